@@ -1,0 +1,130 @@
+// The CPU kernels: one set of function pointers per instruction set, chosen once at run time.
+//
+// The rule they all keep: what is computed for a row (of a matrix product) or a query (of attention) is one
+// fixed sequence of operations that depends on that row's own data and position only. Every output element is
+// one chain of fused multiply-adds over k, or over positions, in ascending order; tiles only decide which
+// chains run side by side. Hence a row's bits do not depend on the batch, the chunking, the partition over
+// threads or the block size.
+//
+// This header is included by translation units compiled for different instruction sets, so it holds plain
+// data only: an inline function here could be emitted with instructions the machine lacks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace outrider {
+
+enum class Storage : uint8_t { kFloat32, kBFloat16 };
+
+// Columns per panel of packed weights.
+inline constexpr int kPanel = 32;
+// Queries (rows x heads of one KV head) that one attention call takes at most.
+inline constexpr int kMaxQueries = 16;
+// Positions are padded to this many in a block's keys, head dimensions in its values.
+inline constexpr int kKvPad = 16;
+
+enum class Epilogue : uint8_t {
+  kStore,    // y = xW
+  kAdd,      // y += xW
+  kSiluMul,  // panels alternate gate, up: y = silu(x gate) * (x up), and y has n / 2 columns
+};
+
+// y[r, n] = sum over k of x[r, k] W[n, k].
+//
+// Weights are packed [n / 32][k][32] for float32, and [n / 32][k / 2][32][2] for bfloat16: a 32-bit word
+// holds two neighbouring k of one column, which a shift and a mask widen. The last panel is padded with
+// zeros.
+struct LinearArgs {
+  const void* weights;  // 64-byte aligned
+  Storage storage;
+  Epilogue epilogue;
+  int k;  // even
+  int n;  // columns of W; for kSiluMul a multiple of 64, counting the padding
+  int rows;
+  const void* x;  // float32, or bfloat16 where `round` is set and the weights are bfloat16
+  int64_t x_stride;
+  float* y;
+  int64_t y_stride;
+  int y_columns;  // columns of y that exist, the rest being padding
+};
+
+// One layer's part of the KV pool. Keys of a block: [kv_head][head_dim][slot_stride] for float32 and
+// [kv_head][head_dim / 2][slot_stride][2] for bfloat16, so that scores of neighbouring positions are computed
+// side by side; values: [kv_head][block_size][value_stride].
+struct KvLayer {
+  char* base;  // block 0
+  int64_t block_bytes;
+  int64_t value_offset;  // of the values inside a block's part
+  Storage storage;
+  int block_size;
+  int slot_stride;   // block_size padded to kKvPad
+  int head_dim;      // even
+  int value_stride;  // head_dim padded to kKvPad
+};
+
+// Rows `first_position + r` of one sequence against its positions 0 .. first_position + r, for `heads` query
+// heads that share one KV head.
+struct AttentionArgs {
+  KvLayer kv;
+  const int32_t* blocks;
+  int kv_head;
+  int heads;  // rows * heads <= kMaxQueries
+  int rows;
+  int first_position;
+  const float* q;  // row 0, first head; rotated and scaled
+  int64_t q_stride;
+  float* out;  // row 0, first head
+  int64_t out_stride;
+  float* scratch;          // [rows * heads][scratch_stride]
+  int64_t scratch_stride;  // at least the last position + 1, padded by 2 * kKvPad, + value_stride
+};
+
+// Rotates one row's queries and keys, scales the queries, and stores the key and value into the cache.
+struct RotateArgs {
+  KvLayer kv;
+  int32_t block;
+  int slot;
+  int heads;
+  int kv_heads;
+  float* q;  // [heads][head_dim], in place; the keys and values follow: [kv_heads][head_dim] each
+  float q_scale;
+  const float* cosines;  // [head_dim / 2], of the row's position
+  const float* sines;
+};
+
+struct Kernels {
+  const char* name;
+  // Columns of panels first .. last - 1, all rows. For kSiluMul both are even.
+  void (*linear)(const LinearArgs& args, int first_panel, int last_panel);
+  void (*attention)(const AttentionArgs& args);
+  void (*rotate_and_store)(const RotateArgs& args);
+  // y = x / sqrt(mean(x^2) + epsilon) * weight
+  void (*rms_norm)(const float* x, const float* weight, float epsilon, int n, float* y);
+  // Null, or what x must be rounded with before it meets bfloat16 weights: the set multiplies bfloat16 by
+  // bfloat16.
+  void (*round)(const float* x, int n, uint16_t* y);
+};
+
+// Null where the instruction set is not compiled in or this CPU lacks it.
+const Kernels* Avx512BFloat16Kernels();
+const Kernels* Avx512Kernels();
+const Kernels* Avx2Kernels();
+const Kernels* PortableKernels();
+// The best of the above.
+const Kernels& BestKernels();
+// By name ("avx512bf16", "avx512", "avx2", "portable"); null where it cannot run here.
+const Kernels* FindKernels(const char* name);
+// Whether this CPU has bfloat16 arithmetic, so that bfloat16 weights are the natural choice.
+bool CpuPrefersBFloat16();
+
+namespace kernels_internal {
+extern const Kernels kPortable;
+#if defined(__x86_64__)
+extern const Kernels kAvx512BFloat16;
+extern const Kernels kAvx512;
+extern const Kernels kAvx2;
+#endif
+}  // namespace kernels_internal
+
+}  // namespace outrider

@@ -1,0 +1,290 @@
+#include "common/engine/llama.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "common/engine/packing.h"
+
+namespace outrider {
+namespace {
+
+// Below this many rows the element-wise work of a layer takes less time than handing it to other threads.
+constexpr int kRowsWorthSharing = 16;
+// Tasks of a matrix product take about this many panels: enough to amortise taking one, few enough to
+// balance.
+constexpr int kPanelsPerTask = 4;
+
+int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Llama>> Llama::Create(const ModelConfig& config, LlamaWeights weights,
+                                                     const LlamaOptions& options, const Kernels& kernels,
+                                                     ThreadPool& pool) {
+  std::unique_ptr<Llama> llama(new Llama(config, std::move(weights), options, kernels, pool));
+  if (absl::Status status = llama->AllocateMemory(); !status.ok()) return status;
+  return llama;
+}
+
+Llama::Llama(const ModelConfig& config, LlamaWeights weights, const LlamaOptions& options,
+             const Kernels& kernels, ThreadPool& pool)
+    : config_(config),
+      weights_(std::move(weights)),
+      options_(options),
+      kernels_(kernels),
+      pool_(pool),
+      max_positions_(static_cast<int>(std::min<int64_t>(
+          config.max_position_embeddings, static_cast<int64_t>(options.kv_blocks) * options.block_size))),
+      rope_(config, max_positions_),
+      qkv_columns_((config.heads + 2 * config.kv_heads) * config.head_dim) {
+  const size_t element_bytes = weights_.storage == Storage::kFloat32 ? 4 : 2;
+  kv_.storage = weights_.storage;
+  kv_.block_size = options.block_size;
+  kv_.slot_stride = RoundUp(options.block_size, kKvPad);
+  kv_.head_dim = config.head_dim;
+  kv_.value_stride = RoundUp(config.head_dim, kKvPad);
+  const size_t kv_heads = static_cast<size_t>(config.kv_heads);
+  const size_t keys = kv_heads * static_cast<size_t>(config.head_dim) * static_cast<size_t>(kv_.slot_stride);
+  const size_t values =
+      kv_heads * static_cast<size_t>(options.block_size) * static_cast<size_t>(kv_.value_stride);
+  kv_.value_offset = static_cast<int64_t>(keys * element_bytes);
+  layer_bytes_ = (keys + values) * element_bytes;
+  block_bytes_ = layer_bytes_ * static_cast<size_t>(config.layers);
+  kv_.block_bytes = static_cast<int64_t>(block_bytes_);
+}
+
+absl::Status Llama::AllocateMemory() {
+  const size_t blocks = static_cast<size_t>(options_.kv_blocks);
+  if (block_bytes_ > std::numeric_limits<int64_t>::max() / blocks) {
+    return absl::ResourceExhaustedError("the KV pool (--kv-blocks, --block-size) is larger than any memory");
+  }
+  const size_t rows = static_cast<size_t>(options_.max_batch_rows);
+  scores_stride_ = RoundUp(max_positions_, kKvPad) + 2 * kKvPad + kv_.value_stride;
+  const size_t scores =
+      static_cast<size_t>(pool_.threads()) * kMaxQueries * static_cast<size_t>(scores_stride_);
+  const int widest =
+      std::max({config_.hidden_size, config_.intermediate_size, config_.heads * config_.head_dim});
+  struct Request {
+    Buffer& buffer;
+    size_t bytes;
+    const char* what;
+  };
+  const Request requests[] = {
+      {cache_, block_bytes_ * static_cast<size_t>(options_.kv_blocks),
+       "the KV pool (--kv-blocks, --block-size)"},
+      {hidden_, rows * static_cast<size_t>(config_.hidden_size) * 4, "hidden states"},
+      {normalized_, rows * static_cast<size_t>(config_.hidden_size) * 4, "normalized hidden states"},
+      {qkv_, rows * static_cast<size_t>(qkv_columns_) * 4, "queries, keys and values"},
+      {attention_out_, rows * static_cast<size_t>(config_.heads * config_.head_dim) * 4, "attention"},
+      {rounded_, rows * static_cast<size_t>(widest) * 2, "rounded activations"},
+      {activations_, rows * static_cast<size_t>(config_.intermediate_size) * 4, "activations"},
+      {logits_, rows * static_cast<size_t>(config_.vocab_size) * 4, "logits (--max-batch-tokens)"},
+      {scores_, scores * 4, "attention scores"},
+  };
+  for (const Request& request : requests) {
+    absl::StatusOr<Buffer> buffer = Buffer::Allocate(request.bytes, request.what);
+    if (!buffer.ok()) return buffer.status();
+    request.buffer = *std::move(buffer);
+  }
+  kv_.base = cache_.data();
+  rows_.reserve(rows);
+  logit_rows_.reserve(rows);
+  attention_tasks_.reserve(rows * static_cast<size_t>(config_.heads));
+  return absl::OkStatus();
+}
+
+LogitsView Llama::Forward(absl::Span<const SequenceRows> batch) {
+  ListRows(batch);
+  ListAttentionTasks(batch);
+  Embed();
+  int rows = static_cast<int>(rows_.size());
+  const int hidden = config_.hidden_size;
+  const int attention_columns = config_.heads * config_.head_dim;
+  for (int i = 0; i < config_.layers; ++i) {
+    const LlamaLayer& layer = weights_.layers[static_cast<size_t>(i)];
+    Normalize(layer.attention_norm, rows);
+    Multiply(layer.qkv, Epilogue::kStore, rows, normalized_.floats(), hidden, qkv_.floats(), qkv_columns_,
+             qkv_columns_);
+    Attend(i);
+    if (i == config_.layers - 1) {
+      DropRowsWithoutLogits();
+      rows = static_cast<int>(logit_rows_.size());
+    }
+    Multiply(layer.attention_out, Epilogue::kAdd, rows, attention_out_.floats(), attention_columns,
+             hidden_.floats(), hidden, hidden);
+    Normalize(layer.mlp_norm, rows);
+    Multiply(layer.gate_up, Epilogue::kSiluMul, rows, normalized_.floats(), hidden, activations_.floats(),
+             config_.intermediate_size, config_.intermediate_size);
+    Multiply(layer.mlp_out, Epilogue::kAdd, rows, activations_.floats(), config_.intermediate_size,
+             hidden_.floats(), hidden, hidden);
+  }
+  Normalize(weights_.final_norm, rows);
+  Multiply(weights_.head, Epilogue::kStore, rows, normalized_.floats(), hidden, logits_.floats(),
+           config_.vocab_size, config_.vocab_size);
+  return {logits_.floats(), rows, config_.vocab_size};
+}
+
+void Llama::ListRows(absl::Span<const SequenceRows> batch) {
+  rows_.clear();
+  logit_rows_.clear();
+  for (const SequenceRows& sequence : batch) {
+    const int count = static_cast<int>(sequence.tokens.size());
+    for (int i = 0; i < count; ++i) {
+      const int position = sequence.position + i;
+      if (i >= count - sequence.logit_rows) logit_rows_.push_back(static_cast<int>(rows_.size()));
+      rows_.push_back({sequence.tokens[static_cast<size_t>(i)], position,
+                       sequence.blocks[static_cast<size_t>(position / options_.block_size)],
+                       position % options_.block_size});
+    }
+  }
+}
+
+void Llama::ListAttentionTasks(absl::Span<const SequenceRows> batch) {
+  attention_tasks_.clear();
+  const int group = config_.heads / config_.kv_heads;
+  const int heads_per_task = std::min(group, kMaxQueries);
+  const int rows_per_task = kMaxQueries / heads_per_task;
+  int first_row = 0;
+  for (const SequenceRows& sequence : batch) {
+    const int count = static_cast<int>(sequence.tokens.size());
+    for (int r = 0; r < count; r += rows_per_task) {
+      for (int kv_head = 0; kv_head < config_.kv_heads; ++kv_head) {
+        for (int h = 0; h < group; h += heads_per_task) {
+          attention_tasks_.push_back({sequence.blocks.data(), first_row + r,
+                                      std::min(rows_per_task, count - r), sequence.position + r,
+                                      kv_head * group + h, std::min(heads_per_task, group - h)});
+        }
+      }
+    }
+    first_row += count;
+  }
+}
+
+void Llama::Embed() {
+  const TensorView& embedding = weights_.embedding;
+  const int hidden = config_.hidden_size;
+  ForRows(static_cast<int>(rows_.size()), [&](int row) {
+    float* to = hidden_.floats() + static_cast<int64_t>(row) * hidden;
+    const int64_t from = static_cast<int64_t>(rows_[static_cast<size_t>(row)].token) * hidden;
+    ReadElements(embedding, from, hidden, to);
+  });
+}
+
+void Llama::Attend(int layer) {
+  const KvLayer kv = LayerOfCache(layer);
+  const int half = config_.head_dim / 2;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  ForRows(static_cast<int>(rows_.size()), [&](int r) {
+    const Row& row = rows_[static_cast<size_t>(r)];
+    RotateArgs args;
+    args.kv = kv;
+    args.block = row.block;
+    args.slot = row.slot;
+    args.heads = config_.heads;
+    args.kv_heads = config_.kv_heads;
+    args.q = qkv_.floats() + static_cast<int64_t>(r) * qkv_columns_;
+    args.q_scale = scale;
+    args.cosines = rope_.cosines.data() + static_cast<int64_t>(row.position) * half;
+    args.sines = rope_.sines.data() + static_cast<int64_t>(row.position) * half;
+    kernels_.rotate_and_store(args);
+  });
+  const int group = config_.heads / config_.kv_heads;
+  const int out_columns = config_.heads * config_.head_dim;
+  pool_.Run(static_cast<int>(attention_tasks_.size()), [&](int t, int worker) {
+    const AttentionTask& task = attention_tasks_[static_cast<size_t>(t)];
+    const int column = task.first_head * config_.head_dim;
+    AttentionArgs args;
+    args.kv = kv;
+    args.blocks = task.blocks;
+    args.kv_head = task.first_head / group;
+    args.heads = task.heads;
+    args.rows = task.rows;
+    args.first_position = task.first_position;
+    args.q = qkv_.floats() + static_cast<int64_t>(task.first_row) * qkv_columns_ + column;
+    args.q_stride = qkv_columns_;
+    args.out = attention_out_.floats() + static_cast<int64_t>(task.first_row) * out_columns + column;
+    args.out_stride = out_columns;
+    args.scratch = scores_.floats() + worker * kMaxQueries * scores_stride_;
+    args.scratch_stride = scores_stride_;
+    kernels_.attention(args);
+  });
+}
+
+void Llama::DropRowsWithoutLogits() {
+  const int hidden = config_.hidden_size;
+  const int attention_columns = config_.heads * config_.head_dim;
+  for (int to = 0; to < static_cast<int>(logit_rows_.size()); ++to) {
+    const int from = logit_rows_[static_cast<size_t>(to)];  // never below `to`
+    if (from == to) continue;
+    const auto move = [&](float* data, int columns) {
+      std::memcpy(data + static_cast<int64_t>(to) * columns, data + static_cast<int64_t>(from) * columns,
+                  sizeof(float) * static_cast<size_t>(columns));
+    };
+    move(hidden_.floats(), hidden);
+    move(attention_out_.floats(), attention_columns);
+  }
+}
+
+void Llama::Normalize(const float* weight, int rows) {
+  const int hidden = config_.hidden_size;
+  const float epsilon = static_cast<float>(config_.rms_norm_eps);
+  ForRows(rows, [&](int row) {
+    const int64_t offset = static_cast<int64_t>(row) * hidden;
+    kernels_.rms_norm(hidden_.floats() + offset, weight, epsilon, hidden, normalized_.floats() + offset);
+  });
+}
+
+void Llama::Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, const float* x, int x_stride,
+                     float* y, int y_stride, int y_columns) {
+  if (rows == 0) return;
+  const void* operand = x;
+  if (weights_.storage == Storage::kBFloat16 && kernels_.round != nullptr) {
+    uint16_t* rounded = reinterpret_cast<uint16_t*>(rounded_.data());
+    ForRows(rows, [&](int row) {
+      const int64_t offset = static_cast<int64_t>(row) * x_stride;
+      kernels_.round(x + offset, matrix.k, rounded + offset);
+    });
+    operand = rounded;
+  }
+  const LinearArgs args = {matrix.data, weights_.storage, epilogue, matrix.k, matrix.n, rows,
+                           operand,     x_stride,         y,        y_stride, y_columns};
+  // Gate and up panels stay together.
+  const int unit = epilogue == Epilogue::kSiluMul ? 2 : 1;
+  const int units = (matrix.n + unit * kPanel - 1) / (unit * kPanel);
+  const int per_thread = (units + pool_.threads() - 1) / pool_.threads();
+  const int units_per_task = kPanelsPerTask / unit;
+  const int tasks_per_thread = std::max(1, (per_thread + units_per_task / 2) / units_per_task);
+  const int tasks = std::min(units, tasks_per_thread * pool_.threads());
+  pool_.Run(tasks, [&](int task, int) {
+    const auto boundary = [&](int t) {
+      return static_cast<int>(static_cast<int64_t>(t) * units / tasks) * unit;
+    };
+    kernels_.linear(args, boundary(task), boundary(task + 1));
+  });
+}
+
+void Llama::ForRows(int rows, absl::FunctionRef<void(int row)> fn) {
+  if (rows < kRowsWorthSharing) {
+    for (int row = 0; row < rows; ++row) fn(row);
+  } else {
+    pool_.Run(rows, [&](int row, int) { fn(row); });
+  }
+}
+
+KvLayer Llama::LayerOfCache(int layer) const {
+  KvLayer kv = kv_;
+  kv.base += static_cast<size_t>(layer) * layer_bytes_;
+  return kv;
+}
+
+void Llama::CopyBlock(BlockId from, BlockId to) {
+  if (from == to) return;
+  std::memcpy(cache_.data() + static_cast<size_t>(to) * block_bytes_,
+              cache_.data() + static_cast<size_t>(from) * block_bytes_, block_bytes_);
+}
+
+}  // namespace outrider

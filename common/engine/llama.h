@@ -1,0 +1,107 @@
+// The forward pass of a Llama model over a ragged batch, on the CPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/kernels.h"
+#include "common/engine/llama_weights.h"
+#include "common/engine/memory.h"
+#include "common/engine/model_config.h"
+#include "common/engine/rope.h"
+#include "common/engine/runner.h"
+#include "common/engine/thread_pool.h"
+
+namespace outrider {
+
+struct LlamaOptions {
+  int kv_blocks;
+  int block_size;
+  int max_batch_rows;
+};
+
+// Holds the KV pool ([block][layer][keys, values], so that a block is one piece of memory) and the scratch
+// memory of a step. Used by one thread at a time; the pool's threads work inside Forward only.
+class Llama {
+ public:
+  // `kernels` and `pool` must outlive the model. RESOURCE_EXHAUSTED where memory cannot be had.
+  static absl::StatusOr<std::unique_ptr<Llama>> Create(const ModelConfig& config, LlamaWeights weights,
+                                                       const LlamaOptions& options, const Kernels& kernels,
+                                                       ThreadPool& pool);
+
+  // The batch must be valid as Runner::Forward defines it.
+  LogitsView Forward(absl::Span<const SequenceRows> batch);
+  void CopyBlock(BlockId from, BlockId to);
+
+  size_t bytes_per_block() const { return block_bytes_; }
+  size_t weight_bytes() const { return weights_.memory.bytes(); }
+  // Positions beyond this can neither be cached nor encoded.
+  int max_positions() const { return max_positions_; }
+
+ private:
+  // One row of the batch.
+  struct Row {
+    TokenId token;
+    int32_t position;
+    int32_t block;
+    int32_t slot;
+  };
+  // One attention call: neighbouring rows of one sequence, heads of one KV head.
+  struct AttentionTask {
+    const BlockId* blocks;
+    int first_row;
+    int rows;
+    int first_position;
+    int first_head;
+    int heads;
+  };
+
+  Llama(const ModelConfig& config, LlamaWeights weights, const LlamaOptions& options, const Kernels& kernels,
+        ThreadPool& pool);
+  absl::Status AllocateMemory();
+
+  void ListRows(absl::Span<const SequenceRows> batch);
+  void ListAttentionTasks(absl::Span<const SequenceRows> batch);
+  void Embed();
+  void Attend(int layer);
+  // Keeps the rows whose logits are wanted, moving them to the front of hidden_ and attention_out_.
+  void DropRowsWithoutLogits();
+  void Normalize(const float* weight, int rows);
+  void Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, const float* x, int x_stride,
+                float* y, int y_stride, int y_columns);
+  // fn(row) for every row, in parallel where that pays.
+  void ForRows(int rows, absl::FunctionRef<void(int row)> fn);
+  KvLayer LayerOfCache(int layer) const;
+
+  const ModelConfig config_;
+  const LlamaWeights weights_;
+  const LlamaOptions options_;
+  const Kernels& kernels_;
+  ThreadPool& pool_;
+  int max_positions_;
+  RopeTable rope_;
+  KvLayer kv_;  // layer 0
+  size_t layer_bytes_ = 0;
+  size_t block_bytes_ = 0;
+  int qkv_columns_;
+
+  Buffer cache_;
+  Buffer hidden_;         // [rows, hidden], the residual stream
+  Buffer normalized_;     // [rows, hidden]
+  Buffer qkv_;            // [rows, qkv_columns]
+  Buffer attention_out_;  // [rows, heads * head_dim]
+  Buffer activations_;    // [rows, intermediate]
+  Buffer rounded_;        // [rows, any of the above], bfloat16: what kernels that round take instead
+  Buffer logits_;         // [rows, vocab]
+  Buffer scores_;         // [threads, kMaxQueries, scores_stride]
+  int64_t scores_stride_ = 0;
+  std::vector<Row> rows_;
+  std::vector<int> logit_rows_;
+  std::vector<AttentionTask> attention_tasks_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,35 @@
+// Large blocks of memory for weights, the KV pool and scratch: the one place that touches torch.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace outrider {
+
+// Owns uninitialised memory, aligned to 64 bytes and on huge pages where the system gives them. It is a
+// tensor underneath, so that a device's allocator can stand behind the same interface. Move-only.
+class Buffer {
+ public:
+  // RESOURCE_EXHAUSTED, naming `what`, where the memory cannot be had.
+  static absl::StatusOr<Buffer> Allocate(size_t bytes, absl::string_view what);
+
+  Buffer();
+  ~Buffer();
+  Buffer(Buffer&&) noexcept;
+  Buffer& operator=(Buffer&&) noexcept;
+
+  char* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  float* floats() const { return reinterpret_cast<float*>(data_); }
+
+ private:
+  struct Holder;
+  std::unique_ptr<Holder> holder_;
+  char* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,128 @@
+#include "common/engine/packing.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+namespace outrider {
+namespace {
+
+float FromBFloat16(uint16_t value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
+
+uint16_t ToBFloat16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);  // a quiet NaN
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+float FromFloat16(uint16_t value) {
+  const uint32_t sign = static_cast<uint32_t>(value & 0x8000) << 16;
+  const uint32_t rest = static_cast<uint32_t>(value & 0x7fff) << 13;
+  // The exponent's bias differs by 112; scaling by a power of two gets subnormals right as well.
+  const uint32_t infinity_or_nan = (value & 0x7c00) == 0x7c00 ? 0x7f800000u : 0u;
+  const float magnitude = infinity_or_nan != 0 ? std::bit_cast<float>(infinity_or_nan | (rest & 0x007fffff))
+                                               : std::bit_cast<float>(rest) * 0x1p112f;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+}
+
+template <ElementType kType>
+float Read(const char* data, int64_t index) {
+  if constexpr (kType == ElementType::kFloat32) {
+    return reinterpret_cast<const float*>(data)[index];
+  } else {
+    const uint16_t value = reinterpret_cast<const uint16_t*>(data)[index];
+    return kType == ElementType::kBFloat16 ? FromBFloat16(value) : FromFloat16(value);
+  }
+}
+
+template <ElementType kType>
+void ReadRange(const char* data, int64_t first, int count, float* to) {
+  for (int i = 0; i < count; ++i) to[i] = Read<kType>(data, first + i);
+}
+
+// `rows` are pointers to 32 rows' elements; null for padding.
+template <ElementType kType>
+void PackPanel(const char* const* rows, int k, Storage storage, char* to) {
+  for (int i = 0; i < k; ++i) {
+    for (int column = 0; column < kPanel; ++column) {
+      const float value = rows[column] == nullptr ? 0.0f : Read<kType>(rows[column], i);
+      if (storage == Storage::kFloat32) {
+        reinterpret_cast<float*>(to)[i * kPanel + column] = value;
+      } else {
+        reinterpret_cast<uint16_t*>(to)[((i / 2) * kPanel + column) * 2 + i % 2] = ToBFloat16(value);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void ReadElements(const TensorView& tensor, int64_t first, int count, float* to) {
+  switch (tensor.type) {
+    case ElementType::kFloat32:
+      return ReadRange<ElementType::kFloat32>(tensor.data, first, count, to);
+    case ElementType::kBFloat16:
+      return ReadRange<ElementType::kBFloat16>(tensor.data, first, count, to);
+    case ElementType::kFloat16:
+      return ReadRange<ElementType::kFloat16>(tensor.data, first, count, to);
+  }
+}
+
+MatrixSource Concatenated(std::vector<TensorView> tensors) {
+  MatrixSource source;
+  source.k = static_cast<int>(tensors[0].shape[1]);
+  for (int t = 0; t < static_cast<int>(tensors.size()); ++t) {
+    const int rows = static_cast<int>(tensors[static_cast<size_t>(t)].shape[0]);
+    for (int row = 0; row < rows; ++row) source.rows.push_back({t, row});
+  }
+  source.tensors = std::move(tensors);
+  return source;
+}
+
+MatrixSource InterleavedPanels(TensorView first, TensorView second) {
+  MatrixSource source;
+  source.k = static_cast<int>(first.shape[1]);
+  const int n = static_cast<int>(first.shape[0]);
+  for (int panel = 0; panel < n; panel += kPanel) {
+    for (int tensor = 0; tensor < 2; ++tensor) {
+      for (int row = panel; row < panel + kPanel; ++row) {
+        source.rows.push_back({tensor, row < n ? row : MatrixSource::kPaddingRow});
+      }
+    }
+  }
+  source.tensors = {std::move(first), std::move(second)};
+  return source;
+}
+
+size_t PackedBytes(int n, int k, Storage storage) {
+  const size_t panels = static_cast<size_t>((n + kPanel - 1) / kPanel);
+  return panels * static_cast<size_t>(kPanel) * static_cast<size_t>(k) *
+         (storage == Storage::kFloat32 ? 4 : 2);
+}
+
+void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* to) {
+  const int panels = (source.n() + kPanel - 1) / kPanel;
+  const size_t panel_bytes = PackedBytes(kPanel, source.k, storage);
+  pool.Run(panels, [&](int panel, int) {
+    const char* rows[kPanel] = {};
+    for (int column = 0; column < kPanel && panel * kPanel + column < source.n(); ++column) {
+      const MatrixSource::Row row = source.rows[static_cast<size_t>(panel * kPanel + column)];
+      if (row.row == MatrixSource::kPaddingRow) continue;
+      const TensorView& tensor = source.tensors[static_cast<size_t>(row.tensor)];
+      rows[column] =
+          tensor.data + static_cast<size_t>(row.row) * static_cast<size_t>(source.k) * tensor.element_bytes();
+    }
+    char* panel_to = to + static_cast<size_t>(panel) * panel_bytes;
+    switch (source.tensors[0].type) {
+      case ElementType::kFloat32:
+        return PackPanel<ElementType::kFloat32>(rows, source.k, storage, panel_to);
+      case ElementType::kBFloat16:
+        return PackPanel<ElementType::kBFloat16>(rows, source.k, storage, panel_to);
+      case ElementType::kFloat16:
+        return PackPanel<ElementType::kFloat16>(rows, source.k, storage, panel_to);
+    }
+  });
+}
+
+}  // namespace outrider

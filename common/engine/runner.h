@@ -1,0 +1,98 @@
+// Runs one model over ragged batches of sequences with a paged KV cache.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/model_config.h"
+#include "common/kv/block_id.h"
+#include "common/spec/types.h"
+
+namespace outrider {
+
+struct RunnerOptions {
+  std::string model_dir;  // a Hugging Face directory: config.json and safetensors
+  std::string device = "cpu";
+  std::string dtype = "auto";  // float32, bfloat16, or auto: bfloat16 where the CPU has instructions for it
+  int threads = 0;             // that compute, the caller's included; 0: one per CPU this process may run on
+  int kv_blocks = 0;           // the pool's size; block ids are 0 .. kv_blocks - 1
+  int block_size = 16;         // tokens per block
+  int max_batch_rows = 512;    // the most new tokens one Forward takes, over all its sequences
+  std::string kernels;         // avx512, avx2 or portable; empty: the best this CPU runs
+  std::function<void(double fraction)> progress;  // called by Load, 0 to 1, never decreasing; optional
+};
+
+// One sequence's part in a batch.
+struct SequenceRows {
+  absl::Span<const TokenId> tokens;  // the new tokens, at least one
+  int position = 0;  // of tokens[0] = how many tokens of this sequence are in the cache already
+  absl::Span<const BlockId>
+      blocks;          // slot p lives in blocks[p / block_size]; covers position + tokens.size()
+  int logit_rows = 0;  // logits are wanted for the last this many of `tokens`; 0 .. tokens.size()
+};
+
+// float32 logits, row-major [rows, vocab]. Row r follows the batch's order: the first sequence's wanted rows
+// in order of position, then the second's. The caller may overwrite them in place (sampling controls do).
+struct LogitsView {
+  float* data = nullptr;
+  int rows = 0;
+  int vocab = 0;
+
+  absl::Span<float> row(int r) const {
+    return absl::MakeSpan(data + static_cast<size_t>(r) * static_cast<size_t>(vocab),
+                          static_cast<size_t>(vocab));
+  }
+};
+
+// Owns the weights, the KV pool and all scratch memory; nothing is allocated per step.
+//
+// What a row yields, its logits and its cached keys and values, depends bit for bit on the tokens of its own
+// prefix only: not on the batch, the chunking, the number of threads, the block size or the block ids. It
+// does depend on the dtype and on the instruction set the kernels were chosen for (`kernel_name`).
+//
+// Two sequences of one batch may share blocks they only read (a common prefix); the slots written must belong
+// to one sequence each. Truncation needs no call: slots at and after `position` are overwritten.
+//
+// Not thread-safe: one thread at a time. The worker threads sleep between calls.
+class Runner {
+ public:
+  // INVALID_ARGUMENT for bad options, naming the flag, or a model that cannot be run, naming file and field
+  // or tensor; NOT_FOUND for missing files; RESOURCE_EXHAUSTED where memory for weights or the pool cannot be
+  // had.
+  static absl::StatusOr<std::unique_ptr<Runner>> Load(const RunnerOptions& options);
+
+  ~Runner();
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  // One forward pass: appends every sequence's tokens to the cache and returns the logits asked for, valid
+  // until the next call. INVALID_ARGUMENT, with nothing changed, for an empty sequence, a token outside the
+  // vocabulary, a position at or past max_position_embeddings, a block table that is too short or names a
+  // block outside the pool, logit_rows out of range, or more than max_batch_rows rows. An empty batch yields
+  // no rows.
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch);
+
+  // Copies all layers' keys and values of one block over another's (copy-on-write). Ids must be in the pool.
+  void CopyBlock(BlockId from, BlockId to);
+
+  const ModelConfig& config() const;
+  const std::string& dtype() const;        // as resolved: "float32" or "bfloat16"
+  const std::string& kernel_name() const;  // "avx512", "avx2" or "portable"
+  int threads() const;
+  int kv_blocks() const;
+  int block_size() const;
+  int max_batch_rows() const;
+  size_t bytes_per_block() const;  // keys and values of all layers
+  size_t weight_bytes() const;     // resident, as packed
+
+ private:
+  class Impl;
+  explicit Runner(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace outrider

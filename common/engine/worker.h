@@ -1,0 +1,206 @@
+// The engine thread: takes items from a mailbox, keeps the sequences they speak of, and runs everything that
+// has arrived through the model in shared forward passes. Draft and target differ only in their Decider.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/engine/runner.h"
+#include "common/kv/block_pool.h"
+#include "common/kv/cached_sequence.h"
+#include "common/kv/lease_table.h"
+#include "common/kv/sequence_id.h"
+#include "common/spec/controls.h"
+#include "common/spec/random.h"
+#include "common/spec/verify.h"
+
+namespace outrider {
+
+// Everything about a sequence that is not its tokens (SequenceParams of the protocol).
+struct SequenceParams {
+  SamplingParams sampling;
+  RandomKey key;
+  Rule rule = Rule::kToken;
+  int prompt_length = 0;
+  int draft_top_n = 0;  // tokens kept of the draft's distribution; at least 1
+};
+
+// Where the time of an item went.
+struct WorkTiming {
+  absl::Duration queue;    // from Submit until the first forward pass that it was part of
+  absl::Duration compute;  // from there until the answer
+  int batch_sequences = 0;
+  int batch_rows = 0;  // of its last forward pass
+};
+
+// The answer to an item.
+struct Answer {
+  absl::Status status;
+  int cached = 0;  // tokens of the sequence in the cache
+  WorkTiming timing;
+  std::vector<DraftToken> proposal;  // draft
+  std::unique_ptr<Verdict> verdict;  // target, unless append_only
+};
+
+// An item of the protocol: see SequenceUpdate, ProposeItem and VerifyItem there.
+struct WorkItem {
+  SequenceId id;
+  uint64_t round = 0;
+  uint32_t base = 0;
+  std::vector<TokenId> tokens;
+  uint64_t prefix_hash = 0;
+  uint64_t params_hash = 0;
+  std::shared_ptr<const SequenceParams> params;  // null: those known under params_hash
+  absl::Time deadline = absl::InfiniteFuture();
+  std::vector<DraftToken> draft;              // target: prepared
+  int draft_tokens = 0;                       // draft: K
+  bool append_only = false;                   // target
+  uint64_t content_hash = 0;                  // of the draft and its distributions
+  absl::Time received;                        // set by Submit
+  absl::Status invalid;                       // why the item cannot be served, found before it got here
+  std::function<void(const Answer&)> answer;  // called once, from the engine thread; must not block
+};
+
+// One sequence as a worker knows it.
+struct Session {
+  Session(const SequenceId& id, BlockPool* pool, int block_size) : id(id), cache(pool, block_size) {}
+
+  SequenceId id;
+  CachedSequence cache;
+  std::shared_ptr<const SequenceParams> params;
+  uint64_t params_hash = 0;
+  std::unique_ptr<Controls> controls;
+
+  // The item in progress, or the last one that ended.
+  bool active = false;
+  bool begun = false;  // was part of a forward pass
+  uint64_t round = 0;
+  uint64_t digest = 0;  // 0: no item yet, or its answer was an error
+  int committed = 0;    // n
+  int wanted = 0;       // logits rows, the last ones of what waits to be fed
+  WorkItem item;
+  absl::Time arrived, started;
+  std::vector<std::function<void(const Answer&)>> listeners;
+  Answer answer;
+};
+
+// What a service does with logits. Called from the engine thread.
+class Decider {
+ public:
+  virtual ~Decider() = default;
+
+  // The item's committed tokens are in session.cache.tokens(). Appends drafted tokens to it and sets
+  // session.wanted.
+  virtual absl::Status Begin(Session& session) = 0;
+
+  // All tokens are fed; `rows` holds the wanted logits of this session, row 0 first, to be overwritten at
+  // will. Fills in session.answer and truncates the cache. False if it appended tokens that must be fed
+  // first.
+  virtual absl::StatusOr<bool> Decide(Session& session, const LogitsView& rows) = 0;
+
+  // The item's time is over. OK ends it with session.answer as it is, an error with that; nothing lets it go
+  // on.
+  virtual std::optional<absl::Status> OnDeadline(Session& session) = 0;
+};
+
+struct WorkerOptions {
+  int max_batch_rows = 512;
+  int max_sequences = 256;
+  absl::Duration lease = absl::Seconds(60);
+};
+
+// What happened in a forward pass, for metrics.
+struct StepStats {
+  int sequences = 0;
+  int rows = 0;
+  absl::Duration duration;
+};
+
+// The state of a worker, for metrics.
+struct WorkerState {
+  int sessions = 0;
+  int waiting = 0;  // items in progress
+  int blocks_used = 0;
+  int blocks_total = 0;
+  int64_t preemptions = 0;
+};
+
+// Thread-safe.
+class Worker {
+ public:
+  // Called from the engine thread after each step, and after anything that changed the state while idle.
+  struct Hooks {
+    std::function<void(const StepStats&)> on_step;
+    std::function<void(const WorkerState&)> on_state;
+  };
+
+  Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Decider> decider, const WorkerOptions& options,
+         Hooks hooks);
+  // Ends the thread; items in progress are answered UNAVAILABLE.
+  ~Worker();
+
+  // Each item is answered exactly once unless it is cancelled or its sequence released.
+  void Submit(WorkItem item);
+  // Frees the sequence; its id is not known again.
+  void Release(const SequenceId& id);
+  // Drops the item of that round, if it is in progress. The sequence stays.
+  void Cancel(const SequenceId& id, uint64_t round);
+
+  const Runner& runner() const { return *runner_; }
+
+ private:
+  struct ReleaseCommand {
+    SequenceId id;
+  };
+  struct CancelCommand {
+    SequenceId id;
+    uint64_t round;
+  };
+  using Command = std::variant<WorkItem, ReleaseCommand, CancelCommand>;
+
+  void Put(Command command) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until something arrives, the worker ends, or `deadline`. False if it ends.
+  bool TakeAll(absl::Time deadline, std::vector<Command>& commands) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Engine thread.
+  void Run();
+  void Handle(WorkItem item);
+  void Handle(const ReleaseCommand& command);
+  void Handle(const CancelCommand& command);
+  absl::StatusOr<Session*> FindOrCreate(const WorkItem& item);
+  absl::Status Admit(Session& session, WorkItem& item, uint64_t digest);
+  void EndExpired();
+  void Step();
+  bool Reserve(Session& session, int rows);
+  bool Preempt(const Session& for_session);
+  void Finish(Session& session, absl::Status status);
+  void Drop(Session& session);
+  void ReportState();
+
+  const std::unique_ptr<Runner> runner_;
+  const std::unique_ptr<Decider> decider_;
+  const WorkerOptions options_;
+  const Hooks hooks_;
+
+  BlockPool pool_;
+  LeaseTable<Session> sessions_;
+  std::vector<Session*> active_;  // in order of arrival
+  int64_t preemptions_ = 0;
+
+  absl::Mutex mutex_;
+  std::vector<Command> mailbox_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,77 @@
+#include "common/kv/block_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/spec/check.h"
+
+namespace outrider {
+
+BlockTable::BlockTable(BlockPool* pool, int block_size) : pool_(pool), block_size_(block_size) {
+  OUTRIDER_CHECK(pool != nullptr && block_size > 0);
+}
+
+BlockTable::BlockTable(BlockTable&& other) noexcept
+    : pool_(other.pool_), block_size_(other.block_size_), blocks_(std::exchange(other.blocks_, {})) {}
+
+BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
+  if (this == &other) return *this;
+  Clear();
+  pool_ = other.pool_;
+  block_size_ = other.block_size_;
+  blocks_ = std::exchange(other.blocks_, {});
+  return *this;
+}
+
+int BlockTable::BlocksNeeded(int begin, int end) const {
+  if (end <= begin) return 0;
+  int needed = std::max(BlocksFor(end) - static_cast<int>(blocks_.size()), 0);
+  for (int i = begin / block_size_; i < BlocksFor(end) && i < static_cast<int>(blocks_.size()); ++i) {
+    if (pool_->ref_count(blocks_[i]) > 1) ++needed;
+  }
+  return needed;
+}
+
+absl::StatusOr<std::vector<BlockCopy>> BlockTable::Reserve(int begin, int end) {
+  OUTRIDER_CHECK(begin >= 0 && begin <= capacity());
+  std::vector<BlockCopy> copies;
+  if (end <= begin) return copies;
+  const int needed = BlocksNeeded(begin, end);
+  if (needed > pool_->num_free()) {
+    return absl::ResourceExhaustedError(absl::StrCat("kv_blocks_exhausted: ", needed,
+                                                     " blocks are needed and ", pool_->num_free(), " of ",
+                                                     pool_->num_blocks(), " are free"));
+  }
+  const int held = static_cast<int>(blocks_.size());
+  for (int i = begin / block_size_; i < BlocksFor(end); ++i) {
+    if (i < held && pool_->ref_count(blocks_[i]) == 1) continue;
+    const BlockId fresh = *pool_->Allocate();
+    if (i >= held) {
+      blocks_.push_back(fresh);
+      continue;
+    }
+    // Only the first block can hold positions below `begin`; a later shared one is about to be overwritten.
+    if (i == begin / block_size_ && begin % block_size_ != 0) copies.push_back({blocks_[i], fresh});
+    pool_->Unref(blocks_[i]);
+    blocks_[i] = fresh;
+  }
+  return copies;
+}
+
+void BlockTable::Truncate(int tokens) {
+  OUTRIDER_CHECK(tokens >= 0);
+  while (static_cast<int>(blocks_.size()) > BlocksFor(tokens)) {
+    pool_->Unref(blocks_.back());
+    blocks_.pop_back();
+  }
+}
+
+void BlockTable::Fork(const BlockTable& from, int tokens) {
+  OUTRIDER_CHECK(blocks_.empty() && pool_ == from.pool_ && block_size_ == from.block_size_);
+  OUTRIDER_CHECK(tokens >= 0 && tokens <= from.capacity());
+  blocks_.assign(from.blocks_.begin(), from.blocks_.begin() + BlocksFor(tokens));
+  for (BlockId block : blocks_) pool_->Ref(block);
+}
+
+}  // namespace outrider

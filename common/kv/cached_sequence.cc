@@ -1,0 +1,55 @@
+#include "common/kv/cached_sequence.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/kv/prefix_hash.h"
+#include "common/spec/check.h"
+
+namespace outrider {
+
+CachedSequence::CachedSequence(BlockPool* pool, int block_size)
+    : hashes_{kEmptyPrefixHash}, table_(pool, block_size) {}
+
+absl::Status CachedSequence::Reconcile(uint32_t base, uint64_t prefix_hash, std::span<const TokenId> tokens) {
+  if (tokens.empty()) return absl::InvalidArgumentError("tokens: empty");
+  if (base > tokens_.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("base_beyond_cached: base ", base, " but ", tokens_.size(), " tokens are known"));
+  }
+  if (hashes_[base] != prefix_hash) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("prefix_mismatch: other tokens are known before base ", base));
+  }
+  Truncate(static_cast<int>(base));
+  for (TokenId token : tokens) Append(token);
+  return absl::OkStatus();
+}
+
+void CachedSequence::Append(TokenId token) {
+  tokens_.push_back(token);
+  hashes_.push_back(ExtendPrefixHash(hashes_.back(), token));
+}
+
+void CachedSequence::Truncate(int n) {
+  OUTRIDER_CHECK(n >= 0 && n <= size());
+  tokens_.resize(n);
+  hashes_.resize(n + 1);
+  cached_ = std::min(cached_, n);
+  table_.Truncate(n);
+}
+
+void CachedSequence::MarkCached(int n) {
+  OUTRIDER_CHECK(n >= cached_ && n <= size() && n <= table_.capacity());
+  cached_ = n;
+}
+
+void CachedSequence::Fork(const CachedSequence& from, int n) {
+  OUTRIDER_CHECK(tokens_.empty() && n >= 0 && n <= from.cached_);
+  tokens_.assign(from.tokens_.begin(), from.tokens_.begin() + n);
+  hashes_.assign(from.hashes_.begin(), from.hashes_.begin() + n + 1);
+  table_.Fork(from.table_, n);
+  cached_ = n;
+}
+
+}  // namespace outrider

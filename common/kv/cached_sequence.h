@@ -1,0 +1,58 @@
+// What a server holds of one sequence: a cache of the coordinator's tokens and of their keys and values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/kv/block_table.h"
+#include "common/spec/types.h"
+
+namespace outrider {
+
+// tokens() are known; the first cached() of them have their KV computed, the rest wait to be fed. Invariant:
+// cached() <= tokens().size() and the table backs at least cached() positions. Not synchronised, no clock.
+class CachedSequence {
+ public:
+  CachedSequence(BlockPool* pool, int block_size);
+
+  // The wire contract of an item: `tokens` are the sequence's tokens from index `base` on, and `prefix_hash`
+  // is the hash of the `base` tokens before them (common/kv/prefix_hash.h). Truncates to `base`, then appends
+  // `tokens`. FailedPrecondition when base exceeds the known tokens ("base_beyond_cached") or the prefix is
+  // another one ("prefix_mismatch"); nothing has changed then and the caller reports cached().
+  // InvalidArgument for empty tokens.
+  absl::Status Reconcile(uint32_t base, uint64_t prefix_hash, std::span<const TokenId> tokens);
+
+  // Adds a token that is not cached yet, e.g. a drafted one.
+  void Append(TokenId token);
+  // Keeps the first n tokens, n <= size(); gives back blocks that hold none of them.
+  void Truncate(int n);
+  // The KV of the first n tokens is computed now; cached() <= n <= size().
+  void MarkCached(int n);
+  // Forgets everything, e.g. when preempted.
+  void Reset() { Truncate(0); }
+
+  // Blocks for positions [cached(), n), to be called before they are fed; see BlockTable::Reserve.
+  absl::StatusOr<std::vector<BlockCopy>> Reserve(int n) { return table_.Reserve(cached_, n); }
+
+  // Becomes a copy of the first n tokens of `from` that shares its blocks; n <= from.cached(), this one
+  // empty.
+  void Fork(const CachedSequence& from, int n);
+
+  std::span<const TokenId> tokens() const { return tokens_; }
+  int size() const { return static_cast<int>(tokens_.size()); }
+  int cached() const { return cached_; }
+  // Hash of the first n tokens, n <= size(). O(1).
+  uint64_t prefix_hash(int n) const { return hashes_[n]; }
+  const BlockTable& table() const { return table_; }
+
+ private:
+  std::vector<TokenId> tokens_;
+  std::vector<uint64_t> hashes_;  // [size() + 1]
+  int cached_ = 0;
+  BlockTable table_;
+};
+
+}  // namespace outrider

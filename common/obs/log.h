@@ -1,0 +1,48 @@
+// Structured logs on stderr: JSON, a line an event, or readable text on a terminal.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace outrider {
+
+// A named value of an event.
+struct LogField {
+  LogField(absl::string_view name, absl::string_view text) : name(name), value(std::string(text)) {}
+  LogField(absl::string_view name, const char* text) : name(name), value(std::string(text)) {}
+  LogField(absl::string_view name, const std::string& text) : name(name), value(text) {}
+  LogField(absl::string_view name, double number) : name(name), value(number) {}
+  LogField(absl::string_view name, bool flag) : name(name), value(flag) {}
+  template <std::integral Integer>
+  LogField(absl::string_view name, Integer number) : name(name), value(static_cast<int64_t>(number)) {}
+
+  absl::string_view name;
+  std::variant<std::string, double, int64_t, bool> value;
+};
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+// Call once, before any other function here. `format` is "json", "text" or "auto": text if stderr is a terminal.
+// `level` is "debug", "info", "warning" or "error". INVALID_ARGUMENT naming the flag for anything else.
+absl::Status InitLog(absl::string_view service, absl::string_view level, absl::string_view format);
+
+// Writes one event. Any thread. `event` is a short constant phrase; what varies goes into fields.
+void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
+
+inline void LogInfo(absl::string_view event, std::initializer_list<LogField> fields = {}) {
+  Log(LogLevel::kInfo, event, fields);
+}
+inline void LogWarning(absl::string_view event, std::initializer_list<LogField> fields = {}) {
+  Log(LogLevel::kWarning, event, fields);
+}
+inline void LogError(absl::string_view event, std::initializer_list<LogField> fields = {}) {
+  Log(LogLevel::kError, event, fields);
+}
+
+}  // namespace outrider

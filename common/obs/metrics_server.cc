@@ -1,0 +1,29 @@
+#include "common/obs/metrics_server.h"
+
+#include <prometheus/exposer.h>
+
+#include <exception>
+
+#include "absl/strings/str_cat.h"
+
+namespace outrider {
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
+    const std::string& listen, std::shared_ptr<prometheus::Registry> registry) {
+  std::unique_ptr<MetricsServer> server(new MetricsServer);
+  // The exposer reports a port in use by an exception.
+  try {
+    server->exposer_ = std::make_unique<prometheus::Exposer>(listen, /*num_threads=*/1);
+    server->address_ = absl::StrCat(listen.substr(0, listen.rfind(':')), ":",
+                                    server->exposer_->GetListeningPorts().at(0));
+  } catch (const std::exception&) {
+    return absl::UnavailableError(absl::StrCat("--metrics-listen: cannot listen on ", listen,
+                                               ": in use or not an address of this host"));
+  }
+  server->exposer_->RegisterCollectable(registry);
+  return server;
+}
+
+MetricsServer::~MetricsServer() = default;
+
+}  // namespace outrider

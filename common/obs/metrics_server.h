@@ -1,0 +1,35 @@
+// Serves a Prometheus registry on /metrics.
+#pragma once
+
+#include <prometheus/registry.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace prometheus {
+class Exposer;
+}
+
+namespace outrider {
+
+// Thread-safe.
+class MetricsServer {
+ public:
+  // `listen` is "HOST:PORT"; port 0 picks one. UNAVAILABLE naming the address if it cannot be had.
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& listen,
+                                                              std::shared_ptr<prometheus::Registry> registry);
+  ~MetricsServer();
+
+  // The address that was bound.
+  const std::string& address() const { return address_; }
+
+ private:
+  MetricsServer() = default;
+
+  std::string address_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,92 @@
+#include "common/rpc/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <chrono>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/rpc/error.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kKeepaliveMs = 20'000;
+constexpr int kKeepaliveTimeoutMs = 10'000;
+
+// The builder's server for one address, or UNAVAILABLE.
+absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(const std::string& address, grpc::Service* service,
+                                                   std::string* bound) {
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+  if (service != nullptr) builder.RegisterService(service);
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(kMaxMessageBytes);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // Clients of ours ping as often as that; gRPC's default would take it for an attack.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kKeepaliveMs / 2);
+  // Two servers on one port would share its connections at random.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const bool has_port = !absl::StartsWith(address, "unix:");
+  if (server == nullptr || (has_port && port == 0)) {
+    return MakeError(absl::StatusCode::kUnavailable, "ADDRESS_UNAVAILABLE",
+                     absl::StrCat("cannot listen on ", address, ": in use or not an address of this host"));
+  }
+  *bound = has_port ? absl::StrCat(address.substr(0, address.rfind(':')), ":", port) : address;
+  return server;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServerOptions& options,
+                                                            grpc::Service* service) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  std::unique_ptr<RpcServer> server(new RpcServer);
+  auto main = Bind(options.listen, service, &server->address_);
+  if (!main.ok()) return main.status();
+  server->server_ = *std::move(main);
+  if (!options.health_listen.empty()) {
+    std::string bound;
+    auto health = Bind(options.health_listen, nullptr, &bound);
+    if (!health.ok()) return health.status();
+    server->health_server_ = *std::move(health);
+  }
+  server->SetServing(false);
+  return server;
+}
+
+RpcServer::~RpcServer() { Shutdown(absl::ZeroDuration()); }
+
+void RpcServer::SetServing(bool serving) {
+  for (grpc::Server* server : {server_.get(), health_server_.get()}) {
+    if (server != nullptr) server->GetHealthCheckService()->SetServingStatus(serving);
+  }
+}
+
+void RpcServer::Shutdown(absl::Duration drain) {
+  for (std::unique_ptr<grpc::Server>* server : {&server_, &health_server_}) {
+    if (*server == nullptr) continue;
+    (*server)->Shutdown(absl::ToChronoTime(absl::Now() + drain));
+    server->reset();
+  }
+}
+
+grpc::ChannelArguments ChannelArguments() {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  return arguments;
+}
+
+}  // namespace outrider

@@ -1,0 +1,169 @@
+#include "common/serve/convert.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/error.h"
+
+namespace outrider {
+namespace {
+
+absl::Duration ToDuration(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+}
+
+Distribution ParseDistribution(const v1::Distribution& proto) {
+  Distribution q;
+  switch (proto.form_case()) {
+    case v1::Distribution::FORM_NOT_SET:
+      q.form = Distribution::Form::kAbsent;
+      break;
+    case v1::Distribution::kPointMass:
+      q.form = Distribution::Form::kPointMass;
+      break;
+    case v1::Distribution::kSparse:
+      q.form = Distribution::Form::kSparse;
+      q.ids.assign(proto.sparse().ids().begin(), proto.sparse().ids().end());
+      q.weights.assign(proto.sparse().weights().begin(), proto.sparse().weights().end());
+      break;
+    case v1::Distribution::kDense:
+      q.form = Distribution::Form::kDense;
+      q.weights.assign(proto.dense().weights().begin(), proto.dense().weights().end());
+      break;
+  }
+  return q;
+}
+
+void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
+  switch (q.form) {
+    case Distribution::Form::kAbsent:
+      break;
+    case Distribution::Form::kPointMass:
+      proto->mutable_point_mass();
+      break;
+    case Distribution::Form::kSparse:
+      proto->mutable_sparse()->mutable_ids()->Add(q.ids.begin(), q.ids.end());
+      proto->mutable_sparse()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
+      break;
+    case Distribution::Form::kDense:
+      proto->mutable_dense()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
+      break;
+  }
+}
+
+absl::Status CheckIds(const google::protobuf::RepeatedField<uint32_t>& ids, int vocab_size,
+                      absl::string_view field) {
+  for (uint32_t id : ids) {
+    if (id >= static_cast<uint32_t>(vocab_size)) {
+      return FieldError(field, absl::StrCat("0 to ", vocab_size - 1), absl::StrCat(id));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<TokenId> ToTokens(const google::protobuf::RepeatedField<uint32_t>& ids) {
+  return std::vector<TokenId>(ids.begin(), ids.end());
+}
+
+}  // namespace
+
+absl::StatusOr<SequenceId> ParseSequenceId(const std::string& bytes) {
+  SequenceId id;
+  if (bytes.size() != sizeof(id.hi) + sizeof(id.lo)) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "SEQUENCE_ID_INVALID",
+                     absl::StrCat("sequence_id: ", bytes.size(), " bytes; allowed: 16"));
+  }
+  std::memcpy(&id.hi, bytes.data(), sizeof(id.hi));
+  std::memcpy(&id.lo, bytes.data() + sizeof(id.hi), sizeof(id.lo));
+  return id;
+}
+
+std::string SerializeSequenceId(const SequenceId& id) {
+  std::string bytes(sizeof(id.hi) + sizeof(id.lo), '\0');
+  std::memcpy(bytes.data(), &id.hi, sizeof(id.hi));
+  std::memcpy(bytes.data() + sizeof(id.hi), &id.lo, sizeof(id.lo));
+  return bytes;
+}
+
+absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n) {
+  absl::StatusOr<SequenceId> id = ParseSequenceId(update.sequence_id());
+  if (!id.ok()) return id.status();
+  WorkItem item;
+  item.id = *id;
+  item.round = update.round();
+  item.base = update.base();
+  item.prefix_hash = update.prefix_hash();
+  item.params_hash = update.params_hash();
+  if (update.has_budget() && ToDuration(update.budget()) > absl::ZeroDuration()) {
+    item.deadline = absl::Now() + ToDuration(update.budget());
+  }
+  // From here on the item has a name, so that what is wrong with it can be answered under that name.
+  item.invalid = CheckIds(update.tokens(), vocab_size, "tokens");
+  if (update.tokens().empty()) item.invalid = FieldError("tokens", "at least one", "empty");
+  item.tokens = ToTokens(update.tokens());
+  if (update.has_params()) {
+    const v1::SequenceParams& proto = update.params();
+    auto params = std::make_shared<SequenceParams>();
+    params->sampling = ParseSampling(proto.sampling(), proto.end_ids());
+    params->key = {proto.seed(), proto.sample_index()};
+    params->prompt_length = static_cast<int>(proto.prompt_length());
+    params->draft_top_n = proto.draft_top_n() == 0 ? default_top_n : static_cast<int>(proto.draft_top_n());
+    absl::StatusOr<Rule> rule = ParseRule(proto.rule());
+    if (rule.ok()) {
+      params->rule = *rule;
+    } else {
+      item.invalid = rule.status();
+    }
+    item.params = std::move(params);
+  }
+  return item;
+}
+
+absl::StatusOr<std::vector<DraftToken>> ParseDraft(
+    const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes, Rule rule, int vocab_size) {
+  std::vector<DraftToken> draft;
+  draft.reserve(nodes.size());
+  for (int i = 0; i < nodes.size(); ++i) {
+    const v1::DraftNode& node = nodes[i];
+    if (node.parent() != i - 1) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_TREE_UNSUPPORTED",
+                       absl::StrCat("draft[", i, "].parent: ", node.parent(), "; allowed: ", i - 1));
+    }
+    if (node.token() >= static_cast<uint32_t>(vocab_size)) {
+      return MakeError(
+          absl::StatusCode::kInvalidArgument, "DRAFT_TOKEN_OUT_OF_RANGE",
+          absl::StrCat("draft[", i, "].token: ", node.token(), "; allowed: 0 to ", vocab_size - 1));
+    }
+    DraftToken token{static_cast<TokenId>(node.token()), ParseDistribution(node.q())};
+    const bool may_be_absent = rule == Rule::kCoupled;
+    if (absl::Status status = Prepare(token.q, token.token, vocab_size, may_be_absent); !status.ok()) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_DISTRIBUTION_INVALID",
+                       absl::StrCat("draft[", i, "].q: ", std::string(status.message())));
+    }
+    draft.push_back(std::move(token));
+  }
+  return draft;
+}
+
+void SerializeDraft(const std::vector<DraftToken>& draft,
+                    google::protobuf::RepeatedPtrField<v1::DraftNode>* nodes) {
+  for (size_t i = 0; i < draft.size(); ++i) {
+    v1::DraftNode* node = nodes->Add();
+    node->set_token(static_cast<uint32_t>(draft[i].token));
+    node->set_parent(static_cast<int32_t>(i) - 1);
+    if (draft[i].q.form != Distribution::Form::kAbsent) {
+      SerializeDistribution(draft[i].q, node->mutable_q());
+    }
+  }
+}
+
+v1::ItemTiming ToProto(const WorkTiming& timing) {
+  v1::ItemTiming proto;
+  proto.set_queue_us(static_cast<uint32_t>(absl::ToInt64Microseconds(timing.queue)));
+  proto.set_compute_us(static_cast<uint32_t>(absl::ToInt64Microseconds(timing.compute)));
+  proto.set_batch_sequences(static_cast<uint32_t>(timing.batch_sequences));
+  proto.set_batch_rows(static_cast<uint32_t>(timing.batch_rows));
+  return proto;
+}
+
+}  // namespace outrider

@@ -1,0 +1,31 @@
+// Between the messages of the protocol and the items of the engine's worker.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/engine/worker.h"
+#include "common/rpc/sampling.h"
+#include "outrider/v1/sequence.pb.h"
+
+namespace outrider {
+
+// 16 bytes to an id; INVALID_ARGUMENT, reason SEQUENCE_ID_INVALID, for another length.
+absl::StatusOr<SequenceId> ParseSequenceId(const std::string& bytes);
+std::string SerializeSequenceId(const SequenceId& id);
+
+// What all items have in common: everything but the draft, K and `answer`. `default_top_n` stands for draft_top_n 0.
+// INVALID_ARGUMENT with the field's name if something is out of range for the vocabulary.
+absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n);
+
+// The chain of drafted tokens, each with its distribution prepared. INVALID_ARGUMENT with one of the reasons
+// DRAFT_TREE_UNSUPPORTED, DRAFT_TOKEN_OUT_OF_RANGE, or DRAFT_DISTRIBUTION_INVALID.
+absl::StatusOr<std::vector<DraftToken>> ParseDraft(
+    const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes, Rule rule, int vocab_size);
+
+void SerializeDraft(const std::vector<DraftToken>& draft,
+                    google::protobuf::RepeatedPtrField<v1::DraftNode>* nodes);
+
+v1::ItemTiming ToProto(const WorkTiming& timing);
+
+}  // namespace outrider

@@ -1,0 +1,30 @@
+// What a draft and a target process have in common: flags, loading, the worker, metrics, health, and an orderly end.
+#pragma once
+
+#include <grpcpp/impl/service_type.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/engine/worker.h"
+#include "outrider/v1/sequence.pb.h"
+
+namespace outrider {
+
+// How the two differ.
+struct ModelServiceSpec {
+  std::string name;         // "draft" or "target"; metrics begin with outrider_<name>_
+  std::string description;  // for --help
+  std::string listen;       // default addresses
+  std::string metrics_listen;
+  std::function<std::unique_ptr<Decider>()> make_decider;
+  // The gRPC service; both arguments outlive it.
+  std::function<std::unique_ptr<grpc::Service>(Worker& worker, const v1::ServerInfo& info)> make_service;
+};
+
+// Runs the process until SIGINT or SIGTERM. Returns its exit code: 0 after an orderly end, 1 with one line on stderr for a
+// flag, file or address that cannot be used.
+int RunModelService(const ModelServiceSpec& spec, int argc, char** argv);
+
+}  // namespace outrider

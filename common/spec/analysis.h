@@ -1,0 +1,45 @@
+// What speculation is worth, by Leviathan, Kalman and Matias, "Fast inference from transformers via
+// speculative decoding", arXiv 2211.17192. The paper's gamma, the number of drafted tokens a round, is `k`
+// here.
+//
+// alpha in [0, 1) is the expected acceptance rate of a drafted token, taken as independent of the position; c
+// >= 0 is the time of a draft step in units of a target step, and c_hat its arithmetic operations likewise.
+// Pure functions, any thread; arguments outside their range give meaningless numbers.
+#pragma once
+
+#include "common/spec/distribution.h"
+
+namespace outrider {
+
+// beta = sum over x of min(p(x), q(x)): how likely a token drawn from q is accepted (Theorem 3.5; Overlap).
+// alpha is its mean over contexts (Corollary 3.6).
+
+// D_LK(p, q) = sum over x of |p(x) - m(x)| with m = (p + q) / 2, in [0, 1] (Definition 3.2). beta = 1 - D_LK.
+double DivergenceLk(const WeightRow& p, const Distribution& q);
+
+// Expected tokens a round yields, correction or bonus included: (1 - alpha^(k+1)) / (1 - alpha) (equation 1).
+double ExpectedTokens(double alpha, int k);
+
+// What the number of tokens a round tends to as k grows and drafting is free: 1 / (1 - alpha) (section 3.3).
+double OracleBound(double alpha);
+
+// Expected walltime improvement over plain decoding: (1 - alpha^(k+1)) / ((1 - alpha) (k c + 1))
+// (Theorem 3.8).
+double WalltimeGain(double alpha, int k, double c);
+
+// The k in [0, max_k] with the largest walltime gain, the smallest of equals (section 3.5).
+int BestK(double alpha, double c, int max_k);
+
+// Corollary 3.9: when alpha > c some k improves on plain decoding, by at least (1 + alpha) / (1 + c).
+double GuaranteedGain(double alpha, double c);
+
+// Expected factor of arithmetic operations over plain decoding:
+// (1 - alpha) (k c_hat + k + 1) / (1 - alpha^(k+1)) (Theorem 3.11).
+double OperationsFactor(double alpha, int k, double c_hat);
+
+// Expected factor of memory traffic over plain decoding, where a target step reads the weights and cache once
+// whatever the number of tokens (section 3.4), and a draft step moves `draft` times as much:
+// (1 - alpha) (k draft + 1) / (1 - alpha^(k+1)). With draft = 0 it is 1 / ExpectedTokens.
+double MemoryTrafficFactor(double alpha, int k, double draft);
+
+}  // namespace outrider

@@ -1,0 +1,175 @@
+#include "common/spec/controls.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/spec/check.h"
+#include "common/spec/weights.h"
+
+namespace outrider {
+namespace {
+
+constexpr float kRemoved = -std::numeric_limits<float>::infinity();
+
+template <class T>
+absl::Status OutOfRange(absl::string_view field, T value, absl::string_view range) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is not in ", range));
+}
+
+absl::Status CheckIds(absl::string_view field, const std::vector<TokenId>& ids, int vocab) {
+  for (TokenId id : ids) {
+    if (id < 0 || id >= vocab) return OutOfRange(field, id, absl::StrCat("[0, ", vocab, ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBias(const std::vector<std::pair<TokenId, float>>& bias, int vocab) {
+  absl::flat_hash_set<TokenId> seen;
+  for (const auto& [id, value] : bias) {
+    if (id < 0 || id >= vocab) return OutOfRange("logit_bias", id, absl::StrCat("[0, ", vocab, ")"));
+    if (!(value >= -100 && value <= 100)) return OutOfRange("logit_bias", value, "[-100, 100]");
+    if (!seen.insert(id).second) {
+      return absl::InvalidArgumentError(absl::StrCat("logit_bias: id ", id, " is given twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Whether some token is allowed, not bad, and not held back by min_tokens.
+bool SomeTokenIsLeft(const SamplingParams& params, int vocab) {
+  absl::flat_hash_set<TokenId> removed(params.bad_ids.begin(), params.bad_ids.end());
+  if (params.min_tokens > 0) removed.insert(params.eos_ids.begin(), params.eos_ids.end());
+  if (params.allowed_ids.empty()) return removed.size() < static_cast<size_t>(vocab);
+  return std::any_of(params.allowed_ids.begin(), params.allowed_ids.end(),
+                     [&](TokenId id) { return !removed.contains(id); });
+}
+
+}  // namespace
+
+absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab) {
+  // Written so that NaN fails.
+  if (!(params.temperature >= 0 && params.temperature <= 100)) {
+    return OutOfRange("temperature", params.temperature, "[0, 100]");
+  }
+  if (params.top_k < 0) return OutOfRange("top_k", params.top_k, "[0, 2147483647]");
+  if (!(params.top_p > 0 && params.top_p <= 1)) return OutOfRange("top_p", params.top_p, "(0, 1]");
+  if (!(params.min_p >= 0 && params.min_p <= 1)) return OutOfRange("min_p", params.min_p, "[0, 1]");
+  if (!(params.repetition_penalty > 0 && params.repetition_penalty <= 10)) {
+    return OutOfRange("repetition_penalty", params.repetition_penalty, "(0, 10]");
+  }
+  if (!(params.presence_penalty >= -100 && params.presence_penalty <= 100)) {
+    return OutOfRange("presence_penalty", params.presence_penalty, "[-100, 100]");
+  }
+  if (!(params.frequency_penalty >= -100 && params.frequency_penalty <= 100)) {
+    return OutOfRange("frequency_penalty", params.frequency_penalty, "[-100, 100]");
+  }
+  if (absl::Status status = CheckBias(params.logit_bias, vocab); !status.ok()) return status;
+  if (absl::Status status = CheckIds("allowed_ids", params.allowed_ids, vocab); !status.ok()) return status;
+  if (absl::Status status = CheckIds("bad_ids", params.bad_ids, vocab); !status.ok()) return status;
+  if (params.min_tokens < 0) return OutOfRange("min_tokens", params.min_tokens, "[0, 2147483647]");
+  if (absl::Status status = CheckIds("eos_ids", params.eos_ids, vocab); !status.ok()) return status;
+  if (!SomeTokenIsLeft(params, vocab)) {
+    return absl::InvalidArgumentError("allowed_ids: together with bad_ids and min_tokens no token is left");
+  }
+  return absl::OkStatus();
+}
+
+void TokenCounts::Add(size_t index, int by) {
+  const auto it = counts_.try_emplace(context_[index]).first;
+  Count& count = it->second;
+  (index < prompt_length_ ? count.prompt : count.output) += by;
+  if (count.prompt == 0 && count.output == 0) counts_.erase(it);
+}
+
+void TokenCounts::Follow(std::span<const TokenId> context) {
+  const size_t shared = std::min(context.size(), context_.size());
+  const size_t same =
+      std::mismatch(context.begin(), context.begin() + shared, context_.begin()).first - context.begin();
+  for (size_t i = same; i < context_.size(); ++i) Add(i, -1);
+  context_.resize(same);
+  context_.insert(context_.end(), context.begin() + same, context.end());
+  for (size_t i = same; i < context_.size(); ++i) Add(i, 1);
+}
+
+absl::StatusOr<Controls> Controls::Create(SamplingParams params, size_t prompt_length, int vocab) {
+  if (absl::Status status = ValidateSamplingParams(params, vocab); !status.ok()) return status;
+  return Controls(std::move(params), prompt_length, vocab);
+}
+
+Controls::Controls(SamplingParams params, size_t prompt_length, int vocab)
+    : params_(std::move(params)), prompt_length_(prompt_length), vocab_(vocab), counts_(prompt_length) {}
+
+void Controls::ApplyPenalties(std::span<const TokenId> context, std::span<float> row) {
+  for (const auto& [id, bias] : params_.logit_bias) row[id] += bias;
+  if (params_.repetition_penalty == 1 && params_.presence_penalty == 0 && params_.frequency_penalty == 0) {
+    return;
+  }
+  counts_.Follow(context);
+  const float repetition = static_cast<float>(params_.repetition_penalty);
+  for (const auto& [id, count] : counts_.counts()) {
+    float& logit = row[id];
+    logit = logit < 0 ? logit * repetition : logit / repetition;
+    if (count.output > 0) {
+      logit = static_cast<float>(logit - params_.presence_penalty - params_.frequency_penalty * count.output);
+    }
+  }
+}
+
+bool Controls::ApplyMasks(size_t context_length, std::span<float> row) {
+  const bool hold_eos = context_length < prompt_length_ + params_.min_tokens && !params_.eos_ids.empty();
+  if (params_.allowed_ids.empty() && params_.bad_ids.empty() && !hold_eos) return false;
+  if (!params_.allowed_ids.empty()) {
+    values_.clear();
+    for (TokenId id : params_.allowed_ids) values_.push_back(row[id]);
+    std::fill(row.begin(), row.end(), kRemoved);
+    for (size_t i = 0; i < values_.size(); ++i) row[params_.allowed_ids[i]] = values_[i];
+  }
+  for (TokenId id : params_.bad_ids) row[id] = kRemoved;
+  if (hold_eos) {
+    for (TokenId id : params_.eos_ids) row[id] = kRemoved;
+  }
+  return true;
+}
+
+void Controls::ShapeLargest(float max, float inverse_temperature, std::span<float> row) {
+  SelectLargest(row, params_.top_k, scratch_);
+  std::sort(scratch_.begin(), scratch_.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  ids_.clear();
+  values_.clear();
+  for (const WeightedToken& token : scratch_) {
+    ids_.push_back(token.id);
+    values_.push_back(token.value);
+  }
+  ExpInPlace(values_, max, inverse_temperature);
+  if (params_.top_p < 1) KeepMass(values_, params_.top_p * SumWeights(values_), scratch_);
+  std::fill(row.begin(), row.end(), 0.0f);
+  for (size_t i = 0; i < ids_.size(); ++i) row[ids_[i]] = values_[i];
+}
+
+absl::StatusOr<WeightRow> Controls::Apply(std::span<const TokenId> context, std::span<float> row) {
+  OUTRIDER_CHECK(row.size() == static_cast<size_t>(vocab_));
+  ApplyPenalties(context, row);
+  MaxResult max = FindMax(row);
+  if (!max.finite) return absl::InternalError("logits_not_finite: a logit is NaN or infinite");
+  if (ApplyMasks(context.size(), row)) max = FindMax(row);
+  if (greedy()) return WeightRow{.point_mass = max.index, .logits = row};
+
+  // A temperature next to 0 overflows to infinity, and 0 * infinity would be NaN for the maximum itself.
+  const float inverse_temperature =
+      static_cast<float>(std::min<double>(1 / params_.temperature, std::numeric_limits<float>::max()));
+  if (params_.top_k > 0 && params_.top_k < vocab_) {
+    ShapeLargest(max.value, inverse_temperature, row);
+  } else {
+    ExpInPlace(row, max.value, inverse_temperature);
+    if (params_.top_p < 1) KeepMass(row, params_.top_p * SumWeights(row), scratch_);
+  }
+  // The heaviest weight is exp(0) = 1, so that min_p, which is relative to it, is the bound itself.
+  if (params_.min_p > 0) RemoveBelow(row, static_cast<float>(params_.min_p));
+  return WeightRow{.weights = row, .total = SumWeights(row)};
+}
+
+}  // namespace outrider

@@ -1,0 +1,99 @@
+// Sampling controls: from a row of logits to the distribution that is sampled. Draft and target run this same
+// code for each position with that position's own context, so that a draft sees what the target will do.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/spec/distribution.h"
+#include "common/spec/selection.h"
+#include "common/spec/types.h"
+
+namespace outrider {
+
+// The defaults change nothing: the model's own distribution at temperature 1.
+struct SamplingParams {
+  double temperature = 1;         // [0, 100]; 0 is greedy, ties to the lowest id
+  int top_k = 0;                  // >= 0; 0 is off; ties at the cut go to the lowest ids, exactly k stay
+  double top_p = 1;               // (0, 1]; 1 is off
+  double min_p = 0;               // [0, 1]; 0 is off
+  double repetition_penalty = 1;  // (0, 10]; over prompt and output
+  double presence_penalty = 0;    // [-100, 100]; over output
+  double frequency_penalty = 0;   // [-100, 100]; over output
+  std::vector<std::pair<TokenId, float>> logit_bias;  // each id once, bias in [-100, 100]
+  std::vector<TokenId> allowed_ids;                   // empty is all
+  std::vector<TokenId> bad_ids;
+  int min_tokens = 0;            // eos_ids are removed while fewer tokens were output
+  std::vector<TokenId> eos_ids;  // used by min_tokens only: whether they end the text is the coordinator's
+};
+
+// InvalidArgument naming the field, its value and its range.
+absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab);
+
+// How often each token stands in a context, kept up to date by following it: cost is the number of tokens by
+// which the context differs from the last one, plus one comparison of the shared part.
+class TokenCounts {
+ public:
+  struct Count {
+    int prompt = 0;
+    int output = 0;
+  };
+  // Tokens with index below prompt_length are the prompt.
+  explicit TokenCounts(size_t prompt_length) : prompt_length_(prompt_length) {}
+
+  void Follow(std::span<const TokenId> context);
+  const absl::flat_hash_map<TokenId, Count>& counts() const { return counts_; }
+
+ private:
+  void Add(size_t index, int by);
+
+  size_t prompt_length_;
+  std::vector<TokenId> context_;
+  absl::flat_hash_map<TokenId, Count> counts_;
+};
+
+// The controls of one sequence. Not synchronised: one thread at a time. Holds scratch memory, so that a row
+// allocates nothing in the steady state.
+class Controls {
+ public:
+  // `prompt_length` tells prompt from output in a context. Fails as ValidateSamplingParams does, and when the
+  // ids leave no token that could ever be sampled.
+  static absl::StatusOr<Controls> Create(SamplingParams params, size_t prompt_length, int vocab);
+
+  // Shapes `row` (the logits of one position, [vocab], float32) in place. `context` is every token before the
+  // position, drafted ones included; a span over the same growing sequence makes penalties cheap. Order:
+  // logit_bias, repetition, presence, frequency, allowed and bad ids, min_tokens, temperature, top_k, top_p,
+  // min_p. Each equals the `transformers` processor of that name where there is one, except for ties at the
+  // top_k and top_p cut, which go to the lowest ids.
+  //
+  // The result refers to `row`. Internal "logits_not_finite" if a logit is NaN or infinite, also after bias
+  // and penalties; the row is then undefined.
+  absl::StatusOr<WeightRow> Apply(std::span<const TokenId> context, std::span<float> row);
+
+  const SamplingParams& params() const { return params_; }
+  bool greedy() const { return params_.temperature == 0; }
+
+ private:
+  Controls(SamplingParams params, size_t prompt_length, int vocab);
+  void ApplyPenalties(std::span<const TokenId> context, std::span<float> row);
+  bool ApplyMasks(size_t context_length, std::span<float> row);
+
+  // Temperature, top_k and top_p over the top_k largest logits only.
+  void ShapeLargest(float max, float inverse_temperature, std::span<float> row);
+
+  SamplingParams params_;
+  size_t prompt_length_;
+  int vocab_;
+  TokenCounts counts_;
+  // Scratch.
+  std::vector<WeightedToken> scratch_;
+  std::vector<TokenId> ids_;   // the tokens that survive top_k, ascending
+  std::vector<float> values_;  // their weights; before, the logits of allowed_ids
+};
+
+}  // namespace outrider

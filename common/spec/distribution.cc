@@ -1,0 +1,172 @@
+#include "common/spec/distribution.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/spec/check.h"
+#include "common/spec/selection.h"
+
+namespace outrider {
+namespace {
+
+template <class... Args>
+absl::Status Bad(absl::string_view reason, const Args&... detail) {
+  return absl::InvalidArgumentError(absl::StrCat(reason, ": ", detail...));
+}
+
+absl::Status CheckIds(const Distribution& q, int vocab) {
+  for (size_t i = 0; i < q.ids.size(); ++i) {
+    if (q.ids[i] < 0 || q.ids[i] >= vocab) {
+      return Bad("q_id_out_of_range", "id ", q.ids[i], " is not in [0, ", vocab, ")");
+    }
+    if (i > 0 && q.ids[i] <= q.ids[i - 1]) {
+      return Bad("q_ids_not_ascending", "id ", q.ids[i], " follows ", q.ids[i - 1]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Sets `total`. The sum decides whether anything is wrong at all; which weight it is matters only then.
+absl::Status CheckWeights(Distribution& q) {
+  q.total = SumWeights(q.weights);
+  bool negative = false;
+  for (float w : q.weights) negative |= w < 0;
+  if (!std::isfinite(q.total)) return Bad("q_not_finite", "a weight is NaN or infinite");
+  if (negative) return Bad("q_negative", "a weight is negative");
+  if (!(q.total > 0)) return Bad("q_sum_not_positive", "the weights sum to ", q.total);
+  return absl::OkStatus();
+}
+
+// The index of `token` in the sorted ids, or ids.size().
+size_t FindId(const std::vector<TokenId>& ids, TokenId token) {
+  const auto it = std::lower_bound(ids.begin(), ids.end(), token);
+  return it != ids.end() && *it == token ? it - ids.begin() : ids.size();
+}
+
+}  // namespace
+
+double Distribution::operator()(TokenId token) const {
+  switch (form) {
+    case Form::kAbsent:
+      return 0;
+    case Form::kPointMass:
+      return token == ids[0] ? 1 : 0;
+    case Form::kSparse: {
+      const size_t i = FindId(ids, token);
+      return i == ids.size() ? 0 : weights[i] * (1.0 / total);
+    }
+    case Form::kDense:
+      return weights[token] * (1.0 / total);
+  }
+  return 0;
+}
+
+absl::Status Prepare(Distribution& q, TokenId drafted, int vocab, bool allow_absent) {
+  if (drafted < 0 || drafted >= vocab) {
+    return Bad("draft_token_out_of_range", "token ", drafted, " is not in [0, ", vocab, ")");
+  }
+  q.total = 1;
+  switch (q.form) {
+    case Distribution::Form::kAbsent:
+      if (!allow_absent) return Bad("q_missing", "the rule needs the distribution of each drafted token");
+      return absl::OkStatus();
+    case Distribution::Form::kPointMass:
+      if (q.ids.empty()) q.ids.push_back(drafted);
+      if (q.ids.size() != 1 || !q.weights.empty()) return Bad("q_size_mismatch", "a point mass has one id");
+      break;
+    case Distribution::Form::kSparse:
+      if (q.ids.size() != q.weights.size()) {
+        return Bad("q_size_mismatch", q.ids.size(), " ids but ", q.weights.size(), " weights");
+      }
+      break;
+    case Distribution::Form::kDense:
+      if (!q.ids.empty() || q.weights.size() != static_cast<size_t>(vocab)) {
+        return Bad("q_size_mismatch", q.weights.size(), " weights for a vocabulary of ", vocab);
+      }
+      break;
+  }
+  if (absl::Status status = CheckIds(q, vocab); !status.ok()) return status;
+  if (q.form != Distribution::Form::kPointMass) {
+    if (absl::Status status = CheckWeights(q); !status.ok()) return status;
+  }
+  if (!(q(drafted) > 0))
+    return Bad("q_zero_for_drafted_token", "token ", drafted, " cannot come from this q");
+  return absl::OkStatus();
+}
+
+Distribution TruncateTopN(const WeightRow& row, int n) {
+  Distribution q;
+  if (row.point_mass >= 0) {
+    q.form = Distribution::Form::kPointMass;
+    q.ids = {row.point_mass};
+    q.total = 1;
+    return q;
+  }
+  if (n <= 0 || static_cast<size_t>(n) >= row.weights.size()) {
+    q.form = Distribution::Form::kDense;
+    q.weights.assign(row.weights.begin(), row.weights.end());
+    q.total = row.total;
+    return q;
+  }
+  q.form = Distribution::Form::kSparse;
+  std::vector<WeightedToken> kept;
+  kept.reserve(2 * n);
+  SelectLargest(row.weights, n, kept);
+  std::erase_if(kept, [](const WeightedToken& t) { return !(t.value > 0); });
+  std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  q.ids.reserve(kept.size());
+  q.weights.reserve(kept.size());
+  for (const WeightedToken& t : kept) {
+    q.ids.push_back(t.id);
+    q.weights.push_back(t.value);
+  }
+  q.total = SumWeights(q.weights);
+  return q;
+}
+
+TokenId Sample(const Distribution& q, double u) {
+  switch (q.form) {
+    case Distribution::Form::kAbsent:
+      break;
+    case Distribution::Form::kPointMass:
+      return q.ids[0];
+    case Distribution::Form::kSparse:
+      return q.ids[SampleIndex(q.weights, q.total, u)];
+    case Distribution::Form::kDense:
+      return static_cast<TokenId>(SampleIndex(q.weights, q.total, u));
+  }
+  OUTRIDER_CHECK(q.form != Distribution::Form::kAbsent);
+  return 0;
+}
+
+TokenId Sample(const WeightRow& p, double u) {
+  if (p.point_mass >= 0) return p.point_mass;
+  return static_cast<TokenId>(SampleIndex(p.weights, p.total, u));
+}
+
+double Overlap(const WeightRow& p, const Distribution& q, double scale) {
+  switch (q.form) {
+    case Distribution::Form::kAbsent:
+      return 0;
+    case Distribution::Form::kPointMass:
+      return std::min(scale * p(q.ids[0]), 1.0);
+    case Distribution::Form::kSparse: {
+      const double inverse = 1.0 / q.total;
+      double sum = 0;
+      for (size_t i = 0; i < q.ids.size(); ++i) {
+        sum += std::min(scale * p(q.ids[i]), q.weights[i] * inverse);
+      }
+      return sum;
+    }
+    case Distribution::Form::kDense:
+      if (p.point_mass >= 0) return std::min(scale, q(p.point_mass));
+      return OverlapMass(p.weights, scale * (1.0 / p.total), q.weights, 1.0 / q.total);
+  }
+  return 0;
+}
+
+double Entropy(const WeightRow& row) { return row.point_mass >= 0 ? 0 : Entropy(row.weights, row.total); }
+
+}  // namespace outrider

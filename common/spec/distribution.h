@@ -1,0 +1,72 @@
+// What a draft says a token was sampled from, in the form that crosses the wire.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/spec/types.h"
+#include "common/spec/weights.h"
+
+namespace outrider {
+
+// A row of the target or draft after the sampling controls: p(x) = weights[x] / total over the vocabulary.
+// With temperature 0 all mass is on one token: then point_mass >= 0, `weights` is empty and `logits` is the
+// row after the penalties and masks (-infinity where removed). The spans refer to the caller's row.
+struct WeightRow {
+  std::span<const float> weights = {};  // [vocab], >= 0
+  double total = 1;                     // SumWeights(weights), > 0
+  TokenId point_mass = -1;
+  std::span<const float> logits = {};  // [vocab], only with point_mass
+
+  size_t vocab() const { return point_mass >= 0 ? logits.size() : weights.size(); }
+  // Probability of a token in [0, vocab).
+  double operator()(TokenId token) const {
+    if (point_mass >= 0) return token == point_mass ? 1.0 : 0.0;
+    return weights[token] * (1.0 / total);
+  }
+};
+
+// The distribution q of a drafted token. The weights are the serialised ones: the draft samples from exactly
+// the values it sends, so q is known without error on the other side. Copyable; not synchronised.
+struct Distribution {
+  enum class Form {
+    kAbsent,     // coupled rule: no q is needed
+    kPointMass,  // all mass on ids[0]: greedy, n-gram and copy drafters; ids may be left empty on the wire,
+                 // which means the drafted token
+    kSparse,     // weights[i] belongs to ids[i]; ids strictly ascending
+    kDense,      // weights[x] belongs to token x
+  };
+  Form form = Form::kAbsent;
+  std::vector<TokenId> ids;
+  std::vector<float> weights;
+  // SumWeights(weights) for kSparse and kDense, else 1. Not on the wire: Prepare() sets it.
+  double total = 0;
+
+  // Probability of a token in [0, vocab); 0 for kAbsent. Needs Prepare().
+  double operator()(TokenId token) const;
+};
+
+// Checks what arrived for `drafted` and sets `total`. InvalidArgument whose message begins with a stable
+// reason and a colon: draft_token_out_of_range, q_missing (kAbsent, unless allow_absent), q_size_mismatch,
+// q_id_out_of_range, q_ids_not_ascending (covers duplicates), q_not_finite (NaN or infinity), q_negative,
+// q_sum_not_positive, q_zero_for_drafted_token.
+absl::Status Prepare(Distribution& q, TokenId drafted, int vocab, bool allow_absent = false);
+
+// The n heaviest tokens of a row (ties at the cut go to the lowest ids) as a sparse distribution, prepared:
+// what a draft samples from and serialises. n <= 0 or n >= vocab gives the dense form; a point mass stays
+// one. Tokens of weight zero are left out. One pass over the row and no sort.
+Distribution TruncateTopN(const WeightRow& row, int n);
+
+// Draws by inverse CDF over ids in ascending order, u in [0, 1). Never a token of weight zero.
+TokenId Sample(const Distribution& q, double u);
+TokenId Sample(const WeightRow& p, double u);
+
+// sum over x of min(scale * p(x), q(x)). With scale 1 it is the probability that the token rule accepts a
+// token drawn from q (Leviathan et al. 2211.17192, Theorem 3.5).
+double Overlap(const WeightRow& p, const Distribution& q, double scale = 1);
+
+// Entropy of a row in nats.
+double Entropy(const WeightRow& row);
+
+}  // namespace outrider

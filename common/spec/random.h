@@ -1,0 +1,45 @@
+// Where every random number of the system comes from: a counter-based generator, so that a number is a
+// function of what it is for and not of how many were drawn before it. A retry, another batch or another
+// schedule sees the same numbers.
+//
+// Generator: Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), from
+// Random123. Key = (seed, sample index); counter = (position, purpose, candidate, round start). All functions
+// are pure and may be called from any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace outrider {
+
+// What a number decides. Two purposes never share a number; the values are part of the wire contract, because
+// a draft service written elsewhere must sample its tokens with them to be reproducible.
+enum class Purpose : uint64_t {
+  kDraft = 1,     // which token the draft proposes
+  kAccept = 2,    // whether a proposed token (token rule) or prefix (block rule) is accepted
+  kResidual = 3,  // which token replaces a rejected one
+  kBonus = 4,     // which token follows a fully accepted or an empty draft
+  kGumbel = 5,    // the exponential race of the coupled rule
+  kOrder = 6,     // in which order several proposals for one position are tried
+};
+
+// Identifies one sample of one request.
+struct RandomKey {
+  uint64_t seed = 0;
+  uint64_t sample_index = 0;
+};
+
+// Four independent 64-bit numbers: Philox4x64-10 of `counter` under `key`.
+std::array<uint64_t, 4> RandomBits(const RandomKey& key, const std::array<uint64_t, 4>& counter);
+
+// A uniform number k / 2^53 in [0, 1). `position` is the index in the sequence of the token it is about,
+// `candidate` tells several numbers for one position apart (0 for a chain), and `round_start` is the number
+// of committed tokens when the round began. The round start matters: under the block rule a verdict depends
+// on noise beyond the prefix it accepts, and using that noise again in the next round would bias the text.
+double Uniform(const RandomKey& key, uint64_t position, Purpose purpose, uint64_t candidate,
+               uint64_t round_start);
+
+// The uniform number in [0, 1) that the top 53 bits of `bits` stand for.
+inline double UnitInterval(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }
+
+}  // namespace outrider

@@ -1,0 +1,44 @@
+#include "common/spec/residual.h"
+
+#include <algorithm>
+#include <span>
+
+#include "common/spec/weights.h"
+
+namespace outrider {
+
+// `mass_` stays 1 whatever the scale: a scale takes probability away instead of spreading it.
+Residual::Residual(const WeightRow& p, double scale) : p_(p), point_weight_(scale) {
+  if (p.point_mass >= 0) return;
+  weights_ = std::make_unique_for_overwrite<double[]>(p.vocab());
+  ScaleWeights(p.weights, scale * (1.0 / p.total), {weights_.get(), p.vocab()});
+}
+
+void Residual::Subtract(const Distribution& q) {
+  if (empty()) return;
+  if (!weights_) {
+    point_weight_ = std::max(point_weight_ - mass_ * q(p_.point_mass), 0.0);
+    mass_ = point_weight_;
+    return;
+  }
+  const std::span<double> weights(weights_.get(), p_.vocab());
+  if (q.form == Distribution::Form::kDense) {
+    SubtractWeights(q.weights, mass_ * (1.0 / q.total), weights);
+  } else {
+    for (TokenId id : q.ids) weights[id] = std::max(weights[id] - mass_ * q(id), 0.0);
+  }
+  mass_ = SumWeights(weights);
+}
+
+double Residual::operator()(TokenId token) const {
+  if (empty()) return 0;
+  if (!weights_) return token == p_.point_mass ? 1 : 0;
+  return weights_[token] / mass_;
+}
+
+TokenId Residual::Sample(double u) const {
+  if (empty() || !weights_) return outrider::Sample(p_, u);
+  return static_cast<TokenId>(SampleIndex(std::span<const double>(weights_.get(), p_.vocab()), mass_, u));
+}
+
+}  // namespace outrider

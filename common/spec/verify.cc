@@ -1,0 +1,222 @@
+#include "common/spec/verify.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "common/spec/check.h"
+#include "common/spec/residual.h"
+
+namespace outrider {
+namespace {
+
+// What a verdict says about one position.
+struct Emitted {
+  double log_probability = 0;
+  double entropy = 0;
+};
+
+Emitted Emit(const WeightRow& row, TokenId token) { return {std::log(row(token)), Entropy(row)}; }
+
+void Record(const Emitted& emitted, Verdict& verdict) {
+  verdict.log_probabilities.push_back(emitted.log_probability);
+  verdict.surprisal -= emitted.log_probability;
+  verdict.entropy += emitted.entropy;
+}
+
+TokenId DrawBonus(const WeightRow& row, uint64_t position, Noise& noise) {
+  if (row.point_mass >= 0) return row.point_mass;
+  return noise.Decide(Purpose::kBonus, position, 0, [&](double u) { return Sample(row, u); });
+}
+
+// The token that replaces a rejected one, from norm(max(scale * p - q, 0)).
+TokenId DrawCorrection(const WeightRow& p, const Distribution& q, double scale, uint64_t position,
+                       Noise& noise, Verdict& verdict) {
+  Residual residual(p, scale);
+  residual.Subtract(q);
+  verdict.empty_residual = residual.empty();
+  if (p.point_mass >= 0) return p.point_mass;
+  return noise.Decide(Purpose::kResidual, position, 0, [&](double u) { return residual.Sample(u); });
+}
+
+// The end of every rule: `count` tokens stand and `token` follows.
+void Finish(const WeightRow& row, TokenId token, int count, size_t drafted, Verdict& verdict) {
+  verdict.accepted = count;
+  verdict.token = token;
+  verdict.kind = drafted == 0                            ? Verdict::Kind::kPlain
+                 : static_cast<size_t>(count) == drafted ? Verdict::Kind::kBonus
+                                                         : Verdict::Kind::kCorrected;
+  Record(Emit(row, token), verdict);
+}
+
+// Whether the token rule accepts. Strict, so that a token with p = 0 is never accepted, also for u = 0.
+bool Accepts(const WeightRow& p, const DraftToken& draft, double lenience, uint64_t position, Noise& noise) {
+  if (p.point_mass >= 0) {
+    if (lenience == 1) return draft.token == p.point_mass;
+    // At temperature 0 lenience compares with the model's distribution before the argmax (appendix A.5).
+    return p.logits[draft.token] >= p.logits[p.point_mass] + std::log(lenience);
+  }
+  const double target = p(draft.token);
+  const double proposed = lenience * draft.q(draft.token);
+  return noise.Decide(Purpose::kAccept, position, 0, [&](double u) { return !(u * proposed < target); }) == 0;
+}
+
+absl::StatusOr<Verdict> VerifyTokenRule(double lenience, std::span<const DraftToken> draft, RowSource rows,
+                                        uint64_t n, Noise& noise) {
+  Verdict verdict;
+  for (size_t i = 0; i < draft.size(); ++i) {
+    const absl::StatusOr<WeightRow> row = rows(static_cast<int>(i));
+    if (!row.ok()) return row.status();
+    if (lenience == 1) {
+      const double b = std::min(Overlap(*row, draft[i].q), 1.0);
+      verdict.expected_accepted += b;
+      verdict.expected_variance += b * (1 - b);
+    }
+    if (!Accepts(*row, draft[i], lenience, n + i, noise)) {
+      const TokenId token = DrawCorrection(*row, draft[i].q, 1, n + i, noise, verdict);
+      Finish(*row, token, static_cast<int>(i), draft.size(), verdict);
+      return verdict;
+    }
+    Record(Emit(*row, draft[i].token), verdict);
+  }
+  const absl::StatusOr<WeightRow> row = rows(static_cast<int>(draft.size()));
+  if (!row.ok()) return row.status();
+  const TokenId token = DrawBonus(*row, n + draft.size(), noise);
+  Finish(*row, token, static_cast<int>(draft.size()), draft.size(), verdict);
+  return verdict;
+}
+
+// Sun et al. 2403.10444, Algorithm 2. With ratio_i = min(ratio_{i-1} p(x_i) / q(x_i), 1), the prefix of i
+// tokens passes if eta_i < h_i, where h_K = ratio_K and for i < K, over the next position's p and q,
+//   h_i = S / (S + 1 - ratio_i),  S = sum_x max(ratio_i p(x) - q(x), 0).
+// The longest prefix that passes stands; the empty one always does. Since S = ratio_i - overlap with overlap
+// = sum_x min(ratio_i p(x), q(x)), h_i = (ratio_i - overlap) / (1 - overlap). The correction after i < K
+// tokens comes from norm(max(ratio_i p - q, 0)). Once a ratio is 0 no longer prefix can pass.
+absl::StatusOr<Verdict> VerifyBlockRule(std::span<const DraftToken> draft, RowSource rows, uint64_t n,
+                                        Noise& noise) {
+  Verdict verdict;
+  absl::InlinedVector<Emitted, 8> judged;  // of x_1, x_2, ...
+  // The longest prefix that has passed, its ratio, and the row after it.
+  size_t longest = 0;
+  double longest_ratio = 1;
+  WeightRow longest_row;
+  double ratio = 1;
+  for (size_t i = 0; i <= draft.size() && ratio > 0; ++i) {
+    const absl::StatusOr<WeightRow> row = rows(static_cast<int>(i));
+    if (!row.ok()) return row.status();
+    double h = ratio;
+    if (i < draft.size()) {
+      const double overlap = Overlap(*row, draft[i].q, ratio);
+      h = overlap < 1 ? (ratio - overlap) / (1 - overlap) : 0;
+    }
+    if (i == 0 || noise.Decide(Purpose::kAccept, n + i - 1, 0, [h](double u) { return !(u < h); }) == 0) {
+      longest = i;
+      longest_ratio = ratio;
+      longest_row = *row;
+    }
+    if (i < draft.size()) {
+      judged.push_back(Emit(*row, draft[i].token));
+      ratio = std::min(ratio * (*row)(draft[i].token) / draft[i].q(draft[i].token), 1.0);
+    }
+  }
+  for (size_t i = 0; i < longest; ++i) Record(judged[i], verdict);
+  const TokenId token = longest == draft.size() ? DrawBonus(longest_row, n + longest, noise)
+                                                : DrawCorrection(longest_row, draft[longest].q, longest_ratio,
+                                                                 n + longest, noise, verdict);
+  Finish(longest_row, token, static_cast<int>(longest), draft.size(), verdict);
+  return verdict;
+}
+
+absl::StatusOr<Verdict> VerifyCoupledRule(std::span<const DraftToken> draft, RowSource rows, uint64_t n,
+                                          Noise& noise) {
+  Verdict verdict;
+  for (size_t i = 0;; ++i) {
+    const absl::StatusOr<WeightRow> row = rows(static_cast<int>(i));
+    if (!row.ok()) return row.status();
+    const TokenId token = row->point_mass >= 0 ? row->point_mass : noise.Race(n + i, *row);
+    if (i == draft.size() || token != draft[i].token) {
+      Finish(*row, token, static_cast<int>(i), draft.size(), verdict);
+      return verdict;
+    }
+    Record(Emit(*row, token), verdict);
+  }
+}
+
+}  // namespace
+
+absl::Status ValidateVerifyOptions(const VerifyOptions& options) {
+  if (!(options.lenience > 0 && options.lenience <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("lenience: ", options.lenience, " is not in (0, 1]"));
+  }
+  if (options.lenience < 1 && options.rule != Rule::kToken) {
+    return absl::InvalidArgumentError("lenience: below 1 it needs the token rule");
+  }
+  return absl::OkStatus();
+}
+
+int PhiloxNoise::Decide(Purpose purpose, uint64_t position, uint64_t candidate,
+                        absl::FunctionRef<int(double)> step) {
+  return step(Uniform(key_, position, purpose, candidate, round_start_));
+}
+
+TokenId PhiloxNoise::Race(uint64_t position, const WeightRow& row) {
+  return outrider::Race(row, key_, position);
+}
+
+absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const DraftToken> draft,
+                               RowSource rows, uint64_t round_start, Noise& noise) {
+  if (absl::Status status = ValidateVerifyOptions(options); !status.ok()) return status;
+  if (options.rule == Rule::kCoupled) return VerifyCoupledRule(draft, rows, round_start, noise);
+  for (const DraftToken& token : draft) {
+    if (token.q.form == Distribution::Form::kAbsent) {
+      return absl::InvalidArgumentError("q_missing: the rule needs the distribution of each drafted token");
+    }
+  }
+  if (options.rule == Rule::kBlock) return VerifyBlockRule(draft, rows, round_start, noise);
+  return VerifyTokenRule(options.lenience, draft, rows, round_start, noise);
+}
+
+absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const DraftToken> draft,
+                               RowSource rows, uint64_t round_start, const RandomKey& key) {
+  PhiloxNoise noise(key, round_start);
+  return Verify(options, draft, rows, round_start, noise);
+}
+
+TokenId DraftSample(const Distribution& q, uint64_t position, Noise& noise) {
+  if (q.form == Distribution::Form::kPointMass) return q.ids[0];
+  return noise.Decide(Purpose::kDraft, position, 0, [&](double u) { return Sample(q, u); });
+}
+
+TokenId DraftSample(const Distribution& q, const RandomKey& key, uint64_t position, uint64_t round_start) {
+  PhiloxNoise noise(key, round_start);
+  return DraftSample(q, position, noise);
+}
+
+TokenId Race(const WeightRow& row, const RandomKey& key, uint64_t position) {
+  if (row.point_mass >= 0) return row.point_mass;
+  double best_time = std::numeric_limits<double>::infinity();
+  size_t winner = row.weights.size();
+  for (size_t group = 0; 4 * group < row.weights.size(); ++group) {
+    const std::span<const float> weights =
+        row.weights.subspan(4 * group, std::min<size_t>(4, row.weights.size() - 4 * group));
+    if (std::all_of(weights.begin(), weights.end(), [](float w) { return w == 0; })) continue;
+    const std::array<uint64_t, 4> bits =
+        RandomBits(key, {position, static_cast<uint64_t>(Purpose::kGumbel), group, 0});
+    for (size_t i = 0; i < weights.size(); ++i) {
+      // -log(1 - u) >= u: most tokens are out of the race before their logarithm is taken.
+      const double u = UnitInterval(bits[i]);
+      if (weights[i] == 0 || u >= best_time * weights[i]) continue;
+      const double time = -std::log1p(-u) / weights[i];
+      if (time < best_time) {
+        best_time = time;
+        winner = 4 * group + i;
+      }
+    }
+  }
+  OUTRIDER_CHECK(winner < row.weights.size());
+  return static_cast<TokenId>(winner);
+}
+
+}  // namespace outrider

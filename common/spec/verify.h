@@ -1,0 +1,112 @@
+// Which drafted tokens stand and which token follows them, so that the text has the target's distribution:
+// the heart of speculative decoding (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
+//
+// Pure functions of the rows, the draft and the noise. Any thread. n, the round start, is the number of
+// tokens of the sequence before the draft; drafted token i (0-based) stands at position n + i and row i is
+// the target's distribution there, given the i drafted tokens before it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "common/spec/distribution.h"
+#include "common/spec/random.h"
+#include "common/spec/types.h"
+
+namespace outrider {
+
+enum class Rule {
+  kToken,    // accept x iff u q(x) < p(x); Leviathan et al., Algorithm 1
+  kBlock,    // accept the longest prefix that passes jointly; Sun et al., arXiv 2403.10444, Algorithm 2
+  kCoupled,  // draft and target run the same exponential race; Daliri et al., arXiv 2408.07978
+};
+
+struct VerifyOptions {
+  Rule rule = Rule::kToken;
+  // Leviathan et al., appendix A.5, in (0, 1]: q is compared as lenience * q. Below 1 the result is not
+  // exact: P(x) <= p(x) / lenience. Token rule only.
+  double lenience = 1;
+};
+
+// InvalidArgument naming the field and its range.
+absl::Status ValidateVerifyOptions(const VerifyOptions& options);
+
+struct DraftToken {
+  TokenId token = 0;
+  Distribution q;  // prepared (see Prepare); kAbsent under the coupled rule
+};
+
+struct Verdict {
+  enum class Kind {
+    kPlain,      // there was no draft
+    kCorrected,  // replaces the first rejected token
+    kBonus,      // follows a fully accepted draft
+  };
+  int accepted = 0;   // drafted tokens that stand, a prefix of the draft
+  TokenId token = 0;  // the token after them, never fed to the target yet
+  Kind kind = Kind::kPlain;
+  bool empty_residual = false;  // the residual had no mass, so `token` was drawn from p
+  // Natural logarithm of p at each emitted token: the accepted ones, then `token`.
+  std::vector<double> log_probabilities;
+
+  // Canaries. Token rule with lenience 1: sum over the drafted tokens that were judged of b = sum_x min(p,
+  // q), and of the variance b (1 - b); the expectation of `accepted` round by round.
+  double expected_accepted = 0;
+  double expected_variance = 0;
+  // Sum over the emitted tokens of -log p(token), and of the entropy of p. Their expectations agree.
+  double surprisal = 0;
+  double entropy = 0;
+};
+
+// Decides random questions. A question is a step function of one uniform number in [0, 1), non-decreasing,
+// that returns the answer; in production the answer is the function's value at that number, and the proofs in
+// tests/unit integrate the same functions exactly.
+class Noise {
+ public:
+  virtual ~Noise() = default;
+  virtual int Decide(Purpose purpose, uint64_t position, uint64_t candidate,
+                     absl::FunctionRef<int(double)> step) = 0;
+  // The winner of the exponential race at a position (see Race below).
+  virtual TokenId Race(uint64_t position, const WeightRow& row) = 0;
+};
+
+// The noise of a round of one sequence.
+class PhiloxNoise final : public Noise {
+ public:
+  PhiloxNoise(const RandomKey& key, uint64_t round_start) : key_(key), round_start_(round_start) {}
+  int Decide(Purpose purpose, uint64_t position, uint64_t candidate,
+             absl::FunctionRef<int(double)> step) override;
+  TokenId Race(uint64_t position, const WeightRow& row) override;
+
+ private:
+  RandomKey key_;
+  uint64_t round_start_;
+};
+
+// Row i, asked for in order, each at most once and only when it is reached. Rows stay valid until Verify
+// returns (the block rule comes back to the row of the prefix that stands). An error ends the verification.
+using RowSource = absl::FunctionRef<absl::StatusOr<WeightRow>(int i)>;
+
+// The verdict over a draft; an empty draft is plain decoding. Errors: those of `rows`; InvalidArgument when a
+// draft token lacks a distribution that the rule needs.
+absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const DraftToken> draft,
+                               RowSource rows, uint64_t round_start, Noise& noise);
+absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const DraftToken> draft,
+                               RowSource rows, uint64_t round_start, const RandomKey& key);
+
+// The draft's side of a rule: which token to propose at `position` in the round that began at `round_start`.
+// Ratio rules draw from q; the coupled rule runs the race over the draft's own row.
+TokenId DraftSample(const Distribution& q, uint64_t position, Noise& noise);
+TokenId DraftSample(const Distribution& q, const RandomKey& key, uint64_t position, uint64_t round_start);
+
+// The coupled rule's choice: argmax over x of log w[x] + g(x), g Gumbel noise that is a function of the key,
+// the position and the token only, computed as the winner of the exponential race argmin over x of E(x) /
+// w[x] with E = -log(1 - U). U for token x is word x % 4 of Philox at counter (position, kGumbel, x / 4, 0).
+// Distributed as w / sum(w), and the same for two rows as often as they agree. Ties to the lowest id; point
+// masses win.
+TokenId Race(const WeightRow& row, const RandomKey& key, uint64_t position);
+
+}  // namespace outrider

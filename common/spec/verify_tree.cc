@@ -1,0 +1,87 @@
+#include "common/spec/verify_tree.h"
+
+#include <algorithm>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "common/spec/residual.h"
+
+namespace outrider {
+namespace {
+
+using Children = absl::InlinedVector<int, 8>;
+
+Children ChildrenOf(int node, std::span<const TreeNode> tree) {
+  Children children;
+  for (size_t i = 0; i < tree.size(); ++i) {
+    if (tree[i].parent == node) children.push_back(static_cast<int>(i));
+  }
+  return children;
+}
+
+// Fisher and Yates. A number is asked for each choice that is one.
+void Shuffle(uint64_t position, Noise& noise, Children& children) {
+  for (size_t i = 0; i + 1 < children.size(); ++i) {
+    const size_t left = children.size() - i;
+    const int pick = noise.Decide(Purpose::kOrder, position, i, [left](double u) {
+      return static_cast<int>(u * static_cast<double>(left));
+    });
+    std::swap(children[i], children[i + pick]);
+  }
+}
+
+absl::Status CheckTree(std::span<const TreeNode> tree) {
+  for (size_t i = 0; i < tree.size(); ++i) {
+    if (tree[i].parent < -1 || tree[i].parent >= static_cast<int>(i)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parent: ", tree[i].parent, " of drafted token ", i, " is not in [-1, ", i, ")"));
+    }
+    if (tree[i].q.form == Distribution::Form::kAbsent) {
+      return absl::InvalidArgumentError("q_missing: the rule needs the distribution of each drafted token");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TreeVerdict> VerifyTree(ChildOrder order, std::span<const TreeNode> tree, TreeRowSource rows,
+                                       uint64_t round_start, Noise& noise) {
+  if (absl::Status status = CheckTree(tree); !status.ok()) return status;
+  TreeVerdict verdict;
+  int node = -1;
+  for (uint64_t position = round_start;; ++position) {
+    const absl::StatusOr<WeightRow> row = rows(node);
+    if (!row.ok()) return row.status();
+    Children children = ChildrenOf(node, tree);
+    if (children.empty()) {
+      verdict.kind = tree.empty() ? Verdict::Kind::kPlain : Verdict::Kind::kBonus;
+      verdict.token = row->point_mass >= 0 ? row->point_mass
+                                           : noise.Decide(Purpose::kBonus, position, 0,
+                                                          [&](double u) { return Sample(*row, u); });
+      return verdict;
+    }
+    if (order == ChildOrder::kRandom) Shuffle(position, noise, children);
+    Residual residual(*row);
+    const auto stands = std::find_if(children.begin(), children.end(), [&](int child) {
+      const double target = residual(tree[child].token);
+      const double proposed = tree[child].q(tree[child].token);
+      const bool accepted = noise.Decide(Purpose::kAccept, position, static_cast<uint64_t>(child),
+                                         [&](double u) { return !(u * proposed < target); }) == 0;
+      if (!accepted) residual.Subtract(tree[child].q);
+      return accepted;
+    });
+    if (stands == children.end()) {
+      verdict.kind = Verdict::Kind::kCorrected;
+      verdict.empty_residual = residual.empty();
+      verdict.token = row->point_mass >= 0 ? row->point_mass
+                                           : noise.Decide(Purpose::kResidual, position, 0,
+                                                          [&](double u) { return residual.Sample(u); });
+      return verdict;
+    }
+    node = *stands;
+    verdict.path.push_back(node);
+  }
+}
+
+}  // namespace outrider

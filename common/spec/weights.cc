@@ -1,0 +1,336 @@
+#include "common/spec/weights.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "common/spec/check.h"
+
+// One copy of a hot loop per instruction set, chosen when the program starts. The copies give the same bits:
+// each operation is correctly rounded, none is fused (-ffp-contract=off), and the order of every sum is
+// written out below. The choice runs before the sanitizers are ready, so they get the plain copy only.
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define OUTRIDER_VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define OUTRIDER_VECTOR_CLONES
+#endif
+
+namespace outrider {
+namespace {
+
+constexpr size_t kLanes = 16;
+
+// Four or sixteen numbers side by side. Loads go through memcpy because rows are aligned to their elements
+// only. The sums use the narrow form: it fits the registers of every copy, and four of them run
+// independently.
+using Floats4 = float __attribute__((vector_size(4 * sizeof(float))));
+using Doubles4 = double __attribute__((vector_size(4 * sizeof(double))));
+using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
+using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
+
+// The sixteen partial sums a, b, c, d, of which the elements from `done` on are still missing, added
+// pairwise.
+template <class T>
+inline __attribute__((always_inline)) double AddLanes(const Doubles4& a, const Doubles4& b, const Doubles4& c,
+                                                      const Doubles4& d, const T* weights, size_t done,
+                                                      size_t n) {
+  double lanes[kLanes];
+  std::memcpy(lanes, &a, sizeof(a));
+  std::memcpy(lanes + 4, &b, sizeof(b));
+  std::memcpy(lanes + 8, &c, sizeof(c));
+  std::memcpy(lanes + 12, &d, sizeof(d));
+  for (size_t i = done; i < n; ++i) lanes[i % kLanes] += weights[i];
+  for (size_t lane = 0; lane < 8; ++lane) lanes[lane] += lanes[lane + 8];
+  for (size_t lane = 0; lane < 4; ++lane) lanes[lane] += lanes[lane + 4];
+  return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
+}
+
+OUTRIDER_VECTOR_CLONES double SumBlock(const float* weights, size_t n) {
+  Doubles4 a = {}, b = {}, c = {}, d = {};
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    Floats4 w[4];
+    std::memcpy(w, weights + i, sizeof(w));
+    a += __builtin_convertvector(w[0], Doubles4);
+    b += __builtin_convertvector(w[1], Doubles4);
+    c += __builtin_convertvector(w[2], Doubles4);
+    d += __builtin_convertvector(w[3], Doubles4);
+  }
+  return AddLanes(a, b, c, d, weights, i, n);
+}
+
+OUTRIDER_VECTOR_CLONES double SumBlock(const double* weights, size_t n) {
+  Doubles4 a = {}, b = {}, c = {}, d = {};
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    Doubles4 w[4];
+    std::memcpy(w, weights + i, sizeof(w));
+    a += w[0];
+    b += w[1];
+    c += w[2];
+    d += w[3];
+  }
+  return AddLanes(a, b, c, d, weights, i, n);
+}
+
+template <class T>
+double Sum(std::span<const T> weights) {
+  double sum = 0;
+  for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
+    sum += SumBlock(weights.data() + begin, std::min(kWeightBlock, weights.size() - begin));
+  }
+  return sum;
+}
+
+template <class T>
+size_t LastPositive(std::span<const T> weights, size_t end) {
+  while (end > 0 && !(weights[end - 1] > 0)) --end;
+  OUTRIDER_CHECK(end > 0);  // else a distribution without mass was sampled
+  return end - 1;
+}
+
+template <class T>
+size_t SampleByInverseCdf(std::span<const T> weights, double total, double u) {
+  const double threshold = u * total;
+  double cumulative = 0;
+  for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
+    const size_t size = std::min(kWeightBlock, weights.size() - begin);
+    const double block = SumBlock(weights.data() + begin, size);
+    if (cumulative + block > threshold) {
+      for (size_t i = begin; i < begin + size; ++i) {
+        cumulative += weights[i];
+        if (cumulative > threshold) return i;
+      }
+      // The block's sum in another order reached a little further.
+      return LastPositive(weights, begin + size);
+    }
+    cumulative += block;
+  }
+  return LastPositive(weights, weights.size());
+}
+
+OUTRIDER_VECTOR_CLONES void MaxAndFinite(const float* values, size_t n, float* max, bool* finite) {
+  Floats maxima = {};
+  maxima -= std::numeric_limits<float>::infinity();
+  Ints special = {};
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    Floats x;
+    std::memcpy(&x, values + i, sizeof(x));
+    maxima = x > maxima ? x : maxima;
+    Ints bits;
+    std::memcpy(&bits, &x, sizeof(bits));
+    special |= (bits & 0x7f800000) == 0x7f800000;
+  }
+  *max = -std::numeric_limits<float>::infinity();
+  *finite = true;
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    if (maxima[lane] > *max) *max = maxima[lane];
+    if (special[lane] != 0) *finite = false;
+  }
+  for (; i < n; ++i) {
+    if (values[i] > *max) *max = values[i];
+    if (!std::isfinite(values[i])) *finite = false;
+  }
+}
+
+OUTRIDER_VECTOR_CLONES bool AnyEqual(const float* values, size_t n, float wanted) {
+  int found = 0;
+  for (size_t i = 0; i < n; ++i) found |= values[i] == wanted;
+  return found != 0;
+}
+
+OUTRIDER_VECTOR_CLONES size_t Above(const float* values, size_t n, float threshold, TokenId first,
+                                    TokenId* found) {
+  size_t count = 0;
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    int any = 0;
+    for (size_t lane = 0; lane < kLanes; ++lane) any |= values[i + lane] > threshold;
+    if (any == 0) continue;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      found[count] = first + static_cast<TokenId>(i + lane);
+      count += values[i + lane] > threshold;
+    }
+  }
+  for (; i < n; ++i) {
+    found[count] = first + static_cast<TokenId>(i);
+    count += values[i] > threshold;
+  }
+  return count;
+}
+
+// `value` if `condition`, else +0, without a branch that would keep the loop around it from being vectorised.
+inline __attribute__((always_inline)) float Keep(bool condition, float value) {
+  return std::bit_cast<float>(std::bit_cast<int32_t>(value) & -static_cast<int32_t>(condition));
+}
+
+// log(w) for normal positive w, else 0: Cephes' logf. Inlined into the copies of its caller.
+inline __attribute__((always_inline)) float Log(float w) {
+  const int32_t bits = std::bit_cast<int32_t>(w);
+  // w = m 2^e with m in [sqrt(1/2), sqrt(2)).
+  const int32_t shifted = bits - 0x3f3504f3;
+  const float e = static_cast<float>(shifted >> 23);
+  const float m = std::bit_cast<float>((shifted & 0x007fffff) + 0x3f3504f3) - 1.0f;
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  const float square = m * m;
+  const float log = (m - 0.5f * square + p * m * square) + e * 0.693147180559945f;
+  return Keep(w >= std::numeric_limits<float>::min(), log);
+}
+
+OUTRIDER_VECTOR_CLONES void LogTimes(const float* weights, size_t n, float* products) {
+  for (size_t i = 0; i < n; ++i) products[i] = weights[i] * Log(weights[i]);
+}
+
+OUTRIDER_VECTOR_CLONES void ExpAll(float* values, size_t n, float max, float inverse_temperature) {
+  constexpr float kSmallest = -87.336544f;  // log of the smallest normal float, rounded towards it
+  constexpr float kShift = 12582912.0f;     // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  for (size_t i = 0; i < n; ++i) {
+    const float z = (values[i] - max) * inverse_temperature;
+    const float y = z > kSmallest ? z : kSmallest;
+    // exp(y) = 2^k exp(r) with |r| <= log(2) / 2; log(2) in two parts, so that r is exact. Cephes' expf.
+    const float shifted = y * 1.44269504088896341f + kShift;
+    const float k = shifted - kShift;
+    const float r = (y - k * 0.693359375f) - k * -2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    const float exp_r = p * (r * r) + r + 1.0f;
+    const int32_t power = (std::bit_cast<int32_t>(shifted) << 23) + 0x3f800000;
+    const float exp_y = exp_r * std::bit_cast<float>(power);
+    values[i] = Keep(z > kSmallest, exp_y);
+  }
+}
+
+OUTRIDER_VECTOR_CLONES void ZeroBelow(float* weights, size_t n, float bound) {
+  for (size_t i = 0; i < n; ++i) weights[i] = weights[i] < bound ? 0.0f : weights[i];
+}
+
+// The sum of the weights that are at least `bound`, and how many they are.
+OUTRIDER_VECTOR_CLONES void SumAtLeast(const float* weights, size_t n, float bound, double* mass,
+                                       int* count) {
+  float kept[kWeightBlock];
+  int found = 0;
+  for (size_t i = 0; i < n; ++i) {
+    kept[i] = Keep(weights[i] >= bound, weights[i]);
+    found += weights[i] >= bound;
+  }
+  *mass += SumBlock(kept, n);
+  *count += found;
+}
+
+OUTRIDER_VECTOR_CLONES void Scale(const float* weights, double scale, double* scaled, size_t n) {
+  for (size_t i = 0; i < n; ++i) scaled[i] = scale * weights[i];
+}
+
+OUTRIDER_VECTOR_CLONES void Subtract(const float* q, double scale, double* residual, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const double difference = residual[i] - scale * q[i];
+    residual[i] = difference > 0 ? difference : 0;
+  }
+}
+
+OUTRIDER_VECTOR_CLONES void Minimum(const float* p, double scale_p, const float* q, double scale_q,
+                                    double* minimum, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const double a = scale_p * p[i];
+    const double b = scale_q * q[i];
+    minimum[i] = a < b ? a : b;
+  }
+}
+
+}  // namespace
+
+double SumWeights(std::span<const float> weights) { return Sum(weights); }
+double SumWeights(std::span<const double> weights) { return Sum(weights); }
+
+size_t SampleIndex(std::span<const float> weights, double total, double u) {
+  return SampleByInverseCdf(weights, total, u);
+}
+size_t SampleIndex(std::span<const double> weights, double total, double u) {
+  return SampleByInverseCdf(weights, total, u);
+}
+
+double Entropy(std::span<const float> weights, double total) {
+  float products[kWeightBlock];
+  double sum = 0;
+  for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
+    const size_t size = std::min(kWeightBlock, weights.size() - begin);
+    LogTimes(weights.data() + begin, size, products);
+    sum += SumBlock(products, size);
+  }
+  return std::log(total) - sum / total;
+}
+
+MaxResult FindMax(std::span<const float> values) {
+  MaxResult result;
+  MaxAndFinite(values.data(), values.size(), &result.value, &result.finite);
+  if (!result.finite && !(result.value > -std::numeric_limits<float>::infinity())) return result;
+  size_t begin = 0;
+  while (begin + kWeightBlock < values.size() &&
+         !AnyEqual(values.data() + begin, kWeightBlock, result.value)) {
+    begin += kWeightBlock;
+  }
+  while (begin + 1 < values.size() && values[begin] != result.value) ++begin;
+  result.index = static_cast<TokenId>(begin);
+  return result;
+}
+
+size_t CollectAbove(std::span<const float> values, size_t begin, float threshold, TokenId* found) {
+  return Above(values.data() + begin, std::min(kWeightBlock, values.size() - begin), threshold,
+               static_cast<TokenId>(begin), found);
+}
+
+void ExpInPlace(std::span<float> values, float max, float inverse_temperature) {
+  ExpAll(values.data(), values.size(), max, inverse_temperature);
+}
+
+void RemoveBelow(std::span<float> weights, float bound) { ZeroBelow(weights.data(), weights.size(), bound); }
+
+MassAndCount MassAtLeast(std::span<const float> weights, float bound) {
+  MassAndCount result;
+  for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
+    SumAtLeast(weights.data() + begin, std::min(kWeightBlock, weights.size() - begin), bound, &result.mass,
+               &result.count);
+  }
+  return result;
+}
+
+void ScaleWeights(std::span<const float> weights, double scale, std::span<double> scaled) {
+  OUTRIDER_CHECK(weights.size() == scaled.size());
+  Scale(weights.data(), scale, scaled.data(), weights.size());
+}
+
+void SubtractWeights(std::span<const float> q, double scale, std::span<double> residual) {
+  OUTRIDER_CHECK(q.size() == residual.size());
+  Subtract(q.data(), scale, residual.data(), q.size());
+}
+
+double OverlapMass(std::span<const float> p, double scale_p, std::span<const float> q, double scale_q) {
+  OUTRIDER_CHECK(p.size() == q.size());
+  double minimum[kWeightBlock];
+  double sum = 0;
+  for (size_t begin = 0; begin < p.size(); begin += kWeightBlock) {
+    const size_t size = std::min(kWeightBlock, p.size() - begin);
+    Minimum(p.data() + begin, scale_p, q.data() + begin, scale_q, minimum, size);
+    sum += SumBlock(minimum, size);
+  }
+  return sum;
+}
+
+}  // namespace outrider

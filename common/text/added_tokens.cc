@@ -1,0 +1,138 @@
+#include "common/text/added_tokens.h"
+
+#include <algorithm>
+#include <string>
+
+#include "common/text/split_pattern.h"
+
+namespace outrider {
+namespace {
+
+bool IsContinuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
+
+// Where the character that ends before `end` begins; `end` > 0.
+size_t CharacterBefore(std::string_view text, size_t end) {
+  do {
+    --end;
+  } while (end > 0 && IsContinuation(text[end]));
+  return end;
+}
+
+size_t CharacterAfter(std::string_view text, size_t begin) {
+  do {
+    ++begin;
+  } while (begin < text.size() && IsContinuation(text[begin]));
+  return begin;
+}
+
+// The characters with the property White_Space, as Rust's \s.
+bool IsWhiteSpace(std::string_view character) {
+  if (character.size() == 1) return character[0] == ' ' || (character[0] >= '\t' && character[0] <= '\r');
+  if (character.size() == 2) return character == "\u0085" || character == "\u00A0";
+  return character == "\u1680" || (character >= "\u2000" && character <= "\u200A") || character == "\u2028" ||
+         character == "\u2029" || character == "\u202F" || character == "\u205F" || character == "\u3000";
+}
+
+size_t StripLeft(std::string_view text, size_t begin, size_t limit) {
+  while (begin > limit) {
+    const size_t previous = CharacterBefore(text, begin);
+    if (!IsWhiteSpace(text.substr(previous, begin - previous))) break;
+    begin = previous;
+  }
+  return begin;
+}
+
+size_t StripRight(std::string_view text, size_t end) {
+  while (end < text.size()) {
+    const size_t next = CharacterAfter(text, end);
+    if (!IsWhiteSpace(text.substr(end, next - end))) break;
+    end = next;
+  }
+  return end;
+}
+
+bool Matches(const Regex& regex, std::string_view text) {
+  bool matches = false;
+  regex.ForEachMatch(text, [&](size_t, size_t) { matches = true; });
+  return matches;
+}
+
+}  // namespace
+
+void AddedTokens::Trie::Add(std::string_view content, int32_t value) {
+  int32_t node = 0;
+  first_bytes_.set(static_cast<uint8_t>(content[0]));
+  for (const char byte : content) {
+    const auto [child, is_new] =
+        children_.try_emplace(std::pair(node, byte), static_cast<int32_t>(values_.size()));
+    if (is_new) values_.push_back(-1);
+    node = child->second;
+  }
+  values_[node] = value;
+}
+
+int32_t AddedTokens::Trie::LongestPrefix(std::string_view text) const {
+  if (!first_bytes_[static_cast<uint8_t>(text[0])]) return -1;
+  int32_t node = 0;
+  int32_t longest = -1;
+  for (const char byte : text) {
+    const auto child = children_.find(std::pair(node, byte));
+    if (child == children_.end()) break;
+    node = child->second;
+    if (values_[node] >= 0) longest = values_[node];
+  }
+  return longest;
+}
+
+absl::StatusOr<std::unique_ptr<const AddedTokens>> AddedTokens::Create(std::vector<AddedToken> tokens) {
+  absl::StatusOr<Regex> word_character = Regex::Compile(RustWordCharacter(), Regex::Syntax::kPattern);
+  if (!word_character.ok()) return word_character.status();
+  return std::unique_ptr<const AddedTokens>(new AddedTokens(std::move(tokens), *std::move(word_character)));
+}
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens, Regex word_character)
+    : tokens_(std::move(tokens)), word_character_(std::move(word_character)) {
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    (tokens_[i].normalized ? normalized_ : plain_).Add(tokens_[i].content, static_cast<int32_t>(i));
+  }
+}
+
+void AddedTokens::Split(std::string_view text, absl::FunctionRef<void(std::string_view)> between,
+                        absl::FunctionRef<void(TokenId)> found) const {
+  SplitBy(
+      plain_, text, [&](std::string_view part) { SplitBy(normalized_, part, between, found); }, found);
+}
+
+void AddedTokens::SplitBy(const Trie& trie, std::string_view text,
+                          absl::FunctionRef<void(std::string_view)> between,
+                          absl::FunctionRef<void(TokenId)> found) const {
+  size_t done = 0;
+  for (size_t i = 0; i < text.size();) {
+    const int32_t index = trie.LongestPrefix(text.substr(i));
+    if (index < 0) {
+      ++i;
+      continue;
+    }
+    const AddedToken& token = tokens_[index];
+    size_t begin = i;
+    size_t end = i + token.content.size();
+    i = end;  // A match that is discarded is passed over all the same, as in HF.
+    if (token.single_word && !IsSingleWord(text, begin, end)) continue;
+    if (token.lstrip) begin = std::max(StripLeft(text, begin, done), done);
+    if (token.rstrip) end = StripRight(text, end);
+    if (done < begin) between(text.substr(done, begin - done));
+    found(token.id);
+    done = end;
+  }
+  if (done < text.size()) between(text.substr(done));
+}
+
+bool AddedTokens::IsSingleWord(std::string_view text, size_t begin, size_t end) const {
+  if (begin > 0) {
+    const size_t previous = CharacterBefore(text, begin);
+    if (Matches(word_character_, text.substr(previous, begin - previous))) return false;
+  }
+  return end == text.size() || !Matches(word_character_, text.substr(end, CharacterAfter(text, end) - end));
+}
+
+}  // namespace outrider

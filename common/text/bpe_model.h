@@ -1,0 +1,46 @@
+// Byte-pair encoding of one word: merges the pair of lowest rank until none is left (Sennrich et al.,
+// arXiv 1508.07909, with bytes as in GPT-2).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "common/spec/types.h"
+#include "common/text/strings.h"
+#include "common/text/tokenizer_spec.h"
+#include "common/text/word_cache.h"
+
+namespace outrider {
+
+// Const members may be called from any threads.
+class BpeModel {
+ public:
+  // INVALID_ARGUMENT for a merge whose parts or result are not in the vocabulary.
+  static absl::StatusOr<std::unique_ptr<const BpeModel>> Create(const TokenizerSpec& spec);
+
+  // Appends the ids of `word` (its bytes). O(n log n). A byte without a token adds nothing, as in HF.
+  void Encode(std::string_view word, std::vector<TokenId>* out) const;
+
+ private:
+  struct Merge {
+    int32_t rank;
+    TokenId result;
+  };
+  class Word;
+
+  BpeModel() = default;
+
+  std::array<TokenId, 256> byte_tokens_;  // -1 for a byte without a token.
+  absl::flat_hash_map<std::pair<TokenId, TokenId>, Merge> merges_;
+  StringMap<TokenId> whole_words_;  // By bytes; empty unless merges can be ignored.
+  mutable WordCache cache_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,63 @@
+#include "common/text/fingerprint.h"
+
+#include <initializer_list>
+#include <string_view>
+
+namespace outrider {
+namespace {
+
+// 64-bit FNV-1a over fields that each say their length, so that no two specs write the same bytes.
+class Hash {
+ public:
+  void Add(uint64_t number) {
+    for (int shift = 0; shift < 64; shift += 8) AddByte(static_cast<uint8_t>(number >> shift));
+  }
+  void Add(std::string_view text) {
+    Add(uint64_t{text.size()});
+    for (const char byte : text) AddByte(static_cast<uint8_t>(byte));
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  void AddByte(uint8_t byte) { value_ = (value_ ^ byte) * 0x100000001B3; }
+
+  uint64_t value_ = 0xCBF29CE484222325;
+};
+
+uint64_t Flags(std::initializer_list<bool> flags) {
+  uint64_t bits = 0;
+  for (const bool flag : flags) bits = bits * 2 + (flag ? 1 : 0);
+  return bits;
+}
+
+}  // namespace
+
+uint64_t FingerprintOf(const TokenizerSpec& spec) {
+  Hash hash;
+  hash.Add(uint64_t{spec.vocab.size()});
+  for (const auto& [token, id] : spec.vocab) {
+    hash.Add(token);
+    hash.Add(static_cast<uint64_t>(id));
+  }
+  hash.Add(uint64_t{spec.merges.size()});
+  for (const auto& [left, right] : spec.merges) {
+    hash.Add(left);
+    hash.Add(right);
+  }
+  hash.Add(Flags({spec.ignore_merges}));
+  hash.Add(uint64_t{spec.added.size()});
+  for (const AddedToken& token : spec.added) {
+    hash.Add(static_cast<uint64_t>(token.id));
+    hash.Add(token.content);
+    hash.Add(Flags({token.special, token.single_word, token.lstrip, token.rstrip, token.normalized}));
+  }
+  hash.Add(uint64_t{spec.steps.size()});
+  for (const SplitStep& step : spec.steps) {
+    hash.Add(static_cast<uint64_t>(step.kind));
+    hash.Add(step.pattern);
+    hash.Add(Flags({step.remove_matches, step.remove_between}));
+  }
+  return hash.value();
+}
+
+}  // namespace outrider

@@ -1,0 +1,12 @@
+// A hash of a tokenizer's meaning, see Tokenizer::Fingerprint.
+#pragma once
+
+#include <cstdint>
+
+#include "common/text/tokenizer_spec.h"
+
+namespace outrider {
+
+uint64_t FingerprintOf(const TokenizerSpec& spec);
+
+}  // namespace outrider

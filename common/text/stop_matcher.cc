@@ -1,0 +1,125 @@
+#include "common/text/stop_matcher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "common/text/strings.h"
+#include "common/text/utf8.h"
+
+namespace outrider {
+namespace {
+
+absl::Status CheckStops(std::span<const std::string> stops) {
+  if (stops.size() > StopMatcher::kMaxStopStrings) {
+    return absl::InvalidArgumentError(
+        Concat("stop: ", stops.size(), " strings, at most ", StopMatcher::kMaxStopStrings, " are allowed"));
+  }
+  for (size_t i = 0; i < stops.size(); ++i) {
+    if (stops[i].empty() || stops[i].size() > StopMatcher::kMaxStopBytes) {
+      return absl::InvalidArgumentError(
+          Concat("stop[", i, "]: ", stops[i].size(), " bytes, must be 1 to ", StopMatcher::kMaxStopBytes));
+    }
+    if (!IsValidUtf8(stops[i])) {
+      return absl::InvalidArgumentError(Concat("stop[", i, "]: not valid UTF-8"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<StopMatcher> StopMatcher::Create(std::span<const std::string> stops) {
+  if (absl::Status status = CheckStops(stops); !status.ok()) return status;
+  StopMatcher matcher;
+  std::vector<Node>& nodes = matcher.nodes_;
+  nodes.emplace_back();
+
+  // Every prefix of a stop string becomes a node. `edges` lists them in order of creation.
+  struct Edge {
+    int32_t parent;
+    char byte;
+  };
+  std::vector<Edge> edges = {{0, 0}};  // Of node 0, not used.
+  for (size_t i = 0; i < stops.size(); ++i) {
+    int32_t node = 0;
+    for (const char byte : stops[i]) {
+      auto [child, is_new] = matcher.children_.try_emplace({node, byte}, static_cast<int32_t>(nodes.size()));
+      if (is_new) {
+        nodes.push_back({.depth = nodes[node].depth + 1});
+        edges.push_back({node, byte});
+      }
+      node = child->second;
+    }
+    if (nodes[node].stop < 0) {
+      nodes[node].stop = static_cast<int32_t>(i);
+      nodes[node].stop_size = nodes[node].depth;
+    }
+  }
+
+  // A node's fail link is found from its parent's, so shorter prefixes come first.
+  std::vector<std::vector<int32_t>> by_depth(1);
+  for (int32_t node = 1; node < static_cast<int32_t>(nodes.size()); ++node) {
+    by_depth.resize(std::max<size_t>(by_depth.size(), nodes[node].depth + 1));
+    by_depth[nodes[node].depth].push_back(node);
+  }
+  for (const std::vector<int32_t>& level : by_depth) {
+    for (const int32_t node : level) {
+      const Edge& edge = edges[node];
+      nodes[node].fail = edge.parent == 0 ? 0 : matcher.Next(nodes[edge.parent].fail, edge.byte);
+      if (nodes[node].stop < 0) {
+        nodes[node].stop = nodes[nodes[node].fail].stop;
+        nodes[node].stop_size = nodes[nodes[node].fail].stop_size;
+      }
+    }
+  }
+  return matcher;
+}
+
+int32_t StopMatcher::Child(int32_t node, char byte) const {
+  const auto child = children_.find({node, byte});
+  return child == children_.end() ? -1 : child->second;
+}
+
+int32_t StopMatcher::Next(int32_t node, char byte) const {
+  while (true) {
+    if (const int32_t child = Child(node, byte); child >= 0) return child;
+    if (node == 0) return 0;
+    node = nodes_[node].fail;
+  }
+}
+
+std::string StopMatcher::Append(std::string_view piece) {
+  const int64_t index = pieces_++;
+  if (match_.has_value()) return "";
+  const size_t held_before = held_.size();
+  held_.append(piece);
+  size_t size = held_.size() - nodes_[state_].depth;  // What can be emitted if `piece` is empty: nothing.
+  for (size_t i = 0; i < piece.size(); ++i) {
+    state_ = Next(state_, piece[i]);
+    const Node& node = nodes_[state_];
+    const size_t read = held_before + i + 1;
+    if (node.stop >= 0) {
+      size = read - node.stop_size;
+      match_ = StopMatch{.stop_index = node.stop, .piece = index, .text_size = emitted_ + size};
+      break;
+    }
+    size = read - node.depth;
+  }
+  std::string text = held_.substr(0, size);
+  emitted_ += size;
+  if (match_.has_value()) {
+    held_.clear();
+  } else {
+    held_.erase(0, size);
+  }
+  return text;
+}
+
+std::string StopMatcher::Flush() {
+  emitted_ += held_.size();
+  state_ = 0;
+  return std::exchange(held_, std::string());
+}
+
+}  // namespace outrider

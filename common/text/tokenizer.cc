@@ -1,0 +1,127 @@
+#include "common/text/tokenizer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "common/text/added_tokens.h"
+#include "common/text/bpe_model.h"
+#include "common/text/byte_level.h"
+#include "common/text/fingerprint.h"
+#include "common/text/pre_tokenizer.h"
+#include "common/text/strings.h"
+#include "common/text/tokenizer_json.h"
+#include "common/text/utf8.h"
+
+namespace outrider {
+namespace {
+
+absl::Status WithName(std::string_view name, const absl::Status& status) {
+  return {status.code(), Concat(name, ": ", status.message())};
+}
+
+// What the decoder makes of a token: its bytes, or the token as written when it has a character that is not
+// in the byte-level alphabet.
+std::string DecodedBytes(const std::string& token) { return ByteLevelToBytes(token).value_or(token); }
+
+}  // namespace
+
+Tokenizer::Tokenizer() = default;
+Tokenizer::~Tokenizer() = default;
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  // Opening a folder succeeds and reading it fails.
+  if (!file || !(content << file.rdbuf())) {
+    return absl::NotFoundError(Concat(path, ": cannot be read: ", std::strerror(errno)));
+  }
+  return Parse(content.str(), path);
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view json, std::string_view name) {
+  absl::StatusOr<TokenizerSpec> spec = ParseTokenizerJson(json);
+  if (!spec.ok()) return WithName(name, spec.status());
+  auto model = BpeModel::Create(*spec);
+  if (!model.ok()) return WithName(name, model.status());
+  auto pre_tokenizer = PreTokenizer::Create(spec->steps);
+  if (!pre_tokenizer.ok()) return WithName(name, pre_tokenizer.status());
+  auto added = AddedTokens::Create(spec->added);
+  if (!added.ok()) return WithName(name, added.status());
+
+  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer());
+  tokenizer->fingerprint_ = FingerprintOf(*spec);
+  tokenizer->model_ = *std::move(model);
+  tokenizer->pre_tokenizer_ = *std::move(pre_tokenizer);
+  tokenizer->added_ = *std::move(added);
+  for (const auto& [token, id] : spec->vocab) tokenizer->AddToken(token, id, /*special=*/false);
+  for (const AddedToken& token : spec->added) tokenizer->AddToken(token.content, token.id, token.special);
+  for (const std::vector<TokenId>* around : {&spec->prefix, &spec->suffix}) {
+    for (const TokenId id : *around) {
+      if (id >= tokenizer->vocab_size()) {
+        return absl::InvalidArgumentError(
+            Concat(name, ": post_processor uses token ", id, ", which is not in the vocabulary"));
+      }
+    }
+  }
+  tokenizer->prefix_ = std::move(spec->prefix);
+  tokenizer->suffix_ = std::move(spec->suffix);
+  return tokenizer;
+}
+
+void Tokenizer::AddToken(const std::string& token, TokenId id, bool special) {
+  if (id >= vocab_size()) {
+    bytes_.resize(id + 1);
+    special_.resize(id + 1);
+  }
+  bytes_[id] = DecodedBytes(token);
+  special_[id] = special;
+  ids_[token] = id;
+}
+
+std::vector<TokenId> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
+  std::string replaced;
+  if (!IsValidUtf8(text)) {
+    replaced = LossyUtf8(text);
+    text = replaced;
+  }
+  std::vector<TokenId> tokens;
+  tokens.reserve(text.size() / 3 + 8);
+  if (add_special_tokens) tokens = prefix_;
+  added_->Split(
+      text,
+      [&](std::string_view between) {
+        pre_tokenizer_->Split(between, [&](std::string_view word) { model_->Encode(word, &tokens); });
+      },
+      [&](TokenId token) { tokens.push_back(token); });
+  if (add_special_tokens) tokens.insert(tokens.end(), suffix_.begin(), suffix_.end());
+  return tokens;
+}
+
+std::string Tokenizer::Decode(std::span<const TokenId> tokens, bool skip_special_tokens) const {
+  std::string bytes;
+  for (const TokenId token : tokens) {
+    if (!skip_special_tokens || !IsSpecial(token)) bytes += TokenBytes(token);
+  }
+  return LossyUtf8(bytes);
+}
+
+const std::string& Tokenizer::TokenBytes(TokenId token) const {
+  return token >= 0 && token < vocab_size() ? bytes_[token] : no_bytes_;
+}
+
+std::optional<TokenId> Tokenizer::TokenToId(std::string_view token) const {
+  const auto id = ids_.find(token);
+  if (id == ids_.end()) return std::nullopt;
+  return id->second;
+}
+
+bool Tokenizer::IsSpecial(TokenId token) const {
+  return token >= 0 && token < vocab_size() && special_[token];
+}
+
+}  // namespace outrider

@@ -1,0 +1,94 @@
+// A Hugging Face `tokenizer.json` with byte-level BPE: text to token ids and back, identical to the
+// `tokenizers` library.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "common/spec/types.h"
+#include "common/text/strings.h"
+
+namespace outrider {
+
+class AddedTokens;
+class BpeModel;
+class PreTokenizer;
+
+// Understands: model BPE (both forms of merges, ignore_merges); pre-tokenizers ByteLevel, Split (Regex or
+// String; Isolated or Removed), Digits and Sequence ending in ByteLevel; added tokens with lstrip, rstrip,
+// single_word and normalized; post-processors TemplateProcessing, ByteLevel and Sequence; decoder ByteLevel;
+// no normalizer. Anything else is refused by name. The file's `truncation` and `padding` are ignored: a
+// request that is too long is refused elsewhere, never cut.
+//
+// Threads: all const members may be called at the same time from any threads. The only state that changes
+// is a bounded cache of encoded words, which is split in shards with a mutex each.
+class Tokenizer {
+ public:
+  // NOT_FOUND when the file cannot be read, INVALID_ARGUMENT when it is damaged or asks for something that
+  // is not understood. Messages are one line and begin with the path.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
+
+  // The same from the content of such a file; `name` stands for the path in messages.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view json, std::string_view name);
+
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  // The ids of `text`. Special tokens written out in the text are recognised, as in HF. With
+  // `add_special_tokens` the post-processor's tokens (for Llama 3 the BOS) are added around them. Bytes that
+  // are not UTF-8 are first replaced as LossyUtf8 does, which is what HF sees of them. Time is
+  // O(n log n) in the bytes of the longest word.
+  std::vector<TokenId> Encode(std::string_view text, bool add_special_tokens) const;
+
+  // The text of `tokens`, always valid UTF-8 (LossyUtf8 of their joined bytes). Ids outside the vocabulary
+  // add nothing; with `skip_special_tokens`, special tokens don't either.
+  std::string Decode(std::span<const TokenId> tokens, bool skip_special_tokens) const;
+
+  // The bytes that `token` stands for, perhaps a part of a character. Empty for an id without a token. The
+  // reference lives as long as the tokenizer.
+  const std::string& TokenBytes(TokenId token) const;
+
+  // One more than the highest id: ids are in [0, vocab_size()). Some may have no token.
+  int vocab_size() const { return static_cast<int>(bytes_.size()); }
+
+  // The id of a token as the file writes it (byte-level alphabet, so " the" is "Ġthe"), added tokens
+  // included.
+  std::optional<TokenId> TokenToId(std::string_view token) const;
+
+  // Whether `token` is an added token marked special. False for ids outside the vocabulary.
+  bool IsSpecial(TokenId token) const;
+
+  // What Encode adds with add_special_tokens, before and after the text.
+  std::span<const TokenId> prefix_tokens() const { return prefix_; }
+  std::span<const TokenId> suffix_tokens() const { return suffix_; }
+
+  // A hash of what gives ids their meaning: tokens and ids, merges, added tokens and how text is split. Equal
+  // for files that differ only in formatting, order of keys, form of merges, or defaults written out.
+  // Not cryptographic.
+  uint64_t Fingerprint() const { return fingerprint_; }
+
+ private:
+  Tokenizer();
+  void AddToken(const std::string& token, TokenId id, bool special);
+
+  std::unique_ptr<const AddedTokens> added_;
+  std::unique_ptr<const PreTokenizer> pre_tokenizer_;
+  std::unique_ptr<const BpeModel> model_;
+  std::vector<TokenId> prefix_;
+  std::vector<TokenId> suffix_;
+  std::vector<std::string> bytes_;  // [vocab_size]
+  std::vector<bool> special_;       // [vocab_size]
+  std::string no_bytes_;
+  StringMap<TokenId> ids_;
+  uint64_t fingerprint_ = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,298 @@
+#include "common/text/tokenizer_json.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "common/text/strings.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::json;
+
+// What is wrong with the file. Never leaves this translation unit.
+struct Problem : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+template <typename... Parts>
+[[noreturn]] void Fail(const Parts&... parts) {
+  throw Problem(Concat(parts...));
+}
+
+// Beyond any vocabulary, and small enough to allocate for.
+constexpr int64_t kMaxTokenId = (1 << 24) - 1;
+
+// The text of ByteLevel's own regex, GPT-2's.
+constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+// A value with the path that leads to it, for messages.
+struct Field {
+  const Json& json;
+  std::string path;
+
+  bool Has(const char* key) const { return json.is_object() && json.contains(key) && !json[key].is_null(); }
+
+  Field At(const char* key) const {
+    if (!json.is_object()) Fail(path.empty() ? "the file" : path, " is not an object");
+    std::string child = path.empty() ? key : Concat(path, ".", key);
+    if (!json.contains(key)) Fail(child, " is missing");
+    return {json[key], std::move(child)};
+  }
+
+  const std::string& String() const {
+    if (!json.is_string()) Fail(path, " is not a string");
+    return json.get_ref<const std::string&>();
+  }
+
+  bool Bool() const {
+    if (!json.is_boolean()) Fail(path, " is not true or false");
+    return json.get<bool>();
+  }
+
+  TokenId Id() const {
+    if (!json.is_number_integer()) Fail(path, " is not an integer");
+    const auto id = json.get<int64_t>();
+    if (id < 0 || id > kMaxTokenId) Fail(path, " is not in [0, ", kMaxTokenId, "]");
+    return static_cast<TokenId>(id);
+  }
+
+  std::vector<Field> Elements() const {
+    if (!json.is_array()) Fail(path, " is not a list");
+    std::vector<Field> elements;
+    elements.reserve(json.size());
+    for (size_t i = 0; i < json.size(); ++i) elements.push_back({json[i], Concat(path, "[", i, "]")});
+    return elements;
+  }
+
+  bool BoolOr(const char* key, bool otherwise) const { return Has(key) ? At(key).Bool() : otherwise; }
+  const std::string& Type() const { return At("type").String(); }
+};
+
+[[noreturn]] void FailUnsupported(const Field& field, std::string_view what) {
+  Fail(field.path, ": ", what, " is not supported");
+}
+
+void ReadVocab(const Field& vocab, TokenizerSpec* spec) {
+  if (!vocab.json.is_object()) Fail(vocab.path, " is not an object");
+  spec->vocab.reserve(vocab.json.size());
+  for (const auto& [token, id] : vocab.json.items()) {
+    spec->vocab.emplace_back(token, Field{id, Concat(vocab.path, "[\"", token, "\"]")}.Id());
+  }
+  std::sort(spec->vocab.begin(), spec->vocab.end(),
+            [](const auto& a, const auto& b) { return a.second < b.second; });
+  for (size_t i = 1; i < spec->vocab.size(); ++i) {
+    const auto& [token, id] = spec->vocab[i];
+    if (spec->vocab[i - 1].second == id) {
+      Fail(vocab.path, ": \"", spec->vocab[i - 1].first, "\" and \"", token, "\" have the same id ", id);
+    }
+  }
+}
+
+void ReadMerges(const Field& merges, TokenizerSpec* spec) {
+  if (!merges.json.is_array()) Fail(merges.path, " is not a list");
+  spec->merges.reserve(merges.json.size());
+  for (size_t i = 0; i < merges.json.size(); ++i) {
+    const Json& merge = merges.json[i];
+    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+      spec->merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
+      continue;
+    }
+    // Before tokenizers 0.20: "left right". The byte-level alphabet has no space.
+    const std::string text = merge.is_string() ? merge.get<std::string>() : "";
+    const size_t space = text.find(' ');
+    if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
+      Fail(merges.path, "[", i, "] is not a pair of tokens");
+    }
+    spec->merges.emplace_back(text.substr(0, space), text.substr(space + 1));
+  }
+}
+
+void ReadModel(const Field& model, TokenizerSpec* spec) {
+  // Files from before models had types hold BPE if they hold merges.
+  const bool typed = model.Has("type");
+  if (typed && model.Type() != "BPE") FailUnsupported(model, Concat("model type \"", model.Type(), "\""));
+  ReadVocab(model.At("vocab"), spec);
+  ReadMerges(model.At("merges"), spec);
+  if (model.Has("dropout") && model.At("dropout").json != 0) FailUnsupported(model, "dropout");
+  for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (model.Has(affix) && !model.At(affix).String().empty()) FailUnsupported(model, affix);
+  }
+  spec->ignore_merges = model.BoolOr("ignore_merges", false);
+  spec->has_unknown_token = model.Has("unk_token") || model.BoolOr("byte_fallback", false);
+}
+
+void ReadAddedTokens(const Field& added, TokenizerSpec* spec) {
+  StringViewMap<TokenId> vocab_ids(spec->vocab.begin(), spec->vocab.end());
+  absl::flat_hash_map<TokenId, std::string_view> vocab_tokens;
+  for (const auto& [token, id] : spec->vocab) vocab_tokens[id] = token;
+  for (const Field& field : added.Elements()) {
+    AddedToken token{.id = field.At("id").Id(), .content = field.At("content").String()};
+    if (token.content.empty()) continue;  // HF passes over them too.
+    token.special = field.At("special").Bool();
+    token.single_word = field.At("single_word").Bool();
+    token.lstrip = field.At("lstrip").Bool();
+    token.rstrip = field.At("rstrip").Bool();
+    token.normalized = field.At("normalized").Bool();
+    const auto id = vocab_ids.find(token.content);
+    if (id != vocab_ids.end() && id->second != token.id) {
+      Fail(field.path, ": \"", token.content, "\" has id ", token.id, " here and ", id->second,
+           " in model.vocab");
+    }
+    const auto other = vocab_tokens.find(token.id);
+    if (other != vocab_tokens.end() && other->second != token.content) {
+      Fail(field.path, ": id ", token.id, " is \"", token.content, "\" here and \"", other->second,
+           "\" in model.vocab");
+    }
+    for (const AddedToken& earlier : spec->added) {
+      if (earlier.id == token.id || earlier.content == token.content) {
+        Fail(field.path, ": id or content of \"", token.content, "\" is there twice");
+      }
+    }
+    spec->added.push_back(std::move(token));
+  }
+  std::sort(spec->added.begin(), spec->added.end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+}
+
+void ReadSplit(const Field& split, TokenizerSpec* spec) {
+  SplitStep step;
+  const Field pattern = split.At("pattern");
+  if (pattern.Has("Regex")) {
+    step.pattern = pattern.At("Regex").String();
+  } else if (pattern.Has("String")) {
+    step.kind = SplitStep::Kind::kString;
+    step.pattern = pattern.At("String").String();
+  } else {
+    Fail(pattern.path, " has neither Regex nor String");
+  }
+  const std::string& behavior = split.At("behavior").String();
+  const bool invert = split.BoolOr("invert", false);
+  if (behavior == "Removed") {
+    step.remove_matches = !invert;
+    step.remove_between = invert;
+  } else if (behavior != "Isolated") {
+    FailUnsupported(split, Concat("behavior \"", behavior, "\""));
+  }
+  spec->steps.push_back(std::move(step));
+}
+
+void ReadByteLevel(const Field& byte_level, TokenizerSpec* spec) {
+  if (byte_level.At("add_prefix_space").Bool()) {
+    spec->steps.emplace_back().kind = SplitStep::Kind::kPrefixSpace;
+  }
+  if (byte_level.BoolOr("use_regex", true)) spec->steps.push_back({.pattern = std::string(kGpt2Pattern)});
+}
+
+// The elements of a Sequence, or the thing itself, all the way down.
+std::vector<Field> Flatten(const Field& field, const char* list) {
+  if (field.Type() != "Sequence") return {field};
+  std::vector<Field> flat;
+  for (const Field& element : field.At(list).Elements()) {
+    for (Field& inner : Flatten(element, list)) flat.push_back(std::move(inner));
+  }
+  return flat;
+}
+
+void ReadPreTokenizer(const Field& root, TokenizerSpec* spec) {
+  if (!root.Has("pre_tokenizer")) Fail("pre_tokenizer: null is not supported, it must end in ByteLevel");
+  const std::vector<Field> fields = Flatten(root.At("pre_tokenizer"), "pretokenizers");
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const std::string& type = fields[i].Type();
+    const bool last = i + 1 == fields.size();
+    if (type == "ByteLevel" && last) return ReadByteLevel(fields[i], spec);
+    if (type == "Split") {
+      ReadSplit(fields[i], spec);
+    } else if (type == "Digits") {
+      const bool individual = fields[i].At("individual_digits").Bool();
+      spec->steps.push_back({.pattern = individual ? "\\p{N}" : "\\p{N}+"});
+    } else {
+      FailUnsupported(fields[i], Concat("\"", type, "\"", last ? " as the last step" : ""));
+    }
+  }
+  Fail("pre_tokenizer does not end in ByteLevel, which is not supported");
+}
+
+void ReadTemplate(const Field& field, TokenizerSpec* spec) {
+  std::vector<TokenId> prefix;
+  std::vector<TokenId> suffix;
+  bool seen_text = false;
+  for (const Field& piece : field.At("single").Elements()) {
+    if (piece.Has("Sequence")) {
+      if (seen_text || piece.At("Sequence").At("id").String() != "A") FailUnsupported(piece, "this sequence");
+      seen_text = true;
+      continue;
+    }
+    const std::string& name = piece.At("SpecialToken").At("id").String();
+    for (const Field& id : field.At("special_tokens").At(name.c_str()).At("ids").Elements()) {
+      (seen_text ? suffix : prefix).push_back(id.Id());
+    }
+  }
+  if (!seen_text) FailUnsupported(field, "a template without a sequence");
+  // A later processor goes around an earlier one.
+  spec->prefix.insert(spec->prefix.begin(), prefix.begin(), prefix.end());
+  spec->suffix.insert(spec->suffix.end(), suffix.begin(), suffix.end());
+}
+
+void ReadPostProcessor(const Field& root, TokenizerSpec* spec) {
+  if (!root.Has("post_processor")) return;
+  for (const Field& field : Flatten(root.At("post_processor"), "processors")) {
+    const std::string& type = field.Type();
+    if (type == "TemplateProcessing") {
+      ReadTemplate(field, spec);
+    } else if (type != "ByteLevel") {  // ByteLevel concerns offsets only.
+      FailUnsupported(field, Concat("\"", type, "\""));
+    }
+  }
+}
+
+// No normalizer, or a Sequence of none.
+void CheckNormalizer(const Field& root) {
+  if (!root.Has("normalizer")) return;
+  for (const Field& field : Flatten(root.At("normalizer"), "normalizers")) {
+    FailUnsupported(field, Concat("\"", field.Type(), "\""));
+  }
+}
+
+void CheckDecoder(const Field& root) {
+  if (!root.Has("decoder")) Fail("decoder: null is not supported, it must be ByteLevel");
+  const std::vector<Field> fields = Flatten(root.At("decoder"), "decoders");
+  for (const Field& field : fields) {
+    if (fields.size() != 1 || field.Type() != "ByteLevel") {
+      FailUnsupported(field, Concat("\"", field.Type(), "\""));
+    }
+  }
+}
+
+TokenizerSpec Read(const Field& root) {
+  TokenizerSpec spec;
+  ReadModel(root.At("model"), &spec);
+  if (root.Has("added_tokens")) ReadAddedTokens(root.At("added_tokens"), &spec);
+  CheckNormalizer(root);
+  ReadPreTokenizer(root, &spec);
+  ReadPostProcessor(root, &spec);
+  CheckDecoder(root);
+  return spec;
+}
+
+}  // namespace
+
+absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json) {
+  try {
+    const Json root = Json::parse(json);
+    return Read({root, ""});
+  } catch (const Json::parse_error& error) {
+    return absl::InvalidArgumentError(Concat("not JSON: byte ", error.byte));
+  } catch (const Problem& problem) {
+    return absl::InvalidArgumentError(problem.what());
+  } catch (const Json::exception& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,34 @@
+// Lets a coroutine wait until something happens or a time has come.
+#pragma once
+
+#include <asio/awaitable.hpp>
+#include <asio/redirect_error.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/this_coro.hpp>
+#include <asio/use_awaitable.hpp>
+#include <chrono>
+
+namespace outrider {
+
+using Clock = std::chrono::steady_clock;
+
+// One executor thread. Must outlive those who wait.
+class Event {
+ public:
+  explicit Event(const asio::any_io_executor& executor) : timer_(executor) {}
+
+  // Returns on the next Notify, or at `deadline`.
+  asio::awaitable<void> Wait(Clock::time_point deadline = Clock::time_point::max()) {
+    asio::error_code ignored;
+    timer_.expires_at(deadline);
+    co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+
+  // Wakes whoever waits now.
+  void Notify() { timer_.cancel(); }
+
+ private:
+  asio::steady_timer timer_;
+};
+
+}  // namespace outrider

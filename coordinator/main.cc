@@ -1,0 +1,191 @@
+// The coordinator's process: flags, connections, the public service, and an orderly end.
+#include <CLI/CLI.hpp>
+#include <asio/co_spawn.hpp>
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/signal_set.hpp>
+#include <filesystem>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "common/obs/log.h"
+#include "common/obs/metrics_server.h"
+#include "common/rpc/server.h"
+#include "common/text/model_fingerprint.h"
+#include "coordinator/inference_service.h"
+
+namespace outrider {
+namespace {
+
+struct Flags {
+  ServerOptions server{.listen = "127.0.0.1:7070", .health_listen = ""};
+  std::string metrics_listen = "127.0.0.1:9070";
+  std::string target = "127.0.0.1:7072";
+  std::string draft = "127.0.0.1:7071";
+  std::string tokenizer;
+  int draft_tokens = 5;
+  std::string rule = "token";
+  int max_requests = 256;
+  double drain_seconds = 20;
+  std::string log_level = "info";
+  std::string log_format = "auto";
+};
+
+const std::map<std::string, v1::Rule> kRules = {
+    {"token", v1::RULE_TOKEN}, {"block", v1::RULE_BLOCK}, {"coupled", v1::RULE_COUPLED}};
+
+void DefineFlags(CLI::App& app, Flags& flags) {
+  app.add_option("--tokenizer", flags.tokenizer, "tokenizer.json of the models, or the folder it is in")->required();
+  app.add_option("--target", flags.target, "address of the target service")->capture_default_str();
+  app.add_option("--draft", flags.draft, "address of the draft service; empty: none")->capture_default_str();
+  app.add_option("--listen", flags.server.listen, "gRPC address, HOST:PORT or unix:PATH; port 0 picks one")
+      ->capture_default_str();
+  app.add_option("--metrics-listen", flags.metrics_listen, "address of /metrics; empty: none")
+      ->capture_default_str();
+  app.add_option("--health-listen", flags.server.health_listen,
+                 "a second address with grpc.health.v1 only; empty: none");
+  app.add_option("--draft-tokens", flags.draft_tokens, "K, unless a request says otherwise")
+      ->check(CLI::Range(0, 31))
+      ->capture_default_str();
+  app.add_option("--rule", flags.rule, "token, block or coupled, unless a request says otherwise")
+      ->check(CLI::IsMember({"token", "block", "coupled"}))
+      ->capture_default_str();
+  app.add_option("--max-requests", flags.max_requests, "most requests in progress; more are refused")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--drain", flags.drain_seconds, "seconds that running requests have after SIGTERM")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")->capture_default_str();
+  app.add_option("--log-format", flags.log_format, "auto, json or text")->capture_default_str();
+}
+
+int Fail(const absl::Status& status) {
+  LogError("cannot start", {{"error", std::string(status.message())}});
+  return 1;
+}
+
+std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad16)); }
+
+// Whether a server's model reads and writes the tokens that `tokenizer` does.
+absl::Status CheckFingerprint(const v1::ServerInfo& info, const Tokenizer& tokenizer) {
+  const std::vector<TokenId> eos(info.eos_ids().begin(), info.eos_ids().end());
+  const uint64_t expected = ModelFingerprint(tokenizer.Fingerprint(), static_cast<int>(info.vocab_size()), eos);
+  if (info.fingerprint() == expected) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the server's model ", info.model(), " has fingerprint ", Hex(info.fingerprint()),
+                   ", the coordinator's tokenizer makes it ", Hex(expected)));
+}
+
+absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target) {
+  if (target == nullptr || draft.fingerprint() == target->fingerprint()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("draft ", draft.model(), " has fingerprint ", Hex(draft.fingerprint()), ", target ",
+                   target->model(), " has ", Hex(target->fingerprint())));
+}
+
+asio::awaitable<void> DrainAndStop(InferenceService& service, RpcServer& server, Clock::duration drain,
+                                   std::shared_ptr<DraftLink> draft, std::shared_ptr<TargetLink> target) {
+  server.SetServing(false);
+  service.Drain();
+  Event tick(co_await asio::this_coro::executor);
+  const auto until = [&tick](Clock::time_point end, auto done) -> asio::awaitable<void> {
+    while (!done() && Clock::now() < end) co_await tick.Wait(Clock::now() + std::chrono::milliseconds(5));
+  };
+  const auto idle = [&service] { return service.running() == 0; };
+  co_await until(Clock::now() + drain, idle);
+  service.EndAll();
+  co_await until(Clock::now() + std::chrono::seconds(2), idle);
+  target->Stop();
+  if (draft != nullptr) draft->Stop();
+  co_await until(Clock::now() + std::chrono::seconds(2),
+                 [&] { return target->stopped() && (draft == nullptr || draft->stopped()); });
+}
+
+int Run(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Serves generations: drives a draft and a target service, and owns the text.", "outrider-coordinator");
+  DefineFlags(app, flags);
+  CLI11_PARSE(app, argc, argv);
+  if (absl::Status status = InitLog("coordinator", flags.log_level, flags.log_format); !status.ok()) {
+    std::cerr << status.message() << "\n";
+    return 1;
+  }
+
+  std::filesystem::path tokenizer_path = flags.tokenizer;
+  if (std::filesystem::is_directory(tokenizer_path)) tokenizer_path /= "tokenizer.json";
+  auto tokenizer = Tokenizer::Load(tokenizer_path.string());
+  if (!tokenizer.ok()) return Fail(tokenizer.status());
+
+  auto registry = std::make_shared<prometheus::Registry>();
+  Metrics metrics(*registry);
+  asio::io_context io(1);
+  std::shared_ptr<DraftLink> draft;
+  std::shared_ptr<TargetLink> target;
+  std::unique_ptr<RpcServer> server;
+  bool draining = false;
+  // Ready means that requests can be answered, if only plain. A target that went away is expected back: requests wait for it.
+  const auto on_change = [&] {
+    metrics.SetUp(draft != nullptr && draft->up(), target->up(), draft != nullptr && !draft->up());
+    if (server != nullptr && !draining) server->SetServing(target->info() != nullptr);
+  };
+  target = std::make_shared<TargetLink>(
+      io.get_executor(), flags.target,
+      [&](const v1::ServerInfo& info) { return CheckFingerprint(info, **tokenizer); }, on_change);
+  if (!flags.draft.empty()) {
+    draft = std::make_shared<DraftLink>(
+        io.get_executor(), flags.draft,
+        [&](const v1::ServerInfo& info) {
+          absl::Status status = CheckFingerprint(info, **tokenizer);
+          return status.ok() ? CheckPair(info, target->info()) : status;
+        },
+        on_change);
+  }
+  InferenceService service({.executor = io.get_executor(),
+                            .tokenizer = tokenizer->get(),
+                            .draft = draft,
+                            .target = target,
+                            .metrics = &metrics,
+                            .defaults = {flags.draft_tokens, kRules.at(flags.rule), draft != nullptr},
+                            .max_requests = flags.max_requests});
+  absl::StatusOr<std::unique_ptr<RpcServer>> started = RpcServer::Start(flags.server, &service);
+  if (!started.ok()) return Fail(started.status());
+  server = *std::move(started);
+  std::unique_ptr<MetricsServer> metrics_server;
+  if (!flags.metrics_listen.empty()) {
+    auto metrics_started = MetricsServer::Start(flags.metrics_listen, registry);
+    if (!metrics_started.ok()) return Fail(metrics_started.status());
+    metrics_server = *std::move(metrics_started);
+  }
+  LogInfo("serving", {{"listen", server->address()},
+                      {"metrics_listen", metrics_server ? metrics_server->address() : ""},
+                      {"target", flags.target},
+                      {"draft", flags.draft}});
+  on_change();
+  target->Start();
+  if (draft != nullptr) draft->Start();
+
+  asio::signal_set signals(io, SIGINT, SIGTERM);
+  signals.async_wait([&](const asio::error_code&, int signal) {
+    LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", flags.drain_seconds}});
+    draining = true;
+    asio::co_spawn(
+        io, DrainAndStop(service, *server,
+                         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(flags.drain_seconds)),
+                         draft, target),
+        [&io](std::exception_ptr) { io.stop(); });
+  });
+  const auto keep_running = asio::make_work_guard(io);
+  io.run();
+  server->Shutdown(absl::Seconds(1));
+  // What gRPC posted while it shut down.
+  io.restart();
+  io.poll();
+  LogInfo("stopped");
+  return 0;
+}
+
+}  // namespace
+}  // namespace outrider
+
+int main(int argc, char** argv) { return outrider::Run(argc, argv); }

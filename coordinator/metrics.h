@@ -1,0 +1,82 @@
+// The coordinator's metrics. Names and meaning follow vLLM where it has them.
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/event.h"
+#include "outrider/v1/inference.pb.h"
+#include "outrider/v1/target.pb.h"
+
+namespace outrider {
+
+// Where the time of a round went.
+struct RoundTimes {
+  Clock::duration draft{};  // waiting for the proposal
+  uint32_t draft_server_us = 0;
+  Clock::duration verify{};  // waiting for the verdict
+  uint32_t verify_server_us = 0;
+  Clock::duration round{};
+};
+
+// Thread-safe.
+class Metrics {
+ public:
+  explicit Metrics(prometheus::Registry& registry);
+
+  void OnRound(int drafted, const v1::Verdict& verdict, v1::Rule rule, const RoundTimes& times);
+  void OnEmitted(const v1::GenerateResponse& chunk);
+  void OnRequestStart() { running_->Increment(); }
+  // `code` is "OK" or an absl status code's name.
+  void OnRequestEnd(const std::string& code);
+  void OnFinish(const v1::Finish& finish, double total_seconds);
+  // An item that a server refused or did not answer, by reason.
+  void OnDraftError(const std::string& reason) { draft_errors_.Add({{"reason", reason}}).Increment(); }
+  void OnTargetError(const std::string& reason) { target_errors_.Add({{"reason", reason}}).Increment(); }
+  void SetUp(bool draft, bool target, bool degraded);
+
+  int running() const { return static_cast<int>(running_->Value()); }
+
+ private:
+  prometheus::Counter& PerPosition(std::vector<prometheus::Counter*>& counters,
+                                   prometheus::Family<prometheus::Counter>& family, int position);
+
+  prometheus::Counter* drafts_;
+  prometheus::Counter* draft_tokens_;
+  prometheus::Counter* accepted_tokens_;
+  prometheus::Family<prometheus::Counter>& accepted_per_position_;
+  prometheus::Family<prometheus::Counter>& drafted_per_position_;
+  std::vector<prometheus::Counter*> accepted_at_, drafted_at_;  // executor thread
+  prometheus::Family<prometheus::Counter>& emitted_;
+  prometheus::Counter* expected_accepted_;
+  prometheus::Counter* expected_accepted_variance_;
+  prometheus::Counter* surprisal_;
+  prometheus::Counter* entropy_;
+  prometheus::Counter* empty_residuals_;
+  prometheus::Counter* rounds_;
+  prometheus::Gauge* running_;
+  prometheus::Family<prometheus::Counter>& requests_;
+  prometheus::Histogram* first_token_seconds_;
+  prometheus::Histogram* per_token_seconds_;
+  prometheus::Histogram* request_seconds_;
+  prometheus::Histogram* round_seconds_;
+  prometheus::Histogram* draft_seconds_;
+  prometheus::Histogram* verify_seconds_;
+  prometheus::Family<prometheus::Histogram>& wire_seconds_;
+  prometheus::Histogram* draft_wire_seconds_;
+  prometheus::Histogram* verify_wire_seconds_;
+  prometheus::Family<prometheus::Counter>& draft_errors_;
+  prometheus::Family<prometheus::Counter>& target_errors_;
+  prometheus::Gauge* draft_up_;
+  prometheus::Gauge* target_up_;
+  prometheus::Gauge* degraded_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,90 @@
+#include "coordinator/model_drafter.h"
+
+#include "common/rpc/error.h"
+#include "coordinator/sequence_update.h"
+
+namespace outrider {
+namespace {
+
+// The draft answers within its budget with the tokens it has by then. What comes later than the budget and the way back is not
+// waited for, so that a draft that hangs costs a round this long and no longer.
+constexpr auto kBudget = std::chrono::milliseconds(100);
+constexpr auto kWait = std::chrono::milliseconds(150);
+// Tokens that the draft has not seen need time of their own.
+constexpr auto kBudgetPerToken = std::chrono::microseconds(500);
+// How long a draft that is full, or did not answer, is left alone.
+constexpr auto kPause = std::chrono::milliseconds(500);
+
+}  // namespace
+
+asio::awaitable<Proposal> ModelDrafter::Propose(Generation& generation, int k, uint32_t* compute_us) {
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    if (k <= 0 || !link_->up() || Clock::now() < not_before_) co_return Proposal();
+    remote_.OnServer(link_->info()->boot_id());
+    const size_t n = generation.size();
+    k = std::min(k, static_cast<int>(link_->info()->max_draft_tokens()));
+
+    v1::DraftItem item;
+    v1::ProposeItem* propose = item.mutable_propose();
+    round_ = generation.NextRound();
+    FillUpdate(generation, remote_, round_, n, propose->mutable_sequence());
+    propose->set_draft_tokens(static_cast<uint32_t>(k));
+    const auto extra = kBudgetPerToken * propose->sequence().tokens_size();
+    const auto budget = std::chrono::duration_cast<std::chrono::nanoseconds>(kBudget + extra);
+    propose->mutable_sequence()->mutable_budget()->set_seconds(budget.count() / 1'000'000'000);
+    propose->mutable_sequence()->mutable_budget()->set_nanos(static_cast<int>(budget.count() % 1'000'000'000));
+
+    absl::StatusOr<v1::ProposeResult> result =
+        co_await link_->Call(std::move(item), generation.sequence_id(), round_, Clock::now() + kWait + extra);
+    const absl::Status status = result.ok() ? FromProto(result->status()) : result.status();
+    if (status.ok()) {
+      // What was drafted is in the draft's cache but not committed yet; OnVerdict tells how much of it will be.
+      remote_.OnAnswer(result->cached(), n, 0);
+      *compute_us += result->timing().queue_us() + result->timing().compute_us();
+      if (result->nodes_size() <= k) co_return std::move(*result->mutable_nodes());
+      metrics_->OnDraftError("PROPOSAL_TOO_LONG");
+      remote_.Lost();
+      co_return Proposal();
+    }
+    metrics_->OnDraftError(ErrorReason(status));
+    if (!Learn(status, result.ok() ? result->cached() : 0)) co_return Proposal();
+  }
+  co_return Proposal();
+}
+
+bool ModelDrafter::Learn(const absl::Status& status, size_t cached) {
+  switch (status.code()) {
+    case absl::StatusCode::kFailedPrecondition: {
+      const std::string reason = ErrorReason(status);
+      if (reason == "PARAMS_UNKNOWN") {
+        remote_.ParamsUnknown();
+      } else if (reason == "PREFIX_MISMATCH") {
+        remote_.OnMismatch();
+      } else {
+        remote_.OnHolds(cached);
+      }
+      return true;
+    }
+    case absl::StatusCode::kNotFound:
+      remote_.Lost();
+      return true;
+    case absl::StatusCode::kResourceExhausted:
+      remote_.Lost();
+      not_before_ = Clock::now() + kPause;
+      return false;
+    case absl::StatusCode::kDeadlineExceeded:
+      not_before_ = Clock::now() + kPause;
+      return false;
+    default:
+      return false;
+  }
+}
+
+void ModelDrafter::Stop(const Generation& generation) {
+  link_->Abort(generation.sequence_id(), round_);
+  v1::DraftItem item;
+  item.mutable_release()->set_sequence_id(generation.sequence_id());
+  link_->Send(std::move(item));
+}
+
+}  // namespace outrider

@@ -1,0 +1,32 @@
+// The drafter that asks the draft service.
+#pragma once
+
+#include <memory>
+
+#include "coordinator/drafter.h"
+#include "coordinator/link.h"
+#include "coordinator/metrics.h"
+#include "coordinator/remote_sequence.h"
+
+namespace outrider {
+
+class ModelDrafter final : public Drafter {
+ public:
+  ModelDrafter(std::shared_ptr<DraftLink> link, Metrics* metrics) : link_(std::move(link)), metrics_(metrics) {}
+
+  asio::awaitable<Proposal> Propose(Generation& generation, int k, uint32_t* compute_us) override;
+  void OnVerdict(size_t n, size_t accepted) override { remote_.OnVerdict(n, accepted); }
+  void Stop(const Generation& generation) override;
+
+ private:
+  // What the answer says about the draft's cache, and whether asking once more makes sense.
+  bool Learn(const absl::Status& status, size_t cached);
+
+  const std::shared_ptr<DraftLink> link_;
+  Metrics* const metrics_;
+  RemoteSequence remote_;
+  uint64_t round_ = 0;                // of the item in flight or last sent
+  Clock::time_point not_before_{};  // the draft was full: it is left alone until then
+};
+
+}  // namespace outrider

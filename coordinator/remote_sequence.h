@@ -1,0 +1,61 @@
+// What one server is believed to hold of a sequence, and so what it has to be sent next.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace outrider {
+
+// A belief may be wrong; the server's answer then corrects it, at the price of sending tokens again.
+class RemoteSequence {
+ public:
+  // Index of the first token to send when n tokens are committed: what the server holds and what of that is known to be committed,
+  // but never all of it, since an item must not be empty.
+  uint32_t Base(size_t n) const {
+    return static_cast<uint32_t>(std::min({held_, agreed_, n - 1}));
+  }
+
+  // Another boot id than before means that nothing is left there.
+  void OnServer(uint64_t boot_id) {
+    if (boot_id != boot_id_) Lost();
+    boot_id_ = boot_id;
+  }
+
+  // The parameters need not be sent with the next item.
+  bool params_known() const { return params_known_; }
+  void ParamsUnknown() { params_known_ = false; }
+
+  // An item with all n committed tokens was answered; the server holds `cached` tokens, of which those below n, and up to
+  // `accepted` more, are committed.
+  void OnAnswer(size_t cached, size_t n, size_t accepted) {
+    params_known_ = true;
+    held_ = cached;
+    agreed_ = std::min(cached, n + accepted);
+  }
+
+  // The round's verdict came later: of the drafted tokens that the server holds, `accepted` are committed.
+  void OnVerdict(size_t n, size_t accepted) {
+    if (agreed_ == n) agreed_ = std::min(held_, n + accepted);
+  }
+
+  // FAILED_PRECONDITION: the server holds fewer tokens than believed...
+  void OnHolds(size_t cached) {
+    held_ = cached;
+    agreed_ = std::min(agreed_, cached);
+  }
+  // ...or other ones.
+  void OnMismatch() { agreed_ = 0; }
+
+  void Lost() {
+    held_ = agreed_ = 0;
+    params_known_ = false;
+  }
+
+ private:
+  size_t held_ = 0;
+  size_t agreed_ = 0;
+  uint64_t boot_id_ = 0;
+  bool params_known_ = false;
+};
+
+}  // namespace outrider

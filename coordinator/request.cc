@@ -1,0 +1,152 @@
+#include "coordinator/request.h"
+
+#include <limits>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/error.h"
+#include "common/rpc/sampling.h"
+#include "common/text/utf8.h"
+
+namespace outrider {
+namespace {
+
+// Errors of common/spec read "FIELD: VALUE is not in RANGE".
+absl::Status AsFieldError(const absl::Status& status) {
+  const std::string message(status.message());
+  constexpr absl::string_view kNotIn = " is not in ";
+  const size_t colon = message.find(": ");
+  const size_t not_in = message.find(std::string(kNotIn));
+  if (colon == std::string::npos || not_in == std::string::npos) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "FIELD_INVALID", message,
+                     {{"field", "sampling"}, {"range", message}});
+  }
+  return FieldError(absl::StrCat("sampling.", message.substr(0, colon)),
+                    message.substr(not_in + kNotIn.size()), message.substr(colon + 2, not_in - colon - 2));
+}
+
+absl::Status CheckIds(const google::protobuf::RepeatedField<uint32_t>& ids, uint32_t vocab_size,
+                      absl::string_view field) {
+  for (uint32_t id : ids) {
+    if (id >= vocab_size) return FieldError(field, absl::StrCat("0 to ", vocab_size - 1), absl::StrCat(id));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& proto, const Tokenizer& tokenizer,
+                                                 uint32_t vocab_size) {
+  switch (proto.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      if (proto.text().empty()) return FieldError("text", "at least one character", "empty");
+      if (!IsValidUtf8(proto.text())) return FieldError("text", "valid UTF-8", "invalid UTF-8");
+      return tokenizer.Encode(proto.text(), /*add_special_tokens=*/true);
+    case v1::GenerateRequest::kTokens: {
+      if (proto.tokens().ids().empty()) return FieldError("tokens.ids", "at least one", "empty");
+      if (auto status = CheckIds(proto.tokens().ids(), vocab_size, "tokens.ids"); !status.ok()) return status;
+      return std::vector<TokenId>(proto.tokens().ids().begin(), proto.tokens().ids().end());
+    }
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
+  }
+  return FieldError("prompt", "text or tokens", "missing");
+}
+
+absl::Status CheckStops(const v1::StopOptions& stop, uint32_t vocab_size) {
+  const std::vector<std::string> strings(stop.strings().begin(), stop.strings().end());
+  if (auto matcher = StopMatcher::Create(strings); !matcher.ok()) {
+    return FieldError("stop.strings",
+                      absl::StrCat("at most ", StopMatcher::kMaxStopStrings, ", each 1 to ",
+                                   StopMatcher::kMaxStopBytes, " bytes of UTF-8"),
+                      std::string(matcher.status().message()));
+  }
+  if (stop.has_max_tokens() && stop.max_tokens() == 0) {
+    return FieldError("stop.max_tokens", "1 or more", "0");
+  }
+  return CheckIds(stop.token_ids(), vocab_size, "stop.token_ids");
+}
+
+}  // namespace
+
+absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
+                                     const Tokenizer& tokenizer, const v1::ServerInfo& target) {
+  Request request;
+  const uint32_t vocab_size = target.vocab_size();
+  auto prompt = ParsePrompt(proto, tokenizer, vocab_size);
+  if (!prompt.ok()) return prompt.status();
+  request.prompt = *std::move(prompt);
+  const size_t capacity = std::min<size_t>(
+      target.max_context(), static_cast<size_t>(target.kv_blocks()) * target.block_size());
+  if (request.prompt.size() >= capacity) {
+    return FieldError("prompt", absl::StrCat("1 to ", capacity - 1, " tokens"),
+                      absl::StrCat(request.prompt.size(), " tokens leave no room for an answer"));
+  }
+  if (auto status = CheckIds(proto.resume_from(), vocab_size, "resume_from"); !status.ok()) return status;
+  request.resumed.assign(proto.resume_from().begin(), proto.resume_from().end());
+
+  if (auto status = CheckStops(proto.stop(), vocab_size); !status.ok()) return status;
+  request.stop_strings.assign(proto.stop().strings().begin(), proto.stop().strings().end());
+  request.end_ids.assign(proto.stop().token_ids().begin(), proto.stop().token_ids().end());
+  if (!proto.stop().ignore_eos()) {
+    request.end_ids.insert(request.end_ids.end(), target.eos_ids().begin(), target.eos_ids().end());
+  }
+  const size_t room = capacity - request.prompt.size();
+  const size_t wanted = proto.stop().has_max_tokens() ? proto.stop().max_tokens() : room;
+  request.max_tokens = static_cast<int>(std::min(wanted, room));
+  if (request.resumed.size() > static_cast<size_t>(request.max_tokens)) {
+    return FieldError("resume_from", absl::StrCat("at most ", request.max_tokens, " ids"),
+                      absl::StrCat(request.resumed.size(), " ids"));
+  }
+
+  v1::SequenceParams& params = request.params;
+  *params.mutable_sampling() = proto.sampling();
+  for (TokenId id : request.end_ids) params.add_end_ids(static_cast<uint32_t>(id));
+  constexpr uint32_t kMaxInt = std::numeric_limits<int32_t>::max();
+  if (proto.sampling().top_k() > kMaxInt) {
+    return FieldError("sampling.top_k", absl::StrCat("0 to ", kMaxInt), absl::StrCat(proto.sampling().top_k()));
+  }
+  if (proto.sampling().min_tokens() > kMaxInt) {
+    return FieldError("sampling.min_tokens", absl::StrCat("0 to ", kMaxInt),
+                      absl::StrCat(proto.sampling().min_tokens()));
+  }
+  const SamplingParams sampling = ParseSampling(proto.sampling(), params.end_ids());
+  if (auto status = ValidateSamplingParams(sampling, static_cast<int>(vocab_size)); !status.ok()) {
+    return AsFieldError(status);
+  }
+  if (proto.has_seed()) {
+    params.set_seed(proto.seed());
+  } else {
+    std::random_device entropy;
+    params.set_seed((uint64_t{entropy()} << 32) | entropy());
+  }
+  params.set_sample_index(proto.sample_index());
+  params.set_prompt_length(static_cast<uint32_t>(request.prompt.size()));
+  params.set_draft_top_n(proto.speculation().draft_top_n());
+  params.set_rule(proto.speculation().rule() == v1::RULE_UNSPECIFIED ? defaults.rule
+                                                                     : proto.speculation().rule());
+  if (auto rule = ParseRule(params.rule()); !rule.ok()) {
+    return FieldError("speculation.rule", "token, block, coupled",
+                      absl::StrCat("unknown value ", static_cast<int>(params.rule())));
+  }
+
+  request.drafter = proto.speculation().drafter();
+  if (request.drafter == v1::DRAFTER_KIND_UNSPECIFIED) {
+    request.drafter = defaults.has_drafter ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NONE;
+  }
+  if (request.drafter != v1::DRAFTER_KIND_MODEL && request.drafter != v1::DRAFTER_KIND_NONE) {
+    return FieldError("speculation.drafter", "model, none",
+                      absl::StrCat("unknown value ", static_cast<int>(request.drafter)));
+  }
+  const int max_draft_tokens = static_cast<int>(target.max_draft_tokens());
+  request.draft_tokens = std::min(defaults.draft_tokens, max_draft_tokens);
+  if (proto.speculation().has_draft_tokens()) {
+    if (proto.speculation().draft_tokens() > target.max_draft_tokens()) {
+      return FieldError("speculation.draft_tokens", absl::StrCat("0 to ", max_draft_tokens),
+                        absl::StrCat(proto.speculation().draft_tokens()));
+    }
+    request.draft_tokens = static_cast<int>(proto.speculation().draft_tokens());
+  }
+  request.trace = proto.trace();
+  return request;
+}
+
+}  // namespace outrider

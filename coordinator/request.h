@@ -1,0 +1,40 @@
+// A request that has been checked, with every default filled in.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/spec/types.h"
+#include "common/text/stop_matcher.h"
+#include "common/text/tokenizer.h"
+#include "outrider/v1/inference.pb.h"
+
+namespace outrider {
+
+// What the coordinator's flags say about requests.
+struct RequestDefaults {
+  int draft_tokens = 5;
+  v1::Rule rule = v1::RULE_TOKEN;
+  bool has_drafter = true;  // a draft service is configured
+};
+
+struct Request {
+  std::vector<TokenId> prompt;  // at least one; leaves room for one more in the context
+  std::vector<TokenId> resumed;
+  v1::SequenceParams params;
+  v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
+  int draft_tokens = 0;  // K
+  std::vector<std::string> stop_strings;
+  std::vector<TokenId> end_ids;  // each ends the generation; without the model's own if those are ignored
+  int max_tokens = 0;            // cut to the context
+  bool trace = false;
+};
+
+// INVALID_ARGUMENT naming the first field that is out of range, and the range. `target` says what the model allows, the
+// largest K included.
+absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
+                                     const Tokenizer& tokenizer, const v1::ServerInfo& target);
+
+}  // namespace outrider

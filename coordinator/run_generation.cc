@@ -1,0 +1,70 @@
+#include "coordinator/run_generation.h"
+
+#include <utility>
+
+namespace outrider {
+namespace {
+
+uint32_t Microseconds(Clock::duration duration) {
+  return static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
+}
+
+void FillTrace(const Generation& generation, const Proposal& proposal, const v1::VerifyResult& result,
+               const RoundTimes& times, uint64_t round, v1::RoundTrace* trace) {
+  trace->set_round(round);
+  for (const v1::DraftNode& node : proposal) {
+    trace->add_drafted(node.token());
+    trace->add_drafted_text(generation.Display(static_cast<TokenId>(node.token())));
+  }
+  trace->set_accepted(static_cast<uint32_t>(result.verdict().accepted_size()));
+  trace->set_token(result.verdict().token());
+  trace->set_token_text(generation.Display(static_cast<TokenId>(result.verdict().token())));
+  trace->set_kind(result.verdict().kind());
+  trace->set_draft_us(Microseconds(times.draft));
+  trace->set_draft_compute_us(times.draft_server_us);
+  trace->set_verify_us(Microseconds(times.verify));
+  trace->set_verify_compute_us(times.verify_server_us);
+  trace->set_round_us(Microseconds(times.round));
+}
+
+}  // namespace
+
+asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, Clock::time_point deadline) {
+  if (auto chunk = generation.FinishedAlready()) co_return co_await cast.sink->Send(*std::move(chunk));
+  while (!generation.finished()) {
+    RoundTimes times;
+    const Clock::time_point start = Clock::now();
+    const size_t n = generation.size();
+
+    // The draft guesses...
+    Proposal proposal;
+    const int k = cast.policy->DraftTokens(generation);
+    if (cast.drafter != nullptr && k > 0) {
+      proposal = co_await cast.drafter->Propose(generation, k, &times.draft_server_us);
+    }
+    const Clock::time_point drafted = Clock::now();
+    times.draft = drafted - start;
+
+    // ...the target decides...
+    absl::StatusOr<v1::VerifyResult> result =
+        co_await cast.verifier->Verify(generation, proposal, deadline);
+    if (!result.ok()) co_return result.status();
+    const v1::Verdict& verdict = result->verdict();
+    times.verify = Clock::now() - drafted;
+    times.verify_server_us = result->timing().queue_us() + result->timing().compute_us();
+    if (cast.drafter != nullptr) cast.drafter->OnVerdict(n, verdict.accepted_size());
+
+    // ...and what it decided is committed, then sent.
+    v1::GenerateResponse chunk = generation.Commit(proposal, verdict);
+    times.round = Clock::now() - start;
+    cast.metrics->OnRound(proposal.size(), verdict, generation.request().params.rule(), times);
+    cast.metrics->OnEmitted(chunk);
+    if (generation.request().trace) {
+      FillTrace(generation, proposal, *result, times, generation.stats().rounds() - 1, chunk.mutable_trace());
+    }
+    if (absl::Status status = co_await cast.sink->Send(std::move(chunk)); !status.ok()) co_return status;
+  }
+  co_return absl::OkStatus();
+}
+
+}  // namespace outrider

@@ -1,0 +1,38 @@
+#include "draft_service/draft_decider.h"
+
+namespace outrider {
+
+absl::Status DraftDecider::Begin(Session& session) {
+  session.wanted = session.item.draft_tokens > 0 ? 1 : 0;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> DraftDecider::Decide(Session& session, const LogitsView& rows) {
+  const std::span<const TokenId> context = session.cache.tokens();
+  absl::StatusOr<WeightRow> row = session.controls->Apply(context, {rows.row(0).data(), rows.row(0).size()});
+  if (!row.ok()) return row.status();
+
+  const SequenceParams& params = *session.params;
+  const uint64_t position = context.size();
+  DraftToken drafted;
+  if (params.rule == Rule::kCoupled) {
+    drafted.token = Race(*row, params.key, position);
+  } else {
+    // q is what is sent, and the token is drawn from what is sent.
+    drafted.q = TruncateTopN(*row, params.draft_top_n);
+    drafted.token = DraftSample(drafted.q, params.key, position, session.committed);
+  }
+  const TokenId token = drafted.token;
+  std::vector<DraftToken>& proposal = session.answer.proposal;
+  proposal.push_back(std::move(drafted));
+  if (static_cast<int>(proposal.size()) == session.item.draft_tokens) return true;
+  session.cache.Append(token);
+  return false;
+}
+
+std::optional<absl::Status> DraftDecider::OnDeadline(Session& session) {
+  if (session.cache.size() > session.cache.cached()) session.cache.Truncate(session.cache.cached());
+  return absl::OkStatus();
+}
+
+}  // namespace outrider

@@ -1,0 +1,121 @@
+#include "target_service/target_service.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/kv/prefix_hash.h"
+#include "common/rpc/batch_server.h"
+#include "common/rpc/error.h"
+#include "common/serve/convert.h"
+
+namespace outrider {
+namespace {
+
+using Stream = BatchServerStream<v1::VerifyRequest, v1::VerifyResponse>;
+using Results = Outbox<v1::VerifyResponse>;
+
+v1::Verdict ToMessage(const Verdict& verdict, size_t drafted) {
+  v1::Verdict proto;
+  for (int i = 0; i < verdict.accepted; ++i) proto.add_accepted(static_cast<uint32_t>(i));
+  proto.set_token(static_cast<uint32_t>(verdict.token));
+  switch (verdict.kind) {
+    case Verdict::Kind::kPlain:
+      proto.set_kind(v1::TOKEN_KIND_PLAIN);
+      break;
+    case Verdict::Kind::kCorrected:
+      proto.set_kind(v1::TOKEN_KIND_CORRECTED);
+      break;
+    case Verdict::Kind::kBonus:
+      proto.set_kind(v1::TOKEN_KIND_BONUS);
+      break;
+  }
+  v1::Canary* canary = proto.mutable_canary();
+  canary->set_expected_accepted(verdict.expected_accepted);
+  canary->set_expected_accepted_variance(verdict.expected_variance);
+  canary->set_surprisal(verdict.surprisal);
+  canary->set_entropy(verdict.entropy);
+  canary->set_residual_empty(verdict.empty_residual);
+  canary->set_reached(static_cast<uint32_t>(std::min<size_t>(verdict.accepted + 1, drafted)));
+  return proto;
+}
+
+v1::VerifyResult ToResult(const v1::VerifyItem& item, const Answer& answer) {
+  v1::VerifyResult result;
+  result.set_sequence_id(item.sequence().sequence_id());
+  result.set_round(item.sequence().round());
+  result.set_cached(static_cast<uint32_t>(answer.cached));
+  *result.mutable_timing() = ToProto(answer.timing);
+  if (!answer.status.ok()) {
+    *result.mutable_status() = ToProto(answer.status);
+  } else if (answer.verdict != nullptr) {
+    *result.mutable_verdict() = ToMessage(*answer.verdict, item.draft_size());
+  }
+  return result;
+}
+
+// Names what the draft says, so that the same item can be told from another one.
+uint64_t ContentHash(const v1::VerifyItem& item) {
+  uint64_t hash = kEmptyPrefixHash;
+  for (const v1::DraftNode& node : item.draft()) {
+    for (unsigned char byte : node.SerializeAsString()) hash = ExtendPrefixHash(hash, byte);
+  }
+  return hash;
+}
+
+// The rule that the item's draft is checked against: absent distributions are the coupled rule's business. What the sequence's
+// own rule needs is checked again where it is known.
+Rule RuleOf(const v1::VerifyItem& item) {
+  return item.draft().empty() || item.draft(0).has_q() ? Rule::kToken : Rule::kCoupled;
+}
+
+}  // namespace
+
+grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::Verify(
+    grpc::CallbackServerContext* /*context*/) {
+  return new Stream(info_, [this](v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
+    switch (item.kind_case()) {
+      case v1::TargetItem::kVerify:
+        break;
+      case v1::TargetItem::kRelease:
+        if (auto id = ParseSequenceId(item.release().sequence_id()); id.ok()) worker_.Release(*id);
+        return;
+      case v1::TargetItem::kCancel:
+        if (auto id = ParseSequenceId(item.cancel().sequence_id()); id.ok()) {
+          worker_.Cancel(*id, item.cancel().round());
+        }
+        return;
+      case v1::TargetItem::KIND_NOT_SET: {
+        Answer answer;
+        answer.status = MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind");
+        return results->Post(ToResult(item.verify(), answer));
+      }
+    }
+    const int vocab_size = static_cast<int>(info_.vocab_size());
+    // The sampled distribution's size is the draft's concern; any value that is allowed will do here.
+    absl::StatusOr<WorkItem> work = ParseUpdate(item.verify().sequence(), vocab_size, vocab_size);
+    if (!work.ok()) {
+      Answer answer;
+      answer.status = work.status();
+      return results->Post(ToResult(item.verify(), answer));
+    }
+    absl::StatusOr<std::vector<DraftToken>> draft =
+        ParseDraft(item.verify().draft(), RuleOf(item.verify()), vocab_size);
+    if (!draft.ok()) {
+      work->invalid = draft.status();
+    } else if (draft->size() > info_.max_draft_tokens()) {
+      work->invalid = MakeError(
+          absl::StatusCode::kInvalidArgument, "DRAFT_TOO_LONG",
+          absl::StrCat("draft: ", draft->size(), " tokens; allowed: 0 to ", info_.max_draft_tokens()));
+    } else {
+      work->draft = *std::move(draft);
+    }
+    work->append_only = item.verify().append_only();
+    work->content_hash = ContentHash(item.verify());
+    // Only the name of the item is needed to answer it.
+    const auto asked = std::make_shared<v1::VerifyItem>(std::move(*item.mutable_verify()));
+    work->answer = [results, asked](const Answer& answer) { results->Post(ToResult(*asked, answer)); };
+    worker_.Submit(*std::move(work));
+  });
+}
+
+}  // namespace outrider

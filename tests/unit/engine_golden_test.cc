@@ -1,0 +1,153 @@
+// The forward pass against transformers: tests/data/engine/ is written by scripts/make_engine_goldens.py.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/engine_helpers.h"
+
+namespace outrider::testing {
+namespace {
+
+nlohmann::json ReadJson(const std::string& path) {
+  std::ifstream stream(path);
+  return nlohmann::json::parse(stream);
+}
+
+struct Golden {
+  std::vector<TokenId> tokens;
+  Logits logits;
+  double spread = 0;  // standard deviation of the logits
+};
+
+Golden ReadGolden(const std::string& model, int vocab) {
+  Golden golden;
+  golden.tokens = ReadJson(DataDir(model) + "/golden_tokens.json").get<std::vector<TokenId>>();
+  std::ifstream stream(DataDir(model) + "/golden_logits.f32", std::ios::binary);
+  double sum = 0, squares = 0;
+  for (size_t r = 0; r < golden.tokens.size(); ++r) {
+    std::vector<float>& row = golden.logits.emplace_back(static_cast<size_t>(vocab));
+    stream.read(reinterpret_cast<char*>(row.data()),
+                static_cast<std::streamsize>(row.size() * sizeof(float)));
+    for (const float x : row) {
+      sum += x;
+      squares += static_cast<double>(x) * x;
+    }
+  }
+  EXPECT_TRUE(stream.good());
+  const double count = static_cast<double>(golden.tokens.size()) * vocab;
+  golden.spread = std::sqrt(squares / count - sum / count * (sum / count));
+  return golden;
+}
+
+double RootMeanSquareDifference(const Logits& a, const Logits& b) {
+  double squares = 0, count = 0;
+  for (size_t r = 0; r < a.size(); ++r) {
+    for (size_t i = 0; i < a[r].size(); ++i) {
+      const double difference = static_cast<double>(a[r][i]) - b[r][i];
+      squares += difference * difference;
+      count += 1;
+    }
+  }
+  return std::sqrt(squares / count);
+}
+
+double LargestDifference(const Logits& a, const Logits& b) {
+  double largest = 0;
+  for (size_t r = 0; r < a.size(); ++r) {
+    for (size_t i = 0; i < a[r].size(); ++i) {
+      largest = std::max(largest, static_cast<double>(std::abs(a[r][i] - b[r][i])));
+    }
+  }
+  return largest;
+}
+
+class RandomModel : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
+
+INSTANTIATE_TEST_SUITE_P(All, RandomModel,
+                         ::testing::Combine(::testing::ValuesIn(RandomModels()),
+                                            ::testing::ValuesIn(RunnableKernels())),
+                         [](const auto& info) {
+                           std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_P(RandomModel, Float32LogitsAreThoseOfTransformers) {
+  RunnerOptions options = Options(std::get<0>(GetParam()));
+  options.kernels = std::get<1>(GetParam());
+  const auto runner = LoadOrDie(options);
+  const Golden golden = ReadGolden(std::get<0>(GetParam()), runner->config().vocab_size);
+  const Logits logits = AllLogits(*runner, golden.tokens);
+  ASSERT_EQ(logits.size(), golden.logits.size());
+  EXPECT_LE(LargestDifference(logits, golden.logits), 1e-4 * golden.spread);
+  RecordProperty("difference", std::to_string(LargestDifference(logits, golden.logits) / golden.spread));
+}
+
+TEST_P(RandomModel, BFloat16LogitsAreNear) {
+  RunnerOptions options = Options(std::get<0>(GetParam()));
+  options.kernels = std::get<1>(GetParam());
+  options.dtype = "bfloat16";
+  const auto runner = LoadOrDie(options);
+  const Golden golden = ReadGolden(std::get<0>(GetParam()), runner->config().vocab_size);
+  const Logits logits = AllLogits(*runner, golden.tokens);
+  ASSERT_EQ(logits.size(), golden.logits.size());
+  // Rounding weights, keys and values to eight bits is all that differs.
+  EXPECT_LE(RootMeanSquareDifference(logits, golden.logits), 0.05 * golden.spread);
+  RecordProperty("difference",
+                 std::to_string(RootMeanSquareDifference(logits, golden.logits) / golden.spread));
+}
+
+class ShippedModel : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    const std::string golden_path = DataDir(GetParam() + ".json");
+    if (!std::filesystem::exists(golden_path)) GTEST_SKIP() << "no golden data for " << GetParam();
+    golden_ = ReadJson(golden_path);
+    tokens_ = golden_["tokens"].get<std::vector<TokenId>>();
+  }
+
+  Logits Run(const std::string& dtype) {
+    RunnerOptions options = Options("");
+    options.model_dir = "models/" + GetParam();
+    options.dtype = dtype;
+    return AllLogits(*LoadOrDie(options), tokens_);
+  }
+
+  int AgreeingPositions(const Logits& logits, const char* golden_best) {
+    const std::vector<int> best = golden_[golden_best].get<std::vector<int>>();
+    int agreeing = 0;
+    for (size_t r = 0; r < logits.size(); ++r) agreeing += Best(logits[r]) == best[r];
+    return agreeing;
+  }
+
+  nlohmann::json golden_;
+  std::vector<TokenId> tokens_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Pair, ShippedModel, ::testing::Values("tiny-target", "tiny-draft"),
+                         [](const auto& info) {
+                           return info.param == "tiny-target" ? std::string("Target") : std::string("Draft");
+                         });
+
+TEST_P(ShippedModel, Float32TopLogitsAreThoseOfTransformers) {
+  const Logits logits = Run("float32");
+  ASSERT_EQ(logits.size(), tokens_.size());
+  EXPECT_EQ(AgreeingPositions(logits, "float32_best"), static_cast<int>(tokens_.size()));
+  const double tolerance = 1e-4 * golden_["spread"].get<double>();
+  for (size_t r = 0; r < logits.size(); ++r) {
+    for (size_t i = 0; i < golden_["top_tokens"][r].size(); ++i) {
+      const float logit = logits[r][golden_["top_tokens"][r][i].get<size_t>()];
+      ASSERT_NEAR(logit, golden_["top_logits"][r][i].get<float>(), tolerance) << "position " << r;
+    }
+  }
+}
+
+TEST_P(ShippedModel, BFloat16PicksTheTokensThatFloat32Picks) {
+  const Logits logits = Run("bfloat16");
+  ASSERT_EQ(logits.size(), tokens_.size());
+  EXPECT_GE(AgreeingPositions(logits, "float32_best"), static_cast<int>(tokens_.size()) * 99 / 100);
+}
+
+}  // namespace
+}  // namespace outrider::testing

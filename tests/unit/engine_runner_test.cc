@@ -1,0 +1,178 @@
+// What Runner refuses, and what it says about itself.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "common/engine/rope.h"
+#include "tests/unit/engine_helpers.h"
+
+namespace outrider::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kModel[] = "gqa3-sharded";
+
+std::string LoadError(const RunnerOptions& options) {
+  return std::string(Runner::Load(options).status().message());
+}
+
+TEST(RunnerLoad, RefusesBadOptionsByTheirFlag) {
+  const auto error = [](auto&& change) {
+    RunnerOptions options = Options(kModel);
+    change(options);
+    EXPECT_EQ(Runner::Load(options).status().code(), absl::StatusCode::kInvalidArgument);
+    return LoadError(options);
+  };
+  EXPECT_THAT(error([](auto& o) { o.device = "cuda:0"; }), AllOf(HasSubstr("--device"), HasSubstr("cuda:0")));
+  EXPECT_THAT(error([](auto& o) { o.dtype = "int8"; }), AllOf(HasSubstr("--dtype"), HasSubstr("int8")));
+  EXPECT_THAT(error([](auto& o) { o.threads = -1; }), HasSubstr("--threads -1"));
+  EXPECT_THAT(error([](auto& o) { o.kv_blocks = 0; }), HasSubstr("--kv-blocks 0"));
+  EXPECT_THAT(error([](auto& o) { o.block_size = 0; }), HasSubstr("--block-size 0"));
+  EXPECT_THAT(error([](auto& o) { o.max_batch_rows = 0; }), HasSubstr("--max-batch-tokens 0"));
+  EXPECT_THAT(error([](auto& o) { o.kernels = "mmx"; }), HasSubstr("mmx"));
+}
+
+TEST(RunnerLoad, SaysWhatCannotBeAllocated) {
+  RunnerOptions options = Options(kModel);
+  options.kv_blocks = std::numeric_limits<int>::max();
+  options.block_size = 1 << 20;
+  const absl::Status status = Runner::Load(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(status.message(), HasSubstr("--kv-blocks"));
+}
+
+TEST(RunnerLoad, NamesAMissingFile) {
+  RunnerOptions options = Options("no-such-model");
+  EXPECT_EQ(Runner::Load(options).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(LoadError(options), HasSubstr("no-such-model/config.json"));
+}
+
+TEST(RunnerLoad, NamesATensorOfTheWrongShape) {
+  const std::string dir = ::testing::TempDir() + "/wrong_shape";
+  std::filesystem::remove_all(dir);
+  std::filesystem::copy(DataDir("mha-float32"), dir);
+  std::ifstream in(dir + "/config.json");
+  std::string config((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  config.replace(config.find("\"intermediate_size\": 96"), 23, "\"intermediate_size\": 98");
+  std::ofstream(dir + "/config.json") << config;
+  RunnerOptions options = Options("");
+  options.model_dir = dir;
+  EXPECT_THAT(LoadError(options), AllOf(HasSubstr("model.safetensors"), HasSubstr("mlp.gate_proj.weight"),
+                                        HasSubstr("[96, 64], expected [98, 64]")));
+  std::filesystem::remove_all(dir);
+}
+
+TEST(RunnerLoad, ReportsProgressUpToOne) {
+  std::vector<double> fractions;
+  RunnerOptions options = Options(kModel);
+  options.progress = [&](double fraction) { fractions.push_back(fraction); };
+  ASSERT_NE(LoadOrDie(options), nullptr);
+  EXPECT_GT(fractions.size(), 3u);
+  EXPECT_TRUE(std::is_sorted(fractions.begin(), fractions.end()));
+  EXPECT_EQ(fractions.back(), 1);
+}
+
+TEST(Runner, SaysWhatItIs) {
+  RunnerOptions options = Options(kModel);
+  options.dtype = "auto";
+  options.threads = 2;
+  const auto runner = LoadOrDie(options);
+  EXPECT_EQ(runner->dtype(), CpuPrefersBFloat16() ? "bfloat16" : "float32");
+  EXPECT_EQ(runner->kernel_name(), BestKernels().name);
+  EXPECT_EQ(runner->threads(), 2);
+  EXPECT_EQ(runner->kv_blocks(), 64);
+  EXPECT_EQ(runner->block_size(), 16);
+  EXPECT_EQ(runner->max_batch_rows(), 128);
+  EXPECT_THAT(runner->config().eos_token_ids, ElementsAre(7, 11));
+  const size_t element = runner->dtype() == "bfloat16" ? 2 : 4;
+  // Keys and values of 3 layers, 2 KV heads of 16 dimensions, 16 slots.
+  EXPECT_EQ(runner->bytes_per_block(), 2 * 3 * 2 * 16 * 16 * element);
+  EXPECT_GT(runner->weight_bytes(), 0u);
+}
+
+class RunnerForward : public ::testing::Test {
+ protected:
+  absl::Status Error(const SequenceRows& rows) { return runner_->Forward({&rows, 1}).status(); }
+
+  std::unique_ptr<Runner> runner_ = LoadOrDie(Options(kModel));
+  std::vector<TokenId> tokens_ = SomeTokens(20, 256);
+  std::vector<BlockId> blocks_ = {0, 1};
+};
+
+TEST_F(RunnerForward, RefusesBadBatchesAndChangesNothing) {
+  const Logits before = AllLogits(*runner_, tokens_);
+  const absl::Span<const TokenId> tail = absl::MakeConstSpan(tokens_).subspan(19);
+  std::vector<TokenId> bad_token = {3, 256}, negative_token = {-1};
+  std::vector<BlockId> bad_block = {0, 64}, negative_block = {0, -1};
+  const std::vector<BlockId> many(64, 0);
+  const auto error = [this](const SequenceRows& rows) {
+    const absl::Status status = Error(rows);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  EXPECT_THAT(error({{}, 0, blocks_, 0}), HasSubstr("no tokens"));
+  EXPECT_THAT(error({bad_token, 0, blocks_, 0}), HasSubstr("token 256 is not in the vocabulary"));
+  EXPECT_THAT(error({negative_token, 0, blocks_, 0}), HasSubstr("token -1"));
+  EXPECT_THAT(error({tokens_, -1, blocks_, 0}), HasSubstr("position -1"));
+  EXPECT_THAT(error({tail, 512, many, 0}), HasSubstr("position 512, the context has 512"));
+  EXPECT_THAT(error({tail, 32, blocks_, 0}), HasSubstr("a table of 2 blocks, 3 are needed"));
+  EXPECT_THAT(error({tokens_, 0, bad_block, 0}), HasSubstr("block 64 is not in the pool"));
+  EXPECT_THAT(error({tokens_, 0, negative_block, 0}), HasSubstr("block -1"));
+  EXPECT_THAT(error({tokens_, 0, blocks_, 21}), HasSubstr("21 rows of logits for 20 tokens"));
+  EXPECT_THAT(error({tokens_, 0, blocks_, -1}), HasSubstr("-1 rows of logits"));
+  const std::vector<TokenId> too_many = SomeTokens(129, 256);
+  EXPECT_THAT(error({too_many, 0, many, 0}), HasSubstr("129 rows, at most 128"));
+  EXPECT_EQ(Append(*runner_, tail, 19, blocks_, 1)[0], before[19]);
+}
+
+TEST_F(RunnerForward, AnEmptyBatchYieldsNoRows) {
+  const absl::StatusOr<LogitsView> view = runner_->Forward({});
+  ASSERT_TRUE(view.ok());
+  EXPECT_EQ(view->rows, 0);
+  EXPECT_EQ(view->vocab, 256);
+}
+
+TEST_F(RunnerForward, TheLastPositionOfTheContextCanBeUsed) {
+  std::vector<BlockId> all(32);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<BlockId>(i);
+  const std::vector<TokenId> tokens = SomeTokens(512, 256);
+  const Logits logits = Append(*runner_, tokens, 0, all, 128);
+  EXPECT_EQ(logits.size(), 512u);
+  for (const float x : logits.back()) EXPECT_TRUE(std::isfinite(x));
+}
+
+TEST_F(RunnerForward, LogitsMayBeOverwritten) {
+  const Logits before = AllLogits(*runner_, tokens_);
+  const SequenceRows rows = {tokens_, 0, blocks_, 20};
+  const LogitsView view = *runner_->Forward({&rows, 1});
+  for (int r = 0; r < view.rows; ++r) std::fill(view.row(r).begin(), view.row(r).end(), -1.0f);
+  EXPECT_EQ(AllLogits(*runner_, tokens_), before);
+}
+
+// Values computed by transformers 5.23 for Llama 3.2: theta 500000, factor 32, 1 to 4, 8192, head_dim 64.
+TEST(Rope, ScalesFrequenciesAsLlama3) {
+  ModelConfig config;
+  config.head_dim = 64;
+  config.rope_theta = 500000;
+  config.rope_scaling = Llama3RopeScaling{32, 1, 4, 8192};
+  const std::vector<float> frequencies = RopeInverseFrequencies(config);
+  ASSERT_EQ(frequencies.size(), 32u);
+  // The fast pairs are left alone, the slow ones divided by 32, those between (15 to 17) blended.
+  const std::pair<size_t, float> expected[] = {{0, 1.0f},
+                                               {1, 0.663601279f},
+                                               {13, 0.00483942125f},
+                                               {14, 0.00321144611f},
+                                               {15, 0.00129054801f},
+                                               {16, 0.000429556705f},
+                                               {17, 9.70828623e-05f},
+                                               {18, 1.94616387e-05f},
+                                               {31, 9.41830649e-08f}};
+  for (const auto& [pair, frequency] : expected) EXPECT_FLOAT_EQ(frequencies[pair], frequency) << pair;
+}
+
+}  // namespace
+}  // namespace outrider::testing

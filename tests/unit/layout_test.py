@@ -1,0 +1,309 @@
+"""What the tree must look like: who may include whom, where torch may appear, and that nothing is left lying about.
+
+Every check takes a Tree and returns the list of what is wrong. Each one is run on this repository, and on a made-up
+tree that it must refuse.
+"""
+
+import pathlib
+import posixpath
+import re
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# A folder includes only itself and folders of earlier rows or earlier in its row; services never each other.
+ORDER = [
+    ["proto", "common/spec", "common/kv", "common/text"],
+    ["common/engine", "common/rpc", "common/obs", "common/serve"],
+    ["draft_service", "target_service", "coordinator"],
+    ["client"],
+]
+SERVICES = set(ORDER[2])
+# Built without protobuf and torch (OUTRIDER_CORE_ONLY), so they do not include proto either.
+CORE = {"common/spec", "common/kv", "common/text"}
+FREE = {"tests", "bench"}  # may include everything
+
+CPP = (".h", ".cc", ".inc", ".cu", ".cuh")
+PROGRAM = CPP + (".py", ".proto", ".cmake", ".sh", ".md", ".txt", ".yaml", ".yml", ".toml")
+PROGRAM_NAMES = {"Makefile", "Dockerfile", "run", ".clang-format", ".clang-tidy", ".gitignore", "CMakePresets.json"}
+TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
+WIRE = re.compile(r"(google/protobuf|google/rpc|grpc|grpcpp)/|.*\.pb\.h$")
+
+
+class Tree(dict):
+    """Path from the root -> text."""
+
+    def of(self, *suffixes):
+        return {path: text for path, text in self.items() if path.endswith(suffixes)}
+
+    @staticmethod
+    def read(root):
+        """Tracked files and new ones that git does not ignore, as far as they are text."""
+        listed = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=root, check=True,
+                                capture_output=True, text=True).stdout.split("\0")
+        tree = Tree()
+        for path in filter(None, listed):
+            try:
+                tree[path] = (root / path).read_text()
+            except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+                continue
+        return tree
+
+
+def folder_of(path):
+    parts = path.split("/")
+    return "/".join(parts[:2]) if parts[0] == "common" else parts[0]
+
+
+def includes(tree, path):
+    """The includes of a file, in order: (name, path in this tree or None)."""
+    found = []
+    for name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', tree[path], re.M):
+        beside = posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
+        found.append((name, name if name in tree else beside if beside in tree else None))
+    return found
+
+
+def chain_to(tree, start, pattern):
+    """The shortest chain of includes from `start` to an outside header that matches, or None."""
+    seen, todo = {start}, [[start]]
+    while todo:
+        chain = todo.pop(0)
+        for name, own in includes(tree, chain[-1]):
+            if own is None and pattern.match(name):
+                return chain + [name]
+            if own is not None and own not in seen:
+                seen.add(own)
+                todo.append(chain + [own])
+    return None
+
+
+def allowed(folder):
+    """The folders that `folder` may include, itself among them."""
+    flat = [name for row in ORDER for name in row]
+    left = set(flat[: flat.index(folder) + 1])
+    if folder in SERVICES:
+        left -= SERVICES - {folder}
+    if folder in CORE:
+        left -= {"proto"}
+    return left
+
+
+def wrong_dependencies(tree):
+    wrong = []
+    for path in tree.of(*CPP):
+        folder = folder_of(path)
+        if folder in FREE:
+            continue
+        if not any(folder in row for row in ORDER):
+            wrong.append(f"{path}: the folder {folder} has no place in the order")
+            continue
+        for name, own in includes(tree, path):
+            target = folder_of(own) if own else "proto" if name.endswith(".pb.h") else None
+            if target and target not in allowed(folder):
+                wrong.append(f"{path}: {folder} must not include {target} ({name})")
+    return wrong
+
+
+def torch_beside_wire(tree):
+    wrong = []
+    for path in tree.of(*CPP):
+        torch, wire = chain_to(tree, path, TORCH), chain_to(tree, path, WIRE)
+        if torch and wire:
+            wrong.append(f"{path}: torch ({' > '.join(torch)}) and protobuf or gRPC ({' > '.join(wire)})")
+    return wrong
+
+
+def torch_outside_engine(tree):
+    """Direct includes, and headers of the engine that bring torch to whoever includes them."""
+    wrong = []
+    for path in tree.of(*CPP):
+        chain = None if folder_of(path) == "common/engine" else chain_to(tree, path, TORCH)
+        if chain:
+            wrong.append(f"{path}: reaches torch by {' > '.join(chain)}")
+    return wrong
+
+
+def is_program(path):
+    name = posixpath.basename(path)
+    return name in PROGRAM_NAMES or path.endswith(PROGRAM) or path.startswith("scripts/")
+
+
+def unfinished(tree):
+    """Words of unfinished work. A gRPC stub is a stub in code; in a comment or in prose the word means something else."""
+    anywhere = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b|\bnot (yet )?" r"implemented\b")
+    in_prose = re.compile(r"\bst" r"ub(s|bed|bing)?\b", re.I)
+    comment = re.compile(r"(?://|#|/\*|^\s*\*|<!--)(.*)")
+    wrong = []
+    for path, text in tree.items():
+        if not is_program(path):
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            prose = line if path.endswith(".md") else "".join(comment.findall(line))
+            if anywhere.search(line) or in_prose.search(prose):
+                wrong.append(f"{path}:{number}: {line.strip()}")
+    return wrong
+
+
+def machine_paths(tree):
+    """Folders of somebody's machine. Inside the images that deploy/ makes, such paths are the image's own."""
+    pattern = re.compile(r"(?<![\w.})*~$%-])/(ro" r"ot|wo" r"rk|fa" r"rm|tm" r"p|ho" r"me|Use" r"rs)(?![\w.-])")
+    return [f"{path}:{number}: {line.strip()}"
+            for path, text in tree.items() if is_program(path) and not path.startswith("deploy/")
+            for number, line in enumerate(text.splitlines(), 1) if pattern.search(line)]
+
+
+def unused_flags(tree):
+    """Command-line options whose variable appears nowhere but where it is declared and where it is bound."""
+    binding = re.compile(r'\badd_(?:option|flag)\w*\(\s*"([^"]+)",\s*(?:\w+(?:\.|->))*(\w+)')
+    rest = binding.sub("", "\n".join(tree.of(*CPP).values()))
+    return [f"{path}: {option} is never read"
+            for path, text in tree.of(*CPP).items() for option, variable in binding.findall(text)
+            if len(re.findall(rf"\b{variable}\b", rest)) < 2]
+
+
+def cmake_files(tree):
+    return {path: re.sub(r"#.*", "", text) for path, text in tree.items()
+            if path.endswith(".cmake") or posixpath.basename(path) == "CMakeLists.txt"}
+
+
+def globbed_sources(tree):
+    """A pattern in the Python environment finds what is installed; one in the tree would find sources."""
+    source = re.compile(r"[*?].*\.(cc|cu|h|inc|proto)$|/\*$|^\*$")
+    wrong = []
+    for path, text in cmake_files(tree).items():
+        patterns = [token for call in re.findall(r"\bfile\s*\(\s*GLOB(?:_RECURSE)?\b([^)]*)\)", text, re.I)
+                    for token in re.findall(r'[^\s"]+', call) if not token.startswith("${OUTRIDER_VENV}")]
+        if any(source.search(token) for token in patterns) or re.search(r"\baux_source_directory\b", text):
+            wrong.append(f"{path}: sources are listed by name, not found by pattern")
+    return wrong
+
+
+def unbuilt_sources(tree):
+    """Sources and protos that no CMake file above them names (protos with or without their suffix)."""
+    named = [(f"/{posixpath.dirname(path)}".rstrip("/") + "/", "/" + re.sub(r"^.*\$\{\w+\}/", "", token))
+             for path, text in cmake_files(tree).items() for token in re.findall(r'[^\s()";]+', text)]
+    return [f"{path}: no CMake file names it"
+            for path in tree.of(".cc", ".cu", ".proto")
+            if not any(f"/{path}".startswith(folder) and f"/{path}".removesuffix(".proto").endswith(
+                token.removesuffix(".proto")) for folder, token in named)]
+
+
+CHECKS = [wrong_dependencies, torch_beside_wire, torch_outside_engine, unfinished, machine_paths, unused_flags,
+          globbed_sources, unbuilt_sources]
+
+
+@pytest.fixture(scope="module")
+def repository():
+    return Tree.read(ROOT)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_repository_passes(check, repository):
+    assert check(repository) == []
+
+
+def test_the_repository_is_read(repository):
+    assert "CMakeLists.txt" in repository and len(cmake_files(repository)) > 10
+    for row in ORDER:
+        for folder in row:
+            assert any(path.startswith(folder + "/") for path in repository), f"{folder} is gone: ORDER is out of date"
+
+
+def test_new_files_are_read_and_ignored_ones_are_not(tmp_path):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text("ignored.cc\n")
+    (tmp_path / "ignored.cc").write_text("")
+    (tmp_path / "new.cc").write_text("int x;")
+    (tmp_path / "weights.bin").write_bytes(b"\xff\xfe\x00")
+    assert Tree.read(tmp_path) == {".gitignore": "ignored.cc\n", "new.cc": "int x;"}
+
+
+# A small tree that follows every rule, in the shapes that a careless check would take for an offence.
+GOOD = {
+    "CMakeLists.txt": 'file(GLOB TORCH_ROOT "${VENV}/lib/python3*/torch")  # file(GLOB S *.cc) would be refused\n',
+    "proto/CMakeLists.txt": 'file(GLOB STATUS "${OUTRIDER_VENV}/lib/python3*/rpc/status.proto")\n'
+                            "generate(outrider/v1/target grpc)",
+    "proto/outrider/v1/target.proto": 'syntax = "proto3";',
+    "common/spec/CMakeLists.txt": "outrider_library(spec SOURCES verify.cc)",
+    "common/spec/types.h": "#include <vector>",
+    "common/spec/verify.cc": '#include "types.h"\n#include "absl/status/status.h"',
+    "common/kv/pool.h": '#include "common/spec/types.h"',
+    "common/engine/CMakeLists.txt": "outrider_library(engine SOURCES llama.cc)",
+    "common/engine/runner.h": '#include "common/kv/pool.h"',
+    "common/engine/tensor.h": "#include <ATen/ATen.h>",
+    "common/engine/llama.cc": '#include "common/engine/runner.h"\n#include "common/engine/tensor.h"',
+    "target_service/CMakeLists.txt": "add_executable(outrider-target ${CMAKE_CURRENT_SOURCE_DIR}/main.cc)",
+    "target_service/main.cc": '#include <grpcpp/grpcpp.h>\n#include "outrider/v1/target.pb.h"\n'
+                              '#include "common/engine/runner.h"\n'
+                              'int stop; app.add_option("--stop",\n flags.server.stop, "");\n'
+                              "Use(flags.stop);\nauto stub = Target::NewStub(channel);",
+    "tests/CMakeLists.txt": "include(unit/engine.cmake)",
+    "tests/unit/engine.cmake": "outrider_unit_test(engine_test SOURCES unit/engine_test.cc)",
+    "tests/unit/engine_test.cc": '#include "common/engine/runner.h"\n#include "target_service/service.h"',
+    "scripts/test": 'd=$(mktemp -d "${TMPDIR}/x.XXXXXX"); cp build/work/a http://example.com/work "$d/tmp/a"',
+    "docs/notes.md": "A caution in proof/work is fine, and so is /v1/metrics.",
+}
+
+BAD = [
+    # Left to right only.
+    (wrong_dependencies, {"common/spec/a.h": '#include "common/kv/pool.h"'}),
+    (wrong_dependencies, {"common/rpc/a.cc": '#include "common/obs/metrics.h"', "common/obs/metrics.h": ""}),
+    (wrong_dependencies, {"common/kv/a.cc": '#include "../engine/runner.h"'}),
+    (wrong_dependencies, {"common/engine/a.cc": "# include <client/sdk.h>", "client/sdk.h": ""}),
+    (wrong_dependencies, {"common/text/a.cc": '#include "outrider/v1/target.pb.h"'}),
+    (wrong_dependencies, {"coordinator/a.cc": '#include "target_service/service.h"', "target_service/service.h": ""}),
+    (wrong_dependencies, {"target_service/a.cc": '#include "coordinator/x.h"', "coordinator/x.h": ""}),
+    (wrong_dependencies, {"util/a.cc": ""}),
+    (wrong_dependencies, {"common/misc/a.h": ""}),
+    # Both in one file; one through a header of ours; both through headers of ours.
+    (torch_beside_wire, {"common/engine/a.cc": "#include <torch/torch.h>\n#include <grpcpp/grpcpp.h>"}),
+    (torch_beside_wire, {"common/engine/a.cc": '#include "common/engine/tensor.h"\n#include "outrider/v1/x.pb.h"'}),
+    (torch_beside_wire, {"common/engine/a.cc": '#include "common/engine/tensor.h"\n#include "common/engine/b.h"',
+                         "common/engine/b.h": '#include "common/engine/c.h"',
+                         "common/engine/c.h": "#include <google/protobuf/message.h>"}),
+    # Elsewhere than in the engine; by a header of the engine that is not for others; in a test.
+    (torch_outside_engine, {"common/kv/a.h": "#include <c10/core/Device.h>"}),
+    (torch_outside_engine, {"draft_service/a.cc": '#include "common/engine/b.h"',
+                            "common/engine/b.h": '#include "common/engine/tensor.h"'}),
+    (torch_outside_engine, {"tests/unit/a.cc": "#include <torch/torch.h>"}),
+    # Unfinished work.
+    (unfinished, {"common/kv/a.h": "// TO" "DO: later"}),
+    (unfinished, {"client/a.py": "pass  # FIX" "ME"}),
+    (unfinished, {"coordinator/a.cc": "int x = 0;  // a st" "ub for now"}),
+    (unfinished, {"docs/a.md": "Trees are st" "ubbed."}),
+    (unfinished, {"coordinator/a.cc": 'return absl::UnimplementedError("not ' 'implemented");'}),
+    # Somebody's machine.
+    (machine_paths, {"scripts/a": "cd /ro" "ot/outrider"}),
+    (machine_paths, {"common/text/a.cc": 'Open("/tm" "p/vocabulary");'.replace('" "', "")}),
+    (machine_paths, {"docs/a.md": "Run it in `/ho" "me/ada/outrider`."}),
+    (machine_paths, {"CMakePresets.json": '{"dir": "/wo' 'rk/build"}'}),
+    # A flag that nobody reads.
+    (unused_flags, {"client/a.h": "int beam;\n#define ADD app.add_option(\"--beam\", beam)"}),
+    (unused_flags, {"client/a.h": 'int beam;\nauto a = app.add_flag(\n    "--beam,-b", options->beam, "width");'}),
+    # Sources by pattern, or in no list.
+    (globbed_sources, {"client/CMakeLists.txt": 'file(GLOB SOURCES "*.cc")'}),
+    (globbed_sources, {"client/CMakeLists.txt": "file(GLOB_RECURSE SOURCES\n  ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)"}),
+    (globbed_sources, {"client/CMakeLists.txt": 'file(GLOB_RECURSE SOURCES "src/*")'}),
+    (globbed_sources, {"client/more.cmake": "aux_source_directory(. SOURCES)"}),
+    (unbuilt_sources, {"client/a.cc": ""}),
+    (unbuilt_sources, {"client/verify.cc": ""}),  # the one in common/spec is another file
+    (unbuilt_sources, {"proto/outrider/v1/draft.proto": "", "proto/more.cmake": "# outrider/v1/draft.proto"}),
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_good_tree_passes(check):
+    assert check(Tree(GOOD)) == []
+
+
+@pytest.mark.parametrize("check, offence", BAD, ids=[f"{check.__name__}-{n}" for n, (check, _) in enumerate(BAD)])
+def test_an_offence_is_found(check, offence):
+    wrong = check(Tree(GOOD | offence))
+    assert len(wrong) == 1 and wrong[0].startswith(next(iter(offence))), wrong
+
+
+def test_every_check_has_an_offence():
+    assert {check for check, _ in BAD} == set(CHECKS)

@@ -1,0 +1,17 @@
+outrider_unit_test(spec_test
+  SOURCES
+    unit/spec_analysis_test.cc
+    unit/spec_controls_test.cc
+    unit/spec_distribution_test.cc
+    unit/spec_random_test.cc
+    unit/spec_testing.h
+    unit/spec_verify_test.cc
+    unit/spec_weights_test.cc
+  LIBS outrider::spec)
+
+outrider_unit_test(spec_exactness_test
+  SOURCES
+    unit/spec_enumeration.h
+    unit/spec_exactness_test.cc
+    unit/spec_testing.h
+  LIBS outrider::spec)

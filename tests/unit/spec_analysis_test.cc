@@ -1,0 +1,110 @@
+#include "common/spec/analysis.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "tests/unit/spec_testing.h"
+
+namespace outrider {
+namespace {
+
+TEST(Analysis, DivergenceIsOneMinusTheOverlap) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 100; ++round) {
+    std::vector<float> p(20), q(20);
+    for (float& w : p) w = static_cast<float>(random() % 100);
+    for (float& w : q) w = static_cast<float>(random() % 100);
+    const TestRow row(p);
+    EXPECT_NEAR(DivergenceLk(row, Dense(q)), 1 - Overlap(row, Dense(q)), 1e-12);
+  }
+  EXPECT_EQ(DivergenceLk(TestRow{1, 1, 0, 0}, Dense({0, 0, 1, 1})), 1);
+  EXPECT_EQ(DivergenceLk(TestRow{1, 1, 0, 0}, Dense({1, 1, 0, 0})), 0);
+}
+
+// Table 1 of arXiv 2211.17192: operations and speed for free drafting.
+TEST(Analysis, ReproducesTable1) {
+  struct Row {
+    double alpha;
+    int k;
+    double operations, speed;
+  };
+  for (const Row& row : {Row{.6, 2, 1.53, 1.96}, Row{.7, 3, 1.58, 2.53}, Row{.8, 2, 1.23, 2.44},
+                         Row{.8, 5, 1.63, 3.69}, Row{.9, 2, 1.11, 2.71}, Row{.9, 10, 1.60, 6.86}}) {
+    EXPECT_NEAR(OperationsFactor(row.alpha, row.k, 0), row.operations, .005) << row.alpha << " " << row.k;
+    EXPECT_NEAR(WalltimeGain(row.alpha, row.k, 0), row.speed, .006) << row.alpha << " " << row.k;
+  }
+}
+
+// Table 4: the expected improvement of T5 drafts on English to German and on CNN/DailyMail.
+TEST(Analysis, ReproducesTheExpectedRowsOfTable4) {
+  struct Row {
+    const char* name;
+    int k;
+    double alpha, c, expected;
+  };
+  for (const Row& row :
+       {Row{"EnDe small T=0", 7, .75, .02, 3.2}, Row{"EnDe base T=0", 7, .80, .04, 3.3},
+        Row{"EnDe large T=0", 7, .82, .11, 2.5}, Row{"EnDe small T=1", 7, .62, .02, 2.3},
+        Row{"EnDe base T=1", 5, .68, .04, 2.4}, Row{"EnDe large T=1", 3, .71, .11, 2.0},
+        Row{"CNN/DM small T=0", 5, .65, .02, 2.4}, Row{"CNN/DM base T=0", 5, .73, .04, 2.6},
+        Row{"CNN/DM large T=0", 3, .74, .11, 2.0}, Row{"CNN/DM small T=1", 5, .53, .02, 1.9},
+        Row{"CNN/DM base T=1", 3, .55, .04, 1.8}, Row{"CNN/DM large T=1", 3, .56, .11, 1.6}}) {
+    EXPECT_NEAR(WalltimeGain(row.alpha, row.k, row.c), row.expected, .1) << row.name;
+  }
+  EXPECT_NEAR(WalltimeGain(.75, 7, .02), 3.16, .005);
+  EXPECT_NEAR(WalltimeGain(.65, 5, .02), 2.40, .005);
+}
+
+TEST(Analysis, ReproducesTheSpeedUpsAtATenthOfTheTarget) {
+  const double expected[5][4] = {{1.46, 1.44, 1.31, 1.11},
+                                 {1.83, 1.95, 1.96, 1.78},
+                                 {2.03, 2.27, 2.46, 2.41},
+                                 {2.26, 2.65, 3.12, 3.40},
+                                 {2.38, 2.85, 3.53, 4.11}};
+  const double alphas[] = {.5, .7, .8, .9, .95};
+  const int ks[] = {2, 3, 5, 8};
+  for (int i = 0; i < 5; ++i) {
+    for (int j = 0; j < 4; ++j) EXPECT_NEAR(WalltimeGain(alphas[i], ks[j], .1), expected[i][j], .01);
+  }
+}
+
+TEST(Analysis, ExpectedTokensIsTheMeanOfTheCappedGeometricVariable) {
+  for (double alpha : {0.0, .3, .9}) {
+    for (int k : {0, 1, 4, 9}) {
+      double mean = 0;
+      for (int i = 0; i < k; ++i) mean += (i + 1) * std::pow(alpha, i) * (1 - alpha);
+      mean += (k + 1) * std::pow(alpha, k);
+      EXPECT_NEAR(ExpectedTokens(alpha, k), mean, 1e-12);
+      EXPECT_LT(ExpectedTokens(alpha, k), OracleBound(alpha) + 1e-12);
+    }
+  }
+}
+
+TEST(Analysis, BestKIsZeroExactlyWhereSpeculationDoesNotPay) {
+  for (double alpha = .05; alpha < 1; alpha += .05) {
+    for (double c : {0.01, .1, .3, .72, .91}) {
+      const int k = BestK(alpha, c, 30);
+      EXPECT_EQ(k > 0, alpha > c) << alpha << " " << c;
+      for (int other = 0; other <= 30; ++other) {
+        EXPECT_GE(WalltimeGain(alpha, k, c), WalltimeGain(alpha, other, c));
+      }
+      // Corollary 3.9.
+      if (alpha > c) {
+        EXPECT_GE(WalltimeGain(alpha, k, c), GuaranteedGain(alpha, c) - 1e-12);
+      }
+    }
+  }
+}
+
+TEST(Analysis, CostsOfPlainDecodingAreOne) {
+  EXPECT_EQ(OperationsFactor(.7, 0, .1), 1);
+  EXPECT_EQ(MemoryTrafficFactor(.7, 0, .1), 1);
+  EXPECT_NEAR(MemoryTrafficFactor(.8, 4, 0), 1 / ExpectedTokens(.8, 4), 1e-15);
+  EXPECT_NEAR(MemoryTrafficFactor(.8, 4, .1), 1.4 / ExpectedTokens(.8, 4), 1e-15);
+}
+
+}  // namespace
+}  // namespace outrider

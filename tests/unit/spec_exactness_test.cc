@@ -1,0 +1,590 @@
+// The proof that what is emitted has the target's distribution: exact enumeration over a vocabulary of three,
+// over several consecutive rounds of a sequence, to 1e-12. Each mistake in the second half must break the
+// same check.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "common/spec/residual.h"
+#include "common/spec/verify.h"
+#include "common/spec/verify_tree.h"
+#include "tests/unit/spec_enumeration.h"
+#include "tests/unit/spec_testing.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kVocab = 3;
+constexpr double kExact = 1e-12;
+using Tokens = std::vector<TokenId>;
+
+// A language model whose next token depends on the last two.
+class Model {
+ public:
+  enum class Kind { kAnything, kWithZeros, kOneHot, kEvenTokens, kOddTokens };
+
+  Model(Kind kind, std::mt19937& random) {
+    for (auto& weights : rows_) {
+      do {
+        for (int x = 0; x < kVocab; ++x) {
+          weights[x] = std::exp(std::normal_distribution<float>(0, 1.5f)(random));
+          if (kind == Kind::kWithZeros && random() % 3 == 0) weights[x] = 0;
+          if (kind == Kind::kEvenTokens && x % 2 == 1) weights[x] = 0;
+          if (kind == Kind::kOddTokens && x % 2 == 0) weights[x] = 0;
+        }
+        if (kind == Kind::kOneHot) {
+          weights.assign(kVocab, 0);
+          weights[random() % kVocab] = 1;
+        }
+      } while (SumWeights(weights) == 0);
+    }
+  }
+  WeightRow Row(const Tokens& context) const {
+    const std::vector<float>& weights = rows_[StateOf(context)];
+    return {.weights = weights, .total = SumWeights(weights)};
+  }
+  // What the model remembers of a context.
+  static int StateOf(const Tokens& context) {
+    const size_t n = context.size();
+    return (n > 0 ? context[n - 1] : 0) + kVocab * (n > 1 ? context[n - 2] : 0);
+  }
+
+ private:
+  std::vector<std::vector<float>> rows_{kVocab * kVocab, std::vector<float>(kVocab)};
+};
+
+struct Pair {
+  Model target, draft;
+};
+
+// Pairs with everything that is special about distributions, and ordinary ones.
+std::vector<Pair> Pairs(int ordinary) {
+  std::mt19937 random(17);
+  using Kind = Model::Kind;
+  std::vector<Pair> pairs;
+  for (const auto& [target, draft] : {std::pair{Kind::kWithZeros, Kind::kWithZeros},
+                                      {Kind::kWithZeros, Kind::kAnything},
+                                      {Kind::kAnything, Kind::kOneHot},
+                                      {Kind::kOneHot, Kind::kAnything},
+                                      {Kind::kOneHot, Kind::kOneHot},
+                                      {Kind::kEvenTokens, Kind::kOddTokens},
+                                      {Kind::kOddTokens, Kind::kAnything}}) {
+    pairs.push_back({Model(target, random), Model(draft, random)});
+  }
+  const Model same(Kind::kWithZeros, random);
+  pairs.push_back({same, same});
+  for (int i = 0; i < ordinary; ++i) {
+    pairs.push_back({Model(Kind::kAnything, random), Model(Kind::kAnything, random)});
+  }
+  return pairs;
+}
+
+Tokens Join(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// One round after a context: the tokens that it emits.
+using Round = std::function<Tokens(const Pair&, const Tokens& context, Enumerator&)>;
+using VerifyFunction =
+    std::function<absl::StatusOr<Verdict>(std::span<const DraftToken>, RowSource, uint64_t n, Noise&)>;
+
+struct Scheme {
+  int k = 3;
+  VerifyFunction verify;
+  bool coupled = false;
+  std::function<Distribution(const WeightRow&)> q = [](const WeightRow& row) { return TruncateTopN(row, 0); };
+  // A mistake: every row is shaped as if no token had been drafted before it.
+  bool wrong_context = false;
+};
+
+Round ChainRound(const Scheme& scheme) {
+  return [scheme](const Pair& pair, const Tokens& context, Enumerator& noise) {
+    const uint64_t n = context.size();
+    noise.StartRound(n);
+    std::vector<DraftToken> draft;
+    Tokens seen = context;
+    for (int i = 0; i < scheme.k; ++i) {
+      const WeightRow row = pair.draft.Row(seen);
+      Distribution q = scheme.coupled ? Distribution{} : scheme.q(row);
+      const TokenId x = scheme.coupled ? noise.Race(n + i, row) : DraftSample(q, n + i, noise);
+      draft.push_back({x, std::move(q)});
+      seen.push_back(x);
+    }
+    const auto rows = [&](int i) -> absl::StatusOr<WeightRow> {
+      return pair.target.Row(scheme.wrong_context ? context : Tokens(seen.begin(), seen.begin() + n + i));
+    };
+    const absl::StatusOr<Verdict> verdict = scheme.verify(draft, rows, n, noise);
+    EXPECT_TRUE(verdict.ok());
+    Tokens emitted(seen.begin() + n, seen.begin() + n + verdict->accepted);
+    emitted.push_back(verdict->token);
+    return emitted;
+  };
+}
+
+VerifyFunction Production(VerifyOptions options) {
+  return [options](std::span<const DraftToken> draft, RowSource rows, uint64_t n, Noise& noise) {
+    return Verify(options, draft, rows, n, noise);
+  };
+}
+
+Scheme With(Rule rule, int k) {
+  return {.k = k, .verify = Production({.rule = rule}), .coupled = rule == Rule::kCoupled};
+}
+
+// Probability under the target alone of `tokens` after `context`.
+double TargetLaw(const Model& target, Tokens context, const Tokens& tokens) {
+  double probability = 1;
+  for (TokenId token : tokens) {
+    probability *= target.Row(context)(token);
+    context.push_back(token);
+  }
+  return probability;
+}
+
+// All sequences of a length.
+std::vector<Tokens> Sequences(int length) {
+  std::vector<Tokens> all = {{}};
+  for (int i = 0; i < length; ++i) {
+    std::vector<Tokens> longer;
+    for (const Tokens& tokens : all) {
+      for (TokenId x = 0; x < kVocab; ++x) longer.push_back(Join(tokens, {x}));
+    }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+using Law = std::map<Tokens, double>;
+
+// How far the first `length` tokens are from the target's law. Where fewer were emitted, the target goes on.
+double Deviation(const Law& emitted, const Model& target, int length) {
+  std::map<Tokens, double> begun;
+  double total = 0;
+  for (const auto& [tokens, probability] : emitted) {
+    begun[Tokens(tokens.begin(), tokens.begin() + std::min<size_t>(tokens.size(), length))] += probability;
+    total += probability;
+  }
+  double worst = std::abs(total - 1);
+  for (const Tokens& tokens : Sequences(length)) {
+    double probability = 0;
+    for (int n = 0; n <= length; ++n) {
+      const Tokens prefix(tokens.begin(), tokens.begin() + n);
+      const auto it = begun.find(prefix);
+      if (it == begun.end()) continue;
+      probability += it->second * TargetLaw(target, prefix, {tokens.begin() + n, tokens.end()});
+    }
+    worst = std::max(worst, std::abs(probability - TargetLaw(target, {}, tokens)));
+  }
+  return worst;
+}
+
+Law LawOfARound(const Round& round, const Pair& pair, const Tokens& context) {
+  Enumerator noise;
+  Law law;
+  noise.ForEachPath([&] {
+    const Tokens emitted = round(pair, context, noise);
+    law[emitted] += noise.probability();
+  });
+  EXPECT_FALSE(noise.reused()) << "no counter may be used twice in a round";
+  return law;
+}
+
+// Rounds of one sequence, for rules whose rounds share no noise: the counter holds the round start, which
+// grows, so rounds are independent given the context, and a round depends on what the models remember of it.
+Law LawOfRounds(const Round& round, const Pair& pair, int rounds, size_t length) {
+  std::map<int, Law> after;  // by what the models remember
+  Law law = {{{}, 1.0}};
+  for (int r = 0; r < rounds; ++r) {
+    Law next;
+    for (const auto& [context, probability] : law) {
+      if (context.size() >= length) {
+        next[context] += probability;
+        continue;
+      }
+      const int state = Model::StateOf(context);
+      if (!after.contains(state)) after[state] = LawOfARound(round, pair, {state / kVocab, state % kVocab});
+      for (const auto& [emitted, p] : after[state]) {
+        Tokens longer = Join(context, emitted);
+        if (longer.size() > length) longer.resize(length);
+        next[longer] += probability * p;
+      }
+    }
+    law = std::move(next);
+  }
+  return law;
+}
+
+double DeviationOverRounds(const Round& round, const Pair& pair) {
+  constexpr int kRounds = 3, kLength = 6;
+  return Deviation(LawOfRounds(round, pair, kRounds, kLength), pair.target, kLength);
+}
+
+// Rounds until `length` tokens are there, all noise integrated jointly: needed where rounds share noise.
+double JointDeviation(const Round& round, const Pair& pair, int length, bool* reused = nullptr,
+                      Enumerator::Keying keying = Enumerator::Keying::kProduction) {
+  Enumerator noise(keying);
+  Law law;
+  noise.ForEachPath([&] {
+    Tokens tokens;
+    while (static_cast<int>(tokens.size()) < length) tokens = Join(tokens, round(pair, tokens, noise));
+    law[tokens] += noise.probability();
+  });
+  if (reused) *reused = noise.reused();
+  return Deviation(law, pair.target, length);
+}
+
+double WorstOverRounds(const Scheme& scheme, int ordinary = 6) {
+  double worst = 0;
+  for (const Pair& pair : Pairs(ordinary))
+    worst = std::max(worst, DeviationOverRounds(ChainRound(scheme), pair));
+  return worst;
+}
+
+TEST(Exactness, TokenRuleOverThreeRounds) {
+  for (int k : {0, 1, 2, 3}) EXPECT_LT(WorstOverRounds(With(Rule::kToken, k)), kExact) << "k = " << k;
+}
+
+TEST(Exactness, BlockRuleOverThreeRounds) {
+  for (int k : {0, 1, 2, 3}) EXPECT_LT(WorstOverRounds(With(Rule::kBlock, k)), kExact) << "k = " << k;
+}
+
+TEST(Exactness, RatioRulesNeverUseANumberTwiceAcrossRounds) {
+  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
+    for (const Pair& pair : Pairs(2)) {
+      bool reused = true;
+      EXPECT_LT(JointDeviation(ChainRound(With(rule, 1)), pair, 3, &reused), kExact);
+      EXPECT_FALSE(reused);
+    }
+  }
+}
+
+// The coupled rule uses the noise of a position again in the next round, on purpose.
+TEST(Exactness, CoupledRuleOverRoundsThatShareNoise) {
+  for (int k : {0, 1, 2, 3}) {
+    for (const Pair& pair : Pairs(2)) {
+      EXPECT_LT(JointDeviation(ChainRound(With(Rule::kCoupled, k)), pair, k == 3 ? 3 : 4), kExact)
+          << "k = " << k;
+    }
+  }
+}
+
+TEST(Exactness, ASparseQThatTheDraftSampledFrom) {
+  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
+    for (int n : {1, 2}) {
+      Scheme scheme = With(rule, 3);
+      scheme.q = [n](const WeightRow& row) { return TruncateTopN(row, n); };
+      EXPECT_LT(WorstOverRounds(scheme, 3), kExact) << "n = " << n;
+    }
+  }
+}
+
+TEST(Exactness, APointMassQ) {
+  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
+    Scheme scheme = With(rule, 3);
+    scheme.q = [](const WeightRow& row) { return PointMass(FindMax(row.weights).index); };
+    EXPECT_LT(WorstOverRounds(scheme, 3), kExact);
+  }
+}
+
+TEST(Exactness, AGreedyTargetEmitsItsArgmaxUnderEveryRule) {
+  for (const Pair& pair : Pairs(4)) {
+    for (Rule rule : {Rule::kToken, Rule::kBlock, Rule::kCoupled}) {
+      Scheme scheme = With(rule, 3);
+      const VerifyFunction verify = scheme.verify;
+      scheme.verify = [&](std::span<const DraftToken> draft, RowSource rows, uint64_t n, Noise& noise) {
+        return verify(
+            draft,
+            [&](int i) -> absl::StatusOr<WeightRow> {
+              const WeightRow row = *rows(i);
+              return WeightRow{.point_mass = FindMax(row.weights).index, .logits = row.weights};
+            },
+            n, noise);
+      };
+      Tokens greedy;
+      while (greedy.size() < 4) greedy.push_back(FindMax(pair.target.Row(greedy).weights).index);
+      for (const auto& [tokens, probability] : LawOfARound(ChainRound(scheme), pair, {})) {
+        EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), greedy.begin())) << probability;
+      }
+    }
+  }
+}
+
+double ExpectedEmitted(Rule rule, const Pair& pair, int k) {
+  double mean = 0;
+  for (const auto& [tokens, probability] : LawOfARound(ChainRound(With(rule, k)), pair, {})) {
+    mean += probability * static_cast<double>(tokens.size());
+  }
+  return mean;
+}
+
+// Sun et al. 2403.10444, Theorem 2.
+TEST(Exactness, BlockRuleNeverExpectsFewerTokensThanTokenRule) {
+  double most = 0;
+  for (const Pair& pair : Pairs(20)) {
+    for (int k : {1, 2, 3}) {
+      const double gain = ExpectedEmitted(Rule::kBlock, pair, k) - ExpectedEmitted(Rule::kToken, pair, k);
+      EXPECT_GE(gain, -kExact);
+      if (k == 1) {
+        EXPECT_LE(gain, kExact) << "with one token they are the same";
+      }
+      most = std::max(most, gain);
+    }
+  }
+  EXPECT_GT(most, 0.01);
+}
+
+TEST(Exactness, TheExpectedAcceptanceInAVerdictIsTheExpectation) {
+  for (const Pair& pair : Pairs(6)) {
+    Enumerator noise;
+    double accepted = 0, expected = 0, square = 0, variance = 0, surprisal = 0, entropy = 0;
+    Scheme scheme = With(Rule::kToken, 3);
+    scheme.verify = [&](std::span<const DraftToken> draft, RowSource rows, uint64_t n, Noise& random) {
+      absl::StatusOr<Verdict> verdict = Verify({}, draft, rows, n, random);
+      const double weight = noise.probability();
+      accepted += weight * verdict->accepted;
+      expected += weight * verdict->expected_accepted;
+      square += weight * std::pow(verdict->accepted - verdict->expected_accepted, 2);
+      variance += weight * verdict->expected_variance;
+      surprisal += weight * verdict->surprisal;
+      entropy += weight * verdict->entropy;
+      return verdict;
+    };
+    noise.ForEachPath([&] { ChainRound(scheme)(pair, {}, noise); });
+    EXPECT_NEAR(accepted, expected, kExact);
+    EXPECT_NEAR(square, variance, kExact);
+    EXPECT_NEAR(surprisal, entropy, 1e-5);  // entropy is computed in float
+  }
+}
+
+// Leviathan et al., appendix A.5.
+TEST(Lenience, RaisesAcceptanceAndBoundsTheProbabilityOfEachToken) {
+  for (const Pair& pair : Pairs(10)) {
+    for (double lenience : {0.9, 0.5, 0.1}) {
+      Scheme scheme = With(Rule::kToken, 1);
+      scheme.verify = Production({.lenience = lenience});
+      const WeightRow p = pair.target.Row({});
+      const Distribution q = TruncateTopN(pair.draft.Row({}), 0);
+      std::vector<double> first(kVocab);
+      double accepted = 0, alpha = 0;
+      for (const auto& [tokens, probability] : LawOfARound(ChainRound(scheme), pair, {})) {
+        first[tokens[0]] += probability;
+        if (tokens.size() == 2) accepted += probability;
+      }
+      for (TokenId x = 0; x < kVocab; ++x) {
+        alpha += std::min(p(x) / lenience, q(x));
+        EXPECT_LE(first[x], p(x) / lenience + kExact);
+      }
+      EXPECT_NEAR(accepted, alpha, kExact);
+    }
+  }
+}
+
+// ---- several proposals a position
+
+// A tree of depth 2: `wide` children of the root, and `wide` of each of them.
+Round TreeRound(ChildOrder order, int wide, std::function<Distribution(const WeightRow&, int child)> q,
+                bool without_replacement = false) {
+  return [=](const Pair& pair, const Tokens& context, Enumerator& noise) {
+    const uint64_t n = context.size();
+    noise.StartRound(n);
+    std::vector<TreeNode> tree;
+    const auto grow = [&](int parent, const Tokens& before, uint64_t position) {
+      Tokens drawn;
+      for (int child = 0; child < wide; ++child) {
+        Distribution from = q(pair.draft.Row(before), child);
+        if (without_replacement) {
+          for (TokenId x : drawn) from.weights[x] = 0;
+          from.total = SumWeights(from.weights);
+          if (from.total == 0) break;
+        }
+        const TokenId x =
+            noise.Decide(Purpose::kDraft, position, tree.size(), [&](double u) { return Sample(from, u); });
+        drawn.push_back(x);
+        tree.push_back({parent, x, from});
+      }
+    };
+    grow(-1, context, n);
+    const int children = static_cast<int>(tree.size());
+    for (int node = 0; node < children; ++node) grow(node, Join(context, {tree[node].token}), n + 1);
+    const auto path_to = [&](int node) {
+      Tokens tokens;
+      for (; node >= 0; node = tree[node].parent) tokens.insert(tokens.begin(), tree[node].token);
+      return tokens;
+    };
+    const absl::StatusOr<TreeVerdict> verdict = VerifyTree(
+        order, tree,
+        [&](int node) -> absl::StatusOr<WeightRow> { return pair.target.Row(Join(context, path_to(node))); },
+        n, noise);
+    EXPECT_TRUE(verdict.ok());
+    return Join(path_to(verdict->path.empty() ? -1 : verdict->path.back()), {verdict->token});
+  };
+}
+
+TEST(ExactnessOfTrees, EqualQInTheGivenOrder) {
+  const auto q = [](const WeightRow& row, int) { return TruncateTopN(row, 0); };
+  for (const Pair& pair : Pairs(1))
+    EXPECT_LT(DeviationOverRounds(TreeRound(ChildOrder::kGiven, 2, q), pair), kExact);
+}
+
+TEST(ExactnessOfTrees, DrawsWithoutReplacementInTheGivenOrder) {
+  const auto q = [](const WeightRow& row, int) { return TruncateTopN(row, 0); };
+  for (const Pair& pair : Pairs(1)) {
+    EXPECT_LT(DeviationOverRounds(TreeRound(ChildOrder::kGiven, 2, q, true), pair), kExact);
+  }
+}
+
+TEST(ExactnessOfTrees, DifferentQInARandomOrder) {
+  const auto q = [](const WeightRow& row, int child) {
+    Distribution from = TruncateTopN(row, 0);
+    if (child == 1) std::swap(from.weights[0], from.weights[2]);
+    return from;
+  };
+  for (const Pair& pair : Pairs(1)) {
+    EXPECT_LT(DeviationOverRounds(TreeRound(ChildOrder::kRandom, 2, q), pair), kExact);
+  }
+}
+
+TEST(ExactnessOfTrees, AGreedyTargetWalksAlongItsArgmax) {
+  const std::vector<std::vector<float>> logits = {{0, 1, 0}, {2, 0, 0}, {0, 0, 3}};
+  const std::vector<TreeNode> tree = {{-1, 0, PointMass(0)},
+                                      {-1, 1, Dense({.4f, .6f, 0})},
+                                      {0, 1, PointMass(1)},
+                                      {1, 2, Dense({.7f, 0, .3f})},
+                                      {1, 0, Dense({.7f, 0, .3f})}};
+  for (ChildOrder order : {ChildOrder::kGiven, ChildOrder::kRandom}) {
+    PhiloxNoise noise({1, 2}, 0);
+    int row = 0;
+    const auto verdict = VerifyTree(
+        order, tree, [&](int) -> absl::StatusOr<WeightRow> { return Greedy(logits[row++]); }, 0, noise);
+    ASSERT_TRUE(verdict.ok());
+    EXPECT_EQ(std::vector<int>(verdict->path.begin(), verdict->path.end()), (std::vector<int>{1, 4}));
+    EXPECT_EQ(verdict->token, 2);
+    EXPECT_EQ(verdict->kind, Verdict::Kind::kBonus);
+  }
+}
+
+TEST(ExactnessOfTrees, AParentThatIsNotAnEarlierNodeIsRefused) {
+  PhiloxNoise noise({1, 2}, 0);
+  const auto rows = [](int) -> absl::StatusOr<WeightRow> { return absl::InternalError("not reached"); };
+  for (int parent : {-2, 0, 5}) {
+    const std::vector<TreeNode> tree = {{parent, 0, PointMass(0)}};
+    EXPECT_EQ(VerifyTree(ChildOrder::kGiven, tree, rows, 0, noise).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+// ---- negative controls: mistakes that the checks above must notice
+
+constexpr double kNoticed = 1e-3;
+
+TEST(NegativeControl, ResidualSkippedIsNoticed) {
+  Scheme scheme = With(Rule::kToken, 2);
+  scheme.verify = [](std::span<const DraftToken> draft, RowSource rows, uint64_t n, Noise& noise) {
+    Verdict verdict;
+    for (size_t i = 0;; ++i) {
+      const WeightRow p = *rows(static_cast<int>(i));
+      const bool stands = i < draft.size() && noise.Decide(Purpose::kAccept, n + i, 0, [&](double u) {
+        return !(u * draft[i].q(draft[i].token) < p(draft[i].token));
+      }) == 0;
+      if (stands) continue;
+      verdict.accepted = static_cast<int>(i);
+      verdict.token = noise.Decide(Purpose::kBonus, n + i, 0, [&](double u) { return Sample(p, u); });
+      return absl::StatusOr<Verdict>(verdict);
+    }
+  };
+  EXPECT_GT(WorstOverRounds(scheme), kNoticed);
+}
+
+TEST(NegativeControl, QNotNormalisedAfterTruncationIsNoticed) {
+  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
+    Scheme scheme = With(rule, 2);
+    const VerifyFunction verify = scheme.verify;
+    scheme.q = [](const WeightRow& row) { return TruncateTopN(row, 2); };
+    scheme.verify = [verify](std::span<const DraftToken> draft, RowSource rows, uint64_t n, Noise& noise) {
+      std::vector<DraftToken> wrong(draft.begin(), draft.end());
+      for (DraftToken& token : wrong) token.q.total *= 1.25;  // the mass of what was cut off
+      return verify(wrong, rows, n, noise);
+    };
+    EXPECT_GT(WorstOverRounds(scheme), kNoticed);
+  }
+}
+
+TEST(NegativeControl, AnotherPositionsContextIsNoticed) {
+  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
+    Scheme scheme = With(rule, 2);
+    scheme.wrong_context = true;
+    EXPECT_GT(WorstOverRounds(scheme), kNoticed);
+  }
+}
+
+TEST(NegativeControl, OneStreamForDraftAndAcceptIsNoticed) {
+  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
+    double worst = 0;
+    for (const Pair& pair : Pairs(4)) {
+      bool reused = false;
+      worst = std::max(worst, JointDeviation(ChainRound(With(rule, 1)), pair, 2, &reused,
+                                             Enumerator::Keying::kOneStreamForDraftAndAccept));
+      EXPECT_TRUE(reused);
+    }
+    EXPECT_GT(worst, kNoticed);
+  }
+}
+
+// The block rule with its loop left at the first prefix that fails.
+absl::StatusOr<Verdict> BlockThatStopsAtTheFirstFailure(std::span<const DraftToken> draft, RowSource rows,
+                                                        uint64_t n, Noise& noise) {
+  Verdict verdict;
+  double ratio = 1, longest_ratio = 1;
+  WeightRow longest_row = *rows(0);
+  WeightRow row = longest_row;
+  for (size_t i = 1; i <= draft.size(); ++i) {
+    ratio = std::min(ratio * row(draft[i - 1].token) / draft[i - 1].q(draft[i - 1].token), 1.0);
+    row = *rows(static_cast<int>(i));
+    double h = ratio;
+    if (i < draft.size()) {
+      const double overlap = Overlap(row, draft[i].q, ratio);
+      h = overlap < 1 ? (ratio - overlap) / (1 - overlap) : 1;
+    }
+    if (noise.Decide(Purpose::kAccept, n + i - 1, 0, [h](double u) { return !(u < h); }) != 0) break;
+    verdict.accepted = static_cast<int>(i);
+    longest_ratio = ratio;
+    longest_row = row;
+  }
+  const uint64_t position = n + verdict.accepted;
+  if (static_cast<size_t>(verdict.accepted) == draft.size()) {
+    verdict.token =
+        noise.Decide(Purpose::kBonus, position, 0, [&](double u) { return Sample(longest_row, u); });
+  } else {
+    Residual residual(longest_row, longest_ratio);
+    residual.Subtract(draft[verdict.accepted].q);
+    verdict.token =
+        noise.Decide(Purpose::kResidual, position, 0, [&](double u) { return residual.Sample(u); });
+  }
+  return verdict;
+}
+
+TEST(NegativeControl, BlockRuleStoppingAtTheFirstFailureIsNoticed) {
+  Scheme scheme = With(Rule::kBlock, 2);
+  scheme.verify = BlockThatStopsAtTheFirstFailure;
+  EXPECT_GT(WorstOverRounds(scheme), kNoticed);
+  scheme.k = 1;
+  EXPECT_LT(WorstOverRounds(scheme), kExact) << "with one token there is nothing to stop early";
+}
+
+TEST(NegativeControl, BlockRuleWithNoiseKeyedByPositionOnlyIsNoticed) {
+  double worst = 0;
+  for (const Pair& pair : Pairs(2)) {
+    worst = std::max(worst, JointDeviation(ChainRound(With(Rule::kBlock, 2)), pair, 2, nullptr,
+                                           Enumerator::Keying::kPositionOnly));
+  }
+  EXPECT_GT(worst, kNoticed);
+}
+
+}  // namespace
+}  // namespace outrider

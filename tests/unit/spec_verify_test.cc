@@ -1,0 +1,266 @@
+#include "common/spec/verify.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "common/spec/residual.h"
+#include "tests/unit/spec_testing.h"
+
+namespace outrider {
+namespace {
+
+using testing::ElementsAre;
+using Kind = Verdict::Kind;
+using Question = ScriptedNoise::Question;
+
+constexpr uint64_t kStart = 100;
+constexpr double kAlmostOne = 1 - 0x1.0p-53;
+
+Verdict Judge(const VerifyOptions& options, const std::vector<DraftToken>& draft,
+              const std::vector<WeightRow>& rows, Noise& noise) {
+  size_t asked = 0;
+  const absl::StatusOr<Verdict> verdict = Verify(
+      options, draft,
+      [&](int i) -> absl::StatusOr<WeightRow> {
+        EXPECT_EQ(i, static_cast<int>(asked++)) << "rows are asked for in order, once";
+        EXPECT_LT(asked, rows.size() + 1);
+        return rows[i];
+      },
+      kStart, noise);
+  EXPECT_TRUE(verdict.ok()) << verdict.status();
+  return *verdict;
+}
+
+// p and q over four tokens; sum min(p, q) = 2/3 and norm(max(p - q, 0)) = [.5, 0, 0, .5].
+const TestRow kTarget = {3, 1, 1, 1};
+const std::vector<float> kProposed = {2, 2, 2, 0};
+
+TEST(VerifyDraft, HandWorkedExample) {
+  const Distribution q = Dense(kProposed);
+  EXPECT_DOUBLE_EQ(Overlap(kTarget, q), 2.0 / 3);
+  const WeightRow p = kTarget;
+  Residual residual(p);
+  residual.Subtract(q);
+  EXPECT_DOUBLE_EQ(residual.mass(), 1.0 / 3);
+  EXPECT_EQ(residual.Sample(0), 0);
+  EXPECT_EQ(residual.Sample(0.4999), 0);
+  EXPECT_EQ(residual.Sample(0.5001), 3);
+  EXPECT_EQ(residual.Sample(kAlmostOne), 3);
+}
+
+TEST(VerifyDraft, AcceptsATokenThatTheTargetLikesBetterWhateverTheNumber) {
+  ScriptedNoise noise({kAlmostOne, 0.99});
+  const Verdict verdict = Judge({}, {{0, Dense(kProposed)}}, {kTarget, kTarget}, noise);
+  EXPECT_EQ(verdict.accepted, 1);
+  EXPECT_EQ(verdict.kind, Kind::kBonus);
+  EXPECT_EQ(verdict.token, 3);
+  EXPECT_THAT(noise.asked,
+              ElementsAre(Question{Purpose::kAccept, kStart}, Question{Purpose::kBonus, kStart + 1}));
+}
+
+TEST(VerifyDraft, AcceptsBelowTheRatioAndRejectsAtIt) {
+  // p(1) / q(1) = (1/6) / (1/3) = 1/2.
+  ScriptedNoise below({0.4999, 0.0});
+  EXPECT_EQ(Judge({}, {{1, Dense(kProposed)}}, {kTarget, kTarget}, below).accepted, 1);
+  ScriptedNoise above({0.5001, 0.0});
+  EXPECT_EQ(Judge({}, {{1, Dense(kProposed)}}, {kTarget, kTarget}, above).accepted, 0);
+}
+
+TEST(VerifyDraft, RejectedTokenIsReplacedFromTheResidual) {
+  ScriptedNoise noise({0.9, 0.7});
+  const Verdict verdict = Judge({}, {{1, Dense(kProposed)}, {0, Dense(kProposed)}}, {kTarget}, noise);
+  EXPECT_EQ(verdict.accepted, 0);
+  EXPECT_EQ(verdict.token, 3);
+  EXPECT_EQ(verdict.kind, Kind::kCorrected);
+  EXPECT_FALSE(verdict.empty_residual);
+  EXPECT_THAT(noise.asked,
+              ElementsAre(Question{Purpose::kAccept, kStart}, Question{Purpose::kResidual, kStart}));
+}
+
+TEST(VerifyDraft, NeverAcceptsATokenOfProbabilityZeroAlsoWhenTheNumberIsZero) {
+  const TestRow target = {0, 1, 1, 0};
+  ScriptedNoise noise({0.0, 0.0});
+  const Verdict verdict = Judge({}, {{0, Dense({1, 0, 0, 0})}}, {target}, noise);
+  EXPECT_EQ(verdict.accepted, 0);
+  EXPECT_EQ(verdict.token, 1);
+}
+
+TEST(VerifyDraft, WithoutADraftIsPlainDecoding) {
+  ScriptedNoise noise({0.6});
+  const Verdict verdict = Judge({}, {}, {kTarget}, noise);
+  EXPECT_EQ(verdict.accepted, 0);
+  EXPECT_EQ(verdict.kind, Kind::kPlain);
+  EXPECT_EQ(verdict.token, 1);
+  EXPECT_THAT(noise.asked, ElementsAre(Question{Purpose::kBonus, kStart}));
+}
+
+TEST(VerifyDraft, AllFormsOfTheSameQGiveTheSameVerdict) {
+  for (double u : {0.1, 0.3, 0.49, 0.51, 0.9}) {
+    for (double v : {0.0, 0.3, 0.6, 0.99}) {
+      ScriptedNoise one({u, v}), two({u, v});
+      const Verdict dense = Judge({}, {{1, Dense(kProposed)}}, {kTarget, kTarget}, one);
+      const Verdict sparse = Judge({}, {{1, Sparse({0, 1, 2}, {2, 2, 2})}}, {kTarget, kTarget}, two);
+      EXPECT_EQ(dense.accepted, sparse.accepted);
+      EXPECT_EQ(dense.token, sparse.token);
+      EXPECT_DOUBLE_EQ(dense.expected_accepted, sparse.expected_accepted);
+    }
+  }
+}
+
+TEST(VerifyDraft, APointMassIsAcceptedWithItsProbabilityAndNeverDrawnAgain) {
+  ScriptedNoise accepted({0.4999, 0.0});
+  EXPECT_EQ(Judge({}, {{0, PointMass(0)}}, {kTarget, kTarget}, accepted).accepted, 1);
+  for (double v : {0.0, 0.2, 0.5, 0.99}) {
+    ScriptedNoise rejected({0.5001, v});
+    const Verdict verdict = Judge({}, {{0, PointMass(0)}}, {kTarget}, rejected);
+    EXPECT_EQ(verdict.accepted, 0);
+    EXPECT_NE(verdict.token, 0);
+  }
+}
+
+TEST(VerifyDraft, AnEmptyResidualDrawsFromTheTargetAndSaysSo) {
+  // Only rounding leads here in practice; a q that claims more than a distribution can forces it.
+  Distribution q = Dense({1, 1, 1, 1});
+  q.total = 0.5;
+  ScriptedNoise noise({0.9, 0.6});
+  const Verdict verdict = Judge({}, {{1, q}}, {kTarget}, noise);
+  EXPECT_EQ(verdict.accepted, 0);
+  EXPECT_TRUE(verdict.empty_residual);
+  EXPECT_EQ(verdict.token, 1);
+}
+
+TEST(VerifyDraft, GreedyAcceptsWhileTheDraftIsTheArgmaxAndNeedsNoNoise) {
+  const std::vector<float> first = {0, 2, 1, 2}, second = {5, 1, 1, 1};
+  ScriptedNoise noise({});
+  const std::vector<WeightRow> rows = {Greedy(first), Greedy(second), Greedy(first)};
+  const Verdict full = Judge({}, {{1, PointMass(1)}, {0, PointMass(0)}}, rows, noise);
+  EXPECT_EQ(full.accepted, 2);
+  EXPECT_EQ(full.token, 1);
+  EXPECT_EQ(full.surprisal, 0);
+  const Verdict tie = Judge({}, {{3, Dense({1, 1, 1, 1})}}, {Greedy(first)}, noise);
+  EXPECT_EQ(tie.accepted, 0) << "ties go to the lowest id";
+  EXPECT_EQ(tie.token, 1);
+}
+
+TEST(VerifyDraft, CanariesAddUpOverThePositionsThatWereReached) {
+  ScriptedNoise noise({0.0, 0.9, 0.0});
+  const std::vector<DraftToken> draft = {{0, Dense(kProposed)}, {1, Dense(kProposed)}, {0, Dense(kProposed)}};
+  const Verdict verdict = Judge({}, draft, {kTarget, kTarget}, noise);
+  EXPECT_EQ(verdict.accepted, 1);
+  EXPECT_EQ(verdict.token, 0);
+  EXPECT_DOUBLE_EQ(verdict.expected_accepted, 4.0 / 3);
+  EXPECT_DOUBLE_EQ(verdict.expected_variance, 4.0 / 9);
+  EXPECT_DOUBLE_EQ(verdict.surprisal, 2 * std::log(2.0));
+  EXPECT_NEAR(verdict.entropy, 2 * (0.5 * std::log(2.0) + 0.5 * std::log(6.0)), 1e-6);
+  EXPECT_THAT(verdict.log_probabilities,
+              ElementsAre(testing::DoubleEq(-std::log(2.0)), testing::DoubleEq(-std::log(2.0))));
+}
+
+TEST(VerifyDraft, AnErrorOfARowEndsTheVerification) {
+  ScriptedNoise noise({0.0});
+  const std::vector<DraftToken> draft = {{0, Dense(kProposed)}};
+  const auto rows = [](int i) -> absl::StatusOr<WeightRow> {
+    if (i == 0) return kTarget.row();
+    return absl::InternalError("logits_not_finite");
+  };
+  EXPECT_EQ(Verify({}, draft, rows, kStart, noise).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST(VerifyDraft, RatioRulesNeedQ) {
+  ScriptedNoise noise({});
+  const auto rows = [](int) -> absl::StatusOr<WeightRow> { return kTarget.row(); };
+  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
+    const std::vector<DraftToken> draft = {{0, Distribution{}}};
+    EXPECT_EQ(Verify({.rule = rule}, draft, rows, kStart, noise).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(VerifyDraft, LenienceIsRefusedOutsideItsRangeAndRule) {
+  EXPECT_TRUE(ValidateVerifyOptions({.lenience = 0.3}).ok());
+  for (double l : {0.0, -0.5, 1.1, std::nan("")})
+    EXPECT_FALSE(ValidateVerifyOptions({.lenience = l}).ok()) << l;
+  EXPECT_FALSE(ValidateVerifyOptions({.rule = Rule::kBlock, .lenience = 0.5}).ok());
+  EXPECT_FALSE(ValidateVerifyOptions({.rule = Rule::kCoupled, .lenience = 0.5}).ok());
+}
+
+TEST(VerifyDraft, LenienceScalesQ) {
+  // p(1) / (q(1) / 2) = 1: always accepted.
+  ScriptedNoise noise({kAlmostOne, 0.0});
+  EXPECT_EQ(Judge({.lenience = 0.5}, {{1, Dense(kProposed)}}, {kTarget, kTarget}, noise).accepted, 1);
+}
+
+TEST(VerifyDraft, LenienceAtTemperatureZeroComparesWithTheBestToken) {
+  const std::vector<float> logits = {0, std::log(0.6f), std::log(0.4f), -5};
+  for (const auto& [token, accepted] : {std::pair{0, 1}, {1, 1}, {2, 0}, {3, 0}}) {
+    ScriptedNoise noise({});
+    const std::vector<WeightRow> rows = {Greedy(logits), Greedy(logits)};
+    EXPECT_EQ(Judge({.lenience = 0.5}, {{token, PointMass(token)}}, rows, noise).accepted, accepted) << token;
+  }
+}
+
+TEST(VerifyBlock, ALongerPrefixMayPassAfterAShorterOneFailed) {
+  // Token 1 halves the ratio, token 0 raises it again by 3/2: ratios 1, .5, .75.
+  const Distribution q = Dense(kProposed);
+  const std::vector<DraftToken> draft = {{1, q}, {0, q}};
+  // Prefix 1 fails (h = 1/7), prefix 2 passes (.74 < .75).
+  ScriptedNoise noise({0.9, 0.74, 0.9});
+  const Verdict verdict = Judge({.rule = Rule::kBlock}, draft, {kTarget, kTarget, kTarget}, noise);
+  EXPECT_EQ(verdict.accepted, 2);
+  EXPECT_EQ(verdict.kind, Kind::kBonus);
+  EXPECT_EQ(verdict.log_probabilities.size(), 3u);
+  EXPECT_THAT(noise.asked,
+              ElementsAre(Question{Purpose::kAccept, kStart}, Question{Purpose::kAccept, kStart + 1},
+                          Question{Purpose::kBonus, kStart + 2}));
+}
+
+TEST(VerifyBlock, AShorterPrefixStandsWhenTheLongerOneFails) {
+  const Distribution q = Dense(kProposed);
+  const std::vector<DraftToken> draft = {{1, q}, {0, q}};
+  // ratio 1 is .5: overlap = min(.25, 1/3) + 2 * 1/12 = 5/12, h = (1/2 - 5/12) / (7/12) = 1/7.
+  // Its correction comes from max(p / 2 - q, 0) = [0, 0, 0, 1/12].
+  ScriptedNoise noise({1.0 / 7 - 1e-9, 0.76, 0.5});
+  const Verdict verdict = Judge({.rule = Rule::kBlock}, draft, {kTarget, kTarget, kTarget}, noise);
+  EXPECT_EQ(verdict.accepted, 1);
+  EXPECT_EQ(verdict.token, 3);
+  EXPECT_EQ(verdict.kind, Kind::kCorrected);
+  ScriptedNoise other({1.0 / 7 + 1e-9, 0.76, 0.5});
+  EXPECT_EQ(Judge({.rule = Rule::kBlock}, draft, {kTarget, kTarget, kTarget}, other).accepted, 0);
+}
+
+TEST(VerifyBlock, WithOneDraftedTokenIsTheTokenRule) {
+  for (double u : {0.1, 0.4999, 0.5001, 0.9}) {
+    ScriptedNoise token({u, 0.7}), block({u, 0.7});
+    const std::vector<DraftToken> draft = {{1, Dense(kProposed)}};
+    const Verdict a = Judge({}, draft, {kTarget, kTarget}, token);
+    const Verdict b = Judge({.rule = Rule::kBlock}, draft, {kTarget, kTarget}, block);
+    EXPECT_EQ(a.accepted, b.accepted);
+    EXPECT_EQ(a.token, b.token);
+  }
+}
+
+TEST(VerifyCoupled, EmitsTheTargetsRaceWhateverTheDraftSays) {
+  const RandomKey key{5, 6};
+  PhiloxNoise noise(key, kStart);
+  const TokenId first = Race(kTarget, key, kStart), second = Race(kTarget, key, kStart + 1);
+  const std::vector<WeightRow> rows = {kTarget, kTarget};
+  const Verdict agree = Judge({.rule = Rule::kCoupled}, {{first, Distribution{}}}, rows, noise);
+  EXPECT_EQ(agree.accepted, 1);
+  EXPECT_EQ(agree.token, second);
+  const Verdict differ = Judge({.rule = Rule::kCoupled}, {{(first + 1) % 4, Distribution{}}}, rows, noise);
+  EXPECT_EQ(differ.accepted, 0);
+  EXPECT_EQ(differ.token, first);
+}
+
+TEST(VerifyCoupled, TheRaceDoesNotDependOnTheScaleOfTheWeights) {
+  for (uint64_t position = 0; position < 200; ++position) {
+    EXPECT_EQ(Race(TestRow{3, 1, 0, 1, 2}, {1, 1}, position),
+              Race(TestRow{12, 4, 0, 4, 8}, {1, 1}, position));
+    EXPECT_NE(Race(TestRow{3, 1, 0, 1, 2}, {1, 1}, position), 2);
+  }
+}
+
+}  // namespace
+}  // namespace outrider

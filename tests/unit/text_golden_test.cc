@@ -1,0 +1,66 @@
+// Agreement with Hugging Face's `tokenizers`, by goldens that scripts/make_text_goldens.py wrote.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "tests/unit/text_testing.h"
+
+namespace outrider {
+namespace {
+
+struct Golden {
+  std::string input;
+  bool special;
+  std::vector<TokenId> ids;
+  std::string decoded;
+};
+
+Golden ParseGolden(const std::string& line) {
+  const nlohmann::json json = nlohmann::json::parse(line);
+  Golden golden{.input = "", .special = json["special"], .ids = json["ids"], .decoded = ""};
+  if (json.contains("text")) {
+    golden.input = json["text"];
+    golden.decoded = golden.input;
+  } else {
+    EXPECT_TRUE(absl::Base64Unescape(json["base64"].get<std::string>(), &golden.input));
+    golden.decoded = LossyUtf8(golden.input);
+  }
+  if (json.contains("decoded")) golden.decoded = json["decoded"];
+  return golden;
+}
+
+void ExpectAgreement(const std::string& tokenizer_path, const std::string& golden_path) {
+  const auto tokenizer = LoadTokenizer(tokenizer_path);
+  ASSERT_NE(tokenizer, nullptr);
+  std::istringstream lines(ReadFile(golden_path));
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const Golden golden = ParseGolden(line);
+    EXPECT_EQ(tokenizer->Encode(golden.input, golden.special), golden.ids) << line;
+    EXPECT_EQ(tokenizer->Decode(golden.ids, golden.special), golden.decoded) << line;
+    EXPECT_EQ(StreamedText(*tokenizer, golden.ids, golden.special), golden.decoded) << line;
+  }
+  EXPECT_GE(count, 200) << golden_path;
+}
+
+TEST(TokenizerGoldens, Gpt2RegexAgreesWithHuggingFace) {
+  ExpectAgreement(kGpt2Small, "tests/data/text/gpt2-small.golden.jsonl");
+}
+
+TEST(TokenizerGoldens, EveryOptionAgreesWithHuggingFace) {
+  ExpectAgreement(kOptions, "tests/data/text/options.golden.jsonl");
+}
+
+TEST(TokenizerGoldens, ShippedTokenizerAgreesWithHuggingFace) {
+  const std::string path = "models/tiny-target/tokenizer.json";
+  if (!std::ifstream(path).good()) GTEST_SKIP() << path << " has not been trained yet";
+  ExpectAgreement(path, "tests/data/text/tiny-target.golden.jsonl");
+}
+
+}  // namespace
+}  // namespace outrider

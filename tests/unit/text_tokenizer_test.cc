@@ -1,0 +1,115 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/unit/text_testing.h"
+
+namespace outrider {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(Tokenizer, DecodingWhatWasEncodedGivesTheTextBack) {
+  const auto tokenizer = LoadTokenizer(kGpt2Small);
+  std::mt19937 random(1);
+  for (int i = 0; i < 3000; ++i) {
+    const std::string bytes = RandomBytes(random);
+    const std::vector<TokenId> tokens = tokenizer->Encode(bytes, false);
+    EXPECT_EQ(tokenizer->Decode(tokens, false), LossyUtf8(bytes));
+  }
+}
+
+TEST(Tokenizer, EveryTokenIsItsBytes) {
+  const auto tokenizer = LoadTokenizer(kGpt2Small);
+  for (TokenId token = 0; token < tokenizer->vocab_size(); ++token) {
+    const TokenId tokens[] = {token};
+    EXPECT_EQ(tokenizer->Decode(tokens, false), LossyUtf8(tokenizer->TokenBytes(token))) << token;
+    EXPECT_FALSE(tokenizer->TokenBytes(token).empty()) << token;
+  }
+}
+
+TEST(Tokenizer, TokensAreFoundAsTheFileWritesThem) {
+  const auto tokenizer = LoadTokenizer(kGpt2Small);
+  const std::optional<TokenId> token = tokenizer->TokenToId("Ġthe");
+  ASSERT_TRUE(token.has_value());
+  EXPECT_EQ(tokenizer->TokenBytes(*token), " the");
+  EXPECT_EQ(tokenizer->TokenToId("<|endoftext|>"), 0);
+  EXPECT_EQ(tokenizer->TokenToId(" the"), std::nullopt);
+}
+
+TEST(Tokenizer, IdsOutsideTheVocabularyAddNothing) {
+  const auto tokenizer = LoadTokenizer(kGpt2Small);
+  const TokenId tokens[] = {-1, *tokenizer->TokenToId("a"), tokenizer->vocab_size(), 1 << 30};
+  EXPECT_EQ(tokenizer->Decode(tokens, false), "a");
+  EXPECT_EQ(tokenizer->TokenBytes(-1), "");
+  EXPECT_FALSE(tokenizer->IsSpecial(tokenizer->vocab_size()));
+}
+
+TEST(Tokenizer, SpecialTokensAreAddedAndSkippedOnRequest) {
+  const auto tokenizer = LoadTokenizer(kOptions);
+  const TokenId bos = *tokenizer->TokenToId("<bos>");
+  const TokenId eos = *tokenizer->TokenToId("<eos>");
+  EXPECT_THAT(tokenizer->prefix_tokens(), ElementsAre(bos));
+  EXPECT_THAT(tokenizer->suffix_tokens(), ElementsAre(eos));
+  EXPECT_TRUE(tokenizer->IsSpecial(bos));
+  EXPECT_FALSE(tokenizer->IsSpecial(*tokenizer->TokenToId("<plain>")));
+  EXPECT_THAT(tokenizer->Encode("", true), ElementsAre(bos, eos));
+  EXPECT_THAT(tokenizer->Encode("", false), ElementsAre());
+  const std::vector<TokenId> tokens = tokenizer->Encode("x<bos>y", true);
+  EXPECT_EQ(tokenizer->Decode(tokens, false), "<bos> x<bos> y<eos>");
+  EXPECT_EQ(tokenizer->Decode(tokens, true), " x y");
+}
+
+// These end only because no step takes quadratic time.
+class TokenizerWithOneLongWord : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(TokenizerWithOneLongWord, Ends) {
+  constexpr size_t kBytes = 1 << 20;
+  std::string text;
+  while (text.size() < kBytes) text += GetParam();
+  for (const char* path : {kGpt2Small, kOptions}) {
+    const auto tokenizer = LoadTokenizer(path);
+    const std::vector<TokenId> tokens = tokenizer->Encode(text + "x", false);
+    EXPECT_GT(tokens.size(), 1000);
+    if (path == kGpt2Small) {
+      EXPECT_EQ(tokenizer->Decode(tokens, false), LossyUtf8(text + "x"));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Text, TokenizerWithOneLongWord,
+                         ::testing::Values("a", " ", "\n", " \n", "th", "1", "!", "\u4e2d", "\xFF", "<",
+                                           "<plain", "  <left>", "<right>  "));
+
+TEST(Tokenizer, ThreadsShareIt) {
+  const auto tokenizer = LoadTokenizer(kGpt2Small);
+  const std::string prose = ReadFile("tests/data/text/blake-poems.txt");
+  const std::vector<TokenId> expected = LoadTokenizer(kGpt2Small)->Encode(prose, false);
+  std::vector<std::vector<TokenId>> results(4);
+  std::vector<std::thread> threads;
+  for (std::vector<TokenId>& result : results) {
+    threads.emplace_back([&] { result = tokenizer->Encode(prose, false); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::vector<TokenId>& result : results) EXPECT_EQ(result, expected);
+}
+
+// More different words than the cache holds.
+TEST(Tokenizer, AnswersTheSameWhenTheWordCacheOverflows) {
+  const auto tokenizer = LoadTokenizer(kGpt2Small);
+  std::string words;
+  for (int i = 0; i < 50000; ++i) {
+    words += ' ';
+    for (int rest = i; rest > 0; rest /= 26) words += static_cast<char>('a' + rest % 26);
+  }
+  const std::vector<TokenId> first = tokenizer->Encode(words, false);
+  EXPECT_EQ(tokenizer->Encode(words, false), first);
+  EXPECT_EQ(tokenizer->Decode(first, false), words);
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,9 @@
+outrider_unit_test(worker_test
+  SOURCES
+    unit/scheduler_test.cc
+    unit/worker_test.cc
+  LIBS outrider::engine outrider::draft_service outrider::target_service)
+outrider_unit_test(coordinator_test
+  SOURCES
+    unit/coordinator_test.cc
+  LIBS outrider::coordinator)

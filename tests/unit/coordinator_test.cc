@@ -1,0 +1,251 @@
+// The parts of the coordinator that need no server: requests, committed tokens, and what servers are believed to hold.
+#include <gmock/gmock.h>
+
+#include "common/rpc/error.h"
+#include "coordinator/generation.h"
+#include "coordinator/policy.h"
+#include "coordinator/remote_sequence.h"
+#include "coordinator/request.h"
+#include "google/rpc/error_details.pb.h"
+
+namespace outrider {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const Tokenizer& TestTokenizer() {
+  static const Tokenizer* tokenizer =
+      Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value().release();
+  return *tokenizer;
+}
+
+v1::ServerInfo Target() {
+  v1::ServerInfo info;
+  info.set_vocab_size(static_cast<uint32_t>(TestTokenizer().vocab_size()));
+  info.set_max_context(64);
+  info.set_max_draft_tokens(8);
+  info.set_kv_blocks(100);
+  info.set_block_size(16);
+  info.add_eos_ids(0);
+  return info;
+}
+
+v1::GenerateRequest Text(const std::string& text) {
+  v1::GenerateRequest request;
+  request.set_text(text);
+  return request;
+}
+
+absl::StatusOr<Request> Parse(const v1::GenerateRequest& proto) {
+  return ParseRequest(proto, RequestDefaults(), TestTokenizer(), Target());
+}
+
+std::vector<TokenId> Encode(const std::string& text) { return TestTokenizer().Encode(text, false); }
+
+// A round of `draft` of which `accepted` stand, followed by `token`.
+v1::GenerateResponse Round(Generation& generation, const std::vector<TokenId>& draft, int accepted, TokenId token) {
+  Proposal proposal;
+  for (TokenId id : draft) proposal.Add()->set_token(static_cast<uint32_t>(id));
+  v1::Verdict verdict;
+  for (int i = 0; i < accepted; ++i) verdict.add_accepted(static_cast<uint32_t>(i));
+  verdict.set_token(static_cast<uint32_t>(token));
+  verdict.set_kind(draft.empty()                                     ? v1::TOKEN_KIND_PLAIN
+                   : accepted == static_cast<int>(draft.size()) ? v1::TOKEN_KIND_BONUS
+                                                                     : v1::TOKEN_KIND_CORRECTED);
+  return generation.Commit(proposal, verdict);
+}
+
+Generation Start(const v1::GenerateRequest& proto) {
+  return Generation(Parse(proto).value(), &TestTokenizer(), Clock::now());
+}
+
+TEST(Request, FillsInTheDefaults) {
+  const Request request = Parse(Text("The little boy")).value();
+  EXPECT_EQ(request.prompt, TestTokenizer().Encode("The little boy", true));
+  EXPECT_EQ(request.draft_tokens, 5);
+  EXPECT_EQ(request.params.rule(), v1::RULE_TOKEN);
+  EXPECT_THAT(request.end_ids, ElementsAre(0));
+  EXPECT_EQ(request.max_tokens, 64 - static_cast<int>(request.prompt.size()));
+}
+
+// Field by field: what is refused, and that the error says where and what is allowed.
+TEST(Request, RefusesWhatIsOutOfRangeAndNamesTheField) {
+  struct Case {
+    std::string field;
+    std::function<void(v1::GenerateRequest&)> spoil;
+  };
+  const std::vector<Case> cases = {
+      {"prompt", [](auto& r) { r.clear_prompt(); }},
+      {"text", [](auto& r) { r.set_text(""); }},
+      {"prompt", [](auto& r) { r.set_text(std::string(4000, 'x') + " y"); }},
+      {"tokens.ids", [](auto& r) { r.mutable_tokens(); }},
+      {"tokens.ids", [](auto& r) { r.mutable_tokens()->add_ids(1 << 20); }},
+      {"sampling.temperature", [](auto& r) { r.mutable_sampling()->set_temperature(-1); }},
+      {"sampling.temperature", [](auto& r) { r.mutable_sampling()->set_temperature(NAN); }},
+      {"sampling.top_p", [](auto& r) { r.mutable_sampling()->set_top_p(0); }},
+      {"sampling.top_p", [](auto& r) { r.mutable_sampling()->set_top_p(2); }},
+      {"sampling.min_p", [](auto& r) { r.mutable_sampling()->set_min_p(-0.5); }},
+      {"sampling.top_k", [](auto& r) { r.mutable_sampling()->set_top_k(0xffffffff); }},
+      {"sampling.repetition_penalty", [](auto& r) { r.mutable_sampling()->set_repetition_penalty(-1); }},
+      {"sampling.presence_penalty", [](auto& r) { r.mutable_sampling()->set_presence_penalty(-3); }},
+      {"sampling.frequency_penalty", [](auto& r) { r.mutable_sampling()->set_frequency_penalty(3); }},
+      {"stop.max_tokens", [](auto& r) { r.mutable_stop()->set_max_tokens(0); }},
+      {"stop.strings", [](auto& r) { r.mutable_stop()->add_strings(""); }},
+      {"stop.strings",
+       [](auto& r) {
+         for (int i = 0; i < 10'000; ++i) r.mutable_stop()->add_strings("stop");
+       }},
+      {"stop.token_ids", [](auto& r) { r.mutable_stop()->add_token_ids(1 << 20); }},
+      {"speculation.draft_tokens", [](auto& r) { r.mutable_speculation()->set_draft_tokens(9); }},
+      {"speculation.rule", [](auto& r) { r.mutable_speculation()->set_rule(static_cast<v1::Rule>(77)); }},
+      {"speculation.drafter",
+       [](auto& r) { r.mutable_speculation()->set_drafter(static_cast<v1::DrafterKind>(77)); }},
+      {"resume_from", [](auto& r) { r.add_resume_from(1 << 20); }},
+  };
+  for (const Case& c : cases) {
+    v1::GenerateRequest request = Text("The little boy");
+    c.spoil(request);
+    const absl::Status status = Parse(request).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.field;
+    EXPECT_EQ(ErrorReason(status), "FIELD_INVALID") << status;
+    google::rpc::ErrorInfo info;
+    ASSERT_TRUE(ToProto(status).details(0).UnpackTo(&info));
+    EXPECT_EQ(info.metadata().at("field"), c.field) << status;
+    EXPECT_FALSE(info.metadata().at("range").empty());
+  }
+}
+
+TEST(Generation, CommitsTheAcceptedTokensAndThenTheVerdictsOwn) {
+  Generation generation = Start(Text("The little boy"));
+  const std::vector<TokenId> words = Encode(" sings in the green");
+  ASSERT_GE(words.size(), 4u);
+  const v1::GenerateResponse chunk = Round(generation, {words[0], words[1], words[2]}, 2, words[3]);
+  EXPECT_EQ(chunk.tokens_size(), 3);
+  EXPECT_EQ(chunk.tokens(0).kind(), v1::TOKEN_KIND_ACCEPTED);
+  EXPECT_EQ(chunk.tokens(2).kind(), v1::TOKEN_KIND_CORRECTED);
+  EXPECT_EQ(chunk.text(),
+            TestTokenizer().Decode(std::vector<TokenId>{words[0], words[1], words[3]}, true));
+  EXPECT_FALSE(generation.finished());
+}
+
+TEST(Generation, AnEndOfTextInTheMiddleOfARoundDiscardsTheRest) {
+  Generation generation = Start(Text("The little boy"));
+  const std::vector<TokenId> words = Encode(" sings in");
+  const v1::GenerateResponse chunk = Round(generation, {words[0], words[1], 0, words[0], words[1]}, 5, words[0]);
+  ASSERT_TRUE(chunk.has_finish());
+  EXPECT_EQ(chunk.finish().reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(chunk.tokens_size(), 3);
+  EXPECT_EQ(chunk.finish().usage().completion_tokens(), 3u);
+  EXPECT_EQ(chunk.finish().speculation().emitted_accepted(), 3u);
+  EXPECT_EQ(chunk.finish().speculation().emitted_bonus(), 0u);
+  EXPECT_EQ(chunk.text(), TestTokenizer().Decode(std::vector<TokenId>{words[0], words[1]}, true));
+}
+
+TEST(Generation, AStopStringInTheMiddleOfARoundDiscardsTheRestAndIsNotSent) {
+  v1::GenerateRequest request = Text("The little boy");
+  request.mutable_stop()->add_strings("in the");
+  Generation generation = Start(request);
+  std::string text;
+  const std::vector<TokenId> words = Encode(" sings in the green grass");
+  v1::GenerateResponse chunk = Round(generation, words, static_cast<int>(words.size()), words[0]);
+  ASSERT_TRUE(chunk.has_finish());
+  EXPECT_EQ(chunk.text(), " sings ");
+  EXPECT_EQ(chunk.finish().stop_string(), "in the");
+  EXPECT_LT(chunk.tokens_size(), static_cast<int>(words.size()));
+  EXPECT_EQ(static_cast<int>(chunk.finish().usage().completion_tokens()), chunk.tokens_size());
+}
+
+TEST(Generation, EndsAtMaxTokensInTheMiddleOfARound) {
+  v1::GenerateRequest request = Text("The little boy");
+  request.mutable_stop()->set_max_tokens(2);
+  Generation generation = Start(request);
+  const std::vector<TokenId> words = Encode(" sings in the green grass");
+  const v1::GenerateResponse chunk = Round(generation, words, 3, words[0]);
+  EXPECT_EQ(chunk.finish().reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(chunk.tokens_size(), 2);
+}
+
+TEST(Generation, ResumesAfterTheTokensThatWereSentBefore) {
+  const std::vector<TokenId> words = Encode(" sings in the green grass");
+  v1::GenerateRequest request = Text("The little boy");
+  request.add_resume_from(static_cast<uint32_t>(words[0]));
+  request.add_resume_from(static_cast<uint32_t>(words[1]));
+  Generation generation = Start(request);
+  EXPECT_FALSE(generation.FinishedAlready());
+  const v1::GenerateResponse chunk = Round(generation, {}, 0, words[2]);
+  EXPECT_EQ(chunk.position(), 2u);
+  EXPECT_EQ(chunk.text(), TestTokenizer().Decode(std::vector<TokenId>{words[2]}, true));
+}
+
+TEST(Generation, AnAnswerThatHadEndedEndsAgainWithoutATarget) {
+  v1::GenerateRequest request = Text("The little boy");
+  request.add_resume_from(0);
+  Generation generation = Start(request);
+  const auto chunk = generation.FinishedAlready();
+  ASSERT_TRUE(chunk);
+  EXPECT_EQ(chunk->finish().reason(), v1::FINISH_REASON_STOP);
+}
+
+TEST(Policy, LeavesRoomForTheTokenThatFollowsTheDraft) {
+  v1::GenerateRequest request = Text("The little boy");
+  request.mutable_stop()->set_max_tokens(4);
+  Generation generation = Start(request);
+  const TokenId word = Encode(" green")[0];
+  EXPECT_EQ(Policy().DraftTokens(generation), 0) << "the prompt's own round is plain";
+  Round(generation, {}, 0, word);
+  EXPECT_EQ(Policy().DraftTokens(generation), 2);
+  Round(generation, {}, 0, word);
+  Round(generation, {}, 0, word);
+  EXPECT_EQ(Policy().DraftTokens(generation), 0);
+}
+
+TEST(RemoteSequence, SendsOnlyWhatTheServerLacks) {
+  RemoteSequence remote;
+  remote.OnServer(1);
+  EXPECT_EQ(remote.Base(10), 0u);
+  remote.OnAnswer(/*cached=*/10, /*n=*/10, /*accepted=*/0);
+  EXPECT_EQ(remote.Base(11), 10u);
+}
+
+TEST(RemoteSequence, AfterFullAcceptanceTheDraftLacksItsOwnLastTokenToo) {
+  RemoteSequence draft;
+  draft.OnServer(1);
+  // K = 4: the cache ends one short of the proposal.
+  draft.OnAnswer(/*cached=*/10 + 3, /*n=*/10, 0);
+  draft.OnVerdict(/*n=*/10, /*accepted=*/4);
+  EXPECT_EQ(draft.Base(15), 13u);
+}
+
+TEST(RemoteSequence, AfterARejectionTheDraftTruncatesToTheAgreedPrefix) {
+  RemoteSequence draft;
+  draft.OnServer(1);
+  draft.OnAnswer(10 + 3, 10, 0);
+  draft.OnVerdict(10, 1);
+  EXPECT_EQ(draft.Base(12), 11u);
+}
+
+TEST(RemoteSequence, AnotherBootMeansThatNothingIsLeft) {
+  RemoteSequence remote;
+  remote.OnServer(1);
+  remote.OnAnswer(10, 10, 0);
+  remote.OnServer(2);
+  EXPECT_EQ(remote.Base(11), 0u);
+  EXPECT_FALSE(remote.params_known());
+}
+
+TEST(Error, CarriesReasonAndMetadataAcrossTheWire) {
+  const absl::Status status = FromGrpc(ToGrpc(FieldError("stop.max_tokens", "1 or more", "0")));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ErrorReason(status), "FIELD_INVALID");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1 or more"));
+}
+
+TEST(Error, TakesTheReasonFromAMessageThatBeginsWithOne) {
+  EXPECT_EQ(ErrorReason(absl::AbortedError("round_stale")), "ROUND_STALE");
+  EXPECT_EQ(ErrorReason(absl::InternalError("logits_not_finite: row 3")), "LOGITS_NOT_FINITE");
+  EXPECT_EQ(ErrorReason(absl::InternalError("Something else")), "INTERNAL");
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,60 @@
+#include "common/engine/scheduler.h"
+
+#include <gmock/gmock.h>
+
+#include <numeric>
+#include <random>
+
+namespace outrider {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<int> Plan(std::vector<WaitingRows> waiting, int budget) { return PlanStep(waiting, budget); }
+
+TEST(PlanStep, TakesEverythingThatFits) {
+  EXPECT_THAT(Plan({{1, 1}, {6, 6}, {20, 1}}, 32), ElementsAre(1, 6, 20));
+}
+
+TEST(PlanStep, ServesDecodingBeforePrompts) {
+  EXPECT_THAT(Plan({{500, 1}, {6, 6}, {1, 1}}, 64), ElementsAre(57, 6, 1));
+}
+
+TEST(PlanStep, CutsAPromptButKeepsItsWantedRowsTogether) {
+  EXPECT_THAT(Plan({{66, 6}}, 64), ElementsAre(60));
+  EXPECT_THAT(Plan({{6, 6}}, 64), ElementsAre(6));
+}
+
+TEST(PlanStep, LetsLaterOnesWaitWhenTheBudgetIsUsedUp) {
+  EXPECT_THAT(Plan({{6, 6}, {6, 6}, {6, 6}}, 12), ElementsAre(6, 6, 0));
+}
+
+// Whatever waits: the budget holds, wanted rows are never split, and repeated steps finish every sequence.
+TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {
+  std::mt19937 random(1);
+  for (int load = 0; load < 200; ++load) {
+    const int budget = 32 + static_cast<int>(random() % 64);
+    std::vector<WaitingRows> waiting;
+    for (int i = 0; i < 20; ++i) {
+      const int rows = 1 + static_cast<int>(random() % 300);
+      waiting.push_back({rows, static_cast<int>(random() % std::min(rows + 1, 32))});
+    }
+    for (int step = 0; !waiting.empty(); ++step) {
+      ASSERT_LT(step, 6000) << "no end";
+      const std::vector<int> plan = PlanStep(waiting, budget);
+      ASSERT_LE(std::accumulate(plan.begin(), plan.end(), 0), budget);
+      ASSERT_GT(std::accumulate(plan.begin(), plan.end(), 0), 0) << "no progress";
+      std::vector<WaitingRows> left;
+      for (size_t i = 0; i < plan.size(); ++i) {
+        const int rest = waiting[i].rows - plan[i];
+        if (rest == 0) continue;
+        ASSERT_GE(rest, waiting[i].wanted) << "wanted rows were split";
+        left.push_back({rest, waiting[i].wanted});
+      }
+      waiting = left;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,378 @@
+// The engine's worker with a real model of random weights, driven as a target and as a draft.
+#include "common/engine/worker.h"
+
+#include <gmock/gmock.h>
+
+#include <future>
+#include <numeric>
+
+#include "common/kv/prefix_hash.h"
+#include "draft_service/draft_decider.h"
+#include "target_service/target_decider.h"
+
+namespace outrider {
+namespace {
+
+constexpr char kModel[] = "tests/data/engine/mha-float32";
+constexpr int kContext = 512;
+
+struct Reply {
+  absl::Status status;
+  int cached = 0;
+  std::vector<TokenId> proposal;
+  std::vector<DraftToken> draft;
+  std::optional<Verdict> verdict;
+};
+
+std::vector<TokenId> Tokens(int n, int salt = 0) {
+  std::vector<TokenId> tokens(n);
+  for (int i = 0; i < n; ++i) tokens[i] = (i * 37 + salt * 11 + 5) % 256;
+  return tokens;
+}
+
+SequenceId Id(uint64_t n) { return {n, ~n}; }
+
+std::shared_ptr<SequenceParams> Params(double temperature, uint64_t seed = 1) {
+  auto params = std::make_shared<SequenceParams>();
+  params->sampling.temperature = temperature;
+  params->key.seed = seed;
+  params->prompt_length = 4;
+  params->draft_top_n = 64;
+  return params;
+}
+
+// A drafted token that was not sampled.
+DraftToken Guess(TokenId token) { return {token, {Distribution::Form::kPointMass, {token}, {}, 1}}; }
+
+// An item for the tokens from `base` on.
+WorkItem Item(uint64_t id, uint64_t round, const std::vector<TokenId>& all, int base, double temperature = 0) {
+  WorkItem item;
+  item.id = Id(id);
+  item.round = round;
+  item.base = static_cast<uint32_t>(base);
+  item.tokens.assign(all.begin() + base, all.end());
+  item.prefix_hash = PrefixHash(std::span(all).first(base));
+  item.params_hash = static_cast<uint64_t>(temperature * 100) + 1;
+  if (base == 0) item.params = Params(temperature);
+  return item;
+}
+
+class WorkerTest : public ::testing::Test {
+ protected:
+  struct Options {
+    int kv_blocks = 256;
+    int max_batch_rows = 64;
+    int max_sequences = 64;
+    absl::Duration lease = absl::Seconds(60);
+  };
+
+  std::unique_ptr<Worker> Start(std::unique_ptr<Decider> decider, const Options& options) {
+    RunnerOptions load;
+    load.model_dir = kModel;
+    load.dtype = "float32";
+    load.threads = 1;
+    load.kv_blocks = options.kv_blocks;
+    load.block_size = 4;
+    load.max_batch_rows = options.max_batch_rows;
+    absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(load);
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    return std::make_unique<Worker>(
+        *std::move(runner), std::move(decider),
+        WorkerOptions{options.max_batch_rows, options.max_sequences, options.lease},
+        Worker::Hooks{[this](const StepStats& step) {
+                        absl::MutexLock lock(&mutex_);
+                        largest_batch_ = std::max(largest_batch_, step.sequences);
+                        most_rows_ = std::max(most_rows_, step.rows);
+                      },
+                      [this](const WorkerState& state) {
+                        absl::MutexLock lock(&mutex_);
+                        state_ = state;
+                      }});
+  }
+  std::unique_ptr<Worker> Target(const Options& options) {
+    return Start(std::make_unique<TargetDecider>(), options);
+  }
+  std::unique_ptr<Worker> Target() { return Target(Options()); }
+  std::unique_ptr<Worker> Draft() { return Start(std::make_unique<DraftDecider>(), Options()); }
+
+  static std::future<Reply> Send(Worker& worker, WorkItem item) {
+    auto promise = std::make_shared<std::promise<Reply>>();
+    item.answer = [promise](const Answer& answer) {
+      Reply reply{answer.status, answer.cached, {}, answer.proposal, std::nullopt};
+      for (const DraftToken& token : answer.proposal) reply.proposal.push_back(token.token);
+      if (answer.verdict != nullptr) reply.verdict = *answer.verdict;
+      promise->set_value(std::move(reply));
+    };
+    worker.Submit(std::move(item));
+    return promise->get_future();
+  }
+  static Reply Ask(Worker& worker, WorkItem item) { return Send(worker, std::move(item)).get(); }
+
+  // Plain greedy continuation.
+  std::vector<TokenId> Decode(Worker& worker, uint64_t id, std::vector<TokenId> tokens, int count) {
+    int cached = 0;
+    for (int i = 0; i < count; ++i) {
+      const Reply reply = Ask(worker, Item(id, i + 1, tokens, cached));
+      EXPECT_TRUE(reply.status.ok()) << reply.status;
+      if (!reply.status.ok()) return tokens;
+      cached = reply.cached;
+      tokens.push_back(reply.verdict->token);
+    }
+    return tokens;
+  }
+
+  WorkerState WaitFor(const std::function<bool(const WorkerState&)>& condition) {
+    absl::MutexLock lock(&mutex_);
+    const auto holds = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return condition(state_); };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&holds), absl::Seconds(30)));
+    return state_;
+  }
+
+  absl::Mutex mutex_;
+  WorkerState state_ ABSL_GUARDED_BY(mutex_);
+  int largest_batch_ ABSL_GUARDED_BY(mutex_) = 0;
+  int most_rows_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+TEST_F(WorkerTest, VerifyingTheTargetsOwnChoicesAcceptsThemAll) {
+  auto worker = Target();
+  const std::vector<TokenId> prompt = Tokens(9);
+  const std::vector<TokenId> plain = Decode(*worker, 1, prompt, 6);
+
+  WorkItem item = Item(2, 1, prompt, 0);
+  for (int i = 9; i < 13; ++i) item.draft.push_back(Guess(plain[i]));
+  const Reply reply = Ask(*worker, std::move(item));
+  ASSERT_TRUE(reply.status.ok()) << reply.status;
+  EXPECT_EQ(reply.verdict->accepted, 4);
+  EXPECT_EQ(reply.verdict->token, plain[13]);
+  EXPECT_EQ(reply.verdict->kind, Verdict::Kind::kBonus);
+  EXPECT_EQ(reply.cached, 13);
+}
+
+TEST_F(WorkerTest, ARejectedDraftIsTruncatedFromTheCacheAndLeavesNoTrace) {
+  auto worker = Target();
+  const std::vector<TokenId> prompt = Tokens(9);
+  const std::vector<TokenId> plain = Decode(*worker, 1, prompt, 8);
+
+  std::vector<TokenId> tokens = prompt;
+  int cached = 0;
+  for (uint64_t round = 1; tokens.size() < plain.size(); ++round) {
+    WorkItem item = Item(2, round, tokens, cached);
+    // The first guess is right, the others are wrong.
+    for (int i = 0; i < 3; ++i) {
+      const size_t at = tokens.size() + i;
+      const TokenId right = at < plain.size() ? plain[at] : 0;
+      item.draft.push_back(Guess(i == 0 ? right : (right + 1) % 256));
+    }
+    const Reply reply = Ask(*worker, item);
+    ASSERT_TRUE(reply.status.ok()) << reply.status;
+    if (tokens.size() + 1 < plain.size()) {
+      EXPECT_EQ(reply.verdict->accepted, 1);
+    }
+    for (int i = 0; i < reply.verdict->accepted; ++i) tokens.push_back(item.draft[i].token);
+    EXPECT_EQ(reply.cached, static_cast<int>(tokens.size()));
+    cached = reply.cached;
+    tokens.push_back(reply.verdict->token);
+  }
+  tokens.resize(plain.size());
+  EXPECT_EQ(tokens, plain);
+}
+
+TEST_F(WorkerTest, TheDraftHoldsAllButTheLastOfWhatItProposed) {
+  auto worker = Draft();
+  WorkItem item = Item(1, 1, Tokens(9), 0, 1.0);
+  item.draft_tokens = 5;
+  const Reply reply = Ask(*worker, std::move(item));
+  ASSERT_TRUE(reply.status.ok()) << reply.status;
+  EXPECT_EQ(reply.proposal.size(), 5u);
+  EXPECT_EQ(reply.cached, 9 + 4);
+  for (const DraftToken& token : reply.draft) {
+    EXPECT_EQ(token.q.form, Distribution::Form::kSparse);
+    EXPECT_GT(token.q(token.token), 0);
+  }
+}
+
+TEST_F(WorkerTest, AProposalDoesNotDependOnWhetherTheDraftHadToCatchUp) {
+  auto worker = Draft();
+  const std::vector<TokenId> tokens = Tokens(12);
+  WorkItem first = Item(1, 1, std::vector<TokenId>(tokens.begin(), tokens.begin() + 9), 0, 1.0);
+  first.draft_tokens = 4;
+  Ask(*worker, std::move(first));
+  WorkItem next = Item(1, 2, tokens, 7, 1.0);
+  next.draft_tokens = 4;
+  WorkItem fresh = Item(2, 1, tokens, 0, 1.0);
+  fresh.draft_tokens = 4;
+  EXPECT_EQ(Ask(*worker, std::move(next)).proposal, Ask(*worker, std::move(fresh)).proposal);
+}
+
+TEST_F(WorkerTest, AskingForNoTokensOnlyAppends) {
+  auto worker = Draft();
+  const Reply reply = Ask(*worker, Item(1, 1, Tokens(9), 0));
+  EXPECT_TRUE(reply.status.ok());
+  EXPECT_EQ(reply.cached, 9);
+  EXPECT_TRUE(reply.proposal.empty());
+}
+
+TEST_F(WorkerTest, TheDraftAnswersWithWhatItHasWhenItsTimeIsOver) {
+  auto worker = Draft();
+  WorkItem item = Item(1, 1, Tokens(9), 0);
+  item.draft_tokens = 8;
+  item.deadline = absl::Now() - absl::Seconds(1);
+  const Reply reply = Ask(*worker, std::move(item));
+  EXPECT_TRUE(reply.status.ok()) << reply.status;
+  EXPECT_LT(reply.proposal.size(), 8u);
+}
+
+TEST_F(WorkerTest, TheTargetRefusesWhatItHasNotBegunInTime) {
+  auto worker = Target();
+  WorkItem item = Item(1, 1, Tokens(9), 0);
+  item.deadline = absl::Now() - absl::Seconds(1);
+  EXPECT_EQ(Ask(*worker, std::move(item)).status.code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(WorkerTest, TheSameItemTwiceGetsTheSameVerdict) {
+  auto worker = Target();
+  const WorkItem item = Item(1, 1, Tokens(9), 0, 1.0);
+  const Reply first = Ask(*worker, item);
+  const Reply again = Ask(*worker, item);
+  EXPECT_EQ(again.verdict->token, first.verdict->token);
+  EXPECT_EQ(again.cached, first.cached);
+}
+
+TEST_F(WorkerTest, AnotherContentForTheSameRoundAndAnOlderRoundAreAborted) {
+  auto worker = Target();
+  Ask(*worker, Item(1, 5, Tokens(9), 0));
+  EXPECT_EQ(Ask(*worker, Item(1, 5, Tokens(10), 0)).status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Ask(*worker, Item(1, 4, Tokens(9), 0)).status.code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(WorkerTest, ABaseBeyondTheCacheOrAnotherPrefixIsAFailedPrecondition) {
+  auto worker = Target();
+  Ask(*worker, Item(1, 1, Tokens(9), 0));
+  const Reply beyond = Ask(*worker, Item(1, 2, Tokens(20), 15));
+  EXPECT_EQ(beyond.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(beyond.cached, 9);
+  EXPECT_EQ(Ask(*worker, Item(1, 3, Tokens(12, /*salt=*/1), 9)).status.code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(WorkerTest, AnUnknownSequenceIsNotFoundAndAReleasedOneStaysSo) {
+  auto worker = Target();
+  EXPECT_EQ(Ask(*worker, Item(1, 1, Tokens(9), 4)).status.code(), absl::StatusCode::kNotFound);
+  Ask(*worker, Item(2, 1, Tokens(9), 0));
+  worker->Release(Id(2));
+  EXPECT_EQ(Ask(*worker, Item(2, 2, Tokens(9), 0)).status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(WaitFor([](const WorkerState& s) { return s.sessions == 0; }).blocks_used, 0);
+}
+
+TEST_F(WorkerTest, ParametersThatWereNeverSentAreAFailedPrecondition) {
+  auto worker = Target();
+  Ask(*worker, Item(1, 1, Tokens(9), 0));
+  WorkItem item = Item(1, 2, Tokens(10), 9);
+  item.params_hash = 12345;
+  EXPECT_EQ(Ask(*worker, std::move(item)).status.message(), "params_unknown");
+}
+
+TEST_F(WorkerTest, ASequenceThatIsNotTouchedForALeaseIsFreed) {
+  Options options;
+  options.lease = absl::Milliseconds(100);
+  auto worker = Target(options);
+  Ask(*worker, Item(1, 1, Tokens(9), 0));
+  EXPECT_EQ(WaitFor([](const WorkerState& s) { return s.sessions == 0; }).blocks_used, 0);
+}
+
+TEST_F(WorkerTest, APromptIsFedInPiecesThatKeepTheBudget) {
+  auto worker = Target();
+  const std::vector<TokenId> prompt = Tokens(300);
+  const Reply chunked = Ask(*worker, Item(1, 1, prompt, 0));
+  ASSERT_TRUE(chunked.status.ok()) << chunked.status;
+  {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_EQ(most_rows_, 64);
+  }
+  Options options;
+  options.max_batch_rows = 512;
+  auto whole = Target(options);
+  EXPECT_EQ(Ask(*whole, Item(1, 1, prompt, 0)).verdict->token, chunked.verdict->token);
+}
+
+TEST_F(WorkerTest, ManySequencesShareForwardPassesAndGetWhatEachGetsAlone) {
+  auto worker = Target();
+  std::vector<std::vector<TokenId>> alone;
+  for (int i = 0; i < 12; ++i) {
+    alone.push_back(Decode(*worker, 100 + i, Tokens(5 + 3 * i, i), 10));
+  }
+  std::vector<std::vector<TokenId>> together;
+  for (int i = 0; i < 12; ++i) together.push_back(Tokens(5 + 3 * i, i));
+  std::vector<int> cached(12, 0);
+  for (int round = 1; round <= 10; ++round) {
+    std::vector<std::future<Reply>> replies;
+    for (int i = 0; i < 12; ++i) replies.push_back(Send(*worker, Item(i, round, together[i], cached[i])));
+    for (int i = 0; i < 12; ++i) {
+      const Reply reply = replies[i].get();
+      cached[i] = reply.cached;
+      together[i].push_back(reply.verdict->token);
+    }
+  }
+  EXPECT_EQ(together, alone);
+  absl::MutexLock lock(&mutex_);
+  EXPECT_GT(largest_batch_, 1);
+}
+
+// Blocks for about one and a half of the sequences: they take each other's cache and still end alike.
+TEST_F(WorkerTest, PreemptedSequencesAreSentAgainAndEndAsIfAlone) {
+  auto roomy = Target();
+  Options options;
+  options.kv_blocks = 24;
+  auto tight = Target(options);
+  std::vector<std::vector<TokenId>> tokens;
+  for (int i = 0; i < 3; ++i) tokens.push_back(Tokens(50, i));
+  std::vector<int> cached(3, 0);
+  uint64_t round = 0;
+  for (int step = 0; step < 12; ++step) {
+    std::vector<std::future<Reply>> replies;
+    for (int i = 0; i < 3; ++i) replies.push_back(Send(*tight, Item(i, ++round, tokens[i], cached[i])));
+    for (int i = 0; i < 3; ++i) {
+      Reply reply = replies[i].get();
+      for (int attempt = 0; !reply.status.ok(); ++attempt) {
+        ASSERT_LT(attempt, 50) << reply.status;
+        reply = Ask(*tight, Item(i, ++round, tokens[i], std::min(reply.cached, cached[i])));
+      }
+      cached[i] = reply.cached;
+      tokens[i].push_back(reply.verdict->token);
+    }
+  }
+  EXPECT_GT(WaitFor([](const WorkerState&) { return true; }).preemptions, 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(tokens[i], Decode(*roomy, i, Tokens(50, i), 12)) << i;
+}
+
+TEST_F(WorkerTest, WhatCanNeverFitIsRefusedAtOnce) {
+  Options options;
+  options.kv_blocks = 4;
+  auto worker = Target(options);
+  EXPECT_EQ(Ask(*worker, Item(1, 1, Tokens(17), 0)).status.code(), absl::StatusCode::kInvalidArgument);
+  auto roomy = Target();
+  EXPECT_EQ(Ask(*roomy, Item(1, 1, Tokens(kContext + 1), 0)).status.code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(WorkerTest, OneMoreSequenceThanAllowedTakesThePlaceOfTheOneLeftAloneLongest) {
+  Options options;
+  options.max_sequences = 2;
+  auto worker = Target(options);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Ask(*worker, Item(i, 1, Tokens(9), 0)).status.ok());
+  EXPECT_EQ(Ask(*worker, Item(0, 2, Tokens(10), 9)).status.code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(Ask(*worker, Item(0, 3, Tokens(10), 0)).status.ok());
+}
+
+TEST_F(WorkerTest, ANewerRoundTakesThePlaceOfOneInProgress) {
+  auto worker = Target();
+  std::future<Reply> old = Send(*worker, Item(1, 1, Tokens(400), 0));
+  std::future<Reply> newer = Send(*worker, Item(1, 2, Tokens(401), 0));
+  EXPECT_TRUE(newer.get().status.ok());
+  const absl::Status status = old.get().status;
+  EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kAborted) << status;
+}
+
+}  // namespace
+}  // namespace outrider

@@ -12,14 +12,16 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
-  // At most k tokens to follow the generation's, with what each was drawn from. Never fails: when there is nothing to propose, or
-  // nobody answers in time, the proposal is empty and the round plain. Adds what the drafter's own work took to *compute_us.
+  // At most k tokens to follow the generation's, with what each was drawn from. Never fails: when there is
+  // nothing to propose, or nobody answers in time, the proposal is empty and the round plain. Adds what the
+  // drafter's own work took to *compute_us.
   virtual asio::awaitable<Proposal> Propose(Generation& generation, int k, uint32_t* compute_us) = 0;
 
   // The proposal was verified, or dropped (accepted 0). `n` is the number of committed tokens before it.
   virtual void OnVerdict(size_t n, size_t accepted) = 0;
 
-  // The generation is over, or its client gone: nothing is computed for it any more. Ends a Propose in progress.
+  // The generation is over, or its client gone: nothing is computed for it any more. Ends a Propose in
+  // progress.
   virtual void Stop(const Generation& generation) = 0;
 };
 

@@ -4,7 +4,6 @@
 #include <random>
 #include <utility>
 
-
 namespace outrider {
 namespace {
 
@@ -108,7 +107,9 @@ v1::GenerateResponse Generation::Commit(const Proposal& draft, const v1::Verdict
       default:
         stats_.set_emitted_plain(stats_.emitted_plain() + 1);
     }
-    return Append(static_cast<TokenId>(token), chunk.mutable_text());
+    const bool ends = Append(static_cast<TokenId>(token), generated->mutable_text());
+    chunk.mutable_text()->append(generated->text());
+    return ends;
   };
   bool over = false;
   for (uint32_t node : verdict.accepted()) {
@@ -158,7 +159,8 @@ v1::Finish Generation::MakeFinish() const {
   v1::SpeculationStats* stats = finish.mutable_speculation();
   *stats = stats_;
   if (stats_.drafted() > 0) {
-    stats->set_acceptance_rate(static_cast<double>(stats_.accepted()) / static_cast<double>(stats_.drafted()));
+    stats->set_acceptance_rate(static_cast<double>(stats_.accepted()) /
+                               static_cast<double>(stats_.drafted()));
   }
   stats->set_mean_accepted_length(
       1 + (stats_.drafts() > 0 ? static_cast<double>(stats_.accepted()) / static_cast<double>(stats_.drafts())

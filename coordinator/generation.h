@@ -44,8 +44,8 @@ class Generation {
   // A number for the next item of this sequence, to either server.
   uint64_t NextRound() { return ++last_round_; }
 
-  // Commits a round: the accepted tokens of `draft`, then the verdict's own, up to the first that ends the generation; the rest is
-  // discarded. Returns the chunk to send, with `finish` if it is over.
+  // Commits a round: the accepted tokens of `draft`, then the verdict's own, up to the first that ends the
+  // generation; the rest is discarded. Returns the chunk to send, with `finish` if it is over.
   v1::GenerateResponse Commit(const Proposal& draft, const v1::Verdict& verdict);
 
   // Before the first round: the chunk to send if tokens resumed from already end the generation.

@@ -57,7 +57,11 @@ class Writer final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
     if (room) handlers_.on_room();
   }
   void OnCancel() override { handlers_.on_cancel(); }
-  void OnDone() override { handlers_.on_done(); }
+  void OnDone() override {
+    // What it sets off may destroy this writer before it returns here.
+    const auto on_done = std::move(handlers_.on_done);
+    on_done();
+  }
 
  private:
   void WriteNext() {
@@ -94,10 +98,13 @@ class GenerateCall final : public Sink, public std::enable_shared_from_this<Gene
   void Start() {
     auto self = shared_from_this();
     const auto post = [self](void (GenerateCall::*method)()) {
-      return [self, method] { asio::post(self->service_->parts_.executor, [self, method] { (self.get()->*method)(); }); };
+      return [self, method] {
+        asio::post(self->service_->parts_.executor, [self, method] { (self.get()->*method)(); });
+      };
     };
     writer_.SetHandlers({post(&GenerateCall::OnRoom), post(&GenerateCall::OnCancel), [self]() mutable {
-                           // The writer must outlive this call of its own, and the last reference may be here.
+                           // The writer must outlive this call of its own, and the last reference may be
+                           // here.
                            auto& executor = self->service_->parts_.executor;
                            asio::post(executor, [self = std::move(self)] { self->writer_.SetHandlers({}); });
                          }});
@@ -131,8 +138,8 @@ class GenerateCall final : public Sink, public std::enable_shared_from_this<Gene
       service_->running_.insert(this);
       parts.metrics->OnRequestStart();
       status = co_await RunGeneration(
-          *generation_,
-          {drafter_.get(), verifier_.get(), &service_->policy_, this, parts.metrics}, deadline_);
+          *generation_, {drafter_.get(), verifier_.get(), &service_->policy_, this, parts.metrics},
+          deadline_);
       StopServers();
       service_->running_.erase(this);
       if (cancelled_) status = interruption_;
@@ -152,7 +159,8 @@ class GenerateCall final : public Sink, public std::enable_shared_from_this<Gene
                        "the target has not been reachable yet");
     }
     if (service_->running_.size() >= static_cast<size_t>(parts.max_requests)) {
-      return BusyError("QUEUE_FULL", absl::StrCat("as many requests as allowed are running: ", parts.max_requests),
+      return BusyError("QUEUE_FULL",
+                       absl::StrCat("as many requests as allowed are running: ", parts.max_requests),
                        absl::Milliseconds(200));
     }
     absl::StatusOr<Request> request =
@@ -209,8 +217,9 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const auto left = context->deadline() - std::chrono::system_clock::now();
   const bool has_deadline = context->deadline() != std::chrono::system_clock::time_point::max();
-  const Clock::time_point deadline =
-      has_deadline ? Clock::now() + std::chrono::duration_cast<Clock::duration>(left) : Clock::time_point::max();
+  const Clock::time_point deadline = has_deadline
+                                         ? Clock::now() + std::chrono::duration_cast<Clock::duration>(left)
+                                         : Clock::time_point::max();
   auto call = std::make_shared<GenerateCall>(this, request, deadline);
   call->Start();
   return call->writer();

@@ -1,4 +1,5 @@
-// The coordinator's end of the stream to a draft or target server: connects, reconnects, and matches answers to questions.
+// The coordinator's end of the stream to a draft or target server: connects, reconnects, and matches answers
+// to questions.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -120,8 +121,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
         address_(std::move(address)),
         accept_(std::move(accept)),
         on_change_(std::move(on_change)),
-        stub_(Protocol::NewStub(grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(),
-                                                          ChannelArguments()))),
+        stub_(Protocol::NewStub(
+            grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), ChannelArguments()))),
         retry_(executor) {}
 
   // Connects, and reconnects for ever.
@@ -155,8 +156,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     if (up_) outbox_->Post(std::move(item));
   }
 
-  // Sends an item and waits for the result with that sequence and round. UNAVAILABLE when the link is or goes down,
-  // DEADLINE_EXCEEDED at the deadline, CANCELLED after Abort.
+  // Sends an item and waits for the result with that sequence and round. UNAVAILABLE when the link is or goes
+  // down, DEADLINE_EXCEEDED at the deadline, CANCELLED after Abort.
   asio::awaitable<absl::StatusOr<Result>> Call(Item item, std::string sequence_id, uint64_t round,
                                                Clock::time_point deadline) {
     if (!up_) co_return Down();
@@ -191,8 +192,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   }
 
   absl::Status Down() const {
-    return absl::UnavailableError(
-        absl::StrCat(Protocol::kName, "_unavailable: no connection to ", address_));
+    return absl::UnavailableError(absl::StrCat(Protocol::kName, "_unavailable: no connection to ", address_));
   }
 
   void Connect() {
@@ -203,15 +203,15 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
         if (auto link = weak.lock()) f(*link);
       });
     };
-    stream_ = new ClientStream<Protocol>(
-        *stub_, {[on_executor](typename Protocol::Response&& response) {
-                   on_executor([response = std::move(response)](Link& link) mutable {
-                     link.OnResponse(std::move(response));
-                   });
-                 },
-                 [on_executor](const grpc::Status& status) {
-                   on_executor([status](Link& link) { link.OnDone(status); });
-                 }});
+    stream_ = new ClientStream<Protocol>(*stub_,
+                                         {[on_executor](typename Protocol::Response&& response) {
+                                            on_executor([response = std::move(response)](Link& link) mutable {
+                                              link.OnResponse(std::move(response));
+                                            });
+                                          },
+                                          [on_executor](const grpc::Status& status) {
+                                            on_executor([status](Link& link) { link.OnDone(status); });
+                                          }});
     outbox_ = stream_->outbox();
   }
 
@@ -229,9 +229,9 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   void OnInfo(const v1::ServerInfo& info) {
     if (absl::Status status = accept_(info); !status.ok()) {
       if (refusal_ != status) {
-        LogError("refused", {{"server", Protocol::kName},
-                             {"address", address_},
-                             {"error", std::string(status.message())}});
+        LogError(
+            "refused",
+            {{"server", Protocol::kName}, {"address", address_}, {"error", std::string(status.message())}});
       }
       refusal_ = status;
       stream_->Cancel();
@@ -248,9 +248,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     stream_ = nullptr;
     outbox_ = nullptr;
     if (up_) {
-      LogWarning("disconnected", {{"server", Protocol::kName},
-                                  {"address", address_},
-                                  {"error", status.error_message()}});
+      LogWarning("disconnected",
+                 {{"server", Protocol::kName}, {"address", address_}, {"error", status.error_message()}});
     }
     up_ = false;
     for (const auto& [key, waiter] : waiters_) {
@@ -258,7 +257,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     }
     Changed();
     if (stopping_) return;
-    // gRPC backs off by itself between attempts to connect; this only keeps a server that refuses from being asked in a loop.
+    // gRPC backs off by itself between attempts to connect; this only keeps a server that refuses from being
+    // asked in a loop.
     retry_.expires_after(std::chrono::milliseconds(100));
     retry_.async_wait([weak = this->weak_from_this()](const asio::error_code& error) {
       if (auto link = weak.lock(); link && !error) link->Connect();

@@ -1,5 +1,4 @@
 // The coordinator's process: flags, connections, the public service, and an orderly end.
-#include <CLI/CLI.hpp>
 #include <asio/co_spawn.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
@@ -8,6 +7,7 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/obs/metrics_server.h"
 #include "common/rpc/server.h"
@@ -35,7 +35,8 @@ const std::map<std::string, v1::Rule> kRules = {
     {"token", v1::RULE_TOKEN}, {"block", v1::RULE_BLOCK}, {"coupled", v1::RULE_COUPLED}};
 
 void DefineFlags(CLI::App& app, Flags& flags) {
-  app.add_option("--tokenizer", flags.tokenizer, "tokenizer.json of the models, or the folder it is in")->required();
+  app.add_option("--tokenizer", flags.tokenizer, "tokenizer.json of the models, or the folder it is in")
+      ->required();
   app.add_option("--target", flags.target, "address of the target service")->capture_default_str();
   app.add_option("--draft", flags.draft, "address of the draft service; empty: none")->capture_default_str();
   app.add_option("--listen", flags.server.listen, "gRPC address, HOST:PORT or unix:PATH; port 0 picks one")
@@ -70,7 +71,8 @@ std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZe
 // Whether a server's model reads and writes the tokens that `tokenizer` does.
 absl::Status CheckFingerprint(const v1::ServerInfo& info, const Tokenizer& tokenizer) {
   const std::vector<TokenId> eos(info.eos_ids().begin(), info.eos_ids().end());
-  const uint64_t expected = ModelFingerprint(tokenizer.Fingerprint(), static_cast<int>(info.vocab_size()), eos);
+  const uint64_t expected =
+      ModelFingerprint(tokenizer.Fingerprint(), static_cast<int>(info.vocab_size()), eos);
   if (info.fingerprint() == expected) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("the server's model ", info.model(), " has fingerprint ", Hex(info.fingerprint()),
@@ -79,9 +81,9 @@ absl::Status CheckFingerprint(const v1::ServerInfo& info, const Tokenizer& token
 
 absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target) {
   if (target == nullptr || draft.fingerprint() == target->fingerprint()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("draft ", draft.model(), " has fingerprint ", Hex(draft.fingerprint()), ", target ",
-                   target->model(), " has ", Hex(target->fingerprint())));
+  return absl::FailedPreconditionError(absl::StrCat("draft ", draft.model(), " has fingerprint ",
+                                                    Hex(draft.fingerprint()), ", target ", target->model(),
+                                                    " has ", Hex(target->fingerprint())));
 }
 
 asio::awaitable<void> DrainAndStop(InferenceService& service, RpcServer& server, Clock::duration drain,
@@ -104,7 +106,9 @@ asio::awaitable<void> DrainAndStop(InferenceService& service, RpcServer& server,
 
 int Run(int argc, char** argv) {
   Flags flags;
-  CLI::App app("Serves generations: drives a draft and a target service, and owns the text.", "outrider-coordinator");
+  CLI::App app("Serves generations: drives a draft and a target service, and owns the text.",
+               "outrider-coordinator");
+  UseOneLineErrors(app);
   DefineFlags(app, flags);
   CLI11_PARSE(app, argc, argv);
   if (absl::Status status = InitLog("coordinator", flags.log_level, flags.log_format); !status.ok()) {
@@ -124,7 +128,8 @@ int Run(int argc, char** argv) {
   std::shared_ptr<TargetLink> target;
   std::unique_ptr<RpcServer> server;
   bool draining = false;
-  // Ready means that requests can be answered, if only plain. A target that went away is expected back: requests wait for it.
+  // Ready means that requests can be answered, if only plain. A target that went away is expected back:
+  // requests wait for it.
   const auto on_change = [&] {
     metrics.SetUp(draft != nullptr && draft->up(), target->up(), draft != nullptr && !draft->up());
     if (server != nullptr && !draining) server->SetServing(target->info() != nullptr);
@@ -169,11 +174,12 @@ int Run(int argc, char** argv) {
   signals.async_wait([&](const asio::error_code&, int signal) {
     LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", flags.drain_seconds}});
     draining = true;
-    asio::co_spawn(
-        io, DrainAndStop(service, *server,
-                         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(flags.drain_seconds)),
-                         draft, target),
-        [&io](std::exception_ptr) { io.stop(); });
+    asio::co_spawn(io,
+                   DrainAndStop(service, *server,
+                                std::chrono::duration_cast<Clock::duration>(
+                                    std::chrono::duration<double>(flags.drain_seconds)),
+                                draft, target),
+                   [&io](std::exception_ptr) { io.stop(); });
   });
   const auto keep_running = asio::make_work_guard(io);
   io.run();

@@ -13,9 +13,10 @@ using prometheus::BuildHistogram;
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
 // From a round on loopback to a long answer.
-const Buckets kRoundBuckets = {5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3,
-                               1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1,   1,    2,      5};
-const Buckets kRequestBuckets = {1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1, 2, 5, 10, 30, 60, 120, 300};
+const Buckets kRoundBuckets = {5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3,
+                               5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1,   5e-1, 1,      2,    5};
+const Buckets kRequestBuckets = {1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1,
+                                 1,    2,    5,    10,   30,   60,   120,  300};
 
 constexpr char kPrefix[] = "outrider_";
 
@@ -52,36 +53,48 @@ const char* KindName(v1::TokenKind kind) {
 }  // namespace
 
 Metrics::Metrics(prometheus::Registry& r)
-    : drafts_(AddCounter(r, "spec_decode_num_drafts_total", "Rounds that verified at least one drafted token.")),
-      draft_tokens_(AddCounter(r, "spec_decode_num_draft_tokens_total", "Drafted tokens that were sent to the target.")),
-      accepted_tokens_(AddCounter(r, "spec_decode_num_accepted_tokens_total", "Drafted tokens that the target accepted.")),
+    : drafts_(
+          AddCounter(r, "spec_decode_num_drafts_total", "Rounds that verified at least one drafted token.")),
+      draft_tokens_(AddCounter(r, "spec_decode_num_draft_tokens_total",
+                               "Drafted tokens that were sent to the target.")),
+      accepted_tokens_(
+          AddCounter(r, "spec_decode_num_accepted_tokens_total", "Drafted tokens that the target accepted.")),
       accepted_per_position_(CounterFamily(r, "spec_decode_num_accepted_tokens_per_pos_total",
                                            "Accepted tokens by their position in the draft, from 0.")),
       drafted_per_position_(CounterFamily(r, "spec_decode_num_draft_tokens_per_pos_total",
                                           "Drafted tokens by their position in the draft, from 0.")),
-      emitted_(CounterFamily(r, "spec_decode_num_emitted_tokens_total",
-                             "Tokens in answers: accepted, corrected, bonus, or plain (a round without a draft).")),
-      expected_accepted_(AddCounter(r, "spec_decode_expected_accepted_tokens_total",
-                                    "Sum over verified positions of sum_x min(p, q), token rule only. Accepted tokens "
-                                    "over this tends to 1 if the draft sampled from the q that it sent.")),
+      emitted_(CounterFamily(
+          r, "spec_decode_num_emitted_tokens_total",
+          "Tokens in answers: accepted, corrected, bonus, or plain (a round without a draft).")),
+      expected_accepted_(
+          AddCounter(r, "spec_decode_expected_accepted_tokens_total",
+                     "Sum over verified positions of sum_x min(p, q), token rule only. Accepted tokens "
+                     "over this tends to 1 if the draft sampled from the q that it sent.")),
       expected_accepted_variance_(AddCounter(r, "spec_decode_expected_accepted_tokens_variance_total",
                                              "Variance that goes with the expected accepted tokens.")),
       surprisal_(AddCounter(r, "spec_decode_surprisal_nats_total",
                             "Sum over emitted tokens of -ln p(token). Over the entropy it tends to 1.")),
-      entropy_(AddCounter(r, "spec_decode_entropy_nats_total", "Sum over the same positions of the entropy of p.")),
-      empty_residuals_(AddCounter(r, "spec_decode_empty_residuals_total",
-                                  "Corrections whose residual had no mass, so that p itself was drawn from.")),
+      entropy_(AddCounter(r, "spec_decode_entropy_nats_total",
+                          "Sum over the same positions of the entropy of p.")),
+      empty_residuals_(
+          AddCounter(r, "spec_decode_empty_residuals_total",
+                     "Corrections whose residual had no mass, so that p itself was drawn from.")),
       rounds_(AddCounter(r, "rounds_total", "Calls of the target that returned a verdict.")),
       running_(AddGauge(r, "requests_running", "Requests in progress.")),
       requests_(CounterFamily(r, "requests_total", "Requests that ended, by status code.")),
       first_token_seconds_(AddHistogram(r, "time_to_first_token_seconds",
-                                        "From the request to its first committed token, in seconds.", kRequestBuckets)),
+                                        "From the request to its first committed token, in seconds.",
+                                        kRequestBuckets)),
       per_token_seconds_(AddHistogram(r, "time_per_output_token_seconds",
-                                      "Decoding time over tokens after the first, a request, in seconds.", kRoundBuckets)),
-      request_seconds_(AddHistogram(r, "e2e_request_latency_seconds", "From the request to its end, in seconds.", kRequestBuckets)),
+                                      "Decoding time over tokens after the first, a request, in seconds.",
+                                      kRoundBuckets)),
+      request_seconds_(AddHistogram(r, "e2e_request_latency_seconds",
+                                    "From the request to its end, in seconds.", kRequestBuckets)),
       round_seconds_(AddHistogram(r, "round_duration_seconds", "A whole round, in seconds.", kRoundBuckets)),
-      draft_seconds_(AddHistogram(r, "round_draft_seconds", "Part of a round spent waiting for the proposal.", kRoundBuckets)),
-      verify_seconds_(AddHistogram(r, "round_verify_seconds", "Part of a round spent waiting for the verdict.", kRoundBuckets)),
+      draft_seconds_(AddHistogram(r, "round_draft_seconds", "Part of a round spent waiting for the proposal.",
+                                  kRoundBuckets)),
+      verify_seconds_(AddHistogram(r, "round_verify_seconds",
+                                   "Part of a round spent waiting for the verdict.", kRoundBuckets)),
       wire_seconds_(BuildHistogram()
                         .Name(absl::StrCat(kPrefix, "round_wire_seconds"))
                         .Help("Waiting for a server less that server's own time, by server.")
@@ -92,7 +105,8 @@ Metrics::Metrics(prometheus::Registry& r)
       target_errors_(CounterFamily(r, "target_errors_total", "Verifications that failed, by reason.")),
       draft_up_(AddGauge(r, "draft_up", "1 while the draft service can be used.")),
       target_up_(AddGauge(r, "target_up", "1 while the target service can be used.")),
-      degraded_(AddGauge(r, "degraded", "1 while a draft service is configured but cannot be used: decoding is plain.")) {}
+      degraded_(AddGauge(r, "degraded",
+                         "1 while a draft service is configured but cannot be used: decoding is plain.")) {}
 
 prometheus::Counter& Metrics::PerPosition(std::vector<prometheus::Counter*>& counters,
                                           prometheus::Family<prometheus::Counter>& family, int position) {

@@ -6,8 +6,8 @@
 namespace outrider {
 namespace {
 
-// The draft answers within its budget with the tokens it has by then. What comes later than the budget and the way back is not
-// waited for, so that a draft that hangs costs a round this long and no longer.
+// The draft answers within its budget with the tokens it has by then. What comes later than the budget and
+// the way back is not waited for, so that a draft that hangs costs a round this long and no longer.
 constexpr auto kBudget = std::chrono::milliseconds(100);
 constexpr auto kWait = std::chrono::milliseconds(150);
 // Tokens that the draft has not seen need time of their own.
@@ -32,13 +32,15 @@ asio::awaitable<Proposal> ModelDrafter::Propose(Generation& generation, int k, u
     const auto extra = kBudgetPerToken * propose->sequence().tokens_size();
     const auto budget = std::chrono::duration_cast<std::chrono::nanoseconds>(kBudget + extra);
     propose->mutable_sequence()->mutable_budget()->set_seconds(budget.count() / 1'000'000'000);
-    propose->mutable_sequence()->mutable_budget()->set_nanos(static_cast<int>(budget.count() % 1'000'000'000));
+    propose->mutable_sequence()->mutable_budget()->set_nanos(
+        static_cast<int>(budget.count() % 1'000'000'000));
 
     absl::StatusOr<v1::ProposeResult> result =
         co_await link_->Call(std::move(item), generation.sequence_id(), round_, Clock::now() + kWait + extra);
     const absl::Status status = result.ok() ? FromProto(result->status()) : result.status();
     if (status.ok()) {
-      // What was drafted is in the draft's cache but not committed yet; OnVerdict tells how much of it will be.
+      // What was drafted is in the draft's cache but not committed yet; OnVerdict tells how much of it will
+      // be.
       remote_.OnAnswer(result->cached(), n, 0);
       *compute_us += result->timing().queue_us() + result->timing().compute_us();
       if (result->nodes_size() <= k) co_return std::move(*result->mutable_nodes());

@@ -12,7 +12,8 @@ namespace outrider {
 
 class ModelDrafter final : public Drafter {
  public:
-  ModelDrafter(std::shared_ptr<DraftLink> link, Metrics* metrics) : link_(std::move(link)), metrics_(metrics) {}
+  ModelDrafter(std::shared_ptr<DraftLink> link, Metrics* metrics)
+      : link_(std::move(link)), metrics_(metrics) {}
 
   asio::awaitable<Proposal> Propose(Generation& generation, int k, uint32_t* compute_us) override;
   void OnVerdict(size_t n, size_t accepted) override { remote_.OnVerdict(n, accepted); }
@@ -25,7 +26,7 @@ class ModelDrafter final : public Drafter {
   const std::shared_ptr<DraftLink> link_;
   Metrics* const metrics_;
   RemoteSequence remote_;
-  uint64_t round_ = 0;                // of the item in flight or last sent
+  uint64_t round_ = 0;              // of the item in flight or last sent
   Clock::time_point not_before_{};  // the draft was full: it is left alone until then
 };
 

@@ -7,8 +7,8 @@
 
 namespace outrider {
 
-// K as the request says. A round emits up to K + 1 tokens, so the last ones of an answer are drafted for less; the prompt's own
-// round is plain, since the first token should not wait for a draft.
+// K as the request says. A round emits up to K + 1 tokens, so the last ones of an answer are drafted for
+// less; the prompt's own round is plain, since the first token should not wait for a draft.
 class Policy {
  public:
   int DraftTokens(const Generation& generation) const {

@@ -9,11 +9,9 @@ namespace outrider {
 // A belief may be wrong; the server's answer then corrects it, at the price of sending tokens again.
 class RemoteSequence {
  public:
-  // Index of the first token to send when n tokens are committed: what the server holds and what of that is known to be committed,
-  // but never all of it, since an item must not be empty.
-  uint32_t Base(size_t n) const {
-    return static_cast<uint32_t>(std::min({held_, agreed_, n - 1}));
-  }
+  // Index of the first token to send when n tokens are committed: what the server holds and what of that is
+  // known to be committed, but never all of it, since an item must not be empty.
+  uint32_t Base(size_t n) const { return static_cast<uint32_t>(std::min({held_, agreed_, n - 1})); }
 
   // Another boot id than before means that nothing is left there.
   void OnServer(uint64_t boot_id) {
@@ -25,8 +23,8 @@ class RemoteSequence {
   bool params_known() const { return params_known_; }
   void ParamsUnknown() { params_known_ = false; }
 
-  // An item with all n committed tokens was answered; the server holds `cached` tokens, of which those below n, and up to
-  // `accepted` more, are committed.
+  // An item with all n committed tokens was answered; the server holds `cached` tokens, of which those below
+  // n, and up to `accepted` more, are committed.
   void OnAnswer(size_t cached, size_t n, size_t accepted) {
     params_known_ = true;
     held_ = cached;

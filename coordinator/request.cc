@@ -74,8 +74,8 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   auto prompt = ParsePrompt(proto, tokenizer, vocab_size);
   if (!prompt.ok()) return prompt.status();
   request.prompt = *std::move(prompt);
-  const size_t capacity = std::min<size_t>(
-      target.max_context(), static_cast<size_t>(target.kv_blocks()) * target.block_size());
+  const size_t capacity =
+      std::min<size_t>(target.max_context(), static_cast<size_t>(target.kv_blocks()) * target.block_size());
   if (request.prompt.size() >= capacity) {
     return FieldError("prompt", absl::StrCat("1 to ", capacity - 1, " tokens"),
                       absl::StrCat(request.prompt.size(), " tokens leave no room for an answer"));
@@ -102,7 +102,8 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   for (TokenId id : request.end_ids) params.add_end_ids(static_cast<uint32_t>(id));
   constexpr uint32_t kMaxInt = std::numeric_limits<int32_t>::max();
   if (proto.sampling().top_k() > kMaxInt) {
-    return FieldError("sampling.top_k", absl::StrCat("0 to ", kMaxInt), absl::StrCat(proto.sampling().top_k()));
+    return FieldError("sampling.top_k", absl::StrCat("0 to ", kMaxInt),
+                      absl::StrCat(proto.sampling().top_k()));
   }
   if (proto.sampling().min_tokens() > kMaxInt) {
     return FieldError("sampling.min_tokens", absl::StrCat("0 to ", kMaxInt),

@@ -32,8 +32,8 @@ struct Request {
   bool trace = false;
 };
 
-// INVALID_ARGUMENT naming the first field that is out of range, and the range. `target` says what the model allows, the
-// largest K included.
+// INVALID_ARGUMENT naming the first field that is out of range, and the range. `target` says what the model
+// allows, the largest K included.
 absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
                                      const Tokenizer& tokenizer, const v1::ServerInfo& target);
 

@@ -29,7 +29,8 @@ struct Cast {
   Metrics* metrics;
 };
 
-// Commits token after token until the generation is over. An error ends it early; what was sent until then stands.
+// Commits token after token until the generation is over. An error ends it early; what was sent until then
+// stands.
 asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, Clock::time_point deadline);
 
 }  // namespace outrider

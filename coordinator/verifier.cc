@@ -45,8 +45,7 @@ asio::awaitable<absl::StatusOr<v1::VerifyResult>> Verifier::Verify(Generation& g
       co_return std::move(result);
     }
     const bool had_draft = !draft.empty();
-    absl::Status recovered =
-        co_await Recover(status, result.ok() ? result->cached() : 0, draft, deadline);
+    absl::Status recovered = co_await Recover(status, result.ok() ? result->cached() : 0, draft, deadline);
     if (!recovered.ok()) co_return recovered;
     // Another content needs another round.
     if (had_draft && draft.empty()) round_ = generation.NextRound();
@@ -121,8 +120,7 @@ asio::awaitable<absl::Status> Verifier::Recover(const absl::Status& status, size
       co_return status;
   }
   if (++failures_ > kMaxFailures) {
-    co_return absl::InternalError(
-        absl::StrCat("the target keeps refusing: ", std::string(status.message())));
+    co_return absl::InternalError(absl::StrCat("the target keeps refusing: ", std::string(status.message())));
   }
   co_return absl::OkStatus();
 }

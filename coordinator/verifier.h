@@ -15,13 +15,15 @@ class Verifier {
  public:
   Verifier(std::shared_ptr<TargetLink> link, Metrics* metrics) : link_(std::move(link)), metrics_(metrics) {}
 
-  // A decision over `draft`, which is emptied if the target cannot take it: then the round is plain. A target that is away is
-  // waited for, up to a minute. Errors are for the client: UNAVAILABLE when the target stays away, CANCELLED after Stop,
-  // DEADLINE_EXCEEDED at `deadline`, INTERNAL when the model yields no distribution.
+  // A decision over `draft`, which is emptied if the target cannot take it: then the round is plain. A target
+  // that is away is waited for, up to a minute. Errors are for the client: UNAVAILABLE when the target stays
+  // away, CANCELLED after Stop, DEADLINE_EXCEEDED at `deadline`, INTERNAL when the model yields no
+  // distribution.
   asio::awaitable<absl::StatusOr<v1::VerifyResult>> Verify(Generation& generation, Proposal& draft,
                                                            Clock::time_point deadline);
 
-  // The generation is over, or its client gone: nothing is computed for it any more. Ends a Verify in progress.
+  // The generation is over, or its client gone: nothing is computed for it any more. Ends a Verify in
+  // progress.
   void Stop(const Generation& generation);
 
  private:

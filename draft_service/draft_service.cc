@@ -3,14 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc/batch_server.h"
 #include "common/rpc/error.h"
 #include "common/serve/convert.h"
 
 namespace outrider {
 namespace {
 
-using Stream = BatchServerStream<v1::ProposeRequest, v1::ProposeResponse>;
 using Results = Outbox<v1::ProposeResponse>;
 
 // Tokens kept of a distribution unless the request says otherwise: at most 600 bytes a drafted token.
@@ -34,48 +32,54 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
 
 grpc::ServerBidiReactor<v1::ProposeRequest, v1::ProposeResponse>* DraftService::Propose(
     grpc::CallbackServerContext* /*context*/) {
-  return new Stream(info_, [this](v1::DraftItem&& item, const std::shared_ptr<Results>& results) {
-    switch (item.kind_case()) {
-      case v1::DraftItem::kPropose:
-        break;
-      case v1::DraftItem::kRelease:
-        if (auto id = ParseSequenceId(item.release().sequence_id()); id.ok()) worker_.Release(*id);
-        return;
-      case v1::DraftItem::kCancel:
-        if (auto id = ParseSequenceId(item.cancel().sequence_id()); id.ok()) {
-          worker_.Cancel(*id, item.cancel().round());
+  return new Stream(
+      info_,
+      [this](v1::DraftItem&& item, const std::shared_ptr<Results>& results) {
+        switch (item.kind_case()) {
+          case v1::DraftItem::kPropose:
+            break;
+          case v1::DraftItem::kRelease:
+            if (auto id = ParseSequenceId(item.release().sequence_id()); id.ok()) worker_.Release(*id);
+            return;
+          case v1::DraftItem::kCancel:
+            if (auto id = ParseSequenceId(item.cancel().sequence_id()); id.ok()) {
+              worker_.Cancel(*id, item.cancel().round());
+            }
+            return;
+          case v1::DraftItem::KIND_NOT_SET: {
+            Answer answer;
+            answer.status =
+                MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind");
+            return results->Post(ToResult("", 0, answer));
+          }
         }
-        return;
-      case v1::DraftItem::KIND_NOT_SET: {
-        Answer answer;
-        answer.status = MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind");
-        return results->Post(ToResult("", 0, answer));
-      }
-    }
-    const v1::ProposeItem& propose = item.propose();
-    const std::string& id = propose.sequence().sequence_id();
-    const uint64_t round = propose.sequence().round();
-    absl::StatusOr<WorkItem> work =
-        ParseUpdate(propose.sequence(), static_cast<int>(info_.vocab_size()), kDefaultTopN);
-    if (!work.ok()) {
-      Answer answer;
-      answer.status = work.status();
-      return results->Post(ToResult(id, round, answer));
-    }
-    work->draft_tokens = static_cast<int>(propose.draft_tokens());
-    if (propose.draft_tokens() > info_.max_draft_tokens()) {
-      work->invalid = MakeError(absl::StatusCode::kInvalidArgument, "K_OUT_OF_RANGE",
-                                absl::StrCat("draft_tokens: ", propose.draft_tokens(), "; allowed: 0 to ",
-                                             info_.max_draft_tokens()));
-    }
-    // The last drafted token is never fed, so the cache ends up with n + K - 1.
-    const size_t n = work->base + work->tokens.size();
-    if (work->invalid.ok() && n + propose.draft_tokens() > info_.max_context()) {
-      work->draft_tokens = n < info_.max_context() ? static_cast<int>(info_.max_context() - n) : 0;
-    }
-    work->answer = [results, id, round](const Answer& answer) { results->Post(ToResult(id, round, answer)); };
-    worker_.Submit(*std::move(work));
-  });
+        const v1::ProposeItem& propose = item.propose();
+        const std::string& id = propose.sequence().sequence_id();
+        const uint64_t round = propose.sequence().round();
+        absl::StatusOr<WorkItem> work =
+            ParseUpdate(propose.sequence(), static_cast<int>(info_.vocab_size()), kDefaultTopN);
+        if (!work.ok()) {
+          Answer answer;
+          answer.status = work.status();
+          return results->Post(ToResult(id, round, answer));
+        }
+        work->draft_tokens = static_cast<int>(propose.draft_tokens());
+        if (propose.draft_tokens() > info_.max_draft_tokens()) {
+          work->invalid = MakeError(absl::StatusCode::kInvalidArgument, "K_OUT_OF_RANGE",
+                                    absl::StrCat("draft_tokens: ", propose.draft_tokens(), "; allowed: 0 to ",
+                                                 info_.max_draft_tokens()));
+        }
+        // The last drafted token is never fed, so the cache ends up with n + K - 1.
+        const size_t n = work->base + work->tokens.size();
+        if (work->invalid.ok() && n + propose.draft_tokens() > info_.max_context()) {
+          work->draft_tokens = n < info_.max_context() ? static_cast<int>(info_.max_context() - n) : 0;
+        }
+        work->answer = [results, id, round](const Answer& answer) {
+          results->Post(ToResult(id, round, answer));
+        };
+        worker_.Submit(*std::move(work));
+      },
+      &streams_);
 }
 
 }  // namespace outrider

@@ -12,7 +12,8 @@ absl::Status TargetDecider::Begin(Session& session) {
 absl::StatusOr<bool> TargetDecider::Decide(Session& session, const LogitsView& rows) {
   const int n = session.committed;
   const auto row = [&](int i) {
-    return session.controls->Apply(session.cache.tokens().first(n + i), {rows.row(i).data(), rows.row(i).size()});
+    return session.controls->Apply(session.cache.tokens().first(n + i),
+                                   {rows.row(i).data(), rows.row(i).size()});
   };
   absl::StatusOr<Verdict> verdict =
       Verify({.rule = session.params->rule}, session.item.draft, row, n, session.params->key);

@@ -7,7 +7,8 @@ namespace outrider {
 
 class TargetDecider final : public Decider {
  public:
-  // Feeds the drafted tokens after the committed ones; wants a row for each of them and one for the token after them.
+  // Feeds the drafted tokens after the committed ones; wants a row for each of them and one for the token
+  // after them.
   absl::Status Begin(Session& session) override;
   absl::StatusOr<bool> Decide(Session& session, const LogitsView& rows) override;
   // DEADLINE_EXCEEDED unless the item was begun.

@@ -1,17 +1,16 @@
 #include "target_service/target_service.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/kv/prefix_hash.h"
-#include "common/rpc/batch_server.h"
 #include "common/rpc/error.h"
 #include "common/serve/convert.h"
 
 namespace outrider {
 namespace {
 
-using Stream = BatchServerStream<v1::VerifyRequest, v1::VerifyResponse>;
 using Results = Outbox<v1::VerifyResponse>;
 
 v1::Verdict ToMessage(const Verdict& verdict, size_t drafted) {
@@ -62,60 +61,71 @@ uint64_t ContentHash(const v1::VerifyItem& item) {
   return hash;
 }
 
-// The rule that the item's draft is checked against: absent distributions are the coupled rule's business. What the sequence's
-// own rule needs is checked again where it is known.
+// The rule that the item's draft is checked against: absent distributions are the coupled rule's business.
+// What the sequence's own rule needs is checked again where it is known.
 Rule RuleOf(const v1::VerifyItem& item) {
   return item.draft().empty() || item.draft(0).has_q() ? Rule::kToken : Rule::kCoupled;
+}
+
+// How many drafted tokens may follow n committed ones: the token after them must fit the context too.
+size_t MaxDraft(size_t n, const v1::ServerInfo& info) {
+  const size_t room = n + 1 < info.max_context() ? info.max_context() - 1 - n : 0;
+  return std::min<size_t>(room, info.max_draft_tokens());
 }
 
 }  // namespace
 
 grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::Verify(
     grpc::CallbackServerContext* /*context*/) {
-  return new Stream(info_, [this](v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
-    switch (item.kind_case()) {
-      case v1::TargetItem::kVerify:
-        break;
-      case v1::TargetItem::kRelease:
-        if (auto id = ParseSequenceId(item.release().sequence_id()); id.ok()) worker_.Release(*id);
-        return;
-      case v1::TargetItem::kCancel:
-        if (auto id = ParseSequenceId(item.cancel().sequence_id()); id.ok()) {
-          worker_.Cancel(*id, item.cancel().round());
+  return new Stream(
+      info_,
+      [this](v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
+        switch (item.kind_case()) {
+          case v1::TargetItem::kVerify:
+            break;
+          case v1::TargetItem::kRelease:
+            if (auto id = ParseSequenceId(item.release().sequence_id()); id.ok()) worker_.Release(*id);
+            return;
+          case v1::TargetItem::kCancel:
+            if (auto id = ParseSequenceId(item.cancel().sequence_id()); id.ok()) {
+              worker_.Cancel(*id, item.cancel().round());
+            }
+            return;
+          case v1::TargetItem::KIND_NOT_SET: {
+            Answer answer;
+            answer.status =
+                MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind");
+            return results->Post(ToResult(item.verify(), answer));
+          }
         }
-        return;
-      case v1::TargetItem::KIND_NOT_SET: {
-        Answer answer;
-        answer.status = MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind");
-        return results->Post(ToResult(item.verify(), answer));
-      }
-    }
-    const int vocab_size = static_cast<int>(info_.vocab_size());
-    // The sampled distribution's size is the draft's concern; any value that is allowed will do here.
-    absl::StatusOr<WorkItem> work = ParseUpdate(item.verify().sequence(), vocab_size, vocab_size);
-    if (!work.ok()) {
-      Answer answer;
-      answer.status = work.status();
-      return results->Post(ToResult(item.verify(), answer));
-    }
-    absl::StatusOr<std::vector<DraftToken>> draft =
-        ParseDraft(item.verify().draft(), RuleOf(item.verify()), vocab_size);
-    if (!draft.ok()) {
-      work->invalid = draft.status();
-    } else if (draft->size() > info_.max_draft_tokens()) {
-      work->invalid = MakeError(
-          absl::StatusCode::kInvalidArgument, "DRAFT_TOO_LONG",
-          absl::StrCat("draft: ", draft->size(), " tokens; allowed: 0 to ", info_.max_draft_tokens()));
-    } else {
-      work->draft = *std::move(draft);
-    }
-    work->append_only = item.verify().append_only();
-    work->content_hash = ContentHash(item.verify());
-    // Only the name of the item is needed to answer it.
-    const auto asked = std::make_shared<v1::VerifyItem>(std::move(*item.mutable_verify()));
-    work->answer = [results, asked](const Answer& answer) { results->Post(ToResult(*asked, answer)); };
-    worker_.Submit(*std::move(work));
-  });
+        const int vocab_size = static_cast<int>(info_.vocab_size());
+        // The sampled distribution's size is the draft's concern; any value that is allowed will do here.
+        absl::StatusOr<WorkItem> work = ParseUpdate(item.verify().sequence(), vocab_size, vocab_size);
+        if (!work.ok()) {
+          Answer answer;
+          answer.status = work.status();
+          return results->Post(ToResult(item.verify(), answer));
+        }
+        absl::StatusOr<std::vector<DraftToken>> draft =
+            ParseDraft(item.verify().draft(), RuleOf(item.verify()), vocab_size);
+        if (!draft.ok()) {
+          work->invalid = draft.status();
+        } else if (const size_t allowed = MaxDraft(work->base + work->tokens.size(), info_);
+                   draft->size() > allowed) {
+          work->invalid =
+              MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_TOO_LONG",
+                        absl::StrCat("draft: ", draft->size(), " tokens; allowed: 0 to ", allowed));
+        } else {
+          work->draft = *std::move(draft);
+        }
+        work->append_only = item.verify().append_only();
+        work->content_hash = ContentHash(item.verify());
+        // Only the name of the item is needed to answer it.
+        const auto asked = std::make_shared<v1::VerifyItem>(std::move(*item.mutable_verify()));
+        work->answer = [results, asked](const Answer& answer) { results->Post(ToResult(*asked, answer)); };
+        worker_.Submit(*std::move(work));
+      },
+      &streams_);
 }
 
 }  // namespace outrider

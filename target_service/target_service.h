@@ -2,21 +2,29 @@
 #pragma once
 
 #include "common/engine/worker.h"
+#include "common/rpc/batch_server.h"
+#include "common/serve/model_service.h"
 #include "outrider/v1/target.grpc.pb.h"
 
 namespace outrider {
 
 // Turns items into work and answers into results. Thread-safe; the worker and info must outlive it.
-class TargetService final : public v1::Target::CallbackService {
+class TargetService final : public v1::Target::CallbackService, public StreamService {
  public:
   TargetService(Worker& worker, const v1::ServerInfo& info) : worker_(worker), info_(info) {}
 
   grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* Verify(
       grpc::CallbackServerContext* context) override;
 
+  grpc::Service* service() override { return this; }
+  void EndStreams() override { streams_.EndAll(); }
+
  private:
+  using Stream = BatchServerStream<v1::VerifyRequest, v1::VerifyResponse>;
+
   Worker& worker_;
   const v1::ServerInfo& info_;
+  Stream::Set streams_;
 };
 
 }  // namespace outrider

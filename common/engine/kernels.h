@@ -6,6 +6,10 @@
 // chains run side by side. Hence a row's bits do not depend on the batch, the chunking, the partition over
 // threads or the block size.
 //
+// "Operands" below are what matrix products read: float32, but bfloat16 where the weights are bfloat16 and
+// the set multiplies bfloat16 by bfloat16 (`rounds_operands`). What produces them rounds them, so that half
+// as much moves between the cores.
+//
 // This header is included by translation units compiled for different instruction sets, so it holds plain
 // data only: an inline function here could be emitted with instructions the machine lacks.
 #pragma once
@@ -42,9 +46,9 @@ struct LinearArgs {
   int k;  // even
   int n;  // columns of W; for kSiluMul a multiple of 64, counting the padding
   int rows;
-  const void* x;  // float32, or bfloat16 where `round` is set and the weights are bfloat16
+  const void* x;  // operands
   int64_t x_stride;
-  float* y;
+  void* y;  // float32; operands for kSiluMul
   int64_t y_stride;
   int y_columns;  // columns of y that exist, the rest being padding
 };
@@ -74,10 +78,11 @@ struct AttentionArgs {
   int first_position;
   const float* q;  // row 0, first head; rotated and scaled
   int64_t q_stride;
-  float* out;  // row 0, first head
+  void* out;  // operands; row 0, first head
   int64_t out_stride;
-  float* scratch;          // [rows * heads][scratch_stride]
-  int64_t scratch_stride;  // at least the last position + 1, padded by 2 * kKvPad, + value_stride
+  float* scratch;  // [rows * heads][scratch_stride]
+  // At least positions + 2 * kKvPad + value_stride + head_dim, where positions = first_position + rows.
+  int64_t scratch_stride;
 };
 
 // Rotates one row's queries and keys, scales the queries, and stores the key and value into the cache.
@@ -99,11 +104,10 @@ struct Kernels {
   void (*linear)(const LinearArgs& args, int first_panel, int last_panel);
   void (*attention)(const AttentionArgs& args);
   void (*rotate_and_store)(const RotateArgs& args);
-  // y = x / sqrt(mean(x^2) + epsilon) * weight
-  void (*rms_norm)(const float* x, const float* weight, float epsilon, int n, float* y);
-  // Null, or what x must be rounded with before it meets bfloat16 weights: the set multiplies bfloat16 by
-  // bfloat16.
-  void (*round)(const float* x, int n, uint16_t* y);
+  // y = x / sqrt(mean(x^2) + epsilon) * weight, as operands of weights stored like this.
+  void (*rms_norm)(const float* x, const float* weight, float epsilon, int n, Storage storage, void* y);
+  // Whether operands are bfloat16.
+  bool rounds_operands;
 };
 
 // Null where the instruction set is not compiled in or this CPU lacks it.

@@ -7,9 +7,10 @@ namespace outrider {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kPanelsPerTile = 2;  // panels side by side; their accumulators must fit the registers
-constexpr int kPanelsPerTileOneRow =
-    4;  // more for a single row, whose chains would be too few to hide latency
+// Panels side by side, as many as their accumulators fit the registers; more for a single row, whose chains
+// would otherwise be too few to hide latency.
+constexpr int kPanelsPerTile = 2;
+constexpr int kPanelsPerTileOneRow = 4;
 constexpr int kRowsPerTile = 6;
 constexpr int kQueriesPerTile = 4;
 
@@ -17,7 +18,6 @@ typedef float Vec __attribute__((vector_size(64)));
 typedef int32_t IntVec __attribute__((vector_size(64)));
 
 inline Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
-inline float FmaScalar(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
 // What bfloat16 weights are multiplied by, and the step of a chain: two neighbouring k.
 using Operand = float;
@@ -34,6 +34,6 @@ inline Vec AccumulatePair(Vec sum, const Operand* x, IntVec weights) {
 
 namespace outrider::kernels_internal {
 
-const Kernels kAvx512 = {"avx512", &Linear, &Attention, &RotateAndStore, &RmsNorm, nullptr};
+const Kernels kAvx512 = {"avx512", &Linear, &Attention, &RotateAndStore, &RmsNorm, false};
 
 }  // namespace outrider::kernels_internal

@@ -6,9 +6,10 @@ namespace outrider {
 namespace {
 
 constexpr int kLanes = 4;
-constexpr int kPanelsPerTile = 1;  // panels side by side; their accumulators must fit the registers
-constexpr int kPanelsPerTileOneRow =
-    1;  // more for a single row, whose chains would be too few to hide latency
+// Panels side by side, as many as their accumulators fit the registers; more for a single row, whose chains
+// would otherwise be too few to hide latency.
+constexpr int kPanelsPerTile = 1;
+constexpr int kPanelsPerTileOneRow = 1;
 constexpr int kRowsPerTile = 1;
 constexpr int kQueriesPerTile = 2;
 
@@ -16,7 +17,6 @@ typedef float Vec __attribute__((vector_size(16)));
 typedef int32_t IntVec __attribute__((vector_size(16)));
 
 inline Vec Fma(Vec a, Vec b, Vec c) { return a * b + c; }
-inline float FmaScalar(float a, float b, float c) { return a * b + c; }
 
 // What bfloat16 weights are multiplied by, and the step of a chain: two neighbouring k.
 using Operand = float;
@@ -33,6 +33,6 @@ inline Vec AccumulatePair(Vec sum, const Operand* x, IntVec weights) {
 
 namespace outrider::kernels_internal {
 
-const Kernels kPortable = {"portable", &Linear, &Attention, &RotateAndStore, &RmsNorm, nullptr};
+const Kernels kPortable = {"portable", &Linear, &Attention, &RotateAndStore, &RmsNorm, false};
 
 }  // namespace outrider::kernels_internal

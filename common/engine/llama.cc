@@ -17,6 +17,9 @@ constexpr int kRowsWorthSharing = 16;
 // Tasks of a matrix product take about this many panels: enough to amortise taking one, few enough to
 // balance.
 constexpr int kPanelsPerTask = 4;
+// Matrix products below this cost stay on the calling thread. A row costs a quarter of what it costs to
+// stream the weights, and handing work to another core a microsecond or two.
+constexpr int64_t kWeightsWorthSharing = 160 << 10;
 
 int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -40,7 +43,8 @@ Llama::Llama(const ModelConfig& config, LlamaWeights weights, const LlamaOptions
       max_positions_(static_cast<int>(std::min<int64_t>(
           config.max_position_embeddings, static_cast<int64_t>(options.kv_blocks) * options.block_size))),
       rope_(config, max_positions_),
-      qkv_columns_((config.heads + 2 * config.kv_heads) * config.head_dim) {
+      qkv_columns_((config.heads + 2 * config.kv_heads) * config.head_dim),
+      operand_bytes_(weights_.storage == Storage::kBFloat16 && kernels.rounds_operands ? 2 : 4) {
   const size_t element_bytes = weights_.storage == Storage::kFloat32 ? 4 : 2;
   kv_.storage = weights_.storage;
   kv_.block_size = options.block_size;
@@ -63,11 +67,9 @@ absl::Status Llama::AllocateMemory() {
     return absl::ResourceExhaustedError("the KV pool (--kv-blocks, --block-size) is larger than any memory");
   }
   const size_t rows = static_cast<size_t>(options_.max_batch_rows);
-  scores_stride_ = RoundUp(max_positions_, kKvPad) + 2 * kKvPad + kv_.value_stride;
+  scores_stride_ = RoundUp(max_positions_, kKvPad) + 2 * kKvPad + kv_.value_stride + kv_.head_dim;
   const size_t scores =
       static_cast<size_t>(pool_.threads()) * kMaxQueries * static_cast<size_t>(scores_stride_);
-  const int widest =
-      std::max({config_.hidden_size, config_.intermediate_size, config_.heads * config_.head_dim});
   struct Request {
     Buffer& buffer;
     size_t bytes;
@@ -77,11 +79,12 @@ absl::Status Llama::AllocateMemory() {
       {cache_, block_bytes_ * static_cast<size_t>(options_.kv_blocks),
        "the KV pool (--kv-blocks, --block-size)"},
       {hidden_, rows * static_cast<size_t>(config_.hidden_size) * 4, "hidden states"},
-      {normalized_, rows * static_cast<size_t>(config_.hidden_size) * 4, "normalized hidden states"},
+      {normalized_, rows * static_cast<size_t>(config_.hidden_size) * operand_bytes_,
+       "normalized hidden states"},
       {qkv_, rows * static_cast<size_t>(qkv_columns_) * 4, "queries, keys and values"},
-      {attention_out_, rows * static_cast<size_t>(config_.heads * config_.head_dim) * 4, "attention"},
-      {rounded_, rows * static_cast<size_t>(widest) * 2, "rounded activations"},
-      {activations_, rows * static_cast<size_t>(config_.intermediate_size) * 4, "activations"},
+      {attention_out_, rows * static_cast<size_t>(config_.heads * config_.head_dim) * operand_bytes_,
+       "attention"},
+      {activations_, rows * static_cast<size_t>(config_.intermediate_size) * operand_bytes_, "activations"},
       {logits_, rows * static_cast<size_t>(config_.vocab_size) * 4, "logits (--max-batch-tokens)"},
       {scores_, scores * 4, "attention scores"},
   };
@@ -107,24 +110,23 @@ LogitsView Llama::Forward(absl::Span<const SequenceRows> batch) {
   for (int i = 0; i < config_.layers; ++i) {
     const LlamaLayer& layer = weights_.layers[static_cast<size_t>(i)];
     Normalize(layer.attention_norm, rows);
-    Multiply(layer.qkv, Epilogue::kStore, rows, normalized_.floats(), hidden, qkv_.floats(), qkv_columns_,
-             qkv_columns_);
+    Multiply(layer.qkv, Epilogue::kStore, rows, normalized_, hidden, qkv_, qkv_columns_, qkv_columns_);
     Attend(i);
     if (i == config_.layers - 1) {
       DropRowsWithoutLogits();
       rows = static_cast<int>(logit_rows_.size());
     }
-    Multiply(layer.attention_out, Epilogue::kAdd, rows, attention_out_.floats(), attention_columns,
-             hidden_.floats(), hidden, hidden);
+    Multiply(layer.attention_out, Epilogue::kAdd, rows, attention_out_, attention_columns, hidden_, hidden,
+             hidden);
     Normalize(layer.mlp_norm, rows);
-    Multiply(layer.gate_up, Epilogue::kSiluMul, rows, normalized_.floats(), hidden, activations_.floats(),
+    Multiply(layer.gate_up, Epilogue::kSiluMul, rows, normalized_, hidden, activations_,
              config_.intermediate_size, config_.intermediate_size);
-    Multiply(layer.mlp_out, Epilogue::kAdd, rows, activations_.floats(), config_.intermediate_size,
-             hidden_.floats(), hidden, hidden);
+    Multiply(layer.mlp_out, Epilogue::kAdd, rows, activations_, config_.intermediate_size, hidden_, hidden,
+             hidden);
   }
   Normalize(weights_.final_norm, rows);
-  Multiply(weights_.head, Epilogue::kStore, rows, normalized_.floats(), hidden, logits_.floats(),
-           config_.vocab_size, config_.vocab_size);
+  Multiply(weights_.head, Epilogue::kStore, rows, normalized_, hidden, logits_, config_.vocab_size,
+           config_.vocab_size);
   return {logits_.floats(), rows, config_.vocab_size};
 }
 
@@ -206,7 +208,9 @@ void Llama::Attend(int layer) {
     args.first_position = task.first_position;
     args.q = qkv_.floats() + static_cast<int64_t>(task.first_row) * qkv_columns_ + column;
     args.q_stride = qkv_columns_;
-    args.out = attention_out_.floats() + static_cast<int64_t>(task.first_row) * out_columns + column;
+    args.out =
+        attention_out_.data() +
+        static_cast<size_t>(static_cast<int64_t>(task.first_row) * out_columns + column) * operand_bytes_;
     args.out_stride = out_columns;
     args.scratch = scores_.floats() + worker * kMaxQueries * scores_stride_;
     args.scratch_stride = scores_stride_;
@@ -215,17 +219,15 @@ void Llama::Attend(int layer) {
 }
 
 void Llama::DropRowsWithoutLogits() {
-  const int hidden = config_.hidden_size;
-  const int attention_columns = config_.heads * config_.head_dim;
   for (int to = 0; to < static_cast<int>(logit_rows_.size()); ++to) {
     const int from = logit_rows_[static_cast<size_t>(to)];  // never below `to`
     if (from == to) continue;
-    const auto move = [&](float* data, int columns) {
-      std::memcpy(data + static_cast<int64_t>(to) * columns, data + static_cast<int64_t>(from) * columns,
-                  sizeof(float) * static_cast<size_t>(columns));
+    const auto move = [&](char* data, size_t row_bytes) {
+      std::memcpy(data + static_cast<size_t>(to) * row_bytes, data + static_cast<size_t>(from) * row_bytes,
+                  row_bytes);
     };
-    move(hidden_.floats(), hidden);
-    move(attention_out_.floats(), attention_columns);
+    move(hidden_.data(), static_cast<size_t>(config_.hidden_size) * sizeof(float));
+    move(attention_out_.data(), static_cast<size_t>(config_.heads * config_.head_dim) * operand_bytes_);
   }
 }
 
@@ -234,31 +236,24 @@ void Llama::Normalize(const float* weight, int rows) {
   const float epsilon = static_cast<float>(config_.rms_norm_eps);
   ForRows(rows, [&](int row) {
     const int64_t offset = static_cast<int64_t>(row) * hidden;
-    kernels_.rms_norm(hidden_.floats() + offset, weight, epsilon, hidden, normalized_.floats() + offset);
+    kernels_.rms_norm(hidden_.floats() + offset, weight, epsilon, hidden, weights_.storage,
+                      normalized_.data() + static_cast<size_t>(offset) * operand_bytes_);
   });
 }
 
-void Llama::Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, const float* x, int x_stride,
-                     float* y, int y_stride, int y_columns) {
+void Llama::Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, const Buffer& x, int x_stride,
+                     const Buffer& y, int y_stride, int y_columns) {
   if (rows == 0) return;
-  const void* operand = x;
-  if (weights_.storage == Storage::kBFloat16 && kernels_.round != nullptr) {
-    uint16_t* rounded = reinterpret_cast<uint16_t*>(rounded_.data());
-    ForRows(rows, [&](int row) {
-      const int64_t offset = static_cast<int64_t>(row) * x_stride;
-      kernels_.round(x + offset, matrix.k, rounded + offset);
-    });
-    operand = rounded;
-  }
   const LinearArgs args = {matrix.data, weights_.storage, epilogue, matrix.k, matrix.n, rows,
-                           operand,     x_stride,         y,        y_stride, y_columns};
+                           x.data(),    x_stride,         y.data(), y_stride, y_columns};
   // Gate and up panels stay together.
   const int unit = epilogue == Epilogue::kSiluMul ? 2 : 1;
   const int units = (matrix.n + unit * kPanel - 1) / (unit * kPanel);
   const int per_thread = (units + pool_.threads() - 1) / pool_.threads();
   const int units_per_task = kPanelsPerTask / unit;
   const int tasks_per_thread = std::max(1, (per_thread + units_per_task / 2) / units_per_task);
-  const int tasks = std::min(units, tasks_per_thread * pool_.threads());
+  const int64_t cost = static_cast<int64_t>(matrix.n) * matrix.k * (3 + rows) / 4;
+  const int tasks = cost < kWeightsWorthSharing ? 1 : std::min(units, tasks_per_thread * pool_.threads());
   pool_.Run(tasks, [&](int task, int) {
     const auto boundary = [&](int t) {
       return static_cast<int>(static_cast<int64_t>(t) * units / tasks) * unit;

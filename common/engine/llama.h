@@ -71,8 +71,8 @@ class Llama {
   // Keeps the rows whose logits are wanted, moving them to the front of hidden_ and attention_out_.
   void DropRowsWithoutLogits();
   void Normalize(const float* weight, int rows);
-  void Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, const float* x, int x_stride,
-                float* y, int y_stride, int y_columns);
+  void Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, const Buffer& x, int x_stride,
+                const Buffer& y, int y_stride, int y_columns);
   // fn(row) for every row, in parallel where that pays.
   void ForRows(int rows, absl::FunctionRef<void(int row)> fn);
   KvLayer LayerOfCache(int layer) const;
@@ -88,14 +88,14 @@ class Llama {
   size_t layer_bytes_ = 0;
   size_t block_bytes_ = 0;
   int qkv_columns_;
+  size_t operand_bytes_;  // of an element of what the kernels call operands
 
   Buffer cache_;
   Buffer hidden_;         // [rows, hidden], the residual stream
-  Buffer normalized_;     // [rows, hidden]
+  Buffer normalized_;     // [rows, hidden], operands
   Buffer qkv_;            // [rows, qkv_columns]
-  Buffer attention_out_;  // [rows, heads * head_dim]
-  Buffer activations_;    // [rows, intermediate]
-  Buffer rounded_;        // [rows, any of the above], bfloat16: what kernels that round take instead
+  Buffer attention_out_;  // [rows, heads * head_dim], operands
+  Buffer activations_;    // [rows, intermediate], operands
   Buffer logits_;         // [rows, vocab]
   Buffer scores_;         // [threads, kMaxQueries, scores_stride]
   int64_t scores_stride_ = 0;

@@ -22,17 +22,16 @@ struct RunnerOptions {
   int kv_blocks = 0;           // the pool's size; block ids are 0 .. kv_blocks - 1
   int block_size = 16;         // tokens per block
   int max_batch_rows = 512;    // the most new tokens one Forward takes, over all its sequences
-  std::string kernels;         // avx512, avx2 or portable; empty: the best this CPU runs
+  std::string kernels;         // avx512bf16, avx512, avx2 or portable; empty: the best this CPU runs
   std::function<void(double fraction)> progress;  // called by Load, 0 to 1, never decreasing; optional
 };
 
 // One sequence's part in a batch.
 struct SequenceRows {
   absl::Span<const TokenId> tokens;  // the new tokens, at least one
-  int position = 0;  // of tokens[0] = how many tokens of this sequence are in the cache already
-  absl::Span<const BlockId>
-      blocks;          // slot p lives in blocks[p / block_size]; covers position + tokens.size()
-  int logit_rows = 0;  // logits are wanted for the last this many of `tokens`; 0 .. tokens.size()
+  int position = 0;  // of tokens[0]: how many tokens of this sequence are in the cache already
+  absl::Span<const BlockId> blocks;  // position p is in blocks[p / block_size]; covers all new tokens
+  int logit_rows = 0;                // logits are wanted for the last this many of `tokens`
 };
 
 // float32 logits, row-major [rows, vocab]. Row r follows the batch's order: the first sequence's wanted rows
@@ -81,7 +80,7 @@ class Runner {
 
   const ModelConfig& config() const;
   const std::string& dtype() const;        // as resolved: "float32" or "bfloat16"
-  const std::string& kernel_name() const;  // "avx512", "avx2" or "portable"
+  const std::string& kernel_name() const;  // "avx512bf16", "avx512", "avx2" or "portable"
   int threads() const;
   int kv_blocks() const;
   int block_size() const;

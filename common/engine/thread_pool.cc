@@ -1,6 +1,7 @@
 #include "common/engine/thread_pool.h"
 
 #include <chrono>
+#include <cstddef>
 
 namespace outrider {
 namespace {
@@ -8,6 +9,8 @@ namespace {
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr int kSpinsPerClockRead = 32;
 constexpr int kSpinsBeforeYield = 4096;
+// Ranges that stay empty keep an old version; before versions wrap, all are brought up to date.
+constexpr uint32_t kJobsBetweenRefreshes = 1 << 20;
 
 void Pause() {
 #if defined(__x86_64__)
@@ -23,25 +26,27 @@ ThreadPool::ThreadPool(int threads) : threads_(threads), ranges_(new Range[stati
 
 ThreadPool::~ThreadPool() {
   stop_.store(true);
-  job_.fetch_add(1);
-  job_.notify_all();
+  job_.version.fetch_add(2);
+  job_.version.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::Run(int tasks, Task fn) {
-  if (threads_ == 1 || tasks <= 1) {
-    for (int task = 0; task < tasks; ++task) fn(task, 0);
-    return;
-  }
-  fn_ = &fn;
+void ThreadPool::RunShared(int tasks, Call call, void* object) {
   unfinished_.store(tasks, std::memory_order_relaxed);
-  for (int64_t t = 0; t < threads_; ++t) {
-    const uint64_t next = static_cast<uint64_t>(t * tasks / threads_);
-    const uint64_t end = static_cast<uint64_t>((t + 1) * tasks / threads_);
-    ranges_[static_cast<size_t>(t)].state.store(next << 32 | end, std::memory_order_release);
+  // Workers that still look at the last job find every range of it taken.
+  const uint32_t version = job_.version.load(std::memory_order_relaxed);
+  if (version % kJobsBetweenRefreshes == 0) {
+    for (int owner = 0; owner < threads_; ++owner) {
+      ranges_[static_cast<size_t>(owner)].taken.store(uint64_t{version} << 32 | 0xffffffff,
+                                                      std::memory_order_relaxed);
+    }
   }
-  job_.fetch_add(1);
-  if (sleepers_.load() > 0) job_.notify_all();
+  job_.version.store(version + 1, std::memory_order_relaxed);
+  job_.tasks.store(tasks, std::memory_order_release);
+  job_.call.store(call, std::memory_order_release);
+  job_.object.store(object, std::memory_order_release);
+  job_.version.store(version + 2);
+  if (sleepers_.load() > 0) job_.version.notify_all();
   TakeTasks(0);
   for (int spins = 0; unfinished_.load(std::memory_order_acquire) > 0; ++spins) {
     // A worker that was descheduled inside a task may need this very CPU.
@@ -54,43 +59,54 @@ void ThreadPool::Run(int tasks, Task fn) {
 }
 
 void ThreadPool::TakeTasks(int worker) {
+  const uint32_t version = job_.version.load(std::memory_order_acquire);
+  const int64_t tasks = job_.tasks.load(std::memory_order_acquire);
+  const Call call = job_.call.load(std::memory_order_acquire);
+  void* const object = job_.object.load(std::memory_order_acquire);
+  if (version % 2 != 0 || job_.version.load(std::memory_order_relaxed) != version)
+    return;  // Work looks again
+
+  int done = 0;
   for (int i = 0; i < threads_; ++i) {
-    std::atomic<uint64_t>& state = ranges_[static_cast<size_t>((worker + i) % threads_)].state;
-    uint64_t range = state.load(std::memory_order_acquire);
-    while (range >> 32 < (range & 0xffffffff)) {
-      // Success may hand out a task of a later job than the one `range` was read in; it is a task all the
-      // same.
-      if (!state.compare_exchange_weak(range, range + (uint64_t{1} << 32), std::memory_order_acq_rel,
-                                       std::memory_order_acquire)) {
+    const int owner = (worker + i) % threads_;
+    const uint64_t begin = static_cast<uint64_t>(owner * tasks / threads_);
+    const uint64_t end = static_cast<uint64_t>((owner + 1) * tasks / threads_);
+    std::atomic<uint64_t>& taken = ranges_[static_cast<size_t>(owner)].taken;
+    uint64_t seen = taken.load(std::memory_order_acquire);
+    while (true) {
+      // Versions wrap, so compare their distance. A newer one means that our job is over; an older one that
+      // it is not, as a job only ends once all its ranges carry its version.
+      const int32_t age = static_cast<int32_t>(version - static_cast<uint32_t>(seen >> 32));
+      const uint64_t next = age == 0 ? seen & 0xffffffff : begin;
+      if (age < 0 || next >= end) break;
+      const uint64_t claimed = static_cast<uint64_t>(version) << 32 | (next + 1);
+      if (!taken.compare_exchange_weak(seen, claimed, std::memory_order_acq_rel, std::memory_order_acquire))
         continue;
-      }
-      (*fn_)(static_cast<int>(range >> 32), worker);
-      unfinished_.fetch_sub(1, std::memory_order_acq_rel);
-      range = state.load(std::memory_order_acquire);
+      call(object, static_cast<int>(next), worker);
+      ++done;
+      seen = claimed;
     }
   }
+  if (done > 0) unfinished_.fetch_sub(done, std::memory_order_acq_rel);
 }
 
 void ThreadPool::Work(int worker) {
   uint32_t seen = 0;
   while (true) {
-    bool found = false;
     const auto deadline = std::chrono::steady_clock::now() + kSpin;
-    for (int spins = 1; !found; ++spins) {
-      if (job_.load(std::memory_order_acquire) != seen) {
-        found = true;
-      } else if (spins % kSpinsPerClockRead == 0 && std::chrono::steady_clock::now() > deadline) {
+    for (int spins = 1; job_.version.load(std::memory_order_acquire) == seen; ++spins) {
+      Pause();
+      if (spins % kSpinsPerClockRead == 0 && std::chrono::steady_clock::now() > deadline) {
+        sleepers_.fetch_add(1);
+        job_.version.wait(seen);
+        sleepers_.fetch_sub(1);
         break;
       }
-      Pause();
     }
-    if (!found) {
-      sleepers_.fetch_add(1);
-      while (job_.load() == seen) job_.wait(seen);
-      sleepers_.fetch_sub(1);
-    }
-    seen = job_.load();
     if (stop_.load()) return;
+    const uint32_t version = job_.version.load(std::memory_order_acquire);
+    if (version % 2 != 0) continue;
+    seen = version;
     TakeTasks(worker);
   }
 }

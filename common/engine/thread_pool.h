@@ -5,9 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <type_traits>
 #include <vector>
-
-#include "absl/functional/function_ref.h"
 
 namespace outrider {
 
@@ -23,34 +22,55 @@ namespace outrider {
 // Run.
 class ThreadPool {
  public:
-  using Task = absl::FunctionRef<void(int task, int worker)>;
-
   // threads >= 1, the caller's included.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  void Run(int tasks, Task fn);
+  template <typename Function>
+  void Run(int tasks, Function&& fn) {
+    if (threads_ == 1 || tasks <= 1) {
+      for (int task = 0; task < tasks; ++task) fn(task, 0);
+      return;
+    }
+    using Type = std::remove_reference_t<Function>;
+    RunShared(
+        tasks, [](void* object, int task, int worker) { (*static_cast<Type*>(object))(task, worker); },
+        const_cast<void*>(static_cast<const void*>(&fn)));
+  }
+
   int threads() const { return threads_; }
 
  private:
-  // The tasks of a range that nobody has taken: (next << 32) | end.
+  using Call = void (*)(void* object, int task, int worker);
+
+  // A fork costs about as many moves of cache lines between cores as it touches lines, so what a worker needs
+  // to know is in one line, and each worker's range in a line that the caller touches only to help out.
+  struct alignas(64) Job {
+    // Odd while the fields below change. They may be read at any time; what was read holds if `version` was
+    // even before and is the same after.
+    std::atomic<uint32_t> version{0};
+    std::atomic<int> tasks{0};
+    std::atomic<Call> call{nullptr};
+    std::atomic<void*> object{nullptr};
+  };
+  // How far a range has been taken: (version of the job << 32) | next task. An older version means: not at
+  // all.
   struct alignas(64) Range {
-    std::atomic<uint64_t> state{0};
+    std::atomic<uint64_t> taken{0};
   };
 
+  void RunShared(int tasks, Call call, void* object);
   void Work(int worker);
-  // Takes tasks, first of the worker's own range, until none is left anywhere.
+  // Takes tasks of the present job, first of the worker's own range, until none is left anywhere.
   void TakeTasks(int worker);
 
   const int threads_;
   std::unique_ptr<Range[]> ranges_;
-  // Set before the ranges are published; a taken task keeps it valid, as Run waits for it.
-  const Task* fn_ = nullptr;
+  Job job_;
   alignas(64) std::atomic<int> unfinished_{0};
-  alignas(64) std::atomic<uint32_t> job_{0};
-  std::atomic<int> sleepers_{0};
+  alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };

@@ -62,10 +62,18 @@ bool Worker::TakeAll(absl::Time deadline, std::vector<Command>& commands) {
   absl::MutexLock lock(&mutex_);
   const auto ready = [this]()
                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !mailbox_.empty(); };
+  busy_ = !active_.empty();
   mutex_.AwaitWithDeadline(absl::Condition(&ready), deadline);
   commands.clear();
   commands.swap(mailbox_);
+  busy_ |= !commands.empty();
   return !stopping_;
+}
+
+void Worker::AwaitIdle(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return mailbox_.empty() && !busy_; };
+  mutex_.AwaitWithDeadline(absl::Condition(&idle), deadline);
 }
 
 void Worker::Run() {

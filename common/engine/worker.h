@@ -156,6 +156,9 @@ class Worker {
   // Drops the item of that round, if it is in progress. The sequence stays.
   void Cancel(const SequenceId& id, uint64_t round);
 
+  // Until nothing is in progress or waits, or the deadline has come.
+  void AwaitIdle(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+
   const Runner& runner() const { return *runner_; }
 
  private:
@@ -199,6 +202,7 @@ class Worker {
 
   absl::Mutex mutex_;
   std::vector<Command> mailbox_ ABSL_GUARDED_BY(mutex_);
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // the engine thread has commands or items in hand
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

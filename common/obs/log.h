@@ -28,8 +28,9 @@ struct LogField {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// Call once, before any other function here. `format` is "json", "text" or "auto": text if stderr is a terminal.
-// `level` is "debug", "info", "warning" or "error". INVALID_ARGUMENT naming the flag for anything else.
+// Call once, before any other function here. `format` is "json", "text" or "auto": text if stderr is a
+// terminal. `level` is "debug", "info", "warning" or "error". INVALID_ARGUMENT naming the flag for anything
+// else.
 absl::Status InitLog(absl::string_view service, absl::string_view level, absl::string_view format);
 
 // Writes one event. Any thread. `event` is a short constant phrase; what varies goes into fields.

@@ -14,8 +14,8 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
   // The exposer reports a port in use by an exception.
   try {
     server->exposer_ = std::make_unique<prometheus::Exposer>(listen, /*num_threads=*/1);
-    server->address_ = absl::StrCat(listen.substr(0, listen.rfind(':')), ":",
-                                    server->exposer_->GetListeningPorts().at(0));
+    server->address_ =
+        absl::StrCat(listen.substr(0, listen.rfind(':')), ":", server->exposer_->GetListeningPorts().at(0));
   } catch (const std::exception&) {
     return absl::UnavailableError(absl::StrCat("--metrics-listen: cannot listen on ", listen,
                                                ": in use or not an address of this host"));

@@ -1,8 +1,9 @@
 // Errors as absl::Status inside and google.rpc.Status with one ErrorInfo on the wire.
 //
-// The reason and the metadata of an error ride in the status as an ErrorInfo payload, so that they survive from where the
-// error is found to the client. Folders that know no protobuf begin the message with the reason instead, in lower case and
-// followed by a colon or the end ("kv_exhausted: ..."); it becomes KV_EXHAUSTED. Otherwise the code's name is the reason.
+// The reason and the metadata of an error ride in the status as an ErrorInfo payload, so that they survive
+// from where the error is found to the client. Folders that know no protobuf begin the message with the
+// reason instead, in lower case and followed by a colon or the end ("kv_exhausted: ..."); it becomes
+// KV_EXHAUSTED. Otherwise the code's name is the reason.
 #pragma once
 
 #include <grpcpp/support/status.h>

@@ -1,4 +1,5 @@
-// Sends items over one stream as batches: while a write is in flight, whatever is posted waits and leaves with the next one.
+// Sends items over one stream as batches: while a write is in flight, whatever is posted waits and leaves
+// with the next one.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +26,15 @@ auto* BatchField(Message& message) {
   }
 }
 
-// Outlives the stream it belongs to, so that any thread may still post to it; what is posted after Close is dropped.
-// All methods may be called from any thread.
+// Outlives the stream it belongs to, so that any thread may still post to it; what is posted after Close is
+// dropped. All methods may be called from any thread.
 template <class Message>
 class Outbox {
  public:
   using Item = typename std::remove_pointer_t<decltype(BatchField(std::declval<Message&>()))>::value_type;
 
-  // `start_write` begins the write of a message that stays valid and unchanged until OnWritten. It is called with the
-  // outbox's lock held and must not call back.
+  // `start_write` begins the write of a message that stays valid and unchanged until OnWritten. It is called
+  // with the outbox's lock held and must not call back.
   explicit Outbox(std::function<void(const Message&)> start_write) : start_write_(std::move(start_write)) {}
 
   // Queues an item; starts a write if none is in flight.

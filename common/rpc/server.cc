@@ -1,9 +1,12 @@
 #include "common/rpc/server.h"
 
+#include <google/protobuf/message_lite.h>
+#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 
 #include <chrono>
+#include <cstdlib>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +17,13 @@ namespace {
 
 constexpr int kKeepaliveMs = 20'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
+
+// gRPC and protobuf would write lines of their own to stderr; what they complain about comes back as a
+// status. GRPC_VERBOSITY still shows what gRPC says.
+void QuietLibraries() {
+  google::protobuf::SetLogHandler(nullptr);
+  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
+}
 
 // The builder's server for one address, or UNAVAILABLE.
 absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(const std::string& address, grpc::Service* service,
@@ -45,6 +55,7 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(const std::string& address, g
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServerOptions& options,
                                                             grpc::Service* service) {
+  QuietLibraries();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<RpcServer> server(new RpcServer);

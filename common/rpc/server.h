@@ -22,8 +22,10 @@ struct ServerOptions {
 // Thread-safe.
 class RpcServer {
  public:
-  // Starts to serve; health answers NOT_SERVING until SetServing. UNAVAILABLE naming the address if it cannot be had.
-  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServerOptions& options, grpc::Service* service);
+  // Starts to serve; health answers NOT_SERVING until SetServing. UNAVAILABLE naming the address if it cannot
+  // be had.
+  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServerOptions& options,
+                                                          grpc::Service* service);
   ~RpcServer();
 
   // The address that was bound, with the port that was picked.
@@ -43,7 +45,8 @@ class RpcServer {
   std::unique_ptr<grpc::Server> health_server_;
 };
 
-// Arguments of a channel between our services: message limits, keepalive, and reconnect backoff of at most 500 ms.
+// Arguments of a channel between our services: message limits, keepalive, and reconnect backoff of at most
+// 500 ms.
 grpc::ChannelArguments ChannelArguments();
 
 }  // namespace outrider

@@ -14,8 +14,8 @@ namespace outrider {
 absl::StatusOr<SequenceId> ParseSequenceId(const std::string& bytes);
 std::string SerializeSequenceId(const SequenceId& id);
 
-// What all items have in common: everything but the draft, K and `answer`. `default_top_n` stands for draft_top_n 0.
-// INVALID_ARGUMENT with the field's name if something is out of range for the vocabulary.
+// What all items have in common: everything but the draft, K and `answer`. `default_top_n` stands for
+// draft_top_n 0. INVALID_ARGUMENT with the field's name if something is out of range for the vocabulary.
 absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n);
 
 // The chain of drafted tokens, each with its distribution prepared. INVALID_ARGUMENT with one of the reasons

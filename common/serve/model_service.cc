@@ -5,11 +5,11 @@
 #include <prometheus/histogram.h>
 #include <signal.h>
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/obs/metrics_server.h"
 #include "common/rpc/server.h"
@@ -79,7 +79,11 @@ class WorkerMetrics {
     };
     const auto histogram = [&](const char* metric, const char* help,
                                const prometheus::Histogram::BucketBoundaries& buckets) {
-      return &prometheus::BuildHistogram().Name(prefix + metric).Help(help).Register(registry).Add({}, buckets);
+      return &prometheus::BuildHistogram()
+                  .Name(prefix + metric)
+                  .Help(help)
+                  .Register(registry)
+                  .Add({}, buckets);
     };
     sequences_ = gauge("sequences", "Sequences that the server holds.");
     waiting_ = gauge("items_in_progress", "Items that are being worked on or wait for the engine.");
@@ -93,7 +97,8 @@ class WorkerMetrics {
     step_seconds_ =
         histogram("step_duration_seconds", "Duration of a forward pass, in seconds.",
                   {1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1, 2, 5});
-    batch_sequences_ = histogram("batch_sequences", "Sequences in a forward pass.", {1, 2, 4, 8, 16, 32, 64, 128});
+    batch_sequences_ =
+        histogram("batch_sequences", "Sequences in a forward pass.", {1, 2, 4, 8, 16, 32, 64, 128});
     batch_rows_ = histogram("batch_rows", "Rows (tokens) in a forward pass.",
                             {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024});
   }
@@ -159,6 +164,7 @@ int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
   flags.metrics_listen = spec.metrics_listen;
   flags.runner.kv_blocks = 1024;
   CLI::App app(spec.description, absl::StrCat("outrider-", spec.name));
+  UseOneLineErrors(app);
   DefineFlags(app, flags);
   CLI11_PARSE(app, argc, argv);
   flags.worker.lease = absl::Seconds(flags.lease_seconds);
@@ -185,8 +191,8 @@ int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
   auto registry = std::make_shared<prometheus::Registry>();
   WorkerMetrics metrics(*registry, spec.name);
   Worker worker(*std::move(runner), spec.make_decider(), flags.worker, metrics.Hooks());
-  const std::unique_ptr<grpc::Service> service = spec.make_service(worker, info);
-  absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(flags.server, service.get());
+  const std::unique_ptr<StreamService> service = spec.make_service(worker, info);
+  absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(flags.server, service->service());
   if (!server.ok()) return Fail(server.status());
   std::unique_ptr<MetricsServer> metrics_server;
   if (!flags.metrics_listen.empty()) {
@@ -208,7 +214,10 @@ int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
   sigwait(&signals, &signal);
   LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", flags.drain_seconds}});
   (*server)->SetServing(false);
-  (*server)->Shutdown(absl::Seconds(flags.drain_seconds));
+  // Rounds that are running end well; then the streams are closed, and their coordinators look elsewhere.
+  worker.AwaitIdle(absl::Now() + absl::Seconds(flags.drain_seconds));
+  service->EndStreams();
+  (*server)->Shutdown(absl::Seconds(1));
   LogInfo("stopped");
   return 0;
 }

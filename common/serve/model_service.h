@@ -1,4 +1,5 @@
-// What a draft and a target process have in common: flags, loading, the worker, metrics, health, and an orderly end.
+// What a draft and a target process have in common: flags, loading, the worker, metrics, health, and an
+// orderly end.
 #pragma once
 
 #include <grpcpp/impl/service_type.h>
@@ -12,6 +13,15 @@
 
 namespace outrider {
 
+// A gRPC service of streams that are open for as long as a client lives.
+class StreamService {
+ public:
+  virtual ~StreamService() = default;
+  virtual grpc::Service* service() = 0;
+  // Ends all streams with UNAVAILABLE.
+  virtual void EndStreams() = 0;
+};
+
 // How the two differ.
 struct ModelServiceSpec {
   std::string name;         // "draft" or "target"; metrics begin with outrider_<name>_
@@ -20,11 +30,11 @@ struct ModelServiceSpec {
   std::string metrics_listen;
   std::function<std::unique_ptr<Decider>()> make_decider;
   // The gRPC service; both arguments outlive it.
-  std::function<std::unique_ptr<grpc::Service>(Worker& worker, const v1::ServerInfo& info)> make_service;
+  std::function<std::unique_ptr<StreamService>(Worker& worker, const v1::ServerInfo& info)> make_service;
 };
 
-// Runs the process until SIGINT or SIGTERM. Returns its exit code: 0 after an orderly end, 1 with one line on stderr for a
-// flag, file or address that cannot be used.
+// Runs the process until SIGINT or SIGTERM. Returns its exit code: 0 after an orderly end, 1 with one line on
+// stderr for a flag, file or address that cannot be used.
 int RunModelService(const ModelServiceSpec& spec, int argc, char** argv);
 
 }  // namespace outrider

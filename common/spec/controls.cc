@@ -61,11 +61,11 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab) {
   if (!(params.repetition_penalty > 0 && params.repetition_penalty <= 10)) {
     return OutOfRange("repetition_penalty", params.repetition_penalty, "(0, 10]");
   }
-  if (!(params.presence_penalty >= -100 && params.presence_penalty <= 100)) {
-    return OutOfRange("presence_penalty", params.presence_penalty, "[-100, 100]");
+  if (!(params.presence_penalty >= -2 && params.presence_penalty <= 2)) {
+    return OutOfRange("presence_penalty", params.presence_penalty, "[-2, 2]");
   }
-  if (!(params.frequency_penalty >= -100 && params.frequency_penalty <= 100)) {
-    return OutOfRange("frequency_penalty", params.frequency_penalty, "[-100, 100]");
+  if (!(params.frequency_penalty >= -2 && params.frequency_penalty <= 2)) {
+    return OutOfRange("frequency_penalty", params.frequency_penalty, "[-2, 2]");
   }
   if (absl::Status status = CheckBias(params.logit_bias, vocab); !status.ok()) return status;
   if (absl::Status status = CheckIds("allowed_ids", params.allowed_ids, vocab); !status.ok()) return status;
@@ -136,16 +136,16 @@ bool Controls::ApplyMasks(size_t context_length, std::span<float> row) {
 }
 
 void Controls::ShapeLargest(float max, float inverse_temperature, std::span<float> row) {
-  SelectLargest(row, params_.top_k, scratch_);
-  std::sort(scratch_.begin(), scratch_.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  SelectLargest(row, params_.top_k, largest_);
+  std::sort(largest_.begin(), largest_.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
   ids_.clear();
   values_.clear();
-  for (const WeightedToken& token : scratch_) {
+  for (const WeightedToken& token : largest_) {
     ids_.push_back(token.id);
     values_.push_back(token.value);
   }
   ExpInPlace(values_, max, inverse_temperature);
-  if (params_.top_p < 1) KeepMass(values_, params_.top_p * SumWeights(values_), scratch_);
+  if (params_.top_p < 1) KeepMass(values_, params_.top_p * SumWeights(values_), mass_scratch_);
   std::fill(row.begin(), row.end(), 0.0f);
   for (size_t i = 0; i < ids_.size(); ++i) row[ids_[i]] = values_[i];
 }
@@ -165,7 +165,7 @@ absl::StatusOr<WeightRow> Controls::Apply(std::span<const TokenId> context, std:
     ShapeLargest(max.value, inverse_temperature, row);
   } else {
     ExpInPlace(row, max.value, inverse_temperature);
-    if (params_.top_p < 1) KeepMass(row, params_.top_p * SumWeights(row), scratch_);
+    if (params_.top_p < 1) KeepMass(row, params_.top_p * SumWeights(row), mass_scratch_);
   }
   // The heaviest weight is exp(0) = 1, so that min_p, which is relative to it, is the bound itself.
   if (params_.min_p > 0) RemoveBelow(row, static_cast<float>(params_.min_p));

@@ -23,8 +23,8 @@ struct SamplingParams {
   double top_p = 1;               // (0, 1]; 1 is off
   double min_p = 0;               // [0, 1]; 0 is off
   double repetition_penalty = 1;  // (0, 10]; over prompt and output
-  double presence_penalty = 0;    // [-100, 100]; over output
-  double frequency_penalty = 0;   // [-100, 100]; over output
+  double presence_penalty = 0;    // [-2, 2]; over output
+  double frequency_penalty = 0;   // [-2, 2]; over output
   std::vector<std::pair<TokenId, float>> logit_bias;  // each id once, bias in [-100, 100]
   std::vector<TokenId> allowed_ids;                   // empty is all
   std::vector<TokenId> bad_ids;
@@ -91,7 +91,8 @@ class Controls {
   int vocab_;
   TokenCounts counts_;
   // Scratch.
-  std::vector<WeightedToken> scratch_;
+  std::vector<WeightedToken> largest_;
+  MassScratch mass_scratch_;
   std::vector<TokenId> ids_;   // the tokens that survive top_k, ascending
   std::vector<float> values_;  // their weights; before, the logits of allowed_ids
 };

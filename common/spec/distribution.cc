@@ -112,7 +112,7 @@ Distribution TruncateTopN(const WeightRow& row, int n) {
   }
   q.form = Distribution::Form::kSparse;
   std::vector<WeightedToken> kept;
-  kept.reserve(2 * n);
+  kept.reserve(2 * static_cast<size_t>(n) + kWeightBlock);
   SelectLargest(row.weights, n, kept);
   std::erase_if(kept, [](const WeightedToken& t) { return !(t.value > 0); });
   std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.id < b.id; });

@@ -32,20 +32,51 @@ void SelectLargest(std::span<const float> values, size_t k, std::vector<Weighted
   cut();
 }
 
-void KeepMass(std::span<float> weights, double mass, std::vector<WeightedToken>& scratch) {
+namespace {
+
+// The weights in [low, high), low > 0, ids ascending.
+void CollectBetween(std::span<const float> weights, float low, float high,
+                    std::vector<WeightedToken>& tokens) {
+  const float below_low = std::bit_cast<float>(std::bit_cast<uint32_t>(low) - 1);
+  TokenId ids[kWeightBlock + 1];
+  tokens.clear();
+  for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
+    const size_t count = CollectAbove(weights, begin, below_low, ids);
+    for (size_t i = 0; i < count; ++i) {
+      if (weights[ids[i]] < high) tokens.push_back({weights[ids[i]], ids[i]});
+    }
+  }
+}
+
+}  // namespace
+
+void KeepMass(std::span<float> weights, double mass, MassScratch& scratch) {
   constexpr int kFew = 32;
   // The lightest weight that stays is in [low, high): the weights from `high` on are too little and those
   // from `low` on are enough. Positive floats are ordered as their bits, so that bisection of the bits closes
-  // in on a relative scale.
-  // Weights below half of (total - mass) / n go whatever the rest is, which saves a few passes.
+  // in on a relative scale. Weights below half of (total - mass) / n go whatever the rest is, which saves a
+  // few passes.
   const double bound = 0.5 * (SumWeights(weights) - mass) / static_cast<double>(weights.size());
-  uint32_t low = std::bit_cast<uint32_t>(static_cast<float>(std::max(bound, 0.0)));
+  uint32_t low = std::max(std::bit_cast<uint32_t>(static_cast<float>(std::max(bound, 0.0))), 1u);
   uint32_t high = std::bit_cast<uint32_t>(FindMax(weights).value) + 1;
-  MassAndCount above;                           // from `high` on
-  int band = static_cast<int>(weights.size());  // number of weights in [low, high)
+  MassAndCount above;                           // the weights from `high` on
+  int band = static_cast<int>(weights.size());  // at least the number of weights in [low, high)
+  std::span<const float> searched = weights;    // holds all of those,
+  MassAndCount set_aside;                       // and lacks these heavier ones
+  bool narrowed = false;
+  const auto narrow = [&] {
+    CollectBetween(weights, std::bit_cast<float>(low), std::bit_cast<float>(high), scratch.tokens);
+    scratch.band.clear();
+    for (const WeightedToken& token : scratch.tokens) scratch.band.push_back(token.value);
+    searched = scratch.band;
+    set_aside = above;
+    narrowed = true;
+  };
   while (band > kFew && high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;
-    const MassAndCount heavier = MassAtLeast(weights, std::bit_cast<float>(middle));
+    MassAndCount heavier = MassAtLeast(searched, std::bit_cast<float>(middle));
+    heavier.mass += set_aside.mass;
+    heavier.count += set_aside.count;
     if (heavier.mass >= mass) {
       low = middle;
       band = heavier.count - above.count;
@@ -54,24 +85,19 @@ void KeepMass(std::span<float> weights, double mass, std::vector<WeightedToken>&
       band -= heavier.count - above.count;
       above = heavier;
     }
+    if (!narrowed && 4 * static_cast<size_t>(band) < weights.size()) narrow();
   }
-  const float low_weight = std::bit_cast<float>(low);
-  const float high_weight = std::bit_cast<float>(high);
-  scratch.clear();
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (weights[i] >= low_weight && weights[i] < high_weight) {
-      scratch.push_back({weights[i], static_cast<TokenId>(i)});
-    }
-  }
-  std::sort(scratch.begin(), scratch.end(), Heavier);
-  RemoveBelow(weights, high_weight);
+  if (!narrowed) narrow();
+  std::erase_if(scratch.tokens, [&](const WeightedToken& token) {
+    return token.value < std::bit_cast<float>(low) || token.value >= std::bit_cast<float>(high);
+  });
+  std::sort(scratch.tokens.begin(), scratch.tokens.end(), Heavier);
+  RemoveBelow(weights, std::bit_cast<float>(high));
   double sum = above.mass;
-  bool enough = false;
-  for (const WeightedToken& token : scratch) {
-    if (enough) break;
+  for (const WeightedToken& token : scratch.tokens) {
     weights[token.id] = token.value;
     sum += token.value;
-    enough = sum >= mass;
+    if (sum >= mass) break;
   }
 }
 

@@ -24,9 +24,14 @@ inline bool Heavier(const WeightedToken& a, const WeightedToken& b) {
 // work for about k log(n / k) tokens.
 void SelectLargest(std::span<const float> values, size_t k, std::vector<WeightedToken>& kept);
 
+// Memory for KeepMass, to be used again from row to row.
+struct MassScratch {
+  std::vector<float> band;
+  std::vector<WeightedToken> tokens;
+};
+
 // Sets to 0 all weights but the shortest prefix in that order whose sum is `mass` or more (all stay if none
-// is), at least one. Weights are >= 0. `scratch` is overwritten. About ten passes over the row and no sort of
-// it.
-void KeepMass(std::span<float> weights, double mass, std::vector<WeightedToken>& scratch);
+// is), at least one. Weights are >= 0 and one is positive. A few passes over the row and no sort of it.
+void KeepMass(std::span<float> weights, double mass, MassScratch& scratch);
 
 }  // namespace outrider

@@ -25,9 +25,9 @@ struct TreeNode {
 // child leaves r = norm(max(r - q, 0)), and r gives the token when all are rejected.
 enum class ChildOrder {
   // In the order of their indices: iterative multi-proposal sampling. Exact when each q is the distribution
-  // of its
-  // token given the siblings before it: equal q for independent draws, q without the tokens already drawn for
-  // draws without replacement.
+  // of
+  // its token given the siblings before it: equal q for independent draws, and for draws without replacement
+  // q without the tokens already drawn.
   kGiven,
   // In a random order, which is SpecInfer's multi-step speculative sampling (Miao et al., arXiv 2305.09781,
   // Algorithm 2). Exact for independent draws, also from different q.
@@ -36,7 +36,7 @@ enum class ChildOrder {
 
 struct TreeVerdict {
   std::vector<int> path;  // the nodes that stand, from the root down
-  TokenId token = 0;                 // follows them
+  TokenId token = 0;      // follows them
   Verdict::Kind kind = Verdict::Kind::kPlain;
   bool empty_residual = false;
 };

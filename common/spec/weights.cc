@@ -28,6 +28,7 @@ constexpr size_t kLanes = 16;
 // only. The sums use the narrow form: it fits the registers of every copy, and four of them run
 // independently.
 using Floats4 = float __attribute__((vector_size(4 * sizeof(float))));
+using Ints4 = int32_t __attribute__((vector_size(4 * sizeof(int32_t))));
 using Doubles4 = double __attribute__((vector_size(4 * sizeof(double))));
 using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
 using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
@@ -221,17 +222,33 @@ OUTRIDER_VECTOR_CLONES void ZeroBelow(float* weights, size_t n, float bound) {
   for (size_t i = 0; i < n; ++i) weights[i] = weights[i] < bound ? 0.0f : weights[i];
 }
 
-// The sum of the weights that are at least `bound`, and how many they are.
+// Adds the sum of the weights that are at least `bound`, and how many they are.
 OUTRIDER_VECTOR_CLONES void SumAtLeast(const float* weights, size_t n, float bound, double* mass,
                                        int* count) {
-  float kept[kWeightBlock];
-  int found = 0;
-  for (size_t i = 0; i < n; ++i) {
-    kept[i] = Keep(weights[i] >= bound, weights[i]);
-    found += weights[i] >= bound;
+  Doubles4 sums[4] = {};
+  Ints4 counts = {};
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (size_t part = 0; part < 4; ++part) {
+      Floats4 w;
+      Ints4 bits;
+      std::memcpy(&w, weights + i + 4 * part, sizeof(w));
+      std::memcpy(&bits, &w, sizeof(bits));
+      const Ints4 counted = w >= bound;  // -1 where it holds
+      counts -= counted;
+      bits &= counted;
+      std::memcpy(&w, &bits, sizeof(w));
+      sums[part] += __builtin_convertvector(w, Doubles4);
+    }
   }
-  *mass += SumBlock(kept, n);
-  *count += found;
+  float rest[kLanes] = {};
+  for (size_t k = 0; i + k < n; ++k) {
+    const bool counted = weights[i + k] >= bound;
+    rest[k] = counted ? weights[i + k] : 0;
+    *count += counted;
+  }
+  *mass += AddLanes(sums[0], sums[1], sums[2], sums[3], rest, 0, kLanes);
+  *count += counts[0] + counts[1] + counts[2] + counts[3];
 }
 
 OUTRIDER_VECTOR_CLONES void Scale(const float* weights, double scale, double* scaled, size_t n) {

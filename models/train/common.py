@@ -202,6 +202,7 @@ def save(model: Llama, folder: Path, tokenizer: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     save_file({k: v.detach().to(torch.bfloat16).contiguous() for k, v in model.state_dict().items()},
               folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # written as 0600
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": s.hidden,
         "intermediate_size": s.ffn, "num_hidden_layers": s.layers, "num_attention_heads": s.heads,

@@ -110,12 +110,13 @@ def _work(rank: int, team: Team, model: Llama, plan: Plan, make_loss: Callable[.
         if rank == 0:
             loss = team.losses.sum().item()
             smooth = loss if smooth is None else 0.95 * smooth + 0.05 * loss
-            if step % 10 == 0 or step < 10:
+            if step % 10 == 0 or step <= 10:
                 seconds = time.time() - start
+                entry = {"step": step, "tokens": tokens, "seconds": round(seconds, 1), "loss": round(loss, 4),
+                         "smooth": round(smooth, 4), "rate": round(rate, 4), "length": length,
+                         "tokens_per_s": round(tokens / seconds)}
                 with log.open("a") as out:
-                    print(json.dumps({"step": step, "tokens": tokens, "seconds": round(seconds, 1), "loss": round(loss, 4),
-                                      "smooth": round(smooth, 4), "rate": round(rate, 4), "length": length,
-                                      "tokens_per_s": round(tokens / seconds)}), file=out)
+                    print(json.dumps(entry), file=out)
             if time.time() - last_saved > 300:
                 last_saved = time.time()
                 torch.save(model.state_dict(), checkpoint.with_suffix(".tmp"))

@@ -16,8 +16,6 @@ from torch import Tensor
 from common import BOS, DRAFT, HERE, TARGET, Llama, load, save
 from parallel import MicroLoss, Plan, train
 
-KL_UNTIL = 0.45
-
 
 @torch.compile(dynamic=False)
 def forward_kl(draft: Tensor, target: Tensor) -> Tensor:
@@ -57,14 +55,14 @@ class Lessons:
         return inputs, self.hidden[picks]
 
 
-def make_loss(target_folder: Path, lessons: dict[int, Lessons], micro_tokens: int) -> MicroLoss:
+def make_loss(target_folder: Path, lessons: dict[int, Lessons], micro_tokens: int, kl_until: float) -> MicroLoss:
     target = load(target_folder, TARGET)
     head = target.model.embed_tokens.weight.detach().to(torch.bfloat16)
 
     def loss(model: Llama, length: int, step: int, index: int, count: int, progress: float) -> Tensor:
         rows = max(micro_tokens // length, 1)
         inputs, hidden = lessons[length].rows(target, (step * count + index) * rows, rows)
-        distance = forward_kl if progress < KL_UNTIL else total_variation
+        distance = forward_kl if progress < kl_until else total_variation
         return distance(model.logits(model(inputs)).flatten(0, 1), F.linear(hidden, head).flatten(0, 1))
 
     return loss
@@ -81,19 +79,25 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--target", type=Path, default=HERE.parent / "tiny-target")
     parser.add_argument("--out", type=Path, default=HERE.parent / "tiny-draft")
-    parser.add_argument("--tokens", type=int, default=20_000_000)
+    parser.add_argument("--tokens", type=int, default=13_000_000)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--kl-until", type=float, default=0.45,
+                        help="share of the run that minimises the KL divergence")
+    parser.add_argument("--init", type=Path, help="go on from this checkpoint (draft.pt), with a new schedule")
     args = parser.parse_args()
     torch.manual_seed(2)
     streams = [np.load(args.work / "train.npy"), np.load(args.work / "samples.npy").reshape(-1)]
     stream = torch.from_numpy(np.concatenate(streams).astype(np.int64)).share_memory_()
     model = Llama(DRAFT)
-    model.model.embed_tokens.weight.data.copy_(embedding_from(load(args.target, TARGET)))
+    if args.init:
+        model.load_state_dict(torch.load(args.init))
+    else:
+        model.model.embed_tokens.weight.data.copy_(embedding_from(load(args.target, TARGET)))
     plan = Plan(tokens=args.tokens, minutes=args.minutes, step_tokens=4096, micro_tokens=1024,
                 muon_lr=0.02, adam_lr=0.004, weight_decay=0.1, lengths=[(0.88, 256), (1, 1024)])
     lessons = {length: Lessons(stream, length) for _, length in plan.lengths}
-    train(model, plan, args.processes, make_loss, (args.target, lessons, plan.micro_tokens),
+    train(model, plan, args.processes, make_loss, (args.target, lessons, plan.micro_tokens, args.kl_until),
           args.work / "draft.log", args.work / "draft.pt")
     save(model, args.out, args.work / "tokenizer.json")
 

@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--out", type=Path, default=HERE.parent / "tiny-target")
-    parser.add_argument("--tokens", type=int, default=20_000_000)
+    parser.add_argument("--tokens", type=int, default=13_000_000)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--init", type=Path, help="go on from this checkpoint (target.pt), with a new schedule")

@@ -1,0 +1,17 @@
+# Tests that start the real services as processes; one ctest test for each Python file. They take the machine
+# for themselves, since they run several processes each. One that hangs fails after PATIENCE (harness.py).
+function(outrider_system_test label folder name)
+  add_test(NAME ${label}_${name}
+    COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${folder}/test_${name}.py
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${label}_${name} PROPERTIES
+    LABELS ${label} RUN_SERIAL ON TIMEOUT 600
+    ENVIRONMENT "OUTRIDER_BIN=$<TARGET_FILE_DIR:outrider-coordinator>;PYTHONDONTWRITEBYTECODE=1")
+endfunction()
+
+foreach(name IN ITEMS bad_requests concurrency faults greedy limits operations protocol startup)
+  outrider_system_test(system ${CMAKE_CURRENT_LIST_DIR} ${name})
+endforeach()
+foreach(name IN ITEMS distribution soak)
+  outrider_system_test(slow ${CMAKE_CURRENT_LIST_DIR}/../slow ${name})
+endforeach()

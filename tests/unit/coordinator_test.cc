@@ -1,4 +1,5 @@
-// The parts of the coordinator that need no server: requests, committed tokens, and what servers are believed to hold.
+// The parts of the coordinator that need no server: requests, committed tokens, and what servers are believed
+// to hold.
 #include <gmock/gmock.h>
 
 #include "common/rpc/error.h"
@@ -44,15 +45,16 @@ absl::StatusOr<Request> Parse(const v1::GenerateRequest& proto) {
 std::vector<TokenId> Encode(const std::string& text) { return TestTokenizer().Encode(text, false); }
 
 // A round of `draft` of which `accepted` stand, followed by `token`.
-v1::GenerateResponse Round(Generation& generation, const std::vector<TokenId>& draft, int accepted, TokenId token) {
+v1::GenerateResponse Round(Generation& generation, const std::vector<TokenId>& draft, int accepted,
+                           TokenId token) {
   Proposal proposal;
   for (TokenId id : draft) proposal.Add()->set_token(static_cast<uint32_t>(id));
   v1::Verdict verdict;
   for (int i = 0; i < accepted; ++i) verdict.add_accepted(static_cast<uint32_t>(i));
   verdict.set_token(static_cast<uint32_t>(token));
-  verdict.set_kind(draft.empty()                                     ? v1::TOKEN_KIND_PLAIN
+  verdict.set_kind(draft.empty()                                ? v1::TOKEN_KIND_PLAIN
                    : accepted == static_cast<int>(draft.size()) ? v1::TOKEN_KIND_BONUS
-                                                                     : v1::TOKEN_KIND_CORRECTED);
+                                                                : v1::TOKEN_KIND_CORRECTED);
   return generation.Commit(proposal, verdict);
 }
 
@@ -124,15 +126,15 @@ TEST(Generation, CommitsTheAcceptedTokensAndThenTheVerdictsOwn) {
   EXPECT_EQ(chunk.tokens_size(), 3);
   EXPECT_EQ(chunk.tokens(0).kind(), v1::TOKEN_KIND_ACCEPTED);
   EXPECT_EQ(chunk.tokens(2).kind(), v1::TOKEN_KIND_CORRECTED);
-  EXPECT_EQ(chunk.text(),
-            TestTokenizer().Decode(std::vector<TokenId>{words[0], words[1], words[3]}, true));
+  EXPECT_EQ(chunk.text(), TestTokenizer().Decode(std::vector<TokenId>{words[0], words[1], words[3]}, true));
   EXPECT_FALSE(generation.finished());
 }
 
 TEST(Generation, AnEndOfTextInTheMiddleOfARoundDiscardsTheRest) {
   Generation generation = Start(Text("The little boy"));
   const std::vector<TokenId> words = Encode(" sings in");
-  const v1::GenerateResponse chunk = Round(generation, {words[0], words[1], 0, words[0], words[1]}, 5, words[0]);
+  const v1::GenerateResponse chunk =
+      Round(generation, {words[0], words[1], 0, words[0], words[1]}, 5, words[0]);
   ASSERT_TRUE(chunk.has_finish());
   EXPECT_EQ(chunk.finish().reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(chunk.tokens_size(), 3);

@@ -1,8 +1,10 @@
 outrider_unit_test(spec_test
   SOURCES
     unit/spec_analysis_test.cc
+    unit/spec_controls_golden_test.cc
     unit/spec_controls_test.cc
     unit/spec_distribution_test.cc
+    unit/spec_logprobs_test.cc
     unit/spec_random_test.cc
     unit/spec_testing.h
     unit/spec_verify_test.cc

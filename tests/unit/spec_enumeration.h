@@ -51,9 +51,9 @@ class Enumerator final : public Noise {
 
   int Decide(Purpose purpose, uint64_t position, uint64_t candidate,
              absl::FunctionRef<int(double)> step) override {
-    Interval& known =
-        known_.try_emplace(CounterOf(purpose, position, candidate), Interval{0, kGrid}).first->second;
-    if (known.begin != 0 || known.end != kGrid) reused_ = true;
+    const auto [it, fresh] = known_.try_emplace(CounterOf(purpose, position, candidate), Interval{0, kGrid});
+    Interval& known = it->second;
+    reused_ |= !fresh;
     if (cursor_ == path_.size()) path_.push_back({StepsOf(step, known), 0});
     const Step& taken = path_[cursor_].steps[path_[cursor_].chosen];
     ++cursor_;

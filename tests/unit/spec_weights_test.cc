@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -137,6 +139,31 @@ TEST(Entropy, AgreesWithItsDefinition) {
   EXPECT_NEAR(Entropy(weights, total), entropy, 1e-5);
 }
 
+// Instruction sets, compilers and sanitizers may differ, bits may not: draft and target can be different
+// machines.
+TEST(Weights, AreTheSameBitsOnEveryMachine) {
+  uint64_t hash = 0;
+  const auto mix = [&](auto value) {
+    hash = (hash ^ std::bit_cast<uint64_t>(double{value})) * 0x100000001b3;
+  };
+  std::vector<float> weights(3000), other(3000);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    weights[i] = -static_cast<float>(i * i % 90011) / 1024;
+    other[i] = static_cast<float>(i * 7919 % 1009) / 64;
+  }
+  ExpInPlace(weights, 0, 1.25f);
+  for (float w : weights) mix(w);
+  mix(SumWeights(weights));
+  mix(OverlapMass(weights, 0.125, other, 0.001));
+  std::vector<double> residual(weights.size());
+  ScaleWeights(weights, 0.3, residual);
+  SubtractWeights(other, 0.0001, residual);
+  for (double r : residual) mix(r);
+  mix(SumWeights(residual));
+  mix(MassAtLeast(weights, 0.1f).mass);
+  EXPECT_EQ(hash, 5835865262451571313u);
+}
+
 TEST(OverlapAndSubtract, AddUpToTheFirstDistribution) {
   const std::vector<float> p = RandomWeights(777, 1), q = RandomWeights(777, 2);
   const double scale_p = 1 / SumWeights(p), scale_q = 1 / SumWeights(q);
@@ -182,7 +209,7 @@ TEST(KeepMass, KeepsTheShortestHeaviestPrefixWithEnoughMass) {
       sum += token.value;
       if (sum >= mass) break;
     }
-    std::vector<WeightedToken> scratch;
+    MassScratch scratch;
     KeepMass(weights, mass, scratch);
     ASSERT_EQ(weights, expected) << "round " << round << " mass " << mass;
   }

@@ -45,7 +45,8 @@ std::shared_ptr<SequenceParams> Params(double temperature, uint64_t seed = 1) {
 DraftToken Guess(TokenId token) { return {token, {Distribution::Form::kPointMass, {token}, {}, 1}}; }
 
 // An item for the tokens from `base` on.
-WorkItem Item(uint64_t id, uint64_t round, const std::vector<TokenId>& all, int base, double temperature = 0) {
+WorkItem Item(uint64_t id, uint64_t round, const std::vector<TokenId>& all, int base,
+              double temperature = 0) {
   WorkItem item;
   item.id = Id(id);
   item.round = round;

@@ -1,0 +1,74 @@
+// The C++ SDK: talks to a coordinator.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "outrider/v1/inference.grpc.pb.h"
+
+namespace outrider {
+
+struct ClientOptions {
+  absl::Duration connect_timeout = absl::Seconds(5);
+  absl::Duration describe_timeout = absl::Seconds(5);
+  absl::Duration generate_timeout = absl::InfiniteDuration();
+};
+
+// A complete answer.
+struct Completion {
+  std::string text;
+  std::vector<v1::GeneratedToken> tokens;
+  v1::Finish finish;
+};
+
+// Ends one call of Generate from elsewhere. Thread-safe; outlives the call.
+class Cancellation {
+ public:
+  // The call returns CANCELLED, at once if it has not begun.
+  void Cancel();
+
+ private:
+  friend class Client;
+  // False if it is cancelled already. While attached, Cancel reaches the call.
+  bool Attach(grpc::ClientContext* context);
+  void Detach();
+
+  absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+// A connection to a coordinator. Thread-safe; calls block and may overlap. Errors are the server's, with
+// their ErrorInfo (common/rpc/error.h); UNAVAILABLE means that the server was not reached or went away.
+class Client {
+ public:
+  using OnChunk = std::function<void(const v1::GenerateResponse&)>;
+
+  // `address` is "HOST:PORT" or "unix:PATH". UNAVAILABLE if nothing answers there within connect_timeout.
+  static absl::StatusOr<Client> Connect(const std::string& address, const ClientOptions& options = {});
+
+  // Calls `on_chunk` in the caller's thread with each chunk as it comes, the last one included, and returns
+  // all of them joined. `on_chunk` and `cancellation` may be null.
+  absl::StatusOr<Completion> Generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
+                                      Cancellation* cancellation = nullptr) const;
+
+  absl::StatusOr<v1::DescribeResponse> Describe() const;
+
+ private:
+  Client(std::shared_ptr<grpc::Channel> channel, const ClientOptions& options)
+      : options_(options), stub_(v1::Inference::NewStub(channel)) {}
+
+  ClientOptions options_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,91 @@
+#include "client/flags.h"
+
+#include <map>
+
+namespace outrider {
+namespace {
+
+const std::map<std::string, v1::DrafterKind> kDrafters = {
+    {"", v1::DRAFTER_KIND_UNSPECIFIED}, {"model", v1::DRAFTER_KIND_MODEL}, {"none", v1::DRAFTER_KIND_NONE}};
+const std::map<std::string, v1::Rule> kRules = {{"", v1::RULE_UNSPECIFIED},
+                                                {"token", v1::RULE_TOKEN},
+                                                {"block", v1::RULE_BLOCK},
+                                                {"coupled", v1::RULE_COUPLED}};
+
+// Flags that say how services are started.
+std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOptions& options) {
+  return {
+      command.add_option("--target-model", options.target_model,
+                         "folder of the target model; the shipped one"),
+      command.add_option("--draft-model", options.draft_model, "folder of the draft model; the shipped one"),
+      command.add_option("--dtype", options.dtype, "auto, float32 or bfloat16")->capture_default_str(),
+      command.add_option("--threads", options.threads, "threads of draft and target each; 0: one per CPU")
+          ->check(CLI::Range(0, 1024))
+          ->capture_default_str()};
+}
+
+}  // namespace
+
+void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
+  command.add_option("prompt", flags.prompt,
+                     "text to continue; standard input if not given, less one line end");
+  CLI::Option* address = command.add_option(
+      "--address", flags.address, "coordinator to ask; without it, services are started and stopped");
+  for (CLI::Option* option : DefineServiceFlags(command, flags.services)) option->excludes(address);
+  command.add_option("--max-tokens", flags.max_tokens, "most tokens to emit; what the context leaves");
+  command.add_option("--min-tokens", flags.min_tokens, "tokens before the text may end");
+  command.add_option("--temperature", flags.temperature, "0 takes the most probable token; 1");
+  command.add_option("--top-k", flags.top_k, "keep the k most probable tokens; all");
+  command.add_option("--top-p", flags.top_p, "keep the smallest set with this probability; 1");
+  command.add_option("--min-p", flags.min_p, "drop tokens below this share of the largest probability; 0");
+  command.add_option("--repetition-penalty", flags.repetition_penalty, "divides logits of tokens seen; 1");
+  command.add_option("--presence-penalty", flags.presence_penalty, "off the logits of tokens emitted; 0");
+  command.add_option("--frequency-penalty", flags.frequency_penalty, "the same, once for each time; 0");
+  command.add_option("--seed", flags.seed, "key of all random numbers; drawn");
+  command.add_option("--stop", flags.stop, "text that ends the answer; may be given again")
+      ->allow_extra_args(false);
+  command.add_flag("--ignore-eos", flags.ignore_eos, "go on past the model's end of text");
+  command.add_option("--draft-tokens", flags.draft_tokens,
+                     "K, tokens drafted a round; the coordinator's default");
+  command.add_option("--drafter", flags.drafter, "model or none; the coordinator's default")
+      ->check(CLI::IsMember({"model", "none"}));
+  command.add_option("--rule", flags.rule, "token, block or coupled; the coordinator's default")
+      ->check(CLI::IsMember({"token", "block", "coupled"}));
+  CLI::Option* trace =
+      command.add_flag("--trace", flags.trace, "a line a round: accepted, rejected, corrected");
+  command.add_flag("--json", flags.json, "one JSON object instead of text")->excludes(trace);
+}
+
+void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) { DefineServiceFlags(command, options); }
+
+void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags) {
+  command.add_option("--address", flags.address, "coordinator to ask")->capture_default_str();
+  command.add_flag("--json", flags.json, "one JSON object instead of text");
+}
+
+v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt) {
+  v1::GenerateRequest request;
+  request.set_text(prompt);
+  request.set_trace(flags.trace);
+  if (flags.seed) request.set_seed(*flags.seed);
+  v1::SamplingParams* sampling = request.mutable_sampling();
+  if (flags.temperature) sampling->set_temperature(*flags.temperature);
+  if (flags.top_k) sampling->set_top_k(*flags.top_k);
+  if (flags.top_p) sampling->set_top_p(*flags.top_p);
+  if (flags.min_p) sampling->set_min_p(*flags.min_p);
+  if (flags.repetition_penalty) sampling->set_repetition_penalty(*flags.repetition_penalty);
+  if (flags.presence_penalty) sampling->set_presence_penalty(*flags.presence_penalty);
+  if (flags.frequency_penalty) sampling->set_frequency_penalty(*flags.frequency_penalty);
+  if (flags.min_tokens) sampling->set_min_tokens(*flags.min_tokens);
+  v1::StopOptions* stop = request.mutable_stop();
+  if (flags.max_tokens) stop->set_max_tokens(*flags.max_tokens);
+  stop->set_ignore_eos(flags.ignore_eos);
+  for (const std::string& string : flags.stop) stop->add_strings(string);
+  v1::SpeculationOptions* speculation = request.mutable_speculation();
+  speculation->set_drafter(kDrafters.at(flags.drafter));
+  speculation->set_rule(kRules.at(flags.rule));
+  if (flags.draft_tokens) speculation->set_draft_tokens(*flags.draft_tokens);
+  return request;
+}
+
+}  // namespace outrider

@@ -1,0 +1,53 @@
+// The flags of the commands, and the request that they make.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/local_services.h"
+#include "outrider/v1/inference.pb.h"
+
+namespace outrider {
+
+inline constexpr char kDefaultAddress[] = "127.0.0.1:7070";
+
+// What is not given stays unset, and means what the coordinator makes of it; ranges are the coordinator's to
+// check.
+struct GenerateFlags {
+  std::optional<std::string> prompt;
+  std::string address;  // empty: start the services
+  LocalServicesOptions services;
+  std::optional<float> temperature;
+  std::optional<uint32_t> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::optional<float> presence_penalty;
+  std::optional<float> frequency_penalty;
+  std::optional<uint32_t> max_tokens;
+  std::optional<uint32_t> min_tokens;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  std::optional<uint32_t> draft_tokens;
+  std::string drafter;  // empty: the coordinator's default
+  std::string rule;     // empty: the coordinator's default
+  bool trace = false;
+  bool json = false;
+};
+
+struct DescribeFlags {
+  std::string address = kDefaultAddress;
+  bool json = false;
+};
+
+void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags);
+void DefineUpFlags(CLI::App& command, LocalServicesOptions& options);
+void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags);
+
+v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt);
+
+}  // namespace outrider

@@ -1,0 +1,214 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands.h"
+#include "client/json_output.h"
+#include "client/render.h"
+#include "client/signals.h"
+#include "client/start_up.h"
+#include "common/text/utf8.h"
+
+namespace outrider {
+namespace {
+
+// How long an answer has to break off after a signal, before we leave without it.
+constexpr absl::Duration kBreakOff = absl::Seconds(1);
+
+absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
+  std::string prompt;
+  if (flags.prompt) {
+    prompt = *flags.prompt;
+  } else if (isatty(STDIN_FILENO) != 0) {
+    return absl::InvalidArgumentError("no prompt: give PROMPT, or pipe a text into standard input");
+  } else {
+    prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
+    if (!prompt.empty() && prompt.back() == '\n') prompt.pop_back();
+  }
+  if (!IsValidUtf8(prompt)) return absl::InvalidArgumentError("the prompt is not UTF-8");
+  return prompt;
+}
+
+// Writes the answer as it comes. The thread of the call.
+class AnswerWriter {
+ public:
+  AnswerWriter(const GenerateFlags& flags, std::string prompt)
+      : flags_(flags), prompt_(std::move(prompt)), look_(LookOfStandardOutput()), renderer_(look_) {}
+
+  // False once nobody reads it any more.
+  bool Write(const v1::GenerateResponse& chunk) {
+    if (flags_.json) return true;
+    if (!begun_) Put(flags_.trace ? renderer_.RoundLegend() : Opening());
+    begun_ = true;
+    return Put(flags_.trace ? renderer_.Round(chunk) : renderer_.Chunk(chunk));
+  }
+
+  void End(const Completion& completion) {
+    if (flags_.json) {
+      Put(ToJson(completion) + "\n");
+      return;
+    }
+    if (flags_.trace) {
+      Put("\n");
+      if (look_.terminal) Put(renderer_.Prompt(prompt_));
+      Put(look_.terminal ? WithoutControls(completion.text) : completion.text);
+    }
+    Put("\n");
+    // Standard output carries the text and nothing else when a program reads it.
+    std::fprintf(look_.terminal ? stdout : stderr, "%s%s\n", look_.terminal ? "\n" : "",
+                 Summary(completion.finish).c_str());
+  }
+
+  void BreakOff() {
+    if (begun_) Put("\n");
+  }
+
+ private:
+  std::string Opening() const {
+    if (!look_.terminal) return "";
+    const std::string legend = renderer_.Legend();
+    return absl::StrCat(legend, legend.empty() ? "" : "\n", renderer_.Prompt(prompt_));
+  }
+
+  static bool Put(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  }
+
+  const GenerateFlags& flags_;
+  const std::string prompt_;
+  const Look look_;
+  const Renderer renderer_;
+  bool begun_ = false;
+};
+
+// A generation in a thread of its own, so that the first can watch signals and processes.
+class Call {
+ public:
+  Call(std::optional<Client> client, const GenerateFlags& flags, const std::string& prompt, Signals& signals)
+      : client_(std::move(client)), writer_(flags, prompt), thread_([this, &flags, prompt, &signals] {
+          Run(flags.address, MakeRequest(flags, prompt));
+          done_ = true;
+          signals.Wake();
+        }) {}
+  ~Call() { thread_.join(); }
+
+  void Cancel() { cancellation_.Cancel(); }
+  bool done() const { return done_; }
+  // Once done.
+  const absl::Status& status() const { return status_; }
+  bool unread() const { return unread_; }
+
+ private:
+  void Run(const std::string& address, const v1::GenerateRequest& request) {
+    if (!client_) {
+      auto connected = Client::Connect(address);
+      status_ = connected.status();
+      if (!status_.ok()) return;
+      client_ = *std::move(connected);
+    }
+    const auto on_chunk = [this](const v1::GenerateResponse& chunk) {
+      if (writer_.Write(chunk)) return;
+      unread_ = true;
+      Cancel();
+    };
+    const absl::StatusOr<Completion> completion = client_->Generate(request, on_chunk, &cancellation_);
+    status_ = completion.status();
+    if (completion.ok()) {
+      writer_.End(*completion);
+    } else {
+      writer_.BreakOff();
+    }
+  }
+
+  std::optional<Client> client_;
+  AnswerWriter writer_;
+  Cancellation cancellation_;
+  absl::Status status_;
+  bool unread_ = false;
+  std::atomic<bool> done_ = false;
+  std::thread thread_;
+};
+
+// What ended the wait for a call, other than the call.
+struct Interruption {
+  int signal = 0;
+  absl::Status death;
+};
+
+// Of a service that a generation cannot do without.
+absl::Status FatalDeath(LocalServices& services) {
+  const absl::Status target = services.Death(kTarget);
+  return target.ok() ? services.Death(kCoordinator) : target;
+}
+
+Interruption WaitFor(Call& call, Signals& signals, LocalServices* services) {
+  bool draft_lost = false;
+  while (!call.done()) {
+    const int signal = signals.Wait();
+    if (Signals::IsStop(signal)) return {signal, absl::OkStatus()};
+    if (services == nullptr) continue;
+    if (absl::Status death = FatalDeath(*services); !death.ok()) return {0, death};
+    if (absl::Status death = services->Death(kDraft); !death.ok() && !draft_lost) {
+      draft_lost = true;
+      std::fprintf(stderr, "note: %s; going on without it\n", std::string(death.message()).c_str());
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+int RunGenerate(const GenerateFlags& flags) {
+  const absl::StatusOr<std::string> prompt = ReadPrompt(flags);
+  if (!prompt.ok()) return PrintError(prompt.status());
+  Signals signals;
+  std::unique_ptr<LocalServices> services;
+  std::optional<Client> client;
+  if (flags.address.empty()) {
+    auto started = LocalServices::Start(flags.services);
+    if (!started.ok()) return PrintError(started.status());
+    services = *std::move(started);
+    int stop_signal = 0;
+    absl::StatusOr<Client> serving = WaitUntilServing(*services, signals, &stop_signal);
+    if (stop_signal != 0) return 128 + stop_signal;
+    if (!serving.ok()) return PrintError(serving.status());
+    client = *std::move(serving);
+  }
+
+  Call call(std::move(client), flags, *prompt, signals);
+  const Interruption interruption = WaitFor(call, signals, services.get());
+  call.Cancel();
+  const absl::Time patience = absl::Now() + kBreakOff;
+  while (!call.done() && absl::Now() < patience && !Signals::IsStop(signals.Wait(absl::Milliseconds(50)))) {
+  }
+  const int interrupted_status = interruption.signal != 0 ? 128 + interruption.signal : 1;
+  if (!call.done()) {
+    // It may hang in a write that nobody reads: leave it, but nothing else.
+    services.reset();
+    _exit(interrupted_status);
+  }
+  if (interruption.signal != 0) return interrupted_status;
+  if (!interruption.death.ok()) return PrintError(interruption.death);
+  if (!call.status().ok() && services != nullptr) {
+    // The connection breaks before the process is gone.
+    signals.Wait(kBreakOff / 10);
+    if (absl::Status death = FatalDeath(*services); !death.ok()) return PrintError(death);
+  }
+  if (call.unread()) return 128 + SIGPIPE;
+  return call.status().ok() ? 0 : PrintError(call.status());
+}
+
+int PrintError(const absl::Status& status) {
+  std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace outrider

@@ -1,0 +1,101 @@
+#include "client/json_output.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// "TOKEN_KIND_BONUS" is "bonus".
+std::string Lower(const std::string& name, size_t prefix) {
+  return absl::AsciiStrToLower(name.substr(prefix));
+}
+
+std::string NameOf(v1::TokenKind kind) { return Lower(v1::TokenKind_Name(kind), sizeof("TOKEN_KIND_") - 1); }
+std::string NameOf(v1::FinishReason reason) {
+  return Lower(v1::FinishReason_Name(reason), sizeof("FINISH_REASON_") - 1);
+}
+std::string NameOf(v1::Rule rule) { return Lower(v1::Rule_Name(rule), sizeof("RULE_") - 1); }
+std::string NameOf(v1::DrafterKind kind) {
+  return Lower(v1::DrafterKind_Name(kind), sizeof("DRAFTER_KIND_") - 1);
+}
+
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Json ServerJson(const v1::ServerInfo& info) {
+  return {{"model", info.model()},
+          {"version", info.version()},
+          {"device", info.device()},
+          {"dtype", info.dtype()},
+          {"weight_bytes", info.weight_bytes()},
+          {"vocab_size", info.vocab_size()},
+          {"max_context", info.max_context()},
+          {"max_draft_tokens", info.max_draft_tokens()},
+          {"kv_blocks", info.kv_blocks()},
+          {"block_size", info.block_size()},
+          {"eos_ids", std::vector<uint32_t>(info.eos_ids().begin(), info.eos_ids().end())},
+          {"boot_id", absl::StrCat(absl::Hex(info.boot_id(), absl::kZeroPad16))},
+          {"fingerprint", absl::StrCat(absl::Hex(info.fingerprint(), absl::kZeroPad16))}};
+}
+
+}  // namespace
+
+std::string ToJson(const Completion& completion) {
+  Json tokens = Json::array();
+  Json kinds = Json::array();
+  for (const v1::GeneratedToken& token : completion.tokens) {
+    tokens.push_back(token.id());
+    kinds.push_back(NameOf(token.kind()));
+  }
+  const v1::Usage& usage = completion.finish.usage();
+  const v1::SpeculationStats& stats = completion.finish.speculation();
+  const auto& drafted = stats.drafted_per_position();
+  const auto& accepted = stats.accepted_per_position();
+  Json json = {{"text", completion.text},
+               {"tokens", tokens},
+               {"kinds", kinds},
+               {"finish_reason", NameOf(completion.finish.reason())}};
+  if (!completion.finish.stop_string().empty()) json["stop_string"] = completion.finish.stop_string();
+  json["usage"] = {{"prompt_tokens", usage.prompt_tokens()},
+                   {"completion_tokens", usage.completion_tokens()},
+                   {"first_token_seconds", usage.first_token_seconds()},
+                   {"decode_seconds", usage.decode_seconds()}};
+  json["speculation"] = {{"drafted", stats.drafted()},
+                         {"accepted", stats.accepted()},
+                         {"emitted",
+                          {{"accepted", stats.emitted_accepted()},
+                           {"corrected", stats.emitted_corrected()},
+                           {"bonus", stats.emitted_bonus()},
+                           {"plain", stats.emitted_plain()}}},
+                         {"rounds", stats.rounds()},
+                         {"acceptance_rate", stats.acceptance_rate()},
+                         {"mean_accepted_length", stats.mean_accepted_length()},
+                         {"exact", stats.exact()},
+                         {"expected_acceptance", stats.expected_acceptance()},
+                         {"observed_over_expected", stats.observed_over_expected()},
+                         {"drafted_per_position", std::vector<uint64_t>(drafted.begin(), drafted.end())},
+                         {"accepted_per_position", std::vector<uint64_t>(accepted.begin(), accepted.end())}};
+  return Dump(json);
+}
+
+std::string ToJson(const v1::DescribeResponse& description) {
+  Json json = {{"version", description.version()},
+               {"target", description.has_target() ? ServerJson(description.target()) : Json()},
+               {"draft", description.has_draft() ? ServerJson(description.draft()) : Json()},
+               {"degraded", description.degraded()},
+               {"running", description.running()},
+               {"max_draft_tokens", description.max_draft_tokens()},
+               {"defaults",
+                {{"drafter", NameOf(description.defaults().drafter())},
+                 {"draft_tokens", description.defaults().draft_tokens()},
+                 {"rule", NameOf(description.defaults().rule())}}},
+               {"tokenizer_fingerprint",
+                absl::StrCat(absl::Hex(description.tokenizer_fingerprint(), absl::kZeroPad16))}};
+  return Dump(json);
+}
+
+}  // namespace outrider

@@ -1,0 +1,179 @@
+#include "client/local_services.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxSocketPath = 107;  // sockaddr_un
+constexpr absl::Duration kGrace = absl::Seconds(3);
+constexpr size_t kLinesShown = 5;
+
+// The folder of the shipped models, beside the source tree that the program was built in or beside its
+// installation.
+fs::path ShippedModels(const fs::path& programs) {
+  const fs::path installed = programs / "../share/outrider/models";
+  return fs::exists(installed) ? installed : programs / "../../../models";
+}
+
+absl::StatusOr<std::string> FindModel(const std::string& given, const fs::path& shipped, const char* flag) {
+  const fs::path path = given.empty() ? shipped.lexically_normal() : fs::path(given);
+  if (fs::exists(path / "config.json")) return path.string();
+  return absl::NotFoundError(absl::StrCat("no model at ", path.string(), " (it has no config.json)",
+                                          given.empty() ? absl::StrCat("; give one with ", flag) : ""));
+}
+
+absl::StatusOr<fs::path> MakePrivateFolder() {
+  std::error_code error;
+  const fs::path parent = fs::temp_directory_path(error);
+  if (error) return absl::NotFoundError("no folder for temporary files: set TMPDIR");
+  std::string name = (parent / "outrider-XXXXXX").string();
+  if (absl::StrCat(name, "/coordinator.sock").size() > kMaxSocketPath) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the path of ", parent.string(), " is too long for a socket: set TMPDIR"));
+  }
+  if (mkdtemp(name.data()) == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot make a folder in ", parent.string(), ": ", strerror(errno)));
+  }
+  return name;
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+std::string ReasonInLog(const std::string& log) {
+  std::string error;
+  std::vector<std::string>
+      cries;  // of what does not go through the log: a crash, a flag that was not understood
+  for (const std::string& line :
+       std::vector<std::string>(absl::StrSplit(log, '\n', absl::SkipWhitespace()))) {
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) {
+      cries.push_back(line);
+    } else if (json.value("level", "") == "error") {
+      error = json.value("error", json.value("event", ""));
+    }
+  }
+  if (!error.empty()) return error;
+  if (cries.size() > kLinesShown) cries.erase(cries.begin(), cries.end() - kLinesShown);
+  return absl::StrJoin(cries, "\n");
+}
+
+absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalServicesOptions& options) {
+  const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
+  const fs::path shipped = ShippedModels(programs);
+  auto target_model = FindModel(options.target_model, shipped / "tiny-target", "--target-model");
+  if (!target_model.ok()) return target_model.status();
+  auto draft_model = FindModel(options.draft_model, shipped / "tiny-draft", "--draft-model");
+  if (!draft_model.ok()) return draft_model.status();
+
+  std::unique_ptr<LocalServices> services(new LocalServices);
+  services->drain_ = absl::Seconds(options.drain_seconds);
+  auto folder = MakePrivateFolder();
+  if (!folder.ok()) return folder.status();
+  services->folder_ = *std::move(folder);
+  constexpr std::array<int, kServices> kPortOffsets = {2, 1, 0};
+  for (int i = 0; i < kServices; ++i) {
+    if (options.default_ports) {
+      services->addresses_[i] = absl::StrCat("127.0.0.1:", 7070 + kPortOffsets[i]);
+      services->metrics_[i] = absl::StrCat("127.0.0.1:", 9070 + kPortOffsets[i]);
+    } else {
+      services->addresses_[i] =
+          absl::StrCat("unix:", (services->folder_ / kServiceNames[i]).string(), ".sock");
+    }
+    services->commands_[i] = {(programs / absl::StrCat("outrider-", kServiceNames[i])).string(),
+                              absl::StrCat("--listen=", services->addresses_[i]),
+                              "--metrics-listen",
+                              services->metrics_[i],  // may be empty
+                              absl::StrCat("--drain=", options.drain_seconds),
+                              "--log-format=json"};
+  }
+  const auto add = [&](Service service, std::initializer_list<std::string> flags) {
+    services->commands_[service].insert(services->commands_[service].end(), flags);
+  };
+  const std::string dtype = absl::StrCat("--dtype=", options.dtype);
+  const std::string threads = absl::StrCat("--threads=", options.threads);
+  add(kTarget, {absl::StrCat("--model=", *target_model), dtype, threads});
+  add(kDraft, {absl::StrCat("--model=", *draft_model), dtype, threads});
+  add(kCoordinator,
+      {absl::StrCat("--tokenizer=", *target_model), absl::StrCat("--target=", services->address(kTarget)),
+       absl::StrCat("--draft=", services->address(kDraft))});
+  for (Service service : {kTarget, kDraft, kCoordinator}) {
+    if (absl::Status status = services->Restart(service); !status.ok()) return status;
+  }
+  return services;
+}
+
+LocalServices::~LocalServices() {
+  Stop();
+  std::error_code ignored;
+  fs::remove_all(folder_, ignored);
+}
+
+std::string LocalServices::LogPath(Service service) const {
+  return (folder_ / absl::StrCat(kServiceNames[service], ".log")).string();
+}
+
+bool LocalServices::Listening(Service service) const {
+  return absl::StrContains(ReadAll(LogPath(service)), R"("event":"serving")");
+}
+
+absl::Status LocalServices::Refusal() const {
+  const std::string log = ReadAll(LogPath(kCoordinator));
+  if (!absl::StrContains(log, R"("event":"refused")")) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the models do not fit together: ", ReasonInLog(log)));
+}
+
+absl::Status LocalServices::Death(Service service) {
+  ChildProcess* child = children_[service].get();
+  if (child == nullptr || child->running()) return absl::OkStatus();
+  const std::string reason = ReasonInLog(ReadAll(LogPath(service)));
+  return absl::UnavailableError(absl::StrCat("the ", kServiceNames[service], " service ended with ",
+                                             child->HowItEnded(), reason.empty() ? "" : ": ", reason));
+}
+
+absl::Status LocalServices::Restart(Service service) {
+  // A log of its own for each life: Listening and Death are about the present one.
+  std::error_code ignored;
+  fs::remove(LogPath(service), ignored);
+  auto child = ChildProcess::Spawn(commands_[service], LogPath(service));
+  if (!child.ok()) return child.status();
+  children_[service] = *std::move(child);
+  return absl::OkStatus();
+}
+
+void LocalServices::Stop() {
+  if (children_[kCoordinator] != nullptr) {
+    children_[kCoordinator]->Signal(SIGTERM);
+    children_[kCoordinator]->WaitEnded(drain_ + kGrace);
+  }
+  for (Service service : {kTarget, kDraft}) {
+    if (children_[service] != nullptr) children_[service]->Signal(SIGTERM);
+  }
+  for (Service service : {kTarget, kDraft}) {
+    if (children_[service] != nullptr) children_[service]->WaitEnded(kGrace);
+  }
+  for (std::unique_ptr<ChildProcess>& child : children_) child.reset();
+}
+
+}  // namespace outrider

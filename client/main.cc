@@ -1,0 +1,32 @@
+// The command line.
+#include <cstdio>
+
+#include "client/commands.h"
+
+namespace outrider {
+namespace {
+
+int Run(int argc, char** argv) {
+  CLI::App app("Speculative decoding as services: a draft model runs ahead, the target model decides.",
+               "outrider");
+  app.set_version_flag("--version", OUTRIDER_VERSION);
+  app.require_subcommand(1);
+  GenerateFlags generate;
+  LocalServicesOptions up;
+  DescribeFlags describe;
+  CLI::App* generate_command = app.add_subcommand("generate", "continue a text");
+  CLI::App* up_command = app.add_subcommand("up", "start coordinator, draft and target, and stay");
+  CLI::App* describe_command = app.add_subcommand("describe", "say what a coordinator serves");
+  DefineGenerateFlags(*generate_command, generate);
+  DefineUpFlags(*up_command, up);
+  DefineDescribeFlags(*describe_command, describe);
+  CLI11_PARSE(app, argc, argv);
+  if (generate_command->parsed()) return RunGenerate(generate);
+  if (up_command->parsed()) return RunUp(up);
+  return describe_command->parsed() ? RunDescribe(describe) : 1;
+}
+
+}  // namespace
+}  // namespace outrider
+
+int main(int argc, char** argv) { return outrider::Run(argc, argv); }

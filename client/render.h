@@ -1,0 +1,49 @@
+// An answer as text for people: told apart by where each token came from.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "outrider/v1/inference.pb.h"
+
+namespace outrider {
+
+// What standard output can show.
+struct Look {
+  bool terminal = false;  // control characters in the text are made harmless
+  bool colour = false;
+};
+
+// Looks at standard output, NO_COLOR and TERM.
+Look LookOfStandardOutput();
+
+class Renderer {
+ public:
+  explicit Renderer(Look look) : look_(look) {}
+
+  // The line that explains Chunk, or Round. Chunk needs one only in colour.
+  std::string Legend() const;
+  std::string RoundLegend() const;
+
+  std::string Prompt(std::string_view prompt) const;
+  // The text of a chunk; without colour exactly that.
+  std::string Chunk(const v1::GenerateResponse& chunk) const;
+  // A line for the round of a chunk that has a trace, as in Figure 1 of Leviathan et al. (arXiv 2211.17192):
+  // kept tokens, rejected ones, and the target's own. Tokens after the first rejected one, or after the end
+  // of the answer, were not judged or not committed; they are shown as rejected too.
+  std::string Round(const v1::GenerateResponse& chunk) const;
+
+ private:
+  std::string Paint(std::string_view text, v1::TokenKind kind) const;
+
+  Look look_;
+};
+
+// Tokens, tokens/s, target calls, tokens a call, acceptance. One line without its end.
+std::string Summary(const v1::Finish& finish);
+
+// Control characters other than tab and line feed replaced, so that a text cannot steer the terminal. UTF-8
+// in and out.
+std::string WithoutControls(std::string_view text);
+
+}  // namespace outrider

@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands.h"
+#include "client/signals.h"
+#include "client/start_up.h"
+
+namespace outrider {
+namespace {
+
+constexpr double kDrainSeconds = 5;
+// A service that ends sooner than this after our own start stops everything: what it says has to be mended
+// first.
+constexpr absl::Duration kYoung = absl::Seconds(5);
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(250);
+constexpr absl::Duration kLastBackoff = absl::Seconds(10);
+// After a life as long as this the next end is the first again.
+constexpr absl::Duration kHealthy = absl::Seconds(30);
+
+void Say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+// Starts services again after they ended; the others resend what was lost.
+class Supervisor {
+ public:
+  explicit Supervisor(LocalServices& services) : services_(services) {}
+
+  // The error that stops everything, if one has ended too soon.
+  absl::Status Look() {
+    for (Service service : {kTarget, kDraft, kCoordinator}) {
+      Life& life = lives_[service];
+      const absl::Status death = services_.Death(service);
+      if (death.ok()) continue;
+      const absl::Time now = absl::Now();
+      if (now - begun_ < kYoung) return death;
+      if (!life.restart_at) {
+        life.backoff =
+            now - life.started > kHealthy ? kFirstBackoff : std::min(2 * life.backoff, kLastBackoff);
+        life.restart_at = now + life.backoff;
+        Say(absl::StrCat(std::string(death.message()), "; starting it again in ",
+                         absl::FormatDuration(life.backoff)));
+      } else if (now >= *life.restart_at) {
+        if (absl::Status status = services_.Restart(service); !status.ok()) return status;
+        life.started = now;
+        life.restart_at.reset();
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool restarting() const {
+    return std::any_of(lives_.begin(), lives_.end(),
+                       [](const Life& life) { return life.restart_at.has_value(); });
+  }
+
+ private:
+  struct Life {
+    absl::Time started = absl::Now();
+    absl::Duration backoff = kFirstBackoff / 2;
+    std::optional<absl::Time> restart_at;
+  };
+
+  LocalServices& services_;
+  const absl::Time begun_ = absl::Now();
+  std::array<Life, kServices> lives_;
+};
+
+void SayHowToUse(const LocalServices& services) {
+  for (Service service : {kCoordinator, kDraft, kTarget}) {
+    std::printf("%-12s %s   http://%s/metrics\n", kServiceNames[service], services.address(service).c_str(),
+                services.metrics_address(service).c_str());
+  }
+  const std::string& address = services.address(kCoordinator);
+  Say(absl::StrCat("logs         ", services.folder().string(), "/*.log\n\noutrider generate --address ",
+                   address, " \"It was a dark evening\"\noutrider describe --address ", address,
+                   "\n\nCtrl-C stops all three."));
+}
+
+}  // namespace
+
+int RunUp(const LocalServicesOptions& given) {
+  LocalServicesOptions options = given;
+  options.default_ports = true;
+  options.drain_seconds = kDrainSeconds;
+  Signals signals;
+  auto services = LocalServices::Start(options);
+  if (!services.ok()) return PrintError(services.status());
+  int stop_signal = 0;
+  const absl::StatusOr<Client> serving = WaitUntilServing(**services, signals, &stop_signal);
+  if (stop_signal != 0) return 128 + stop_signal;
+  if (!serving.ok()) return PrintError(serving.status());
+  SayHowToUse(**services);
+  Supervisor supervisor(**services);
+  while (!Signals::IsStop(stop_signal)) {
+    if (absl::Status status = supervisor.Look(); !status.ok()) return PrintError(status);
+    stop_signal = signals.Wait(supervisor.restarting() ? absl::Milliseconds(50) : absl::InfiniteDuration());
+  }
+  Say("stopping");
+  return 128 + stop_signal;
+}
+
+}  // namespace outrider

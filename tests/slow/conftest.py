@@ -1,0 +1,8 @@
+"""The harness of the system tests, and logs for tests that fail."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
+
+from harness import pytest_runtest_makereport  # noqa: E402, F401

@@ -1,0 +1,144 @@
+"""The second law: what is sampled through three processes has the target's distribution, under every rule.
+
+The exact distributions are transformers' own (scripts/make_generation_goldens.py). The negative control is a man in
+the middle who tells the target another q than the draft sampled from: the same test must then fail.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from concurrent import futures
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from scipy import stats
+
+from harness import Cluster, cluster, draft_pb2, draft_pb2_grpc, load_goldens
+
+SAMPLES, LIES = 2500, 1200
+AT_ONCE = 8
+# A true hypothesis is rejected this rarely; a false one must be rejected beyond all doubt. Seeds are fixed, so that a
+# run only differs from another where a draft ran out of time.
+ACCEPTABLE, DAMNING = 1e-3, 1e-6
+
+Cells = dict[tuple[int, ...], float]
+REST = (-1,)
+
+
+def p_value(observed: Counter[tuple[int, ...]], expected: Cells) -> float:
+    """Of the chi-square test; cells that expect fewer than 5 are put together."""
+    assert abs(sum(expected.values()) - 1) < 1e-9
+    assert set(observed) <= set(expected), "something impossible was emitted"
+    total = sum(observed.values())
+    rows = sorted(((p * total, observed[cell]) for cell, p in expected.items()), reverse=True)
+    large = [row for row in rows if row[0] >= 5]
+    small = np.sum([row for row in rows if row[0] < 5] or [(0, 0)], axis=0)
+    if small[0] > 0:
+        large.append(tuple(small))
+    wanted, seen = np.array(large).T
+    return stats.chisquare(seen, wanted).pvalue
+
+
+def sample(c: Cluster, goldens: dict[str, Any], length: int, count: int = SAMPLES,
+           **options: Any) -> list[tuple[int, ...]]:
+    """The first tokens of many answers, each with another seed."""
+    options = {"temperature": 1.0, "max_tokens": length + 4, "ignore_eos": True} | options
+    calls = [(goldens["prompt"], options | {"seed": seed}) for seed in range(count)]
+    return [tuple(answer.tokens[:length]) for answer in c.generate_all(calls, AT_ONCE)]
+
+
+def observed_over_expected(c: Cluster) -> tuple[float, float]:
+    """The acceptance canary, and how many standard deviations it is off."""
+    metrics = c.coordinator.metrics()
+    accepted, expected, variance = [metrics.value(f"outrider_spec_decode_{name}_total") for name in (
+        "num_accepted_tokens", "expected_accepted_tokens", "expected_accepted_tokens_variance")]
+    return accepted / expected, abs(accepted - expected) / variance ** 0.5
+
+
+@pytest.fixture(scope="module")
+def goldens() -> dict[str, Any]:
+    return load_goldens("distributions.json")
+
+
+@pytest.fixture(scope="module")
+def paths(goldens: dict[str, Any]) -> Cells:
+    """Every continuation of a few tokens under top_k."""
+    return {tuple(path["tokens"]): path["p"] for path in goldens["top_k_paths"]}
+
+
+@pytest.fixture(scope="module")
+def pairs(goldens: dict[str, Any]) -> Cells:
+    """The likeliest first two tokens without top_k; all others together."""
+    cells = {(row["token"], token): row["p"] * p
+             for row in goldens["pairs"] for token, p in zip(row["next"], row["p_next"], strict=True)}
+    return cells | {REST: 1 - sum(cells.values())}
+
+
+@pytest.mark.parametrize("rule, k", [("token", 4), ("block", 4), ("coupled", 4), ("token", 1)])
+def test_the_first_tokens_have_the_targets_distribution(rule: str, k: int, goldens: dict[str, Any],
+                                                        paths: Cells) -> None:
+    length = len(next(iter(paths)))
+    with cluster() as c:
+        observed = Counter(sample(c, goldens, length, rule=rule, k=k, top_k=goldens["top_k"]))
+        assert p_value(observed, paths) > ACCEPTABLE
+        if rule == "token":
+            assert observed_over_expected(c)[1] < 5
+
+
+def test_so_they_have_over_the_whole_vocabulary(goldens: dict[str, Any], pairs: Cells) -> None:
+    with cluster() as c:
+        seen = sample(c, goldens, 2, k=4)
+        assert p_value(Counter(pair if pair in pairs else REST for pair in seen), pairs) > ACCEPTABLE
+        assert observed_over_expected(c)[1] < 5
+
+
+# --- the negative control --------------------------------------------------------------------------------------
+
+
+class Liar(draft_pb2_grpc.DraftServicer):
+    """Passes everything on, except that every distribution becomes uniform over the tokens it names."""
+
+    def __init__(self, draft: grpc.Channel) -> None:
+        self._draft = draft_pb2_grpc.DraftStub(draft)
+
+    def Propose(self, requests: Iterator[draft_pb2.ProposeRequest],
+                context: grpc.ServicerContext) -> Iterator[draft_pb2.ProposeResponse]:
+        answers = self._draft.Propose(requests)
+        context.add_callback(answers.cancel)
+        with contextlib.suppress(grpc.RpcError):
+            for response in answers:
+                for result in response.results:
+                    for node in result.nodes:
+                        weights = node.q.sparse.weights
+                        weights[:] = [1.0] * len(weights)
+                yield response
+
+
+@contextlib.contextmanager
+def liar(address: str) -> Iterator[str]:
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    with grpc.insecure_channel(address) as channel:
+        draft_pb2_grpc.add_DraftServicer_to_server(Liar(channel), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        yield f"127.0.0.1:{port}"
+        server.stop(0).wait()
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_a_q_that_was_not_sampled_from_is_found_out(rule: str, goldens: dict[str, Any], paths: Cells) -> None:
+    length = len(next(iter(paths)))
+    with cluster(through=liar) as c:
+        observed = Counter(sample(c, goldens, length, LIES, rule=rule, k=4, top_k=goldens["top_k"]))
+        assert p_value(observed, paths) < DAMNING
+        if rule == "token":
+            ratio, deviations = observed_over_expected(c)
+            assert deviations > 8, ratio
+
+
+def test_a_lie_about_q_changes_no_greedy_token(goldens: dict[str, Any]) -> None:
+    with cluster(through=liar) as c:
+        plain = c.generate(goldens["prompt"], k=0, temperature=0, max_tokens=60)
+        assert c.generate(goldens["prompt"], k=4, temperature=0, max_tokens=60).tokens == plain.tokens

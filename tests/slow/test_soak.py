@@ -1,0 +1,95 @@
+"""A mixed load for a while, with servers killed under it: every answer is right, and nothing grows."""
+
+import itertools
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from harness import Answer, Cluster, Process, cluster, load_prompts
+
+Call = tuple[str, dict[str, Any]]
+
+WORKERS = 6
+ANSWERS = 60
+
+
+def invariant_calls() -> list[Call]:
+    """Requests whose answer depends on nothing but themselves."""
+    ks, lengths = itertools.cycle([1, 4, 8, 0, 2]), itertools.cycle([12, 30, 70])
+    calls: list[Call] = []
+    for seed, (prompt, k, length) in enumerate(zip(load_prompts(), ks, lengths)):
+        how = {"temperature": 0} if seed % 2 else {"rule": "coupled", "temperature": 0.9, "seed": seed}
+        calls.append((prompt, how | {"k": k, "max_tokens": length, "ignore_eos": True}))
+    return calls
+
+
+def soak(c: Cluster, calls: Sequence[Call], expected: Sequence[list[int]],
+         at: dict[int, Callable[[], None]] | None = None) -> None:
+    """ANSWERS answers by WORKERS at once, each third beside a request that is cancelled; at[n] is done after n."""
+    done = threading.Semaphore(0)
+
+    def one(number: int) -> None:
+        index = number % len(calls)
+        prompt, options = calls[index]
+        if number % 3 == 0:
+            abandoned = c.stream(prompt, k=3, temperature=1)
+            next(abandoned)
+            abandoned.cancel()
+        assert c.generate(prompt, **options).tokens == expected[index], (prompt, options)
+        done.release()
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        answers = [pool.submit(one, number) for number in range(ANSWERS)]
+        for number in range(1, ANSWERS + 1):
+            while not done.acquire(timeout=1):
+                for answer in answers:
+                    if answer.done():
+                        answer.result()  # a failure ends the wait
+            if at and number in at:
+                at[number]()
+
+
+def resident_megabytes(process: Process) -> float:
+    status = Path(f"/proc/{process.popen.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024
+
+
+def expected_tokens(c: Cluster, calls: Sequence[Call]) -> list[list[int]]:
+    answers: list[Answer] = [c.generate(prompt, **options | {"k": 0}) for prompt, options in calls]
+    return [answer.tokens for answer in answers]
+
+
+def test_servers_killed_under_load_change_no_answer() -> None:
+    calls = invariant_calls()
+    with cluster() as c:
+        expected = expected_tokens(c, calls)
+
+        def lose_draft() -> None:
+            c.kill(c.draft)
+            c.restart_draft()
+
+        def lose_target() -> None:
+            c.kill(c.target)
+            c.restart_target()
+
+        soak(c, calls, expected, {5: lose_draft, 15: lose_target, 25: lose_draft, 35: lose_target, 45: lose_draft})
+        c.wait_draft_up(True)
+        c.wait_idle()
+        soak(c, calls, expected)
+        c.wait_idle()
+
+
+def test_memory_does_not_grow_with_the_number_of_requests() -> None:
+    calls = invariant_calls()
+    with cluster() as c:
+        expected = expected_tokens(c, calls)
+        sizes: list[list[float]] = []
+        for _ in range(4):
+            soak(c, calls, expected)
+            c.wait_idle()
+            sizes.append([resident_megabytes(process) for process in (c.coordinator, c.target, c.draft)])
+        for before, after in zip(sizes[1], sizes[-1], strict=True):
+            assert after < before + 8, sizes

@@ -1,0 +1,566 @@
+"""Real processes of the three services, and a small language to talk to them.
+
+  with cluster() as c:
+      assert c.generate("Once upon", k=4, temperature=0).tokens == c.generate("Once upon", k=0, temperature=0).tokens
+
+Binaries come from OUTRIDER_BIN, the pair from OUTRIDER_TARGET_MODEL and OUTRIDER_DRAFT_MODEL (default: models/).
+"""
+
+import atexit
+import contextlib
+import dataclasses
+import hashlib
+import importlib.util
+import itertools
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "data" / "system"
+BIN = Path(os.environ.get("OUTRIDER_BIN", ROOT / "build" / "release" / "bin"))
+TARGET_MODEL = Path(os.environ.get("OUTRIDER_TARGET_MODEL", ROOT / "models" / "tiny-target"))
+DRAFT_MODEL = Path(os.environ.get("OUTRIDER_DRAFT_MODEL", ROOT / "models" / "tiny-draft"))
+
+# Only against hanging: nothing here measures time.
+PATIENCE = 120.0
+DRAIN = 60.0
+
+SCRATCH = Path(tempfile.mkdtemp(prefix="outrider-system-"))
+atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
+
+
+def _generate_stubs() -> None:
+    """Python stubs of proto/, on sys.path; google/rpc comes with its own."""
+    out = SCRATCH / "stubs"
+    out.mkdir()
+    google_rpc = Path(importlib.util.find_spec("google.rpc.status_pb2").origin).parents[2]
+    well_known = Path(protoc.__file__).parent / "_proto"
+    protos = sorted(str(path) for path in (ROOT / "proto" / "outrider").rglob("*.proto"))
+    status = protoc.main(["protoc", f"-I{ROOT / 'proto'}", f"-I{google_rpc}", f"-I{well_known}",
+                          f"--python_out={out}", f"--grpc_python_out={out}", *protos])
+    assert status == 0, "protoc failed"
+    sys.path.insert(0, str(out))
+
+
+_generate_stubs()
+
+from google.rpc import error_details_pb2, status_pb2  # noqa: E402
+from outrider.v1 import (draft_pb2, draft_pb2_grpc, inference_pb2, inference_pb2_grpc, sequence_pb2,  # noqa: E402
+                         target_pb2, target_pb2_grpc)
+
+RULES = {"": 0, "token": sequence_pb2.RULE_TOKEN, "block": sequence_pb2.RULE_BLOCK,
+         "coupled": sequence_pb2.RULE_COUPLED}
+DRAFTERS = {"": 0, "model": inference_pb2.DRAFTER_KIND_MODEL, "none": inference_pb2.DRAFTER_KIND_NONE}
+LENGTH, STOP = inference_pb2.FINISH_REASON_LENGTH, inference_pb2.FINISH_REASON_STOP
+
+
+def eventually(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
+    """The first true value of condition()."""
+    end = time.monotonic() + patience
+    while not (value := condition()):
+        assert time.monotonic() < end, f"waited {patience} s in vain: {what}"
+        time.sleep(0.005)
+    return value
+
+
+# --- processes ------------------------------------------------------------------------------------------------
+
+_processes: list["Process"] = []
+
+
+class Process:
+    """A running program; its stderr is read line by line."""
+
+    def __init__(self, program: str, *args: str) -> None:
+        self.program, self.args = program, args
+        self.lines: list[str] = []
+        self._more = threading.Condition()
+        self._ended = False
+        # Nothing outlives the tests, however they end.
+        command = ["setpriv", "--pdeathsig", "KILL", "--", str(BIN / program), *args]
+        self.popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.PIPE, text=True, errors="replace")
+        threading.Thread(target=self._read, daemon=True).start()
+        _processes.append(self)
+
+    def _read(self) -> None:
+        for line in self.popen.stderr:
+            with self._more:
+                self.lines.append(line.rstrip("\n"))
+                self._more.notify_all()
+        with self._more:
+            self._ended = True
+            self._more.notify_all()
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        records = [json.loads(line) for line in list(self.lines) if line.startswith("{")]
+        return [record for record in records if record["event"] == event]
+
+    def wait_for_event(self, event: str, **fields: Any) -> dict[str, Any]:
+        def found() -> dict[str, Any] | None:
+            return next((e for e in self.events(event) if fields.items() <= e.items()), None)
+
+        with self._more:
+            assert self._more.wait_for(lambda: found() or self._ended, PATIENCE), f"{self.program}: no {event!r}"
+        record = found()
+        assert record, f"{self.program} ended without {event!r}:\n" + "\n".join(self.lines)
+        return record
+
+    def kill(self) -> None:
+        self.popen.kill()
+        self.popen.wait()
+
+    def terminate(self) -> None:
+        self.popen.send_signal(signal.SIGTERM)
+
+    def wait_end(self) -> int:
+        """The exit code, after the last line has been read."""
+        code = self.popen.wait(DRAIN)
+        with self._more:
+            assert self._more.wait_for(lambda: self._ended, PATIENCE)
+        return code
+
+    def wait_orderly_end(self) -> None:
+        assert self.wait_end() == 0, f"{self.program}: exit code {self.popen.returncode}"
+
+    def stop(self) -> None:
+        self.terminate()
+        self.wait_orderly_end()
+
+    def tail(self) -> str:
+        return "\n".join([f"--- {self.program} ({self.popen.poll()})", *self.lines[-15:]])
+
+
+def refusal(program: str, *args: str) -> str:
+    """What a program that must not start says: one line, an exit code that is not 0, and no crash."""
+    process = Process(program, *args)
+    code = process.wait_end()
+    assert code > 0, f"exit code {code}:\n" + "\n".join(process.lines)
+    assert len(process.lines) == 1, "\n".join(process.lines)
+    return process.lines[0]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
+    """Shows what the processes said last when a test fails. Imported by the conftest.py of each folder."""
+    report = (yield).get_result()
+    if report.failed and _processes:
+        report.sections.append(("logs of the services", "\n".join(p.tail() for p in _processes[-4:])))
+
+
+class Metrics(dict[tuple[str, frozenset[tuple[str, str]]], float]):
+    """/metrics, parsed strictly."""
+
+    SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\.)*",?)*)\})? (\S+)( -?\d+)?$')
+    LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\.)*)"')
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.types: dict[str, str] = {}
+        assert text.endswith("\n")
+        for line in text.splitlines():
+            if line.startswith("# TYPE "):
+                name, kind = line.split()[2:]
+                assert name not in self.types, f"{name} twice"
+                assert kind in {"counter", "gauge", "histogram", "summary"}, line
+                self.types[name] = kind
+            elif line and not line.startswith("#"):
+                match = self.SAMPLE.match(line)
+                assert match, f"not a sample: {line!r}"
+                key = (match[1], frozenset(self.LABEL.findall(match[2] or "")))
+                assert key not in self, f"{line!r} twice"
+                family = match[1] if match[1] in self.types else re.sub(r"_(bucket|sum|count)$", "", match[1])
+                assert family in self.types, f"{line!r} has no type"
+                self[key] = float(match[3])
+
+    def value(self, name: str, **labels: str) -> float:
+        """Sum over all samples of that name that have these labels."""
+        return sum(value for (sample, its), value in self.items() if sample == name and labels.items() <= set(its))
+
+    def labelled(self, name: str, label: str) -> dict[str, float]:
+        return {dict(its)[label]: value for (sample, its), value in self.items() if sample == name}
+
+
+class Server(Process):
+    """One of the three services, serving."""
+
+    def __init__(self, program: str, *args: str, listen: str = "127.0.0.1:0") -> None:
+        super().__init__(program, "--listen", listen, "--metrics-listen", "127.0.0.1:0", "--log-format", "json", *args)
+        serving = self.wait_for_event("serving")
+        self.address: str = serving["listen"]
+        self.metrics_address: str = serving["metrics_listen"]
+
+    @contextlib.contextmanager
+    def connect(self) -> Iterator[grpc.Channel]:
+        with grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            yield channel
+
+    def metrics(self) -> Metrics:
+        with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=PATIENCE) as response:
+            return Metrics(response.read().decode())
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.metrics().value(name, **labels)
+
+    def wait_value(self, name: str, wanted: float, **labels: str) -> None:
+        eventually(lambda: self.value(name, **labels) == wanted, f"{self.program}: {name} = {wanted}")
+
+    def health(self, address: str = "") -> str:
+        with grpc.insecure_channel(address or self.address) as channel:
+            response = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE,
+                                                                 wait_for_ready=True)
+        return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
+
+
+def _start_model(program: str, model: Path, args: Sequence[str], listen: str) -> Server:
+    defaults = {"--dtype": "float32", "--threads": "1"}
+    flags = [part for flag, value in defaults.items() if flag not in args for part in (flag, value)]
+    return Server(program, "--model", str(model), *flags, *args, listen=listen)
+
+
+def start_target(*args: str, model: Path = TARGET_MODEL, listen: str = "127.0.0.1:0") -> Server:
+    return _start_model("outrider-target", model, args, listen)
+
+
+def start_draft(*args: str, model: Path = DRAFT_MODEL, listen: str = "127.0.0.1:0") -> Server:
+    return _start_model("outrider-draft", model, args, listen)
+
+
+def start_coordinator(target: str, draft: str, *args: str) -> Server:
+    return Server("outrider-coordinator", "--tokenizer", str(TARGET_MODEL), "--target", target, "--draft", draft, *args)
+
+
+@contextlib.contextmanager
+def running(*servers: Server) -> Iterator[list[Server]]:
+    """Ends the servers that are in the list by then: in an orderly way if all went well, at once if not."""
+    alive = list(servers)
+    try:
+        yield alive
+        for server in alive:
+            if server.popen.poll() is None:
+                server.terminate()
+        for server in alive:
+            server.wait_orderly_end()
+    finally:
+        for server in alive:
+            server.kill()
+
+
+# --- requests -------------------------------------------------------------------------------------------------
+
+Prompt = str | Sequence[int]
+
+
+def request(prompt: Prompt, *, k: int | None = None, max_tokens: int | None = None, temperature: float | None = None,
+            top_k: int = 0, seed: int | None = None, rule: str = "", drafter: str = "", stop: Sequence[str] = (),
+            stop_ids: Sequence[int] = (), ignore_eos: bool = False, trace: bool = False,
+            draft_top_n: int = 0, **sampling: Any) -> inference_pb2.GenerateRequest:
+    r = inference_pb2.GenerateRequest(
+        sampling=sequence_pb2.SamplingParams(temperature=temperature, top_k=top_k, **sampling), seed=seed, trace=trace,
+        speculation=inference_pb2.SpeculationOptions(drafter=DRAFTERS[drafter], draft_tokens=k, rule=RULES[rule],
+                                                     draft_top_n=draft_top_n),
+        stop=inference_pb2.StopOptions(strings=stop, token_ids=stop_ids, ignore_eos=ignore_eos,
+                                       max_tokens=max_tokens))
+    if isinstance(prompt, str):
+        r.text = prompt
+    else:
+        r.tokens.ids.extend(prompt)
+    return r
+
+
+@dataclasses.dataclass
+class Answer:
+    """A whole answer; positions have been checked while it came."""
+    tokens: list[int] = dataclasses.field(default_factory=list)
+    kinds: list[str] = dataclasses.field(default_factory=list)
+    text: str = ""
+    rounds: list[inference_pb2.RoundTrace] = dataclasses.field(default_factory=list)
+    finish: inference_pb2.Finish | None = None
+
+    def add(self, chunk: inference_pb2.GenerateResponse) -> None:
+        assert self.finish is None, "a chunk after the last one"
+        assert chunk.position == len(self.tokens), "positions are not contiguous"
+        self.tokens += [token.id for token in chunk.tokens]
+        self.kinds += [sequence_pb2.TokenKind.Name(token.kind).removeprefix("TOKEN_KIND_").lower()
+                       for token in chunk.tokens]
+        self.text += chunk.text
+        if chunk.HasField("trace"):
+            self.rounds.append(chunk.trace)
+        if chunk.HasField("finish"):
+            self.finish = chunk.finish
+
+    @property
+    def speculation(self) -> inference_pb2.SpeculationStats:
+        return self.finish.speculation
+
+    @property
+    def reason(self) -> int:
+        return self.finish.reason
+
+    def check(self) -> "Answer":
+        """What holds for every answer that ended."""
+        assert self.finish is not None, "no last chunk"
+        assert self.finish.usage.completion_tokens == len(self.tokens)
+        for kind in ("accepted", "corrected", "bonus", "plain"):
+            assert getattr(self.speculation, f"emitted_{kind}") == self.kinds.count(kind)
+        return self
+
+
+@dataclasses.dataclass
+class Cluster:
+    """A coordinator with its target and, if it has one, its draft."""
+    target: Server
+    draft: Server | None
+    coordinator: Server
+    stub: inference_pb2_grpc.InferenceStub
+    _servers: list[Server]
+    _flags: tuple[tuple[str, ...], tuple[str, ...]]
+
+    def kill(self, server: Server) -> None:
+        """SIGKILL."""
+        server.kill()
+        self._servers.remove(server)
+
+    def restart_target(self) -> None:
+        self.target = start_target(*self._flags[0], listen=self.target.address)
+        self._servers.append(self.target)
+
+    def restart_draft(self) -> None:
+        self.draft = start_draft(*self._flags[1], listen=self.draft.address)
+        self._servers.append(self.draft)
+
+    def stream(self, prompt: Prompt, **options: Any) -> grpc.Call:
+        return self.stub.Generate(request(prompt, **options), timeout=PATIENCE)
+
+    def generate(self, prompt: Prompt, **options: Any) -> Answer:
+        answer = Answer()
+        for chunk in self.stream(prompt, **options):
+            answer.add(chunk)
+        return answer.check()
+
+    def generate_all(self, calls: Sequence[tuple[Prompt, dict[str, Any]]], at_once: int = 16) -> list[Answer]:
+        with ThreadPoolExecutor(at_once) as pool:
+            return list(pool.map(lambda call: self.generate(call[0], **call[1]), calls))
+
+    def refused(self, wanted: inference_pb2.GenerateRequest) -> "Refusal":
+        with pytest.raises(grpc.RpcError) as error:
+            list(self.stub.Generate(wanted, timeout=PATIENCE))
+        return Refusal.of(error.value)
+
+    def wait_idle(self) -> None:
+        """Nothing runs and nothing is held any more."""
+        self.coordinator.wait_value("outrider_requests_running", 0)
+        for name, server in (("target", self.target), ("draft", self.draft)):
+            if server is not None and server.popen.poll() is None:
+                server.wait_value(f"outrider_{name}_kv_blocks_used", 0)
+                server.wait_value(f"outrider_{name}_sequences", 0)
+
+    def wait_draft_up(self, up: bool) -> None:
+        self.coordinator.wait_value("outrider_draft_up", 1 if up else 0)
+
+
+@contextlib.contextmanager
+def cluster(*, target: Sequence[str] = (), draft: Sequence[str] | None = (), coordinator: Sequence[str] = (),
+            through: Callable[[str], contextlib.AbstractContextManager[str]] | None = None) -> Iterator[Cluster]:
+    """Three processes; `target`, `draft` and `coordinator` are more flags for each, draft None leaves it out.
+
+    `through` stands between coordinator and draft: it is given the draft's address and yields its own.
+    """
+    with contextlib.ExitStack() as stack:
+        servers = stack.enter_context(running())
+        servers.append(t := start_target(*target))
+        d = None
+        if draft is not None:
+            servers.append(d := start_draft(*draft))
+        address = "" if d is None else d.address
+        if through is not None:
+            address = stack.enter_context(through(address))
+        servers.append(c := start_coordinator(t.address, address, *coordinator))
+        channel = stack.enter_context(c.connect())
+        eventually(lambda: c.health() == "SERVING", "the coordinator is ready")
+        result = Cluster(t, d, c, inference_pb2_grpc.InferenceStub(channel), servers,
+                         (tuple(target), tuple(draft or ())))
+        if d is not None:
+            result.wait_draft_up(True)
+        yield result
+
+
+@dataclasses.dataclass
+class Refusal:
+    """How a call or an item failed."""
+    code: str
+    reason: str
+    metadata: dict[str, str]
+    message: str
+    retry: bool
+
+    @staticmethod
+    def parse(status: status_pb2.Status) -> "Refusal":
+        info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+        infos = [detail for detail in status.details if detail.Is(info.DESCRIPTOR)]
+        assert len(infos) == 1, f"one ErrorInfo for each error: {status}"
+        infos[0].Unpack(info)
+        code = next(c.name for c in grpc.StatusCode if c.value[0] == status.code)
+        return Refusal(code, info.reason, dict(info.metadata), status.message,
+                       any(detail.Is(retry.DESCRIPTOR) for detail in status.details))
+
+    @staticmethod
+    def of(error: grpc.RpcError) -> "Refusal":
+        details = [value for key, value in error.trailing_metadata() if key == "grpc-status-details-bin"]
+        assert len(details) == 1, f"no details: {error}"
+        refusal = Refusal.parse(status_pb2.Status.FromString(details[0]))
+        assert refusal.code == error.code().name
+        return refusal
+
+
+# --- the protocols of draft and target, by hand ----------------------------------------------------------------
+
+_MASK = (1 << 64) - 1
+
+
+def prefix_hash(tokens: Sequence[int]) -> int:
+    """The rolling hash of the wire contract (common/kv/prefix_hash.h)."""
+    h = 0x6F75747269646572
+    for token in tokens:
+        z = (h + 0x9E3779B97F4A7C15 * (token + 1)) & _MASK
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+        h = z ^ (z >> 31)
+    return h
+
+
+class Stream:
+    """One bidirectional stream: batches go out, results come in, in any order."""
+
+    def __init__(self, method: Any, request_type: Any) -> None:
+        self._request_type = request_type
+        self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._call = method(iter(self._outgoing.get, None))
+        self._results: list[Any] = []
+        first = next(self._call)
+        assert first.HasField("info") and not first.results, "the first message is the ServerInfo"
+        self.info: sequence_pb2.ServerInfo = first.info
+
+    def send(self, *items: Any) -> None:
+        self._outgoing.put(self._request_type(items=items))
+
+    def receive(self) -> Any:
+        while not self._results:
+            response = next(self._call)
+            assert not response.HasField("info"), "only the first message has info"
+            self._results += response.results
+        return self._results.pop(0)
+
+    def ask(self, *items: Any) -> list[Any]:
+        """Results in the order of the items."""
+        self.send(*items)
+        wanted = [(i.sequence.sequence_id, i.sequence.round) for i in (getattr(x, x.WhichOneof("kind")) for x in items)]
+        results = [self.receive() for _ in items]
+        return sorted(results, key=lambda r: wanted.index((r.sequence_id, r.round)))
+
+    def refused(self, item: Any) -> Refusal:
+        return Refusal.parse(self.ask(item)[0].status)
+
+    def close(self) -> None:
+        self._outgoing.put(None)
+        self._call.cancel()
+
+
+@contextlib.contextmanager
+def target_stream(server: Server) -> Iterator[Stream]:
+    with server.connect() as channel:
+        stream = Stream(target_pb2_grpc.TargetStub(channel).Verify, target_pb2.VerifyRequest)
+        yield stream
+        stream.close()
+
+
+@contextlib.contextmanager
+def draft_stream(server: Server) -> Iterator[Stream]:
+    with server.connect() as channel:
+        stream = Stream(draft_pb2_grpc.DraftStub(channel).Propose, draft_pb2.ProposeRequest)
+        yield stream
+        stream.close()
+
+
+_sequence_numbers = itertools.count(1)
+
+
+@dataclasses.dataclass
+class RemoteSequence:
+    """A sequence as a coordinator sees it, writing items for either server."""
+    params: sequence_pb2.SequenceParams
+    id: bytes = dataclasses.field(default_factory=lambda: next(_sequence_numbers).to_bytes(16, "big"))
+
+    def update(self, round: int, tokens: Sequence[int], base: int = 0, *, hash: int | None = None,
+               params: bool = True) -> sequence_pb2.SequenceUpdate:
+        """`tokens` are all committed ones."""
+        return sequence_pb2.SequenceUpdate(
+            sequence_id=self.id, round=round, base=base, tokens=tokens[base:], params_hash=7,
+            prefix_hash=prefix_hash(tokens[:base]) if hash is None else hash, params=self.params if params else None)
+
+    def verify(self, round: int, tokens: Sequence[int], base: int = 0, draft: Sequence[Any] = (),
+               **options: Any) -> target_pb2.TargetItem:
+        return target_pb2.TargetItem(
+            verify=target_pb2.VerifyItem(sequence=self.update(round, tokens, base, **options), draft=draft))
+
+    def propose(self, round: int, tokens: Sequence[int], base: int = 0, *, k: int = 4,
+                **options: Any) -> draft_pb2.DraftItem:
+        return draft_pb2.DraftItem(
+            propose=draft_pb2.ProposeItem(sequence=self.update(round, tokens, base, **options), draft_tokens=k))
+
+
+def new_sequence(prompt_length: int, *, rule: str = "token", temperature: float = 0.0, seed: int = 1) -> RemoteSequence:
+    return RemoteSequence(sequence_pb2.SequenceParams(
+        sampling=sequence_pb2.SamplingParams(temperature=temperature), seed=seed, rule=RULES[rule],
+        prompt_length=prompt_length, end_ids=[]))
+
+
+def node(token: int, index: int, q: sequence_pb2.Distribution | None = None) -> sequence_pb2.DraftNode:
+    """A drafted token; by default drawn from a point mass."""
+    if q is None:
+        q = sequence_pb2.Distribution(point_mass=sequence_pb2.Distribution.PointMass())
+    return sequence_pb2.DraftNode(token=token, parent=index - 1, q=q)
+
+
+def chain(tokens: Sequence[int]) -> list[sequence_pb2.DraftNode]:
+    return [node(token, index) for index, token in enumerate(tokens)]
+
+
+def sparse(weights: dict[int, float]) -> sequence_pb2.Distribution:
+    return sequence_pb2.Distribution(
+        sparse=sequence_pb2.Distribution.Sparse(ids=list(weights), weights=list(weights.values())))
+
+
+# --- data -----------------------------------------------------------------------------------------------------
+
+
+def load_prompts() -> list[str]:
+    return json.loads((DATA / "prompts.json").read_text())
+
+
+def load_goldens(name: str) -> dict[str, Any]:
+    """Goldens for the target in use; anything else is a mistake worth a sentence of its own."""
+    goldens = json.loads((DATA / name).read_text())
+    digest = hashlib.sha256((TARGET_MODEL / "model.safetensors").read_bytes()).hexdigest()
+    assert goldens["model_sha256"] == digest, (
+        f"{name} was made for another model; scripts/make_generation_goldens.py {TARGET_MODEL} makes it anew")
+    return goldens

@@ -1,0 +1,96 @@
+"""A bad request is refused with the field and its range; the service stays up and holds nothing."""
+
+import math
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from harness import PATIENCE, Cluster, cluster, inference_pb2, request, sequence_pb2
+
+Request = inference_pb2.GenerateRequest
+
+
+def changed(change: Callable[[Request], object]) -> Request:
+    wanted = request("Once upon a time", k=2, max_tokens=4)
+    change(wanted)
+    return wanted
+
+
+def sampling(**values: object) -> Request:
+    return request("Once upon a time", k=2, max_tokens=4, **values)
+
+
+BAD = {
+    "no prompt": ("prompt", changed(lambda r: r.ClearField("text"))),
+    "empty text": ("text", request("")),
+    "no token ids": ("tokens.ids", changed(lambda r: r.tokens.SetInParent())),
+    "token id out of range": ("tokens.ids", request([1, 10**6])),
+    "temperature NaN": ("sampling.temperature", sampling(temperature=math.nan)),
+    "temperature negative": ("sampling.temperature", sampling(temperature=-0.5)),
+    "temperature infinite": ("sampling.temperature", sampling(temperature=math.inf)),
+    "top_p zero": ("sampling.top_p", sampling(top_p=0.0)),
+    "top_p two": ("sampling.top_p", sampling(top_p=2.0)),
+    "top_p NaN": ("sampling.top_p", sampling(top_p=math.nan)),
+    "top_k enormous": ("sampling.top_k", sampling(top_k=2**32 - 1)),
+    "min_p negative": ("sampling.min_p", sampling(min_p=-0.1)),
+    "min_p above one": ("sampling.min_p", sampling(min_p=1.1)),
+    "repetition penalty zero": ("sampling.repetition_penalty", sampling(repetition_penalty=0.0)),
+    "repetition penalty negative": ("sampling.repetition_penalty", sampling(repetition_penalty=-1.0)),
+    "presence penalty": ("sampling.presence_penalty", sampling(presence_penalty=-2.5)),
+    "frequency penalty": ("sampling.frequency_penalty", sampling(frequency_penalty=2.5)),
+    "logit bias of no token": ("sampling.logit_bias", sampling(logit_bias=[sequence_pb2.LogitBias(token=10**6)])),
+    "logit bias NaN": ("sampling.logit_bias", sampling(logit_bias=[sequence_pb2.LogitBias(bias=math.nan)])),
+    "allowed id out of range": ("sampling.allowed_ids", sampling(allowed_ids=[10**6])),
+    "bad id out of range": ("sampling.bad_ids", sampling(bad_ids=[10**6])),
+    "min_tokens enormous": ("sampling.min_tokens", sampling(min_tokens=2**32 - 1)),
+    "max_tokens zero": ("stop.max_tokens", changed(lambda r: setattr(r.stop, "max_tokens", 0))),
+    "10,000 stop strings": ("stop.strings", changed(lambda r: r.stop.strings.extend(map(str, range(10_000))))),
+    "empty stop string": ("stop.strings", changed(lambda r: r.stop.strings.append(""))),
+    "long stop string": ("stop.strings", changed(lambda r: r.stop.strings.append("x" * 5000))),
+    "stop id out of range": ("stop.token_ids", changed(lambda r: r.stop.token_ids.append(10**6))),
+    "unknown rule": ("speculation.rule", changed(lambda r: setattr(r.speculation, "rule", 99))),
+    "unknown drafter": ("speculation.drafter", changed(lambda r: setattr(r.speculation, "drafter", 99))),
+    "K too large": ("speculation.draft_tokens", changed(lambda r: setattr(r.speculation, "draft_tokens", 1000))),
+    "resume_from out of range": ("resume_from", changed(lambda r: r.resume_from.append(10**6))),
+    "resume_from too long": ("resume_from", changed(lambda r: r.resume_from.extend([300] * 5))),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_request_is_refused_with_its_field_and_range(case: str, pair: Cluster) -> None:
+    field, wanted = BAD[case]
+    refusal = pair.refused(wanted)
+    assert (refusal.code, refusal.metadata["field"]) == ("INVALID_ARGUMENT", field), refusal
+    assert refusal.metadata["range"]
+    assert field in refusal.message
+
+
+def test_a_message_that_cannot_be_read_ends_its_call_and_nothing_else(pair: Cluster) -> None:
+    with pair.coordinator.connect() as channel:
+        raw = channel.unary_stream("/outrider.v1.Inference/Generate")
+        for message in (b"\x0a\x03ab\xff", b"\x0a\x7f", b"\xff\xff\xff"):  # no UTF-8, cut off, no protobuf at all
+            with pytest.raises(grpc.RpcError) as error:
+                list(raw(message, timeout=PATIENCE))
+            assert error.value.code() in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL,
+                                          grpc.StatusCode.UNIMPLEMENTED}
+    assert pair.generate("Once upon a time", k=2, max_tokens=4).tokens
+
+
+def test_a_refused_request_leaves_nothing_behind(pair: Cluster) -> None:
+    for _, wanted in BAD.values():
+        pair.refused(wanted)
+    pair.wait_idle()
+
+
+def test_more_requests_than_allowed_are_told_to_come_back(prompts: list[str]) -> None:
+    with cluster(draft=None, coordinator=["--max-requests", "1"]) as c:
+        stream = c.stream(prompts[0], ignore_eos=True)
+        next(stream)
+        refusal = c.refused(request(prompts[1], max_tokens=1))
+        assert (refusal.code, refusal.reason, refusal.retry) == ("RESOURCE_EXHAUSTED", "QUEUE_FULL", True)
+        stream.cancel()
+        c.wait_idle()
+        assert c.generate(prompts[1], max_tokens=1).tokens
+        refusal = c.refused(request(prompts[1], drafter="model"))
+        assert (refusal.code, refusal.metadata["field"]) == ("INVALID_ARGUMENT", "speculation.drafter")

@@ -1,0 +1,107 @@
+"""Many requests at once: each gives what it gives alone, and nothing is left behind."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from harness import STOP, Answer, Cluster, cluster, request
+
+# What a server complains about when it and the coordinator no longer agree on a sequence.
+DISAGREEMENTS = {"BASE_BEYOND_CACHED", "PREFIX_MISMATCH", "PARAMS_UNKNOWN", "SEQUENCE_UNKNOWN", "ROUND_STALE",
+                 "ROUND_CONFLICT", "FAILED_PRECONDITION", "NOT_FOUND", "ABORTED"}
+
+Call = tuple[str, dict[str, Any]]
+
+
+def mixed_load(prompts: Sequence[str], count: int) -> list[Call]:
+    """Requests that differ in everything."""
+    rules = itertools.cycle(["token", "coupled", "block"])
+    temperatures = itertools.cycle([0, 0.6, 1.0, 0, 1.4])
+    ks = itertools.cycle([0, 1, 2, 4, 8, 5, 3])
+    return [(prompts[i % len(prompts)],
+             {"k": next(ks), "rule": next(rules), "temperature": next(temperatures), "seed": i,
+              "max_tokens": 20 + 9 * (i % 8), "trace": True})
+            for i in range(count)]
+
+
+def comparable(answer: Answer, options: dict[str, Any]) -> list[tuple[tuple[int, ...], int, int]] | list[int]:
+    """What must be the same in another run: the tokens, where they do not depend on how many were drafted in time."""
+    if options["temperature"] == 0 or options["rule"] == "coupled":
+        return answer.tokens
+    return [(tuple(r.drafted), r.accepted, r.token) for r in answer.rounds]
+
+
+def same(one: Answer, other: Answer, options: dict[str, Any]) -> bool:
+    """A draft out of time ends a proposal early; from there on, sampled answers may differ."""
+    mine, others = comparable(one, options), comparable(other, options)
+    if mine == others:
+        return True
+    if mine and isinstance(mine[0], tuple):
+        first = next(i for i, (a, b) in enumerate(zip(mine, others)) if a != b)
+        return len(mine[first][0]) != len(others[first][0])
+    return False
+
+
+def test_sixteen_requests_at_once_give_what_each_gives_alone(pair: Cluster, prompts: list[str]) -> None:
+    calls = mixed_load(prompts, 16)
+    alone = [pair.generate(prompt, **options) for prompt, options in calls]
+    together = pair.generate_all(calls, at_once=16)
+    for (prompt, options), one, other in zip(calls, alone, together, strict=True):
+        assert same(one, other, options), (prompt, options)
+    assert pair.target.value("outrider_target_batch_sequences_sum") > pair.target.value(
+        "outrider_target_batch_sequences_count"), "nothing was batched"
+
+
+def test_a_preempted_sequence_goes_on_as_if_nothing_had_been(pair: Cluster, prompts: list[str]) -> None:
+    calls = [(prompt, {"k": 4, "temperature": 0, "max_tokens": 40, "ignore_eos": True}) for prompt in prompts[4:10]]
+    alone = [pair.generate(prompt, **options) for prompt, options in calls]
+    # Room for about half of them.
+    small = ("--kv-blocks", "26", "--block-size", "16")
+    with cluster(target=small, draft=small) as c:
+        together = c.generate_all(calls)
+        assert [answer.tokens for answer in together] == [answer.tokens for answer in alone]
+        assert c.target.value("outrider_target_preemptions_total") > 0
+        c.wait_idle()
+
+
+def test_the_steady_state_has_no_disagreement_and_leaves_no_block_in_use(prompts: list[str]) -> None:
+    with cluster() as c:
+        c.generate_all(mixed_load(prompts, 40), at_once=8)
+        metrics = c.coordinator.metrics()
+        assert not metrics.labelled("outrider_target_errors_total", "reason")
+        assert not DISAGREEMENTS & set(metrics.labelled("outrider_draft_errors_total", "reason"))
+        c.wait_idle()
+
+
+def test_cancelled_requests_free_their_blocks(pair: Cluster, prompts: list[str]) -> None:
+    streams = [pair.stream(prompt, k=2, temperature=1, ignore_eos=True) for prompt in prompts[:6]]
+    for stream in streams:
+        next(stream)
+    assert pair.target.value("outrider_target_kv_blocks_used") > 0
+    for stream in streams:
+        stream.cancel()
+    pair.wait_idle()
+    assert pair.coordinator.value("outrider_requests_total", code="CANCELLED") >= len(streams)
+
+
+def test_a_deadline_ends_a_request_and_frees_its_blocks(pair: Cluster, prompts: list[str]) -> None:
+    before = pair.coordinator.value("outrider_requests_total")
+    calls = [pair.stub.Generate(request(prompt, k=1, ignore_eos=True), timeout=0.05) for prompt in prompts[:4]]
+    codes = set()
+    for call in calls:
+        try:
+            list(call)
+        except grpc.RpcError as error:
+            codes.add(error.code())
+    assert codes == {grpc.StatusCode.DEADLINE_EXCEEDED}
+    pair.wait_idle()
+    assert pair.coordinator.value("outrider_requests_total") >= before
+
+
+def test_a_stop_string_frees_the_blocks(pair: Cluster, prompts: list[str]) -> None:
+    whole = pair.generate(prompts[0], k=4, temperature=0, max_tokens=40, ignore_eos=True)
+    stop = whole.text[len(whole.text) // 2:][:6]
+    assert pair.generate(prompts[0], k=4, temperature=0, max_tokens=40, stop=[stop]).reason == STOP
+    pair.wait_idle()

@@ -1,0 +1,107 @@
+"""Servers that die: the answer is the same, nothing is sent twice, and nobody has to restart the coordinator."""
+
+import grpc
+import pytest
+
+from harness import (Answer, Cluster, cluster, eventually, inference_pb2_grpc, running, start_coordinator,
+                     start_draft)
+
+LONG = {"k": 2, "temperature": 0, "max_tokens": 600, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(pair: Cluster, prompts: list[str]) -> list[int]:
+    return pair.generate(prompts[7], **LONG).tokens
+
+
+def read(answer: Answer, stream: grpc.Call, tokens: int) -> None:
+    """Reads on until the answer has that many tokens."""
+    while len(answer.tokens) < tokens:
+        answer.add(next(stream))
+
+
+def read_all(answer: Answer, stream: grpc.Call) -> Answer:
+    for chunk in stream:
+        answer.add(chunk)
+    return answer.check()
+
+
+def test_a_killed_draft_leaves_plain_decoding_and_comes_back(prompts: list[str], undisturbed: list[int]) -> None:
+    with cluster() as c:
+        stream, answer = c.stream(prompts[7], **LONG), Answer()
+        read(answer, stream, 10)
+        c.kill(c.draft)
+        read_all(answer, stream)
+        assert answer.tokens == undisturbed
+        assert answer.speculation.drafts > 0, "killed before it drafted"
+        assert answer.kinds[-20:] == ["plain"] * 20, "not killed in the middle"
+
+        c.wait_draft_up(False)
+        c.coordinator.wait_value("outrider_degraded", 1)
+        c.coordinator.wait_for_event("disconnected", server="draft")
+        assert c.coordinator.health() == "SERVING"
+        away = c.generate(prompts[0], k=4, temperature=0, max_tokens=30)
+        assert away.speculation.drafted == 0
+
+        c.restart_draft()
+        c.wait_draft_up(True)
+        c.coordinator.wait_value("outrider_degraded", 0)
+        back = c.generate(prompts[0], k=4, temperature=0, max_tokens=30)
+        assert back.speculation.accepted > 0
+        assert back.tokens == away.tokens
+        c.wait_idle()
+
+
+def test_a_draft_that_comes_back_drafts_for_requests_in_progress(prompts: list[str], undisturbed: list[int]) -> None:
+    with cluster() as c:
+        options = LONG | {"max_tokens": None, "k": 1}
+        stream, answer = c.stream(prompts[7], **options), Answer()
+        read(answer, stream, 10)
+        c.kill(c.draft)
+        c.restart_draft()
+        read_all(answer, stream)
+        assert answer.tokens[:len(undisturbed)] == undisturbed
+        c.wait_draft_up(True)
+        assert c.generate(prompts[7], **LONG).speculation.drafted > 0
+
+
+def test_a_draft_that_was_never_there_costs_only_the_speculation(pair: Cluster, prompts: list[str]) -> None:
+    draft = start_draft()
+    draft.stop()  # nobody listens on its address now
+    coordinator = start_coordinator(pair.target.address, draft.address)
+    with running(coordinator), coordinator.connect() as channel:
+        eventually(lambda: coordinator.health() == "SERVING", "ready without a draft")
+        c = Cluster(pair.target, None, coordinator, inference_pb2_grpc.InferenceStub(channel), [], ((), ()))
+        answer = c.generate(prompts[0], k=4, temperature=0, max_tokens=30)
+        assert set(answer.kinds) == {"plain"}
+        assert answer.tokens == pair.generate(prompts[0], k=4, temperature=0, max_tokens=30).tokens
+        assert coordinator.value("outrider_degraded") == 1
+        assert coordinator.value("outrider_draft_up") == 0
+
+
+def test_a_killed_target_is_waited_for(prompts: list[str], undisturbed: list[int]) -> None:
+    with cluster() as c:
+        stream, answer = c.stream(prompts[7], **LONG), Answer()
+        read(answer, stream, 10)
+        c.kill(c.target)
+        c.coordinator.wait_for_event("disconnected", server="target")
+        c.restart_target()
+        read_all(answer, stream)
+        assert answer.tokens == undisturbed
+        lost = c.coordinator.metrics().labelled("outrider_target_errors_total", "reason")
+        assert lost, "not killed in the middle"
+        c.wait_idle()
+
+
+def test_both_servers_may_die_at_once(prompts: list[str], undisturbed: list[int]) -> None:
+    with cluster() as c:
+        stream, answer = c.stream(prompts[7], **LONG), Answer()
+        read(answer, stream, 10)
+        c.kill(c.draft)
+        c.kill(c.target)
+        c.restart_target()
+        c.restart_draft()
+        read_all(answer, stream)
+        assert answer.tokens == undisturbed
+        c.wait_draft_up(True)
+        c.wait_idle()

@@ -1,0 +1,76 @@
+"""The first law: what greedy decoding and the coupled rule emit does not depend on who drafts."""
+
+import pytest
+
+from harness import LENGTH, Cluster, load_goldens, request
+
+# Below this distance of the two best logits, float32 sums in another order may well choose the other token.
+TIE = 1e-3
+
+
+@pytest.fixture(scope="module")
+def plain(pair: Cluster, prompts: list[str]) -> list[list[int]]:
+    answers = [pair.generate(prompt, k=0, temperature=0, max_tokens=48, ignore_eos=True) for prompt in prompts]
+    assert all(answer.speculation.drafted == 0 for answer in answers)
+    return [answer.tokens for answer in answers]
+
+
+def test_plain_greedy_decoding_is_what_transformers_generates(plain: list[list[int]], pair: Cluster,
+                                                              prompts: list[str]) -> None:
+    goldens = load_goldens("greedy.json")["answers"]
+    compared = 0
+    for prompt, tokens, golden in zip(prompts, plain, goldens, strict=True):
+        assert pair.generate(prompt, k=0, max_tokens=1).finish.usage.prompt_tokens == len(golden["prompt_ids"])
+        clear = next((i for i, margin in enumerate(golden["margins"]) if margin < TIE), len(golden["tokens"]))
+        assert tokens[:clear] == golden["tokens"][:clear], prompt
+        compared += clear
+    assert compared > 0.8 * sum(len(tokens) for tokens in plain)
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 8])
+def test_greedy_output_is_the_same_with_a_draft(k: int, pair: Cluster, prompts: list[str],
+                                                plain: list[list[int]]) -> None:
+    accepted = 0
+    for prompt, tokens in zip(prompts, plain, strict=True):
+        answer = pair.generate(prompt, k=k, temperature=0, max_tokens=48, ignore_eos=True)
+        assert answer.tokens == tokens, prompt
+        assert answer.reason == LENGTH
+        accepted += answer.speculation.accepted
+    assert accepted > 0
+
+
+def test_token_ids_as_a_prompt_are_taken_as_they_are(pair: Cluster, prompts: list[str],
+                                                     plain: list[list[int]]) -> None:
+    ids = load_goldens("greedy.json")["answers"][0]["prompt_ids"]
+    assert pair.generate(ids, k=4, temperature=0, max_tokens=48, ignore_eos=True).tokens == plain[0]
+
+
+@pytest.mark.parametrize("rule", ["token", "block", "coupled"])
+def test_greedy_output_is_the_same_under_every_rule(rule: str, pair: Cluster, prompts: list[str],
+                                                    plain: list[list[int]]) -> None:
+    for prompt, tokens in zip(prompts[:5], plain, strict=False):
+        assert pair.generate(prompt, k=5, rule=rule, temperature=0, max_tokens=48, ignore_eos=True).tokens == tokens
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.3])
+def test_the_coupled_rule_emits_the_same_with_every_draft_length(temperature: float, pair: Cluster,
+                                                                 prompts: list[str]) -> None:
+    for seed, prompt in enumerate(prompts[:6]):
+        plain, *others = [pair.generate(prompt, k=k, rule="coupled", temperature=temperature, seed=seed, max_tokens=48)
+                          for k in (0, 1, 3, 8)]
+        assert all(other.tokens == plain.tokens for other in others), prompt
+
+
+def test_a_seed_repeats_an_answer_and_another_seed_does_not(pair: Cluster, prompts: list[str]) -> None:
+    first, again, other = [pair.generate(prompts[0], k=0, temperature=1, seed=seed, max_tokens=32).tokens
+                           for seed in (1, 1, 2)]
+    assert first == again != other
+
+
+def test_resuming_continues_the_same_answer(pair: Cluster, prompts: list[str], plain: list[list[int]]) -> None:
+    wanted = request(prompts[0], k=4, temperature=0, max_tokens=48, ignore_eos=True)
+    wanted.resume_from.extend(plain[0][:17])
+    chunks = list(pair.stub.Generate(wanted))
+    assert chunks[0].position == 17
+    assert [token.id for chunk in chunks for token in chunk.tokens] == plain[0][17:]
+    assert chunks[-1].finish.usage.completion_tokens == 48

@@ -1,0 +1,111 @@
+"""What an operator uses: health, reflection, metrics, logs, and an orderly end."""
+
+import json
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from harness import Answer, Cluster, Server, cluster, eventually, inference_pb2, request
+
+SERVICES = {"target": "outrider.v1.Target", "draft": "outrider.v1.Draft", "coordinator": "outrider.v1.Inference"}
+
+
+@pytest.fixture(params=SERVICES)
+def server(request: pytest.FixtureRequest, pair: Cluster) -> Server:
+    return getattr(pair, request.param)
+
+
+def service_of(server: Server) -> str:
+    return SERVICES[server.program.removeprefix("outrider-")]
+
+
+def test_health_says_serving(server: Server) -> None:
+    assert server.health() == "SERVING"
+
+
+def test_reflection_describes_the_service(server: Server) -> None:
+    with server.connect() as channel:
+        database = ProtoReflectionDescriptorDatabase(channel)
+        assert {service_of(server), "grpc.health.v1.Health"} <= set(database.get_services())
+        assert DescriptorPool(database).FindServiceByName(service_of(server)).methods
+
+
+def test_metrics_are_valid_and_move(server: Server, pair: Cluster, prompts: list[str]) -> None:
+    name = {"target": "outrider_target_step_duration_seconds_count",
+            "draft": "outrider_draft_step_duration_seconds_count",
+            "coordinator": "outrider_rounds_total"}[server.program.removeprefix("outrider-")]
+    before = server.metrics()
+    pair.generate(prompts[0], k=2, max_tokens=10)
+    after = server.metrics()
+    assert after.value(name) > before.value(name)
+    assert all(sample.startswith("outrider_") or sample.startswith("exposer_") for sample, _ in after)
+    for (sample, labels), value in after.items():
+        if after.types.get(sample) == "counter":
+            assert value >= before.get((sample, labels), 0), sample
+
+
+def test_every_line_of_the_log_is_an_object(server: Server) -> None:
+    for line in server.lines:
+        assert {"time", "level", "service", "event"} <= json.loads(line).keys()
+
+
+def test_describe_says_what_is_served(pair: Cluster) -> None:
+    described = pair.stub.Describe(inference_pb2.DescribeRequest())
+    assert described.target.fingerprint == described.draft.fingerprint != 0
+    assert described.target.boot_id != described.draft.boot_id
+    assert described.target.dtype == "float32"
+    assert described.max_draft_tokens >= 8
+    assert not described.degraded
+
+
+def test_health_can_be_asked_on_an_address_of_its_own(tmp_path: Path) -> None:
+    target, draft, coordinator = [f"unix:{tmp_path}/{name}" for name in ("t", "d", "c")]
+    with cluster(target=["--health-listen", target], draft=["--health-listen", draft],
+                 coordinator=["--health-listen", coordinator]) as c:
+        for server, address in ((c.target, target), (c.draft, draft), (c.coordinator, coordinator)):
+            assert server.health(address) == "SERVING"
+
+
+def test_a_coordinator_told_to_end_finishes_what_runs_and_takes_nothing_new(prompts: list[str]) -> None:
+    with cluster() as c:
+        stream, answer = c.stream(prompts[7], k=1, temperature=0, ignore_eos=True, max_tokens=800), Answer()
+        answer.add(next(stream))
+        c.coordinator.terminate()
+        c.coordinator.wait_for_event("draining")
+        refusal = c.refused(request(prompts[0], max_tokens=1))
+        assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "DRAINING")
+        for chunk in stream:
+            answer.add(chunk)
+        assert len(answer.check().tokens) == 800
+        assert c.coordinator.wait_end() == 0
+        c.target.wait_value("outrider_target_kv_blocks_used", 0)
+        c.draft.wait_value("outrider_draft_kv_blocks_used", 0)
+
+
+def test_a_coordinator_out_of_time_ends_its_streams_so_that_they_can_be_resumed(prompts: list[str]) -> None:
+    whole = {"k": 2, "temperature": 0, "ignore_eos": True, "max_tokens": 600}
+    with cluster(coordinator=["--drain", "0"]) as c:
+        undisturbed = c.generate(prompts[7], **whole).tokens
+        stream, answer = c.stream(prompts[7], **whole), Answer()
+        answer.add(next(stream))
+        c.coordinator.terminate()
+        with pytest.raises(grpc.RpcError) as error:
+            for chunk in stream:
+                answer.add(chunk)
+        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert c.coordinator.wait_end() == 0
+    assert answer.tokens == undisturbed[:len(answer.tokens)]
+    assert 0 < len(answer.tokens) < len(undisturbed)
+
+
+def test_a_server_told_to_end_says_so_before_it_goes(prompts: list[str]) -> None:
+    with cluster() as c:
+        c.draft.stop()
+        c.wait_draft_up(False)
+        assert set(c.generate(prompts[0], k=4, max_tokens=20).kinds) == {"plain"}
+        c.target.stop()
+        eventually(lambda: c.coordinator.value("outrider_target_up") == 0, "the target is seen to be gone")
+        assert c.coordinator.health() == "SERVING"

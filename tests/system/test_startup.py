@@ -1,0 +1,205 @@
+"""What cannot work stops at start: one line that names the culprit, and an exit code that is not 0."""
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness import (DRAFT_MODEL, TARGET_MODEL, Cluster, cluster, refusal, running, start_coordinator, start_draft,
+                     start_target)
+
+MODELS = {"outrider-target": TARGET_MODEL, "outrider-draft": DRAFT_MODEL}
+FREE = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
+
+
+def addresses(flags: list[str]) -> tuple[str, ...]:
+    """Free ones, where the flags under test give none."""
+    return FREE[2:] if "--listen" in flags else FREE
+
+
+def copy_of(model: Path, folder: Path) -> Path:
+    copy = folder / model.name
+    shutil.copytree(model, copy, copy_function=shutil.copyfile)
+    copy.chmod(0o755)
+    return copy
+
+
+def edit(path: Path, change: Callable[[dict], object]) -> None:
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def edit_tensors(path: Path, change: Callable[[dict], object]) -> None:
+    """Changes the header of a safetensors file; the data stays."""
+    content = path.read_bytes()
+    size, = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8:8 + size])
+    change(header)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # the data stays aligned
+    path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size:])
+
+
+BAD_FLAGS = {
+    "unknown": (["--no-such-flag"], "--no-such-flag"),
+    "no number": (["--threads", "many"], "--threads"),
+    "out of range": (["--block-size", "0"], "--block-size"),
+    "lease": (["--lease", "-1"], "--lease"),
+    "K limit": (["--max-draft-tokens", "1000"], "--max-draft-tokens"),
+    "dtype": (["--dtype", "float17"], "float17"),
+    "device": (["--device", "abacus"], "abacus"),
+    "log level": (["--log-level", "shout"], "shout"),
+    "log format": (["--log-format", "runes"], "runes"),
+    "listen": (["--listen", "no-such-host.invalid:1"], "no-such-host.invalid"),
+    "too large a cache": (["--kv-blocks", "16000000", "--block-size", "1024"], "--kv-blocks"),
+}
+
+
+@pytest.mark.parametrize("program", MODELS)
+@pytest.mark.parametrize("case", BAD_FLAGS)
+def test_a_server_with_a_bad_flag_says_which(program: str, case: str) -> None:
+    flags, culprit = BAD_FLAGS[case]
+    assert culprit in refusal(program, "--model", str(MODELS[program]), *addresses(flags), *flags)
+
+
+@pytest.mark.parametrize("program", MODELS)
+def test_a_server_needs_a_model(program: str) -> None:
+    assert "--model" in refusal(program, *FREE)
+    assert "/nowhere" in refusal(program, *FREE, "--model", "/nowhere")
+
+
+@pytest.mark.parametrize("flags, culprit", [
+    (["--no-such-flag"], "--no-such-flag"),
+    (["--draft-tokens", "99"], "--draft-tokens"),
+    (["--rule", "guess"], "--rule"),
+    (["--max-requests", "0"], "--max-requests"),
+    (["--tokenizer", "/nowhere"], "/nowhere"),
+    (["--log-level", "shout"], "shout"),
+    (["--listen", "no-such-host.invalid:1"], "no-such-host.invalid"),
+])
+def test_a_coordinator_with_a_bad_flag_says_which(flags: list[str], culprit: str) -> None:
+    tokenizer = [] if "--tokenizer" in flags else ["--tokenizer", str(TARGET_MODEL)]
+    assert culprit in refusal("outrider-coordinator", *addresses(flags), *tokenizer, *flags)
+
+
+def test_a_port_in_use_is_named(pair: Cluster) -> None:
+    model = ("--model", str(TARGET_MODEL))
+    taken, metrics = pair.target.address, pair.target.metrics_address
+    assert taken in refusal("outrider-target", *model, "--listen", taken, "--metrics-listen", "127.0.0.1:0")
+    assert metrics in refusal("outrider-target", *model, "--listen", "127.0.0.1:0", "--metrics-listen", metrics)
+    tokenizer = ("--tokenizer", str(TARGET_MODEL))
+    assert taken in refusal("outrider-coordinator", *tokenizer, "--listen", taken, "--metrics-listen", "127.0.0.1:0")
+    assert metrics in refusal("outrider-coordinator", *tokenizer, "--listen", "127.0.0.1:0",
+                              "--metrics-listen", metrics)
+
+
+TENSOR = "model.layers.1.mlp.up_proj.weight"
+TOKENIZER, CONFIG, WEIGHTS = "tokenizer.json", "config.json", "model.safetensors"
+Damage = Callable[[Path], object]
+
+
+def without(name: str) -> Damage:
+    return lambda model: (model / name).unlink()
+
+
+def holding(name: str, content: bytes) -> Damage:
+    return lambda model: (model / name).write_bytes(content)
+
+
+def cut_off(name: str, size: int) -> Damage:
+    return lambda model: (model / name).write_bytes((model / name).read_bytes()[:size])
+
+
+def config_with(**values: object) -> Damage:
+    return lambda model: edit(model / CONFIG, lambda config: config.update(values))
+
+
+def tensors_with(change: Callable[[dict], object]) -> Damage:
+    return lambda model: edit_tensors(model / WEIGHTS, change)
+
+
+# What is done to a model, and what the line must name.
+DAMAGE: dict[str, tuple[Damage, list[str]]] = {
+    "no tokenizer": (without(TOKENIZER), [TOKENIZER]),
+    "tokenizer cut off": (cut_off(TOKENIZER, 5000), [TOKENIZER]),
+    "tokenizer of another kind": (lambda m: edit(m / TOKENIZER, lambda t: t["model"].update(type="Unigram")),
+                                  [TOKENIZER, "Unigram"]),
+    "no config": (without(CONFIG), [CONFIG]),
+    "config cut off": (cut_off(CONFIG, 50), [CONFIG]),
+    "config is a list": (holding(CONFIG, b"[]"), [CONFIG]),
+    "config without a field": (lambda m: edit(m / CONFIG, lambda c: c.pop("num_hidden_layers")),
+                               [CONFIG, "num_hidden_layers"]),
+    "config with a wrong type": (config_with(hidden_size="wide"), [CONFIG, "hidden_size"]),
+    "config with a negative size": (config_with(hidden_size=-384), [CONFIG, "hidden_size"]),
+    "config of another size": (config_with(intermediate_size=640), [WEIGHTS, "mlp"]),
+    "config of another family": (config_with(model_type="mamba"), [CONFIG, "model_type"]),
+    "no weights": (without(WEIGHTS), [WEIGHTS]),
+    "weights empty": (holding(WEIGHTS, b""), [WEIGHTS]),
+    "weights cut off": (cut_off(WEIGHTS, 100_000), [WEIGHTS]),
+    "weights without a header": (holding(WEIGHTS, b"\xff" * 1000), [WEIGHTS]),
+    "a tensor is missing": (tensors_with(lambda h: h.update(other=h.pop(TENSOR))), [WEIGHTS, TENSOR]),
+    "a tensor of another shape": (tensors_with(lambda h: h[TENSOR]["shape"].reverse()), [WEIGHTS, TENSOR]),
+    "a tensor of another dtype": (tensors_with(lambda h: h[TENSOR].update(dtype="I16")), [WEIGHTS, TENSOR]),
+    "a tensor beyond the end": (tensors_with(lambda h: h[TENSOR].update(data_offsets=[1 << 40, (1 << 40) + 8])),
+                                [WEIGHTS, TENSOR]),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_damaged_file_is_named(case: str, tmp_path: Path) -> None:
+    damage, culprits = DAMAGE[case]
+    model = copy_of(DRAFT_MODEL, tmp_path)
+    damage(model)
+    line = refusal("outrider-draft", "--model", str(model), *FREE)
+    assert all(culprit in line for culprit in culprits), line
+
+
+def test_a_coordinator_with_a_damaged_tokenizer_names_it(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert "tokenizer.json" in refusal("outrider-coordinator", *FREE, "--tokenizer", str(tmp_path))
+
+
+def with_other_tokens(model: Path, folder: Path) -> Path:
+    """The same weights, but two tokens have changed places."""
+    def swap(tokenizer: dict) -> None:
+        vocab = tokenizer["model"]["vocab"]
+        one, two = [token for token, index in vocab.items() if index in (1000, 1001)]
+        vocab[one], vocab[two] = vocab[two], vocab[one]
+
+    copy = copy_of(model, folder)
+    edit(copy / "tokenizer.json", swap)
+    return copy
+
+
+def test_a_draft_with_another_tokenizer_is_refused_and_requests_are_served_plain(tmp_path: Path) -> None:
+    target = start_target()
+    draft = start_draft(model=with_other_tokens(DRAFT_MODEL, tmp_path))
+    coordinator = start_coordinator(target.address, draft.address)
+    with running(coordinator, draft, target):
+        error = coordinator.wait_for_event("refused", server="draft")["error"]
+        assert draft.events("serving")[0]["fingerprint"] in error
+        assert target.events("serving")[0]["fingerprint"] in error
+        coordinator.wait_for_event("connected", server="target")
+        assert coordinator.value("outrider_degraded") == 1
+        assert coordinator.value("outrider_draft_up") == 0
+        assert coordinator.health() == "SERVING"
+
+
+def test_a_target_with_another_tokenizer_is_refused_and_the_coordinator_is_not_ready(tmp_path: Path) -> None:
+    target = start_target(model=with_other_tokens(TARGET_MODEL, tmp_path))
+    coordinator = start_coordinator(target.address, "")
+    with running(coordinator, target):
+        error = coordinator.wait_for_event("refused", server="target")["error"]
+        assert target.events("serving")[0]["fingerprint"] in error
+        assert coordinator.health() == "NOT_SERVING"
+
+
+def test_dtypes_and_block_sizes_work_together(prompts: list[str]) -> None:
+    with cluster(target=["--dtype", "bfloat16", "--block-size", "1", "--kv-blocks", "400"],
+                 draft=["--dtype", "auto", "--block-size", "64"]) as c:
+        plain = c.generate(prompts[0], k=0, temperature=0, max_tokens=40)
+        assert c.generate(prompts[0], k=4, temperature=0, max_tokens=40).tokens == plain.tokens

@@ -1,0 +1,121 @@
+#include <gmock/gmock.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "client/flags.h"
+
+namespace outrider {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Parses as the program does; throws what CLI11 throws.
+GenerateFlags Parse(std::vector<std::string> arguments) {
+  CLI::App command;
+  GenerateFlags flags;
+  DefineGenerateFlags(command, flags);
+  std::reverse(arguments.begin(), arguments.end());
+  command.parse(arguments);
+  return flags;
+}
+
+v1::GenerateRequest RequestOf(std::vector<std::string> arguments) {
+  return MakeRequest(Parse(std::move(arguments)), "p");
+}
+
+std::string ErrorOf(std::vector<std::string> arguments) {
+  try {
+    Parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(GenerateFlags, LeaveUnsetWhatWasNotGiven) {
+  v1::GenerateRequest bare;
+  bare.set_text("p");
+  bare.mutable_sampling();
+  bare.mutable_stop();
+  bare.mutable_speculation();
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(RequestOf({"p"}), bare));
+}
+
+TEST(GenerateFlags, DistinguishZeroFromUnset) {
+  const v1::GenerateRequest request =
+      RequestOf({"p", "--temperature", "0", "--seed", "0", "--draft-tokens", "0"});
+  EXPECT_TRUE(request.sampling().has_temperature());
+  EXPECT_TRUE(request.has_seed());
+  EXPECT_TRUE(request.speculation().has_draft_tokens());
+}
+
+TEST(GenerateFlags, ReachTheirFields) {
+  const v1::GenerateRequest request = RequestOf({"p",
+                                                 "--top-k",
+                                                 "5",
+                                                 "--top-p",
+                                                 "0.5",
+                                                 "--min-p",
+                                                 "0.25",
+                                                 "--repetition-penalty",
+                                                 "1.5",
+                                                 "--presence-penalty",
+                                                 "-1",
+                                                 "--frequency-penalty",
+                                                 "2",
+                                                 "--max-tokens",
+                                                 "9",
+                                                 "--min-tokens",
+                                                 "3",
+                                                 "--seed",
+                                                 "18446744073709551615",
+                                                 "--ignore-eos",
+                                                 "--drafter",
+                                                 "none",
+                                                 "--rule",
+                                                 "coupled",
+                                                 "--draft-tokens",
+                                                 "4",
+                                                 "--trace"});
+  EXPECT_EQ(request.sampling().top_k(), 5U);
+  EXPECT_EQ(request.sampling().top_p(), 0.5F);
+  EXPECT_EQ(request.sampling().min_p(), 0.25F);
+  EXPECT_EQ(request.sampling().repetition_penalty(), 1.5F);
+  EXPECT_EQ(request.sampling().presence_penalty(), -1.0F);
+  EXPECT_EQ(request.sampling().frequency_penalty(), 2.0F);
+  EXPECT_EQ(request.sampling().min_tokens(), 3U);
+  EXPECT_EQ(request.stop().max_tokens(), 9U);
+  EXPECT_TRUE(request.stop().ignore_eos());
+  EXPECT_EQ(request.seed(), UINT64_MAX);
+  EXPECT_EQ(request.speculation().drafter(), v1::DRAFTER_KIND_NONE);
+  EXPECT_EQ(request.speculation().rule(), v1::RULE_COUPLED);
+  EXPECT_EQ(request.speculation().draft_tokens(), 4U);
+  EXPECT_TRUE(request.trace());
+}
+
+TEST(GenerateFlags, StopTakesOneStringAndLeavesThePrompt) {
+  const GenerateFlags flags = Parse({"--stop", "river", "the prompt", "--stop", "a b"});
+  EXPECT_EQ(flags.prompt, "the prompt");
+  EXPECT_THAT(MakeRequest(flags, "p").stop().strings(), ElementsAre("river", "a b"));
+}
+
+TEST(GenerateFlags, AWrongFlagOrValueIsNamed) {
+  EXPECT_THAT(ErrorOf({"p", "--beam", "3"}), HasSubstr("--beam"));
+  EXPECT_THAT(ErrorOf({"p", "--top-k", "-5"}), HasSubstr("--top-k"));
+  EXPECT_THAT(ErrorOf({"p", "--max-tokens", "many"}), HasSubstr("--max-tokens"));
+  EXPECT_THAT(ErrorOf({"p", "--rule", "best"}), HasSubstr("token,block,coupled"));
+  EXPECT_THAT(ErrorOf({"p", "--temperature"}), HasSubstr("--temperature"));
+  EXPECT_EQ(ErrorOf({"p"}), "none");
+}
+
+TEST(GenerateFlags, ModelsAreForServicesThatAreStartedHere) {
+  EXPECT_THAT(ErrorOf({"p", "--address", "a:1", "--target-model", "m"}), HasSubstr("excludes"));
+}
+
+}  // namespace
+}  // namespace outrider

@@ -31,7 +31,7 @@ void Cancellation::Detach() {
 }
 
 absl::StatusOr<Client> Client::Connect(const std::string& address, const ClientOptions& options) {
-  std::shared_ptr<grpc::Channel> channel =
+  const std::shared_ptr<grpc::Channel> channel =
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ChannelArguments());
   const absl::Time deadline = absl::Now() + options.connect_timeout;
   if (!channel->WaitForConnected(absl::ToChronoTime(deadline))) {
@@ -39,7 +39,7 @@ absl::StatusOr<Client> Client::Connect(const std::string& address, const ClientO
                      absl::StrCat("no coordinator answers at ", address, " (waited ",
                                   absl::FormatDuration(options.connect_timeout), ")"));
   }
-  return Client(std::move(channel), options);
+  return Client(channel, options);
 }
 
 absl::StatusOr<Completion> Client::Generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
@@ -54,6 +54,9 @@ absl::StatusOr<Completion> Client::Generate(const v1::GenerateRequest& request, 
   while (reader->Read(&chunk)) {
     completion.text += chunk.text();
     for (const v1::GeneratedToken& token : chunk.tokens()) completion.tokens.push_back(token);
+    for (const v1::PositionLogprobs& position : chunk.prompt_logprobs()) {
+      completion.prompt_logprobs.push_back(position);
+    }
     if (chunk.has_finish()) completion.finish = chunk.finish();
     if (on_chunk) on_chunk(chunk);
   }

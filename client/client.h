@@ -28,6 +28,7 @@ struct Completion {
   std::string text;
   std::vector<v1::GeneratedToken> tokens;
   v1::Finish finish;
+  std::vector<v1::PositionLogprobs> prompt_logprobs = {};  // when asked for
 };
 
 // Ends one call of Generate from elsewhere. Thread-safe; outlives the call.
@@ -64,7 +65,7 @@ class Client {
   absl::StatusOr<v1::DescribeResponse> Describe() const;
 
  private:
-  Client(std::shared_ptr<grpc::Channel> channel, const ClientOptions& options)
+  Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options)
       : options_(options), stub_(v1::Inference::NewStub(channel)) {}
 
   ClientOptions options_;

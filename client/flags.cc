@@ -6,7 +6,11 @@ namespace outrider {
 namespace {
 
 const std::map<std::string, v1::DrafterKind> kDrafters = {
-    {"", v1::DRAFTER_KIND_UNSPECIFIED}, {"model", v1::DRAFTER_KIND_MODEL}, {"none", v1::DRAFTER_KIND_NONE}};
+    {"", v1::DRAFTER_KIND_UNSPECIFIED},  {"model", v1::DRAFTER_KIND_MODEL},
+    {"ngram", v1::DRAFTER_KIND_NGRAM},   {"copy", v1::DRAFTER_KIND_COPY},
+    {"auto", v1::DRAFTER_KIND_AUTO},     {"unigram", v1::DRAFTER_KIND_UNIGRAM},
+    {"bigram", v1::DRAFTER_KIND_BIGRAM}, {"random", v1::DRAFTER_KIND_RANDOM},
+    {"none", v1::DRAFTER_KIND_NONE}};
 const std::map<std::string, v1::Rule> kRules = {{"", v1::RULE_UNSPECIFIED},
                                                 {"token", v1::RULE_TOKEN},
                                                 {"block", v1::RULE_BLOCK},
@@ -47,13 +51,21 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
   command.add_flag("--ignore-eos", flags.ignore_eos, "go on past the model's end of text");
   command.add_option("--draft-tokens", flags.draft_tokens,
                      "K, tokens drafted a round; the coordinator's default");
-  command.add_option("--drafter", flags.drafter, "model or none; the coordinator's default")
-      ->check(CLI::IsMember({"model", "none"}));
+  command.add_option("--drafter", flags.drafter, "who guesses; the coordinator's default")
+      ->check(CLI::IsMember({"model", "ngram", "copy", "auto", "unigram", "bigram", "random", "none"}));
   command.add_option("--rule", flags.rule, "token, block or coupled; the coordinator's default")
       ->check(CLI::IsMember({"token", "block", "coupled"}));
+  command.add_option("--draft-temperature", flags.draft_temperature, "the draft's own; the target's");
+  command.add_option("--lenience", flags.lenience, "below 1: faster and not exact; 1");
   CLI::Option* trace =
       command.add_flag("--trace", flags.trace, "a line a round: accepted, rejected, corrected");
-  command.add_flag("--json", flags.json, "one JSON object instead of text")->excludes(trace);
+  CLI::Option* json =
+      command.add_flag("--json", flags.json, "one JSON object instead of text")->excludes(trace);
+  command
+      .add_option("--logprobs", flags.logprobs, "with each token, this many alternatives; 0: the token's own")
+      ->needs(json);
+  command.add_option("--prompt-logprobs", flags.prompt_logprobs, "the same of the prompt's tokens")
+      ->needs(json);
 }
 
 void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) { DefineServiceFlags(command, options); }
@@ -84,6 +96,10 @@ v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& p
   v1::SpeculationOptions* speculation = request.mutable_speculation();
   speculation->set_drafter(kDrafters.at(flags.drafter));
   speculation->set_rule(kRules.at(flags.rule));
+  if (flags.draft_temperature) speculation->set_draft_temperature(*flags.draft_temperature);
+  if (flags.lenience) speculation->set_lenience(*flags.lenience);
+  if (flags.logprobs) request.mutable_logprobs()->set_top(*flags.logprobs);
+  if (flags.prompt_logprobs) request.mutable_logprobs()->set_prompt(*flags.prompt_logprobs);
   if (flags.draft_tokens) speculation->set_draft_tokens(*flags.draft_tokens);
   return request;
 }

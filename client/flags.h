@@ -34,6 +34,10 @@ struct GenerateFlags {
   bool ignore_eos = false;
   std::optional<uint32_t> draft_tokens;
   std::string drafter;  // empty: the coordinator's default
+  std::optional<float> draft_temperature;
+  std::optional<float> lenience;
+  std::optional<uint32_t> logprobs;
+  std::optional<uint32_t> prompt_logprobs;
   std::string rule;     // empty: the coordinator's default
   bool trace = false;
   bool json = false;

@@ -26,6 +26,16 @@ std::string NameOf(v1::DrafterKind kind) {
 
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+Json PositionJson(const v1::PositionLogprobs& position) {
+  const auto token_json = [](const v1::TokenLogprob& token) {
+    return Json{{"id", token.id()}, {"text", token.text()}, {"logprob", token.logprob()}};
+  };
+  Json json = token_json(position.token());
+  json["top"] = Json::array();
+  for (const v1::TokenLogprob& token : position.top()) json["top"].push_back(token_json(token));
+  return json;
+}
+
 Json ServerJson(const v1::ServerInfo& info) {
   return {{"model", info.model()},
           {"version", info.version()},
@@ -47,9 +57,11 @@ Json ServerJson(const v1::ServerInfo& info) {
 std::string ToJson(const Completion& completion) {
   Json tokens = Json::array();
   Json kinds = Json::array();
+  Json logprobs = Json::array();
   for (const v1::GeneratedToken& token : completion.tokens) {
     tokens.push_back(token.id());
     kinds.push_back(NameOf(token.kind()));
+    if (token.has_logprobs()) logprobs.push_back(PositionJson(token.logprobs()));
   }
   const v1::Usage& usage = completion.finish.usage();
   const v1::SpeculationStats& stats = completion.finish.speculation();
@@ -79,6 +91,10 @@ std::string ToJson(const Completion& completion) {
                          {"observed_over_expected", stats.observed_over_expected()},
                          {"drafted_per_position", std::vector<uint64_t>(drafted.begin(), drafted.end())},
                          {"accepted_per_position", std::vector<uint64_t>(accepted.begin(), accepted.end())}};
+  if (!logprobs.empty()) json["logprobs"] = logprobs;
+  for (const v1::PositionLogprobs& position : completion.prompt_logprobs) {
+    json["prompt_logprobs"].push_back(PositionJson(position));
+  }
   return Dump(json);
 }
 

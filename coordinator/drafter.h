@@ -17,8 +17,12 @@ class Drafter {
   // drafter's own work took to *compute_us.
   virtual asio::awaitable<Proposal> Propose(Generation& generation, int k, uint32_t* compute_us) = 0;
 
-  // The proposal was verified, or dropped (accepted 0). `n` is the number of committed tokens before it.
+  // The proposal was verified, or dropped (accepted 0). `n` is the number of committed tokens before it. Also
+  // called after rounds in which nothing was asked for.
   virtual void OnVerdict(size_t n, size_t accepted) = 0;
+
+  // Who made the last proposal, for those who count.
+  virtual v1::DrafterKind kind() const = 0;
 
   // The generation is over, or its client gone: nothing is computed for it any more. Ends a Propose in
   // progress.

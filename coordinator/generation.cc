@@ -53,7 +53,7 @@ Generation::Generation(Request request, const Tokenizer* tokenizer, Clock::time_
   for (TokenId token : request_.resumed) {
     if (Append(token, &already_sent)) break;
   }
-  stats_.set_exact(true);
+  stats_.set_exact(!request_.params.has_lenience() || request_.params.lenience() == 1);
 }
 
 std::optional<v1::GenerateResponse> Generation::FinishedAlready() {
@@ -109,6 +109,8 @@ v1::GenerateResponse Generation::Commit(const Proposal& draft, const v1::Verdict
     }
     const bool ends = Append(static_cast<TokenId>(token), generated->mutable_text());
     chunk.mutable_text()->append(generated->text());
+    const int index = chunk.tokens_size() - 1;
+    if (index < verdict.logprobs_size()) *generated->mutable_logprobs() = WithText(verdict.logprobs(index));
     return ends;
   };
   bool over = false;
@@ -168,6 +170,15 @@ v1::Finish Generation::MakeFinish() const {
   if (reached_ > 0) stats->set_expected_acceptance(expected_accepted_ / static_cast<double>(reached_));
   if (expected_accepted_ > 0) stats->set_observed_over_expected(judged_ / expected_accepted_);
   return finish;
+}
+
+v1::PositionLogprobs Generation::WithText(v1::PositionLogprobs logprobs) const {
+  const auto name = [this](v1::TokenLogprob* token) {
+    token->set_text(Display(static_cast<TokenId>(token->id())));
+  };
+  name(logprobs.mutable_token());
+  for (v1::TokenLogprob& token : *logprobs.mutable_top()) name(&token);
+  return logprobs;
 }
 
 std::string Generation::Display(TokenId token) const {

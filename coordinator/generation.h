@@ -41,12 +41,18 @@ class Generation {
   // How many more tokens may be emitted. A round emits up to K + 1.
   int Room() const { return request_.max_tokens - emitted(); }
 
+  // The prompt is still to be scored: so before the first round only.
+  bool WantsPromptLogprobs() const { return request_.prompt_logprobs >= 0 && stats_.rounds() == 0; }
+
   // A number for the next item of this sequence, to either server.
   uint64_t NextRound() { return ++last_round_; }
 
   // Commits a round: the accepted tokens of `draft`, then the verdict's own, up to the first that ends the
   // generation; the rest is discarded. Returns the chunk to send, with `finish` if it is over.
   v1::GenerateResponse Commit(const Proposal& draft, const v1::Verdict& verdict);
+
+  // `logprobs` of a server with the tokens' texts.
+  v1::PositionLogprobs WithText(v1::PositionLogprobs logprobs) const;
 
   // Before the first round: the chunk to send if tokens resumed from already end the generation.
   std::optional<v1::GenerateResponse> FinishedAlready();

@@ -5,7 +5,6 @@
 #include <deque>
 
 #include "common/rpc/error.h"
-#include "coordinator/model_drafter.h"
 #include "coordinator/run_generation.h"
 #include "coordinator/verifier.h"
 
@@ -166,12 +165,8 @@ class GenerateCall final : public Sink, public std::enable_shared_from_this<Gene
     absl::StatusOr<Request> request =
         ParseRequest(*proto_, parts.defaults, *parts.tokenizer, *parts.target->info());
     if (!request.ok()) return request.status();
-    if (request->drafter == v1::DRAFTER_KIND_MODEL && parts.draft == nullptr) {
-      return FieldError("speculation.drafter", "none", "model; no draft service is configured");
-    }
-    if (request->drafter == v1::DRAFTER_KIND_MODEL) {
-      drafter_ = std::make_unique<ModelDrafter>(parts.draft, parts.metrics);
-    }
+    drafter_ =
+        MakeDrafter(request->drafter, parts.drafters, static_cast<int>(parts.target->info()->vocab_size()));
     verifier_ = std::make_unique<Verifier>(parts.target, parts.metrics);
     generation_ = std::make_unique<Generation>(*std::move(request), parts.tokenizer, received_);
     return absl::OkStatus();
@@ -239,17 +234,18 @@ grpc::ServerUnaryReactor* InferenceService::Describe(grpc::CallbackServerContext
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   asio::post(parts_.executor, [this, response, reactor] {
     if (parts_.target->up()) *response->mutable_target() = *parts_.target->info();
-    if (parts_.draft != nullptr && parts_.draft->up()) *response->mutable_draft() = *parts_.draft->info();
+    const DraftLink* draft = parts_.drafters.draft.get();
+    if (draft != nullptr && draft->up()) *response->mutable_draft() = *draft->info();
     response->set_running(static_cast<uint32_t>(running_.size()));
     v1::SpeculationOptions* defaults = response->mutable_defaults();
-    defaults->set_drafter(parts_.defaults.has_drafter ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NONE);
+    defaults->set_drafter(parts_.defaults.has_draft_service ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NONE);
     defaults->set_draft_tokens(static_cast<uint32_t>(parts_.defaults.draft_tokens));
     defaults->set_rule(parts_.defaults.rule);
     if (parts_.target->info() != nullptr) {
       response->set_max_draft_tokens(parts_.target->info()->max_draft_tokens());
     }
     response->set_version(OUTRIDER_VERSION);
-    response->set_degraded(parts_.draft != nullptr && !parts_.draft->up());
+    response->set_degraded(draft != nullptr && !draft->up());
     response->set_tokenizer_fingerprint(parts_.tokenizer->Fingerprint());
     reactor->Finish(grpc::Status::OK);
   });

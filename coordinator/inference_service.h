@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "common/text/tokenizer.h"
 #include "coordinator/link.h"
+#include "coordinator/make_drafter.h"
 #include "coordinator/metrics.h"
 #include "coordinator/policy.h"
 #include "coordinator/request.h"
@@ -23,8 +24,8 @@ class InferenceService final : public v1::Inference::CallbackService {
   struct Parts {
     asio::any_io_executor executor;
     const Tokenizer* tokenizer;
-    std::shared_ptr<DraftLink> draft;  // null: none is configured
     std::shared_ptr<TargetLink> target;
+    DrafterParts drafters;
     Metrics* metrics;
     RequestDefaults defaults;
     int max_requests;  // in progress at once

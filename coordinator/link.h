@@ -58,7 +58,8 @@ struct TargetProtocol {
   }
 };
 
-// One life of the stream. Belongs to gRPC, and deletes itself when that is done with it.
+// One life of the stream. gRPC may be done with it, on its own thread, before Start has returned; so it lives
+// until both gRPC and whoever called Start have let go.
 template <class Protocol>
 class ClientStream final : public Protocol::Reactor {
  public:
@@ -69,15 +70,15 @@ class ClientStream final : public Protocol::Reactor {
     std::function<void(const grpc::Status&)> on_done;
   };
 
-  ClientStream(typename Protocol::Stub& stub, Handlers handlers)
-      : handlers_(std::move(handlers)),
-        outbox_(std::make_shared<Outbox<typename Protocol::Request>>(
-            [this](const auto& message) { this->StartWrite(&message); })) {
-    Protocol::Open(stub, &context_, this);
+  static std::shared_ptr<ClientStream> Start(typename Protocol::Stub& stub, Handlers handlers) {
+    std::shared_ptr<ClientStream> stream(new ClientStream(std::move(handlers)));
+    stream->held_by_grpc_ = stream;
+    Protocol::Open(stub, &stream->context_, stream.get());
     // Writes come from outside of reactions, so the stream must not end under them.
-    this->AddHold();
-    this->StartRead(&response_);
-    this->StartCall();
+    stream->AddHold();
+    stream->StartRead(&stream->response_);
+    stream->StartCall();
+    return stream;
   }
 
   const std::shared_ptr<Outbox<typename Protocol::Request>>& outbox() const { return outbox_; }
@@ -95,11 +96,17 @@ class ClientStream final : public Protocol::Reactor {
   }
   void OnWriteDone(bool /*ok*/) override { outbox_->OnWritten(); }
   void OnDone(const grpc::Status& status) override {
+    const std::shared_ptr<ClientStream> last = std::move(held_by_grpc_);
     handlers_.on_done(status);
-    delete this;
   }
 
  private:
+  explicit ClientStream(Handlers handlers)
+      : handlers_(std::move(handlers)),
+        outbox_(std::make_shared<Outbox<typename Protocol::Request>>(
+            [this](const auto& message) { this->StartWrite(&message); })) {}
+
+  std::shared_ptr<ClientStream> held_by_grpc_;
   grpc::ClientContext context_;
   const Handlers handlers_;
   const std::shared_ptr<Outbox<typename Protocol::Request>> outbox_;
@@ -203,15 +210,15 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
         if (auto link = weak.lock()) f(*link);
       });
     };
-    stream_ = new ClientStream<Protocol>(*stub_,
-                                         {[on_executor](typename Protocol::Response&& response) {
-                                            on_executor([response = std::move(response)](Link& link) mutable {
-                                              link.OnResponse(std::move(response));
-                                            });
-                                          },
-                                          [on_executor](const grpc::Status& status) {
-                                            on_executor([status](Link& link) { link.OnDone(status); });
-                                          }});
+    stream_ = ClientStream<Protocol>::Start(
+        *stub_, {[on_executor](typename Protocol::Response&& response) {
+                   on_executor([response = std::move(response)](Link& link) mutable {
+                     link.OnResponse(std::move(response));
+                   });
+                 },
+                 [on_executor](const grpc::Status& status) {
+                   on_executor([status](Link& link) { link.OnDone(status); });
+                 }});
     outbox_ = stream_->outbox();
   }
 
@@ -275,7 +282,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   const Accept accept_;
   const std::function<void()> on_change_;
   const std::unique_ptr<typename Protocol::Stub> stub_;
-  ClientStream<Protocol>* stream_ = nullptr;  // null between connections
+  std::shared_ptr<ClientStream<Protocol>> stream_;  // null between connections
   std::shared_ptr<Outbox<typename Protocol::Request>> outbox_;
   asio::steady_timer retry_;
   absl::flat_hash_set<Event*> waiting_up_;

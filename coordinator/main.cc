@@ -25,6 +25,9 @@ struct Flags {
   std::string tokenizer;
   int draft_tokens = 5;
   std::string rule = "token";
+  std::string drafter_corpus;
+  NgramOptions ngram;
+  CopyOptions copy;
   int max_requests = 256;
   double drain_seconds = 20;
   std::string log_level = "info";
@@ -51,6 +54,23 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--rule", flags.rule, "token, block or coupled, unless a request says otherwise")
       ->check(CLI::IsMember({"token", "block", "coupled"}))
       ->capture_default_str();
+  app.add_option("--ngram-max-tokens", flags.ngram.max_tokens, "most tokens that the n-gram drafter proposes")
+      ->check(CLI::Range(1, 31))
+      ->capture_default_str();
+  app.add_option("--ngram-context", flags.ngram.max_context, "tokens of its longest context")
+      ->check(CLI::Range(1, NgramTable::kMaxContext))
+      ->capture_default_str();
+  app.add_option("--ngram-history", flags.ngram.history, "last tokens of a sequence that it counts")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--copy-match", flags.copy.max_match, "tokens that the copy drafter compares")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--copy-history", flags.copy.history, "last tokens of a sequence that it searches")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--drafter-corpus", flags.drafter_corpus,
+                 "text that the unigram and bigram drafters count; empty: they cannot be asked for");
   app.add_option("--max-requests", flags.max_requests, "most requests in progress; more are refused")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -121,6 +141,13 @@ int Run(int argc, char** argv) {
   auto tokenizer = Tokenizer::Load(tokenizer_path.string());
   if (!tokenizer.ok()) return Fail(tokenizer.status());
 
+  std::shared_ptr<const CorpusCounts> corpus;
+  if (!flags.drafter_corpus.empty()) {
+    auto loaded = CorpusCounts::Load(flags.drafter_corpus, **tokenizer);
+    if (!loaded.ok()) return Fail(loaded.status());
+    corpus = *std::move(loaded);
+  }
+
   auto registry = std::make_shared<prometheus::Registry>();
   Metrics metrics(*registry);
   asio::io_context io(1);
@@ -146,13 +173,15 @@ int Run(int argc, char** argv) {
         },
         on_change);
   }
-  InferenceService service({.executor = io.get_executor(),
-                            .tokenizer = tokenizer->get(),
-                            .draft = draft,
-                            .target = target,
-                            .metrics = &metrics,
-                            .defaults = {flags.draft_tokens, kRules.at(flags.rule), draft != nullptr},
-                            .max_requests = flags.max_requests});
+  InferenceService service(
+      {.executor = io.get_executor(),
+       .tokenizer = tokenizer->get(),
+       .target = target,
+       .drafters =
+           {.draft = draft, .corpus = corpus, .ngram = flags.ngram, .copy = flags.copy, .metrics = &metrics},
+       .metrics = &metrics,
+       .defaults = {flags.draft_tokens, kRules.at(flags.rule), draft != nullptr, corpus != nullptr},
+       .max_requests = flags.max_requests});
   absl::StatusOr<std::unique_ptr<RpcServer>> started = RpcServer::Start(flags.server, &service);
   if (!started.ok()) return Fail(started.status());
   server = *std::move(started);

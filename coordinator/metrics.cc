@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/drafter_name.h"
 
 namespace outrider {
 namespace {
@@ -106,7 +107,17 @@ Metrics::Metrics(prometheus::Registry& r)
       draft_up_(AddGauge(r, "draft_up", "1 while the draft service can be used.")),
       target_up_(AddGauge(r, "target_up", "1 while the target service can be used.")),
       degraded_(AddGauge(r, "degraded",
-                         "1 while a draft service is configured but cannot be used: decoding is plain.")) {}
+                         "1 while a draft service is configured but cannot be used: decoding is plain.")) {
+  auto& drafted = CounterFamily(r, "spec_decode_num_draft_tokens_by_drafter_total",
+                                "Drafted tokens that were sent to the target, by who drafted them.");
+  auto& accepted = CounterFamily(r, "spec_decode_num_accepted_tokens_by_drafter_total",
+                                 "Drafted tokens that the target accepted, by who drafted them.");
+  for (v1::DrafterKind kind : {v1::DRAFTER_KIND_MODEL, v1::DRAFTER_KIND_NGRAM, v1::DRAFTER_KIND_COPY,
+                               v1::DRAFTER_KIND_UNIGRAM, v1::DRAFTER_KIND_BIGRAM, v1::DRAFTER_KIND_RANDOM}) {
+    const std::string name = DrafterName(kind);
+    by_drafter_[kind] = {&drafted.Add({{"drafter", name}}), &accepted.Add({{"drafter", name}})};
+  }
+}
 
 prometheus::Counter& Metrics::PerPosition(std::vector<prometheus::Counter*>& counters,
                                           prometheus::Family<prometheus::Counter>& family, int position) {
@@ -116,7 +127,8 @@ prometheus::Counter& Metrics::PerPosition(std::vector<prometheus::Counter*>& cou
   return *counters[position];
 }
 
-void Metrics::OnRound(int drafted, const v1::Verdict& verdict, v1::Rule rule, const RoundTimes& times) {
+void Metrics::OnRound(v1::DrafterKind drafter, int drafted, const v1::Verdict& verdict, v1::Rule rule,
+                      const RoundTimes& times) {
   rounds_->Increment();
   const v1::Canary& canary = verdict.canary();
   surprisal_->Increment(std::max(0.0, canary.surprisal()));
@@ -131,6 +143,10 @@ void Metrics::OnRound(int drafted, const v1::Verdict& verdict, v1::Rule rule, co
   drafts_->Increment();
   draft_tokens_->Increment(drafted);
   accepted_tokens_->Increment(verdict.accepted_size());
+  if (const auto counters = by_drafter_.find(drafter); counters != by_drafter_.end()) {
+    counters->second.drafted->Increment(drafted);
+    counters->second.accepted->Increment(verdict.accepted_size());
+  }
   for (int i = 0; i < drafted; ++i) PerPosition(drafted_at_, drafted_per_position_, i).Increment();
   for (int i = 0; i < verdict.accepted_size(); ++i) {
     PerPosition(accepted_at_, accepted_per_position_, i).Increment();

@@ -7,6 +7,7 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,7 +32,9 @@ class Metrics {
  public:
   explicit Metrics(prometheus::Registry& registry);
 
-  void OnRound(int drafted, const v1::Verdict& verdict, v1::Rule rule, const RoundTimes& times);
+  // `drafter` matters only if there was a draft.
+  void OnRound(v1::DrafterKind drafter, int drafted, const v1::Verdict& verdict, v1::Rule rule,
+               const RoundTimes& times);
   void OnEmitted(const v1::GenerateResponse& chunk);
   void OnRequestStart() { running_->Increment(); }
   // `code` is "OK" or an absl status code's name.
@@ -54,6 +57,11 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& accepted_per_position_;
   prometheus::Family<prometheus::Counter>& drafted_per_position_;
   std::vector<prometheus::Counter*> accepted_at_, drafted_at_;  // executor thread
+  struct DrafterCounters {
+    prometheus::Counter* drafted;
+    prometheus::Counter* accepted;
+  };
+  std::map<v1::DrafterKind, DrafterCounters> by_drafter_;
   prometheus::Family<prometheus::Counter>& emitted_;
   prometheus::Counter* expected_accepted_;
   prometheus::Counter* expected_accepted_variance_;

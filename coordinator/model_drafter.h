@@ -17,6 +17,7 @@ class ModelDrafter final : public Drafter {
 
   asio::awaitable<Proposal> Propose(Generation& generation, int k, uint32_t* compute_us) override;
   void OnVerdict(size_t n, size_t accepted) override { remote_.OnVerdict(n, accepted); }
+  v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_MODEL; }
   void Stop(const Generation& generation) override;
 
  private:

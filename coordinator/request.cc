@@ -4,9 +4,11 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/rpc/error.h"
 #include "common/rpc/sampling.h"
 #include "common/text/utf8.h"
+#include "coordinator/drafter_name.h"
 
 namespace outrider {
 namespace {
@@ -63,6 +65,74 @@ absl::Status CheckStops(const v1::StopOptions& stop, uint32_t vocab_size) {
     return FieldError("stop.max_tokens", "1 or more", "0");
   }
   return CheckIds(stop.token_ids(), vocab_size, "stop.token_ids");
+}
+
+absl::Status ParseLogprobs(const v1::LogprobOptions& options, Request& request) {
+  constexpr uint32_t kMaxTop = 20;
+  const std::string range = absl::StrCat("0 to ", kMaxTop);
+  if (options.top() > kMaxTop) return FieldError("logprobs.top", range, absl::StrCat(options.top()));
+  if (options.prompt() > kMaxTop) return FieldError("logprobs.prompt", range, absl::StrCat(options.prompt()));
+  if (options.has_top()) request.params.set_logprobs(options.top());
+  request.params.set_logprobs_before_controls(options.before_controls());
+  if (options.has_prompt()) request.prompt_logprobs = static_cast<int>(options.prompt());
+  return absl::OkStatus();
+}
+
+// The options under which draft and target no longer follow the same parameters.
+absl::Status ParseInexact(const v1::SpeculationOptions& speculation, v1::SequenceParams& params) {
+  if (speculation.has_draft_temperature()) {
+    const float temperature = speculation.draft_temperature();
+    if (!(temperature >= 0 && temperature <= 100)) {
+      return FieldError("speculation.draft_temperature", "[0, 100]", absl::StrCat(temperature));
+    }
+    params.set_draft_temperature(temperature);
+  }
+  if (speculation.has_lenience()) {
+    const float lenience = speculation.lenience();
+    if (!(lenience > 0 && lenience <= 1)) {
+      return FieldError("speculation.lenience", "(0, 1]", absl::StrCat(lenience));
+    }
+    if (lenience < 1 && params.rule() != v1::RULE_TOKEN) {
+      return FieldError("speculation.lenience", "1 unless the rule is token", absl::StrCat(lenience));
+    }
+    params.set_lenience(lenience);
+  }
+  return absl::OkStatus();
+}
+
+// Whether the coordinator has what a drafter needs.
+bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults) {
+  switch (kind) {
+    case v1::DRAFTER_KIND_MODEL:
+      return defaults.has_draft_service;
+    case v1::DRAFTER_KIND_UNIGRAM:
+    case v1::DRAFTER_KIND_BIGRAM:
+      return defaults.has_corpus;
+    case v1::DRAFTER_KIND_NGRAM:
+    case v1::DRAFTER_KIND_COPY:
+    case v1::DRAFTER_KIND_AUTO:
+    case v1::DRAFTER_KIND_RANDOM:
+    case v1::DRAFTER_KIND_NONE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+absl::Status CheckDrafter(v1::DrafterKind kind, const RequestDefaults& defaults) {
+  if (IsConfigured(kind, defaults)) return absl::OkStatus();
+  std::vector<std::string> allowed;
+  for (int each = 0; each < v1::DrafterKind_ARRAYSIZE; ++each) {
+    const auto other = static_cast<v1::DrafterKind>(each);
+    if (IsConfigured(other, defaults)) allowed.push_back(DrafterName(other));
+  }
+  std::string problem = absl::StrCat("unknown value ", DrafterName(kind));
+  if (kind == v1::DRAFTER_KIND_MODEL) {
+    problem = "model; no draft service is configured";
+  } else if (v1::DrafterKind_IsValid(kind)) {
+    problem = absl::StrCat(DrafterName(kind), "; no corpus is configured");
+  }
+  return FieldError("speculation.drafter", absl::StrJoin(allowed, ", "), problem);
 }
 
 }  // namespace
@@ -131,12 +201,9 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
 
   request.drafter = proto.speculation().drafter();
   if (request.drafter == v1::DRAFTER_KIND_UNSPECIFIED) {
-    request.drafter = defaults.has_drafter ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NONE;
+    request.drafter = defaults.has_draft_service ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NONE;
   }
-  if (request.drafter != v1::DRAFTER_KIND_MODEL && request.drafter != v1::DRAFTER_KIND_NONE) {
-    return FieldError("speculation.drafter", "model, none",
-                      absl::StrCat("unknown value ", static_cast<int>(request.drafter)));
-  }
+  if (auto status = CheckDrafter(request.drafter, defaults); !status.ok()) return status;
   const int max_draft_tokens = static_cast<int>(target.max_draft_tokens());
   request.draft_tokens = std::min(defaults.draft_tokens, max_draft_tokens);
   if (proto.speculation().has_draft_tokens()) {
@@ -147,6 +214,8 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
     request.draft_tokens = static_cast<int>(proto.speculation().draft_tokens());
   }
   request.trace = proto.trace();
+  if (auto status = ParseLogprobs(proto.logprobs(), request); !status.ok()) return status;
+  if (auto status = ParseInexact(proto.speculation(), params); !status.ok()) return status;
   return request;
 }
 

@@ -17,7 +17,8 @@ namespace outrider {
 struct RequestDefaults {
   int draft_tokens = 5;
   v1::Rule rule = v1::RULE_TOKEN;
-  bool has_drafter = true;  // a draft service is configured
+  bool has_draft_service = true;
+  bool has_corpus = false;  // for the drafters that count one
 };
 
 struct Request {
@@ -30,6 +31,7 @@ struct Request {
   std::vector<TokenId> end_ids;  // each ends the generation; without the model's own if those are ignored
   int max_tokens = 0;            // cut to the context
   bool trace = false;
+  int prompt_logprobs = -1;  // alternatives to report with each prompt token; -1: none
 };
 
 // INVALID_ARGUMENT naming the first field that is out of range, and the range. `target` says what the model

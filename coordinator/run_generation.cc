@@ -55,8 +55,12 @@ asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, C
 
     // ...and what it decided is committed, then sent.
     v1::GenerateResponse chunk = generation.Commit(proposal, verdict);
+    for (v1::PositionLogprobs& position : *result->mutable_prompt_logprobs()) {
+      *chunk.add_prompt_logprobs() = generation.WithText(std::move(position));
+    }
     times.round = Clock::now() - start;
-    cast.metrics->OnRound(proposal.size(), verdict, generation.request().params.rule(), times);
+    cast.metrics->OnRound(cast.drafter != nullptr ? cast.drafter->kind() : v1::DRAFTER_KIND_NONE,
+                          proposal.size(), verdict, generation.request().params.rule(), times);
     cast.metrics->OnEmitted(chunk);
     if (generation.request().trace) {
       FillTrace(generation, proposal, *result, times, generation.stats().rounds() - 1, chunk.mutable_trace());

@@ -26,7 +26,9 @@ asio::awaitable<absl::StatusOr<v1::VerifyResult>> Verifier::Verify(Generation& g
     if (absl::Status status = co_await WaitForTarget(deadline); !status.ok()) co_return status;
     remote_.OnServer(link_->info()->boot_id());
     const size_t n = generation.size();
-    if (n - remote_.Base(n) > kPieceTokens) {
+    // Every token of the prompt must pass through the model once more to be scored.
+    if (generation.WantsPromptLogprobs()) remote_.Lost();
+    if (n - remote_.Base(n) > kPieceTokens && !generation.WantsPromptLogprobs()) {
       if (absl::Status status = co_await SendPrefix(generation, deadline); !status.ok()) co_return status;
       // Pieces are rounds of their own, and rounds only go up.
       round_ = generation.NextRound();
@@ -35,6 +37,9 @@ asio::awaitable<absl::StatusOr<v1::VerifyResult>> Verifier::Verify(Generation& g
     v1::TargetItem item;
     FillUpdate(generation, remote_, round_, n, item.mutable_verify()->mutable_sequence());
     *item.mutable_verify()->mutable_draft() = draft;
+    if (generation.WantsPromptLogprobs()) {
+      item.mutable_verify()->set_prompt_logprobs(static_cast<uint32_t>(generation.request().prompt_logprobs));
+    }
     absl::StatusOr<v1::VerifyResult> result =
         co_await link_->Call(std::move(item), generation.sequence_id(), round_, deadline);
     if (stopped_) co_return absl::CancelledError("cancelled");

@@ -10,6 +10,7 @@ class DraftDecider final : public Decider {
   absl::Status Begin(Session& session) override;
   // Appends the sampled token to the proposal, and to the cache unless it is the last.
   absl::StatusOr<bool> Decide(Session& session, const LogitsView& rows) override;
+  void Score(Session& /*session*/, int /*first*/, const LogitsView& /*rows*/) override {}
   // OK: the answer is what has been kept so far.
   std::optional<absl::Status> OnDeadline(Session& session) override;
 };

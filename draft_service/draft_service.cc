@@ -63,6 +63,11 @@ grpc::ServerBidiReactor<v1::ProposeRequest, v1::ProposeResponse>* DraftService::
           answer.status = work.status();
           return results->Post(ToResult(id, round, answer));
         }
+        if (work->params != nullptr && work->params->draft_temperature) {
+          auto params = std::make_shared<SequenceParams>(*work->params);
+          params->sampling.temperature = *params->draft_temperature;
+          work->params = std::move(params);
+        }
         work->draft_tokens = static_cast<int>(propose.draft_tokens());
         if (propose.draft_tokens() > info_.max_draft_tokens()) {
           work->invalid = MakeError(absl::StatusCode::kInvalidArgument, "K_OUT_OF_RANGE",

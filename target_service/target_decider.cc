@@ -1,6 +1,14 @@
 #include "target_service/target_decider.h"
 
 namespace outrider {
+namespace {
+
+// Of the model's own distribution, from finite logits.
+PositionLogProbabilities Describe(std::span<const float> logits, TokenId token, int top) {
+  return {{token, logits[token] - LogSumExp(logits)}, TopLogProbabilities(logits, top)};
+}
+
+}  // namespace
 
 absl::Status TargetDecider::Begin(Session& session) {
   const std::vector<DraftToken>& draft = session.item.draft;
@@ -9,15 +17,40 @@ absl::Status TargetDecider::Begin(Session& session) {
   return absl::OkStatus();
 }
 
+void TargetDecider::Score(Session& session, int first, const LogitsView& rows) {
+  for (int i = 0; i < rows.rows; ++i) {
+    const int next = first + i + 1;
+    if (next >= session.committed) return;
+    session.answer.prompt_logprobs.push_back(Describe({rows.row(i).data(), rows.row(i).size()},
+                                                      session.cache.tokens()[next],
+                                                      session.item.prompt_logprobs));
+  }
+}
+
 absl::StatusOr<bool> TargetDecider::Decide(Session& session, const LogitsView& rows) {
   const int n = session.committed;
+  const SequenceParams& params = *session.params;
+  reached_.clear();
+  untouched_.clear();
   const auto row = [&](int i) {
-    return session.controls->Apply(session.cache.tokens().first(n + i),
-                                   {rows.row(i).data(), rows.row(i).size()});
+    const std::span<float> logits(rows.row(i).data(), rows.row(i).size());
+    if (params.logprobs >= 0 && params.logprobs_before_controls)
+      untouched_.emplace_back(logits.begin(), logits.end());
+    absl::StatusOr<WeightRow> shaped = session.controls->Apply(session.cache.tokens().first(n + i), logits);
+    if (shaped.ok()) reached_.push_back(*shaped);
+    return shaped;
   };
-  absl::StatusOr<Verdict> verdict =
-      Verify({.rule = session.params->rule}, session.item.draft, row, n, session.params->key);
+  const VerifyOptions options{.rule = params.rule, .lenience = params.lenience};
+  absl::StatusOr<Verdict> verdict = Verify(options, session.item.draft, row, n, params.key);
   if (!verdict.ok()) return verdict.status();
+  for (int i = 0; params.logprobs >= 0 && i <= verdict->accepted; ++i) {
+    const TokenId token = i < verdict->accepted ? session.item.draft[i].token : verdict->token;
+    session.answer.logprobs.push_back(
+        params.logprobs_before_controls
+            ? Describe(untouched_[i], token, params.logprobs)
+            : PositionLogProbabilities{{token, verdict->log_probabilities[i]},
+                                       TopLogProbabilities(reached_[i], params.logprobs)});
+  }
   session.cache.Truncate(n + verdict->accepted);
   session.answer.verdict = std::make_unique<Verdict>(*std::move(verdict));
   return true;

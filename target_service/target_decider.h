@@ -10,9 +10,14 @@ class TargetDecider final : public Decider {
   // Feeds the drafted tokens after the committed ones; wants a row for each of them and one for the token
   // after them.
   absl::Status Begin(Session& session) override;
+  void Score(Session& session, int first, const LogitsView& rows) override;
   absl::StatusOr<bool> Decide(Session& session, const LogitsView& rows) override;
   // DEADLINE_EXCEEDED unless the item was begun.
   std::optional<absl::Status> OnDeadline(Session& session) override;
+
+ private:
+  std::vector<WeightRow> reached_;             // rows of the round at hand
+  std::vector<std::vector<float>> untouched_;  // the same before the controls, when they are to be reported
 };
 
 }  // namespace outrider

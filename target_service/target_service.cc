@@ -48,6 +48,12 @@ v1::VerifyResult ToResult(const v1::VerifyItem& item, const Answer& answer) {
     *result.mutable_status() = ToProto(answer.status);
   } else if (answer.verdict != nullptr) {
     *result.mutable_verdict() = ToMessage(*answer.verdict, item.draft_size());
+    for (const PositionLogProbabilities& position : answer.logprobs) {
+      *result.mutable_verdict()->add_logprobs() = ToProto(position);
+    }
+    for (const PositionLogProbabilities& position : answer.prompt_logprobs) {
+      *result.add_prompt_logprobs() = ToProto(position);
+    }
   }
   return result;
 }
@@ -117,6 +123,9 @@ grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::V
                         absl::StrCat("draft: ", draft->size(), " tokens; allowed: 0 to ", allowed));
         } else {
           work->draft = *std::move(draft);
+        }
+        if (item.verify().has_prompt_logprobs()) {
+          work->prompt_logprobs = static_cast<int>(item.verify().prompt_logprobs());
         }
         work->append_only = item.verify().append_only();
         work->content_hash = ContentHash(item.verify());

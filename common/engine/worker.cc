@@ -18,7 +18,8 @@ uint64_t Digest(const WorkItem& item) {
   uint64_t hash = item.prefix_hash;
   for (TokenId token : item.tokens) hash = ExtendPrefixHash(hash, token);
   for (uint64_t part : {item.params_hash, item.content_hash, static_cast<uint64_t>(item.draft_tokens),
-                        static_cast<uint64_t>(item.append_only), item.base + item.tokens.size()}) {
+                        static_cast<uint64_t>(item.append_only), static_cast<uint64_t>(item.prompt_logprobs),
+                        item.base + item.tokens.size()}) {
     hash = ExtendPrefixHash(hash, static_cast<TokenId>(part));
     hash = ExtendPrefixHash(hash, static_cast<TokenId>(part >> 32));
   }
@@ -191,6 +192,9 @@ absl::Status Worker::Admit(Session& session, WorkItem& item, uint64_t digest) {
     return absl::InvalidArgumentError(
         absl::StrCat("cache_too_small: ", n, " tokens; the cache holds ", runner_->kv_blocks() * block_size));
   }
+  if (item.prompt_logprobs >= 0 && item.base != 0) {
+    return absl::InvalidArgumentError("prompt_logprobs_base: only with base 0");
+  }
   if (item.params != nullptr && (item.params_hash != session.params_hash || session.controls == nullptr)) {
     absl::StatusOr<Controls> controls =
         Controls::Create(item.params->sampling, item.params->prompt_length, runner_->config().vocab_size);
@@ -258,8 +262,9 @@ void Worker::Step() {
   for (const auto& [session, rows] : chosen) {
     const CachedSequence& cache = session->cache;
     const bool last = cache.cached() + rows == cache.size();
+    const bool scored = session->item.prompt_logprobs >= 0;
     batch.push_back({cache.tokens().subspan(cache.cached(), rows), cache.cached(), cache.table().blocks(),
-                     last ? session->wanted : 0});
+                     scored ? rows : (last ? session->wanted : 0)});
     stats.rows += rows;
     if (!session->begun) {
       session->begun = true;
@@ -280,16 +285,18 @@ void Worker::Step() {
       Finish(*session, absl::InternalError(logits.status().message()));
       continue;
     }
+    const LogitsView view{logits->row(first_row).data(), batch[i].logit_rows, logits->vocab};
+    first_row += view.rows;
+    if (session->item.prompt_logprobs >= 0) decider_->Score(*session, session->cache.cached(), view);
     session->cache.MarkCached(session->cache.cached() + rows);
     if (session->cache.cached() < session->cache.size()) continue;
     if (session->wanted == 0) {
       Finish(*session, absl::OkStatus());
       continue;
     }
-    const int wanted = batch[i].logit_rows;
-    const LogitsView view{logits->row(first_row).data(), wanted, logits->vocab};
-    first_row += wanted;
-    absl::StatusOr<bool> done = decider_->Decide(*session, view);
+    const int before = view.rows - session->wanted;
+    absl::StatusOr<bool> done =
+        decider_->Decide(*session, {view.row(before).data(), session->wanted, view.vocab});
     if (!done.ok() || *done) Finish(*session, done.status());
   }
 }

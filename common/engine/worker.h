@@ -21,6 +21,7 @@
 #include "common/kv/lease_table.h"
 #include "common/kv/sequence_id.h"
 #include "common/spec/controls.h"
+#include "common/spec/logprobs.h"
 #include "common/spec/random.h"
 #include "common/spec/verify.h"
 
@@ -33,6 +34,10 @@ struct SequenceParams {
   Rule rule = Rule::kToken;
   int prompt_length = 0;
   int draft_top_n = 0;  // tokens kept of the draft's distribution; at least 1
+  std::optional<double> draft_temperature;
+  double lenience = 1;
+  int logprobs = -1;  // alternatives to report with each emitted token; -1: no log-probabilities
+  bool logprobs_before_controls = false;
 };
 
 // Where the time of an item went.
@@ -48,8 +53,10 @@ struct Answer {
   absl::Status status;
   int cached = 0;  // tokens of the sequence in the cache
   WorkTiming timing;
-  std::vector<DraftToken> proposal;  // draft
-  std::unique_ptr<Verdict> verdict;  // target, unless append_only
+  std::vector<DraftToken> proposal;                       // draft
+  std::unique_ptr<Verdict> verdict;                       // target, unless append_only
+  std::vector<PositionLogProbabilities> logprobs;         // target: of the emitted tokens
+  std::vector<PositionLogProbabilities> prompt_logprobs;  // target: of the committed tokens from index 1 on
 };
 
 // An item of the protocol: see SequenceUpdate, ProposeItem and VerifyItem there.
@@ -62,12 +69,13 @@ struct WorkItem {
   uint64_t params_hash = 0;
   std::shared_ptr<const SequenceParams> params;  // null: those known under params_hash
   absl::Time deadline = absl::InfiniteFuture();
-  std::vector<DraftToken> draft;              // target: prepared
-  int draft_tokens = 0;                       // draft: K
-  bool append_only = false;                   // target
-  uint64_t content_hash = 0;                  // of the draft and its distributions
-  absl::Time received;                        // set by Submit
-  absl::Status invalid;                       // why the item cannot be served, found before it got here
+  std::vector<DraftToken> draft;  // target: prepared
+  int draft_tokens = 0;           // draft: K
+  bool append_only = false;       // target
+  int prompt_logprobs = -1;       // target: alternatives to report with each committed token; -1: none
+  uint64_t content_hash = 0;      // of the draft and its distributions
+  absl::Time received;            // set by Submit
+  absl::Status invalid;           // why the item cannot be served, found before it got here
   std::function<void(const Answer&)> answer;  // called once, from the engine thread; must not block
 };
 
@@ -102,6 +110,10 @@ class Decider {
   // The item's committed tokens are in session.cache.tokens(). Appends drafted tokens to it and sets
   // session.wanted.
   virtual absl::Status Begin(Session& session) = 0;
+
+  // Rows of a session whose item asks for prompt_logprobs: row i is what follows the token with index `first`
+  // + i.
+  virtual void Score(Session& session, int first, const LogitsView& rows) = 0;
 
   // All tokens are fed; `rows` holds the wanted logits of this session, row 0 first, to be overwritten at
   // will. Fills in session.answer and truncates the cache. False if it appended tokens that must be fed

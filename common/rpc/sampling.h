@@ -3,6 +3,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/spec/controls.h"
+#include "common/spec/distribution.h"
 #include "common/spec/verify.h"
 #include "outrider/v1/sequence.pb.h"
 
@@ -14,5 +15,8 @@ absl::StatusOr<Rule> ParseRule(v1::Rule rule);
 // Controls as the engine knows them; `end_ids` are those that min_tokens holds back.
 SamplingParams ParseSampling(const v1::SamplingParams& sampling,
                              const google::protobuf::RepeatedField<uint32_t>& end_ids);
+
+// What crosses the wire of a distribution.
+void SerializeDistribution(const Distribution& q, v1::Distribution* proto);
 
 }  // namespace outrider

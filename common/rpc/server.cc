@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <iostream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -19,10 +20,18 @@ constexpr int kKeepaliveMs = 20'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
 
 // gRPC and protobuf would write lines of their own to stderr; what they complain about comes back as a
-// status. GRPC_VERBOSITY still shows what gRPC says.
+// status. What is left are their last words before an abort. GRPC_VERBOSITY shows all that gRPC says.
 void QuietLibraries() {
-  google::protobuf::SetLogHandler(nullptr);
-  if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function([](gpr_log_func_args*) {});
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel level, const char* file, int line, const std::string& message) {
+        if (level == google::protobuf::LOGLEVEL_FATAL)
+          std::cerr << file << ":" << line << ": " << message << "\n";
+      });
+  if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    if (!absl::StartsWith(args->message, "assertion failed")) return;
+    std::cerr << args->file << ":" << args->line << ": " << args->message << "\n";
+  });
 }
 
 // The builder's server for one address, or UNAVAILABLE.

@@ -34,23 +34,6 @@ Distribution ParseDistribution(const v1::Distribution& proto) {
   return q;
 }
 
-void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
-  switch (q.form) {
-    case Distribution::Form::kAbsent:
-      break;
-    case Distribution::Form::kPointMass:
-      proto->mutable_point_mass();
-      break;
-    case Distribution::Form::kSparse:
-      proto->mutable_sparse()->mutable_ids()->Add(q.ids.begin(), q.ids.end());
-      proto->mutable_sparse()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
-      break;
-    case Distribution::Form::kDense:
-      proto->mutable_dense()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
-      break;
-  }
-}
-
 absl::Status CheckIds(const google::protobuf::RepeatedField<uint32_t>& ids, int vocab_size,
                       absl::string_view field) {
   for (uint32_t id : ids) {
@@ -108,9 +91,16 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
     params->key = {proto.seed(), proto.sample_index()};
     params->prompt_length = static_cast<int>(proto.prompt_length());
     params->draft_top_n = proto.draft_top_n() == 0 ? default_top_n : static_cast<int>(proto.draft_top_n());
+    if (proto.has_draft_temperature()) params->draft_temperature = proto.draft_temperature();
+    if (proto.has_lenience()) params->lenience = proto.lenience();
+    if (proto.has_logprobs()) params->logprobs = static_cast<int>(proto.logprobs());
+    params->logprobs_before_controls = proto.logprobs_before_controls();
     absl::StatusOr<Rule> rule = ParseRule(proto.rule());
     if (rule.ok()) {
       params->rule = *rule;
+      if (absl::Status status = ValidateVerifyOptions({params->rule, params->lenience}); !status.ok()) {
+        item.invalid = status;
+      }
     } else {
       item.invalid = rule.status();
     }
@@ -155,6 +145,17 @@ void SerializeDraft(const std::vector<DraftToken>& draft,
       SerializeDistribution(draft[i].q, node->mutable_q());
     }
   }
+}
+
+v1::PositionLogprobs ToProto(const PositionLogProbabilities& position) {
+  v1::PositionLogprobs proto;
+  const auto fill = [](const TokenLogProbability& from, v1::TokenLogprob* to) {
+    to->set_id(static_cast<uint32_t>(from.token));
+    to->set_logprob(from.log_probability);
+  };
+  fill(position.token, proto.mutable_token());
+  for (const TokenLogProbability& token : position.top) fill(token, proto.add_top());
+  return proto;
 }
 
 v1::ItemTiming ToProto(const WorkTiming& timing) {

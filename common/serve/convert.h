@@ -26,6 +26,7 @@ absl::StatusOr<std::vector<DraftToken>> ParseDraft(
 void SerializeDraft(const std::vector<DraftToken>& draft,
                     google::protobuf::RepeatedPtrField<v1::DraftNode>* nodes);
 
+v1::PositionLogprobs ToProto(const PositionLogProbabilities& position);
 v1::ItemTiming ToProto(const WorkTiming& timing);
 
 }  // namespace outrider

@@ -17,6 +17,12 @@ struct TokenLogProbability {
   double log_probability = 0;
 };
 
+// What a position of a text looked like: the token that stands there, and the most probable ones.
+struct PositionLogProbabilities {
+  TokenLogProbability token;
+  std::vector<TokenLogProbability> top;
+};
+
 // The n most probable tokens, best first, ties to the lowest id; fewer where fewer have any probability.
 // After the controls:
 std::vector<TokenLogProbability> TopLogProbabilities(const WeightRow& row, int n);

@@ -8,6 +8,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent import futures
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness import Cluster, cluster, draft_pb2, draft_pb2_grpc, load_goldens
+from harness import Cluster, cluster, draft_pb2, draft_pb2_grpc, load_goldens, load_prompts
 
 SAMPLES, LIES = 2500, 1200
 AT_ONCE = 8
@@ -82,6 +83,21 @@ def test_the_first_tokens_have_the_targets_distribution(rule: str, k: int, golde
     length = len(next(iter(paths)))
     with cluster() as c:
         observed = Counter(sample(c, goldens, length, rule=rule, k=k, top_k=goldens["top_k"]))
+        assert p_value(observed, paths) > ACCEPTABLE
+        if rule == "token":
+            assert observed_over_expected(c)[1] < 5
+
+
+@pytest.mark.parametrize("drafter, rule", [("ngram", "token"), ("ngram", "block"), ("bigram", "token"),
+                                           ("bigram", "block"), ("random", "token")])
+def test_so_they_have_with_drafters_that_need_no_draft_service(drafter: str, rule: str, goldens: dict[str, Any],
+                                                               paths: Cells, tmp_path: Path) -> None:
+    length = len(next(iter(paths)))
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(load_prompts()))
+    with cluster(draft=None, coordinator=["--drafter-corpus", str(corpus)]) as c:
+        observed = Counter(sample(c, goldens, length, drafter=drafter, rule=rule, k=4, top_k=goldens["top_k"]))
+        assert c.coordinator.value("outrider_spec_decode_num_accepted_tokens_by_drafter_total", drafter=drafter) > 0
         assert p_value(observed, paths) > ACCEPTABLE
         if rule == "token":
             assert observed_over_expected(c)[1] < 5

@@ -69,7 +69,8 @@ from outrider.v1 import (draft_pb2, draft_pb2_grpc, inference_pb2, inference_pb2
 
 RULES = {"": 0, "token": sequence_pb2.RULE_TOKEN, "block": sequence_pb2.RULE_BLOCK,
          "coupled": sequence_pb2.RULE_COUPLED}
-DRAFTERS = {"": 0, "model": inference_pb2.DRAFTER_KIND_MODEL, "none": inference_pb2.DRAFTER_KIND_NONE}
+DRAFTERS = {"": 0} | {name: inference_pb2.DrafterKind.Value(f"DRAFTER_KIND_{name.upper()}")
+                      for name in ("model", "ngram", "copy", "auto", "unigram", "bigram", "random", "none")}
 LENGTH, STOP = inference_pb2.FINISH_REASON_LENGTH, inference_pb2.FINISH_REASON_STOP
 
 
@@ -164,7 +165,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
     """Shows what the processes said last when a test fails. Imported by the conftest.py of each folder."""
     report = (yield).get_result()
     if report.failed and _processes:
-        report.sections.append(("logs of the services", "\n".join(p.tail() for p in _processes[-4:])))
+        # Those that ended in a way that nobody asked for, and the latest.
+        shown = [p for p in _processes if p.popen.poll() not in (None, 0, -signal.SIGKILL)] + _processes[-4:]
+        report.sections.append(("logs of the services", "\n".join(p.tail() for p in dict.fromkeys(shown))))
 
 
 class Metrics(dict[tuple[str, frozenset[tuple[str, str]]], float]):

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,15 @@ TEST(GenerateFlags, DistinguishZeroFromUnset) {
   EXPECT_TRUE(request.sampling().has_temperature());
   EXPECT_TRUE(request.has_seed());
   EXPECT_TRUE(request.speculation().has_draft_tokens());
+}
+
+TEST(GenerateFlags, NameEveryDrafter) {
+  for (int kind = 1; kind < v1::DrafterKind_ARRAYSIZE; ++kind) {
+    std::string name = v1::DrafterKind_Name(kind).substr(sizeof("DRAFTER_KIND_") - 1);
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    EXPECT_EQ(RequestOf({"p", "--drafter", name}).speculation().drafter(), kind) << name;
+  }
+  EXPECT_THAT(ErrorOf({"p", "--drafter", "oracle"}), HasSubstr("oracle"));
 }
 
 TEST(GenerateFlags, ReachTheirFields) {

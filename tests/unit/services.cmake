@@ -6,4 +6,5 @@ outrider_unit_test(worker_test
 outrider_unit_test(coordinator_test
   SOURCES
     unit/coordinator_test.cc
+    unit/drafter_test.cc
   LIBS outrider::coordinator)

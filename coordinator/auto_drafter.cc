@@ -1,0 +1,23 @@
+#include "coordinator/auto_drafter.h"
+
+namespace outrider {
+
+asio::awaitable<Proposal> AutoDrafter::Propose(Generation& generation, int k, uint32_t* compute_us) {
+  proposed_at_ = generation.size();
+  last_ = first_.get();
+  Proposal proposal = co_await first_->Propose(generation, k, compute_us);
+  if (!proposal.empty()) co_return proposal;
+  last_ = second_.get();
+  co_return co_await second_->Propose(generation, k, compute_us);
+}
+
+void AutoDrafter::OnVerdict(size_t n, size_t accepted) {
+  if (last_ != nullptr && n == proposed_at_) last_->OnVerdict(n, accepted);
+}
+
+void AutoDrafter::Stop(const Generation& generation) {
+  first_->Stop(generation);
+  second_->Stop(generation);
+}
+
+}  // namespace outrider

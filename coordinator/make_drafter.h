@@ -1,0 +1,27 @@
+// Which drafter a request gets.
+#pragma once
+
+#include <memory>
+
+#include "coordinator/copy_drafter.h"
+#include "coordinator/corpus_counts.h"
+#include "coordinator/link.h"
+#include "coordinator/metrics.h"
+#include "coordinator/ngram_drafter.h"
+
+namespace outrider {
+
+// What the drafters of all generations have in common.
+struct DrafterParts {
+  std::shared_ptr<DraftLink> draft;            // null: no draft service is configured
+  std::shared_ptr<const CorpusCounts> corpus;  // null: there is none
+  NgramOptions ngram;
+  CopyOptions copy;
+  Metrics* metrics;
+};
+
+// Null for DRAFTER_KIND_NONE. The request has been checked: it names no drafter whose parts are missing.
+// `vocab` is the target's.
+std::unique_ptr<Drafter> MakeDrafter(v1::DrafterKind kind, const DrafterParts& parts, int vocab);
+
+}  // namespace outrider

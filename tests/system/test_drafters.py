@@ -1,0 +1,180 @@
+"""Whoever drafts: the text is the same under greedy decoding and the coupled rule, and guesses are counted by name."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import TARGET_MODEL, Answer, Cluster, cluster, refusal, request
+
+# Those that need no draft service, and those that use one.
+LOCAL = ["ngram", "copy", "unigram", "bigram", "random"]
+ALL = ["model", "auto", *LOCAL]
+GREEDY = {"temperature": 0, "max_tokens": 40, "ignore_eos": True}
+COUPLED = {"rule": "coupled", "temperature": 1, "seed": 5, "max_tokens": 40, "ignore_eos": True}
+
+DRAFTED = "outrider_spec_decode_num_draft_tokens_by_drafter_total"
+ACCEPTED = "outrider_spec_decode_num_accepted_tokens_by_drafter_total"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, prompts: list[str]) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    path.write_text("\n\n".join(prompts))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trio(corpus: Path) -> Iterator[Cluster]:
+    with cluster(coordinator=["--drafter-corpus", str(corpus)]) as c:
+        yield c
+
+
+@pytest.fixture(scope="module")
+def alone(corpus: Path) -> Iterator[Cluster]:
+    """No draft service at all."""
+    with cluster(draft=None, coordinator=["--drafter-corpus", str(corpus)]) as c:
+        yield c
+
+
+@pytest.fixture(scope="module")
+def asked(prompts: list[str]) -> list[str]:
+    return prompts[:5]
+
+
+@pytest.fixture(scope="module")
+def greedy(trio: Cluster, asked: list[str]) -> list[list[int]]:
+    return [trio.generate(prompt, drafter="none", **GREEDY).tokens for prompt in asked]
+
+
+@pytest.fixture(scope="module")
+def coupled(trio: Cluster, asked: list[str]) -> list[list[int]]:
+    return [trio.generate(prompt, drafter="none", **COUPLED).tokens for prompt in asked]
+
+
+def same(answers: list[Answer], wanted: list[list[int]]) -> list[Answer]:
+    assert [answer.tokens for answer in answers] == wanted
+    return answers
+
+
+def drafted(answers: list[Answer]) -> int:
+    return sum(answer.speculation.drafted for answer in answers)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("drafter", ALL)
+def test_greedy_output_is_the_same_with_every_drafter(drafter: str, k: int, trio: Cluster, asked: list[str],
+                                                      greedy: list[list[int]]) -> None:
+    answers = [trio.generate(prompt, drafter=drafter, k=k, **GREEDY) for prompt in asked]
+    assert drafted(same(answers, greedy)) > 0
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("drafter", ALL)
+def test_the_coupled_rule_emits_the_same_with_every_drafter(drafter: str, k: int, trio: Cluster, asked: list[str],
+                                                            coupled: list[list[int]]) -> None:
+    answers = [trio.generate(prompt, drafter=drafter, k=k, **COUPLED) for prompt in asked]
+    assert drafted(same(answers, coupled)) > 0
+
+
+def test_sequences_with_different_drafters_share_a_batch(trio: Cluster, asked: list[str],
+                                                         greedy: list[list[int]]) -> None:
+    calls = [(prompt, {"drafter": drafter, "k": k, **GREEDY})
+             for prompt in asked for k, drafter in enumerate(["none", *ALL])]
+    answers = trio.generate_all(calls)
+    same(answers, [tokens for tokens in greedy for _ in range(len(ALL) + 1)])
+
+
+@pytest.mark.parametrize("drafter", ["auto", *LOCAL])
+def test_it_works_with_no_draft_service(drafter: str, alone: Cluster, asked: list[str], greedy: list[list[int]],
+                                        coupled: list[list[int]]) -> None:
+    answers = [alone.generate(prompt, drafter=drafter, k=4, **GREEDY) for prompt in asked]
+    assert drafted(same(answers, greedy)) > 0
+    same([alone.generate(prompt, drafter=drafter, k=4, **COUPLED) for prompt in asked], coupled)
+
+
+@pytest.mark.parametrize("drafter", ["model", "auto"])
+def test_the_coupled_rule_emits_the_same_when_the_draft_is_killed(drafter: str, trio: Cluster,
+                                                                  prompts: list[str]) -> None:
+    options = {**COUPLED, "max_tokens": 300}
+    wanted = trio.generate(prompts[7], drafter="none", **options).tokens
+    with cluster() as c:
+        stream, answer = c.stream(prompts[7], drafter=drafter, k=2, **options), Answer()
+        while len(answer.tokens) < 20:
+            answer.add(next(stream))
+        c.kill(c.draft)
+        for chunk in stream:
+            answer.add(chunk)
+        assert answer.check().tokens == wanted
+        assert c.coordinator.value(DRAFTED, drafter="model") > 0, "killed before it drafted"
+        if drafter == "model":
+            assert answer.kinds[-20:] == ["plain"] * 20, "not killed in the middle"
+        c.wait_draft_up(False)
+        c.restart_draft()
+        c.wait_draft_up(True)
+        assert c.generate(prompts[7], drafter=drafter, k=2, **options).tokens == wanted
+        c.wait_idle()
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize("drafter", LOCAL)
+def test_a_seed_repeats_a_sampled_answer(drafter: str, rule: str, trio: Cluster, asked: list[str]) -> None:
+    options = {"drafter": drafter, "rule": rule, "k": 3, "temperature": 1, "seed": 9, "max_tokens": 40,
+               "ignore_eos": True}
+    first = trio.generate(asked[0], **options)
+    assert first.speculation.exact
+    assert trio.generate(asked[0], **options).tokens == first.tokens
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "copy", "auto"])
+def test_a_text_that_repeats_itself_is_guessed_from_itself(drafter: str, trio: Cluster) -> None:
+    prompt = "\"Who is there?\" said the fox. \"It is I,\" said the hare.\n" * 8
+    answer = trio.generate(prompt, drafter=drafter, k=4, **GREEDY)
+    assert answer.speculation.accepted > 0
+    assert answer.tokens == trio.generate(prompt, drafter="none", **GREEDY).tokens
+
+
+def test_guesses_are_counted_by_who_made_them(trio: Cluster, asked: list[str]) -> None:
+    for drafter in ["model", *LOCAL]:
+        before = trio.coordinator.metrics()
+        answer = trio.generate(asked[2], drafter=drafter, k=3, **GREEDY)
+        after = trio.coordinator.metrics()
+        assert answer.speculation.drafted > 0
+        for name, counted in ((DRAFTED, answer.speculation.drafted), (ACCEPTED, answer.speculation.accepted)):
+            assert after.labelled(name, "drafter").keys() == {"model", *LOCAL}
+            grown = {each: value - before.value(name, drafter=each)
+                     for each, value in after.labelled(name, "drafter").items()}
+            assert grown == {each: counted if each == drafter else 0 for each in grown}
+
+
+def test_auto_asks_the_model_where_nothing_long_matches(trio: Cluster, asked: list[str]) -> None:
+    before = trio.coordinator.metrics()
+    trio.generate_all([(prompt, {"drafter": "auto", "k": 4, **GREEDY}) for prompt in asked])
+    after = trio.coordinator.metrics()
+    for drafter in ("ngram", "model"):
+        assert after.value(DRAFTED, drafter=drafter) > before.value(DRAFTED, drafter=drafter), drafter
+
+
+def test_the_end_of_an_answer_is_not_drafted_past(trio: Cluster, asked: list[str], greedy: list[list[int]]) -> None:
+    for drafter in ALL:
+        for max_tokens in (1, 2, 3):
+            answer = trio.generate(asked[0], drafter=drafter, k=4, **{**GREEDY, "max_tokens": max_tokens})
+            assert answer.tokens == greedy[0][:max_tokens]
+            assert answer.speculation.drafted <= max(max_tokens - 2, 0)
+
+
+def test_a_drafter_that_lacks_something_is_refused_by_name(alone: Cluster, asked: list[str]) -> None:
+    model = alone.refused(request(asked[0], drafter="model"))
+    assert (model.code, model.metadata["field"]) == ("INVALID_ARGUMENT", "speculation.drafter")
+    assert "no draft service" in model.message and "ngram" in model.metadata["range"]
+    with cluster(draft=None) as c:
+        for drafter in ("unigram", "bigram"):
+            refused = c.refused(request(asked[0], drafter=drafter))
+            assert (refused.code, refused.metadata["field"]) == ("INVALID_ARGUMENT", "speculation.drafter")
+            assert f"{drafter}; no corpus" in refused.message and drafter not in refused.metadata["range"]
+
+
+def test_a_corpus_that_cannot_be_read_stops_the_coordinator(corpus: Path) -> None:
+    missing = corpus.with_name("missing.txt")
+    assert str(missing) in refusal("outrider-coordinator", "--tokenizer", str(TARGET_MODEL), "--log-format", "json",
+                                   "--drafter-corpus", str(missing))

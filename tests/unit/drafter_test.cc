@@ -1,0 +1,434 @@
+// The drafters of the coordinator: what they propose, what from, and who hears of the verdict.
+#include <gmock/gmock.h>
+
+#include <asio/co_spawn.hpp>
+#include <asio/io_context.hpp>
+#include <asio/use_future.hpp>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "common/spec/verify.h"
+#include "coordinator/auto_drafter.h"
+#include "coordinator/copy_drafter.h"
+#include "coordinator/ngram_drafter.h"
+#include "coordinator/request.h"
+#include "coordinator/row_drafter.h"
+
+namespace outrider {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Ge;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Lt;
+using ::testing::Pair;
+using ::testing::SizeIs;
+
+using Tokens = std::vector<TokenId>;
+
+const Tokenizer& TestTokenizer() {
+  static const Tokenizer* tokenizer =
+      Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value().release();
+  return *tokenizer;
+}
+
+struct Options {
+  v1::Rule rule = v1::RULE_TOKEN;
+  uint64_t seed = 1;
+  float temperature = 1;
+  uint32_t draft_top_n = 0;
+};
+
+Generation Sequence(Tokens prompt, const Options& options = {}) {
+  Request request;
+  request.params.set_rule(options.rule);
+  request.params.set_seed(options.seed);
+  request.params.set_draft_top_n(options.draft_top_n);
+  request.params.mutable_sampling()->set_temperature(options.temperature);
+  request.prompt = std::move(prompt);
+  request.max_tokens = 10'000;
+  return Generation(std::move(request), &TestTokenizer(), Clock::now());
+}
+
+// A round that rejects whatever was drafted, and ends in `token`.
+void Reject(Generation& generation, const Proposal& draft, TokenId token) {
+  v1::Verdict verdict;
+  verdict.set_token(static_cast<uint32_t>(token));
+  verdict.set_kind(draft.empty() ? v1::TOKEN_KIND_PLAIN : v1::TOKEN_KIND_CORRECTED);
+  generation.Commit(draft, verdict);
+}
+
+Tokens TokensOf(const Proposal& proposal) {
+  Tokens tokens;
+  for (const v1::DraftNode& node : proposal) tokens.push_back(static_cast<TokenId>(node.token()));
+  return tokens;
+}
+
+Tokens Ngram(const Tokens& committed, int k = 1, const NgramOptions& options = {}) {
+  return TokensOf(NgramDrafter(options).Draft(Sequence(committed), k));
+}
+
+Tokens Copy(const Tokens& committed, int k = 1, const CopyOptions& options = {}) {
+  return TokensOf(CopyDrafter(options).Draft(Sequence(committed), k));
+}
+
+Tokens RandomTokens(size_t count, TokenId vocab) {
+  std::mt19937 random(7);
+  Tokens tokens(count);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % static_cast<uint32_t>(vocab));
+  return tokens;
+}
+
+TEST(NgramDrafter, ProposesTheMostFrequentContinuation) {
+  EXPECT_THAT(Ngram({5, 1, 5, 2, 5, 1, 6, 5}), ElementsAre(1));
+  EXPECT_THAT(Ngram({5, 1, 5, 2, 5, 1, 5, 2, 5, 2, 6, 5}), ElementsAre(2));
+}
+
+TEST(NgramDrafter, OfContinuationsThatTieTheMostRecentWins) {
+  EXPECT_THAT(Ngram({5, 1, 6, 5, 2, 7, 5}), ElementsAre(2));
+  EXPECT_THAT(Ngram({5, 2, 6, 5, 1, 7, 5}), ElementsAre(1));
+}
+
+TEST(NgramDrafter, TheLongestContextDecides) {
+  EXPECT_THAT(Ngram({1, 2, 3, 9, 7, 3, 8, 5, 3, 8, 1, 2, 3}), ElementsAre(9));
+  EXPECT_THAT(Ngram({1, 2, 3, 9, 7, 3, 8, 5, 3, 8, 4, 2, 3}), ElementsAre(9));
+  EXPECT_THAT(Ngram({1, 2, 3, 9, 7, 3, 8, 5, 3, 8, 4, 4, 3}), ElementsAre(8));
+  EXPECT_THAT(Ngram({1, 2, 3, 9, 7, 3, 8, 5, 3, 8, 1, 2, 3}, 1, {.max_context = 1}), ElementsAre(8));
+}
+
+TEST(NgramDrafter, ChainsFromTokenToTokenUpToItsLimitAndTheRounds) {
+  const Tokens committed = {1, 2, 3, 4, 5, 6, 1};
+  EXPECT_THAT(Ngram(committed, 2), ElementsAre(2, 3));
+  EXPECT_THAT(Ngram(committed, 8), ElementsAre(2, 3, 4, 5));
+  EXPECT_THAT(Ngram(committed, 8, {.max_tokens = 6}), ElementsAre(2, 3, 4, 5, 6, 1));
+  EXPECT_THAT(Ngram(committed, 0), IsEmpty());
+}
+
+TEST(NgramDrafter, ProposesNothingWithoutAMatch) {
+  EXPECT_THAT(Ngram({1}, 4), IsEmpty());
+  EXPECT_THAT(Ngram({1, 2, 3}, 4), IsEmpty());
+  EXPECT_THAT(Ngram({1, 2, 3, 1, 2}, 4, {.min_context = 3}), IsEmpty());
+  EXPECT_THAT(Ngram({1, 2, 3, 4, 1, 2, 3}, 4, {.min_context = 3}), ElementsAre(4, 1, 2, 3));
+}
+
+TEST(NgramDrafter, OnlyCommittedTokensCount) {
+  Generation generation = Sequence({1, 2, 3, 1});
+  NgramDrafter drafter({});
+  for (TokenId token : {3, 1, 3, 1, 2, 1}) {
+    const Proposal proposal = drafter.Draft(generation, 4);
+    EXPECT_FALSE(proposal.empty());
+    Reject(generation, proposal, token);
+  }
+  NgramDrafter fresh({});
+  EXPECT_EQ(TokensOf(drafter.Draft(generation, 4)), TokensOf(fresh.Draft(generation, 4)));
+  EXPECT_EQ(drafter.table().size(), fresh.table().size());
+}
+
+TEST(NgramDrafter, LearnsWhatIsCommitted) {
+  Generation generation = Sequence({1, 2, 3});
+  NgramDrafter drafter({});
+  EXPECT_THAT(TokensOf(drafter.Draft(generation, 4)), IsEmpty());
+  Reject(generation, {}, 1);
+  EXPECT_THAT(TokensOf(drafter.Draft(generation, 1)), ElementsAre(2));
+}
+
+TEST(NgramDrafter, APromptLongerThanTheHistoryCountsByItsEnd) {
+  Tokens committed = {1, 2, 1, 2, 1, 2};
+  const Tokens rest = {3, 1, 4, 5, 6, 7};
+  committed.insert(committed.end(), rest.begin(), rest.end());
+  committed.push_back(1);
+  EXPECT_THAT(Ngram(committed), ElementsAre(2));
+  EXPECT_THAT(Ngram(committed, 1, {.history = 7}), ElementsAre(4));
+}
+
+TEST(NgramTable, ForgetsWhatLeavesItsHistory) {
+  constexpr size_t kHistory = 32;
+  const Tokens tokens = RandomTokens(5'000, 6);
+  NgramTable table(3, kHistory);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    table.Append(tokens[i]);
+    ASSERT_LE(table.size(), 3 * kHistory);
+    if (i < kHistory || i % 50 != 0) continue;
+    NgramTable fresh(3, kHistory);
+    const std::span<const TokenId> recent(&tokens[i + 1 - kHistory], kHistory);
+    for (TokenId token : recent) fresh.Append(token);
+    ASSERT_EQ(table.size(), fresh.size());
+    ASSERT_EQ(table.Next(recent), fresh.Next(recent));
+    ASSERT_EQ(table.Next(recent.first(5)), fresh.Next(recent.first(5)));
+  }
+}
+
+TEST(CopyDrafter, ContinuesTheMostRecentOfTheLongestMatches) {
+  EXPECT_THAT(Copy({1, 2, 3, 8, 9, 2, 3, 7, 1, 2, 3}, 2), ElementsAre(8, 9));
+  EXPECT_THAT(Copy({4, 2, 3, 8, 9, 2, 3, 7, 5, 2, 3}, 2), ElementsAre(7, 5));
+  EXPECT_THAT(Copy({1, 2, 3, 8, 9, 2, 3, 7, 1, 2, 3}, 2, {.max_match = 2}), ElementsAre(7, 1));
+  EXPECT_THAT(Copy({1, 6, 1, 7, 5, 1}), ElementsAre(7));
+}
+
+TEST(CopyDrafter, GoesOnWithItsOwnCopy) {
+  EXPECT_THAT(Copy({1, 1}, 4), ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(Copy({1, 2, 1, 2}, 5), ElementsAre(1, 2, 1, 2, 1));
+}
+
+TEST(CopyDrafter, ProposesNothingWithoutAMatch) {
+  EXPECT_THAT(Copy({1}, 4), IsEmpty());
+  EXPECT_THAT(Copy({1, 2, 3}, 4), IsEmpty());
+  EXPECT_THAT(Copy({1, 5, 2, 3, 1}, 4, {.history = 4}), IsEmpty());
+}
+
+TEST(LocalDrafter, ATokenChosenWithoutChanceIsAPointMassAndAChain) {
+  const Proposal proposal = NgramDrafter({}).Draft(Sequence({1, 2, 3, 1}), 3);
+  ASSERT_EQ(proposal.size(), 3);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(proposal[i].parent(), i - 1);
+    EXPECT_TRUE(proposal[i].q().has_point_mass());
+  }
+}
+
+TEST(LocalDrafter, TheCoupledRuleTakesNoDistribution) {
+  const Generation generation = Sequence({1, 2, 3, 1}, {.rule = v1::RULE_COUPLED});
+  for (const v1::DraftNode& node : NgramDrafter({}).Draft(generation, 3)) EXPECT_FALSE(node.has_q());
+  for (const v1::DraftNode& node : CopyDrafter({}).Draft(generation, 3)) EXPECT_FALSE(node.has_q());
+}
+
+// --- unigram, bigram and random ---------------------------------------------------------------------------
+
+constexpr int kVocab = 300;
+
+// Token 1 in half of the places, and always followed by 2 or, a third as often, by 3.
+std::shared_ptr<const CorpusCounts> Corpus() {
+  return std::make_shared<const CorpusCounts>(Tokens{1, 2, 1, 2, 1, 2, 1, 3});
+}
+
+RowDrafter Unigram() { return {v1::DRAFTER_KIND_UNIGRAM, MakeUnigramRows(Corpus(), kVocab)}; }
+RowDrafter Bigram() { return {v1::DRAFTER_KIND_BIGRAM, MakeBigramRows(Corpus(), kVocab)}; }
+RowDrafter RandomRow() { return {v1::DRAFTER_KIND_RANDOM, MakeRandomRows(kVocab)}; }
+
+std::map<TokenId, float> WeightsOf(const v1::DraftNode& node) {
+  std::map<TokenId, float> weights;
+  const v1::Distribution::Sparse& sparse = node.q().sparse();
+  for (int i = 0; i < sparse.ids_size(); ++i) {
+    weights[static_cast<TokenId>(sparse.ids(i))] = sparse.weights(i);
+  }
+  return weights;
+}
+
+// The distribution as the target reads it.
+Distribution Received(const v1::DraftNode& node) {
+  Distribution q;
+  if (node.q().has_dense()) {
+    q.form = Distribution::Form::kDense;
+    q.weights.assign(node.q().dense().weights().begin(), node.q().dense().weights().end());
+  } else {
+    q.form = Distribution::Form::kSparse;
+    q.ids.assign(node.q().sparse().ids().begin(), node.q().sparse().ids().end());
+    q.weights.assign(node.q().sparse().weights().begin(), node.q().sparse().weights().end());
+  }
+  EXPECT_TRUE(Prepare(q, static_cast<TokenId>(node.token()), kVocab).ok());
+  return q;
+}
+
+TEST(RowDrafter, UnigramsAreDrawnByTheirFrequency) {
+  const Proposal proposal = Unigram().Draft(Sequence({9}), 2);
+  ASSERT_EQ(proposal.size(), 2);
+  EXPECT_THAT(WeightsOf(proposal[1]), ElementsAre(Pair(1, 4), Pair(2, 3), Pair(3, 1)));
+}
+
+TEST(RowDrafter, BigramsAreDrawnGivenTheTokenBefore) {
+  const Proposal proposal = Bigram().Draft(Sequence({1}), 2);
+  ASSERT_EQ(proposal.size(), 2);
+  EXPECT_THAT(WeightsOf(proposal[0]), ElementsAre(Pair(2, 3), Pair(3, 1)));
+  if (proposal[0].token() == 2) {
+    EXPECT_THAT(WeightsOf(proposal[1]), ElementsAre(Pair(1, 3)));
+  }
+  EXPECT_THAT(WeightsOf(Bigram().Draft(Sequence({9}), 1)[0]), SizeIs(3)) << "never seen: the unigrams";
+}
+
+TEST(RowDrafter, SendsWhatItSampledFrom) {
+  for (uint32_t top_n : {0U, 2U, 1000U}) {
+    for (uint64_t seed = 0; seed < 50; ++seed) {
+      const Generation generation = Sequence({5, 1}, {.seed = seed, .draft_top_n = top_n});
+      for (auto* make : {&Unigram, &Bigram, &RandomRow}) {
+        const Proposal proposal = make().Draft(generation, 4);
+        ASSERT_EQ(proposal.size(), 4);
+        for (int i = 0; i < 4; ++i) {
+          EXPECT_EQ(proposal[i].parent(), i - 1);
+          EXPECT_EQ(proposal[i].q().has_dense(), top_n == 1000);
+          const auto position = generation.size() + static_cast<size_t>(i);
+          EXPECT_EQ(DraftSample(Received(proposal[i]), {seed, 0}, position, generation.size()),
+                    static_cast<TokenId>(proposal[i].token()));
+        }
+      }
+    }
+  }
+}
+
+TEST(RowDrafter, DrawsEachTokenAsOftenAsItsDistributionSays) {
+  constexpr int kDraws = 4'000;
+  std::map<uint32_t, double> share;
+  for (uint64_t seed = 0; seed < kDraws; ++seed) {
+    share[Unigram().Draft(Sequence({9}, {.seed = seed}), 1)[0].token()] += 1.0 / kDraws;
+  }
+  // Four standard deviations are 0.03.
+  EXPECT_NEAR(share[1], 4.0 / 8, 0.03);
+  EXPECT_NEAR(share[2], 3.0 / 8, 0.03);
+  EXPECT_NEAR(share[3], 1.0 / 8, 0.03);
+}
+
+TEST(RowDrafter, ASeedRepeatsAProposalAndAnotherSeedDoesNot) {
+  const auto draft = [](uint64_t seed) {
+    return TokensOf(RandomRow().Draft(Sequence({5, 1}, {.seed = seed}), 8));
+  };
+  EXPECT_EQ(draft(3), draft(3));
+  EXPECT_NE(draft(3), draft(4));
+  EXPECT_THAT(draft(3), Each(AllOf(Ge(0), Lt(kVocab))));
+}
+
+TEST(RowDrafter, UnderTheCoupledRuleItRunsTheTargetsRace) {
+  const Generation generation = Sequence({5, 1}, {.rule = v1::RULE_COUPLED, .seed = 11});
+  const Proposal proposal = RandomRow().Draft(generation, 3);
+  const std::unique_ptr<TokenRows> rows = MakeRandomRows(kVocab);
+  ASSERT_EQ(proposal.size(), 3);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(proposal[i].has_q());
+    const auto position = generation.size() + static_cast<size_t>(i);
+    const std::span<const float> weights = rows->Row(position, 0);
+    EXPECT_EQ(static_cast<TokenId>(proposal[i].token()),
+              Race({.weights = weights, .total = SumWeights(weights)}, {11, 0}, position));
+  }
+}
+
+TEST(RowDrafter, AtTemperatureZeroItTakesTheHeaviest) {
+  const Proposal proposal = Bigram().Draft(Sequence({1}, {.temperature = 0}), 3);
+  EXPECT_THAT(TokensOf(proposal), ElementsAre(2, 1, 2));
+  for (const v1::DraftNode& node : proposal) EXPECT_TRUE(node.q().has_point_mass());
+}
+
+TEST(CorpusCounts, CountsATextFileAndRefusesOthersByName) {
+  const std::string path = std::filesystem::path(::testing::TempDir()) / "corpus.txt";
+  std::ofstream(path) << "the cat and the dog";
+  const auto corpus = CorpusCounts::Load(path, TestTokenizer());
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  float total = 0;
+  for (const auto& [token, count] : (*corpus)->unigrams()) total += count;
+  EXPECT_EQ(static_cast<size_t>(total), TestTokenizer().Encode("the cat and the dog", false).size());
+
+  std::ofstream(path, std::ios::trunc).flush();
+  for (const std::string& bad : {path, path + ".missing", ::testing::TempDir()}) {
+    const absl::Status status = CorpusCounts::Load(bad, TestTokenizer()).status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad));
+  }
+}
+
+// --- one after another ------------------------------------------------------------------------------------
+
+// Proposes what it is told to, and remembers the verdicts.
+class FakeDrafter final : public Drafter {
+ public:
+  FakeDrafter(v1::DrafterKind kind, Tokens tokens) : kind_(kind), tokens_(std::move(tokens)) {}
+  asio::awaitable<Proposal> Propose(Generation& /*generation*/, int /*k*/, uint32_t* /*us*/) override {
+    co_return PointMasses(tokens_, v1::RULE_TOKEN);
+  }
+  void OnVerdict(size_t n, size_t accepted) override { verdicts.emplace_back(n, accepted); }
+  v1::DrafterKind kind() const override { return kind_; }
+  void Stop(const Generation& /*generation*/) override { ++stopped; }
+  void Propose(Tokens tokens) { tokens_ = std::move(tokens); }
+
+  std::vector<std::pair<size_t, size_t>> verdicts;
+  int stopped = 0;
+
+ private:
+  const v1::DrafterKind kind_;
+  Tokens tokens_;
+};
+
+class AutoDrafterTest : public ::testing::Test {
+ protected:
+  Tokens Propose() {
+    asio::io_context io;
+    uint32_t compute_us = 0;
+    auto proposal = asio::co_spawn(io, drafter_.Propose(generation_, 4, &compute_us), asio::use_future);
+    io.run();
+    return TokensOf(proposal.get());
+  }
+
+  Generation generation_ = Sequence({1, 2, 3});
+  FakeDrafter* first_ = new FakeDrafter(v1::DRAFTER_KIND_NGRAM, {7});
+  FakeDrafter* second_ = new FakeDrafter(v1::DRAFTER_KIND_MODEL, {8, 9});
+  AutoDrafter drafter_{std::unique_ptr<Drafter>(first_), std::unique_ptr<Drafter>(second_)};
+};
+
+TEST_F(AutoDrafterTest, AsksTheSecondOnlyIfTheFirstHasNothing) {
+  EXPECT_THAT(Propose(), ElementsAre(7));
+  EXPECT_EQ(drafter_.kind(), v1::DRAFTER_KIND_NGRAM);
+  first_->Propose({});
+  EXPECT_THAT(Propose(), ElementsAre(8, 9));
+  EXPECT_EQ(drafter_.kind(), v1::DRAFTER_KIND_MODEL);
+}
+
+TEST_F(AutoDrafterTest, EachHearsOfItsOwnProposalsOnly) {
+  Propose();
+  drafter_.OnVerdict(3, 1);
+  EXPECT_THAT(first_->verdicts, ElementsAre(Pair(3, 1)));
+  EXPECT_THAT(second_->verdicts, IsEmpty());
+
+  Reject(generation_, {}, 5);
+  first_->Propose({});
+  Propose();
+  drafter_.OnVerdict(4, 2);
+  drafter_.OnVerdict(6, 0);  // a round in which nothing was asked for
+  EXPECT_THAT(first_->verdicts, SizeIs(1));
+  EXPECT_THAT(second_->verdicts, ElementsAre(Pair(4, 2)));
+}
+
+TEST_F(AutoDrafterTest, StopsBoth) {
+  drafter_.Stop(generation_);
+  EXPECT_EQ(first_->stopped, 1);
+  EXPECT_EQ(second_->stopped, 1);
+}
+
+// --- requests ---------------------------------------------------------------------------------------------
+
+absl::StatusOr<v1::DrafterKind> Chosen(v1::DrafterKind kind, bool draft_service, bool corpus) {
+  v1::ServerInfo target;
+  target.set_vocab_size(static_cast<uint32_t>(TestTokenizer().vocab_size()));
+  target.set_max_context(64);
+  target.set_max_draft_tokens(8);
+  target.set_kv_blocks(100);
+  target.set_block_size(16);
+  v1::GenerateRequest proto;
+  proto.set_text("The little boy");
+  proto.mutable_speculation()->set_drafter(kind);
+  const RequestDefaults defaults{.has_draft_service = draft_service, .has_corpus = corpus};
+  const absl::StatusOr<Request> request = ParseRequest(proto, defaults, TestTokenizer(), target);
+  if (!request.ok()) return request.status();
+  return request->drafter;
+}
+
+TEST(Request, MayChooseEveryDrafterThatNeedsNothing) {
+  for (v1::DrafterKind kind : {v1::DRAFTER_KIND_NGRAM, v1::DRAFTER_KIND_COPY, v1::DRAFTER_KIND_AUTO,
+                               v1::DRAFTER_KIND_RANDOM, v1::DRAFTER_KIND_NONE}) {
+    EXPECT_EQ(Chosen(kind, false, false).value(), kind);
+  }
+}
+
+TEST(Request, IsRefusedADrafterWhosePartsAreMissing) {
+  const auto message = [](v1::DrafterKind kind) {
+    return std::string(Chosen(kind, false, false).status().message());
+  };
+  EXPECT_EQ(message(v1::DRAFTER_KIND_MODEL),
+            "speculation.drafter: model; no draft service is configured; allowed: ngram, none, copy, auto, "
+            "random");
+  EXPECT_THAT(message(v1::DRAFTER_KIND_UNIGRAM), HasSubstr("unigram; no corpus is configured"));
+  EXPECT_THAT(message(v1::DRAFTER_KIND_BIGRAM), HasSubstr("bigram; no corpus is configured"));
+  EXPECT_TRUE(Chosen(v1::DRAFTER_KIND_MODEL, true, false).ok());
+  EXPECT_TRUE(Chosen(v1::DRAFTER_KIND_BIGRAM, false, true).ok());
+}
+
+}  // namespace
+}  // namespace outrider

@@ -132,19 +132,22 @@ class GenerateCall final : public Sink, public std::enable_shared_from_this<Gene
 
   asio::awaitable<void> Run() {
     const InferenceService::Parts& parts = service_->parts_;
+    parts.metrics->OnRequestStart();
     absl::Status status = Admit();
     if (status.ok()) {
       service_->running_.insert(this);
-      parts.metrics->OnRequestStart();
       status = co_await RunGeneration(
           *generation_, {drafter_.get(), verifier_.get(), &service_->policy_, this, parts.metrics},
           deadline_);
       StopServers();
       service_->running_.erase(this);
       if (cancelled_) status = interruption_;
-      parts.metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
       LogEnd(status);
+    } else {
+      LogInfo("request refused",
+              {{"code", absl::StatusCodeToString(status.code())}, {"error", std::string(status.message())}});
     }
+    parts.metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
     writer_.End(ToGrpc(status));
   }
 

@@ -153,7 +153,11 @@ void Worker::Handle(WorkItem item) {
     superseded.cached = session.cache.cached();
     for (const auto& listener : listeners) listener(superseded);
   }
-  if (absl::Status status = Admit(session, item, digest); !status.ok()) return refuse(status);
+  if (absl::Status status = Admit(session, item, digest); !status.ok()) {
+    refuse(status);
+    // A failed item changes nothing: one that would have begun a sequence leaves none.
+    if (session.cache.size() == 0 && session.digest == 0) sessions_.Erase(item.id);
+  }
 }
 
 absl::StatusOr<Session*> Worker::FindOrCreate(const WorkItem& item) {

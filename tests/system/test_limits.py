@@ -106,8 +106,8 @@ def test_a_stop_string_across_tokens_ends_the_text_before_it(length: int, pair: 
     whole = pair.generate(prompts[4], k=0, temperature=0, max_tokens=60, ignore_eos=True)
     stop = whole.text[21:21 + length]
     end = whole.text.index(stop)
-    answer = agree([pair.generate(prompts[4], k=k, temperature=0, max_tokens=60, ignore_eos=True, stop=["\N{SNOWMAN}", stop])
-                    for k in KS])
+    options = {"temperature": 0, "max_tokens": 60, "ignore_eos": True, "stop": ["\N{SNOWMAN}", stop]}
+    answer = agree([pair.generate(prompts[4], k=k, **options) for k in KS])
     assert (answer.reason, answer.finish.stop_string) == (STOP, stop)
     assert answer.text == whole.text[:end]
     # The tokens up to the one that completes it, and none after.

@@ -1,13 +1,11 @@
-// One stream of a pair, through all three services: plain against speculative decoding, acceptance by position, and where the time
-// of a round goes. Modes take turns prompt by prompt, so that a machine whose speed drifts does not favour one; what counts is the
-// ratio within the run.
-#include <CLI/CLI.hpp>
+// One stream of a pair, through all three services: plain against speculative decoding, acceptance by
+// position, and where the time of a round goes. Modes take turns prompt by prompt, so that a machine whose
+// speed drifts does not favour one; what counts is the ratio within the run.
 #include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -33,7 +31,6 @@ struct Flags {
 struct Tally {
   int64_t tokens = 0;
   double seconds = 0;
-  std::vector<double> rates;  // tokens per second of each generation
   v1::SpeculationStats stats;
 
   double Rate() const { return static_cast<double>(tokens) / seconds; }
@@ -82,7 +79,8 @@ class PairBench {
       for (const std::string& prompt : prompts_) {
         double plain = 0;
         for (int k = 0; k <= flags_.max_k; ++k) {
-          auto answer = client_.Generate(MakeRequest(prompt, temperature, k, repeat + 1, flags_.max_tokens), nullptr);
+          auto answer =
+              client_.Generate(MakeRequest(prompt, temperature, k, repeat + 1, flags_.max_tokens), nullptr);
           if (!answer.ok()) return answer.status();
           const v1::Finish& finish = answer->finish;
           // The first token belongs to the prompt.
@@ -159,8 +157,9 @@ class PairBench {
     }
     const double n = static_cast<double>(split.rounds);
     absl::PrintF(
-        "a round at K = %d, us: draft %.0f + wire %.0f, verify %.0f + wire %.0f, coordinator %.0f, in all %.0f\n", k,
-        split.draft_server / n, split.draft_wire / n, split.verify_server / n, split.verify_wire / n,
+        "a round at K = %d, us: draft %.0f + wire %.0f, verify %.0f + wire %.0f, coordinator %.0f, in all "
+        "%.0f\n",
+        k, split.draft_server / n, split.draft_wire / n, split.verify_server / n, split.verify_wire / n,
         split.coordinator / n, split.total / n);
     return nlohmann::ordered_json{{"k", k},
                                   {"draft_server", split.draft_server / n},
@@ -197,10 +196,16 @@ int Main(int argc, char** argv) {
   app.add_option("--dtype", flags.services.dtype, "auto, float32 or bfloat16")->capture_default_str();
   app.add_option("--threads", flags.services.threads, "of draft and target, each; 0: one per CPU")
       ->capture_default_str();
-  app.add_option("--prompts", flags.prompts, "JSON list of texts")->check(CLI::ExistingFile)->capture_default_str();
-  app.add_option("--max-tokens", flags.max_tokens, "a generation")->check(CLI::Range(16, 4096))->capture_default_str();
+  app.add_option("--prompts", flags.prompts, "JSON list of texts")
+      ->check(CLI::ExistingFile)
+      ->capture_default_str();
+  app.add_option("--max-tokens", flags.max_tokens, "a generation")
+      ->check(CLI::Range(16, 4096))
+      ->capture_default_str();
   app.add_option("--max-k", flags.max_k, "largest K")->check(CLI::Range(1, 16))->capture_default_str();
-  app.add_option("--repeats", flags.repeats, "times each prompt is run")->check(CLI::Range(1, 100))->capture_default_str();
+  app.add_option("--repeats", flags.repeats, "times each prompt is run")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
   app.add_option("--json", flags.json, "file for the results");
   UseOneLineErrors(app);
   CLI11_PARSE(app, argc, argv);

@@ -38,16 +38,17 @@ v1::Verdict ToMessage(const Verdict& verdict, size_t drafted) {
   return proto;
 }
 
-v1::VerifyResult ToResult(const v1::VerifyItem& item, const Answer& answer) {
+v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, size_t drafted,
+                          const Answer& answer) {
   v1::VerifyResult result;
-  result.set_sequence_id(item.sequence().sequence_id());
-  result.set_round(item.sequence().round());
+  result.set_sequence_id(sequence_id);
+  result.set_round(round);
   result.set_cached(static_cast<uint32_t>(answer.cached));
   *result.mutable_timing() = ToProto(answer.timing);
   if (!answer.status.ok()) {
     *result.mutable_status() = ToProto(answer.status);
   } else if (answer.verdict != nullptr) {
-    *result.mutable_verdict() = ToMessage(*answer.verdict, item.draft_size());
+    *result.mutable_verdict() = ToMessage(*answer.verdict, drafted);
     for (const PositionLogProbabilities& position : answer.logprobs) {
       *result.mutable_verdict()->add_logprobs() = ToProto(position);
     }
@@ -101,16 +102,18 @@ grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::V
             Answer answer;
             answer.status =
                 MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind");
-            return results->Post(ToResult(item.verify(), answer));
+            return results->Post(ToResult("", 0, 0, answer));
           }
         }
+        const std::string& id = item.verify().sequence().sequence_id();
+        const uint64_t round = item.verify().sequence().round();
         const int vocab_size = static_cast<int>(info_.vocab_size());
         // The sampled distribution's size is the draft's concern; any value that is allowed will do here.
         absl::StatusOr<WorkItem> work = ParseUpdate(item.verify().sequence(), vocab_size, vocab_size);
         if (!work.ok()) {
           Answer answer;
           answer.status = work.status();
-          return results->Post(ToResult(item.verify(), answer));
+          return results->Post(ToResult(id, round, 0, answer));
         }
         absl::StatusOr<std::vector<DraftToken>> draft =
             ParseDraft(item.verify().draft(), RuleOf(item.verify()), vocab_size);
@@ -129,9 +132,10 @@ grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::V
         }
         work->append_only = item.verify().append_only();
         work->content_hash = ContentHash(item.verify());
-        // Only the name of the item is needed to answer it.
-        const auto asked = std::make_shared<v1::VerifyItem>(std::move(*item.mutable_verify()));
-        work->answer = [results, asked](const Answer& answer) { results->Post(ToResult(*asked, answer)); };
+        const size_t drafted = work->draft.size();
+        work->answer = [results, id, round, drafted](const Answer& answer) {
+          results->Post(ToResult(id, round, drafted, answer));
+        };
         worker_.Submit(*std::move(work));
       },
       &streams_);

@@ -21,6 +21,8 @@ bench: build ## build and measure: tables and JSON under build/bench
 	@scripts/install bench
 	@mkdir -p build/bench
 	@build/release/bin/bench_pair --json build/bench/pair.json
+	@tar -xJOf models/train/corpus.tar.xz >build/bench/corpus.txt
+	@build/release/bin/bench_acceptance --drafter-corpus build/bench/corpus.txt --json build/bench/acceptance.json
 
 lint: install ## formatting, clang-tidy, shellcheck
 	@scripts/lint

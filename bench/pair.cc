@@ -9,10 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "client/client.h"
-#include "client/local_services.h"
-#include "client/signals.h"
-#include "client/start_up.h"
+#include "bench/pair_helpers.h"
 #include "common/obs/flags.h"
 
 namespace outrider {
@@ -47,18 +44,6 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-v1::GenerateRequest MakeRequest(const std::string& prompt, double temperature, int k, uint64_t seed,
-                                int max_tokens) {
-  v1::GenerateRequest request;
-  request.set_text(prompt);
-  request.mutable_sampling()->set_temperature(static_cast<float>(temperature));
-  request.set_seed(seed);
-  request.mutable_speculation()->set_draft_tokens(static_cast<uint32_t>(k));
-  request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(max_tokens));
-  request.mutable_stop()->set_ignore_eos(true);
-  return request;
-}
-
 void Add(std::vector<double>& sums, const google::protobuf::RepeatedField<uint64_t>& counts) {
   if (static_cast<int>(sums.size()) < counts.size()) sums.resize(counts.size());
   for (int i = 0; i < counts.size(); ++i) sums[i] += static_cast<double>(counts[i]);
@@ -66,10 +51,8 @@ void Add(std::vector<double>& sums, const google::protobuf::RepeatedField<uint64
 
 class PairBench {
  public:
-  PairBench(const Client& client, const Flags& flags) : client_(client), flags_(flags) {
-    std::ifstream file(flags.prompts);
-    prompts_ = nlohmann::json::parse(file).get<std::vector<std::string>>();
-  }
+  PairBench(const Client& client, const Flags& flags)
+      : client_(client), flags_(flags), prompts_(LoadPrompts(flags.prompts)) {}
 
   absl::StatusOr<nlohmann::ordered_json> Run(double temperature) {
     std::map<int, Tally> tallies;
@@ -172,16 +155,8 @@ class PairBench {
 
   const Client& client_;
   const Flags& flags_;
-  std::vector<std::string> prompts_;
+  const std::vector<std::string> prompts_;
 };
-
-std::string MachineName() {
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  for (std::string line; std::getline(cpuinfo, line);) {
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
-}
 
 int Fail(const absl::Status& status) {
   std::cerr << "bench_pair: " << status.message() << "\n";
@@ -210,12 +185,9 @@ int Main(int argc, char** argv) {
   UseOneLineErrors(app);
   CLI11_PARSE(app, argc, argv);
 
-  Signals signals;
-  auto services = LocalServices::Start(flags.services);
-  if (!services.ok()) return Fail(services.status());
-  int stop_signal = 0;
-  auto client = WaitUntilServing(**services, signals, &stop_signal);
-  if (!client.ok()) return Fail(client.status());
+  auto pair = RunningPair::Start(flags.services);
+  if (!pair.ok()) return Fail(pair.status());
+  const Client* client = &pair->client;
   auto description = client->Describe();
   if (!description.ok()) return Fail(description.status());
 

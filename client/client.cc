@@ -1,5 +1,8 @@
 #include "client/client.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
 #include "common/rpc/server.h"
@@ -42,16 +45,19 @@ absl::StatusOr<Client> Client::Connect(const std::string& address, const ClientO
   return Client(channel, options);
 }
 
-absl::StatusOr<Completion> Client::Generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
-                                            Cancellation* cancellation) const {
+absl::StatusOr<std::vector<Completion>> Client::GenerateSamples(const v1::GenerateRequest& request,
+                                                                const OnChunk& on_chunk,
+                                                                Cancellation* cancellation) const {
   grpc::ClientContext context;
   SetDeadline(context, options_.generate_timeout);
   if (cancellation != nullptr && !cancellation->Attach(&context)) return absl::CancelledError("cancelled");
 
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader = stub_->Generate(&context, request);
-  Completion completion;
+  std::vector<Completion> completions(1);
   v1::GenerateResponse chunk;
   while (reader->Read(&chunk)) {
+    if (chunk.sample() >= completions.size()) completions.resize(chunk.sample() + 1);
+    Completion& completion = completions[chunk.sample()];
     completion.text += chunk.text();
     for (const v1::GeneratedToken& token : chunk.tokens()) completion.tokens.push_back(token);
     for (const v1::PositionLogprobs& position : chunk.prompt_logprobs()) {
@@ -63,11 +69,22 @@ absl::StatusOr<Completion> Client::Generate(const v1::GenerateRequest& request, 
   const grpc::Status status = reader->Finish();
   if (cancellation != nullptr) cancellation->Detach();
   if (!status.ok()) return FromGrpc(status);
-  if (completion.finish.reason() == v1::FINISH_REASON_UNSPECIFIED) {
+  const bool whole = std::all_of(completions.begin(), completions.end(), [](const Completion& completion) {
+    return completion.finish.reason() != v1::FINISH_REASON_UNSPECIFIED;
+  });
+  if (!whole || completions.size() != std::max<uint32_t>(request.n(), 1)) {
     return MakeError(absl::StatusCode::kDataLoss, "ANSWER_INCOMPLETE",
                      "the answer ended without its last chunk");
   }
-  return completion;
+  return completions;
+}
+
+absl::StatusOr<Completion> Client::Generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
+                                            Cancellation* cancellation) const {
+  if (request.n() > 1) return FieldError("n", "1", absl::StrCat(request.n()));
+  absl::StatusOr<std::vector<Completion>> completions = GenerateSamples(request, on_chunk, cancellation);
+  if (!completions.ok()) return completions.status();
+  return std::move(completions->front());
 }
 
 absl::StatusOr<v1::DescribeResponse> Client::Describe() const {

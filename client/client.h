@@ -23,7 +23,7 @@ struct ClientOptions {
   absl::Duration generate_timeout = absl::InfiniteDuration();
 };
 
-// A complete answer.
+// A complete continuation.
 struct Completion {
   std::string text;
   std::vector<v1::GeneratedToken> tokens;
@@ -58,7 +58,12 @@ class Client {
   static absl::StatusOr<Client> Connect(const std::string& address, const ClientOptions& options = {});
 
   // Calls `on_chunk` in the caller's thread with each chunk as it comes, the last one included, and returns
-  // all of them joined. `on_chunk` and `cancellation` may be null.
+  // all of them joined, a Completion for each of the samples (request.n). `on_chunk` and `cancellation` may
+  // be null.
+  absl::StatusOr<std::vector<Completion>> GenerateSamples(const v1::GenerateRequest& request,
+                                                          const OnChunk& on_chunk,
+                                                          Cancellation* cancellation = nullptr) const;
+  // The same for requests of one sample; INVALID_ARGUMENT for others.
   absl::StatusOr<Completion> Generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
                                       Cancellation* cancellation = nullptr) const;
 

@@ -22,6 +22,8 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOpt
       command.add_option("--target-model", options.target_model,
                          "folder of the target model; the shipped one"),
       command.add_option("--draft-model", options.draft_model, "folder of the draft model; the shipped one"),
+      command.add_option("--drafter-corpus", options.drafter_corpus,
+                         "text for the unigram and bigram drafters"),
       command.add_option("--dtype", options.dtype, "auto, float32 or bfloat16")->capture_default_str(),
       command.add_option("--threads", options.threads, "threads of draft and target each; 0: one per CPU")
           ->check(CLI::Range(0, 1024))
@@ -55,10 +57,14 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
       ->check(CLI::IsMember({"model", "ngram", "copy", "auto", "unigram", "bigram", "random", "none"}));
   command.add_option("--rule", flags.rule, "token, block or coupled; the coordinator's default")
       ->check(CLI::IsMember({"token", "block", "coupled"}));
+  command.add_option("--draft-top-n", flags.draft_top_n,
+                     "tokens kept of the draft's distribution; the draft service's default");
   command.add_option("--draft-temperature", flags.draft_temperature, "the draft's own; the target's");
   command.add_option("--lenience", flags.lenience, "below 1: faster and not exact; 1");
-  CLI::Option* trace =
-      command.add_flag("--trace", flags.trace, "a line a round: accepted, rejected, corrected");
+  CLI::Option* n = command.add_option("--n", flags.n, "samples of one prompt; 1");
+  CLI::Option* trace = command
+                           .add_flag("--trace", flags.trace, "a line a round: accepted, rejected, corrected")
+                           ->excludes(n);
   CLI::Option* json =
       command.add_flag("--json", flags.json, "one JSON object instead of text")->excludes(trace);
   command
@@ -80,6 +86,7 @@ v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& p
   request.set_text(prompt);
   request.set_trace(flags.trace);
   if (flags.seed) request.set_seed(*flags.seed);
+  if (flags.n) request.set_n(*flags.n);
   v1::SamplingParams* sampling = request.mutable_sampling();
   if (flags.temperature) sampling->set_temperature(*flags.temperature);
   if (flags.top_k) sampling->set_top_k(*flags.top_k);
@@ -96,6 +103,7 @@ v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& p
   v1::SpeculationOptions* speculation = request.mutable_speculation();
   speculation->set_drafter(kDrafters.at(flags.drafter));
   speculation->set_rule(kRules.at(flags.rule));
+  if (flags.draft_top_n) speculation->set_draft_top_n(*flags.draft_top_n);
   if (flags.draft_temperature) speculation->set_draft_temperature(*flags.draft_temperature);
   if (flags.lenience) speculation->set_lenience(*flags.lenience);
   if (flags.logprobs) request.mutable_logprobs()->set_top(*flags.logprobs);

@@ -30,9 +30,11 @@ struct GenerateFlags {
   std::optional<uint32_t> max_tokens;
   std::optional<uint32_t> min_tokens;
   std::optional<uint64_t> seed;
+  std::optional<uint32_t> n;
   std::vector<std::string> stop;
   bool ignore_eos = false;
   std::optional<uint32_t> draft_tokens;
+  std::optional<uint32_t> draft_top_n;
   std::string drafter;  // empty: the coordinator's default
   std::optional<float> draft_temperature;
   std::optional<float> lenience;

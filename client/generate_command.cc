@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <thread>
 
@@ -45,16 +46,18 @@ class AnswerWriter {
   // False once nobody reads it any more.
   bool Write(const v1::GenerateResponse& chunk) {
     if (flags_.json) return true;
+    if (flags_.n.value_or(1) > 1) return WriteSample(chunk);
     if (!begun_) Put(flags_.trace ? renderer_.RoundLegend() : Opening());
     begun_ = true;
     return Put(flags_.trace ? renderer_.Round(chunk) : renderer_.Chunk(chunk));
   }
 
-  void End(const Completion& completion) {
+  void End(const std::vector<Completion>& samples) {
     if (flags_.json) {
-      Put(ToJson(completion) + "\n");
+      Put(ToJson(samples) + "\n");
       return;
     }
+    const Completion& completion = samples.front();
     if (flags_.trace) {
       Put("\n");
       if (look_.terminal) Put(renderer_.Prompt(prompt_));
@@ -62,8 +65,10 @@ class AnswerWriter {
     }
     Put("\n");
     // Standard output carries the text and nothing else when a program reads it.
-    std::fprintf(look_.terminal ? stdout : stderr, "%s%s\n", look_.terminal ? "\n" : "",
-                 Summary(completion.finish).c_str());
+    if (look_.terminal) Put("\n");
+    for (const Completion& sample : samples) {
+      std::fprintf(look_.terminal ? stdout : stderr, "%s\n", Summary(sample.finish).c_str());
+    }
   }
 
   void BreakOff() {
@@ -71,6 +76,16 @@ class AnswerWriter {
   }
 
  private:
+  // Samples come interleaved: each is shown when it is whole.
+  bool WriteSample(const v1::GenerateResponse& chunk) {
+    std::string& text = unfinished_samples_[chunk.sample()];
+    text += renderer_.Chunk(chunk);
+    if (!chunk.has_finish()) return true;
+    const std::string opening = begun_ ? "\n" : Opening();
+    begun_ = true;
+    return Put(absl::StrCat(opening, "[sample ", chunk.sample(), "]\n", text, "\n"));
+  }
+
   std::string Opening() const {
     if (!look_.terminal) return "";
     const std::string legend = renderer_.Legend();
@@ -87,6 +102,7 @@ class AnswerWriter {
   const Look look_;
   const Renderer renderer_;
   bool begun_ = false;
+  std::map<uint32_t, std::string> unfinished_samples_;
 };
 
 // A generation in a thread of its own, so that the first can watch signals and processes.
@@ -119,10 +135,11 @@ class Call {
       unread_ = true;
       Cancel();
     };
-    const absl::StatusOr<Completion> completion = client_->Generate(request, on_chunk, &cancellation_);
-    status_ = completion.status();
-    if (completion.ok()) {
-      writer_.End(*completion);
+    const absl::StatusOr<std::vector<Completion>> samples =
+        client_->GenerateSamples(request, on_chunk, &cancellation_);
+    status_ = samples.status();
+    if (samples.ok()) {
+      writer_.End(*samples);
     } else {
       writer_.BreakOff();
     }

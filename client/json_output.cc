@@ -52,9 +52,7 @@ Json ServerJson(const v1::ServerInfo& info) {
           {"fingerprint", absl::StrCat(absl::Hex(info.fingerprint(), absl::kZeroPad16))}};
 }
 
-}  // namespace
-
-std::string ToJson(const Completion& completion) {
+Json CompletionJson(const Completion& completion) {
   Json tokens = Json::array();
   Json kinds = Json::array();
   Json logprobs = Json::array();
@@ -74,6 +72,7 @@ std::string ToJson(const Completion& completion) {
   if (!completion.finish.stop_string().empty()) json["stop_string"] = completion.finish.stop_string();
   json["usage"] = {{"prompt_tokens", usage.prompt_tokens()},
                    {"completion_tokens", usage.completion_tokens()},
+                   {"cached_prompt_tokens", usage.cached_prompt_tokens()},
                    {"first_token_seconds", usage.first_token_seconds()},
                    {"decode_seconds", usage.decode_seconds()}};
   json["speculation"] = {{"drafted", stats.drafted()},
@@ -95,6 +94,15 @@ std::string ToJson(const Completion& completion) {
   for (const v1::PositionLogprobs& position : completion.prompt_logprobs) {
     json["prompt_logprobs"].push_back(PositionJson(position));
   }
+  return json;
+}
+
+}  // namespace
+
+std::string ToJson(const std::vector<Completion>& samples) {
+  if (samples.size() == 1) return Dump(CompletionJson(samples.front()));
+  Json json;
+  for (const Completion& sample : samples) json["samples"].push_back(CompletionJson(sample));
   return Dump(json);
 }
 
@@ -107,7 +115,9 @@ std::string ToJson(const v1::DescribeResponse& description) {
                {"max_draft_tokens", description.max_draft_tokens()},
                {"defaults",
                 {{"drafter", NameOf(description.defaults().drafter())},
-                 {"draft_tokens", description.defaults().draft_tokens()},
+                 {"draft_tokens", description.defaults().has_draft_tokens()
+                                      ? Json(description.defaults().draft_tokens())
+                                      : Json("auto")},
                  {"rule", NameOf(description.defaults().rule())}}},
                {"tokenizer_fingerprint",
                 absl::StrCat(absl::Hex(description.tokenizer_fingerprint(), absl::kZeroPad16))}};

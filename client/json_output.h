@@ -2,13 +2,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "client/client.h"
 
 namespace outrider {
 
-// One object on one line, without its end.
-std::string ToJson(const Completion& completion);
+// One object on one line, without its end. Of several samples: {"samples": [...]} with an object for each.
+std::string ToJson(const std::vector<Completion>& samples);
 std::string ToJson(const v1::DescribeResponse& description);
 
 }  // namespace outrider

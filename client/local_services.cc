@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
   add(kDraft, {absl::StrCat("--model=", *draft_model), dtype, threads});
   add(kCoordinator,
       {absl::StrCat("--tokenizer=", *target_model), absl::StrCat("--target=", services->address(kTarget)),
-       absl::StrCat("--draft=", services->address(kDraft))});
+       absl::StrCat("--draft=", services->address(kDraft)), "--drafter-corpus", options.drafter_corpus});
   for (Service service : {kTarget, kDraft, kCoordinator}) {
     if (absl::Status status = services->Restart(service); !status.ok()) return status;
   }

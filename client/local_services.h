@@ -17,6 +17,7 @@ namespace outrider {
 struct LocalServicesOptions {
   std::string target_model;  // folders; empty: the shipped pair
   std::string draft_model;
+  std::string drafter_corpus;  // text for the unigram and bigram drafters; empty: there are none
   std::string dtype = "auto";
   // Each of draft and target. They take turns within a stream, so each may have every CPU. 0: one per CPU.
   int threads = 0;

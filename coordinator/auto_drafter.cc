@@ -2,13 +2,13 @@
 
 namespace outrider {
 
-asio::awaitable<Proposal> AutoDrafter::Propose(Generation& generation, int k, uint32_t* compute_us) {
+asio::awaitable<Proposal> AutoDrafter::Propose(Generation& generation, int k, v1::ItemTiming* timing) {
   proposed_at_ = generation.size();
   last_ = first_.get();
-  Proposal proposal = co_await first_->Propose(generation, k, compute_us);
+  Proposal proposal = co_await first_->Propose(generation, k, timing);
   if (!proposal.empty()) co_return proposal;
   last_ = second_.get();
-  co_return co_await second_->Propose(generation, k, compute_us);
+  co_return co_await second_->Propose(generation, k, timing);
 }
 
 void AutoDrafter::OnVerdict(size_t n, size_t accepted) {

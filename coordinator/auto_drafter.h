@@ -12,7 +12,7 @@ class AutoDrafter final : public Drafter {
   AutoDrafter(std::unique_ptr<Drafter> first, std::unique_ptr<Drafter> second)
       : first_(std::move(first)), second_(std::move(second)) {}
 
-  asio::awaitable<Proposal> Propose(Generation& generation, int k, uint32_t* compute_us) override;
+  asio::awaitable<Proposal> Propose(Generation& generation, int k, v1::ItemTiming* timing) override;
   // Each hears of its own proposals only.
   void OnVerdict(size_t n, size_t accepted) override;
   v1::DrafterKind kind() const override { return last_ == nullptr ? v1::DRAFTER_KIND_AUTO : last_->kind(); }

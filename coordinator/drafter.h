@@ -13,9 +13,9 @@ class Drafter {
   virtual ~Drafter() = default;
 
   // At most k tokens to follow the generation's, with what each was drawn from. Never fails: when there is
-  // nothing to propose, or nobody answers in time, the proposal is empty and the round plain. Adds what the
-  // drafter's own work took to *compute_us.
-  virtual asio::awaitable<Proposal> Propose(Generation& generation, int k, uint32_t* compute_us) = 0;
+  // nothing to propose, or nobody answers in time, the proposal is empty and the round plain. *timing is what
+  // the drafter's own work took.
+  virtual asio::awaitable<Proposal> Propose(Generation& generation, int k, v1::ItemTiming* timing) = 0;
 
   // The proposal was verified, or dropped (accepted 0). `n` is the number of committed tokens before it. Also
   // called after rounds in which nothing was asked for.

@@ -14,4 +14,11 @@ inline std::string DrafterName(v1::DrafterKind kind) {
   return absl::AsciiStrToLower(v1::DrafterKind_Name(kind).substr(sizeof("DRAFTER_KIND_") - 1));
 }
 
+// The other way round; DRAFTER_KIND_UNSPECIFIED for a name that is none.
+inline v1::DrafterKind DrafterOf(const std::string& name) {
+  v1::DrafterKind kind = v1::DRAFTER_KIND_UNSPECIFIED;
+  v1::DrafterKind_Parse("DRAFTER_KIND_" + absl::AsciiStrToUpper(name), &kind);
+  return kind;
+}
+
 }  // namespace outrider

@@ -12,6 +12,8 @@ namespace outrider {
 
 using Clock = std::chrono::steady_clock;
 
+inline double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
 // One executor thread. Must outlive those who wait.
 class Event {
  public:

@@ -24,8 +24,6 @@ uint64_t HashOf(const v1::SequenceParams& params) {
   return hash;
 }
 
-double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 // Checked when the request was parsed.
 StopMatcher MakeStops(const std::vector<std::string>& strings) {
   absl::StatusOr<StopMatcher> stops = StopMatcher::Create(strings);
@@ -130,9 +128,15 @@ v1::GenerateResponse Generation::Commit(const Proposal& draft, const v1::Verdict
 
 void Generation::CountRound(const Proposal& draft, const v1::Verdict& verdict) {
   stats_.set_rounds(stats_.rounds() + 1);
-  if (draft.empty()) return;
+  if (draft.empty()) {
+    // What is not tried is forgotten, or a run of bad luck would be believed for ever.
+    recent_acceptance_.Age(1);
+    return;
+  }
   const int drafted = draft.size();
   const int accepted = verdict.accepted_size();
+  const double judged = accepted + (accepted < drafted ? 1 : 0);
+  recent_acceptance_.Observe(accepted / judged, judged);
   stats_.set_drafts(stats_.drafts() + 1);
   stats_.set_drafted(stats_.drafted() + static_cast<uint64_t>(drafted));
   stats_.set_accepted(stats_.accepted() + static_cast<uint64_t>(accepted));
@@ -156,6 +160,7 @@ v1::Finish Generation::MakeFinish() const {
   v1::Usage* usage = finish.mutable_usage();
   usage->set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
   usage->set_completion_tokens(static_cast<uint32_t>(emitted()));
+  usage->set_cached_prompt_tokens(cached_prompt_tokens_);
   usage->set_first_token_seconds(Seconds(first_token_ - received_));
   usage->set_decode_seconds(Seconds(last_token_ - first_token_));
   v1::SpeculationStats* stats = finish.mutable_speculation();

@@ -13,6 +13,7 @@
 #include "common/text/tokenizer.h"
 #include "coordinator/event.h"
 #include "coordinator/request.h"
+#include "coordinator/running_mean.h"
 #include "outrider/v1/inference.pb.h"
 #include "outrider/v1/target.pb.h"
 
@@ -41,6 +42,9 @@ class Generation {
   // How many more tokens may be emitted. A round emits up to K + 1.
   int Room() const { return request_.max_tokens - emitted(); }
 
+  // The target had this many tokens of the prompt from others.
+  void OnPromptCached(uint32_t tokens) { cached_prompt_tokens_ = tokens; }
+
   // The prompt is still to be scored: so before the first round only.
   bool WantsPromptLogprobs() const { return request_.prompt_logprobs >= 0 && stats_.rounds() == 0; }
 
@@ -56,6 +60,9 @@ class Generation {
 
   // Before the first round: the chunk to send if tokens resumed from already end the generation.
   std::optional<v1::GenerateResponse> FinishedAlready();
+
+  // Of the drafted tokens that were judged, 1 for an accepted one; what was lately counts most.
+  const RunningMean& recent_acceptance() const { return recent_acceptance_; }
 
   bool finished() const { return finish_.has_value(); }
   const v1::SpeculationStats& stats() const { return stats_; }
@@ -80,9 +87,11 @@ class Generation {
   StreamingDetokenizer detokenizer_;
   StopMatcher stops_;
   v1::SpeculationStats stats_;
+  RunningMean recent_acceptance_{0.99};
   double expected_accepted_ = 0;
   double judged_ = 0;  // accepted tokens of rounds that expected_accepted_ covers
   uint64_t reached_ = 0;
+  uint32_t cached_prompt_tokens_ = 0;
   std::optional<v1::FinishReason> ended_;
   std::optional<v1::Finish> finish_;
   const Clock::time_point received_;

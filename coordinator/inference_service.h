@@ -1,7 +1,7 @@
 // The public gRPC service.
 #pragma once
 
-#include <asio/io_context.hpp>
+#include <asio/any_io_executor.hpp>
 #include <memory>
 #include <string>
 
@@ -28,7 +28,7 @@ class InferenceService final : public v1::Inference::CallbackService {
     DrafterParts drafters;
     Metrics* metrics;
     RequestDefaults defaults;
-    int max_requests;  // in progress at once
+    int max_requests;  // in progress at once; each sample counts
   };
   explicit InferenceService(Parts parts) : parts_(std::move(parts)) {}
 
@@ -50,6 +50,7 @@ class InferenceService final : public v1::Inference::CallbackService {
   Parts parts_;
   Policy policy_;
   bool draining_ = false;
+  int running_samples_ = 0;
   absl::flat_hash_set<GenerateCall*> running_;
 };
 

@@ -13,11 +13,11 @@ class LocalDrafter : public Drafter {
   // The same as Propose, at once.
   virtual Proposal Draft(const Generation& generation, int k) = 0;
 
-  asio::awaitable<Proposal> Propose(Generation& generation, int k, uint32_t* compute_us) final {
+  asio::awaitable<Proposal> Propose(Generation& generation, int k, v1::ItemTiming* timing) final {
     const Clock::time_point start = Clock::now();
     Proposal proposal = Draft(generation, k);
     const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
-    *compute_us += static_cast<uint32_t>(took.count());
+    timing->set_compute_us(static_cast<uint32_t>(took.count()));
     co_return proposal;
   }
 

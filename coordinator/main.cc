@@ -13,10 +13,14 @@
 #include "common/obs/metrics_server.h"
 #include "common/rpc/server.h"
 #include "common/text/model_fingerprint.h"
+#include "coordinator/drafter_name.h"
 #include "coordinator/inference_service.h"
 
 namespace outrider {
 namespace {
+
+// Most samples of one request.
+constexpr int kMaxSamples = 64;
 
 struct Flags {
   ServerOptions server{.listen = "127.0.0.1:7070", .health_listen = ""};
@@ -24,8 +28,10 @@ struct Flags {
   std::string target = "127.0.0.1:7072";
   std::string draft = "127.0.0.1:7071";
   std::string tokenizer;
-  int draft_tokens = 5;
+  std::string draft_tokens = "auto";
+  double draft_budget_seconds = 0.1;
   std::string rule = "token";
+  std::string drafter;
   std::string drafter_corpus;
   NgramOptions ngram;
   CopyOptions copy;
@@ -49,9 +55,20 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--health-listen", flags.server.health_listen,
                  "a second address with grpc.health.v1 only; empty: none");
-  app.add_option("--draft-tokens", flags.draft_tokens, "K, unless a request says otherwise")
-      ->check(CLI::Range(0, 31))
+  app.add_option("--draft-tokens", flags.draft_tokens,
+                 "K, unless a request says otherwise; auto: chosen round by round from measured times and "
+                 "acceptance, 5 where that would change what a seed gives")
+      ->check(CLI::IsMember({"auto"}) | CLI::Range(0, 31))
       ->capture_default_str();
+  app.add_option("--draft-budget", flags.draft_budget_seconds,
+                 "seconds that the draft has for a proposal; it answers with what it has by then")
+      ->check(CLI::Range(0.001, 60.0))
+      ->capture_default_str();
+  app.add_option(
+         "--drafter", flags.drafter,
+         "model, ngram, copy, auto, unigram, bigram, random or none, unless a request says otherwise; "
+         "model if there is a draft service, else none")
+      ->check(CLI::IsMember({"model", "ngram", "copy", "auto", "unigram", "bigram", "random", "none"}));
   app.add_option("--rule", flags.rule, "token, block or coupled, unless a request says otherwise")
       ->check(CLI::IsMember({"token", "block", "coupled"}))
       ->capture_default_str();
@@ -72,7 +89,8 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--drafter-corpus", flags.drafter_corpus,
                  "text that the unigram and bigram drafters count; empty: they cannot be asked for");
-  app.add_option("--max-requests", flags.max_requests, "most requests in progress; more are refused")
+  app.add_option("--max-requests", flags.max_requests,
+                 "most requests in progress, each sample counted; more are refused")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--drain", flags.drain_seconds, "seconds that running requests have after SIGTERM")
@@ -149,6 +167,18 @@ int Run(int argc, char** argv) {
     corpus = *std::move(loaded);
   }
 
+  const bool adaptive = flags.draft_tokens == "auto";
+  const RequestDefaults defaults{.draft_tokens = adaptive ? 5 : std::stoi(flags.draft_tokens),
+                                 .adaptive = adaptive,
+                                 .rule = kRules.at(flags.rule),
+                                 .drafter = DrafterOf(flags.drafter),
+                                 .has_draft_service = !flags.draft.empty(),
+                                 .has_corpus = corpus != nullptr,
+                                 .max_samples = std::min(kMaxSamples, flags.max_requests)};
+  if (absl::Status status = CheckDrafter(DefaultDrafter(defaults), defaults); !status.ok()) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat("--drafter: ", std::string(status.message()))));
+  }
+
   auto registry = std::make_shared<prometheus::Registry>();
   Metrics metrics(*registry);
   asio::io_context io(1);
@@ -174,15 +204,19 @@ int Run(int argc, char** argv) {
         },
         on_change);
   }
-  InferenceService service(
-      {.executor = io.get_executor(),
-       .tokenizer = tokenizer->get(),
-       .target = target,
-       .drafters =
-           {.draft = draft, .corpus = corpus, .ngram = flags.ngram, .copy = flags.copy, .metrics = &metrics},
-       .metrics = &metrics,
-       .defaults = {flags.draft_tokens, kRules.at(flags.rule), draft != nullptr, corpus != nullptr},
-       .max_requests = flags.max_requests});
+  InferenceService service({.executor = io.get_executor(),
+                            .tokenizer = tokenizer->get(),
+                            .target = target,
+                            .drafters = {.draft = draft,
+                                         .draft_budget = std::chrono::duration_cast<Clock::duration>(
+                                             std::chrono::duration<double>(flags.draft_budget_seconds)),
+                                         .corpus = corpus,
+                                         .ngram = flags.ngram,
+                                         .copy = flags.copy,
+                                         .metrics = &metrics},
+                            .metrics = &metrics,
+                            .defaults = defaults,
+                            .max_requests = flags.max_requests});
   absl::StatusOr<std::unique_ptr<RpcServer>> started = RpcServer::Start(flags.server, &service);
   if (!started.ok()) return Fail(started.status());
   server = *std::move(started);

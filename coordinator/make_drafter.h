@@ -8,12 +8,14 @@
 #include "coordinator/link.h"
 #include "coordinator/metrics.h"
 #include "coordinator/ngram_drafter.h"
+#include "coordinator/remote_sequence.h"
 
 namespace outrider {
 
 // What the drafters of all generations have in common.
 struct DrafterParts {
   std::shared_ptr<DraftLink> draft;            // null: no draft service is configured
+  Clock::duration draft_budget;                // for a proposal
   std::shared_ptr<const CorpusCounts> corpus;  // null: there is none
   NgramOptions ngram;
   CopyOptions copy;
@@ -21,7 +23,7 @@ struct DrafterParts {
 };
 
 // Null for DRAFTER_KIND_NONE. The request has been checked: it names no drafter whose parts are missing.
-// `vocab` is the target's.
-std::unique_ptr<Drafter> MakeDrafter(v1::DrafterKind kind, const DrafterParts& parts, int vocab);
+// `vocab` is the target's; `fork` is for the draft service.
+std::unique_ptr<Drafter> MakeDrafter(v1::DrafterKind kind, const DrafterParts& parts, int vocab, Fork fork);
 
 }  // namespace outrider

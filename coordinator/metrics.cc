@@ -36,8 +36,6 @@ prometheus::Histogram* AddHistogram(prometheus::Registry& registry, const char* 
   return &BuildHistogram().Name(absl::StrCat(kPrefix, name)).Help(help).Register(registry).Add({}, buckets);
 }
 
-double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 const char* KindName(v1::TokenKind kind) {
   switch (kind) {
     case v1::TOKEN_KIND_ACCEPTED:
@@ -136,10 +134,12 @@ void Metrics::OnRound(v1::DrafterKind drafter, int drafted, const v1::Verdict& v
   if (canary.residual_empty()) empty_residuals_->Increment();
   round_seconds_->Observe(Seconds(times.round));
   verify_seconds_->Observe(Seconds(times.verify));
-  verify_wire_seconds_->Observe(std::max(0.0, Seconds(times.verify) - 1e-6 * times.verify_server_us));
+  verify_wire_seconds_->Observe(
+      std::max(0.0, Seconds(times.verify) - 1e-6 * ServerMicroseconds(times.verify_server)));
   if (drafted == 0) return;
   draft_seconds_->Observe(Seconds(times.draft));
-  draft_wire_seconds_->Observe(std::max(0.0, Seconds(times.draft) - 1e-6 * times.draft_server_us));
+  draft_wire_seconds_->Observe(
+      std::max(0.0, Seconds(times.draft) - 1e-6 * ServerMicroseconds(times.draft_server)));
   drafts_->Increment();
   draft_tokens_->Increment(drafted);
   accepted_tokens_->Increment(verdict.accepted_size());

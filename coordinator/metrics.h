@@ -20,12 +20,17 @@ namespace outrider {
 
 // Where the time of a round went.
 struct RoundTimes {
-  Clock::duration draft{};  // waiting for the proposal
-  uint32_t draft_server_us = 0;
-  Clock::duration verify{};  // waiting for the verdict
-  uint32_t verify_server_us = 0;
+  Clock::duration draft{};      // waiting for the proposal
+  v1::ItemTiming draft_server;  // what of it was the server's
+  Clock::duration verify{};     // waiting for the verdict
+  v1::ItemTiming verify_server;
   Clock::duration round{};
 };
+
+// From receipt to answer.
+inline uint32_t ServerMicroseconds(const v1::ItemTiming& timing) {
+  return timing.queue_us() + timing.compute_us();
+}
 
 // Thread-safe.
 class Metrics {

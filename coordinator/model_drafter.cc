@@ -6,10 +6,9 @@
 namespace outrider {
 namespace {
 
-// The draft answers within its budget with the tokens it has by then. What comes later than the budget and
-// the way back is not waited for, so that a draft that hangs costs a round this long and no longer.
-constexpr auto kBudget = std::chrono::milliseconds(100);
-constexpr auto kWait = std::chrono::milliseconds(150);
+// What comes later than the budget and this for the way back is not waited for, so that a draft that hangs
+// costs a round this long and no longer.
+constexpr auto kWayBack = std::chrono::milliseconds(50);
 // Tokens that the draft has not seen need time of their own.
 constexpr auto kBudgetPerToken = std::chrono::microseconds(500);
 // How long a draft that is full, or did not answer, is left alone.
@@ -17,7 +16,7 @@ constexpr auto kPause = std::chrono::milliseconds(500);
 
 }  // namespace
 
-asio::awaitable<Proposal> ModelDrafter::Propose(Generation& generation, int k, uint32_t* compute_us) {
+asio::awaitable<Proposal> ModelDrafter::Propose(Generation& generation, int k, v1::ItemTiming* timing) {
   for (int attempt = 0; attempt < 3; ++attempt) {
     if (k <= 0 || !link_->up() || Clock::now() < not_before_) co_return Proposal();
     remote_.OnServer(link_->info()->boot_id());
@@ -29,20 +28,20 @@ asio::awaitable<Proposal> ModelDrafter::Propose(Generation& generation, int k, u
     round_ = generation.NextRound();
     FillUpdate(generation, remote_, round_, n, propose->mutable_sequence());
     propose->set_draft_tokens(static_cast<uint32_t>(k));
-    const auto extra = kBudgetPerToken * propose->sequence().tokens_size();
-    const auto budget = std::chrono::duration_cast<std::chrono::nanoseconds>(kBudget + extra);
+    const Clock::duration allowed = budget_ + kBudgetPerToken * propose->sequence().tokens_size();
+    const auto budget = std::chrono::duration_cast<std::chrono::nanoseconds>(allowed);
     propose->mutable_sequence()->mutable_budget()->set_seconds(budget.count() / 1'000'000'000);
     propose->mutable_sequence()->mutable_budget()->set_nanos(
         static_cast<int>(budget.count() % 1'000'000'000));
 
-    absl::StatusOr<v1::ProposeResult> result =
-        co_await link_->Call(std::move(item), generation.sequence_id(), round_, Clock::now() + kWait + extra);
+    absl::StatusOr<v1::ProposeResult> result = co_await link_->Call(
+        std::move(item), generation.sequence_id(), round_, Clock::now() + allowed + kWayBack);
     const absl::Status status = result.ok() ? FromProto(result->status()) : result.status();
     if (status.ok()) {
       // What was drafted is in the draft's cache but not committed yet; OnVerdict tells how much of it will
       // be.
       remote_.OnAnswer(result->cached(), n, 0);
-      *compute_us += result->timing().queue_us() + result->timing().compute_us();
+      *timing = result->timing();
       if (result->nodes_size() <= k) co_return std::move(*result->mutable_nodes());
       metrics_->OnDraftError("PROPOSAL_TOO_LONG");
       remote_.Lost();

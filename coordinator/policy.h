@@ -1,20 +1,81 @@
 // Decides, once a round, how many tokens to draft.
 #pragma once
 
-#include <algorithm>
+#include <map>
+#include <utility>
 
 #include "coordinator/generation.h"
+#include "coordinator/metrics.h"
+#include "coordinator/running_mean.h"
 
 namespace outrider {
 
-// K as the request says. A round emits up to K + 1 tokens, so the last ones of an answer are drafted for
-// less; the prompt's own round is plain, since the first token should not wait for a draft.
+// The time of something as a linear function of its size, learnt by least squares; what was seen last counts
+// most. Sizes are > 0.
+class LinearTime {
+ public:
+  void Observe(double size, double seconds);
+  // As if that many observations had been missed.
+  void Age(double observations);
+  // Seconds that do not depend on the size, and those of each unit; both >= 0.
+  double fixed() const;
+  double per_unit() const;
+
+ private:
+  static constexpr double kDecay = 0.995;
+
+  double weight_ = 0, size_ = 0, seconds_ = 0, size_size_ = 0, size_seconds_ = 0;  // decayed sums
+};
+
+// Chooses the K that yields most tokens for the time that a round takes from everybody:
+//
+//   (1 - alpha^(K+1)) / (1 - alpha)  over  V/B + v (K+1) + w/N + [K > 0] (K (D/B' + d) + w'/N)
+//
+// where V + v rows is the measured time of a verification, D + d sequences that of a draft step, B and B' the
+// measured numbers of sequences that share them, w and w' what messages add, and N the generations in
+// progress. With one of them this is Theorem 3.8 of Leviathan et al. (arXiv 2211.17192); with many, what is
+// paid once a step is shared and rows decide, so that under load K falls, to 0 where plain decoding is
+// faster. alpha is the sequence's own share of judged tokens that were accepted lately, begun with that of
+// all sequences of its kind.
+//
+// K looks at times and at what was committed before, never at the round's own random numbers: it changes no
+// distribution. But it changes which random numbers a token gets, so that requests with a seed under the
+// token and block rules keep a fixed K (Request::adaptive).
+//
+// One thread.
 class Policy {
  public:
-  int DraftTokens(const Generation& generation) const {
-    if (generation.emitted() == 0) return 0;
-    return std::min(generation.request().draft_tokens, std::max(generation.Room() - 1, 0));
-  }
+  // A generation takes part from Begin until End.
+  void Begin() { ++running_; }
+  void End() { --running_; }
+
+  // K for the next round: at most what the request allows and what is left of the answer, which a round may
+  // complete with K + 1 tokens. The prompt's own round is plain, since the first token should not wait for a
+  // draft.
+  int DraftTokens(const Generation& generation);
+
+  // After each round but the prompt's.
+  void OnRound(const Generation& generation, int drafted, int accepted, const RoundTimes& times);
+
+ private:
+  // An observation counts half after about 140 more.
+  static constexpr double kDecay = 0.995;
+
+  // What is learnt of generations with the same drafter, greedy ones apart from sampled ones.
+  struct Kind {
+    LinearTime verify;  // by rows of the batch
+    LinearTime step;    // of the draft, by sequences of the batch
+    RunningMean verify_wire{kDecay}, draft_wire{kDecay};
+    RunningMean verify_batch{kDecay}, draft_batch{kDecay};  // sequences
+    RunningMean accepted{kDecay};                           // of the tokens that were judged
+    int drafted_rounds = 0, chosen_rounds = 0;
+    int plain_rounds = 0;  // since anything was drafted
+  };
+  Kind& KindOf(const Generation& generation);
+  double Seconds(const Kind& kind, int k) const;
+
+  std::map<std::pair<v1::DrafterKind, bool>, Kind> kinds_;
+  int running_ = 0;
 };
 
 }  // namespace outrider

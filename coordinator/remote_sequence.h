@@ -3,19 +3,30 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
+#include <utility>
 
 namespace outrider {
+
+// Another sequence that begins with the same tokens, so that a server can copy its cache.
+struct Fork {
+  std::string of;     // its sequence id; empty: there is none
+  size_t tokens = 0;  // how many they have in common
+};
 
 // A belief may be wrong; the server's answer then corrects it, at the price of sending tokens again.
 class RemoteSequence {
  public:
+  explicit RemoteSequence(Fork fork = {})
+      : held_(fork.tokens), agreed_(fork.tokens), fork_of_(std::move(fork.of)) {}
+
   // Index of the first token to send when n tokens are committed: what the server holds and what of that is
   // known to be committed, but never all of it, since an item must not be empty.
   uint32_t Base(size_t n) const { return static_cast<uint32_t>(std::min({held_, agreed_, n - 1})); }
 
   // Another boot id than before means that nothing is left there.
   void OnServer(uint64_t boot_id) {
-    if (boot_id != boot_id_) Lost();
+    if (boot_id_ != 0 && boot_id != boot_id_) Lost();
     boot_id_ = boot_id;
   }
 
@@ -23,10 +34,14 @@ class RemoteSequence {
   bool params_known() const { return params_known_; }
   void ParamsUnknown() { params_known_ = false; }
 
+  // The sequence whose copy this one is to begin as; empty once the server knows this one.
+  const std::string& fork_of() const { return fork_of_; }
+
   // An item with all n committed tokens was answered; the server holds `cached` tokens, of which those below
   // n, and up to `accepted` more, are committed.
   void OnAnswer(size_t cached, size_t n, size_t accepted) {
     params_known_ = true;
+    fork_of_.clear();
     held_ = cached;
     agreed_ = std::min(cached, n + accepted);
   }
@@ -47,11 +62,13 @@ class RemoteSequence {
   void Lost() {
     held_ = agreed_ = 0;
     params_known_ = false;
+    fork_of_.clear();
   }
 
  private:
-  size_t held_ = 0;
-  size_t agreed_ = 0;
+  size_t held_;
+  size_t agreed_;
+  std::string fork_of_;
   uint64_t boot_id_ = 0;
   bool params_known_ = false;
 };

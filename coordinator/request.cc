@@ -78,6 +78,23 @@ absl::Status ParseLogprobs(const v1::LogprobOptions& options, Request& request) 
   return absl::OkStatus();
 }
 
+absl::Status ParseSamples(const v1::GenerateRequest& proto, int max_samples, Request& request) {
+  if (proto.has_n() && (proto.n() < 1 || proto.n() > static_cast<uint32_t>(max_samples))) {
+    return FieldError("n", absl::StrCat("1 to ", max_samples), absl::StrCat(proto.n()));
+  }
+  if (proto.has_n()) request.samples = static_cast<int>(proto.n());
+  if (request.samples > 1 && !request.resumed.empty()) {
+    return FieldError("resume_from", "empty if n is more than 1",
+                      absl::StrCat(proto.resume_from_size(), " ids"));
+  }
+  const uint32_t last = std::numeric_limits<uint32_t>::max() - static_cast<uint32_t>(request.samples - 1);
+  if (proto.sample_index() > last) {
+    return FieldError("sample_index", absl::StrCat("0 to ", last), absl::StrCat(proto.sample_index()));
+  }
+  request.params.set_sample_index(proto.sample_index());
+  return absl::OkStatus();
+}
+
 // The options under which draft and target no longer follow the same parameters.
 absl::Status ParseInexact(const v1::SpeculationOptions& speculation, v1::SequenceParams& params) {
   if (speculation.has_draft_temperature()) {
@@ -119,6 +136,13 @@ bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults) {
   }
 }
 
+}  // namespace
+
+v1::DrafterKind DefaultDrafter(const RequestDefaults& defaults) {
+  if (defaults.drafter != v1::DRAFTER_KIND_UNSPECIFIED) return defaults.drafter;
+  return defaults.has_draft_service ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NONE;
+}
+
 absl::Status CheckDrafter(v1::DrafterKind kind, const RequestDefaults& defaults) {
   if (IsConfigured(kind, defaults)) return absl::OkStatus();
   std::vector<std::string> allowed;
@@ -134,8 +158,6 @@ absl::Status CheckDrafter(v1::DrafterKind kind, const RequestDefaults& defaults)
   }
   return FieldError("speculation.drafter", absl::StrJoin(allowed, ", "), problem);
 }
-
-}  // namespace
 
 absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
                                      const Tokenizer& tokenizer, const v1::ServerInfo& target) {
@@ -189,7 +211,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
     std::random_device entropy;
     params.set_seed((uint64_t{entropy()} << 32) | entropy());
   }
-  params.set_sample_index(proto.sample_index());
+  if (auto status = ParseSamples(proto, defaults.max_samples, request); !status.ok()) return status;
   params.set_prompt_length(static_cast<uint32_t>(request.prompt.size()));
   params.set_draft_top_n(proto.speculation().draft_top_n());
   params.set_rule(proto.speculation().rule() == v1::RULE_UNSPECIFIED ? defaults.rule
@@ -201,11 +223,15 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
 
   request.drafter = proto.speculation().drafter();
   if (request.drafter == v1::DRAFTER_KIND_UNSPECIFIED) {
-    request.drafter = defaults.has_draft_service ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NONE;
+    request.drafter = DefaultDrafter(defaults);
   }
   if (auto status = CheckDrafter(request.drafter, defaults); !status.ok()) return status;
   const int max_draft_tokens = static_cast<int>(target.max_draft_tokens());
-  request.draft_tokens = std::min(defaults.draft_tokens, max_draft_tokens);
+  // Under the ratio rules the random numbers of a token depend on where its round began, hence on K.
+  const bool repeatable = params.rule() == v1::RULE_COUPLED || sampling.temperature == 0 || !proto.has_seed();
+  request.adaptive = defaults.adaptive && repeatable && !proto.speculation().has_draft_tokens();
+  request.draft_tokens =
+      request.adaptive ? max_draft_tokens : std::min(defaults.draft_tokens, max_draft_tokens);
   if (proto.speculation().has_draft_tokens()) {
     if (proto.speculation().draft_tokens() > target.max_draft_tokens()) {
       return FieldError("speculation.draft_tokens", absl::StrCat("0 to ", max_draft_tokens),

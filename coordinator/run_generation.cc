@@ -13,6 +13,7 @@ void FillTrace(const Generation& generation, const Proposal& proposal, const v1:
                const RoundTimes& times, uint64_t round, v1::RoundTrace* trace) {
   trace->set_round(round);
   for (const v1::DraftNode& node : proposal) {
+    trace->set_draft_bytes(trace->draft_bytes() + static_cast<uint32_t>(node.ByteSizeLong()));
     trace->add_drafted(node.token());
     trace->add_drafted_text(generation.Display(static_cast<TokenId>(node.token())));
   }
@@ -21,9 +22,9 @@ void FillTrace(const Generation& generation, const Proposal& proposal, const v1:
   trace->set_token_text(generation.Display(static_cast<TokenId>(result.verdict().token())));
   trace->set_kind(result.verdict().kind());
   trace->set_draft_us(Microseconds(times.draft));
-  trace->set_draft_compute_us(times.draft_server_us);
+  trace->set_draft_compute_us(ServerMicroseconds(times.draft_server));
   trace->set_verify_us(Microseconds(times.verify));
-  trace->set_verify_compute_us(times.verify_server_us);
+  trace->set_verify_compute_us(ServerMicroseconds(times.verify_server));
   trace->set_round_us(Microseconds(times.round));
 }
 
@@ -40,7 +41,7 @@ asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, C
     Proposal proposal;
     const int k = cast.policy->DraftTokens(generation);
     if (cast.drafter != nullptr && k > 0) {
-      proposal = co_await cast.drafter->Propose(generation, k, &times.draft_server_us);
+      proposal = co_await cast.drafter->Propose(generation, k, &times.draft_server);
     }
     const Clock::time_point drafted = Clock::now();
     times.draft = drafted - start;
@@ -50,15 +51,19 @@ asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, C
     if (!result.ok()) co_return result.status();
     const v1::Verdict& verdict = result->verdict();
     times.verify = Clock::now() - drafted;
-    times.verify_server_us = result->timing().queue_us() + result->timing().compute_us();
+    times.verify_server = result->timing();
     if (cast.drafter != nullptr) cast.drafter->OnVerdict(n, verdict.accepted_size());
 
     // ...and what it decided is committed, then sent.
+    if (generation.emitted() == 0) generation.OnPromptCached(result->prefix_hit());
     v1::GenerateResponse chunk = generation.Commit(proposal, verdict);
     for (v1::PositionLogprobs& position : *result->mutable_prompt_logprobs()) {
       *chunk.add_prompt_logprobs() = generation.WithText(std::move(position));
     }
     times.round = Clock::now() - start;
+    if (generation.stats().rounds() > 1) {
+      cast.policy->OnRound(generation, proposal.size(), verdict.accepted_size(), times);
+    }
     cast.metrics->OnRound(cast.drafter != nullptr ? cast.drafter->kind() : v1::DRAFTER_KIND_NONE,
                           proposal.size(), verdict, generation.request().params.rule(), times);
     cast.metrics->OnEmitted(chunk);

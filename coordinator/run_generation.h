@@ -24,7 +24,7 @@ class Sink {
 struct Cast {
   Drafter* drafter;  // null: nobody drafts
   Verifier* verifier;
-  const Policy* policy;
+  Policy* policy;
   Sink* sink;
   Metrics* metrics;
 };

@@ -16,6 +16,7 @@ inline void FillUpdate(const Generation& generation, const RemoteSequence& remot
   update->set_base(base);
   update->mutable_tokens()->Add(generation.tokens().begin() + base, generation.tokens().begin() + end);
   update->set_prefix_hash(generation.prefix_hash(base));
+  update->set_fork_of(remote.fork_of());
   update->set_params_hash(generation.params_hash());
   if (base == 0 || !remote.params_known()) *update->mutable_params() = generation.request().params;
 }

@@ -13,7 +13,8 @@ namespace outrider {
 // One for each generation. Executor thread.
 class Verifier {
  public:
-  Verifier(std::shared_ptr<TargetLink> link, Metrics* metrics) : link_(std::move(link)), metrics_(metrics) {}
+  Verifier(std::shared_ptr<TargetLink> link, Metrics* metrics, Fork fork)
+      : link_(std::move(link)), metrics_(metrics), remote_(std::move(fork)) {}
 
   // A decision over `draft`, which is emptied if the target cannot take it: then the round is plain. A target
   // that is away is waited for, up to a minute. Errors are for the client: UNAVAILABLE when the target stays

@@ -4,15 +4,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
+#include "common/serve/control_items.h"
 #include "common/serve/convert.h"
 
 namespace outrider {
 namespace {
 
 using Results = Outbox<v1::ProposeResponse>;
-
-// Tokens kept of a distribution unless the request says otherwise: at most 600 bytes a drafted token.
-constexpr int kDefaultTopN = 64;
 
 v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const Answer& answer) {
   v1::ProposeResult result;
@@ -35,29 +33,17 @@ grpc::ServerBidiReactor<v1::ProposeRequest, v1::ProposeResponse>* DraftService::
   return new Stream(
       info_,
       [this](v1::DraftItem&& item, const std::shared_ptr<Results>& results) {
-        switch (item.kind_case()) {
-          case v1::DraftItem::kPropose:
-            break;
-          case v1::DraftItem::kRelease:
-            if (auto id = ParseSequenceId(item.release().sequence_id()); id.ok()) worker_.Release(*id);
-            return;
-          case v1::DraftItem::kCancel:
-            if (auto id = ParseSequenceId(item.cancel().sequence_id()); id.ok()) {
-              worker_.Cancel(*id, item.cancel().round());
-            }
-            return;
-          case v1::DraftItem::KIND_NOT_SET: {
-            Answer answer;
-            answer.status =
-                MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind");
-            return results->Post(ToResult("", 0, answer));
-          }
+        if (HandleControlItem(item, worker_)) return;
+        if (!item.has_propose()) {
+          Answer answer;
+          answer.status = MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind");
+          return results->Post(ToResult("", 0, answer));
         }
         const v1::ProposeItem& propose = item.propose();
         const std::string& id = propose.sequence().sequence_id();
         const uint64_t round = propose.sequence().round();
         absl::StatusOr<WorkItem> work =
-            ParseUpdate(propose.sequence(), static_cast<int>(info_.vocab_size()), kDefaultTopN);
+            ParseUpdate(propose.sequence(), static_cast<int>(info_.vocab_size()), default_top_n_);
         if (!work.ok()) {
           Answer answer;
           answer.status = work.status();

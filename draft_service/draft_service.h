@@ -8,10 +8,12 @@
 
 namespace outrider {
 
-// Turns items into work and answers into results. Thread-safe; the worker and info must outlive it.
+// Turns items into work and answers into results. Thread-safe; the worker and info must outlive it. Of a
+// distribution `default_top_n` tokens are kept unless the request says otherwise.
 class DraftService final : public v1::Draft::CallbackService, public StreamService {
  public:
-  DraftService(Worker& worker, const v1::ServerInfo& info) : worker_(worker), info_(info) {}
+  DraftService(Worker& worker, const v1::ServerInfo& info, int default_top_n)
+      : worker_(worker), info_(info), default_top_n_(default_top_n) {}
 
   grpc::ServerBidiReactor<v1::ProposeRequest, v1::ProposeResponse>* Propose(
       grpc::CallbackServerContext* context) override;
@@ -24,6 +26,7 @@ class DraftService final : public v1::Draft::CallbackService, public StreamServi
 
   Worker& worker_;
   const v1::ServerInfo& info_;
+  const int default_top_n_;
   Stream::Set streams_;
 };
 

@@ -8,6 +8,7 @@ int main(int argc, char** argv) {
        .description = "Verifies drafted tokens with the target model, corrects, and owns the paged KV cache.",
        .listen = "127.0.0.1:7072",
        .metrics_listen = "127.0.0.1:9072",
+       .define_flags = nullptr,
        .make_decider = [] { return std::make_unique<outrider::TargetDecider>(); },
        .make_service =
            [](outrider::Worker& worker, const outrider::v1::ServerInfo& info) {

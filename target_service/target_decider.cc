@@ -30,14 +30,16 @@ void TargetDecider::Score(Session& session, int first, const LogitsView& rows) {
 absl::StatusOr<bool> TargetDecider::Decide(Session& session, const LogitsView& rows) {
   const int n = session.committed;
   const SequenceParams& params = *session.params;
-  reached_.clear();
-  untouched_.clear();
+  // For log-probabilities: the rows of this round, and the same before the controls.
+  std::vector<WeightRow> reached;
+  std::vector<std::vector<float>> untouched;
   const auto row = [&](int i) {
     const std::span<float> logits(rows.row(i).data(), rows.row(i).size());
-    if (params.logprobs >= 0 && params.logprobs_before_controls)
-      untouched_.emplace_back(logits.begin(), logits.end());
+    if (params.logprobs >= 0 && params.logprobs_before_controls) {
+      untouched.emplace_back(logits.begin(), logits.end());
+    }
     absl::StatusOr<WeightRow> shaped = session.controls->Apply(session.cache.tokens().first(n + i), logits);
-    if (shaped.ok()) reached_.push_back(*shaped);
+    if (params.logprobs >= 0 && shaped.ok()) reached.push_back(*shaped);
     return shaped;
   };
   const VerifyOptions options{.rule = params.rule, .lenience = params.lenience};
@@ -47,11 +49,10 @@ absl::StatusOr<bool> TargetDecider::Decide(Session& session, const LogitsView& r
     const TokenId token = i < verdict->accepted ? session.item.draft[i].token : verdict->token;
     session.answer.logprobs.push_back(
         params.logprobs_before_controls
-            ? Describe(untouched_[i], token, params.logprobs)
+            ? Describe(untouched[i], token, params.logprobs)
             : PositionLogProbabilities{{token, verdict->log_probabilities[i]},
-                                       TopLogProbabilities(reached_[i], params.logprobs)});
+                                       TopLogProbabilities(reached[i], params.logprobs)});
   }
-  session.cache.Truncate(n + verdict->accepted);
   session.answer.verdict = std::make_unique<Verdict>(*std::move(verdict));
   return true;
 }

@@ -14,10 +14,6 @@ class TargetDecider final : public Decider {
   absl::StatusOr<bool> Decide(Session& session, const LogitsView& rows) override;
   // DEADLINE_EXCEEDED unless the item was begun.
   std::optional<absl::Status> OnDeadline(Session& session) override;
-
- private:
-  std::vector<WeightRow> reached_;             // rows of the round at hand
-  std::vector<std::vector<float>> untouched_;  // the same before the controls, when they are to be reported
 };
 
 }  // namespace outrider

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/kv/prefix_hash.h"
 #include "common/rpc/error.h"
+#include "common/serve/control_items.h"
 #include "common/serve/convert.h"
 
 namespace outrider {
@@ -44,6 +45,7 @@ v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, size_t
   result.set_sequence_id(sequence_id);
   result.set_round(round);
   result.set_cached(static_cast<uint32_t>(answer.cached));
+  result.set_prefix_hit(static_cast<uint32_t>(answer.prefix_hit));
   *result.mutable_timing() = ToProto(answer.timing);
   if (!answer.status.ok()) {
     *result.mutable_status() = ToProto(answer.status);
@@ -87,23 +89,11 @@ grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::V
   return new Stream(
       info_,
       [this](v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
-        switch (item.kind_case()) {
-          case v1::TargetItem::kVerify:
-            break;
-          case v1::TargetItem::kRelease:
-            if (auto id = ParseSequenceId(item.release().sequence_id()); id.ok()) worker_.Release(*id);
-            return;
-          case v1::TargetItem::kCancel:
-            if (auto id = ParseSequenceId(item.cancel().sequence_id()); id.ok()) {
-              worker_.Cancel(*id, item.cancel().round());
-            }
-            return;
-          case v1::TargetItem::KIND_NOT_SET: {
-            Answer answer;
-            answer.status =
-                MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind");
-            return results->Post(ToResult("", 0, 0, answer));
-          }
+        if (HandleControlItem(item, worker_)) return;
+        if (!item.has_verify()) {
+          Answer answer;
+          answer.status = MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind");
+          return results->Post(ToResult("", 0, 0, answer));
         }
         const std::string& id = item.verify().sequence().sequence_id();
         const uint64_t round = item.verify().sequence().round();

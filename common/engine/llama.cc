@@ -25,6 +25,25 @@ int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple 
 
 }  // namespace
 
+KvGeometry LayOutKv(const ModelConfig& config, Storage storage, int block_size) {
+  const size_t element_bytes = storage == Storage::kFloat32 ? 4 : 2;
+  KvGeometry kv;
+  kv.layer.storage = storage;
+  kv.layer.block_size = block_size;
+  kv.layer.slot_stride = RoundUp(block_size, kKvPad);
+  kv.layer.head_dim = config.head_dim;
+  kv.layer.value_stride = RoundUp(config.head_dim, kKvPad);
+  const size_t heads = static_cast<size_t>(config.kv_heads);
+  const size_t keys =
+      heads * static_cast<size_t>(config.head_dim) * static_cast<size_t>(kv.layer.slot_stride);
+  const size_t values = heads * static_cast<size_t>(block_size) * static_cast<size_t>(kv.layer.value_stride);
+  kv.layer.value_offset = static_cast<int64_t>(keys * element_bytes);
+  kv.layer_bytes = (keys + values) * element_bytes;
+  kv.block_bytes = kv.layer_bytes * static_cast<size_t>(config.layers);
+  kv.layer.block_bytes = static_cast<int64_t>(kv.block_bytes);
+  return kv;
+}
+
 absl::StatusOr<std::unique_ptr<Llama>> Llama::Create(const ModelConfig& config, LlamaWeights weights,
                                                      const LlamaOptions& options, const Kernels& kernels,
                                                      ThreadPool& pool) {
@@ -43,27 +62,14 @@ Llama::Llama(const ModelConfig& config, LlamaWeights weights, const LlamaOptions
       max_positions_(static_cast<int>(std::min<int64_t>(
           config.max_position_embeddings, static_cast<int64_t>(options.kv_blocks) * options.block_size))),
       rope_(config, max_positions_),
+      kv_geometry_(LayOutKv(config, weights_.storage, options.block_size)),
+      kv_(kv_geometry_.layer),
       qkv_columns_((config.heads + 2 * config.kv_heads) * config.head_dim),
-      operand_bytes_(weights_.storage == Storage::kBFloat16 && kernels.rounds_operands ? 2 : 4) {
-  const size_t element_bytes = weights_.storage == Storage::kFloat32 ? 4 : 2;
-  kv_.storage = weights_.storage;
-  kv_.block_size = options.block_size;
-  kv_.slot_stride = RoundUp(options.block_size, kKvPad);
-  kv_.head_dim = config.head_dim;
-  kv_.value_stride = RoundUp(config.head_dim, kKvPad);
-  const size_t kv_heads = static_cast<size_t>(config.kv_heads);
-  const size_t keys = kv_heads * static_cast<size_t>(config.head_dim) * static_cast<size_t>(kv_.slot_stride);
-  const size_t values =
-      kv_heads * static_cast<size_t>(options.block_size) * static_cast<size_t>(kv_.value_stride);
-  kv_.value_offset = static_cast<int64_t>(keys * element_bytes);
-  layer_bytes_ = (keys + values) * element_bytes;
-  block_bytes_ = layer_bytes_ * static_cast<size_t>(config.layers);
-  kv_.block_bytes = static_cast<int64_t>(block_bytes_);
-}
+      operand_bytes_(weights_.storage == Storage::kBFloat16 && kernels.rounds_operands ? 2 : 4) {}
 
 absl::Status Llama::AllocateMemory() {
   const size_t blocks = static_cast<size_t>(options_.kv_blocks);
-  if (block_bytes_ > std::numeric_limits<int64_t>::max() / blocks) {
+  if (kv_geometry_.block_bytes > std::numeric_limits<int64_t>::max() / blocks) {
     return absl::ResourceExhaustedError("the KV pool (--kv-blocks, --block-size) is larger than any memory");
   }
   const size_t rows = static_cast<size_t>(options_.max_batch_rows);
@@ -76,7 +82,7 @@ absl::Status Llama::AllocateMemory() {
     const char* what;
   };
   const Request requests[] = {
-      {cache_, block_bytes_ * static_cast<size_t>(options_.kv_blocks),
+      {cache_, kv_geometry_.block_bytes * static_cast<size_t>(options_.kv_blocks),
        "the KV pool (--kv-blocks, --block-size)"},
       {hidden_, rows * static_cast<size_t>(config_.hidden_size) * 4, "hidden states"},
       {normalized_, rows * static_cast<size_t>(config_.hidden_size) * operand_bytes_,
@@ -272,14 +278,14 @@ void Llama::ForRows(int rows, absl::FunctionRef<void(int row)> fn) {
 
 KvLayer Llama::LayerOfCache(int layer) const {
   KvLayer kv = kv_;
-  kv.base += static_cast<size_t>(layer) * layer_bytes_;
+  kv.base += static_cast<size_t>(layer) * kv_geometry_.layer_bytes;
   return kv;
 }
 
 void Llama::CopyBlock(BlockId from, BlockId to) {
   if (from == to) return;
-  std::memcpy(cache_.data() + static_cast<size_t>(to) * block_bytes_,
-              cache_.data() + static_cast<size_t>(from) * block_bytes_, block_bytes_);
+  std::memcpy(cache_.data() + static_cast<size_t>(to) * kv_geometry_.block_bytes,
+              cache_.data() + static_cast<size_t>(from) * kv_geometry_.block_bytes, kv_geometry_.block_bytes);
 }
 
 }  // namespace outrider

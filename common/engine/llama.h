@@ -24,6 +24,14 @@ struct LlamaOptions {
   int max_batch_rows;
 };
 
+// How a block of the cache is laid out.
+struct KvGeometry {
+  KvLayer layer;  // of layer 0, without its address
+  size_t layer_bytes = 0;
+  size_t block_bytes = 0;  // all layers
+};
+KvGeometry LayOutKv(const ModelConfig& config, Storage storage, int block_size);
+
 // Holds the KV pool ([block][layer][keys, values], so that a block is one piece of memory) and the scratch
 // memory of a step. Used by one thread at a time; the pool's threads work inside Forward only.
 class Llama {
@@ -37,7 +45,7 @@ class Llama {
   LogitsView Forward(absl::Span<const SequenceRows> batch);
   void CopyBlock(BlockId from, BlockId to);
 
-  size_t bytes_per_block() const { return block_bytes_; }
+  size_t bytes_per_block() const { return kv_geometry_.block_bytes; }
   size_t weight_bytes() const { return weights_.memory.bytes(); }
   // Positions beyond this can neither be cached nor encoded.
   int max_positions() const { return max_positions_; }
@@ -84,9 +92,8 @@ class Llama {
   ThreadPool& pool_;
   int max_positions_;
   RopeTable rope_;
+  const KvGeometry kv_geometry_;
   KvLayer kv_;  // layer 0
-  size_t layer_bytes_ = 0;
-  size_t block_bytes_ = 0;
   int qkv_columns_;
   size_t operand_bytes_;  // of an element of what the kernels call operands
 

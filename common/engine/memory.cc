@@ -3,8 +3,12 @@
 #include <ATen/ATen.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <fstream>
+#include <limits>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -22,7 +26,25 @@ void AdviseHugePages(char* data, size_t bytes) {
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
+// A number in a file of the kernel's, after `key`; unlimited if there is none.
+size_t ReadBytes(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  std::string word;
+  while (!key.empty() && file >> word && word != key) {
+  }
+  size_t value = 0;
+  return file >> value ? value : std::numeric_limits<size_t>::max();
+}
+
 }  // namespace
+
+size_t AvailableMemory() {
+  const size_t kilobytes = ReadBytes("/proc/meminfo", "MemAvailable:");
+  const size_t machine = kilobytes > std::numeric_limits<size_t>::max() / 1024 ? kilobytes : kilobytes * 1024;
+  const size_t limit = ReadBytes("/sys/fs/cgroup/memory.max", "");
+  const size_t taken = ReadBytes("/sys/fs/cgroup/memory.current", "");
+  return std::min(machine, limit > taken ? limit - taken : machine);
+}
 
 struct Buffer::Holder {
   at::Tensor tensor;

@@ -32,4 +32,8 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
+// Bytes that this process may still take: of the machine's memory, or of its control group's where that is
+// less.
+size_t AvailableMemory();
+
 }  // namespace outrider

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -10,6 +11,7 @@
 #include "common/engine/kernels.h"
 #include "common/engine/llama.h"
 #include "common/engine/llama_weights.h"
+#include "common/engine/memory.h"
 #include "common/engine/thread_pool.h"
 
 namespace outrider {
@@ -34,7 +36,10 @@ absl::Status CheckOptions(const RunnerOptions& options) {
   if (options.threads < 0 || options.threads > kMaxThreads) {
     return refuse("--threads ", options.threads, ": must be in [0, ", kMaxThreads, "]");
   }
-  if (options.kv_blocks < 1) return refuse("--kv-blocks ", options.kv_blocks, ": must be positive");
+  if (options.kv_blocks < 0) return refuse("--kv-blocks ", options.kv_blocks, ": must be auto or positive");
+  if (!(options.kv_memory_fraction > 0 && options.kv_memory_fraction <= 1)) {
+    return refuse("--kv-memory-fraction ", options.kv_memory_fraction, ": must be in (0, 1]");
+  }
   if (options.block_size < 1 || options.block_size > kMaxBlockSize) {
     return refuse("--block-size ", options.block_size, ": must be in [1, ", kMaxBlockSize, "]");
   }
@@ -59,16 +64,18 @@ class Runner::Impl {
                                        : "float32"),
         kernels_(options.kernels.empty() ? BestKernels() : *FindKernels(options.kernels.c_str())),
         kernel_name_(kernels_.name),
-        pool_(options.threads > 0 ? options.threads : AvailableCpus()) {}
+        pool_(options.threads > 0 ? options.threads : AvailableCpus()),
+        kv_blocks_(options.kv_blocks) {}
 
   absl::Status Load() {
     const Storage storage = dtype_ == "bfloat16" ? Storage::kBFloat16 : Storage::kFloat32;
     absl::StatusOr<LlamaWeights> weights =
         LoadLlamaWeights(options_.model_dir, config_, storage, pool_, options_.progress);
     if (!weights.ok()) return weights.status();
+    if (kv_blocks_ == 0) kv_blocks_ = BlocksThatFit(storage);
     absl::StatusOr<std::unique_ptr<Llama>> model =
         Llama::Create(config_, *std::move(weights),
-                      {options_.kv_blocks, options_.block_size, options_.max_batch_rows}, kernels_, pool_);
+                      {kv_blocks_, options_.block_size, options_.max_batch_rows}, kernels_, pool_);
     if (!model.ok()) return model.status();
     model_ = *std::move(model);
     return absl::OkStatus();
@@ -87,12 +94,23 @@ class Runner::Impl {
     return absl::OkStatus();
   }
 
+  // A share of the memory that is free once the weights are loaded, but no more than can ever be used.
+  int BlocksThatFit(Storage storage) const {
+    const size_t block = LayOutKv(config_, storage, options_.block_size).block_bytes;
+    const double fit =
+        options_.kv_memory_fraction * static_cast<double>(AvailableMemory()) / static_cast<double>(block);
+    const double longest =
+        std::ceil(static_cast<double>(config_.max_position_embeddings) / options_.block_size);
+    return static_cast<int>(std::clamp(fit, 1.0, options_.max_sequences * longest));
+  }
+
   const RunnerOptions options_;
   const ModelConfig config_;
   const std::string dtype_;
   const Kernels& kernels_;
   const std::string kernel_name_;
   ThreadPool pool_;
+  int kv_blocks_;
   std::unique_ptr<Llama> model_;
 
  private:
@@ -115,7 +133,7 @@ class Runner::Impl {
       return refuse("a table of ", sequence.blocks.size(), " blocks, ", needed, " are needed");
     }
     for (const BlockId block : sequence.blocks.first(static_cast<size_t>(needed))) {
-      if (block < 0 || block >= options_.kv_blocks) return refuse("block ", block, " is not in the pool");
+      if (block < 0 || block >= kv_blocks_) return refuse("block ", block, " is not in the pool");
     }
     for (const TokenId token : sequence.tokens) {
       if (token < 0 || token >= config_.vocab_size)
@@ -145,11 +163,15 @@ absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch)
 
 void Runner::CopyBlock(BlockId from, BlockId to) { impl_->model_->CopyBlock(from, to); }
 
+void Runner::ParallelFor(int count, absl::FunctionRef<void(int i)> task) {
+  impl_->pool_.Run(count, [&](int i, int /*worker*/) { task(i); });
+}
+
 const ModelConfig& Runner::config() const { return impl_->config_; }
 const std::string& Runner::dtype() const { return impl_->dtype_; }
 const std::string& Runner::kernel_name() const { return impl_->kernel_name_; }
 int Runner::threads() const { return impl_->pool_.threads(); }
-int Runner::kv_blocks() const { return impl_->options_.kv_blocks; }
+int Runner::kv_blocks() const { return impl_->kv_blocks_; }
 int Runner::block_size() const { return impl_->options_.block_size; }
 int Runner::max_batch_rows() const { return impl_->options_.max_batch_rows; }
 size_t Runner::bytes_per_block() const { return impl_->model_->bytes_per_block(); }

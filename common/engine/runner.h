@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/model_config.h"
@@ -19,10 +20,12 @@ struct RunnerOptions {
   std::string device = "cpu";
   std::string dtype = "auto";  // float32, bfloat16, or auto: bfloat16 where the CPU has instructions for it
   int threads = 0;             // that compute, the caller's included; 0: one per CPU this process may run on
-  int kv_blocks = 0;           // the pool's size; block ids are 0 .. kv_blocks - 1
-  int block_size = 16;         // tokens per block
-  int max_batch_rows = 512;    // the most new tokens one Forward takes, over all its sequences
-  std::string kernels;         // avx512bf16, avx512, avx2 or portable; empty: the best this CPU runs
+  int kv_blocks = 0;           // the pool's size; 0: as many as fit kv_memory_fraction of the free memory
+  double kv_memory_fraction = 0.3;
+  int max_sequences = 256;   // that the pool need ever hold; for kv_blocks 0
+  int block_size = 16;       // tokens per block
+  int max_batch_rows = 512;  // the most new tokens one Forward takes, over all its sequences
+  std::string kernels;       // avx512bf16, avx512, avx2 or portable; empty: the best this CPU runs
   std::function<void(double fraction)> progress;  // called by Load, 0 to 1, never decreasing; optional
 };
 
@@ -74,6 +77,10 @@ class Runner {
   // block outside the pool, logit_rows out of range, or more than max_batch_rows rows. An empty batch yields
   // no rows.
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch);
+
+  // Calls task(i) for every i in [0, count), on all threads, and returns when all have returned. For work on
+  // the logits of a step, between calls of Forward.
+  void ParallelFor(int count, absl::FunctionRef<void(int i)> task);
 
   // Copies all layers' keys and values of one block over another's (copy-on-write). Ids must be in the pool.
   void CopyBlock(BlockId from, BlockId to);

@@ -6,10 +6,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/engine/scheduler.h"
 #include "common/kv/prefix_hash.h"
+#include "common/spec/check.h"
 
 namespace outrider {
 namespace {
 
+// From this many logits on, deciding is shared among threads: waking one takes as long as a few thousand.
+constexpr int64_t kParallelLogits = 1 << 16;
+// A sequence that waits for its coordinator this long has been left alone: a round is much shorter.
+constexpr absl::Duration kAbandoned = absl::Seconds(1);
 // How often leases are looked at.
 constexpr absl::Duration kLeaseCheck = absl::Seconds(1);
 
@@ -34,7 +39,8 @@ Worker::Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Decider> decider,
       decider_(std::move(decider)),
       options_(options),
       hooks_(std::move(hooks)),
-      pool_(runner_->kv_blocks()) {
+      pool_(runner_->kv_blocks()),
+      prefixes_(&pool_, runner_->block_size()) {
   ReportState();
   thread_ = std::thread([this] { Run(); });
 }
@@ -91,6 +97,7 @@ void Worker::Run() {
     }
     EndExpired();
     if (!active_.empty()) Step();
+    if (options_.check_invariants) CheckInvariants();
     ReportState();
   }
   for (Session* session : std::vector<Session*>(active_)) {
@@ -113,6 +120,7 @@ void Worker::Handle(const CancelCommand& command) {
 // Takes the item out without an answer and forgets what was drafted.
 void Worker::Drop(Session& session) {
   session.active = false;
+  session.idle_since = absl::Now();
   session.digest = 0;
   session.listeners.clear();
   if (session.cache.size() > session.committed) session.cache.Truncate(session.committed);
@@ -126,6 +134,7 @@ void Worker::Handle(WorkItem item) {
     if (Session* session = sessions_.Find(item.id)) answer.cached = session->cache.cached();
     item.answer(answer);
   };
+  const bool is_new = sessions_.Find(item.id) == nullptr;
   absl::StatusOr<Session*> found = FindOrCreate(item);
   if (!found.ok()) return refuse(found.status());
   Session& session = **found;
@@ -156,29 +165,43 @@ void Worker::Handle(WorkItem item) {
   if (absl::Status status = Admit(session, item, digest); !status.ok()) {
     refuse(status);
     // A failed item changes nothing: one that would have begun a sequence leaves none.
-    if (session.cache.size() == 0 && session.digest == 0) sessions_.Erase(item.id);
+    if (is_new) sessions_.Erase(item.id);
   }
 }
 
 absl::StatusOr<Session*> Worker::FindOrCreate(const WorkItem& item) {
   if (!item.invalid.ok()) return item.invalid;
   if (Session* session = sessions_.Find(item.id)) return session;
-  if (item.base != 0 || sessions_.released(item.id)) return absl::NotFoundError("sequence_unknown");
+  const auto unknown = [&] { return item.base != 0 && FindOrigin(item) == nullptr; };
+  if (unknown() || sessions_.released(item.id)) return absl::NotFoundError("sequence_unknown");
   if (item.params == nullptr) return absl::FailedPreconditionError("params_unknown");
-  if (static_cast<int>(sessions_.size()) >= options_.max_sequences) {
-    // An idle one makes room; its coordinator sends it again when it needs it.
-    SequenceId oldest;
-    bool found = false;
-    sessions_.ForEachOldestFirst([&](const SequenceId& id, const Session& session) {
-      if (session.active) return true;
-      oldest = id;
-      found = true;
-      return false;
-    });
-    if (!found) return absl::ResourceExhaustedError("sequences_exhausted");
-    sessions_.Erase(oldest);
-  }
-  return sessions_.Insert(item.id, absl::Now(), item.id, &pool_, runner_->block_size());
+  if (absl::Status status = MakeRoomForSequence(); !status.ok()) return status;
+  // The origin itself may have had to make room.
+  if (unknown()) return absl::NotFoundError("sequence_unknown");
+  Session* session = sessions_.Insert(item.id, absl::Now(), item.id, &pool_, runner_->block_size());
+  session->number = ++last_number_;
+  session->idle_since = absl::Now();
+  if (item.base != 0) session->cache.Fork(FindOrigin(item)->cache, static_cast<int>(item.base));
+  return session;
+}
+
+Session* Worker::FindOrigin(const WorkItem& item) {
+  Session* origin = item.fork_of ? sessions_.Find(*item.fork_of) : nullptr;
+  if (origin == nullptr || static_cast<int64_t>(item.base) > origin->cache.size()) return nullptr;
+  return origin->cache.prefix_hash(static_cast<int>(item.base)) == item.prefix_hash ? origin : nullptr;
+}
+
+// An idle sequence goes if there are too many; its coordinator sends it again when it needs it.
+absl::Status Worker::MakeRoomForSequence() {
+  if (static_cast<int>(sessions_.size()) < options_.max_sequences) return absl::OkStatus();
+  std::optional<SequenceId> oldest;
+  sessions_.ForEachOldestFirst([&](const SequenceId& id, const Session& session) {
+    if (!session.active) oldest = id;
+    return session.active;
+  });
+  if (!oldest) return absl::ResourceExhaustedError("sequences_exhausted");
+  sessions_.Erase(*oldest);
+  return absl::OkStatus();
 }
 
 absl::Status Worker::Admit(Session& session, WorkItem& item, uint64_t digest) {
@@ -210,6 +233,7 @@ absl::Status Worker::Admit(Session& session, WorkItem& item, uint64_t digest) {
   if (absl::Status status = session.cache.Reconcile(item.base, item.prefix_hash, item.tokens); !status.ok()) {
     return status;
   }
+  session.indexed.resize(std::min(session.indexed.size(), item.base / static_cast<size_t>(block_size)));
   session.active = true;
   session.begun = false;
   session.round = item.round;
@@ -221,8 +245,35 @@ absl::Status Worker::Admit(Session& session, WorkItem& item, uint64_t digest) {
   session.answer = Answer();
   session.item = std::move(item);
   active_.push_back(&session);
+  AdoptPrefix(session);
   if (absl::Status status = decider_->Begin(session); !status.ok()) Finish(session, status);
   return absl::OkStatus();
+}
+
+// A sequence of which nothing is cached begins with what others have left. Its last token is fed in any case,
+// for its logits; tokens that are to be scored are fed all.
+void Worker::AdoptPrefix(Session& session) {
+  if (!options_.prefix_cache || session.cache.cached() > 0 || session.item.prompt_logprobs >= 0) return;
+  const int limit = session.committed - 1;
+  PrefixIndex::Match match = prefixes_.Find(session.cache, limit);
+  session.cache.Adopt(match.blocks);
+  session.indexed = std::move(match.cursor);
+  session.answer.prefix_hit = session.cache.cached();
+  prefix_queried_ += limit;
+  prefix_hit_ += session.cache.cached();
+}
+
+void Worker::CheckInvariants() {
+  OUTRIDER_CHECK(pool_.CheckInvariants().ok());
+  std::vector<int> references(static_cast<size_t>(pool_.num_blocks()));
+  sessions_.ForEachOldestFirst([&](const SequenceId&, const Session& session) {
+    for (BlockId block : session.cache.table().blocks()) ++references[static_cast<size_t>(block)];
+    OUTRIDER_CHECK(session.cache.cached() <= session.cache.table().capacity());
+    return true;
+  });
+  for (BlockId block = 0; block < pool_.num_blocks(); ++block) {
+    OUTRIDER_CHECK(references[static_cast<size_t>(block)] == pool_.ref_count(block));
+  }
 }
 
 void Worker::EndExpired() {
@@ -280,6 +331,7 @@ void Worker::Step() {
   stats.duration = absl::Now() - start;
   if (hooks_.on_step) hooks_.on_step(stats);
 
+  std::vector<Decision> decisions;
   int first_row = 0;
   for (size_t i = 0; i < chosen.size(); ++i) {
     const auto& [session, rows] = chosen[i];
@@ -299,8 +351,30 @@ void Worker::Step() {
       continue;
     }
     const int before = view.rows - session->wanted;
-    absl::StatusOr<bool> done =
-        decider_->Decide(*session, {view.row(before).data(), session->wanted, view.vocab});
+    decisions.push_back({session, {view.row(before).data(), session->wanted, view.vocab}});
+  }
+  DecideAll(decisions);
+}
+
+// Sequences have nothing to do with each other, so that which thread decides for one changes nothing. But the
+// pool of blocks is theirs together: it is left to the loop after.
+void Worker::DecideAll(std::vector<Decision>& decisions) {
+  const auto decide = [&](int i) {
+    Decision& decision = decisions[static_cast<size_t>(i)];
+    decision.done = decider_->Decide(*decision.session, decision.rows);
+  };
+  int64_t logits = 0;
+  for (const Decision& decision : decisions) logits += int64_t{decision.rows.rows} * decision.rows.vocab;
+  const int count = static_cast<int>(decisions.size());
+  if (logits >= kParallelLogits) {
+    runner_->ParallelFor(count, decide);
+  } else {
+    for (int i = 0; i < count; ++i) decide(i);
+  }
+  for (const auto& [session, rows, done] : decisions) {
+    if (done.ok() && session->answer.verdict != nullptr) {
+      session->cache.Truncate(session->committed + session->answer.verdict->accepted);
+    }
     if (!done.ok() || *done) Finish(*session, done.status());
   }
 }
@@ -317,27 +391,36 @@ bool Worker::Reserve(Session& session, int rows) {
     if (Preempt(session)) continue;
     ++preemptions_;
     session.cache.Reset();
+    session.indexed.clear();
     session.committed = 0;
     Finish(session, absl::ResourceExhaustedError("kv_exhausted"));
     return false;
   }
 }
 
-// Takes the cache of another sequence: of an idle one, the least recently used first; else of the newest of
-// those that came after `for_session`. False if there is none.
+// Takes the cache of another sequence: of one that was left alone for long, else of the newest, working or
+// between two rounds, of those that came after `for_session`. So the oldest always get on, and no two take
+// from each other in turn. False if there is none.
 bool Worker::Preempt(const Session& for_session) {
-  Session* victim = nullptr;
+  Session* abandoned = nullptr;
+  Session* newest = nullptr;
+  const absl::Time long_ago = absl::Now() - kAbandoned;
   sessions_.ForEachOldestFirst([&](const SequenceId&, Session& session) {
-    if (session.active || session.cache.table().blocks().empty()) return true;
-    victim = &session;
-    return false;
+    if (&session == &for_session || session.cache.table().blocks().empty()) return true;
+    if (!session.active && session.idle_since < long_ago) {
+      abandoned = &session;
+      return false;
+    }
+    if (session.number > for_session.number && (newest == nullptr || session.number > newest->number)) {
+      newest = &session;
+    }
+    return true;
   });
-  for (auto it = active_.rbegin(); victim == nullptr && it != active_.rend() && *it != &for_session; ++it) {
-    if (!(*it)->cache.table().blocks().empty()) victim = *it;
-  }
+  Session* const victim = abandoned != nullptr ? abandoned : newest;
   if (victim == nullptr) return false;
   ++preemptions_;
   victim->cache.Reset();
+  victim->indexed.clear();
   victim->committed = 0;
   if (victim->active) Finish(*victim, absl::ResourceExhaustedError("kv_exhausted"));
   return true;
@@ -346,12 +429,16 @@ bool Worker::Preempt(const Session& for_session) {
 void Worker::Finish(Session& session, absl::Status status) {
   std::erase(active_, &session);
   session.active = false;
+  session.idle_since = absl::Now();
   Answer& answer = session.answer;
   answer.status = std::move(status);
   if (!answer.status.ok()) {
     // A failed item changes nothing but the cache, and may be sent again.
     session.digest = 0;
     if (session.cache.size() > session.committed) session.cache.Truncate(session.committed);
+  }
+  if (options_.prefix_cache) {
+    prefixes_.Insert(session.cache, std::min(session.committed, session.cache.cached()), session.indexed);
   }
   answer.cached = session.cache.cached();
   const absl::Time now = absl::Now();
@@ -362,8 +449,14 @@ void Worker::Finish(Session& session, absl::Status status) {
 
 void Worker::ReportState() {
   if (!hooks_.on_state) return;
-  hooks_.on_state({static_cast<int>(sessions_.size()), static_cast<int>(active_.size()), pool_.num_used(),
-                   pool_.num_blocks(), preemptions_});
+  hooks_.on_state({.sessions = static_cast<int>(sessions_.size()),
+                   .waiting = static_cast<int>(active_.size()),
+                   .blocks_used = pool_.num_used(),
+                   .blocks_cached = pool_.num_cached(),
+                   .blocks_free = pool_.num_free(),
+                   .prefix_queried = prefix_queried_,
+                   .prefix_hit = prefix_hit_,
+                   .preemptions = preemptions_});
 }
 
 }  // namespace outrider

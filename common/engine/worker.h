@@ -19,6 +19,7 @@
 #include "common/kv/block_pool.h"
 #include "common/kv/cached_sequence.h"
 #include "common/kv/lease_table.h"
+#include "common/kv/prefix_index.h"
 #include "common/kv/sequence_id.h"
 #include "common/spec/controls.h"
 #include "common/spec/logprobs.h"
@@ -51,7 +52,8 @@ struct WorkTiming {
 // The answer to an item.
 struct Answer {
   absl::Status status;
-  int cached = 0;  // tokens of the sequence in the cache
+  int cached = 0;      // tokens of the sequence in the cache
+  int prefix_hit = 0;  // of the item's tokens, those that were found in the cache of other sequences
   WorkTiming timing;
   std::vector<DraftToken> proposal;                       // draft
   std::unique_ptr<Verdict> verdict;                       // target, unless append_only
@@ -68,6 +70,7 @@ struct WorkItem {
   uint64_t prefix_hash = 0;
   uint64_t params_hash = 0;
   std::shared_ptr<const SequenceParams> params;  // null: those known under params_hash
+  std::optional<SequenceId> fork_of;
   absl::Time deadline = absl::InfiniteFuture();
   std::vector<DraftToken> draft;  // target: prepared
   int draft_tokens = 0;           // draft: K
@@ -84,7 +87,10 @@ struct Session {
   Session(const SequenceId& id, BlockPool* pool, int block_size) : id(id), cache(pool, block_size) {}
 
   SequenceId id;
+  uint64_t number = 0;    // in order of arrival
+  absl::Time idle_since;  // unless active
   CachedSequence cache;
+  PrefixIndex::Cursor indexed;  // its blocks that others can find
   std::shared_ptr<const SequenceParams> params;
   uint64_t params_hash = 0;
   std::unique_ptr<Controls> controls;
@@ -102,7 +108,7 @@ struct Session {
   Answer answer;
 };
 
-// What a service does with logits. Called from the engine thread.
+// What a service does with logits. Called from the engine thread, but for Decide.
 class Decider {
  public:
   virtual ~Decider() = default;
@@ -116,8 +122,8 @@ class Decider {
   virtual void Score(Session& session, int first, const LogitsView& rows) = 0;
 
   // All tokens are fed; `rows` holds the wanted logits of this session, row 0 first, to be overwritten at
-  // will. Fills in session.answer and truncates the cache. False if it appended tokens that must be fed
-  // first.
+  // will. Fills in session.answer; what its verdict rejects is then taken out of the cache. False if it
+  // appended tokens that must be fed first. Called for several sessions at once, from several threads.
   virtual absl::StatusOr<bool> Decide(Session& session, const LogitsView& rows) = 0;
 
   // The item's time is over. OK ends it with session.answer as it is, an error with that; nothing lets it go
@@ -129,6 +135,8 @@ struct WorkerOptions {
   int max_batch_rows = 512;
   int max_sequences = 256;
   absl::Duration lease = absl::Seconds(60);
+  bool prefix_cache = true;       // keep blocks of sequences that are gone for others that begin like them
+  bool check_invariants = false;  // after every step; for tests
 };
 
 // What happened in a forward pass, for metrics.
@@ -142,8 +150,9 @@ struct StepStats {
 struct WorkerState {
   int sessions = 0;
   int waiting = 0;  // items in progress
-  int blocks_used = 0;
-  int blocks_total = 0;
+  int blocks_used = 0, blocks_cached = 0, blocks_free = 0;
+  int64_t prefix_queried = 0,
+          prefix_hit = 0;  // tokens that were looked for in, and found in the prefix cache
   int64_t preemptions = 0;
 };
 
@@ -182,6 +191,12 @@ class Worker {
     uint64_t round;
   };
   using Command = std::variant<WorkItem, ReleaseCommand, CancelCommand>;
+  // A session whose tokens are all fed.
+  struct Decision {
+    Session* session;
+    LogitsView rows;
+    absl::StatusOr<bool> done = true;  // what the decider says
+  };
 
   void Put(Command command) ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits until something arrives, the worker ends, or `deadline`. False if it ends.
@@ -193,9 +208,15 @@ class Worker {
   void Handle(const ReleaseCommand& command);
   void Handle(const CancelCommand& command);
   absl::StatusOr<Session*> FindOrCreate(const WorkItem& item);
+  // The sequence that a new one with this item begins as a copy of, or null.
+  Session* FindOrigin(const WorkItem& item);
+  absl::Status MakeRoomForSequence();
   absl::Status Admit(Session& session, WorkItem& item, uint64_t digest);
   void EndExpired();
   void Step();
+  void AdoptPrefix(Session& session);
+  void CheckInvariants();
+  void DecideAll(std::vector<Decision>& decisions);
   bool Reserve(Session& session, int rows);
   bool Preempt(const Session& for_session);
   void Finish(Session& session, absl::Status status);
@@ -208,9 +229,12 @@ class Worker {
   const Hooks hooks_;
 
   BlockPool pool_;
+  PrefixIndex prefixes_;
   LeaseTable<Session> sessions_;
   std::vector<Session*> active_;  // in order of arrival
+  uint64_t last_number_ = 0;
   int64_t preemptions_ = 0;
+  int64_t prefix_queried_ = 0, prefix_hit_ = 0;
 
   absl::Mutex mutex_;
   std::vector<Command> mailbox_ ABSL_GUARDED_BY(mutex_);

@@ -5,7 +5,7 @@
 
 namespace outrider {
 
-BlockPool::BlockPool(int num_blocks) : ref_counts_(num_blocks, 0) {
+BlockPool::BlockPool(int num_blocks) : states_(num_blocks) {
   OUTRIDER_CHECK(num_blocks >= 0);
   free_.reserve(num_blocks);
   // The first blocks to be handed out are the lowest.
@@ -13,40 +13,70 @@ BlockPool::BlockPool(int num_blocks) : ref_counts_(num_blocks, 0) {
 }
 
 absl::StatusOr<BlockId> BlockPool::Allocate() {
+  if (free_.empty() && !cached_.empty()) {
+    const BlockId oldest = cached_.front();
+    cached_.pop_front();
+    states_[oldest].keep = false;
+    free_.push_back(oldest);
+    if (on_evict_) on_evict_(oldest);
+  }
   if (free_.empty()) return absl::ResourceExhaustedError("kv_blocks_exhausted: no free block");
   const BlockId block = free_.back();
   free_.pop_back();
-  ref_counts_[block] = 1;
+  states_[block].references = 1;
   return block;
 }
 
 void BlockPool::Ref(BlockId block) {
-  OUTRIDER_CHECK(block >= 0 && block < num_blocks() && ref_counts_[block] > 0);
-  ++ref_counts_[block];
+  OUTRIDER_CHECK(block >= 0 && block < num_blocks());
+  State& state = states_[block];
+  OUTRIDER_CHECK(state.references > 0 || state.keep);
+  if (state.references == 0) cached_.erase(state.cached_at);
+  ++state.references;
 }
 
 void BlockPool::Unref(BlockId block) {
-  OUTRIDER_CHECK(block >= 0 && block < num_blocks() && ref_counts_[block] > 0);
-  if (--ref_counts_[block] == 0) free_.push_back(block);
+  OUTRIDER_CHECK(block >= 0 && block < num_blocks());
+  State& state = states_[block];
+  OUTRIDER_CHECK(state.references > 0);
+  if (--state.references > 0) return;
+  if (state.keep) {
+    state.cached_at = cached_.insert(cached_.end(), block);
+  } else {
+    free_.push_back(block);
+  }
+}
+
+void BlockPool::Keep(BlockId block) {
+  OUTRIDER_CHECK(block >= 0 && block < num_blocks() && states_[block].references > 0);
+  states_[block].keep = true;
 }
 
 absl::Status BlockPool::CheckInvariants() const {
-  std::vector<bool> listed(ref_counts_.size(), false);
-  for (BlockId block : free_) {
+  enum Listed { kNowhere, kFree, kCached };
+  std::vector<Listed> listed(states_.size(), kNowhere);
+  const auto list = [&](BlockId block, Listed as) {
     if (block < 0 || block >= num_blocks()) {
-      return absl::InternalError(absl::StrCat("block ", block, " in the free list does not exist"));
+      return absl::InternalError(absl::StrCat("block ", block, " is listed and does not exist"));
     }
-    if (listed[block]) return absl::InternalError(absl::StrCat("block ", block, " is listed free twice"));
-    listed[block] = true;
+    if (listed[block] != kNowhere)
+      return absl::InternalError(absl::StrCat("block ", block, " is listed twice"));
+    listed[block] = as;
+    return absl::OkStatus();
+  };
+  for (BlockId block : free_) {
+    if (absl::Status status = list(block, kFree); !status.ok()) return status;
+  }
+  for (BlockId block : cached_) {
+    if (absl::Status status = list(block, kCached); !status.ok()) return status;
   }
   for (BlockId block = 0; block < num_blocks(); ++block) {
-    if (ref_counts_[block] < 0) {
-      return absl::InternalError(absl::StrCat("block ", block, " has ", ref_counts_[block], " references"));
-    }
-    if ((ref_counts_[block] == 0) != listed[block]) {
-      return absl::InternalError(absl::StrCat("block ", block, " has ", ref_counts_[block],
-                                              " references and is ", listed[block] ? "" : "not ",
-                                              "listed free"));
+    const State& state = states_[block];
+    const Listed expected = state.references > 0 ? kNowhere : state.keep ? kCached : kFree;
+    if (state.references < 0 || listed[block] != expected) {
+      return absl::InternalError(absl::StrCat("block ", block, " has ", state.references, " references, is ",
+                                              state.keep ? "" : "not ", "to be kept, and is in list ",
+                                              static_cast<int>(listed[block])));
     }
   }
   return absl::OkStatus();

@@ -28,7 +28,7 @@ int BlockTable::BlocksNeeded(int begin, int end) const {
   if (end <= begin) return 0;
   int needed = std::max(BlocksFor(end) - static_cast<int>(blocks_.size()), 0);
   for (int i = begin / block_size_; i < BlocksFor(end) && i < static_cast<int>(blocks_.size()); ++i) {
-    if (pool_->ref_count(blocks_[i]) > 1) ++needed;
+    if (!pool_->writable(blocks_[i])) ++needed;
   }
   return needed;
 }
@@ -38,14 +38,14 @@ absl::StatusOr<std::vector<BlockCopy>> BlockTable::Reserve(int begin, int end) {
   std::vector<BlockCopy> copies;
   if (end <= begin) return copies;
   const int needed = BlocksNeeded(begin, end);
-  if (needed > pool_->num_free()) {
+  if (needed > pool_->num_available()) {
     return absl::ResourceExhaustedError(absl::StrCat("kv_blocks_exhausted: ", needed,
-                                                     " blocks are needed and ", pool_->num_free(), " of ",
-                                                     pool_->num_blocks(), " are free"));
+                                                     " blocks are needed and ", pool_->num_available(),
+                                                     " of ", pool_->num_blocks(), " are free"));
   }
   const int held = static_cast<int>(blocks_.size());
   for (int i = begin / block_size_; i < BlocksFor(end); ++i) {
-    if (i < held && pool_->ref_count(blocks_[i]) == 1) continue;
+    if (i < held && pool_->writable(blocks_[i])) continue;
     const BlockId fresh = *pool_->Allocate();
     if (i >= held) {
       blocks_.push_back(fresh);
@@ -68,9 +68,14 @@ void BlockTable::Truncate(int tokens) {
 }
 
 void BlockTable::Fork(const BlockTable& from, int tokens) {
-  OUTRIDER_CHECK(blocks_.empty() && pool_ == from.pool_ && block_size_ == from.block_size_);
+  OUTRIDER_CHECK(pool_ == from.pool_ && block_size_ == from.block_size_);
   OUTRIDER_CHECK(tokens >= 0 && tokens <= from.capacity());
-  blocks_.assign(from.blocks_.begin(), from.blocks_.begin() + BlocksFor(tokens));
+  Adopt(from.blocks().first(BlocksFor(tokens)));
+}
+
+void BlockTable::Adopt(std::span<const BlockId> blocks) {
+  OUTRIDER_CHECK(blocks_.empty());
+  blocks_.assign(blocks.begin(), blocks.end());
   for (BlockId block : blocks_) pool_->Ref(block);
 }
 

@@ -17,9 +17,9 @@ struct BlockCopy {
   friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
 };
 
-// Owns one reference to each of its blocks. Blocks may be shared with other tables (after Fork); a shared
-// block is never written: Reserve replaces it by a copy first. Not synchronised. The pool must outlive the
-// table.
+// Owns one reference to each of its blocks. Blocks may be shared with other tables (after Fork or Adopt), or
+// kept by the pool for whoever may want them; neither is ever written: Reserve replaces it by a copy first.
+// Not synchronised. The pool must outlive the table.
 class BlockTable {
  public:
   BlockTable(BlockPool* pool, int block_size);
@@ -27,7 +27,7 @@ class BlockTable {
   BlockTable(BlockTable&& other) noexcept;
   BlockTable& operator=(BlockTable&& other) noexcept;
 
-  // Makes positions [begin, end) writable: backed by blocks to which only this table refers. Positions below
+  // Makes positions [begin, end) writable: backed by blocks that are writable. Positions below
   // `begin` keep their content. Returns the copies to carry out, in this order and before any write of the
   // same step (at most one: the block that holds begin - 1 and begin). ResourceExhausted if the pool has too
   // few blocks, and then nothing has changed. Needs begin <= capacity().
@@ -44,6 +44,9 @@ class BlockTable {
   // Shares the blocks of the first `tokens` positions of `from`, which must have them; this table must be
   // empty and of the same pool.
   void Fork(const BlockTable& from, int tokens);
+
+  // The same with blocks of no table in particular: they hold the first positions from now on.
+  void Adopt(std::span<const BlockId> blocks);
 
   std::span<const BlockId> blocks() const { return blocks_; }
   int block_size() const { return block_size_; }

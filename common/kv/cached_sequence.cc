@@ -45,11 +45,19 @@ void CachedSequence::MarkCached(int n) {
 }
 
 void CachedSequence::Fork(const CachedSequence& from, int n) {
-  OUTRIDER_CHECK(tokens_.empty() && n >= 0 && n <= from.cached_);
+  OUTRIDER_CHECK(tokens_.empty() && n >= 0 && n <= from.size());
   tokens_.assign(from.tokens_.begin(), from.tokens_.begin() + n);
   hashes_.assign(from.hashes_.begin(), from.hashes_.begin() + n + 1);
-  table_.Fork(from.table_, n);
-  cached_ = n;
+  cached_ = std::min(n, from.cached_);
+  table_.Fork(from.table_, cached_);
+}
+
+void CachedSequence::Adopt(std::span<const BlockId> blocks) {
+  OUTRIDER_CHECK(cached_ == 0);
+  table_.Clear();
+  table_.Adopt(blocks);
+  cached_ = table_.capacity();
+  OUTRIDER_CHECK(cached_ <= size());
 }
 
 }  // namespace outrider

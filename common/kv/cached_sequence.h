@@ -37,9 +37,13 @@ class CachedSequence {
   // Blocks for positions [cached(), n), to be called before they are fed; see BlockTable::Reserve.
   absl::StatusOr<std::vector<BlockCopy>> Reserve(int n) { return table_.Reserve(cached_, n); }
 
-  // Becomes a copy of the first n tokens of `from` that shares its blocks; n <= from.cached(), this one
-  // empty.
+  // Becomes a copy of the first n tokens of `from`, n <= from.size(), that shares the blocks of those that
+  // are cached. This one must be empty.
   void Fork(const CachedSequence& from, int n);
+
+  // Shares blocks that hold what its first tokens would yield, instead of computing it; nothing is cached
+  // yet.
+  void Adopt(std::span<const BlockId> blocks);
 
   std::span<const TokenId> tokens() const { return tokens_; }
   int size() const { return static_cast<int>(tokens_.size()); }

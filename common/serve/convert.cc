@@ -84,6 +84,14 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
   item.invalid = CheckIds(update.tokens(), vocab_size, "tokens");
   if (update.tokens().empty()) item.invalid = FieldError("tokens", "at least one", "empty");
   item.tokens = ToTokens(update.tokens());
+  if (!update.fork_of().empty()) {
+    absl::StatusOr<SequenceId> fork_of = ParseSequenceId(update.fork_of());
+    if (fork_of.ok()) {
+      item.fork_of = *fork_of;
+    } else {
+      item.invalid = FieldError("fork_of", "16 bytes", absl::StrCat(update.fork_of().size(), " bytes"));
+    }
+  }
   if (update.has_params()) {
     const v1::SequenceParams& proto = update.params();
     auto params = std::make_shared<SequenceParams>();

@@ -45,8 +45,12 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--threads", flags.runner.threads, "threads that compute; 0: one per CPU")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  app.add_option("--kv-blocks", flags.runner.kv_blocks, "blocks of the KV cache")
-      ->check(CLI::Range(1, 1 << 24))
+  app.add_option("--kv-blocks", flags.runner.kv_blocks, "blocks of the KV cache; auto: what fits the memory")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, int>{{"auto", 0}}) | CLI::Range(1, 1 << 24))
+      ->default_str("auto");
+  app.add_option("--kv-memory-fraction", flags.runner.kv_memory_fraction,
+                 "of the free memory, for --kv-blocks auto; draft and target may share a machine")
+      ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
   app.add_option("--block-size", flags.runner.block_size, "tokens a block")
       ->check(CLI::Range(1, 1024))
@@ -54,6 +58,8 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--max-batch-tokens", flags.worker.max_batch_rows, "most rows of a forward pass")
       ->check(CLI::Range(32, 1 << 16))
       ->capture_default_str();
+  app.add_flag("--prefix-cache,!--no-prefix-cache", flags.worker.prefix_cache,
+               "keep blocks for prompts that begin alike; on");
   app.add_option("--max-sequences", flags.worker.max_sequences, "most sequences that are kept")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -78,6 +84,9 @@ class WorkerMetrics {
     const auto gauge = [&](const char* metric, const char* help) {
       return &prometheus::BuildGauge().Name(prefix + metric).Help(help).Register(registry).Add({});
     };
+    const auto counter = [&](const char* metric, const char* help) {
+      return &prometheus::BuildCounter().Name(prefix + metric).Help(help).Register(registry).Add({});
+    };
     const auto histogram = [&](const char* metric, const char* help,
                                const prometheus::Histogram::BucketBoundaries& buckets) {
       return &prometheus::BuildHistogram()
@@ -89,12 +98,14 @@ class WorkerMetrics {
     sequences_ = gauge("sequences", "Sequences that the server holds.");
     waiting_ = gauge("items_in_progress", "Items that are being worked on or wait for the engine.");
     blocks_used_ = gauge("kv_blocks_used", "Blocks of the KV cache in use.");
+    blocks_cached_ =
+        gauge("kv_blocks_cached",
+              "Blocks of the KV cache that no sequence uses, kept for prompts that begin alike.");
     blocks_free_ = gauge("kv_blocks_free", "Blocks of the KV cache that are free.");
-    preemptions_ = &prometheus::BuildCounter()
-                        .Name(prefix + "preemptions_total")
-                        .Help("Sequences that lost their cache because blocks ran out.")
-                        .Register(registry)
-                        .Add({});
+    prefix_queried_ =
+        counter("prefix_cache_queries_total", "Tokens that were looked for in the prefix cache.");
+    prefix_hit_ = counter("prefix_cache_hits_total", "Of them, those found and not computed again.");
+    preemptions_ = counter("preemptions_total", "Sequences that lost their cache because blocks ran out.");
     step_seconds_ =
         histogram("step_duration_seconds", "Duration of a forward pass, in seconds.",
                   {1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1, 2, 5});
@@ -114,8 +125,14 @@ class WorkerMetrics {
               sequences_->Set(state.sessions);
               waiting_->Set(state.waiting);
               blocks_used_->Set(state.blocks_used);
-              blocks_free_->Set(state.blocks_total - state.blocks_used);
-              preemptions_->Increment(static_cast<double>(state.preemptions) - preemptions_->Value());
+              blocks_cached_->Set(state.blocks_cached);
+              blocks_free_->Set(state.blocks_free);
+              const auto raise = [](prometheus::Counter* counter, int64_t to) {
+                counter->Increment(static_cast<double>(to) - counter->Value());
+              };
+              raise(prefix_queried_, state.prefix_queried);
+              raise(prefix_hit_, state.prefix_hit);
+              raise(preemptions_, state.preemptions);
             }};
   }
 
@@ -123,7 +140,10 @@ class WorkerMetrics {
   prometheus::Gauge* sequences_;
   prometheus::Gauge* waiting_;
   prometheus::Gauge* blocks_used_;
+  prometheus::Gauge* blocks_cached_;
   prometheus::Gauge* blocks_free_;
+  prometheus::Counter* prefix_queried_;
+  prometheus::Counter* prefix_hit_;
   prometheus::Counter* preemptions_;
   prometheus::Histogram* step_seconds_;
   prometheus::Histogram* batch_sequences_;
@@ -163,13 +183,14 @@ int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
   Flags flags;
   flags.server.listen = spec.listen;
   flags.metrics_listen = spec.metrics_listen;
-  flags.runner.kv_blocks = 1024;
   CLI::App app(spec.description, absl::StrCat("outrider-", spec.name));
   UseOneLineErrors(app);
   DefineFlags(app, flags);
+  if (spec.define_flags) spec.define_flags(app);
   CLI11_PARSE(app, argc, argv);
   flags.worker.lease = absl::Seconds(flags.lease_seconds);
   flags.runner.max_batch_rows = flags.worker.max_batch_rows;
+  flags.runner.max_sequences = flags.worker.max_sequences;
   if (absl::Status status = InitLog(spec.name, flags.log_level, flags.log_format); !status.ok()) {
     std::cerr << status.message() << "\n";
     return 1;

@@ -4,6 +4,7 @@
 
 #include <grpcpp/impl/service_type.h>
 
+#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,6 +29,7 @@ struct ModelServiceSpec {
   std::string description;  // for --help
   std::string listen;       // default addresses
   std::string metrics_listen;
+  std::function<void(CLI::App&)> define_flags;  // of its own; may be null
   std::function<std::unique_ptr<Decider>()> make_decider;
   // The gRPC service; both arguments outlive it.
   std::function<std::unique_ptr<StreamService>(Worker& worker, const v1::ServerInfo& info)> make_service;

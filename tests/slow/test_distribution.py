@@ -1,13 +1,16 @@
 """The second law: what is sampled through three processes has the target's distribution, under every rule.
 
-The exact distributions are transformers' own (scripts/make_generation_goldens.py). The negative control is a man in
-the middle who tells the target another q than the draft sampled from: the same test must then fail.
+The exact distributions are transformers' own (scripts/make_generation_goldens.py), and what the service says of prompts,
+which is compared with them. The negative control is a man in the middle who tells the target another q than the draft
+sampled from: the same test must then fail.
 """
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Iterator
 from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +19,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness import Cluster, cluster, draft_pb2, draft_pb2_grpc, load_goldens, load_prompts
+from harness import Cluster, cluster, draft_pb2, draft_pb2_grpc, load_goldens, load_prompts, request
 
-SAMPLES, LIES = 2500, 1200
-AT_ONCE = 8
+SAMPLES, LIES = 1600, 1200
+PER_CALL = 50
 # A true hypothesis is rejected this rarely; a false one must be rejected beyond all doubt. Seeds are fixed, so that a
 # run only differs from another where a draft ran out of time.
 ACCEPTABLE, DAMNING = 1e-3, 1e-6
 
 Cells = dict[tuple[int, ...], float]
 REST = (-1,)
+BOS = 4094
 
 
 def p_value(observed: Counter[tuple[int, ...]], expected: Cells) -> float:
@@ -42,12 +46,42 @@ def p_value(observed: Counter[tuple[int, ...]], expected: Cells) -> float:
     return stats.chisquare(seen, wanted).pvalue
 
 
-def sample(c: Cluster, goldens: dict[str, Any], length: int, count: int = SAMPLES,
-           **options: Any) -> list[tuple[int, ...]]:
-    """The first tokens of many answers, each with another seed."""
-    options = {"temperature": 1.0, "max_tokens": length + 4, "ignore_eos": True} | options
-    calls = [(goldens["prompt"], options | {"seed": seed}) for seed in range(count)]
-    return [tuple(answer.tokens[:length]) for answer in c.generate_all(calls, AT_ONCE)]
+def sample(c: Cluster, prompt: str, length: int, count: int = SAMPLES, **options: Any) -> list[tuple[int, ...]]:
+    """The first tokens of many answers, each with random numbers of its own."""
+    options = {"temperature": 1.0, "max_tokens": length + 5, "ignore_eos": True} | options
+    with ThreadPoolExecutor(2) as pool:
+        calls = pool.map(lambda seed: c.generate_samples(prompt, PER_CALL, seed=seed, **options),
+                         range(count // PER_CALL))
+        return [tuple(answer.tokens[:length]) for answers in calls for answer in answers]
+
+
+def next_tokens(c: Cluster, ids: list[int], top_k: int) -> dict[int, float]:
+    """What top_k leaves of the distribution after these tokens, by their score as a prompt."""
+    wanted = request([*ids, 0], max_tokens=1, k=0)
+    wanted.logprobs.prompt = top_k
+    last = next(iter(c.stub.Generate(wanted, timeout=60))).prompt_logprobs[-1]
+    weights = {token.id: math.exp(token.logprob) for token in last.top}
+    return {token: weight / sum(weights.values()) for token, weight in weights.items()}
+
+
+def law_of(c: Cluster, prompt: str, top_k: int, depth: int) -> Cells:
+    """The exact distribution of the first `depth` tokens under top_k."""
+    wanted = request(prompt, max_tokens=1, k=0)
+    wanted.logprobs.prompt = 0
+    ids = [BOS] + [position.token.id for position in next(iter(c.stub.Generate(wanted, timeout=60))).prompt_logprobs]
+    law: Cells = {(): 1.0}
+    for _ in range(depth):
+        law = {(*path, token): p * q for path, p in law.items()
+               for token, q in next_tokens(c, [*ids, *path], top_k).items()}
+    return law
+
+
+def first_of(law: Cells, length: int) -> Cells:
+    """The distribution of the first tokens alone."""
+    cells: Cells = {}
+    for path, p in law.items():
+        cells[path[:length]] = cells.get(path[:length], 0) + p
+    return cells
 
 
 def observed_over_expected(c: Cluster) -> tuple[float, float]:
@@ -77,18 +111,28 @@ def pairs(goldens: dict[str, Any]) -> Cells:
     return cells | {REST: 1 - sum(cells.values())}
 
 
-@pytest.mark.parametrize("rule, k", [("token", 4), ("block", 4), ("coupled", 4), ("token", 1)])
-def test_the_first_tokens_have_the_targets_distribution(rule: str, k: int, goldens: dict[str, Any],
-                                                        paths: Cells) -> None:
-    length = len(next(iter(paths)))
+def test_the_service_scores_prompts_as_transformers_does(goldens: dict[str, Any], paths: Cells) -> None:
+    with cluster(draft=None) as c:
+        law = law_of(c, goldens["prompt"], goldens["top_k"], len(next(iter(paths))))
+    assert set(law) == set(paths)
+    assert all(abs(law[path] - p) < 1e-4 for path, p in paths.items())
+
+
+@pytest.mark.parametrize("way", [{"rule": "token"}, {"rule": "block"}, {"rule": "coupled"},
+                                 {"rule": "token", "drafter": "ngram"}], ids=lambda way: "-".join(way.values()))
+def test_the_first_tokens_have_the_targets_distribution(way: dict[str, str], goldens: dict[str, Any]) -> None:
     with cluster() as c:
-        observed = Counter(sample(c, goldens, length, rule=rule, k=k, top_k=goldens["top_k"]))
-        assert p_value(observed, paths) > ACCEPTABLE
-        if rule == "token":
+        law = law_of(c, goldens["prompt"], 5, 3)
+        for k in (1, 3, 5):
+            seen = sample(c, goldens["prompt"], 3, k=k, top_k=5, **way)
+            for length in (1, 2, 3):
+                observed = Counter(path[:length] for path in seen)
+                assert p_value(observed, first_of(law, length)) > ACCEPTABLE, (k, length)
+        if way["rule"] == "token":
             assert observed_over_expected(c)[1] < 5
 
 
-@pytest.mark.parametrize("drafter, rule", [("ngram", "token"), ("ngram", "block"), ("bigram", "token"),
+@pytest.mark.parametrize("drafter, rule", [("ngram", "block"), ("bigram", "token"),
                                            ("bigram", "block"), ("random", "token")])
 def test_so_they_have_with_drafters_that_need_no_draft_service(drafter: str, rule: str, goldens: dict[str, Any],
                                                                paths: Cells, tmp_path: Path) -> None:
@@ -96,7 +140,7 @@ def test_so_they_have_with_drafters_that_need_no_draft_service(drafter: str, rul
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(load_prompts()))
     with cluster(draft=None, coordinator=["--drafter-corpus", str(corpus)]) as c:
-        observed = Counter(sample(c, goldens, length, drafter=drafter, rule=rule, k=4, top_k=goldens["top_k"]))
+        observed = Counter(sample(c, goldens["prompt"], length, drafter=drafter, rule=rule, k=4, top_k=goldens["top_k"]))
         assert c.coordinator.value("outrider_spec_decode_num_accepted_tokens_by_drafter_total", drafter=drafter) > 0
         assert p_value(observed, paths) > ACCEPTABLE
         if rule == "token":
@@ -105,7 +149,7 @@ def test_so_they_have_with_drafters_that_need_no_draft_service(drafter: str, rul
 
 def test_so_they_have_over_the_whole_vocabulary(goldens: dict[str, Any], pairs: Cells) -> None:
     with cluster() as c:
-        seen = sample(c, goldens, 2, k=4)
+        seen = sample(c, goldens["prompt"], 2, k=4)
         assert p_value(Counter(pair if pair in pairs else REST for pair in seen), pairs) > ACCEPTABLE
         assert observed_over_expected(c)[1] < 5
 
@@ -147,7 +191,7 @@ def liar(address: str) -> Iterator[str]:
 def test_a_q_that_was_not_sampled_from_is_found_out(rule: str, goldens: dict[str, Any], paths: Cells) -> None:
     length = len(next(iter(paths)))
     with cluster(through=liar) as c:
-        observed = Counter(sample(c, goldens, length, LIES, rule=rule, k=4, top_k=goldens["top_k"]))
+        observed = Counter(sample(c, goldens["prompt"], length, LIES, rule=rule, k=4, top_k=goldens["top_k"]))
         assert p_value(observed, paths) < DAMNING
         if rule == "token":
             ratio, deviations = observed_over_expected(c)

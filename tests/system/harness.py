@@ -20,6 +20,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -235,9 +236,9 @@ class Server(Process):
 
 
 def _start_model(program: str, model: Path, args: Sequence[str], listen: str) -> Server:
-    defaults = {"--dtype": "float32", "--threads": "1"}
+    defaults = {"--model": str(model), "--dtype": "float32", "--threads": "1"}
     flags = [part for flag, value in defaults.items() if flag not in args for part in (flag, value)]
-    return Server(program, "--model", str(model), *flags, *args, listen=listen)
+    return Server(program, *flags, *args, listen=listen)
 
 
 def start_target(*args: str, model: Path = TARGET_MODEL, listen: str = "127.0.0.1:0") -> Server:
@@ -276,9 +277,9 @@ Prompt = str | Sequence[int]
 def request(prompt: Prompt, *, k: int | None = None, max_tokens: int | None = None, temperature: float | None = None,
             top_k: int = 0, seed: int | None = None, rule: str = "", drafter: str = "", stop: Sequence[str] = (),
             stop_ids: Sequence[int] = (), ignore_eos: bool = False, trace: bool = False,
-            draft_top_n: int = 0, **sampling: Any) -> inference_pb2.GenerateRequest:
+            draft_top_n: int = 0, n: int | None = None, **sampling: Any) -> inference_pb2.GenerateRequest:
     r = inference_pb2.GenerateRequest(
-        sampling=sequence_pb2.SamplingParams(temperature=temperature, top_k=top_k, **sampling), seed=seed, trace=trace,
+        sampling=sequence_pb2.SamplingParams(temperature=temperature, top_k=top_k, **sampling), seed=seed, trace=trace, n=n,
         speculation=inference_pb2.SpeculationOptions(drafter=DRAFTERS[drafter], draft_tokens=k, rule=RULES[rule],
                                                      draft_top_n=draft_top_n),
         stop=inference_pb2.StopOptions(strings=stop, token_ids=stop_ids, ignore_eos=ignore_eos,
@@ -359,6 +360,13 @@ class Cluster:
         for chunk in self.stream(prompt, **options):
             answer.add(chunk)
         return answer.check()
+
+    def generate_samples(self, prompt: Prompt, n: int, **options: Any) -> list[Answer]:
+        """The samples of one call."""
+        answers = [Answer() for _ in range(n)]
+        for chunk in self.stream(prompt, n=n, **options):
+            answers[chunk.sample].add(chunk)
+        return [answer.check() for answer in answers]
 
     def generate_all(self, calls: Sequence[tuple[Prompt, dict[str, Any]]], at_once: int = 16) -> list[Answer]:
         with ThreadPoolExecutor(at_once) as pool:
@@ -558,6 +566,19 @@ def sparse(weights: dict[int, float]) -> sequence_pb2.Distribution:
 
 def load_prompts() -> list[str]:
     return json.loads((DATA / "prompts.json").read_text())
+
+
+def corpus_prompts(count: int) -> list[str]:
+    """Beginnings of paragraphs, from all over the corpus."""
+    prompts = []
+    with tarfile.open(ROOT / "models" / "train" / "corpus.tar.xz") as archive:
+        for member in sorted(archive.getmembers(), key=lambda m: m.name):
+            if member.isfile():
+                text = archive.extractfile(member).read().decode("utf-8", "replace")
+                paragraphs = [p for p in re.split(r"\n{1,2}", text) if len(p) > 60]
+                prompts.append(paragraphs[len(paragraphs) // 2][:40 + 7 * (len(prompts) % 20)])
+    assert len(prompts) >= count
+    return prompts[::len(prompts) // count][:count]
 
 
 def load_goldens(name: str) -> dict[str, Any]:

@@ -144,19 +144,26 @@ TEST(Summary, SaysWhenNothingWasDrafted) {
 TEST(Json, HasTheContractsFields) {
   const auto chunk = Chunk({{" a", kAccepted}, {" was", kCorrected}});
   const Completion completion = {chunk.text(), {chunk.tokens().begin(), chunk.tokens().end()}, Finish()};
-  const auto json = nlohmann::json::parse(ToJson(completion));
+  const auto json = nlohmann::json::parse(ToJson({completion}));
   EXPECT_EQ(json["text"], " a was");
   EXPECT_EQ(json["tokens"], nlohmann::json({2, 4}));
   EXPECT_EQ(json["kinds"], nlohmann::json({"accepted", "corrected"}));
   EXPECT_EQ(json["finish_reason"], "length");
   EXPECT_EQ(json["usage"], nlohmann::json({{"prompt_tokens", 3},
                                            {"completion_tokens", 12},
+                                           {"cached_prompt_tokens", 0},
                                            {"first_token_seconds", 0.5},
                                            {"decode_seconds", 1.5}}));
   EXPECT_EQ(json["speculation"]["emitted"],
             nlohmann::json({{"accepted", 8}, {"corrected", 0}, {"bonus", 0}, {"plain", 0}}));
   EXPECT_EQ(json["speculation"]["exact"], true);
   EXPECT_EQ(json["speculation"]["accepted_per_position"], nlohmann::json({3}));
+}
+
+TEST(Json, HasAnObjectForEachOfSeveralSamples) {
+  const auto json = nlohmann::json::parse(ToJson({{"one", {}, Finish()}, {"two", {}, Finish()}}));
+  ASSERT_EQ(json["samples"].size(), 2u);
+  EXPECT_EQ(json["samples"][1]["text"], "two");
 }
 
 TEST(Json, HasNullForAServerThatIsNotThere) {

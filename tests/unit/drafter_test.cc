@@ -331,7 +331,8 @@ TEST(CorpusCounts, CountsATextFileAndRefusesOthersByName) {
 class FakeDrafter final : public Drafter {
  public:
   FakeDrafter(v1::DrafterKind kind, Tokens tokens) : kind_(kind), tokens_(std::move(tokens)) {}
-  asio::awaitable<Proposal> Propose(Generation& /*generation*/, int /*k*/, uint32_t* /*us*/) override {
+  asio::awaitable<Proposal> Propose(Generation& /*generation*/, int /*k*/,
+                                    v1::ItemTiming* /*timing*/) override {
     co_return PointMasses(tokens_, v1::RULE_TOKEN);
   }
   void OnVerdict(size_t n, size_t accepted) override { verdicts.emplace_back(n, accepted); }
@@ -351,8 +352,8 @@ class AutoDrafterTest : public ::testing::Test {
  protected:
   Tokens Propose() {
     asio::io_context io;
-    uint32_t compute_us = 0;
-    auto proposal = asio::co_spawn(io, drafter_.Propose(generation_, 4, &compute_us), asio::use_future);
+    v1::ItemTiming timing;
+    auto proposal = asio::co_spawn(io, drafter_.Propose(generation_, 4, &timing), asio::use_future);
     io.run();
     return TokensOf(proposal.get());
   }

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <limits>
 
+#include "common/engine/memory.h"
 #include "common/engine/rope.h"
 #include "tests/unit/engine_helpers.h"
 
@@ -30,10 +31,29 @@ TEST(RunnerLoad, RefusesBadOptionsByTheirFlag) {
   EXPECT_THAT(error([](auto& o) { o.device = "cuda:0"; }), AllOf(HasSubstr("--device"), HasSubstr("cuda:0")));
   EXPECT_THAT(error([](auto& o) { o.dtype = "int8"; }), AllOf(HasSubstr("--dtype"), HasSubstr("int8")));
   EXPECT_THAT(error([](auto& o) { o.threads = -1; }), HasSubstr("--threads -1"));
-  EXPECT_THAT(error([](auto& o) { o.kv_blocks = 0; }), HasSubstr("--kv-blocks 0"));
+  EXPECT_THAT(error([](auto& o) { o.kv_blocks = -1; }), HasSubstr("--kv-blocks -1"));
+  EXPECT_THAT(error([](auto& o) { o.kv_memory_fraction = 0; }), HasSubstr("--kv-memory-fraction 0"));
   EXPECT_THAT(error([](auto& o) { o.block_size = 0; }), HasSubstr("--block-size 0"));
   EXPECT_THAT(error([](auto& o) { o.max_batch_rows = 0; }), HasSubstr("--max-batch-tokens 0"));
   EXPECT_THAT(error([](auto& o) { o.kernels = "mmx"; }), HasSubstr("mmx"));
+}
+
+TEST(RunnerLoad, SizesThePoolByTheFreeMemoryButNoLargerThanCanBeUsed) {
+  RunnerOptions options = Options(kModel);
+  options.kv_blocks = 0;
+  options.max_sequences = 3;
+  auto runner = Runner::Load(options);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const int longest = (*runner)->config().max_position_embeddings;
+  EXPECT_EQ((*runner)->kv_blocks(), 3 * ((longest + options.block_size - 1) / options.block_size));
+
+  options.max_sequences = 1 << 24;
+  options.kv_memory_fraction = 1e-4;
+  runner = Runner::Load(options);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const size_t bytes = static_cast<size_t>((*runner)->kv_blocks()) * (*runner)->bytes_per_block();
+  EXPECT_LT(bytes, AvailableMemory() / 1000);
+  EXPECT_GT((*runner)->kv_blocks(), 1);
 }
 
 TEST(RunnerLoad, SaysWhatCannotBeAllocated) {

@@ -124,6 +124,18 @@ TEST_F(CachedSequenceTest, AForkSharesBlocksAndGoesItsOwnWay) {
   EXPECT_EQ(pool_.num_used(), 3);
 }
 
+TEST_F(CachedSequenceTest, AForkOfWhatIsNotCachedYetHasToFeedTheRestItself) {
+  ASSERT_TRUE(Send(0, {1, 2, 3, 4, 5, 6}, {}).ok());
+  ASSERT_TRUE(sequence_.Reserve(4).ok());
+  sequence_.MarkCached(4);
+  CachedSequence fork(&pool_, 4);
+  fork.Fork(sequence_, 6);
+  EXPECT_EQ(fork.size(), 6);
+  EXPECT_EQ(fork.cached(), 4);
+  EXPECT_EQ(fork.prefix_hash(6), sequence_.prefix_hash(6));
+  EXPECT_EQ(pool_.num_used(), 1);
+}
+
 TEST(CachedSequence, HashesAndBlocksStayRightUnderRandomItems) {
   std::mt19937 random(5);
   BlockPool pool(64);

@@ -7,4 +7,5 @@ outrider_unit_test(coordinator_test
   SOURCES
     unit/coordinator_test.cc
     unit/drafter_test.cc
+    unit/policy_test.cc
   LIBS outrider::coordinator)

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <future>
+#include <map>
 #include <numeric>
+#include <random>
 
 #include "common/kv/prefix_hash.h"
 #include "draft_service/draft_decider.h"
@@ -22,6 +24,7 @@ struct Reply {
   std::vector<TokenId> proposal;
   std::vector<DraftToken> draft;
   std::optional<Verdict> verdict;
+  int prefix_hit = 0;
 };
 
 std::vector<TokenId> Tokens(int n, int salt = 0) {
@@ -77,18 +80,20 @@ class WorkerTest : public ::testing::Test {
     load.max_batch_rows = options.max_batch_rows;
     absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(load);
     EXPECT_TRUE(runner.ok()) << runner.status();
-    return std::make_unique<Worker>(
-        *std::move(runner), std::move(decider),
-        WorkerOptions{options.max_batch_rows, options.max_sequences, options.lease},
-        Worker::Hooks{[this](const StepStats& step) {
-                        absl::MutexLock lock(&mutex_);
-                        largest_batch_ = std::max(largest_batch_, step.sequences);
-                        most_rows_ = std::max(most_rows_, step.rows);
-                      },
-                      [this](const WorkerState& state) {
-                        absl::MutexLock lock(&mutex_);
-                        state_ = state;
-                      }});
+    return std::make_unique<Worker>(*std::move(runner), std::move(decider),
+                                    WorkerOptions{.max_batch_rows = options.max_batch_rows,
+                                                  .max_sequences = options.max_sequences,
+                                                  .lease = options.lease,
+                                                  .check_invariants = true},
+                                    Worker::Hooks{[this](const StepStats& step) {
+                                                    absl::MutexLock lock(&mutex_);
+                                                    largest_batch_ = std::max(largest_batch_, step.sequences);
+                                                    most_rows_ = std::max(most_rows_, step.rows);
+                                                  },
+                                                  [this](const WorkerState& state) {
+                                                    absl::MutexLock lock(&mutex_);
+                                                    state_ = state;
+                                                  }});
   }
   std::unique_ptr<Worker> Target(const Options& options) {
     return Start(std::make_unique<TargetDecider>(), options);
@@ -99,7 +104,7 @@ class WorkerTest : public ::testing::Test {
   static std::future<Reply> Send(Worker& worker, WorkItem item) {
     auto promise = std::make_shared<std::promise<Reply>>();
     item.answer = [promise](const Answer& answer) {
-      Reply reply{answer.status, answer.cached, {}, answer.proposal, std::nullopt};
+      Reply reply{answer.status, answer.cached, {}, answer.proposal, std::nullopt, answer.prefix_hit};
       for (const DraftToken& token : answer.proposal) reply.proposal.push_back(token.token);
       if (answer.verdict != nullptr) reply.verdict = *answer.verdict;
       promise->set_value(std::move(reply));
@@ -320,7 +325,7 @@ TEST_F(WorkerTest, ManySequencesShareForwardPassesAndGetWhatEachGetsAlone) {
   EXPECT_GT(largest_batch_, 1);
 }
 
-// Blocks for about one and a half of the sequences: they take each other's cache and still end alike.
+// Blocks for about one and a half of the sequences: the newer make way for the older, and all end alike.
 TEST_F(WorkerTest, PreemptedSequencesAreSentAgainAndEndAsIfAlone) {
   auto roomy = Target();
   Options options;
@@ -329,22 +334,183 @@ TEST_F(WorkerTest, PreemptedSequencesAreSentAgainAndEndAsIfAlone) {
   std::vector<std::vector<TokenId>> tokens;
   for (int i = 0; i < 3; ++i) tokens.push_back(Tokens(50, i));
   std::vector<int> cached(3, 0);
-  uint64_t round = 0;
-  for (int step = 0; step < 12; ++step) {
-    std::vector<std::future<Reply>> replies;
-    for (int i = 0; i < 3; ++i) replies.push_back(Send(*tight, Item(i, ++round, tokens[i], cached[i])));
+  std::vector<int> finished;
+  for (uint64_t round = 1; finished.size() < 3; ++round) {
+    ASSERT_LT(round, 100u);
+    std::vector<std::pair<int, std::future<Reply>>> replies;
     for (int i = 0; i < 3; ++i) {
-      Reply reply = replies[i].get();
-      for (int attempt = 0; !reply.status.ok(); ++attempt) {
-        ASSERT_LT(attempt, 50) << reply.status;
-        reply = Ask(*tight, Item(i, ++round, tokens[i], std::min(reply.cached, cached[i])));
-      }
-      cached[i] = reply.cached;
+      if (tokens[i].size() < 62) replies.emplace_back(i, Send(*tight, Item(i, round, tokens[i], cached[i])));
+    }
+    for (auto& [i, future] : replies) {
+      const Reply reply = future.get();
+      cached[i] = std::min<int>(reply.cached, static_cast<int>(tokens[i].size()));
+      if (!reply.status.ok()) continue;
       tokens[i].push_back(reply.verdict->token);
+      if (tokens[i].size() < 62) continue;
+      finished.push_back(i);
+      tight->Release(Id(i));
     }
   }
+  EXPECT_EQ(finished, (std::vector<int>{0, 1, 2}));
   EXPECT_GT(WaitFor([](const WorkerState&) { return true; }).preemptions, 0);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(tokens[i], Decode(*roomy, i, Tokens(50, i), 12)) << i;
+}
+
+TEST_F(WorkerTest, APromptThatBeginsLikeAnEarlierOneIsComputedFromWhereTheyPart) {
+  auto worker = Target();
+  std::vector<TokenId> first = Tokens(50), second = first;
+  second[30] = 7;
+  EXPECT_EQ(Ask(*worker, Item(1, 1, first, 0)).prefix_hit, 0);
+  worker->Release(Id(1));
+  EXPECT_EQ(Ask(*worker, Item(2, 1, second, 0)).prefix_hit, 28);
+  EXPECT_EQ(Ask(*worker, Item(3, 1, first, 0)).prefix_hit, 48);
+  // A hit changes nothing.
+  auto cold = Target();
+  EXPECT_EQ(Decode(*worker, 4, first, 8), Decode(*cold, 1, first, 8));
+  EXPECT_EQ(Decode(*worker, 5, second, 8), Decode(*cold, 2, second, 8));
+}
+
+TEST_F(WorkerTest, AHitNeverCoversTheTokenWhoseLogitsAreWanted) {
+  auto worker = Target();
+  const std::vector<TokenId> prompt = Tokens(48);
+  const TokenId token = Ask(*worker, Item(1, 1, prompt, 0)).verdict->token;
+  const Reply again = Ask(*worker, Item(2, 1, prompt, 0));
+  EXPECT_EQ(again.prefix_hit, 44);
+  EXPECT_EQ(again.verdict->token, token);
+}
+
+TEST_F(WorkerTest, ARejectedDraftAcrossABlockBoundaryLeavesNothingForOthers) {
+  auto worker = Target();
+  const std::vector<TokenId> prompt = Tokens(10);
+  const std::vector<TokenId> plain = Decode(*worker, 1, prompt, 6);
+  // Blocks of four: the wrong guesses fill the block from 12 to 15.
+  WorkItem item = Item(2, 1, prompt, 0);
+  std::vector<TokenId> wrong = prompt;
+  for (int i = 0; i < 7; ++i) {
+    wrong.push_back((plain[std::min<size_t>(10 + i, plain.size() - 1)] + 1) % 256);
+    item.draft.push_back(Guess(wrong.back()));
+  }
+  const Reply reply = Ask(*worker, std::move(item));
+  EXPECT_EQ(reply.verdict->accepted, 0);
+  wrong.push_back(1);
+  EXPECT_EQ(Ask(*worker, Item(3, 1, wrong, 0)).prefix_hit, 8);
+  const std::vector<TokenId> right(plain.begin(), plain.begin() + 11);
+  EXPECT_EQ(Ask(*worker, Item(2, 2, right, reply.cached)).verdict->token, plain[11]);
+}
+
+TEST_F(WorkerTest, ScoringAPromptBypassesHits) {
+  auto worker = Target();
+  const std::vector<TokenId> prompt = Tokens(20);
+  Ask(*worker, Item(1, 1, prompt, 0));
+  WorkItem item = Item(2, 1, prompt, 0);
+  item.prompt_logprobs = 0;
+  std::promise<size_t> scored;
+  item.answer = [&](const Answer& answer) { scored.set_value(answer.prompt_logprobs.size()); };
+  worker->Submit(std::move(item));
+  EXPECT_EQ(scored.get_future().get(), 19u);
+}
+
+TEST_F(WorkerTest, AForkSharesTheBlocksOfItsOriginAndGoesItsOwnWay) {
+  auto worker = Target();
+  const std::vector<TokenId> prompt = Tokens(22);
+  const std::vector<TokenId> plain = Decode(*worker, 1, prompt, 1);
+  const int used =
+      WaitFor([](const WorkerState& s) { return s.sessions == 1 && s.waiting == 0; }).blocks_used;
+  WorkItem fork = Item(2, 1, prompt, 21);
+  fork.params = Params(0);
+  fork.fork_of = Id(1);
+  const Reply reply = Ask(*worker, std::move(fork));
+  ASSERT_TRUE(reply.status.ok()) << reply.status;
+  EXPECT_EQ(reply.verdict->token, plain[22]);
+  EXPECT_EQ(WaitFor([](const WorkerState& s) { return s.waiting == 0 && s.sessions == 2; }).blocks_used,
+            used + 1);
+
+  std::vector<TokenId> other = prompt;
+  other.push_back((plain[22] + 1) % 256);
+  EXPECT_EQ(Ask(*worker, Item(2, 2, other, 22)).verdict->token, Decode(*worker, 3, other, 1).back());
+  EXPECT_EQ(Ask(*worker, Item(1, 2, plain, 22)).verdict->token, Decode(*worker, 4, plain, 1).back());
+}
+
+TEST_F(WorkerTest, AForkOfWhatIsNotThereIsNotFound) {
+  auto worker = Target();
+  Ask(*worker, Item(1, 1, Tokens(9), 0));
+  const auto ask = [&](uint64_t of, const std::vector<TokenId>& tokens, int base) {
+    WorkItem fork = Item(2, 1, tokens, base);
+    fork.params = Params(0);
+    fork.fork_of = Id(of);
+    return Ask(*worker, std::move(fork)).status.code();
+  };
+  EXPECT_EQ(ask(7, Tokens(9), 8), absl::StatusCode::kNotFound) << "unknown";
+  EXPECT_EQ(ask(1, Tokens(20), 15), absl::StatusCode::kNotFound) << "too short";
+  EXPECT_EQ(ask(1, Tokens(9, /*salt=*/1), 8), absl::StatusCode::kNotFound) << "another prefix";
+  EXPECT_EQ(ask(1, Tokens(9), 8), absl::StatusCode::kOk);
+}
+
+// Arrivals, cancels and releases at random times, prompts that often begin alike, and too few blocks for all:
+// the worker checks its books after every step, and whoever gets to an end gets what it would have got alone.
+TEST_F(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
+  Options options;
+  options.kv_blocks = 60;
+  options.max_sequences = 12;
+  auto worker = Target(options);
+  auto roomy = Target();
+  std::mt19937 random(17);
+  struct Running {
+    uint64_t id;
+    std::vector<TokenId> tokens;
+    int prompt, cached, round;
+    std::vector<TokenId> guesses;
+  };
+  std::vector<Running> running;
+  std::map<std::vector<TokenId>, std::vector<TokenId>> alone;
+  uint64_t last_id = 1000, checks = 0;
+  for (int step = 0; step < 150; ++step) {
+    while (running.size() < 8) {
+      std::vector<TokenId> prompt = Tokens(8 + 4 * (random() % 10), static_cast<int>(random() % 3));
+      prompt.push_back(static_cast<TokenId>(random() % 4));
+      running.push_back({++last_id, prompt, static_cast<int>(prompt.size()), 0, 0, {}});
+    }
+    std::vector<std::future<Reply>> replies;
+    for (Running& r : running) {
+      WorkItem item = Item(r.id, ++r.round, r.tokens, r.cached);
+      if (r.cached > 0) item.params = Params(0);
+      r.guesses.clear();
+      for (int i = random() % 4; i > 0; --i) r.guesses.push_back(static_cast<TokenId>(random() % 256));
+      for (TokenId guess : r.guesses) item.draft.push_back(Guess(guess));
+      replies.push_back(Send(*worker, std::move(item)));
+    }
+    std::vector<Running> next;
+    for (size_t i = 0; i < running.size(); ++i) {
+      Running& r = running[i];
+      const Reply reply = replies[i].get();
+      const absl::StatusCode code = reply.status.code();
+      if (code == absl::StatusCode::kOk) {
+        for (int j = 0; j < reply.verdict->accepted; ++j) r.tokens.push_back(r.guesses[j]);
+        r.tokens.push_back(reply.verdict->token);
+        r.cached = reply.cached;
+      } else {
+        ASSERT_TRUE(code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kNotFound ||
+                    code == absl::StatusCode::kFailedPrecondition)
+            << reply.status;
+        r.cached = code == absl::StatusCode::kNotFound ? 0 : std::min(reply.cached, r.cached);
+      }
+      if (static_cast<int>(r.tokens.size()) >= r.prompt + 6) {
+        r.tokens.resize(r.prompt + 6);
+        const std::vector<TokenId> prompt(r.tokens.begin(), r.tokens.begin() + r.prompt);
+        auto [it, fresh] = alone.try_emplace(prompt);
+        if (fresh) it->second = Decode(*roomy, ++last_id, prompt, 6);
+        ASSERT_EQ(r.tokens, it->second);
+        ++checks;
+      } else if (random() % 12 != 0) {
+        next.push_back(r);
+        continue;
+      }
+      worker->Release(Id(r.id));
+    }
+    running = std::move(next);
+  }
+  EXPECT_GT(checks, 50u);
+  EXPECT_GT(WaitFor([](const WorkerState&) { return true; }).prefix_hit, 0);
 }
 
 TEST_F(WorkerTest, WhatCanNeverFitIsRefusedAtOnce) {

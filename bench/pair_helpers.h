@@ -1,0 +1,57 @@
+// What the benchmarks of a pair have in common.
+#pragma once
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/local_services.h"
+#include "client/signals.h"
+#include "client/start_up.h"
+
+namespace outrider {
+
+inline std::vector<std::string> LoadPrompts(const std::string& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file).get<std::vector<std::string>>();
+}
+
+inline std::string MachineName() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+inline v1::GenerateRequest MakeRequest(const std::string& prompt, double temperature, int k, uint64_t seed,
+                                int max_tokens) {
+  v1::GenerateRequest request;
+  request.set_text(prompt);
+  request.mutable_sampling()->set_temperature(static_cast<float>(temperature));
+  request.set_seed(seed);
+  request.mutable_speculation()->set_draft_tokens(static_cast<uint32_t>(k));
+  request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(max_tokens));
+  request.mutable_stop()->set_ignore_eos(true);
+  return request;
+}
+
+// The three services, serving, and a client of theirs.
+struct RunningPair {
+  static absl::StatusOr<RunningPair> Start(const LocalServicesOptions& options) {
+    Signals signals;
+    auto services = LocalServices::Start(options);
+    if (!services.ok()) return services.status();
+    int stop_signal = 0;
+    auto client = WaitUntilServing(**services, signals, &stop_signal);
+    if (!client.ok()) return client.status();
+    return RunningPair{*std::move(services), *std::move(client)};
+  }
+
+  std::unique_ptr<LocalServices> services;
+  Client client;
+};
+
+}  // namespace outrider

@@ -1,0 +1,144 @@
+"""The first law for every way there is to speculate, and that a seed means the same in any company."""
+
+import itertools
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness import DRAFT_MODEL, Cluster, cluster, corpus_prompts
+
+PROMPTS, TOKENS = 40, 20
+KS = [0, 1, 2, 4, 8]
+RULES = ["token", "block", "coupled"]
+DRAFTERS = ["model", "ngram", "copy", "auto", "unigram", "bigram", "random"]
+AT_ONCE = 16
+
+Call = tuple[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """All drafters, and time for each proposal, however busy the machine is."""
+    corpus = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    corpus.write_text("\n".join(corpus_prompts(PROMPTS)))
+    flags = ("--dtype", request.param, "--threads", "2")
+    with cluster(target=flags, draft=flags,
+                 coordinator=["--drafter-corpus", str(corpus), "--draft-budget", "60"]) as c:
+        yield c
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[str]:
+    return corpus_prompts(PROMPTS)
+
+
+@pytest.fixture(scope="module")
+def plain(everything: Cluster, prompts: list[str]) -> list[list[int]]:
+    """One at a time, without a draft."""
+    return [everything.generate(prompt, k=0, temperature=0, max_tokens=TOKENS, ignore_eos=True).tokens
+            for prompt in prompts]
+
+
+@pytest.mark.parametrize("k", KS[1:])
+def test_greedy_one_at_a_time(k: int, everything: Cluster, prompts: list[str], plain: list[list[int]]) -> None:
+    for prompt, tokens in zip(prompts, plain, strict=True):
+        answer = everything.generate(prompt, k=k, temperature=0, max_tokens=TOKENS, ignore_eos=True)
+        assert answer.tokens == tokens, prompt
+
+
+def test_greedy_in_mixed_batches_with_every_drafter_rule_and_length(everything: Cluster, prompts: list[str],
+                                                                    plain: list[list[int]]) -> None:
+    ways = list(itertools.product(DRAFTERS, RULES, KS))
+    # Each way meets nine or ten prompts, each prompt a quarter of the ways, and neighbours in a batch differ in all.
+    chosen = [(way, index) for number, way in enumerate(ways) for index in range(number % 4, PROMPTS, 4)]
+    chosen.sort(key=lambda pair: (pair[1] * 31 + ways.index(pair[0]) * 17) % 101)
+    calls: list[Call] = [(prompts[index], {"drafter": drafter, "rule": rule, "k": k, "temperature": 0,
+                                           "max_tokens": TOKENS, "ignore_eos": True})
+                         for (drafter, rule, k), index in chosen]
+    answers = everything.generate_all(calls, AT_ONCE)
+    for (way, index), answer in zip(chosen, answers, strict=True):
+        assert answer.tokens == plain[index], (way, prompts[index])
+    accepted = {drafter: sum(answer.speculation.accepted for (way, _), answer in zip(chosen, answers, strict=True)
+                             if way[0] == drafter) for drafter in DRAFTERS}
+    assert all(accepted[drafter] > 0 for drafter in DRAFTERS if drafter != "random"), accepted
+
+
+def sampled_calls(prompts: list[str], count: int) -> list[Call]:
+    """Requests that differ in everything that a sampled answer may depend on, and in what it may not."""
+    ways = itertools.cycle(itertools.product(["model", "ngram", "bigram"], RULES, [1, 3, 5, 0]))
+    return [(prompts[i % len(prompts)],
+             {"drafter": drafter, "rule": rule, "k": k, "temperature": [0.7, 1.0, 1.3][i % 3], "top_k": [0, 20][i % 2],
+              "seed": 1000 + i, "max_tokens": 16 + i % 9, "ignore_eos": True})
+            for i, (drafter, rule, k) in zip(range(count), ways)]
+
+
+def test_a_seed_gives_the_same_answer_alone_and_among_32(everything: Cluster, prompts: list[str]) -> None:
+    calls = sampled_calls(prompts, 64)
+    alone = [everything.generate(prompt, **options).tokens for prompt, options in calls]
+    together = everything.generate_all(calls, 32)
+    for (prompt, options), one, other in zip(calls, alone, together, strict=True):
+        assert other.tokens == one, (prompt, options)
+
+
+def test_and_after_its_cache_was_lost(everything: Cluster, prompts: list[str], tmp_path: Any) -> None:
+    calls = sampled_calls(prompts, 32)
+    alone = [everything.generate(prompt, **options).tokens for prompt, options in calls]
+    dtype = next(e["dtype"] for e in everything.target.events("serving"))
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(prompts))
+    # Room for a few of them: the others' caches are dropped and sent again, over and over.
+    flags = ("--dtype", dtype, "--threads", "2")
+    with cluster(target=(*flags, "--kv-blocks", "40"), draft=flags,
+                 coordinator=["--drafter-corpus", str(corpus), "--draft-budget", "60"]) as c:
+        together = c.generate_all(calls, 16)
+        assert c.target.value("outrider_target_preemptions_total") > 0
+    for (prompt, options), one, other in zip(calls, alone, together, strict=True):
+        assert other.tokens == one, (prompt, options)
+
+
+def test_the_coupled_rule_gives_the_same_answer_with_every_drafter_and_length(everything: Cluster,
+                                                                              prompts: list[str]) -> None:
+    ways = list(itertools.product(DRAFTERS, KS))
+    calls = [(prompt, {"drafter": drafter, "rule": "coupled", "k": k, "temperature": 0.9, "seed": seed,
+                       "max_tokens": TOKENS, "ignore_eos": True})
+             for seed, prompt in enumerate(prompts[:6]) for drafter, k in ways]
+    answers = everything.generate_all(calls, AT_ONCE)
+    for first in range(0, len(calls), len(ways)):
+        same = {tuple(answer.tokens) for answer in answers[first:first + len(ways)]}
+        assert len(same) == 1, calls[first][0]
+
+
+def untrained(model: Path, folder: Path) -> Path:
+    """The same model with random matrices: its proposals are as good as none."""
+    shutil.copytree(model, folder)
+    file = folder / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + size])
+    rng = np.random.default_rng(1)
+    for name, tensor in header.items():
+        if name != "__metadata__" and len(tensor["shape"]) == 2:
+            assert tensor["dtype"] == "BF16"
+            begin, end = (8 + size + offset for offset in tensor["data_offsets"])
+            values = rng.normal(scale=0.05, size=(end - begin) // 2).astype(np.float32)
+            data[begin:end] = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    file.chmod(0o644)
+    file.write_bytes(data)
+    return folder
+
+
+def test_even_with_a_draft_that_knows_nothing(everything: Cluster, prompts: list[str], tmp_path: Path) -> None:
+    options = {"rule": "coupled", "temperature": 1.0, "max_tokens": TOKENS, "ignore_eos": True}
+    expected = [everything.generate(prompt, k=4, seed=5, **options).tokens for prompt in prompts[:8]]
+    dtype = next(e["dtype"] for e in everything.target.events("serving"))
+    draft = ("--model", str(untrained(DRAFT_MODEL, tmp_path / "untrained")))
+    with cluster(target=("--dtype", dtype), draft=draft) as c:
+        answers = [c.generate(prompt, k=4, seed=5, **options) for prompt in prompts[:8]]
+    assert [answer.tokens for answer in answers] == expected
+    drafted = sum(answer.speculation.drafted for answer in answers)
+    assert drafted > 0 and sum(answer.speculation.accepted for answer in answers) < 0.05 * drafted

@@ -1,0 +1,216 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <random>
+#include <vector>
+
+#include "common/kv/cached_sequence.h"
+#include "common/kv/prefix_hash.h"
+#include "common/kv/prefix_index.h"
+
+namespace outrider {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr int kBlockSize = 4;
+
+TEST(BlockPool, AKeptBlockIsCachedUntilItsRoomIsNeeded) {
+  BlockPool pool(2);
+  std::vector<BlockId> evicted;
+  pool.OnEvict([&](BlockId block) { evicted.push_back(block); });
+  const BlockId kept = *pool.Allocate();
+  pool.Keep(kept);
+  EXPECT_FALSE(pool.writable(kept));
+  pool.Unref(kept);
+  EXPECT_EQ(pool.num_cached(), 1);
+  EXPECT_EQ(pool.num_used(), 0);
+  EXPECT_EQ(pool.num_available(), 2);
+  pool.Ref(kept);
+  EXPECT_EQ(pool.num_used(), 1);
+  pool.Unref(kept);
+
+  EXPECT_NE(*pool.Allocate(), kept) << "a free block goes first";
+  EXPECT_THAT(evicted, IsEmpty());
+  EXPECT_EQ(*pool.Allocate(), kept);
+  EXPECT_THAT(evicted, ElementsAre(kept));
+  EXPECT_TRUE(pool.writable(kept));
+  EXPECT_TRUE(pool.CheckInvariants().ok()) << pool.CheckInvariants();
+  EXPECT_FALSE(pool.Allocate().ok());
+}
+
+TEST(BlockPool, TheBlockThatWasCachedFirstIsEvictedFirst) {
+  BlockPool pool(3);
+  std::vector<BlockId> blocks;
+  for (int i = 0; i < 3; ++i) {
+    blocks.push_back(*pool.Allocate());
+    pool.Keep(blocks.back());
+  }
+  for (int i : {1, 2, 0}) pool.Unref(blocks[i]);
+  pool.Ref(blocks[1]);
+  pool.Unref(blocks[1]);  // used again since
+  for (int i : {2, 0, 1}) EXPECT_EQ(*pool.Allocate(), blocks[i]);
+}
+
+class PrefixIndexTest : public ::testing::Test {
+ protected:
+  CachedSequence Known(const std::vector<TokenId>& tokens) {
+    CachedSequence sequence(&pool_, kBlockSize);
+    EXPECT_TRUE(sequence.Reconcile(0, kEmptyPrefixHash, tokens).ok());
+    return sequence;
+  }
+  CachedSequence Computed(const std::vector<TokenId>& tokens) {
+    CachedSequence sequence = Known(tokens);
+    EXPECT_TRUE(sequence.Reserve(sequence.size()).ok());
+    sequence.MarkCached(sequence.size());
+    return sequence;
+  }
+
+  BlockPool pool_{8};
+  PrefixIndex index_{&pool_, kBlockSize};
+};
+
+TEST_F(PrefixIndexTest, FindsFullBlocksOfTheSameTokensOnly) {
+  const CachedSequence first = Computed({1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  PrefixIndex::Cursor cursor;
+  index_.Insert(first, 10, cursor);
+  EXPECT_EQ(cursor.size(), 2u);
+  const auto blocks = first.table().blocks();
+
+  EXPECT_THAT(index_.Find(Known({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), 9).blocks,
+              ElementsAre(blocks[0], blocks[1]));
+  EXPECT_THAT(index_.Find(Known({1, 2, 3, 4, 5, 6, 7, 8}), 7).blocks, ElementsAre(blocks[0])) << "limit";
+  EXPECT_THAT(index_.Find(Known({1, 2, 3, 4, 5, 6, 7, 0, 9}), 8).blocks, ElementsAre(blocks[0]));
+  EXPECT_THAT(index_.Find(Known({0, 2, 3, 4, 5, 6, 7, 8, 9}), 8).blocks, IsEmpty());
+}
+
+TEST_F(PrefixIndexTest, WhatIsFoundServesAfterItsSequenceIsGone) {
+  {
+    const CachedSequence first = Computed({1, 2, 3, 4, 5, 6, 7, 8});
+    PrefixIndex::Cursor cursor;
+    index_.Insert(first, 8, cursor);
+  }
+  EXPECT_EQ(pool_.num_used(), 0);
+  EXPECT_EQ(pool_.num_cached(), 2);
+  CachedSequence second = Known({1, 2, 3, 4, 5, 6, 7, 8, 9});
+  second.Adopt(index_.Find(second, 8).blocks);
+  EXPECT_EQ(second.cached(), 8);
+  EXPECT_EQ(pool_.num_used(), 2);
+  EXPECT_TRUE(pool_.CheckInvariants().ok());
+}
+
+TEST_F(PrefixIndexTest, TruncatingIntoAKeptBlockCopiesItBeforeItIsWritten) {
+  CachedSequence sequence = Computed({1, 2, 3, 4, 5, 6, 7, 8});
+  PrefixIndex::Cursor cursor;
+  index_.Insert(sequence, 8, cursor);
+  const BlockId kept = sequence.table().blocks()[1];
+  sequence.Truncate(6);
+  sequence.Append(99);
+  const auto copies = sequence.Reserve(7);
+  ASSERT_TRUE(copies.ok());
+  EXPECT_THAT(*copies, ElementsAre(BlockCopy{kept, sequence.table().blocks()[1]}));
+  EXPECT_EQ(index_.Find(Known({1, 2, 3, 4, 5, 6, 7, 8, 9}), 8).blocks.back(), kept);
+}
+
+TEST_F(PrefixIndexTest, AnEvictedBlockIsNotFoundAnyMore) {
+  {
+    const CachedSequence first = Computed({1, 2, 3, 4, 5, 6, 7, 8});
+    PrefixIndex::Cursor cursor;
+    index_.Insert(first, 8, cursor);
+  }
+  const CachedSequence big = Computed(std::vector<TokenId>(28, 7));
+  // Seven blocks of eight: the end of the chain had to go, its beginning is still there.
+  EXPECT_EQ(index_.Find(Known({1, 2, 3, 4, 5, 6, 7, 8, 9}), 8).blocks.size(), 1u);
+  EXPECT_EQ(index_.size(), 1);
+}
+
+TEST_F(PrefixIndexTest, AChainWhoseEndWasEvictedIsMendedByTheNextWhoComputesIt) {
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const auto compute_and_leave = [&] {
+    CachedSequence sequence = Known(tokens);
+    auto match = index_.Find(sequence, 9);
+    sequence.Adopt(match.blocks);
+    ASSERT_TRUE(sequence.Reserve(9).ok());
+    sequence.MarkCached(9);
+    index_.Insert(sequence, 9, match.cursor);
+  };
+  compute_and_leave();
+  { const CachedSequence big = Computed(std::vector<TokenId>(28, 7)); }
+  EXPECT_EQ(index_.Find(Known(tokens), 8).blocks.size(), 1u);
+  compute_and_leave();
+  EXPECT_EQ(index_.Find(Known(tokens), 8).blocks.size(), 2u);
+}
+
+// Sequences that often begin alike, with a pretend memory that holds for each position what its prefix makes
+// of it: what a sequence reads is always what it would have computed, and the pool's books balance.
+TEST(PrefixIndex, NeverServesAnotherPrefixUnderRandomUse) {
+  constexpr int kBlocks = 24;
+  std::mt19937 random(3);
+  for (int block_size : {1, 3, 4}) {
+    BlockPool pool(kBlocks);
+    PrefixIndex index(&pool, block_size);
+    std::vector<uint64_t> memory(kBlocks * block_size);
+    struct Live {
+      CachedSequence sequence;
+      PrefixIndex::Cursor cursor;
+    };
+    std::deque<Live> live;
+    int64_t hits = 0;
+    for (int step = 0; step < 6000; ++step) {
+      const int action = random() % 8;
+      if (live.empty() || action == 0) {
+        std::vector<TokenId> tokens;
+        for (int i = 1 + random() % 20; i > 0; --i)
+          tokens.push_back(tokens.size() % 5 == 4 ? random() % 2 : 1);
+        live.push_back({CachedSequence(&pool, block_size), {}});
+        Live& l = live.back();
+        ASSERT_TRUE(l.sequence.Reconcile(0, kEmptyPrefixHash, tokens).ok());
+        auto match = index.Find(l.sequence, l.sequence.size() - 1);
+        l.sequence.Adopt(match.blocks);
+        l.cursor = std::move(match.cursor);
+        hits += l.sequence.cached();
+      } else if (action == 1) {
+        std::swap(live[random() % live.size()], live.back());
+        live.pop_back();
+      } else if (action == 2) {
+        Live& l = live[random() % live.size()];
+        const int n = random() % (l.sequence.size() + 1);
+        l.sequence.Truncate(n);
+        l.cursor.resize(std::min<size_t>(l.cursor.size(), n / block_size));
+      } else {
+        Live& l = live[random() % live.size()];
+        if (action == 3) l.sequence.Append(random() % 2);
+        const int begin = l.sequence.cached(), end = l.sequence.size();
+        const auto copies = l.sequence.Reserve(end);
+        if (!copies.ok()) {
+          live.clear();
+          continue;
+        }
+        for (const BlockCopy& copy : *copies) {
+          std::copy_n(memory.begin() + copy.from * block_size, block_size,
+                      memory.begin() + copy.to * block_size);
+        }
+        const auto blocks = l.sequence.table().blocks();
+        for (int t = begin; t < end; ++t) {
+          memory[blocks[t / block_size] * block_size + t % block_size] = l.sequence.prefix_hash(t + 1);
+        }
+        l.sequence.MarkCached(end);
+        if (random() % 2 == 0) index.Insert(l.sequence, end, l.cursor);
+      }
+      ASSERT_TRUE(pool.CheckInvariants().ok()) << pool.CheckInvariants();
+      for (const Live& l : live) {
+        const auto blocks = l.sequence.table().blocks();
+        for (int t = 0; t < l.sequence.cached(); ++t) {
+          ASSERT_EQ(memory[blocks[t / block_size] * block_size + t % block_size],
+                    l.sequence.prefix_hash(t + 1));
+        }
+      }
+    }
+    EXPECT_GT(hits, 100);
+  }
+}
+
+}  // namespace
+}  // namespace outrider

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/rpc/error.h"
 #include "common/rpc/sampling.h"
+#include "common/spec/logprobs.h"
 #include "common/text/utf8.h"
 #include "coordinator/drafter_name.h"
 
@@ -68,7 +69,7 @@ absl::Status CheckStops(const v1::StopOptions& stop, uint32_t vocab_size) {
 }
 
 absl::Status ParseLogprobs(const v1::LogprobOptions& options, Request& request) {
-  constexpr uint32_t kMaxTop = 20;
+  constexpr uint32_t kMaxTop = kMaxTopLogProbabilities;
   const std::string range = absl::StrCat("0 to ", kMaxTop);
   if (options.top() > kMaxTop) return FieldError("logprobs.top", range, absl::StrCat(options.top()));
   if (options.prompt() > kMaxTop) return FieldError("logprobs.prompt", range, absl::StrCat(options.prompt()));

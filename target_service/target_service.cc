@@ -118,7 +118,9 @@ grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::V
           work->draft = *std::move(draft);
         }
         if (item.verify().has_prompt_logprobs()) {
-          work->prompt_logprobs = static_cast<int>(item.verify().prompt_logprobs());
+          const uint32_t top = item.verify().prompt_logprobs();
+          if (auto status = CheckTopLogprobs("prompt_logprobs", top); !status.ok()) work->invalid = status;
+          work->prompt_logprobs = static_cast<int>(top);
         }
         work->append_only = item.verify().append_only();
         work->content_hash = ContentHash(item.verify());

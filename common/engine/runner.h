@@ -78,6 +78,10 @@ class Runner {
   // no rows.
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch);
 
+  // A hint that Forward is about to be called, so that threads that sleep wake up in the meantime. Any
+  // thread.
+  void Wake();
+
   // Calls task(i) for every i in [0, count), on all threads, and returns when all have returned. For work on
   // the logits of a step, between calls of Forward.
   void ParallelFor(int count, absl::FunctionRef<void(int i)> task);

@@ -27,7 +27,7 @@ ThreadPool::ThreadPool(int threads) : threads_(threads), ranges_(new Range[stati
 ThreadPool::~ThreadPool() {
   stop_.store(true);
   job_.version.fetch_add(2);
-  job_.version.notify_all();
+  Wake();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -46,7 +46,7 @@ void ThreadPool::RunShared(int tasks, Call call, void* object) {
   job_.call.store(call, std::memory_order_release);
   job_.object.store(object, std::memory_order_release);
   job_.version.store(version + 2);
-  if (sleepers_.load() > 0) job_.version.notify_all();
+  Wake();
   TakeTasks(0);
   for (int spins = 0; unfinished_.load(std::memory_order_acquire) > 0; ++spins) {
     // A worker that was descheduled inside a task may need this very CPU.
@@ -56,6 +56,12 @@ void ThreadPool::RunShared(int tasks, Call call, void* object) {
       std::this_thread::yield();
     }
   }
+}
+
+void ThreadPool::Wake() {
+  if (sleepers_.load() == 0) return;
+  alarms_.fetch_add(1);
+  alarms_.notify_all();
 }
 
 void ThreadPool::TakeTasks(int worker) {
@@ -97,15 +103,17 @@ void ThreadPool::Work(int worker) {
     for (int spins = 1; job_.version.load(std::memory_order_acquire) == seen; ++spins) {
       Pause();
       if (spins % kSpinsPerClockRead == 0 && std::chrono::steady_clock::now() > deadline) {
+        // Whoever publishes a job after this look at its version finds a sleeper and raises the alarm.
+        const uint32_t alarms = alarms_.load();
         sleepers_.fetch_add(1);
-        job_.version.wait(seen);
+        if (job_.version.load() == seen) alarms_.wait(alarms);
         sleepers_.fetch_sub(1);
         break;
       }
     }
     if (stop_.load()) return;
     const uint32_t version = job_.version.load(std::memory_order_acquire);
-    if (version % 2 != 0) continue;
+    if (version % 2 != 0 || version == seen) continue;
     seen = version;
     TakeTasks(worker);
   }

@@ -40,6 +40,10 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
+  // Has workers that sleep watch for a job again: a hint, from any thread, that Run is about to be called.
+  // They wake up while the caller is still on its way.
+  void Wake();
+
   int threads() const { return threads_; }
 
  private:
@@ -71,6 +75,7 @@ class ThreadPool {
   Job job_;
   alignas(64) std::atomic<int> unfinished_{0};
   alignas(64) std::atomic<int> sleepers_{0};
+  std::atomic<uint32_t> alarms_{0};  // what sleepers wait to change
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };

@@ -56,6 +56,7 @@ Worker::~Worker() {
 void Worker::Submit(WorkItem item) {
   item.received = absl::Now();
   Put(std::move(item));
+  runner_->Wake();
 }
 void Worker::Release(const SequenceId& id) { Put(ReleaseCommand{id}); }
 void Worker::Cancel(const SequenceId& id, uint64_t round) { Put(CancelCommand{id, round}); }

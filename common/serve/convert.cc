@@ -68,6 +68,11 @@ std::string SerializeSequenceId(const SequenceId& id) {
   return bytes;
 }
 
+absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top) {
+  if (top <= kMaxTopLogProbabilities) return absl::OkStatus();
+  return FieldError(field, absl::StrCat("0 to ", kMaxTopLogProbabilities), absl::StrCat(top));
+}
+
 absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n) {
   absl::StatusOr<SequenceId> id = ParseSequenceId(update.sequence_id());
   if (!id.ok()) return id.status();
@@ -101,7 +106,10 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
     params->draft_top_n = proto.draft_top_n() == 0 ? default_top_n : static_cast<int>(proto.draft_top_n());
     if (proto.has_draft_temperature()) params->draft_temperature = proto.draft_temperature();
     if (proto.has_lenience()) params->lenience = proto.lenience();
-    if (proto.has_logprobs()) params->logprobs = static_cast<int>(proto.logprobs());
+    if (proto.has_logprobs()) {
+      if (auto status = CheckTopLogprobs("logprobs", proto.logprobs()); !status.ok()) item.invalid = status;
+      params->logprobs = static_cast<int>(proto.logprobs());
+    }
     params->logprobs_before_controls = proto.logprobs_before_controls();
     absl::StatusOr<Rule> rule = ParseRule(proto.rule());
     if (rule.ok()) {

@@ -14,6 +14,9 @@ namespace outrider {
 absl::StatusOr<SequenceId> ParseSequenceId(const std::string& bytes);
 std::string SerializeSequenceId(const SequenceId& id);
 
+// OK, or INVALID_ARGUMENT naming `field`, for a number of alternatives.
+absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top);
+
 // What all items have in common: everything but the draft, K and `answer`. `default_top_n` stands for
 // draft_top_n 0. INVALID_ARGUMENT with the field's name if something is out of range for the vocabulary.
 absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n);

@@ -12,6 +12,9 @@
 
 namespace outrider {
 
+// Most alternatives that can be asked for at a position.
+inline constexpr int kMaxTopLogProbabilities = 20;
+
 struct TokenLogProbability {
   TokenId token = 0;
   double log_probability = 0;

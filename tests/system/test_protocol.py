@@ -351,6 +351,15 @@ def test_a_lease_that_ends_frees_the_blocks_and_the_sequence_may_come_back() -> 
         assert back.verdict.token == first.verdict.token
 
 
+def test_more_alternatives_than_allowed_are_refused_by_name(target: Stream) -> None:
+    item = new_sequence(4).verify(1, PROMPT)
+    item.verify.prompt_logprobs = 21
+    assert target.refused(item).metadata == {"field": "prompt_logprobs", "range": "0 to 20"}
+    item = new_sequence(4).verify(1, PROMPT)
+    item.verify.sequence.params.logprobs = 21
+    assert target.refused(item).metadata == {"field": "logprobs", "range": "0 to 20"}
+
+
 def test_what_cannot_fit_the_cache_is_refused_and_the_rest_makes_room() -> None:
     target = start_target("--kv-blocks", "6", "--block-size", "8")
     with running(target), target_stream(target) as verify:

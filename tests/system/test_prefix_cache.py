@@ -1,0 +1,78 @@
+"""Prompts that begin alike are computed once, and K that nobody asked for: neither changes what is emitted."""
+
+from harness import Cluster, cluster, request
+
+LONG = {"max_tokens": 24, "ignore_eos": True}
+
+
+def system_prompt(prompts: list[str]) -> str:
+    return " ".join(prompts)[:900]
+
+
+def test_a_prompt_that_was_seen_is_not_computed_again(prompts: list[str]) -> None:
+    with cluster() as c:
+        prompt = system_prompt(prompts)
+        first, again = (c.generate(prompt, k=3, temperature=0, **LONG) for _ in range(2))
+        assert first.finish.usage.cached_prompt_tokens == 0
+        # All full blocks but that of the last token.
+        length = again.finish.usage.prompt_tokens
+        assert length - 32 <= again.finish.usage.cached_prompt_tokens < length
+        assert again.tokens == first.tokens
+        assert c.target.value("outrider_target_prefix_cache_hits_total") == again.finish.usage.cached_prompt_tokens
+        assert c.draft.value("outrider_draft_prefix_cache_hits_total") > 0
+        c.wait_idle()
+        assert c.target.value("outrider_target_kv_blocks_cached") > 0
+
+
+def test_hits_change_nothing_in_any_answer(prompts: list[str]) -> None:
+    shared = system_prompt(prompts)
+    calls = [(shared + prompt, {"k": i % 5, "rule": ["token", "coupled", "block"][i % 3], "seed": i,
+                                "temperature": [0, 0.8, 1.2][i % 3 if i % 3 == 1 else 0], **LONG})
+             for i, prompt in enumerate(prompts[:12])]
+    patient = ["--draft-budget", "60"]
+    with cluster(target=["--no-prefix-cache"], draft=["--no-prefix-cache"], coordinator=patient) as c:
+        cold = [answer.tokens for answer in c.generate_all(calls)]
+        assert c.target.value("outrider_target_prefix_cache_hits_total") == 0
+    with cluster(coordinator=patient) as c:
+        for _ in range(2):
+            assert [answer.tokens for answer in c.generate_all(calls)] == cold
+        assert c.target.value("outrider_target_prefix_cache_hits_total") > 0
+
+
+def test_blocks_that_are_only_kept_make_room(prompts: list[str]) -> None:
+    small = ("--kv-blocks", "20", "--block-size", "16")
+    with cluster(target=small, draft=small) as c:
+        for prompt in prompts[:8]:
+            c.generate(prompt[:300], k=2, temperature=0, max_tokens=20, ignore_eos=True)
+        metrics = c.target.metrics()
+        assert metrics.value("outrider_target_preemptions_total") == 0
+        kept = [metrics.value(f"outrider_target_kv_blocks_{state}") for state in ("used", "cached", "free")]
+        assert sum(kept) == 20
+
+
+def test_scoring_a_prompt_that_was_seen_scores_all_of_it(pair: Cluster, prompts: list[str]) -> None:
+    scored = []
+    for _ in range(2):
+        wanted = request(system_prompt(prompts), max_tokens=1, k=0)
+        wanted.logprobs.prompt = 1
+        chunk = next(iter(pair.stub.Generate(wanted, timeout=60)))
+        scored.append([position.token.logprob for position in chunk.prompt_logprobs])
+    assert scored[0] == scored[1] and len(scored[0]) > 200
+
+
+def test_a_length_chosen_by_the_policy_changes_no_greedy_token(pair: Cluster, prompts: list[str]) -> None:
+    for prompt in prompts[:6]:
+        plain = pair.generate(prompt, k=0, temperature=0, max_tokens=60, ignore_eos=True)
+        chosen = pair.generate(prompt, temperature=0, max_tokens=60, ignore_eos=True, trace=True)
+        assert chosen.tokens == plain.tokens
+    assert chosen.speculation.drafted > 0
+
+
+def test_a_seed_fixes_the_length_where_the_answer_depends_on_it(pair: Cluster, prompts: list[str]) -> None:
+    lengths = set()
+    for seed in range(4):
+        answer = pair.generate(prompts[seed], temperature=1, seed=seed, max_tokens=60, ignore_eos=True, trace=True)
+        lengths |= {len(trace.drafted) for trace in answer.rounds[1:-4]}
+        assert pair.generate(prompts[seed], temperature=1, seed=seed, max_tokens=60, ignore_eos=True,
+                             k=5).tokens == answer.tokens
+    assert lengths == {5}

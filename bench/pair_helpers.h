@@ -27,7 +27,7 @@ inline std::string MachineName() {
 }
 
 inline v1::GenerateRequest MakeRequest(const std::string& prompt, double temperature, int k, uint64_t seed,
-                                int max_tokens) {
+                                       int max_tokens) {
   v1::GenerateRequest request;
   request.set_text(prompt);
   request.mutable_sampling()->set_temperature(static_cast<float>(temperature));

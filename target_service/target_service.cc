@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
-#include "common/kv/prefix_hash.h"
 #include "common/rpc/error.h"
 #include "common/serve/control_items.h"
 #include "common/serve/convert.h"
@@ -61,12 +61,10 @@ v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, size_t
   return result;
 }
 
-// Names what the draft says, so that the same item can be told from another one.
+// Names what the draft says, within this process, so that the same item can be told from another one.
 uint64_t ContentHash(const v1::VerifyItem& item) {
-  uint64_t hash = kEmptyPrefixHash;
-  for (const v1::DraftNode& node : item.draft()) {
-    for (unsigned char byte : node.SerializeAsString()) hash = ExtendPrefixHash(hash, byte);
-  }
+  uint64_t hash = 0;
+  for (const v1::DraftNode& node : item.draft()) hash = absl::HashOf(hash, node.SerializeAsString());
   return hash;
 }
 

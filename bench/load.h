@@ -1,0 +1,72 @@
+// Load on a coordinator, and what was seen of it.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/client.h"
+
+namespace outrider {
+
+// Streams that each send their next request once the last one is answered.
+struct ClosedLoop {
+  int streams = 1;
+  absl::Duration duration;
+  // The request of that index of a stream.
+  std::function<v1::GenerateRequest(int stream, int index)> request;
+  // Each chunk, in the thread of its stream, with the time at which its request was sent.
+  std::function<void(int stream, absl::Time sent, const v1::GenerateResponse& chunk)> on_chunk;
+};
+
+// Runs for the duration, then cancels what is in flight. The first error of a stream, if there was one.
+inline absl::Status RunClosedLoop(const Client& client, const ClosedLoop& load) {
+  const absl::Time end = absl::Now() + load.duration;
+  std::vector<Cancellation> cancellations(static_cast<size_t>(load.streams));
+  std::vector<absl::Status> errors(cancellations.size());
+  {
+    std::vector<std::jthread> threads;
+    for (int stream = 0; stream < load.streams; ++stream) {
+      threads.emplace_back([&, stream] {
+        for (int i = 0; absl::Now() < end; ++i) {
+          const absl::Time sent = absl::Now();
+          const auto on_chunk = [&](const v1::GenerateResponse& chunk) {
+            load.on_chunk(stream, sent, chunk);
+          };
+          auto answer = client.Generate(load.request(stream, i), on_chunk, &cancellations[stream]);
+          if (!answer.ok() && !absl::IsCancelled(answer.status())) errors[stream] = answer.status();
+          if (!answer.ok()) return;
+        }
+      });
+    }
+    absl::SleepFor(end - absl::Now());
+    for (Cancellation& cancellation : cancellations) cancellation.Cancel();
+  }
+  for (const absl::Status& error : errors) {
+    if (!error.ok()) return error;
+  }
+  return absl::OkStatus();
+}
+
+// The value below which a share of them lies, 0 of none. Reorders.
+inline double Percentile(std::vector<double>& values, double share) {
+  if (values.empty()) return 0;
+  const auto rank =
+      std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())));
+  std::nth_element(values.begin(), values.begin() + rank, values.end());
+  return values[rank];
+}
+
+// Null of none.
+inline nlohmann::ordered_json Percentiles(std::vector<double> values) {
+  if (values.empty()) return nullptr;
+  return {
+      {"p50", Percentile(values, .5)}, {"p95", Percentile(values, .95)}, {"p99", Percentile(values, .99)}};
+}
+
+}  // namespace outrider

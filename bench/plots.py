@@ -1,0 +1,97 @@
+"""Draws what bench_pair and bench_serve measured: speed against K, and throughput against concurrent streams.
+
+    python bench/plots.py [--results build/bench] [--out build/bench]
+
+Reads pair.json and serve.json, writes speed-by-k.png and throughput.png; a file that is missing is named.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Distinguishable with every kind of colour vision, and by their markers in grey.
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#555555"
+MARKERS = "osD^v"
+STYLE = {"figure.dpi": 160, "font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left",
+         "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6",
+         "axes.axisbelow": True, "legend.frameon": False, "lines.linewidth": 2, "lines.markersize": 5.5}
+
+
+def subject(report: dict) -> str:
+    return f"{report['target']['model']} + {report['draft']['model']}, {report['target']['dtype']}, {report['machine']}"
+
+
+def title(figure: Figure, heading: str, report: dict, top: float = 1.02) -> None:
+    figure.suptitle(heading, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    figure.text(0.01, 0.01, subject(report), fontsize=8, color=GREY)
+    figure.tight_layout(rect=(0, 0.035, 1, top))
+
+
+def speed_by_k(report: dict) -> Figure:
+    figure, axes = plt.subplots(figsize=(6.4, 4))
+    for result, color, marker in zip(report["results"], (BLUE, ORANGE), MARKERS):
+        modes = result["modes"]
+        axes.plot([mode["k"] for mode in modes], [mode["ratio_to_plain"] for mode in modes], color=color, marker=marker,
+                  label=f"temperature {result['temperature']:g}")
+        top = max(modes, key=lambda mode: mode["ratio_to_plain"])
+        axes.annotate(f"{top['ratio_to_plain']:.2f}", (top["k"], top["ratio_to_plain"]), xytext=(0, 7),
+                      textcoords="offset points", ha="center", color=color, fontweight="bold")
+    axes.axhline(1, color=GREY, linestyle="--", linewidth=1.2, label="plain decoding = 1")
+    axes.set(xlabel="K, tokens drafted in a round (0: plain)", ylabel="tokens/s, relative to plain decoding")
+    axes.set_ylim(0, 1.15 * max(mode["ratio_to_plain"] for result in report["results"] for mode in result["modes"]))
+    axes.set_xticks([mode["k"] for mode in report["results"][0]["modes"]])
+    axes.legend(loc="lower right")
+    title(figure, "Speed of one stream against K", report)
+    return figure
+
+
+def throughput_panel(axes: Axes, results: list[dict]) -> None:
+    names = [mode["mode"] for mode in results[0]["modes"]]
+    streams = [result["streams"] for result in results]
+    for i, name in enumerate(names):
+        color = {"plain": GREY, "policy": ORANGE}.get(name, (BLUE, GREEN, PURPLE)[(i - 1) % 3])
+        axes.plot(streams, [result["modes"][i]["tokens_per_second"] for result in results], color=color,
+                  marker=MARKERS[i % len(MARKERS)], linestyle="--" if name == "plain" else "-",
+                  label={"policy": "policy (K by measured time)"}.get(name, name))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(streams, [str(n) for n in streams])
+    axes.minorticks_off()
+    axes.set(title=f"temperature {results[0]['temperature']:g}", xlabel="concurrent streams")
+
+
+def throughput(report: dict) -> Figure:
+    temperatures = sorted({result["temperature"] for result in report["closed"]})
+    figure, panels = plt.subplots(1, len(temperatures), figsize=(8, 4), sharey=True, squeeze=False)
+    for axes, temperature in zip(panels[0], temperatures):
+        throughput_panel(axes, [result for result in report["closed"] if result["temperature"] == temperature])
+    panels[0][0].set_ylabel("tokens/s, all streams together")
+    panels[0][0].set_ylim(bottom=0)
+    title(figure, "Throughput against concurrent streams", report, top=0.95)
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0, 0.94), ncols=5)
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("build/bench"), help="folder of the JSON files")
+    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder for the pictures")
+    options = parser.parse_args()
+    plt.rcParams.update(STYLE)
+    for source, draw, picture in (("pair.json", speed_by_k, "speed-by-k.png"),
+                                  ("serve.json", throughput, "throughput.png")):
+        if not (options.results / source).exists():
+            print(f"plots: no {options.results / source}, so no {picture}")
+            continue
+        draw(json.loads((options.results / source).read_text())).savefig(options.out / picture)
+        print(f"plots: {options.out / picture}")
+
+
+if __name__ == "__main__":
+    main()

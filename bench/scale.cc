@@ -1,0 +1,294 @@
+// What the engine costs as things grow: a step of plain decoding against the length of its sequences and how
+// many share it, and against the number of sequences that only lie idle. The model has random weights and the
+// shipped target's shape, with a longer context.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "bench/random_model.h"
+#include "bench/temporary_folder.h"
+#include "common/engine/worker.h"
+#include "common/kv/prefix_hash.h"
+#include "common/obs/flags.h"
+#include "target_service/target_decider.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kChunk = 256;  // rows of a prompt in one pass
+
+struct Flags {
+  std::vector<int> contexts = {128, 512, 1024, 2048, 4096};
+  std::vector<int> batches = {1, 4, 16, 64};
+  std::vector<int> idle = {10, 100, 1000, 10000};
+  std::string dtype = "auto";
+  std::string json;
+  int threads = 0;
+  double seconds = 0.5;
+};
+
+double Microseconds(absl::Duration duration) { return absl::ToDoubleMicroseconds(duration); }
+
+double Median(std::vector<double>& values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+std::vector<TokenId> SomeTokens(int count, int salt) {
+  std::vector<TokenId> tokens(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) tokens[i] = (i * 37 + salt * 1009 + salt / 4096 + 5) % 4096;
+  return tokens;
+}
+
+// Every sequence has blocks of its own, so that none finds another's keys and values in the processor's
+// caches.
+class LengthBench {
+ public:
+  LengthBench(Runner& runner, const Flags& flags) : runner_(runner), flags_(flags) {
+    const int positions = *std::max_element(flags.contexts.begin(), flags.contexts.end()) + 1;
+    const int each = (positions + runner.block_size() - 1) / runner.block_size();
+    tables_.resize(static_cast<size_t>(*std::max_element(flags.batches.begin(), flags.batches.end())));
+    BlockId next = 0;
+    for (std::vector<BlockId>& table : tables_) {
+      for (int i = 0; i < each; ++i) table.push_back(next++);
+    }
+  }
+
+  absl::StatusOr<nlohmann::ordered_json> Run() {
+    if (absl::Status status = Fill(); !status.ok()) return status;
+    nlohmann::ordered_json rows;
+    absl::PrintF("microseconds a step of plain decoding\n%10s", "context");
+    for (int batch : flags_.batches) absl::PrintF(" %11s", absl::StrFormat("batch %d", batch));
+    for (int context : flags_.contexts) {
+      absl::PrintF("\n%10d", context);
+      for (int batch : flags_.batches) {
+        auto step = Step(batch, context);
+        if (!step.ok()) return step.status();
+        absl::PrintF(" %11.0f", *step);
+        std::fflush(stdout);
+        rows.push_back({{"context", context}, {"batch", batch}, {"step_microseconds", *step}});
+      }
+    }
+    absl::PrintF("\n");
+    return rows;
+  }
+
+ private:
+  // Leaves in the blocks of every sequence what a prompt of full length does.
+  absl::Status Fill() {
+    const int length = *std::max_element(flags_.contexts.begin(), flags_.contexts.end());
+    const std::vector<TokenId> tokens = SomeTokens(length, 0);
+    for (int at = 0; at < length; at += kChunk) {
+      const SequenceRows rows{
+          .tokens = absl::MakeConstSpan(tokens).subspan(at, kChunk), .position = at, .blocks = tables_[0]};
+      if (auto done = runner_.Forward({&rows, 1}); !done.ok()) return done.status();
+    }
+    const auto each = static_cast<BlockId>(tables_[0].size());
+    // All of the pool, so that memory that is first touched later is not taken for a sequence's.
+    for (BlockId block = each; block < runner_.kv_blocks(); ++block) runner_.CopyBlock(block % each, block);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<double> Step(int batch, int context) {
+    const TokenId token = 1;
+    std::vector<SequenceRows> rows;
+    rows.reserve(static_cast<size_t>(batch));
+    for (int i = 0; i < batch; ++i) {
+      rows.push_back({.tokens = {&token, 1}, .position = context, .blocks = tables_[i], .logit_rows = 1});
+    }
+    std::vector<double> times;
+    const absl::Time end = absl::Now() + absl::Seconds(flags_.seconds);
+    while (times.size() < 3 || absl::Now() < end) {
+      const absl::Time start = absl::Now();
+      if (auto done = runner_.Forward(rows); !done.ok()) return done.status();
+      times.push_back(Microseconds(absl::Now() - start));
+    }
+    return Median(times);
+  }
+
+  Runner& runner_;
+  const Flags& flags_;
+  std::vector<std::vector<BlockId>> tables_;
+};
+
+// A target with sequences that were used once, and one that goes on.
+class IdleBench {
+ public:
+  IdleBench(std::unique_ptr<Runner> runner, const Flags& flags)
+      : flags_(flags),
+        worker_(std::move(runner), std::make_unique<TargetDecider>(),
+                {.max_sequences = *std::max_element(flags.idle.begin(), flags.idle.end()) + 2,
+                 .lease = absl::Hours(1)},
+                {}) {
+    auto params = std::make_shared<SequenceParams>();
+    params->sampling.temperature = 0;
+    params_ = std::move(params);
+  }
+
+  absl::StatusOr<nlohmann::ordered_json> Run() {
+    nlohmann::ordered_json rows;
+    absl::PrintF("\n%10s %14s %14s %18s\n", "idle", "round us", "idle CPU %", "bytes a sequence");
+    if (absl::Status status = Ask(); !status.ok()) return status;
+    const double memory_before = ResidentBytes();
+    int sequences = 0;
+    for (int idle : flags_.idle) {
+      for (; sequences < idle; ++sequences) {
+        if (absl::Status status = Open(sequences); !status.ok()) return status;
+      }
+      std::vector<double> times;
+      const absl::Time end = absl::Now() + absl::Seconds(2 * flags_.seconds);
+      while (times.size() < 3 || (absl::Now() < end && tokens_.size() < 4000)) {
+        const absl::Time start = absl::Now();
+        if (absl::Status status = Ask(); !status.ok()) return status;
+        times.push_back(Microseconds(absl::Now() - start));
+      }
+      const double round = Median(times);
+      const double bytes = (ResidentBytes() - memory_before) / sequences;
+      const double cpu = IdleCpu();
+      absl::PrintF("%10d %14.0f %14.2f %18.0f\n", idle, round, 100 * cpu, bytes);
+      rows.push_back({{"idle_sequences", idle},
+                      {"round_microseconds", round},
+                      {"idle_cpu_share", cpu},
+                      {"bytes_per_sequence", bytes}});
+      // The length of the one that goes on must not be mistaken for the number of the others.
+      tokens_.resize(1);
+    }
+    return rows;
+  }
+
+ private:
+  // A short sequence that is not heard of again.
+  absl::Status Open(int number) {
+    WorkItem item;
+    item.id = {1, static_cast<uint64_t>(number)};
+    item.round = 1;
+    item.prefix_hash = kEmptyPrefixHash;
+    item.tokens = SomeTokens(worker_.runner().block_size(), number);
+    item.append_only = true;
+    return Submit(std::move(item)).status();
+  }
+
+  // A round of plain decoding.
+  absl::Status Ask() {
+    WorkItem item;
+    item.id = {2, 0};
+    item.round = ++round_;
+    item.base = static_cast<uint32_t>(tokens_.size() - 1);
+    item.tokens = {tokens_.back()};
+    item.prefix_hash = PrefixHash(std::span(tokens_).first(tokens_.size() - 1));
+    absl::StatusOr<TokenId> token = Submit(std::move(item));
+    if (token.ok()) tokens_.push_back(*token);
+    return token.status();
+  }
+
+  // The token of the answer, 0 if there is none.
+  absl::StatusOr<TokenId> Submit(WorkItem item) {
+    absl::Notification answered;
+    absl::StatusOr<TokenId> result;
+    item.params = params_;
+    item.params_hash = 1;
+    item.answer = [&](const Answer& answer) {
+      result = answer.verdict != nullptr ? answer.verdict->token : 0;
+      if (!answer.status.ok()) result = answer.status;
+      answered.Notify();
+    };
+    worker_.Submit(std::move(item));
+    answered.WaitForNotification();
+    return result;
+  }
+
+  static double ResidentBytes() {
+    std::ifstream statm("/proc/self/statm");
+    double size = 0, resident = 0;
+    statm >> size >> resident;
+    return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+  }
+
+  // Of one CPU, while nobody asks for anything.
+  static double IdleCpu() {
+    const auto used = [] {
+      rusage usage;
+      getrusage(RUSAGE_SELF, &usage);
+      return absl::DurationFromTimeval(usage.ru_utime) + absl::DurationFromTimeval(usage.ru_stime);
+    };
+    constexpr absl::Duration kWatched = absl::Seconds(2);
+    const absl::Duration before = used();
+    absl::SleepFor(kWatched);
+    return absl::FDivDuration(used() - before, kWatched);
+  }
+
+  const Flags& flags_;
+  std::shared_ptr<const SequenceParams> params_;
+  std::vector<TokenId> tokens_ = {1};
+  uint64_t round_ = 0;
+  Worker worker_;
+};
+
+int Fail(const absl::Status& status) {
+  std::cerr << "bench_scale: " << status.message() << "\n";
+  return 1;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Measures what length, batch and idle sequences cost.", "bench_scale");
+  app.add_option("--context", flags.contexts, "tokens in the cache of each sequence")
+      ->check(CLI::Range(kChunk / 2, 8000))
+      ->capture_default_str();
+  app.add_option("--batch", flags.batches, "sequences that share a step")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--idle", flags.idle, "sequences that lie idle, ascending")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--dtype", flags.dtype, "auto, float32 or bfloat16")->capture_default_str();
+  app.add_option("--threads", flags.threads, "0: one per CPU")->capture_default_str();
+  app.add_option("--seconds", flags.seconds, "each figure is measured for")
+      ->check(CLI::Range(0.01, 100.0))
+      ->capture_default_str();
+  app.add_option("--json", flags.json, "file for the results");
+  UseOneLineErrors(app);
+  CLI11_PARSE(app, argc, argv);
+
+  const TemporaryFolder folder;
+  if (!folder.made() || !WriteRandomModel(folder.path(), ModelShape())) {
+    return Fail(absl::UnavailableError("cannot write a model to the folder for temporary files"));
+  }
+  const int longest = *std::max_element(flags.contexts.begin(), flags.contexts.end());
+  const int widest = *std::max_element(flags.batches.begin(), flags.batches.end());
+  RunnerOptions options;
+  options.model_dir = folder.path();
+  options.dtype = flags.dtype;
+  options.threads = flags.threads;
+  options.kv_blocks = std::max(widest * (longest / options.block_size + 2),
+                               *std::max_element(flags.idle.begin(), flags.idle.end()) + 1000);
+  auto runner = Runner::Load(options);
+  if (!runner.ok()) return Fail(runner.status());
+  nlohmann::ordered_json report;
+  report["dtype"] = (*runner)->dtype();
+  report["kernels"] = (*runner)->kernel_name();
+  report["threads"] = (*runner)->threads();
+  absl::PrintF("%s %s, %d threads, %.0f MB of weights, %.0f MB of cache\n", (*runner)->dtype(),
+               (*runner)->kernel_name(), (*runner)->threads(), (*runner)->weight_bytes() / 1e6,
+               1e-6 * static_cast<double>((*runner)->bytes_per_block()) * (*runner)->kv_blocks());
+  auto lengths = LengthBench(**runner, flags).Run();
+  if (!lengths.ok()) return Fail(lengths.status());
+  report["length"] = *lengths;
+  auto idle = IdleBench(*std::move(runner), flags).Run();
+  if (!idle.ok()) return Fail(idle.status());
+  report["idle"] = *idle;
+  if (!flags.json.empty()) std::ofstream(flags.json) << report.dump(1) << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace outrider
+
+int main(int argc, char** argv) { return outrider::Main(argc, argv); }

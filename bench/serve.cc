@@ -1,0 +1,337 @@
+// Many streams of a pair, through all three services: plain, speculative with fixed K, and with the K that
+// the coordinator chooses by itself. Either a closed loop, in which each of N streams always has a request,
+// or requests that arrive by chance at a given rate. Modes take turns in short slices, so that a machine
+// whose speed drifts does not favour one; what counts is the ratio within the run.
+#include <atomic>
+#include <iostream>
+#include <optional>
+#include <random>
+
+#include "absl/strings/str_format.h"
+#include "bench/load.h"
+#include "bench/pair_helpers.h"
+#include "common/obs/flags.h"
+
+namespace outrider {
+namespace {
+
+// The first part of each slice is not counted: streams are still starting.
+constexpr double kRampShare = 0.25;
+
+struct Flags {
+  LocalServicesOptions services;
+  std::string prompts = "bench/prompts.json";
+  std::string json;
+  std::vector<int> streams = {1, 2, 4, 8, 16, 32, 64};
+  std::vector<double> rates;
+  std::vector<double> temperatures = {0, 1};
+  std::vector<int> fixed_k = {2, 4};
+  int max_tokens = 32;
+  int turns = 2;
+  double slice_seconds = 1.6;
+};
+
+struct Mode {
+  std::string name;
+  std::optional<int> k;  // empty: the coordinator chooses
+};
+
+// What was seen in the counted parts of slices. Times in seconds.
+struct Tally {
+  double window = 0;
+  double tokens = 0, drafted = 0, accepted = 0, refused = 0;
+  std::vector<double> first_token, per_token, request;
+
+  double Rate() const { return tokens / window; }
+  void Add(const Tally& other) {
+    for (double Tally::*sum :
+         {&Tally::window, &Tally::tokens, &Tally::drafted, &Tally::accepted, &Tally::refused}) {
+      this->*sum += other.*sum;
+    }
+    for (auto list : {&Tally::first_token, &Tally::per_token, &Tally::request}) {
+      (this->*list).insert((this->*list).end(), (other.*list).begin(), (other.*list).end());
+    }
+  }
+};
+
+// Watches one request after another of a stream. Tokens count if they come within the window, times to the
+// first token if the request was sent within it. The other times count under the same condition if
+// `by_arrival`; in a closed loop, where the slowest would not end within the window, instead if the request
+// ends within it.
+class Watch {
+ public:
+  Watch(absl::Time from, absl::Time to, bool by_arrival, int max_tokens)
+      : from_(from), to_(to), by_arrival_(by_arrival), max_tokens_(max_tokens) {}
+
+  void OnChunk(absl::Time sent, const v1::GenerateResponse& chunk) {
+    const absl::Time now = absl::Now();
+    if (Counts(now)) tally_.tokens += chunk.tokens_size();
+    if (chunk.position() == 0 && chunk.tokens_size() > 0) {
+      first_ = now;
+      if (Counts(sent)) tally_.first_token.push_back(absl::ToDoubleSeconds(now - sent));
+    }
+    if (!chunk.has_finish() || !Counts(by_arrival_ ? sent : now)) return;
+    const double tokens = chunk.finish().usage().completion_tokens();
+    tally_.drafted += static_cast<double>(chunk.finish().speculation().drafted());
+    tally_.accepted += static_cast<double>(chunk.finish().speculation().accepted());
+    if (tokens < max_tokens_) return;  // the first of a stream, cut short
+    tally_.per_token.push_back(absl::ToDoubleSeconds(now - first_) / (tokens - 1));
+    tally_.request.push_back(absl::ToDoubleSeconds(now - sent));
+  }
+  void OnRefused(absl::Time sent) { tally_.refused += Counts(sent) ? 1 : 0; }
+
+  const Tally& tally() const { return tally_; }
+
+ private:
+  bool Counts(absl::Time time) const { return time >= from_ && time < to_; }
+
+  const absl::Time from_, to_;
+  const bool by_arrival_;
+  const int max_tokens_;
+  absl::Time first_;
+  Tally tally_;
+};
+
+class ServeBench {
+ public:
+  ServeBench(const Client& client, const Flags& flags)
+      : client_(client), flags_(flags), prompts_(LoadPrompts(flags.prompts)) {
+    modes_.push_back({"plain", 0});
+    for (int k : flags.fixed_k) modes_.push_back({absl::StrFormat("K = %d", k), k});
+    modes_.push_back({"policy", std::nullopt});
+  }
+
+  absl::StatusOr<nlohmann::ordered_json> Closed(double temperature, int streams) {
+    absl::PrintF("\ntemperature %g, %d streams\n", temperature, streams);
+    auto result =
+        InTurns([&](const Mode& mode, int turn) { return ClosedSlice(mode, temperature, streams, turn); });
+    if (result.ok()) result->update({{"temperature", temperature}, {"streams", streams}});
+    return result;
+  }
+
+  absl::StatusOr<nlohmann::ordered_json> Open(double temperature, double rate) {
+    absl::PrintF("\ntemperature %g, %g requests/s\n", temperature, rate);
+    auto result =
+        InTurns([&](const Mode& mode, int turn) { return OpenSlice(mode, temperature, rate, turn); });
+    if (result.ok()) result->update({{"temperature", temperature}, {"requests_per_second", rate}});
+    return result;
+  }
+
+ private:
+  using Slice = std::function<absl::StatusOr<Tally>(const Mode&, int turn)>;
+
+  // `index` picks prompt and seed, the same ones for every mode with a fixed K.
+  v1::GenerateRequest Request(const Mode& mode, double temperature, int index, int max_tokens) {
+    // Numbered, so that no prompt is found in the prefix cache because another mode was asked it before.
+    const std::string prompt =
+        absl::StrFormat("%d. %s", ++requests_, prompts_[static_cast<size_t>(index) % prompts_.size()]);
+    v1::GenerateRequest request =
+        MakeRequest(prompt, temperature, mode.k.value_or(0), static_cast<uint64_t>(index) + 1, max_tokens);
+    if (!mode.k) {
+      request.mutable_speculation()->clear_draft_tokens();
+      request.clear_seed();  // with one, K stays fixed
+    }
+    return request;
+  }
+
+  absl::StatusOr<Tally> ClosedSlice(const Mode& mode, double temperature, int streams, int turn) {
+    const absl::Duration duration = absl::Seconds(flags_.slice_seconds);
+    const absl::Time start = absl::Now();
+    std::vector<Watch> watches(
+        static_cast<size_t>(streams),
+        Watch(start + kRampShare * duration, start + duration, false, flags_.max_tokens));
+    const absl::Status status = RunClosedLoop(
+        client_, {.streams = streams,
+                  .duration = duration,
+                  .request =
+                      [&](int stream, int index) {
+                        // The first ones have different lengths, so that the streams do not run in step.
+                        const int tokens = index > 0
+                                               ? flags_.max_tokens
+                                               : std::max(2, flags_.max_tokens * (stream + 1) / streams);
+                        const int id = turn * 10000 + index * streams + stream;
+                        return Request(mode, temperature, id, tokens);
+                      },
+                  .on_chunk = [&](int stream, absl::Time sent,
+                                  const auto& chunk) { watches[stream].OnChunk(sent, chunk); }});
+    if (!status.ok()) return status;
+    return Sum(watches, duration);
+  }
+
+  // The same arrivals for each mode of a turn. All that has arrived is answered before it returns.
+  absl::StatusOr<Tally> OpenSlice(const Mode& mode, double temperature, double rate, int turn) {
+    std::mt19937_64 random(static_cast<uint64_t>(turn));
+    std::exponential_distribution<double> gap(rate);
+    std::vector<double> arrivals;
+    double next = gap(random);
+    while (next < flags_.slice_seconds) {
+      arrivals.push_back(next);
+      next += gap(random);
+    }
+
+    const absl::Duration duration = absl::Seconds(flags_.slice_seconds);
+    const absl::Time start = absl::Now();
+    std::vector<Watch> watches(
+        arrivals.size(), Watch(start + kRampShare * duration, start + duration, true, flags_.max_tokens));
+    std::vector<absl::Status> errors(arrivals.size());
+    {
+      std::vector<std::jthread> threads;
+      for (size_t i = 0; i < arrivals.size(); ++i) {
+        const absl::Time due = start + absl::Seconds(arrivals[i]);
+        absl::SleepFor(due - absl::Now());
+        threads.emplace_back([&, i, due] {
+          const int id = turn * 10000 + static_cast<int>(i);
+          const auto on_chunk = [&](const v1::GenerateResponse& chunk) { watches[i].OnChunk(due, chunk); };
+          auto answer = client_.Generate(Request(mode, temperature, id, flags_.max_tokens), on_chunk);
+          if (absl::IsResourceExhausted(answer.status())) {
+            watches[i].OnRefused(due);
+          } else {
+            errors[i] = answer.status();
+          }
+        });
+      }
+    }
+    for (const absl::Status& error : errors) {
+      if (!error.ok()) return error;
+    }
+    return Sum(watches, duration);
+  }
+
+  static Tally Sum(const std::vector<Watch>& watches, absl::Duration duration) {
+    Tally sum;
+    for (const Watch& watch : watches) sum.Add(watch.tally());
+    sum.window = (1 - kRampShare) * absl::ToDoubleSeconds(duration);
+    return sum;
+  }
+
+  // One slice more than counted, for what the services and the policy have to find out first; then every mode
+  // once a turn, there and back, so that a drift within a turn cancels out.
+  absl::StatusOr<nlohmann::ordered_json> InTurns(const Slice& slice) {
+    if (auto warm = slice(modes_.back(), 0); !warm.ok()) return warm.status();
+    std::vector<Tally> tallies(modes_.size());
+    for (int turn = 1; turn <= flags_.turns; ++turn) {
+      for (size_t i = 0; i < modes_.size(); ++i) {
+        const size_t mode = turn % 2 == 1 ? i : modes_.size() - 1 - i;
+        auto tally = slice(modes_[mode], turn);
+        if (!tally.ok()) return tally.status();
+        tallies[mode].Add(*tally);
+      }
+    }
+    return Report(tallies);
+  }
+
+  nlohmann::ordered_json Report(const std::vector<Tally>& tallies) const {
+    absl::PrintF("%-8s %10s %9s %11s %24s %24s %24s\n", "", "tokens/s", "vs plain", "acceptance",
+                 "first token ms 50/95/99", "per token ms 50/95/99", "request ms 50/95/99");
+    nlohmann::ordered_json rows;
+    double best = 0;
+    for (size_t i = 0; i < modes_.size(); ++i) {
+      const Tally& tally = tallies[i];
+      const double acceptance = tally.drafted > 0 ? tally.accepted / tally.drafted : 0;
+      const double ratio = tally.Rate() / tallies[0].Rate();
+      if (modes_[i].k) best = std::max(best, tally.Rate());
+      absl::PrintF("%-8s %10.0f %9.2f %11.3f %24s %24s %24s\n", modes_[i].name, tally.Rate(), ratio,
+                   acceptance, Milliseconds(tally.first_token), Milliseconds(tally.per_token),
+                   Milliseconds(tally.request));
+      rows.push_back({{"mode", modes_[i].name},
+                      {"tokens_per_second", tally.Rate()},
+                      {"ratio_to_plain", ratio},
+                      {"acceptance_rate", acceptance},
+                      {"requests", tally.request.size()},
+                      {"refused", tally.refused},
+                      {"first_token_seconds", Percentiles(tally.first_token)},
+                      {"per_token_seconds", Percentiles(tally.per_token)},
+                      {"request_seconds", Percentiles(tally.request)}});
+    }
+    const double policy = tallies.back().Rate() / best;
+    absl::PrintF("policy / best of the others: %.3f\n", policy);
+    return {{"modes", rows}, {"policy_to_best", policy}};
+  }
+
+  static std::string Milliseconds(std::vector<double> values) {
+    if (values.empty()) return "-";
+    return absl::StrFormat("%.2f/%.2f/%.2f", 1e3 * Percentile(values, .5), 1e3 * Percentile(values, .95),
+                           1e3 * Percentile(values, .99));
+  }
+
+  const Client& client_;
+  const Flags& flags_;
+  const std::vector<std::string> prompts_;
+  std::vector<Mode> modes_;
+  std::atomic<int> requests_ = 0;
+};
+
+int Fail(const absl::Status& status) {
+  std::cerr << "bench_serve: " << status.message() << "\n";
+  return 1;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Measures plain against speculative decoding of a pair, many streams.", "bench_serve");
+  app.add_option("--target-model", flags.services.target_model, "folder; default: the shipped pair");
+  app.add_option("--draft-model", flags.services.draft_model, "folder; default: the shipped pair");
+  app.add_option("--dtype", flags.services.dtype, "auto, float32 or bfloat16")->capture_default_str();
+  app.add_option("--threads", flags.services.threads, "of draft and target, each; 0: one per CPU")
+      ->capture_default_str();
+  app.add_option("--prompts", flags.prompts, "JSON list of texts")
+      ->check(CLI::ExistingFile)
+      ->capture_default_str();
+  app.add_option("--streams", flags.streams, "how many at once; a closed loop for each")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--rate", flags.rates, "requests a second, arriving by chance; instead of closed loops")
+      ->check(CLI::Range(0.1, 1e4));
+  app.add_option("--temperature", flags.temperatures, "one run for each")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--fixed-k", flags.fixed_k, "the K of the speculative modes")
+      ->check(CLI::Range(1, 16))
+      ->capture_default_str();
+  app.add_option("--max-tokens", flags.max_tokens, "a generation")
+      ->check(CLI::Range(2, 4096))
+      ->capture_default_str();
+  app.add_option("--turns", flags.turns, "slices of each mode")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--slice", flags.slice_seconds, "seconds a slice")
+      ->check(CLI::Range(0.1, 1e3))
+      ->capture_default_str();
+  app.add_option("--json", flags.json, "file for the results");
+  UseOneLineErrors(app);
+  CLI11_PARSE(app, argc, argv);
+
+  auto pair = RunningPair::Start(flags.services);
+  if (!pair.ok()) return Fail(pair.status());
+  auto description = pair->client.Describe();
+  if (!description.ok()) return Fail(description.status());
+
+  nlohmann::ordered_json report;
+  report["machine"] = MachineName();
+  report["target"] = {{"model", description->target().model()}, {"dtype", description->target().dtype()}};
+  report["draft"] = {{"model", description->draft().model()}, {"dtype", description->draft().dtype()}};
+  report["max_tokens"] = flags.max_tokens;
+  absl::PrintF("%s; target %s, draft %s, %s\n", MachineName(), description->target().model(),
+               description->draft().model(), description->target().dtype());
+  ServeBench bench(pair->client, flags);
+  for (const double temperature : flags.temperatures) {
+    for (const double rate : flags.rates) {
+      auto result = bench.Open(temperature, rate);
+      if (!result.ok()) return Fail(result.status());
+      report["open"].push_back(*std::move(result));
+    }
+    if (!flags.rates.empty()) continue;
+    for (const int streams : flags.streams) {
+      auto result = bench.Closed(temperature, streams);
+      if (!result.ok()) return Fail(result.status());
+      report["closed"].push_back(*std::move(result));
+    }
+  }
+  if (!flags.json.empty()) std::ofstream(flags.json) << report.dump(1) << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace outrider
+
+int main(int argc, char** argv) { return outrider::Main(argc, argv); }

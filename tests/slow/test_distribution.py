@@ -118,8 +118,11 @@ def test_the_service_scores_prompts_as_transformers_does(goldens: dict[str, Any]
     assert all(abs(law[path] - p) < 1e-4 for path, p in paths.items())
 
 
-@pytest.mark.parametrize("way", [{"rule": "token"}, {"rule": "block"}, {"rule": "coupled"},
-                                 {"rule": "token", "drafter": "ngram"}], ids=lambda way: "-".join(way.values()))
+WAYS = [{"rule": "token"}, {"rule": "block"}, {"rule": "coupled"}, {"rule": "token", "drafter": "ngram"},
+        {"rule": "token", "drafter": "auto"}]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(way.values()))
 def test_the_first_tokens_have_the_targets_distribution(way: dict[str, str], goldens: dict[str, Any]) -> None:
     with cluster() as c:
         law = law_of(c, goldens["prompt"], 5, 3)
@@ -132,8 +135,8 @@ def test_the_first_tokens_have_the_targets_distribution(way: dict[str, str], gol
             assert observed_over_expected(c)[1] < 5
 
 
-@pytest.mark.parametrize("drafter, rule", [("ngram", "block"), ("bigram", "token"),
-                                           ("bigram", "block"), ("random", "token")])
+@pytest.mark.parametrize("drafter, rule", [("ngram", "block"), ("copy", "token"), ("unigram", "token"),
+                                           ("bigram", "token"), ("bigram", "block"), ("random", "token")])
 def test_so_they_have_with_drafters_that_need_no_draft_service(drafter: str, rule: str, goldens: dict[str, Any],
                                                                paths: Cells, tmp_path: Path) -> None:
     length = len(next(iter(paths)))

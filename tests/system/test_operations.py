@@ -1,6 +1,8 @@
 """What an operator uses: health, reflection, metrics, logs, and an orderly end."""
 
 import json
+import os
+import time
 from pathlib import Path
 
 import grpc
@@ -109,3 +111,19 @@ def test_a_server_told_to_end_says_so_before_it_goes(prompts: list[str]) -> None
         c.target.stop()
         eventually(lambda: c.coordinator.value("outrider_target_up") == 0, "the target is seen to be gone")
         assert c.coordinator.health() == "SERVING"
+
+
+def cpu_seconds(server: Server) -> float:
+    fields = Path(f"/proc/{server.popen.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_nothing_spins_while_idle(pair: Cluster, prompts: list[str]) -> None:
+    pair.generate(prompts[0], k=4, temperature=0, max_tokens=30)
+    pair.wait_idle()
+    servers = (pair.coordinator, pair.draft, pair.target)
+    before, start = [cpu_seconds(server) for server in servers], time.monotonic()
+    time.sleep(3)
+    passed = time.monotonic() - start
+    for server, used in zip(servers, before, strict=True):
+        assert cpu_seconds(server) - used < 0.02 * passed, server.program

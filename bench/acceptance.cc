@@ -1,5 +1,5 @@
-// How often each drafter is right, and what the size of q on the wire costs in acceptance. Times are bench_pair's
-// business: nothing here depends on the machine's speed.
+// How often each drafter is right, and what the size of q on the wire costs in acceptance. Times are
+// bench_pair's business: nothing here depends on the machine's speed.
 #include <iostream>
 #include <map>
 
@@ -61,9 +61,10 @@ absl::StatusOr<Tally> Measure(const Client& client, const Flags& flags, const Wa
   return tally;
 }
 
-absl::StatusOr<nlohmann::ordered_json> Table(const Client& client, const Flags& flags, const std::string& title,
-                                             const std::vector<Way>& ways) {
-  absl::PrintF("\n%s\n%-22s %7s %10s %12s %12s\n", title, "", "alpha", "accepted", "tokens/call", "bytes/token");
+absl::StatusOr<nlohmann::ordered_json> Table(const Client& client, const Flags& flags,
+                                             const std::string& title, const std::vector<Way>& ways) {
+  absl::PrintF("\n%s\n%-22s %7s %10s %12s %12s\n", title, "", "alpha", "accepted", "tokens/call",
+               "bytes/token");
   nlohmann::ordered_json rows;
   for (const Way& way : ways) {
     const absl::StatusOr<Tally> tally = Measure(client, flags, way);
@@ -94,6 +95,8 @@ int Main(int argc, char** argv) {
   app.add_option("--draft-model", flags.services.draft_model, "folder; default: the shipped pair");
   app.add_option("--drafter-corpus", flags.services.drafter_corpus, "text for unigram and bigram drafters")
       ->required();
+  app.add_option("--dtype", flags.services.dtype, "of draft and target")->capture_default_str();
+  app.add_option("--draft-dtype", flags.services.draft_dtype, "of the draft, if it is to have another one");
   app.add_option("--prompts", flags.prompts, "JSON list of texts")
       ->check(CLI::ExistingFile)
       ->capture_default_str();
@@ -119,7 +122,8 @@ int Main(int argc, char** argv) {
   for (const double temperature : {1.0, 0.0}) {
     std::vector<Way> ways;
     for (const auto& [name, kind] : drafters) ways.push_back({name, kind, temperature});
-    auto rows = Table(pair->client, flags, absl::StrFormat("K = %d, temperature %g", flags.k, temperature), ways);
+    auto rows =
+        Table(pair->client, flags, absl::StrFormat("K = %d, temperature %g", flags.k, temperature), ways);
     if (!rows.ok()) return Fail(rows.status());
     report["drafters"].push_back({{"temperature", temperature}, {"rows", *rows}});
   }

@@ -24,7 +24,9 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOpt
       command.add_option("--draft-model", options.draft_model, "folder of the draft model; the shipped one"),
       command.add_option("--drafter-corpus", options.drafter_corpus,
                          "text for the unigram and bigram drafters"),
-      command.add_option("--dtype", options.dtype, "auto, float32 or bfloat16")->capture_default_str(),
+      command.add_option("--dtype", options.dtype, "of draft and target: auto, float32, bfloat16 or int8")
+          ->capture_default_str(),
+      command.add_option("--draft-dtype", options.draft_dtype, "of the draft, if it is to have another one"),
       command.add_option("--threads", options.threads, "threads of draft and target each; 0: one per CPU")
           ->check(CLI::Range(0, 1024))
           ->capture_default_str()};
@@ -62,9 +64,8 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
   command.add_option("--draft-temperature", flags.draft_temperature, "the draft's own; the target's");
   command.add_option("--lenience", flags.lenience, "below 1: faster and not exact; 1");
   CLI::Option* n = command.add_option("--n", flags.n, "samples of one prompt; 1");
-  CLI::Option* trace = command
-                           .add_flag("--trace", flags.trace, "a line a round: accepted, rejected, corrected")
-                           ->excludes(n);
+  CLI::Option* trace =
+      command.add_flag("--trace", flags.trace, "a line a round: accepted, rejected, corrected")->excludes(n);
   CLI::Option* json =
       command.add_flag("--json", flags.json, "one JSON object instead of text")->excludes(trace);
   command

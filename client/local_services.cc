@@ -111,10 +111,10 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
   const auto add = [&](Service service, std::initializer_list<std::string> flags) {
     services->commands_[service].insert(services->commands_[service].end(), flags);
   };
-  const std::string dtype = absl::StrCat("--dtype=", options.dtype);
+  const std::string& draft_dtype = options.draft_dtype.empty() ? options.dtype : options.draft_dtype;
   const std::string threads = absl::StrCat("--threads=", options.threads);
-  add(kTarget, {absl::StrCat("--model=", *target_model), dtype, threads});
-  add(kDraft, {absl::StrCat("--model=", *draft_model), dtype, threads});
+  add(kTarget, {absl::StrCat("--model=", *target_model), "--dtype", options.dtype, threads});
+  add(kDraft, {absl::StrCat("--model=", *draft_model), "--dtype", draft_dtype, threads});
   add(kCoordinator,
       {absl::StrCat("--tokenizer=", *target_model), absl::StrCat("--target=", services->address(kTarget)),
        absl::StrCat("--draft=", services->address(kDraft)), "--drafter-corpus", options.drafter_corpus});

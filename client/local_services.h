@@ -19,6 +19,7 @@ struct LocalServicesOptions {
   std::string draft_model;
   std::string drafter_corpus;  // text for the unigram and bigram drafters; empty: there are none
   std::string dtype = "auto";
+  std::string draft_dtype;  // empty: dtype
   // Each of draft and target. They take turns within a stream, so each may have every CPU. 0: one per CPU.
   int threads = 0;
   bool default_ports =

@@ -19,10 +19,13 @@
 
 namespace outrider {
 
-enum class Storage : uint8_t { kFloat32, kBFloat16 };
+// Of weights. Keys and values are never kInt8, but kBFloat16 beside it.
+enum class Storage : uint8_t { kFloat32, kBFloat16, kInt8 };
 
 // Columns per panel of packed weights.
 inline constexpr int kPanel = 32;
+// At the head of a panel of int8 weights: a float32 scale for each column.
+inline constexpr int kScaleBytes = kPanel * 4;
 // Queries (rows x heads of one KV head) that one attention call takes at most.
 inline constexpr int kMaxQueries = 16;
 // Positions are padded to this many in a block's keys, head dimensions in its values.
@@ -38,7 +41,9 @@ enum class Epilogue : uint8_t {
 //
 // Weights are packed [n / 32][k][32] for float32, and [n / 32][k / 2][32][2] for bfloat16: a 32-bit word
 // holds two neighbouring k of one column, which a shift and a mask widen. The last panel is padded with
-// zeros.
+// zeros. int8 is packed as bfloat16 is, a byte for each weight, after the panel's scales: W = scale * byte.
+// The bytes are whole numbers that bfloat16 holds exactly, so they are multiplied as such and the sum scaled
+// once.
 struct LinearArgs {
   const void* weights;  // 64-byte aligned
   Storage storage;

@@ -28,7 +28,7 @@ int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple 
 KvGeometry LayOutKv(const ModelConfig& config, Storage storage, int block_size) {
   const size_t element_bytes = storage == Storage::kFloat32 ? 4 : 2;
   KvGeometry kv;
-  kv.layer.storage = storage;
+  kv.layer.storage = storage == Storage::kInt8 ? Storage::kBFloat16 : storage;
   kv.layer.block_size = block_size;
   kv.layer.slot_stride = RoundUp(block_size, kKvPad);
   kv.layer.head_dim = config.head_dim;
@@ -65,7 +65,7 @@ Llama::Llama(const ModelConfig& config, LlamaWeights weights, const LlamaOptions
       kv_geometry_(LayOutKv(config, weights_.storage, options.block_size)),
       kv_(kv_geometry_.layer),
       qkv_columns_((config.heads + 2 * config.kv_heads) * config.head_dim),
-      operand_bytes_(weights_.storage == Storage::kBFloat16 && kernels.rounds_operands ? 2 : 4) {}
+      operand_bytes_(weights_.storage != Storage::kFloat32 && kernels.rounds_operands ? 2 : 4) {}
 
 absl::Status Llama::AllocateMemory() {
   const size_t blocks = static_cast<size_t>(options_.kv_blocks);

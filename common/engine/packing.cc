@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -41,9 +42,29 @@ void ReadRange(const char* data, int64_t first, int count, float* to) {
   for (int i = 0; i < count; ++i) to[i] = Read<kType>(data, first + i);
 }
 
+// The largest weight of a column becomes 127.
+template <ElementType kType>
+void PackInt8Panel(const char* const* rows, int k, char* to) {
+  auto* scales = reinterpret_cast<float*>(to);
+  auto* bytes = reinterpret_cast<int8_t*>(to + kScaleBytes);
+  for (int column = 0; column < kPanel; ++column) {
+    float largest = 0;
+    for (int i = 0; rows[column] != nullptr && i < k; ++i) {
+      largest = std::max(largest, std::abs(Read<kType>(rows[column], i)));
+    }
+    scales[column] = largest / 127;
+    const float inverse = largest > 0 ? 127 / largest : 0;
+    for (int i = 0; i < k; ++i) {
+      const float value = rows[column] == nullptr ? 0.0f : Read<kType>(rows[column], i) * inverse;
+      bytes[((i / 2) * kPanel + column) * 2 + i % 2] = static_cast<int8_t>(std::lrint(value));
+    }
+  }
+}
+
 // `rows` are pointers to 32 rows' elements; null for padding.
 template <ElementType kType>
 void PackPanel(const char* const* rows, int k, Storage storage, char* to) {
+  if (storage == Storage::kInt8) return PackInt8Panel<kType>(rows, k, to);
   for (int i = 0; i < k; ++i) {
     for (int column = 0; column < kPanel; ++column) {
       const float value = rows[column] == nullptr ? 0.0f : Read<kType>(rows[column], i);
@@ -97,8 +118,16 @@ MatrixSource InterleavedPanels(TensorView first, TensorView second) {
 
 size_t PackedBytes(int n, int k, Storage storage) {
   const size_t panels = static_cast<size_t>((n + kPanel - 1) / kPanel);
-  return panels * static_cast<size_t>(kPanel) * static_cast<size_t>(k) *
-         (storage == Storage::kFloat32 ? 4 : 2);
+  const size_t weights = static_cast<size_t>(kPanel) * static_cast<size_t>(k);
+  switch (storage) {
+    case Storage::kFloat32:
+      return panels * weights * 4;
+    case Storage::kBFloat16:
+      return panels * weights * 2;
+    case Storage::kInt8:
+      return panels * (kScaleBytes + weights);
+  }
+  return 0;
 }
 
 void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* to) {

@@ -34,7 +34,7 @@ MatrixSource InterleavedPanels(TensorView first, TensorView second);
 
 // How much memory a packed matrix takes, a multiple of 64.
 size_t PackedBytes(int n, int k, Storage storage);
-// Packs into `to`, 64-byte aligned, as LinearArgs describes; bfloat16 rounds to nearest even.
+// Packs into `to`, 64-byte aligned, as LinearArgs describes; bfloat16 and int8 round to nearest even.
 void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* to);
 
 // Elements first .. first + count - 1 of a tensor, widened.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -26,12 +27,19 @@ int AvailableCpus() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
+Storage StorageOf(const std::string& dtype) {
+  if (dtype == "int8") return Storage::kInt8;
+  return dtype == "bfloat16" ? Storage::kBFloat16 : Storage::kFloat32;
+}
+
 absl::Status CheckOptions(const RunnerOptions& options) {
   const auto refuse = [](const auto&... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
   if (options.device != "cpu")
     return refuse("--device ", options.device, ": only \"cpu\" is supported by this build");
-  if (options.dtype != "auto" && options.dtype != "float32" && options.dtype != "bfloat16") {
-    return refuse("--dtype ", options.dtype, ": only auto, float32 and bfloat16 are supported on the CPU");
+  constexpr const char* kTypes[] = {"auto", "float32", "bfloat16", "int8"};
+  if (std::find(std::begin(kTypes), std::end(kTypes), options.dtype) == std::end(kTypes)) {
+    return refuse("--dtype ", options.dtype,
+                  ": only auto, float32, bfloat16 and int8 are supported on the CPU");
   }
   if (options.threads < 0 || options.threads > kMaxThreads) {
     return refuse("--threads ", options.threads, ": must be in [0, ", kMaxThreads, "]");
@@ -68,7 +76,7 @@ class Runner::Impl {
         kv_blocks_(options.kv_blocks) {}
 
   absl::Status Load() {
-    const Storage storage = dtype_ == "bfloat16" ? Storage::kBFloat16 : Storage::kFloat32;
+    const Storage storage = StorageOf(dtype_);
     absl::StatusOr<LlamaWeights> weights =
         LoadLlamaWeights(options_.model_dir, config_, storage, pool_, options_.progress);
     if (!weights.ok()) return weights.status();

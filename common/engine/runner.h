@@ -18,9 +18,11 @@ namespace outrider {
 struct RunnerOptions {
   std::string model_dir;  // a Hugging Face directory: config.json and safetensors
   std::string device = "cpu";
-  std::string dtype = "auto";  // float32, bfloat16, or auto: bfloat16 where the CPU has instructions for it
-  int threads = 0;             // that compute, the caller's included; 0: one per CPU this process may run on
-  int kv_blocks = 0;           // the pool's size; 0: as many as fit kv_memory_fraction of the free memory
+  // float32, bfloat16, int8 (weights only, a scale for each output; keys and values bfloat16), or auto:
+  // bfloat16 where the CPU has instructions for it, else float32.
+  std::string dtype = "auto";
+  int threads = 0;    // that compute, the caller's included; 0: one per CPU this process may run on
+  int kv_blocks = 0;  // the pool's size; 0: as many as fit kv_memory_fraction of the free memory
   double kv_memory_fraction = 0.3;
   int max_sequences = 256;   // that the pool need ever hold; for kv_blocks 0
   int block_size = 16;       // tokens per block
@@ -90,7 +92,7 @@ class Runner {
   void CopyBlock(BlockId from, BlockId to);
 
   const ModelConfig& config() const;
-  const std::string& dtype() const;        // as resolved: "float32" or "bfloat16"
+  const std::string& dtype() const;        // as resolved: "float32", "bfloat16" or "int8"
   const std::string& kernel_name() const;  // "avx512bf16", "avx512", "avx2" or "portable"
   int threads() const;
   int kv_blocks() const;

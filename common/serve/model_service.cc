@@ -41,7 +41,8 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--health-listen", flags.server.health_listen,
                  "a second address with grpc.health.v1 only; empty: none");
   app.add_option("--device", flags.runner.device, "cpu")->capture_default_str();
-  app.add_option("--dtype", flags.runner.dtype, "auto, float32 or bfloat16")->capture_default_str();
+  app.add_option("--dtype", flags.runner.dtype, "auto, float32, bfloat16 or int8 (weights)")
+      ->capture_default_str();
   app.add_option("--threads", flags.runner.threads, "threads that compute; 0: one per CPU")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

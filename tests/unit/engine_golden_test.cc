@@ -98,6 +98,15 @@ TEST_P(RandomModel, BFloat16LogitsAreNear) {
                  std::to_string(RootMeanSquareDifference(logits, golden.logits) / golden.spread));
 }
 
+TEST_P(RandomModel, Int8LogitsAreNear) {
+  RunnerOptions options = Options(std::get<0>(GetParam()));
+  options.kernels = std::get<1>(GetParam());
+  options.dtype = "int8";
+  const auto runner = LoadOrDie(options);
+  const Golden golden = ReadGolden(std::get<0>(GetParam()), runner->config().vocab_size);
+  EXPECT_LE(RootMeanSquareDifference(AllLogits(*runner, golden.tokens), golden.logits), 0.1 * golden.spread);
+}
+
 class ShippedModel : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -155,6 +164,16 @@ TEST_P(ShippedModel, BFloat16PicksOtherTokensOnlyWhereTheBestAreNearlyTied) {
     EXPECT_LE(top_logits[0].get<double>() - top_logits[static_cast<size_t>(rank)].get<double>(), tolerance)
         << "position " << r;
   }
+}
+
+TEST_P(ShippedModel, Int8MostlyPicksTheSameTokensAndTakesHalfTheMemory) {
+  EXPECT_GE(AgreeingPositions(Run("int8"), "float32_best"), static_cast<int>(tokens_.size()) * 93 / 100);
+  RunnerOptions options = Options("");
+  options.model_dir = "models/" + GetParam();
+  options.dtype = "bfloat16";
+  const size_t bfloat16 = LoadOrDie(options)->weight_bytes();
+  options.dtype = "int8";
+  EXPECT_LT(LoadOrDie(options)->weight_bytes(), bfloat16 * 6 / 10);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ class Invariance : public ::testing::TestWithParam<std::tuple<std::string, std::
 INSTANTIATE_TEST_SUITE_P(All, Invariance,
                          ::testing::Combine(::testing::ValuesIn(RandomModels()),
                                             ::testing::ValuesIn(RunnableKernels()),
-                                            ::testing::Values("float32", "bfloat16")),
+                                            ::testing::Values("float32", "bfloat16", "int8")),
                          [](const auto& info) {
                            std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" +
                                               std::get<2>(info.param);

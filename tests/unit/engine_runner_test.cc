@@ -29,7 +29,7 @@ TEST(RunnerLoad, RefusesBadOptionsByTheirFlag) {
     return LoadError(options);
   };
   EXPECT_THAT(error([](auto& o) { o.device = "cuda:0"; }), AllOf(HasSubstr("--device"), HasSubstr("cuda:0")));
-  EXPECT_THAT(error([](auto& o) { o.dtype = "int8"; }), AllOf(HasSubstr("--dtype"), HasSubstr("int8")));
+  EXPECT_THAT(error([](auto& o) { o.dtype = "fp8"; }), AllOf(HasSubstr("--dtype"), HasSubstr("fp8")));
   EXPECT_THAT(error([](auto& o) { o.threads = -1; }), HasSubstr("--threads -1"));
   EXPECT_THAT(error([](auto& o) { o.kv_blocks = -1; }), HasSubstr("--kv-blocks -1"));
   EXPECT_THAT(error([](auto& o) { o.kv_memory_fraction = 0; }), HasSubstr("--kv-memory-fraction 0"));

@@ -20,6 +20,9 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxSocketPath = 107;  // sockaddr_un
 constexpr absl::Duration kGrace = absl::Seconds(3);
+// Tokens of q that the draft sends: within a machine bytes are cheap, and four times the default are accepted
+// more often (docs/exactness.md).
+constexpr char kTopN[] = "--top-n=256";
 constexpr size_t kLinesShown = 5;
 
 // The folder of the shipped models, beside the source tree that the program was built in or beside its
@@ -114,7 +117,7 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
   const std::string& draft_dtype = options.draft_dtype.empty() ? options.dtype : options.draft_dtype;
   const std::string threads = absl::StrCat("--threads=", options.threads);
   add(kTarget, {absl::StrCat("--model=", *target_model), "--dtype", options.dtype, threads});
-  add(kDraft, {absl::StrCat("--model=", *draft_model), "--dtype", draft_dtype, threads});
+  add(kDraft, {absl::StrCat("--model=", *draft_model), kTopN, "--dtype", draft_dtype, threads});
   add(kCoordinator,
       {absl::StrCat("--tokenizer=", *target_model), absl::StrCat("--target=", services->address(kTarget)),
        absl::StrCat("--draft=", services->address(kDraft)), "--drafter-corpus", options.drafter_corpus});

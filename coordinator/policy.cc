@@ -106,7 +106,9 @@ void Policy::OnRound(const Generation& generation, int drafted, int accepted, co
   if (verify.batch_rows() > 0) {
     kind.verify.Observe(verify.batch_rows(), Micros(verify.compute_us()));
     kind.verify_batch.Observe(verify.batch_sequences());
-    kind.verify_wire.Observe(outrider::Seconds(times.verify) - Micros(verify.compute_us()));
+    // With others in progress, waiting is mostly for their work, which is counted as theirs.
+    if (running_ == 1)
+      kind.verify_wire.Observe(outrider::Seconds(times.verify) - Micros(verify.compute_us()));
   }
   if (drafted == 0) {
     ++kind.plain_rounds;
@@ -122,7 +124,7 @@ void Policy::OnRound(const Generation& generation, int drafted, int accepted, co
   const double batch = std::max<uint32_t>(draft.batch_sequences(), 1);
   kind.step.Observe(batch, Micros(draft.compute_us()) / drafted);
   kind.draft_batch.Observe(batch);
-  kind.draft_wire.Observe(outrider::Seconds(times.draft) - Micros(draft.compute_us()));
+  if (running_ == 1) kind.draft_wire.Observe(outrider::Seconds(times.draft) - Micros(draft.compute_us()));
   const double judged = accepted + (accepted < drafted ? 1 : 0);
   kind.accepted.Observe(accepted / judged, judged);
 }

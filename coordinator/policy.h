@@ -32,11 +32,11 @@ class LinearTime {
 //   (1 - alpha^(K+1)) / (1 - alpha)  over  V/B + v (K+1) + w/N + [K > 0] (K (D/B' + d) + w'/N)
 //
 // where V + v rows is the measured time of a verification, D + d sequences that of a draft step, B and B' the
-// measured numbers of sequences that share them, w and w' what messages add, and N the generations in
-// progress. With one of them this is Theorem 3.8 of Leviathan et al. (arXiv 2211.17192); with many, what is
-// paid once a step is shared and rows decide, so that under load K falls, to 0 where plain decoding is
-// faster. alpha is the sequence's own share of judged tokens that were accepted lately, begun with that of
-// all sequences of its kind.
+// measured numbers of sequences that share them, w and w' what messages add to a generation that runs alone,
+// and N the generations in progress. With one of them this is Theorem 3.8 of Leviathan et al. (arXiv
+// 2211.17192); with many, what is paid once a step is shared and rows decide, so that under load K falls, to
+// 0 where plain decoding is faster. alpha is the sequence's own share of judged tokens that were accepted
+// lately, begun with that of all sequences of its kind.
 //
 // K looks at times and at what was committed before, never at the round's own random numbers: it changes no
 // distribution. But it changes which random numbers a token gets, so that requests with a seed under the

@@ -35,10 +35,13 @@ int RunDescribe(const DescribeFlags& flags) {
     std::printf("%s\n", ToJson(*description).c_str());
     return 0;
   }
+  const v1::SpeculationOptions& defaults = description->defaults();
+  const std::string k =
+      defaults.has_draft_tokens() ? absl::StrFormat("%d", defaults.draft_tokens()) : "chosen round by round";
   const std::string coordinator =
-      absl::StrFormat("%-12s %s, version %s: %s, %d in progress, K %d of at most %d\n", "coordinator",
-                      flags.address, description->version(), StateOf(*description), description->running(),
-                      description->defaults().draft_tokens(), description->max_draft_tokens());
+      absl::StrFormat("%-12s %s, version %s: %s, %d in progress, K %s, at most %d\n", "coordinator",
+                      flags.address, description->version(), StateOf(*description), description->running(), k,
+                      description->max_draft_tokens());
   std::printf("%s%s%s", coordinator.c_str(),
               Line("target", description->has_target(), description->target()).c_str(),
               Line("draft", description->has_draft(), description->draft()).c_str());

@@ -20,6 +20,8 @@ constexpr double kUnknownAcceptance = 0.7;
 // One round in so many drafts a token more or less than seems best: times can only be told apart at sizes
 // that differ, and next to the best K little is lost.
 constexpr int kTryNeighbourEvery = 16;
+// Several generations take the same K for so many rounds of each.
+constexpr int kRoundsInStep = 16;
 // While nothing is drafted, one round in so many is, to see whether it would pay again.
 constexpr int kProbeEvery = 200;
 constexpr int kProbeTokens = 2;
@@ -64,25 +66,23 @@ Policy::Kind& Policy::KindOf(const Generation& generation) {
 
 double Policy::Seconds(const Kind& kind, int k) const {
   const double streams = std::max(running_, 1);
-  double seconds = kind.verify.fixed() / kind.verify_batch.mean(1) + kind.verify.per_unit() * (k + 1) +
-                   kind.verify_wire.mean(0) / streams;
+  // Of the mean of all steps, what is not fixed belongs to the rows.
+  const auto per_unit = [&](const LinearTime& alone, const RunningMean& seconds, const RunningMean& size) {
+    if (running_ <= 1) return alone.per_unit();
+    return std::max(seconds.mean(0) - alone.fixed(), 0.0) / size.mean(1);
+  };
+  const double row = per_unit(kind.verify, kind.verify_seconds, kind.verify_rows);
+  double seconds =
+      kind.verify.fixed() / kind.verify_batch.mean(1) + row * (k + 1) + kind.verify_wire.mean(0) / streams;
   if (k > 0) {
-    seconds += k * (kind.step.fixed() / kind.draft_batch.mean(1) + kind.step.per_unit()) +
-               kind.draft_wire.mean(0) / streams;
+    const double sequence = per_unit(kind.step, kind.step_seconds, kind.draft_batch);
+    seconds +=
+        k * (kind.step.fixed() / kind.draft_batch.mean(1) + sequence) + kind.draft_wire.mean(0) / streams;
   }
   return seconds;
 }
 
-int Policy::DraftTokens(const Generation& generation) {
-  if (generation.emitted() == 0) return 0;
-  const int most = std::min(generation.request().draft_tokens, std::max(generation.Room() - 1, 0));
-  if (!generation.request().adaptive || most == 0) return most;
-
-  Kind& kind = KindOf(generation);
-  if (kind.drafted_rounds < kRoundsToLearn) return std::min(most, kWhileLearning);
-  const RunningMean& own = generation.recent_acceptance();
-  const double alpha =
-      (kPriorTokens * kind.accepted.mean(kUnknownAcceptance) + own.sum()) / (kPriorTokens + own.weight());
+int Policy::Best(const Kind& kind, double alpha, int most) const {
   int best = 0;
   double best_rate = 0;
   for (int k = 0; k <= most; ++k) {
@@ -92,9 +92,31 @@ int Policy::DraftTokens(const Generation& generation) {
       best_rate = rate;
     }
   }
+  return best;
+}
+
+int Policy::DraftTokens(const Generation& generation) {
+  if (generation.emitted() == 0) return 0;
+  const int limit = generation.request().draft_tokens;
+  const int most = std::min(limit, std::max(generation.Room() - 1, 0));
+  if (!generation.request().adaptive || most == 0) return most;
+
+  Kind& kind = KindOf(generation);
+  if (kind.drafted_rounds < kRoundsToLearn) return std::min(most, kWhileLearning);
+  const double others = kind.accepted.mean(kUnknownAcceptance);
+  if (running_ > 1) {
+    if (kind.rounds_until_choice-- <= 0) {
+      kind.common = Best(kind, others, limit);
+      kind.rounds_until_choice = kRoundsInStep * running_;
+    }
+    if (kind.common == 0 && kind.plain_rounds >= kProbeEvery * running_) return std::min(most, kProbeTokens);
+    return std::min(kind.common, most);
+  }
+  const RunningMean& own = generation.recent_acceptance();
+  const double alpha = (kPriorTokens * others + own.sum()) / (kPriorTokens + own.weight());
+  const int best = Best(kind, alpha, most);
   if (best > 0 && ++kind.chosen_rounds % kTryNeighbourEvery == 0) {
-    best += kind.chosen_rounds / kTryNeighbourEvery % 2 == 0 ? 1 : -1;
-    return std::clamp(best, 1, most);
+    return std::clamp(best + (kind.chosen_rounds / kTryNeighbourEvery % 2 == 0 ? 1 : -1), 1, most);
   }
   if (best == 0 && kind.plain_rounds >= kProbeEvery) return std::min(most, kProbeTokens);
   return best;
@@ -104,11 +126,14 @@ void Policy::OnRound(const Generation& generation, int drafted, int accepted, co
   Kind& kind = KindOf(generation);
   const v1::ItemTiming& verify = times.verify_server;
   if (verify.batch_rows() > 0) {
-    kind.verify.Observe(verify.batch_rows(), Micros(verify.compute_us()));
+    const double computing = Micros(verify.compute_us());
+    kind.verify_seconds.Observe(computing);
+    kind.verify_rows.Observe(verify.batch_rows());
     kind.verify_batch.Observe(verify.batch_sequences());
-    // With others in progress, waiting is mostly for their work, which is counted as theirs.
-    if (running_ == 1)
-      kind.verify_wire.Observe(outrider::Seconds(times.verify) - Micros(verify.compute_us()));
+    if (running_ == 1) {
+      kind.verify.Observe(verify.batch_rows(), computing);
+      kind.verify_wire.Observe(outrider::Seconds(times.verify) - computing);
+    }
   }
   if (drafted == 0) {
     ++kind.plain_rounds;
@@ -117,14 +142,19 @@ void Policy::OnRound(const Generation& generation, int drafted, int accepted, co
   ++kind.drafted_rounds;
   // What is known of the draft is as old as the last round that had one.
   kind.step.Age(kind.plain_rounds);
-  for (RunningMean* mean : {&kind.draft_wire, &kind.draft_batch, &kind.accepted})
+  for (RunningMean* mean : {&kind.step_seconds, &kind.draft_wire, &kind.draft_batch, &kind.accepted}) {
     mean->Age(kind.plain_rounds);
+  }
   kind.plain_rounds = 0;
   const v1::ItemTiming& draft = times.draft_server;
   const double batch = std::max<uint32_t>(draft.batch_sequences(), 1);
-  kind.step.Observe(batch, Micros(draft.compute_us()) / drafted);
+  const double step = Micros(draft.compute_us()) / drafted;
+  kind.step_seconds.Observe(step);
   kind.draft_batch.Observe(batch);
-  if (running_ == 1) kind.draft_wire.Observe(outrider::Seconds(times.draft) - Micros(draft.compute_us()));
+  if (running_ == 1) {
+    kind.step.Observe(batch, step);
+    kind.draft_wire.Observe(outrider::Seconds(times.draft) - Micros(draft.compute_us()));
+  }
   const double judged = accepted + (accepted < drafted ? 1 : 0);
   kind.accepted.Observe(accepted / judged, judged);
 }

@@ -31,12 +31,14 @@ class LinearTime {
 //
 //   (1 - alpha^(K+1)) / (1 - alpha)  over  V/B + v (K+1) + w/N + [K > 0] (K (D/B' + d) + w'/N)
 //
-// where V + v rows is the measured time of a verification, D + d sequences that of a draft step, B and B' the
-// measured numbers of sequences that share them, w and w' what messages add to a generation that runs alone,
-// and N the generations in progress. With one of them this is Theorem 3.8 of Leviathan et al. (arXiv
+// where V + v rows is the time of a verification, D + d sequences that of a draft step, B and B' the numbers
+// of sequences that share them, w and w' what messages add to a generation that runs alone, and N the
+// generations in progress; all measured. With one generation this is Theorem 3.8 of Leviathan et al. (arXiv
 // 2211.17192); with many, what is paid once a step is shared and rows decide, so that under load K falls, to
-// 0 where plain decoding is faster. alpha is the sequence's own share of judged tokens that were accepted
-// lately, begun with that of all sequences of its kind.
+// 0 where plain decoding is faster. V and D are measured while a generation runs alone: under load steps also
+// take longer because others use the same processors, and that is counted with the rows. alpha is the
+// sequence's own share of judged tokens that were accepted lately, begun with that of all sequences of its
+// kind.
 //
 // K looks at times and at what was committed before, never at the round's own random numbers: it changes no
 // distribution. But it changes which random numbers a token gets, so that requests with a seed under the
@@ -63,16 +65,22 @@ class Policy {
 
   // What is learnt of generations with the same drafter, greedy ones apart from sampled ones.
   struct Kind {
-    LinearTime verify;  // by rows of the batch
-    LinearTime step;    // of the draft, by sequences of the batch
+    // Alone: of a verification by rows, and of a draft step by sequences.
+    LinearTime verify, step;
+    // Always.
+    RunningMean verify_seconds{kDecay}, verify_rows{kDecay}, step_seconds{kDecay};
     RunningMean verify_wire{kDecay}, draft_wire{kDecay};
     RunningMean verify_batch{kDecay}, draft_batch{kDecay};  // sequences
     RunningMean accepted{kDecay};                           // of the tokens that were judged
     int drafted_rounds = 0, chosen_rounds = 0;
     int plain_rounds = 0;  // since anything was drafted
+    // With several generations: the K of all, and when it is chosen anew.
+    int common = 0, rounds_until_choice = 0;
   };
   Kind& KindOf(const Generation& generation);
   double Seconds(const Kind& kind, int k) const;
+  // The K in [0, most] with the best rate.
+  int Best(const Kind& kind, double alpha, int most) const;
 
   std::map<std::pair<v1::DrafterKind, bool>, Kind> kinds_;
   int running_ = 0;

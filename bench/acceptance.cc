@@ -83,23 +83,13 @@ absl::StatusOr<nlohmann::ordered_json> Table(const Client& client, const Flags& 
   return rows;
 }
 
-int Fail(const absl::Status& status) {
-  std::cerr << "bench_acceptance: " << status.message() << "\n";
-  return 1;
-}
-
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Measures how often each drafter is right.", "bench_acceptance");
-  app.add_option("--target-model", flags.services.target_model, "folder; default: the shipped pair");
-  app.add_option("--draft-model", flags.services.draft_model, "folder; default: the shipped pair");
+  AddPairFlags(app, flags.services, flags.prompts);
   app.add_option("--drafter-corpus", flags.services.drafter_corpus, "text for unigram and bigram drafters")
       ->required();
-  app.add_option("--dtype", flags.services.dtype, "of draft and target")->capture_default_str();
   app.add_option("--draft-dtype", flags.services.draft_dtype, "of the draft, if it is to have another one");
-  app.add_option("--prompts", flags.prompts, "JSON list of texts")
-      ->check(CLI::ExistingFile)
-      ->capture_default_str();
   app.add_option("--max-tokens", flags.max_tokens, "a generation")
       ->check(CLI::Range(16, 4096))
       ->capture_default_str();
@@ -112,7 +102,7 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   auto pair = RunningPair::Start(flags.services);
-  if (!pair.ok()) return Fail(pair.status());
+  if (!pair.ok()) return Fail("bench_acceptance", pair.status());
   const std::vector<std::pair<std::string, v1::DrafterKind>> drafters = {
       {"model", v1::DRAFTER_KIND_MODEL},   {"auto", v1::DRAFTER_KIND_AUTO},
       {"ngram", v1::DRAFTER_KIND_NGRAM},   {"copy", v1::DRAFTER_KIND_COPY},
@@ -124,7 +114,7 @@ int Main(int argc, char** argv) {
     for (const auto& [name, kind] : drafters) ways.push_back({name, kind, temperature});
     auto rows =
         Table(pair->client, flags, absl::StrFormat("K = %d, temperature %g", flags.k, temperature), ways);
-    if (!rows.ok()) return Fail(rows.status());
+    if (!rows.ok()) return Fail("bench_acceptance", rows.status());
     report["drafters"].push_back({{"temperature", temperature}, {"rows", *rows}});
   }
   std::vector<Way> ways;
@@ -132,7 +122,7 @@ int Main(int argc, char** argv) {
     ways.push_back({n == 1 << 20 ? "all (dense)" : absl::StrFormat("%d", n), v1::DRAFTER_KIND_MODEL, 1, n});
   }
   auto rows = Table(pair->client, flags, "tokens kept of q, model, temperature 1", ways);
-  if (!rows.ok()) return Fail(rows.status());
+  if (!rows.ok()) return Fail("bench_acceptance", rows.status());
   report["top_n"] = *rows;
   if (!flags.json.empty()) std::ofstream(flags.json) << report.dump(1) << "\n";
   return 0;

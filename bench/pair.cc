@@ -158,22 +158,10 @@ class PairBench {
   const std::vector<std::string> prompts_;
 };
 
-int Fail(const absl::Status& status) {
-  std::cerr << "bench_pair: " << status.message() << "\n";
-  return 1;
-}
-
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Measures plain against speculative decoding of a pair, one stream.", "bench_pair");
-  app.add_option("--target-model", flags.services.target_model, "folder; default: the shipped pair");
-  app.add_option("--draft-model", flags.services.draft_model, "folder; default: the shipped pair");
-  app.add_option("--dtype", flags.services.dtype, "auto, float32 or bfloat16")->capture_default_str();
-  app.add_option("--threads", flags.services.threads, "of draft and target, each; 0: one per CPU")
-      ->capture_default_str();
-  app.add_option("--prompts", flags.prompts, "JSON list of texts")
-      ->check(CLI::ExistingFile)
-      ->capture_default_str();
+  AddPairFlags(app, flags.services, flags.prompts);
   app.add_option("--max-tokens", flags.max_tokens, "a generation")
       ->check(CLI::Range(16, 4096))
       ->capture_default_str();
@@ -186,24 +174,16 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   auto pair = RunningPair::Start(flags.services);
-  if (!pair.ok()) return Fail(pair.status());
-  const Client* client = &pair->client;
-  auto description = client->Describe();
-  if (!description.ok()) return Fail(description.status());
-
-  nlohmann::ordered_json report;
-  report["machine"] = MachineName();
-  report["target"] = {{"model", description->target().model()}, {"dtype", description->target().dtype()}};
-  report["draft"] = {{"model", description->draft().model()}, {"dtype", description->draft().dtype()}};
-  absl::PrintF("%s; target %s, draft %s, %s\n", MachineName(), description->target().model(),
-               description->draft().model(), description->target().dtype());
-  PairBench bench(*client, flags);
+  if (!pair.ok()) return Fail("bench_pair", pair.status());
+  auto report = BeginReport(pair->client);
+  if (!report.ok()) return Fail("bench_pair", report.status());
+  PairBench bench(pair->client, flags);
   for (const double temperature : {0.0, 1.0}) {
     auto result = bench.Run(temperature);
-    if (!result.ok()) return Fail(result.status());
-    report["results"].push_back(*std::move(result));
+    if (!result.ok()) return Fail("bench_pair", result.status());
+    (*report)["results"].push_back(*std::move(result));
   }
-  if (!flags.json.empty()) std::ofstream(flags.json) << report.dump(1) << "\n";
+  if (!flags.json.empty()) std::ofstream(flags.json) << report->dump(1) << "\n";
   return 0;
 }
 

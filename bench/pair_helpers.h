@@ -1,11 +1,14 @@
 // What the benchmarks of a pair have in common.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <fstream>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "client/client.h"
 #include "client/local_services.h"
 #include "client/signals.h"
@@ -36,6 +39,32 @@ inline v1::GenerateRequest MakeRequest(const std::string& prompt, double tempera
   request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(max_tokens));
   request.mutable_stop()->set_ignore_eos(true);
   return request;
+}
+
+inline int Fail(const char* program, const absl::Status& status) {
+  std::cerr << program << ": " << status.message() << "\n";
+  return 1;
+}
+
+inline void AddPairFlags(CLI::App& app, LocalServicesOptions& services, std::string& prompts) {
+  app.add_option("--target-model", services.target_model, "folder; default: the shipped pair");
+  app.add_option("--draft-model", services.draft_model, "folder; default: the shipped pair");
+  app.add_option("--dtype", services.dtype, "auto, float32, bfloat16 or int8")->capture_default_str();
+  app.add_option("--threads", services.threads, "of draft and target, each; 0: one per CPU")
+      ->capture_default_str();
+  app.add_option("--prompts", prompts, "JSON list of texts")->check(CLI::ExistingFile)->capture_default_str();
+}
+
+// The beginning of a report: machine and models, which are printed too.
+inline absl::StatusOr<nlohmann::ordered_json> BeginReport(const Client& client) {
+  const absl::StatusOr<v1::DescribeResponse> description = client.Describe();
+  if (!description.ok()) return description.status();
+  const v1::ServerInfo& target = description->target();
+  const v1::ServerInfo& draft = description->draft();
+  absl::PrintF("%s; target %s, draft %s, %s\n", MachineName(), target.model(), draft.model(), target.dtype());
+  return nlohmann::ordered_json{{"machine", MachineName()},
+                                {"target", {{"model", target.model()}, {"dtype", target.dtype()}}},
+                                {"draft", {{"model", draft.model()}, {"dtype", draft.dtype()}}}};
 }
 
 // The three services, serving, and a client of theirs.

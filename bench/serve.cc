@@ -261,22 +261,10 @@ class ServeBench {
   std::atomic<int> requests_ = 0;
 };
 
-int Fail(const absl::Status& status) {
-  std::cerr << "bench_serve: " << status.message() << "\n";
-  return 1;
-}
-
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Measures plain against speculative decoding of a pair, many streams.", "bench_serve");
-  app.add_option("--target-model", flags.services.target_model, "folder; default: the shipped pair");
-  app.add_option("--draft-model", flags.services.draft_model, "folder; default: the shipped pair");
-  app.add_option("--dtype", flags.services.dtype, "auto, float32 or bfloat16")->capture_default_str();
-  app.add_option("--threads", flags.services.threads, "of draft and target, each; 0: one per CPU")
-      ->capture_default_str();
-  app.add_option("--prompts", flags.prompts, "JSON list of texts")
-      ->check(CLI::ExistingFile)
-      ->capture_default_str();
+  AddPairFlags(app, flags.services, flags.prompts);
   app.add_option("--streams", flags.streams, "how many at once; a closed loop for each")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
@@ -302,32 +290,25 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   auto pair = RunningPair::Start(flags.services);
-  if (!pair.ok()) return Fail(pair.status());
-  auto description = pair->client.Describe();
-  if (!description.ok()) return Fail(description.status());
-
-  nlohmann::ordered_json report;
-  report["machine"] = MachineName();
-  report["target"] = {{"model", description->target().model()}, {"dtype", description->target().dtype()}};
-  report["draft"] = {{"model", description->draft().model()}, {"dtype", description->draft().dtype()}};
-  report["max_tokens"] = flags.max_tokens;
-  absl::PrintF("%s; target %s, draft %s, %s\n", MachineName(), description->target().model(),
-               description->draft().model(), description->target().dtype());
+  if (!pair.ok()) return Fail("bench_serve", pair.status());
+  auto report = BeginReport(pair->client);
+  if (!report.ok()) return Fail("bench_serve", report.status());
+  (*report)["max_tokens"] = flags.max_tokens;
   ServeBench bench(pair->client, flags);
   for (const double temperature : flags.temperatures) {
     for (const double rate : flags.rates) {
       auto result = bench.Open(temperature, rate);
-      if (!result.ok()) return Fail(result.status());
-      report["open"].push_back(*std::move(result));
+      if (!result.ok()) return Fail("bench_serve", result.status());
+      (*report)["open"].push_back(*std::move(result));
     }
     if (!flags.rates.empty()) continue;
     for (const int streams : flags.streams) {
       auto result = bench.Closed(temperature, streams);
-      if (!result.ok()) return Fail(result.status());
-      report["closed"].push_back(*std::move(result));
+      if (!result.ok()) return Fail("bench_serve", result.status());
+      (*report)["closed"].push_back(*std::move(result));
     }
   }
-  if (!flags.json.empty()) std::ofstream(flags.json) << report.dump(1) << "\n";
+  if (!flags.json.empty()) std::ofstream(flags.json) << report->dump(1) << "\n";
   return 0;
 }
 

@@ -14,6 +14,9 @@ namespace outrider {
 // most. Sizes are > 0.
 class LinearTime {
  public:
+  // An observation counts half after about 140 more.
+  static constexpr double kDecay = 0.995;
+
   void Observe(double size, double seconds);
   // As if that many observations had been missed.
   void Age(double observations);
@@ -22,8 +25,6 @@ class LinearTime {
   double per_unit() const;
 
  private:
-  static constexpr double kDecay = 0.995;
-
   double weight_ = 0, size_ = 0, seconds_ = 0, size_size_ = 0, size_seconds_ = 0;  // decayed sums
 };
 
@@ -37,8 +38,9 @@ class LinearTime {
 // 2211.17192); with many, what is paid once a step is shared and rows decide, so that under load K falls, to
 // 0 where plain decoding is faster. V and D are measured while a generation runs alone: under load steps also
 // take longer because others use the same processors, and that is counted with the rows. alpha is the
-// sequence's own share of judged tokens that were accepted lately, begun with that of all sequences of its
-// kind.
+// share of judged tokens that were accepted lately: for a generation alone its own, begun with that of all of
+// its kind. Several use that of their kind and take the same K: in step they share forward passes, out of
+// step they would not.
 //
 // K looks at times and at what was committed before, never at the round's own random numbers: it changes no
 // distribution. But it changes which random numbers a token gets, so that requests with a seed under the
@@ -60,11 +62,10 @@ class Policy {
   void OnRound(const Generation& generation, int drafted, int accepted, const RoundTimes& times);
 
  private:
-  // An observation counts half after about 140 more.
-  static constexpr double kDecay = 0.995;
-
   // What is learnt of generations with the same drafter, greedy ones apart from sampled ones.
   struct Kind {
+    static constexpr double kDecay = LinearTime::kDecay;
+
     // Alone: of a verification by rows, and of a draft step by sequences.
     LinearTime verify, step;
     // Always.

@@ -28,14 +28,6 @@ absl::Status AsFieldError(const absl::Status& status) {
                     message.substr(not_in + kNotIn.size()), message.substr(colon + 2, not_in - colon - 2));
 }
 
-absl::Status CheckIds(const google::protobuf::RepeatedField<uint32_t>& ids, uint32_t vocab_size,
-                      absl::string_view field) {
-  for (uint32_t id : ids) {
-    if (id >= vocab_size) return FieldError(field, absl::StrCat("0 to ", vocab_size - 1), absl::StrCat(id));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& proto, const Tokenizer& tokenizer,
                                                  uint32_t vocab_size) {
   switch (proto.prompt_case()) {
@@ -45,7 +37,8 @@ absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& prot
       return tokenizer.Encode(proto.text(), /*add_special_tokens=*/true);
     case v1::GenerateRequest::kTokens: {
       if (proto.tokens().ids().empty()) return FieldError("tokens.ids", "at least one", "empty");
-      if (auto status = CheckIds(proto.tokens().ids(), vocab_size, "tokens.ids"); !status.ok()) return status;
+      if (auto status = CheckTokenIds(proto.tokens().ids(), vocab_size, "tokens.ids"); !status.ok())
+        return status;
       return std::vector<TokenId>(proto.tokens().ids().begin(), proto.tokens().ids().end());
     }
     case v1::GenerateRequest::PROMPT_NOT_SET:
@@ -65,7 +58,7 @@ absl::Status CheckStops(const v1::StopOptions& stop, uint32_t vocab_size) {
   if (stop.has_max_tokens() && stop.max_tokens() == 0) {
     return FieldError("stop.max_tokens", "1 or more", "0");
   }
-  return CheckIds(stop.token_ids(), vocab_size, "stop.token_ids");
+  return CheckTokenIds(stop.token_ids(), vocab_size, "stop.token_ids");
 }
 
 absl::Status ParseLogprobs(const v1::LogprobOptions& options, Request& request) {
@@ -173,7 +166,8 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
     return FieldError("prompt", absl::StrCat("1 to ", capacity - 1, " tokens"),
                       absl::StrCat(request.prompt.size(), " tokens leave no room for an answer"));
   }
-  if (auto status = CheckIds(proto.resume_from(), vocab_size, "resume_from"); !status.ok()) return status;
+  if (auto status = CheckTokenIds(proto.resume_from(), vocab_size, "resume_from"); !status.ok())
+    return status;
   request.resumed.assign(proto.resume_from().begin(), proto.resume_from().end());
 
   if (auto status = CheckStops(proto.stop(), vocab_size); !status.ok()) return status;

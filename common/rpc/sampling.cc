@@ -28,6 +28,14 @@ absl::StatusOr<Rule> ParseRule(v1::Rule rule) {
   }
 }
 
+absl::Status CheckTokenIds(const google::protobuf::RepeatedField<uint32_t>& ids, uint32_t vocab_size,
+                           absl::string_view field) {
+  for (uint32_t id : ids) {
+    if (id >= vocab_size) return FieldError(field, absl::StrCat("0 to ", vocab_size - 1), absl::StrCat(id));
+  }
+  return absl::OkStatus();
+}
+
 SamplingParams ParseSampling(const v1::SamplingParams& proto,
                              const google::protobuf::RepeatedField<uint32_t>& end_ids) {
   SamplingParams params;

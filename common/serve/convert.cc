@@ -34,16 +34,6 @@ Distribution ParseDistribution(const v1::Distribution& proto) {
   return q;
 }
 
-absl::Status CheckIds(const google::protobuf::RepeatedField<uint32_t>& ids, int vocab_size,
-                      absl::string_view field) {
-  for (uint32_t id : ids) {
-    if (id >= static_cast<uint32_t>(vocab_size)) {
-      return FieldError(field, absl::StrCat("0 to ", vocab_size - 1), absl::StrCat(id));
-    }
-  }
-  return absl::OkStatus();
-}
-
 std::vector<TokenId> ToTokens(const google::protobuf::RepeatedField<uint32_t>& ids) {
   return std::vector<TokenId>(ids.begin(), ids.end());
 }
@@ -86,7 +76,7 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
     item.deadline = absl::Now() + ToDuration(update.budget());
   }
   // From here on the item has a name, so that what is wrong with it can be answered under that name.
-  item.invalid = CheckIds(update.tokens(), vocab_size, "tokens");
+  item.invalid = CheckTokenIds(update.tokens(), static_cast<uint32_t>(vocab_size), "tokens");
   if (update.tokens().empty()) item.invalid = FieldError("tokens", "at least one", "empty");
   item.tokens = ToTokens(update.tokens());
   if (!update.fork_of().empty()) {

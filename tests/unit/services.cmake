@@ -5,7 +5,8 @@ outrider_unit_test(worker_test
   LIBS outrider::engine outrider::draft_service outrider::target_service)
 outrider_unit_test(coordinator_test
   SOURCES
+    unit/chat_template_test.cc
     unit/coordinator_test.cc
     unit/drafter_test.cc
     unit/policy_test.cc
-  LIBS outrider::coordinator)
+  LIBS outrider::coordinator nlohmann_json::nlohmann_json)

@@ -30,8 +30,9 @@ class ChatTemplate {
   static absl::StatusOr<std::unique_ptr<const ChatTemplate>> Parse(
       std::string source, std::map<std::string, std::string> special_tokens);
 
-  // The conversation up to where the assistant speaks, special tokens written out. `now` is for templates that
-  // tell the model the date. INVALID_ARGUMENT, in the template's words, if it does not take the conversation.
+  // The conversation up to where the assistant speaks, special tokens written out. `now` is for templates
+  // that tell the model the date. INVALID_ARGUMENT, in the template's words, if it does not take the
+  // conversation.
   absl::StatusOr<std::string> Render(std::span<const ChatMessage> messages, std::time_t now) const;
 
  private:

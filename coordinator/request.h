@@ -22,8 +22,8 @@ struct RequestDefaults {
   v1::Rule rule = v1::RULE_TOKEN;
   v1::DrafterKind drafter = v1::DRAFTER_KIND_UNSPECIFIED;  // the model if there is a draft service, else none
   bool has_draft_service = true;
-  bool has_corpus = false;  // for the drafters that count one
-  int max_samples = 1;      // of one request
+  bool has_corpus = false;                                      // for the drafters that count one
+  int max_samples = 1;                                          // of one request
   std::shared_ptr<const ChatTemplate> chat_template = nullptr;  // null: the model is not for conversations
 };
 

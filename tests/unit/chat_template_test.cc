@@ -110,10 +110,11 @@ class ChatRequest : public ::testing::Test {
     target_.set_kv_blocks(100);
     target_.set_block_size(16);
     defaults_.chat_template =
-        ChatTemplate::Parse("{{ bos_token }}{% for m in messages %}{% if m.role == 'tool' %}"
-                            "{{ raise_exception('no tools') }}{% endif %}{{ m.role + ': ' + m.content }}\n"
-                            "{% endfor %}",
-                            {{"bos_token", "<|endoftext|>"}})
+        ChatTemplate::Parse(
+            "{{ bos_token }}{% for m in messages %}{% if m.role == 'tool' %}"
+            "{{ raise_exception('no tools') }}{% endif %}{{ m.role + ': ' + m.content }}\n"
+            "{% endfor %}",
+            {{"bos_token", "<|endoftext|>"}})
             .value();
   }
 

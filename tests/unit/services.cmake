@@ -10,3 +10,9 @@ outrider_unit_test(coordinator_test
     unit/drafter_test.cc
     unit/policy_test.cc
   LIBS outrider::coordinator nlohmann_json::nlohmann_json)
+outrider_unit_test(gateway_test
+  SOURCES
+    unit/gateway_answer_test.cc
+    unit/gateway_http_test.cc
+    unit/gateway_request_test.cc
+  LIBS outrider::gateway PkgConfig::HTTPLIB)

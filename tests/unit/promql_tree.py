@@ -1,5 +1,6 @@
 """Questions to a PromQL expression, answered from its syntax tree."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +33,12 @@ def matchers(selector: Any) -> set[tuple[str, str, str]]:
     """(label, operator, value)."""
     spelled = {"MatchOp.Equal": "=", "MatchOp.NotEqual": "!=", "MatchOp.Re": "=~", "MatchOp.NotRe": "!~"}
     return {(m.name, spelled[str(m.op)], m.value) for m in selector.matchers.matchers}
+
+
+def without_offset(selector: Any) -> str:
+    """The text of a selector, as of now."""
+    inside = ", ".join(f"{label}{operator}{json.dumps(value)}" for label, operator, value in sorted(matchers(selector)))
+    return f"{selector.name or ''}{{{inside}}}"
 
 
 def unguarded_divisions(tree: Any) -> list[str]:

@@ -11,6 +11,7 @@
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/obs/metrics_server.h"
+#include "common/rpc/security_flags.h"
 #include "common/rpc/server.h"
 #include "common/text/model_fingerprint.h"
 #include "coordinator/drafter_name.h"
@@ -27,6 +28,7 @@ struct Flags {
   std::string metrics_listen = "127.0.0.1:9070";
   std::string target = "127.0.0.1:7072";
   std::string draft = "127.0.0.1:7071";
+  ChannelSecurity backend;
   std::string tokenizer;
   std::string draft_tokens = "auto";
   double draft_budget_seconds = 0.1;
@@ -49,12 +51,14 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->required();
   app.add_option("--target", flags.target, "address of the target service")->capture_default_str();
   app.add_option("--draft", flags.draft, "address of the draft service; empty: none")->capture_default_str();
+  DefineChannelSecurityFlags(app, "backend", "target and draft", flags.backend);
   app.add_option("--listen", flags.server.listen, "gRPC address, HOST:PORT or unix:PATH; port 0 picks one")
       ->capture_default_str();
   app.add_option("--metrics-listen", flags.metrics_listen, "address of /metrics; empty: none")
       ->capture_default_str();
   app.add_option("--health-listen", flags.server.health_listen,
-                 "a second address with grpc.health.v1 only; empty: none");
+                 "a second address with grpc.health.v1 only, without TLS; empty: none");
+  DefineServerSecurityFlags(app, flags.server.security);
   app.add_option("--draft-tokens", flags.draft_tokens,
                  "K, unless a request says otherwise; auto: chosen round by round from measured times and "
                  "acceptance, 5 where that would change what a seed gives")
@@ -179,8 +183,12 @@ int Run(int argc, char** argv) {
     return Fail(absl::InvalidArgumentError(absl::StrCat("--drafter: ", std::string(status.message()))));
   }
 
+  flags.server.security.on_refused = LogRefusedTokens;
+  const auto credentials = MakeChannelCredentials(flags.backend);
+  if (!credentials.ok()) return Fail(credentials.status());
   auto registry = std::make_shared<prometheus::Registry>();
-  Metrics metrics(*registry);
+  Metrics metrics(*registry, flags.max_requests);
+  AddBuildInfo(*registry, OUTRIDER_VERSION);
   asio::io_context io(1);
   std::shared_ptr<DraftLink> draft;
   std::shared_ptr<TargetLink> target;
@@ -193,11 +201,11 @@ int Run(int argc, char** argv) {
     if (server != nullptr && !draining) server->SetServing(target->info() != nullptr);
   };
   target = std::make_shared<TargetLink>(
-      io.get_executor(), flags.target,
+      io.get_executor(), flags.target, *credentials,
       [&](const v1::ServerInfo& info) { return CheckFingerprint(info, **tokenizer); }, on_change);
   if (!flags.draft.empty()) {
     draft = std::make_shared<DraftLink>(
-        io.get_executor(), flags.draft,
+        io.get_executor(), flags.draft, *credentials,
         [&](const v1::ServerInfo& info) {
           absl::Status status = CheckPair(info, target->info());
           return status.ok() ? CheckFingerprint(info, **tokenizer) : status;

@@ -228,9 +228,9 @@ class Server(Process):
     def wait_value(self, name: str, wanted: float, **labels: str) -> None:
         eventually(lambda: self.value(name, **labels) == wanted, f"{self.program}: {name} = {wanted}")
 
-    def health(self, address: str = "") -> str:
+    def health(self, address: str = "", service: str = "") -> str:
         with grpc.insecure_channel(address or self.address) as channel:
-            response = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE,
+            response = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE,
                                                                  wait_for_ready=True)
         return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
 

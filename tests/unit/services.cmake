@@ -8,4 +8,6 @@ outrider_unit_test(coordinator_test
     unit/coordinator_test.cc
     unit/drafter_test.cc
     unit/policy_test.cc
+    unit/request_context_test.cc
   LIBS outrider::coordinator)
+outrider_unit_test(rpc_test SOURCES unit/rpc_token_file_test.cc LIBS outrider::rpc)

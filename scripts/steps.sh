@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+#!/usr/bin/env bash
 # Sourced by the scripts that install: what they do step by step, with its output in the file $LOG.
 
 readonly STEPS_OF=${0##*/}

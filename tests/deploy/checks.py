@@ -99,7 +99,8 @@ def ports_are_those_of_the_flags(objects: list[Object]) -> list[str]:
     wrong = []
     for workload in workloads(objects):
         container, flags = container_of(workload), arguments(workload, objects)
-        names = {"--listen": "grpc", "--http-listen": "http", "--health-listen": "health", "--metrics-listen": "metrics"}
+        names = {"--listen": "grpc", "--http-listen": "http", "--health-listen": "health",
+                 "--metrics-listen": "metrics"}
         listens = {names[flag]: value for flag, value in flags.items() if flag.endswith("listen")}
         if any(not address.startswith("0.0.0.0:") for address in listens.values()):
             wrong.append(f"{name_of(workload)}: cannot be reached on {listens}")

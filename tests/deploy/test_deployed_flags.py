@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness import BIN, DRAFT_MODEL, TARGET_MODEL, Cluster, Server, cluster, eventually, pytest_runtest_makereport  # noqa: F401
+from harness import BIN, DRAFT_MODEL, TARGET_MODEL, Cluster, Server, cluster, eventually
 from manifests import (KUBERNETES, OVERLAYS, Object, arguments, component_of, compose, container_of, flags, name_of,
                        objects_of, of_kind, port_of, probes, workloads)
 

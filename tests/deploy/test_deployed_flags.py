@@ -67,15 +67,14 @@ class Deployed:
         self.objects = objects_of(overlay)
 
     def args(self, name: str) -> list[str]:
-        """Without what says where to listen and whom to call, which differs here, and the model, which harness gives."""
+        """Without where to listen, whom to call and which model: these the harness gives."""
         elsewhere = {"--listen", "--metrics-listen", "--health-listen", "--http-listen", "--target", "--draft",
                      "--model", "--tokenizer", "--threads"}
         ours = arguments(self.workloads[name], self.objects)
         model = ours["--tokenizer" if name == "coordinator" else "--model"]
         assert (MODELS[model] / "tokenizer.json").exists()
-        more = ["--http-listen=127.0.0.1:0"] if "--http-listen" in ours else []
         return [f"{flag}={value}" for flag, value in ours.items() if flag not in elsewhere] + [
-            f"--health-listen={self.health[name]}", *more]
+            f"--health-listen={self.health[name]}"]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/rpc/error.h"
 #include "common/rpc/token_file.h"
 
 namespace outrider {
@@ -58,17 +59,15 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* /*context*/, OutputMetadata* consumed,
                        OutputMetadata* /*response*/) override {
     const auto found = metadata.find(kHeader);
-    if (found != metadata.end()) {
-      const absl::string_view value(found->second.data(), found->second.size());
-      if (tokens_->Allows(value)) {
-        consumed->emplace(kHeader, std::string(value));
-        return grpc::Status::OK;
-      }
+    const absl::string_view value = found == metadata.end()
+                                        ? absl::string_view()
+                                        : absl::string_view(found->second.data(), found->second.size());
+    if (absl::Status status = tokens_->Check(value); !status.ok()) {
+      CountRefusal();
+      return ToGrpc(status);
     }
-    CountRefusal();
-    return {grpc::StatusCode::UNAUTHENTICATED,
-            found == metadata.end() ? "authorization: missing; a bearer token is required"
-                                    : "authorization: not a bearer token that this server knows"};
+    consumed->emplace(kHeader, std::string(value));
+    return grpc::Status::OK;
   }
 
  private:

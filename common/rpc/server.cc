@@ -90,6 +90,10 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServerOptions&
 
 RpcServer::~RpcServer() { Shutdown(absl::ZeroDuration()); }
 
+std::shared_ptr<grpc::Channel> RpcServer::InProcessChannel() {
+  return server_->InProcessChannel(ChannelArguments());
+}
+
 void RpcServer::SetServing(bool serving) {
   for (grpc::Server* server : {server_.get(), health_server_.get()}) {
     if (server != nullptr) server->GetHealthCheckService()->SetServingStatus("", serving);

@@ -34,6 +34,9 @@ class RpcServer {
   // The address that was bound, with the port that was picked.
   const std::string& address() const { return address_; }
 
+  // A channel to this server from its own process, without a socket. Must not be used after Shutdown.
+  std::shared_ptr<grpc::Channel> InProcessChannel();
+
   // What health says of service "".
   void SetServing(bool serving);
 

@@ -54,13 +54,20 @@ void TokenFile::ReadIfChanged() {
   if (!error && changed != changed_) Read();
 }
 
-bool TokenFile::Allows(absl::string_view authorization) {
-  if (!absl::ConsumePrefix(&authorization, kScheme)) return false;
+bool TokenFile::Knows(absl::string_view token) {
   absl::MutexLock lock(&mutex_);
   ReadIfChanged();
-  bool allowed = false;
-  for (const std::string& token : tokens_) allowed |= SameToken(authorization, token);
-  return allowed;
+  bool known = false;
+  for (const std::string& one : tokens_) known |= SameToken(token, one);
+  return known;
+}
+
+absl::Status TokenFile::Check(absl::string_view authorization) {
+  if (authorization.empty()) {
+    return absl::UnauthenticatedError("authorization: missing; a bearer token is required");
+  }
+  if (absl::ConsumePrefix(&authorization, kScheme) && Knows(authorization)) return absl::OkStatus();
+  return absl::UnauthenticatedError("authorization: not a bearer token that this server knows");
 }
 
 std::string TokenFile::Authorization() {

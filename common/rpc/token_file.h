@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -20,14 +21,15 @@ class TokenFile {
   // NOT_FOUND or INVALID_ARGUMENT naming the file if there is no token in it.
   static absl::StatusOr<std::shared_ptr<TokenFile>> Open(const std::string& path);
 
-  // Whether `authorization`, a header's value, is "Bearer " and one of the tokens. Takes as long for a token
-  // that is nearly right as for one that is all wrong.
-  bool Allows(absl::string_view authorization);
+  // OK if `authorization`, a header's value that is empty if there was none, is "Bearer " and one of the
+  // tokens, else UNAUTHENTICATED. Takes as long for a token that is nearly right as for one that is all wrong.
+  absl::Status Check(absl::string_view authorization);
 
   // The value of the header that a client sends.
   std::string Authorization();
 
  private:
+  bool Knows(absl::string_view token);
   explicit TokenFile(std::string path) : path_(std::move(path)) {}
   // Whether the file was read and has a token.
   bool Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -26,11 +26,11 @@ class TokenFileTest : public testing::Test {
 TEST_F(TokenFileTest, AllowsEachOfItsTokensAndNothingElse) {
   auto file = TokenFile::Open(path_);
   ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_TRUE((*file)->Allows("Bearer first"));
-  EXPECT_TRUE((*file)->Allows("Bearer second"));
+  EXPECT_TRUE((*file)->Check("Bearer first").ok());
+  EXPECT_TRUE((*file)->Check("Bearer second").ok());
   for (const char* wrong : {"", "first", "Bearer ", "Bearer firs", "Bearer first ", "Bearer firsT", "bearer first",
                             "Basic first", "Bearer first\nsecond"}) {
-    EXPECT_FALSE((*file)->Allows(wrong)) << wrong;
+    EXPECT_FALSE((*file)->Check(wrong).ok()) << wrong;
   }
   EXPECT_EQ((*file)->Authorization(), "Bearer first");
 }
@@ -39,14 +39,14 @@ TEST_F(TokenFileTest, FollowsTheFile) {
   auto file = TokenFile::Open(path_);
   ASSERT_TRUE(file.ok());
   Write("third\n");
-  EXPECT_FALSE((*file)->Allows("Bearer first"));
-  EXPECT_TRUE((*file)->Allows("Bearer third"));
+  EXPECT_FALSE((*file)->Check("Bearer first").ok());
+  EXPECT_TRUE((*file)->Check("Bearer third").ok());
   // A file that is being written, or was emptied by mistake, locks nobody out and lets nobody in.
   Write("\n");
-  EXPECT_TRUE((*file)->Allows("Bearer third"));
-  EXPECT_FALSE((*file)->Allows("Bearer "));
+  EXPECT_TRUE((*file)->Check("Bearer third").ok());
+  EXPECT_FALSE((*file)->Check("Bearer ").ok());
   std::filesystem::remove(path_);
-  EXPECT_TRUE((*file)->Allows("Bearer third"));
+  EXPECT_TRUE((*file)->Check("Bearer third").ok());
 }
 
 TEST_F(TokenFileTest, NamesTheFileThatIsNoUse) {

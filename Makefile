@@ -1,9 +1,9 @@
 # Thin names for scripts/*; CMake does the work.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build install bench lint clean
+.PHONY: help demo test build install bench lint clean test-kubernetes test-docker
 
 help: ## list the targets
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 24
 
 demo: ## install, build, and generate from a prompt with the shipped pair
 	@scripts/demo
@@ -32,6 +32,14 @@ bench: build ## build and measure: tables, JSON and plots under build/bench
 	@build/release/bin/bench_scale --json build/bench/scale.json
 	@$(BENCH_PYTHON) bench/compare.py --json build/bench/compare.json
 	@.venv/bin/python bench/plots.py
+
+test-kubernetes: install ## a real API server takes every overlay; builds it first, some minutes
+	@scripts/install_apiserver
+	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/deploy/on_demand_apiserver.py
+
+test-docker: install ## builds the images on a fresh Debian and generates with them; some minutes
+	@scripts/build_images
+	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/deploy/on_demand_images.py
 
 lint: install ## formatting, clang-tidy, shellcheck
 	@scripts/lint

@@ -120,7 +120,8 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
   add(kDraft, {absl::StrCat("--model=", *draft_model), kTopN, "--dtype", draft_dtype, threads});
   add(kCoordinator,
       {absl::StrCat("--tokenizer=", *target_model), absl::StrCat("--target=", services->address(kTarget)),
-       absl::StrCat("--draft=", services->address(kDraft)), "--drafter-corpus", options.drafter_corpus});
+       absl::StrCat("--draft=", services->address(kDraft)), "--drafter-corpus", options.drafter_corpus,
+       "--http-listen", options.default_ports ? kHttpAddress : ""});
   for (Service service : {kTarget, kDraft, kCoordinator}) {
     if (absl::Status status = services->Restart(service); !status.ok()) return status;
   }

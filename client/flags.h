@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/local_services.h"
+#include "common/rpc/credentials.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {

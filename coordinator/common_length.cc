@@ -12,7 +12,7 @@ constexpr int kTrialRoundsEach = 8;
 // What was measured counts half after 35 more trials.
 constexpr double kDecay = 0.98;
 // So many rounds of measuring weigh as much as the model.
-constexpr double kModelRounds = 128;
+constexpr double kModelRounds = 16;
 // One trial in so many is of a neighbour, unless that is known to be worse by this factor.
 constexpr int kTryNeighbourEvery = 6;
 constexpr double kNotWorthTrying = 0.93;
@@ -20,47 +20,46 @@ constexpr double kKnownRounds = 32;
 
 }  // namespace
 
-RunningMean& CommonLength::RateOf(int k) {
-  std::vector<RunningMean>& rates = rates_[load_];
-  while (static_cast<int>(rates.size()) <= k) rates.emplace_back(kDecay);
-  return rates[k];
+RunningMean& CommonLength::SecondsOf(int k) {
+  std::vector<RunningMean>& seconds = seconds_[load_];
+  while (static_cast<int>(seconds.size()) <= k) seconds.emplace_back(kDecay);
+  return seconds[k];
 }
 
-double CommonLength::Estimate(int k, absl::FunctionRef<double(int)> model) {
-  const double in_use = RateOf(k_).mean(0);
+double CommonLength::Rate(int k, const Model& model) {
+  const double in_use = SecondsOf(k_).mean(0);
   // Before anything is measured the model alone decides.
-  if (in_use <= 0) return model(k);
-  const double expected = model(k) * in_use / model(k_);
-  const RunningMean& measured = RateOf(k);
-  return (kModelRounds * expected + measured.sum()) / (kModelRounds + measured.weight());
+  if (in_use <= 0) return model.tokens(k) / model.seconds(k);
+  const double expected = model.seconds(k) * in_use / model.seconds(k_);
+  const RunningMean& measured = SecondsOf(k);
+  return model.tokens(k) * (kModelRounds + measured.weight()) / (kModelRounds * expected + measured.sum());
 }
 
-int CommonLength::Choose(int most, absl::FunctionRef<double(int)> model) {
+int CommonLength::Choose(int most, const Model& model) {
   int best = 0;
   for (int k = 1; k <= most; ++k) {
-    if (Estimate(k, model) > Estimate(best, model)) best = k;
+    if (Rate(k, model) > Rate(best, model)) best = k;
   }
   if (++trials_ % kTryNeighbourEvery != 0) return best;
   const int side = trials_ / kTryNeighbourEvery % 2 == 0 ? 1 : -1;
   for (const int neighbour : {best + side, best - side}) {
     if (neighbour < 0 || neighbour > most) continue;
-    const bool known = RateOf(neighbour).weight() > kKnownRounds;
-    if (!known || Estimate(neighbour, model) > kNotWorthTrying * Estimate(best, model)) return neighbour;
+    const bool known = SecondsOf(neighbour).weight() > kKnownRounds;
+    if (!known || Rate(neighbour, model) > kNotWorthTrying * Rate(best, model)) return neighbour;
   }
   return best;
 }
 
 void CommonLength::EndTrial() {
-  const double seconds = Seconds(ended_ - began_);
-  RunningMean& mine = RateOf(k_);
-  for (RunningMean& rate : rates_[load_]) {
-    if (&rate != &mine) rate.Age(1);
+  RunningMean& mine = SecondsOf(k_);
+  for (RunningMean& other : seconds_[load_]) {
+    if (&other != &mine) other.Age(1);
   }
-  if (seconds > 0) mine.Observe(tokens_ / seconds, measured_rounds_);
+  mine.Observe(Seconds(ended_ - began_) / measured_rounds_, measured_rounds_);
   measured_rounds_ = kNotBegun;
 }
 
-int CommonLength::Next(int running, int most, absl::FunctionRef<double(int)> model) {
+int CommonLength::Next(int running, int most, const Model& model) {
   const int load = std::min(static_cast<int>(std::bit_width(static_cast<unsigned>(running))), kLoads) - 1;
   if (load != load_) Interrupt();
   if (measured_rounds_ != kNotBegun && measured_rounds_ < rounds_wanted_) return std::min(k_, most);
@@ -69,11 +68,11 @@ int CommonLength::Next(int running, int most, absl::FunctionRef<double(int)> mod
   k_ = Choose(most, model);
   rounds_wanted_ = std::max(kTrialRounds, kTrialRoundsEach * running);
   rounds_to_skip_ = running;
-  measured_rounds_ = tokens_ = 0;
+  measured_rounds_ = 0;
   return k_;
 }
 
-void CommonLength::OnRound(int tokens, Clock::time_point ended) {
+void CommonLength::OnRound(Clock::time_point ended) {
   if (measured_rounds_ == kNotBegun) return;
   ended_ = ended;
   if (rounds_to_skip_ > 0) {
@@ -82,7 +81,6 @@ void CommonLength::OnRound(int tokens, Clock::time_point ended) {
     return;
   }
   ++measured_rounds_;
-  tokens_ += tokens;
 }
 
 }  // namespace outrider

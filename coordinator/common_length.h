@@ -10,20 +10,25 @@
 
 namespace outrider {
 
-// Generations that share forward passes slow each other down in ways that no model of ours foretells: so K is
-// chosen by the tokens a second that came out while all took it, for about so many generations. For a K that
-// was not tried lately a model stands in, scaled to agree with what was measured of the K in use. Now and then
-// a K next to the best is tried.
+// Generations that share forward passes slow each other down in ways that no model of ours foretells: so the
+// time of a round is measured, for each K while all took it, with about so many generations. For a K that was
+// not tried lately a model stands in, scaled to agree with what was measured of the K in use. Now and then a K
+// next to the best is tried.
 //
 // One thread.
 class CommonLength {
  public:
-  // K for a round that begins now, at most `most`, with `running` >= 2 generations. `model(k)` is the rate
-  // that is expected of k, up to a constant factor; > 0.
-  int Next(int running, int most, absl::FunctionRef<double(int)> model);
+  // What is expected of a K: the tokens that a round yields, and its time up to a constant factor; > 0.
+  struct Model {
+    absl::FunctionRef<double(int)> tokens;
+    absl::FunctionRef<double(int)> seconds;
+  };
 
-  // A round that Next was asked for has ended and committed so many tokens.
-  void OnRound(int tokens, Clock::time_point ended);
+  // K for a round that begins now, at most `most`, with `running` >= 2 generations.
+  int Next(int running, int most, const Model& model);
+
+  // A round that Next was asked for has ended.
+  void OnRound(Clock::time_point ended);
 
   // What Next said last.
   int in_use() const { return k_; }
@@ -36,12 +41,13 @@ class CommonLength {
   static constexpr int kLoads = 16;
   static constexpr int kNotBegun = -1;
 
-  RunningMean& RateOf(int k);
+  RunningMean& SecondsOf(int k);
   void EndTrial();
-  double Estimate(int k, absl::FunctionRef<double(int)> model);
-  int Choose(int most, absl::FunctionRef<double(int)> model);
+  // Tokens a second.
+  double Rate(int k, const Model& model);
+  int Choose(int most, const Model& model);
 
-  std::array<std::vector<RunningMean>, kLoads> rates_;  // [load][k], weighed by rounds
+  std::array<std::vector<RunningMean>, kLoads> seconds_;  // [load][k] of a round, weighed by rounds
   int load_ = 0;
   int k_ = 0;       // that all take
   int trials_ = 0;
@@ -49,7 +55,6 @@ class CommonLength {
   int rounds_wanted_ = 0;
   int rounds_to_skip_ = 0;  // they began with another K
   int measured_rounds_ = kNotBegun;
-  int tokens_ = 0;
   Clock::time_point began_, ended_;
 };
 

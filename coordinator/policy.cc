@@ -17,6 +17,7 @@ constexpr int kWhileLearning = 4;
 // How many judged tokens of its own outweigh what is known of others.
 constexpr double kPriorTokens = 60;
 constexpr double kUnknownAcceptance = 0.7;
+constexpr double kMostAcceptance = 0.999;
 // One round in so many drafts a token more or less than seems best: times can only be told apart at sizes
 // that differ, and next to the best K little is lost.
 constexpr int kTryNeighbourEvery = 16;
@@ -80,15 +81,11 @@ double Policy::Seconds(const Kind& kind, int k) const {
   return seconds;
 }
 
-double Policy::Rate(const Kind& kind, double alpha, int k) const {
-  return ExpectedTokens(std::min(alpha, 0.999), k) / Seconds(kind, k);
-}
-
 int Policy::Best(const Kind& kind, double alpha, int most) const {
   int best = 0;
   double best_rate = 0;
   for (int k = 0; k <= most; ++k) {
-    const double rate = Rate(kind, alpha, k);
+    const double rate = ExpectedTokens(std::min(alpha, kMostAcceptance), k) / Seconds(kind, k);
     if (rate > best_rate) {
       best = k;
       best_rate = rate;
@@ -107,7 +104,9 @@ int Policy::DraftTokens(const Generation& generation) {
   if (kind.drafted_rounds < kRoundsToLearn) return std::min(most, kWhileLearning);
   const double others = kind.accepted.mean(kUnknownAcceptance);
   if (running_ > 1) {
-    return std::min(kind.common.Next(running_, limit, [&](int k) { return Rate(kind, others, k); }), most);
+    const auto tokens = [&](int k) { return ExpectedTokens(std::min(others, kMostAcceptance), k); };
+    const auto seconds = [&](int k) { return Seconds(kind, k); };
+    return std::min(kind.common.Next(running_, limit, {tokens, seconds}), most);
   }
   kind.common.Interrupt();
   const RunningMean& own = generation.recent_acceptance();
@@ -131,7 +130,7 @@ bool Policy::ExpectsToDraft(const Generation& generation) {
 
 void Policy::OnRound(const Generation& generation, int drafted, int accepted, const RoundTimes& times) {
   Kind& kind = KindOf(generation);
-  kind.common.OnRound(accepted + 1, times.ended);
+  kind.common.OnRound(times.ended);
   const v1::ItemTiming& verify = times.verify_server;
   if (verify.batch_rows() > 0) {
     const double computing = Micros(verify.compute_us());

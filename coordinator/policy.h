@@ -84,7 +84,6 @@ class Policy {
   };
   Kind& KindOf(const Generation& generation);
   double Seconds(const Kind& kind, int k) const;
-  double Rate(const Kind& kind, double alpha, int k) const;
   // The K in [0, most] with the best rate.
   int Best(const Kind& kind, double alpha, int most) const;
 

@@ -18,7 +18,7 @@ inline constexpr int kMaxMessageBytes = 64 << 20;
 struct ServerOptions {
   std::string listen;         // "HOST:PORT" or "unix:PATH"; port 0 picks one
   std::string health_listen;  // a second address with nothing but grpc.health.v1, plaintext; empty: none
-  ServerSecurity security;
+  ServerSecurity security = {};
 };
 
 // Thread-safe.

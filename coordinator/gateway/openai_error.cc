@@ -75,7 +75,8 @@ HttpError ToHttpError(const absl::Status& status, Endpoint endpoint) {
   HttpError error{.status = kind.status, .body = ""};
   std::string message(status.message());
   nlohmann::ordered_json param = nullptr;
-  for (const google::protobuf::Any& detail : ToProto(status).details()) {
+  const google::rpc::Status proto = ToProto(status);
+  for (const google::protobuf::Any& detail : proto.details()) {
     google::rpc::ErrorInfo info;
     google::rpc::RetryInfo retry;
     if (detail.UnpackTo(&info) && info.metadata().contains("field")) {

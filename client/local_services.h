@@ -22,6 +22,7 @@ struct LocalServicesOptions {
   std::string draft_dtype;  // empty: dtype
   // Each of draft and target. They take turns within a stream, so each may have every CPU. 0: one per CPU.
   int threads = 0;
+  double draft_budget_seconds = 0;  // that the draft has for a proposal; 0: the coordinator's default
   bool default_ports =
       false;                 // 7070-7072 and 9070-9072; otherwise sockets in a private folder, and no metrics
   double drain_seconds = 0;  // that requests have left when Stop is called

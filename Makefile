@@ -1,9 +1,9 @@
 # Thin names for scripts/*; CMake does the work.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build install bench lint clean
+.PHONY: help demo test build install bench lint clean test-kubernetes test-docker
 
 help: ## list the targets
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 24
 
 demo: ## install, build, and generate from a prompt with the shipped pair
 	@scripts/demo
@@ -20,6 +20,14 @@ install: ## install the Debian packages and the Python environment, where missin
 # BENCH_PYTHON=... gives compare.py a Python with models/train/requirements.txt, which .venv has not.
 bench: build ## measure: tables, JSON in build/bench, plots in docs/images; BENCH=pair runs one benchmark
 	@scripts/bench $(BENCH)
+
+test-kubernetes: install ## a real API server takes every overlay; builds it first, some minutes
+	@scripts/install_apiserver
+	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/deploy/on_demand_apiserver.py
+
+test-docker: install ## builds the images on a fresh Debian and generates with them; some minutes
+	@scripts/build_images
+	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/deploy/on_demand_images.py
 
 lint: install ## formatting, clang-tidy, shellcheck
 	@scripts/lint

@@ -273,8 +273,8 @@ int Main(int argc, char** argv) {
   // Before gRPC has threads here.
   auto coordinator = ChildProcess::Spawn(
       {programs + "/outrider-coordinator", "--listen=" + socket("coordinator"), "--metrics-listen", "",
-       "--target=" + socket("target"), "--draft=" + socket("draft"), "--tokenizer=" + flags.tokenizer,
-       "--draft-budget=60"},
+       "--http-listen", "", "--target=" + socket("target"), "--draft=" + socket("draft"),
+       "--tokenizer=" + flags.tokenizer, "--draft-budget=60"},
       folder.path() + "/log");
   if (!coordinator.ok()) return Fail(coordinator.status());
 

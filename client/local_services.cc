@@ -120,7 +120,8 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
   add(kDraft, {absl::StrCat("--model=", *draft_model), kTopN, "--dtype", draft_dtype, threads});
   add(kCoordinator,
       {absl::StrCat("--tokenizer=", *target_model), absl::StrCat("--target=", services->address(kTarget)),
-       absl::StrCat("--draft=", services->address(kDraft)), "--drafter-corpus", options.drafter_corpus});
+       absl::StrCat("--draft=", services->address(kDraft)), "--drafter-corpus", options.drafter_corpus,
+       "--http-listen", options.default_ports ? kHttpAddress : ""});
   if (options.draft_budget_seconds > 0) {
     add(kCoordinator, {absl::StrCat("--draft-budget=", options.draft_budget_seconds)});
   }

@@ -23,10 +23,13 @@ struct LocalServicesOptions {
   // Each of draft and target. They take turns within a stream, so each may have every CPU. 0: one per CPU.
   int threads = 0;
   double draft_budget_seconds = 0;  // that the draft has for a proposal; 0: the coordinator's default
-  bool default_ports =
-      false;                 // 7070-7072 and 9070-9072; otherwise sockets in a private folder, and no metrics
+  // 7070-7072, 9070-9072 and 8070; otherwise sockets in a private folder, no metrics and no HTTP.
+  bool default_ports = false;
   double drain_seconds = 0;  // that requests have left when Stop is called
 };
+
+// Where the coordinator speaks HTTP, with default ports.
+inline constexpr char kHttpAddress[] = "127.0.0.1:8070";
 
 enum Service { kTarget, kDraft, kCoordinator };
 inline constexpr int kServices = 3;

@@ -77,7 +77,7 @@ void SayHowToUse(const LocalServices& services) {
   const std::string& address = services.address(kCoordinator);
   Say(absl::StrCat("logs         ", services.folder().string(), "/*.log\n\noutrider generate --address ",
                    address, " \"It was a dark evening\"\noutrider describe --address ", address,
-                   "\n\nCtrl-C stops all three."));
+                   "\nOpenAI's API: http://", kHttpAddress, "/v1\n\nCtrl-C stops all three."));
 }
 
 }  // namespace

@@ -122,14 +122,14 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   // Whether a server may be used; an error keeps the link down and is logged.
   using Accept = std::function<absl::Status(const v1::ServerInfo&)>;
 
-  Link(const asio::any_io_executor& executor, std::string address, Accept accept,
+  Link(const asio::any_io_executor& executor, std::string address,
+       const std::shared_ptr<grpc::ChannelCredentials>& credentials, Accept accept,
        std::function<void()> on_change)
       : executor_(executor),
         address_(std::move(address)),
         accept_(std::move(accept)),
         on_change_(std::move(on_change)),
-        stub_(Protocol::NewStub(
-            grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), ChannelArguments()))),
+        stub_(Protocol::NewStub(grpc::CreateCustomChannel(address_, credentials, ChannelArguments()))),
         retry_(executor) {}
 
   // Connects, and reconnects for ever.
@@ -146,6 +146,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   bool up() const { return up_; }
   const std::string& address() const { return address_; }
+  const asio::any_io_executor& executor() const { return executor_; }
   // Of the server that is or was last connected to; null before the first.
   const v1::ServerInfo* info() const { return info_ ? &*info_ : nullptr; }
 
@@ -245,6 +246,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
       return;
     }
     refusal_ = absl::OkStatus();
+    failure_ = grpc::StatusCode::OK;
     info_ = info;
     up_ = true;
     LogInfo("connected", {{"server", Protocol::kName}, {"address", address_}, {"model", info.model()}});
@@ -257,6 +259,12 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     if (up_) {
       LogWarning("disconnected",
                  {{"server", Protocol::kName}, {"address", address_}, {"error", status.error_message()}});
+    }
+    // Why it cannot be reached: once, however often it is tried.
+    if (!up_ && !stopping_ && refusal_.ok() && failure_ != status.error_code()) {
+      LogWarning("cannot connect",
+                 {{"server", Protocol::kName}, {"address", address_}, {"error", status.error_message()}});
+      failure_ = status.error_code();
     }
     up_ = false;
     for (const auto& [key, waiter] : waiters_) {
@@ -288,6 +296,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   absl::flat_hash_set<Event*> waiting_up_;
   std::optional<v1::ServerInfo> info_;
   absl::Status refusal_;
+  grpc::StatusCode failure_ = grpc::StatusCode::OK;  // that was logged since it was last connected
   absl::flat_hash_map<Key, Waiter*> waiters_;
   bool up_ = false;
   bool stopping_ = false;

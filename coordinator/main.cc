@@ -3,6 +3,7 @@
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -11,9 +12,13 @@
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/obs/metrics_server.h"
+#include "common/rpc/security_flags.h"
 #include "common/rpc/server.h"
+#include "common/rpc/token_file.h"
 #include "common/text/model_fingerprint.h"
+#include "coordinator/chat_template.h"
 #include "coordinator/drafter_name.h"
+#include "coordinator/gateway/gateway.h"
 #include "coordinator/inference_service.h"
 
 namespace outrider {
@@ -25,8 +30,10 @@ constexpr int kMaxSamples = 64;
 struct Flags {
   ServerOptions server{.listen = "127.0.0.1:7070", .health_listen = ""};
   std::string metrics_listen = "127.0.0.1:9070";
+  std::string http_listen = "127.0.0.1:8070";
   std::string target = "127.0.0.1:7072";
   std::string draft = "127.0.0.1:7071";
+  ChannelSecurity backend;
   std::string tokenizer;
   std::string draft_tokens = "auto";
   double draft_budget_seconds = 0.1;
@@ -49,12 +56,17 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->required();
   app.add_option("--target", flags.target, "address of the target service")->capture_default_str();
   app.add_option("--draft", flags.draft, "address of the draft service; empty: none")->capture_default_str();
+  DefineChannelSecurityFlags(app, "backend", "target and draft", flags.backend);
   app.add_option("--listen", flags.server.listen, "gRPC address, HOST:PORT or unix:PATH; port 0 picks one")
       ->capture_default_str();
   app.add_option("--metrics-listen", flags.metrics_listen, "address of /metrics; empty: none")
       ->capture_default_str();
+  app.add_option("--http-listen", flags.http_listen,
+                 "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
+      ->capture_default_str();
   app.add_option("--health-listen", flags.server.health_listen,
-                 "a second address with grpc.health.v1 only; empty: none");
+                 "a second address with grpc.health.v1 only, without TLS; empty: none");
+  DefineServerSecurityFlags(app, flags.server.security);
   app.add_option("--draft-tokens", flags.draft_tokens,
                  "K, unless a request says otherwise; auto: chosen round by round from measured times and "
                  "acceptance, 5 where that would change what a seed gives")
@@ -159,6 +171,8 @@ int Run(int argc, char** argv) {
   if (std::filesystem::is_directory(tokenizer_path)) tokenizer_path /= "tokenizer.json";
   auto tokenizer = Tokenizer::Load(tokenizer_path.string());
   if (!tokenizer.ok()) return Fail(tokenizer.status());
+  auto chat_template = ChatTemplate::Load(tokenizer_path.parent_path().string());
+  if (!chat_template.ok()) return Fail(chat_template.status());
 
   std::shared_ptr<const CorpusCounts> corpus;
   if (!flags.drafter_corpus.empty()) {
@@ -174,30 +188,38 @@ int Run(int argc, char** argv) {
                                  .drafter = DrafterOf(flags.drafter),
                                  .has_draft_service = !flags.draft.empty(),
                                  .has_corpus = corpus != nullptr,
-                                 .max_samples = std::min(kMaxSamples, flags.max_requests)};
+                                 .max_samples = std::min(kMaxSamples, flags.max_requests),
+                                 .chat_template = *std::move(chat_template)};
   if (absl::Status status = CheckDrafter(DefaultDrafter(defaults), defaults); !status.ok()) {
     return Fail(absl::InvalidArgumentError(absl::StrCat("--drafter: ", std::string(status.message()))));
   }
 
+  flags.server.security.on_refused = LogRefusedTokens;
+  const auto credentials = MakeChannelCredentials(flags.backend);
+  if (!credentials.ok()) return Fail(credentials.status());
   auto registry = std::make_shared<prometheus::Registry>();
-  Metrics metrics(*registry);
+  Metrics metrics(*registry, flags.max_requests);
+  AddBuildInfo(*registry, OUTRIDER_VERSION);
   asio::io_context io(1);
   std::shared_ptr<DraftLink> draft;
   std::shared_ptr<TargetLink> target;
   std::unique_ptr<RpcServer> server;
   bool draining = false;
+  std::atomic<bool> ready = false;
   // Ready means that requests can be answered, if only plain. A target that went away is expected back:
   // requests wait for it.
   const auto on_change = [&] {
     metrics.SetUp(draft != nullptr && draft->up(), target->up(), draft != nullptr && !draft->up());
-    if (server != nullptr && !draining) server->SetServing(target->info() != nullptr);
+    if (server == nullptr || draining) return;
+    ready = target->info() != nullptr;
+    server->SetServing(ready);
   };
   target = std::make_shared<TargetLink>(
-      io.get_executor(), flags.target,
+      io.get_executor(), flags.target, *credentials,
       [&](const v1::ServerInfo& info) { return CheckFingerprint(info, **tokenizer); }, on_change);
   if (!flags.draft.empty()) {
     draft = std::make_shared<DraftLink>(
-        io.get_executor(), flags.draft,
+        io.get_executor(), flags.draft, *credentials,
         [&](const v1::ServerInfo& info) {
           absl::Status status = CheckPair(info, target->info());
           return status.ok() ? CheckFingerprint(info, **tokenizer) : status;
@@ -226,8 +248,25 @@ int Run(int argc, char** argv) {
     if (!metrics_started.ok()) return Fail(metrics_started.status());
     metrics_server = *std::move(metrics_started);
   }
+  std::function<absl::Status(absl::string_view)> authorize;
+  if (!flags.server.security.token_file.empty()) {
+    auto tokens = TokenFile::Open(flags.server.security.token_file);
+    if (!tokens.ok()) return Fail(tokens.status());
+    authorize = [tokens = *std::move(tokens)](absl::string_view header) { return tokens->Check(header); };
+  }
+  std::unique_ptr<Gateway> gateway;
+  if (!flags.http_listen.empty()) {
+    auto gateway_started = Gateway::Start({.listen = flags.http_listen,
+                                           .max_requests = flags.max_requests,
+                                           .ready = [&ready] { return ready.load(); },
+                                           .authorize = authorize},
+                                          server->InProcessChannel());
+    if (!gateway_started.ok()) return Fail(gateway_started.status());
+    gateway = *std::move(gateway_started);
+  }
   LogInfo("serving", {{"listen", server->address()},
                       {"metrics_listen", metrics_server ? metrics_server->address() : ""},
+                      {"http_listen", gateway ? gateway->address() : ""},
                       {"target", flags.target},
                       {"draft", flags.draft}});
   on_change();
@@ -238,6 +277,7 @@ int Run(int argc, char** argv) {
   signals.async_wait([&](const asio::error_code&, int signal) {
     LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", flags.drain_seconds}});
     draining = true;
+    ready = false;
     asio::co_spawn(io,
                    DrainAndStop(service, *server,
                                 std::chrono::duration_cast<Clock::duration>(
@@ -247,6 +287,7 @@ int Run(int argc, char** argv) {
   });
   const auto keep_running = asio::make_work_guard(io);
   io.run();
+  if (gateway != nullptr) gateway->Finish(absl::Seconds(1));
   server->Shutdown(absl::Seconds(1));
   LogInfo("stopped");
   // What matters has ended. Taking the rest apart in order would take two seconds, until the metrics server's

@@ -1,5 +1,6 @@
 #include "coordinator/request.h"
 
+#include <ctime>
 #include <limits>
 #include <random>
 
@@ -28,8 +29,32 @@ absl::Status AsFieldError(const absl::Status& status) {
                     message.substr(not_in + kNotIn.size()), message.substr(colon + 2, not_in - colon - 2));
 }
 
+absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const ChatTemplate* chat_template,
+                                               const Tokenizer& tokenizer) {
+  if (chat_template == nullptr) {
+    return FieldError("chat", "text or tokens", "this model has no chat template and takes no conversations");
+  }
+  if (chat.messages().empty()) return FieldError("chat.messages", "at least one", "empty");
+  std::vector<ChatMessage> messages;
+  for (const v1::ChatMessage& message : chat.messages()) {
+    if (message.role().empty()) return FieldError("chat.messages.role", "a role", "empty");
+    if (!IsValidUtf8(message.role()) || !IsValidUtf8(message.content())) {
+      return FieldError("chat.messages", "valid UTF-8", "invalid UTF-8");
+    }
+    messages.push_back({message.role(), message.content()});
+  }
+  absl::StatusOr<std::string> text = chat_template->Render(messages, std::time(nullptr));
+  if (!text.ok()) {
+    return FieldError("chat.messages", "what the model's chat template takes",
+                      std::string(text.status().message()));
+  }
+  std::vector<TokenId> tokens = tokenizer.Encode(*text, /*add_special_tokens=*/false);
+  if (tokens.empty()) return FieldError("chat.messages", "at least one token", "the template writes nothing");
+  return tokens;
+}
+
 absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& proto, const Tokenizer& tokenizer,
-                                                 uint32_t vocab_size) {
+                                                 uint32_t vocab_size, const ChatTemplate* chat_template) {
   switch (proto.prompt_case()) {
     case v1::GenerateRequest::kText:
       if (proto.text().empty()) return FieldError("text", "at least one character", "empty");
@@ -41,10 +66,12 @@ absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& prot
         return status;
       return std::vector<TokenId>(proto.tokens().ids().begin(), proto.tokens().ids().end());
     }
+    case v1::GenerateRequest::kChat:
+      return ParseChat(proto.chat(), chat_template, tokenizer);
     case v1::GenerateRequest::PROMPT_NOT_SET:
       break;
   }
-  return FieldError("prompt", "text or tokens", "missing");
+  return FieldError("prompt", "text, tokens or chat", "missing");
 }
 
 absl::Status CheckStops(const v1::StopOptions& stop, uint32_t vocab_size) {
@@ -157,7 +184,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
                                      const Tokenizer& tokenizer, const v1::ServerInfo& target) {
   Request request;
   const uint32_t vocab_size = target.vocab_size();
-  auto prompt = ParsePrompt(proto, tokenizer, vocab_size);
+  auto prompt = ParsePrompt(proto, tokenizer, vocab_size, defaults.chat_template.get());
   if (!prompt.ok()) return prompt.status();
   request.prompt = *std::move(prompt);
   const size_t capacity =

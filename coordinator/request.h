@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,19 +10,21 @@
 #include "common/spec/types.h"
 #include "common/text/stop_matcher.h"
 #include "common/text/tokenizer.h"
+#include "coordinator/chat_template.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
 
-// What the coordinator's flags say about requests.
+// What the coordinator's flags, and the files they name, say about requests.
 struct RequestDefaults {
   int draft_tokens = 5;
   bool adaptive = false;  // the policy chooses K where that leaves a seed's answer as it is
   v1::Rule rule = v1::RULE_TOKEN;
   v1::DrafterKind drafter = v1::DRAFTER_KIND_UNSPECIFIED;  // the model if there is a draft service, else none
   bool has_draft_service = true;
-  bool has_corpus = false;  // for the drafters that count one
-  int max_samples = 1;      // of one request
+  bool has_corpus = false;                                      // for the drafters that count one
+  int max_samples = 1;                                          // of one request
+  std::shared_ptr<const ChatTemplate> chat_template = nullptr;  // null: the model is not for conversations
 };
 
 // Who drafts for a request that does not say so.
@@ -42,7 +45,8 @@ struct Request {
   int max_tokens = 0;            // cut to the context
   bool trace = false;
   int prompt_logprobs = -1;  // alternatives to report with each prompt token; -1: none
-  int samples = 1;           // with sample indices from that of `params` on
+  v1::RequestContext context;
+  int samples = 1;  // with sample indices from that of `params` on
 };
 
 // INVALID_ARGUMENT naming the first field that is out of range, and the range. `target` says what the model

@@ -36,10 +36,11 @@ void QuietLibraries() {
 
 // The builder's server for one address, or UNAVAILABLE.
 absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(const std::string& address, grpc::Service* service,
+                                                   const std::shared_ptr<grpc::ServerCredentials>& credentials,
                                                    std::string* bound) {
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(address, credentials, &port);
   if (service != nullptr) builder.RegisterService(service);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -67,15 +68,21 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServerOptions&
   QuietLibraries();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  auto credentials = MakeServerCredentials(options.security);
+  if (!credentials.ok()) return credentials.status();
   std::unique_ptr<RpcServer> server(new RpcServer);
-  auto main = Bind(options.listen, service, &server->address_);
+  auto main = Bind(options.listen, service, *credentials, &server->address_);
   if (!main.ok()) return main.status();
   server->server_ = *std::move(main);
   if (!options.health_listen.empty()) {
     std::string bound;
-    auto health = Bind(options.health_listen, nullptr, &bound);
+    // Probes know no certificates, and learn nothing but whether the process is well.
+    auto health = Bind(options.health_listen, nullptr, grpc::InsecureServerCredentials(), &bound);
     if (!health.ok()) return health.status();
     server->health_server_ = *std::move(health);
+  }
+  for (grpc::Server* one : {server->server_.get(), server->health_server_.get()}) {
+    if (one != nullptr) one->GetHealthCheckService()->SetServingStatus("live", true);
   }
   server->SetServing(false);
   return server;
@@ -83,9 +90,13 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServerOptions&
 
 RpcServer::~RpcServer() { Shutdown(absl::ZeroDuration()); }
 
+std::shared_ptr<grpc::Channel> RpcServer::InProcessChannel() {
+  return server_->InProcessChannel(ChannelArguments());
+}
+
 void RpcServer::SetServing(bool serving) {
   for (grpc::Server* server : {server_.get(), health_server_.get()}) {
-    if (server != nullptr) server->GetHealthCheckService()->SetServingStatus(serving);
+    if (server != nullptr) server->GetHealthCheckService()->SetServingStatus("", serving);
   }
 }
 

@@ -212,6 +212,7 @@ class Server(Process):
         serving = self.wait_for_event("serving")
         self.address: str = serving["listen"]
         self.metrics_address: str = serving["metrics_listen"]
+        self.http_address: str = serving.get("http_listen", "")
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[grpc.Channel]:
@@ -228,9 +229,9 @@ class Server(Process):
     def wait_value(self, name: str, wanted: float, **labels: str) -> None:
         eventually(lambda: self.value(name, **labels) == wanted, f"{self.program}: {name} = {wanted}")
 
-    def health(self, address: str = "") -> str:
+    def health(self, address: str = "", service: str = "") -> str:
         with grpc.insecure_channel(address or self.address) as channel:
-            response = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE,
+            response = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE,
                                                                  wait_for_ready=True)
         return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
 
@@ -250,7 +251,9 @@ def start_draft(*args: str, model: Path = DRAFT_MODEL, listen: str = "127.0.0.1:
 
 
 def start_coordinator(target: str, draft: str, *args: str) -> Server:
-    return Server("outrider-coordinator", "--tokenizer", str(TARGET_MODEL), "--target", target, "--draft", draft, *args)
+    defaults = {"--tokenizer": str(TARGET_MODEL), "--http-listen": "127.0.0.1:0"}
+    flags = [part for flag, value in defaults.items() if flag not in args for part in (flag, value)]
+    return Server("outrider-coordinator", *flags, "--target", target, "--draft", draft, *args)
 
 
 @contextlib.contextmanager

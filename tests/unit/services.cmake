@@ -5,7 +5,16 @@ outrider_unit_test(worker_test
   LIBS outrider::engine outrider::draft_service outrider::target_service)
 outrider_unit_test(coordinator_test
   SOURCES
+    unit/chat_template_test.cc
     unit/coordinator_test.cc
     unit/drafter_test.cc
     unit/policy_test.cc
-  LIBS outrider::coordinator)
+    unit/request_context_test.cc
+  LIBS outrider::coordinator nlohmann_json::nlohmann_json)
+outrider_unit_test(gateway_test
+  SOURCES
+    unit/gateway_answer_test.cc
+    unit/gateway_http_test.cc
+    unit/gateway_request_test.cc
+  LIBS outrider::gateway PkgConfig::HTTPLIB)
+outrider_unit_test(rpc_test SOURCES unit/rpc_token_file_test.cc LIBS outrider::rpc)

@@ -1,0 +1,23 @@
+# llama.cpp's Jinja engine, out of the sources that scripts/install unpacks into OUTRIDER_VENV: the target
+# llama::jinja. It stays as it came, so our warnings are not for it.
+set(JINJA_ROOT ${OUTRIDER_VENV}/src/llama.cpp/common)
+if(EXISTS ${JINJA_ROOT}/jinja/runtime.h)
+  set(JINJA_INCLUDE_DIR ${JINJA_ROOT})
+endif()
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(Jinja REQUIRED_VARS JINJA_INCLUDE_DIR
+  REASON_FAILURE_MESSAGE "no Jinja in ${OUTRIDER_VENV}: run 'make install'")
+if(Jinja_FOUND AND NOT TARGET llama::jinja)
+  find_package(nlohmann_json CONFIG REQUIRED)
+  add_library(llama_jinja STATIC
+    ${JINJA_ROOT}/jinja/lexer.cpp
+    ${JINJA_ROOT}/jinja/parser.cpp
+    ${JINJA_ROOT}/jinja/runtime.cpp
+    ${JINJA_ROOT}/jinja/string.cpp
+    ${JINJA_ROOT}/jinja/value.cpp
+    ${JINJA_ROOT}/unicode.cpp)
+  add_library(llama::jinja ALIAS llama_jinja)
+  target_compile_options(llama_jinja PRIVATE -w)
+  target_include_directories(llama_jinja SYSTEM PUBLIC ${JINJA_ROOT})
+  target_link_libraries(llama_jinja PUBLIC nlohmann_json::nlohmann_json)
+endif()

@@ -1,0 +1,156 @@
+#include "coordinator/gateway/openai_answer.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+const char* FinishReasonName(v1::FinishReason reason) {
+  return reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
+}
+
+}  // namespace
+
+std::string ServerSentEvent(const std::string& data) { return "data: " + data + "\n\n"; }
+std::string DoneEvent() { return ServerSentEvent("[DONE]"); }
+
+OpenAiAnswer::OpenAiAnswer(const OpenAiRequest* request, AnswerHeader header)
+    : request_(request), header_(std::move(header)) {
+  speculation_.set_exact(true);
+}
+
+OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1::GenerateResponse& chunk) {
+  if (!chunk.prompt_logprobs().empty()) prompt_logprobs_[prompt] = chunk.prompt_logprobs();
+  const bool is_new = !choices_.contains(index);
+  Choice& choice = choices_[index];
+  if (is_new && request_->echo) BeginWithPrompt(prompt, choice);
+  choice.text += chunk.text();
+  for (const v1::GeneratedToken& token : chunk.tokens()) {
+    if (token.has_logprobs()) choice.logprobs.Add(token.logprobs());
+  }
+  if (chunk.has_finish()) {
+    choice.finish_reason = FinishReasonName(chunk.finish().reason());
+    if (!chunk.finish().stop_string().empty()) choice.stop_reason = chunk.finish().stop_string();
+    Count(chunk.finish(), chunk.sample() == 0);
+  }
+  return choice;
+}
+
+void OpenAiAnswer::BeginWithPrompt(size_t prompt, Choice& choice) const {
+  choice.text = request_->prompts[prompt].text();
+  if (!request_->logprobs()) return;
+  // All of its tokens but the first, which nothing comes before; that is a BOS, or else some text.
+  size_t skipped = CountCharacters(choice.text);
+  const auto found = prompt_logprobs_.find(prompt);
+  if (found == prompt_logprobs_.end()) return choice.logprobs.Skip(skipped);
+  for (const v1::PositionLogprobs& position : found->second) {
+    skipped -= std::min(skipped, CountCharacters(position.token().text()));
+    choice.logprobs.Add(position);
+  }
+  choice.logprobs.Skip(skipped);
+}
+
+void OpenAiAnswer::Count(const v1::Finish& finish, bool first_sample) {
+  const v1::Usage& usage = finish.usage();
+  if (first_sample) {
+    usage_.set_prompt_tokens(usage_.prompt_tokens() + usage.prompt_tokens());
+    usage_.set_cached_prompt_tokens(usage_.cached_prompt_tokens() + usage.cached_prompt_tokens());
+  }
+  usage_.set_completion_tokens(usage_.completion_tokens() + usage.completion_tokens());
+  const v1::SpeculationStats& stats = finish.speculation();
+  speculation_.set_drafted(speculation_.drafted() + stats.drafted());
+  speculation_.set_accepted(speculation_.accepted() + stats.accepted());
+  speculation_.set_drafts(speculation_.drafts() + stats.drafts());
+  speculation_.set_rounds(speculation_.rounds() + stats.rounds());
+  speculation_.set_exact(speculation_.exact() && stats.exact());
+}
+
+Json OpenAiAnswer::Headed(const char* object) const {
+  return {{"id", header_.id}, {"object", object}, {"created", header_.created}, {"model", header_.model}};
+}
+
+Json OpenAiAnswer::UsageJson() const {
+  const auto share = [](uint64_t part, uint64_t whole) {
+    return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+  };
+  const v1::SpeculationStats& s = speculation_;
+  return {{"prompt_tokens", usage_.prompt_tokens()},
+          {"completion_tokens", usage_.completion_tokens()},
+          {"total_tokens", usage_.prompt_tokens() + usage_.completion_tokens()},
+          {"prompt_tokens_details", {{"cached_tokens", usage_.cached_prompt_tokens()}}},
+          {"speculation",
+           {{"drafted", s.drafted()},
+            {"accepted", s.accepted()},
+            {"rounds", s.rounds()},
+            {"acceptance_rate", share(s.accepted(), s.drafted())},
+            {"mean_accepted_length", 1 + share(s.accepted(), s.drafts())},
+            {"exact", s.exact()}}}};
+}
+
+Json OpenAiAnswer::ChoiceJson(size_t index, const Choice& choice) const {
+  const bool chat = request_->endpoint == Endpoint::kChat;
+  Json json = {{"index", index}};
+  if (chat) {
+    json["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+  } else {
+    json["text"] = choice.text;
+  }
+  json["logprobs"] = nullptr;
+  if (request_->logprobs()) json["logprobs"] = chat ? choice.logprobs.Chat() : choice.logprobs.Completions();
+  json["finish_reason"] = choice.finish_reason;
+  json["stop_reason"] = choice.stop_reason;
+  return json;
+}
+
+Json OpenAiAnswer::EventJson(size_t index, Choice& choice) const {
+  const bool chat = request_->endpoint == Endpoint::kChat;
+  Json of_choice = ChoiceJson(index, choice);
+  if (chat) {
+    Json delta = Json::object();
+    if (!choice.begun) delta["role"] = "assistant";
+    if (!choice.begun || !choice.text.empty()) delta["content"] = choice.text;
+    of_choice.erase("message");
+    of_choice["delta"] = std::move(delta);
+  }
+  if (choice.logprobs.empty()) of_choice["logprobs"] = nullptr;
+  choice.begun = true;
+  choice.text.clear();
+  choice.logprobs.Clear();
+  Json event = Headed(chat ? "chat.completion.chunk" : "text_completion");
+  event["choices"] = Json::array({std::move(of_choice)});
+  if (request_->include_usage) event["usage"] = nullptr;
+  return event;
+}
+
+std::string OpenAiAnswer::AddAsEvent(size_t prompt, const v1::GenerateResponse& chunk) {
+  const size_t index = IndexOf(prompt, chunk);
+  Choice& choice = AddTo(index, prompt, chunk);
+  if (choice.text.empty() && choice.logprobs.empty() && choice.finish_reason.is_null()) return "";
+  return ServerSentEvent(Dump(EventJson(index, choice)));
+}
+
+std::string OpenAiAnswer::LastEvents() const {
+  std::string events;
+  if (request_->include_usage) {
+    Json event = Headed(request_->endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
+    event["choices"] = Json::array();
+    event["usage"] = UsageJson();
+    events = ServerSentEvent(Dump(event));
+  }
+  return events + DoneEvent();
+}
+
+std::string OpenAiAnswer::Whole() const {
+  Json answer = Headed(request_->endpoint == Endpoint::kChat ? "chat.completion" : "text_completion");
+  answer["choices"] = Json::array();
+  for (const auto& [index, choice] : choices_) answer["choices"].push_back(ChoiceJson(index, choice));
+  answer["usage"] = UsageJson();
+  return Dump(answer);
+}
+
+}  // namespace outrider

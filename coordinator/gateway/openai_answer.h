@@ -1,0 +1,73 @@
+// An answer in the form of OpenAI's API: whole, or as the events of a stream.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "coordinator/gateway/openai_logprobs.h"
+#include "coordinator/gateway/openai_request.h"
+#include "outrider/v1/inference.pb.h"
+
+namespace outrider {
+
+// How an answer is headed.
+struct AnswerHeader {
+  std::string id;
+  int64_t created;  // seconds since 1970
+  std::string model;
+};
+
+// One thread. Takes the chunks of all prompts and samples; choice number p * n + s is sample s of prompt p.
+class OpenAiAnswer {
+ public:
+  // `request` must outlive this.
+  OpenAiAnswer(const OpenAiRequest* request, AnswerHeader header);
+
+  // Either this with each chunk, and at the end the whole answer.
+  void Add(size_t prompt, const v1::GenerateResponse& chunk) { AddTo(IndexOf(prompt, chunk), prompt, chunk); }
+  std::string Whole() const;
+
+  // Or this with each chunk, which gives the server-sent event that says it, perhaps none, and at the end
+  // those that close the stream.
+  std::string AddAsEvent(size_t prompt, const v1::GenerateResponse& chunk);
+  std::string LastEvents() const;
+
+ private:
+  struct Choice {
+    std::string text;  // since the last event; all of it if there are none
+    OpenAiLogprobs logprobs;
+    bool begun = false;  // an event of it was sent
+    nlohmann::ordered_json finish_reason = nullptr;
+    nlohmann::ordered_json stop_reason = nullptr;
+  };
+
+  size_t IndexOf(size_t prompt, const v1::GenerateResponse& chunk) const {
+    return prompt * request_->samples() + chunk.sample();
+  }
+  Choice& AddTo(size_t index, size_t prompt, const v1::GenerateResponse& chunk);
+  // `object` with the header's fields.
+  nlohmann::ordered_json Headed(const char* object) const;
+  // The prompt of an answer that echoes it, as the beginning of a choice.
+  void BeginWithPrompt(size_t prompt, Choice& choice) const;
+  nlohmann::ordered_json ChoiceJson(size_t index, const Choice& choice) const;
+  nlohmann::ordered_json EventJson(size_t index, Choice& choice) const;
+  nlohmann::ordered_json UsageJson() const;
+  void Count(const v1::Finish& finish, bool first_sample);
+
+  const OpenAiRequest* const request_;
+  const AnswerHeader header_;
+  std::map<size_t, Choice> choices_;
+  // Of prompts that are echoed with log-probabilities: what their first chunk said.
+  std::map<size_t, google::protobuf::RepeatedPtrField<v1::PositionLogprobs>> prompt_logprobs_;
+  v1::Usage usage_;
+  v1::SpeculationStats speculation_;
+};
+
+// An event of a stream that says `data`, which has no line end.
+std::string ServerSentEvent(const std::string& data);
+// The event that ends every stream.
+std::string DoneEvent();
+
+}  // namespace outrider

@@ -1,0 +1,237 @@
+#include "coordinator/gateway/openai_request.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/rpc/error.h"
+#include "coordinator/drafter_name.h"
+#include "coordinator/gateway/json_fields.h"
+#include "coordinator/gateway/unsupported_fields.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::json;
+
+// OpenAI's default for completions; chat has none.
+constexpr uint32_t kDefaultMaxTokens = 16;
+constexpr size_t kMaxPrompts = 1024;
+// No request needs to be nested deeper, and what walks through JSON is recursive.
+constexpr int kMaxDepth = 16;
+
+void ParseSamplingFields(JsonFields& fields, v1::SamplingParams* sampling) {
+  const auto real = [&fields](const char* name, auto set) {
+    if (auto value = fields.Number(name)) set(static_cast<float>(*value));
+  };
+  real("temperature", [&](float value) { sampling->set_temperature(value); });
+  real("top_p", [&](float value) { sampling->set_top_p(value); });
+  real("min_p", [&](float value) { sampling->set_min_p(value); });
+  real("repetition_penalty", [&](float value) { sampling->set_repetition_penalty(value); });
+  real("presence_penalty", [&](float value) { sampling->set_presence_penalty(value); });
+  real("frequency_penalty", [&](float value) { sampling->set_frequency_penalty(value); });
+  const Json* top_k = fields.Find("top_k");
+  if (top_k == nullptr || *top_k != -1) sampling->set_top_k(fields.Count("top_k").value_or(0));  // -1: all
+  sampling->set_min_tokens(fields.Count("min_tokens").value_or(0));
+  for (uint32_t id : fields.TokenIds("allowed_token_ids")) sampling->add_allowed_ids(id);
+
+  const Json* biases = fields.Find("logit_bias");
+  if (biases == nullptr) return;
+  if (!biases->is_object())
+    return fields.Refuse("logit_bias", "an object from ids to numbers", Shown(*biases));
+  for (const auto& [token, bias] : biases->items()) {
+    uint32_t id = 0;
+    if (!absl::SimpleAtoi(token, &id) || !bias.is_number()) {
+      return fields.Refuse("logit_bias", "an object from ids to numbers",
+                           absl::StrCat("\"", token, "\": ", Shown(bias)));
+    }
+    v1::LogitBias* entry = sampling->add_logit_bias();
+    entry->set_token(id);
+    entry->set_bias(bias.get<float>());
+  }
+}
+
+void ParseStopFields(JsonFields& fields, Endpoint endpoint, v1::StopOptions* stop) {
+  if (const Json* strings = fields.Find("stop")) {
+    const Json list = strings->is_array() ? *strings : Json::array({*strings});
+    for (const Json& string : list) {
+      if (!string.is_string()) return fields.Refuse("stop", "a string or a list of strings", Shown(*strings));
+      stop->add_strings(string.get<std::string>());
+    }
+  }
+  for (uint32_t id : fields.TokenIds("stop_token_ids")) stop->add_token_ids(id);
+  stop->set_ignore_eos(fields.Bool("ignore_eos").value_or(false));
+  std::optional<uint32_t> most = fields.Count("max_tokens");
+  if (endpoint == Endpoint::kCompletions) {
+    stop->set_max_tokens(most.value_or(kDefaultMaxTokens));
+    return;
+  }
+  if (auto newer = fields.Count("max_completion_tokens")) most = newer;
+  if (most) stop->set_max_tokens(*most);
+}
+
+void ParseSpeculationFields(JsonFields& fields, v1::SpeculationOptions* speculation) {
+  if (auto k = fields.Count("draft_tokens")) speculation->set_draft_tokens(*k);
+  if (auto name = fields.String("drafter")) {
+    speculation->set_drafter(DrafterOf(*name));
+    if (speculation->drafter() == v1::DRAFTER_KIND_UNSPECIFIED) {
+      std::vector<std::string> known;
+      for (int each = 1; each < v1::DrafterKind_ARRAYSIZE; ++each) {
+        known.push_back(DrafterName(static_cast<v1::DrafterKind>(each)));
+      }
+      fields.Refuse("drafter", absl::StrJoin(known, ", "), *name);
+    }
+  }
+  if (auto name = fields.String("rule")) {
+    if (*name == "token") {
+      speculation->set_rule(v1::RULE_TOKEN);
+    } else if (*name == "block") {
+      speculation->set_rule(v1::RULE_BLOCK);
+    } else if (*name == "coupled") {
+      speculation->set_rule(v1::RULE_COUPLED);
+    } else {
+      fields.Refuse("rule", "token, block, coupled", *name);
+    }
+  }
+}
+
+// The model's own probabilities at temperature 1, as vLLM reports them: after the controls a greedy answer's
+// would all be 1.
+void ParseLogprobFields(JsonFields& fields, Endpoint endpoint, bool echo, v1::LogprobOptions* logprobs) {
+  logprobs->set_before_controls(true);
+  if (endpoint == Endpoint::kCompletions) {
+    if (auto top = fields.Count("logprobs")) {
+      logprobs->set_top(*top);
+      if (echo) logprobs->set_prompt(*top);
+    }
+    return;
+  }
+  const bool wanted = fields.Bool("logprobs").value_or(false);
+  const std::optional<uint32_t> top = fields.Count("top_logprobs");
+  if (top.value_or(0) > 0 && !wanted) {
+    return fields.Refuse("top_logprobs", "0 unless logprobs is true", absl::StrCat(*top));
+  }
+  if (wanted) logprobs->set_top(top.value_or(0));
+}
+
+void ParseSampleFields(JsonFields& fields, v1::GenerateRequest* request) {
+  if (auto n = fields.Count("n")) request->set_n(*n);
+  if (auto best_of = fields.Count("best_of")) {
+    const uint32_t n = request->has_n() ? request->n() : 1;
+    if (*best_of != n) fields.Refuse("best_of", absl::StrCat(n, ", the same as n"), absl::StrCat(*best_of));
+  }
+  if (auto seed = fields.Bits("seed")) request->set_seed(*seed);
+}
+
+void ParseStreamFields(JsonFields& fields, OpenAiRequest* request) {
+  request->stream = fields.Bool("stream").value_or(false);
+  const Json* options = fields.Find("stream_options");
+  if (options == nullptr) return;
+  if (!request->stream || !options->is_object()) {
+    return fields.Refuse("stream_options", "an object, when stream is true", Shown(*options));
+  }
+  JsonFields inner(*options);
+  request->include_usage = inner.Bool("include_usage").value_or(false);
+  fields.Fail(inner.status());
+}
+
+// Text, a list of texts, token ids, or a list of lists of them.
+void ParsePrompts(JsonFields& fields, OpenAiRequest* request) {
+  constexpr char kAllowed[] =
+      "a string, a list of strings, a list of token ids, a list of lists of token ids";
+  const Json* prompt = fields.Find("prompt");
+  if (prompt == nullptr) return fields.Refuse("prompt", kAllowed, "missing");
+  const bool several =
+      prompt->is_array() && !prompt->empty() && (prompt->front().is_string() || prompt->front().is_array());
+  if (several && prompt->size() > kMaxPrompts) {
+    return fields.Refuse("prompt", absl::StrCat("at most ", kMaxPrompts, " prompts"),
+                         absl::StrCat(prompt->size(), " prompts"));
+  }
+  const Json list = several ? *prompt : Json::array({*prompt});
+  for (const Json& one : list) {
+    v1::GenerateRequest& generation = request->prompts.emplace_back();
+    if (one.is_string()) {
+      generation.set_text(one.get<std::string>());
+    } else if (auto ids = AsTokenIds(one)) {
+      if (request->echo) return fields.Refuse("echo", "false unless the prompt is text", "true");
+      generation.mutable_tokens()->mutable_ids()->Add(ids->begin(), ids->end());
+    } else {
+      return fields.Refuse("prompt", kAllowed, Shown(*prompt));
+    }
+  }
+}
+
+// A message's content: text, or a list of parts of which each is text, joined by line ends as vLLM does.
+std::optional<std::string> ContentOf(const Json& message) {
+  const auto found = message.find("content");
+  if (found == message.end()) return std::nullopt;
+  if (found->is_string()) return found->get<std::string>();
+  if (!found->is_array()) return std::nullopt;
+  std::vector<std::string> texts;
+  for (const Json& part : *found) {
+    if (!part.is_object()) return std::nullopt;
+    const auto type = part.find("type"), text = part.find("text");
+    if (type == part.end() || *type != "text" || text == part.end() || !text->is_string())
+      return std::nullopt;
+    texts.push_back(text->get<std::string>());
+  }
+  return absl::StrJoin(texts, "\n");
+}
+
+void ParseMessages(JsonFields& fields, OpenAiRequest* request) {
+  const Json* messages = fields.Find("messages");
+  if (messages == nullptr || !messages->is_array()) {
+    return fields.Refuse("messages", "a list of messages",
+                         messages == nullptr ? "missing" : Shown(*messages));
+  }
+  v1::ChatPrompt* chat = request->prompts.emplace_back().mutable_chat();
+  for (const Json& message : *messages) {
+    const bool whole = message.is_object() && message.contains("role") && message["role"].is_string();
+    const std::optional<std::string> content = whole ? ContentOf(message) : std::nullopt;
+    if (!content) {
+      return fields.Refuse("messages", "messages with a role, and text as content", Shown(message));
+    }
+    const auto calls = message.find("tool_calls");
+    if (calls != message.end() && !calls->empty()) {
+      return fields.Refuse("messages", "messages without tool_calls", Shown(message));
+    }
+    v1::ChatMessage* turn = chat->add_messages();
+    turn->set_role(message["role"].get<std::string>());
+    turn->set_content(*content);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body) {
+  const auto shallow = [](int depth, Json::parse_event_t, const Json&) { return depth <= kMaxDepth; };
+  const Json json = Json::parse(body, shallow, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON", "the body is not a JSON object");
+  }
+  if (absl::Status status = RefuseUnsupported(endpoint, json); !status.ok()) return status;
+  JsonFields fields(json);
+  OpenAiRequest request;
+  request.endpoint = endpoint;
+  request.model = fields.String("model").value_or("");
+  request.echo = endpoint == Endpoint::kCompletions && fields.Bool("echo").value_or(false);
+  ParseStreamFields(fields, &request);
+  v1::GenerateRequest* common = &request.common;
+  ParseSamplingFields(fields, common->mutable_sampling());
+  ParseStopFields(fields, endpoint, common->mutable_stop());
+  ParseSpeculationFields(fields, common->mutable_speculation());
+  ParseLogprobFields(fields, endpoint, request.echo, common->mutable_logprobs());
+  ParseSampleFields(fields, common);
+  if (endpoint == Endpoint::kCompletions) {
+    ParsePrompts(fields, &request);
+  } else {
+    ParseMessages(fields, &request);
+  }
+  if (!fields.status().ok()) return fields.status();
+  return request;
+}
+
+}  // namespace outrider

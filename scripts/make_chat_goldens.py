@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""What transformers' apply_chat_template makes of conversations, for coordinator/chat_template.cc to agree with.
+
+  make_chat_goldens.py
+
+Needs the Python packages `transformers` and `jinja2`. Writes tests/data/chat/goldens.json: templates in the manner of
+several model families, written for this test, and for each conversation the text, or that the template refuses it.
+"""
+
+import datetime
+import json
+import pathlib
+
+import jinja2
+from transformers.utils import chat_template_utils
+
+OUT = pathlib.Path(__file__).resolve().parents[1] / "tests" / "data" / "chat" / "goldens.json"
+
+# Noon, so that it is the same day nearly everywhere.
+NOW = datetime.datetime(2024, 7, 26, 12, 0, tzinfo=datetime.timezone.utc)
+
+# Headers, a system turn that is always there and tells the date, roles written as they are: Llama 3.2's manner.
+HEADERS = """\
+{{- bos_token }}
+{%- if not date_string is defined %}
+    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set date_string = "1 Jan 2024" %}
+    {%- endif %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{%- if tools is not none %}
+    {{- "Tools are at hand.\\n" }}
+{%- endif %}
+{{- "Trained up to: December 2023\\n" }}
+{{- "Date: " + date_string + "\\n\\n" }}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- else %}
+        {{- raise_exception("Tools cannot speak here.") }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+
+# A block per turn, nothing trimmed: ChatML's manner.
+BLOCKS = """\
+{% for message in messages %}
+{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
+{% endfor %}
+{% if add_generation_prompt %}
+{{ '<|im_start|>assistant\\n' }}
+{% endif %}
+"""
+
+# Turns that must alternate, the system's words inside the first user turn: Mistral's and Gemma's manner.
+ALTERNATING = """\
+{%- if messages[0]["role"] == "system" %}
+    {%- set first = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{%- set ns = namespace(turns=0) %}
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if (message["role"] == "user") != (loop.index0 % 2 == 0) %}
+        {{- raise_exception("Turns must alternate user/assistant/user/...") }}
+    {%- endif %}
+    {%- set ns.turns = ns.turns + 1 %}
+    {%- if message["role"] == "user" %}
+        {%- if loop.first and first is defined %}
+            {{- "[INST] " + first + "\\n\\n" + message["content"] + " [/INST]" }}
+        {%- else %}
+            {{- "[INST] " + message["content"] + " [/INST]" }}
+        {%- endif %}
+    {%- elif message["role"] | upper == "ASSISTANT" %}
+        {{- " " ~ message["content"].strip() ~ eos_token }}
+    {%- else %}
+        {{- raise_exception("Only user and assistant roles are known, not " + message["role"]) }}
+    {%- endif %}
+{%- endfor %}
+{#- Nothing opens the answer: it follows the closed bracket. #}
+{%- if ns.turns > 4 and not loop_messages[-1].content.endswith("?") %}{{ "\\n" }}{% endif %}
+"""
+
+# What else templates use: macros, joins, default values, conditional expressions, reversed loops, tojson.
+MACROS = """\
+{%- macro turn(role, words) -%}
+<{{ role }}>{{ words | replace("<", "&lt;") }}</{{ role }}>
+{%- endmacro -%}
+{%- for message in messages -%}
+{{ turn(message.role, message.content) }}{{ "\\n" if not loop.last else "" }}
+{%- endfor %}
+{%- set roles = messages | map(attribute="role") | list %}
+{{ roles | join(", ") }} ({{ messages | length }}{{ ", " ~ missing if missing is defined else "" }}{{ other | default("!") }})
+{%- for message in messages | reverse %}
+{%- if message.role in ["user", "developer"] %}{{ message.content | tojson }};{% endif %}
+{%- endfor %}
+"""
+
+CONVERSATIONS = [
+    [("user", "Who was here?")],
+    [("system", "  You answer in verse.\n"), ("user", "Good morning!")],
+    [("user", "One"), ("assistant", " Two "), ("user", "Three")],
+    [("system", "S"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e?")],
+    [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "no question")],
+    [("user", "")],
+    [("user", "\n\n  white space  \n")],
+    [("user", "caf\u00e9 \u4e2d\u6587 \U0001F600 \"quoted\" <tag> & \\ {{ braces }} {% percent %}")],
+    [("user", "special <|eot_id|> written out")],
+    [("user", "one"), ("user", "two")],
+    [("assistant", "I begin.")],
+    [("tool", "42")],
+    [("developer", "Be brief."), ("user", "Why?")],
+    [("user", "line one\r\nline two\ttabbed")],
+]
+
+TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
+
+
+class FixedTime(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return NOW.astimezone(tz) if tz else NOW.replace(tzinfo=None)
+
+
+def render(template, conversation):
+    messages = [{"role": role, "content": content} for role, content in conversation]
+    try:
+        rendered, _ = chat_template_utils.render_jinja_template(
+            conversations=[messages], chat_template=template, add_generation_prompt=True, **TOKENS)
+    except jinja2.exceptions.TemplateError as error:
+        return {"messages": messages, "error": str(error)}
+    return {"messages": messages, "text": rendered[0]}
+
+
+def main():
+    chat_template_utils.datetime = FixedTime
+    templates = {"headers": HEADERS, "blocks": BLOCKS, "alternating": ALTERNATING, "macros": MACROS}
+    goldens = {"now": int(NOW.timestamp()), "special_tokens": TOKENS,
+               "templates": {name: {"source": source, "goldens": [render(source, c) for c in CONVERSATIONS]}
+                             for name, source in templates.items()}}
+    OUT.write_text(json.dumps(goldens, indent=1) + "\n", encoding="ascii")
+    for name, template in goldens["templates"].items():
+        refused = sum("error" in golden for golden in template["goldens"])
+        print(f"{name}: {len(template['goldens'])} conversations, {refused} refused")
+
+
+if __name__ == "__main__":
+    main()

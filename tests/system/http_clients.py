@@ -1,0 +1,61 @@
+"""Clients of the coordinator's HTTP server, for the tests of OpenAI's API."""
+
+import contextlib
+import http.client
+import json
+import shutil
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from harness import PATIENCE, ROOT, TARGET_MODEL, Cluster
+
+MODEL = TARGET_MODEL.name
+
+TALK = [{"role": "system", "content": "You tell stories."}, {"role": "user", "content": "Once upon a time"}]
+# What the template "alternating" makes of it.
+TALK_WRITTEN = "<|begin_of_text|>[INST] You tell stories.\n\nOnce upon a time [/INST]"
+
+
+def base_url(c: Cluster) -> str:
+    return f"http://{c.coordinator.http_address}/v1"
+
+
+def connect(c: Cluster) -> openai.OpenAI:
+    return openai.OpenAI(base_url=base_url(c), api_key="none", max_retries=0, timeout=PATIENCE)
+
+
+def chat_folder(folder: Path) -> Path:
+    """The model's tokenizer with the template "alternating" beside it; the shipped pair has none."""
+    goldens = json.loads((ROOT / "tests" / "data" / "chat" / "goldens.json").read_text())
+    shutil.copy(TARGET_MODEL / "tokenizer.json", folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({
+        "bos_token": "<|begin_of_text|>", "eos_token": {"content": "<|end_of_text|>"},
+        "chat_template": goldens["templates"]["alternating"]["source"]}))
+    return folder
+
+
+@contextlib.contextmanager
+def post(c: Cluster, path: str, body: Any) -> Iterator[http.client.HTTPResponse]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    wanted = urllib.request.Request(f"http://{c.coordinator.http_address}{path}", data=data,
+                                    headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(wanted, timeout=PATIENCE) as response:
+        yield response
+
+
+def send(c: Cluster, body: dict[str, Any]) -> socket.socket:
+    """A request for completions by hand, of which nothing is read."""
+    host, port = c.coordinator.http_address.rsplit(":", 1)
+    connection = socket.socket()
+    connection.settimeout(PATIENCE)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect((host, int(port)))
+    data = json.dumps(body).encode()
+    connection.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n"
+                       f"Connection: close\r\n\r\n".encode() + data)
+    return connection

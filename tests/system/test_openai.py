@@ -1,0 +1,252 @@
+"""OpenAI's API by its official Python client: completions, streams, chat. What it says is what gRPC says."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from tokenizers import Tokenizer
+
+from harness import (PATIENCE, TARGET_MODEL, Answer, Cluster, cluster, inference_pb2, refusal, request,
+                     sequence_pb2)
+from http_clients import MODEL, TALK, TALK_WRITTEN, base_url, chat_folder, connect, post
+
+
+@pytest.fixture(scope="module")
+def client(pair: Cluster) -> openai.OpenAI:
+    return connect(pair)
+
+
+@pytest.fixture(scope="module")
+def chatty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = chat_folder(tmp_path_factory.mktemp("chat"))
+    with cluster(coordinator=["--tokenizer", str(folder)]) as c:
+        yield c
+
+
+# Its tokens do not depend on when a proposal comes.
+SAMPLED: dict[str, Any] = {"temperature": 0.9, "seed": 7, "max_tokens": 30}
+COUPLED = {"rule": "coupled", "ignore_eos": True}
+
+
+# --- completions ----------------------------------------------------------------------------------------------
+
+
+def test_a_completion_is_the_services_own_text(pair: Cluster, client: openai.OpenAI, prompts: list[str]) -> None:
+    ours = pair.generate(prompts[0], temperature=0, max_tokens=30)
+    theirs = client.completions.create(model=MODEL, prompt=prompts[0], temperature=0, max_tokens=30)
+    assert theirs.object == "text_completion" and theirs.model == MODEL and theirs.id.startswith("cmpl-")
+    [choice] = theirs.choices
+    assert (choice.index, choice.text, choice.finish_reason) == (0, ours.text, "length")
+    usage = ours.finish.usage
+    assert theirs.usage.prompt_tokens == usage.prompt_tokens
+    assert theirs.usage.completion_tokens == usage.completion_tokens == 30
+    assert theirs.usage.total_tokens == usage.prompt_tokens + 30
+
+
+def test_a_seed_gives_what_it_gives_by_grpc_and_gives_it_again(pair: Cluster, client: openai.OpenAI,
+                                                               prompts: list[str]) -> None:
+    ours = pair.generate(prompts[1], rule="coupled", ignore_eos=True, **SAMPLED)
+    texts = [client.completions.create(model=MODEL, prompt=prompts[1], extra_body=COUPLED, **SAMPLED).choices[0].text
+             for _ in range(2)]
+    assert texts == [ours.text, ours.text]
+    other = client.completions.create(model=MODEL, prompt=prompts[1], extra_body=COUPLED, **(SAMPLED | {"seed": 8}))
+    assert other.choices[0].text != ours.text
+
+
+def test_max_tokens_is_sixteen_unless_asked(client: openai.OpenAI, prompts: list[str]) -> None:
+    answer = client.completions.create(model=MODEL, prompt=prompts[0], temperature=0, extra_body={"ignore_eos": True})
+    assert answer.usage.completion_tokens == 16
+
+
+def test_a_prompt_can_be_ids_and_there_can_be_several(pair: Cluster, client: openai.OpenAI,
+                                                      prompts: list[str]) -> None:
+    tokenizer = Tokenizer.from_file(str(TARGET_MODEL / "tokenizer.json"))
+    ids = [tokenizer.encode(prompt).ids for prompt in prompts[:3]]
+    texts = [pair.generate(prompt, temperature=0, max_tokens=12).text for prompt in prompts[:20]]
+    options = {"model": MODEL, "temperature": 0, "max_tokens": 12}
+    assert [c.text for c in client.completions.create(prompt=ids[0], **options).choices] == texts[:1]
+    assert [c.text for c in client.completions.create(prompt=ids, **options).choices] == texts[:3]
+    # More than are worked on at once.
+    answer = client.completions.create(prompt=prompts[:20], **options)
+    assert [(c.index, c.text) for c in answer.choices] == list(enumerate(texts))
+    assert answer.usage.completion_tokens == sum(
+        pair.generate(prompt, temperature=0, max_tokens=12).finish.usage.completion_tokens for prompt in prompts[:20])
+
+
+def test_n_gives_the_services_samples(pair: Cluster, client: openai.OpenAI, prompts: list[str]) -> None:
+    ours = pair.generate_samples(prompts[2], 4, rule="coupled", ignore_eos=True, **SAMPLED)
+    theirs = client.completions.create(model=MODEL, prompt=[prompts[2], prompts[3]], n=4, extra_body=COUPLED, **SAMPLED)
+    assert [choice.index for choice in theirs.choices] == list(range(8))
+    assert [choice.text for choice in theirs.choices[:4]] == [answer.text for answer in ours]
+    assert len({choice.text for choice in theirs.choices}) == 8
+
+
+def test_a_stop_string_ends_the_text_before_it(pair: Cluster, client: openai.OpenAI, prompts: list[str]) -> None:
+    whole = pair.generate(prompts[0], temperature=0, max_tokens=40, ignore_eos=True).text
+    stop = whole[len(whole) // 2:][:6]
+    for wanted in (stop, ["never to be seen", stop]):
+        answer = client.completions.create(model=MODEL, prompt=prompts[0], temperature=0, max_tokens=40, stop=wanted)
+        [choice] = answer.choices
+        assert (choice.text, choice.finish_reason) == (whole[:whole.index(stop)], "stop")
+        assert choice.model_extra["stop_reason"] == stop
+
+
+def test_logprobs_are_the_models_own(pair: Cluster, client: openai.OpenAI, prompts: list[str]) -> None:
+    wanted = request(prompts[1], temperature=0, max_tokens=8, ignore_eos=True)
+    wanted.logprobs.top, wanted.logprobs.before_controls = 3, True
+    ours = [token.logprobs for chunk in pair.stub.Generate(wanted, timeout=PATIENCE) for token in chunk.tokens]
+    answer = client.completions.create(model=MODEL, prompt=prompts[1], temperature=0, max_tokens=8, logprobs=3,
+                                       extra_body={"ignore_eos": True})
+    said = answer.choices[0].logprobs
+    assert said.token_logprobs == [position.token.logprob for position in ours]
+    assert said.tokens == [position.token.text for position in ours]
+    assert "".join(said.tokens) == answer.choices[0].text
+    assert said.text_offset == [len("".join(said.tokens[:i])) for i in range(8)]
+    for top, position in zip(said.top_logprobs, ours, strict=True):
+        assert top == {token.text: token.logprob for token in position.top}
+
+
+def test_echo_puts_the_prompt_first(client: openai.OpenAI, prompts: list[str]) -> None:
+    options = {"model": MODEL, "prompt": prompts[0], "temperature": 0, "max_tokens": 5}
+    plain = client.completions.create(**options).choices[0]
+    echoed = client.completions.create(echo=True, logprobs=0, **options).choices[0]
+    assert echoed.text == prompts[0] + plain.text
+    assert "".join(echoed.logprobs.tokens).startswith(prompts[0])
+    streamed = list(client.completions.create(echo=True, stream=True, **options))
+    assert "".join(choice.text for event in streamed for choice in event.choices) == echoed.text
+
+
+def test_the_controls_of_vllm_and_ours_arrive(pair: Cluster, client: openai.OpenAI, prompts: list[str]) -> None:
+    sampling = {"top_k": 20, "min_p": 0.02, "repetition_penalty": 1.3}
+    ours = pair.generate(prompts[4], rule="coupled", ignore_eos=True, presence_penalty=0.5, frequency_penalty=0.25,
+                         top_p=0.9, k=0, logit_bias=[sequence_pb2.LogitBias(token=300, bias=4.0)], **sampling, **SAMPLED)
+    theirs = client.completions.create(model=MODEL, prompt=prompts[4], presence_penalty=0.5, frequency_penalty=0.25,
+                                       top_p=0.9, logit_bias={"300": 4.0},
+                                       extra_body={"draft_tokens": 0, **sampling, **COUPLED}, **SAMPLED)
+    assert theirs.choices[0].text == ours.text
+    told = theirs.usage.model_extra["speculation"]
+    assert (told["drafted"], told["exact"]) == (0, True)
+
+
+def test_usage_tells_of_the_speculation(pair: Cluster, client: openai.OpenAI, prompts: list[str]) -> None:
+    options = {"temperature": 0, "max_tokens": 60}
+    ours = pair.generate(prompts[5], k=4, drafter="ngram", ignore_eos=True, **options).speculation
+    theirs = client.completions.create(model=MODEL, prompt=prompts[5], **options, extra_body={
+        "draft_tokens": 4, "drafter": "ngram", "ignore_eos": True}).usage.model_extra["speculation"]
+    assert theirs["drafted"] == ours.drafted and theirs["accepted"] == ours.accepted
+    assert theirs["acceptance_rate"] == ours.acceptance_rate and theirs["rounds"] == ours.rounds
+
+
+# --- streams --------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_says_what_the_whole_answer_says(client: openai.OpenAI, prompts: list[str]) -> None:
+    options = {"model": MODEL, "prompt": prompts[1], "n": 2, "logprobs": 1, "extra_body": COUPLED, **SAMPLED}
+    whole = client.completions.create(**options)
+    events = list(client.completions.create(stream=True, stream_options={"include_usage": True}, **options))
+    assert len({event.id for event in events}) == 1
+    assert all(event.usage is None for event in events[:-1])
+    for choice in whole.choices:
+        pieces = [c for event in events for c in event.choices if c.index == choice.index]
+        assert "".join(piece.text for piece in pieces) == choice.text
+        assert [piece.finish_reason for piece in pieces] == [None] * (len(pieces) - 1) + [choice.finish_reason]
+        said = [piece.logprobs for piece in pieces if piece.logprobs]
+        assert sum((piece.token_logprobs for piece in said), []) == choice.logprobs.token_logprobs
+        assert sum((piece.text_offset for piece in said), []) == choice.logprobs.text_offset
+    assert events[-1].choices == []
+    assert events[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert events[-1].usage.total_tokens == whole.usage.total_tokens
+
+
+def test_the_asynchronous_client_streams_many_at_once(pair: Cluster, prompts: list[str]) -> None:
+    async def one(client: openai.AsyncOpenAI, prompt: str) -> str:
+        stream = await client.completions.create(model=MODEL, prompt=prompt, temperature=0, max_tokens=20, stream=True)
+        return "".join([event.choices[0].text async for event in stream])
+
+    async def all_of_them() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=base_url(pair), api_key="none", max_retries=0) as client:
+            whole = await client.completions.create(model=MODEL, prompt=prompts[0], temperature=0, max_tokens=20)
+            return [whole.choices[0].text, *await asyncio.gather(*(one(client, prompt) for prompt in prompts[:24]))]
+
+    first, *texts = asyncio.run(all_of_them())
+    assert first == texts[0]
+    assert texts == [pair.generate(prompt, temperature=0, max_tokens=20).text for prompt in prompts[:24]]
+
+
+def test_a_stream_is_server_sent_events(pair: Cluster) -> None:
+    with post(pair, "/v1/completions", {"prompt": "Once", "stream": True, "max_tokens": 5}) as response:
+        assert response.headers["Content-Type"] == "text/event-stream"
+        lines = response.read().decode().split("\n")
+    assert all(line == "" for line in lines[1::2]), "a blank line ends each event"
+    events = [line.removeprefix("data: ") for line in lines[:-1:2]]
+    assert events[-1] == "[DONE]" and all(json.loads(event)["choices"] for event in events[:-1])
+
+
+# --- chat -----------------------------------------------------------------------------------------------------
+
+
+def test_a_chat_is_its_template_written_out(chatty: Cluster) -> None:
+    ids = Tokenizer.from_file(str(TARGET_MODEL / "tokenizer.json")).encode(TALK_WRITTEN, add_special_tokens=False).ids
+    assert ids[0] == 4094 and 4094 not in ids[1:], "one BOS, and it is a special token"
+    ours = chatty.generate(ids, rule="coupled", ignore_eos=True, **SAMPLED)
+    by_grpc = Answer()
+    wanted = request([0], rule="coupled", ignore_eos=True, **SAMPLED)
+    wanted.chat.messages.extend(inference_pb2.ChatMessage(**message) for message in TALK)
+    for chunk in chatty.stub.Generate(wanted, timeout=PATIENCE):
+        by_grpc.add(chunk)
+    assert by_grpc.check().tokens == ours.tokens
+    answer = connect(chatty).chat.completions.create(model=MODEL, messages=TALK, extra_body=COUPLED, **SAMPLED)
+    assert answer.object == "chat.completion" and answer.id.startswith("chatcmpl-")
+    message = answer.choices[0].message
+    assert (message.role, message.content, message.tool_calls) == ("assistant", ours.text, None)
+    assert answer.usage.prompt_tokens == len(ids)
+
+
+def test_a_chat_streams_and_tells_log_probabilities(chatty: Cluster) -> None:
+    client = connect(chatty)
+    options = {"model": MODEL, "messages": TALK, "temperature": 0, "max_completion_tokens": 12, "n": 2,
+               "logprobs": True, "top_logprobs": 2, "extra_body": {"ignore_eos": True}}
+    whole = client.chat.completions.create(**options)
+    assert whole.usage.completion_tokens == 24
+    events = list(client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **options))
+    assert events[-1].usage.completion_tokens == 24
+    for choice in whole.choices:
+        pieces = [c for event in events for c in event.choices if c.index == choice.index]
+        assert [piece.delta.role for piece in pieces] == ["assistant"] + [None] * (len(pieces) - 1)
+        assert "".join(piece.delta.content or "" for piece in pieces) == choice.message.content
+        said = [token for piece in pieces if piece.logprobs for token in piece.logprobs.content]
+        assert said == choice.logprobs.content and len(said) == 12
+        for token in said:
+            # Greedy: the likeliest was taken.
+            assert token.top_logprobs[0].logprob == token.logprob and len(token.top_logprobs) == 2
+            assert bytes(token.bytes).decode() == token.token
+
+
+def test_a_chat_is_without_a_limit_but_the_contexts(chatty: Cluster) -> None:
+    context = chatty.stub.Describe(inference_pb2.DescribeRequest()).target.max_context
+    answer = connect(chatty).chat.completions.create(model=MODEL, messages=TALK, temperature=0,
+                                                     extra_body={"ignore_eos": True})
+    assert answer.usage.total_tokens == context and answer.choices[0].finish_reason == "length"
+
+
+def test_a_conversation_that_the_template_refuses_is_refused_in_its_words(chatty: Cluster) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        connect(chatty).chat.completions.create(model=MODEL, messages=[TALK[1], TALK[1]])
+    assert error.value.param == "messages" and "Turns must alternate" in error.value.message
+
+
+def test_a_model_without_a_template_does_not_chat(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(model=MODEL, messages=TALK)
+    assert error.value.param == "messages" and "no chat template" in error.value.message
+
+
+def test_a_damaged_template_stops_the_start(tmp_path: Path) -> None:
+    folder = chat_folder(tmp_path)
+    (folder / "chat_template.jinja").write_text("{% for %}")
+    assert "chat_template.jinja" in refusal("outrider-coordinator", "--tokenizer", str(folder), "--listen",
+                                            "127.0.0.1:0", "--log-format", "json")

@@ -1,0 +1,159 @@
+// Conversations written out as transformers writes them, and the files that templates come in.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "coordinator/chat_template.h"
+#include "coordinator/request.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+Json Goldens() { return Json::parse(std::ifstream("tests/data/chat/goldens.json")); }
+
+std::vector<ChatMessage> Messages(const Json& json) {
+  std::vector<ChatMessage> messages;
+  for (const Json& message : json) messages.push_back({message["role"], message["content"]});
+  return messages;
+}
+
+TEST(ChatTemplate, WritesWhatTransformersWritesAndRefusesWhatItRefuses) {
+  const Json goldens = Goldens();
+  int compared = 0;
+  for (const auto& [name, golden_template] : goldens["templates"].items()) {
+    const auto chat_template = ChatTemplate::Parse(golden_template["source"], goldens["special_tokens"]);
+    ASSERT_TRUE(chat_template.ok()) << name << ": " << chat_template.status();
+    for (const Json& golden : golden_template["goldens"]) {
+      const auto text = (*chat_template)->Render(Messages(golden["messages"]), goldens["now"]);
+      if (golden.contains("error")) {
+        EXPECT_EQ(text.status().message(), golden["error"].get<std::string>()) << name << golden["messages"];
+      } else {
+        EXPECT_EQ(text.value_or("refused"), golden["text"].get<std::string>()) << name << golden["messages"];
+      }
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 56);
+}
+
+// A folder for the files beside a tokenizer.
+class ChatTemplateFiles : public ::testing::Test {
+ protected:
+  ChatTemplateFiles() : folder_(fs::path(testing::TempDir()) / "outrider-chat-XXXXXX") {
+    std::string name = folder_.string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~ChatTemplateFiles() override { fs::remove_all(folder_); }
+
+  void Write(const std::string& name, const std::string& content) const {
+    std::ofstream(folder_ / name) << content;
+  }
+  absl::StatusOr<std::unique_ptr<const ChatTemplate>> Load() const {
+    return ChatTemplate::Load(folder_.string());
+  }
+  std::string Render() const {
+    const auto loaded = Load();
+    if (!loaded.ok()) return loaded.status().ToString();
+    if (*loaded == nullptr) return "none";
+    return (*loaded)->Render(std::vector<ChatMessage>{{"user", "hi"}}, 0).value_or("refused");
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(ChatTemplateFiles, AModelWithoutATemplateHasNone) {
+  EXPECT_EQ(Render(), "none");
+  Write("tokenizer_config.json", R"({"bos_token": "<s>"})");
+  EXPECT_EQ(Render(), "none");
+}
+
+TEST_F(ChatTemplateFiles, TheConfigHasTheTemplateAndItsSpecialTokens) {
+  Write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": {"content": "</s>"},
+                                     "chat_template": "{{ bos_token + messages[0].content + eos_token }}"})");
+  EXPECT_EQ(Render(), "<s>hi</s>");
+}
+
+TEST_F(ChatTemplateFiles, OfSeveralTemplatesTheDefaultIsTaken) {
+  Write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "tools"},
+                                                       {"name": "default", "template": "plain"}]})");
+  EXPECT_EQ(Render(), "plain");
+}
+
+TEST_F(ChatTemplateFiles, AFileOfItsOwnComesFirst) {
+  Write("tokenizer_config.json", R"({"bos_token": "<s>", "chat_template": "config"})");
+  Write("chat_template.jinja", "{{ bos_token }}own");
+  EXPECT_EQ(Render(), "<s>own");
+}
+
+TEST_F(ChatTemplateFiles, ADamagedFileIsNamed) {
+  Write("tokenizer_config.json", "{");
+  EXPECT_THAT(Render(), HasSubstr("tokenizer_config.json"));
+  Write("tokenizer_config.json", R"({"chat_template": "{% if %}"})");
+  EXPECT_THAT(Render(), HasSubstr("tokenizer_config.json: chat_template: "));
+  Write("chat_template.jinja", "{{ 1 +");
+  EXPECT_THAT(Render(), AllOf(HasSubstr("chat_template.jinja: "), Not(HasSubstr("\n"))));
+}
+
+class ChatRequest : public ::testing::Test {
+ protected:
+  ChatRequest() : tokenizer_(Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value()) {
+    target_.set_vocab_size(static_cast<uint32_t>(tokenizer_->vocab_size()));
+    target_.set_max_context(64);
+    target_.set_kv_blocks(100);
+    target_.set_block_size(16);
+    defaults_.chat_template =
+        ChatTemplate::Parse(
+            "{{ bos_token }}{% for m in messages %}{% if m.role == 'tool' %}"
+            "{{ raise_exception('no tools') }}{% endif %}{{ m.role + ': ' + m.content }}\n"
+            "{% endfor %}",
+            {{"bos_token", "<|endoftext|>"}})
+            .value();
+  }
+
+  absl::StatusOr<Request> Parse() const { return ParseRequest(proto_, defaults_, *tokenizer_, target_); }
+  void Say(const std::string& role, const std::string& content) {
+    v1::ChatMessage* message = proto_.mutable_chat()->add_messages();
+    message->set_role(role);
+    message->set_content(content);
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  v1::ServerInfo target_;
+  RequestDefaults defaults_;
+  v1::GenerateRequest proto_;
+};
+
+TEST_F(ChatRequest, SpecialTokensOfTheTemplateAreTokensAndNothingIsAdded) {
+  Say("user", "The little boy");
+  const Request request = Parse().value();
+  std::vector<TokenId> expected = {*tokenizer_->TokenToId("<|endoftext|>")};
+  for (TokenId id : tokenizer_->Encode("user: The little boy\n", false)) expected.push_back(id);
+  EXPECT_EQ(request.prompt, expected);
+}
+
+TEST_F(ChatRequest, WhatTheTemplateRefusesIsRefusedInItsWords) {
+  Say("tool", "42");
+  const absl::Status status = Parse().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("chat.messages"), HasSubstr("no tools")));
+}
+
+TEST_F(ChatRequest, AConversationNeedsATurnARoleAndATemplate) {
+  proto_.mutable_chat();
+  EXPECT_THAT(std::string(Parse().status().message()), HasSubstr("chat.messages: empty"));
+  Say("", "words");
+  EXPECT_THAT(std::string(Parse().status().message()), HasSubstr("chat.messages.role"));
+  defaults_.chat_template = nullptr;
+  EXPECT_THAT(std::string(Parse().status().message()), HasSubstr("no chat template"));
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,111 @@
+// The HTTP server in front of a service that is made up.
+#include <gmock/gmock.h>
+#include <httplib.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/rpc/error.h"
+#include "common/rpc/server.h"
+#include "coordinator/gateway/gateway.h"
+#include "outrider/v1/inference.grpc.pb.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::json;
+
+// Answers "a" to every prompt, except that it is busy for one.
+class MadeUp final : public v1::Inference::Service {
+ public:
+  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
+                        v1::DescribeResponse* response) override {
+    response->mutable_target()->set_model("made-up");
+    return grpc::Status::OK;
+  }
+  grpc::Status Generate(grpc::ServerContext*, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    if (request->text() == "busy") return ToGrpc(BusyError("QUEUE_FULL", "full", absl::Seconds(3)));
+    v1::GenerateResponse chunk;
+    chunk.set_text("a");
+    writer->Write(chunk);
+    if (request->text() == "half")
+      return ToGrpc(MakeError(absl::StatusCode::kUnavailable, "DRAINING", "bye"));
+    chunk.mutable_finish()->set_reason(v1::FINISH_REASON_STOP);
+    writer->Write(chunk);
+    return grpc::Status::OK;
+  }
+};
+
+class GatewayTest : public ::testing::Test {
+ protected:
+  GatewayTest() {
+    server_ = RpcServer::Start({.listen = "127.0.0.1:0", .health_listen = ""}, &service_).value();
+    gateway_ = Gateway::Start({.listen = "127.0.0.1:0",
+                               .max_requests = 4,
+                               .ready = [this] { return ready_; },
+                               .authorize =
+                                   [](absl::string_view authorization) {
+                                     if (authorization == "Bearer secret") return absl::OkStatus();
+                                     return MakeError(absl::StatusCode::kUnauthenticated, "UNAUTHENTICATED",
+                                                      "a bearer token is needed");
+                                   }},
+                              server_->InProcessChannel())
+                   .value();
+    client_ = std::make_unique<httplib::Client>("http://" + gateway_->address());
+    client_->set_default_headers({{"Authorization", "Bearer secret"}});
+  }
+
+  httplib::Result Post(const Json& body) {
+    return client_->Post("/v1/completions", body.dump(), "application/json");
+  }
+
+  MadeUp service_;
+  bool ready_ = true;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<Gateway> gateway_;
+  std::unique_ptr<httplib::Client> client_;
+};
+
+TEST_F(GatewayTest, AnswersByTheService) {
+  const auto response = Post({{"prompt", "Once"}, {"model", "made-up"}});
+  ASSERT_EQ(response->status, 200);
+  EXPECT_EQ(Json::parse(response->body)["choices"][0]["text"], "aa");
+}
+
+TEST_F(GatewayTest, WithoutTheTokenNothingButHealthIsOpen) {
+  httplib::Client stranger("http://" + gateway_->address());
+  for (const char* path : {"/v1/models", "/v1/models/made-up"}) EXPECT_EQ(stranger.Get(path)->status, 401);
+  for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+    const auto response = stranger.Post(path, R"({"prompt": "Once"})", "application/json");
+    EXPECT_EQ(response->status, 401);
+    EXPECT_EQ(Json::parse(response->body)["error"]["code"], "invalid_api_key");
+    EXPECT_EQ(response->get_header_value("WWW-Authenticate"), "Bearer");
+  }
+  EXPECT_EQ(stranger.Get("/health")->status, 200);
+  EXPECT_EQ(client_->Get("/v1/models/made-up")->status, 200);
+}
+
+TEST_F(GatewayTest, HealthFollowsTheService) {
+  ready_ = false;
+  EXPECT_EQ(client_->Get("/health")->status, 503);
+}
+
+TEST_F(GatewayTest, ARefusalIsAStatusBeforeTheAnswerAndAnEventWithinIt) {
+  for (bool stream : {false, true}) {
+    const auto busy = Post({{"prompt", "busy"}, {"stream", stream}});
+    EXPECT_EQ(busy->status, 429);
+    EXPECT_EQ(busy->get_header_value("Retry-After"), "3");
+  }
+  EXPECT_EQ(Post({{"prompt", "half"}})->status, 503);
+  const auto cut_off = Post({{"prompt", "half"}, {"stream", true}});
+  EXPECT_EQ(cut_off->status, 200);
+  EXPECT_THAT(cut_off->body, ::testing::HasSubstr(R"("code":"draining")"));
+  EXPECT_THAT(cut_off->body, ::testing::EndsWith("data: [DONE]\n\n"));
+}
+
+TEST_F(GatewayTest, OneOfSeveralPromptsThatIsRefusedRefusesAll) {
+  EXPECT_EQ(Post({{"prompt", {"Once", "busy", "Twice"}}})->status, 429);
+}
+
+}  // namespace
+}  // namespace outrider

@@ -17,21 +17,9 @@ build: install ## install, then build into build/release/bin
 install: ## install the Debian packages and the Python environment, where missing
 	@scripts/install
 
-# That of compare.py, which measures transformers and llama.cpp beside ours if this one can import torch.
-BENCH_PYTHON ?= .venv/bin/python
-
-bench: build ## build and measure: tables, JSON and plots under build/bench
-	@scripts/install bench
-	@mkdir -p build/bench
-	@build/release/bin/bench_pair --json build/bench/pair.json
-	@tar -xJOf models/train/corpus.tar.xz >build/bench/corpus.txt
-	@build/release/bin/bench_acceptance --drafter-corpus build/bench/corpus.txt --json build/bench/acceptance.json
-	@build/release/bin/bench_serve --json build/bench/serve.json
-	@build/release/bin/bench_serve --rate 15 --rate 45 --slice 4 --turns 1 --json build/bench/arrivals.json
-	@build/release/bin/bench_wire --json build/bench/wire.json
-	@build/release/bin/bench_scale --json build/bench/scale.json
-	@$(BENCH_PYTHON) bench/compare.py --json build/bench/compare.json
-	@.venv/bin/python bench/plots.py
+# BENCH_PYTHON=... gives compare.py a Python with models/train/requirements.txt, which .venv has not.
+bench: build ## measure: tables, JSON in build/bench, plots in docs/images; BENCH=pair runs one benchmark
+	@scripts/bench $(BENCH)
 
 test-kubernetes: install ## a real API server takes every overlay; builds it first, some minutes
 	@scripts/install_apiserver

@@ -47,15 +47,24 @@ class Source:
         for target in panel["targets"]:
             expr = read.fill_in(target["expr"], interval)
             if target.get("instant"):
-                series = [(s["metric"], [s["value"]]) for s in ask(self.address, "query", query=expr, time=self.end)["result"]]
+                series = [
+                    (s["metric"], [s["value"]])
+                    for s in ask(self.address, "query", query=expr, time=self.end)["result"]
+                ]
             else:
                 answer = ask(self.address, "query_range", query=expr, start=self.start, end=self.end, step=self.step)
                 series = [(s["metric"], s["values"]) for s in answer["result"]]
             for labels, points in series:
                 at = {float(t): float(v) for t, v in points}
                 times = sorted(at) if target.get("instant") else self.times()
-                found.append(draw.Line(draw.legend(target["legendFormat"], labels), labels, times,
-                                       [at.get(t, math.nan) for t in times]))
+                found.append(
+                    draw.Line(
+                        draw.legend(target["legendFormat"], labels),
+                        labels,
+                        times,
+                        [at.get(t, math.nan) for t in times],
+                    )
+                )
         return found
 
     def times(self) -> list[float]:
@@ -66,6 +75,7 @@ class Source:
 def served(minutes: float) -> Iterator[Source]:
     """The shipped pair under a load that comes and goes."""
     from harness import cluster, load_prompts
+
     prompts = load_prompts()
     rng = random.Random(1)
     with cluster() as c, tempfile.TemporaryDirectory() as folder, watched(c, Path(folder)) as prometheus:

@@ -82,7 +82,11 @@ def served(minutes: float) -> Iterator[Source]:
         start = time.time()
         while time.time() < start + 60 * minutes:
             at_once = 1 + round(5 * (1 + math.sin((time.time() - start) / 45)))
-            asked = rng.sample(calls(prompts, length=120), 2 * at_once)
+            # A seed that comes again repeats its noise, and the canaries are to see more than one sample of it.
+            asked = [
+                (prompt, {key: value for key, value in how.items() if key != "seed"})
+                for prompt, how in rng.sample(calls(prompts, length=120), 2 * at_once)
+            ]
             automatic = [(rng.choice(prompts), {"temperature": 0.7, "max_tokens": 150}) for _ in range(at_once)]
             c.generate_all(asked + automatic, at_once=at_once)
             if rng.random() < 0.1:

@@ -53,7 +53,11 @@ def shown(value: float, unit: str, decimals: int | None = None) -> str:
             if abs(value) >= scale:
                 return f"{value / scale:.3g} {name}"
         return f"{value / 1e-6:.3g} µs" if value else "0 s"
-    suffix = {"cps": " c/s", "ops": " ops/s", "reqps": " req/s"}.get(unit, "")
+    if decimals is None and abs(value) >= 1000:
+        value, scale = value / 1000, "k"
+    else:
+        scale = ""
+    suffix = scale + {"cps": " c/s", "ops": " ops/s", "reqps": " req/s"}.get(unit, "")
     return (f"{value:.{decimals}f}" if decimals is not None else f"{value:.4g}") + suffix
 
 
@@ -96,10 +100,12 @@ def graph(axes: Axes, panel: dict, lines: list[Line]) -> None:
     if "max" in defaults:
         axes.set_ylim(top=1.03 * defaults["max"])
     if any(line.name for line in lines):
+        longest = max(len(line.name) for line in lines)
+        columns = max(1, min(6, int(6.5 * panel["gridPos"]["w"] / (longest + 5))))
         axes.legend(
             loc="upper center",
             bbox_to_anchor=(0.5, -0.1),
-            ncols=6 if len(lines) > 4 else 4,
+            ncols=columns,
             fontsize=6.5,
             handlelength=1.2,
             columnspacing=1,

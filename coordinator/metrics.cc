@@ -54,6 +54,9 @@ constexpr std::pair<v1::TokenKind, const char*> kKinds[] = {{v1::TOKEN_KIND_ACCE
 constexpr std::pair<v1::Rule, const char*> kRules[] = {
     {v1::RULE_TOKEN, "token"}, {v1::RULE_BLOCK, "block"}, {v1::RULE_COUPLED, "coupled"}};
 
+// The largest K that any flag or request allows.
+constexpr int kPositions = 31;
+
 uint64_t Whole(const prometheus::Counter* counter) { return static_cast<uint64_t>(counter->Value()); }
 
 }  // namespace
@@ -145,6 +148,8 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
       CounterFamily(r, "spec_decode_num_emitted_tokens_total",
                     "Tokens in answers: accepted, corrected, bonus, or plain (a round without a draft).");
   for (const auto& [kind, name] : kKinds) emitted_[kind] = &emitted.Add({{"kind", name}});
+  PerPosition(drafted_at_, drafted_per_position_, kPositions - 1);
+  PerPosition(accepted_at_, accepted_per_position_, kPositions - 1);
   auto& drafted = CounterFamily(r, "spec_decode_num_draft_tokens_by_drafter_total",
                                 "Drafted tokens that were sent to the target, by who drafted them and rule.");
   auto& accepted = CounterFamily(r, "spec_decode_num_accepted_tokens_by_drafter_total",

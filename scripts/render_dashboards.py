@@ -47,15 +47,24 @@ class Source:
         for target in panel["targets"]:
             expr = read.fill_in(target["expr"], interval)
             if target.get("instant"):
-                series = [(s["metric"], [s["value"]]) for s in ask(self.address, "query", query=expr, time=self.end)["result"]]
+                series = [
+                    (s["metric"], [s["value"]])
+                    for s in ask(self.address, "query", query=expr, time=self.end)["result"]
+                ]
             else:
                 answer = ask(self.address, "query_range", query=expr, start=self.start, end=self.end, step=self.step)
                 series = [(s["metric"], s["values"]) for s in answer["result"]]
             for labels, points in series:
                 at = {float(t): float(v) for t, v in points}
                 times = sorted(at) if target.get("instant") else self.times()
-                found.append(draw.Line(draw.legend(target["legendFormat"], labels), labels, times,
-                                       [at.get(t, math.nan) for t in times]))
+                found.append(
+                    draw.Line(
+                        draw.legend(target["legendFormat"], labels),
+                        labels,
+                        times,
+                        [at.get(t, math.nan) for t in times],
+                    )
+                )
         return found
 
     def times(self) -> list[float]:
@@ -66,13 +75,18 @@ class Source:
 def served(minutes: float) -> Iterator[Source]:
     """The shipped pair under a load that comes and goes."""
     from harness import cluster, load_prompts
+
     prompts = load_prompts()
     rng = random.Random(1)
     with cluster() as c, tempfile.TemporaryDirectory() as folder, watched(c, Path(folder)) as prometheus:
         start = time.time()
         while time.time() < start + 60 * minutes:
             at_once = 1 + round(5 * (1 + math.sin((time.time() - start) / 45)))
-            asked = rng.sample(calls(prompts, length=120), 2 * at_once)
+            # A seed that comes again repeats its noise, and the canaries are to see more than one sample of it.
+            asked = [
+                (prompt, {key: value for key, value in how.items() if key != "seed"})
+                for prompt, how in rng.sample(calls(prompts, length=120), 2 * at_once)
+            ]
             automatic = [(rng.choice(prompts), {"temperature": 0.7, "max_tokens": 150}) for _ in range(at_once)]
             c.generate_all(asked + automatic, at_once=at_once)
             if rng.random() < 0.1:

@@ -29,8 +29,13 @@ class Prometheus(Process):
     def __init__(self, folder: Path, configuration: str = "prometheus.yml") -> None:
         program = shutil.which("prometheus")
         assert program, "no prometheus: scripts/packages.txt names it"
-        super().__init__(program, f"--config.file={folder / configuration}", f"--storage.tsdb.path={folder / 'data'}",
-                         "--web.listen-address=127.0.0.1:0", "--log.format=logfmt")
+        super().__init__(
+            program,
+            f"--config.file={folder / configuration}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            "--web.listen-address=127.0.0.1:0",
+            "--log.format=logfmt",
+        )
         self.address: str = eventually(self._listening, "Prometheus listens")
         eventually(self._ready, "Prometheus is ready")
 
@@ -66,8 +71,10 @@ class Prometheus(Process):
         """Until each target has been scraped so often from now on; the time of the last of these scrapes."""
         for _ in range(times):
             now = time.time()
-            eventually(lambda: len(self.query("up == 1")) == targets and self.value("min(timestamp(up))") > now,
-                       f"{targets} targets are scraped")
+            eventually(
+                lambda: len(self.query("up == 1")) == targets and self.value("min(timestamp(up))") > now,
+                f"{targets} targets are scraped",
+            )
         return self.value("max(timestamp(up))")
 
 
@@ -112,7 +119,7 @@ def watched(c: Cluster, folder: Path, interval: str = "1s") -> Iterator[Promethe
         prometheus.kill()
 
 
-REPEATING = "\"Who is there?\" said the fox. \"It is I,\" said the hare.\n" * 8
+REPEATING = '"Who is there?" said the fox. "It is I," said the hare.\n' * 8
 
 
 def calls(prompts: list[str], length: int = 60) -> list[tuple[str, dict[str, Any]]]:
@@ -120,10 +127,20 @@ def calls(prompts: list[str], length: int = 60) -> list[tuple[str, dict[str, Any
     sampled = {"temperature": 1.0, "max_tokens": length, "ignore_eos": True}
     found: list[tuple[str, dict[str, Any]]] = []
     for seed, prompt in enumerate(prompts[:4]):
-        found += [(prompt, sampled | {"seed": seed, **how}) for how in (
-            {"k": 0}, {"k": 4}, {"k": 3, "rule": "block"}, {"k": 2, "rule": "coupled"}, {"k": 6, "temperature": 0})]
+        found += [
+            (prompt, sampled | {"seed": seed, **how})
+            for how in (
+                {"k": 0},
+                {"k": 4},
+                {"k": 3, "rule": "block"},
+                {"k": 2, "rule": "coupled"},
+                {"k": 6, "temperature": 0},
+            )
+        ]
     for drafter in ("ngram", "copy"):
-        found += [(REPEATING, sampled | {"seed": seed, "k": 4, "drafter": drafter, "temperature": 0.5}) for seed in range(2)]
+        found += [
+            (REPEATING, sampled | {"seed": seed, "k": 4, "drafter": drafter, "temperature": 0.5}) for seed in range(2)
+        ]
     return found + [(prompts[0], {"temperature": 0, "max_tokens": length}) for _ in range(2)]  # K is the policy's
 
 

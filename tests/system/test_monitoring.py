@@ -23,8 +23,12 @@ import promql_tree  # noqa: E402
 import read  # noqa: E402
 
 TARGETS = [target for name, dashboard in read.load().items() for target in read.targets(name, dashboard)]
-RULES = [rule for path in sorted((ROOT / "deploy" / "prometheus" / "rules").glob("*.yml"))
-         for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]
+RULES = [
+    rule
+    for path in sorted((ROOT / "deploy" / "prometheus" / "rules").glob("*.yml"))
+    for group in yaml.safe_load(path.read_text())["groups"]
+    for rule in group["rules"]
+]
 # Longer than the test can take, so that a window holds all of it.
 WHOLE = "1h"
 
@@ -32,6 +36,7 @@ WHOLE = "1h"
 @dataclasses.dataclass
 class Seen:
     """What was asked and answered, and who watched."""
+
     c: Cluster
     prometheus: Prometheus
     answers: list[tuple[dict[str, Any], Answer]]
@@ -78,8 +83,9 @@ def test_no_query_is_ever_infinite_or_not_a_number(seen: Seen, window: str) -> N
     """From before the first request to the idleness after the last."""
     wrong = []
     for target in TARGETS:
-        matrix = seen.prometheus.api("query_range", query=read.fill_in(target.expr, window), start=seen.start - 5,
-                                     end=seen.end, step=1)["result"]
+        matrix = seen.prometheus.api(
+            "query_range", query=read.fill_in(target.expr, window), start=seen.start - 5, end=seen.end, step=1
+        )["result"]
         if not all(math.isfinite(float(value)) for series in matrix for _, value in series["values"]):
             wrong.append(str(target))
     assert wrong == []
@@ -118,7 +124,9 @@ def test_every_rule_has_data(seen: Seen, rule: dict) -> None:
 
 
 def test_the_canaries_are_silent(seen: Seen) -> None:
-    assert not [alert for alert in seen.prometheus.api("alerts")["alerts"] if "Canary" in alert["labels"]["alertname"]]
+    assert not [
+        alert for alert in seen.prometheus.api("alerts")["alerts"] if "Canary" in alert["labels"]["alertname"]
+    ]
     assert abs(seen.prometheus.value(query_of("acceptance", "Acceptance canary"), seen.end)) < 5
 
 
@@ -127,7 +135,9 @@ def test_rate_and_mean_length_are_those_of_the_answers(seen: Seen) -> None:
     assert drafted > accepted > drafts > 100
     for expr, expected in (("Acceptance rate", accepted / drafted), ("Mean accepted length", 1 + accepted / drafts)):
         for dashboard in ("overview", "acceptance"):
-            assert seen.prometheus.value(query_of(dashboard, expr), seen.answered) == pytest.approx(expected, rel=1e-6)
+            assert seen.prometheus.value(query_of(dashboard, expr), seen.answered) == pytest.approx(
+                expected, rel=1e-6
+            )
 
 
 def test_values_by_position_are_those_of_the_answers(seen: Seen) -> None:
@@ -146,8 +156,12 @@ def test_values_by_drafter_and_rule_are_those_of_the_answers(seen: Seen) -> None
         who = options.get("drafter", "model"), options.get("rule", "token")
         drafted[who] += answer.speculation.drafted
         accepted[who] += answer.speculation.accepted
-    shown = {(labels["drafter"], labels["rule"]): value for labels, value in seen.prometheus.query(
-        query_of("acceptance", "Acceptance by drafter and rule"), seen.answered)}
+    shown = {
+        (labels["drafter"], labels["rule"]): value
+        for labels, value in seen.prometheus.query(
+            query_of("acceptance", "Acceptance by drafter and rule"), seen.answered
+        )
+    }
     assert len(shown) == 5
     assert shown == pytest.approx({who: accepted[who] / drafted[who] for who in drafted if drafted[who]}, rel=1e-6)
 
@@ -172,23 +186,41 @@ def test_pods_are_found_by_their_labels(seen: Seen, tmp_path: Path) -> None:
     (folder / "file.yml").write_text(yaml.safe_dump(configuration))
 
     def pod(name: str, component: str, address: str, port: str = "metrics", phase: str = "Running") -> dict:
-        labels = {"namespace": "text", "pod_name": name, "pod_node_name": "n1", "pod_phase": phase,
-                  "pod_container_port_name": port, "pod_label_app_kubernetes_io_component": component}
+        labels = {
+            "namespace": "text",
+            "pod_name": name,
+            "pod_node_name": "n1",
+            "pod_phase": phase,
+            "pod_container_port_name": port,
+            "pod_label_app_kubernetes_io_component": component,
+        }
         return {"targets": [address], "labels": {f"__meta_kubernetes_{key}": value for key, value in labels.items()}}
 
-    pods = [pod(f"{job.removeprefix('outrider-')}-0", job.removeprefix("outrider-"), server.metrics_address)
-            for job, server in services(seen.c).items()]
-    pods += [pod("draft-0", "draft", seen.c.draft.address, port="grpc"),
-             pod("draft-1", "draft", "127.0.0.1:1", phase="Succeeded")]
+    pods = [
+        pod(f"{job.removeprefix('outrider-')}-0", job.removeprefix("outrider-"), server.metrics_address)
+        for job, server in services(seen.c).items()
+    ]
+    pods += [
+        pod("draft-0", "draft", seen.c.draft.address, port="grpc"),
+        pod("draft-1", "draft", "127.0.0.1:1", phase="Succeeded"),
+    ]
     (folder / "pods.yml").write_text(yaml.safe_dump(pods))
     prometheus = Prometheus(folder, "file.yml")
     try:
+
         def up() -> list[dict] | None:
             targets = prometheus.api("targets", state="active")["activeTargets"]
             return targets if len(targets) == 3 and all(t["health"] == "up" for t in targets) else None
 
         labels = {target["labels"]["job"]: target["labels"] for target in eventually(up, "three pods are scraped")}
-        assert labels == {f"outrider-{name}": {"job": f"outrider-{name}", "instance": f"{name}-0", "namespace": "text",
-                                               "node": "n1"} for name in ("coordinator", "draft", "target")}
+        assert labels == {
+            f"outrider-{name}": {
+                "job": f"outrider-{name}",
+                "instance": f"{name}-0",
+                "namespace": "text",
+                "node": "n1",
+            }
+            for name in ("coordinator", "draft", "target")
+        }
     finally:
         prometheus.kill()

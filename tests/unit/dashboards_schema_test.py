@@ -38,7 +38,10 @@ def violations(part: dict, value: object, where: str) -> Iterator[str]:
 def wrong(schema: dict, dashboard: dict) -> list[str]:
     found = list(violations(schema["dashboard"], dashboard, dashboard["title"]))
     for panel in panels(dashboard):
-        for part, value in (("options", panel.get("options")), ("custom", panel["fieldConfig"]["defaults"].get("custom"))):
+        for part, value in (
+            ("options", panel.get("options")),
+            ("custom", panel["fieldConfig"]["defaults"].get("custom")),
+        ):
             types = schema[part]["properties"]
             if value and panel["type"] not in types:
                 found.append(f"{panel['title']}: no schema of the {part} of a {panel['type']}")
@@ -56,18 +59,21 @@ def first(dashboard: dict, kind: str) -> dict:
     return next(panel for panel in panels(dashboard) if panel["type"] == kind)
 
 
-@pytest.mark.parametrize("offence", [
-    lambda d: d.update(titel="Overview"),
-    lambda d: d.update(schemaVersion="41"),
-    lambda d: d["templating"]["list"][0].update(auto=True),
-    lambda d: first(d, "stat").update(gridPos={"x": 0}),
-    lambda d: first(d, "stat")["options"].update(colorMode="values"),
-    lambda d: first(d, "stat")["options"].pop("reduceOptions"),
-    lambda d: first(d, "stat")["fieldConfig"]["defaults"].update(units="s"),
-    lambda d: first(d, "table")["options"].update(footer={"show": False}),
-    lambda d: first(d, "timeseries")["fieldConfig"]["defaults"]["custom"].update(lineWidth="1"),
-    lambda d: first(d, "timeseries").update(type="graph"),
-])
+@pytest.mark.parametrize(
+    "offence",
+    [
+        lambda d: d.update(titel="Overview"),
+        lambda d: d.update(schemaVersion="41"),
+        lambda d: d["templating"]["list"][0].update(auto=True),
+        lambda d: first(d, "stat").update(gridPos={"x": 0}),
+        lambda d: first(d, "stat")["options"].update(colorMode="values"),
+        lambda d: first(d, "stat")["options"].pop("reduceOptions"),
+        lambda d: first(d, "stat")["fieldConfig"]["defaults"].update(units="s"),
+        lambda d: first(d, "table")["options"].update(footer={"show": False}),
+        lambda d: first(d, "timeseries")["fieldConfig"]["defaults"]["custom"].update(lineWidth="1"),
+        lambda d: first(d, "timeseries").update(type="graph"),
+    ],
+)
 def test_an_offence_is_found(schema: dict, offence: Callable[[dict], object]) -> None:
     dashboard = copy.deepcopy(load()["overview"])
     offence(dashboard)

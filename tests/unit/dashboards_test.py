@@ -52,8 +52,15 @@ def wrong_choices(dashboard: dict) -> list[str]:
     wrong = []
     for name in ("job", "instance"):
         variable = variables(dashboard).get(name, {})
-        wanted = {"type": "query", "label": name.capitalize(), "multi": True, "includeAll": True, "allValue": ".+", "refresh": 2,
-                  "datasource": {"type": "prometheus", "uid": "${datasource}"}}
+        wanted = {
+            "type": "query",
+            "label": name.capitalize(),
+            "multi": True,
+            "includeAll": True,
+            "allValue": ".+",
+            "refresh": 2,
+            "datasource": {"type": "prometheus", "uid": "${datasource}"},
+        }
         if not wanted.items() <= variable.items():
             wrong.append(f"variable {name}: {variable}")
         selector = re.fullmatch(rf"label_values\((.+), {name}\)", variable.get("query", ""))
@@ -67,9 +74,11 @@ def wrong_choices(dashboard: dict) -> list[str]:
 
 
 def undescribed(dashboard: dict) -> list[str]:
-    return [f"panel {p.get('title')!r}" for p in panels(dashboard)
-            if not (p.get("title") and p.get("description", "").endswith("."))] + [
-            f"dashboard {dashboard.get('title')!r}"] * (not (dashboard.get("title") and dashboard.get("description")))
+    return [
+        f"panel {p.get('title')!r}"
+        for p in panels(dashboard)
+        if not (p.get("title") and p.get("description", "").endswith("."))
+    ] + [f"dashboard {dashboard.get('title')!r}"] * (not (dashboard.get("title") and dashboard.get("description")))
 
 
 def without_unit(dashboard: dict) -> list[str]:
@@ -78,8 +87,9 @@ def without_unit(dashboard: dict) -> list[str]:
 
 def fixed_datasource(dashboard: dict) -> list[str]:
     wanted = {"type": "prometheus", "uid": "${datasource}"}
-    return [p["title"] for p in panels(dashboard)
-            if any(part.get("datasource") != wanted for part in [p, *p["targets"]])]
+    return [
+        p["title"] for p in panels(dashboard) if any(part.get("datasource") != wanted for part in [p, *p["targets"]])
+    ]
 
 
 def without_queries(dashboard: dict) -> list[str]:
@@ -101,14 +111,24 @@ def invalid_promql(dashboard: dict) -> list[str]:
 
 
 def other_windows(dashboard: dict) -> list[str]:
-    return [p["title"] for p in panels(dashboard) for tree in parsed(p) for node, _ in walk(tree)
-            if kind(node) in ("MatrixSelector", "SubqueryExpr") and node.range.total_seconds() != MAGIC]
+    return [
+        p["title"]
+        for p in panels(dashboard)
+        for tree in parsed(p)
+        for node, _ in walk(tree)
+        if kind(node) in ("MatrixSelector", "SubqueryExpr") and node.range.total_seconds() != MAGIC
+    ]
 
 
 def unfiltered(dashboard: dict) -> list[str]:
     wanted = {("job", "=~", "$job"), ("instance", "=~", "$instance")}
-    return [f"{p['title']}: {selector.name}" for p in panels(dashboard) for tree in parsed(p)
-            for selector in promql_tree.selectors(tree) if not wanted <= promql_tree.matchers(selector)]
+    return [
+        f"{p['title']}: {selector.name}"
+        for p in panels(dashboard)
+        for tree in parsed(p)
+        for selector in promql_tree.selectors(tree)
+        if not wanted <= promql_tree.matchers(selector)
+    ]
 
 
 def bare_counters(dashboard: dict) -> list[str]:
@@ -144,9 +164,22 @@ def overlapping(dashboard: dict) -> list[str]:
     return wrong + ["ids"] * (len(set(ids)) < len(ids))
 
 
-CHECKS = [wrong_datasource_variable, wrong_choices, undescribed, without_unit, fixed_datasource, without_queries,
-          unreadable_legends, invalid_promql, other_windows, unfiltered, bare_counters, nothing_divided_by,
-          nothing_observed, overlapping]
+CHECKS = [
+    wrong_datasource_variable,
+    wrong_choices,
+    undescribed,
+    without_unit,
+    fixed_datasource,
+    without_queries,
+    unreadable_legends,
+    invalid_promql,
+    other_windows,
+    unfiltered,
+    bare_counters,
+    nothing_divided_by,
+    nothing_observed,
+    overlapping,
+]
 
 
 @pytest.mark.parametrize("name, dashboard", load().items())
@@ -168,8 +201,10 @@ def test_every_dashboard_has_a_name_of_its_own() -> None:
 
 
 def test_variables_are_filled_in() -> None:
-    assert fill_in('rate(a_total{job=~"$job", instance=~"$instance"}[$__rate_interval])', "1m") \
+    assert (
+        fill_in('rate(a_total{job=~"$job", instance=~"$instance"}[$__rate_interval])', "1m")
         == 'rate(a_total{job=~".+", instance=~".+"}[1m])'
+    )
 
 
 # A dashboard that follows every rule: ours, cut down to one panel.

@@ -16,7 +16,9 @@ RUNBOOKS = "docs/operations.md"
 
 
 def rules(name: str) -> list[dict]:
-    return [rule for group in yaml.safe_load((FOLDER / "rules" / name).read_text())["groups"] for rule in group["rules"]]
+    return [
+        rule for group in yaml.safe_load((FOLDER / "rules" / name).read_text())["groups"] for rule in group["rules"]
+    ]
 
 
 RECORDS, ALERTS = rules("recording.yml"), rules("alerts.yml")
@@ -48,8 +50,9 @@ def test_an_invalid_configuration_is_found(tmp_path: Path) -> None:
 def test_the_three_jobs_are_the_same_everywhere() -> None:
     for name in ("targets.yml", "compose-targets.yml"):
         groups = yaml.safe_load((FOLDER / name).read_text())
-        assert {group["labels"]["job"]: [target.rsplit(":")[1] for target in group["targets"]] for group in groups} == {
-            "outrider-coordinator": ["9070"], "outrider-draft": ["9071"], "outrider-target": ["9072"]}
+        assert {
+            group["labels"]["job"]: [target.rsplit(":")[1] for target in group["targets"]] for group in groups
+        } == {"outrider-coordinator": ["9070"], "outrider-draft": ["9071"], "outrider-target": ["9072"]}
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
@@ -58,8 +61,12 @@ def test_rules(path: Path) -> None:
 
 
 def cases() -> list[dict]:
-    return [case for path in TESTS for test in yaml.safe_load(path.read_text())["tests"]
-            for case in test.get("alert_rule_test", [])]
+    return [
+        case
+        for path in TESTS
+        for test in yaml.safe_load(path.read_text())["tests"]
+        for case in test.get("alert_rule_test", [])
+    ]
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
@@ -70,7 +77,10 @@ def test_every_alert_has_cases_that_fire_and_cases_that_do_not(alert: dict) -> N
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["record"])
 def test_every_recording_rule_is_tested_or_alerted_on(record: dict) -> None:
-    texts = [(FOLDER / "tests" / "recording.yml").read_text(), *(rule["expr"] for rule in [*ALERTS, *RECORDS] if rule is not record)]
+    texts = [
+        (FOLDER / "tests" / "recording.yml").read_text(),
+        *(rule["expr"] for rule in [*ALERTS, *RECORDS] if rule is not record),
+    ]
     assert any(record["record"] in text for text in texts)
 
 
@@ -78,7 +88,9 @@ def test_recording_rules_are_named_by_level_metric_and_operation() -> None:
     names = [record["record"] for record in RECORDS]
     assert len(set(names)) == len(names)
     for name in names:
-        assert re.fullmatch(r"(instance|job)(_[a-z]+)?:outrider_[a-z0-9_]+:(ratio|rate|increase|deviations|p95)\w*", name), name
+        assert re.fullmatch(
+            r"(instance|job)(_[a-z]+)?:outrider_[a-z0-9_]+:(ratio|rate|increase|deviations|p95)\w*", name
+        ), name
 
 
 @pytest.mark.parametrize("rule", RECORDS + ALERTS, ids=lambda rule: rule.get("record", rule.get("alert")))
@@ -87,8 +99,10 @@ def test_no_rule_divides_by_nothing(rule: dict) -> None:
     assert promql_tree.unguarded_divisions(tree) + promql_tree.unguarded_quantiles(tree) == []
 
 
-@pytest.mark.parametrize("expr", ["a / b", "a / (b >= 0)", "a / on (job) group_left () b", "sum(a) / sum(b)",
-                                  "1 - histogram_quantile(0.9, a)"])
+@pytest.mark.parametrize(
+    "expr",
+    ["a / b", "a / (b >= 0)", "a / on (job) group_left () b", "sum(a) / sum(b)", "1 - histogram_quantile(0.9, a)"],
+)
 def test_a_division_by_nothing_is_found(expr: str) -> None:
     tree = promql_tree.parse(expr)
     assert promql_tree.unguarded_divisions(tree) + promql_tree.unguarded_quantiles(tree) != []

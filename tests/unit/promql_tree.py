@@ -37,21 +37,30 @@ def matchers(selector: Any) -> set[tuple[str, str, str]]:
 
 def without_offset(selector: Any) -> str:
     """The text of a selector, as of now."""
-    inside = ", ".join(f"{label}{operator}{json.dumps(value)}" for label, operator, value in sorted(matchers(selector)))
+    inside = ", ".join(
+        f"{label}{operator}{json.dumps(value)}" for label, operator, value in sorted(matchers(selector))
+    )
     return f"{selector.name or ''}{{{inside}}}"
 
 
 def unguarded_divisions(tree: Any) -> list[str]:
     """Those whose divisor can be 0; a comparison > 0 leaves nothing instead."""
-    return [node.prettify() for node, _ in walk(tree)
-            if kind(node) == "BinaryExpr" and str(node.op) in ("/", "%") and not _is_above_zero(node.rhs)]
+    return [
+        node.prettify()
+        for node, _ in walk(tree)
+        if kind(node) == "BinaryExpr" and str(node.op) in ("/", "%") and not _is_above_zero(node.rhs)
+    ]
 
 
 def unguarded_quantiles(tree: Any) -> list[str]:
     """histogram_quantile is NaN where nothing was observed; NaN >= 0 is false."""
-    return [node.prettify() for node, above in walk(tree)
-            if kind(node) == "Call" and node.func.name == "histogram_quantile"
-            and not (above and kind(above[-1]) == "BinaryExpr" and str(above[-1].op) == ">=")]
+    return [
+        node.prettify()
+        for node, above in walk(tree)
+        if kind(node) == "Call"
+        and node.func.name == "histogram_quantile"
+        and not (above and kind(above[-1]) == "BinaryExpr" and str(above[-1].op) == ">=")
+    ]
 
 
 def _is_above_zero(node: Any) -> bool:
@@ -59,5 +68,6 @@ def _is_above_zero(node: Any) -> bool:
         return _is_above_zero(node.expr)
     if kind(node) == "Call":
         return node.func.name == "sqrt" and _is_above_zero(node.args[0])
-    return (kind(node) == "BinaryExpr" and str(node.op) == ">" and kind(node.rhs) == "NumberLiteral"
-            and node.rhs.val >= 0)
+    return (
+        kind(node) == "BinaryExpr" and str(node.op) == ">" and kind(node.rhs) == "NumberLiteral" and node.rhs.val >= 0
+    )

@@ -102,7 +102,7 @@ def accepted_panels() -> list:
         bars(
             "Acceptance by position",
             "Accepted over drafted tokens at each position of the draft, from 0. A token counts as "
-            "accepted only if all before it are, so the bars fall.",
+            "accepted only if all before it are, so that the bars fall while K stays the same.",
             Query(BY_POSITION, "{{position}}"),
             unit="percentunit",
             width=12,

@@ -1,16 +1,19 @@
 """What the manifests say of the programs is so: flags, ports, probes and metrics, asked of the programs themselves."""
 
+import base64
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 import yaml
 
-from harness import BIN, DRAFT_MODEL, TARGET_MODEL, Cluster, Server, cluster, eventually
-from manifests import (KUBERNETES, OVERLAYS, Object, arguments, component_of, compose, container_of, flags, name_of,
-                       objects_of, of_kind, port_of, probes, workloads)
+from harness import (BIN, DRAFT_MODEL, PATIENCE, TARGET_MODEL, Cluster, Server, cluster, eventually, inference_pb2_grpc,
+                     request, running as running_servers, start_coordinator, start_draft, start_target)
+from manifests import (KUBERNETES, OVERLAYS, arguments, component_of, compose, container_of, flags, name_of, objects_of,
+                       of_kind, pod_of, port_of, probes, workloads)
 
 PROGRAMS = ("outrider-coordinator", "outrider-draft", "outrider-target")
 # Where a container has the models, and where this tree has them.
@@ -124,3 +127,47 @@ def test_while_it_drains_a_service_lives_but_is_not_ready(tmp_path: Path) -> Non
         for _ in stream:
             pass
         assert c.coordinator.wait_end() == 0
+
+
+def security_flags(folder: Path) -> dict[str, list[str]]:
+    """Those of the overlay `many`, with the files of its Secrets below a folder for each pod."""
+    made = subprocess.run([KUBERNETES / "components" / "tls" / "make_secrets"], check=True, stdout=subprocess.PIPE,
+                          text=True).stdout
+    secrets = {name_of(secret): secret["data"] for secret in yaml.safe_load_all(made)}
+    result = {}
+    for workload in workloads(objects_of("many")):
+        name, volumes = component_of(workload), {volume["name"]: volume for volume in pod_of(workload)["volumes"]}
+        for mount in container_of(workload)["volumeMounts"]:
+            path = folder / name / mount["mountPath"].lstrip("/")
+            path.mkdir(parents=True)
+            for file, value in secrets.get(volumes[mount["name"]].get("secret", {}).get("secretName"), {}).items():
+                (path / file).write_bytes(base64.b64decode(value))
+        given = arguments(workload, objects_of("many"))
+        result[name] = [f"{flag}={folder / name}{value}" for flag, value in given.items()
+                        if value.startswith("/etc/outrider/")]
+    return result
+
+
+def test_with_tls_as_deployed_only_those_with_a_token_are_served(tmp_path: Path) -> None:
+    security = security_flags(tmp_path)
+    with running_servers() as servers:
+        servers.append(target := start_target(*security["target"]))
+        servers.append(draft := start_draft(*security["draft"]))
+        addresses = [f"localhost:{port_of(server.address)}" for server in (target, draft)]
+        servers.append(coordinator := start_coordinator(*addresses, *security["coordinator"]))
+        for name in ("target", "draft"):
+            coordinator.wait_value(f"outrider_{name}_up", 1)
+        files = tmp_path / "coordinator" / "etc" / "outrider"
+        token = (files / "tokens" / "tokens").read_text().strip()
+        tls = grpc.ssl_channel_credentials((files / "tls" / "ca.crt").read_bytes())
+        codes = {}
+        for given in (token, "another"):
+            both = grpc.composite_channel_credentials(tls, grpc.access_token_call_credentials(given))
+            with grpc.secure_channel(f"localhost:{port_of(coordinator.address)}", both) as channel:
+                stub = inference_pb2_grpc.InferenceStub(channel)
+                try:
+                    codes[given] = sum(len(chunk.tokens) for chunk in
+                                       stub.Generate(request("Once", max_tokens=4), timeout=PATIENCE))
+                except grpc.RpcError as error:
+                    codes[given] = error.code()
+        assert codes == {token: 4, "another": grpc.StatusCode.UNAUTHENTICATED}

@@ -58,6 +58,9 @@ struct TargetProtocol {
   }
 };
 
+// From one attempt to connect to the next.
+inline constexpr auto kRetryPause = std::chrono::milliseconds(200);
+
 // One life of the stream. gRPC may be done with it, on its own thread, before Start has returned; so it lives
 // until both gRPC and whoever called Start have let go.
 template <class Protocol>
@@ -129,7 +132,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
         address_(std::move(address)),
         accept_(std::move(accept)),
         on_change_(std::move(on_change)),
-        stub_(Protocol::NewStub(grpc::CreateCustomChannel(address_, credentials, ChannelArguments()))),
+        channel_(grpc::CreateCustomChannel(address_, credentials, ChannelArguments())),
+        stub_(Protocol::NewStub(channel_)),
         retry_(executor) {}
 
   // Connects, and reconnects for ever.
@@ -272,9 +276,9 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     }
     Changed();
     if (stopping_) return;
-    // gRPC backs off by itself between attempts to connect; this only keeps a server that refuses from being
-    // asked in a loop.
-    retry_.expires_after(std::chrono::milliseconds(100));
+    // Names that do not resolve would otherwise be asked for at intervals that grow to two minutes.
+    grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+    retry_.expires_after(kRetryPause);
     retry_.async_wait([weak = this->weak_from_this()](const asio::error_code& error) {
       if (auto link = weak.lock(); link && !error) link->Connect();
     });
@@ -289,6 +293,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   const std::string address_;
   const Accept accept_;
   const std::function<void()> on_change_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<typename Protocol::Stub> stub_;
   std::shared_ptr<ClientStream<Protocol>> stream_;  // null between connections
   std::shared_ptr<Outbox<typename Protocol::Request>> outbox_;

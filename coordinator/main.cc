@@ -264,6 +264,8 @@ int Run(int argc, char** argv) {
     if (!gateway_started.ok()) return Fail(gateway_started.status());
     gateway = *std::move(gateway_started);
   }
+  // Before anybody can know that this process serves, and so ask it to end.
+  asio::signal_set signals(io, SIGINT, SIGTERM);
   LogInfo("serving", {{"listen", server->address()},
                       {"metrics_listen", metrics_server ? metrics_server->address() : ""},
                       {"http_listen", gateway ? gateway->address() : ""},
@@ -273,7 +275,6 @@ int Run(int argc, char** argv) {
   target->Start();
   if (draft != nullptr) draft->Start();
 
-  asio::signal_set signals(io, SIGINT, SIGTERM);
   signals.async_wait([&](const asio::error_code&, int signal) {
     LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", flags.drain_seconds}});
     draining = true;

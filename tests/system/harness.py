@@ -201,7 +201,9 @@ class Metrics(dict[tuple[str, frozenset[tuple[str, str]]], float]):
         return sum(value for (sample, its), value in self.items() if sample == name and labels.items() <= set(its))
 
     def labelled(self, name: str, label: str) -> dict[str, float]:
-        return {dict(its)[label]: value for (sample, its), value in self.items() if sample == name}
+        """The sum for each value of a label; those that are 0 are left out."""
+        values = {dict(its)[label] for sample, its in self if sample == name}
+        return {value: total for value in values if (total := self.value(name, **{label: value}))}
 
 
 class Server(Process):

@@ -2,7 +2,9 @@
 
     python bench/compare.py [--json build/bench/compare.json]
 
-The three take turns, and a figure is the median over the turns. Needs the programs in build/release/bin.
+The three take turns, and a figure is the median over the turns. All compute in bfloat16 with as many threads each.
+Threads of llama.cpp and of transformers spin while they wait for each other, so both need a machine with nothing else
+to do: how busy it is, is said at the start. Needs the programs in build/release/bin.
 transformers takes part if this Python can import it (models/train/requirements.txt). llama.cpp is built into
 build/bench/llama.cpp on first use, in some minutes, from the source package of llama-cpp-python; its converter
 needs transformers too. Who cannot take part is named in one line and left out.
@@ -13,231 +15,31 @@ import json
 import os
 import re
 import statistics
-import subprocess
-import sys
-import tarfile
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ROOT / "build/release/bin"
-TEMPERATURES = (0.0, 1.0)
-FORWARD = "forward pass alone"  # no sampling, no services
-PLAIN = "plain"
+from compare_systems import (FORWARD, PLAIN, ROOT, TEMPERATURES, LlamaCpp, Outrider, Transformers, Unavailable,
+                             processors)
 
-# What one mode did in one turn: its name, the temperature, and tokens a second after the first token.
-Sample = tuple[str, float, float]
+SECONDS_WATCHED = 2  # for other programs, before the first turn
 
 
-class Unavailable(Exception):
-    """Why a system cannot take part."""
+def machine() -> str:
+    names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    return names[0] if names else "unknown"
 
 
-def run(command: list[str | Path], log: Path | None = None, **options) -> str:
-    """Standard output and error of a command that succeeds; otherwise its last line is the reason."""
-    done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, errors="replace", **options)
-    if log is not None:
-        log.write_text(done.stdout)
-    if done.returncode != 0:
-        last = (done.stdout.strip().splitlines() or ["no output"])[-1]
-        raise Unavailable(f"{Path(command[0]).name} ended with {done.returncode}: {last}"
-                          + (f" (log: {log})" if log is not None else ""))
-    return done.stdout
+def busy_share() -> float:
+    """Of all processors' time, over the next seconds."""
+    def ticks() -> list[int]:
+        return [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
 
-
-def require_transformers() -> None:
-    try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
-    except (ImportError, OSError) as error:
-        raise Unavailable(f"this Python cannot import torch and transformers ({str(error).splitlines()[0]}); "
-                          "install models/train/requirements.txt") from error
-
-
-class Outrider:
-    name = "outrider"
-
-    def __init__(self, options: argparse.Namespace, prompts: list[str]) -> None:
-        self.options, self.prompts = options, prompts
-        for program in ("bench_pair", "bench_step"):
-            if not (PROGRAMS / program).exists():
-                raise Unavailable(f"no {PROGRAMS / program}: run make build")
-
-    def measure(self) -> Iterator[Sample]:
-        with tempfile.TemporaryDirectory() as folder:
-            prompts, pair, step = (Path(folder) / name for name in ("prompts.json", "pair.json", "step.json"))
-            prompts.write_text(json.dumps(self.prompts))
-            run([PROGRAMS / "bench_pair", "--target-model", self.options.target, "--draft-model", self.options.draft,
-                 "--dtype", "bfloat16", "--threads", str(self.options.threads), "--prompts", prompts, "--repeats", "1",
-                 "--max-tokens", str(self.options.max_tokens), "--json", pair])
-            run([PROGRAMS / "bench_step", self.options.target, "bfloat16", str(self.options.threads),
-                 "--benchmark_filter=^rows:1/", f"--benchmark_out={step}", "--benchmark_out_format=json"])
-            results, steps = json.loads(pair.read_text())["results"], json.loads(step.read_text())["benchmarks"]
-        for result in results:
-            for mode in result["modes"]:
-                name = f"speculative, K = {mode['k']}" if mode["k"] else PLAIN
-                yield name, result["temperature"], mode["tokens_per_second"]
-        for temperature in TEMPERATURES:
-            yield FORWARD, temperature, 1e6 / steps[0]["real_time"]
-
-
-class Transformers:
-    name = "transformers"
-
-    def __init__(self, options: argparse.Namespace, prompts: list[str]) -> None:
-        require_transformers()
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.generation.streamers import BaseStreamer
-        from transformers.utils import logging
-        torch.set_num_threads(options.threads)
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-        self.torch, self.max_tokens = torch, options.max_tokens
-
-        def load(folder: Path):
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-            model.generation_config.eos_token_id = None  # every system goes on past the end of a text
-            model.generation_config.pad_token_id = 0
-            return model
-
-        self.target, self.draft = load(options.target), load(options.draft)
-        self.default_assistance = self.draft.generation_config.to_dict()
-        tokenizer = AutoTokenizer.from_pretrained(options.target)
-        self.prompts = [tokenizer(prompt, return_tensors="pt") for prompt in prompts]
-
-        class Clock(BaseStreamer):
-            """When tokens come: the prompt first, then the new ones."""
-
-            def __init__(self) -> None:
-                self.times: list[float] = []
-                self.tokens: list[int] = []
-
-            def put(self, value) -> None:
-                self.times.append(time.perf_counter())
-                self.tokens.append(value.numel())
-
-            def end(self) -> None:
-                pass
-
-        self.clock = Clock
-        self.rate(0.0, self.draft)  # what is set up at the first use
-
-    def rate(self, temperature: float, assistant) -> float:
-        tokens, seconds = 0, 0.0
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {
-            "do_sample": False}
-        for prompt in self.prompts:
-            clock = self.clock()
-            self.torch.manual_seed(1)
-            with self.torch.inference_mode():
-                self.target.generate(**prompt, max_new_tokens=self.max_tokens, assistant_model=assistant,
-                                     streamer=clock, **sampling)
-            tokens += sum(clock.tokens[2:])
-            seconds += clock.times[-1] - clock.times[1]
-        return tokens / seconds
-
-    def measure(self) -> Iterator[Sample]:
-        for temperature in TEMPERATURES:
-            yield PLAIN, temperature, self.rate(temperature, None)
-            config = self.draft.generation_config
-            for name, settings in (
-                    ("assisted, as it comes", self.default_assistance),
-                    ("assisted, K = 4", {"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "constant",
-                                         "assistant_confidence_threshold": 0.0})):
-                config.update(**settings)
-                yield name, temperature, self.rate(temperature, self.draft)
-
-
-class LlamaCpp:
-    name = "llama.cpp"
-    PACKAGE = "llama-cpp-python==0.3.36"
-    TOOLS = ("llama-bench", "llama-completion", "llama-speculative-simple")
-    # Its converter knows pre-tokenizers by the hash of what a tokenizer does with a text, and not this one's; and of
-    # a Llama it looks for SentencePiece first.
-    CONVERT = ("import sys; sys.path[:0] = ['.', 'gguf-py']; from conversion.base import TextModel; "
-               "TextModel.get_vocab_base_pre = lambda self, tokenizer: 'llama-bpe'; "
-               "TextModel._set_vocab_sentencepiece = TextModel._set_vocab_gpt2; "
-               "import convert_hf_to_gguf; convert_hf_to_gguf.main()")
-
-    def __init__(self, options: argparse.Namespace, prompts: list[str]) -> None:
-        require_transformers()  # of the converter
-        self.options, self.prompts = options, prompts
-        self.folder = ROOT / "build/bench/llama.cpp"
-        self.source = self.folder / "source"
-        self.tools = self.folder / "build/bin"
-        if not all((self.tools / tool).exists() for tool in self.TOOLS):
-            self.build()
-        self.target, self.draft = (self.convert(Path(model)) for model in (options.target, options.draft))
-
-    def build(self) -> None:
-        print(f"compare: building llama.cpp in {self.folder.relative_to(ROOT)}, once", flush=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        log = self.folder / "build.log"
-        if not (self.source / "CMakeLists.txt").exists():
-            run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--dest", self.folder,
-                 self.PACKAGE], log)
-            with tarfile.open(next(self.folder.glob("llama_cpp_python-*.tar.gz"))) as package:
-                for member in package:
-                    before, inside, name = member.name.partition("/")[2].partition("vendor/llama.cpp/")
-                    if inside and not before:
-                        member.name = name
-                        package.extract(member, self.source, filter="data")
-        run(["cmake", "-S", self.source, "-B", self.folder / "build", "-DCMAKE_BUILD_TYPE=Release",
-             "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_OPENSSL=OFF"],
-            log)
-        run(["cmake", "--build", self.folder / "build", "-j", str(os.cpu_count()), "--target", *self.TOOLS], log)
-
-    def convert(self, model: Path) -> Path:
-        converted = self.folder / f"{model.name}.gguf"
-        if not converted.exists() or converted.stat().st_mtime < (model / "model.safetensors").stat().st_mtime:
-            run([sys.executable, "-c", self.CONVERT, model.resolve(), "--outtype", "bf16", "--outfile", converted],
-                self.folder / "convert.log", cwd=self.source)
-        return converted
-
-    def rate(self, tool: str, arguments: list[str | Path], temperature: float,
-             read: Callable[[str], tuple[float, float] | None]) -> float:
-        """Tokens a second over the prompts; `read` finds tokens and seconds in what the tool says."""
-        tokens, seconds = 0.0, 0.0
-        for prompt in self.prompts:
-            command = [self.tools / tool, "-m", self.target, *arguments, "-p", prompt,
-                       "-n", str(self.options.max_tokens), "-t", str(self.options.threads), "-c", "1024",
-                       "--temp", str(temperature), "--samplers", "temperature", "--seed", "1", "--ignore-eos",
-                       "--perf", "-lv", "4"]
-            # On a busy machine a tool may end before the last lines of its log are written.
-            found = next(filter(None, (read(run(command)) for _ in range(5))), None)
-            if found is None:
-                raise Unavailable(f"{tool} does not say how long it took")
-            tokens, seconds = tokens + found[0], seconds + found[1]
-        return tokens / seconds
-
-    def measure(self) -> Iterator[Sample]:
-        said = run([self.tools / "llama-bench", "-m", self.target, "-p", "0", "-n", "128", "-d", "256",
-                    "-t", str(self.options.threads), "-r", "5", "-o", "json"])
-        forward = json.loads(re.search(r"^\[.*^\]", said, re.M | re.S)[0])[0]["avg_ts"]
-        for temperature in TEMPERATURES:
-            yield FORWARD, temperature, forward
-            yield PLAIN, temperature, self.rate("llama-completion", ["-no-cnv"], temperature, self.read_plain)
-            for k in (2, 4):
-                yield f"speculative, K = {k}", temperature, self.rate(
-                    "llama-speculative-simple",
-                    ["-md", self.draft, "-td", str(self.options.threads), "--spec-type", "draft-simple",
-                     "--spec-draft-n-max", str(k)], temperature, self.read_speculative)
-
-    @staticmethod
-    def read_plain(said: str) -> tuple[float, float] | None:
-        forward = re.search(r" eval time = +([\d.]+) ms / +(\d+) runs", said)
-        sampling = re.search(r"sampling time = +([\d.]+) ms", said)
-        return forward and sampling and (float(forward[2]), (float(forward[1]) + float(sampling[1])) / 1e3)
-
-    @staticmethod
-    def read_speculative(said: str) -> tuple[float, float] | None:
-        decoded = re.search(r"decoded +(\d+) tokens in +([\d.]+) seconds", said)
-        return decoded and (float(decoded[1]), float(decoded[2]))
+    before = ticks()
+    time.sleep(SECONDS_WATCHED)
+    passed = [after - earlier for after, earlier in zip(ticks(), before)]
+    return 1 - (passed[3] + passed[4]) / sum(passed)  # idle, and idle with a disk at work
 
 
 Rates = dict[tuple[str, str, float], float]
@@ -274,13 +76,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, default=ROOT / "models/tiny-target", help="model folder")
     parser.add_argument("--draft", type=Path, default=ROOT / "models/tiny-draft", help="model folder")
-    parser.add_argument("--prompts", type=Path, default=ROOT / "bench/prompts.json", help="JSON list of texts")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each system")
+    parser.add_argument("--prompts", type=Path, default=ROOT / "bench/prompts.json", help="JSON file of named sets")
+    parser.add_argument("--set", default="prose", help="the set that is used, its first four texts")
+    parser.add_argument("--threads", type=int, default=processors(), help="of each system")
     parser.add_argument("--max-tokens", type=int, default=128, help="a generation")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
-    prompts = json.loads(options.prompts.read_text())[:4]
+    prompts = json.loads(options.prompts.read_text())[options.set]["prompts"][:4]
+    # How OpenMP threads wait, how many there are and where they run is left to each system.
+    for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_"))]:
+        del os.environ[name]
+    busy = busy_share()
+    print(f"{machine()}, {options.threads} threads; other programs take {busy:.0%} of its processors", flush=True)
 
     systems: list = [Outrider, Transformers, LlamaCpp]
     samples: dict[tuple[str, str, float], list[float]] = defaultdict(list)
@@ -297,9 +105,12 @@ def main() -> None:
         systems = [system for system in systems if system is not None]
     rates = {key: statistics.median(values) for key, values in samples.items()}
 
-    print(f"\n{'tokens/s':14}{'':24}" + "".join(f"{f'temperature {t:g}':>16}" for t in TEMPERATURES))
+    def shown(rate: float | None) -> str:
+        return f"{'-':>16}" if rate is None else f"{rate:16.0f}"
+
+    print(f"\n{'tokens/s':14}{'':28}" + "".join(f"{f'temperature {t:g}':>16}" for t in TEMPERATURES))
     for name, mode in dict.fromkeys((name, mode) for name, mode, _ in rates):
-        print(f"{name:14}{mode:24}" + "".join(f"{rates[name, mode, t]:16.0f}" for t in TEMPERATURES))
+        print(f"{name:14}{mode:28}" + "".join(shown(rates.get((name, mode, t))) for t in TEMPERATURES))
     compared = list(ratios(rates))
     print()
     for row in compared:
@@ -309,8 +120,9 @@ def main() -> None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         rows = [{"system": name, "mode": mode, "temperature": temperature, "tokens_per_second": rate}
                 for (name, mode, temperature), rate in rates.items()]
-        options.json.write_text(json.dumps({"threads": options.threads, "max_tokens": options.max_tokens, "rows": rows,
-                                            "ratios": compared}, indent=1) + "\n")
+        options.json.write_text(json.dumps({"machine": machine(), "busy": busy, "threads": options.threads,
+                                            "max_tokens": options.max_tokens, "rows": rows, "ratios": compared},
+                                           indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,41 +1,51 @@
-// One stream of a pair, through all three services: plain against speculative decoding, acceptance by
-// position, and where the time of a round goes. Modes take turns prompt by prompt, so that a machine whose
-// speed drifts does not favour one; what counts is the ratio within the run.
+// One stream of a pair, through all three services: plain against speculative decoding with every K, with the
+// K of the coordinator's policy and with n-grams; what Theorem 3.8 expects of each K and what an oracle would
+// reach; acceptance by position, and where the time of a round goes. Modes take turns prompt by prompt, so
+// that a machine whose speed drifts does not favour one; what counts is the ratio within the run.
 #include <algorithm>
 #include <fstream>
 #include <iostream>
-#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "bench/pair_helpers.h"
+#include "bench/tally.h"
 #include "common/obs/flags.h"
+#include "common/spec/analysis.h"
 
 namespace outrider {
 namespace {
 
 struct Flags {
   LocalServicesOptions services;
-  std::string prompts = "bench/prompts.json";
+  PromptFlags prompts;
   std::string json;
   int max_tokens = 200;
-  int max_k = 6;
+  int max_k = 8;
   int repeats = 3;
 };
 
-// What one mode did over all prompts.
-struct Tally {
-  int64_t tokens = 0;
-  double seconds = 0;
-  v1::SpeculationStats stats;
-
-  double Rate() const { return static_cast<double>(tokens) / seconds; }
+struct Mode {
+  std::string name;
+  std::optional<int> k;  // empty: the coordinator chooses
+  v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
 };
 
-// Microseconds a round.
+// What one mode did over all prompts.
+struct Result {
+  SpeculationTally tally;
+  double seconds = 0;
+  std::vector<double> ratios;  // to plain decoding of the same prompt
+
+  double Rate() const { return tally.tokens / seconds; }
+};
+
+// Mean microseconds of a round.
 struct Split {
-  int64_t rounds = 0;
+  int k = 0;
+  double rounds = 0;
   double draft_server = 0, draft_wire = 0, verify_server = 0, verify_wire = 0, coordinator = 0, total = 0;
 };
 
@@ -44,90 +54,151 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Add(std::vector<double>& sums, const google::protobuf::RepeatedField<uint64_t>& counts) {
-  if (static_cast<int>(sums.size()) < counts.size()) sums.resize(counts.size());
-  for (int i = 0; i < counts.size(); ++i) sums[i] += static_cast<double>(counts[i]);
+// Adds to `oracle` what it would have made of a prompt. It goes through the rounds of the run with the
+// largest K, but knows in each how many tokens will be accepted, and drafts no others: the oracle for gamma
+// of Leviathan et al. (arXiv 2211.17192), with acceptance and the time of a round at each K as measured here.
+// `of_k` are the fixed K's results for this prompt alone, from K = 0 on.
+void AddOracle(const std::vector<Result>& of_k, Result& oracle) {
+  const SpeculationTally& longest = of_k.back().tally;
+  const auto rounds_accepting = [&](size_t tokens) {  // this many or more
+    if (tokens == 0) return longest.rounds;
+    return tokens <= longest.accepted_at.size() ? longest.accepted_at[tokens - 1] : 0.0;
+  };
+  double seconds = 0;
+  for (size_t k = 0; k < of_k.size(); ++k) {
+    const double rounds = rounds_accepting(k) - rounds_accepting(k + 1);
+    seconds += rounds * of_k[k].seconds / of_k[k].tally.rounds;
+  }
+  oracle.tally.tokens += longest.tokens;
+  oracle.tally.rounds += longest.rounds;
+  oracle.seconds += seconds;
+  oracle.ratios.push_back(longest.tokens / seconds / of_k[0].Rate());
 }
 
 class PairBench {
  public:
-  PairBench(const Client& client, const Flags& flags)
-      : client_(client), flags_(flags), prompts_(LoadPrompts(flags.prompts)) {}
+  PairBench(const Client& client, const Flags& flags, std::vector<std::string> prompts)
+      : client_(client), flags_(flags), prompts_(std::move(prompts)) {
+    modes_.push_back({"plain", 0});
+    for (int k = 1; k <= flags.max_k; ++k) modes_.push_back({absl::StrFormat("K = %d", k), k});
+    modes_.push_back({"policy", std::nullopt});
+    modes_.push_back({"n-gram", std::nullopt, v1::DRAFTER_KIND_NGRAM});
+  }
 
   absl::StatusOr<nlohmann::ordered_json> Run(double temperature) {
-    std::map<int, Tally> tallies;
-    std::vector<std::vector<double>> ratios(flags_.max_k + 1);
-    std::vector<double> drafted, accepted;
-    for (int repeat = 0; repeat < flags_.repeats; ++repeat) {
-      for (const std::string& prompt : prompts_) {
-        double plain = 0;
-        for (int k = 0; k <= flags_.max_k; ++k) {
-          auto answer =
-              client_.Generate(MakeRequest(prompt, temperature, k, repeat + 1, flags_.max_tokens), nullptr);
-          if (!answer.ok()) return answer.status();
-          const v1::Finish& finish = answer->finish;
-          // The first token belongs to the prompt.
-          const double tokens = finish.usage().completion_tokens() - 1.0;
-          const double rate = tokens / finish.usage().decode_seconds();
-          if (k == 0) plain = rate;
-          ratios[k].push_back(rate / plain);
-          Tally& tally = tallies[k];
-          tally.tokens += static_cast<int64_t>(tokens);
-          tally.seconds += finish.usage().decode_seconds();
-          tally.stats.set_rounds(tally.stats.rounds() + finish.speculation().rounds() - 1);
-          tally.stats.set_drafted(tally.stats.drafted() + finish.speculation().drafted());
-          tally.stats.set_accepted(tally.stats.accepted() + finish.speculation().accepted());
-          if (k == flags_.max_k) {
-            Add(drafted, finish.speculation().drafted_per_position());
-            Add(accepted, finish.speculation().accepted_per_position());
-          }
+    std::vector<Result> results(modes_.size());
+    Result oracle;
+    // What the services have to find out first.
+    if (auto warm = Generate(modes_.back(), 0, temperature, 1); !warm.ok()) return warm.status();
+    for (int repeat = 1; repeat <= flags_.repeats; ++repeat) {
+      for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
+        std::vector<Result> here(modes_.size());
+        for (size_t i = 0; i < modes_.size(); ++i) {
+          // There and back, so that a drift cancels out.
+          const size_t mode = prompt % 2 == 0 ? i : modes_.size() - 1 - i;
+          auto finish = Generate(modes_[mode], prompt, temperature, repeat);
+          if (!finish.ok()) return finish.status();
+          here[mode].tally.Add(*finish);
+          here[mode].seconds = finish->usage().decode_seconds();
+          results[mode].tally.Add(*finish);
+          results[mode].seconds += finish->usage().decode_seconds();
         }
+        for (size_t i = 0; i < modes_.size(); ++i) {
+          results[i].ratios.push_back(here[i].Rate() / here[0].Rate());
+        }
+        here.resize(static_cast<size_t>(flags_.max_k) + 1);
+        AddOracle(here, oracle);
       }
     }
-    absl::PrintF("\ntemperature %g\n%3s %10s %10s %12s %12s\n", temperature, "K", "tokens/s", "vs plain",
-                 "acceptance", "tokens/call");
-    nlohmann::ordered_json result;
-    result["temperature"] = temperature;
-    int best = 0;
-    for (const auto& [k, tally] : tallies) {
-      const double ratio = Median(ratios[k]);
-      if (ratio > Median(ratios[best])) best = k;
-      const double acceptance = tally.stats.drafted() == 0 ? 0
-                                                           : static_cast<double>(tally.stats.accepted()) /
-                                                                 static_cast<double>(tally.stats.drafted());
-      const double per_call = static_cast<double>(tally.tokens) / static_cast<double>(tally.stats.rounds());
-      absl::PrintF("%3d %10.0f %10.2f %12.3f %12.2f\n", k, tally.Rate(), ratio, acceptance, per_call);
-      result["modes"].push_back({{"k", k},
-                                 {"tokens_per_second", tally.Rate()},
-                                 {"ratio_to_plain", ratio},
-                                 {"acceptance_rate", acceptance},
-                                 {"tokens_per_call", per_call}});
-    }
-    absl::PrintF("acceptance by position, K = %d:", flags_.max_k);
-    for (size_t i = 0; i < drafted.size(); ++i) {
-      absl::PrintF(" %.3f", accepted[i] / drafted[i]);
-      result["acceptance_by_position"].push_back(accepted[i] / drafted[i]);
-    }
-    absl::PrintF("\n");
-    result["best_k"] = best;
-    for (int k : {0, best}) {
-      auto split = TimeSplit(temperature, k);
-      if (!split.ok()) return split.status();
-      result["round_microseconds"].push_back(*split);
-    }
-    return result;
+    return Report(temperature, results, oracle);
   }
 
  private:
+  absl::StatusOr<v1::Finish> Generate(const Mode& mode, size_t prompt, double temperature, int seed) const {
+    v1::GenerateRequest request = MakeRequest(prompts_[prompt], temperature, mode.k.value_or(0),
+                                              static_cast<uint64_t>(seed), flags_.max_tokens);
+    request.mutable_speculation()->set_drafter(mode.drafter);
+    if (!mode.k) LeaveKToPolicy(request);
+    auto answer = client_.Generate(request, nullptr);
+    if (!answer.ok()) return answer.status();
+    return answer->finish;
+  }
+
+  absl::StatusOr<nlohmann::ordered_json> Report(double temperature, const std::vector<Result>& results,
+                                                const Result& oracle) const {
+    int best = 1;
+    for (int k = 2; k <= flags_.max_k; ++k) {
+      if (Median(results[k].ratios) > Median(results[best].ratios)) best = k;
+    }
+    const auto plain_split = TimeSplit(temperature, 0);
+    if (!plain_split.ok()) return plain_split.status();
+    const auto best_split = TimeSplit(temperature, best);
+    if (!best_split.ok()) return best_split.status();
+    const double c = best_split->draft_server / best / plain_split->verify_server;
+
+    absl::PrintF("\ntemperature %g, c = %.3f\n%-8s %9s %9s %12s %7s %11s %12s\n", temperature, c, "",
+                 "tokens/s", "vs plain", "Theorem 3.8", "alpha", "acceptance", "tokens/call");
+    nlohmann::ordered_json report = {{"temperature", temperature}, {"c", c}};
+    for (size_t i = 0; i < modes_.size(); ++i) {
+      report["modes"].push_back(PrintMode(modes_[i], results[i], c));
+    }
+    absl::PrintF("%-8s %9.0f %9.2f %41s %12.2f\n", "oracle", oracle.Rate(), Median(oracle.ratios), "",
+                 oracle.tally.tokens_per_call());
+    report["oracle"] = {{"tokens_per_second", oracle.Rate()}, {"ratio_to_plain", Median(oracle.ratios)}};
+    report["best_k"] = best;
+
+    const double policy = Median(results[modes_.size() - 2].ratios);
+    // Plain decoding is one of the fixed K.
+    const double policy_to_best = policy / std::max(Median(results[best].ratios), 1.0);
+    const double policy_to_oracle = policy / Median(oracle.ratios);
+    absl::PrintF("policy: %.3f of the best fixed K, %.3f of the oracle\n", policy_to_best, policy_to_oracle);
+    report["policy_to_best"] = policy_to_best;
+    report["policy_to_oracle"] = policy_to_oracle;
+
+    const SpeculationTally& longest = results[flags_.max_k].tally;
+    absl::PrintF("acceptance by position, K = %d:", flags_.max_k);
+    for (size_t i = 0; i < longest.drafted_at.size(); ++i) {
+      const double share = longest.accepted_at[i] / longest.drafted_at[i];
+      absl::PrintF(" %.3f", share);
+      report["acceptance_by_position"].push_back(share);
+    }
+    absl::PrintF("\n");
+    for (const Split& split : {*plain_split, *best_split}) {
+      report["round_microseconds"].push_back(PrintSplit(split));
+    }
+    return report;
+  }
+
+  static nlohmann::ordered_json PrintMode(const Mode& mode, const Result& result, double c) {
+    const SpeculationTally& tally = result.tally;
+    nlohmann::ordered_json row = {{"mode", mode.name}};
+    // The expectation is one for a fixed number of drafted tokens.
+    std::string expected;
+    if (mode.k) {
+      const double gain = WalltimeGain(std::min(tally.alpha(), 0.999), *mode.k, c);
+      expected = absl::StrFormat("%.2f", gain);
+      row.update({{"k", *mode.k}, {"expected_ratio", gain}});
+    }
+    row.update({{"tokens_per_second", result.Rate()},
+                {"ratio_to_plain", Median(result.ratios)},
+                {"alpha", tally.alpha()},
+                {"acceptance_rate", tally.acceptance_rate()},
+                {"tokens_per_call", tally.tokens_per_call()}});
+    absl::PrintF("%-8s %9.0f %9.2f %12s %7.3f %11.3f %12.2f\n", mode.name, result.Rate(),
+                 Median(result.ratios), expected, tally.alpha(), tally.acceptance_rate(),
+                 tally.tokens_per_call());
+    return row;
+  }
+
   // Mean over the rounds of traced generations; the round of the prompt is left out.
-  absl::StatusOr<nlohmann::ordered_json> TimeSplit(double temperature, int k) const {
-    Split split;
+  absl::StatusOr<Split> TimeSplit(double temperature, int k) const {
+    Split split{.k = k};
     for (const std::string& prompt : prompts_) {
       v1::GenerateRequest request = MakeRequest(prompt, temperature, k, 1, flags_.max_tokens);
       request.set_trace(true);
       auto answer = client_.Generate(request, [&](const v1::GenerateResponse& chunk) {
         const v1::RoundTrace& trace = chunk.trace();
-        if (trace.round() < 2) return;
+        if (trace.round() < 2 || trace.drafted_size() < k) return;
         ++split.rounds;
         split.draft_server += trace.draft_compute_us();
         split.draft_wire += trace.draft_us() - trace.draft_compute_us();
@@ -138,32 +209,41 @@ class PairBench {
       });
       if (!answer.ok()) return answer.status();
     }
-    const double n = static_cast<double>(split.rounds);
+    for (double* sum : {&split.draft_server, &split.draft_wire, &split.verify_server, &split.verify_wire,
+                        &split.coordinator, &split.total}) {
+      *sum /= split.rounds;
+    }
+    return split;
+  }
+
+  static nlohmann::ordered_json PrintSplit(const Split& split) {
     absl::PrintF(
         "a round at K = %d, us: draft %.0f + wire %.0f, verify %.0f + wire %.0f, coordinator %.0f, in all "
         "%.0f\n",
-        k, split.draft_server / n, split.draft_wire / n, split.verify_server / n, split.verify_wire / n,
-        split.coordinator / n, split.total / n);
-    return nlohmann::ordered_json{{"k", k},
-                                  {"draft_server", split.draft_server / n},
-                                  {"draft_wire", split.draft_wire / n},
-                                  {"verify_server", split.verify_server / n},
-                                  {"verify_wire", split.verify_wire / n},
-                                  {"coordinator", split.coordinator / n},
-                                  {"total", split.total / n}};
+        split.k, split.draft_server, split.draft_wire, split.verify_server, split.verify_wire,
+        split.coordinator, split.total);
+    return {{"k", split.k},
+            {"draft_server", split.draft_server},
+            {"draft_wire", split.draft_wire},
+            {"verify_server", split.verify_server},
+            {"verify_wire", split.verify_wire},
+            {"coordinator", split.coordinator},
+            {"total", split.total}};
   }
 
   const Client& client_;
   const Flags& flags_;
   const std::vector<std::string> prompts_;
+  std::vector<Mode> modes_;  // [k] is the fixed K
 };
 
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Measures plain against speculative decoding of a pair, one stream.", "bench_pair");
-  AddPairFlags(app, flags.services, flags.prompts);
+  AddPairFlags(app, flags.services);
+  AddPromptFlags(app, flags.prompts);
   app.add_option("--max-tokens", flags.max_tokens, "a generation")
-      ->check(CLI::Range(16, 4096))
+      ->check(CLI::Range(64, 4096))
       ->capture_default_str();
   app.add_option("--max-k", flags.max_k, "largest K")->check(CLI::Range(1, 16))->capture_default_str();
   app.add_option("--repeats", flags.repeats, "times each prompt is run")
@@ -173,11 +253,14 @@ int Main(int argc, char** argv) {
   UseOneLineErrors(app);
   CLI11_PARSE(app, argc, argv);
 
+  auto prompts = LoadPrompts(flags.prompts);
+  if (!prompts.ok()) return Fail("bench_pair", prompts.status());
   auto pair = RunningPair::Start(flags.services);
   if (!pair.ok()) return Fail("bench_pair", pair.status());
   auto report = BeginReport(pair->client);
   if (!report.ok()) return Fail("bench_pair", report.status());
-  PairBench bench(pair->client, flags);
+  (*report)["set"] = flags.prompts.set;
+  PairBench bench(pair->client, flags, *std::move(prompts));
   for (const double temperature : {0.0, 1.0}) {
     auto result = bench.Run(temperature);
     if (!result.ok()) return Fail("bench_pair", result.status());

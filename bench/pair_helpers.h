@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/client.h"
 #include "client/local_services.h"
@@ -16,9 +17,29 @@
 
 namespace outrider {
 
-inline std::vector<std::string> LoadPrompts(const std::string& path) {
+// Which prompts are used: of a JSON object {NAME: {"source": TEXT, "prompts": [TEXT, ...]}, ...}.
+struct PromptFlags {
+  std::string file = "bench/prompts.json";
+  std::string set = "prose";
+};
+
+inline absl::StatusOr<nlohmann::ordered_json> ReadPromptFile(const std::string& path) {
   std::ifstream file(path);
-  return nlohmann::json::parse(file).get<std::vector<std::string>>();
+  auto sets = nlohmann::ordered_json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!sets.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
+  return sets;
+}
+
+inline absl::StatusOr<std::vector<std::string>> LoadPrompts(const PromptFlags& flags) {
+  const auto sets = ReadPromptFile(flags.file);
+  if (!sets.ok()) return sets.status();
+  const auto set = sets->value(flags.set, nlohmann::ordered_json::object());
+  std::vector<std::string> prompts;
+  if (set.is_object()) prompts = set.value("prompts", prompts);
+  if (prompts.empty()) {
+    return absl::NotFoundError(absl::StrCat(flags.file, " has no prompts of the name ", flags.set));
+  }
+  return prompts;
 }
 
 inline std::string MachineName() {
@@ -41,18 +62,30 @@ inline v1::GenerateRequest MakeRequest(const std::string& prompt, double tempera
   return request;
 }
 
+// Leaves K to the coordinator's policy, as a request does that asks for none. With a seed K stays fixed.
+inline void LeaveKToPolicy(v1::GenerateRequest& request) {
+  request.mutable_speculation()->clear_draft_tokens();
+  request.clear_seed();
+}
+
 inline int Fail(const char* program, const absl::Status& status) {
   std::cerr << program << ": " << status.message() << "\n";
   return 1;
 }
 
-inline void AddPairFlags(CLI::App& app, LocalServicesOptions& services, std::string& prompts) {
+inline void AddPairFlags(CLI::App& app, LocalServicesOptions& services) {
   app.add_option("--target-model", services.target_model, "folder; default: the shipped pair");
   app.add_option("--draft-model", services.draft_model, "folder; default: the shipped pair");
   app.add_option("--dtype", services.dtype, "auto, float32, bfloat16 or int8")->capture_default_str();
   app.add_option("--threads", services.threads, "of draft and target, each; 0: one per CPU")
       ->capture_default_str();
-  app.add_option("--prompts", prompts, "JSON list of texts")->check(CLI::ExistingFile)->capture_default_str();
+}
+
+inline void AddPromptFlags(CLI::App& app, PromptFlags& prompts) {
+  app.add_option("--prompts", prompts.file, "JSON file with named sets of texts")
+      ->check(CLI::ExistingFile)
+      ->capture_default_str();
+  app.add_option("--set", prompts.set, "the set that is used")->capture_default_str();
 }
 
 // The beginning of a report: machine and models, which are printed too.

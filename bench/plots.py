@@ -1,8 +1,9 @@
-"""Draws what bench_pair and bench_serve measured: speed against K, and throughput against concurrent streams.
+"""Draws what the benchmarks measured.
 
-    python bench/plots.py [--results build/bench] [--out build/bench]
+    python bench/plots.py [--results build/bench] [--out docs/images]
 
-Reads pair.json and serve.json, writes speed-by-k.png and throughput.png; a file that is missing is named.
+speed-by-k.png from pair.json, alpha.png from alpha.json, throughput.png from serve.json, shape.png from shape.json; a
+file that is missing is named.
 """
 
 import argparse
@@ -18,7 +19,8 @@ from matplotlib.figure import Figure
 
 # Distinguishable with every kind of colour vision, and by their markers in grey.
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#555555"
-MARKERS = "osD^v"
+COLORS = (BLUE, ORANGE, GREEN, PURPLE, GREY, "#e69f00", "#56b4e9")
+MARKERS = "osD^vPX"
 STYLE = {"figure.dpi": 160, "font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left",
          "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6",
          "axes.axisbelow": True, "legend.frameon": False, "lines.linewidth": 2, "lines.markersize": 5.5}
@@ -37,18 +39,65 @@ def title(figure: Figure, heading: str, report: dict, top: float = 1.02) -> None
 def speed_by_k(report: dict) -> Figure:
     figure, axes = plt.subplots(figsize=(6.4, 4))
     for result, color, marker in zip(report["results"], (BLUE, ORANGE), MARKERS):
-        modes = result["modes"]
-        axes.plot([mode["k"] for mode in modes], [mode["ratio_to_plain"] for mode in modes], color=color, marker=marker,
-                  label=f"temperature {result['temperature']:g}")
-        top = max(modes, key=lambda mode: mode["ratio_to_plain"])
+        name = f"temperature {result['temperature']:g}"
+        fixed = [mode for mode in result["modes"] if "k" in mode]
+        ks = [mode["k"] for mode in fixed]
+        axes.plot(ks, [mode["ratio_to_plain"] for mode in fixed], color=color, marker=marker, label=name)
+        axes.plot(ks, [mode["expected_ratio"] for mode in fixed], color=color, linestyle=":", linewidth=1.4,
+                  label=f"Theorem 3.8, c = {result['c']:.2f}")
+        policy = next(mode for mode in result["modes"] if mode["mode"] == "policy")
+        axes.axhline(policy["ratio_to_plain"], color=color, linestyle="-.", linewidth=1.2, label=f"policy, {name}")
+        top = max(fixed, key=lambda mode: mode["ratio_to_plain"])
         axes.annotate(f"{top['ratio_to_plain']:.2f}", (top["k"], top["ratio_to_plain"]), xytext=(0, 7),
                       textcoords="offset points", ha="center", color=color, fontweight="bold")
     axes.axhline(1, color=GREY, linestyle="--", linewidth=1.2, label="plain decoding = 1")
     axes.set(xlabel="K, tokens drafted in a round (0: plain)", ylabel="tokens/s, relative to plain decoding")
-    axes.set_ylim(0, 1.15 * max(mode["ratio_to_plain"] for result in report["results"] for mode in result["modes"]))
-    axes.set_xticks([mode["k"] for mode in report["results"][0]["modes"]])
-    axes.legend(loc="lower right")
+    axes.set_ylim(bottom=0)
+    axes.set_xticks([mode["k"] for mode in report["results"][0]["modes"] if "k" in mode])
+    handles, labels = axes.get_legend_handles_labels()
+    for entries in (handles, labels):  # a column for each temperature
+        entries.insert(3, entries.pop())
+    axes.legend(handles, labels, loc="lower right", fontsize=8, ncols=2)
     title(figure, "Speed of one stream against K", report)
+    return figure
+
+
+def alpha(report: dict) -> Figure:
+    rows = report["rows"]
+    sets, drafters = ([*dict.fromkeys(row[key] for row in rows)] for key in ("set", "drafter"))
+    settings = [*dict.fromkeys((row["temperature"], row["top_k"]) for row in rows)]
+    figure, panels = plt.subplots(1, len(settings), figsize=(10, 4), sharey=True, squeeze=False)
+    for axes, (temperature, top_k) in zip(panels[0], settings):
+        for i, drafter in enumerate(drafters):
+            found = {row["set"]: row["alpha"] for row in rows
+                     if (row["drafter"], row["temperature"], row["top_k"]) == (drafter, temperature, top_k)}
+            # Side by side, since many lie close together.
+            places = [place + 0.09 * (i - (len(drafters) - 1) / 2) for place in range(len(sets))]
+            axes.plot(places, [found[name] for name in sets], color=COLORS[i % len(COLORS)], linestyle="none",
+                      marker=MARKERS[i % len(MARKERS)], label=drafter)
+        axes.set_xticks(range(len(sets)), sets, rotation=20)
+        axes.set(title=f"temperature {temperature:g}" + (f", top-k {top_k}" if top_k else ""), ylim=(-0.02, 1.02))
+    panels[0][0].set_ylabel("alpha, mean of sum min(p, q)")
+    title(figure, "Acceptance by prompts and drafter", report, top=0.95)
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0, 0.94), ncols=7)
+    return figure
+
+
+def shape(report: dict) -> Figure:
+    figure, axes = plt.subplots(figsize=(6.4, 4))
+    for result, color, marker in zip(report["alphas"], COLORS, MARKERS):
+        ks = [row["k"] for row in result["rows"]]
+        axes.plot(ks, [row["ratio_to_plain"] for row in result["rows"]], color=color, marker=marker,
+                  label=f"alpha = {result['alpha']:g}, measured")
+        axes.plot(ks, [row["expected_ratio"] for row in result["rows"]], color=color, linestyle=":",
+                  label="ceiling: Theorem 3.8")
+    axes.axhline(1, color=GREY, linestyle="--", linewidth=1.2, label="plain decoding = 1")
+    axes.set(xlabel="K, tokens drafted in a round", ylabel="tokens/s, relative to plain decoding")
+    axes.set_ylim(bottom=0)
+    axes.set_xticks([row["k"] for row in report["alphas"][0]["rows"]])
+    axes.legend(loc="lower right", fontsize=8)
+    cut = f", layers / {report['scale']}" if report["scale"] > 1 else ""
+    title(figure, f"Llama 3.2 3B and 1B in shape{cut}, c = {report['c']:.2f}", report)
     return figure
 
 
@@ -81,11 +130,13 @@ def throughput(report: dict) -> Figure:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("build/bench"), help="folder of the JSON files")
-    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder for the pictures")
+    parser.add_argument("--out", type=Path, default=Path("docs/images"), help="folder for the pictures")
     options = parser.parse_args()
     plt.rcParams.update(STYLE)
     for source, draw, picture in (("pair.json", speed_by_k, "speed-by-k.png"),
-                                  ("serve.json", throughput, "throughput.png")):
+                                  ("alpha.json", alpha, "alpha.png"),
+                                  ("serve.json", throughput, "throughput.png"),
+                                  ("shape.json", shape, "shape.png")):
         if not (options.results / source).exists():
             print(f"plots: no {options.results / source}, so no {picture}")
             continue

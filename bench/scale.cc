@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "bench/random_model.h"
+#include "bench/generated_model.h"
 #include "bench/temporary_folder.h"
 #include "common/engine/worker.h"
 #include "common/kv/prefix_hash.h"
@@ -258,7 +258,7 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   const TemporaryFolder folder;
-  if (!folder.made() || !WriteRandomModel(folder.path(), ModelShape())) {
+  if (!folder.made() || !WriteModel(folder.path(), ModelShape(), RandomRows())) {
     return Fail(absl::UnavailableError("cannot write a model to the folder for temporary files"));
   }
   const int longest = *std::max_element(flags.contexts.begin(), flags.contexts.end());

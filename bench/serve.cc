@@ -20,7 +20,7 @@ constexpr double kRampShare = 0.25;
 
 struct Flags {
   LocalServicesOptions services;
-  std::string prompts = "bench/prompts.json";
+  PromptFlags prompts;
   std::string json;
   std::vector<int> streams = {1, 2, 4, 8, 16, 32, 64};
   std::vector<double> rates;
@@ -94,8 +94,8 @@ class Watch {
 
 class ServeBench {
  public:
-  ServeBench(const Client& client, const Flags& flags)
-      : client_(client), flags_(flags), prompts_(LoadPrompts(flags.prompts)) {
+  ServeBench(const Client& client, const Flags& flags, std::vector<std::string> prompts)
+      : client_(client), flags_(flags), prompts_(std::move(prompts)) {
     modes_.push_back({"plain", 0});
     for (int k : flags.fixed_k) modes_.push_back({absl::StrFormat("K = %d", k), k});
     modes_.push_back({"policy", std::nullopt});
@@ -127,10 +127,7 @@ class ServeBench {
         absl::StrFormat("%d. %s", ++requests_, prompts_[static_cast<size_t>(index) % prompts_.size()]);
     v1::GenerateRequest request =
         MakeRequest(prompt, temperature, mode.k.value_or(0), static_cast<uint64_t>(index) + 1, max_tokens);
-    if (!mode.k) {
-      request.mutable_speculation()->clear_draft_tokens();
-      request.clear_seed();  // with one, K stays fixed
-    }
+    if (!mode.k) LeaveKToPolicy(request);
     return request;
   }
 
@@ -264,7 +261,8 @@ class ServeBench {
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Measures plain against speculative decoding of a pair, many streams.", "bench_serve");
-  AddPairFlags(app, flags.services, flags.prompts);
+  AddPairFlags(app, flags.services);
+  AddPromptFlags(app, flags.prompts);
   app.add_option("--streams", flags.streams, "how many at once; a closed loop for each")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
@@ -289,12 +287,14 @@ int Main(int argc, char** argv) {
   UseOneLineErrors(app);
   CLI11_PARSE(app, argc, argv);
 
+  auto prompts = LoadPrompts(flags.prompts);
+  if (!prompts.ok()) return Fail("bench_serve", prompts.status());
   auto pair = RunningPair::Start(flags.services);
   if (!pair.ok()) return Fail("bench_serve", pair.status());
   auto report = BeginReport(pair->client);
   if (!report.ok()) return Fail("bench_serve", report.status());
   (*report)["max_tokens"] = flags.max_tokens;
-  ServeBench bench(pair->client, flags);
+  ServeBench bench(pair->client, flags, *std::move(prompts));
   for (const double temperature : flags.temperatures) {
     for (const double rate : flags.rates) {
       auto result = bench.Open(temperature, rate);

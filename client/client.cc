@@ -1,6 +1,7 @@
 #include "client/client.h"
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,8 +11,24 @@
 namespace outrider {
 namespace {
 
+constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
+constexpr absl::Duration kLongestPause = absl::Seconds(2);
+
+uint64_t DrawSeed() {
+  std::random_device entropy;
+  return (uint64_t{entropy()} << 32) | entropy();
+}
+
 void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
   if (timeout < absl::InfiniteDuration()) context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+}
+
+// Why a channel does not connect: only a call is told.
+std::string WhyNot(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::ClientContext context;
+  SetDeadline(context, absl::Seconds(1));
+  v1::DescribeResponse response;
+  return v1::Inference::NewStub(channel)->Describe(&context, {}, &response).error_message();
 }
 
 }  // namespace
@@ -34,13 +51,15 @@ void Cancellation::Detach() {
 }
 
 absl::StatusOr<Client> Client::Connect(const std::string& address, const ClientOptions& options) {
+  const auto credentials = MakeChannelCredentials(options.security);
+  if (!credentials.ok()) return credentials.status();
   const std::shared_ptr<grpc::Channel> channel =
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ChannelArguments());
+      grpc::CreateCustomChannel(address, *credentials, ChannelArguments());
   const absl::Time deadline = absl::Now() + options.connect_timeout;
   if (!channel->WaitForConnected(absl::ToChronoTime(deadline))) {
     return MakeError(absl::StatusCode::kUnavailable, "UNREACHABLE",
                      absl::StrCat("no coordinator answers at ", address, " (waited ",
-                                  absl::FormatDuration(options.connect_timeout), ")"));
+                                  absl::FormatDuration(options.connect_timeout), "): ", WhyNot(channel)));
   }
   return Client(channel, options);
 }
@@ -48,12 +67,42 @@ absl::StatusOr<Client> Client::Connect(const std::string& address, const ClientO
 absl::StatusOr<std::vector<Completion>> Client::GenerateSamples(const v1::GenerateRequest& request,
                                                                 const OnChunk& on_chunk,
                                                                 Cancellation* cancellation) const {
-  grpc::ClientContext context;
-  SetDeadline(context, options_.generate_timeout);
-  if (cancellation != nullptr && !cancellation->Attach(&context)) return absl::CancelledError("cancelled");
-
-  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader = stub_->Generate(&context, request);
+  const absl::Time deadline = absl::Now() + options_.generate_timeout;
+  const absl::Time last_retry = absl::Now() + options_.retry_for;
+  v1::GenerateRequest wanted = request;
+  // One seed for all attempts, or a continuation would be another text.
+  if (options_.retry_for > absl::ZeroDuration() && !wanted.has_seed()) wanted.set_seed(DrawSeed());
   std::vector<Completion> completions(1);
+  absl::Duration pause = kFirstPause;
+  while (true) {
+    const absl::Status status = Attempt(wanted, on_chunk, cancellation, deadline, completions);
+    if (status.ok()) break;
+    const bool resumable = completions.size() == 1 && (request.n() <= 1 || completions[0].tokens.empty());
+    if (status.code() != absl::StatusCode::kUnavailable || !resumable || absl::Now() + pause > last_retry) {
+      return status;
+    }
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, kLongestPause);
+    *wanted.mutable_resume_from() = request.resume_from();
+    for (const v1::GeneratedToken& token : completions[0].tokens) wanted.add_resume_from(token.id());
+  }
+  const bool whole = std::all_of(completions.begin(), completions.end(), [](const Completion& completion) {
+    return completion.finish.reason() != v1::FINISH_REASON_UNSPECIFIED;
+  });
+  if (!whole || completions.size() != std::max<uint32_t>(request.n(), 1)) {
+    return MakeError(absl::StatusCode::kDataLoss, "ANSWER_INCOMPLETE",
+                     "the answer ended without its last chunk");
+  }
+  return completions;
+}
+
+absl::Status Client::Attempt(const v1::GenerateRequest& request, const OnChunk& on_chunk,
+                             Cancellation* cancellation, absl::Time deadline,
+                             std::vector<Completion>& completions) const {
+  grpc::ClientContext context;
+  if (deadline < absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
+  if (cancellation != nullptr && !cancellation->Attach(&context)) return absl::CancelledError("cancelled");
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader = stub_->Generate(&context, request);
   v1::GenerateResponse chunk;
   while (reader->Read(&chunk)) {
     if (chunk.sample() >= completions.size()) completions.resize(chunk.sample() + 1);
@@ -68,15 +117,7 @@ absl::StatusOr<std::vector<Completion>> Client::GenerateSamples(const v1::Genera
   }
   const grpc::Status status = reader->Finish();
   if (cancellation != nullptr) cancellation->Detach();
-  if (!status.ok()) return FromGrpc(status);
-  const bool whole = std::all_of(completions.begin(), completions.end(), [](const Completion& completion) {
-    return completion.finish.reason() != v1::FINISH_REASON_UNSPECIFIED;
-  });
-  if (!whole || completions.size() != std::max<uint32_t>(request.n(), 1)) {
-    return MakeError(absl::StatusCode::kDataLoss, "ANSWER_INCOMPLETE",
-                     "the answer ended without its last chunk");
-  }
-  return completions;
+  return status.ok() ? absl::OkStatus() : FromGrpc(status);
 }
 
 absl::StatusOr<Completion> Client::Generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,

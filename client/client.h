@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/rpc/credentials.h"
 #include "outrider/v1/inference.grpc.pb.h"
 
 namespace outrider {
@@ -21,6 +22,10 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(5);
   absl::Duration describe_timeout = absl::Seconds(5);
   absl::Duration generate_timeout = absl::InfiniteDuration();
+  // For how long a generation that finds nobody, or breaks off, is tried again; it goes on where it was. Zero:
+  // not at all.
+  absl::Duration retry_for = absl::ZeroDuration();
+  ChannelSecurity security = {};  // plaintext
 };
 
 // A complete continuation.
@@ -54,12 +59,18 @@ class Client {
  public:
   using OnChunk = std::function<void(const v1::GenerateResponse&)>;
 
-  // `address` is "HOST:PORT" or "unix:PATH". UNAVAILABLE if nothing answers there within connect_timeout.
+  // `address` is "HOST:PORT" or "unix:PATH". UNAVAILABLE, with the reason, if nothing answers there within
+  // connect_timeout; as MakeChannelCredentials if that fails.
   static absl::StatusOr<Client> Connect(const std::string& address, const ClientOptions& options = {});
 
   // Calls `on_chunk` in the caller's thread with each chunk as it comes, the last one included, and returns
   // all of them joined, a Completion for each of the samples (request.n). `on_chunk` and `cancellation` may
   // be null.
+  //
+  // With retry_for, an UNAVAILABLE is followed by another call that resumes from the last token: no token
+  // comes twice. The text is then the one that an unbroken call gives under greedy sampling and the coupled
+  // rule, and otherwise has the same distribution. Usage counts all tokens, speculation those since. Several
+  // samples are begun anew only if none of their chunks has come.
   absl::StatusOr<std::vector<Completion>> GenerateSamples(const v1::GenerateRequest& request,
                                                           const OnChunk& on_chunk,
                                                           Cancellation* cancellation = nullptr) const;
@@ -72,6 +83,10 @@ class Client {
  private:
   Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options)
       : options_(options), stub_(v1::Inference::NewStub(channel)) {}
+
+  // One call; adds what comes to `completions`.
+  absl::Status Attempt(const v1::GenerateRequest& request, const OnChunk& on_chunk, Cancellation* cancellation,
+                       absl::Time deadline, std::vector<Completion>& completions) const;
 
   ClientOptions options_;
   std::unique_ptr<v1::Inference::Stub> stub_;

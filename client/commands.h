@@ -9,6 +9,7 @@ namespace outrider {
 int RunGenerate(const GenerateFlags& flags);
 int RunUp(const LocalServicesOptions& options);
 int RunDescribe(const DescribeFlags& flags);
+int RunTop(const TopFlags& flags);
 
 // Prints one "error: ..." line; returns 1.
 int PrintError(const absl::Status& status);

@@ -19,6 +19,23 @@ std::string Line(const char* name, bool up, const v1::ServerInfo& info) {
       info.max_draft_tokens(), info.kv_blocks(), info.block_size());
 }
 
+// Acceptance and canary since the start; empty before the first draft.
+std::string TotalsLine(const v1::SpeculationTotals& totals) {
+  if (totals.drafts() == 0) return "";
+  const auto ratio = [](auto a, auto b) {
+    return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 0.0;
+  };
+  std::string line = absl::StrFormat(
+      "%-12s %.1f %% of %d drafted tokens accepted, %.2f tokens a call of the target", "so far",
+      100 * ratio(totals.accepted(), totals.drafted()), totals.drafted(),
+      ratio(totals.emitted(), totals.rounds()));
+  if (totals.expected_accepted() > 0) {
+    absl::StrAppendFormat(&line, ", observed / expected acceptance %.3f",
+                          ratio(totals.observed_accepted(), totals.expected_accepted()));
+  }
+  return line + "\n";
+}
+
 const char* StateOf(const v1::DescribeResponse& description) {
   if (!description.has_target()) return "waiting for the target";
   return description.degraded() ? "serving plain, without the draft" : "serving";
@@ -27,7 +44,7 @@ const char* StateOf(const v1::DescribeResponse& description) {
 }  // namespace
 
 int RunDescribe(const DescribeFlags& flags) {
-  const absl::StatusOr<Client> client = Client::Connect(flags.address);
+  const absl::StatusOr<Client> client = Client::Connect(flags.address, {.security = flags.security});
   if (!client.ok()) return PrintError(client.status());
   const absl::StatusOr<v1::DescribeResponse> description = client->Describe();
   if (!description.ok()) return PrintError(description.status());
@@ -42,9 +59,10 @@ int RunDescribe(const DescribeFlags& flags) {
       absl::StrFormat("%-12s %s, version %s: %s, %d in progress, K %s, at most %d\n", "coordinator",
                       flags.address, description->version(), StateOf(*description), description->running(), k,
                       description->max_draft_tokens());
-  std::printf("%s%s%s", coordinator.c_str(),
+  std::printf("%s%s%s%s", coordinator.c_str(),
               Line("target", description->has_target(), description->target()).c_str(),
-              Line("draft", description->has_draft(), description->draft()).c_str());
+              Line("draft", description->has_draft(), description->draft()).c_str(),
+              TotalsLine(description->totals()).c_str());
   return 0;
 }
 

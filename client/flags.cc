@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "common/rpc/security_flags.h"
+
 namespace outrider {
 namespace {
 
@@ -40,6 +42,9 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
   CLI::Option* address = command.add_option(
       "--address", flags.address, "coordinator to ask; without it, services are started and stopped");
   for (CLI::Option* option : DefineServiceFlags(command, flags.services)) option->excludes(address);
+  for (CLI::Option* option : DefineChannelSecurityFlags(command, "tls", "the coordinator", flags.security)) {
+    option->needs(address);
+  }
   command.add_option("--max-tokens", flags.max_tokens, "most tokens to emit; what the context leaves");
   command.add_option("--min-tokens", flags.min_tokens, "tokens before the text may end");
   command.add_option("--temperature", flags.temperature, "0 takes the most probable token; 1");
@@ -79,7 +84,20 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) { DefineSer
 
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags) {
   command.add_option("--address", flags.address, "coordinator to ask")->capture_default_str();
+  DefineChannelSecurityFlags(command, "tls", "the coordinator", flags.security);
   command.add_flag("--json", flags.json, "one JSON object instead of text");
+}
+
+void DefineTopFlags(CLI::App& command, TopFlags& flags) {
+  for (Service service : {kCoordinator, kTarget, kDraft}) {
+    const std::string name = kServiceNames[service];
+    command.add_option("--" + name + "-metrics", flags.metrics[service], "metrics address of the " + name)
+        ->capture_default_str();
+  }
+  command.add_option("--interval", flags.interval_seconds, "seconds from one look to the next")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  command.add_flag("--once", flags.once, "print one interval and end, as without a terminal");
 }
 
 v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt) {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "client/local_services.h"
+#include "common/rpc/credentials.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
@@ -19,6 +21,7 @@ inline constexpr char kDefaultAddress[] = "127.0.0.1:7070";
 struct GenerateFlags {
   std::optional<std::string> prompt;
   std::string address;  // empty: start the services
+  ChannelSecurity security;
   LocalServicesOptions services;
   std::optional<float> temperature;
   std::optional<uint32_t> top_k;
@@ -47,12 +50,21 @@ struct GenerateFlags {
 
 struct DescribeFlags {
   std::string address = kDefaultAddress;
+  ChannelSecurity security;
   bool json = false;
+};
+
+struct TopFlags {
+  // By Service.
+  std::array<std::string, kServices> metrics = {"127.0.0.1:9072", "127.0.0.1:9071", "127.0.0.1:9070"};
+  double interval_seconds = 2;
+  bool once = false;
 };
 
 void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags);
 void DefineUpFlags(CLI::App& command, LocalServicesOptions& options);
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags);
+void DefineTopFlags(CLI::App& command, TopFlags& flags);
 
 v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt);
 

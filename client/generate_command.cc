@@ -110,7 +110,7 @@ class Call {
  public:
   Call(std::optional<Client> client, const GenerateFlags& flags, const std::string& prompt, Signals& signals)
       : client_(std::move(client)), writer_(flags, prompt), thread_([this, &flags, prompt, &signals] {
-          Run(flags.address, MakeRequest(flags, prompt));
+          Run(flags, MakeRequest(flags, prompt));
           done_ = true;
           signals.Wake();
         }) {}
@@ -123,9 +123,9 @@ class Call {
   bool unread() const { return unread_; }
 
  private:
-  void Run(const std::string& address, const v1::GenerateRequest& request) {
+  void Run(const GenerateFlags& flags, const v1::GenerateRequest& request) {
     if (!client_) {
-      auto connected = Client::Connect(address);
+      auto connected = Client::Connect(flags.address, {.security = flags.security});
       status_ = connected.status();
       if (!status_.ok()) return;
       client_ = *std::move(connected);

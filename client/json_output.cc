@@ -119,6 +119,14 @@ std::string ToJson(const v1::DescribeResponse& description) {
                                       ? Json(description.defaults().draft_tokens())
                                       : Json("auto")},
                  {"rule", NameOf(description.defaults().rule())}}},
+               {"totals",
+                {{"rounds", description.totals().rounds()},
+                 {"drafts", description.totals().drafts()},
+                 {"drafted", description.totals().drafted()},
+                 {"accepted", description.totals().accepted()},
+                 {"emitted", description.totals().emitted()},
+                 {"observed_accepted", description.totals().observed_accepted()},
+                 {"expected_accepted", description.totals().expected_accepted()}}},
                {"tokenizer_fingerprint",
                 absl::StrCat(absl::Hex(description.tokenizer_fingerprint(), absl::kZeroPad16))}};
   return Dump(json);

@@ -122,6 +122,9 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
       {absl::StrCat("--tokenizer=", *target_model), absl::StrCat("--target=", services->address(kTarget)),
        absl::StrCat("--draft=", services->address(kDraft)), "--drafter-corpus", options.drafter_corpus,
        "--http-listen", options.default_ports ? kHttpAddress : ""});
+  if (options.draft_budget_seconds > 0) {
+    add(kCoordinator, {absl::StrCat("--draft-budget=", options.draft_budget_seconds)});
+  }
   for (Service service : {kTarget, kDraft, kCoordinator}) {
     if (absl::Status status = services->Restart(service); !status.ok()) return status;
   }

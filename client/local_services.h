@@ -22,6 +22,7 @@ struct LocalServicesOptions {
   std::string draft_dtype;  // empty: dtype
   // Each of draft and target. They take turns within a stream, so each may have every CPU. 0: one per CPU.
   int threads = 0;
+  double draft_budget_seconds = 0;  // that the draft has for a proposal; 0: the coordinator's default
   // 7070-7072, 9070-9072 and 8070; otherwise sockets in a private folder, no metrics and no HTTP.
   bool default_ports = false;
   double drain_seconds = 0;  // that requests have left when Stop is called

@@ -14,15 +14,19 @@ int Run(int argc, char** argv) {
   GenerateFlags generate;
   LocalServicesOptions up;
   DescribeFlags describe;
+  TopFlags top;
   CLI::App* generate_command = app.add_subcommand("generate", "continue a text");
   CLI::App* up_command = app.add_subcommand("up", "start coordinator, draft and target, and stay");
   CLI::App* describe_command = app.add_subcommand("describe", "say what a coordinator serves");
+  CLI::App* top_command = app.add_subcommand("top", "watch a coordinator and its servers at work");
   DefineGenerateFlags(*generate_command, generate);
   DefineUpFlags(*up_command, up);
   DefineDescribeFlags(*describe_command, describe);
+  DefineTopFlags(*top_command, top);
   CLI11_PARSE(app, argc, argv);
   if (generate_command->parsed()) return RunGenerate(generate);
   if (up_command->parsed()) return RunUp(up);
+  if (top_command->parsed()) return RunTop(top);
   return describe_command->parsed() ? RunDescribe(describe) : 1;
 }
 

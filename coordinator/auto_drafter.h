@@ -12,6 +12,7 @@ class AutoDrafter final : public Drafter {
   AutoDrafter(std::unique_ptr<Drafter> first, std::unique_ptr<Drafter> second)
       : first_(std::move(first)), second_(std::move(second)) {}
 
+  void Prepare(Generation& generation) override { second_->Prepare(generation); }
   asio::awaitable<Proposal> Propose(Generation& generation, int k, v1::ItemTiming* timing) override;
   // Each hears of its own proposals only.
   void OnVerdict(size_t n, size_t accepted) override;

@@ -12,6 +12,9 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
+  // The target is about to compute the prompt: what a drafter must compute of it itself, it may begin to now.
+  virtual void Prepare(Generation& /*generation*/) {}
+
   // At most k tokens to follow the generation's, with what each was drawn from. Never fails: when there is
   // nothing to propose, or nobody answers in time, the proposal is empty and the round plain. *timing is what
   // the drafter's own work took.

@@ -3,8 +3,10 @@
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
 #include <asio/post.hpp>
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
@@ -36,9 +38,10 @@ void GenerateCall::Sample::StopServers() {
 }
 
 GenerateCall::GenerateCall(InferenceService* service, const v1::GenerateRequest* request,
-                           Clock::time_point deadline)
+                           v1::RequestContext context, Clock::time_point deadline)
     : service_(service),
       proto_(request),
+      context_(std::move(context)),
       deadline_(deadline),
       received_(Clock::now()),
       finished_(service->parts_.executor) {}
@@ -86,7 +89,9 @@ asio::awaitable<void> GenerateCall::Run() {
     LogEnd(status);
   } else {
     LogInfo("request refused",
-            {{"code", absl::StatusCodeToString(status.code())}, {"error", std::string(status.message())}});
+            {{"request_id", context_.request_id()},
+             {"code", absl::StatusCodeToString(status.code())},
+             {"error", std::string(status.message())}});
   }
   metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
   writer_.End(ToGrpc(status));
@@ -104,6 +109,7 @@ absl::StatusOr<Request> GenerateCall::Admit() {
   absl::StatusOr<Request> request =
       ParseRequest(*proto_, parts.defaults, *parts.tokenizer, *parts.target->info());
   if (!request.ok()) return request.status();
+  request->context = context_;
   if (service_->running_samples_ + request->samples > parts.max_requests) {
     return BusyError("QUEUE_FULL",
                      absl::StrCat(service_->running_samples_, " of at most ", parts.max_requests,
@@ -169,7 +175,10 @@ void GenerateCall::LogEnd(const absl::Status& status) const {
     stats.set_accepted(stats.accepted() + its.accepted());
   }
   LogInfo("request",
-          {{"code", absl::StatusCodeToString(status.code())},
+          {{"request_id", context_.request_id()},
+           {"traceparent", context_.traceparent()},
+           {"sequence", absl::BytesToHexString(samples_[0]->generation.sequence_id())},
+           {"code", absl::StatusCodeToString(status.code())},
            {"error", std::string(status.message())},
            {"prompt_tokens", static_cast<int64_t>(samples_[0]->generation.request().prompt.size())},
            {"samples", static_cast<int64_t>(samples_.size())},
@@ -177,6 +186,8 @@ void GenerateCall::LogEnd(const absl::Status& status) const {
            {"rounds", static_cast<int64_t>(stats.rounds())},
            {"drafted", static_cast<int64_t>(stats.drafted())},
            {"accepted", static_cast<int64_t>(stats.accepted())},
+           {"acceptance_rate",
+            static_cast<double>(stats.accepted()) / std::max(static_cast<double>(stats.drafted()), 1.0)},
            {"seconds", Seconds(Clock::now() - received_)}});
 }
 

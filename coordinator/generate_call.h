@@ -15,7 +15,8 @@ namespace outrider {
 // Lives until gRPC and its coroutines are done with it. Executor thread, unless stated.
 class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
  public:
-  GenerateCall(InferenceService* service, const v1::GenerateRequest* request, Clock::time_point deadline);
+  GenerateCall(InferenceService* service, const v1::GenerateRequest* request, v1::RequestContext context,
+               Clock::time_point deadline);
 
   ChunkWriter* writer() { return &writer_; }
 
@@ -53,6 +54,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
 
   InferenceService* const service_;
   const v1::GenerateRequest* const proto_;  // gRPC's, valid until the stream is finished
+  const v1::RequestContext context_;
   const Clock::time_point deadline_;
   const Clock::time_point received_;
   ChunkWriter writer_;

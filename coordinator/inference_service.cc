@@ -4,6 +4,7 @@
 
 #include "common/rpc/error.h"
 #include "coordinator/generate_call.h"
+#include "coordinator/request_context.h"
 
 namespace outrider {
 
@@ -14,7 +15,9 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   const Clock::time_point deadline = has_deadline
                                          ? Clock::now() + std::chrono::duration_cast<Clock::duration>(left)
                                          : Clock::time_point::max();
-  auto call = std::make_shared<GenerateCall>(this, request, deadline);
+  v1::RequestContext asked = ReadRequestContext(context->client_metadata());
+  context->AddInitialMetadata(kRequestIdKey, asked.request_id());
+  auto call = std::make_shared<GenerateCall>(this, request, std::move(asked), deadline);
   call->Start();
   return call->writer();
 }
@@ -48,6 +51,7 @@ grpc::ServerUnaryReactor* InferenceService::Describe(grpc::CallbackServerContext
     response->set_version(OUTRIDER_VERSION);
     response->set_degraded(draft != nullptr && !draft->up());
     response->set_tokenizer_fingerprint(parts_.tokenizer->Fingerprint());
+    *response->mutable_totals() = parts_.metrics->Totals();
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;

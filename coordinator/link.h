@@ -58,6 +58,9 @@ struct TargetProtocol {
   }
 };
 
+// From one attempt to connect to the next.
+inline constexpr auto kRetryPause = std::chrono::milliseconds(200);
+
 // One life of the stream. gRPC may be done with it, on its own thread, before Start has returned; so it lives
 // until both gRPC and whoever called Start have let go.
 template <class Protocol>
@@ -122,14 +125,15 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   // Whether a server may be used; an error keeps the link down and is logged.
   using Accept = std::function<absl::Status(const v1::ServerInfo&)>;
 
-  Link(const asio::any_io_executor& executor, std::string address, Accept accept,
+  Link(const asio::any_io_executor& executor, std::string address,
+       const std::shared_ptr<grpc::ChannelCredentials>& credentials, Accept accept,
        std::function<void()> on_change)
       : executor_(executor),
         address_(std::move(address)),
         accept_(std::move(accept)),
         on_change_(std::move(on_change)),
-        stub_(Protocol::NewStub(
-            grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), ChannelArguments()))),
+        channel_(grpc::CreateCustomChannel(address_, credentials, ChannelArguments())),
+        stub_(Protocol::NewStub(channel_)),
         retry_(executor) {}
 
   // Connects, and reconnects for ever.
@@ -146,6 +150,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   bool up() const { return up_; }
   const std::string& address() const { return address_; }
+  const asio::any_io_executor& executor() const { return executor_; }
   // Of the server that is or was last connected to; null before the first.
   const v1::ServerInfo* info() const { return info_ ? &*info_ : nullptr; }
 
@@ -245,6 +250,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
       return;
     }
     refusal_ = absl::OkStatus();
+    failure_ = grpc::StatusCode::OK;
     info_ = info;
     up_ = true;
     LogInfo("connected", {{"server", Protocol::kName}, {"address", address_}, {"model", info.model()}});
@@ -258,15 +264,21 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
       LogWarning("disconnected",
                  {{"server", Protocol::kName}, {"address", address_}, {"error", status.error_message()}});
     }
+    // Why it cannot be reached: once, however often it is tried.
+    if (!up_ && !stopping_ && refusal_.ok() && failure_ != status.error_code()) {
+      LogWarning("cannot connect",
+                 {{"server", Protocol::kName}, {"address", address_}, {"error", status.error_message()}});
+      failure_ = status.error_code();
+    }
     up_ = false;
     for (const auto& [key, waiter] : waiters_) {
       if (!waiter->result) Wake(waiter, stopping_ ? absl::CancelledError("stopping") : Down());
     }
     Changed();
     if (stopping_) return;
-    // gRPC backs off by itself between attempts to connect; this only keeps a server that refuses from being
-    // asked in a loop.
-    retry_.expires_after(std::chrono::milliseconds(100));
+    // Names that do not resolve would otherwise be asked for at intervals that grow to two minutes.
+    grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+    retry_.expires_after(kRetryPause);
     retry_.async_wait([weak = this->weak_from_this()](const asio::error_code& error) {
       if (auto link = weak.lock(); link && !error) link->Connect();
     });
@@ -281,6 +293,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   const std::string address_;
   const Accept accept_;
   const std::function<void()> on_change_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<typename Protocol::Stub> stub_;
   std::shared_ptr<ClientStream<Protocol>> stream_;  // null between connections
   std::shared_ptr<Outbox<typename Protocol::Request>> outbox_;
@@ -288,6 +301,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   absl::flat_hash_set<Event*> waiting_up_;
   std::optional<v1::ServerInfo> info_;
   absl::Status refusal_;
+  grpc::StatusCode failure_ = grpc::StatusCode::OK;  // that was logged since it was last connected
   absl::flat_hash_map<Key, Waiter*> waiters_;
   bool up_ = false;
   bool stopping_ = false;

@@ -12,7 +12,9 @@
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/obs/metrics_server.h"
+#include "common/rpc/security_flags.h"
 #include "common/rpc/server.h"
+#include "common/rpc/token_file.h"
 #include "common/text/model_fingerprint.h"
 #include "coordinator/chat_template.h"
 #include "coordinator/drafter_name.h"
@@ -31,6 +33,7 @@ struct Flags {
   std::string http_listen = "127.0.0.1:8070";
   std::string target = "127.0.0.1:7072";
   std::string draft = "127.0.0.1:7071";
+  ChannelSecurity backend;
   std::string tokenizer;
   std::string draft_tokens = "auto";
   double draft_budget_seconds = 0.1;
@@ -53,6 +56,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->required();
   app.add_option("--target", flags.target, "address of the target service")->capture_default_str();
   app.add_option("--draft", flags.draft, "address of the draft service; empty: none")->capture_default_str();
+  DefineChannelSecurityFlags(app, "backend", "target and draft", flags.backend);
   app.add_option("--listen", flags.server.listen, "gRPC address, HOST:PORT or unix:PATH; port 0 picks one")
       ->capture_default_str();
   app.add_option("--metrics-listen", flags.metrics_listen, "address of /metrics; empty: none")
@@ -61,7 +65,8 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                  "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
       ->capture_default_str();
   app.add_option("--health-listen", flags.server.health_listen,
-                 "a second address with grpc.health.v1 only; empty: none");
+                 "a second address with grpc.health.v1 only, without TLS; empty: none");
+  DefineServerSecurityFlags(app, flags.server.security);
   app.add_option("--draft-tokens", flags.draft_tokens,
                  "K, unless a request says otherwise; auto: chosen round by round from measured times and "
                  "acceptance, 5 where that would change what a seed gives")
@@ -189,8 +194,12 @@ int Run(int argc, char** argv) {
     return Fail(absl::InvalidArgumentError(absl::StrCat("--drafter: ", std::string(status.message()))));
   }
 
+  flags.server.security.on_refused = LogRefusedTokens;
+  const auto credentials = MakeChannelCredentials(flags.backend);
+  if (!credentials.ok()) return Fail(credentials.status());
   auto registry = std::make_shared<prometheus::Registry>();
-  Metrics metrics(*registry);
+  Metrics metrics(*registry, flags.max_requests);
+  AddBuildInfo(*registry, OUTRIDER_VERSION);
   asio::io_context io(1);
   std::shared_ptr<DraftLink> draft;
   std::shared_ptr<TargetLink> target;
@@ -206,11 +215,11 @@ int Run(int argc, char** argv) {
     server->SetServing(ready);
   };
   target = std::make_shared<TargetLink>(
-      io.get_executor(), flags.target,
+      io.get_executor(), flags.target, *credentials,
       [&](const v1::ServerInfo& info) { return CheckFingerprint(info, **tokenizer); }, on_change);
   if (!flags.draft.empty()) {
     draft = std::make_shared<DraftLink>(
-        io.get_executor(), flags.draft,
+        io.get_executor(), flags.draft, *credentials,
         [&](const v1::ServerInfo& info) {
           absl::Status status = CheckPair(info, target->info());
           return status.ok() ? CheckFingerprint(info, **tokenizer) : status;
@@ -239,16 +248,24 @@ int Run(int argc, char** argv) {
     if (!metrics_started.ok()) return Fail(metrics_started.status());
     metrics_server = *std::move(metrics_started);
   }
+  std::function<absl::Status(absl::string_view)> authorize;
+  if (!flags.server.security.token_file.empty()) {
+    auto tokens = TokenFile::Open(flags.server.security.token_file);
+    if (!tokens.ok()) return Fail(tokens.status());
+    authorize = [tokens = *std::move(tokens)](absl::string_view header) { return tokens->Check(header); };
+  }
   std::unique_ptr<Gateway> gateway;
   if (!flags.http_listen.empty()) {
     auto gateway_started = Gateway::Start({.listen = flags.http_listen,
                                            .max_requests = flags.max_requests,
                                            .ready = [&ready] { return ready.load(); },
-                                           .authorize = nullptr},
+                                           .authorize = authorize},
                                           server->InProcessChannel());
     if (!gateway_started.ok()) return Fail(gateway_started.status());
     gateway = *std::move(gateway_started);
   }
+  // Before anybody can know that this process serves, and so ask it to end.
+  asio::signal_set signals(io, SIGINT, SIGTERM);
   LogInfo("serving", {{"listen", server->address()},
                       {"metrics_listen", metrics_server ? metrics_server->address() : ""},
                       {"http_listen", gateway ? gateway->address() : ""},
@@ -258,7 +275,6 @@ int Run(int argc, char** argv) {
   target->Start();
   if (draft != nullptr) draft->Start();
 
-  asio::signal_set signals(io, SIGINT, SIGTERM);
   signals.async_wait([&](const asio::error_code&, int signal) {
     LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", flags.drain_seconds}});
     draining = true;

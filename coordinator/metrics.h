@@ -25,6 +25,19 @@ struct RoundTimes {
   Clock::duration verify{};     // waiting for the verdict
   v1::ItemTiming verify_server;
   Clock::duration round{};
+  Clock::time_point ended;
+};
+
+// What there is to say about a round that returned a verdict.
+struct RoundReport {
+  bool prefill = false;                                    // it computed the prompt
+  int chosen = 0;                                          // K that was asked for
+  int drafted = 0;                                         // tokens that were verified
+  v1::DrafterKind drafter = v1::DRAFTER_KIND_UNSPECIFIED;  // matters only if any were
+  v1::Rule rule = v1::RULE_UNSPECIFIED;
+  bool exact = true;  // no lenience
+  const v1::Verdict* verdict = nullptr;
+  RoundTimes times;
 };
 
 // From receipt to answer.
@@ -35,11 +48,10 @@ inline uint32_t ServerMicroseconds(const v1::ItemTiming& timing) {
 // Thread-safe.
 class Metrics {
  public:
-  explicit Metrics(prometheus::Registry& registry);
+  // `max_requests` is what requests_running is limited to.
+  Metrics(prometheus::Registry& registry, int max_requests);
 
-  // `drafter` matters only if there was a draft.
-  void OnRound(v1::DrafterKind drafter, int drafted, const v1::Verdict& verdict, v1::Rule rule,
-               const RoundTimes& times);
+  void OnRound(const RoundReport& round);
   void OnEmitted(const v1::GenerateResponse& chunk);
   void OnRequestStart() { running_->Increment(); }
   // `code` is "OK" or an absl status code's name.
@@ -50,9 +62,20 @@ class Metrics {
   void OnTargetError(const std::string& reason) { target_errors_.Add({{"reason", reason}}).Increment(); }
   void SetUp(bool draft, bool target, bool degraded);
 
-  int running() const { return static_cast<int>(running_->Value()); }
+  // Since the start of the process.
+  v1::SpeculationTotals Totals() const;
 
  private:
+  // What is known of one of the two servers.
+  struct Server {
+    Server(prometheus::Registry& registry, const std::string& name);
+    void OnItem(Clock::duration waited, const v1::ItemTiming& timing);
+
+    prometheus::Histogram* wire_seconds;
+    prometheus::Histogram* queue_seconds;
+    prometheus::Gauge* up;
+  };
+  void CountDraft(const RoundReport& round);
   prometheus::Counter& PerPosition(std::vector<prometheus::Counter*>& counters,
                                    prometheus::Family<prometheus::Counter>& family, int position);
 
@@ -66,29 +89,32 @@ class Metrics {
     prometheus::Counter* drafted;
     prometheus::Counter* accepted;
   };
-  std::map<v1::DrafterKind, DrafterCounters> by_drafter_;
-  prometheus::Family<prometheus::Counter>& emitted_;
+  std::map<std::pair<v1::DrafterKind, v1::Rule>, DrafterCounters> by_drafter_;
+  std::map<v1::TokenKind, prometheus::Counter*> emitted_;
+  prometheus::Counter* observed_accepted_;
   prometheus::Counter* expected_accepted_;
   prometheus::Counter* expected_accepted_variance_;
   prometheus::Counter* surprisal_;
   prometheus::Counter* entropy_;
   prometheus::Counter* empty_residuals_;
+  prometheus::Histogram* chosen_draft_tokens_;
   prometheus::Counter* rounds_;
+  prometheus::Counter* prompt_tokens_;
+  prometheus::Counter* generation_tokens_;
   prometheus::Gauge* running_;
   prometheus::Family<prometheus::Counter>& requests_;
   prometheus::Histogram* first_token_seconds_;
   prometheus::Histogram* per_token_seconds_;
   prometheus::Histogram* request_seconds_;
-  prometheus::Histogram* round_seconds_;
+  prometheus::Histogram* prefill_round_seconds_;
+  prometheus::Histogram* plain_round_seconds_;
+  prometheus::Histogram* speculative_round_seconds_;
   prometheus::Histogram* draft_seconds_;
   prometheus::Histogram* verify_seconds_;
-  prometheus::Family<prometheus::Histogram>& wire_seconds_;
-  prometheus::Histogram* draft_wire_seconds_;
-  prometheus::Histogram* verify_wire_seconds_;
+  Server draft_;
+  Server target_;
   prometheus::Family<prometheus::Counter>& draft_errors_;
   prometheus::Family<prometheus::Counter>& target_errors_;
-  prometheus::Gauge* draft_up_;
-  prometheus::Gauge* target_up_;
   prometheus::Gauge* degraded_;
 };
 

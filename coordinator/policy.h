@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "coordinator/common_length.h"
 #include "coordinator/generation.h"
 #include "coordinator/metrics.h"
 #include "coordinator/running_mean.h"
@@ -40,7 +41,8 @@ class LinearTime {
 // take longer because others use the same processors, and that is counted with the rows. alpha is the
 // share of judged tokens that were accepted lately: for a generation alone its own, begun with that of all of
 // its kind. Several use that of their kind and take the same K: in step they share forward passes, out of
-// step they would not.
+// step they would not; and since they slow each other down in more ways than the formula knows, what is
+// measured of a K in use outweighs it (common_length.h).
 //
 // K looks at times and at what was committed before, never at the round's own random numbers: it changes no
 // distribution. But it changes which random numbers a token gets, so that requests with a seed under the
@@ -57,6 +59,9 @@ class Policy {
   // complete with K + 1 tokens. The prompt's own round is plain, since the first token should not wait for a
   // draft.
   int DraftTokens(const Generation& generation);
+
+  // Whether it would be worth while to have the draft compute the prompt of a generation that begins.
+  bool ExpectsToDraft(const Generation& generation);
 
   // After each round but the prompt's.
   void OnRound(const Generation& generation, int drafted, int accepted, const RoundTimes& times);
@@ -75,8 +80,7 @@ class Policy {
     RunningMean accepted{kDecay};                           // of the tokens that were judged
     int drafted_rounds = 0, chosen_rounds = 0;
     int plain_rounds = 0;  // since anything was drafted
-    // With several generations: the K of all, and when it is chosen anew.
-    int common = 0, rounds_until_choice = 0;
+    CommonLength common;   // with several generations
   };
   Kind& KindOf(const Generation& generation);
   double Seconds(const Kind& kind, int k) const;

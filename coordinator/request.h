@@ -45,7 +45,8 @@ struct Request {
   int max_tokens = 0;            // cut to the context
   bool trace = false;
   int prompt_logprobs = -1;  // alternatives to report with each prompt token; -1: none
-  int samples = 1;           // with sample indices from that of `params` on
+  v1::RequestContext context;
+  int samples = 1;  // with sample indices from that of `params` on
 };
 
 // INVALID_ARGUMENT naming the first field that is out of range, and the range. `target` says what the model

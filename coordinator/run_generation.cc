@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "common/obs/log.h"
+
 namespace outrider {
 namespace {
 
@@ -28,10 +31,22 @@ void FillTrace(const Generation& generation, const Proposal& proposal, const v1:
   trace->set_round_us(Microseconds(times.round));
 }
 
+void LogRound(const Generation& generation, int drafted, const v1::Verdict& verdict, const RoundTimes& times) {
+  LogDebug("round", {{"request_id", generation.request().context.request_id()},
+                     {"sequence", absl::BytesToHexString(generation.sequence_id())},
+                     {"round", generation.stats().rounds() - 1},
+                     {"drafted", drafted},
+                     {"accepted", verdict.accepted_size()},
+                     {"draft_us", Microseconds(times.draft)},
+                     {"verify_us", Microseconds(times.verify)},
+                     {"round_us", Microseconds(times.round)}});
+}
+
 }  // namespace
 
 asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, Clock::time_point deadline) {
   if (auto chunk = generation.FinishedAlready()) co_return co_await cast.sink->Send(*std::move(chunk));
+  if (cast.drafter != nullptr && cast.policy->ExpectsToDraft(generation)) cast.drafter->Prepare(generation);
   while (!generation.finished()) {
     RoundTimes times;
     const Clock::time_point start = Clock::now();
@@ -60,13 +75,22 @@ asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, C
     for (v1::PositionLogprobs& position : *result->mutable_prompt_logprobs()) {
       *chunk.add_prompt_logprobs() = generation.WithText(std::move(position));
     }
-    times.round = Clock::now() - start;
+    times.ended = Clock::now();
+    times.round = times.ended - start;
     if (generation.stats().rounds() > 1) {
       cast.policy->OnRound(generation, proposal.size(), verdict.accepted_size(), times);
     }
-    cast.metrics->OnRound(cast.drafter != nullptr ? cast.drafter->kind() : v1::DRAFTER_KIND_NONE,
-                          proposal.size(), verdict, generation.request().params.rule(), times);
+    cast.metrics->OnRound(
+        {.prefill = generation.stats().rounds() == 1,
+         .chosen = cast.drafter != nullptr ? k : 0,
+         .drafted = proposal.size(),
+         .drafter = cast.drafter != nullptr ? cast.drafter->kind() : v1::DRAFTER_KIND_NONE,
+         .rule = generation.request().params.rule(),
+         .exact = generation.stats().exact(),
+         .verdict = &verdict,
+         .times = times});
     cast.metrics->OnEmitted(chunk);
+    if (LogEnabled(LogLevel::kDebug)) LogRound(generation, proposal.size(), verdict, times);
     if (generation.request().trace) {
       FillTrace(generation, proposal, *result, times, generation.stats().rounds() - 1, chunk.mutable_trace());
     }

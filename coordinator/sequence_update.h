@@ -18,7 +18,9 @@ inline void FillUpdate(const Generation& generation, const RemoteSequence& remot
   update->set_prefix_hash(generation.prefix_hash(base));
   update->set_fork_of(remote.fork_of());
   update->set_params_hash(generation.params_hash());
-  if (base == 0 || !remote.params_known()) *update->mutable_params() = generation.request().params;
+  if (base > 0 && remote.params_known()) return;
+  *update->mutable_params() = generation.request().params;
+  *update->mutable_context() = generation.request().context;
 }
 
 }  // namespace outrider

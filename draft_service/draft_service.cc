@@ -6,6 +6,7 @@
 #include "common/rpc/error.h"
 #include "common/serve/control_items.h"
 #include "common/serve/convert.h"
+#include "common/serve/sequence_log.h"
 
 namespace outrider {
 namespace {
@@ -42,6 +43,7 @@ grpc::ServerBidiReactor<v1::ProposeRequest, v1::ProposeResponse>* DraftService::
         const v1::ProposeItem& propose = item.propose();
         const std::string& id = propose.sequence().sequence_id();
         const uint64_t round = propose.sequence().round();
+        LogSequence(propose.sequence());
         absl::StatusOr<WorkItem> work =
             ParseUpdate(propose.sequence(), static_cast<int>(info_.vocab_size()), default_top_n_);
         if (!work.ok()) {

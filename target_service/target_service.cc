@@ -8,6 +8,7 @@
 #include "common/rpc/error.h"
 #include "common/serve/control_items.h"
 #include "common/serve/convert.h"
+#include "common/serve/sequence_log.h"
 
 namespace outrider {
 namespace {
@@ -96,6 +97,7 @@ grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::V
         const std::string& id = item.verify().sequence().sequence_id();
         const uint64_t round = item.verify().sequence().round();
         const int vocab_size = static_cast<int>(info_.vocab_size());
+        LogSequence(item.verify().sequence());
         // The sampled distribution's size is the draft's concern; any value that is allowed will do here.
         absl::StatusOr<WorkItem> work = ParseUpdate(item.verify().sequence(), vocab_size, vocab_size);
         if (!work.ok()) {

@@ -52,6 +52,8 @@ absl::Status InitLog(absl::string_view service, absl::string_view level, absl::s
       absl::StrCat("--log-level: '", level, "'; allowed: debug, info, warning, error"));
 }
 
+bool LogEnabled(LogLevel level) { return spdlog::should_log(kLevels[static_cast<int>(level)].second); }
+
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
   const auto& [name, value] = kLevels[static_cast<int>(level)];
   if (!spdlog::should_log(value)) return;

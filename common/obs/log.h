@@ -36,6 +36,12 @@ absl::Status InitLog(absl::string_view service, absl::string_view level, absl::s
 // Writes one event. Any thread. `event` is a short constant phrase; what varies goes into fields.
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
 
+// Whether events of this level are written, for those who would otherwise collect fields in vain.
+bool LogEnabled(LogLevel level);
+
+inline void LogDebug(absl::string_view event, std::initializer_list<LogField> fields = {}) {
+  Log(LogLevel::kDebug, event, fields);
+}
 inline void LogInfo(absl::string_view event, std::initializer_list<LogField> fields = {}) {
   Log(LogLevel::kInfo, event, fields);
 }
@@ -44,6 +50,11 @@ inline void LogWarning(absl::string_view event, std::initializer_list<LogField> 
 }
 inline void LogError(absl::string_view event, std::initializer_list<LogField> fields = {}) {
   Log(LogLevel::kError, event, fields);
+}
+
+// What servers say of calls that came without a token that they know.
+inline void LogRefusedTokens(int calls) {
+  LogWarning("calls refused for want of a known bearer token", {{"calls", calls}});
 }
 
 }  // namespace outrider

@@ -1,6 +1,7 @@
 #include "common/obs/metrics_server.h"
 
 #include <prometheus/exposer.h>
+#include <prometheus/gauge.h>
 
 #include <exception>
 
@@ -25,5 +26,14 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
 }
 
 MetricsServer::~MetricsServer() = default;
+
+void AddBuildInfo(prometheus::Registry& registry, const std::string& version) {
+  prometheus::BuildGauge()
+      .Name("outrider_build_info")
+      .Help("1; which version this is.")
+      .Register(registry)
+      .Add({{"version", version}})
+      .Set(1);
+}
 
 }  // namespace outrider

@@ -32,4 +32,7 @@ class MetricsServer {
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 
+// outrider_build_info{version}, which is always 1.
+void AddBuildInfo(prometheus::Registry& registry, const std::string& version);
+
 }  // namespace outrider

@@ -66,6 +66,14 @@ std::string ErrorReason(const absl::Status& status) {
   return absl::StatusCodeToString(status.code());
 }
 
+std::string ErrorMetadata(const absl::Status& status, const std::string& key) {
+  google::rpc::ErrorInfo info;
+  const auto payload = status.GetPayload(TypeUrl<google::rpc::ErrorInfo>());
+  if (!payload || !info.ParseFromString(std::string(*payload))) return "";
+  const auto found = info.metadata().find(key);
+  return found == info.metadata().end() ? "" : found->second;
+}
+
 google::rpc::Status ToProto(const absl::Status& status) {
   google::rpc::Status proto;
   proto.set_code(static_cast<int>(status.code()));

@@ -32,6 +32,9 @@ absl::Status BusyError(absl::string_view reason, absl::string_view message, absl
 // The reason of a status, as above.
 std::string ErrorReason(const absl::Status& status);
 
+// What the error's ErrorInfo says under `key` ("field" and "range" of a FieldError); empty if nothing.
+std::string ErrorMetadata(const absl::Status& status, const std::string& key);
+
 // To and from the wire. Payloads travel as details.
 google::rpc::Status ToProto(const absl::Status& status);
 absl::Status FromProto(const google::rpc::Status& status);

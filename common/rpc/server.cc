@@ -36,10 +36,11 @@ void QuietLibraries() {
 
 // The builder's server for one address, or UNAVAILABLE.
 absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(const std::string& address, grpc::Service* service,
+                                                   const std::shared_ptr<grpc::ServerCredentials>& credentials,
                                                    std::string* bound) {
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(address, credentials, &port);
   if (service != nullptr) builder.RegisterService(service);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -67,15 +68,21 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServerOptions&
   QuietLibraries();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  auto credentials = MakeServerCredentials(options.security);
+  if (!credentials.ok()) return credentials.status();
   std::unique_ptr<RpcServer> server(new RpcServer);
-  auto main = Bind(options.listen, service, &server->address_);
+  auto main = Bind(options.listen, service, *credentials, &server->address_);
   if (!main.ok()) return main.status();
   server->server_ = *std::move(main);
   if (!options.health_listen.empty()) {
     std::string bound;
-    auto health = Bind(options.health_listen, nullptr, &bound);
+    // Probes know no certificates, and learn nothing but whether the process is well.
+    auto health = Bind(options.health_listen, nullptr, grpc::InsecureServerCredentials(), &bound);
     if (!health.ok()) return health.status();
     server->health_server_ = *std::move(health);
+  }
+  for (grpc::Server* one : {server->server_.get(), server->health_server_.get()}) {
+    if (one != nullptr) one->GetHealthCheckService()->SetServingStatus("live", true);
   }
   server->SetServing(false);
   return server;
@@ -89,7 +96,7 @@ std::shared_ptr<grpc::Channel> RpcServer::InProcessChannel() {
 
 void RpcServer::SetServing(bool serving) {
   for (grpc::Server* server : {server_.get(), health_server_.get()}) {
-    if (server != nullptr) server->GetHealthCheckService()->SetServingStatus(serving);
+    if (server != nullptr) server->GetHealthCheckService()->SetServingStatus("", serving);
   }
 }
 
@@ -110,6 +117,8 @@ grpc::ChannelArguments ChannelArguments() {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  // A name that does not resolve yet, as of a pod that starts, is asked for again as soon.
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
   return arguments;
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/credentials.h"
 
 namespace outrider {
 
@@ -16,14 +17,16 @@ inline constexpr int kMaxMessageBytes = 64 << 20;
 
 struct ServerOptions {
   std::string listen;         // "HOST:PORT" or "unix:PATH"; port 0 picks one
-  std::string health_listen;  // a second address with nothing but grpc.health.v1; empty: none
+  std::string health_listen;  // a second address with nothing but grpc.health.v1, plaintext; empty: none
+  ServerSecurity security = {};
 };
 
 // Thread-safe.
 class RpcServer {
  public:
-  // Starts to serve; health answers NOT_SERVING until SetServing. UNAVAILABLE naming the address if it cannot
-  // be had.
+  // Starts to serve; health answers NOT_SERVING until SetServing, but for service "live", which is SERVING for
+  // as long as the process is. UNAVAILABLE naming the address if it cannot be had; as MakeServerCredentials if
+  // that fails.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServerOptions& options,
                                                           grpc::Service* service);
   ~RpcServer();
@@ -34,7 +37,7 @@ class RpcServer {
   // A channel to this server from its own process, without a socket. Must not be used after Shutdown.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
-  // What health says.
+  // What health says of service "".
   void SetServing(bool serving);
 
   // Takes no new calls, lets running ones end until the deadline, then cancels them.

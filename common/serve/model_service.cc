@@ -13,6 +13,7 @@
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/obs/metrics_server.h"
+#include "common/rpc/security_flags.h"
 #include "common/rpc/server.h"
 #include "common/text/model_fingerprint.h"
 #include "common/text/tokenizer.h"
@@ -39,7 +40,8 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--metrics-listen", flags.metrics_listen, "address of /metrics; empty: none")
       ->capture_default_str();
   app.add_option("--health-listen", flags.server.health_listen,
-                 "a second address with grpc.health.v1 only; empty: none");
+                 "a second address with grpc.health.v1 only, without TLS; empty: none");
+  DefineServerSecurityFlags(app, flags.server.security);
   app.add_option("--device", flags.runner.device, "cpu")->capture_default_str();
   app.add_option("--dtype", flags.runner.dtype, "auto, float32, bfloat16 or int8 (weights)")
       ->capture_default_str();
@@ -213,7 +215,15 @@ int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
 
   auto registry = std::make_shared<prometheus::Registry>();
   WorkerMetrics metrics(*registry, spec.name);
+  AddBuildInfo(*registry, info.version());
+  prometheus::BuildGauge()
+      .Name(absl::StrCat("outrider_", spec.name, "_model_info"))
+      .Help("1; which model is served, and how.")
+      .Register(*registry)
+      .Add({{"model", info.model()}, {"dtype", info.dtype()}, {"device", info.device()}})
+      .Set(1);
   Worker worker(*std::move(runner), spec.make_decider(), flags.worker, metrics.Hooks());
+  flags.server.security.on_refused = LogRefusedTokens;
   const std::unique_ptr<StreamService> service = spec.make_service(worker, info);
   absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(flags.server, service->service());
   if (!server.ok()) return Fail(server.status());

@@ -19,7 +19,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 
 from common import BOS, EOS, HERE, VOCAB
 
-HELD_OUT = "chesterton-ball"
+HELD_OUT = "austen-sense"
 # Line breaks carry meaning in these; in all other books they only come from the printed page.
 VERSE = ("blake", "milton", "shakespeare", "whitman")
 RAW_SHARE = 6  # one prose chapter in this many keeps the page's line breaks, as prompts may have them

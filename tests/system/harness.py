@@ -201,7 +201,9 @@ class Metrics(dict[tuple[str, frozenset[tuple[str, str]]], float]):
         return sum(value for (sample, its), value in self.items() if sample == name and labels.items() <= set(its))
 
     def labelled(self, name: str, label: str) -> dict[str, float]:
-        return {dict(its)[label]: value for (sample, its), value in self.items() if sample == name}
+        """The sum for each value of a label; those that are 0 are left out."""
+        values = {dict(its)[label] for sample, its in self if sample == name}
+        return {value: total for value in values if (total := self.value(name, **{label: value}))}
 
 
 class Server(Process):
@@ -229,9 +231,9 @@ class Server(Process):
     def wait_value(self, name: str, wanted: float, **labels: str) -> None:
         eventually(lambda: self.value(name, **labels) == wanted, f"{self.program}: {name} = {wanted}")
 
-    def health(self, address: str = "") -> str:
+    def health(self, address: str = "", service: str = "") -> str:
         with grpc.insecure_channel(address or self.address) as channel:
-            response = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE,
+            response = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE,
                                                                  wait_for_ready=True)
         return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
 

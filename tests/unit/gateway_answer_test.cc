@@ -124,9 +124,10 @@ TEST(OpenAiAnswer, AStreamSaysEachPieceOnceAndClosesWithUsage) {
       RequestFor(Endpoint::kChat, R"("stream": true, "stream_options": {"include_usage": true})");
   OpenAiAnswer answer(&request, Header());
   EXPECT_EQ(answer.AddAsEvent(0, Chunk("")), "") << "held back for a stop string";
-  const std::string stream = answer.AddAsEvent(0, Chunk("Hel")) + answer.AddAsEvent(0, Chunk("lo")) +
-                             answer.AddAsEvent(0, Last(Chunk(""), v1::FINISH_REASON_LENGTH)) +
-                             answer.LastEvents();
+  std::string stream = answer.AddAsEvent(0, Chunk("Hel"));
+  stream += answer.AddAsEvent(0, Chunk("lo"));
+  stream += answer.AddAsEvent(0, Last(Chunk(""), v1::FINISH_REASON_LENGTH));
+  stream += answer.LastEvents();
   const std::vector<Json> events = Events(stream);
   ASSERT_EQ(events.size(), 5u);
   EXPECT_EQ(events[0]["object"], "chat.completion.chunk");
@@ -144,7 +145,9 @@ TEST(OpenAiAnswer, AStreamSaysEachPieceOnceAndClosesWithUsage) {
 TEST(OpenAiAnswer, AStreamWithoutUsageEndsWithoutIt) {
   const OpenAiRequest request = RequestFor(Endpoint::kCompletions, R"("stream": true)");
   OpenAiAnswer answer(&request, Header());
-  const std::vector<Json> events = Events(answer.AddAsEvent(1, Chunk("a")) + answer.LastEvents());
+  std::string stream = answer.AddAsEvent(1, Chunk("a"));
+  stream += answer.LastEvents();
+  const std::vector<Json> events = Events(stream);
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0]["choices"][0]["index"], 1);
   EXPECT_EQ(events[0]["choices"][0]["text"], "a");
@@ -154,8 +157,9 @@ TEST(OpenAiAnswer, AStreamWithoutUsageEndsWithoutIt) {
 TEST(OpenAiAnswer, CompletionsLogprobsAreListsWhoseOffsetsCountCharacters) {
   const OpenAiRequest request = RequestFor(Endpoint::kCompletions, R"("logprobs": 1, "stream": true)");
   OpenAiAnswer answer(&request, Header());
-  const std::vector<Json> events = Events(answer.AddAsEvent(0, WithLogprob(Chunk("caf\u00e9"), -1.5)) +
-                                          answer.AddAsEvent(0, WithLogprob(Chunk("!"), -HUGE_VAL)));
+  std::string stream = answer.AddAsEvent(0, WithLogprob(Chunk("caf\u00e9"), -1.5));
+  stream += answer.AddAsEvent(0, WithLogprob(Chunk("!"), -HUGE_VAL));
+  const std::vector<Json> events = Events(stream);
   const Json first = events[0]["choices"][0]["logprobs"], second = events[1]["choices"][0]["logprobs"];
   EXPECT_EQ(first["tokens"], Json::array({"caf\u00e9"}));
   EXPECT_EQ(first["token_logprobs"], Json::array({-1.5}));

@@ -250,7 +250,7 @@ TEST(OpenAiError, HasTheStatusThatClientsActOn) {
             "model_not_found"},
            {MakeError(absl::StatusCode::kUnavailable, "DRAINING", "bye"), 503, "service_unavailable_error",
             "draining"},
-           {absl::DeadlineExceededError("late"), 504, "timeout_error", "deadline_exceeded"},
+           {absl::DeadlineExceededError("too late"), 504, "timeout_error", "deadline_exceeded"},
            {absl::InternalError("Oh"), 500, "server_error", "internal"},
        }) {
     const HttpError error = ToHttpError(c.status, Endpoint::kChat);

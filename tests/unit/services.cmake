@@ -9,6 +9,7 @@ outrider_unit_test(coordinator_test
     unit/coordinator_test.cc
     unit/drafter_test.cc
     unit/policy_test.cc
+    unit/request_context_test.cc
   LIBS outrider::coordinator nlohmann_json::nlohmann_json)
 outrider_unit_test(gateway_test
   SOURCES
@@ -16,3 +17,4 @@ outrider_unit_test(gateway_test
     unit/gateway_http_test.cc
     unit/gateway_request_test.cc
   LIBS outrider::gateway PkgConfig::HTTPLIB)
+outrider_unit_test(rpc_test SOURCES unit/rpc_token_file_test.cc LIBS outrider::rpc)

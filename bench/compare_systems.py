@@ -1,0 +1,244 @@
+"""The systems that compare.py measures, each with the modes it has. A mode's figure is tokens a second."""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = ROOT / "build/release/bin"
+TEMPERATURES = (0.0, 1.0)
+FORWARD = "forward pass alone"  # no sampling, no services
+PLAIN = "plain"
+
+# What one mode did in one turn: its name, the temperature, and tokens a second after the first token.
+Sample = tuple[str, float, float]
+
+
+class Unavailable(Exception):
+    """Why a system cannot take part."""
+
+
+def processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def run(command: list[str | Path], log: Path | None = None, **options) -> str:
+    """Standard output and error of a command that succeeds; otherwise its last line is the reason."""
+    done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, errors="replace", **options)
+    if log is not None:
+        log.write_text(done.stdout)
+    if done.returncode != 0:
+        last = (done.stdout.strip().splitlines() or ["no output"])[-1]
+        raise Unavailable(f"{Path(command[0]).name} ended with {done.returncode}: {last}"
+                          + (f" (log: {log})" if log is not None else ""))
+    return done.stdout
+
+
+def require_transformers() -> None:
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except (ImportError, OSError) as error:
+        raise Unavailable(f"this Python cannot import torch and transformers ({str(error).splitlines()[0]}); "
+                          "install models/train/requirements.txt") from error
+
+
+class Outrider:
+    name = "outrider"
+
+    def __init__(self, options: argparse.Namespace, prompts: list[str]) -> None:
+        self.options, self.prompts = options, prompts
+        for program in ("bench_pair", "bench_step"):
+            if not (PROGRAMS / program).exists():
+                raise Unavailable(f"no {PROGRAMS / program}: run make build")
+
+    def measure(self) -> Iterator[Sample]:
+        with tempfile.TemporaryDirectory() as folder:
+            prompts, pair, step = (Path(folder) / name for name in ("prompts.json", "pair.json", "step.json"))
+            prompts.write_text(json.dumps({"prose": {"prompts": self.prompts}}))
+            run([PROGRAMS / "bench_pair", "--target-model", self.options.target, "--draft-model", self.options.draft,
+                 "--dtype", "bfloat16", "--threads", str(self.options.threads), "--prompts", prompts, "--set", "prose",
+                 "--repeats", "1", "--max-tokens", str(self.options.max_tokens), "--json", pair])
+            run([PROGRAMS / "bench_step", self.options.target, "bfloat16", str(self.options.threads),
+                 "--benchmark_filter=^rows:1/", f"--benchmark_out={step}", "--benchmark_out_format=json"])
+            results, steps = json.loads(pair.read_text())["results"], json.loads(step.read_text())["benchmarks"]
+        for result in results:
+            for mode in result["modes"]:
+                name = PLAIN if mode["mode"] == PLAIN else f"speculative, {mode['mode']}"
+                yield name, result["temperature"], mode["tokens_per_second"]
+        for temperature in TEMPERATURES:
+            yield FORWARD, temperature, 1e6 / steps[0]["real_time"]
+
+
+class Transformers:
+    name = "transformers"
+
+    def __init__(self, options: argparse.Namespace, prompts: list[str]) -> None:
+        require_transformers()
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.generation.streamers import BaseStreamer
+        from transformers.utils import logging
+        torch.set_num_threads(options.threads)
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        self.torch, self.max_tokens = torch, options.max_tokens
+
+        def load(folder: Path):
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+            model.generation_config.eos_token_id = None  # every system goes on past the end of a text
+            model.generation_config.pad_token_id = 0
+            return model
+
+        self.target, self.draft = load(options.target), load(options.draft)
+        self.default_assistance = self.draft.generation_config.to_dict()
+        tokenizer = AutoTokenizer.from_pretrained(options.target)
+        self.prompts = [tokenizer(prompt, return_tensors="pt") for prompt in prompts]
+
+        class Clock(BaseStreamer):
+            """When tokens come: the prompt first, then the new ones."""
+
+            def __init__(self) -> None:
+                self.times: list[float] = []
+                self.tokens: list[int] = []
+
+            def put(self, value) -> None:
+                self.times.append(time.perf_counter())
+                self.tokens.append(value.numel())
+
+            def end(self) -> None:
+                pass
+
+        self.clock = Clock
+        self.rate(0.0, self.draft)  # what is set up at the first use
+
+    def rate(self, temperature: float, assistant) -> float:
+        tokens, seconds = 0, 0.0
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {
+            "do_sample": False}
+        for prompt in self.prompts:
+            clock = self.clock()
+            self.torch.manual_seed(1)
+            with self.torch.inference_mode():
+                self.target.generate(**prompt, max_new_tokens=self.max_tokens, assistant_model=assistant,
+                                     streamer=clock, **sampling)
+            tokens += sum(clock.tokens[2:])
+            seconds += clock.times[-1] - clock.times[1]
+        return tokens / seconds
+
+    def measure(self) -> Iterator[Sample]:
+        for temperature in TEMPERATURES:
+            yield PLAIN, temperature, self.rate(temperature, None)
+            config = self.draft.generation_config
+            for name, settings in (
+                    ("assisted, as it comes", self.default_assistance),
+                    ("assisted, K = 4", {"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "constant",
+                                         "assistant_confidence_threshold": 0.0})):
+                config.update(**settings)
+                yield name, temperature, self.rate(temperature, self.draft)
+
+
+class LlamaCpp:
+    name = "llama.cpp"
+    PACKAGE = "llama-cpp-python==0.3.36"
+    TOOLS = ("llama-bench", "llama-completion", "llama-speculative-simple")
+    # Named, though most are what it does by itself: a variable of the environment would take GGML_NATIVE away.
+    BUILD = ("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_NATIVE=ON", "-DGGML_OPENMP=ON",
+             "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_OPENSSL=OFF")
+    SPECULATION = {
+        **{f"speculative, K = {k}": ("--spec-type", "draft-simple", "--spec-draft-n-max", str(k)) for k in (2, 4, 8)},
+        "speculative, K = 8, p >= .5": ("--spec-type", "draft-simple", "--spec-draft-n-max", "8",
+                                        "--spec-draft-p-min", "0.5"),
+        "speculative, n-gram": ("--spec-type", "ngram-cache"),
+    }
+    # Its converter knows pre-tokenizers by the hash of what a tokenizer does with a text, and not this one's; and of
+    # a Llama it looks for SentencePiece first.
+    CONVERT = ("import sys; sys.path[:0] = ['.', 'gguf-py']; from conversion.base import TextModel; "
+               "TextModel.get_vocab_base_pre = lambda self, tokenizer: 'llama-bpe'; "
+               "TextModel._set_vocab_sentencepiece = TextModel._set_vocab_gpt2; "
+               "import convert_hf_to_gguf; convert_hf_to_gguf.main()")
+
+    def __init__(self, options: argparse.Namespace, prompts: list[str]) -> None:
+        require_transformers()  # of the converter
+        self.options, self.prompts = options, prompts
+        self.folder = ROOT / "build/bench/llama.cpp"
+        self.source = self.folder / "source"
+        self.tools = self.folder / "build/bin"
+        if not all((self.tools / tool).exists() for tool in self.TOOLS):
+            self.build()
+        self.target, self.draft = (self.convert(Path(model)) for model in (options.target, options.draft))
+
+    def build(self) -> None:
+        print(f"compare: building llama.cpp in {self.folder.relative_to(ROOT)}, once", flush=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log = self.folder / "build.log"
+        if not self.source.exists():
+            run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--dest", self.folder,
+                 self.PACKAGE], log)
+            unpacked = self.folder / "unpacked"  # has its final name once it is complete
+            shutil.rmtree(unpacked, ignore_errors=True)
+            with tarfile.open(next(self.folder.glob("llama_cpp_python-*.tar.gz"))) as package:
+                for member in package:
+                    before, inside, name = member.name.partition("/")[2].partition("vendor/llama.cpp/")
+                    if inside and not before:
+                        member.name = name
+                        package.extract(member, unpacked, filter="data")
+            unpacked.rename(self.source)
+        run(["cmake", "-S", self.source, "-B", self.folder / "build", *self.BUILD], log)
+        run(["cmake", "--build", self.folder / "build", "-j", str(processors()), "--target", *self.TOOLS], log)
+
+    def convert(self, model: Path) -> Path:
+        converted = self.folder / f"{model.name}.gguf"
+        if not converted.exists() or converted.stat().st_mtime < (model / "model.safetensors").stat().st_mtime:
+            run([sys.executable, "-c", self.CONVERT, model.resolve(), "--outtype", "bf16", "--outfile", converted],
+                self.folder / "convert.log", cwd=self.source)
+        return converted
+
+    def rate(self, tool: str, arguments: list[str | Path], temperature: float,
+             read: Callable[[str], tuple[float, float] | None]) -> float:
+        """Tokens a second over the prompts; `read` finds tokens and seconds in what the tool says."""
+        tokens, seconds = 0.0, 0.0
+        for prompt in self.prompts:
+            command = [self.tools / tool, "-m", self.target, *arguments, "-p", prompt,
+                       "-n", str(self.options.max_tokens), "-t", str(self.options.threads), "-c", "1024",
+                       "--temp", str(temperature), "--samplers", "temperature", "--seed", "1", "--ignore-eos",
+                       "--perf", "-lv", "4"]
+            # On a busy machine a tool may end before the last lines of its log are written.
+            found = next(filter(None, (read(run(command)) for _ in range(5))), None)
+            if found is None:
+                raise Unavailable(f"{tool} does not say how long it took")
+            tokens, seconds = tokens + found[0], seconds + found[1]
+        return tokens / seconds
+
+    def measure(self) -> Iterator[Sample]:
+        said = run([self.tools / "llama-bench", "-m", self.target, "-p", "0", "-n", "128", "-d", "256",
+                    "-t", str(self.options.threads), "-r", "5", "-o", "json"])
+        forward = json.loads(re.search(r"^\[.*^\]", said, re.M | re.S)[0])[0]["avg_ts"]
+        for temperature in TEMPERATURES:
+            yield FORWARD, temperature, forward
+            yield PLAIN, temperature, self.rate("llama-completion", ["-no-cnv"], temperature, self.read_plain)
+            for name, flags in self.SPECULATION.items():
+                draft = ["-md", self.draft, "-td", str(self.options.threads)] if "draft-simple" in flags else []
+                yield name, temperature, self.rate("llama-speculative-simple", [*draft, *flags], temperature,
+                                                   self.read_speculative)
+
+    @staticmethod
+    def read_plain(said: str) -> tuple[float, float] | None:
+        forward = re.search(r" eval time = +([\d.]+) ms / +(\d+) runs", said)
+        sampling = re.search(r"sampling time = +([\d.]+) ms", said)
+        return forward and sampling and (float(forward[2]), (float(forward[1]) + float(sampling[1])) / 1e3)
+
+    @staticmethod
+    def read_speculative(said: str) -> tuple[float, float] | None:
+        decoded = re.search(r"decoded +(\d+) tokens in +([\d.]+) seconds", said)
+        return decoded and (float(decoded[1]), float(decoded[2]))

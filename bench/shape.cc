@@ -1,0 +1,231 @@
+// A pair of real shape: Llama 3.2 3B and 1B with generated weights, which cost what the real ones would and
+// whose acceptance rate is a chosen number (bench/controlled_pair.h). Through all three services at
+// temperature 1: plain against speculative decoding, beside what Theorem 3.8 makes of the measured c. Where
+// they differ, it is seen whether the tokens of a round do or its time.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <tuple>
+
+#include "absl/strings/str_format.h"
+#include "bench/controlled_pair.h"
+#include "bench/pair_helpers.h"
+#include "bench/temporary_folder.h"
+#include "common/obs/flags.h"
+#include "common/spec/analysis.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+
+// From the config.json of the models, but for the context, which only sizes the KV pool.
+constexpr ModelShape kLlama3B = {.vocab = 128256,
+                                 .hidden = 3072,
+                                 .intermediate = 8192,
+                                 .layers = 28,
+                                 .heads = 24,
+                                 .kv_heads = 8,
+                                 .head_dim = 128,
+                                 .context = 2048};
+constexpr ModelShape kLlama1B = {.vocab = 128256,
+                                 .hidden = 2048,
+                                 .intermediate = 8192,
+                                 .layers = 16,
+                                 .heads = 32,
+                                 .kv_heads = 8,
+                                 .head_dim = 64,
+                                 .context = 2048};
+// The coordinator's default is for models that take milliseconds.
+constexpr double kDraftBudgetSeconds = 60;
+constexpr int kPromptTokens = 8;
+
+struct Flags {
+  LocalServicesOptions services;
+  std::string tokenizer = "models/tiny-target";
+  std::string json;
+  std::vector<double> alphas = {0.6, 0.8};
+  int max_k = 4;
+  int max_tokens = 64;
+  int repeats = 1;
+  int scale = 1;
+};
+
+// Sums over whole rounds: not the prompt's, not the first with a draft, which takes in the prompt too, and
+// not the last ones, in which fewer tokens are left to draft. Times in microseconds.
+struct Rounds {
+  double count = 0, tokens = 0, draft = 0, verify = 0, total = 0;
+
+  void Add(const v1::RoundTrace& trace, int k) {
+    if (trace.round() < 2 || trace.drafted_size() < k) return;
+    ++count;
+    tokens += trace.accepted() + 1;
+    draft += trace.draft_compute_us();
+    verify += trace.verify_compute_us();
+    total += trace.round_us();
+  }
+  double tokens_per_second() const { return 1e6 * tokens / total; }
+};
+
+class ShapeBench {
+ public:
+  ShapeBench(const Client& client, const Flags& flags) : client_(client), flags_(flags) {}
+
+  absl::Status Measure() {
+    for (int repeat = 1; repeat <= flags_.repeats; ++repeat) {
+      for (size_t world = 0; world < flags_.alphas.size(); ++world) {
+        for (int k = 0; k <= flags_.max_k; ++k) {
+          // Plain decoding is the same in every world.
+          auto answer = client_.Generate(Request(static_cast<int>(world), k, repeat),
+                                         [&](const v1::GenerateResponse& chunk) {
+                                           rounds_[{k == 0 ? 0 : world, k}].Add(chunk.trace(), k);
+                                         });
+          if (!answer.ok()) return answer.status();
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  nlohmann::ordered_json Report() {
+    const Rounds plain = rounds_[{0, 0}];
+    const double plain_step = plain.verify / plain.count, plain_round = plain.total / plain.count;
+    // Of all K together: a draft step costs the same in each.
+    double draft = 0, drafted = 0;
+    for (const auto& [key, rounds] : rounds_) {
+      draft += rounds.draft;
+      drafted += rounds.count * key.second;
+    }
+    const double c = draft / drafted / plain_step;
+    absl::PrintF("plain: %.2f tokens/s, %.1f ms a step; c = %.3f\n", plain.tokens_per_second(),
+                 plain_step / 1e3, c);
+    nlohmann::ordered_json report = {{"plain_tokens_per_second", plain.tokens_per_second()},
+                                     {"plain_step_milliseconds", plain_step / 1e3},
+                                     {"c", c}};
+    for (size_t world = 0; world < flags_.alphas.size(); ++world) {
+      const double alpha = flags_.alphas[world];
+      absl::PrintF("\nalpha = %.2f\n%3s %9s %9s %12s %22s %22s %8s\n", alpha, "K", "tokens/s", "vs plain",
+                   "Theorem 3.8", "tokens a round (theory)", "plain rounds (1 + K c)", "verify");
+      nlohmann::ordered_json rows;
+      for (int k = 1; k <= flags_.max_k; ++k) {
+        const Rounds& rounds = rounds_[{world, k}];
+        const double tokens = rounds.tokens / rounds.count;
+        const double time = rounds.total / rounds.count / plain_round;
+        const double verify = rounds.verify / rounds.count / plain_step;
+        const double ratio = rounds.tokens_per_second() / plain.tokens_per_second();
+        const double expected = ExpectedTokens(alpha, k), gain = WalltimeGain(alpha, k, c);
+        absl::PrintF("%3d %9.2f %9.2f %12.2f %15.2f (%.2f)  %15.2f (%.2f)  %8.2f\n", k,
+                     rounds.tokens_per_second(), ratio, gain, tokens, expected, time, 1 + k * c, verify);
+        rows.push_back({{"k", k},
+                        {"tokens_per_second", rounds.tokens_per_second()},
+                        {"ratio_to_plain", ratio},
+                        {"expected_ratio", gain},
+                        {"tokens_per_round", tokens},
+                        {"expected_tokens_per_round", expected},
+                        {"round_in_plain_rounds", time},
+                        {"expected_round_in_plain_rounds", 1 + k * c},
+                        {"verification_in_plain_steps", verify}});
+      }
+      report["alphas"].push_back({{"alpha", alpha}, {"rows", std::move(rows)}});
+    }
+    return report;
+  }
+
+ private:
+  v1::GenerateRequest Request(int world, int k, int seed) const {
+    v1::GenerateRequest request = MakeRequest("", 1, k, static_cast<uint64_t>(seed), flags_.max_tokens);
+    for (TokenId token : ControlledPair::Prompt(world, kPromptTokens)) {
+      request.mutable_tokens()->add_ids(static_cast<uint32_t>(token));
+    }
+    request.set_trace(true);
+    return request;
+  }
+
+  const Client& client_;
+  const Flags& flags_;
+  std::map<std::pair<size_t, int>, Rounds> rounds_;  // by world and K
+};
+
+absl::Status WritePair(const fs::path& folder, const Flags& flags) {
+  const ControlledPair pair(flags.alphas);
+  ModelShape target = kLlama3B, draft = kLlama1B;
+  uint64_t bytes = 0;
+  for (ModelShape* shape : {&target, &draft}) {
+    shape->layers = std::max(1, shape->layers / flags.scale);
+    bytes += ModelBytes(*shape);
+  }
+  if (const uint64_t free = fs::space(folder).available; free < bytes) {
+    return absl::ResourceExhaustedError(absl::StrFormat("the weights take %d MB, %s has %d MB: set TMPDIR",
+                                                        bytes >> 20, folder.string(), free >> 20));
+  }
+  absl::PrintF("writing %d MB of weights into %s\n", bytes >> 20, folder.string());
+  std::fflush(stdout);
+  for (const auto& [name, shape, role] :
+       {std::tuple("shape-3B", target, PairRole::kTarget), std::tuple("shape-1B", draft, PairRole::kDraft)}) {
+    std::error_code error;
+    fs::create_directory(folder / name, error);
+    if (!error)
+      fs::copy_file(fs::path(flags.tokenizer) / "tokenizer.json", folder / name / "tokenizer.json", error);
+    if (error || !WriteModel(folder / name, shape, pair.Weights(role))) {
+      return absl::UnavailableError(absl::StrCat("cannot write ", (folder / name).string()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Measures a pair of Llama 3.2's shape with a chosen acceptance rate.", "bench_shape");
+  app.add_option("--alpha", flags.alphas, "acceptance rates, to the nearest hundredth")
+      ->check(CLI::Range(0.0, 0.99))
+      ->expected(1, 16)
+      ->capture_default_str();
+  app.add_option("--max-k", flags.max_k, "largest K")->check(CLI::Range(1, 8))->capture_default_str();
+  app.add_option("--max-tokens", flags.max_tokens, "a generation")
+      ->check(CLI::Range(32, 2000))
+      ->capture_default_str();
+  app.add_option("--repeats", flags.repeats, "generations for each figure")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--scale", flags.scale, "divides the number of layers, for a quick look")
+      ->check(CLI::Range(1, 28))
+      ->capture_default_str();
+  app.add_option("--dtype", flags.services.dtype, "auto, float32, bfloat16 or int8")->capture_default_str();
+  app.add_option("--threads", flags.services.threads, "of draft and target, each; 0: one per CPU")
+      ->capture_default_str();
+  app.add_option("--tokenizer", flags.tokenizer, "folder of a tokenizer.json; any will do")
+      ->check(CLI::ExistingDirectory)
+      ->capture_default_str();
+  app.add_option("--json", flags.json, "file for the results");
+  UseOneLineErrors(app);
+  CLI11_PARSE(app, argc, argv);
+  for (double& alpha : flags.alphas) alpha = std::round(100 * alpha) / 100;
+
+  const TemporaryFolder folder;
+  if (!folder.made()) return Fail("bench_shape", absl::UnavailableError("cannot make a temporary folder"));
+  if (auto status = WritePair(folder.path(), flags); !status.ok()) return Fail("bench_shape", status);
+  flags.services.target_model = folder.path() + "/shape-3B";
+  flags.services.draft_model = folder.path() + "/shape-1B";
+  flags.services.draft_budget_seconds = kDraftBudgetSeconds;
+  auto pair = RunningPair::Start(flags.services);
+  if (!pair.ok()) return Fail("bench_shape", pair.status());
+  // The services have them mapped, so nothing large is left behind if this is interrupted.
+  for (const std::string& model : {flags.services.target_model, flags.services.draft_model}) {
+    fs::remove(fs::path(model) / "model.safetensors");
+  }
+  auto report = BeginReport(pair->client);
+  if (!report.ok()) return Fail("bench_shape", report.status());
+  (*report)["scale"] = flags.scale;
+  ShapeBench bench(pair->client, flags);
+  if (auto status = bench.Measure(); !status.ok()) return Fail("bench_shape", status);
+  report->update(bench.Report());
+  if (!flags.json.empty()) std::ofstream(flags.json) << report->dump(1) << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace outrider
+
+int main(int argc, char** argv) { return outrider::Main(argc, argv); }

@@ -1,0 +1,6 @@
+include(CMakeFindDependencyMacro)
+find_dependency(absl)
+find_dependency(Threads)
+find_dependency(Protobuf)
+find_dependency(gRPC CONFIG)
+include("${CMAKE_CURRENT_LIST_DIR}/OutriderTargets.cmake")

@@ -1,0 +1,55 @@
+// What a /metrics endpoint says at one time, and what changed between two times.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace outrider {
+
+using MetricLabels = std::map<std::string, std::string>;
+
+// One page in Prometheus' text format.
+class MetricsPage {
+ public:
+  // Lines that are no samples are left out.
+  static MetricsPage Parse(std::string_view text);
+
+  // Sum over the series of this name that have these labels, perhaps among others; 0 if there is none.
+  double Sum(std::string_view name, const MetricLabels& labels = {}) const;
+
+  // The values that a label takes, with the sum for each: position -> tokens.
+  std::map<std::string, double> By(std::string_view name, const std::string& label) const;
+
+ private:
+  struct Sample {
+    std::string name;
+    MetricLabels labels;
+    double value;
+  };
+  std::vector<Sample> samples_;
+};
+
+// GET http://ADDRESS/metrics. UNAVAILABLE if nothing answers within a second.
+absl::StatusOr<MetricsPage> FetchMetrics(const std::string& address);
+
+// From one page to a later one of the same process.
+struct MetricsChange {
+  const MetricsPage& before;
+  const MetricsPage& after;
+
+  double Increase(std::string_view name, const MetricLabels& labels = {}) const;
+  // Increase of one over that of another; nothing if that did not change.
+  std::optional<double> Ratio(std::string_view numerator, std::string_view denominator,
+                              const MetricLabels& labels = {}) const;
+  // Mean of what a histogram observed.
+  std::optional<double> Mean(const std::string& histogram, const MetricLabels& labels = {}) const;
+  // The q-quantile of it, by linear interpolation within its bucket, as Prometheus has it.
+  std::optional<double> Quantile(const std::string& histogram, double q) const;
+};
+
+}  // namespace outrider

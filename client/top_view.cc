@@ -1,0 +1,170 @@
+#include "client/top_view.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kBarWidth = 20;
+
+std::string Name(const char* metric) { return absl::StrCat("outrider_", metric); }
+
+std::string Line(const char* subject, const std::string& text) {
+  return absl::StrFormat("%-12s%s\n", subject, text);
+}
+
+// What nothing was observed of is a dash.
+std::string Number(std::optional<double> value, const char* unit, int decimals = 2) {
+  return value && std::isfinite(*value) ? absl::StrFormat("%.*f%s", decimals, *value, unit)
+                                        : absl::StrCat("-", unit);
+}
+std::string Percent(std::optional<double> share) {
+  return Number(share ? std::optional(100 * *share) : std::nullopt, " %", 1);
+}
+std::string Milliseconds(std::optional<double> seconds) {
+  return Number(seconds ? std::optional(1000 * *seconds) : std::nullopt, " ms");
+}
+
+std::string Bar(double share) {
+  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const int eighths = static_cast<int>(std::lround(std::clamp(share, 0.0, 1.0) * kBarWidth * 8));
+  std::string bar;
+  for (int i = 0; i < eighths / 8; ++i) bar += "█";
+  return bar + kEighths[eighths % 8];
+}
+
+std::string Requests(const MetricsChange& change, double seconds) {
+  const MetricsPage& now = change.after;
+  const double ended = change.Increase(Name("requests_total"));
+  const double failed = ended - change.Increase(Name("requests_total"), {{"code", "OK"}});
+  return Line("requests", absl::StrFormat("%.0f running of at most %.0f; ended %.1f/s, not OK %.1f/s",
+                                          now.Sum(Name("requests_running")), now.Sum(Name("requests_limit")),
+                                          ended / seconds, failed / seconds)) +
+         Line("servers", absl::StrFormat("target %s, draft %s",
+                                         now.Sum(Name("target_up")) > 0 ? "up" : "DOWN",
+                                         now.Sum(Name("draft_up")) > 0     ? "up"
+                                         : now.Sum(Name("degraded")) > 0 ? "DOWN: decoding is plain"
+                                                                           : "none")) +
+         Line("tokens", absl::StrFormat("%.1f/s out, prompts %.1f/s",
+                                        change.Increase(Name("generation_tokens_total")) / seconds,
+                                        change.Increase(Name("prompt_tokens_total")) / seconds)) +
+         Line("latency",
+              absl::StrCat("first token p50 ",
+                           Milliseconds(change.Quantile(Name("time_to_first_token_seconds"), 0.5)), ", p95 ",
+                           Milliseconds(change.Quantile(Name("time_to_first_token_seconds"), 0.95)),
+                           "; a token p50 ",
+                           Milliseconds(change.Quantile(Name("time_per_output_token_seconds"), 0.5)),
+                           ", p95 ",
+                           Milliseconds(change.Quantile(Name("time_per_output_token_seconds"), 0.95))));
+}
+
+std::string Acceptance(const MetricsChange& change) {
+  const auto accepted_a_draft =
+      change.Ratio(Name("spec_decode_num_accepted_tokens_total"), Name("spec_decode_num_drafts_total"));
+  const auto rate =
+      change.Ratio(Name("spec_decode_num_accepted_tokens_total"), Name("spec_decode_num_draft_tokens_total"));
+  // The canaries need many tokens, so they look back to the start of the process.
+  const MetricsPage start;
+  const MetricsChange all{start, change.after};
+  std::string text =
+      Line("acceptance",
+           absl::StrCat(Percent(rate), ", mean length ",
+                        Number(accepted_a_draft ? std::optional(1 + *accepted_a_draft) : std::nullopt, ""),
+                        "; since the start observed / expected ",
+                        Number(all.Ratio(Name("spec_decode_observed_accepted_tokens_total"),
+                                         Name("spec_decode_expected_accepted_tokens_total")),
+                               "", 3),
+                        ", surprisal / entropy ",
+                        Number(all.Ratio(Name("spec_decode_surprisal_nats_total"),
+                                         Name("spec_decode_entropy_nats_total")),
+                               "", 3)));
+  for (int position = 0;; ++position) {
+    const MetricLabels at = {{"position", absl::StrCat(position)}};
+    const auto here = change.Ratio(Name("spec_decode_num_accepted_tokens_per_pos_total"),
+                                   Name("spec_decode_num_draft_tokens_per_pos_total"), at);
+    if (!here) break;
+    text += Line(position == 0 ? "  position" : "",
+                 absl::StrFormat("%2d %s  %s", position, Percent(here), Bar(*here)));
+  }
+  return text;
+}
+
+// The K that rounds asked for, from a histogram with a bucket for each.
+std::string ChosenDraftTokens(const MetricsChange& change) {
+  const std::string name = Name("spec_decode_chosen_draft_tokens");
+  const double rounds = change.Increase(name + "_count");
+  if (rounds <= 0) return Line("K chosen", "-");
+  std::map<double, std::string> bounds;
+  for (const auto& [bound, count] : change.after.By(name + "_bucket", "le")) {
+    bounds[bound == "+Inf" ? INFINITY : std::strtod(bound.c_str(), nullptr)] = bound;
+  }
+  std::string text;
+  double below = 0;
+  for (const auto& [value, bound] : bounds) {
+    const double count = change.Increase(name + "_bucket", {{"le", bound}});
+    if (count > below) {
+      absl::StrAppendFormat(&text, "%s%s: %.0f %%", text.empty() ? "" : ", ", bound,
+                            100 * (count - below) / rounds);
+    }
+    below = count;
+  }
+  return Line("K chosen", text);
+}
+
+std::string Rounds(const MetricsChange& change, double seconds) {
+  const std::string name = Name("round_duration_seconds");
+  const auto kind = [&](const char* label) {
+    const MetricLabels labels = {{"kind", label}};
+    return absl::StrFormat("%s %.1f/s of %s", label, change.Increase(name + "_count", labels) / seconds,
+                           Milliseconds(change.Mean(name, labels)));
+  };
+  return Line("rounds", absl::StrCat(kind("plain"), ", ", kind("speculative"), "; waiting for draft ",
+                                     Milliseconds(change.Mean(Name("round_draft_seconds"))), ", target ",
+                                     Milliseconds(change.Mean(Name("round_verify_seconds"))), ", of it wire ",
+                                     Milliseconds(change.Mean(Name("round_wire_seconds")))));
+}
+
+std::string Engine(const char* service, const MetricsChange& change, double seconds) {
+  const std::string prefix = absl::StrCat("outrider_", service, "_");
+  const auto now = [&](const char* metric) { return change.after.Sum(prefix + metric); };
+  const double blocks = now("kv_blocks_used") + now("kv_blocks_cached") + now("kv_blocks_free");
+  return Line(
+      service,
+      absl::StrFormat(
+          "computes %s of the time, %.1f passes/s of %s sequences and %s rows; holds %.0f sequences; KV "
+          "blocks %s used, %s cached; prefix hits %s; %.0f preempted",
+          Percent(change.Increase(prefix + "step_duration_seconds_sum") / seconds),
+          change.Increase(prefix + "step_duration_seconds_count") / seconds,
+          Number(change.Mean(prefix + "batch_sequences"), "", 1),
+          Number(change.Mean(prefix + "batch_rows"), "", 1), now("sequences"),
+          Percent(now("kv_blocks_used") / blocks), Percent(now("kv_blocks_cached") / blocks),
+          Percent(change.Ratio(prefix + "prefix_cache_hits_total", prefix + "prefix_cache_queries_total")),
+          change.Increase(prefix + "preemptions_total")));
+}
+
+}  // namespace
+
+std::string TopView(const MetricsPages& before, const MetricsPages& after, double seconds) {
+  std::string text;
+  for (Service service : {kCoordinator, kTarget, kDraft}) {
+    if (!before[service] || !after[service]) {
+      text += Line(kServiceNames[service], "no answer");
+      continue;
+    }
+    const MetricsChange change{*before[service], *after[service]};
+    if (service == kCoordinator) {
+      text += Requests(change, seconds) + Acceptance(change) + ChosenDraftTokens(change) +
+              Rounds(change, seconds);
+    } else {
+      text += Engine(kServiceNames[service], change, seconds);
+    }
+  }
+  return text;
+}
+
+}  // namespace outrider

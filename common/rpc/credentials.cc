@@ -1,0 +1,167 @@
+#include "common/rpc/credentials.h"
+
+#include <grpcpp/security/auth_metadata_processor.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "common/rpc/error.h"
+#include "common/rpc/token_file.h"
+
+namespace outrider {
+namespace {
+
+using grpc::experimental::FileWatcherCertificateProvider;
+
+constexpr unsigned kRefreshSeconds = 1;
+constexpr char kHeader[] = "authorization";
+
+// gRPC says nothing of a file that it cannot use, and then lets every handshake fail.
+absl::Status CheckPem(const std::string& path, absl::string_view what) {
+  std::ifstream in(path);
+  if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (absl::StrContains(text.str(), "-----BEGIN ") && absl::StrContains(text.str(), what)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(path, ": is not a PEM file with a ", what));
+}
+
+absl::Status CheckFiles(const std::string& cert, const std::string& key, const std::string& ca) {
+  if (cert.empty() != key.empty()) {
+    return absl::InvalidArgumentError("a certificate and its private key must be given together");
+  }
+  for (const auto& [path, what] :
+       {std::pair(cert, "CERTIFICATE"), std::pair(key, "PRIVATE KEY"), std::pair(ca, "CERTIFICATE")}) {
+    if (path.empty()) continue;
+    if (absl::Status status = CheckPem(path, what); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// Lets calls pass that carry a known token.
+class TokenCheck final : public grpc::AuthMetadataProcessor {
+ public:
+  TokenCheck(std::shared_ptr<TokenFile> tokens, std::function<void(int)> on_refused)
+      : tokens_(std::move(tokens)), on_refused_(std::move(on_refused)) {}
+
+  bool IsBlocking() const override { return false; }
+
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* /*context*/, OutputMetadata* consumed,
+                       OutputMetadata* /*response*/) override {
+    const auto found = metadata.find(kHeader);
+    const absl::string_view value = found == metadata.end()
+                                        ? absl::string_view()
+                                        : absl::string_view(found->second.data(), found->second.size());
+    if (absl::Status status = tokens_->Check(value); !status.ok()) {
+      CountRefusal();
+      return ToGrpc(status);
+    }
+    consumed->emplace(kHeader, std::string(value));
+    return grpc::Status::OK;
+  }
+
+ private:
+  void CountRefusal() {
+    int refused = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      ++refused_;
+      const absl::Time now = absl::Now();
+      if (now < quiet_until_) return;
+      quiet_until_ = now + absl::Minutes(1);
+      refused = std::exchange(refused_, 0);
+    }
+    if (on_refused_) on_refused_(refused);
+  }
+
+  const std::shared_ptr<TokenFile> tokens_;
+  const std::function<void(int)> on_refused_;
+  absl::Mutex mutex_;
+  int refused_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time quiet_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+};
+
+// Sends the token with each call.
+class TokenSender final : public grpc::MetadataCredentialsPlugin {
+ public:
+  explicit TokenSender(std::shared_ptr<TokenFile> tokens) : tokens_(std::move(tokens)) {}
+
+  bool IsBlocking() const override { return false; }
+  const char* GetType() const override { return "bearer-token-file"; }
+  grpc::string DebugString() override { return "TokenSender{}"; }
+  grpc::Status GetMetadata(grpc::string_ref /*url*/, grpc::string_ref /*method*/,
+                           const grpc::AuthContext& /*context*/,
+                           std::multimap<grpc::string, grpc::string>* metadata) override {
+    metadata->emplace(kHeader, tokens_->Authorization());
+    return grpc::Status::OK;
+  }
+
+ private:
+  const std::shared_ptr<TokenFile> tokens_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
+    const ServerSecurity& security) {
+  if (security.cert.empty() && security.key.empty()) {
+    if (!security.client_ca.empty() || !security.token_file.empty()) {
+      return absl::InvalidArgumentError(
+          "client certificates and tokens need TLS: give a certificate and its private key");
+    }
+    return grpc::InsecureServerCredentials();
+  }
+  if (absl::Status status = CheckFiles(security.cert, security.key, security.client_ca); !status.ok()) {
+    return status;
+  }
+  grpc::experimental::TlsServerCredentialsOptions options(std::make_shared<FileWatcherCertificateProvider>(
+      security.key, security.cert, security.client_ca, kRefreshSeconds));
+  options.watch_identity_key_cert_pairs();
+  if (!security.client_ca.empty()) {
+    options.watch_root_certs();
+    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  }
+  std::shared_ptr<grpc::ServerCredentials> credentials = grpc::experimental::TlsServerCredentials(options);
+  if (!security.token_file.empty()) {
+    auto tokens = TokenFile::Open(security.token_file);
+    if (!tokens.ok()) return tokens.status();
+    credentials->SetAuthMetadataProcessor(
+        std::make_shared<TokenCheck>(*std::move(tokens), security.on_refused));
+  }
+  return credentials;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
+    const ChannelSecurity& security) {
+  if (security.ca.empty()) {
+    if (!security.cert.empty() || !security.key.empty() || !security.token_file.empty()) {
+      return absl::InvalidArgumentError(
+          "a certificate and tokens need TLS: give the CA that the server's certificate is signed by");
+    }
+    return grpc::InsecureChannelCredentials();
+  }
+  if (absl::Status status = CheckFiles(security.cert, security.key, security.ca); !status.ok()) return status;
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(std::make_shared<FileWatcherCertificateProvider>(
+      security.key, security.cert, security.ca, kRefreshSeconds));
+  options.watch_root_certs();
+  if (!security.cert.empty()) options.watch_identity_key_cert_pairs();
+  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::experimental::TlsCredentials(options);
+  if (security.token_file.empty()) return credentials;
+  auto tokens = TokenFile::Open(security.token_file);
+  if (!tokens.ok()) return tokens.status();
+  return grpc::CompositeChannelCredentials(
+      credentials, grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenSender>(*std::move(tokens))));
+}
+
+}  // namespace outrider

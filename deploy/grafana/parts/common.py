@@ -1,0 +1,151 @@
+"""Panels that more than one dashboard shows, and the definitions behind them."""
+
+from parts.panels import Query, graph, number
+from parts.promql import growth, mean, quantile, rate, ratio, total
+
+# The canaries need much data: a point covers at least this long.
+CANARY_WINDOW = "10m"
+
+ACCEPTED, DRAFTED = "spec_decode_num_accepted_tokens_total", "spec_decode_num_draft_tokens_total"
+ACCEPTANCE = ratio(rate(ACCEPTED), rate(DRAFTED))
+MEAN_LENGTH = f"1 + {ratio(rate(ACCEPTED), rate('spec_decode_num_drafts_total'))}"
+
+PLAIN_SECONDS_A_TOKEN = mean("round_duration_seconds", where='kind="plain"')
+SPECULATIVE_SECONDS_A_TOKEN = ratio(
+    rate("round_duration_seconds_sum", where='kind="speculative"'),
+    rate("spec_decode_num_emitted_tokens_total", where='kind=~"accepted|corrected|bonus"'),
+)
+SPEEDUP = f"({PLAIN_SECONDS_A_TOKEN}) / (({SPECULATIVE_SECONDS_A_TOKEN}) > 0)"
+
+OBSERVED, EXPECTED = (f"spec_decode_{kind}_accepted_tokens_total" for kind in ("observed", "expected"))
+DEVIATIONS = (
+    f"({growth(OBSERVED)} - {growth(EXPECTED)})"
+    f" / sqrt({growth('spec_decode_expected_accepted_tokens_variance_total')} > 0)"
+)
+
+QUANTILES = (0.5, 0.9, 0.99)
+
+
+def quantiles(histogram: str) -> list[Query]:
+    return [Query(quantile(q, histogram), f"p{q * 100:g}") for q in QUANTILES]
+
+
+def first_token(width: int = 8):
+    return graph(
+        "Time to first token",
+        "From receipt of a request to its first committed token: half, nine tenths and 99 "
+        "of 100 requests were at least as fast. Long prompts and waiting count.",
+        *quantiles("time_to_first_token_seconds"),
+        unit="s",
+        width=width,
+    )
+
+
+def per_token(width: int = 8):
+    return graph(
+        "Time per output token",
+        "Decoding time over the tokens after the first, one value a request.",
+        *quantiles("time_per_output_token_seconds"),
+        unit="s",
+        width=width,
+    )
+
+
+def requests_by_code(width: int = 8):
+    return graph(
+        "Requests that ended",
+        "Requests a second by status code. CANCELLED is the client's doing, "
+        "RESOURCE_EXHAUSTED means that --max-requests were running.",
+        Query(rate("requests_total", "code"), "{{code}}"),
+        unit="reqps",
+        width=width,
+        stacked=True,
+    )
+
+
+def running(width: int = 8):
+    return graph(
+        "Requests in progress",
+        "Requests that run, and --max-requests, from which on more are refused; it counts each sample of a request.",
+        Query(total("requests_running"), "running"),
+        Query(total("requests_limit"), "limit"),
+        unit="short",
+        width=width,
+    )
+
+
+def acceptance_number():
+    return number(
+        "Acceptance rate",
+        "Accepted over drafted tokens, without the bonus token.",
+        Query(ACCEPTANCE),
+        unit="percentunit",
+        decimals=1,
+    )
+
+
+def length_number():
+    return number(
+        "Mean accepted length",
+        "Tokens a target call yields: 1 + accepted / drafts.",
+        Query(MEAN_LENGTH),
+        unit="none",
+        decimals=2,
+    )
+
+
+def speedup_number():
+    return number(
+        "Speed-up",
+        "Measured seconds a token in plain rounds over those in speculative rounds, prompts left out. "
+        "No data without rounds of both kinds.",
+        Query(SPEEDUP),
+        unit="none",
+        decimals=2,
+        steps=("red", ((1, "green"),)),
+    )
+
+
+def canary_number():
+    return number(
+        "Acceptance canary",
+        "How far the accepted tokens are from what p and q make one expect, in standard "
+        "deviations. Beyond 5 the text is not the target's.",
+        Query(DEVIATIONS),
+        unit="none",
+        decimals=1,
+        window=CANARY_WINDOW,
+        steps=("red", ((-5, "green"), (5, "red"))),
+    )
+
+
+def utilisation(width: int = 8):
+    return graph(
+        "Engine utilisation",
+        "Share of the time that an engine computes forward passes; 1 means that work waits.",
+        *both(lambda server: rate(f"{server}_step_duration_seconds_sum", "instance")),
+        unit="percentunit",
+        width=width,
+        top=1,
+    )
+
+
+def kv_used(width: int = 8):
+    def used(server: str) -> str:
+        blocks = [total(f"{server}_kv_blocks_{state}", "instance") for state in ("used", "cached", "free")]
+        return f"{blocks[0]} / ({' + '.join(blocks)} > 0)"
+
+    return graph(
+        "KV cache in use",
+        "Share of the blocks that sequences hold. Cached blocks count as available: they go when "
+        "their room is needed.",
+        *both(used),
+        unit="percentunit",
+        width=width,
+        top=1,
+    )
+
+
+def both(expr) -> list[Query]:
+    """The query of the target and of the draft, by instance."""
+    return [Query(expr(server), f"{server} {{{{instance}}}}") for server in ("target", "draft")]

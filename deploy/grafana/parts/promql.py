@@ -1,0 +1,45 @@
+"""The PromQL of the dashboards, said once.
+
+Every series is limited by the variables job and instance, every rate is over $__rate_interval, and every division has a
+divisor above 0: where nothing happened, a panel shows no data, never NaN or infinity.
+"""
+
+PREFIX = "outrider_"
+
+
+def series(name: str, where: str = "") -> str:
+    matchers = ['job=~"$job"', 'instance=~"$instance"'] + ([where] if where else [])
+    return f"{PREFIX}{name}{{{', '.join(matchers)}}}"
+
+
+def total(name: str, by: str = "", where: str = "", function: str = "sum") -> str:
+    """A gauge, over all instances or by labels."""
+    return f"{function}{_by(by)} ({series(name, where)})"
+
+
+def rate(name: str, by: str = "", where: str = "") -> str:
+    """How fast a counter grows, a second."""
+    return f"sum{_by(by)} (rate({series(name, where)}[$__rate_interval]))"
+
+
+def growth(name: str) -> str:
+    """By how much a counter grew within the window."""
+    return f"sum (increase({series(name)}[$__rate_interval]))"
+
+
+def ratio(top: str, bottom: str) -> str:
+    return f"{top} / ({bottom} > 0)"
+
+
+def mean(histogram: str, by: str = "", where: str = "") -> str:
+    return ratio(rate(f"{histogram}_sum", by, where), rate(f"{histogram}_count", by, where))
+
+
+def quantile(q: float, histogram: str, by: str = "", where: str = "") -> str:
+    """Without observations histogram_quantile is NaN, which no comparison lets pass."""
+    labels = f"le, {by}" if by else "le"
+    return f"histogram_quantile({q}, {rate(f'{histogram}_bucket', labels, where)}) >= 0"
+
+
+def _by(labels: str) -> str:
+    return f" by ({labels})" if labels else ""

@@ -1,0 +1,46 @@
+"""Reading the dashboards as a viewer's browser would: their panels, and queries with the variables filled in."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent / "dashboards"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One query of a panel."""
+
+    dashboard: str
+    panel: str
+    expr: str
+    legend: str
+
+    def __str__(self) -> str:
+        return f"{self.dashboard} / {self.panel}: {self.expr}"
+
+
+def load() -> dict[str, dict]:
+    """All dashboards, by the name of their file."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+
+
+def panels(dashboard: dict) -> Iterator[dict]:
+    """Those that show something, in reading order."""
+    for panel in dashboard["panels"]:
+        if panel["type"] == "row":
+            yield from panel["panels"]
+        else:
+            yield panel
+
+
+def targets(name: str, dashboard: dict) -> Iterator[Target]:
+    for panel in panels(dashboard):
+        for target in panel["targets"]:
+            yield Target(name, panel["title"], target["expr"], target["legendFormat"])
+
+
+def fill_in(text: str, rate_interval: str) -> str:
+    """With "All" chosen for job and instance."""
+    return text.replace("$__rate_interval", rate_interval).replace("$job", ".+").replace("$instance", ".+")

@@ -1,0 +1,55 @@
+"""What the network policies of an overlay let through."""
+
+from manifests import Object, component_of, container_of, labels_of, of_kind, port_number, selects, workloads
+
+Arrow = tuple[str, str, int]  # from, to, port
+
+# The arrows of the design, in both ends' policies: a pod may be spoken to, and may speak.
+INGRESS: set[Arrow] = {
+    ("client", "coordinator", 7070), ("client", "coordinator", 8070),
+    ("coordinator", "draft", 7071), ("coordinator", "target", 7072),
+    ("prometheus", "coordinator", 9070), ("prometheus", "draft", 9071), ("prometheus", "target", 9072),
+}
+EGRESS: set[Arrow] = {("coordinator", "draft", 7071), ("coordinator", "target", 7072), ("coordinator", "dns", 53)}
+FETCHING: set[Arrow] = {(pod, to, port) for pod in ("coordinator", "draft", "target")
+                        for to, port in (("dns", 53), ("internet", 443))}
+
+_OTHERS = {
+    "client": ({}, {"outrider-client": "true"}),
+    "dns": ({"kubernetes.io/metadata.name": "kube-system"}, {"k8s-app": "kube-dns"}),
+    "prometheus": ({"kubernetes.io/metadata.name": "monitoring"}, {"app.kubernetes.io/name": "prometheus"}),
+}
+
+
+def _peers(peer: Object, pods: list[Object]) -> list[str]:
+    if "ipBlock" in peer:
+        assert peer["ipBlock"]["cidr"] == "0.0.0.0/0" and len(peer["ipBlock"]["except"]) == 5
+        return ["internet"]
+    if "namespaceSelector" not in peer:
+        return [component_of(pod) for pod in pods if selects(peer["podSelector"], labels_of(pod))]
+    both = tuple(peer[key].get("matchLabels", {}) for key in ("namespaceSelector", "podSelector"))
+    return [name for name, labels in _OTHERS.items() if labels == both] or [f"anybody {both}"]
+
+
+def arrows(objects: list[Object]) -> tuple[set[Arrow], set[Arrow]]:
+    """Ingress and egress that are let through; ("anything", ...) where nothing is asked."""
+    pods = workloads(objects)
+    ingress: set[Arrow] = set()
+    egress: set[Arrow] = set()
+    for policy in of_kind(objects, "NetworkPolicy"):
+        for pod in [pod for pod in pods if selects(policy["spec"]["podSelector"], labels_of(pod))]:
+            for rule in policy["spec"].get("ingress", []):
+                for port in rule.get("ports", [{"port": -1}]):
+                    number = port_number(container_of(pod), port["port"]) or -1
+                    ingress |= {(name, component_of(pod), number)
+                                for peer in rule.get("from", [{"podSelector": {}}]) for name in _peers(peer, pods)}
+            for rule in policy["spec"].get("egress", []):
+                for port in rule.get("ports", [{"port": -1}]):
+                    egress |= {(component_of(pod), name, port["port"])
+                               for peer in rule.get("to", [{"podSelector": {}}]) for name in _peers(peer, pods)}
+    return ingress, egress
+
+
+def denied_by_default(objects: list[Object]) -> bool:
+    return any(policy["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+               for policy in of_kind(objects, "NetworkPolicy"))

@@ -1,0 +1,201 @@
+"""What must hold for the objects of an overlay. Every check returns the list of what is wrong."""
+
+from collections.abc import Callable
+
+from manifests import (Object, all_containers, arguments, component_of, container_of, find, labels_of, name_of,
+                       of_kind, pod_of, port_number, port_of, probes, selects, workloads)
+
+Check = Callable[[list[Object]], list[str]]
+CHECKS: list[Check] = []
+# Seconds that a process takes to end its streams and connections once its drain is over (coordinator/main.cc).
+END = 5
+
+
+def check(function: Check) -> Check:
+    CHECKS.append(function)
+    return function
+
+
+@check
+def pods_run_without_privileges(objects: list[Object]) -> list[str]:
+    """The profile `restricted`, a root file system that nobody writes to, and no token for the API."""
+    wrong = []
+    for workload in workloads(objects):
+        pod = pod_of(workload)
+        security = pod.get("securityContext", {})
+        if security.get("runAsNonRoot") is not True or not security.get("runAsUser"):
+            wrong.append(f"{name_of(workload)}: may run as root")
+        if security.get("seccompProfile") != {"type": "RuntimeDefault"}:
+            wrong.append(f"{name_of(workload)}: no seccomp profile")
+        if pod.get("automountServiceAccountToken") is not False:
+            wrong.append(f"{name_of(workload)}: has a token")
+        account = find(objects, "ServiceAccount", pod.get("serviceAccountName", ""))
+        if account is None or account.get("automountServiceAccountToken") is not False:
+            wrong.append(f"{name_of(workload)}: no service account of its own without a token")
+        if any(pod.get(key) for key in ("hostNetwork", "hostPID", "hostIPC")):
+            wrong.append(f"{name_of(workload)}: is in a namespace of the host")
+        if any(kind == "hostPath" for volume in pod.get("volumes", []) for kind in volume):
+            wrong.append(f"{name_of(workload)}: mounts a path of the host")
+        for container in all_containers(workload):
+            if container.get("securityContext") != {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                                                    "capabilities": {"drop": ["ALL"]}}:
+                wrong.append(f"{name_of(workload)}: {container['name']} has privileges")
+    namespaces = of_kind(objects, "Namespace")
+    if len(namespaces) != 1 or namespaces[0]["metadata"]["labels"].get(
+            "pod-security.kubernetes.io/enforce") != "restricted":
+        wrong.append("the namespace does not enforce the profile restricted")
+    return wrong
+
+
+@check
+def images_are_versions(objects: list[Object]) -> list[str]:
+    return [f"{name_of(workload)}: {container['image']}"
+            for workload in workloads(objects) for container in all_containers(workload)
+            if ":" not in container["image"].rsplit("/", 1)[-1] or container["image"].endswith(":latest")]
+
+
+@check
+def no_secret_is_in_the_environment(objects: list[Object]) -> list[str]:
+    return [f"{name_of(workload)}: {container['name']}"
+            for workload in workloads(objects) for container in all_containers(workload)
+            if "secret" in str(container.get("env", [])).lower() + str(container.get("envFrom", [])).lower()]
+
+
+@check
+def everything_is_in_the_namespace(objects: list[Object]) -> list[str]:
+    (namespace,) = of_kind(objects, "Namespace")
+    return [f"{thing['kind']} {name_of(thing)}" for thing in objects
+            if thing is not namespace and thing["metadata"].get("namespace") != name_of(namespace)]
+
+
+@check
+def a_drain_fits_into_the_grace(objects: list[Object]) -> list[str]:
+    wrong = []
+    for workload in workloads(objects):
+        pause = container_of(workload).get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+        drain = float(arguments(workload, objects)["--drain"])
+        if pod_of(workload)["terminationGracePeriodSeconds"] < pause + drain + END:
+            wrong.append(f"{name_of(workload)}: killed before preStop ({pause}) and --drain ({drain}) are over")
+    return wrong
+
+
+@check
+def probes_ask_the_health_port(objects: list[Object]) -> list[str]:
+    """Life is another question than readiness, which ends with SIGTERM."""
+    wrong = []
+    for workload in workloads(objects):
+        container = container_of(workload)
+        port = port_of(arguments(workload, objects)["--health-listen"])
+        for kind, probe in probes(container):
+            if probe["port"] != port or port_number(container, "health") != port:
+                wrong.append(f"{name_of(workload)}: {kind} asks port {probe['port']}")
+            if probe.get("service", "") != ("" if kind == "readinessProbe" else "live"):
+                wrong.append(f"{name_of(workload)}: {kind} asks for {probe.get('service', '')!r}")
+    return wrong
+
+
+@check
+def ports_are_those_of_the_flags(objects: list[Object]) -> list[str]:
+    wrong = []
+    for workload in workloads(objects):
+        container, flags = container_of(workload), arguments(workload, objects)
+        names = {"--listen": "grpc", "--http-listen": "http", "--health-listen": "health",
+                 "--metrics-listen": "metrics"}
+        listens = {names[flag]: value for flag, value in flags.items() if flag.endswith("listen")}
+        if any(not address.startswith("0.0.0.0:") for address in listens.values()):
+            wrong.append(f"{name_of(workload)}: cannot be reached on {listens}")
+        if {name: port_of(address) for name, address in listens.items()} != {
+                port["name"]: port["containerPort"] for port in container["ports"]}:
+            wrong.append(f"{name_of(workload)}: listens on {listens}, names {container['ports']}")
+    return wrong
+
+
+@check
+def services_lead_to_pods(objects: list[Object]) -> list[str]:
+    wrong = []
+    for service in of_kind(objects, "Service"):
+        pods = [w for w in workloads(objects) if service["spec"]["selector"].items() <= labels_of(w).items()]
+        if len(pods) != 1:
+            wrong.append(f"{name_of(service)}: leads to {len(pods)} workloads")
+        for pod in pods:
+            wrong += [f"{name_of(service)}: no port {port['targetPort']} there" for port in service["spec"]["ports"]
+                      if port_number(container_of(pod), port["targetPort"]) != port["port"]]
+    return wrong
+
+
+def address_is_served(address: str, objects: list[Object]) -> bool:
+    """Whether a Service has that name and port; the name of a pod needs a headless one of its StatefulSet."""
+    host, port = address.rsplit(":", 1)
+    *pod, name = host.split(".")
+    service = find(objects, "Service", name)
+    if service is None or int(port) not in [one["port"] for one in service["spec"]["ports"]]:
+        return False
+    if not pod:
+        return True
+    owner, _, index = pod[0].rpartition("-")
+    stateful = find(objects, "StatefulSet", owner)
+    return (stateful is not None and stateful["spec"]["serviceName"] == name
+            and service["spec"].get("clusterIP") == "None" and int(index) < stateful["spec"]["replicas"])
+
+
+@check
+def coordinators_find_their_servers(objects: list[Object]) -> list[str]:
+    """Those that share a target are replicas of a Deployment; numbered ones have one each, and each has one."""
+    wrong = []
+    for workload in workloads(objects):
+        if component_of(workload) != "coordinator":
+            continue
+        numbered = workload["kind"] == "StatefulSet"
+        each = [arguments(workload, objects, index) for index in range(workload["spec"]["replicas"] if numbered else 1)]
+        targets = [flags["--target"] for flags in each]
+        for flags in each:
+            wrong += [f"nothing serves {flag} {flags[flag]}" for flag in ("--target", "--draft")
+                      if not address_is_served(flags[flag], objects)]
+        if len(set(targets)) != find(objects, "StatefulSet", "outrider-target")["spec"]["replicas"]:
+            wrong.append(f"targets of coordinators: {targets}")
+    return wrong
+
+
+@check
+def files_are_mounted(objects: list[Object]) -> list[str]:
+    """What flags name is in the image or in a volume, and volumes and mounts belong together."""
+    wrong = []
+    for workload in workloads(objects):
+        volumes = {volume["name"] for volume in pod_of(workload).get("volumes", [])}
+        mounted = {mount["name"] for c in all_containers(workload) for mount in c.get("volumeMounts", [])}
+        if volumes != mounted:
+            wrong.append(f"{name_of(workload)}: volumes {volumes}, mounts {mounted}")
+        paths = [mount["mountPath"] for mount in container_of(workload).get("volumeMounts", [])]
+        for flag, value in arguments(workload, objects).items():
+            if "$" in value:
+                wrong.append(f"{name_of(workload)}: {flag} is {value}")
+            if value.startswith("/") and not any(value.startswith(path + "/")
+                                                 for path in [*paths, "/usr/share/outrider/models"]):
+                wrong.append(f"{name_of(workload)}: nothing is at {value}")
+    return wrong
+
+
+@check
+def disruptions_are_limited_and_pods_spread(objects: list[Object]) -> list[str]:
+    wrong = []
+    for workload in workloads(objects):
+        labels = labels_of(workload)
+        budgets = [b for b in of_kind(objects, "PodDisruptionBudget") if selects(b["spec"]["selector"], labels)]
+        if len(budgets) != 1:
+            wrong.append(f"{name_of(workload)}: {len(budgets)} budgets")
+        spread = [one["topologyKey"] for one in pod_of(workload).get("topologySpreadConstraints", [])
+                  if one["labelSelector"]["matchLabels"] == workload["spec"]["selector"]["matchLabels"]]
+        if "kubernetes.io/hostname" not in spread:
+            wrong.append(f"{name_of(workload)}: may all be on one node")
+    return wrong
+
+
+@check
+def autoscalers_own_the_replicas(objects: list[Object]) -> list[str]:
+    wrong = []
+    for scaler in of_kind(objects, "HorizontalPodAutoscaler"):
+        goal = scaler["spec"]["scaleTargetRef"]
+        workload = find(objects, goal["kind"], goal["name"])
+        if workload is None or "replicas" in workload["spec"]:
+            wrong.append(f"{name_of(scaler)}: {goal} does not leave its replicas to it")
+    return wrong

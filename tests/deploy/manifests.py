@@ -1,0 +1,139 @@
+"""The manifests of deploy/ as kustomize makes them, and what Kubernetes makes of them."""
+
+import functools
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+TOOLS = ROOT / ".tools"
+PROGRAMS = Path(sys.executable).parent  # kubectl and hadolint come with the Python environment
+OVERLAYS = sorted(path.parent.name for path in KUBERNETES.glob("overlays/*/kustomization.yaml"))
+COMPONENTS = sorted(path.parent.name for path in KUBERNETES.glob("components/*/kustomization.yaml"))
+# What a component refers to and another one makes.
+NEEDED = {"weights-fetch": ["gpu"]}
+
+Object = dict[str, Any]
+WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod", "ReplicaSet")
+
+
+def kustomize(folder: Path) -> str:
+    return subprocess.run([PROGRAMS / "kubectl", "kustomize", folder], check=True, stdout=subprocess.PIPE,
+                          text=True).stdout
+
+
+@functools.cache
+def text_of(overlay: str) -> str:
+    return kustomize(KUBERNETES / "overlays" / overlay)
+
+
+def objects_of(overlay: str) -> list[Object]:
+    """A copy of its own for each caller."""
+    return list(yaml.safe_load_all(text_of(overlay)))
+
+
+def component_alone(component: str, scratch: Path) -> list[Object]:
+    """The base with one component and what that needs."""
+    def relative(path: Path) -> str:
+        return str(Path(*[".."] * (len(scratch.resolve().parts) - 1)) / path.relative_to("/"))
+
+    paths = [relative(KUBERNETES / "components" / name) for name in [*NEEDED.get(component, []), component]]
+    (scratch / "kustomization.yaml").write_text(yaml.safe_dump(
+        {"namespace": "outrider", "resources": [relative(KUBERNETES / "base")], "components": paths}))
+    return list(yaml.safe_load_all(kustomize(scratch)))
+
+
+def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
+    return [thing for thing in objects if thing["kind"] in kinds]
+
+
+def workloads(objects: list[Object]) -> list[Object]:
+    return of_kind(objects, *WORKLOADS)
+
+
+def name_of(thing: Object) -> str:
+    return thing["metadata"]["name"]
+
+
+def find(objects: list[Object], kind: str, name: str) -> Object | None:
+    return next((thing for thing in of_kind(objects, kind) if name_of(thing) == name), None)
+
+
+def pod_of(workload: Object) -> Object:
+    return workload["spec"]["template"]["spec"]
+
+
+def labels_of(workload: Object) -> dict[str, str]:
+    return workload["spec"]["template"]["metadata"]["labels"]
+
+
+def component_of(workload: Object) -> str:
+    return labels_of(workload)["app.kubernetes.io/component"]
+
+
+def container_of(workload: Object) -> Object:
+    """That of the service."""
+    (container,) = pod_of(workload)["containers"]
+    return container
+
+
+def all_containers(workload: Object) -> list[Object]:
+    return [*pod_of(workload)["containers"], *pod_of(workload).get("initContainers", [])]
+
+
+def selects(selector: Object, labels: dict[str, str]) -> bool:
+    assert selector.keys() <= {"matchLabels"}, selector
+    return selector.get("matchLabels", {}).items() <= labels.items()
+
+
+def port_number(container: Object, port: int | str) -> int | None:
+    """Of a port by its name or number, if the container has it."""
+    return next((one["containerPort"] for one in container.get("ports", [])
+                 if port in (one["name"], one["containerPort"])), None)
+
+
+def _resolve(text: str, variables: dict[str, str]) -> str:
+    """$(NAME) as the kubelet resolves it: what is not known stays as it is, and nothing is resolved twice."""
+    return re.sub(r"\$\((\w+)\)", lambda match: variables.get(match[1], match[0]), text)
+
+
+def arguments(workload: Object, objects: list[Object], index: int = 0) -> dict[str, str]:
+    """The flags that the service of pod number `index` is started with."""
+    container = container_of(workload)
+    variables: dict[str, str] = {}
+    for source in container.get("envFrom", []):
+        variables |= find(objects, "ConfigMap", source["configMapRef"]["name"])["data"]
+    for variable in container.get("env", []):
+        if "value" in variable:
+            variables[variable["name"]] = _resolve(variable["value"], variables)
+        else:
+            assert variable["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['apps.kubernetes.io/pod-index']"
+            assert workload["kind"] == "StatefulSet", "only its pods have numbers"
+            variables[variable["name"]] = str(index)
+    return flags([_resolve(argument, variables) for argument in container["args"]])
+
+
+def flags(args: list[str]) -> dict[str, str]:
+    pairs = [argument.split("=", 1) for argument in args]
+    assert all(len(pair) == 2 and pair[0].startswith("--") for pair in pairs), f"not of the form --flag=value: {args}"
+    assert len({name for name, _ in pairs}) == len(pairs), f"a flag twice: {args}"
+    return {name: value for name, value in pairs}
+
+
+def port_of(address: str) -> int:
+    return int(address.rsplit(":", 1)[1])
+
+
+def probes(container: Object) -> Iterator[tuple[str, Object]]:
+    for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+        yield kind, container[kind]["grpc"]
+
+
+def compose() -> Object:
+    return yaml.safe_load((ROOT / "deploy" / "compose" / "compose.yaml").read_text())

@@ -1,0 +1,98 @@
+"""The images of deploy/docker generate text, read-only and without capabilities. Run by `make test-docker`."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from manifests import TOOLS, arguments, component_of, objects_of, workloads
+
+PATIENCE = 120.0
+CONTAINERS = TOOLS / "containers"
+ENVIRONMENT = os.environ | {"CONTAINERS_STORAGE_CONF": str(CONTAINERS / "storage.conf"),
+                            "CONTAINERS_CONF": str(CONTAINERS / "containers.conf")}
+RESTRICTED = ["--network", "host", "--read-only", "--read-only-tmpfs=false", "--cap-drop", "all",
+              "--security-opt", "no-new-privileges"]
+
+
+def podman(*arguments: str) -> str:
+    ran = subprocess.run(["podman", "--runtime", "runc", *arguments], env=ENVIRONMENT, stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@contextlib.contextmanager
+def container(image: str, *arguments: str) -> Iterator[str]:
+    name = podman("run", "--detach", *RESTRICTED, f"{image}:test", *arguments).strip()
+    try:
+        yield name
+    finally:
+        podman("rm", "--force", "--time", "0", name)
+
+
+def wait_for(name: str, event: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while f'"event":"{event}"' not in (log := podman("logs", name) + _errors(name)):
+        assert time.monotonic() < end, log
+        time.sleep(0.1)
+
+
+def _errors(name: str) -> str:
+    return subprocess.run(["podman", "logs", name], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          text=True).stderr
+
+
+def test_the_containers_generate_text() -> None:
+    objects = objects_of("cpu")
+    given = {component_of(w): arguments(w, objects) for w in workloads(objects)}
+    ports = {name: free_port() for name in given}
+
+    def start(name: str, **changed: str) -> contextlib.AbstractContextManager[str]:
+        """As the manifests do, but on loopback and on free ports."""
+        ours = given[name] | {"--listen": f"127.0.0.1:{ports[name]}", "--metrics-listen": "127.0.0.1:0"}
+        ours = {flag: value for flag, value in ours.items() if flag not in ("--health-listen", "--http-listen")}
+        ours |= {f"--{flag}": value for flag, value in changed.items()}
+        return container(f"outrider-{name}", *[f"{flag}={value}" for flag, value in ours.items()])
+
+    addresses = {name: f"127.0.0.1:{ports[name]}" for name in ("target", "draft")}
+    with start("target") as target, start("draft") as draft, start("coordinator", **addresses) as coordinator:
+        for name in (target, draft):
+            wait_for(name, "serving")
+        wait_for(coordinator, "connected")
+        answer = json.loads(podman("run", "--rm", *RESTRICTED, "outrider:test", "generate", "It was a dark evening",
+                                   "--address", f"127.0.0.1:{ports['coordinator']}", "--json", "--ignore-eos",
+                                   "--max-tokens", "20"))
+        assert answer["usage"]["completion_tokens"] == 20 and answer["text"]
+        for name in (coordinator, draft, target):
+            podman("stop", "--time", "30", name)
+            assert podman("inspect", "--format", "{{.State.ExitCode}}", name).strip() == "0"
+
+
+@pytest.mark.parametrize("image", ["outrider", "outrider-coordinator", "outrider-draft", "outrider-target",
+                                   "outrider-fetch"])
+def test_an_image_runs_as_nobody(image: str) -> None:
+    assert podman("image", "inspect", "--format", "{{.User}}", f"{image}:test").strip() == "65532:65532"
+
+
+def test_a_read_only_container_is_one() -> None:
+    with pytest.raises(AssertionError, match="Read-only"):
+        podman("run", "--rm", *RESTRICTED, "--entrypoint", "/bin/touch", "outrider:test", "/opt/outrider/x")
+
+
+def test_weights_can_be_fetched_into_a_volume_only(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="cannot fetch tokenizer.json"):
+        tmp_path.chmod(0o777)
+        podman("run", "--rm", *RESTRICTED, "--volume", f"{tmp_path}:/models", "outrider-fetch:test", "--endpoint",
+               "http://127.0.0.1:1", "o/model", "/models/model")

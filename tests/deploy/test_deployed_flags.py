@@ -1,0 +1,173 @@
+"""What the manifests say of the programs is so: flags, ports, probes and metrics, asked of the programs themselves."""
+
+import base64
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import yaml
+
+from harness import (BIN, DRAFT_MODEL, PATIENCE, TARGET_MODEL, Cluster, Server, cluster, eventually, inference_pb2_grpc,
+                     request, running as running_servers, start_coordinator, start_draft, start_target)
+from manifests import (KUBERNETES, OVERLAYS, arguments, component_of, compose, container_of, flags, name_of, objects_of,
+                       of_kind, pod_of, port_of, probes, workloads)
+
+PROGRAMS = ("outrider-coordinator", "outrider-draft", "outrider-target")
+# Where a container has the models, and where this tree has them.
+MODELS = {"/usr/share/outrider/models/tiny-target": TARGET_MODEL, "/usr/share/outrider/models/tiny-draft": DRAFT_MODEL}
+
+
+def help_of(program: str) -> str:
+    return subprocess.run([BIN / program, "--help"], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, dict[str, str]]:
+    """Flags of each program with their defaults."""
+    option = re.compile(r"^ +(?:-\w,)?(--[\w-]+)(?:,!--[\w-]+)?(?: \w+(?::[^=\n]*)?(?:=(\S*))?)?", re.M)
+    return {program: dict(option.findall(help_of(program))) for program in PROGRAMS}
+
+
+def deployed() -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Where, which program, and the flags that it is given there."""
+    for overlay in OVERLAYS:
+        for workload in workloads(objects_of(overlay)):
+            yield overlay, name_of(workload), arguments(workload, objects_of(overlay))
+    for name, service in compose()["services"].items():
+        if "build" in service:
+            yield "compose", f"outrider-{name}", flags(service["command"])
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_flag_is_one_of_the_program(program: str, known: dict[str, dict[str, str]]) -> None:
+    given = {flag for _, name, ours in deployed() if name == program for flag in ours}
+    assert len(given) > 5
+    assert given - known[program].keys() == set()
+
+
+def test_an_unknown_flag_would_be_seen(known: dict[str, dict[str, str]]) -> None:
+    for flags_of_program in known.values():
+        assert {"--listen", "--drain"} <= flags_of_program.keys() and "--no-such-flag" not in flags_of_program
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_ports_are_the_defaults_of_the_program(program: str, known: dict[str, dict[str, str]]) -> None:
+    for where, name, ours in deployed():
+        if name == program:
+            for flag in ("--listen", "--metrics-listen"):
+                assert port_of(ours[flag]) == port_of(known[program][flag]), where
+
+
+class Deployed:
+    """The services of an overlay, with its flags, on free ports of this machine and with the models of this tree."""
+
+    def __init__(self, overlay: str, scratch: Path) -> None:
+        self.workloads = {component_of(w): w for w in workloads(objects_of(overlay))}
+        self.health = {name: f"unix:{scratch}/{name}" for name in self.workloads}
+        self.objects = objects_of(overlay)
+
+    def args(self, name: str) -> list[str]:
+        """Without where to listen, whom to call and which model: these the harness gives."""
+        elsewhere = {"--listen", "--metrics-listen", "--health-listen", "--http-listen", "--target", "--draft",
+                     "--model", "--tokenizer", "--threads"}
+        ours = arguments(self.workloads[name], self.objects)
+        model = ours["--tokenizer" if name == "coordinator" else "--model"]
+        assert (MODELS[model] / "tokenizer.json").exists()
+        return [f"{flag}={value}" for flag, value in ours.items() if flag not in elsewhere] + [
+            f"--health-listen={self.health[name]}"]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployed, Cluster]]:
+    deployed = Deployed("cpu", tmp_path_factory.mktemp("health"))
+    with cluster(**{name: deployed.args(name) for name in ("target", "draft", "coordinator")}) as c:
+        yield deployed, c
+
+
+def servers(c: Cluster) -> dict[str, Server]:
+    return {"target": c.target, "draft": c.draft, "coordinator": c.coordinator}
+
+
+def test_the_services_start_with_these_flags_and_answer(running: tuple[Deployed, Cluster]) -> None:
+    assert len(running[1].generate("It was a dark evening", max_tokens=8, ignore_eos=True).tokens) == 8
+
+
+def test_every_probe_passes(running: tuple[Deployed, Cluster]) -> None:
+    deployed, c = running
+    for name, server in servers(c).items():
+        for kind, probe in probes(container_of(deployed.workloads[name])):
+            assert server.health(deployed.health[name], probe.get("service", "")) == "SERVING", (name, kind)
+
+
+def test_metrics_in_manifests_exist(running: tuple[Deployed, Cluster]) -> None:
+    exposed = {sample for server in servers(running[1]).values() for sample, _ in server.metrics()}
+    named = {metric["pods"]["metric"]["name"] for overlay in OVERLAYS
+             for scaler in of_kind(objects_of(overlay), "HorizontalPodAutoscaler")
+             for metric in scaler["spec"]["metrics"]}
+    adapter = yaml.safe_load((KUBERNETES / "components" / "autoscaling" / "prometheus_adapter.yaml").read_text())
+    queried = {rule["seriesQuery"].split("{")[0] for rule in adapter["rules"]["custom"]}
+    assert named == queried != set()
+    assert named <= exposed
+
+
+def test_while_it_drains_a_service_lives_but_is_not_ready(tmp_path: Path) -> None:
+    deployed = Deployed("cpu", tmp_path)
+    with cluster(**{name: deployed.args(name) for name in ("target", "draft", "coordinator")}) as c:
+        readiness, life = (dict(probes(container_of(deployed.workloads["coordinator"])))[kind].get("service", "")
+                           for kind in ("readinessProbe", "livenessProbe"))
+        health = deployed.health["coordinator"]
+        stream = c.stream("It was a dark evening", k=1, temperature=0, ignore_eos=True, max_tokens=800)
+        next(stream)
+        c.coordinator.terminate()
+        eventually(lambda: c.coordinator.health(health, readiness) == "NOT_SERVING", "readiness ends with SIGTERM")
+        assert c.coordinator.health(health, life) == "SERVING"
+        for _ in stream:
+            pass
+        assert c.coordinator.wait_end() == 0
+
+
+def security_flags(folder: Path) -> dict[str, list[str]]:
+    """Those of the overlay `many`, with the files of its Secrets below a folder for each pod."""
+    made = subprocess.run([KUBERNETES / "components" / "tls" / "make_secrets"], check=True, stdout=subprocess.PIPE,
+                          text=True).stdout
+    secrets = {name_of(secret): secret["data"] for secret in yaml.safe_load_all(made)}
+    result = {}
+    for workload in workloads(objects_of("many")):
+        name, volumes = component_of(workload), {volume["name"]: volume for volume in pod_of(workload)["volumes"]}
+        for mount in container_of(workload)["volumeMounts"]:
+            path = folder / name / mount["mountPath"].lstrip("/")
+            path.mkdir(parents=True)
+            for file, value in secrets.get(volumes[mount["name"]].get("secret", {}).get("secretName"), {}).items():
+                (path / file).write_bytes(base64.b64decode(value))
+        given = arguments(workload, objects_of("many"))
+        result[name] = [f"{flag}={folder / name}{value}" for flag, value in given.items()
+                        if value.startswith("/etc/outrider/")]
+    return result
+
+
+def test_with_tls_as_deployed_only_those_with_a_token_are_served(tmp_path: Path) -> None:
+    security = security_flags(tmp_path)
+    with running_servers() as servers:
+        servers.append(target := start_target(*security["target"]))
+        servers.append(draft := start_draft(*security["draft"]))
+        addresses = [f"localhost:{port_of(server.address)}" for server in (target, draft)]
+        servers.append(coordinator := start_coordinator(*addresses, *security["coordinator"]))
+        for name in ("target", "draft"):
+            coordinator.wait_value(f"outrider_{name}_up", 1)
+        files = tmp_path / "coordinator" / "etc" / "outrider"
+        token = (files / "tokens" / "tokens").read_text().strip()
+        tls = grpc.ssl_channel_credentials((files / "tls" / "ca.crt").read_bytes())
+        codes = {}
+        for given in (token, "another"):
+            both = grpc.composite_channel_credentials(tls, grpc.access_token_call_credentials(given))
+            with grpc.secure_channel(f"localhost:{port_of(coordinator.address)}", both) as channel:
+                stub = inference_pb2_grpc.InferenceStub(channel)
+                try:
+                    codes[given] = sum(len(chunk.tokens) for chunk in
+                                       stub.Generate(request("Once", max_tokens=4), timeout=PATIENCE))
+                except grpc.RpcError as error:
+                    codes[given] = error.code()
+        assert codes == {token: 4, "another": grpc.StatusCode.UNAUTHENTICATED}

@@ -1,0 +1,167 @@
+"""The manifests hang together, and each check refuses manifests that do not."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from arrows import EGRESS, FETCHING, INGRESS, arrows, denied_by_default
+from checks import (CHECKS, Check, a_drain_fits_into_the_grace, autoscalers_own_the_replicas,
+                    coordinators_find_their_servers, disruptions_are_limited_and_pods_spread,
+                    everything_is_in_the_namespace, files_are_mounted, images_are_versions,
+                    no_secret_is_in_the_environment, pods_run_without_privileges, ports_are_those_of_the_flags,
+                    probes_ask_the_health_port, services_lead_to_pods)
+from manifests import (COMPONENTS, KUBERNETES, OVERLAYS, PROGRAMS, ROOT, Object, all_containers, arguments,
+                       component_alone, component_of, compose, container_of, find, flags, labels_of, name_of,
+                       objects_of, pod_of, selects, workloads)
+
+
+def test_there_are_overlays_and_each_has_the_three_services() -> None:
+    assert len(OVERLAYS) >= 3 and len(COMPONENTS) >= 4
+    for overlay in OVERLAYS:
+        assert sorted(map(component_of, workloads(objects_of(overlay)))) == ["coordinator", "draft", "target"]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_passes(check: Check, overlay: str) -> None:
+    assert check(objects_of(overlay)) == []
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_component_fits_the_base_alone(component: str, tmp_path: Path) -> None:
+    objects = component_alone(component, tmp_path)
+    assert [wrong for check in CHECKS for wrong in check(objects)] == []
+
+
+def container(objects: list[Object], name: str) -> Object:
+    return next(container_of(w) for w in workloads(objects) if component_of(w) == name)
+
+
+def pod(objects: list[Object], name: str) -> Object:
+    return next(pod_of(w) for w in workloads(objects) if component_of(w) == name)
+
+
+def replace_argument(objects: list[Object], name: str, old: str, new: str) -> None:
+    args = container(objects, name)["args"]
+    args[args.index(old)] = new
+
+
+# What each check is there to find, done to the overlay `many`.
+MISTAKES: list[tuple[Check, Callable[[list[Object]], object]]] = [
+    (pods_run_without_privileges, lambda o: pod(o, "draft")["securityContext"].pop("runAsNonRoot")),
+    (pods_run_without_privileges, lambda o: container(o, "target")["securityContext"]["capabilities"].pop("drop")),
+    (pods_run_without_privileges, lambda o: pod(o, "coordinator").pop("automountServiceAccountToken")),
+    (images_are_versions, lambda o: container(o, "target").update(image="outrider-target:latest")),
+    (images_are_versions, lambda o: container(o, "target").update(image="registry:5000/outrider-target")),
+    (no_secret_is_in_the_environment, lambda o: container(o, "draft").update(
+        env=[{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}])),
+    (everything_is_in_the_namespace, lambda o: find(o, "PodMonitor", "outrider")["metadata"].pop("namespace")),
+    (a_drain_fits_into_the_grace, lambda o: replace_argument(o, "coordinator", "--drain=60", "--drain=70")),
+    (a_drain_fits_into_the_grace, lambda o: pod(o, "target").update(terminationGracePeriodSeconds=9)),
+    (probes_ask_the_health_port, lambda o: container(o, "draft")["livenessProbe"]["grpc"].pop("service")),
+    (probes_ask_the_health_port, lambda o: container(o, "draft")["readinessProbe"]["grpc"].update(port=7071)),
+    (ports_are_those_of_the_flags, lambda o: container(o, "target")["ports"].pop()),
+    (ports_are_those_of_the_flags, lambda o: replace_argument(
+        o, "draft", "--metrics-listen=0.0.0.0:9071", "--metrics-listen=127.0.0.1:9071")),
+    (services_lead_to_pods, lambda o: find(o, "Service", "outrider-draft")["spec"]["selector"].update(x="y")),
+    (services_lead_to_pods, lambda o: find(o, "Service", "outrider-draft")["spec"]["ports"][0].update(port=7072)),
+    (coordinators_find_their_servers, lambda o: find(o, "StatefulSet", "outrider-target")["spec"].update(replicas=3)),
+    (coordinators_find_their_servers, lambda o: find(o, "Service", "outrider-target")["spec"].pop("clusterIP")),
+    (coordinators_find_their_servers, lambda o: replace_argument(o, "coordinator", "--target=$(TARGET)",
+                                                                 "--target=outrider-target:7072")),
+    (files_are_mounted, lambda o: container(o, "coordinator")["volumeMounts"].pop()),
+    (files_are_mounted, lambda o: container(o, "draft").pop("envFrom")),
+    (files_are_mounted, lambda o: container(o, "draft")["args"].append("--top-n=$(TOP_N)")),
+    (disruptions_are_limited_and_pods_spread, lambda o: o.remove(find(o, "PodDisruptionBudget", "outrider-draft"))),
+    (disruptions_are_limited_and_pods_spread, lambda o: pod(o, "target").pop("topologySpreadConstraints")),
+    (autoscalers_own_the_replicas, lambda o: o.append(
+        {"kind": "HorizontalPodAutoscaler", "metadata": {"name": "x"},
+         "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "outrider-draft"}}})),
+]
+
+
+@pytest.mark.parametrize(("check", "mistake"), MISTAKES, ids=[f"{i}-{c.__name__}" for i, (c, _) in enumerate(MISTAKES)])
+def test_a_mistake_is_found(check: Check, mistake: Callable[[list[Object]], object]) -> None:
+    objects = objects_of("many")
+    mistake(objects)
+    assert check(objects)
+
+
+def test_no_check_is_without_a_mistake() -> None:
+    assert {check for check, _ in MISTAKES} == set(CHECKS)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_only_the_arrows_of_the_design_pass(overlay: str) -> None:
+    objects = objects_of(overlay)
+    assert denied_by_default(objects)
+    assert arrows(objects) == (INGRESS, EGRESS | FETCHING if overlay == "gpu-fetch" else EGRESS)
+
+
+def test_another_arrow_is_seen() -> None:
+    objects = objects_of("cpu")
+    find(objects, "NetworkPolicy", "outrider-target")["spec"]["ingress"][0].pop("from")
+    assert ("draft", "target", 7072) in arrows(objects)[0]
+    find(objects, "NetworkPolicy", "outrider-nothing-else")["spec"]["policyTypes"].remove("Egress")
+    assert not denied_by_default(objects)
+
+
+def test_prometheus_finds_every_pod_and_names_its_job() -> None:
+    objects = objects_of("gpu")
+    monitor = find(objects, "PodMonitor", "outrider")["spec"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    relabeled = {rule["targetLabel"]: rule for rule in endpoint["relabelings"]}
+    assert relabeled["job"]["sourceLabels"] == ["__meta_kubernetes_pod_label_app_kubernetes_io_component"]
+    for workload in workloads(objects):
+        assert selects(monitor["selector"], labels_of(workload))
+        assert endpoint["port"] in [port["name"] for port in container_of(workload)["ports"]]
+        assert relabeled["job"]["replacement"].replace("$1", component_of(workload)) == name_of(workload)
+
+
+def test_rules_become_objects_of_the_operator(tmp_path: Path) -> None:
+    groups = {"groups": [{"name": "g", "rules": [{"record": "a:b", "expr": "sum(a)"}]}]}
+    (tmp_path / "some_rules.yml").write_text("# A comment.\n" + yaml.safe_dump(groups))
+    made = subprocess.run([KUBERNETES / "components" / "monitoring" / "make_rules", tmp_path / "some_rules.yml"],
+                          check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert list(yaml.safe_load_all(made)) == [{"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule",
+                                               "metadata": {"name": "outrider-some-rules"}, "spec": groups}]
+
+
+def test_compose_starts_the_same_services_on_the_same_ports() -> None:
+    objects = objects_of("cpu")
+    services = compose()["services"]
+    for workload in workloads(objects):
+        name = component_of(workload)
+        service, ours = services[name], arguments(workload, objects)
+        given = flags(service["command"])
+        assert service["image"] == container_of(workload)["image"]
+        assert {f: v for f, v in given.items() if f.endswith("listen")} == {
+            f: v for f, v in ours.items() if f.endswith("listen") and f != "--health-listen"}
+        assert float(service["stop_grace_period"].removesuffix("s")) >= float(given["--drain"]) + 5
+        assert service["read_only"] and service["cap_drop"] == ["ALL"]
+    flags_of_coordinator = flags(services["coordinator"]["command"])
+    for name in ("target", "draft"):
+        port = flags(services[name]["command"])["--listen"].rsplit(":")[1]
+        assert flags_of_coordinator[f"--{name}"] == f"{name}:{port}"
+    assert all(port.startswith("127.0.0.1:") for service in services.values() for port in service.get("ports", []))
+    for service in services.values():
+        for volume in service.get("volumes", []):
+            path = ROOT / "deploy" / "compose" / volume.split(":")[0]
+            assert not volume.startswith(".") or path.exists(), volume
+
+
+def test_the_dockerfile_has_an_image_for_each_name_and_lints() -> None:
+    text = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
+    targets = {line.split(" AS ")[1] for line in text.splitlines() if line.startswith("FROM ")}
+    images = {c["image"].split(":")[0] for overlay in OVERLAYS for w in workloads(objects_of(overlay))
+              for c in all_containers(w)}
+    assert images <= targets
+
+    def hadolint(dockerfile: str) -> str:
+        return subprocess.run([PROGRAMS / "hadolint", "-"], input=dockerfile, stdout=subprocess.PIPE, text=True).stdout
+
+    assert hadolint(text) == ""
+    assert "DL3008" in hadolint(text.replace("hadolint ignore", ""))

@@ -1,0 +1,62 @@
+"""kubeconform -strict finds nothing in any overlay, and finds what is misspelt."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from manifests import COMPONENTS, KUBERNETES, OVERLAYS, TOOLS, component_alone, objects_of, text_of
+
+KUBECONFORM = TOOLS / "bin" / "kubeconform"
+SCHEMAS = TOOLS / "schemas"
+if not (KUBECONFORM.exists() and (SCHEMAS / "v1.36.0-standalone-strict" / "podmonitor-monitoring-v1.json").exists()):
+    pytest.skip("kubeconform or its schemas are not installed: scripts/install_tools", allow_module_level=True)
+
+
+def refused(manifests: str) -> str:
+    ran = subprocess.run([KUBECONFORM, "-strict", "-kubernetes-version", "1.36.0", "-schema-location", SCHEMAS, "-"],
+                         input=manifests, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert (ran.returncode != 0) == (ran.stdout != "")
+    return ran.stdout
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_is_valid(overlay: str) -> None:
+    assert refused(text_of(overlay)) == ""
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_component_is_valid(component: str, tmp_path: Path) -> None:
+    assert refused(yaml.safe_dump_all(component_alone(component, tmp_path))) == ""
+
+
+def test_what_the_scripts_make_is_valid(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yml"
+    rules.write_text("groups: [{name: g, rules: [{alert: A, expr: up == 0, for: 1m, labels: {severity: page}}]}]\n")
+    for command in ([KUBERNETES / "components" / "tls" / "make_secrets"],
+                    [KUBERNETES / "components" / "monitoring" / "make_rules", rules]):
+        made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        assert made.count("kind:") >= 1
+        assert refused(made) == ""
+
+
+@pytest.mark.parametrize(("right", "wrong"), [
+    ("terminationGracePeriodSeconds:", "terminationGraceSeconds:"),
+    ("podMetricsEndpoints:", "podMetricEndpoints:"),
+    ("targetLabel: job", "targetLable: job"),
+    ("averageValue: ", "averageValues: "),
+    ("replicas: 1", "replicas: one"),
+    ("publishNotReadyAddresses: true", "publishNotReadyAddresses: null"),
+])
+def test_a_misspelling_is_found(right: str, wrong: str) -> None:
+    text = text_of("gpu")
+    assert right in text
+    assert refused(text.replace(right, wrong, 1)) != ""
+
+
+def test_every_kind_has_a_schema() -> None:
+    """An object without one would be an error, not skipped."""
+    assert "could not find schema" in refused(
+        yaml.safe_dump({"apiVersion": "example.com/v1", "kind": "Unknown", "metadata": {"name": "x"}}))
+    assert any(thing["apiVersion"].startswith("monitoring.coreos.com/") for thing in objects_of("gpu"))

@@ -1,0 +1,68 @@
+"""The Secrets that make_secrets makes are those that the tls component mounts, and good for the names in use."""
+
+import base64
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from manifests import KUBERNETES, Object, arguments, component_of, find, name_of, objects_of, pod_of, workloads
+
+if shutil.which("openssl") is None:
+    pytest.skip("openssl is not installed", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def secrets() -> dict[str, dict[str, bytes]]:
+    made = subprocess.run([KUBERNETES / "components" / "tls" / "make_secrets", "outrider"], check=True,
+                          stdout=subprocess.PIPE, text=True).stdout
+    return {name_of(secret): {key: base64.b64decode(value) for key, value in secret["data"].items()}
+            for secret in yaml.safe_load_all(made)}
+
+
+def coordinators_of(objects: list[Object]) -> Object:
+    return next(w for w in workloads(objects) if component_of(w) == "coordinator")
+
+
+def test_each_mounted_secret_is_made_with_the_files_that_flags_name(secrets: dict[str, dict[str, bytes]]) -> None:
+    objects = objects_of("many")
+    for workload in workloads(objects):
+        (container,) = pod_of(workload)["containers"]
+        volumes = {volume["name"]: volume for volume in pod_of(workload)["volumes"]}
+        files = {f"{mount['mountPath']}/{key}" for mount in container["volumeMounts"]
+                 if "secret" in volumes[mount["name"]]
+                 for key in secrets[volumes[mount["name"]]["secret"]["secretName"]]}
+        wanted = {value for value in arguments(workload, objects).values() if value.startswith("/etc/outrider/")}
+        assert wanted and wanted <= files
+
+
+def test_certificates_are_good_for_the_names_that_are_asked_for(secrets: dict[str, dict[str, bytes]],
+                                                                 tmp_path: Path) -> None:
+    """By name, not by pattern: gRPC refuses a pattern below a name of one part, *.outrider-target."""
+    objects = objects_of("many")
+    coordinators = coordinators_of(objects)
+    asked = {"draft": set(), "target": set(), "coordinator": {"outrider-coordinator", "outrider-coordinators"}}
+    for index in range(coordinators["spec"]["replicas"]):
+        flags = arguments(coordinators, objects, index)
+        for name in ("draft", "target"):
+            asked[name].add(flags[f"--{name}"].rsplit(":", 1)[0])
+    assert len(asked["target"]) == find(objects, "StatefulSet", "outrider-target")["spec"]["replicas"]
+    for name, hosts in asked.items():
+        secret = secrets[f"outrider-{name}-tls"]
+        (tmp_path / "ca.crt").write_bytes(secret["ca.crt"])
+        (tmp_path / "tls.crt").write_bytes(secret["tls.crt"])
+        for purpose in ("sslserver", "sslclient"):
+            subprocess.run(["openssl", "verify", "-purpose", purpose, "-CAfile", tmp_path / "ca.crt",
+                            tmp_path / "tls.crt"], check=True, stdout=subprocess.DEVNULL)
+        names = subprocess.run(["openssl", "x509", "-in", tmp_path / "tls.crt", "-noout", "-ext", "subjectAltName"],
+                               check=True, stdout=subprocess.PIPE, text=True).stdout
+        for host in hosts:
+            assert f"DNS:{host}," in names.replace("\n", ",").replace(" ", "")
+
+
+def test_nothing_is_made_twice(secrets: dict[str, dict[str, bytes]]) -> None:
+    keys = [secret["tls.key"] for secret in secrets.values() if "tls.key" in secret]
+    assert len(set(keys)) == len(keys) == 3
+    assert len(secrets["outrider-client-tokens"]["tokens"].strip()) == 64

@@ -1,0 +1,44 @@
+#include "coordinator/request_context.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace outrider {
+namespace {
+
+using testing::MatchesRegex;
+
+v1::RequestContext Read(const char* key, const std::string& value) {
+  return ReadRequestContext({{key, value}});
+}
+
+TEST(RequestContext, TakesTheClientsNameForTheRequest) {
+  EXPECT_EQ(Read("x-request-id", "order-17/b").request_id(), "order-17/b");
+  EXPECT_EQ(Read("x-request-id", std::string(128, 'x')).request_id(), std::string(128, 'x'));
+}
+
+TEST(RequestContext, DrawsOneIfThereIsNoneOrItWouldSpoilALog) {
+  const char* const drawn = "[0-9a-f]{32}";
+  EXPECT_THAT(ReadRequestContext({}).request_id(), MatchesRegex(drawn));
+  for (const std::string& bad : {std::string(), std::string("a b"), std::string("a\nb"), std::string("\xc3\xa4"),
+                                 std::string(129, 'x')}) {
+    EXPECT_THAT(Read("x-request-id", bad).request_id(), MatchesRegex(drawn)) << bad;
+  }
+  EXPECT_NE(ReadRequestContext({}).request_id(), ReadRequestContext({}).request_id());
+}
+
+TEST(RequestContext, TakesATraceparentThatIsWellFormed) {
+  const std::string good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+  EXPECT_EQ(Read("traceparent", good).traceparent(), good);
+  for (const std::string& bad :
+       {std::string(), good + "0", good.substr(1), "ff" + good.substr(2),
+        std::string("00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01"),
+        std::string("00-00000000000000000000000000000000-00f067aa0ba902b7-01"),
+        std::string("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01"),
+        std::string("00_4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")}) {
+    EXPECT_EQ(Read("traceparent", bad).traceparent(), "") << bad;
+  }
+}
+
+}  // namespace
+}  // namespace outrider

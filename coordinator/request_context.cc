@@ -50,7 +50,7 @@ v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc
   v1::RequestContext context;
   const absl::string_view id = Find(metadata, kRequestIdKey);
   context.set_request_id(IsRequestId(id) ? std::string(id) : NewRequestId());
-  const absl::string_view parent = Find(metadata, "traceparent");
+  const absl::string_view parent = Find(metadata, kTraceparentKey);
   if (IsTraceparent(parent)) context.set_traceparent(std::string(parent));
   return context;
 }

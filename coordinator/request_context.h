@@ -11,6 +11,7 @@ namespace outrider {
 
 // The metadata key that a client may name its request by, and that the answer names it by.
 inline constexpr char kRequestIdKey[] = "x-request-id";
+inline constexpr char kTraceparentKey[] = "traceparent";
 
 // x-request-id, or a random one if there is none or it is not 1 to 128 visible ASCII characters; and a W3C
 // traceparent if it is well formed (https://www.w3.org/TR/trace-context/).

@@ -17,12 +17,12 @@ namespace outrider {
 // One thread at a time. Destruction cancels what still runs.
 class Exchange {
  public:
-  // `service` must outlive this; for `client_gone` see GenerateCalls.
-  Exchange(v1::Inference::Stub* service, OpenAiRequest request, AnswerHeader header,
+  // `service` must outlive this; for `asked` and `client_gone` see GenerateCalls.
+  Exchange(v1::Inference::Stub* service, OpenAiRequest request, AnswerHeader header, v1::RequestContext asked,
            std::function<bool()> client_gone)
       : request_(std::move(request)),
         answer_(&request_, std::move(header)),
-        calls_(service, &request_, std::move(client_gone)) {}
+        calls_(service, &request_, std::move(asked), std::move(client_gone)) {}
 
   const OpenAiRequest& request() const { return request_; }
 

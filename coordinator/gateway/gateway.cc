@@ -20,6 +20,7 @@
 #include "coordinator/gateway/exchange.h"
 #include "coordinator/gateway/openai_error.h"
 #include "coordinator/gateway/openai_request.h"
+#include "coordinator/request_context.h"
 
 namespace outrider {
 namespace {
@@ -77,6 +78,13 @@ class Answers {
   absl::Mutex mutex_;
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
+
+// What the headers say of who asks, as metadata of gRPC would.
+v1::RequestContext Asked(const httplib::Request& request) {
+  const std::string id = request.get_header_value(kRequestIdKey);
+  const std::string parent = request.get_header_value(kTraceparentKey);
+  return ReadRequestContext({{kRequestIdKey, id}, {kTraceparentKey, parent}});
+}
 
 void SetError(const absl::Status& status, Endpoint endpoint, httplib::Response& response) {
   const HttpError error = ToHttpError(status, endpoint);
@@ -244,6 +252,8 @@ class Gateway::Server {
 
   void Generate(Endpoint endpoint, const Request& request, Response& response) {
     const Answers::Ticket ticket = answers_.Begin();
+    v1::RequestContext asked = Asked(request);
+    response.set_header(kRequestIdKey, asked.request_id());
     absl::StatusOr<OpenAiRequest> parsed = ParseOpenAiRequest(endpoint, request.body);
     absl::Status status = parsed.status();
     std::string model;
@@ -253,7 +263,8 @@ class Gateway::Server {
       model = description.ok() && description->has_target() ? description->target().model() : parsed->model;
     }
     if (!status.ok()) {
-      LogInfo("http request refused", {{"path", request.path},
+      LogInfo("http request refused", {{"request_id", asked.request_id()},
+                                       {"path", request.path},
                                        {"code", absl::StatusCodeToString(status.code())},
                                        {"error", std::string(status.message())}});
       return SetError(status, endpoint, response);
@@ -263,7 +274,7 @@ class Gateway::Server {
                         .model = std::move(model)};
     const ClientConnection client(request.remote_addr, request.remote_port, port_);
     Answer{ticket, std::make_shared<Exchange>(service_.get(), *std::move(parsed), std::move(header),
-                                              [client] { return client.gone(); })}
+                                              std::move(asked), [client] { return client.gone(); })}
         .Give(response);
   }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/rpc/error.h"
+#include "coordinator/request_context.h"
 
 namespace outrider {
 namespace {
@@ -14,8 +15,8 @@ constexpr std::chrono::milliseconds kLongestWait{100};
 }  // namespace
 
 GenerateCalls::GenerateCalls(v1::Inference::Stub* service, const OpenAiRequest* request,
-                             std::function<bool()> client_gone)
-    : service_(service), request_(request), client_gone_(std::move(client_gone)) {}
+                             v1::RequestContext asked, std::function<bool()> client_gone)
+    : service_(service), request_(request), asked_(std::move(asked)), client_gone_(std::move(client_gone)) {}
 
 GenerateCalls::~GenerateCalls() {
   Fail(absl::CancelledError("the answer is no longer wanted"));
@@ -51,6 +52,8 @@ void GenerateCalls::StartCalls() {
     request.MergeFrom(request_->prompts[next_prompt_]);
     Call* const call = calls_.emplace_back(std::make_unique<Call>()).get();
     call->prompt = next_prompt_++;
+    call->context.AddMetadata(kRequestIdKey, asked_.request_id());
+    if (!asked_.traceparent().empty()) call->context.AddMetadata(kTraceparentKey, asked_.traceparent());
     call->reader = service_->AsyncGenerate(&call->context, request, &queue_, call);
   }
 }

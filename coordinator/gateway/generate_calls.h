@@ -26,9 +26,9 @@ class GenerateCalls {
   // Prompts of a request that are worked on at once.
   static constexpr size_t kMaxAtOnce = 16;
 
-  // `service` and `request` must outlive this. `client_gone` is asked while there is nothing to do, at least
-  // ten times a second, and with each chunk.
-  GenerateCalls(v1::Inference::Stub* service, const OpenAiRequest* request,
+  // `service` and `request` must outlive this; `asked` goes with each call. `client_gone` is asked while
+  // there is nothing to do, at least ten times a second, and with each chunk.
+  GenerateCalls(v1::Inference::Stub* service, const OpenAiRequest* request, v1::RequestContext asked,
                 std::function<bool()> client_gone);
   // Cancels what still runs.
   ~GenerateCalls();
@@ -63,6 +63,7 @@ class GenerateCalls {
 
   v1::Inference::Stub* const service_;
   const OpenAiRequest* const request_;
+  const v1::RequestContext asked_;
   const std::function<bool()> client_gone_;
   grpc::CompletionQueue queue_;
   std::vector<std::unique_ptr<Call>> calls_;  // in progress

@@ -3,6 +3,8 @@
 import contextlib
 import shutil
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,6 +147,21 @@ def test_all_three_over_tls(authority: Authority, stranger: Authority, token_fil
         without_token = cli(coordinator, "--tls-ca", authority.ca)
         assert without_token.returncode == 1 and "bearer token is required" in without_token.stderr
         assert cli(coordinator).returncode == 1
+
+
+def test_the_http_api_wants_the_same_token(authority: Authority, token_file: Path) -> None:
+    def models(token: str) -> int:
+        ask = urllib.request.Request(f"http://{coordinator.http_address}/v1/models",
+                                     headers={"Authorization": f"Bearer {token}"} if token else {})
+        try:
+            with urllib.request.urlopen(ask, timeout=PATIENCE) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    with secured(authority, token_file) as coordinator:
+        assert models(TOKEN) == 200
+        assert models("") == models("wrong") == 401
 
 
 def test_a_server_that_wants_client_certificates_takes_only_those_of_its_authority(authority: Authority,

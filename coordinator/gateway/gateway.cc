@@ -99,7 +99,7 @@ void SetError(const absl::Status& status, Endpoint endpoint, httplib::Response& 
 
 class Gateway::Server {
  public:
-  Server(GatewayOptions options, std::shared_ptr<grpc::Channel> channel)
+  Server(GatewayOptions options, const std::shared_ptr<grpc::Channel>& channel)
       : options_(std::move(options)), started_(absl::Now()), service_(v1::Inference::NewStub(channel)) {}
 
   ~Server() {
@@ -173,7 +173,7 @@ class Gateway::Server {
     http_.Post("/v1/chat/completions", [this](const Request& request, Response& response) {
       if (Admits(request, response)) Generate(Endpoint::kChat, request, response);
     });
-    http_.set_exception_handler([](const Request&, Response& response, std::exception_ptr) {
+    http_.set_exception_handler([](const Request&, Response& response, const std::exception_ptr&) {
       SetError(absl::InternalError("the request could not be handled"), Endpoint::kCompletions, response);
     });
     // What the library refuses itself has no body.
@@ -329,8 +329,8 @@ const std::string& Gateway::address() const { return server_->address(); }
 void Gateway::Finish(absl::Duration patience) { server_->Finish(patience); }
 
 absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options,
-                                                        std::shared_ptr<grpc::Channel> channel) {
-  auto server = std::make_unique<Server>(std::move(options), std::move(channel));
+                                                        const std::shared_ptr<grpc::Channel>& channel) {
+  auto server = std::make_unique<Server>(std::move(options), channel);
   if (absl::Status status = server->Start(); !status.ok()) return status;
   return std::unique_ptr<Gateway>(new Gateway(std::move(server)));
 }

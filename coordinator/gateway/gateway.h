@@ -30,7 +30,7 @@ class Gateway {
  public:
   // Starts to serve. UNAVAILABLE naming the address if it cannot be had.
   static absl::StatusOr<std::unique_ptr<Gateway>> Start(GatewayOptions options,
-                                                        std::shared_ptr<grpc::Channel> channel);
+                                                        const std::shared_ptr<grpc::Channel>& channel);
   ~Gateway();
 
   // The address that was bound, with the port that was picked.

@@ -10,6 +10,8 @@ using Json = nlohmann::ordered_json;
 
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+Json NullIfEmpty(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
 const char* FinishReasonName(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
 }
@@ -35,7 +37,7 @@ OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1:
   }
   if (chunk.has_finish()) {
     choice.finish_reason = FinishReasonName(chunk.finish().reason());
-    if (!chunk.finish().stop_string().empty()) choice.stop_reason = chunk.finish().stop_string();
+    choice.stop_string = chunk.finish().stop_string();
     Count(chunk.finish(), chunk.sample() == 0);
   }
   return choice;
@@ -102,8 +104,8 @@ Json OpenAiAnswer::ChoiceJson(size_t index, const Choice& choice) const {
   }
   json["logprobs"] = nullptr;
   if (request_->logprobs()) json["logprobs"] = chat ? choice.logprobs.Chat() : choice.logprobs.Completions();
-  json["finish_reason"] = choice.finish_reason;
-  json["stop_reason"] = choice.stop_reason;
+  json["finish_reason"] = NullIfEmpty(choice.finish_reason);
+  json["stop_reason"] = NullIfEmpty(choice.stop_string);
   return json;
 }
 
@@ -130,7 +132,7 @@ Json OpenAiAnswer::EventJson(size_t index, Choice& choice) const {
 std::string OpenAiAnswer::AddAsEvent(size_t prompt, const v1::GenerateResponse& chunk) {
   const size_t index = IndexOf(prompt, chunk);
   Choice& choice = AddTo(index, prompt, chunk);
-  if (choice.text.empty() && choice.logprobs.empty() && choice.finish_reason.is_null()) return "";
+  if (choice.text.empty() && choice.logprobs.empty() && choice.finish_reason.empty()) return "";
   return ServerSentEvent(Dump(EventJson(index, choice)));
 }
 

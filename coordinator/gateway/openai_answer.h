@@ -38,9 +38,9 @@ class OpenAiAnswer {
   struct Choice {
     std::string text;  // since the last event; all of it if there are none
     OpenAiLogprobs logprobs;
-    bool begun = false;  // an event of it was sent
-    nlohmann::ordered_json finish_reason = nullptr;
-    nlohmann::ordered_json stop_reason = nullptr;
+    bool begun = false;         // an event of it was sent
+    std::string finish_reason;  // empty: it goes on
+    std::string stop_string;    // empty: none ended it
   };
 
   size_t IndexOf(size_t prompt, const v1::GenerateResponse& chunk) const {

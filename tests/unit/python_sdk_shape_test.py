@@ -54,11 +54,14 @@ def test_every_field_of_a_request_can_be_set() -> None:
     assert EVERY.keys() == Options.__annotations__.keys()
     for message in (request, request.sampling, request.stop, request.speculation, request.logprobs):
         missing = fields(message.DESCRIPTOR) - {field.name for field, _ in message.ListFields()}
-        assert missing == ({"tokens"} if message is request else set())
+        assert missing == ({"tokens", "chat"} if message is request else set())
     assert {entry.token: entry.bias for entry in request.sampling.logit_bias} == EVERY["logit_bias"]
     assert (request.speculation.drafter, request.speculation.rule) == (
         inference_pb2.DRAFTER_KIND_NGRAM, sequence_pb2.RULE_BLOCK)
     assert build_request([1, 2], 1, {}).tokens.ids == [1, 2]
+    talk = [{"role": "system", "content": "Short."}, {"role": "user", "content": "Hello"}]
+    messages = build_request(talk, 1, {}).chat.messages
+    assert [(m.role, m.content) for m in messages] == [("system", "Short."), ("user", "Hello")]
     assert build_request("x", 1, {"stop": "word"}).stop.strings == ["word"]
     assert build_request("x", 1, dict.fromkeys(EVERY)) == build_request("x", 1, {}), "None leaves a field out"
 
@@ -72,6 +75,7 @@ def test_every_field_of_a_request_can_be_set() -> None:
     (outrider.PositionLogprobs, sequence_pb2.PositionLogprobs, {}),
     (outrider.Chunk, inference_pb2.GenerateResponse, {"kinds", "texts", "logprobs"}),  # of each token, there
     (outrider.ServerInfo, sequence_pb2.ServerInfo, {}),
+    (outrider.Totals, inference_pb2.SpeculationTotals, {}),
     (outrider.Description, inference_pb2.DescribeResponse, {}),
 ])
 def test_every_field_of_an_answer_is_there(cls: type, message: type, elsewhere: set[str]) -> None:
@@ -92,7 +96,11 @@ def test_what_cannot_be_sent_is_refused_like_what_may_not(field: str, option: Op
 
 @pytest.mark.parametrize("prompt, option, message", [
     ("x", {"temprature": 1}, "'temprature' is not an option; there are: max_tokens"), ("x", {"n": 3}, "'n' is not"),
-    (b"x", {}, "prompt: token ids are wanted, not bytes"), ("x", {"bad_ids": "12"}, "bad_ids: token ids"),
+    (b"x", {}, "prompt: a sequence of token ids is wanted, not bytes"),
+    ("x", {"bad_ids": "12"}, "bad_ids: a sequence of token ids is wanted, not str"),
+    ([{"role": "user", "text": "x"}], {}, "a message has role and content"),
+    ([{"role": "user"}, 3], {}, "a message has role and content"),
+    ([{"role": "user", "content": 3}], {}, "chat.messages.content: "),
     ("x", {"top_k": "3"}, "sampling.top_k: "), ([1, "2"], {}, "tokens.ids: ")])
 def test_what_makes_no_sense_is_a_type_error(prompt: str | Sequence[int], option: Options, message: str) -> None:
     with Client("127.0.0.1:1") as client, pytest.raises(TypeError, match=message):
@@ -112,6 +120,7 @@ client = Client("a:1", timeout=3, tls=Tls(ca="ca.pem"), token=lambda: "t")
 options: Options = {"temperature": 0, "stop": ["x"], "rule": "block"}
 reveal_type(client.generate("x", **options))
 reveal_type(client.generate([1, 2], max_tokens=3).tokens)
+reveal_type(client.generate([{"role": "user", "content": "x"}]).text)
 reveal_type(client.generate_samples("x", 3))
 reveal_type([chunk for chunk in client.stream("x", n=2)])
 reveal_type(client.describe().target)
@@ -129,9 +138,10 @@ client.generate("x", max_token=3)  # wrong
 client.generate("x", top_k=0.5)  # wrong
 client.generate(3)  # wrong
 client.generate("x", n=2)  # wrong
+client.generate([{"role": "user"}])  # wrong
 '''
-REVEALED = ["Completion", "tuple[int, ...]", "list[Completion]", "list[Chunk]", "ServerInfo | None", "str | None",
-            "Completion", "list[Chunk]"]
+REVEALED = ["Completion", "tuple[int, ...]", "str", "list[Completion]", "list[Chunk]", "ServerInfo | None",
+            "str | None", "Completion", "list[Chunk]"]
 
 
 def test_types_are_right_within_the_package_and_for_its_users(tmp_path: Path) -> None:

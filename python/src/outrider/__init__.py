@@ -26,7 +26,7 @@ from outrider._answer import (
 )
 from outrider._channel import Tls
 from outrider._client import Client, Stream
-from outrider._description import Defaults, Description, ServerInfo
+from outrider._description import Defaults, Description, ServerInfo, Totals
 from outrider._errors import (
     Cancelled,
     DataLoss,
@@ -41,7 +41,7 @@ from outrider._errors import (
     Unavailable,
     Unimplemented,
 )
-from outrider._request import DrafterName, Options, RuleName
+from outrider._request import ChatMessage, DrafterName, Options, RuleName
 from outrider._retries import Retries
 
 __version__ = version("outrider")
@@ -50,6 +50,7 @@ __all__ = [
     "AsyncClient",
     "AsyncStream",
     "Cancelled",
+    "ChatMessage",
     "Chunk",
     "Client",
     "Completion",
@@ -77,6 +78,7 @@ __all__ = [
     "Tls",
     "TokenKind",
     "TokenLogprob",
+    "Totals",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",

@@ -89,7 +89,7 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         **options: Unpack[Options],
     ) -> Completion:
-        """The continuation of a prompt, which is text or token ids.
+        """The continuation of a prompt, which is text, token ids or a conversation.
 
         Args:
             prompt: What to continue.

@@ -55,6 +55,29 @@ class Defaults:
 
 
 @dataclass(frozen=True)
+class Totals:
+    """How speculation went since the coordinator started, over all requests.
+
+    Attributes:
+        rounds: Calls of the target.
+        drafts: Rounds that had a draft.
+        drafted: Tokens proposed to the target.
+        accepted: Of those, kept by the target.
+        emitted: Tokens in answers.
+        observed_accepted: Accepted tokens of exact rounds of the token rule.
+        expected_accepted: What they should have come to.
+    """
+
+    rounds: int
+    drafts: int
+    drafted: int
+    accepted: int
+    emitted: int
+    observed_accepted: float
+    expected_accepted: float
+
+
+@dataclass(frozen=True)
 class Description:
     """What is being served, by what, and in which state.
 
@@ -67,6 +90,7 @@ class Description:
         defaults: What holds for requests that don't say otherwise.
         max_draft_tokens: Most drafted tokens that a request can ask for.
         tokenizer_fingerprint: Hash of the tokenizer.
+        totals: How it goes.
     """
 
     version: str
@@ -77,6 +101,7 @@ class Description:
     defaults: Defaults
     max_draft_tokens: int
     tokenizer_fingerprint: int
+    totals: Totals
 
 
 def to_description(response: inference_pb2.DescribeResponse) -> Description:
@@ -92,4 +117,5 @@ def to_description(response: inference_pb2.DescribeResponse) -> Description:
             draft_tokens=defaults.draft_tokens if defaults.HasField("draft_tokens") else None,
             rule=enum_name(sequence_pb2.Rule, defaults.rule, "RULE_"),
         ),
+        totals=plain(Totals, response.totals),
     )

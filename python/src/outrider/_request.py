@@ -13,7 +13,22 @@ from outrider.v1 import inference_pb2, sequence_pb2
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-Prompt = str | Sequence[int]
+
+class ChatMessage(TypedDict):
+    """One turn of a conversation.
+
+    Attributes:
+        role: Who speaks: "system", "user", "assistant", or whom else the model's template knows.
+        content: What is said.
+    """
+
+    role: str
+    content: str
+
+
+# Text, token ids, or a conversation up to where the assistant is to speak; not a mixture, though type checkers
+# understand a list of dictionaries in this form only.
+Prompt = str | Sequence[int | ChatMessage]
 DrafterName = Literal["model", "ngram", "copy", "auto", "none", "unigram", "bigram", "random"]
 RuleName = Literal["token", "block", "coupled"]
 
@@ -141,11 +156,7 @@ _RANGES = {
 def build_request(prompt: Prompt, n: int, options: Options) -> inference_pb2.GenerateRequest:
     """The request. InvalidArgument for what cannot be sent, TypeError for what is no option or has the wrong type."""
     request = inference_pb2.GenerateRequest()
-    if isinstance(prompt, str):
-        _set(request, "text", prompt, "text")
-    else:
-        request.tokens.SetInParent()
-        _set(request.tokens, "ids", _ids(prompt, "prompt"), "tokens.ids")
+    _set_prompt(request, prompt)
     if n != 1:
         _set(request, "n", n, "n")
     for name, value in options.items():
@@ -159,6 +170,23 @@ def build_request(prompt: Prompt, n: int, options: Options) -> inference_pb2.Gen
     return request
 
 
+def _set_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt) -> None:
+    if isinstance(prompt, str):
+        _set(request, "text", prompt, "text")
+        return
+    items: list[Any] = _list(prompt, "prompt")
+    if not any(isinstance(item, Mapping) for item in items):
+        request.tokens.SetInParent()
+        _set(request.tokens, "ids", items, "tokens.ids")
+        return
+    for item in items:
+        message = request.chat.messages.add()
+        if not isinstance(item, Mapping) or not item.keys() <= {"role", "content"}:
+            raise TypeError(f"prompt: a message has role and content, and nothing else: {item!r}")
+        for key, value in item.items():
+            _set(message, key, value, f"chat.messages.{key}")
+
+
 def _wire_value(name: str, value: Any) -> Any:
     """What stands for an option's value in its field."""
     if name == "drafter":
@@ -170,7 +198,7 @@ def _wire_value(name: str, value: Any) -> Any:
     if name == "logit_bias":
         return [_logit_bias(token, bias) for token, bias in value.items()]
     if name in ("allowed_ids", "bad_ids", "stop_token_ids", "resume_from"):
-        return _ids(value, name)
+        return _list(value, name)
     return value
 
 
@@ -180,11 +208,11 @@ def _number(numbers: Mapping[str, int], name: str, field: str) -> int:
     return numbers[name]
 
 
-def _ids(ids: Sequence[int], name: str) -> list[int]:
-    # Both are sequences of integers, or of strings that would be taken apart.
-    if isinstance(ids, (str, bytes)):
-        raise TypeError(f"{name}: token ids are wanted, not {type(ids).__name__}")
-    return list(ids)
+def _list(items: Sequence[Any], name: str) -> list[Any]:
+    # Both would be taken apart, and bytes are even integers.
+    if isinstance(items, (str, bytes)):
+        raise TypeError(f"{name}: a sequence of token ids is wanted, not {type(items).__name__}")
+    return list(items)
 
 
 def _logit_bias(token: int, bias: float) -> sequence_pb2.LogitBias:

@@ -68,7 +68,7 @@ def test_closing_the_client_ends_its_calls() -> None:
 
 
 def test_closing_the_client_ends_its_waits() -> None:
-    with FakeCoordinator(failing(EXHAUSTED, "QUEUE_FULL", retry_after=PATIENCE)) as server:
+    with FakeCoordinator(failing(EXHAUSTED, "QUEUE_FULL", retry_after=5 * PATIENCE)) as server:
         client = Client(server.address, retries=Retries(budget=10 * PATIENCE))
         threading.Timer(0.05, client.close).start()
         with pytest.raises(outrider.Cancelled):
@@ -94,8 +94,18 @@ def test_closing_the_asyncio_client_ends_its_calls_and_cancelling_a_task_stays_t
         with pytest.raises(outrider.Cancelled) as error:
             await tasks[1]
         assert error.value.reason == "CLIENT_CLOSED"
-        await asyncio.to_thread(lambda: [call.ended.wait(PATIENCE) for call in server.calls])
+        assert await asyncio.to_thread(lambda: all(call.ended.wait(PATIENCE) for call in server.calls))
 
     with FakeCoordinator(endless, endless) as server:
         asyncio.run(run(server))
-        assert all(call.ended.is_set() for call in server.calls)
+
+
+def test_closing_the_asyncio_client_ends_its_waits() -> None:
+    async def run(server: FakeCoordinator) -> None:
+        client = AsyncClient(server.address, retries=Retries(budget=10 * PATIENCE))
+        asyncio.get_running_loop().call_later(0.05, lambda: asyncio.ensure_future(client.close()))
+        with pytest.raises(outrider.Cancelled):
+            await client.generate("x")
+
+    with FakeCoordinator(failing(EXHAUSTED, "QUEUE_FULL", retry_after=5 * PATIENCE)) as server:
+        asyncio.run(run(server))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,9 @@ class AsyncClient:
         self._timeout = timeout
         self._retries = retries or Retries()
         self._connected: grpc.aio.Channel | None = None
-        self._closed = False
+        self._closing = asyncio.Event()
+        # Closing a channel does not end its calls in every version of gRPC.
+        self._calls: weakref.WeakSet[grpc.aio.Call] = weakref.WeakSet()
 
     async def generate(
         self,
@@ -110,18 +113,22 @@ class AsyncClient:
                 request_serializer=inference_pb2.DescribeRequest.SerializeToString,
                 response_deserializer=inference_pb2.DescribeResponse.FromString,
             )
+            call = method(inference_pb2.DescribeRequest(), timeout=attempts.remaining())
+            self._calls.add(call)
             try:
-                return to_description(await method(inference_pb2.DescribeRequest(), timeout=attempts.remaining()))
+                return to_description(await call)
             except grpc.RpcError as error:
                 wait = attempts.wait_after(from_rpc_error(error))
             except asyncio.CancelledError:
                 self._check_why()
                 raise
-            await asyncio.sleep(wait)
+            await self._wait(wait)
 
     async def close(self) -> None:
         """Ends what is running, with `Cancelled`, and the connection."""
-        self._closed = True
+        self._closing.set()
+        for call in list(self._calls):
+            call.cancel()
         if self._connected is not None:
             await self._connected.close()
 
@@ -151,8 +158,13 @@ class AsyncClient:
         return self._connected
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closing.is_set():
             raise Cancelled("the client is closed", reason=CLIENT_CLOSED)
+
+    async def _wait(self, seconds: float) -> None:
+        """Until then, or until the client is closed."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
 
     def _check_why(self) -> None:
         """Where a call raised CancelledError: Cancelled if it was this client's end, and nobody cancelled the task."""
@@ -227,13 +239,15 @@ class AsyncStream(AsyncIterator[Chunk]):
             response_deserializer=inference_pb2.GenerateResponse.FromString,
         )
         self._loop = asyncio.get_running_loop()
-        return method(self._progress.request, timeout=self._progress.remaining(), metadata=self._metadata)
+        call = method(self._progress.request, timeout=self._progress.remaining(), metadata=self._metadata)
+        self._client._calls.add(call)
+        return call
 
     async def _pause(self, error: grpc.RpcError) -> None:
         """Waits until it is time for the next call."""
         try:
             self._client._check_open()
-            await asyncio.sleep(self._progress.wait_after(from_rpc_error(error)))
+            await self._client._wait(self._progress.wait_after(from_rpc_error(error)))
         except BaseException:
             self._over = True
             raise

@@ -29,7 +29,7 @@ test-docker: install ## builds the images on a fresh Debian and generates with t
 	@scripts/build_images
 	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/deploy/on_demand_images.py
 
-lint: install ## formatting, clang-tidy, shellcheck
+lint: install ## formatting, clang-tidy, ruff, shellcheck
 	@scripts/lint
 
 clean: ## remove the build folder; the Python environment stays

@@ -25,7 +25,6 @@ struct RoundTimes {
   Clock::duration verify{};     // waiting for the verdict
   v1::ItemTiming verify_server;
   Clock::duration round{};
-  Clock::time_point ended;
 };
 
 // What there is to say about a round that returned a verdict.

@@ -17,10 +17,11 @@ constexpr int kWhileLearning = 4;
 // How many judged tokens of its own outweigh what is known of others.
 constexpr double kPriorTokens = 60;
 constexpr double kUnknownAcceptance = 0.7;
-constexpr double kMostAcceptance = 0.999;
 // One round in so many drafts a token more or less than seems best: times can only be told apart at sizes
 // that differ, and next to the best K little is lost.
 constexpr int kTryNeighbourEvery = 16;
+// Several generations take the same K for so many rounds of each.
+constexpr int kRoundsInStep = 16;
 // While nothing is drafted, one round in so many is, to see whether it would pay again.
 constexpr int kProbeEvery = 200;
 constexpr int kProbeTokens = 2;
@@ -85,7 +86,7 @@ int Policy::Best(const Kind& kind, double alpha, int most) const {
   int best = 0;
   double best_rate = 0;
   for (int k = 0; k <= most; ++k) {
-    const double rate = ExpectedTokens(std::min(alpha, kMostAcceptance), k) / Seconds(kind, k);
+    const double rate = ExpectedTokens(std::min(alpha, 0.999), k) / Seconds(kind, k);
     if (rate > best_rate) {
       best = k;
       best_rate = rate;
@@ -104,11 +105,13 @@ int Policy::DraftTokens(const Generation& generation) {
   if (kind.drafted_rounds < kRoundsToLearn) return std::min(most, kWhileLearning);
   const double others = kind.accepted.mean(kUnknownAcceptance);
   if (running_ > 1) {
-    const auto tokens = [&](int k) { return ExpectedTokens(std::min(others, kMostAcceptance), k); };
-    const auto seconds = [&](int k) { return Seconds(kind, k); };
-    return std::min(kind.common.Next(running_, limit, {tokens, seconds}), most);
+    if (kind.rounds_until_choice-- <= 0) {
+      kind.common = Best(kind, others, limit);
+      kind.rounds_until_choice = kRoundsInStep * running_;
+    }
+    if (kind.common == 0 && kind.plain_rounds >= kProbeEvery * running_) return std::min(most, kProbeTokens);
+    return std::min(kind.common, most);
   }
-  kind.common.Interrupt();
   const RunningMean& own = generation.recent_acceptance();
   const double alpha = (kPriorTokens * others + own.sum()) / (kPriorTokens + own.weight());
   const int best = Best(kind, alpha, most);
@@ -124,13 +127,12 @@ bool Policy::ExpectsToDraft(const Generation& generation) {
   if (!request.adaptive) return request.draft_tokens > 0;
   const Kind& kind = KindOf(generation);
   if (kind.drafted_rounds < kRoundsToLearn) return true;
-  if (running_ > 1) return kind.common.in_use() > 0;
+  if (running_ > 1) return kind.common > 0;
   return Best(kind, kind.accepted.mean(kUnknownAcceptance), request.draft_tokens) > 0;
 }
 
 void Policy::OnRound(const Generation& generation, int drafted, int accepted, const RoundTimes& times) {
   Kind& kind = KindOf(generation);
-  kind.common.OnRound(times.ended);
   const v1::ItemTiming& verify = times.verify_server;
   if (verify.batch_rows() > 0) {
     const double computing = Micros(verify.compute_us());

@@ -4,7 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "coordinator/common_length.h"
 #include "coordinator/generation.h"
 #include "coordinator/metrics.h"
 #include "coordinator/running_mean.h"
@@ -41,8 +40,7 @@ class LinearTime {
 // take longer because others use the same processors, and that is counted with the rows. alpha is the
 // share of judged tokens that were accepted lately: for a generation alone its own, begun with that of all of
 // its kind. Several use that of their kind and take the same K: in step they share forward passes, out of
-// step they would not; and since they slow each other down in more ways than the formula knows, what is
-// measured of a K in use outweighs it (common_length.h).
+// step they would not.
 //
 // K looks at times and at what was committed before, never at the round's own random numbers: it changes no
 // distribution. But it changes which random numbers a token gets, so that requests with a seed under the
@@ -80,7 +78,8 @@ class Policy {
     RunningMean accepted{kDecay};                           // of the tokens that were judged
     int drafted_rounds = 0, chosen_rounds = 0;
     int plain_rounds = 0;  // since anything was drafted
-    CommonLength common;   // with several generations
+    // With several generations: the K of all, and when it is chosen anew.
+    int common = 0, rounds_until_choice = 0;
   };
   Kind& KindOf(const Generation& generation);
   double Seconds(const Kind& kind, int k) const;

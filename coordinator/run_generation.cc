@@ -75,8 +75,7 @@ asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, C
     for (v1::PositionLogprobs& position : *result->mutable_prompt_logprobs()) {
       *chunk.add_prompt_logprobs() = generation.WithText(std::move(position));
     }
-    times.ended = Clock::now();
-    times.round = times.ended - start;
+    times.round = Clock::now() - start;
     if (generation.stats().rounds() > 1) {
       cast.policy->OnRound(generation, proposal.size(), verdict.accepted_size(), times);
     }

@@ -6,22 +6,17 @@
 Binaries come from OUTRIDER_BIN, the pair from OUTRIDER_TARGET_MODEL and OUTRIDER_DRAFT_MODEL (default: models/).
 """
 
-import atexit
 import contextlib
 import dataclasses
 import hashlib
-import importlib.util
 import itertools
 import json
 import os
 import queue
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import tarfile
-import tempfile
 import threading
 import time
 import urllib.request
@@ -32,8 +27,10 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_tools import protoc
+from outrider.v1 import (draft_pb2, draft_pb2_grpc, inference_pb2, inference_pb2_grpc, sequence_pb2, target_pb2,
+                         target_pb2_grpc)
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data" / "system"
@@ -44,29 +41,6 @@ DRAFT_MODEL = Path(os.environ.get("OUTRIDER_DRAFT_MODEL", ROOT / "models" / "tin
 # Only against hanging: nothing here measures time.
 PATIENCE = 120.0
 DRAIN = 60.0
-
-SCRATCH = Path(tempfile.mkdtemp(prefix="outrider-system-"))
-atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
-
-
-def _generate_stubs() -> None:
-    """Python stubs of proto/, on sys.path; google/rpc comes with its own."""
-    out = SCRATCH / "stubs"
-    out.mkdir()
-    google_rpc = Path(importlib.util.find_spec("google.rpc.status_pb2").origin).parents[2]
-    well_known = Path(protoc.__file__).parent / "_proto"
-    protos = sorted(str(path) for path in (ROOT / "proto" / "outrider").rglob("*.proto"))
-    status = protoc.main(["protoc", f"-I{ROOT / 'proto'}", f"-I{google_rpc}", f"-I{well_known}",
-                          f"--python_out={out}", f"--grpc_python_out={out}", *protos])
-    assert status == 0, "protoc failed"
-    sys.path.insert(0, str(out))
-
-
-_generate_stubs()
-
-from google.rpc import error_details_pb2, status_pb2  # noqa: E402
-from outrider.v1 import (draft_pb2, draft_pb2_grpc, inference_pb2, inference_pb2_grpc, sequence_pb2,  # noqa: E402
-                         target_pb2, target_pb2_grpc)
 
 RULES = {"": 0, "token": sequence_pb2.RULE_TOKEN, "block": sequence_pb2.RULE_BLOCK,
          "coupled": sequence_pb2.RULE_COUPLED}
@@ -211,6 +185,7 @@ class Server(Process):
 
     def __init__(self, program: str, *args: str, listen: str = "127.0.0.1:0") -> None:
         super().__init__(program, "--listen", listen, "--metrics-listen", "127.0.0.1:0", "--log-format", "json", *args)
+        self.flags = args
         serving = self.wait_for_event("serving")
         self.address: str = serving["listen"]
         self.metrics_address: str = serving["metrics_listen"]
@@ -352,6 +327,10 @@ class Cluster:
     def restart_target(self) -> None:
         self.target = start_target(*self._flags[0], listen=self.target.address)
         self._servers.append(self.target)
+
+    def restart_coordinator(self) -> None:
+        self.coordinator = Server(self.coordinator.program, *self.coordinator.flags, listen=self.coordinator.address)
+        self._servers.append(self.coordinator)
 
     def restart_draft(self) -> None:
         self.draft = start_draft(*self._flags[1], listen=self.draft.address)

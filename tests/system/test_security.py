@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from outrider import Client, Retries, Tls, Unauthenticated, Unavailable
 
 from harness import (BIN, PATIENCE, TARGET_MODEL, Server, eventually, inference_pb2, inference_pb2_grpc, refusal, running,
                      start_coordinator, start_draft, start_target)
@@ -164,12 +165,31 @@ def test_the_http_api_wants_the_same_token(authority: Authority, token_file: Pat
         assert models("") == models("wrong") == 401
 
 
+def test_the_python_client_over_tls(authority: Authority, stranger: Authority, token_file: Path) -> None:
+    def generate(**security: object) -> int:
+        with Client(coordinator.address, retries=Retries(budget=0), **security) as client:
+            return len(client.generate("Once", max_tokens=3, ignore_eos=True).tokens)
+
+    ours = Tls(ca=authority.ca)
+    with secured(authority, token_file) as coordinator:
+        assert generate(tls=ours, token=TOKEN) == 3
+        assert generate(tls=ours, token=lambda: token_file.read_text().strip()) == 3
+        for wrong in ({"tls": ours}, {"tls": ours, "token": "wrong"}):
+            with pytest.raises(Unauthenticated, match="bearer token"):
+                generate(**wrong)
+        for wrong in ({}, {"tls": Tls(ca=stranger.ca), "token": TOKEN}):
+            with pytest.raises(Unavailable):
+                generate(**wrong)
+
+
 def test_a_server_that_wants_client_certificates_takes_only_those_of_its_authority(authority: Authority,
                                                                                    stranger: Authority) -> None:
     with running() as servers:
         servers.append(coordinator := start_coordinator("127.0.0.1:1", "", *tls_flags(*authority.sign("mutual")),
                                                         "--tls-client-ca", str(authority.ca)))
         assert describe(coordinator, authority.ca, identity=authority.sign("client")) == OK
+        with Client(coordinator.address, tls=Tls(authority.ca, *authority.sign("python"))) as client:
+            assert client.describe().target is None
         assert describe(coordinator, authority.ca, identity=stranger.sign("client")) == UNAVAILABLE
         assert describe(coordinator, authority.ca) == UNAVAILABLE
 

@@ -1,0 +1,87 @@
+"""Client of Outrider: speculative decoding as a pair of gRPC services.
+
+    from outrider import Client
+
+    with Client("127.0.0.1:7070") as client:
+        completion = client.generate("The sea was calm that morning, and", max_tokens=40, temperature=0)
+        print(completion.text, completion.speculation.acceptance_rate)
+
+`AsyncClient` is the same for asyncio. Everything that a call can raise is an `OutriderError`.
+"""
+
+from importlib.metadata import version
+
+from outrider._aio import AsyncClient, AsyncStream
+from outrider._answer import (
+    Chunk,
+    Completion,
+    Finish,
+    FinishReason,
+    PositionLogprobs,
+    Round,
+    Speculation,
+    TokenKind,
+    TokenLogprob,
+    Usage,
+)
+from outrider._channel import Tls
+from outrider._client import Client, Stream
+from outrider._description import Defaults, Description, ServerInfo, Totals
+from outrider._errors import (
+    Cancelled,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    OutriderError,
+    PermissionDenied,
+    ResourceExhausted,
+    Unauthenticated,
+    Unavailable,
+    Unimplemented,
+)
+from outrider._request import ChatMessage, DrafterName, Options, RuleName
+from outrider._retries import Retries
+
+__version__ = version("outrider")
+
+__all__ = [
+    "AsyncClient",
+    "AsyncStream",
+    "Cancelled",
+    "ChatMessage",
+    "Chunk",
+    "Client",
+    "Completion",
+    "DataLoss",
+    "DeadlineExceeded",
+    "Defaults",
+    "Description",
+    "DrafterName",
+    "FailedPrecondition",
+    "Finish",
+    "FinishReason",
+    "Internal",
+    "InvalidArgument",
+    "Options",
+    "OutriderError",
+    "PermissionDenied",
+    "PositionLogprobs",
+    "ResourceExhausted",
+    "Retries",
+    "Round",
+    "RuleName",
+    "ServerInfo",
+    "Speculation",
+    "Stream",
+    "Tls",
+    "TokenKind",
+    "TokenLogprob",
+    "Totals",
+    "Unauthenticated",
+    "Unavailable",
+    "Unimplemented",
+    "Usage",
+    "__version__",
+]

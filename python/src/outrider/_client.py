@@ -1,0 +1,242 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import grpc
+
+from outrider._answer import Chunk, join
+from outrider._channel import endpoint
+from outrider._description import to_description
+from outrider._errors import CLIENT_CLOSED, Cancelled, from_rpc_error
+from outrider._methods import DESCRIBE, GENERATE
+from outrider._progress import Progress
+from outrider._request import build_request
+from outrider._retries import Attempts, Retries
+from outrider.v1 import inference_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self, Unpack
+
+    from outrider._answer import Completion
+    from outrider._channel import Tls, Token
+    from outrider._description import Description
+    from outrider._request import Options, Prompt
+
+
+class Client:
+    """A connection to a coordinator. Calls may overlap, from any number of threads.
+
+        with Client("127.0.0.1:7070") as client:
+            print(client.generate("The sea was calm", max_tokens=40).text)
+
+    The connection comes about with the first call, and again whenever it was lost. What can be asked of a
+    generation is in `Options`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout: float | None = None,
+        tls: Tls | None = None,
+        token: Token | None = None,
+        retries: Retries | None = None,
+    ) -> None:
+        """Connects to nothing yet.
+
+        Args:
+            address: "HOST:PORT" or "unix:PATH".
+            timeout: Seconds that a generation may take in all, retries included. None: no limit.
+            tls: How to encrypt. None: plaintext.
+            token: Sent with each call as "authorization: Bearer ..."; only with `tls`.
+            retries: When a call is tried again. None: `Retries()`.
+
+        Raises:
+            ValueError: The arguments contradict each other.
+            OSError: A file of `tls` cannot be read.
+        """
+        at = endpoint(address, tls, token)
+        if at.credentials is None:
+            self._channel = grpc.insecure_channel(at.address, options=at.options)
+        else:
+            self._channel = grpc.secure_channel(at.address, at.credentials, options=at.options)
+        self._generate = self._channel.unary_stream(
+            GENERATE,
+            request_serializer=inference_pb2.GenerateRequest.SerializeToString,
+            response_deserializer=inference_pb2.GenerateResponse.FromString,
+        )
+        self._describe = self._channel.unary_unary(
+            DESCRIBE,
+            request_serializer=inference_pb2.DescribeRequest.SerializeToString,
+            response_deserializer=inference_pb2.DescribeResponse.FromString,
+        )
+        self._timeout = timeout
+        self._retries = retries or Retries()
+        self._closed = threading.Event()
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        timeout: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        **options: Unpack[Options],
+    ) -> Completion:
+        """The continuation of a prompt, which is text, token ids or a conversation.
+
+        Args:
+            prompt: What to continue.
+            timeout: Instead of the client's.
+            metadata: Sent with the call, such as a traceparent.
+            **options: See `Options`.
+
+        Raises:
+            OutriderError: The call failed.
+        """
+        with self._stream(prompt, 1, timeout, metadata, options) as chunks:
+            return join(chunks)[0]
+
+    def generate_samples(
+        self,
+        prompt: Prompt,
+        n: int,
+        *,
+        timeout: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        **options: Unpack[Options],
+    ) -> list[Completion]:
+        """`n` continuations of a prompt, which is computed once. Arguments and errors are those of `generate`.
+
+        Once it has begun, a call for more than one is not resumed: it raises Unavailable.
+        """
+        with self._stream(prompt, n, timeout, metadata, options) as chunks:
+            return join(chunks)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        n: int = 1,
+        timeout: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        **options: Unpack[Options],
+    ) -> Stream:
+        """The chunks of a continuation, or of `n`, as they come. Arguments and errors are those of `generate`.
+
+        Example:
+            for chunk in client.stream("The sea was calm", max_tokens=40):
+                print(chunk.text, end="", flush=True)
+        """
+        return self._stream(prompt, n, timeout, metadata, options)
+
+    def describe(self, *, timeout: float | None = 5.0) -> Description:
+        """What is being served, by what, and in which state."""
+        attempts = Attempts(self._retries, timeout)
+        while True:
+            self._check_open()
+            try:
+                return to_description(self._describe(inference_pb2.DescribeRequest(), timeout=attempts.remaining()))
+            except grpc.RpcError as error:
+                wait = attempts.wait_after(from_rpc_error(error))
+            self._closed.wait(wait)
+
+    def close(self) -> None:
+        """Ends what is running, with `Cancelled`, and the connection."""
+        self._closed.set()
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _stream(
+        self, prompt: Prompt, n: int, timeout: float | None, metadata: Mapping[str, str] | None, options: Options
+    ) -> Stream:
+        limit = self._timeout if timeout is None else timeout
+        return Stream(self, Progress(build_request(prompt, n, options), self._retries, limit), metadata)
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise Cancelled("the client is closed", reason=CLIENT_CLOSED)
+
+
+class _Call(Protocol):
+    """A call of gRPC's, as far as it is used here."""
+
+    def __next__(self) -> inference_pb2.GenerateResponse: ...
+    def cancel(self) -> bool: ...
+
+
+class Stream(Iterator[Chunk]):
+    """The chunks of an answer, as they come. Not for several threads at once, but for `close`.
+
+    To stop before the end, close it, leave its with-block, or break out of the loop over it while nobody else
+    refers to it: the service ends the generation and frees what it held.
+    """
+
+    def __init__(self, client: Client, progress: Progress, metadata: Mapping[str, str] | None) -> None:
+        """Made by `Client.stream`."""
+        self._client = client
+        self._progress = progress
+        self._metadata = tuple((metadata or {}).items())
+        self._call: _Call | None = None
+        self._over = False
+
+    def __next__(self) -> Chunk:
+        while not self._over:
+            try:
+                if self._call is None:
+                    self._call = self._start()
+                return self._progress.receive(next(self._call))
+            except StopIteration:
+                self._over = True
+                self._progress.end()
+            except grpc.RpcError as error:
+                self._call = None
+                self._over = self._over or self._progress.complete
+                if not self._over:
+                    self._pause(error)
+            except BaseException:
+                self.close()
+                raise
+        raise StopIteration
+
+    def close(self) -> None:
+        """Ends the call, if it is not over. Further chunks are not read."""
+        self._over = True
+        if self._call is not None:
+            self._call.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _start(self) -> _Call:
+        self._client._check_open()
+        try:
+            return self._client._generate(
+                self._progress.request, timeout=self._progress.remaining(), metadata=self._metadata
+            )
+        except ValueError:  # closed in the meantime
+            self._client._check_open()
+            raise
+
+    def _pause(self, error: grpc.RpcError) -> None:
+        """Waits until it is time for the next call."""
+        try:
+            self._client._check_open()
+            self._client._closed.wait(self._progress.wait_after(from_rpc_error(error)))
+        except BaseException:
+            self._over = True
+            raise

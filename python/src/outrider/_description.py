@@ -1,0 +1,121 @@
+"""What a coordinator says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider._answer import enum_name, plain
+from outrider.v1 import inference_pb2, sequence_pb2
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """A draft or target server.
+
+    Attributes:
+        model: Its model's name.
+        version: Of the server.
+        device: "cpu", "cuda:0".
+        dtype: "float32", "bfloat16", "int8".
+        weight_bytes: Memory that the weights take.
+        vocab_size: Tokens of the vocabulary.
+        max_context: Most tokens of a sequence, prompt and answer.
+        max_draft_tokens: Most drafted tokens in a round.
+        kv_blocks: Blocks of the KV cache.
+        block_size: Tokens a block.
+        eos_ids: Ids that end a text.
+        boot_id: New for each start of the process.
+        fingerprint: Of the tokens that the model knows; draft and target have the same.
+        max_message_bytes: Largest message that it takes.
+    """
+
+    model: str
+    version: str
+    device: str
+    dtype: str
+    weight_bytes: int
+    vocab_size: int
+    max_context: int
+    max_draft_tokens: int
+    kv_blocks: int
+    block_size: int
+    eos_ids: tuple[int, ...]
+    boot_id: int
+    fingerprint: int
+    max_message_bytes: int
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What holds for requests that don't say otherwise; `draft_tokens` None: chosen round by round."""
+
+    drafter: str
+    draft_tokens: int | None
+    rule: str
+
+
+@dataclass(frozen=True)
+class Totals:
+    """How speculation went since the coordinator started, over all requests.
+
+    Attributes:
+        rounds: Calls of the target.
+        drafts: Rounds that had a draft.
+        drafted: Tokens proposed to the target.
+        accepted: Of those, kept by the target.
+        emitted: Tokens in answers.
+        observed_accepted: Accepted tokens of exact rounds of the token rule.
+        expected_accepted: What they should have come to.
+    """
+
+    rounds: int
+    drafts: int
+    drafted: int
+    accepted: int
+    emitted: int
+    observed_accepted: float
+    expected_accepted: float
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is being served, by what, and in which state.
+
+    Attributes:
+        version: Of the coordinator.
+        target: None when it is not reachable.
+        draft: None when there is none, or it is not reachable.
+        degraded: There is a draft and it is not usable: requests are served plain.
+        running: Requests in progress.
+        defaults: What holds for requests that don't say otherwise.
+        max_draft_tokens: Most drafted tokens that a request can ask for.
+        tokenizer_fingerprint: Hash of the tokenizer.
+        totals: How it goes.
+    """
+
+    version: str
+    target: ServerInfo | None
+    draft: ServerInfo | None
+    degraded: bool
+    running: int
+    defaults: Defaults
+    max_draft_tokens: int
+    tokenizer_fingerprint: int
+    totals: Totals
+
+
+def to_description(response: inference_pb2.DescribeResponse) -> Description:
+    """The answer to Describe, as callers see it."""
+    defaults = response.defaults
+    return plain(
+        Description,
+        response,
+        target=plain(ServerInfo, response.target) if response.HasField("target") else None,
+        draft=plain(ServerInfo, response.draft) if response.HasField("draft") else None,
+        defaults=Defaults(
+            drafter=enum_name(inference_pb2.DrafterKind, defaults.drafter, "DRAFTER_KIND_"),
+            draft_tokens=defaults.draft_tokens if defaults.HasField("draft_tokens") else None,
+            rule=enum_name(sequence_pb2.Rule, defaults.rule, "RULE_"),
+        ),
+        totals=plain(Totals, response.totals),
+    )

@@ -1,0 +1,235 @@
+"""The options of a generation, and the request that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from outrider._errors import field_error
+from outrider.v1 import inference_pb2, sequence_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+
+class ChatMessage(TypedDict):
+    """One turn of a conversation.
+
+    Attributes:
+        role: Who speaks: "system", "user", "assistant", or whom else the model's template knows.
+        content: What is said.
+    """
+
+    role: str
+    content: str
+
+
+# Text, token ids, or a conversation up to where the assistant is to speak; not a mixture, though type checkers
+# understand a list of dictionaries in this form only.
+Prompt = str | Sequence[int | ChatMessage]
+DrafterName = Literal["model", "ngram", "copy", "auto", "none", "unigram", "bigram", "random"]
+RuleName = Literal["token", "block", "coupled"]
+
+
+class Options(TypedDict, total=False):
+    """What can be asked of a generation; None is the same as leaving it out, which leaves it to the coordinator.
+
+    proto/outrider/v1 has the ranges. Each name stands for the field of the same name there, in
+    SamplingParams, StopOptions, SpeculationOptions, LogprobOptions or GenerateRequest.
+
+    Attributes:
+        max_tokens: Most tokens to emit; what the context leaves.
+        temperature: 0 takes the most probable token; 1.
+        top_k: Keep this many of the most probable tokens; all.
+        top_p: Keep the smallest set with this mass; all.
+        min_p: Drop tokens below this share of the largest probability; none.
+        repetition_penalty: Divides the logits of tokens that have occurred; 1.
+        presence_penalty: Taken off the logits of tokens in the output; 0.
+        frequency_penalty: The same for each time that a token occurs; 0.
+        logit_bias: Added to the logits of these token ids.
+        allowed_ids: Only these tokens.
+        bad_ids: None of these tokens.
+        min_tokens: No end before this many tokens.
+        seed: The same answer again; drawn anew each time.
+        sample_index: Which of several samples with the same seed; 0.
+        stop: Text, one or several, that ends the answer and is no part of it.
+        stop_token_ids: Token ids that do.
+        ignore_eos: Go on past the model's own end.
+        drafter: Who proposes tokens; speed only.
+        draft_tokens: How many at a time; speed only. 0: plain decoding.
+        rule: How proposals are verified; speed only.
+        draft_top_n: Tokens kept of the draft's distribution; speed only.
+        draft_temperature: The draft's own; speed only.
+        lenience: Below 1 faster, and not exact.
+        logprobs: Report each token's log-probability, with this many alternatives.
+        logprobs_before_controls: The model's own instead of those after temperature and the like.
+        prompt_logprobs: Report those of the prompt too, with this many alternatives.
+        trace: Report what happened in each round.
+        resume_from: Token ids emitted by an earlier call of the same request, to be continued.
+    """
+
+    max_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    allowed_ids: Sequence[int] | None
+    bad_ids: Sequence[int] | None
+    min_tokens: int | None
+    seed: int | None
+    sample_index: int | None
+    stop: str | Sequence[str] | None
+    stop_token_ids: Sequence[int] | None
+    ignore_eos: bool | None
+    drafter: DrafterName | None
+    draft_tokens: int | None
+    rule: RuleName | None
+    draft_top_n: int | None
+    draft_temperature: float | None
+    lenience: float | None
+    logprobs: int | None
+    logprobs_before_controls: bool | None
+    prompt_logprobs: int | None
+    trace: bool | None
+    resume_from: Sequence[int] | None
+
+
+_DRAFTERS = {
+    name.removeprefix("DRAFTER_KIND_").lower(): number
+    for name, number in inference_pb2.DrafterKind.items()
+    if number != inference_pb2.DRAFTER_KIND_UNSPECIFIED
+}
+_RULES = {
+    name.removeprefix("RULE_").lower(): number
+    for name, number in sequence_pb2.Rule.items()
+    if number != sequence_pb2.RULE_UNSPECIFIED
+}
+
+# Option -> where it goes: a message of the request ("" for the request itself), and the field there.
+_FIELDS = {
+    "max_tokens": ("stop", "max_tokens"),
+    "stop": ("stop", "strings"),
+    "stop_token_ids": ("stop", "token_ids"),
+    "ignore_eos": ("stop", "ignore_eos"),
+    "temperature": ("sampling", "temperature"),
+    "top_k": ("sampling", "top_k"),
+    "top_p": ("sampling", "top_p"),
+    "min_p": ("sampling", "min_p"),
+    "repetition_penalty": ("sampling", "repetition_penalty"),
+    "presence_penalty": ("sampling", "presence_penalty"),
+    "frequency_penalty": ("sampling", "frequency_penalty"),
+    "logit_bias": ("sampling", "logit_bias"),
+    "allowed_ids": ("sampling", "allowed_ids"),
+    "bad_ids": ("sampling", "bad_ids"),
+    "min_tokens": ("sampling", "min_tokens"),
+    "drafter": ("speculation", "drafter"),
+    "draft_tokens": ("speculation", "draft_tokens"),
+    "rule": ("speculation", "rule"),
+    "draft_top_n": ("speculation", "draft_top_n"),
+    "draft_temperature": ("speculation", "draft_temperature"),
+    "lenience": ("speculation", "lenience"),
+    "logprobs": ("logprobs", "top"),
+    "logprobs_before_controls": ("logprobs", "before_controls"),
+    "prompt_logprobs": ("logprobs", "prompt"),
+    "seed": ("", "seed"),
+    "sample_index": ("", "sample_index"),
+    "trace": ("", "trace"),
+    "resume_from": ("", "resume_from"),
+}
+
+
+# What a field's type can hold; what it may hold is the coordinator's to say.
+_RANGES = {
+    FieldDescriptor.TYPE_UINT32: f"0 to {2**32 - 1}",
+    FieldDescriptor.TYPE_UINT64: f"0 to {2**64 - 1}",
+    FieldDescriptor.TYPE_FLOAT: "a number",
+    FieldDescriptor.TYPE_STRING: "text without lone surrogates",
+}
+
+
+def build_request(prompt: Prompt, n: int, options: Options) -> inference_pb2.GenerateRequest:
+    """The request. InvalidArgument for what cannot be sent, TypeError for what is no option or has the wrong type."""
+    request = inference_pb2.GenerateRequest()
+    _set_prompt(request, prompt)
+    if n != 1:
+        _set(request, "n", n, "n")
+    for name, value in options.items():
+        if name not in _FIELDS:
+            raise TypeError(f"{name!r} is not an option; there are: {', '.join(_FIELDS)}")
+        if value is None:
+            continue
+        part, field = _FIELDS[name]
+        message: Message = getattr(request, part) if part else request
+        _set(message, field, _wire_value(name, value), f"{part}.{field}".lstrip("."))
+    return request
+
+
+def _set_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt) -> None:
+    if isinstance(prompt, str):
+        _set(request, "text", prompt, "text")
+        return
+    items: list[Any] = _list(prompt, "prompt")
+    if not any(isinstance(item, Mapping) for item in items):
+        request.tokens.SetInParent()
+        _set(request.tokens, "ids", items, "tokens.ids")
+        return
+    for item in items:
+        message = request.chat.messages.add()
+        if not isinstance(item, Mapping) or not item.keys() <= {"role", "content"}:
+            raise TypeError(f"prompt: a message has role and content, and nothing else: {item!r}")
+        for key, value in item.items():
+            _set(message, key, value, f"chat.messages.{key}")
+
+
+def _wire_value(name: str, value: Any) -> Any:
+    """What stands for an option's value in its field."""
+    if name == "drafter":
+        return _number(_DRAFTERS, value, "speculation.drafter")
+    if name == "rule":
+        return _number(_RULES, value, "speculation.rule")
+    if name == "stop":
+        return [value] if isinstance(value, str) else list(value)
+    if name == "logit_bias":
+        return [_logit_bias(token, bias) for token, bias in value.items()]
+    if name in ("allowed_ids", "bad_ids", "stop_token_ids", "resume_from"):
+        return _list(value, name)
+    return value
+
+
+def _number(numbers: Mapping[str, int], name: str, field: str) -> int:
+    if name not in numbers:
+        raise field_error(field, ", ".join(numbers), f"unknown value {name!r}")
+    return numbers[name]
+
+
+def _list(items: Sequence[Any], name: str) -> list[Any]:
+    # Both would be taken apart, and bytes are even integers.
+    if isinstance(items, (str, bytes)):
+        raise TypeError(f"{name}: a sequence of token ids is wanted, not {type(items).__name__}")
+    return list(items)
+
+
+def _logit_bias(token: int, bias: float) -> sequence_pb2.LogitBias:
+    entry = sequence_pb2.LogitBias()
+    _set(entry, "token", token, "sampling.logit_bias")
+    _set(entry, "bias", bias, "sampling.logit_bias")
+    return entry
+
+
+def _set(message: Message, field: str, value: Any, path: str) -> None:
+    """Sets a field, or names it: protobuf's own errors don't say which one it was."""
+    try:
+        if isinstance(value, list):
+            getattr(message, field).extend(value)
+        else:
+            setattr(message, field, value)
+    except ValueError as error:
+        raise field_error(path, _RANGES[message.DESCRIPTOR.fields_by_name[field].type], str(error)) from error
+    except TypeError as error:
+        raise TypeError(f"{path}: {error}") from error

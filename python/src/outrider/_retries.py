@@ -1,0 +1,77 @@
+"""When a call is tried again."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+
+if TYPE_CHECKING:
+    from outrider._errors import OutriderError
+
+_log = logging.getLogger("outrider")
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How a call is tried again before its error is raised.
+
+    Tried again is what ended with UNAVAILABLE, or with RESOURCE_EXHAUSTED and a time to come back after. The
+    waits double from `initial` to `maximum` seconds, each shortened at random by up to half, so that many
+    clients don't come back at once; a time that the server named is waited in full.
+
+    Attributes:
+        budget: Seconds from a failure within which the call must get on; the error is raised as soon as the
+            next attempt would begin later. Tokens that arrive start it anew. 0: no retries.
+        initial: Seconds before the first retry.
+        maximum: Seconds that the wait grows to.
+    """
+
+    budget: float = 10.0
+    initial: float = 0.1
+    maximum: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.budget >= 0 and 0 < self.initial <= self.maximum):
+            raise ValueError("Retries: budget >= 0 and 0 < initial <= maximum are needed")
+
+
+class Attempts:
+    """The attempts of one call, within a budget and a deadline."""
+
+    def __init__(self, retries: Retries, timeout: float | None) -> None:
+        self._retries = retries
+        self._deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self._failing_since: float | None = None
+        self._failed = 0
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, if there is one; negative once it has passed."""
+        return None if self._deadline == math.inf else self._deadline - time.monotonic()
+
+    def got_on(self) -> None:
+        """What failed before is forgotten."""
+        self._failing_since = None
+        self._failed = 0
+
+    def wait_after(self, error: OutriderError) -> float:
+        """Seconds to wait before the next attempt. Raises the error if there is to be none."""
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        wait = min(self._retries.maximum, math.ldexp(self._retries.initial, min(self._failed, 60)))
+        wait *= 1 - random.random() / 2
+        if error.code == grpc.StatusCode.RESOURCE_EXHAUSTED and error.retry_after is not None:
+            wait += error.retry_after
+        elif error.code != grpc.StatusCode.UNAVAILABLE:
+            raise error
+        if now + wait > self._failing_since + self._retries.budget or now + wait >= self._deadline:
+            raise error
+        self._failed += 1
+        _log.info("%s; attempt %d follows in %.2f s", error, self._failed + 1, wait)
+        return wait

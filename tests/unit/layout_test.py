@@ -4,6 +4,7 @@ Every check takes a Tree and returns the list of what is wrong. Each one is run 
 tree that it must refuse.
 """
 
+import os
 import pathlib
 import posixpath
 import re
@@ -203,6 +204,13 @@ def repository():
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_repository_passes(check, repository):
     assert check(repository) == []
+
+
+def test_programs_can_be_run(repository):
+    """A file that names its interpreter is executable, unless it is there to be sourced."""
+    programs = [path for path in repository if repository[path].startswith("#!") and not path.endswith(".sh")]
+    assert "scripts/install" in programs
+    assert [path for path in programs if not os.access(ROOT / path, os.X_OK)] == []
 
 
 def test_the_repository_is_read(repository):

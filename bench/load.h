@@ -1,6 +1,7 @@
 // Load on a coordinator, and what was seen of it.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,19 @@
 #include "client/client.h"
 
 namespace outrider {
+
+// How long each of the things that are compared runs, in turn with the others.
+struct SliceFlags {
+  int turns = 0;
+  double seconds = 0;
+};
+
+inline void AddSliceFlags(CLI::App& app, SliceFlags& slices) {
+  app.add_option("--turns", slices.turns, "slices of each")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--slice", slices.seconds, "seconds a slice")
+      ->check(CLI::Range(0.1, 1e3))
+      ->capture_default_str();
+}
 
 // Streams that each send their next request once the last one is answered.
 struct ClosedLoop {

@@ -27,8 +27,7 @@ struct Flags {
   std::vector<double> temperatures = {0, 1};
   std::vector<int> fixed_k = {2, 4};
   int max_tokens = 32;
-  int turns = 2;
-  double slice_seconds = 1.6;
+  SliceFlags slices{.turns = 2, .seconds = 1.6};
 };
 
 struct Mode {
@@ -132,7 +131,7 @@ class ServeBench {
   }
 
   absl::StatusOr<Tally> ClosedSlice(const Mode& mode, double temperature, int streams, int turn) {
-    const absl::Duration duration = absl::Seconds(flags_.slice_seconds);
+    const absl::Duration duration = absl::Seconds(flags_.slices.seconds);
     const absl::Time start = absl::Now();
     std::vector<Watch> watches(
         static_cast<size_t>(streams),
@@ -161,12 +160,12 @@ class ServeBench {
     std::exponential_distribution<double> gap(rate);
     std::vector<double> arrivals;
     double next = gap(random);
-    while (next < flags_.slice_seconds) {
+    while (next < flags_.slices.seconds) {
       arrivals.push_back(next);
       next += gap(random);
     }
 
-    const absl::Duration duration = absl::Seconds(flags_.slice_seconds);
+    const absl::Duration duration = absl::Seconds(flags_.slices.seconds);
     const absl::Time start = absl::Now();
     std::vector<Watch> watches(
         arrivals.size(), Watch(start + kRampShare * duration, start + duration, true, flags_.max_tokens));
@@ -206,7 +205,7 @@ class ServeBench {
   absl::StatusOr<nlohmann::ordered_json> InTurns(const Slice& slice) {
     if (auto warm = slice(modes_.back(), 0); !warm.ok()) return warm.status();
     std::vector<Tally> tallies(modes_.size());
-    for (int turn = 1; turn <= flags_.turns; ++turn) {
+    for (int turn = 1; turn <= flags_.slices.turns; ++turn) {
       for (size_t i = 0; i < modes_.size(); ++i) {
         const size_t mode = turn % 2 == 1 ? i : modes_.size() - 1 - i;
         auto tally = slice(modes_[mode], turn);
@@ -277,12 +276,7 @@ int Main(int argc, char** argv) {
   app.add_option("--max-tokens", flags.max_tokens, "a generation")
       ->check(CLI::Range(2, 4096))
       ->capture_default_str();
-  app.add_option("--turns", flags.turns, "slices of each mode")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--slice", flags.slice_seconds, "seconds a slice")
-      ->check(CLI::Range(0.1, 1e3))
-      ->capture_default_str();
+  AddSliceFlags(app, flags.slices);
   app.add_option("--json", flags.json, "file for the results");
   UseOneLineErrors(app);
   CLI11_PARSE(app, argc, argv);

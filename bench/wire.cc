@@ -32,8 +32,7 @@ struct Flags {
   std::vector<int> streams = {1, 16, 64};
   int k = 4;
   int vocab_size = 128256;
-  int turns = 2;
-  double slice_seconds = 1;
+  SliceFlags slices{.turns = 2, .seconds = 1};
 };
 
 // How a drafted token's distribution travels.
@@ -204,11 +203,11 @@ absl::StatusOr<nlohmann::ordered_json> Measure(const Client& client, DraftAtOnce
   for (const int streams : flags.streams) {
     std::vector<Tally> tallies(forms.size());
     // Turn 0 warms up.
-    for (int turn = 0; turn <= flags.turns; ++turn) {
+    for (int turn = 0; turn <= flags.slices.turns; ++turn) {
       for (size_t i = 0; i < forms.size(); ++i) {
         draft.Use(&forms[i]);
         auto tally =
-            Slice(client, forms[i], streams, turn == 0 ? flags.slice_seconds / 4 : flags.slice_seconds);
+            Slice(client, forms[i], streams, turn == 0 ? flags.slices.seconds / 4 : flags.slices.seconds);
         if (!tally.ok()) return tally.status();
         if (turn == 0) continue;
         tallies[i].Add(*tally);
@@ -254,12 +253,7 @@ int Main(int argc, char** argv) {
   app.add_option("--vocab-size", flags.vocab_size, "that the servers claim to have; default: Llama 3's")
       ->check(CLI::Range(4096, 1 << 20))
       ->capture_default_str();
-  app.add_option("--turns", flags.turns, "slices of each form")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--slice", flags.slice_seconds, "seconds a slice")
-      ->check(CLI::Range(0.1, 1e3))
-      ->capture_default_str();
+  AddSliceFlags(app, flags.slices);
   app.add_option("--json", flags.json, "file for the results");
   UseOneLineErrors(app);
   CLI11_PARSE(app, argc, argv);

@@ -1,11 +1,11 @@
 #include "client/client.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
+#include "common/rpc/fresh_bits.h"
 #include "common/rpc/server.h"
 
 namespace outrider {
@@ -13,11 +13,6 @@ namespace {
 
 constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
 constexpr absl::Duration kLongestPause = absl::Seconds(2);
-
-uint64_t DrawSeed() {
-  std::random_device entropy;
-  return (uint64_t{entropy()} << 32) | entropy();
-}
 
 void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
   if (timeout < absl::InfiniteDuration()) context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
@@ -73,7 +68,7 @@ absl::StatusOr<std::vector<Completion>> Client::GenerateSamples(const v1::Genera
   // One seed for all attempts, since the coupled rule's text follows from it. Under the other rules a seed would
   // only keep the coordinator from choosing K.
   const bool coupled = request.speculation().rule() == v1::RULE_COUPLED;
-  if (options_.retry_for > absl::ZeroDuration() && coupled && !wanted.has_seed()) wanted.set_seed(DrawSeed());
+  if (options_.retry_for > absl::ZeroDuration() && coupled && !wanted.has_seed()) wanted.set_seed(FreshBits());
   std::vector<Completion> completions(1);
   absl::Duration pause = kFirstPause;
   while (true) {

@@ -1,22 +1,10 @@
 #include "client/flags.h"
 
-#include <map>
-
+#include "common/rpc/names.h"
 #include "common/rpc/security_flags.h"
 
 namespace outrider {
 namespace {
-
-const std::map<std::string, v1::DrafterKind> kDrafters = {
-    {"", v1::DRAFTER_KIND_UNSPECIFIED},  {"model", v1::DRAFTER_KIND_MODEL},
-    {"ngram", v1::DRAFTER_KIND_NGRAM},   {"copy", v1::DRAFTER_KIND_COPY},
-    {"auto", v1::DRAFTER_KIND_AUTO},     {"unigram", v1::DRAFTER_KIND_UNIGRAM},
-    {"bigram", v1::DRAFTER_KIND_BIGRAM}, {"random", v1::DRAFTER_KIND_RANDOM},
-    {"none", v1::DRAFTER_KIND_NONE}};
-const std::map<std::string, v1::Rule> kRules = {{"", v1::RULE_UNSPECIFIED},
-                                                {"token", v1::RULE_TOKEN},
-                                                {"block", v1::RULE_BLOCK},
-                                                {"coupled", v1::RULE_COUPLED}};
 
 // Flags that say how services are started.
 std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOptions& options) {
@@ -120,8 +108,8 @@ v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& p
   stop->set_ignore_eos(flags.ignore_eos);
   for (const std::string& string : flags.stop) stop->add_strings(string);
   v1::SpeculationOptions* speculation = request.mutable_speculation();
-  speculation->set_drafter(kDrafters.at(flags.drafter));
-  speculation->set_rule(kRules.at(flags.rule));
+  speculation->set_drafter(DrafterOf(flags.drafter));
+  speculation->set_rule(RuleOf(flags.rule));
   if (flags.draft_top_n) speculation->set_draft_top_n(*flags.draft_top_n);
   if (flags.draft_temperature) speculation->set_draft_temperature(*flags.draft_temperature);
   if (flags.lenience) speculation->set_lenience(*flags.lenience);

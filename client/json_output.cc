@@ -2,27 +2,13 @@
 
 #include <nlohmann/json.hpp>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/rpc/names.h"
 
 namespace outrider {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// "TOKEN_KIND_BONUS" is "bonus".
-std::string Lower(const std::string& name, size_t prefix) {
-  return absl::AsciiStrToLower(name.substr(prefix));
-}
-
-std::string NameOf(v1::TokenKind kind) { return Lower(v1::TokenKind_Name(kind), sizeof("TOKEN_KIND_") - 1); }
-std::string NameOf(v1::FinishReason reason) {
-  return Lower(v1::FinishReason_Name(reason), sizeof("FINISH_REASON_") - 1);
-}
-std::string NameOf(v1::Rule rule) { return Lower(v1::Rule_Name(rule), sizeof("RULE_") - 1); }
-std::string NameOf(v1::DrafterKind kind) {
-  return Lower(v1::DrafterKind_Name(kind), sizeof("DRAFTER_KIND_") - 1);
-}
 
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 

@@ -1,14 +1,13 @@
 #include "coordinator/chat_template.h"
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/text/read_file.h"
 #include "jinja/lexer.h"
 #include "jinja/parser.h"
 #include "jinja/runtime.h"
@@ -25,12 +24,9 @@ constexpr char kTemplateFile[] = "chat_template.jinja";
 absl::StatusOr<std::optional<std::string>> ReadIfThere(const fs::path& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return std::nullopt;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  if (!file || !(content << file.rdbuf())) {
-    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": cannot be read"));
-  }
-  return content.str();
+  std::optional<std::string> content = ReadFile(path.string());
+  if (!content) return absl::InvalidArgumentError(absl::StrCat(path.string(), ": cannot be read"));
+  return content;
 }
 
 jinja::program ParseProgram(const std::string& source) {

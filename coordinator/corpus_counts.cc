@@ -1,9 +1,9 @@
 #include "coordinator/corpus_counts.h"
 
-#include <fstream>
-#include <sstream>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "common/text/read_file.h"
 #include "common/text/utf8.h"
 
 namespace outrider {
@@ -17,15 +17,10 @@ CorpusCounts::CorpusCounts(std::span<const TokenId> tokens) {
 
 absl::StatusOr<std::shared_ptr<const CorpusCounts>> CorpusCounts::Load(const std::string& path,
                                                                        const Tokenizer& tokenizer) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  // Opening a folder succeeds, and reading it fails; so does a file without a single byte.
-  if (!file || !(content << file.rdbuf())) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read, or is empty"));
-  }
-  const std::string text = content.str();
-  if (!IsValidUtf8(text)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not UTF-8"));
-  return std::make_shared<const CorpusCounts>(tokenizer.Encode(text, /*add_special_tokens=*/false));
+  const std::optional<std::string> text = ReadFile(path);
+  if (!text) return absl::NotFoundError(absl::StrCat(path, ": cannot be read, or is empty"));
+  if (!IsValidUtf8(*text)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not UTF-8"));
+  return std::make_shared<const CorpusCounts>(tokenizer.Encode(*text, /*add_special_tokens=*/false));
 }
 
 const CorpusCounts::Counts& CorpusCounts::After(TokenId token) const {

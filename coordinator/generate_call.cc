@@ -3,13 +3,13 @@
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
 #include <asio/post.hpp>
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
+#include "coordinator/speculation_stats.h"
 
 namespace outrider {
 
@@ -169,10 +169,7 @@ void GenerateCall::LogEnd(const absl::Status& status) const {
   v1::SpeculationStats stats;
   for (const auto& sample : samples_) {
     emitted += sample->generation.emitted();
-    const v1::SpeculationStats& its = sample->generation.stats();
-    stats.set_rounds(stats.rounds() + its.rounds());
-    stats.set_drafted(stats.drafted() + its.drafted());
-    stats.set_accepted(stats.accepted() + its.accepted());
+    AddCounts(sample->generation.stats(), &stats);
   }
   LogInfo("request",
           {{"request_id", context_.request_id()},
@@ -186,8 +183,7 @@ void GenerateCall::LogEnd(const absl::Status& status) const {
            {"rounds", static_cast<int64_t>(stats.rounds())},
            {"drafted", static_cast<int64_t>(stats.drafted())},
            {"accepted", static_cast<int64_t>(stats.accepted())},
-           {"acceptance_rate",
-            static_cast<double>(stats.accepted()) / std::max(static_cast<double>(stats.drafted()), 1.0)},
+           {"acceptance_rate", AcceptanceRate(stats)},
            {"seconds", Seconds(Clock::now() - received_)}});
 }
 

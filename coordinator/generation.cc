@@ -1,17 +1,17 @@
 #include "coordinator/generation.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
+
+#include "common/rpc/fresh_bits.h"
+#include "coordinator/speculation_stats.h"
 
 namespace outrider {
 namespace {
 
 std::string NewSequenceId() {
-  std::random_device entropy;
   std::string id;
-  while (id.size() < 16) {
-    const uint32_t word = entropy();
+  for (const uint64_t word : {FreshBits(), FreshBits()}) {
     id.append(reinterpret_cast<const char*>(&word), sizeof(word));
   }
   return id;
@@ -165,13 +165,8 @@ v1::Finish Generation::MakeFinish() const {
   usage->set_decode_seconds(Seconds(last_token_ - first_token_));
   v1::SpeculationStats* stats = finish.mutable_speculation();
   *stats = stats_;
-  if (stats_.drafted() > 0) {
-    stats->set_acceptance_rate(static_cast<double>(stats_.accepted()) /
-                               static_cast<double>(stats_.drafted()));
-  }
-  stats->set_mean_accepted_length(
-      1 + (stats_.drafts() > 0 ? static_cast<double>(stats_.accepted()) / static_cast<double>(stats_.drafts())
-                               : 0.0));
+  stats->set_acceptance_rate(AcceptanceRate(stats_));
+  stats->set_mean_accepted_length(MeanAcceptedLength(stats_));
   if (reached_ > 0) stats->set_expected_acceptance(expected_accepted_ / static_cast<double>(reached_));
   if (expected_accepted_ > 0) stats->set_observed_over_expected(judged_ / expected_accepted_);
   return finish;

@@ -12,12 +12,12 @@
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/obs/metrics_server.h"
+#include "common/rpc/names.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/server.h"
 #include "common/rpc/token_file.h"
 #include "common/text/model_fingerprint.h"
 #include "coordinator/chat_template.h"
-#include "coordinator/drafter_name.h"
 #include "coordinator/gateway/gateway.h"
 #include "coordinator/inference_service.h"
 
@@ -47,9 +47,6 @@ struct Flags {
   std::string log_level = "info";
   std::string log_format = "auto";
 };
-
-const std::map<std::string, v1::Rule> kRules = {
-    {"token", v1::RULE_TOKEN}, {"block", v1::RULE_BLOCK}, {"coupled", v1::RULE_COUPLED}};
 
 void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--tokenizer", flags.tokenizer, "tokenizer.json of the models, or the folder it is in")
@@ -184,7 +181,7 @@ int Run(int argc, char** argv) {
   const bool adaptive = flags.draft_tokens == "auto";
   const RequestDefaults defaults{.draft_tokens = adaptive ? 5 : std::stoi(flags.draft_tokens),
                                  .adaptive = adaptive,
-                                 .rule = kRules.at(flags.rule),
+                                 .rule = RuleOf(flags.rule),
                                  .drafter = DrafterOf(flags.drafter),
                                  .has_draft_service = !flags.draft.empty(),
                                  .has_corpus = corpus != nullptr,

@@ -3,14 +3,12 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/drafter_name.h"
+#include "common/obs/metric_families.h"
+#include "common/rpc/names.h"
 
 namespace outrider {
 namespace {
 
-using prometheus::BuildCounter;
-using prometheus::BuildGauge;
-using prometheus::BuildHistogram;
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
 // From a round on loopback to a long answer.
@@ -19,40 +17,15 @@ const Buckets kRoundBuckets = {5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 1.5e-
 const Buckets kRequestBuckets = {1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1,
                                  1,    2,    5,    10,   30,   60,   120,  300};
 
-constexpr char kPrefix[] = "outrider_";
-
-prometheus::Family<prometheus::Counter>& CounterFamily(prometheus::Registry& registry, const char* name,
-                                                       const char* help) {
-  return BuildCounter().Name(absl::StrCat(kPrefix, name)).Help(help).Register(registry);
-}
-prometheus::Counter* AddCounter(prometheus::Registry& registry, const char* name, const char* help) {
-  return &CounterFamily(registry, name, help).Add({});
-}
-prometheus::Gauge* AddGauge(prometheus::Registry& registry, const char* name, const char* help) {
-  return &BuildGauge().Name(absl::StrCat(kPrefix, name)).Help(help).Register(registry).Add({});
-}
-prometheus::Histogram* AddHistogram(prometheus::Registry& registry, const char* name, const char* help,
-                                    const Buckets& buckets) {
-  return &BuildHistogram().Name(absl::StrCat(kPrefix, name)).Help(help).Register(registry).Add({}, buckets);
-}
-
-prometheus::Family<prometheus::Histogram>& HistogramFamily(prometheus::Registry& registry, const char* name,
-                                                           const char* help) {
-  return BuildHistogram().Name(absl::StrCat(kPrefix, name)).Help(help).Register(registry);
-}
-
 // Series that exist from the start can be told from zero to one, and from a scrape that failed.
 constexpr const char* kCodes[] = {"OK",          "CANCELLED",         "INVALID_ARGUMENT", "DEADLINE_EXCEEDED",
                                   "UNAVAILABLE", "RESOURCE_EXHAUSTED", "INTERNAL"};
 constexpr const char* kErrorReasons[] = {"DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "NOT_FOUND",
                                          "PARAMS_UNKNOWN",    "PREFIX_MISMATCH"};
 
-constexpr std::pair<v1::TokenKind, const char*> kKinds[] = {{v1::TOKEN_KIND_ACCEPTED, "accepted"},
-                                                            {v1::TOKEN_KIND_CORRECTED, "corrected"},
-                                                            {v1::TOKEN_KIND_BONUS, "bonus"},
-                                                            {v1::TOKEN_KIND_PLAIN, "plain"}};
-constexpr std::pair<v1::Rule, const char*> kRules[] = {
-    {v1::RULE_TOKEN, "token"}, {v1::RULE_BLOCK, "block"}, {v1::RULE_COUPLED, "coupled"}};
+constexpr v1::TokenKind kKinds[] = {v1::TOKEN_KIND_ACCEPTED, v1::TOKEN_KIND_CORRECTED, v1::TOKEN_KIND_BONUS,
+                                    v1::TOKEN_KIND_PLAIN};
+constexpr v1::Rule kRules[] = {v1::RULE_TOKEN, v1::RULE_BLOCK, v1::RULE_COUPLED};
 
 // The largest K that any flag or request allows.
 constexpr int kPositions = 31;
@@ -61,7 +34,6 @@ uint64_t Whole(const prometheus::Counter* counter) { return static_cast<uint64_t
 
 }  // namespace
 
-// A family that is asked for by the name it has already is the one that there is.
 Metrics::Server::Server(prometheus::Registry& r, const std::string& name)
     : wire_seconds(&HistogramFamily(r, "round_wire_seconds",
                                     "Waiting for a server less that server's own time, in seconds, by server.")
@@ -70,8 +42,8 @@ Metrics::Server::Server(prometheus::Registry& r, const std::string& name)
                                      "Time that an item waited on a server until its engine began, in "
                                      "seconds, by server.")
                          .Add({{"server", name}}, kRoundBuckets)),
-      up(AddGauge(r, absl::StrCat(name, "_up").c_str(),
-                  absl::StrCat("1 while the ", name, " service can be used.").c_str())) {}
+      up(AddGauge(r, absl::StrCat(name, "_up"),
+                  absl::StrCat("1 while the ", name, " service can be used."))) {}
 
 void Metrics::Server::OnItem(Clock::duration waited, const v1::ItemTiming& timing) {
   wire_seconds->Observe(std::max(0.0, Seconds(waited) - 1e-6 * ServerMicroseconds(timing)));
@@ -147,7 +119,7 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
   auto& emitted =
       CounterFamily(r, "spec_decode_num_emitted_tokens_total",
                     "Tokens in answers: accepted, corrected, bonus, or plain (a round without a draft).");
-  for (const auto& [kind, name] : kKinds) emitted_[kind] = &emitted.Add({{"kind", name}});
+  for (v1::TokenKind kind : kKinds) emitted_[kind] = &emitted.Add({{"kind", NameOf(kind)}});
   PerPosition(drafted_at_, drafted_per_position_, kPositions - 1);
   PerPosition(accepted_at_, accepted_per_position_, kPositions - 1);
   auto& drafted = CounterFamily(r, "spec_decode_num_draft_tokens_by_drafter_total",
@@ -156,10 +128,9 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
                                  "Drafted tokens that the target accepted, by who drafted them and rule.");
   for (v1::DrafterKind kind : {v1::DRAFTER_KIND_MODEL, v1::DRAFTER_KIND_NGRAM, v1::DRAFTER_KIND_COPY,
                                v1::DRAFTER_KIND_UNIGRAM, v1::DRAFTER_KIND_BIGRAM, v1::DRAFTER_KIND_RANDOM}) {
-    const std::string name = DrafterName(kind);
-    for (const auto& [rule, rule_name] : kRules) {
-      by_drafter_[{kind, rule}] = {&drafted.Add({{"drafter", name}, {"rule", rule_name}}),
-                                   &accepted.Add({{"drafter", name}, {"rule", rule_name}})};
+    for (v1::Rule rule : kRules) {
+      const prometheus::Labels labels = {{"drafter", NameOf(kind)}, {"rule", NameOf(rule)}};
+      by_drafter_[{kind, rule}] = {&drafted.Add(labels), &accepted.Add(labels)};
     }
   }
 }

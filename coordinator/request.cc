@@ -2,15 +2,15 @@
 
 #include <ctime>
 #include <limits>
-#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/rpc/error.h"
+#include "common/rpc/fresh_bits.h"
+#include "common/rpc/names.h"
 #include "common/rpc/sampling.h"
 #include "common/spec/logprobs.h"
 #include "common/text/utf8.h"
-#include "coordinator/drafter_name.h"
 
 namespace outrider {
 namespace {
@@ -169,13 +169,13 @@ absl::Status CheckDrafter(v1::DrafterKind kind, const RequestDefaults& defaults)
   std::vector<std::string> allowed;
   for (int each = 0; each < v1::DrafterKind_ARRAYSIZE; ++each) {
     const auto other = static_cast<v1::DrafterKind>(each);
-    if (IsConfigured(other, defaults)) allowed.push_back(DrafterName(other));
+    if (IsConfigured(other, defaults)) allowed.push_back(NameOf(other));
   }
-  std::string problem = absl::StrCat("unknown value ", DrafterName(kind));
+  std::string problem = absl::StrCat("unknown value ", NameOf(kind));
   if (kind == v1::DRAFTER_KIND_MODEL) {
     problem = "model; no draft service is configured";
   } else if (v1::DrafterKind_IsValid(kind)) {
-    problem = absl::StrCat(DrafterName(kind), "; no corpus is configured");
+    problem = absl::StrCat(NameOf(kind), "; no corpus is configured");
   }
   return FieldError("speculation.drafter", absl::StrJoin(allowed, ", "), problem);
 }
@@ -227,12 +227,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   if (auto status = ValidateSamplingParams(sampling, static_cast<int>(vocab_size)); !status.ok()) {
     return AsFieldError(status);
   }
-  if (proto.has_seed()) {
-    params.set_seed(proto.seed());
-  } else {
-    std::random_device entropy;
-    params.set_seed((uint64_t{entropy()} << 32) | entropy());
-  }
+  params.set_seed(proto.has_seed() ? proto.seed() : FreshBits());
   if (auto status = ParseSamples(proto, defaults.max_samples, request); !status.ok()) return status;
   params.set_prompt_length(static_cast<uint32_t>(request.prompt.size()));
   params.set_draft_top_n(proto.speculation().draft_top_n());

@@ -1,12 +1,12 @@
 #include "coordinator/request_context.h"
 
 #include <algorithm>
-#include <random>
 #include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/rpc/fresh_bits.h"
 
 namespace outrider {
 namespace {
@@ -38,10 +38,7 @@ bool IsTraceparent(absl::string_view value) {
 }
 
 std::string NewRequestId() {
-  std::random_device entropy;
-  std::string id;
-  for (int i = 0; i < 4; ++i) absl::StrAppend(&id, absl::Hex(entropy(), absl::kZeroPad8));
-  return id;
+  return absl::StrCat(absl::Hex(FreshBits(), absl::kZeroPad16), absl::Hex(FreshBits(), absl::kZeroPad16));
 }
 
 }  // namespace

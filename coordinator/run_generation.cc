@@ -76,11 +76,12 @@ asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, C
       *chunk.add_prompt_logprobs() = generation.WithText(std::move(position));
     }
     times.round = Clock::now() - start;
-    if (generation.stats().rounds() > 1) {
+    const bool prefill = generation.stats().rounds() == 1;
+    if (!prefill) {
       cast.policy->OnRound(generation, proposal.size(), verdict.accepted_size(), times);
     }
     cast.metrics->OnRound(
-        {.prefill = generation.stats().rounds() == 1,
+        {.prefill = prefill,
          .chosen = cast.drafter != nullptr ? k : 0,
          .drafted = proposal.size(),
          .drafter = cast.drafter != nullptr ? cast.drafter->kind() : v1::DRAFTER_KIND_NONE,

@@ -1,11 +1,11 @@
 #include "common/obs/metrics_server.h"
 
 #include <prometheus/exposer.h>
-#include <prometheus/gauge.h>
 
 #include <exception>
 
 #include "absl/strings/str_cat.h"
+#include "common/obs/metric_families.h"
 
 namespace outrider {
 
@@ -28,12 +28,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
 MetricsServer::~MetricsServer() = default;
 
 void AddBuildInfo(prometheus::Registry& registry, const std::string& version) {
-  prometheus::BuildGauge()
-      .Name("outrider_build_info")
-      .Help("1; which version this is.")
-      .Register(registry)
-      .Add({{"version", version}})
-      .Set(1);
+  AddGauge(registry, "build_info", "1; which version this is.", {{"version", version}})->Set(1);
 }
 
 }  // namespace outrider

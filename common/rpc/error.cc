@@ -19,6 +19,15 @@ void SetDetail(absl::Status& status, const Detail& detail) {
   status.SetPayload(TypeUrl<Detail>(), absl::Cord(detail.SerializeAsString()));
 }
 
+// The status' detail of that kind; an empty one if it has none.
+template <class Detail>
+Detail GetDetail(const absl::Status& status) {
+  Detail detail;
+  const auto payload = status.GetPayload(TypeUrl<Detail>());
+  if (payload && !detail.ParseFromString(std::string(*payload))) detail.Clear();
+  return detail;
+}
+
 google::rpc::ErrorInfo MakeInfo(absl::string_view reason) {
   google::rpc::ErrorInfo info;
   info.set_reason(std::string(reason));
@@ -67,11 +76,14 @@ std::string ErrorReason(const absl::Status& status) {
 }
 
 std::string ErrorMetadata(const absl::Status& status, const std::string& key) {
-  google::rpc::ErrorInfo info;
-  const auto payload = status.GetPayload(TypeUrl<google::rpc::ErrorInfo>());
-  if (!payload || !info.ParseFromString(std::string(*payload))) return "";
+  const auto info = GetDetail<google::rpc::ErrorInfo>(status);
   const auto found = info.metadata().find(key);
   return found == info.metadata().end() ? "" : found->second;
+}
+
+absl::Duration RetryDelay(const absl::Status& status) {
+  const auto retry = GetDetail<google::rpc::RetryInfo>(status);
+  return absl::Seconds(retry.retry_delay().seconds()) + absl::Nanoseconds(retry.retry_delay().nanos());
 }
 
 google::rpc::Status ToProto(const absl::Status& status) {

@@ -35,6 +35,9 @@ std::string ErrorReason(const absl::Status& status);
 // What the error's ErrorInfo says under `key` ("field" and "range" of a FieldError); empty if nothing.
 std::string ErrorMetadata(const absl::Status& status, const std::string& key);
 
+// When to come back, of an error with a RetryInfo; else zero.
+absl::Duration RetryDelay(const absl::Status& status);
+
 // To and from the wire. Payloads travel as details.
 google::rpc::Status ToProto(const absl::Status& status);
 absl::Status FromProto(const google::rpc::Status& status);

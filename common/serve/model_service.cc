@@ -1,18 +1,16 @@
 #include "common/serve/model_service.h"
 
-#include <prometheus/counter.h>
-#include <prometheus/gauge.h>
-#include <prometheus/histogram.h>
 #include <signal.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
+#include "common/obs/metric_families.h"
 #include "common/obs/metrics_server.h"
+#include "common/rpc/fresh_bits.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/server.h"
 #include "common/text/model_fingerprint.h"
@@ -83,20 +81,15 @@ void DefineFlags(CLI::App& app, Flags& flags) {
 class WorkerMetrics {
  public:
   WorkerMetrics(prometheus::Registry& registry, const std::string& name) {
-    const std::string prefix = absl::StrCat("outrider_", name, "_");
     const auto gauge = [&](const char* metric, const char* help) {
-      return &prometheus::BuildGauge().Name(prefix + metric).Help(help).Register(registry).Add({});
+      return AddGauge(registry, absl::StrCat(name, "_", metric), help);
     };
     const auto counter = [&](const char* metric, const char* help) {
-      return &prometheus::BuildCounter().Name(prefix + metric).Help(help).Register(registry).Add({});
+      return AddCounter(registry, absl::StrCat(name, "_", metric), help);
     };
     const auto histogram = [&](const char* metric, const char* help,
                                const prometheus::Histogram::BucketBoundaries& buckets) {
-      return &prometheus::BuildHistogram()
-                  .Name(prefix + metric)
-                  .Help(help)
-                  .Register(registry)
-                  .Add({}, buckets);
+      return AddHistogram(registry, absl::StrCat(name, "_", metric), help, buckets);
     };
     sequences_ = gauge("sequences", "Sequences that the server holds.");
     waiting_ = gauge("items_in_progress", "Items that are being worked on or wait for the engine.");
@@ -156,8 +149,7 @@ class WorkerMetrics {
 v1::ServerInfo Describe(const Runner& runner, const Flags& flags, uint64_t tokenizer_fingerprint) {
   const ModelConfig& config = runner.config();
   v1::ServerInfo info;
-  std::random_device entropy;
-  info.set_boot_id((uint64_t{entropy()} << 32) | entropy());
+  info.set_boot_id(FreshBits());
   info.set_fingerprint(ModelFingerprint(tokenizer_fingerprint, config.vocab_size, config.eos_token_ids));
   const std::filesystem::path dir = std::filesystem::weakly_canonical(flags.runner.model_dir);
   info.set_model((dir.has_filename() ? dir : dir.parent_path()).filename().string());
@@ -216,12 +208,9 @@ int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
   auto registry = std::make_shared<prometheus::Registry>();
   WorkerMetrics metrics(*registry, spec.name);
   AddBuildInfo(*registry, info.version());
-  prometheus::BuildGauge()
-      .Name(absl::StrCat("outrider_", spec.name, "_model_info"))
-      .Help("1; which model is served, and how.")
-      .Register(*registry)
-      .Add({{"model", info.model()}, {"dtype", info.dtype()}, {"device", info.device()}})
-      .Set(1);
+  AddGauge(*registry, absl::StrCat(spec.name, "_model_info"), "1; which model is served, and how.",
+           {{"model", info.model()}, {"dtype", info.dtype()}, {"device", info.device()}})
+      ->Set(1);
   Worker worker(*std::move(runner), spec.make_decider(), flags.worker, metrics.Hooks());
   flags.server.security.on_refused = LogRefusedTokens;
   const std::unique_ptr<StreamService> service = spec.make_service(worker, info);

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <sstream>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -13,6 +12,7 @@
 #include "common/text/byte_level.h"
 #include "common/text/fingerprint.h"
 #include "common/text/pre_tokenizer.h"
+#include "common/text/read_file.h"
 #include "common/text/strings.h"
 #include "common/text/tokenizer_json.h"
 #include "common/text/utf8.h"
@@ -34,13 +34,9 @@ Tokenizer::Tokenizer() = default;
 Tokenizer::~Tokenizer() = default;
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  // Opening a folder succeeds and reading it fails.
-  if (!file || !(content << file.rdbuf())) {
-    return absl::NotFoundError(Concat(path, ": cannot be read: ", std::strerror(errno)));
-  }
-  return Parse(content.str(), path);
+  const std::optional<std::string> json = ReadFile(path);
+  if (!json) return absl::NotFoundError(Concat(path, ": cannot be read: ", std::strerror(errno)));
+  return Parse(*json, path);
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view json, std::string_view name) {

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
 #include <thread>
 #include <utility>
 
@@ -16,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
+#include "common/rpc/fresh_bits.h"
 #include "coordinator/gateway/client_connection.h"
 #include "coordinator/gateway/exchange.h"
 #include "coordinator/gateway/openai_error.h"
@@ -48,9 +48,7 @@ class HttpServer : public httplib::Server {
 };
 
 std::string NewId(const char* prefix) {
-  std::random_device entropy;
-  const auto word = [&entropy] { return (uint64_t{entropy()} << 32) | entropy(); };
-  return absl::StrFormat("%s-%016x%016x", prefix, word(), word());
+  return absl::StrFormat("%s-%016x%016x", prefix, FreshBits(), FreshBits());
 }
 
 // Answers in progress. Copies of a Ticket belong to one answer.

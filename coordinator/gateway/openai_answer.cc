@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/rpc/names.h"
+#include "coordinator/speculation_stats.h"
+
 namespace outrider {
 namespace {
 
@@ -11,10 +14,6 @@ using Json = nlohmann::ordered_json;
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Json NullIfEmpty(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
-
-const char* FinishReasonName(v1::FinishReason reason) {
-  return reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
-}
 
 }  // namespace
 
@@ -36,7 +35,7 @@ OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1:
     if (token.has_logprobs()) choice.logprobs.Add(token.logprobs());
   }
   if (chunk.has_finish()) {
-    choice.finish_reason = FinishReasonName(chunk.finish().reason());
+    choice.finish_reason = NameOf(chunk.finish().reason());
     choice.stop_string = chunk.finish().stop_string();
     Count(chunk.finish(), chunk.sample() == 0);
   }
@@ -64,12 +63,7 @@ void OpenAiAnswer::Count(const v1::Finish& finish, bool first_sample) {
     usage_.set_cached_prompt_tokens(usage_.cached_prompt_tokens() + usage.cached_prompt_tokens());
   }
   usage_.set_completion_tokens(usage_.completion_tokens() + usage.completion_tokens());
-  const v1::SpeculationStats& stats = finish.speculation();
-  speculation_.set_drafted(speculation_.drafted() + stats.drafted());
-  speculation_.set_accepted(speculation_.accepted() + stats.accepted());
-  speculation_.set_drafts(speculation_.drafts() + stats.drafts());
-  speculation_.set_rounds(speculation_.rounds() + stats.rounds());
-  speculation_.set_exact(speculation_.exact() && stats.exact());
+  AddCounts(finish.speculation(), &speculation_);
 }
 
 Json OpenAiAnswer::Headed(const char* object) const {
@@ -77,9 +71,6 @@ Json OpenAiAnswer::Headed(const char* object) const {
 }
 
 Json OpenAiAnswer::UsageJson() const {
-  const auto share = [](uint64_t part, uint64_t whole) {
-    return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
-  };
   const v1::SpeculationStats& s = speculation_;
   return {{"prompt_tokens", usage_.prompt_tokens()},
           {"completion_tokens", usage_.completion_tokens()},
@@ -89,8 +80,8 @@ Json OpenAiAnswer::UsageJson() const {
            {{"drafted", s.drafted()},
             {"accepted", s.accepted()},
             {"rounds", s.rounds()},
-            {"acceptance_rate", share(s.accepted(), s.drafted())},
-            {"mean_accepted_length", 1 + share(s.accepted(), s.drafts())},
+            {"acceptance_rate", AcceptanceRate(s)},
+            {"mean_accepted_length", MeanAcceptedLength(s)},
             {"exact", s.exact()}}}};
 }
 

@@ -6,8 +6,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/rpc/error.h"
-#include "google/rpc/error_details.pb.h"
 
 namespace outrider {
 namespace {
@@ -75,21 +75,14 @@ HttpError ToHttpError(const absl::Status& status, Endpoint endpoint) {
   HttpError error{.status = kind.status, .body = ""};
   std::string message(status.message());
   nlohmann::ordered_json param = nullptr;
-  const google::rpc::Status proto = ToProto(status);
-  for (const google::protobuf::Any& detail : proto.details()) {
-    google::rpc::ErrorInfo info;
-    google::rpc::RetryInfo retry;
-    if (detail.UnpackTo(&info) && info.metadata().contains("field")) {
-      const std::string field = info.metadata().at("field");
-      const std::string name = ParamOf(field, endpoint);
-      param = name;
-      if (absl::StartsWith(message, absl::StrCat(field, ":"))) message.replace(0, field.size(), name);
-    } else if (detail.UnpackTo(&retry)) {
-      // A header of whole seconds.
-      error.retry_after_seconds =
-          static_cast<int>(retry.retry_delay().seconds()) + (retry.retry_delay().nanos() > 0 ? 1 : 0);
-    }
+  if (const std::string field = ErrorMetadata(status, "field"); !field.empty()) {
+    const std::string name = ParamOf(field, endpoint);
+    param = name;
+    if (absl::StartsWith(message, absl::StrCat(field, ":"))) message.replace(0, field.size(), name);
   }
+  // A header of whole seconds.
+  error.retry_after_seconds =
+      static_cast<int>(absl::ToInt64Seconds(absl::Ceil(RetryDelay(status), absl::Seconds(1))));
   const nlohmann::ordered_json body = {
       {"error",
        {{"message", message}, {"type", kind.type}, {"param", param}, {"code", CodeOf(ErrorReason(status))}}}};

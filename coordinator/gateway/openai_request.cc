@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/rpc/error.h"
-#include "coordinator/drafter_name.h"
+#include "common/rpc/names.h"
 #include "coordinator/gateway/json_fields.h"
 #include "coordinator/gateway/unsupported_fields.h"
 
@@ -80,21 +80,14 @@ void ParseSpeculationFields(JsonFields& fields, v1::SpeculationOptions* speculat
     if (speculation->drafter() == v1::DRAFTER_KIND_UNSPECIFIED) {
       std::vector<std::string> known;
       for (int each = 1; each < v1::DrafterKind_ARRAYSIZE; ++each) {
-        known.push_back(DrafterName(static_cast<v1::DrafterKind>(each)));
+        known.push_back(NameOf(static_cast<v1::DrafterKind>(each)));
       }
       fields.Refuse("drafter", absl::StrJoin(known, ", "), *name);
     }
   }
   if (auto name = fields.String("rule")) {
-    if (*name == "token") {
-      speculation->set_rule(v1::RULE_TOKEN);
-    } else if (*name == "block") {
-      speculation->set_rule(v1::RULE_BLOCK);
-    } else if (*name == "coupled") {
-      speculation->set_rule(v1::RULE_COUPLED);
-    } else {
-      fields.Refuse("rule", "token, block, coupled", *name);
-    }
+    speculation->set_rule(RuleOf(*name));
+    if (speculation->rule() == v1::RULE_UNSPECIFIED) fields.Refuse("rule", "token, block, coupled", *name);
   }
 }
 

@@ -37,7 +37,7 @@ Golden ParseGolden(const std::string& line) {
 void ExpectAgreement(const std::string& tokenizer_path, const std::string& golden_path) {
   const auto tokenizer = LoadTokenizer(tokenizer_path);
   ASSERT_NE(tokenizer, nullptr);
-  std::istringstream lines(ReadFile(golden_path));
+  std::istringstream lines(MustReadFile(golden_path));
   int count = 0;
   for (std::string line; std::getline(lines, line); ++count) {
     const Golden golden = ParseGolden(line);

@@ -3,14 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <iterator>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "common/text/read_file.h"
 #include "common/text/streaming_detokenizer.h"
 #include "common/text/tokenizer.h"
 
@@ -19,10 +20,11 @@ namespace outrider {
 inline constexpr char kGpt2Small[] = "tests/data/text/gpt2-small.tokenizer.json";
 inline constexpr char kOptions[] = "tests/data/text/options.tokenizer.json";
 
-inline std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file.good()) << path;
-  return {std::istreambuf_iterator<char>(file), {}};
+// The content of a file that must be there and not empty.
+inline std::string MustReadFile(const std::string& path) {
+  std::optional<std::string> content = ReadFile(path);
+  EXPECT_TRUE(content) << path;
+  return std::move(content).value_or("");
 }
 
 inline std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path) {

@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 
 // gpt2-small with a change.
 Json Changed(const std::function<void(Json&)>& change) {
-  Json json = Json::parse(ReadFile(kGpt2Small));
+  Json json = Json::parse(MustReadFile(kGpt2Small));
   change(json);
   return json;
 }
@@ -52,7 +52,7 @@ TEST(TokenizerFile, MissingFileIsNamed) {
 }
 
 TEST(TokenizerFile, DamagedFileIsRefusedWithOneLine) {
-  const std::string content = ReadFile(kGpt2Small);
+  const std::string content = MustReadFile(kGpt2Small);
   for (const std::string& damaged :
        {std::string(), std::string("{}"), std::string("[1]"), std::string("null"),
         content.substr(0, content.size() / 2), std::string(1000, '[')}) {
@@ -62,7 +62,7 @@ TEST(TokenizerFile, DamagedFileIsRefusedWithOneLine) {
 
 // Every single damaged byte: an error or a tokenizer, never a crash.
 TEST(TokenizerFile, AnyChangedByteIsSurvived) {
-  const std::string content = ReadFile(kOptions);
+  const std::string content = MustReadFile(kOptions);
   std::mt19937 random(2);
   for (int i = 0; i < 500; ++i) {
     std::string damaged = content;

@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Text, TokenizerWithOneLongWord,
 
 TEST(Tokenizer, ThreadsShareIt) {
   const auto tokenizer = LoadTokenizer(kGpt2Small);
-  const std::string prose = ReadFile("tests/data/text/blake-poems.txt");
+  const std::string prose = MustReadFile("tests/data/text/blake-poems.txt");
   const std::vector<TokenId> expected = LoadTokenizer(kGpt2Small)->Encode(prose, false);
   std::vector<std::vector<TokenId>> results(4);
   std::vector<std::thread> threads;

@@ -5,14 +5,14 @@ from parts.common import (
     CANARY_WINDOW,
     DEVIATIONS,
     EXPECTED,
-    MEAN_LENGTH,
     OBSERVED,
     PLAIN_SECONDS_A_TOKEN,
     SPECULATIVE_SECONDS_A_TOKEN,
-    SPEEDUP,
     acceptance_number,
     canary_number,
+    length,
     length_number,
+    speedup,
     speedup_number,
 )
 from parts.frame import frame
@@ -93,12 +93,7 @@ def accepted_panels() -> list:
             unit="percentunit",
             top=1,
         ),
-        graph(
-            "Mean accepted length",
-            "Tokens a target call yields: 1 + accepted / drafts.",
-            Query(MEAN_LENGTH, "tokens"),
-            unit="none",
-        ),
+        length(),
         bars(
             "Acceptance by position",
             "Accepted over drafted tokens at each position of the draft, from 0. A token counts as "
@@ -202,13 +197,7 @@ def gain_panels() -> list:
             rate(f"{K}_bucket", "le"),
             unit="none",
         ),
-        graph(
-            "Speed-up against plain decoding",
-            "Seconds a token in plain rounds over those in speculative rounds. No data without rounds of both kinds.",
-            Query(SPEEDUP, "speed-up"),
-            unit="none",
-            steps=("red", ((1, "green"),)),
-        ),
+        speedup(),
         graph(
             "Seconds a token",
             "Duration of rounds over the tokens they emitted, by kind of round, prompts left out.",

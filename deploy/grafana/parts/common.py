@@ -106,6 +106,27 @@ def speedup_number():
     )
 
 
+def length(width: int = 8):
+    return graph(
+        "Mean accepted length",
+        "Tokens a target call yields: 1 + accepted / drafts.",
+        Query(MEAN_LENGTH, "tokens"),
+        unit="none",
+        width=width,
+    )
+
+
+def speedup(width: int = 8):
+    return graph(
+        "Speed-up against plain decoding",
+        "Seconds a token in plain rounds over those in speculative rounds. No data without rounds of both kinds.",
+        Query(SPEEDUP, "speed-up"),
+        unit="none",
+        width=width,
+        steps=("red", ((1, "green"),)),
+    )
+
+
 def canary_number():
     return number(
         "Acceptance canary",

@@ -2,15 +2,15 @@
 
 from parts.common import (
     ACCEPTANCE,
-    MEAN_LENGTH,
-    SPEEDUP,
     acceptance_number,
     canary_number,
     first_token,
     kv_used,
+    length,
     per_token,
     requests_by_code,
     running,
+    speedup,
     utilisation,
 )
 from parts.frame import frame
@@ -84,20 +84,8 @@ def overview():
                     unit="percentunit",
                     top=1,
                 ),
-                graph(
-                    "Mean accepted length",
-                    "Tokens a target call yields: 1 + accepted / drafts.",
-                    Query(MEAN_LENGTH, "tokens"),
-                    unit="none",
-                ),
-                graph(
-                    "Speed-up against plain decoding",
-                    "Seconds a token in plain rounds over those in speculative rounds. No data "
-                    "without rounds of both kinds.",
-                    Query(SPEEDUP, "speed-up"),
-                    unit="none",
-                    steps=("red", ((1, "green"),)),
-                ),
+                length(),
+                speedup(),
             ],
             "Engines": [utilisation(12), kv_used(12)],
         },

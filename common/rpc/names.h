@@ -1,0 +1,40 @@
+// What people call the values of the protocol's enumerations: in flags, in metrics, in answers and in errors.
+#pragma once
+
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "outrider/v1/inference.pb.h"
+
+namespace outrider {
+
+// "TOKEN_KIND_BONUS" without "TOKEN_KIND_" is "bonus". Of a value that has no name, its number.
+inline std::string NameWithout(const char* prefix, const std::string& name, int value) {
+  if (name.empty()) return std::to_string(value);
+  return absl::AsciiStrToLower(name.substr(std::string(prefix).size()));
+}
+
+inline std::string NameOf(v1::DrafterKind kind) {
+  return NameWithout("DRAFTER_KIND_", v1::DrafterKind_Name(kind), kind);
+}
+inline std::string NameOf(v1::Rule rule) { return NameWithout("RULE_", v1::Rule_Name(rule), rule); }
+inline std::string NameOf(v1::TokenKind kind) {
+  return NameWithout("TOKEN_KIND_", v1::TokenKind_Name(kind), kind);
+}
+inline std::string NameOf(v1::FinishReason reason) {
+  return NameWithout("FINISH_REASON_", v1::FinishReason_Name(reason), reason);
+}
+
+// The other way round; UNSPECIFIED for a name that is none.
+inline v1::DrafterKind DrafterOf(const std::string& name) {
+  v1::DrafterKind kind = v1::DRAFTER_KIND_UNSPECIFIED;
+  v1::DrafterKind_Parse("DRAFTER_KIND_" + absl::AsciiStrToUpper(name), &kind);
+  return kind;
+}
+inline v1::Rule RuleOf(const std::string& name) {
+  v1::Rule rule = v1::RULE_UNSPECIFIED;
+  v1::Rule_Parse("RULE_" + absl::AsciiStrToUpper(name), &rule);
+  return rule;
+}
+
+}  // namespace outrider

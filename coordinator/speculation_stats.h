@@ -1,0 +1,29 @@
+// What follows from the counts of SpeculationStats.
+#pragma once
+
+#include "outrider/v1/inference.pb.h"
+
+namespace outrider {
+
+// accepted / drafted; 0 when nothing was drafted.
+inline double AcceptanceRate(const v1::SpeculationStats& stats) {
+  if (stats.drafted() == 0) return 0;
+  return static_cast<double>(stats.accepted()) / static_cast<double>(stats.drafted());
+}
+
+// 1 + accepted / drafts; 1 when nothing was drafted.
+inline double MeanAcceptedLength(const v1::SpeculationStats& stats) {
+  if (stats.drafts() == 0) return 1;
+  return 1 + static_cast<double>(stats.accepted()) / static_cast<double>(stats.drafts());
+}
+
+// Counts of several generations together, which are exact if each is. `sum` begins with exact = true.
+inline void AddCounts(const v1::SpeculationStats& stats, v1::SpeculationStats* sum) {
+  sum->set_rounds(sum->rounds() + stats.rounds());
+  sum->set_drafts(sum->drafts() + stats.drafts());
+  sum->set_drafted(sum->drafted() + stats.drafted());
+  sum->set_accepted(sum->accepted() + stats.accepted());
+  sum->set_exact(sum->exact() && stats.exact());
+}
+
+}  // namespace outrider

@@ -30,6 +30,23 @@ absl::StatusOr<bool> DraftDecider::Decide(Session& session, const LogitsView& ro
   return false;
 }
 
+// A device drafts all tokens in one go, so that a later budget does not end it halfway.
+std::optional<DeviceTask> DraftDecider::Delegate(const Session& session) const {
+  const int draft_tokens = session.item.draft_tokens;
+  if (!DelegableProposal(*session.params, session.controls->vocab())) return std::nullopt;
+  return DeviceTask{.params = session.params.get(),
+                    .round_start = static_cast<uint64_t>(session.committed),
+                    .work = ProposeTask{.draft_tokens = draft_tokens, .proposal = {}},
+                    .status = absl::OkStatus()};
+}
+
+void DraftDecider::Conclude(Session& session, DeviceTask& task) {
+  session.answer.proposal = std::move(std::get<ProposeTask>(task.work).proposal);
+  for (size_t i = 0; i + 1 < session.answer.proposal.size(); ++i) {
+    session.cache.Append(session.answer.proposal[i].token);
+  }
+}
+
 std::optional<absl::Status> DraftDecider::OnDeadline(Session& session) {
   if (session.cache.size() > session.cache.cached()) session.cache.Truncate(session.cache.cached());
   return absl::OkStatus();

@@ -57,6 +57,19 @@ absl::StatusOr<bool> TargetDecider::Decide(Session& session, const LogitsView& r
   return true;
 }
 
+std::optional<DeviceTask> TargetDecider::Delegate(const Session& session) const {
+  const std::vector<DraftToken>& draft = session.item.draft;
+  if (session.item.prompt_logprobs >= 0 || !Delegable(*session.params, draft)) return std::nullopt;
+  return DeviceTask{.params = session.params.get(),
+                    .round_start = static_cast<uint64_t>(session.committed),
+                    .work = VerifyTask{.draft = draft, .verdict = {}},
+                    .status = absl::OkStatus()};
+}
+
+void TargetDecider::Conclude(Session& session, DeviceTask& task) {
+  session.answer.verdict = std::make_unique<Verdict>(std::move(std::get<VerifyTask>(task.work).verdict));
+}
+
 std::optional<absl::Status> TargetDecider::OnDeadline(Session& session) {
   if (session.begun) return std::nullopt;
   return absl::DeadlineExceededError("budget_exceeded: not begun within the item's budget");

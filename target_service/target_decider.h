@@ -12,6 +12,8 @@ class TargetDecider final : public Decider {
   absl::Status Begin(Session& session) override;
   void Score(Session& session, int first, const LogitsView& rows) override;
   absl::StatusOr<bool> Decide(Session& session, const LogitsView& rows) override;
+  std::optional<DeviceTask> Delegate(const Session& session) const override;
+  void Conclude(Session& session, DeviceTask& task) override;
   // DEADLINE_EXCEEDED unless the item was begun.
   std::optional<absl::Status> OnDeadline(Session& session) override;
 };

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "common/engine/packing.h"
+#include "common/engine/elements.h"
 
 namespace outrider {
 namespace {
@@ -106,7 +106,7 @@ absl::Status Llama::AllocateMemory() {
   return absl::OkStatus();
 }
 
-LogitsView Llama::Forward(absl::Span<const SequenceRows> batch) {
+absl::StatusOr<LogitsView> Llama::Forward(absl::Span<const SequenceRows> batch) {
   ListRows(batch);
   ListAttentionTasks(batch);
   Embed();
@@ -133,7 +133,7 @@ LogitsView Llama::Forward(absl::Span<const SequenceRows> batch) {
   Normalize(weights_.final_norm, rows);
   Multiply(weights_.head, Epilogue::kStore, rows, normalized_, hidden, logits_, config_.vocab_size,
            config_.vocab_size);
-  return {logits_.floats(), rows, config_.vocab_size};
+  return LogitsView{logits_.floats(), rows, config_.vocab_size};
 }
 
 void Llama::ListRows(absl::Span<const SequenceRows> batch) {

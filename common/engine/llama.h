@@ -11,9 +11,9 @@
 #include "common/engine/kernels.h"
 #include "common/engine/llama_weights.h"
 #include "common/engine/memory.h"
+#include "common/engine/model.h"
 #include "common/engine/model_config.h"
 #include "common/engine/rope.h"
-#include "common/engine/runner.h"
 #include "common/engine/thread_pool.h"
 
 namespace outrider {
@@ -33,22 +33,22 @@ struct KvGeometry {
 KvGeometry LayOutKv(const ModelConfig& config, Storage storage, int block_size);
 
 // Holds the KV pool ([block][layer][keys, values], so that a block is one piece of memory) and the scratch
-// memory of a step. Used by one thread at a time; the pool's threads work inside Forward only.
-class Llama {
+// memory of a step. The pool's threads work inside Forward only.
+class Llama final : public Model {
  public:
   // `kernels` and `pool` must outlive the model. RESOURCE_EXHAUSTED where memory cannot be had.
   static absl::StatusOr<std::unique_ptr<Llama>> Create(const ModelConfig& config, LlamaWeights weights,
                                                        const LlamaOptions& options, const Kernels& kernels,
                                                        ThreadPool& pool);
 
-  // The batch must be valid as Runner::Forward defines it.
-  LogitsView Forward(absl::Span<const SequenceRows> batch);
-  void CopyBlock(BlockId from, BlockId to);
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
+  void CopyBlock(BlockId from, BlockId to) override;
 
-  size_t bytes_per_block() const { return kv_geometry_.block_bytes; }
-  size_t weight_bytes() const { return weights_.memory.bytes(); }
-  // Positions beyond this can neither be cached nor encoded.
-  int max_positions() const { return max_positions_; }
+  bool decides() const override { return false; }
+  int kv_blocks() const override { return options_.kv_blocks; }
+  int max_positions() const override { return max_positions_; }
+  size_t bytes_per_block() const override { return kv_geometry_.block_bytes; }
+  size_t weight_bytes() const override { return weights_.memory.bytes(); }
 
  private:
   // One row of the batch.

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/engine/elements.h"
 #include "common/engine/packing.h"
 
 namespace outrider {

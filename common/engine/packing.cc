@@ -6,40 +6,15 @@
 #include <cstring>
 #include <utility>
 
+#include "common/engine/elements.h"
+
 namespace outrider {
 namespace {
-
-float FromBFloat16(uint16_t value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
 
 uint16_t ToBFloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);  // a quiet NaN
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-float FromFloat16(uint16_t value) {
-  const uint32_t sign = static_cast<uint32_t>(value & 0x8000) << 16;
-  const uint32_t rest = static_cast<uint32_t>(value & 0x7fff) << 13;
-  // The exponent's bias differs by 112; scaling by a power of two gets subnormals right as well.
-  const uint32_t infinity_or_nan = (value & 0x7c00) == 0x7c00 ? 0x7f800000u : 0u;
-  const float magnitude = infinity_or_nan != 0 ? std::bit_cast<float>(infinity_or_nan | (rest & 0x007fffff))
-                                               : std::bit_cast<float>(rest) * 0x1p112f;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
-}
-
-template <ElementType kType>
-float Read(const char* data, int64_t index) {
-  if constexpr (kType == ElementType::kFloat32) {
-    return reinterpret_cast<const float*>(data)[index];
-  } else {
-    const uint16_t value = reinterpret_cast<const uint16_t*>(data)[index];
-    return kType == ElementType::kBFloat16 ? FromBFloat16(value) : FromFloat16(value);
-  }
-}
-
-template <ElementType kType>
-void ReadRange(const char* data, int64_t first, int count, float* to) {
-  for (int i = 0; i < count; ++i) to[i] = Read<kType>(data, first + i);
 }
 
 // The largest weight of a column becomes 127.
@@ -50,12 +25,12 @@ void PackInt8Panel(const char* const* rows, int k, char* to) {
   for (int column = 0; column < kPanel; ++column) {
     float largest = 0;
     for (int i = 0; rows[column] != nullptr && i < k; ++i) {
-      largest = std::max(largest, std::abs(Read<kType>(rows[column], i)));
+      largest = std::max(largest, std::abs(ReadElement<kType>(rows[column], i)));
     }
     scales[column] = largest / 127;
     const float inverse = largest > 0 ? 127 / largest : 0;
     for (int i = 0; i < k; ++i) {
-      const float value = rows[column] == nullptr ? 0.0f : Read<kType>(rows[column], i) * inverse;
+      const float value = rows[column] == nullptr ? 0.0f : ReadElement<kType>(rows[column], i) * inverse;
       bytes[((i / 2) * kPanel + column) * 2 + i % 2] = static_cast<int8_t>(std::lrint(value));
     }
   }
@@ -67,7 +42,7 @@ void PackPanel(const char* const* rows, int k, Storage storage, char* to) {
   if (storage == Storage::kInt8) return PackInt8Panel<kType>(rows, k, to);
   for (int i = 0; i < k; ++i) {
     for (int column = 0; column < kPanel; ++column) {
-      const float value = rows[column] == nullptr ? 0.0f : Read<kType>(rows[column], i);
+      const float value = rows[column] == nullptr ? 0.0f : ReadElement<kType>(rows[column], i);
       if (storage == Storage::kFloat32) {
         reinterpret_cast<float*>(to)[i * kPanel + column] = value;
       } else {
@@ -78,17 +53,6 @@ void PackPanel(const char* const* rows, int k, Storage storage, char* to) {
 }
 
 }  // namespace
-
-void ReadElements(const TensorView& tensor, int64_t first, int count, float* to) {
-  switch (tensor.type) {
-    case ElementType::kFloat32:
-      return ReadRange<ElementType::kFloat32>(tensor.data, first, count, to);
-    case ElementType::kBFloat16:
-      return ReadRange<ElementType::kBFloat16>(tensor.data, first, count, to);
-    case ElementType::kFloat16:
-      return ReadRange<ElementType::kFloat16>(tensor.data, first, count, to);
-  }
-}
 
 MatrixSource Concatenated(std::vector<TensorView> tensors) {
   MatrixSource source;

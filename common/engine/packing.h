@@ -37,7 +37,4 @@ size_t PackedBytes(int n, int k, Storage storage);
 // Packs into `to`, 64-byte aligned, as LinearArgs describes; bfloat16 and int8 round to nearest even.
 void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* to);
 
-// Elements first .. first + count - 1 of a tensor, widened.
-void ReadElements(const TensorView& tensor, int64_t first, int count, float* to);
-
 }  // namespace outrider

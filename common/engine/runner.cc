@@ -3,16 +3,20 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cmath>
-#include <iterator>
+#include <optional>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/engine/kernels.h"
+#include "common/engine/kv_size.h"
 #include "common/engine/llama.h"
 #include "common/engine/llama_weights.h"
 #include "common/engine/memory.h"
+#include "common/engine/model.h"
 #include "common/engine/thread_pool.h"
 
 namespace outrider {
@@ -34,12 +38,14 @@ Storage StorageOf(const std::string& dtype) {
 
 absl::Status CheckOptions(const RunnerOptions& options) {
   const auto refuse = [](const auto&... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
-  if (options.device != "cpu")
-    return refuse("--device ", options.device, ": only \"cpu\" is supported by this build");
-  constexpr const char* kTypes[] = {"auto", "float32", "bfloat16", "int8"};
-  if (std::find(std::begin(kTypes), std::end(kTypes), options.dtype) == std::end(kTypes)) {
-    return refuse("--dtype ", options.dtype,
-                  ": only auto, float32, bfloat16 and int8 are supported on the CPU");
+  const absl::StatusOr<std::optional<int>> device = ParseDevice(options.device);
+  if (!device.ok()) return device.status();
+  const bool cpu = !device->has_value();
+  const std::vector<std::string> types = cpu ? std::vector<std::string>{"auto", "float32", "bfloat16", "int8"}
+                                             : std::vector<std::string>{"auto", "bfloat16", "fp8"};
+  if (std::find(types.begin(), types.end(), options.dtype) == types.end()) {
+    return refuse("--dtype ", options.dtype, ": must be one of ", absl::StrJoin(types, ", "),
+                  " with --device ", options.device);
   }
   if (options.threads < 0 || options.threads > kMaxThreads) {
     return refuse("--threads ", options.threads, ": must be in [0, ", kMaxThreads, "]");
@@ -67,23 +73,16 @@ class Runner::Impl {
   Impl(const RunnerOptions& options, ModelConfig config)
       : options_(options),
         config_(std::move(config)),
-        dtype_(options.dtype != "auto" ? options.dtype
-               : CpuPrefersBFloat16()  ? "bfloat16"
-                                       : "float32"),
+        device_(*ParseDevice(options.device)),
+        dtype_(options.dtype != "auto"           ? options.dtype
+               : device_ || CpuPrefersBFloat16() ? "bfloat16"
+                                                 : "float32"),
         kernels_(options.kernels.empty() ? BestKernels() : *FindKernels(options.kernels.c_str())),
-        kernel_name_(kernels_.name),
-        pool_(options.threads > 0 ? options.threads : AvailableCpus()),
-        kv_blocks_(options.kv_blocks) {}
+        kernel_name_(device_ ? "cuda" : kernels_.name),
+        pool_(options.threads > 0 ? options.threads : AvailableCpus()) {}
 
   absl::Status Load() {
-    const Storage storage = StorageOf(dtype_);
-    absl::StatusOr<LlamaWeights> weights =
-        LoadLlamaWeights(options_.model_dir, config_, storage, pool_, options_.progress);
-    if (!weights.ok()) return weights.status();
-    if (kv_blocks_ == 0) kv_blocks_ = BlocksThatFit(storage);
-    absl::StatusOr<std::unique_ptr<Llama>> model =
-        Llama::Create(config_, *std::move(weights),
-                      {kv_blocks_, options_.block_size, options_.max_batch_rows}, kernels_, pool_);
+    absl::StatusOr<std::unique_ptr<Model>> model = device_ ? LoadOnDevice() : LoadOnCpu();
     if (!model.ok()) return model.status();
     model_ = *std::move(model);
     return absl::OkStatus();
@@ -102,32 +101,51 @@ class Runner::Impl {
     return absl::OkStatus();
   }
 
-  // A share of the memory that is free once the weights are loaded, but no more than can ever be used.
-  int BlocksThatFit(Storage storage) const {
-    const size_t block = LayOutKv(config_, storage, options_.block_size).block_bytes;
-    const double fit =
-        options_.kv_memory_fraction * static_cast<double>(AvailableMemory()) / static_cast<double>(block);
-    const double longest =
-        std::ceil(static_cast<double>(config_.max_position_embeddings) / options_.block_size);
-    return static_cast<int>(std::clamp(fit, 1.0, options_.max_sequences * longest));
-  }
-
   const RunnerOptions options_;
   const ModelConfig config_;
+  const std::optional<int> device_;  // none: the CPU
   const std::string dtype_;
   const Kernels& kernels_;
   const std::string kernel_name_;
   ThreadPool pool_;
-  int kv_blocks_;
-  std::unique_ptr<Llama> model_;
+  std::unique_ptr<Model> model_;
 
  private:
+  absl::StatusOr<std::unique_ptr<Model>> LoadOnCpu() {
+    const Storage storage = StorageOf(dtype_);
+    absl::StatusOr<LlamaWeights> weights =
+        LoadLlamaWeights(options_.model_dir, config_, storage, pool_, options_.progress);
+    if (!weights.ok()) return weights.status();
+    const int kv_blocks = options_.kv_blocks > 0 ? options_.kv_blocks : BlocksThatFit(storage);
+    return Llama::Create(config_, *std::move(weights),
+                         {kv_blocks, options_.block_size, options_.max_batch_rows}, kernels_, pool_);
+  }
+
+  absl::StatusOr<std::unique_ptr<Model>> LoadOnDevice() const {
+    return options_.make_device_model(config_, {.model_dir = options_.model_dir,
+                                                .device = *device_,
+                                                .dtype = dtype_,
+                                                .kv_blocks = options_.kv_blocks,
+                                                .kv_memory_fraction = options_.kv_memory_fraction,
+                                                .max_sequences = options_.max_sequences,
+                                                .block_size = options_.block_size,
+                                                .max_batch_rows = options_.max_batch_rows,
+                                                .progress = options_.progress});
+  }
+
+  // A share of the memory that is free once the weights are loaded, but no more than can ever be used.
+  int BlocksThatFit(Storage storage) const {
+    const size_t block = LayOutKv(config_, storage, options_.block_size).block_bytes;
+    return KvBlocksThatFit(options_.kv_memory_fraction * static_cast<double>(AvailableMemory()), block,
+                           config_.max_position_embeddings, options_.block_size, options_.max_sequences);
+  }
+
   absl::Status CheckSequence(size_t index, const SequenceRows& sequence) const {
     const auto refuse = [index](const auto&... parts) {
       return absl::InvalidArgumentError(absl::StrCat("sequence ", index, " of the batch: ", parts...));
     };
     const int64_t count = static_cast<int64_t>(sequence.tokens.size());
-    const int64_t end = sequence.position + count;
+    int64_t end = sequence.position + count;
     if (count == 0) return refuse("no tokens");
     if (sequence.position < 0) return refuse("position ", sequence.position);
     if (end > model_->max_positions()) {
@@ -136,12 +154,17 @@ class Runner::Impl {
     if (sequence.logit_rows < 0 || sequence.logit_rows > count) {
       return refuse(sequence.logit_rows, " rows of logits for ", count, " tokens");
     }
+    if (sequence.task != nullptr) {
+      if (!model_->decides()) return refuse("a task, but this model does not decide");
+      if (const auto* propose = std::get_if<ProposeTask>(&sequence.task->work))
+        end += propose->draft_tokens - 1;
+    }
     const int64_t needed = (end + options_.block_size - 1) / options_.block_size;
     if (static_cast<int64_t>(sequence.blocks.size()) < needed) {
       return refuse("a table of ", sequence.blocks.size(), " blocks, ", needed, " are needed");
     }
     for (const BlockId block : sequence.blocks.first(static_cast<size_t>(needed))) {
-      if (block < 0 || block >= kv_blocks_) return refuse("block ", block, " is not in the pool");
+      if (block < 0 || block >= model_->kv_blocks()) return refuse("block ", block, " is not in the pool");
     }
     for (const TokenId token : sequence.tokens) {
       if (token < 0 || token >= config_.vocab_size)
@@ -177,11 +200,13 @@ void Runner::ParallelFor(int count, absl::FunctionRef<void(int i)> task) {
   impl_->pool_.Run(count, [&](int i, int /*worker*/) { task(i); });
 }
 
+bool Runner::decides() const { return impl_->model_->decides(); }
+
 const ModelConfig& Runner::config() const { return impl_->config_; }
 const std::string& Runner::dtype() const { return impl_->dtype_; }
 const std::string& Runner::kernel_name() const { return impl_->kernel_name_; }
 int Runner::threads() const { return impl_->pool_.threads(); }
-int Runner::kv_blocks() const { return impl_->kv_blocks_; }
+int Runner::kv_blocks() const { return impl_->model_->kv_blocks(); }
 int Runner::block_size() const { return impl_->options_.block_size; }
 int Runner::max_batch_rows() const { return impl_->options_.max_batch_rows; }
 size_t Runner::bytes_per_block() const { return impl_->model_->bytes_per_block(); }

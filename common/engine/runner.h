@@ -9,17 +9,19 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/engine/batch.h"
+#include "common/engine/device_library.h"
 #include "common/engine/model_config.h"
 #include "common/kv/block_id.h"
-#include "common/spec/types.h"
 
 namespace outrider {
 
 struct RunnerOptions {
-  std::string model_dir;  // a Hugging Face directory: config.json and safetensors
-  std::string device = "cpu";
-  // float32, bfloat16, int8 (weights only, a scale for each output; keys and values bfloat16), or auto:
-  // bfloat16 where the CPU has instructions for it, else float32.
+  std::string model_dir;       // a Hugging Face directory: config.json and safetensors
+  std::string device = "cpu";  // or "cuda:N"
+  // On the CPU float32, bfloat16, int8 (weights only, a scale for each output; keys and values bfloat16), or
+  // auto: bfloat16 where the CPU has instructions for it, else float32. On a GPU bfloat16, fp8 (e4m3, weights
+  // and operands; keys and values bfloat16), or auto: bfloat16.
   std::string dtype = "auto";
   int threads = 0;    // that compute, the caller's included; 0: one per CPU this process may run on
   int kv_blocks = 0;  // the pool's size; 0: as many as fit kv_memory_fraction of the free memory
@@ -29,27 +31,7 @@ struct RunnerOptions {
   int max_batch_rows = 512;  // the most new tokens one Forward takes, over all its sequences
   std::string kernels;       // avx512bf16, avx512, avx2 or portable; empty: the best this CPU runs
   std::function<void(double fraction)> progress;  // called by Load, 0 to 1, never decreasing; optional
-};
-
-// One sequence's part in a batch.
-struct SequenceRows {
-  absl::Span<const TokenId> tokens;  // the new tokens, at least one
-  int position = 0;  // of tokens[0]: how many tokens of this sequence are in the cache already
-  absl::Span<const BlockId> blocks;  // position p is in blocks[p / block_size]; covers all new tokens
-  int logit_rows = 0;                // logits are wanted for the last this many of `tokens`
-};
-
-// float32 logits, row-major [rows, vocab]. Row r follows the batch's order: the first sequence's wanted rows
-// in order of position, then the second's. The caller may overwrite them in place (sampling controls do).
-struct LogitsView {
-  float* data = nullptr;
-  int rows = 0;
-  int vocab = 0;
-
-  absl::Span<float> row(int r) const {
-    return absl::MakeSpan(data + static_cast<size_t>(r) * static_cast<size_t>(vocab),
-                          static_cast<size_t>(vocab));
-  }
+  DeviceModelFactory make_device_model = LoadDeviceModel;  // for --device cuda:N
 };
 
 // Owns the weights, the KV pool and all scratch memory; nothing is allocated per step.
@@ -76,8 +58,8 @@ class Runner {
   // One forward pass: appends every sequence's tokens to the cache and returns the logits asked for, valid
   // until the next call. INVALID_ARGUMENT, with nothing changed, for an empty sequence, a token outside the
   // vocabulary, a position at or past max_position_embeddings, a block table that is too short or names a
-  // block outside the pool, logit_rows out of range, or more than max_batch_rows rows. An empty batch yields
-  // no rows.
+  // block outside the pool, logit_rows out of range, a task where the model does not decide, or more than
+  // max_batch_rows rows. INTERNAL if a device fails. An empty batch yields no rows.
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch);
 
   // A hint that Forward is about to be called, so that threads that sleep wake up in the meantime. Any
@@ -91,9 +73,12 @@ class Runner {
   // Copies all layers' keys and values of one block over another's (copy-on-write). Ids must be in the pool.
   void CopyBlock(BlockId from, BlockId to);
 
+  // Whether sequences may come with a task.
+  bool decides() const;
+
   const ModelConfig& config() const;
-  const std::string& dtype() const;        // as resolved: "float32", "bfloat16" or "int8"
-  const std::string& kernel_name() const;  // "avx512bf16", "avx512", "avx2" or "portable"
+  const std::string& dtype() const;        // as resolved: "float32", "bfloat16", "int8" or "fp8"
+  const std::string& kernel_name() const;  // "avx512bf16", "avx512", "avx2", "portable" or "cuda"
   int threads() const;
   int kv_blocks() const;
   int block_size() const;

@@ -293,7 +293,8 @@ void Worker::EndExpired() {
   }
 }
 
-void Worker::Step() {
+// Which sessions are part of the next step, with the blocks that they need.
+std::vector<Worker::Part> Worker::ChooseParts() {
   std::vector<WaitingRows> waiting;
   waiting.reserve(active_.size());
   for (const Session* session : active_) {
@@ -301,30 +302,44 @@ void Worker::Step() {
   }
   const std::vector<int> plan = PlanStep(waiting, options_.max_batch_rows);
 
-  // Blocks first: making room may end sessions, those of this plan included.
-  std::vector<std::pair<Session*, int>> chosen;
+  // Making room may end sessions, those of this plan included.
+  std::vector<Part> parts;
   const std::vector<Session*> candidates = active_;
   for (size_t i = 0; i < plan.size(); ++i) {
-    if (plan[i] > 0 && candidates[i]->active && Reserve(*candidates[i], plan[i])) {
-      chosen.emplace_back(candidates[i], plan[i]);
-    }
+    Session& session = *candidates[i];
+    if (plan[i] == 0 || !session.active) continue;
+    Part part{&session, plan[i], std::nullopt};
+    const bool last = session.cache.cached() + plan[i] == session.cache.size();
+    if (last && session.wanted > 0 && runner_->decides()) part.task = decider_->Delegate(session);
+    const auto* propose = part.task ? std::get_if<ProposeTask>(&part.task->work) : nullptr;
+    const int ahead = propose != nullptr ? propose->draft_tokens - 1 : 0;
+    if (Reserve(session, plan[i] + ahead)) parts.push_back(std::move(part));
   }
-  std::erase_if(chosen, [](const auto& entry) { return !entry.first->active; });
-  if (chosen.empty()) return;
+  std::erase_if(parts, [](const Part& part) { return !part.session->active; });
+  return parts;
+}
+
+void Worker::Step() {
+  std::vector<Part> parts = ChooseParts();
+  if (parts.empty()) return;
 
   StepStats stats;
   const absl::Time start = absl::Now();
   std::vector<SequenceRows> batch;
-  for (const auto& [session, rows] : chosen) {
-    const CachedSequence& cache = session->cache;
-    const bool last = cache.cached() + rows == cache.size();
-    const bool scored = session->item.prompt_logprobs >= 0;
-    batch.push_back({cache.tokens().subspan(cache.cached(), rows), cache.cached(), cache.table().blocks(),
-                     scored ? rows : (last ? session->wanted : 0)});
-    stats.rows += rows;
-    if (!session->begun) {
-      session->begun = true;
-      session->started = start;
+  for (Part& part : parts) {
+    Session& session = *part.session;
+    const CachedSequence& cache = session.cache;
+    const bool last = cache.cached() + part.rows == cache.size();
+    const bool scored = session.item.prompt_logprobs >= 0;
+    batch.push_back({.tokens = cache.tokens().subspan(cache.cached(), part.rows),
+                     .position = cache.cached(),
+                     .blocks = cache.table().blocks(),
+                     .logit_rows = scored ? part.rows : (last ? session.wanted : 0),
+                     .task = part.task ? &*part.task : nullptr});
+    stats.rows += part.rows;
+    if (!session.begun) {
+      session.begun = true;
+      session.started = start;
     }
   }
   stats.sequences = static_cast<int>(batch.size());
@@ -334,12 +349,18 @@ void Worker::Step() {
 
   std::vector<Decision> decisions;
   int first_row = 0;
-  for (size_t i = 0; i < chosen.size(); ++i) {
-    const auto& [session, rows] = chosen[i];
+  for (size_t i = 0; i < parts.size(); ++i) {
+    auto& [session, rows, task] = parts[i];
     session->answer.timing.batch_sequences = stats.sequences;
     session->answer.timing.batch_rows = stats.rows;
     if (!logits.ok()) {
       Finish(*session, absl::InternalError(logits.status().message()));
+      continue;
+    }
+    if (task) {
+      if (task->status.ok()) decider_->Conclude(*session, *task);
+      session->cache.MarkCached(session->cache.size());
+      Settle(*session, std::move(task->status));
       continue;
     }
     const LogitsView view{logits->row(first_row).data(), batch[i].logit_rows, logits->vocab};
@@ -355,6 +376,14 @@ void Worker::Step() {
     decisions.push_back({session, {view.row(before).data(), session->wanted, view.vocab}});
   }
   DecideAll(decisions);
+}
+
+// The end of an item that was decided: what its verdict rejects is taken out of the cache.
+void Worker::Settle(Session& session, absl::Status status) {
+  if (status.ok() && session.answer.verdict != nullptr) {
+    session.cache.Truncate(session.committed + session.answer.verdict->accepted);
+  }
+  Finish(session, std::move(status));
 }
 
 // Sequences have nothing to do with each other, so that which thread decides for one changes nothing. But the
@@ -373,10 +402,7 @@ void Worker::DecideAll(std::vector<Decision>& decisions) {
     for (int i = 0; i < count; ++i) decide(i);
   }
   for (const auto& [session, rows, done] : decisions) {
-    if (done.ok() && session->answer.verdict != nullptr) {
-      session->cache.Truncate(session->committed + session->answer.verdict->accepted);
-    }
-    if (!done.ok() || *done) Finish(*session, done.status());
+    if (!done.ok() || *done) Settle(*session, done.status());
   }
 }
 

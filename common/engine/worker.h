@@ -15,7 +15,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/engine/device_task.h"
 #include "common/engine/runner.h"
+#include "common/engine/sequence_params.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/cached_sequence.h"
 #include "common/kv/lease_table.h"
@@ -27,19 +29,6 @@
 #include "common/spec/verify.h"
 
 namespace outrider {
-
-// Everything about a sequence that is not its tokens (SequenceParams of the protocol).
-struct SequenceParams {
-  SamplingParams sampling;
-  RandomKey key;
-  Rule rule = Rule::kToken;
-  int prompt_length = 0;
-  int draft_top_n = 0;  // tokens kept of the draft's distribution; at least 1
-  std::optional<double> draft_temperature;
-  double lenience = 1;
-  int logprobs = -1;  // alternatives to report with each emitted token; -1: no log-probabilities
-  bool logprobs_before_controls = false;
-};
 
 // Where the time of an item went.
 struct WorkTiming {
@@ -126,6 +115,14 @@ class Decider {
   // appended tokens that must be fed first. Called for several sessions at once, from several threads.
   virtual absl::StatusOr<bool> Decide(Session& session, const LogitsView& rows) = 0;
 
+  // What the device is to do instead of Score and Decide, once all tokens are fed; nothing where only they
+  // can. Asked only where the model decides.
+  virtual std::optional<DeviceTask> Delegate(const Session& session) const = 0;
+
+  // The device has done so, well. Fills in session.answer, and appends the tokens that the device fed beyond
+  // session.cache.
+  virtual void Conclude(Session& session, DeviceTask& task) = 0;
+
   // The item's time is over. OK ends it with session.answer as it is, an error with that; nothing lets it go
   // on.
   virtual std::optional<absl::Status> OnDeadline(Session& session) = 0;
@@ -191,6 +188,12 @@ class Worker {
     uint64_t round;
   };
   using Command = std::variant<WorkItem, ReleaseCommand, CancelCommand>;
+  // A session's part in a step.
+  struct Part {
+    Session* session;
+    int rows;
+    std::optional<DeviceTask> task;
+  };
   // A session whose tokens are all fed.
   struct Decision {
     Session* session;
@@ -214,9 +217,11 @@ class Worker {
   absl::Status Admit(Session& session, WorkItem& item, uint64_t digest);
   void EndExpired();
   void Step();
+  std::vector<Part> ChooseParts();
   void AdoptPrefix(Session& session);
   void CheckInvariants();
   void DecideAll(std::vector<Decision>& decisions);
+  void Settle(Session& session, absl::Status status);
   bool Reserve(Session& session, int rows);
   bool Preempt(const Session& for_session);
   void Finish(Session& session, absl::Status status);

@@ -77,6 +77,7 @@ class Controls {
 
   const SamplingParams& params() const { return params_; }
   bool greedy() const { return params_.temperature == 0; }
+  int vocab() const { return vocab_; }
 
  private:
   Controls(SamplingParams params, size_t prompt_length, int vocab);

@@ -1,0 +1,43 @@
+#include "common/engine/device_task.h"
+
+#include <algorithm>
+
+namespace outrider {
+namespace {
+
+bool Delegable(const SamplingParams& sampling) {
+  const bool penalties = sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 ||
+                         sampling.frequency_penalty != 0 || !sampling.logit_bias.empty();
+  const bool masks = !sampling.allowed_ids.empty() || !sampling.bad_ids.empty() ||
+                     (sampling.min_tokens > 0 && !sampling.eos_ids.empty());
+  return !penalties && !masks;
+}
+
+bool Delegable(const Distribution& q) {
+  switch (q.form) {
+    case Distribution::Form::kAbsent:
+    case Distribution::Form::kPointMass:
+      return true;
+    case Distribution::Form::kSparse:
+      return q.ids.size() <= kMaxDelegatedTopN;
+    case Distribution::Form::kDense:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool Delegable(const SequenceParams& params, absl::Span<const DraftToken> draft) {
+  return Delegable(params.sampling) && (params.rule == Rule::kToken || params.rule == Rule::kCoupled) &&
+         params.lenience == 1 && params.logprobs < 0 && draft.size() <= kMaxDelegatedDraft &&
+         std::all_of(draft.begin(), draft.end(), [](const DraftToken& token) { return Delegable(token.q); });
+}
+
+bool DelegableProposal(const SequenceParams& params, int vocab) {
+  const bool dense = params.rule != Rule::kCoupled && params.sampling.temperature > 0 &&
+                     (params.draft_top_n <= 0 || params.draft_top_n >= vocab);
+  return Delegable(params.sampling) && !dense && params.draft_top_n <= static_cast<int>(kMaxDelegatedTopN);
+}
+
+}  // namespace outrider

@@ -1,0 +1,48 @@
+// What a device does with the logits of a sequence where they are, so that only tokens and verdicts leave it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/engine/sequence_params.h"
+#include "common/spec/verify.h"
+
+namespace outrider {
+
+// Drafts K tokens, each of them fed before the next but for the last. Wants one row of logits.
+struct ProposeTask {
+  int draft_tokens = 0;              // K, at least 1
+  std::vector<DraftToken> proposal;  // the result
+};
+
+// Judges a draft whose tokens are the last of the sequence's tokens. Wants a row for each of them and one
+// more.
+struct VerifyTask {
+  absl::Span<const DraftToken> draft;
+  Verdict verdict;  // the result
+};
+
+// Its answer is what common/spec gives for the same logits: the same tokens from the same random numbers.
+struct DeviceTask {
+  const SequenceParams* params = nullptr;  // see Delegable
+  uint64_t round_start = 0;                // tokens of the sequence before the draft
+  std::variant<ProposeTask, VerifyTask> work;
+  absl::Status status;  // the result; INTERNAL "logits_not_finite" if a logit is NaN or infinite
+};
+
+// Most drafted tokens of a task, and most tokens of a distribution.
+inline constexpr size_t kMaxDelegatedDraft = 31;
+inline constexpr size_t kMaxDelegatedTopN = 256;
+
+// Whether a device judges this draft: temperature, top_k, top_p and min_p under the token or the coupled
+// rule, and distributions of few tokens. What needs more, penalties or log-probabilities say, is decided on
+// the host.
+bool Delegable(const SequenceParams& params, absl::Span<const DraftToken> draft);
+// Whether it drafts with these settings, where the model has so many tokens.
+bool DelegableProposal(const SequenceParams& params, int vocab);
+
+}  // namespace outrider

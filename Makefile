@@ -11,11 +11,13 @@ demo: ## install, build, and generate from a prompt with the shipped pair
 test: ## install, build and run every test; LAYER=unit (asan, tsan, system, slow) runs one layer
 	@scripts/test $(LAYER)
 
-build: install ## install, then build into build/release/bin
+build: install ## install, then build into build/release/bin; CUDA=1 (or a GPU here) with the plug-in for GPUs
 	@scripts/build release
 
+# CUDA=0 leaves the plug-in out where there is a GPU.
+CUDA ?= $(if $(wildcard /dev/nvidia0)$(shell command -v nvidia-smi),1,0)
 install: ## install the Debian packages and the Python environment, where missing
-	@scripts/install
+	@scripts/install $(if $(filter-out 0,$(CUDA)),cuda)
 
 # BENCH_PYTHON=... gives compare.py a Python with models/train/requirements.txt, which .venv has not.
 bench: build ## measure: tables, JSON in build/bench, plots in docs/images; BENCH=pair runs one benchmark

@@ -1,0 +1,98 @@
+#include "common/engine/cuda/attention.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/engine/cuda/attention_kernels.h"
+
+namespace outrider::cuda {
+namespace {
+
+template <class Owner>
+absl::Status AllocateInto(Owner& owner, size_t bytes, absl::string_view what) {
+  auto memory = Owner::Allocate(std::max<size_t>(bytes, 1), what);
+  if (!memory.ok()) return memory.status();
+  owner = *std::move(memory);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Attention>> Attention::Create(const AttentionShape& shape,
+                                                             const AttentionSize& capacity, int plans) {
+  if (shape.kv_heads < 1 || shape.query_heads % shape.kv_heads != 0 || shape.block_size < 1 ||
+      (shape.head_dim != 64 && shape.head_dim != 128)) {
+    return absl::InvalidArgumentError(absl::StrCat("attention on a GPU takes heads of 64 or 128, not ",
+                                                   shape.query_heads, " query and ", shape.kv_heads,
+                                                   " KV heads of ", shape.head_dim));
+  }
+  absl::Status status = ToStatus(PrepareAttention(shape.head_dim), "preparing attention");
+  std::unique_ptr<Attention> attention(new Attention(shape, capacity));
+  const size_t plan_bytes = static_cast<size_t>(plans) * attention->plan_bytes_;
+  const size_t heads = static_cast<size_t>(capacity.partials) * static_cast<size_t>(shape.query_heads);
+  if (status.ok()) status = AllocateInto(attention->host_plans_, plan_bytes, "plans of attention");
+  if (status.ok()) status = AllocateInto(attention->device_plans_, plan_bytes, "plans of attention");
+  if (status.ok()) {
+    status =
+        AllocateInto(attention->partials_, heads * static_cast<size_t>(shape.head_dim) * sizeof(uint16_t),
+                     "partial results of attention");
+  }
+  if (status.ok()) {
+    status = AllocateInto(attention->partial_sums_, heads * sizeof(float), "partial results of attention");
+  }
+  if (!status.ok()) return status;
+  return attention;
+}
+
+absl::Status Attention::Upload(int plan, const AttentionSize& size, absl::Span<const AttentionSequence> batch,
+                               cudaStream_t stream) {
+  if (!capacity_.Holds(size)) return absl::InvalidArgumentError("attention: a launch larger than its memory");
+  char* const host = host_plans_.data() + Offset(plan);
+  auto bytes = WritePlan(shape_, size, batch, host);
+  if (!bytes.ok()) return bytes.status();
+  return ToStatus(
+      cudaMemcpyAsync(device_plans_.data() + Offset(plan), host, *bytes, cudaMemcpyHostToDevice, stream),
+      "copying a plan of attention");
+}
+
+absl::Status Attention::Launch(int plan, const AttentionSize& size, const AttentionOperands& operands,
+                               cudaStream_t stream) {
+  char* const data = device_plans_.data() + Offset(plan);
+  const PlanLayout layout(size);
+  const auto ints = [data](size_t offset) { return reinterpret_cast<int32_t*>(data + offset); };
+  const int64_t half_block = int64_t{shape_.kv_heads} * shape_.block_size * shape_.head_dim;
+  const AttentionArguments arguments = {
+      .query_heads = shape_.query_heads,
+      .kv_heads = shape_.kv_heads,
+      .head_dim = shape_.head_dim,
+      .block_size = shape_.block_size,
+      .sequences = size.sequences,
+      .rows = size.rows,
+      .items = size.items,
+      .merge = size.partials > 0,
+      .split = ints(layout.split),
+      .query_start = ints(layout.query_start),
+      .output_start = ints(layout.output_start),
+      .block_start = ints(layout.block_start),
+      .last_length = ints(layout.last_length),
+      .item_sequence = ints(layout.item_sequence),
+      .item_tile = ints(layout.item_tile),
+      .item_split = ints(layout.item_split),
+      .row_partial = ints(layout.row_partial),
+      .row_splits = ints(layout.row_splits),
+      .valid = reinterpret_cast<bool*>(data + layout.valid),
+      .blocks = ints(layout.blocks),
+      .queries = operands.queries,
+      .query_stride = operands.query_stride,
+      .keys = operands.cache,
+      .values = static_cast<const uint16_t*>(operands.cache) + half_block,
+      .block_stride = operands.block_stride,
+      .out = operands.out,
+      .partials = partials_.data(),
+      .partial_sums = partial_sums_.as<float>(),
+  };
+  return ToStatus(LaunchAttention(arguments, stream), "launching attention");
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,131 @@
+#include <cuda_bf16.h>
+
+#include <cmath>
+#include <flashinfer/attention/default_prefill_params.cuh>
+#include <flashinfer/attention/prefill.cuh>
+#include <flashinfer/attention/variants.cuh>
+
+#include "common/engine/cuda/attention_kernels.h"
+#include "common/engine/cuda/attention_plan.h"
+
+namespace outrider::cuda {
+namespace {
+
+using Element = __nv_bfloat16;
+using Params = flashinfer::BatchPrefillPagedParams<Element, Element, Element, int32_t>;
+using Variant = flashinfer::DefaultAttention</*custom mask*/ false, /*sliding window*/ false,
+                                             /*logits soft cap*/ false, /*alibi*/ false>;
+
+// One warp's queries, four warps over the positions of 128 at a time. FlashInfer's dispatcher would choose
+// the number of positions by the shared memory of the GPU; here it is part of the order of summation, and
+// fixed.
+constexpr uint32_t kWarpsOverPositions = 4;
+constexpr uint32_t kPositionsOfWarp = 2;  // in units of 16
+static_assert(kSplit % (kWarpsOverPositions * kPositionsOfWarp * 16) == 0);
+
+template <uint32_t kHeadDim>
+using Traits = flashinfer::KernelTraits<flashinfer::MaskMode::kCausal, kQueryTile, /*NUM_MMA_Q=*/1,
+                                        kPositionsOfWarp, kHeadDim / 16, kHeadDim / 16, /*NUM_WARPS_Q=*/1,
+                                        kWarpsOverPositions, flashinfer::PosEncodingMode::kNone, Element,
+                                        Element, Element, float, int32_t, Variant>;
+static_assert(!Traits<64>::IsInvalid() && !Traits<128>::IsInvalid());
+
+template <uint32_t kHeadDim>
+constexpr auto* kKernel = flashinfer::BatchPrefillWithPagedKVCacheKernel<Traits<kHeadDim>, Params>;
+template <uint32_t kHeadDim>
+constexpr size_t kSharedBytes = sizeof(typename Traits<kHeadDim>::SharedStoragePaged);
+
+// Merging: eight elements of a head for each thread, 16 bytes.
+constexpr int kMergeElements = 8;
+constexpr int kMergeThreads = 128;
+
+// out = sum_i 2^(s_i - m) o_i / sum_i 2^(s_i - m) over a row's partial results in order of position, m = max
+// s_i. Of a single one that is the partial result itself, to the bit, which is what a launch that does not
+// merge writes.
+__global__ void MergePartials(const Element* partials, const float* sums, const int32_t* row_partial,
+                              const int32_t* row_splits, int heads, int head_dim, Element* out) {
+  const int splits = row_splits[blockIdx.x];
+  const int column = (blockIdx.y * kMergeThreads + threadIdx.x) * kMergeElements;
+  if (splits == 0 || column >= heads * head_dim) return;
+  const int64_t width = static_cast<int64_t>(heads) * head_dim;
+  const int64_t first = row_partial[blockIdx.x];
+  sums += first * heads + column / head_dim;
+  partials += first * width + column;
+
+  float most = sums[0];
+  for (int i = 1; i < splits; ++i) most = fmaxf(most, sums[static_cast<int64_t>(i) * heads]);
+  float total = 0, merged[kMergeElements] = {};
+  for (int i = 0; i < splits; ++i) {
+    const float weight = exp2f(sums[static_cast<int64_t>(i) * heads] - most);
+    total += weight;
+    alignas(16) Element partial[kMergeElements];
+    *reinterpret_cast<uint4*>(partial) = *reinterpret_cast<const uint4*>(partials + i * width);
+    for (int e = 0; e < kMergeElements; ++e)
+      merged[e] = fmaf(weight, __bfloat162float(partial[e]), merged[e]);
+  }
+  alignas(16) Element result[kMergeElements];
+  for (int e = 0; e < kMergeElements; ++e) result[e] = __float2bfloat16_rn(merged[e] / total);
+  *reinterpret_cast<uint4*>(out + blockIdx.x * width + column) = *reinterpret_cast<const uint4*>(result);
+}
+
+// FlashInfer's structures have pointers to what it only reads.
+Element* Elements(const void* data) { return static_cast<Element*>(const_cast<void*>(data)); }
+
+Params MakeParams(const AttentionArguments& a) {
+  const int64_t strides[] = {a.block_stride, int64_t{a.block_size} * a.head_dim, a.head_dim};
+  const flashinfer::paged_kv_t<Element, int32_t> cache(
+      a.kv_heads, a.block_size, a.head_dim, a.sequences, flashinfer::QKVLayout::kHND, Elements(a.keys),
+      Elements(a.values), strides, a.blocks, a.block_start, a.last_length);
+  Params params(
+      Elements(a.queries), cache, /*maybe_custom_mask=*/nullptr, a.query_start,
+      /*maybe_mask_indptr=*/nullptr, /*maybe_q_rope_offset=*/nullptr, Elements(a.merge ? a.partials : a.out),
+      a.merge ? a.partial_sums : nullptr, /*maybe_alibi_slopes=*/nullptr, a.query_heads,
+      static_cast<int32_t>(a.query_stride), a.head_dim, /*window_left=*/-1, /*logits_soft_cap=*/0,
+      /*sm_scale=*/1 / std::sqrt(static_cast<float>(a.head_dim)), /*rope_scale=*/1, /*rope_theta=*/1);
+  params.request_indices = a.item_sequence;
+  params.qo_tile_indices = a.item_tile;
+  params.kv_tile_indices = a.item_split;
+  params.o_indptr = a.output_start;
+  params.block_valid_mask = a.valid;
+  params.kv_chunk_size_ptr = a.split;
+  params.padded_batch_size = a.items;
+  params.partition_kv = a.merge;
+  return params;
+}
+
+template <uint32_t kHeadDim>
+cudaError_t Launch(const AttentionArguments& a, cudaStream_t stream) {
+  const dim3 blocks(a.items, 1, a.kv_heads), threads(32, 1, kWarpsOverPositions);
+  kKernel<kHeadDim><<<blocks, threads, kSharedBytes<kHeadDim>, stream>>>(MakeParams(a));
+  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess || !a.merge) return error;
+  const int width = a.query_heads * a.head_dim, block = kMergeThreads * kMergeElements;
+  MergePartials<<<dim3(a.rows, (width + block - 1) / block), kMergeThreads, 0, stream>>>(
+      Elements(a.partials), a.partial_sums, a.row_partial, a.row_splits, a.query_heads, a.head_dim,
+      Elements(a.out));
+  return cudaGetLastError();
+}
+
+template <uint32_t kHeadDim>
+cudaError_t Prepare() {
+  return cudaFuncSetAttribute(kKernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              kSharedBytes<kHeadDim>);
+}
+
+}  // namespace
+
+cudaError_t PrepareAttention(int head_dim) {
+  switch (head_dim) {
+    case 64:
+      return Prepare<64>();
+    case 128:
+      return Prepare<128>();
+    default:
+      return cudaErrorNotSupported;
+  }
+}
+
+cudaError_t LaunchAttention(const AttentionArguments& arguments, cudaStream_t stream) {
+  return arguments.head_dim == 64 ? Launch<64>(arguments, stream) : Launch<128>(arguments, stream);
+}
+
+}  // namespace outrider::cuda

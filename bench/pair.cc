@@ -38,6 +38,7 @@ struct Result {
   SpeculationTally tally;
   double seconds = 0;
   std::vector<double> ratios;  // to plain decoding of the same prompt
+  int other_tokens = 0;        // answers that are not those of plain decoding; greedily there must be none
 
   double Rate() const { return tally.tokens / seconds; }
 };
@@ -93,17 +94,21 @@ class PairBench {
     for (int repeat = 1; repeat <= flags_.repeats; ++repeat) {
       for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
         std::vector<Result> here(modes_.size());
+        std::vector<std::vector<uint32_t>> tokens(modes_.size());
         for (size_t i = 0; i < modes_.size(); ++i) {
           // There and back, so that a drift cancels out.
           const size_t mode = prompt % 2 == 0 ? i : modes_.size() - 1 - i;
-          auto finish = Generate(modes_[mode], prompt, temperature, repeat);
-          if (!finish.ok()) return finish.status();
-          here[mode].tally.Add(*finish);
-          here[mode].seconds = finish->usage().decode_seconds();
-          results[mode].tally.Add(*finish);
-          results[mode].seconds += finish->usage().decode_seconds();
+          auto answer = Generate(modes_[mode], prompt, temperature, repeat);
+          if (!answer.ok()) return answer.status();
+          here[mode].tally.Add(answer->finish);
+          here[mode].seconds = answer->finish.usage().decode_seconds();
+          results[mode].tally.Add(answer->finish);
+          results[mode].seconds += answer->finish.usage().decode_seconds();
+          tokens[mode].clear();
+          for (const v1::GeneratedToken& token : answer->tokens) tokens[mode].push_back(token.id());
         }
         for (size_t i = 0; i < modes_.size(); ++i) {
+          results[i].other_tokens += tokens[i] != tokens[0];
           results[i].ratios.push_back(here[i].Rate() / here[0].Rate());
         }
         here.resize(static_cast<size_t>(flags_.max_k) + 1);
@@ -114,14 +119,14 @@ class PairBench {
   }
 
  private:
-  absl::StatusOr<v1::Finish> Generate(const Mode& mode, size_t prompt, double temperature, int seed) const {
+  absl::StatusOr<Completion> Generate(const Mode& mode, size_t prompt, double temperature, int seed) const {
     v1::GenerateRequest request = MakeRequest(prompts_[prompt], temperature, mode.k.value_or(0),
                                               static_cast<uint64_t>(seed), flags_.max_tokens);
     request.mutable_speculation()->set_drafter(mode.drafter);
     if (!mode.k) LeaveKToPolicy(request);
     auto answer = client_.Generate(request, nullptr);
     if (!answer.ok()) return answer.status();
-    return answer->finish;
+    return answer;
   }
 
   absl::StatusOr<nlohmann::ordered_json> Report(double temperature, const std::vector<Result>& results,
@@ -146,6 +151,12 @@ class PairBench {
                  oracle.tally.tokens_per_call());
     report["oracle"] = {{"tokens_per_second", oracle.Rate()}, {"ratio_to_plain", Median(oracle.ratios)}};
     report["best_k"] = best;
+    if (temperature == 0) {
+      int other_tokens = 0;
+      for (const Result& result : results) other_tokens += result.other_tokens;
+      absl::PrintF("answers with other tokens than plain decoding: %d\n", other_tokens);
+      report["other_tokens_than_plain"] = other_tokens;
+    }
 
     const double policy = Median(results[modes_.size() - 2].ratios);
     // Plain decoding is one of the fixed K.

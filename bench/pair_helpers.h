@@ -73,12 +73,20 @@ inline int Fail(const char* program, const absl::Status& status) {
   return 1;
 }
 
+inline void AddComputeFlags(CLI::App& app, LocalServicesOptions& services) {
+  app.add_option("--device", services.device, "cpu or cuda:N")->capture_default_str();
+  app.add_option("--draft-device", services.draft_device, "default: the target's");
+  app.add_option("--dtype", services.dtype, "auto, float32, bfloat16 or int8; fp8 on a GPU")
+      ->capture_default_str();
+  app.add_option("--draft-dtype", services.draft_dtype, "default: the target's");
+  app.add_option("--threads", services.threads, "of draft and target, each; 0: one per CPU")
+      ->capture_default_str();
+}
+
 inline void AddPairFlags(CLI::App& app, LocalServicesOptions& services) {
   app.add_option("--target-model", services.target_model, "folder; default: the shipped pair");
   app.add_option("--draft-model", services.draft_model, "folder; default: the shipped pair");
-  app.add_option("--dtype", services.dtype, "auto, float32, bfloat16 or int8")->capture_default_str();
-  app.add_option("--threads", services.threads, "of draft and target, each; 0: one per CPU")
-      ->capture_default_str();
+  AddComputeFlags(app, services);
 }
 
 inline void AddPromptFlags(CLI::App& app, PromptFlags& prompts) {
@@ -94,10 +102,13 @@ inline absl::StatusOr<nlohmann::ordered_json> BeginReport(const Client& client) 
   if (!description.ok()) return description.status();
   const v1::ServerInfo& target = description->target();
   const v1::ServerInfo& draft = description->draft();
-  absl::PrintF("%s; target %s, draft %s, %s\n", MachineName(), target.model(), draft.model(), target.dtype());
-  return nlohmann::ordered_json{{"machine", MachineName()},
-                                {"target", {{"model", target.model()}, {"dtype", target.dtype()}}},
-                                {"draft", {{"model", draft.model()}, {"dtype", draft.dtype()}}}};
+  nlohmann::ordered_json report = {{"machine", MachineName()}};
+  for (const auto& [name, server] : {std::pair("target", &target), {"draft", &draft}}) {
+    report[name] = {{"model", server->model()}, {"dtype", server->dtype()}, {"device", server->device()}};
+  }
+  absl::PrintF("%s; target %s, %s on %s; draft %s, %s on %s\n", MachineName(), target.model(), target.dtype(),
+               target.device(), draft.model(), draft.dtype(), draft.device());
+  return report;
 }
 
 // The three services, serving, and a client of theirs.

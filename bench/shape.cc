@@ -10,8 +10,10 @@
 #include <tuple>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "bench/controlled_pair.h"
 #include "bench/pair_helpers.h"
+#include "bench/shape_load.h"
 #include "bench/temporary_folder.h"
 #include "common/obs/flags.h"
 #include "common/spec/analysis.h"
@@ -41,6 +43,7 @@ constexpr ModelShape kLlama1B = {.vocab = 128256,
 // The coordinator's default is for models that take milliseconds.
 constexpr double kDraftBudgetSeconds = 60;
 constexpr int kPromptTokens = 8;
+constexpr int kPolicy = -1;  // in place of K: the coordinator chooses
 
 struct Flags {
   LocalServicesOptions services;
@@ -51,6 +54,10 @@ struct Flags {
   int max_tokens = 64;
   int repeats = 1;
   int scale = 1;
+  std::vector<int> streams;  // more than one, at a time
+  double slice = 2;
+  std::string pair;
+  bool write_only = false;
 };
 
 // Sums over whole rounds: not the prompt's, not the first with a draft, which takes in the prompt too, and
@@ -67,6 +74,8 @@ struct Rounds {
     total += trace.round_us();
   }
   double tokens_per_second() const { return 1e6 * tokens / total; }
+  // Coordinator, wire and queues: what a round takes beside the models.
+  double overhead() const { return (total - draft - verify) / count; }
 };
 
 class ShapeBench {
@@ -76,14 +85,33 @@ class ShapeBench {
   absl::Status Measure() {
     for (int repeat = 1; repeat <= flags_.repeats; ++repeat) {
       for (size_t world = 0; world < flags_.alphas.size(); ++world) {
-        for (int k = 0; k <= flags_.max_k; ++k) {
+        for (int k = kPolicy; k <= flags_.max_k; ++k) {
           // Plain decoding is the same in every world.
-          auto answer = client_.Generate(Request(static_cast<int>(world), k, repeat),
-                                         [&](const v1::GenerateResponse& chunk) {
-                                           rounds_[{k == 0 ? 0 : world, k}].Add(chunk.trace(), k);
-                                         });
+          auto answer = client_.Generate(
+              Request(static_cast<int>(world), k, repeat), [&](const v1::GenerateResponse& chunk) {
+                rounds_[{k == 0 ? 0 : world, k}].Add(chunk.trace(), std::max(k, 0));
+              });
           if (!answer.ok()) return answer.status();
         }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // With many streams at a time.
+  absl::Status MeasureLoads(nlohmann::ordered_json& report) {
+    for (size_t world = 0; world < flags_.alphas.size(); ++world) {
+      for (int streams : flags_.streams) {
+        absl::PrintF("\nalpha = %.2f\n", flags_.alphas[world]);
+        ShapeLoad load{.streams = streams, .seconds = flags_.slice};
+        for (int k = 1; k <= flags_.max_k; k *= 2) load.ks.push_back(k);
+        load.request = [&, world](std::optional<int> k, int index) {
+          return Request(static_cast<int>(world), k.value_or(kPolicy), index + 1);
+        };
+        auto result = MeasureLoad(client_, load);
+        if (!result.ok()) return result.status();
+        (*result)["alpha"] = flags_.alphas[world];
+        report["loads"].push_back(*std::move(result));
       }
     }
     return absl::OkStatus();
@@ -95,6 +123,7 @@ class ShapeBench {
     // Of all K together: a draft step costs the same in each.
     double draft = 0, drafted = 0;
     for (const auto& [key, rounds] : rounds_) {
+      if (key.second == kPolicy) continue;
       draft += rounds.draft;
       drafted += rounds.count * key.second;
     }
@@ -103,6 +132,7 @@ class ShapeBench {
                  plain_step / 1e3, c);
     nlohmann::ordered_json report = {{"plain_tokens_per_second", plain.tokens_per_second()},
                                      {"plain_step_milliseconds", plain_step / 1e3},
+                                     {"plain_overhead_microseconds", plain.overhead()},
                                      {"c", c}};
     for (size_t world = 0; world < flags_.alphas.size(); ++world) {
       const double alpha = flags_.alphas[world];
@@ -126,16 +156,27 @@ class ShapeBench {
                         {"expected_tokens_per_round", expected},
                         {"round_in_plain_rounds", time},
                         {"expected_round_in_plain_rounds", 1 + k * c},
-                        {"verification_in_plain_steps", verify}});
+                        {"verification_in_plain_steps", verify},
+                        {"overhead_microseconds", rounds.overhead()}});
       }
-      report["alphas"].push_back({{"alpha", alpha}, {"rows", std::move(rows)}});
+      const Rounds& policy = rounds_[{world, kPolicy}];
+      const double ratio = policy.tokens_per_second() / plain.tokens_per_second();
+      absl::PrintF("policy %6.2f %9.2f\n", policy.tokens_per_second(), ratio);
+      report["alphas"].push_back({{"alpha", alpha},
+                                  {"rows", std::move(rows)},
+                                  {"policy",
+                                   {{"tokens_per_second", policy.tokens_per_second()},
+                                    {"tokens_per_round", policy.tokens / policy.count},
+                                    {"ratio_to_plain", ratio}}}});
     }
     return report;
   }
 
  private:
   v1::GenerateRequest Request(int world, int k, int seed) const {
-    v1::GenerateRequest request = MakeRequest("", 1, k, static_cast<uint64_t>(seed), flags_.max_tokens);
+    v1::GenerateRequest request =
+        MakeRequest("", 1, std::max(k, 0), static_cast<uint64_t>(seed), flags_.max_tokens);
+    if (k == kPolicy) LeaveKToPolicy(request);
     for (TokenId token : ControlledPair::Prompt(world, kPromptTokens)) {
       request.mutable_tokens()->add_ids(static_cast<uint32_t>(token));
     }
@@ -148,6 +189,21 @@ class ShapeBench {
   std::map<std::pair<size_t, int>, Rounds> rounds_;  // by world and K
 };
 
+// A file that a folder has once the pair in it is complete, with what it was made for.
+constexpr char kComplete[] = "complete";
+
+std::string MadeFor(const Flags& flags) {
+  return absl::StrCat("--alpha ", absl::StrJoin(flags.alphas, " "), " --scale ", flags.scale);
+}
+
+absl::StatusOr<bool> HasPair(const fs::path& folder, const Flags& flags) {
+  std::ifstream file(folder / kComplete);
+  std::string made_for;
+  if (!std::getline(file, made_for)) return false;
+  if (made_for == MadeFor(flags)) return true;
+  return absl::FailedPreconditionError(absl::StrCat(folder.string(), " has a pair made with ", made_for));
+}
+
 absl::Status WritePair(const fs::path& folder, const Flags& flags) {
   const ControlledPair pair(flags.alphas);
   ModelShape target = kLlama3B, draft = kLlama1B;
@@ -156,7 +212,9 @@ absl::Status WritePair(const fs::path& folder, const Flags& flags) {
     shape->layers = std::max(1, shape->layers / flags.scale);
     bytes += ModelBytes(*shape);
   }
-  if (const uint64_t free = fs::space(folder).available; free < bytes) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (const uint64_t free = fs::space(folder, error).available; error || free < bytes) {
     return absl::ResourceExhaustedError(absl::StrFormat("the weights take %d MB, %s has %d MB: set TMPDIR",
                                                         bytes >> 20, folder.string(), free >> 20));
   }
@@ -164,14 +222,16 @@ absl::Status WritePair(const fs::path& folder, const Flags& flags) {
   std::fflush(stdout);
   for (const auto& [name, shape, role] :
        {std::tuple("shape-3B", target, PairRole::kTarget), std::tuple("shape-1B", draft, PairRole::kDraft)}) {
-    std::error_code error;
     fs::create_directory(folder / name, error);
-    if (!error)
-      fs::copy_file(fs::path(flags.tokenizer) / "tokenizer.json", folder / name / "tokenizer.json", error);
+    if (!error) {
+      fs::copy_file(fs::path(flags.tokenizer) / "tokenizer.json", folder / name / "tokenizer.json",
+                    fs::copy_options::overwrite_existing, error);
+    }
     if (error || !WriteModel(folder / name, shape, pair.Weights(role))) {
       return absl::UnavailableError(absl::StrCat("cannot write ", (folder / name).string()));
     }
   }
+  std::ofstream(folder / kComplete) << MadeFor(flags) << "\n";
   return absl::OkStatus();
 }
 
@@ -192,9 +252,15 @@ int Main(int argc, char** argv) {
   app.add_option("--scale", flags.scale, "divides the number of layers, for a quick look")
       ->check(CLI::Range(1, 28))
       ->capture_default_str();
-  app.add_option("--dtype", flags.services.dtype, "auto, float32, bfloat16 or int8")->capture_default_str();
-  app.add_option("--threads", flags.services.threads, "of draft and target, each; 0: one per CPU")
+  app.add_option("--streams", flags.streams, "also measure so many streams at a time")
+      ->check(CLI::Range(2, 1024))
+      ->expected(1, 8);
+  app.add_option("--slice", flags.slice, "seconds for each figure of many streams")
+      ->check(CLI::Range(0.1, 1e3))
       ->capture_default_str();
+  app.add_option("--pair", flags.pair, "folder that keeps the weights: written if it has none, else used");
+  app.add_flag("--write-only", flags.write_only, "write the weights into --pair, and measure nothing");
+  AddComputeFlags(app, flags.services);
   app.add_option("--tokenizer", flags.tokenizer, "folder of a tokenizer.json; any will do")
       ->check(CLI::ExistingDirectory)
       ->capture_default_str();
@@ -203,24 +269,29 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   for (double& alpha : flags.alphas) alpha = std::round(100 * alpha) / 100;
 
-  const TemporaryFolder folder;
-  if (!folder.made()) return Fail("bench_shape", absl::UnavailableError("cannot make a temporary folder"));
-  if (auto status = WritePair(folder.path(), flags); !status.ok()) return Fail("bench_shape", status);
-  flags.services.target_model = folder.path() + "/shape-3B";
-  flags.services.draft_model = folder.path() + "/shape-1B";
+  const TemporaryFolder temporary;
+  if (!temporary.made()) return Fail("bench_shape", absl::UnavailableError("cannot make a temporary folder"));
+  const fs::path folder = flags.pair.empty() ? temporary.path() : flags.pair;
+  flags.services.target_model = folder / "shape-3B";
+  flags.services.draft_model = folder / "shape-1B";
+  const auto has_pair = HasPair(folder, flags);
+  if (!has_pair.ok()) return Fail("bench_shape", has_pair.status());
+  if (!*has_pair) {
+    if (auto status = WritePair(folder, flags); !status.ok()) return Fail("bench_shape", status);
+  }
+  if (flags.write_only) return 0;
   flags.services.draft_budget_seconds = kDraftBudgetSeconds;
   auto pair = RunningPair::Start(flags.services);
   if (!pair.ok()) return Fail("bench_shape", pair.status());
   // The services have them mapped, so nothing large is left behind if this is interrupted.
-  for (const std::string& model : {flags.services.target_model, flags.services.draft_model}) {
-    fs::remove(fs::path(model) / "model.safetensors");
-  }
+  if (flags.pair.empty()) fs::remove_all(folder);
   auto report = BeginReport(pair->client);
   if (!report.ok()) return Fail("bench_shape", report.status());
   (*report)["scale"] = flags.scale;
   ShapeBench bench(pair->client, flags);
   if (auto status = bench.Measure(); !status.ok()) return Fail("bench_shape", status);
   report->update(bench.Report());
+  if (auto status = bench.MeasureLoads(*report); !status.ok()) return Fail("bench_shape", status);
   if (!flags.json.empty()) std::ofstream(flags.json) << report->dump(1) << "\n";
   return 0;
 }

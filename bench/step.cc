@@ -1,6 +1,8 @@
-// How long one forward pass takes: rows of one sequence at a context of 256, as in verification of a draft.
+// How long one forward pass takes: sequences with a context of 256 each, of which a few rows are new, as in
+// verification of a draft. On a GPU the logits are judged there, as they are in service, and many sequences
+// are measured too.
 //
-//   bench_step MODEL_DIR [DTYPE [THREADS [KERNELS]]] [--benchmark_...]
+//   bench_step MODEL_DIR [DTYPE [THREADS [KERNELS]]] [--device=cuda:N] [--benchmark_...]
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -12,46 +14,113 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "common/engine/device_task.h"
 #include "common/engine/runner.h"
 
 namespace outrider {
 namespace {
 
 constexpr int kContext = 256;
+constexpr int kBlocksOfSequence = 20;
 
-void Step(benchmark::State& state, Runner& runner, int rows) {
-  std::vector<BlockId> blocks(static_cast<size_t>(runner.kv_blocks()));
-  std::iota(blocks.begin(), blocks.end(), 0);
-  std::vector<TokenId> tokens(kContext);
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(i * 37 % 1000);
-  SequenceRows prompt{.tokens = tokens, .position = 0, .blocks = blocks, .logit_rows = 0};
-  if (!runner.Forward({&prompt, 1}).ok()) std::abort();
-  SequenceRows step{.tokens = absl::MakeConstSpan(tokens).first(static_cast<size_t>(rows)),
-                    .position = kContext,
-                    .blocks = blocks,
-                    .logit_rows = rows};
+// Sequences whose context is in the cache.
+class Sequences {
+ public:
+  Sequences(Runner& runner, int count, int rows) : runner_(runner) {
+    tokens_.resize(kContext);
+    for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<TokenId>(i * 37 % 1000);
+    for (int s = 0; s < count; ++s) {
+      auto& blocks = blocks_.emplace_back(static_cast<size_t>(kBlocksOfSequence));
+      std::iota(blocks.begin(), blocks.end(), s * kBlocksOfSequence);
+      const SequenceRows prompt{.tokens = tokens_, .position = 0, .blocks = blocks, .logit_rows = 0};
+      Forward({&prompt, 1});
+    }
+    for (int i = 1; i < rows; ++i) {
+      const TokenId token = tokens_[static_cast<size_t>(i)];
+      draft_.push_back({token, {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1}});
+    }
+    tasks_.resize(static_cast<size_t>(count));
+    for (int s = 0; s < count; ++s) {
+      DeviceTask& task = tasks_[static_cast<size_t>(s)];
+      task = {.params = &params_, .round_start = kContext, .work = VerifyTask{.draft = draft_}};
+      step_.push_back({.tokens = absl::MakeConstSpan(tokens_).first(static_cast<size_t>(rows)),
+                       .position = kContext,
+                       .blocks = blocks_[static_cast<size_t>(s)],
+                       .logit_rows = rows,
+                       .task = runner.decides() ? &task : nullptr});
+    }
+  }
+
+  void Step() { Forward(step_); }
+
+ private:
+  void Forward(absl::Span<const SequenceRows> batch) {
+    if (const auto logits = runner_.Forward(batch); !logits.ok()) {
+      std::fprintf(stderr, "bench_step: %s\n", logits.status().ToString().c_str());
+      std::exit(1);
+    }
+  }
+
+  Runner& runner_;
+  const SequenceParams params_{};
+  std::vector<TokenId> tokens_;
+  std::vector<std::vector<BlockId>> blocks_;
+  std::vector<DraftToken> draft_;
+  std::vector<DeviceTask> tasks_;
+  std::vector<SequenceRows> step_;
+};
+
+void Step(benchmark::State& state, Runner& runner, int sequences, int rows) {
+  Sequences batch(runner, sequences, rows);
+  batch.Step();  // a GPU captures the step's graph
   // On a busy machine the mean tells little; the fastest step is what the code costs.
   std::chrono::duration<double, std::micro> fastest{1e9};
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
-    if (!runner.Forward({&step, 1}).ok()) std::abort();
+    batch.Step();
     fastest = std::min<decltype(fastest)>(fastest, std::chrono::steady_clock::now() - start);
   }
   state.counters["fastest_us"] = fastest.count();
 }
 
+void Register(Runner& runner, int sequences, int rows) {
+  const std::string name = sequences == 1 ? absl::StrFormat("rows:%d", rows)
+                                          : absl::StrFormat("sequences:%d/rows:%d", sequences, rows);
+  benchmark::RegisterBenchmark(
+      name.c_str(),
+      [&runner, sequences, rows](benchmark::State& state) { Step(state, runner, sequences, rows); })
+      ->Unit(benchmark::kMicrosecond)
+      ->UseRealTime();
+}
+
 int Main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  if (argc < 2) {
-    std::fprintf(stderr, "usage: bench_step MODEL_DIR [DTYPE [THREADS [KERNELS]]] [--benchmark_...]\n");
+  RunnerOptions options;
+  std::vector<std::string> words;
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view word = argv[i];
+    if (absl::ConsumePrefix(&word, "--device=")) {
+      options.device = std::string(word);
+    } else {
+      words.emplace_back(word);
+    }
+  }
+  if (words.empty() || absl::StartsWith(words[0], "--")) {
+    std::fprintf(
+        stderr,
+        "usage: bench_step MODEL_DIR [DTYPE [THREADS [KERNELS]]] [--device=cuda:N] [--benchmark_...]\n");
     return 1;
   }
-  RunnerOptions options;
-  options.model_dir = argv[1];
-  if (argc > 2) options.dtype = argv[2];
-  if (argc > 3) options.threads = std::atoi(argv[3]);
-  if (argc > 4) options.kernels = argv[4];
-  options.kv_blocks = 64;
+  options.model_dir = words[0];
+  if (words.size() > 1) options.dtype = words[1];
+  if (words.size() > 2) options.threads = std::atoi(words[2].c_str());
+  if (words.size() > 3) options.kernels = words[3];
+  const bool device = options.device != "cpu";
+  const std::vector<int> counts = device ? std::vector<int>{1, 2, 4, 8, 16, 32, 64} : std::vector<int>{1};
+  options.kv_blocks = counts.back() * kBlocksOfSequence;
   absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(options);
   if (!runner.ok()) {
     std::fprintf(stderr, "%s\n", runner.status().ToString().c_str());
@@ -59,11 +128,15 @@ int Main(int argc, char** argv) {
   }
   std::printf("%s %s, %d threads, %zu MB of weights\n", (*runner)->dtype().c_str(),
               (*runner)->kernel_name().c_str(), (*runner)->threads(), (*runner)->weight_bytes() >> 20);
-  for (const int rows : {1, 2, 3, 5, 9, 17, 256}) {
-    benchmark::RegisterBenchmark(("rows:" + std::to_string(rows)).c_str(),
-                                 [&runner, rows](benchmark::State& state) { Step(state, **runner, rows); })
-        ->Unit(benchmark::kMicrosecond)
-        ->UseRealTime();
+  benchmark::AddCustomContext("weight_bytes", std::to_string((*runner)->weight_bytes()));
+  benchmark::AddCustomContext(
+      "kv_bytes_per_token",
+      std::to_string((*runner)->bytes_per_block() / static_cast<size_t>((*runner)->block_size())));
+  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}) Register(**runner, 1, rows);
+  if (!device) Register(**runner, 1, kContext);
+  for (const int count : counts) {
+    if (count == 1) continue;
+    for (const int rows : {1, 5}) Register(**runner, count, rows);
   }
   benchmark::RunSpecifiedBenchmarks();
   return 0;

@@ -14,7 +14,13 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOpt
       command.add_option("--draft-model", options.draft_model, "folder of the draft model; the shipped one"),
       command.add_option("--drafter-corpus", options.drafter_corpus,
                          "text for the unigram and bigram drafters"),
-      command.add_option("--dtype", options.dtype, "of draft and target: auto, float32, bfloat16 or int8")
+      command.add_option("--device", options.device, "of draft and target: cpu or cuda:N")
+          ->capture_default_str(),
+      command.add_option("--draft-device", options.draft_device,
+                         "of the draft, if it is to be on another one"),
+      command
+          .add_option("--dtype", options.dtype,
+                      "of draft and target: auto, float32, bfloat16 or int8; on a GPU auto, bfloat16 or fp8")
           ->capture_default_str(),
       command.add_option("--draft-dtype", options.draft_dtype, "of the draft, if it is to have another one"),
       command.add_option("--threads", options.threads, "threads of draft and target each; 0: one per CPU")

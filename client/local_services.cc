@@ -115,9 +115,12 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
     services->commands_[service].insert(services->commands_[service].end(), flags);
   };
   const std::string& draft_dtype = options.draft_dtype.empty() ? options.dtype : options.draft_dtype;
+  const std::string& draft_device = options.draft_device.empty() ? options.device : options.draft_device;
   const std::string threads = absl::StrCat("--threads=", options.threads);
-  add(kTarget, {absl::StrCat("--model=", *target_model), "--dtype", options.dtype, threads});
-  add(kDraft, {absl::StrCat("--model=", *draft_model), kTopN, "--dtype", draft_dtype, threads});
+  add(kTarget, {absl::StrCat("--model=", *target_model), "--device", options.device, "--dtype", options.dtype,
+                threads});
+  add(kDraft, {absl::StrCat("--model=", *draft_model), kTopN, "--device", draft_device, "--dtype",
+               draft_dtype, threads});
   add(kCoordinator,
       {absl::StrCat("--tokenizer=", *target_model), absl::StrCat("--target=", services->address(kTarget)),
        absl::StrCat("--draft=", services->address(kDraft)), "--drafter-corpus", options.drafter_corpus,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import DRAFT_MODEL, Cluster, cluster, corpus_prompts
+from harness import DRAFT_MODEL, DTYPES, Cluster, cluster, corpus_prompts
 
 PROMPTS, TOKENS = 40, 20
 KS = [0, 1, 2, 4, 8]
@@ -21,7 +21,7 @@ AT_ONCE = 16
 Call = tuple[str, dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=DTYPES)
 def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """All drafters, and time for each proposal, however busy the machine is."""
     corpus = tmp_path_factory.mktemp("corpus") / "corpus.txt"

@@ -3,7 +3,8 @@
   with cluster() as c:
       assert c.generate("Once upon", k=4, temperature=0).tokens == c.generate("Once upon", k=0, temperature=0).tokens
 
-Binaries come from OUTRIDER_BIN, the pair from OUTRIDER_TARGET_MODEL and OUTRIDER_DRAFT_MODEL (default: models/).
+Binaries come from OUTRIDER_BIN, the pair from OUTRIDER_TARGET_MODEL and OUTRIDER_DRAFT_MODEL (default: models/), and
+both models compute on OUTRIDER_DEVICE (default: cpu).
 """
 
 import contextlib
@@ -37,6 +38,8 @@ DATA = ROOT / "tests" / "data" / "system"
 BIN = Path(os.environ.get("OUTRIDER_BIN", ROOT / "build" / "release" / "bin"))
 TARGET_MODEL = Path(os.environ.get("OUTRIDER_TARGET_MODEL", ROOT / "models" / "tiny-target"))
 DRAFT_MODEL = Path(os.environ.get("OUTRIDER_DRAFT_MODEL", ROOT / "models" / "tiny-draft"))
+DEVICE = os.environ.get("OUTRIDER_DEVICE", "cpu")
+DTYPES = ["float32", "bfloat16"] if DEVICE == "cpu" else ["bfloat16", "fp8"]
 
 # Only against hanging: nothing here measures time.
 PATIENCE = 120.0
@@ -214,7 +217,7 @@ class Server(Process):
 
 
 def _start_model(program: str, model: Path, args: Sequence[str], listen: str) -> Server:
-    defaults = {"--model": str(model), "--dtype": "float32", "--threads": "1"}
+    defaults = {"--model": str(model), "--device": DEVICE, "--dtype": DTYPES[0], "--threads": "1"}
     flags = [part for flag, value in defaults.items() if flag not in args for part in (flag, value)]
     return Server(program, *flags, *args, listen=listen)
 

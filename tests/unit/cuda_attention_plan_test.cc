@@ -19,27 +19,25 @@ using ::testing::HasSubstr;
 constexpr AttentionShape kShape3B = {.query_heads = 24, .kv_heads = 8, .head_dim = 128, .block_size = 16};
 constexpr AttentionShape kShape1B = {.query_heads = 32, .kv_heads = 8, .head_dim = 64, .block_size = 16};
 
-// Sequences with blocks of their own: sequence s has s * 10000, s * 10000 + 1, ...
+// Sequences with blocks of their own: sequence s has s * 10000, s * 10000 + 1, ... and more than it needs.
 class Batch {
  public:
   Batch& Add(int rows, int length) {
-    std::vector<BlockId>& blocks = blocks_.emplace_back(static_cast<size_t>(length));  // more than it needs
-    std::iota(blocks.begin(), blocks.end(), static_cast<int>(blocks_.size() - 1) * 10000);
-    parts_.emplace_back(rows, length);
+    static const std::vector<BlockId>* const kBlocks = [] {
+      auto* blocks = new std::vector<BlockId>(100000);
+      std::iota(blocks->begin(), blocks->end(), 0);
+      return blocks;
+    }();
+    sequences_.push_back(
+        {rows, length,
+         absl::MakeConstSpan(*kBlocks).subspan(10000 * sequences_.size(), static_cast<size_t>(length))});
     return *this;
   }
 
-  std::vector<AttentionSequence> sequences() const {
-    std::vector<AttentionSequence> sequences;
-    for (size_t i = 0; i < parts_.size(); ++i) {
-      sequences.push_back({parts_[i].first, parts_[i].second, blocks_[i]});
-    }
-    return sequences;
-  }
+  const std::vector<AttentionSequence>& sequences() const { return sequences_; }
 
  private:
-  std::vector<std::pair<int, int>> parts_;
-  std::vector<std::vector<BlockId>> blocks_;
+  std::vector<AttentionSequence> sequences_;
 };
 
 // A written plan.

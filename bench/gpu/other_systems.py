@@ -1,0 +1,106 @@
+"""The pair of bench_shape in other systems on the same GPU: transformers' assisted generation, and a minimal loop of torch.
+
+    python bench/gpu/other_systems.py --pair DIR --alphas .6 .7 .8 .9 [--device cuda:0] [--seconds 80] [--json FILE]
+
+One sequence, temperature 1, bfloat16. DIR is a folder that bench_shape --pair has written with these alphas.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+KS = (2, 4)
+PROMPT_TOKENS = 8
+TOKENS_OF_WORLD = 200  # bench/controlled_pair.h: ids that each alpha has
+
+Row = dict[str, Any]
+
+
+def prompt_of(world: int) -> list[int]:
+    return [world * TOKENS_OF_WORLD] * PROMPT_TOKENS
+
+
+def of_transformers(options: argparse.Namespace) -> Iterator[tuple[str, float | None, Callable[[], float]]]:
+    """What can be measured: its name, its alpha, and what measures it."""
+    from transformers import AutoModelForCausalLM
+
+    def load(name: str) -> Any:
+        model = AutoModelForCausalLM.from_pretrained(options.pair / name, dtype=torch.bfloat16).to(options.device).eval()
+        model.generation_config.eos_token_id = None
+        model.generation_config.pad_token_id = 0
+        return model
+
+    target, draft = load("shape-3B"), load("shape-1B")
+
+    def rate(world: int, **how: Any) -> float:
+        prompt = torch.tensor([prompt_of(world)], device=options.device)
+        for tokens in (8, options.tokens):  # the first to warm up
+            torch.cuda.synchronize()
+            start = time.monotonic()
+            answer = target.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=True, top_k=0,
+                                     max_new_tokens=tokens, **how)
+            torch.cuda.synchronize()
+        return (answer.shape[1] - PROMPT_TOKENS) / (time.monotonic() - start)
+
+    yield "plain", None, lambda: rate(0)
+    yield "plain, static cache", None, lambda: rate(0, cache_implementation="static")
+    for k in KS:
+        for world, alpha in enumerate(options.alphas):
+            def assisted(world: int = world, k: int = k) -> float:
+                draft.generation_config.num_assistant_tokens = k
+                draft.generation_config.num_assistant_tokens_schedule = "constant"
+                draft.generation_config.assistant_confidence_threshold = 0.0
+                return rate(world, assistant_model=draft)
+
+            yield f"assisted, K = {k}, alpha {alpha}", alpha, assisted
+
+
+def of_torch(options: argparse.Namespace) -> Iterator[tuple[str, float | None, Callable[[], float]]]:
+    from torch_loop import Loop, rate
+
+    loop = Loop(options.pair / "shape-3B", options.pair / "shape-1B", options.device)
+    yield "plain", None, lambda: rate(loop, prompt_of(0), options.tokens, 0)
+    for k in KS:
+        for world, alpha in enumerate(options.alphas):
+            yield (f"K = {k}, alpha {alpha}", alpha,
+                   lambda world=world, k=k: rate(loop, prompt_of(world), options.tokens, k))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pair", type=Path, required=True, help="folder of bench_shape --pair")
+    parser.add_argument("--alphas", type=float, nargs="+", required=True, help="as given to bench_shape")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--tokens", type=int, default=128, help="a generation")
+    parser.add_argument("--seconds", type=float, default=80, help="what is not begun by then is left out")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    options = parser.parse_args()
+    end = time.monotonic() + options.seconds
+    torch.cuda.set_device(options.device)
+    rows: list[Row] = []
+    left_out: list[Row] = []
+    with torch.inference_mode():
+        for system, share, measurements in (("torch loop", 0.4, of_torch), ("transformers", 1.0, of_transformers)):
+            stop = end - (1 - share) * options.seconds
+            try:
+                for mode, alpha, measure in measurements(options):
+                    if time.monotonic() > stop:
+                        left_out.append({"system": system, "mode": mode, "reason": "out of time"})
+                        continue
+                    row = {"system": system, "mode": mode, "alpha": alpha, "tokens_per_second": measure()}
+                    print(f"{system}, {mode}: {row['tokens_per_second']:.1f} tokens/s", flush=True)
+                    rows.append(row)
+            except Exception as error:  # another system's failure is a line, not the end of the comparison
+                left_out.append({"system": system, "mode": "all that follows", "reason": f"{type(error).__name__}: {error}"})
+            torch.cuda.empty_cache()
+    if options.json is not None:
+        options.json.write_text(json.dumps({"rows": rows, "left_out": left_out}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""The pieces of bench/gpu/run: what each runs, what must hold, and the lines of the table."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ALPHAS = [0.6, 0.7, 0.8, 0.9]
+# Bytes of keys and values for a token in bfloat16: 2 tensors x layers x KV heads x head_dim x 2 bytes.
+KV_BYTES = {"3B": 2 * 28 * 8 * 128 * 2, "1B": 2 * 16 * 8 * 64 * 2}
+CONTEXT = 256  # of bench_step
+# What NVIDIA states, in bytes a second, of the first whose name is part of the driver's.
+BANDWIDTHS = {"H200": 4.8e12, "H100 NVL": 3.9e12, "H100 PCIe": 2.0e12, "H100": 3.35e12, "A100-SXM4-80GB": 2.039e12,
+              "A100": 1.555e12, "L40S": 0.864e12, "L4": 0.3e12, "B200": 8.0e12}
+TARGETS = {("3B", "bfloat16"): 0.85, ("1B", "bfloat16"): 0.75}  # shares of the bandwidth, one sequence
+
+
+class Failed(Exception):
+    """A piece that could not be run, or showed something wrong."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+@dataclasses.dataclass
+class Result:
+    outcome: str = "passed"
+    rows: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # what, and its figure
+    data: Any = None
+    seconds: float = 0
+
+
+@dataclasses.dataclass
+class Context:
+    root: Path
+    programs: Path
+    out: Path
+    scratch: Path
+    gpu: str
+    device: str
+    target: Path | None
+    draft: Path | None
+    quick: bool
+    deadline: float = 0  # of the present piece
+
+    def seconds_left(self) -> float:
+        return max(1.0, self.deadline - time.monotonic())
+
+    def run(self, *command: str | Path, **environment: str) -> str:
+        """Standard output of a command, which is shown too; Failed with its last line if it fails."""
+        words = [str(word) for word in command]
+        process = subprocess.Popen(words, cwd=self.root, env=os.environ | environment, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                                   start_new_session=True)
+        try:
+            output, _ = process.communicate(timeout=self.seconds_left())
+        except subprocess.TimeoutExpired:
+            # With the services that it has started.
+            os.killpg(process.pid, 9)
+            process.communicate()
+            raise
+        print(output, end="", flush=True)
+        if process.returncode != 0:
+            lines = output.strip().splitlines() or ["no output"]
+            raise Failed(f"{Path(words[0]).name} ended with {process.returncode}: {lines[-1]}")
+        return output
+
+    def program(self, name: str, *arguments: str | Path) -> str:
+        return self.run(self.programs / name, *arguments)
+
+    def pair(self) -> Path:
+        """Generated weights of Llama 3.2's shapes, written once."""
+        folder = self.scratch / "pair"
+        self.program("bench_shape", "--pair", folder, "--write-only", "--alpha", *map(str, ALPHAS))
+        return folder
+
+
+@contextlib.contextmanager
+def peak_memory(device: str) -> Iterator[list[int]]:
+    """The most MiB that are used on the GPU meanwhile, as the only element at the end."""
+    peak, ended = [0], threading.Event()
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits",
+               f"--id={device.removeprefix('cuda:')}"]
+
+    def watch() -> None:
+        while not ended.wait(0.25):
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode == 0 and done.stdout.strip().isdigit():
+                peak[0] = max(peak[0], int(done.stdout))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def python_piece(context: Context, script: str, *arguments: str | Path) -> Any:
+    """The JSON of a script beside this file, which runs in a process of its own."""
+    file = context.out / f"{script}.data.json"
+    file.unlink(missing_ok=True)
+    context.run(sys.executable, Path(__file__).with_name(f"{script}.py"), *arguments, "--json", file)
+    return json.loads(file.read_text())
+
+
+def logits(context: Context) -> Result:
+    data = python_piece(context, "compare_logits", "--program", context.programs / "bench_logits", "--device",
+                        context.device, "--scratch", context.scratch, *(["--quick"] if context.quick else []))
+    rows = [(f"{row['model']}, {row['dtype']}: error over that of {row['against']}", f"{row['ratio']:.2f}")
+            for row in data["errors"]]
+    rows += [(f"{row['model']}, {row['dtype']}: {row['rows']} rows alone, in a batch, in chunks",
+              "the same bits" if row["same"] else "OTHER BITS") for row in data["invariance"]]
+    passed = all(row["ratio"] <= row["limit"] for row in data["errors"]) and all(
+        row["same"] for row in data["invariance"])
+    return Result("passed" if passed else "FAILED", rows, data)
+
+
+def laws(context: Context) -> Result:
+    """Law 1 and law 2 by the tests of the whole system, with both models on the GPU."""
+    chosen = {"tests/slow/test_laws.py": "not cache_was_lost" if context.quick else "",
+              "tests/slow/test_distribution.py": "test_the_first_tokens_have_the_targets_distribution and "
+                                                 "(token or coupled) and not ngram and not auto"}
+    result = Result(data=[])
+    for file, expression in chosen.items():
+        selection = ["-k", expression] if expression else []
+        output = context.run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", file,
+                             *selection, OUTRIDER_DEVICE=context.device, OUTRIDER_BIN=str(context.programs),
+                             PYTHONDONTWRITEBYTECODE="1")
+        closing = output.strip().splitlines()[-1].strip("= ")
+        result.rows.append((file, closing))
+        result.data.append({"file": file, "outcome": closing})
+    return result
+
+
+def bandwidth(gpu: str) -> float | None:
+    return next((value for name, value in BANDWIDTHS.items() if all(word in gpu for word in name.split())), None)
+
+
+def steps(context: Context) -> Result:
+    """Forward passes, and what share of the memory's bandwidth they make of their weights, keys and values."""
+    pair, limit, result = context.pair(), bandwidth(context.gpu), Result(data=[])
+    for model in ("3B", "1B"):
+        for dtype in ("bfloat16", "fp8"):
+            file = context.scratch / "step.json"
+            with peak_memory(context.device) as peak:
+                context.program("bench_step", pair / f"shape-{model}", dtype, "0", f"--device={context.device}",
+                                f"--benchmark_min_time={0.05 if context.quick else 0.2}", f"--benchmark_out={file}",
+                                "--benchmark_out_format=json")
+            report = json.loads(file.read_text())
+            weights = int(report["context"]["weight_bytes"])
+            kv = int(report["context"]["kv_bytes_per_token"])
+            if kv != KV_BYTES[model]:
+                raise Failed(f"{model} takes {kv} bytes of KV a token, not {KV_BYTES[model]}")
+            figures = []
+            for row in report["benchmarks"]:
+                found = re.match(r"(?:sequences:(\d+)/)?rows:(\d+)", row["name"])
+                sequences, rows = int(found[1] or 1), int(found[2])
+                bytes_read = weights + kv * (CONTEXT + rows) * sequences
+                figures.append({"sequences": sequences, "rows": rows, "microseconds": row["real_time"],
+                                "share": bytes_read / limit / row["real_time"] * 1e6 if limit else None})
+            result.data.append({"model": model, "dtype": dtype, "weight_bytes": weights, "kv_bytes_per_token": kv,
+                                "peak_mib": peak[0], "steps": figures})
+            for figure in figures:
+                if (figure["sequences"], figure["rows"]) in ((1, 1), (1, 5), (8, 1), (64, 1)):
+                    shown = f"{figure['microseconds'] / 1e3:.3f} ms"
+                    if limit:
+                        shown += f", {figure['share']:.0%} of the bandwidth"
+                    aim = TARGETS.get((model, dtype))
+                    if aim and (figure["sequences"], figure["rows"]) == (1, 1):
+                        shown += f" (aim: {aim:.0%})"
+                    what = f"{model} {dtype}, {figure['sequences']} sequences, {figure['rows']} rows"
+                    result.rows.append((what, shown))
+    return result
+
+
+def pair(context: Context, draft_dtype: str) -> Result:
+    file = context.scratch / "shape.json"
+    streams = ["--streams", "8", "32", "--slice", "0.5" if context.quick else "1"]
+    with peak_memory(context.device) as peak:
+        context.program("bench_shape", "--pair", context.pair(), "--alpha", *map(str, ALPHAS), "--device",
+                        context.device, "--dtype", "bfloat16", "--draft-dtype", draft_dtype, "--max-k", "6",
+                        "--max-tokens", "96" if context.quick else "192", *streams, "--json", file)
+    report = json.loads(file.read_text())
+    result = Result(data=report | {"peak_mib": peak[0]})
+    result.rows.append(("plain, one stream", f"{report['plain_tokens_per_second']:.0f} tokens/s; c = {report['c']:.3f}"))
+    for world in report["alphas"]:
+        best = max(world["rows"], key=lambda row: row["ratio_to_plain"])
+        result.rows.append((f"alpha {world['alpha']:.1f}, best K = {best['k']}",
+                            f"{best['ratio_to_plain']:.2f} x plain (Theorem 3.8: {best['expected_ratio']:.2f}); policy "
+                            f"{world['policy']['ratio_to_plain']:.2f}; overhead {best['overhead_microseconds']:.0f} us"))
+    for load in report["loads"]:
+        plain, policy = load["rows"][0], load["rows"][-1]
+        result.rows.append((f"alpha {load['alpha']:.1f}, {load['streams']} streams",
+                            f"{plain['tokens_per_second']:.0f} tokens/s plain; policy {policy['ratio_to_plain']:.2f} x"))
+    result.rows.append(("most memory in use", f"{peak[0]} MiB"))
+    return result
+
+
+def pair_bfloat16(context: Context) -> Result:
+    return pair(context, "bfloat16")
+
+
+def pair_fp8(context: Context) -> Result:
+    return pair(context, "fp8")
+
+
+def others(context: Context) -> Result:
+    """The same pair in transformers, and in a minimal loop of torch."""
+    folder = context.pair()
+    data = python_piece(context, "other_systems", "--pair", folder, "--device", context.device,
+                        "--alphas", *map(str, ALPHAS), "--tokens", "48" if context.quick else "128",
+                        "--seconds", f"{context.seconds_left() - 5:.0f}")
+    own = context.out / "pair.json"
+    ours = {}
+    if own.is_file() and (report := json.loads(own.read_text())["data"]):
+        ours = {world["alpha"]: max(row["tokens_per_second"] for row in world["rows"]) for world in report["alphas"]}
+    result = Result(data=data)
+    for row in data["rows"]:
+        figure = f"{row['tokens_per_second']:.0f} tokens/s"
+        if row.get("alpha") in ours:
+            figure += f"; Outrider's best K: {ours[row['alpha']] / row['tokens_per_second']:.2f} x"
+        result.rows.append((f"{row['system']}, {row['mode']}", figure))
+    for row in data["left_out"]:
+        result.rows.append((f"{row['system']}, {row['mode']}", f"left out: {row['reason']}"))
+    return result
+
+
+def real(context: Context) -> Result:
+    """Real weights: greedy parity, sampling, acceptance; one stream and several."""
+    single, many = context.scratch / "real.json", context.scratch / "real-streams.json"
+    models = ["--target-model", context.target, "--draft-model", context.draft, "--device", context.device,
+              "--dtype", "bfloat16"]
+    with peak_memory(context.device) as peak:
+        context.program("bench_pair", *models, "--max-tokens", "64", "--max-k", "2" if context.quick else "5",
+                        "--repeats", "1", "--json", single)
+        context.program("bench_serve", *models, "--streams", "8", "--streams", "32", "--temperature", "1", "--turns",
+                        "1", "--slice", "1.5", "--json", many)
+    report, served = json.loads(single.read_text()), json.loads(many.read_text())
+    result = Result(data={"one_stream": report, "streams": served, "peak_mib": peak[0]})
+    for run in report["results"]:
+        best = max(run["modes"], key=lambda mode: mode["ratio_to_plain"])
+        result.rows.append((f"temperature {run['temperature']:g}, {best['mode']}",
+                            f"{best['tokens_per_second']:.0f} tokens/s, {best['ratio_to_plain']:.2f} x plain; alpha "
+                            f"{best['alpha']:.3f}"))
+        others_tokens = run.get("other_tokens_than_plain", 0)
+        if others_tokens:
+            result.outcome = "FAILED"
+            result.rows.append(("greedy answers with other tokens than plain decoding", str(others_tokens)))
+    result.rows.append(("most memory in use", f"{peak[0]} MiB"))
+    return result

@@ -1,0 +1,113 @@
+// The logits of a model on any device, for comparison with other implementations.
+//
+//   bench_logits MODEL_DIR DEVICE DTYPE < STEPS > LOGITS
+//
+// STEPS is JSON, a list of forward passes, each a list of {"sequence": NUMBER, "tokens": [..], "logit_rows":
+// N}: the tokens are appended to what the sequence has from earlier passes, and logits of the last N come
+// out. LOGITS are float32 rows, one pass after another, each in the order of its list.
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "common/engine/runner.h"
+
+namespace outrider {
+namespace {
+
+struct Part {
+  int sequence = 0;
+  std::vector<TokenId> tokens;
+  int logit_rows = 0;
+};
+
+absl::StatusOr<std::vector<std::vector<Part>>> ReadSteps(std::istream& input) {
+  const auto json = nlohmann::json::parse(input, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_array()) return absl::InvalidArgumentError("the steps are not a JSON list");
+  std::vector<std::vector<Part>> steps;
+  for (const auto& pass : json) {
+    auto& parts = steps.emplace_back();
+    for (const auto& part : pass) {
+      parts.push_back({part.value("sequence", 0), part.value("tokens", std::vector<TokenId>()),
+                       part.value("logit_rows", 0)});
+    }
+  }
+  return steps;
+}
+
+// The blocks of each sequence, for all its tokens, one sequence after another.
+std::map<int, std::vector<BlockId>> DealBlocks(const std::vector<std::vector<Part>>& steps, int block_size,
+                                               int& total) {
+  std::map<int, size_t> lengths;
+  for (const auto& pass : steps) {
+    for (const Part& part : pass) lengths[part.sequence] += part.tokens.size();
+  }
+  std::map<int, std::vector<BlockId>> blocks;
+  total = 0;
+  for (const auto& [sequence, length] : lengths) {
+    auto& own = blocks[sequence];
+    own.resize((length + static_cast<size_t>(block_size) - 1) / static_cast<size_t>(block_size));
+    std::iota(own.begin(), own.end(), total);
+    total += static_cast<int>(own.size());
+  }
+  return blocks;
+}
+
+absl::Status Run(const std::string& model, const std::string& device, const std::string& dtype) {
+  const auto steps = ReadSteps(std::cin);
+  if (!steps.ok()) return steps.status();
+  RunnerOptions options;
+  options.model_dir = model;
+  options.device = device;
+  options.dtype = dtype;
+  options.max_batch_rows = 1;
+  for (const auto& pass : *steps) {
+    size_t rows = 0;
+    for (const Part& part : pass) rows += part.tokens.size();
+    options.max_batch_rows = std::max(options.max_batch_rows, static_cast<int>(rows));
+  }
+  const auto blocks = DealBlocks(*steps, options.block_size, options.kv_blocks);
+  auto runner = Runner::Load(options);
+  if (!runner.ok()) return runner.status();
+
+  std::map<int, int> positions;
+  for (const auto& pass : *steps) {
+    std::vector<SequenceRows> batch;
+    for (const Part& part : pass) {
+      int& position = positions[part.sequence];
+      batch.push_back({.tokens = part.tokens,
+                       .position = position,
+                       .blocks = blocks.at(part.sequence),
+                       .logit_rows = part.logit_rows});
+      position += static_cast<int>(part.tokens.size());
+    }
+    const auto logits = (*runner)->Forward(batch);
+    if (!logits.ok()) return logits.status();
+    const size_t count = static_cast<size_t>(logits->rows) * static_cast<size_t>(logits->vocab);
+    if (std::fwrite(logits->data, sizeof(float), count, stdout) != count) {
+      return absl::UnavailableError("cannot write the logits");
+    }
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: bench_logits MODEL_DIR DEVICE DTYPE < STEPS > LOGITS\n");
+    return 1;
+  }
+  if (const auto status = Run(argv[1], argv[2], argv[3]); !status.ok()) {
+    std::fprintf(stderr, "bench_logits: %s\n", std::string(status.message()).c_str());
+    return 1;
+  }
+  return std::fflush(stdout) == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace outrider
+
+int main(int argc, char** argv) { return outrider::Main(argc, argv); }

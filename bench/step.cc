@@ -1,6 +1,6 @@
 // How long one forward pass takes: sequences with a context of 256 each, of which a few rows are new, as in
 // verification of a draft. On a GPU the logits are judged there, as they are in service, and many sequences
-// are measured too.
+// and drafting of K tokens are measured too.
 //
 //   bench_step MODEL_DIR [DTYPE [THREADS [KERNELS]]] [--device=cuda:N] [--benchmark_...]
 #include <benchmark/benchmark.h>
@@ -26,10 +26,18 @@ namespace {
 constexpr int kContext = 256;
 constexpr int kBlocksOfSequence = 20;
 
+// What each step does with each of its sequences.
+struct Shape {
+  int sequences = 1;
+  int rows = 1;          // to verify
+  int draft_tokens = 0;  // to draft instead, after a single row
+};
+
 // Sequences whose context is in the cache.
 class Sequences {
  public:
-  Sequences(Runner& runner, int count, int rows) : runner_(runner) {
+  Sequences(Runner& runner, const Shape& shape) : runner_(runner) {
+    const int count = shape.sequences, rows = shape.rows;
     tokens_.resize(kContext);
     for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<TokenId>(i * 37 % 1000);
     for (int s = 0; s < count; ++s) {
@@ -46,6 +54,7 @@ class Sequences {
     for (int s = 0; s < count; ++s) {
       DeviceTask& task = tasks_[static_cast<size_t>(s)];
       task = {.params = &params_, .round_start = kContext, .work = VerifyTask{.draft = draft_}};
+      if (shape.draft_tokens > 0) task.work = ProposeTask{.draft_tokens = shape.draft_tokens};
       step_.push_back({.tokens = absl::MakeConstSpan(tokens_).first(static_cast<size_t>(rows)),
                        .position = kContext,
                        .blocks = blocks_[static_cast<size_t>(s)],
@@ -54,18 +63,21 @@ class Sequences {
     }
   }
 
-  void Step() { Forward(step_); }
-
- private:
-  void Forward(absl::Span<const SequenceRows> batch) {
-    if (const auto logits = runner_.Forward(batch); !logits.ok()) {
-      std::fprintf(stderr, "bench_step: %s\n", logits.status().ToString().c_str());
-      std::exit(1);
-    }
+  void Step() {
+    Forward(step_);
+    for (const DeviceTask& task : tasks_) Check(task.status);
   }
 
+ private:
+  static void Check(const absl::Status& status) {
+    if (status.ok()) return;
+    std::fprintf(stderr, "bench_step: %s\n", std::string(status.message()).c_str());
+    std::exit(1);
+  }
+  void Forward(absl::Span<const SequenceRows> batch) { Check(runner_.Forward(batch).status()); }
+
   Runner& runner_;
-  const SequenceParams params_{};
+  const SequenceParams params_{.draft_top_n = 64};
   std::vector<TokenId> tokens_;
   std::vector<std::vector<BlockId>> blocks_;
   std::vector<DraftToken> draft_;
@@ -73,8 +85,8 @@ class Sequences {
   std::vector<SequenceRows> step_;
 };
 
-void Step(benchmark::State& state, Runner& runner, int sequences, int rows) {
-  Sequences batch(runner, sequences, rows);
+void Step(benchmark::State& state, Runner& runner, const Shape& shape) {
+  Sequences batch(runner, shape);
   batch.Step();  // a GPU captures the step's graph
   // On a busy machine the mean tells little; the fastest step is what the code costs.
   std::chrono::duration<double, std::micro> fastest{1e9};
@@ -86,12 +98,12 @@ void Step(benchmark::State& state, Runner& runner, int sequences, int rows) {
   state.counters["fastest_us"] = fastest.count();
 }
 
-void Register(Runner& runner, int sequences, int rows) {
-  const std::string name = sequences == 1 ? absl::StrFormat("rows:%d", rows)
-                                          : absl::StrFormat("sequences:%d/rows:%d", sequences, rows);
-  benchmark::RegisterBenchmark(
-      name.c_str(),
-      [&runner, sequences, rows](benchmark::State& state) { Step(state, runner, sequences, rows); })
+void Register(Runner& runner, const Shape& shape) {
+  std::string name = shape.sequences == 1 ? "" : absl::StrFormat("sequences:%d/", shape.sequences);
+  name += shape.draft_tokens > 0 ? absl::StrFormat("draft:%d", shape.draft_tokens)
+                                 : absl::StrFormat("rows:%d", shape.rows);
+  benchmark::RegisterBenchmark(name.c_str(),
+                               [&runner, shape](benchmark::State& state) { Step(state, runner, shape); })
       ->Unit(benchmark::kMicrosecond)
       ->UseRealTime();
 }
@@ -132,11 +144,16 @@ int Main(int argc, char** argv) {
   benchmark::AddCustomContext(
       "kv_bytes_per_token",
       std::to_string((*runner)->bytes_per_block() / static_cast<size_t>((*runner)->block_size())));
-  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}) Register(**runner, 1, rows);
-  if (!device) Register(**runner, 1, kContext);
+  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}) Register(**runner, {.rows = rows});
+  if (!device) Register(**runner, {.rows = kContext});
   for (const int count : counts) {
     if (count == 1) continue;
-    for (const int rows : {1, 5}) Register(**runner, count, rows);
+    for (const int rows : {1, 5}) Register(**runner, {.sequences = count, .rows = rows});
+  }
+  if ((*runner)->decides()) {
+    for (const int count : {1, 8}) {
+      for (const int k : {1, 2, 4, 6}) Register(**runner, {.sequences = count, .draft_tokens = k});
+    }
   }
   benchmark::RunSpecifiedBenchmarks();
   return 0;

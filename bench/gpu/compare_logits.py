@@ -136,7 +136,8 @@ def main() -> None:
     for row in result["errors"]:
         print(f"{row['model']}, {row['dtype']}: {row['ratio']:.3f} of the error of {row['against']}")
     for row in result["invariance"]:
-        print(f"{row['model']}, {row['dtype']}: {'the same' if row['same'] else 'OTHER'} bits alone, together, in chunks")
+        bits = "the same" if row["same"] else "OTHER"
+        print(f"{row['model']}, {row['dtype']}: {bits} bits alone, together, in chunks")
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
 

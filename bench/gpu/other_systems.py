@@ -1,4 +1,4 @@
-"""The pair of bench_shape in other systems on the same GPU: transformers' assisted generation, and a minimal loop of torch.
+"""The pair of bench_shape in other systems on the same GPU: transformers' assisted generation, a minimal loop of torch.
 
     python bench/gpu/other_systems.py --pair DIR --alphas .6 .7 .8 .9 [--device cuda:0] [--seconds 80] [--json FILE]
 
@@ -30,7 +30,8 @@ def of_transformers(options: argparse.Namespace) -> Iterator[tuple[str, float | 
     from transformers import AutoModelForCausalLM
 
     def load(name: str) -> Any:
-        model = AutoModelForCausalLM.from_pretrained(options.pair / name, dtype=torch.bfloat16).to(options.device).eval()
+        model = AutoModelForCausalLM.from_pretrained(options.pair / name, dtype=torch.bfloat16)
+        model = model.to(options.device).eval()
         model.generation_config.eos_token_id = None
         model.generation_config.pad_token_id = 0
         return model
@@ -96,7 +97,8 @@ def main() -> None:
                     print(f"{system}, {mode}: {row['tokens_per_second']:.1f} tokens/s", flush=True)
                     rows.append(row)
             except Exception as error:  # another system's failure is a line, not the end of the comparison
-                left_out.append({"system": system, "mode": "all that follows", "reason": f"{type(error).__name__}: {error}"})
+                left_out.append({"system": system, "mode": "all that follows",
+                                 "reason": f"{type(error).__name__}: {error}"})
             torch.cuda.empty_cache()
     if options.json is not None:
         options.json.write_text(json.dumps({"rows": rows, "left_out": left_out}, indent=1) + "\n")

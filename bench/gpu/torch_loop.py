@@ -1,5 +1,5 @@
-"""Speculative decoding as a minimal loop of torch, in the manner of pytorch-labs/gpt-fast: one sequence, a static cache,
-a CUDA graph for each shape of step, sampling on the device. For comparison with the services.
+"""Speculative decoding as a minimal loop of torch, in the manner of pytorch-labs/gpt-fast, for comparison with the
+services: one sequence, a static cache, a CUDA graph for each shape of step, sampling on the device.
 """
 
 import json

@@ -62,7 +62,8 @@ def test_without_a_gpu_it_says_so_in_one_line():
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["--pieces", "logits,magic"], "unknown piece 'magic'; there are: logits, laws, steps, pair, pair-fp8, others, real"),
+    (["--pieces", "logits,magic"],
+     "unknown piece 'magic'; there are: logits, laws, steps, pair, pair-fp8, others, real"),
     (["--pieces", "real"], "the piece 'real' needs --target and --draft"),
     (["--target", "models/tiny-target"], "--target and --draft come together"),
     (["--target", "nowhere", "--draft", "nowhere"], "no model at nowhere: it has no config.json"),
@@ -91,7 +92,8 @@ STEPS = """for word; do case $word in --benchmark_out=*) file=${word#*=} ;; esac
 case $1 in *3B) kv=114688 ;; *) kv=%s ;; esac
 echo '{"context": {"weight_bytes": "1000", "kv_bytes_per_token": "'$kv'"},
        "benchmarks": [{"name": "rows:1/real_time", "real_time": 1500.0},
-                      {"name": "sequences:8/rows:1/real_time", "real_time": 1600.0}]}' >"$file"
+                      {"name": "sequences:8/rows:1/real_time", "real_time": 1600.0},
+                      {"name": "draft:4/real_time", "real_time": 2000.0}]}' >"$file"
 """
 
 
@@ -99,7 +101,8 @@ def test_a_piece_writes_its_results_and_a_line_of_the_table(tmp_path, monkeypatc
     monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, STEPS % 32768)))
     code, error = run("--pieces", "steps", "--out", str(tmp_path / "out"), path=fake_gpu(tmp_path))
     assert (code, error) == (0, "")
-    assert "1B bfloat16, 8 sequences, 1 rows" in (tmp_path / "out" / "summary.txt").read_text()
+    summary = (tmp_path / "out" / "summary.txt").read_text()
+    assert "1B bfloat16, 8 sequences, 1 rows" in summary and "1B fp8, 1 sequences, drafting 4" in summary
     assert '"gpu": "NVIDIA H200"' in (tmp_path / "out" / "steps.json").read_text()
 
 

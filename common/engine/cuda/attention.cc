@@ -1,6 +1,7 @@
 #include "common/engine/cuda/attention.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,19 +28,26 @@ absl::StatusOr<std::unique_ptr<Attention>> Attention::Create(const AttentionShap
                                                    shape.query_heads, " query and ", shape.kv_heads,
                                                    " KV heads of ", shape.head_dim));
   }
+  // FlashInfer counts the elements of partial results in 32 bits.
+  const size_t width = static_cast<size_t>(shape.query_heads) * static_cast<size_t>(shape.head_dim);
+  if (static_cast<size_t>(capacity.partials) * width > std::numeric_limits<uint32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: ", capacity.partials, " partial results are too many"));
+  }
   absl::Status status = ToStatus(PrepareAttention(shape.head_dim), "preparing attention");
   std::unique_ptr<Attention> attention(new Attention(shape, capacity));
   const size_t plan_bytes = static_cast<size_t>(plans) * attention->plan_bytes_;
-  const size_t heads = static_cast<size_t>(capacity.partials) * static_cast<size_t>(shape.query_heads);
+  const size_t partials = static_cast<size_t>(capacity.partials);
   if (status.ok()) status = AllocateInto(attention->host_plans_, plan_bytes, "plans of attention");
   if (status.ok()) status = AllocateInto(attention->device_plans_, plan_bytes, "plans of attention");
   if (status.ok()) {
-    status =
-        AllocateInto(attention->partials_, heads * static_cast<size_t>(shape.head_dim) * sizeof(uint16_t),
-                     "partial results of attention");
+    status = AllocateInto(attention->partials_, partials * width * sizeof(uint16_t),
+                          "partial results of attention");
   }
   if (status.ok()) {
-    status = AllocateInto(attention->partial_sums_, heads * sizeof(float), "partial results of attention");
+    status = AllocateInto(attention->partial_sums_,
+                          partials * static_cast<size_t>(shape.query_heads) * sizeof(float),
+                          "partial results of attention");
   }
   if (!status.ok()) return status;
   return attention;

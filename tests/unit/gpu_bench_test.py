@@ -1,6 +1,7 @@
 """What of the GPU's build and benchmark can be seen without a GPU: the plug-in's shape, arguments, and the pack."""
 
 import ctypes
+import json
 import os
 import re
 import subprocess
@@ -79,13 +80,19 @@ def test_programs_that_are_missing_are_named(tmp_path, monkeypatch):
     assert code == 2 and error == f"bench/gpu/run: no outrider in {tmp_path}: 'make build CUDA=1' builds it\n"
 
 
-def programs(folder: Path, step: str) -> Path:
-    """Programs that do nothing, but for a bench_step."""
+def programs(folder: Path, **scripts: str) -> Path:
+    """Programs that do nothing, but for those given."""
     for name in ("outrider", "outrider-coordinator", "outrider-draft", "outrider-target", "bench_logits", "bench_pair",
-                 "bench_shape", "bench_step", "liboutrider_cuda.so"):
-        (folder / name).write_text("#!/bin/sh\n" + (step if name == "bench_step" else ""))
+                 "bench_serve", "bench_shape", "bench_step", "liboutrider_cuda.so"):
+        (folder / name).write_text("#!/bin/sh\n" + scripts.get(name, ""))
         (folder / name).chmod(0o755)
     return folder
+
+
+def writes(report: object) -> str:
+    """A program that writes this into the file after --json, if it is given one."""
+    return ("file=/dev/null; while [ $# -gt 0 ]; do [ $1 = --json ] && file=$2; shift; done\n"
+            f"cat >$file <<'END'\n{json.dumps(report)}\nEND\n")
 
 
 STEPS = """for word; do case $word in --benchmark_out=*) file=${word#*=} ;; esac; done
@@ -98,7 +105,7 @@ echo '{"context": {"weight_bytes": "1000", "kv_bytes_per_token": "'$kv'"},
 
 
 def test_a_piece_writes_its_results_and_a_line_of_the_table(tmp_path, monkeypatch):
-    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, STEPS % 32768)))
+    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, bench_step=STEPS % 32768)))
     code, error = run("--pieces", "steps", "--out", str(tmp_path / "out"), path=fake_gpu(tmp_path))
     assert (code, error) == (0, "")
     summary = (tmp_path / "out" / "summary.txt").read_text()
@@ -107,14 +114,46 @@ def test_a_piece_writes_its_results_and_a_line_of_the_table(tmp_path, monkeypatc
 
 
 def test_a_wrong_number_of_bytes_for_a_token_fails_the_piece(tmp_path, monkeypatch):
-    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, STEPS % 32769)))
+    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, bench_step=STEPS % 32769)))
     code, _ = run("--pieces", "steps", "--out", str(tmp_path / "out"), path=fake_gpu(tmp_path))
     assert code == 1
     assert "1B takes 32769 bytes of KV a token, not 32768" in (tmp_path / "out" / "summary.txt").read_text()
 
 
+SHAPE = {"plain_tokens_per_second": 600.0, "c": 0.4, "loads": [{"alpha": 0.8, "streams": 8, "rows": [
+    {"mode": "plain", "tokens_per_second": 4000.0, "ratio_to_plain": 1.0},
+    {"mode": "policy", "tokens_per_second": 4400.0, "ratio_to_plain": 1.1}]}],
+    "alphas": [{"alpha": 0.8, "policy": {"ratio_to_plain": 1.25}, "rows": [
+        {"k": 1, "ratio_to_plain": 1.2, "expected_ratio": 1.3, "overhead_microseconds": 200.0},
+        {"k": 2, "ratio_to_plain": 1.3, "expected_ratio": 1.4, "overhead_microseconds": 210.0}]}]}
+
+
+@pytest.mark.parametrize("piece", ["pair", "pair-fp8"])
+def test_a_pair_is_summed_up_by_its_best_k(piece, tmp_path, monkeypatch):
+    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, bench_shape=writes(SHAPE))))
+    code, error = run("--pieces", piece, "--out", str(tmp_path / "out"), path=fake_gpu(tmp_path))
+    assert (code, error) == (0, "")
+    summary = re.sub(" +", " ", (tmp_path / "out" / "summary.txt").read_text())
+    assert "alpha 0.8, best K = 2 1.30 x plain (Theorem 3.8: 1.40); policy 1.25; overhead 210 us" in summary
+    assert "alpha 0.8, 8 streams 4000 tokens/s plain; policy 1.10 x" in summary
+
+
+@pytest.mark.parametrize("others, code", [(0, 0), (2, 1)])
+def test_real_weights_fail_if_a_greedy_answer_depends_on_k(others, code, tmp_path, monkeypatch):
+    mode = {"mode": "K = 2", "tokens_per_second": 900.0, "ratio_to_plain": 1.4, "alpha": 0.8}
+    report = {"results": [{"temperature": 0.0, "modes": [mode], "other_tokens_than_plain": others},
+                          {"temperature": 1.0, "modes": [mode]}]}
+    folder = programs(tmp_path, bench_pair=writes(report), bench_serve=writes({}))
+    monkeypatch.setenv("OUTRIDER_BIN", str(folder))
+    model = str(ROOT / "models" / "tiny-target")
+    found, _ = run("--pieces", "real", "--target", model, "--draft", model, "--out", str(tmp_path / "out"),
+                   path=fake_gpu(tmp_path))
+    assert found == code
+    assert "900 tokens/s, 1.40 x plain; alpha 0.800" in (tmp_path / "out" / "summary.txt").read_text()
+
+
 def test_a_program_that_fails_fails_the_piece(tmp_path, monkeypatch):
-    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, "echo no memory; exit 3\n")))
+    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, bench_step="echo no memory; exit 3\n")))
     code, _ = run("--pieces", "steps", "--out", str(tmp_path / "out"), path=fake_gpu(tmp_path))
     assert code == 1
     assert "bench_step ended with 3: no memory" in (tmp_path / "out" / "summary.txt").read_text()

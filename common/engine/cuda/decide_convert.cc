@@ -1,0 +1,123 @@
+#include "common/engine/cuda/decide_convert.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "common/spec/check.h"
+
+namespace outrider::cuda {
+namespace {
+
+absl::Status NotFinite() { return absl::InternalError("logits_not_finite: a logit is NaN or infinite"); }
+
+QForm ToQForm(Distribution::Form form) {
+  OUTRIDER_CHECK(form != Distribution::Form::kDense);
+  switch (form) {
+    case Distribution::Form::kPointMass:
+      return QForm::kPointMass;
+    case Distribution::Form::kSparse:
+      return QForm::kSparse;
+    default:
+      return QForm::kAbsent;
+  }
+}
+
+}  // namespace
+
+ShapeParams ToShapeParams(const SamplingParams& params, bool entropy) {
+  ShapeParams result;
+  result.active = 1;
+  result.entropy = entropy ? 1 : 0;
+  result.greedy = params.temperature == 0 ? 1 : 0;
+  // As in Controls::Apply, whose bits this has to have.
+  if (params.temperature > 0) {
+    result.inverse_temperature =
+        static_cast<float>(std::min<double>(1 / params.temperature, std::numeric_limits<float>::max()));
+  }
+  result.top_k = params.top_k;
+  result.top_p = params.top_p;
+  result.min_p = static_cast<float>(params.min_p);
+  return result;
+}
+
+ProposeInput ToProposeInput(const RandomKey& key, Rule rule, uint64_t position, uint64_t round_start,
+                            int steps, int top_n) {
+  return {.seed = key.seed,
+          .sample_index = key.sample_index,
+          .position = position,
+          .round_start = round_start,
+          .steps = steps,
+          .coupled = rule == Rule::kCoupled ? 1 : 0,
+          .top_n = top_n};
+}
+
+absl::StatusOr<DraftToken> ToDraftToken(const ProposeOutput& output, const int32_t* q_ids,
+                                        const float* q_weights) {
+  if (output.finite == 0) return NotFinite();
+  DraftToken result;
+  result.token = output.token;
+  switch (output.form) {
+    case QForm::kAbsent:
+      break;
+    case QForm::kPointMass:
+      result.q.form = Distribution::Form::kPointMass;
+      result.q.ids = {output.token};
+      result.q.total = 1;
+      break;
+    case QForm::kSparse:
+      result.q.form = Distribution::Form::kSparse;
+      result.q.ids.assign(q_ids, q_ids + output.count);
+      result.q.weights.assign(q_weights, q_weights + output.count);
+      result.q.total = output.total;
+      break;
+  }
+  return result;
+}
+
+VerifyInput ToVerifyInput(const RandomKey& key, Rule rule, uint64_t round_start, int first_row,
+                          int first_drafted, int drafted) {
+  OUTRIDER_CHECK(rule != Rule::kBlock && drafted <= kMaxDraft);
+  return {.seed = key.seed,
+          .sample_index = key.sample_index,
+          .round_start = round_start,
+          .first_row = first_row,
+          .first_drafted = first_drafted,
+          .drafted = drafted,
+          .coupled = rule == Rule::kCoupled ? 1 : 0,
+          .active = 1};
+}
+
+int PackDraft(std::span<const DraftToken> draft, int first_q, DraftedToken* drafted, int32_t* q_ids,
+              float* q_weights) {
+  for (const DraftToken& token : draft) {
+    const QForm form = ToQForm(token.q.form);
+    const int count = form == QForm::kSparse ? static_cast<int>(token.q.ids.size()) : 0;
+    OUTRIDER_CHECK(count <= kMaxTopN);
+    *drafted++ = {
+        .total = token.q.total, .token = token.token, .form = form, .first_q = first_q, .count = count};
+    std::copy_n(token.q.ids.begin(), count, q_ids + first_q);
+    std::copy_n(token.q.weights.begin(), count, q_weights + first_q);
+    first_q += count;
+  }
+  return first_q;
+}
+
+absl::StatusOr<Verdict> ToVerdict(const VerifyOutput& output, int drafted) {
+  if (output.finite == 0) return NotFinite();
+  Verdict verdict;
+  verdict.accepted = output.accepted;
+  verdict.token = output.token;
+  verdict.kind = drafted == 0                 ? Verdict::Kind::kPlain
+                 : output.accepted == drafted ? Verdict::Kind::kBonus
+                                              : Verdict::Kind::kCorrected;
+  verdict.empty_residual = output.empty_residual != 0;
+  verdict.log_probabilities.assign(output.log_probabilities, output.log_probabilities + output.accepted + 1);
+  verdict.expected_accepted = output.expected_accepted;
+  verdict.expected_variance = output.expected_variance;
+  verdict.surprisal = output.surprisal;
+  verdict.entropy = output.entropy;
+  return verdict;
+}
+
+}  // namespace outrider::cuda

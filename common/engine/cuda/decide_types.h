@@ -1,0 +1,82 @@
+// What crosses between host and device when the device decides: how a row is shaped, what a draft proposes,
+// what a verification says. Plain data of fixed size, the same on both sides.
+#pragma once
+
+#include <cstdint>
+
+namespace outrider::cuda {
+
+inline constexpr int kMaxDraft = 31;  // drafted tokens of a sequence in a round
+inline constexpr int kMaxTopN = 256;  // entries of a sparse distribution
+// Tokens of a row: as many as the sums of row_select.h have room for.
+inline constexpr int kMaxVocab = 1 << 19;
+
+// The controls of a row, as Controls::Apply has them after penalties and masks.
+struct ShapeParams {
+  double top_p = 1;               // 1: off
+  float inverse_temperature = 1;  // unused when greedy
+  float min_p = 0;                // 0: off
+  int32_t top_k = 0;              // 0: off
+  int32_t greedy = 0;             // all mass on the largest logit
+  int32_t entropy = 0;            // whether ShapedRow::entropy is wanted (the target's rows)
+  int32_t active = 0;             // 0: the row is left alone, and so is what is written about it
+};
+
+// A row after them: p(x) = weights[x] * (1 / total), or all mass on one token; then the row is still logits.
+struct ShapedRow {
+  double total;
+  double entropy;      // in nats; 0 unless it was wanted
+  int32_t point_mass;  // -1: none
+  int32_t finite;      // 0: a logit was NaN or infinite, and nothing else here means anything
+};
+
+enum class QForm : int32_t { kAbsent, kPointMass, kSparse };
+
+struct ProposeInput {
+  uint64_t seed, sample_index;
+  uint64_t position;     // of the token that step 0 drafts
+  uint64_t round_start;  // committed tokens when the round began
+  int32_t steps;         // this row drafts in the steps below this one; 0: it is left alone
+  int32_t coupled;       // 1: the coupled rule's race and no q
+  int32_t top_n;         // entries of a sparse q, 1..kMaxTopN
+};
+
+// A drafted token and the head of its q; `count` ids and weights of a sparse q are in arrays of their own.
+struct ProposeOutput {
+  double total;  // of the weights of a sparse q, else 1
+  int32_t token;
+  QForm form;
+  int32_t count;   // entries of a sparse q, else 0
+  int32_t finite;  // 0: the row was not, and the token is 0
+};
+
+struct VerifyInput {
+  uint64_t seed, sample_index;
+  uint64_t round_start;   // position of the first drafted token
+  int32_t first_row;      // row i judges drafted token i, one more row follows the last
+  int32_t first_drafted;  // index of drafted token 0
+  int32_t drafted;        // 0..kMaxDraft
+  int32_t coupled;        // 0: the token rule at lenience 1
+  int32_t active;         // 0: the sequence is left alone
+};
+
+// A drafted token and its q; the token rule needs one. A point mass is on the token itself.
+struct DraftedToken {
+  double total;  // of the weights of a sparse q
+  int32_t token;
+  QForm form;
+  int32_t first_q;  // entries first_q .. first_q + count - 1 of q_ids, ascending, and of q_weights
+  int32_t count;    // 0..kMaxTopN
+};
+
+// Verdict of common/spec/verify.h, field by field.
+struct VerifyOutput {
+  double expected_accepted, expected_variance, surprisal, entropy;
+  int32_t accepted;
+  int32_t token;
+  int32_t empty_residual;
+  int32_t finite;  // 0: a row that was reached was not, and nothing else here means anything
+  double log_probabilities[kMaxDraft + 1];  // `accepted` + 1 of them
+};
+
+}  // namespace outrider::cuda

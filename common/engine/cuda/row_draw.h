@@ -1,0 +1,124 @@
+// Random numbers and what is drawn with them: the generator, purposes and counters of common/spec/random.h,
+// the race of the coupled rule, and a draft's proposal for one position.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "Random123/philox.h"
+#include "common/engine/cuda/decide_types.h"
+#include "common/engine/cuda/exact_math.h"
+#include "common/engine/cuda/row_select.h"
+#include "common/engine/cuda/row_sums.h"
+#include "common/engine/cuda/team.h"
+#include "common/spec/random.h"
+
+namespace outrider::cuda {
+
+OUTRIDER_HD inline r123::Philox4x64::ctr_type RandomBits(uint64_t seed, uint64_t sample_index,
+                                                         uint64_t position, Purpose purpose,
+                                                         uint64_t candidate, uint64_t round_start) {
+  const r123::Philox4x64 philox;
+  return philox({{position, static_cast<uint64_t>(purpose), candidate, round_start}}, {{seed, sample_index}});
+}
+
+OUTRIDER_HD inline double ToUniform(uint64_t bits) {
+  return static_cast<double>(bits >> 11) * (1.0 / (1ull << 53));
+}
+
+// Uniform of random.h for candidate 0.
+OUTRIDER_HD inline double Uniform(uint64_t seed, uint64_t sample_index, uint64_t position, Purpose purpose,
+                                  uint64_t round_start) {
+  return ToUniform(RandomBits(seed, sample_index, position, purpose, 0, round_start).v[0]);
+}
+
+// Race of common/spec/verify.h over a row that is no point mass. The token is the same one but where two
+// times agree to the last bits: there the logarithm of another library, or the order in which tokens are left
+// out by their bound, may decide (about one in 2^50).
+template <class Team>
+OUTRIDER_HD int RaceRow(Team& team, const float* weights, int n, uint64_t seed, uint64_t sample_index,
+                        uint64_t position) {
+  double best_time = HUGE_VAL;
+  int winner = n;
+  for (int group = team.rank(); 4 * group < n; group += team.size()) {
+    const int begin = 4 * group;
+    const int end = Smaller(n, begin + 4);
+    bool runs = false;
+    for (int i = begin; i < end; ++i) runs = runs || weights[i] != 0;
+    if (!runs) continue;
+    const auto bits = RandomBits(seed, sample_index, position, Purpose::kGumbel, group, 0);
+    for (int i = begin; i < end; ++i) {
+      const double weight = weights[i];
+      // -log(1 - u) >= u: most tokens are out of the race before their logarithm is taken.
+      const double u = ToUniform(bits.v[i - begin]);
+      if (weight == 0 || u >= Times(best_time, weight)) continue;
+      const double time = -::log1p(-u) / weight;
+      if (time < best_time) {
+        best_time = time;
+        winner = i;
+      }
+    }
+  }
+  // Positive doubles are ordered as their bits.
+  uint64_t time_bits;
+  memcpy(&time_bits, &best_time, sizeof(time_bits));
+  const uint64_t earliest = ~team.Max(~time_bits);
+  return static_cast<int>(~team.Max(time_bits == earliest ? ~static_cast<uint64_t>(winner) : 0));
+}
+
+// TruncateTopN of common/spec/distribution.h for top_n in [1, kMaxTopN] and below n: ids ascending, their
+// weights, and how many they are. The result is to be seen by all threads.
+template <class Team>
+OUTRIDER_HD int TruncateTopN(Team& team, const float* weights, int n, int top_n, int32_t* q_ids,
+                             float* q_weights) {
+  const WeightKeys keys{weights};
+  const StoredKeys stored{team.scratch().candidates};
+  const uint64_t target = static_cast<uint64_t>(top_n);
+  Candidates candidates = CollectCandidates(team, keys, n, top_n);
+  uint64_t cut;
+  if (candidates.count >= 0) {
+    cut = SelectUntil(team, stored, candidates.count, CountMeasure{}, target);
+  } else {
+    cut = SelectUntil(team, keys, n, CountMeasure{}, target);
+    candidates.count = CollectFrom(team, keys, n, cut);
+  }
+  uint64_t count = 0;
+  for (int i = team.rank(); i < candidates.count; i += team.size()) {
+    const uint64_t key = stored(i);
+    if (key < cut) continue;
+    int place = 0;
+    for (int j = 0; j < candidates.count; ++j) place += stored(j) >= cut && IdOf(stored(j)) < IdOf(key);
+    q_ids[place] = IdOf(key);
+    q_weights[place] = ValueOf(key);
+    if (static_cast<uint64_t>(place) + 1 > count) count = static_cast<uint64_t>(place) + 1;
+  }
+  return static_cast<int>(team.Max(count));
+}
+
+// A draft's choice after a shaped row, as the draft service makes it on the host. q_ids and q_weights have
+// room for kMaxTopN entries. `*output` is written by one thread.
+template <class Team>
+OUTRIDER_HD void ProposeRow(Team& team, const float* weights, int n, const ShapedRow& shaped,
+                            const ProposeInput& input, int step, ProposeOutput* output, int32_t* q_ids,
+                            float* q_weights) {
+  const uint64_t position = input.position + static_cast<uint64_t>(step);
+  const bool coupled = input.coupled != 0;
+  ProposeOutput result{1, 0, coupled ? QForm::kAbsent : QForm::kPointMass, 0, shaped.finite};
+  if (shaped.finite == 0) {
+    result.form = QForm::kAbsent;
+  } else if (shaped.point_mass >= 0) {
+    result.token = shaped.point_mass;
+  } else if (coupled) {
+    result.token = RaceRow(team, weights, n, input.seed, input.sample_index, position);
+  } else {
+    result.form = QForm::kSparse;
+    result.count = TruncateTopN(team, weights, n, input.top_n, q_ids, q_weights);
+    const FloatRow q{q_weights};
+    result.total = SumRow(team, q, result.count);
+    const double u = Uniform(input.seed, input.sample_index, position, Purpose::kDraft, input.round_start);
+    result.token = q_ids[SampleIndex(team, q, result.count, result.total, u)];
+  }
+  if (team.rank() == 0) *output = result;
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,177 @@
+// Finds the heaviest tokens of a row without sorting it: exactly k of them, or as many as hold a share of the
+// mass. Heavier tokens first, then lower ids, as in common/spec/selection.h.
+//
+// Every token has a key, and all keys of a row are different: the order of the keys is the order of
+// preference. What is selected is told by a cut: the tokens whose keys are not below it. Everything here is
+// counted in integers, so that no order of summation matters.
+//
+// KeepMass of common/spec adds doubles. A token's mass here is its weight in units of 2^-44, rounded down but
+// at least 1: exact from 2^-21 on, else wrong by less than 2^-44. So the mass of a prefix of m tokens is
+// wrong by less than m 2^-44, and the prefix found differs from the one found there only where its mass, that
+// of the next shorter one, or the rounding of the doubles leaves the comparison with top_p * total open by
+// that much.
+#pragma once
+
+#include <cstdint>
+
+#include "common/engine/cuda/exact_math.h"
+#include "common/engine/cuda/team.h"
+
+namespace outrider::cuda {
+
+// Not of a token: never selected.
+inline constexpr uint64_t kNoKey = 0;
+
+// `value` is not NaN. The two zeros are the same.
+OUTRIDER_HD inline uint64_t KeyOf(float value, int id) {
+  uint32_t bits = BitsOf(value);
+  if (bits == 0x80000000u) bits = 0;
+  const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  return static_cast<uint64_t>(ordered) << 32 | static_cast<uint32_t>(~id);
+}
+
+OUTRIDER_HD inline int IdOf(uint64_t key) { return static_cast<int>(~static_cast<uint32_t>(key)); }
+
+OUTRIDER_HD inline float ValueOf(uint64_t key) {
+  const uint32_t ordered = static_cast<uint32_t>(key >> 32);
+  return FloatOf((ordered & 0x80000000u) != 0 ? ordered ^ 0x80000000u : ~ordered);
+}
+
+// Keys of a row of finite logits.
+struct LogitKeys {
+  const float* row;
+  OUTRIDER_HD uint64_t operator()(int i) const { return KeyOf(row[i], i); }
+};
+
+// Keys of a row of weights, without those of weight zero.
+struct WeightKeys {
+  const float* row;
+  OUTRIDER_HD uint64_t operator()(int i) const { return row[i] > 0 ? KeyOf(row[i], i) : kNoKey; }
+};
+
+struct StoredKeys {
+  const uint64_t* keys;
+  OUTRIDER_HD uint64_t operator()(int i) const { return keys[i]; }
+};
+
+// What a token counts for; it does not shrink as the key grows.
+struct CountMeasure {
+  OUTRIDER_HD uint64_t operator()(uint64_t /*key*/) const { return 1; }
+};
+inline constexpr double kMassUnits = static_cast<double>(1ull << 44);  // of a weight of 1
+struct MassMeasure {
+  OUTRIDER_HD uint64_t operator()(uint64_t key) const {
+    const uint64_t mass = static_cast<uint64_t>(kMassUnits * static_cast<double>(ValueOf(key)));
+    return mass > 0 ? mass : 1;
+  }
+};
+
+// The cut of the shortest prefix, in the order of preference, whose measure reaches target >= 1; kNoKey if
+// all keys do not. It tells these keys apart, and need not be one of them. keys(i) for i in [0, n); they may
+// be those in the scratch memory. Digit by digit from the top: a histogram of the next digit among the keys
+// that agree with what is known of the cut.
+template <class Team, class Keys, class Measure>
+OUTRIDER_HD uint64_t SelectUntil(Team& team, const Keys& keys, int n, const Measure& measure,
+                                 uint64_t target) {
+  TeamScratch& scratch = team.scratch();
+  uint64_t cut = 0;
+  uint64_t known = 0;  // the bits of the cut that are known
+  for (int shift = 56; shift >= 0; shift -= 8) {
+    for (int bin = team.rank(); bin < kBins; bin += team.size()) scratch.histogram[bin] = 0;
+    team.Sync();
+    ForEach(team, n, keys, [&](int /*i*/, uint64_t key) {
+      if (key == kNoKey || (key & known) != cut) return;
+      team.Add(&scratch.histogram[key >> shift & (kBins - 1)], measure(key));
+    });
+    team.Sync();
+    for (int group = team.rank(); group < kBins / kBinGroup; group += team.size()) {
+      uint64_t sum = 0;
+      for (int bin = 0; bin < kBinGroup; ++bin) sum += scratch.histogram[group * kBinGroup + bin];
+      scratch.groups[group] = sum;
+    }
+    team.Sync();
+    int bin = -1;
+    uint64_t rest = target;
+    if (team.rank() == 0) {
+      int group = kBins / kBinGroup - 1;
+      while (group >= 0 && scratch.groups[group] < rest) rest -= scratch.groups[group--];
+      if (group >= 0) {
+        bin = group * kBinGroup + kBinGroup - 1;
+        while (scratch.histogram[bin] < rest) rest -= scratch.histogram[bin--];
+      }
+    }
+    bin = Broadcast(team, bin);
+    if (bin < 0) return kNoKey;
+    target = Broadcast(team, rest);
+    const uint64_t surplus = scratch.histogram[bin] - target;
+    team.Sync();
+    cut |= static_cast<uint64_t>(bin) << shift;
+    known |= static_cast<uint64_t>(kBins - 1) << shift;
+    // Without any one of the tokens of this bin the target would be missed.
+    if (surplus < measure(cut)) return cut;
+  }
+  return cut;
+}
+
+// Puts the keys of a row that are not below `floor` into scratch.candidates, in any order. Returns how many
+// there are, or -1 if that is more than there is room for.
+template <class Team, class Keys>
+OUTRIDER_HD int CollectFrom(Team& team, const Keys& keys, int n, uint64_t floor) {
+  TeamScratch& scratch = team.scratch();
+  uint64_t* const count = &scratch.cells[1];
+  if (team.rank() == 0) *count = 0;
+  team.Sync();
+  ForEach(team, n, keys, [&](int /*i*/, uint64_t key) {
+    if (key == kNoKey || key < floor) return;
+    const uint64_t place = team.Add(count, 1);
+    if (place < kMaxCandidates) scratch.candidates[place] = key;
+  });
+  team.Sync();
+  const uint64_t found = *count;
+  team.Sync();
+  return found <= kMaxCandidates ? static_cast<int>(found) : -1;
+}
+
+struct Candidates {
+  int count;       // keys in scratch.candidates; -1: there was no room
+  uint64_t floor;  // they are the keys that are not below this one; kNoKey: all of them
+};
+
+// Collects the `wanted` heaviest tokens of a row and some more, a prefix in the order of preference.
+//
+// The largest keys that each thread comes across are different tokens, so the wanted-th of them is not above
+// the wanted-th of the row. Where the tokens are in no particular order few others are above it.
+template <class Team, class Keys>
+OUTRIDER_HD Candidates CollectCandidates(Team& team, const Keys& keys, int n, int wanted) {
+  uint64_t floor = kNoKey;
+  if (n > kMaxCandidates) {
+    if (wanted > team.size()) return {-1, kNoKey};
+    uint64_t largest = kNoKey;
+    ForEach(team, n, keys, [&](int /*i*/, uint64_t key) {
+      if (key > largest) largest = key;
+    });
+    uint64_t* const largest_keys = team.scratch().candidates;
+    largest_keys[team.rank()] = largest;
+    team.Sync();
+    floor = SelectUntil(team, StoredKeys{largest_keys}, team.size(), CountMeasure{},
+                        static_cast<uint64_t>(wanted));
+  }
+  return {CollectFrom(team, keys, n, floor), floor};
+}
+
+// SelectUntil over a row, by way of the `wanted` heaviest where they suffice.
+template <class Team, class Keys, class Measure>
+OUTRIDER_HD uint64_t SelectRow(Team& team, const Keys& keys, int n, int wanted, const Measure& measure,
+                               uint64_t target) {
+  const Candidates candidates = CollectCandidates(team, keys, n, wanted);
+  if (candidates.count >= 0) {
+    const StoredKeys stored{team.scratch().candidates};
+    const uint64_t cut = SelectUntil(team, stored, candidates.count, measure, target);
+    // A cut tells the candidates apart; those that are none are below the floor.
+    if (cut != kNoKey) return cut > candidates.floor ? cut : candidates.floor;
+    if (candidates.floor == kNoKey) return kNoKey;
+  }
+  return SelectUntil(team, keys, n, measure, target);
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,115 @@
+// From a row of logits to the distribution that is sampled: Controls::Apply of common/spec, what follows the
+// penalties and masks, in the same order and with the same bits, but for the boundary of top_p (row_select.h
+// says by how much).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/engine/cuda/decide_types.h"
+#include "common/engine/cuda/exact_math.h"
+#include "common/engine/cuda/row_select.h"
+#include "common/engine/cuda/row_sums.h"
+#include "common/engine/cuda/team.h"
+
+namespace outrider::cuda {
+
+// Candidates that are looked at first for the boundary of top_p: enough for what models say, few enough to be
+// collected.
+inline constexpr int kNucleusCandidates = kMaxCandidates / 2;
+
+// Logits that become weights as they are read: 0 for keys below the cut.
+struct ExpRow {
+  float* row;
+  float max, inverse_temperature;
+  uint64_t cut;
+  OUTRIDER_HD const ExpRow& Range(int /*begin*/, int /*end*/) const { return *this; }
+  OUTRIDER_HD float Load(int i) const { return row[i]; }
+  OUTRIDER_HD double Value(int i, float logit) const {
+    const bool kept = cut == kNoKey || KeyOf(logit, i) >= cut;
+    const float weight = kept ? ExpWeight(logit, max, inverse_temperature) : 0.0f;
+    row[i] = weight;
+    return weight;
+  }
+};
+
+// Weights that are removed as they are read, below the cut and below a bound.
+struct CutRow {
+  float* row;
+  uint64_t cut;
+  float bound;
+  OUTRIDER_HD const CutRow& Range(int /*begin*/, int /*end*/) const { return *this; }
+  OUTRIDER_HD float Load(int i) const { return row[i]; }
+  OUTRIDER_HD double Value(int i, float weight) const {
+    const bool kept = cut == kNoKey || KeyOf(weight, i) >= cut;
+    if (!kept || weight < bound) weight = 0;
+    row[i] = weight;
+    return weight;
+  }
+};
+
+struct TimesLogRow {
+  const float* weights;
+  OUTRIDER_HD const TimesLogRow& Range(int /*begin*/, int /*end*/) const { return *this; }
+  OUTRIDER_HD float Load(int i) const { return weights[i]; }
+  OUTRIDER_HD double Value(int /*i*/, float weight) const { return TimesLog(weight); }
+};
+
+// Entropy of weights.h.
+template <class Team>
+OUTRIDER_HD double RowEntropy(Team& team, const float* weights, int n, double total) {
+  return ::log(total) - SumRow(team, TimesLogRow{weights}, n) / total;
+}
+
+// The key of the largest logit, which has the lowest id of those; kNoKey if one is NaN or infinite.
+template <class Team>
+OUTRIDER_HD uint64_t LargestFinite(Team& team, const float* logits, int n) {
+  constexpr uint64_t kSpecial = ~uint64_t{0};  // above every key of a finite logit
+  uint64_t largest = kNoKey;
+  bool special = false;
+  const auto load = [&](int i) { return logits[i]; };
+  ForEach(team, n, load, [&](int i, float logit) {
+    special = special || !Finite(logit);
+    const uint64_t key = KeyOf(logit, i);
+    if (key > largest) largest = key;
+  });
+  const uint64_t result = team.Max(special ? kSpecial : largest);
+  return result == kSpecial ? kNoKey : result;
+}
+
+// The cut that keeps the shortest prefix of the weights whose sum is `mass` or more; kNoKey keeps all.
+template <class Team>
+OUTRIDER_HD uint64_t CutAtMass(Team& team, const float* weights, int n, double mass) {
+  // mass <= total <= kMaxVocab; the comparison with a whole number of units is that with the next one.
+  const double units = ::ceil(mass * kMassUnits);
+  const uint64_t target = units < 1 ? 1 : static_cast<uint64_t>(units);
+  const int wanted = Smaller(kNucleusCandidates, team.size());
+  return SelectRow(team, WeightKeys{weights}, n, wanted, MassMeasure{}, target);
+}
+
+// Shapes a row in place; `n` in [1, kMaxVocab]. `*shaped` is written by one thread.
+template <class Team>
+OUTRIDER_HD void ShapeRow(Team& team, float* row, int n, const ShapeParams& params, ShapedRow* shaped) {
+  ShapedRow result{1, 0, -1, 1};
+  const uint64_t largest = LargestFinite(team, row, n);
+  if (largest == kNoKey) {
+    result.finite = 0;
+  } else if (params.greedy != 0) {
+    result.point_mass = IdOf(largest);
+  } else {
+    uint64_t cut = kNoKey;
+    if (params.top_k > 0 && params.top_k < n) {
+      cut = SelectRow(team, LogitKeys{row}, n, params.top_k, CountMeasure{},
+                      static_cast<uint64_t>(params.top_k));
+    }
+    result.total = SumRow(team, ExpRow{row, ValueOf(largest), params.inverse_temperature, cut}, n);
+    if (params.top_p < 1 || params.min_p > 0) {
+      cut = params.top_p < 1 ? CutAtMass(team, row, n, Times(params.top_p, result.total)) : kNoKey;
+      result.total = SumRow(team, CutRow{row, cut, params.min_p}, n);
+    }
+    if (params.entropy != 0) result.entropy = RowEntropy(team, row, n, result.total);
+  }
+  if (team.rank() == 0) *shaped = result;
+}
+
+}  // namespace outrider::cuda

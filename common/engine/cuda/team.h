@@ -1,0 +1,113 @@
+// A group of threads that works on one row: a thread block on the device, any number of threads on the host,
+// where the tests run the same source.
+//
+// A team has
+//   rank(), size()         this thread's number and how many there are
+//   scratch()              the team's shared memory
+//   Sync()                 a barrier: what was written before it, by any thread, is seen after it
+//   Max(uint64_t)          collective: the largest of the values, to every thread
+//   Add(cell, n)           adds to a cell of the scratch memory, which others may do too, and returns what it
+//                          held before
+// Functions that take a team are collective: every thread calls them, with the same arguments, and gets the
+// same result. They return after a Sync() that follows their last use of the scratch memory, so that the next
+// may start at once. Their results do not depend on the size of the team.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+// Everything that takes a team is compiled for the device by nvcc and for the host by everybody else.
+#ifdef __CUDACC__
+#define OUTRIDER_HD __device__
+#else
+#define OUTRIDER_HD
+#endif
+
+namespace outrider::cuda {
+
+inline constexpr int kSumBlock = 256;        // kWeightBlock of common/spec/weights.h
+inline constexpr int kLanes = 16;            // partial sums of a block
+inline constexpr int kLaneStride = 17;       // keeps those of neighbouring blocks in different memory banks
+inline constexpr int kTileBlocks = 64;       // blocks summed between two barriers
+inline constexpr int kChunkBlocks = 1024;    // blocks whose sums are held at a time
+inline constexpr int kMaxCandidates = 1024;  // and the largest size of a team
+inline constexpr int kBins = 256;
+inline constexpr int kBinGroup = 16;
+
+struct TeamScratch {
+  double sums[kChunkBlocks];
+  double lanes[kTileBlocks * kLaneStride];
+  uint64_t candidates[kMaxCandidates];
+  uint64_t histogram[kBins];
+  uint64_t groups[kBins / kBinGroup];
+  uint64_t cells[4];
+  uint64_t partial[32];  // the team's own
+};
+
+// What thread 0 has for everyone; only its argument counts.
+template <class Team, class T>
+OUTRIDER_HD T Broadcast(Team& team, T value) {
+  static_assert(sizeof(T) <= sizeof(uint64_t), "a value has to fit into a cell");
+  uint64_t* const cell = &team.scratch().cells[0];
+  if (team.rank() == 0) memcpy(cell, &value, sizeof(value));
+  team.Sync();
+  T result;
+  memcpy(&result, cell, sizeof(result));
+  team.Sync();
+  return result;
+}
+
+// use(i, load(i)) for all i in [0, n), each by one of the threads, which has several loads under way before
+// it waits for the first.
+template <class Team, class Load, class Use>
+OUTRIDER_HD void ForEach(Team& team, int n, const Load& load, const Use& use) {
+  constexpr int kAhead = 8;
+  const int size = team.size();
+  int i = team.rank();
+  for (; i + (kAhead - 1) * size < n; i += kAhead * size) {
+    decltype(load(0)) loaded[kAhead];
+    for (int k = 0; k < kAhead; ++k) loaded[k] = load(i + k * size);
+    for (int k = 0; k < kAhead; ++k) use(i + k * size, loaded[k]);
+  }
+  for (; i < n; i += size) use(i, load(i));
+}
+
+#ifdef __CUDACC__
+// A thread block of whole warps, at most kMaxCandidates threads.
+class BlockTeam {
+ public:
+  __device__ explicit BlockTeam(TeamScratch* scratch) : scratch_(scratch) {}
+
+  __device__ int rank() const { return static_cast<int>(threadIdx.x); }
+  __device__ int size() const { return static_cast<int>(blockDim.x); }
+  __device__ TeamScratch& scratch() const { return *scratch_; }
+  __device__ void Sync() const { __syncthreads(); }
+
+  __device__ uint64_t Max(uint64_t value) const {
+    value = MaxOfWarp(value);
+    const int lane = rank() % 32;
+    if (lane == 0) scratch_->partial[rank() / 32] = value;
+    __syncthreads();
+    value = MaxOfWarp(scratch_->partial[lane < size() / 32 ? lane : 0]);
+    __syncthreads();
+    return value;
+  }
+
+  __device__ uint64_t Add(uint64_t* cell, uint64_t n) const {
+    return atomicAdd(reinterpret_cast<unsigned long long*>(cell), static_cast<unsigned long long>(n));
+  }
+
+ private:
+  __device__ static uint64_t MaxOfWarp(uint64_t value) {
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const uint64_t other = __shfl_xor_sync(0xffffffffu, static_cast<unsigned long long>(value), distance);
+      if (other > value) value = other;
+    }
+    return value;
+  }
+
+  TeamScratch* scratch_;
+};
+#endif
+
+}  // namespace outrider::cuda

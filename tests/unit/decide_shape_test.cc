@@ -1,0 +1,194 @@
+// What the device makes of a row of logits, against Controls::Apply.
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "common/engine/cuda/row_select.h"
+#include "common/spec/weights.h"
+#include "tests/unit/decide_testing.h"
+
+namespace outrider::cuda {
+namespace {
+
+constexpr int kSizes[] = {1, 2, 3, 15, 16, 17, 64, 255, 256, 257, 1000, 1024, 1025, 2100, 4096, 5003};
+
+SamplingParams RandomControls(Generator& random, int vocab) {
+  return Sampling(OneOf(random, {0.0, 1e-40, 0.05, 0.7, 1.0, 1.0, 3.0, 100.0}),
+                  OneOf(random, {0, 0, 0, 1, 2, 5, 17, 50, 300, 2000, vocab, vocab + 1}),
+                  OneOf(random, {1.0, 1.0, 0.95, 0.5, 0.1, 1e-9, 0.999999, 1 - 1e-12}),
+                  OneOf(random, {0.0, 0.0, 0.01, 0.3, 1.0}));
+}
+
+// The mass of the tokens that `row` keeps of `weights`.
+long double MassKept(std::span<const float> weights, std::span<const float> row) {
+  long double mass = 0;
+  for (size_t i = 0; i < row.size(); ++i) mass += row[i] > 0 ? weights[i] : 0;
+  return mass;
+}
+
+// Two rows that differ must do so by where top_p cuts, and there only within the stated bound.
+void ExpectWithinBound(const std::vector<float>& logits, SamplingParams params, std::span<const float> device,
+                       std::span<const float> reference) {
+  const double top_p = std::exchange(params.top_p, 1);
+  ASSERT_LT(top_p, 1);
+  params.min_p = 0;
+  std::vector<float> weights = logits;
+  absl::StatusOr<Controls> controls = Controls::Create(params, 0, static_cast<int>(logits.size()));
+  const absl::StatusOr<WeightRow> row = controls->Apply({}, weights);
+  ASSERT_TRUE(row.ok());
+  const long double n = static_cast<long double>(logits.size());
+  const long double bound = n * 0x1p-44L + 4 * n * 0x1p-53L * row->total;
+  const long double less = std::min(MassKept(weights, device), MassKept(weights, reference));
+  EXPECT_NEAR(less, static_cast<long double>(top_p) * row->total, bound);
+}
+
+// Returns whether top_p cut elsewhere.
+bool ExpectShapedAsControlsDo(const std::vector<float>& logits, const SamplingParams& params, int threads) {
+  const DeviceRow device = ShapeOnTeam(threads, logits, params);
+  std::vector<float> reference = logits;
+  absl::StatusOr<Controls> controls = Controls::Create(params, 0, static_cast<int>(logits.size()));
+  const absl::StatusOr<WeightRow> row = controls->Apply({}, reference);
+  EXPECT_EQ(device.shaped.finite != 0, row.ok());
+  if (!row.ok() || device.shaped.finite == 0) return false;
+  EXPECT_EQ(device.shaped.point_mass, row->point_mass);
+  if (!SameBits(device.weights, reference)) {
+    ExpectWithinBound(logits, params, device.weights, reference);
+    return true;
+  }
+  EXPECT_EQ(device.shaped.total, row->total);
+  EXPECT_EQ(device.shaped.entropy, Entropy(*row));
+  return false;
+}
+
+// The number of rows where top_p cut elsewhere.
+int ShapeRandomRows(int threads, int rows, uint64_t seed) {
+  Generator random(seed);
+  int elsewhere = 0;
+  for (int i = 0; i < rows && !testing::Test::HasFailure(); ++i) {
+    const int vocab = kSizes[Pick(random, std::size(kSizes))];
+    const std::vector<float> logits = RandomLogits(random, vocab);
+    const SamplingParams params = RandomControls(random, vocab);
+    SCOPED_TRACE(testing::Message() << "row " << i << ", vocab " << vocab << ", temperature "
+                                    << params.temperature << ", top_k " << params.top_k << ", top_p "
+                                    << params.top_p << ", min_p " << params.min_p);
+    elsewhere += ExpectShapedAsControlsDo(logits, params, threads);
+  }
+  return elsewhere;
+}
+
+TEST(DeviceShape, OneThreadHasTheBitsOfControls) {
+  const int elsewhere = ShapeRandomRows(1, 6000, 1);
+  RecordProperty("top_p_cut_elsewhere", elsewhere);
+  EXPECT_LT(elsewhere, 60);
+}
+
+TEST(DeviceShape, SevenThreadsHaveTheBitsOfControls) { EXPECT_LE(ShapeRandomRows(7, 100, 2), 2); }
+TEST(DeviceShape, ThirtyTwoThreadsHaveTheBitsOfControls) { EXPECT_LE(ShapeRandomRows(32, 25, 3), 2); }
+
+// Where there are as many threads as tokens to keep, the largest that each thread saw bound the search.
+TEST(DeviceShape, FewTokensOfALongRowAreFoundByManyThreads) {
+  Generator random(8);
+  for (int i = 0; i < 60; ++i) {
+    const std::vector<float> logits = RandomLogits(random, 1025 + Pick(random, 2000));
+    EXPECT_FALSE(ExpectShapedAsControlsDo(logits, Sampling(1, 1 + Pick(random, 7)), 7));
+  }
+}
+
+TEST(DeviceShape, RowsLongerThanTheSumsThatAreHeldAtATime) {
+  Generator random(4);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> logits(kChunkBlocks * kSumBlock + 1000);
+  for (float& logit : logits) logit = normal(random);
+  for (const double top_p : {1.0, 0.9}) {
+    EXPECT_FALSE(ExpectShapedAsControlsDo(logits, Sampling(1, top_p < 1 ? 40 : 0, top_p), 4));
+  }
+}
+
+TEST(DeviceShape, ALogitThatIsNotFiniteIsFound) {
+  Generator random(5);
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+        std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN()}) {
+    for (const int vocab : {1, 17, 3000}) {
+      std::vector<float> logits = RandomLogits(random, vocab);
+      logits[Pick(random, vocab)] = bad;
+      for (const double temperature : {0.0, 1.0}) {
+        EXPECT_EQ(ShapeOnTeam(3, logits, Sampling(temperature, 5)).shaped.finite, 0);
+      }
+    }
+  }
+}
+
+TEST(DeviceShape, TiesAtTheCutsGoToTheLowestIds) {
+  const std::vector<float> logits(3000, 1.5f);
+  for (const int threads : {1, 7, 32}) {
+    DeviceRow row = ShapeOnTeam(threads, logits, Sampling(1, 20));
+    EXPECT_EQ(row.shaped.total, 20);
+    EXPECT_EQ(row.weights[19], 1);
+    EXPECT_EQ(row.weights[20], 0);
+    row = ShapeOnTeam(threads, logits, Sampling(1, 0, 0.5));
+    EXPECT_EQ(row.shaped.total, 1500);
+    EXPECT_EQ(row.weights[1499], 1);
+    EXPECT_EQ(row.weights[1500], 0);
+    EXPECT_EQ(ShapeOnTeam(threads, logits, Sampling(0)).shaped.point_mass, 0);
+  }
+}
+
+// Long enough for histograms over the row itself: the candidates do not fit, or do not hold the mass.
+TEST(DeviceShape, FlatRowsAreCutToo) {
+  Generator random(6);
+  std::vector<float> logits(9000);
+  std::normal_distribution<float> normal(0, 0.3f);
+  for (float& logit : logits) logit = normal(random);
+  for (const int threads : {1, 5}) {
+    for (const double top_p : {0.2, 0.9, 0.9999}) {
+      EXPECT_FALSE(ExpectShapedAsControlsDo(logits, Sampling(1, 0, top_p), threads));
+      EXPECT_FALSE(ExpectShapedAsControlsDo(logits, Sampling(1, 4000, top_p), threads));
+    }
+  }
+}
+
+TEST(DeviceShape, NoEntropyUnlessItIsWanted) {
+  std::vector<float> row = {1, 2, 3};
+  ShapedRow shaped;
+  OnTeam(1, [&](HostTeam& team) { ShapeRow(team, row.data(), 3, ToShapeParams({}, false), &shaped); });
+  EXPECT_EQ(shaped.entropy, 0);
+  EXPECT_GT(shaped.total, 1);
+}
+
+TEST(DeviceSums, TheOrderOfASumShows) {
+  // So that agreement with SumWeights means something: the same numbers added from left to right, and in
+  // blocks of another size, give other bits.
+  Generator random(7);
+  int left_to_right = 0;
+  for (int i = 0; i < 50; ++i) {
+    std::vector<float> weights(2000);
+    for (float& weight : weights) weight = std::exp(std::normal_distribution<float>(0, 9)(random));
+    double in_order = 0;
+    for (const float weight : weights) in_order += weight;
+    double sum = 0;
+    OnTeam(3, [&](HostTeam& team) {
+      const double result = SumRow(team, FloatRow{weights.data()}, 2000);
+      if (team.rank() == 0) sum = result;
+    });
+    EXPECT_EQ(sum, SumWeights(weights));
+    left_to_right += sum != in_order;
+  }
+  EXPECT_GT(left_to_right, 5);
+}
+
+TEST(DeviceSelect, KeysAreOrderedAsTokensArePreferred) {
+  const float values[] = {-3e38f, -1, -1e-40f, -0.0f, 0.0f, 1e-40f, 1, 1.5f, 3e38f};
+  for (size_t i = 0; i + 1 < std::size(values); ++i) {
+    if (values[i] < values[i + 1]) {
+      EXPECT_LT(KeyOf(values[i], 0), KeyOf(values[i + 1], 9));
+    } else {
+      EXPECT_GT(KeyOf(values[i], 0), KeyOf(values[i + 1], 9));
+    }
+    EXPECT_EQ(ValueOf(KeyOf(values[i], 77)), values[i]);
+    EXPECT_EQ(IdOf(KeyOf(values[i], 77)), 77);
+  }
+}
+
+}  // namespace
+}  // namespace outrider::cuda

@@ -1,0 +1,136 @@
+// A small language for tests of what the device decides: teams of threads on the host, and rows that are hard
+// to get right.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "common/engine/cuda/decide_convert.h"
+#include "common/engine/cuda/decide_types.h"
+#include "common/engine/cuda/row_shape.h"
+#include "common/engine/cuda/team.h"
+#include "common/spec/controls.h"
+
+namespace outrider::cuda {
+
+// One thread of a team on the host.
+class HostTeam {
+ public:
+  HostTeam(int rank, int size, TeamScratch* scratch, std::barrier<>* barrier)
+      : rank_(rank), size_(size), scratch_(scratch), barrier_(barrier) {}
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  TeamScratch& scratch() const { return *scratch_; }
+  void Sync() const {
+    if (size_ > 1) barrier_->arrive_and_wait();
+  }
+  uint64_t Max(uint64_t value) const {
+    scratch_->partial[rank_] = value;
+    Sync();
+    for (int i = 0; i < size_; ++i) value = std::max(value, scratch_->partial[i]);
+    Sync();
+    return value;
+  }
+  uint64_t Add(uint64_t* cell, uint64_t n) const {
+    return std::atomic_ref<uint64_t>(*cell).fetch_add(n, std::memory_order_relaxed);
+  }
+
+ private:
+  int rank_, size_;
+  TeamScratch* scratch_;
+  std::barrier<>* barrier_;
+};
+
+// Calls work(team) from every thread of a team of 1 to 32. What the scratch memory holds at first is noise.
+template <class Work>
+void OnTeam(int size, const Work& work) {
+  const auto scratch = std::make_unique<TeamScratch>();
+  std::memset(scratch.get(), 0xa5, sizeof(TeamScratch));
+  std::barrier<> barrier(size);
+  const auto run = [&](int rank) {
+    HostTeam team(rank, size, scratch.get(), &barrier);
+    work(team);
+  };
+  std::vector<std::thread> others;
+  for (int rank = 1; rank < size; ++rank) others.emplace_back(run, rank);
+  run(0);
+  for (std::thread& thread : others) thread.join();
+}
+
+using Generator = std::mt19937_64;
+
+inline int Pick(Generator& random, int end) { return static_cast<int>(random() % end); }
+
+template <class T>
+T OneOf(Generator& random, std::initializer_list<T> choices) {
+  return choices.begin()[Pick(random, static_cast<int>(choices.size()))];
+}
+
+// Finite logits: spread out or close together, with ties, with zeros of both signs, with tokens that are as
+// good as removed, in order, or all the same.
+inline std::vector<float> RandomLogits(Generator& random, int vocab) {
+  std::normal_distribution<float> normal(0, OneOf(random, {0.01f, 1.0f, 4.0f, 30.0f}));
+  std::vector<float> logits(vocab);
+  for (float& logit : logits) logit = normal(random);
+  switch (Pick(random, 8)) {
+    case 0:
+      for (float& logit : logits) logit = std::round(logit);
+      break;
+    case 1:
+      for (float& logit : logits) logit = Pick(random, 3) == 0 ? logit : OneOf(random, {0.0f, -0.0f});
+      break;
+    case 2:
+      for (float& logit : logits) logit = Pick(random, 2) == 0 ? logit : -3e38f;
+      break;
+    case 3:
+      std::fill(logits.begin(), logits.end(), logits[0]);
+      break;
+    case 4:
+      std::sort(logits.begin(), logits.end());
+      break;
+    default:
+      break;
+  }
+  return logits;
+}
+
+inline SamplingParams Sampling(double temperature, int top_k = 0, double top_p = 1, double min_p = 0) {
+  SamplingParams params;
+  params.temperature = temperature;
+  params.top_k = top_k;
+  params.top_p = top_p;
+  params.min_p = min_p;
+  return params;
+}
+
+// A row after the controls, by the code of the device on a team of threads.
+struct DeviceRow {
+  std::vector<float> weights;
+  ShapedRow shaped;
+};
+
+inline DeviceRow ShapeOnTeam(int threads, std::vector<float> logits, const SamplingParams& params) {
+  DeviceRow row{std::move(logits), {}};
+  const ShapeParams shape = ToShapeParams(params, /*entropy=*/true);
+  OnTeam(threads, [&](HostTeam& team) {
+    ShapeRow(team, row.weights.data(), static_cast<int>(row.weights.size()), shape, &row.shaped);
+  });
+  return row;
+}
+
+inline bool SameBits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,233 @@
+// The device's verdicts against those of common/spec.
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "common/engine/cuda/row_draw.h"
+#include "common/engine/cuda/row_verify.h"
+#include "common/spec/verify.h"
+#include "tests/unit/decide_testing.h"
+
+namespace outrider::cuda {
+namespace {
+
+constexpr int kSizes[] = {2, 3, 17, 100, 256, 300, 1500};
+
+// A draft and the target's logits for it.
+struct Case {
+  int vocab = 0;
+  Rule rule = Rule::kToken;
+  SamplingParams sampling;
+  RandomKey key;
+  uint64_t round_start = 0;
+  std::vector<DraftToken> draft;
+  std::vector<std::vector<float>> logits;  // draft.size() + 1 rows
+};
+
+// What a draft model that is more or less like the target says.
+DraftToken RandomDraft(Generator& random, const Case& c, const std::vector<float>& target,
+                       uint64_t position) {
+  std::vector<float> logits = target;
+  const float noise = OneOf(random, {0.0f, 0.3f, 2.0f});
+  for (float& logit : logits) logit += std::normal_distribution<float>(0, 1)(random) * noise;
+  SamplingParams sampling = c.sampling;
+  if (Pick(random, 3) == 0) sampling.temperature = OneOf(random, {0.0, 1.0});
+  absl::StatusOr<Controls> controls = Controls::Create(sampling, 0, c.vocab);
+  const WeightRow row = *controls->Apply({}, logits);
+  DraftToken drafted;
+  if (c.rule == Rule::kCoupled) {
+    drafted.token = Race(row, c.key, position);
+    return drafted;
+  }
+  if (Pick(random, 5) == 0) {  // as an n-gram drafter does
+    drafted.token = Pick(random, 2) == 0 ? Pick(random, c.vocab) : FindMax(target).index;
+    drafted.q.form = Distribution::Form::kPointMass;
+    drafted.q.ids = {drafted.token};
+    drafted.q.total = 1;
+    return drafted;
+  }
+  drafted.q = TruncateTopN(row, 1 + Pick(random, std::min(c.vocab - 1, kMaxTopN)));
+  drafted.token = DraftSample(drafted.q, c.key, position, c.round_start);
+  return drafted;
+}
+
+Case RandomCase(Generator& random) {
+  Case c;
+  c.vocab = kSizes[Pick(random, std::size(kSizes))];
+  c.rule = OneOf(random, {Rule::kToken, Rule::kToken, Rule::kCoupled});
+  c.sampling = Sampling(OneOf(random, {0.0, 0.5, 1.0, 1.0, 2.0}), OneOf(random, {0, 0, 0, 2, 30}),
+                        OneOf(random, {1.0, 1.0, 0.9}), OneOf(random, {0.0, 0.0, 0.02}));
+  c.key = {random(), random() % 4};
+  c.round_start = random() % 100000;
+  const int drafted = Pick(random, 12) == 0 ? kMaxDraft : Pick(random, 7);
+  for (int i = 0; i <= drafted; ++i) {
+    c.logits.push_back(RandomLogits(random, c.vocab));
+    if (i < drafted) c.draft.push_back(RandomDraft(random, c, c.logits[i], c.round_start + i));
+  }
+  return c;
+}
+
+absl::StatusOr<Verdict> OnTheHost(const Case& c) {
+  std::vector<std::vector<float>> rows = c.logits;
+  absl::StatusOr<Controls> controls = Controls::Create(c.sampling, 0, c.vocab);
+  return Verify(
+      {.rule = c.rule}, c.draft, [&](int i) { return controls->Apply({}, rows[i]); }, c.round_start, c.key);
+}
+
+// Among the rows and drafts of others, in one batch.
+absl::StatusOr<Verdict> OnTheDevice(const Case& c, int threads) {
+  constexpr int kRowsBefore = 2, kDraftedBefore = 3, kEntriesBefore = 5;
+  const size_t vocab = c.vocab;
+  const size_t rows = kRowsBefore + c.logits.size();
+  std::vector<float> weights(rows * vocab, -1.0f);
+  std::vector<ShapedRow> shaped(rows);
+  std::vector<int32_t> races(rows, -1);
+  for (size_t i = 0; i < c.logits.size(); ++i) {
+    std::copy(c.logits[i].begin(), c.logits[i].end(), weights.begin() + (kRowsBefore + i) * vocab);
+  }
+  std::vector<DraftedToken> drafted(kDraftedBefore + c.draft.size());
+  std::vector<int32_t> q_ids(kEntriesBefore + c.draft.size() * kMaxTopN, -1);
+  std::vector<float> q_weights(q_ids.size());
+  PackDraft(c.draft, kEntriesBefore, drafted.data() + kDraftedBefore, q_ids.data(), q_weights.data());
+  const int count = static_cast<int>(c.draft.size());
+  const VerifyInput input = ToVerifyInput(c.key, c.rule, c.round_start, kRowsBefore, kDraftedBefore, count);
+  const ShapeParams shape = ToShapeParams(c.sampling, /*entropy=*/true);
+  VerifyOutput output;
+  std::memset(&output, 0xa5, sizeof(output));
+  OnTeam(threads, [&](HostTeam& team) {
+    for (size_t row = kRowsBefore; row < rows; ++row) {
+      ShapeRow(team, &weights[row * vocab], c.vocab, shape, &shaped[row]);
+      team.Sync();
+      if (input.coupled == 0 || shaped[row].finite == 0 || shaped[row].point_mass >= 0) continue;
+      const int winner = RaceRow(team, &weights[row * vocab], c.vocab, input.seed, input.sample_index,
+                                 input.round_start + (row - kRowsBefore));
+      if (team.rank() == 0) races[row] = winner;
+      team.Sync();
+    }
+    VerifySequence(team, weights.data(), c.vocab, shaped.data(), races.data(), input, drafted.data(),
+                   q_ids.data(), q_weights.data(), &output);
+  });
+  return ToVerdict(output, count);
+}
+
+bool Same(const Verdict& a, const Verdict& b) {
+  return a.accepted == b.accepted && a.token == b.token && a.kind == b.kind &&
+         a.empty_residual == b.empty_residual && a.log_probabilities == b.log_probabilities &&
+         a.expected_accepted == b.expected_accepted && a.expected_variance == b.expected_variance &&
+         a.surprisal == b.surprisal && a.entropy == b.entropy;
+}
+
+std::string Text(const Verdict& v) {
+  return testing::PrintToString(std::make_tuple(v.accepted, v.token, static_cast<int>(v.kind),
+                                                v.empty_residual, v.expected_accepted, v.expected_variance,
+                                                v.surprisal, v.entropy, v.log_probabilities));
+}
+
+void ExpectSameVerdicts(int threads, int cases, uint64_t seed) {
+  Generator random(seed);
+  int kinds[3] = {};
+  for (int i = 0; i < cases && !testing::Test::HasFailure(); ++i) {
+    const Case c = RandomCase(random);
+    const absl::StatusOr<Verdict> expected = OnTheHost(c);
+    const absl::StatusOr<Verdict> verdict = OnTheDevice(c, threads);
+    ASSERT_TRUE(expected.ok() && verdict.ok());
+    EXPECT_TRUE(Same(*verdict, *expected)) << "case " << i << "\n"
+                                           << Text(*verdict) << "\n"
+                                           << Text(*expected);
+    ++kinds[static_cast<int>(expected->kind)];
+  }
+  for (const int kind : kinds) EXPECT_GT(kind, 0);
+}
+
+TEST(DeviceVerify, OneThreadJudgesAsTheHostDoes) { ExpectSameVerdicts(1, 6000, 1); }
+TEST(DeviceVerify, SevenThreadsJudgeAsTheHostDoes) { ExpectSameVerdicts(7, 60, 2); }
+TEST(DeviceVerify, ThirtyTwoThreadsJudgeAsTheHostDoes) { ExpectSameVerdicts(32, 24, 3); }
+
+// How many of the verdicts over altered inputs still are those over the original ones.
+template <class Alter>
+int StillTheSame(int cases, const Alter& alter) {
+  Generator random(4);
+  int same = 0;
+  for (int i = 0; i < cases; ++i) {
+    Case c = RandomCase(random);
+    const absl::StatusOr<Verdict> expected = OnTheHost(c);
+    alter(c);
+    const absl::StatusOr<Verdict> verdict = OnTheDevice(c, 1);
+    same += Same(*verdict, *expected);
+  }
+  return same;
+}
+
+// The comparison has to catch what a careless implementation would do.
+TEST(DeviceVerify, TheWrongNoiseIsNoticed) {
+  EXPECT_EQ(StillTheSame(500, [](Case&) {}), 500);
+  EXPECT_LT(StillTheSame(500, [](Case& c) { ++c.round_start; }), 400);
+  EXPECT_LT(StillTheSame(500, [](Case& c) { ++c.key.sample_index; }), 400);
+}
+
+TEST(DeviceVerify, AQThatWasNotSampledFromIsNoticed) {
+  const auto alter = [](Case& c) {
+    for (DraftToken& token : c.draft) {
+      if (token.q.form != Distribution::Form::kSparse) continue;
+      token.q.weights.back() *= 1.0001f;
+      token.q.total = SumWeights(token.q.weights);
+    }
+  };
+  EXPECT_LT(StillTheSame(500, alter), 450);
+}
+
+TEST(DeviceVerify, ARowThatIsNotFiniteMattersOnlyWhereItIsReached) {
+  Generator random(5);
+  int errors = 0, verdicts = 0;
+  for (int i = 0; i < 600; ++i) {
+    Case c = RandomCase(random);
+    std::vector<float>& row = c.logits[Pick(random, static_cast<int>(c.logits.size()))];
+    row[Pick(random, c.vocab)] =
+        OneOf(random, {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()});
+    const absl::StatusOr<Verdict> expected = OnTheHost(c);
+    const absl::StatusOr<Verdict> verdict = OnTheDevice(c, i % 50 == 0 ? 3 : 1);
+    EXPECT_EQ(verdict.status(), expected.status());
+    if (verdict.ok() && expected.ok()) {
+      EXPECT_TRUE(Same(*verdict, *expected));
+    }
+    ++(expected.ok() ? verdicts : errors);
+  }
+  EXPECT_GT(errors, 100);
+  EXPECT_GT(verdicts, 30);
+}
+
+// p and q agree but for rounding: now and then nothing is left of p where a token was rejected.
+TEST(DeviceVerify, AnEmptyResidualIsThatOfTheHost) {
+  Case c;
+  c.vocab = 4;
+  c.logits = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+  Distribution q;
+  q.form = Distribution::Form::kSparse;
+  q.ids = {0, 1, 2, 3};
+  q.weights = {0.25f, 0.25f, 0.25f, 0.25f};
+  // The drafted token claims more than its share by the smallest amount, the others no less than theirs.
+  q.total = std::nextafter(1.0, 0.0);
+  c.draft = {{2, q}};
+  int empty = 0;
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    c.key.seed = seed;
+    const absl::StatusOr<Verdict> expected = OnTheHost(c), verdict = OnTheDevice(c, 1);
+    EXPECT_TRUE(Same(*verdict, *expected));
+  }
+  // A point mass on one side and all of p on it on the other, through the residual's own code.
+  const std::vector<float> weights = {0, 0, 3, 0};
+  const DraftedToken drafted{1, 1, QForm::kSparse, 0, 2};
+  const int32_t ids[] = {1, 2};
+  const float q_weights[] = {1e-30f, 1};
+  OnTeam(1, [&](HostTeam& team) {
+    const TargetRow row{weights.data(), 4, {3, 0, -1, 1}};
+    bool is_empty = false;
+    const int token = DrawCorrection(team, row, QOf(drafted, ids, q_weights), 0, {1, 2, 3}, &is_empty);
+    EXPECT_EQ(token, 2);
+    empty += is_empty;
+  });
+  EXPECT_EQ(empty, 1);
+}
+
+}  // namespace
+}  // namespace outrider::cuda

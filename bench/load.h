@@ -22,7 +22,9 @@ struct SliceFlags {
 };
 
 inline void AddSliceFlags(CLI::App& app, SliceFlags& slices) {
-  app.add_option("--turns", slices.turns, "slices of each")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--turns", slices.turns, "slices of each")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   app.add_option("--slice", slices.seconds, "seconds a slice")
       ->check(CLI::Range(0.1, 1e3))
       ->capture_default_str();

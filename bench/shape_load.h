@@ -18,10 +18,10 @@ namespace outrider {
 
 struct ShapeLoad {
   int streams = 1;
-  double seconds = 2;   // for each mode
-  std::vector<int> ks;  // beside 0 and the coordinator's own choice
+  double seconds = 2;        // for each mode
+  std::vector<int> ks = {};  // beside 0 and the coordinator's own choice
   // The request of that index, for tokens of one world; no K: the coordinator chooses.
-  std::function<v1::GenerateRequest(std::optional<int> k, int index)> request;
+  std::function<v1::GenerateRequest(std::optional<int> k, int index)> request = {};
 };
 
 // Tokens a second of all streams together, once they have started.

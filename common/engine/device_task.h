@@ -15,23 +15,23 @@ namespace outrider {
 
 // Drafts K tokens, each of them fed before the next but for the last. Wants one row of logits.
 struct ProposeTask {
-  int draft_tokens = 0;              // K, at least 1
-  std::vector<DraftToken> proposal;  // the result
+  int draft_tokens = 0;                   // K, at least 1
+  std::vector<DraftToken> proposal = {};  // the result
 };
 
 // Judges a draft whose tokens are the last of the sequence's tokens. Wants a row for each of them and one
 // more.
 struct VerifyTask {
-  absl::Span<const DraftToken> draft;
-  Verdict verdict;  // the result
+  absl::Span<const DraftToken> draft = {};
+  Verdict verdict = {};  // the result
 };
 
 // Its answer is what common/spec gives for the same logits: the same tokens from the same random numbers.
 struct DeviceTask {
   const SequenceParams* params = nullptr;  // see Delegable
   uint64_t round_start = 0;                // tokens of the sequence before the draft
-  std::variant<ProposeTask, VerifyTask> work;
-  absl::Status status;  // the result; INTERNAL "logits_not_finite" if a logit is NaN or infinite
+  std::variant<ProposeTask, VerifyTask> work = {};
+  absl::Status status = {};  // the result; INTERNAL "logits_not_finite" if a logit is NaN or infinite
 };
 
 // Most drafted tokens of a task, and most tokens of a distribution.

@@ -194,7 +194,9 @@ absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch)
 
 void Runner::CopyBlock(BlockId from, BlockId to) { impl_->model_->CopyBlock(from, to); }
 
-void Runner::Wake() { impl_->pool_.Wake(); }
+void Runner::Wake() {
+  if (!impl_->device_) impl_->pool_.Wake();
+}
 
 void Runner::ParallelFor(int count, absl::FunctionRef<void(int i)> task) {
   impl_->pool_.Run(count, [&](int i, int /*worker*/) { task(i); });

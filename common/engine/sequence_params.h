@@ -11,12 +11,12 @@ namespace outrider {
 
 // Everything about a sequence that is not its tokens (SequenceParams of the protocol).
 struct SequenceParams {
-  SamplingParams sampling;
-  RandomKey key;
+  SamplingParams sampling = {};
+  RandomKey key = {};
   Rule rule = Rule::kToken;
   int prompt_length = 0;
   int draft_top_n = 0;  // tokens kept of the draft's distribution; at least 1
-  std::optional<double> draft_temperature;
+  std::optional<double> draft_temperature = std::nullopt;
   double lenience = 1;
   int logprobs = -1;  // alternatives to report with each emitted token; -1: no log-probabilities
   bool logprobs_before_controls = false;

@@ -346,6 +346,10 @@ void Worker::Step() {
   absl::StatusOr<LogitsView> logits = runner_->Forward(batch);
   stats.duration = absl::Now() - start;
   if (hooks_.on_step) hooks_.on_step(stats);
+  // An invalid batch is a defect of this program and concerns its items only.
+  if (!logits.ok() && !absl::IsInvalidArgument(logits.status()) && hooks_.on_failure) {
+    hooks_.on_failure(logits.status());
+  }
 
   std::vector<Decision> decisions;
   int first_row = 0;

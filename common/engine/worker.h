@@ -160,6 +160,8 @@ class Worker {
   struct Hooks {
     std::function<void(const StepStats&)> on_step;
     std::function<void(const WorkerState&)> on_state;
+    // The model cannot compute any more: the device failed.
+    std::function<void(const absl::Status&)> on_failure = nullptr;
   };
 
   Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Decider> decider, const WorkerOptions& options,

@@ -40,8 +40,9 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--health-listen", flags.server.health_listen,
                  "a second address with grpc.health.v1 only, without TLS; empty: none");
   DefineServerSecurityFlags(app, flags.server.security);
-  app.add_option("--device", flags.runner.device, "cpu")->capture_default_str();
-  app.add_option("--dtype", flags.runner.dtype, "auto, float32, bfloat16 or int8 (weights)")
+  app.add_option("--device", flags.runner.device, "cpu or cuda:N")->capture_default_str();
+  app.add_option("--dtype", flags.runner.dtype,
+                 "auto, float32, bfloat16 or int8 (weights) on the CPU; auto, bfloat16 or fp8 on a GPU")
       ->capture_default_str();
   app.add_option("--threads", flags.runner.threads, "threads that compute; 0: one per CPU")
       ->check(CLI::Range(0, 1024))
@@ -50,7 +51,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, int>{{"auto", 0}}) | CLI::Range(1, 1 << 24))
       ->default_str("auto");
   app.add_option("--kv-memory-fraction", flags.runner.kv_memory_fraction,
-                 "of the free memory, for --kv-blocks auto; draft and target may share a machine")
+                 "of the free memory (of the device), for --kv-blocks auto; draft and target may share it")
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
   app.add_option("--block-size", flags.runner.block_size, "tokens a block")
@@ -129,6 +130,11 @@ class WorkerMetrics {
               raise(prefix_queried_, state.prefix_queried);
               raise(prefix_hit_, state.prefix_hit);
               raise(preemptions_, state.preemptions);
+            },
+            // A GPU that failed does not come back in this process; whoever started it starts another.
+            [](const absl::Status& failure) {
+              LogError("the model failed", {{"error", std::string(failure.message())}});
+              std::quick_exit(1);
             }};
   }
 

@@ -38,8 +38,8 @@ struct Distribution {
     kDense,      // weights[x] belongs to token x
   };
   Form form = Form::kAbsent;
-  std::vector<TokenId> ids;
-  std::vector<float> weights;
+  std::vector<TokenId> ids = {};
+  std::vector<float> weights = {};
   // SumWeights(weights) for kSparse and kDense, else 1. Not on the wire: Prepare() sets it.
   double total = 0;
 

@@ -13,7 +13,9 @@ outrider_unit_test(engine_test
 
 # What the CUDA plug-in decides on the host: needs neither CUDA nor a GPU.
 outrider_unit_test(cuda_host_test
-  SOURCES ${CMAKE_CURRENT_LIST_DIR}/cuda_attention_plan_test.cc
+  SOURCES
+    ${CMAKE_CURRENT_LIST_DIR}/cuda_attention_plan_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/cuda_step_plan_test.cc
   LIBS outrider::cuda_host)
 
 # The plug-in as a file, and bench/gpu, as far as they can be seen without a GPU. Tests of the plug-in are skipped, and

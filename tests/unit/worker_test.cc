@@ -10,6 +10,7 @@
 
 #include "common/kv/prefix_hash.h"
 #include "draft_service/draft_decider.h"
+#include "host_device_model.h"
 #include "target_service/target_decider.h"
 
 namespace outrider {
@@ -61,7 +62,8 @@ WorkItem Item(uint64_t id, uint64_t round, const std::vector<TokenId>& all, int 
   return item;
 }
 
-class WorkerTest : public ::testing::Test {
+// With a model that leaves its logits to the host, and with one that decides.
+class WorkerTest : public ::testing::TestWithParam<bool> {
  protected:
   struct Options {
     int kv_blocks = 256;
@@ -74,6 +76,11 @@ class WorkerTest : public ::testing::Test {
     RunnerOptions load;
     load.model_dir = kModel;
     load.dtype = "float32";
+    if (GetParam()) {
+      load.device = "cuda:0";
+      load.dtype = "auto";
+      load.make_device_model = testing::HostDeviceModel::Factory(1);
+    }
     load.threads = 1;
     load.kv_blocks = options.kv_blocks;
     load.block_size = 4;
@@ -140,7 +147,7 @@ class WorkerTest : public ::testing::Test {
   int most_rows_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-TEST_F(WorkerTest, VerifyingTheTargetsOwnChoicesAcceptsThemAll) {
+TEST_P(WorkerTest, VerifyingTheTargetsOwnChoicesAcceptsThemAll) {
   auto worker = Target();
   const std::vector<TokenId> prompt = Tokens(9);
   const std::vector<TokenId> plain = Decode(*worker, 1, prompt, 6);
@@ -155,7 +162,7 @@ TEST_F(WorkerTest, VerifyingTheTargetsOwnChoicesAcceptsThemAll) {
   EXPECT_EQ(reply.cached, 13);
 }
 
-TEST_F(WorkerTest, ARejectedDraftIsTruncatedFromTheCacheAndLeavesNoTrace) {
+TEST_P(WorkerTest, ARejectedDraftIsTruncatedFromTheCacheAndLeavesNoTrace) {
   auto worker = Target();
   const std::vector<TokenId> prompt = Tokens(9);
   const std::vector<TokenId> plain = Decode(*worker, 1, prompt, 8);
@@ -184,7 +191,7 @@ TEST_F(WorkerTest, ARejectedDraftIsTruncatedFromTheCacheAndLeavesNoTrace) {
   EXPECT_EQ(tokens, plain);
 }
 
-TEST_F(WorkerTest, TheDraftHoldsAllButTheLastOfWhatItProposed) {
+TEST_P(WorkerTest, TheDraftHoldsAllButTheLastOfWhatItProposed) {
   auto worker = Draft();
   WorkItem item = Item(1, 1, Tokens(9), 0, 1.0);
   item.draft_tokens = 5;
@@ -198,7 +205,7 @@ TEST_F(WorkerTest, TheDraftHoldsAllButTheLastOfWhatItProposed) {
   }
 }
 
-TEST_F(WorkerTest, AProposalDoesNotDependOnWhetherTheDraftHadToCatchUp) {
+TEST_P(WorkerTest, AProposalDoesNotDependOnWhetherTheDraftHadToCatchUp) {
   auto worker = Draft();
   const std::vector<TokenId> tokens = Tokens(12);
   WorkItem first = Item(1, 1, std::vector<TokenId>(tokens.begin(), tokens.begin() + 9), 0, 1.0);
@@ -211,7 +218,7 @@ TEST_F(WorkerTest, AProposalDoesNotDependOnWhetherTheDraftHadToCatchUp) {
   EXPECT_EQ(Ask(*worker, std::move(next)).proposal, Ask(*worker, std::move(fresh)).proposal);
 }
 
-TEST_F(WorkerTest, AskingForNoTokensOnlyAppends) {
+TEST_P(WorkerTest, AskingForNoTokensOnlyAppends) {
   auto worker = Draft();
   const Reply reply = Ask(*worker, Item(1, 1, Tokens(9), 0));
   EXPECT_TRUE(reply.status.ok());
@@ -219,7 +226,7 @@ TEST_F(WorkerTest, AskingForNoTokensOnlyAppends) {
   EXPECT_TRUE(reply.proposal.empty());
 }
 
-TEST_F(WorkerTest, TheDraftAnswersWithWhatItHasWhenItsTimeIsOver) {
+TEST_P(WorkerTest, TheDraftAnswersWithWhatItHasWhenItsTimeIsOver) {
   auto worker = Draft();
   WorkItem item = Item(1, 1, Tokens(9), 0);
   item.draft_tokens = 8;
@@ -229,14 +236,14 @@ TEST_F(WorkerTest, TheDraftAnswersWithWhatItHasWhenItsTimeIsOver) {
   EXPECT_LT(reply.proposal.size(), 8u);
 }
 
-TEST_F(WorkerTest, TheTargetRefusesWhatItHasNotBegunInTime) {
+TEST_P(WorkerTest, TheTargetRefusesWhatItHasNotBegunInTime) {
   auto worker = Target();
   WorkItem item = Item(1, 1, Tokens(9), 0);
   item.deadline = absl::Now() - absl::Seconds(1);
   EXPECT_EQ(Ask(*worker, std::move(item)).status.code(), absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST_F(WorkerTest, TheSameItemTwiceGetsTheSameVerdict) {
+TEST_P(WorkerTest, TheSameItemTwiceGetsTheSameVerdict) {
   auto worker = Target();
   const WorkItem item = Item(1, 1, Tokens(9), 0, 1.0);
   const Reply first = Ask(*worker, item);
@@ -245,14 +252,14 @@ TEST_F(WorkerTest, TheSameItemTwiceGetsTheSameVerdict) {
   EXPECT_EQ(again.cached, first.cached);
 }
 
-TEST_F(WorkerTest, AnotherContentForTheSameRoundAndAnOlderRoundAreAborted) {
+TEST_P(WorkerTest, AnotherContentForTheSameRoundAndAnOlderRoundAreAborted) {
   auto worker = Target();
   Ask(*worker, Item(1, 5, Tokens(9), 0));
   EXPECT_EQ(Ask(*worker, Item(1, 5, Tokens(10), 0)).status.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(Ask(*worker, Item(1, 4, Tokens(9), 0)).status.code(), absl::StatusCode::kAborted);
 }
 
-TEST_F(WorkerTest, ABaseBeyondTheCacheOrAnotherPrefixIsAFailedPrecondition) {
+TEST_P(WorkerTest, ABaseBeyondTheCacheOrAnotherPrefixIsAFailedPrecondition) {
   auto worker = Target();
   Ask(*worker, Item(1, 1, Tokens(9), 0));
   const Reply beyond = Ask(*worker, Item(1, 2, Tokens(20), 15));
@@ -262,7 +269,7 @@ TEST_F(WorkerTest, ABaseBeyondTheCacheOrAnotherPrefixIsAFailedPrecondition) {
             absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(WorkerTest, AnUnknownSequenceIsNotFoundAndAReleasedOneStaysSo) {
+TEST_P(WorkerTest, AnUnknownSequenceIsNotFoundAndAReleasedOneStaysSo) {
   auto worker = Target();
   EXPECT_EQ(Ask(*worker, Item(1, 1, Tokens(9), 4)).status.code(), absl::StatusCode::kNotFound);
   Ask(*worker, Item(2, 1, Tokens(9), 0));
@@ -271,7 +278,7 @@ TEST_F(WorkerTest, AnUnknownSequenceIsNotFoundAndAReleasedOneStaysSo) {
   EXPECT_EQ(WaitFor([](const WorkerState& s) { return s.sessions == 0; }).blocks_used, 0);
 }
 
-TEST_F(WorkerTest, ParametersThatWereNeverSentAreAFailedPrecondition) {
+TEST_P(WorkerTest, ParametersThatWereNeverSentAreAFailedPrecondition) {
   auto worker = Target();
   Ask(*worker, Item(1, 1, Tokens(9), 0));
   WorkItem item = Item(1, 2, Tokens(10), 9);
@@ -279,7 +286,7 @@ TEST_F(WorkerTest, ParametersThatWereNeverSentAreAFailedPrecondition) {
   EXPECT_EQ(Ask(*worker, std::move(item)).status.message(), "params_unknown");
 }
 
-TEST_F(WorkerTest, ASequenceThatIsNotTouchedForALeaseIsFreed) {
+TEST_P(WorkerTest, ASequenceThatIsNotTouchedForALeaseIsFreed) {
   Options options;
   options.lease = absl::Milliseconds(100);
   auto worker = Target(options);
@@ -287,7 +294,7 @@ TEST_F(WorkerTest, ASequenceThatIsNotTouchedForALeaseIsFreed) {
   EXPECT_EQ(WaitFor([](const WorkerState& s) { return s.sessions == 0; }).blocks_used, 0);
 }
 
-TEST_F(WorkerTest, APromptIsFedInPiecesThatKeepTheBudget) {
+TEST_P(WorkerTest, APromptIsFedInPiecesThatKeepTheBudget) {
   auto worker = Target();
   const std::vector<TokenId> prompt = Tokens(300);
   const Reply chunked = Ask(*worker, Item(1, 1, prompt, 0));
@@ -302,7 +309,7 @@ TEST_F(WorkerTest, APromptIsFedInPiecesThatKeepTheBudget) {
   EXPECT_EQ(Ask(*whole, Item(1, 1, prompt, 0)).verdict->token, chunked.verdict->token);
 }
 
-TEST_F(WorkerTest, ManySequencesShareForwardPassesAndGetWhatEachGetsAlone) {
+TEST_P(WorkerTest, ManySequencesShareForwardPassesAndGetWhatEachGetsAlone) {
   auto worker = Target();
   std::vector<std::vector<TokenId>> alone;
   for (int i = 0; i < 12; ++i) {
@@ -326,7 +333,7 @@ TEST_F(WorkerTest, ManySequencesShareForwardPassesAndGetWhatEachGetsAlone) {
 }
 
 // Blocks for about one and a half of the sequences: the newer make way for the older, and all end alike.
-TEST_F(WorkerTest, PreemptedSequencesAreSentAgainAndEndAsIfAlone) {
+TEST_P(WorkerTest, PreemptedSequencesAreSentAgainAndEndAsIfAlone) {
   auto roomy = Target();
   Options options;
   options.kv_blocks = 24;
@@ -356,7 +363,7 @@ TEST_F(WorkerTest, PreemptedSequencesAreSentAgainAndEndAsIfAlone) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(tokens[i], Decode(*roomy, i, Tokens(50, i), 12)) << i;
 }
 
-TEST_F(WorkerTest, APromptThatBeginsLikeAnEarlierOneIsComputedFromWhereTheyPart) {
+TEST_P(WorkerTest, APromptThatBeginsLikeAnEarlierOneIsComputedFromWhereTheyPart) {
   auto worker = Target();
   std::vector<TokenId> first = Tokens(50), second = first;
   second[30] = 7;
@@ -370,7 +377,7 @@ TEST_F(WorkerTest, APromptThatBeginsLikeAnEarlierOneIsComputedFromWhereTheyPart)
   EXPECT_EQ(Decode(*worker, 5, second, 8), Decode(*cold, 2, second, 8));
 }
 
-TEST_F(WorkerTest, AHitNeverCoversTheTokenWhoseLogitsAreWanted) {
+TEST_P(WorkerTest, AHitNeverCoversTheTokenWhoseLogitsAreWanted) {
   auto worker = Target();
   const std::vector<TokenId> prompt = Tokens(48);
   const TokenId token = Ask(*worker, Item(1, 1, prompt, 0)).verdict->token;
@@ -379,7 +386,7 @@ TEST_F(WorkerTest, AHitNeverCoversTheTokenWhoseLogitsAreWanted) {
   EXPECT_EQ(again.verdict->token, token);
 }
 
-TEST_F(WorkerTest, ARejectedDraftAcrossABlockBoundaryLeavesNothingForOthers) {
+TEST_P(WorkerTest, ARejectedDraftAcrossABlockBoundaryLeavesNothingForOthers) {
   auto worker = Target();
   const std::vector<TokenId> prompt = Tokens(10);
   const std::vector<TokenId> plain = Decode(*worker, 1, prompt, 6);
@@ -398,7 +405,7 @@ TEST_F(WorkerTest, ARejectedDraftAcrossABlockBoundaryLeavesNothingForOthers) {
   EXPECT_EQ(Ask(*worker, Item(2, 2, right, reply.cached)).verdict->token, plain[11]);
 }
 
-TEST_F(WorkerTest, ScoringAPromptBypassesHits) {
+TEST_P(WorkerTest, ScoringAPromptBypassesHits) {
   auto worker = Target();
   const std::vector<TokenId> prompt = Tokens(20);
   Ask(*worker, Item(1, 1, prompt, 0));
@@ -410,7 +417,7 @@ TEST_F(WorkerTest, ScoringAPromptBypassesHits) {
   EXPECT_EQ(scored.get_future().get(), 19u);
 }
 
-TEST_F(WorkerTest, AForkSharesTheBlocksOfItsOriginAndGoesItsOwnWay) {
+TEST_P(WorkerTest, AForkSharesTheBlocksOfItsOriginAndGoesItsOwnWay) {
   auto worker = Target();
   const std::vector<TokenId> prompt = Tokens(22);
   const std::vector<TokenId> plain = Decode(*worker, 1, prompt, 1);
@@ -431,7 +438,7 @@ TEST_F(WorkerTest, AForkSharesTheBlocksOfItsOriginAndGoesItsOwnWay) {
   EXPECT_EQ(Ask(*worker, Item(1, 2, plain, 22)).verdict->token, Decode(*worker, 4, plain, 1).back());
 }
 
-TEST_F(WorkerTest, AForkOfWhatIsNotThereIsNotFound) {
+TEST_P(WorkerTest, AForkOfWhatIsNotThereIsNotFound) {
   auto worker = Target();
   Ask(*worker, Item(1, 1, Tokens(9), 0));
   const auto ask = [&](uint64_t of, const std::vector<TokenId>& tokens, int base) {
@@ -448,7 +455,7 @@ TEST_F(WorkerTest, AForkOfWhatIsNotThereIsNotFound) {
 
 // Arrivals, cancels and releases at random times, prompts that often begin alike, and too few blocks for all:
 // the worker checks its books after every step, and whoever gets to an end gets what it would have got alone.
-TEST_F(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
+TEST_P(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
   Options options;
   options.kv_blocks = 60;
   options.max_sequences = 12;
@@ -513,7 +520,7 @@ TEST_F(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
   EXPECT_GT(WaitFor([](const WorkerState&) { return true; }).prefix_hit, 0);
 }
 
-TEST_F(WorkerTest, WhatCanNeverFitIsRefusedAtOnce) {
+TEST_P(WorkerTest, WhatCanNeverFitIsRefusedAtOnce) {
   Options options;
   options.kv_blocks = 4;
   auto worker = Target(options);
@@ -523,7 +530,7 @@ TEST_F(WorkerTest, WhatCanNeverFitIsRefusedAtOnce) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(WorkerTest, OneMoreSequenceThanAllowedTakesThePlaceOfTheOneLeftAloneLongest) {
+TEST_P(WorkerTest, OneMoreSequenceThanAllowedTakesThePlaceOfTheOneLeftAloneLongest) {
   Options options;
   options.max_sequences = 2;
   auto worker = Target(options);
@@ -532,7 +539,7 @@ TEST_F(WorkerTest, OneMoreSequenceThanAllowedTakesThePlaceOfTheOneLeftAloneLonge
   EXPECT_TRUE(Ask(*worker, Item(0, 3, Tokens(10), 0)).status.ok());
 }
 
-TEST_F(WorkerTest, ANewerRoundTakesThePlaceOfOneInProgress) {
+TEST_P(WorkerTest, ANewerRoundTakesThePlaceOfOneInProgress) {
   auto worker = Target();
   std::future<Reply> old = Send(*worker, Item(1, 1, Tokens(400), 0));
   std::future<Reply> newer = Send(*worker, Item(1, 2, Tokens(401), 0));
@@ -540,6 +547,9 @@ TEST_F(WorkerTest, ANewerRoundTakesThePlaceOfOneInProgress) {
   const absl::Status status = old.get().status;
   EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kAborted) << status;
 }
+
+INSTANTIATE_TEST_SUITE_P(Decides, WorkerTest, ::testing::Bool(),
+                         [](const auto& info) { return std::string(info.param ? "TheModel" : "TheHost"); });
 
 }  // namespace
 }  // namespace outrider

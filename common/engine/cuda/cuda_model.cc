@@ -1,0 +1,325 @@
+#include "common/engine/cuda/cuda_model.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/engine/cuda/decide_kernels.h"
+#include "common/engine/cuda/weights.h"
+#include "common/engine/kv_size.h"
+
+namespace outrider::cuda {
+namespace {
+
+// Passes of a step that are planned at once: one, and one for each further drafted token.
+constexpr int kPlans = kMaxDraft + 1;
+
+// Graphs that are kept; each takes a few megabytes of the device.
+constexpr size_t kMaxGraphs = 256;
+
+template <class T>
+absl::Status Assign(absl::StatusOr<T> from, T& to) {
+  if (from.ok()) to = *std::move(from);
+  return from.status();
+}
+
+absl::Status CheckShape(const ModelConfig& config, const std::string& model_dir) {
+  const auto refuse = [&](absl::string_view field, int value, absl::string_view rule) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model_dir, "/config.json: ", field, ": ", value, ": ", rule, " with --device cuda"));
+  };
+  if (config.head_dim != 64 && config.head_dim != 128)
+    return refuse("head_dim", config.head_dim, "must be 64 or 128");
+  const std::pair<const char*, int> sizes[] = {{"vocab_size", config.vocab_size},
+                                               {"hidden_size", config.hidden_size},
+                                               {"intermediate_size", config.intermediate_size}};
+  for (const auto& [field, value] : sizes) {
+    if (value % 16 != 0) return refuse(field, value, "must be a multiple of 16");
+  }
+  if (config.vocab_size > kMaxVocab)
+    return refuse("vocab_size", config.vocab_size, absl::StrCat("must be at most ", kMaxVocab));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(const ModelConfig& config,
+                                                         const DeviceModelOptions& options) {
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error != cudaSuccess || options.device >= devices) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--device cuda:", options.device, ": ",
+        error == cudaSuccess ? absl::StrCat("this machine has ", devices, " GPUs")
+                             : absl::StrCat("no GPU can be used here: ", cudaGetErrorString(error))));
+  }
+  std::unique_ptr<CudaModel> model(new CudaModel(config, options));
+  if (absl::Status status = model->Load(); !status.ok()) return status;
+  return model;
+}
+
+absl::Status CudaModel::Load() {
+  if (absl::Status status = CheckShape(config_, options_.model_dir); !status.ok()) return status;
+  // The thread's device; Forward is called from another thread than Load.
+  absl::Status status = ToStatus(cudaSetDevice(options_.device), "choosing the device");
+  if (status.ok()) status = ToStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "starting");
+  if (!status.ok()) return status;
+
+  const Operand operand = options_.dtype == "fp8" ? Operand::kFp8 : Operand::kBFloat16;
+  status = Assign(Matmul::Create(operand, stream_), matmul_);
+  if (!status.ok()) return status;
+  Weights weights;
+  status = Assign(LoadWeights(options_.model_dir, config_, operand, *matmul_, stream_, options_.progress),
+                  weights);
+  if (!status.ok()) return status;
+
+  max_rows_ = std::max(kMaxCapturedRows,
+                       static_cast<int>(std::bit_ceil(static_cast<unsigned>(options_.max_batch_rows))));
+  status = AllocateStepMemory();
+  if (!status.ok()) return status;
+  const size_t block_bytes = LlamaLayers::KvBytesPerToken(config_) * static_cast<size_t>(options_.block_size);
+  size_t free_bytes = 0, all_bytes = 0;
+  status = ToStatus(cudaMemGetInfo(&free_bytes, &all_bytes), "asking for free memory");
+  if (!status.ok()) return status;
+  kv_blocks_ =
+      options_.kv_blocks > 0
+          ? options_.kv_blocks
+          : KvBlocksThatFit(options_.kv_memory_fraction * static_cast<double>(free_bytes), block_bytes,
+                            config_.max_position_embeddings, options_.block_size, options_.max_sequences);
+  max_positions_ = static_cast<int>(
+      std::min<int64_t>(config_.max_position_embeddings, int64_t{kv_blocks_} * options_.block_size));
+  spare_ = {kv_blocks_};
+  status = CreateAttention();
+  if (!status.ok()) return status;
+  return Assign(LlamaLayers::Create(config_, std::move(weights), operand, *matmul_, *attention_,
+                                    {.kv_blocks = kv_blocks_,
+                                     .block_size = options_.block_size,
+                                     .max_rows = max_rows_,
+                                     .max_positions = max_positions_},
+                                    stream_),
+                layers_);
+}
+
+absl::Status CudaModel::AllocateStepMemory() {
+  // The largest steps: every row with a draft of its own, or with every further pass.
+  const StepShape verifies{.rows = max_rows_, .logit_rows = max_rows_, .tasks = max_rows_, .proposes = false};
+  const StepShape proposes{.rows = max_rows_,
+                           .logit_rows = max_rows_,
+                           .tasks = max_rows_,
+                           .proposes = true,
+                           .draft_passes = kMaxDraft - 1};
+  StepInputs inputs;
+  StepOutputs outputs;
+  const size_t in = std::max(LayOut(verifies, nullptr, inputs), LayOut(proposes, nullptr, inputs));
+  const size_t out = std::max(LayOut(verifies, nullptr, outputs), LayOut(proposes, nullptr, outputs));
+  const size_t rows = static_cast<size_t>(max_rows_);
+  const size_t logits = rows * static_cast<size_t>(config_.vocab_size) * sizeof(float);
+  absl::Status status = Assign(MirroredMemory::Allocate(in, "steps' input"), inputs_);
+  if (status.ok()) status = Assign(MirroredMemory::Allocate(out, "steps' output"), outputs_);
+  if (status.ok()) status = Assign(DeviceMemory::Allocate(logits, "logits (--max-batch-tokens)"), logits_);
+  if (status.ok())
+    status = Assign(PinnedMemory::Allocate(logits, "logits (--max-batch-tokens)"), host_logits_);
+  if (status.ok()) status = Assign(DeviceMemory::Allocate(rows * sizeof(ShapedRow), "shaped rows"), shaped_);
+  if (status.ok())
+    status = Assign(DeviceMemory::Allocate(rows * sizeof(int32_t), "drafted tokens"), next_tokens_);
+  if (status.ok()) status = Assign(DeviceMemory::Allocate(rows * sizeof(int32_t), "races"), races_);
+  if (!status.ok()) return status;
+  // Idle rows of a draft pass embed whatever is there, which has to be a token.
+  return ToStatus(cudaMemsetAsync(next_tokens_.data(), 0, next_tokens_.bytes(), stream_), "clearing tokens");
+}
+
+absl::Status CudaModel::CreateAttention() {
+  const AttentionShape shape{config_.heads, config_.kv_heads, config_.head_dim, options_.block_size};
+  // Room for whatever is captured. More rows than that are cut into several launches, so that only the lists
+  // of rows have to be longer.
+  const int length = std::max(kSplit, static_cast<int>(std::bit_ceil(static_cast<unsigned>(max_positions_))));
+  AttentionSize capacity = LargestSize(shape, kMaxCapturedRows, kMaxCapturedRows, length);
+  capacity.rows = max_rows_;
+  capacity.sequences = max_rows_;
+  return Assign(Attention::Create(shape, capacity, std::max(kPlans, max_rows_ / kMaxCapturedRows + 1)),
+                attention_);
+}
+
+CudaModel::~CudaModel() {
+  cudaSetDevice(options_.device);
+  DropGraphs();
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+void CudaModel::DropGraphs() {
+  for (const auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph);
+  graphs_.clear();
+}
+
+void CudaModel::CopyBlock(BlockId from, BlockId to) {
+  cudaSetDevice(options_.device);
+  layers_->CopyBlock(from, to);
+}
+
+absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> batch) {
+  absl::Status status = ToStatus(cudaSetDevice(options_.device), "choosing the device");
+  if (!status.ok()) return status;
+  const StepPlan plan = PlanStep(batch, options_.block_size, spare_);
+  const StepShape shape = ShapeOf(plan);
+  StepInputs inputs;
+  LayOut(shape, inputs_.host(), inputs);
+  WriteInputs(plan, shape, layers_->spare_block(), inputs);
+  const bool few = shape.rows <= kMaxCapturedRows && shape.tasks <= kMaxCapturedRows;
+  status = few ? Replay(plan, shape) : RunDirectly(plan, shape);
+  if (!status.ok()) return status;
+
+  const size_t row_bytes = static_cast<size_t>(config_.vocab_size) * sizeof(float);
+  const size_t host_rows = static_cast<size_t>(plan.host_rows);
+  if (host_rows > 0) {
+    const size_t before = (plan.logit_rows.size() - host_rows) * row_bytes;
+    status = ToStatus(cudaMemcpyAsync(host_logits_.data(), logits_.data() + before, host_rows * row_bytes,
+                                      cudaMemcpyDeviceToHost, stream_),
+                      "copying logits");
+    if (!status.ok()) return status;
+  }
+  status = ToStatus(cudaStreamSynchronize(stream_), "waiting for a step");
+  if (!status.ok()) return status;
+  StepOutputs outputs;
+  LayOut(shape, outputs_.host(), outputs);
+  ReadOutputs(plan, shape, outputs);
+  return LogitsView{host_logits_.as<float>(), plan.host_rows, config_.vocab_size};
+}
+
+AttentionSize CudaModel::SizeOfPass(const StepShape& shape, int pass) const {
+  return pass == 0 ? LargestSize(attention_->shape(), shape.sequences, shape.rows, shape.length)
+                   : LargestSize(attention_->shape(), shape.tasks, shape.tasks, shape.length);
+}
+
+absl::Status CudaModel::Replay(const StepPlan& plan, const StepShape& shape) {
+  absl::Status status = attention_->Upload(0, SizeOfPass(shape, 0), plan.first.sequences, stream_);
+  for (int i = 1; i <= shape.draft_passes && status.ok(); ++i) {
+    const PassPlan& pass = plan.draft_passes[static_cast<size_t>(i - 1)];
+    status = attention_->Upload(i, SizeOfPass(shape, i), pass.sequences, stream_);
+  }
+  if (!status.ok()) return status;
+  auto graph = graphs_.find(shape);
+  if (graph == graphs_.end()) {
+    if (graphs_.size() == kMaxGraphs) DropGraphs();
+    const absl::StatusOr<cudaGraphExec_t> captured = Capture(shape);
+    if (!captured.ok()) return captured.status();
+    graph = graphs_.emplace(shape, *captured).first;
+  }
+  return ToStatus(cudaGraphLaunch(graph->second, stream_), "launching a step");
+}
+
+absl::StatusOr<cudaGraphExec_t> CudaModel::Capture(const StepShape& shape) {
+  absl::Status status =
+      ToStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a step");
+  if (!status.ok()) return status;
+  status = EnqueueFirst(shape, {{.plan = 0, .size = SizeOfPass(shape, 0), .first_row = 0}});
+  for (int i = 1; i <= shape.draft_passes && status.ok(); ++i) {
+    status = EnqueueDraft(shape, i, {{.plan = i, .size = SizeOfPass(shape, i), .first_row = 0}});
+  }
+  if (status.ok()) status = EnqueueOutputs(shape);
+  // The capture has to be ended whatever became of it.
+  cudaGraph_t graph = nullptr;
+  const absl::Status ended = ToStatus(cudaStreamEndCapture(stream_, &graph), "capturing a step");
+  if (status.ok()) status = ended;
+  cudaGraphExec_t executable = nullptr;
+  if (status.ok())
+    status = ToStatus(cudaGraphInstantiate(&executable, graph, 0), "preparing a captured step");
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (!status.ok()) return status;
+  return executable;
+}
+
+absl::Status CudaModel::RunDirectly(const StepPlan& plan, const StepShape& shape) {
+  absl::StatusOr<std::vector<PlannedAttention>> parts = UploadParts(plan.first);
+  if (!parts.ok()) return parts.status();
+  absl::Status status = EnqueueFirst(shape, *std::move(parts));
+  for (int i = 1; i <= shape.draft_passes && status.ok(); ++i) {
+    // The plans are used again.
+    status = ToStatus(cudaStreamSynchronize(stream_), "waiting for a pass");
+    if (!status.ok()) return status;
+    parts = UploadParts(plan.draft_passes[static_cast<size_t>(i - 1)]);
+    if (!parts.ok()) return parts.status();
+    status = EnqueueDraft(shape, i, *std::move(parts));
+  }
+  return status.ok() ? EnqueueOutputs(shape) : status;
+}
+
+absl::StatusOr<std::vector<PlannedAttention>> CudaModel::UploadParts(const PassPlan& pass) {
+  const absl::StatusOr<std::vector<AttentionPass>> cut =
+      CutIntoPasses(attention_->shape(), pass.sequences, attention_->capacity());
+  if (!cut.ok()) return cut.status();
+  std::vector<PlannedAttention> parts;
+  for (const AttentionPass& part : *cut) {
+    const int number = static_cast<int>(parts.size());
+    const AttentionSize size = SizeOf(attention_->shape(), part.sequences);
+    const absl::Status status = attention_->Upload(number, size, part.sequences, stream_);
+    if (!status.ok()) return status;
+    parts.push_back({.plan = number, .size = size, .first_row = part.first_row});
+  }
+  return parts;
+}
+
+absl::Status CudaModel::EnqueueFirst(const StepShape& shape, std::vector<PlannedAttention> attention) {
+  StepInputs inputs;
+  const size_t bytes = LayOut(shape, inputs_.device(), inputs);
+  absl::Status status = inputs_.ToDevice(bytes, stream_);
+  if (!status.ok()) return status;
+  status = layers_->Enqueue({.rows = shape.rows,
+                             .tokens = inputs.tokens,
+                             .places = inputs.places,
+                             .attention = std::move(attention),
+                             .logit_count = shape.logit_rows,
+                             .logit_rows = inputs.logit_rows,
+                             .logits = logits_.as<float>()});
+  if (!status.ok() || shape.tasks == 0) return status;
+  status = ToStatus(LaunchShape(logits_.as<float>(), config_.vocab_size, shape.logit_rows,
+                                inputs.shape_params, shaped_.as<ShapedRow>(), stream_),
+                    "shaping rows");
+  if (!status.ok()) return status;
+  if (shape.proposes) return EnqueueProposal(shape, 0);
+  StepOutputs outputs;
+  LayOut(shape, outputs_.device(), outputs);
+  return ToStatus(LaunchVerify(logits_.as<float>(), config_.vocab_size, shape.tasks,
+                               std::min(kMaxDraft, shape.logit_rows - 1), shaped_.as<ShapedRow>(),
+                               inputs.verify, inputs.drafted, inputs.q_ids, inputs.q_weights,
+                               races_.as<int32_t>(), outputs.verdicts, stream_),
+                  "judging drafts");
+}
+
+absl::Status CudaModel::EnqueueDraft(const StepShape& shape, int pass,
+                                     std::vector<PlannedAttention> attention) {
+  StepInputs inputs;
+  LayOut(shape, inputs_.device(), inputs);
+  absl::Status status = layers_->Enqueue({.rows = shape.tasks,
+                                          .tokens = next_tokens_.as<int32_t>(),
+                                          .places = inputs.draft_places + (pass - 1) * shape.tasks,
+                                          .attention = std::move(attention),
+                                          .logit_count = shape.tasks,
+                                          .logit_rows = inputs.draft_logit_rows,
+                                          .logits = logits_.as<float>()});
+  if (!status.ok()) return status;
+  status = ToStatus(LaunchShape(logits_.as<float>(), config_.vocab_size, shape.tasks, inputs.shape_params,
+                                shaped_.as<ShapedRow>(), stream_),
+                    "shaping rows");
+  return status.ok() ? EnqueueProposal(shape, pass) : status;
+}
+
+absl::Status CudaModel::EnqueueProposal(const StepShape& shape, int step) {
+  StepInputs inputs;
+  StepOutputs outputs;
+  LayOut(shape, inputs_.device(), inputs);
+  LayOut(shape, outputs_.device(), outputs);
+  const int at = step * shape.tasks;
+  return ToStatus(LaunchPropose(logits_.as<float>(), config_.vocab_size, shape.tasks, shaped_.as<ShapedRow>(),
+                                inputs.propose, step, outputs.proposals + at, outputs.q_ids + at * kMaxTopN,
+                                outputs.q_weights + at * kMaxTopN, next_tokens_.as<int32_t>(), stream_),
+                  "proposing tokens");
+}
+
+absl::Status CudaModel::EnqueueOutputs(const StepShape& shape) {
+  StepOutputs outputs;
+  const size_t bytes = LayOut(shape, outputs_.device(), outputs);
+  return bytes == 0 ? absl::OkStatus() : outputs_.ToHost(bytes, stream_);
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,84 @@
+// A model on a GPU: what the runner has behind --device cuda:N.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/engine/cuda/attention.h"
+#include "common/engine/cuda/llama_layers.h"
+#include "common/engine/cuda/matmul.h"
+#include "common/engine/cuda/mirrored_memory.h"
+#include "common/engine/cuda/step_memory.h"
+#include "common/engine/cuda/step_plan.h"
+#include "common/engine/device_library.h"
+#include "common/engine/model.h"
+
+namespace outrider::cuda {
+
+// A step is enqueued as a whole, draft passes, sampling and verdicts included, and waited for once. Steps of
+// few rows are captured in a CUDA graph when their shape is first seen, and replayed from then on.
+class CudaModel final : public Model {
+ public:
+  // FAILED_PRECONDITION if there is no such device; INVALID_ARGUMENT for a model that has no kernels here,
+  // naming file and field; else errors of files and memory.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const ModelConfig& config,
+                                                       const DeviceModelOptions& options);
+  ~CudaModel() override;
+
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
+  void CopyBlock(BlockId from, BlockId to) override;
+
+  bool decides() const override { return true; }
+  int kv_blocks() const override { return kv_blocks_; }
+  int max_positions() const override { return max_positions_; }
+  size_t bytes_per_block() const override { return layers_->bytes_per_block(); }
+  size_t weight_bytes() const override { return layers_->weight_bytes(); }
+
+ private:
+  CudaModel(const ModelConfig& config, const DeviceModelOptions& options)
+      : config_(config), options_(options) {}
+  absl::Status Load();
+  absl::Status AllocateStepMemory();
+  absl::Status CreateAttention();
+
+  absl::Status Replay(const StepPlan& plan, const StepShape& shape);
+  absl::StatusOr<cudaGraphExec_t> Capture(const StepShape& shape);
+  void DropGraphs();
+  // The same without a graph, for as many rows as there may be.
+  absl::Status RunDirectly(const StepPlan& plan, const StepShape& shape);
+  // A pass whose attention may have to be cut.
+  absl::StatusOr<std::vector<PlannedAttention>> UploadParts(const PassPlan& pass);
+
+  AttentionSize SizeOfPass(const StepShape& shape, int pass) const;
+  absl::Status EnqueueFirst(const StepShape& shape, std::vector<PlannedAttention> attention);
+  absl::Status EnqueueDraft(const StepShape& shape, int pass, std::vector<PlannedAttention> attention);
+  absl::Status EnqueueProposal(const StepShape& shape, int step);
+  absl::Status EnqueueOutputs(const StepShape& shape);
+
+  const ModelConfig config_;
+  const DeviceModelOptions options_;
+  int max_rows_ = 0;
+  int max_positions_ = 0;
+  int kv_blocks_ = 0;
+  std::vector<BlockId> spare_;  // a table of one block that no sequence has
+
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<Matmul> matmul_;
+  std::unique_ptr<Attention> attention_;
+  std::unique_ptr<LlamaLayers> layers_;
+  MirroredMemory inputs_;
+  MirroredMemory outputs_;
+  DeviceMemory logits_;       // [max_rows, vocab]
+  PinnedMemory host_logits_;  // the same
+  DeviceMemory shaped_;       // [max_rows]
+  DeviceMemory next_tokens_;  // [max_rows]
+  DeviceMemory races_;        // [max_rows]
+  std::map<StepShape, cudaGraphExec_t> graphs_;
+};
+
+}  // namespace outrider::cuda

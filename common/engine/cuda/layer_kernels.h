@@ -1,0 +1,81 @@
+// Everything of a Llama layer that is neither a matrix product nor attention, on the device.
+//
+// All pointers are to device memory unless stated. Every function enqueues one kernel, can be captured in a
+// graph, and gives for a row what follows from that row alone, by a fixed order of operations.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "common/engine/cuda/matmul.h"
+#include "common/engine/cuda/row_place.h"
+
+namespace outrider::cuda {
+
+// What a product of matmul.h means: row r, column c is y[r, c] * row_scales[r] * column_scales[c], without
+// the scales (null) for bfloat16.
+struct Product {
+  const float* y = nullptr;  // [rows, columns]
+  const float* row_scales = nullptr;
+  const float* column_scales = nullptr;
+};
+
+// Where an operand of the next product goes: [rows, columns] of its type, and for fp8 the scale of each row.
+struct OperandRows {
+  void* data = nullptr;
+  float* row_scales = nullptr;  // null: bfloat16
+};
+
+// The keys and values of one layer: keys of a block [kv_heads, block_size, head_dim], its values after them.
+struct KvLayerView {
+  __nv_bfloat16* base;   // block 0
+  int64_t block_stride;  // elements
+  int block_size;
+};
+
+struct HeadShape {
+  int heads;
+  int kv_heads;
+  int head_dim;
+};
+
+// hidden[r, :] = table[tokens[r], :], table [vocab, columns].
+void LaunchEmbed(const int32_t* tokens, const __nv_bfloat16* table, float* hidden, int rows, int columns,
+                 cudaStream_t stream);
+
+// hidden[r, :] += product[r, :], unless the product has no y; then out[r, :] = hidden[r, :] /
+// sqrt(mean(hidden^2) + epsilon) * weight.
+void LaunchAddNorm(const Product& product, float* hidden, const float* weight, float epsilon,
+                   const OperandRows& out, int rows, int columns, cudaStream_t stream);
+
+// The same for the rows `indices` only ([rows]): out[i, :] from row indices[i]. Leaves hidden as it is.
+void LaunchAddNormOf(const int32_t* indices, const Product& product, const float* hidden, const float* weight,
+                     float epsilon, const OperandRows& out, int rows, int columns, cudaStream_t stream);
+
+// Rotates queries and keys of qkv [rows, (heads + 2 kv_heads) * head_dim] by their positions, halves of a
+// head being the pairs, writes the queries to `queries` [rows, heads, head_dim], and keys and values to their
+// place in the cache. cosines and sines are [positions, head_dim / 2].
+void LaunchRotateAndStore(const Product& qkv, const RowPlace* places, const float* cosines,
+                          const float* sines, const HeadShape& shape, __nv_bfloat16* queries,
+                          const KvLayerView& kv, int rows, cudaStream_t stream);
+
+// out = x, [rows, columns], as fp8.
+void LaunchQuantize(const __nv_bfloat16* x, const OperandRows& out, int rows, int columns,
+                    cudaStream_t stream);
+
+// out[r, c] = silu(gate[r, c]) * up[r, c], gate being columns 0 .. columns - 1 of the product, up those
+// after.
+void LaunchSiluMul(const Product& gate_up, const OperandRows& out, int rows, int columns,
+                   cudaStream_t stream);
+
+// y *= scales, in place: the logits of an fp8 head.
+void LaunchScale(const Product& product, float* y, int rows, int columns, cudaStream_t stream);
+
+// Weights [n, k] in bfloat16 to fp8 with a scale for each row: the largest magnitude becomes e4m3's, 448.
+void LaunchQuantizeWeights(const __nv_bfloat16* from, __nv_fp8_storage_t* to, float* scales, int n, int k,
+                           cudaStream_t stream);
+
+}  // namespace outrider::cuda

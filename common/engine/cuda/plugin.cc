@@ -1,0 +1,9 @@
+// What liboutrider_cuda.so exports.
+#include "common/engine/cuda/cuda_model.h"
+#include "common/engine/device_library.h"
+
+extern "C" __attribute__((visibility("default"))) void outrider_create_device_model(
+    const outrider::ModelConfig& config, const outrider::DeviceModelOptions& options,
+    absl::StatusOr<std::unique_ptr<outrider::Model>>& result) {
+  result = outrider::cuda::CudaModel::Create(config, options);
+}

@@ -1,0 +1,93 @@
+#include "common/engine/cuda/step_plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <variant>
+
+namespace outrider::cuda {
+namespace {
+
+// As the matrix products pad them (matmul.h).
+constexpr int kRowTile = 16;
+
+int PaddedToTile(int rows) { return (rows + kRowTile - 1) / kRowTile * kRowTile; }
+
+int PowerOfTwo(size_t count) { return static_cast<int>(std::bit_ceil(count)); }
+
+RowPlace PlaceOf(int position, absl::Span<const BlockId> blocks, int block_size) {
+  return {position, blocks[static_cast<size_t>(position / block_size)], position % block_size};
+}
+
+int TokensOf(const DeviceTask& task) {
+  const auto* propose = std::get_if<ProposeTask>(&task.work);
+  return propose == nullptr ? 0 : propose->draft_tokens;
+}
+
+// Drafted token `index`, from 1 on, of every task.
+PassPlan PlanDraftPass(absl::Span<const SequenceRows> batch, int index, int block_size,
+                       absl::Span<const BlockId> spare) {
+  PassPlan pass;
+  for (const SequenceRows& sequence : batch) {
+    if (sequence.task == nullptr) continue;
+    if (index < TokensOf(*sequence.task)) {
+      const int position = sequence.position + static_cast<int>(sequence.tokens.size()) + index - 1;
+      pass.places.push_back(PlaceOf(position, sequence.blocks, block_size));
+      pass.sequences.push_back({.rows = 1, .length = position + 1, .blocks = sequence.blocks});
+    } else {
+      pass.places.push_back(PlaceOf(0, spare, block_size));
+      pass.sequences.push_back({.rows = 1, .length = 1, .blocks = spare});
+    }
+  }
+  return pass;
+}
+
+}  // namespace
+
+StepPlan PlanStep(absl::Span<const SequenceRows> batch, int block_size, absl::Span<const BlockId> spare) {
+  StepPlan plan;
+  std::vector<int32_t> host_rows;
+  int draft_tokens = 0;
+  for (const SequenceRows& sequence : batch) {
+    const int first = static_cast<int>(plan.tokens.size());
+    const int count = static_cast<int>(sequence.tokens.size());
+    plan.tokens.insert(plan.tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
+    for (int i = 0; i < count; ++i) {
+      plan.first.places.push_back(PlaceOf(sequence.position + i, sequence.blocks, block_size));
+    }
+    plan.first.sequences.push_back(
+        {.rows = count, .length = sequence.position + count, .blocks = sequence.blocks});
+    std::vector<int32_t>& rows = sequence.task != nullptr ? plan.logit_rows : host_rows;
+    for (int i = count - sequence.logit_rows; i < count; ++i) rows.push_back(first + i);
+    if (sequence.task == nullptr) continue;
+    plan.tasks.push_back(sequence.task);
+    draft_tokens = std::max(draft_tokens, TokensOf(*sequence.task));
+  }
+  plan.logit_rows.insert(plan.logit_rows.end(), host_rows.begin(), host_rows.end());
+  plan.host_rows = static_cast<int>(host_rows.size());
+  for (int i = 1; i < draft_tokens; ++i) {
+    plan.draft_passes.push_back(PlanDraftPass(batch, i, block_size, spare));
+  }
+  return plan;
+}
+
+StepShape ShapeOf(const StepPlan& plan) {
+  int length = 0;
+  const auto see = [&](const PassPlan& pass) {
+    for (const AttentionSequence& sequence : pass.sequences) length = std::max(length, sequence.length);
+  };
+  see(plan.first);
+  for (const PassPlan& pass : plan.draft_passes) see(pass);
+  const int tasks = plan.tasks.empty() ? 0 : PowerOfTwo(plan.tasks.size());
+  const bool proposes = tasks > 0 && std::holds_alternative<ProposeTask>(plan.tasks[0]->work);
+  // Each task that there is room for drafts from a row of its own.
+  const int logit_rows = std::max(static_cast<int>(plan.logit_rows.size()), proposes ? tasks : 0);
+  return {.rows = PaddedToTile(static_cast<int>(plan.tokens.size())),
+          .logit_rows = PaddedToTile(logit_rows),
+          .tasks = tasks,
+          .proposes = proposes,
+          .draft_passes = static_cast<int>(plan.draft_passes.size()),
+          .sequences = PowerOfTwo(plan.first.sequences.size()),
+          .length = std::max(PowerOfTwo(static_cast<size_t>(length)), kSplit)};
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,230 @@
+#include "common/engine/cuda/weights.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/engine/cuda/layer_kernels.h"
+#include "common/engine/elements.h"
+#include "common/engine/safetensors.h"
+
+namespace outrider::cuda {
+namespace {
+
+// Weights go to the device through page-locked memory of this size.
+constexpr size_t kStagingBytes = size_t{32} << 20;
+
+int64_t Elements(const TensorView& tensor) {
+  int64_t count = 1;
+  for (const int64_t size : tensor.shape) count *= size;
+  return count;
+}
+
+// The first error makes all later calls do nothing.
+class Loader {
+ public:
+  Loader(const SafeTensors& files, Operand operand, Matmul& matmul, cudaStream_t stream)
+      : files_(files), operand_(operand), matmul_(matmul), stream_(stream) {
+    Keep(PinnedMemory::Allocate(kStagingBytes, "uploads"), staging_);
+  }
+
+  TensorView Get(const std::string& name, std::vector<int64_t> shape) {
+    if (!status_.ok()) return {};
+    absl::StatusOr<TensorView> view = files_.Get(name, shape);
+    if (view.ok()) return *std::move(view);
+    status_ = view.status();
+    return {};
+  }
+
+  const float* AddNorm(const std::string& name, int size) {
+    const TensorView view = Get(name, {size});
+    char* const to = Take(sizeof(float) * static_cast<size_t>(size), name);
+    if (!status_.ok()) return nullptr;
+    float* const staged = staging_.as<float>();
+    ReadElements(view, 0, size, staged);
+    Upload(to, sizeof(float) * static_cast<size_t>(size));
+    return reinterpret_cast<const float*>(to);
+  }
+
+  const __nv_bfloat16* AddTable(const std::string& name, const TensorView& table) {
+    char* const to = Take(2 * static_cast<size_t>(Elements(table)), name);
+    UploadTensor(table, to);
+    return reinterpret_cast<const __nv_bfloat16*>(to);
+  }
+
+  // All rows of all parts, each [*, k], in order.
+  Matrix AddMatrix(const std::string& name, const std::vector<TensorView>& parts) {
+    if (!status_.ok()) return {};
+    int64_t elements = 0;
+    for (const TensorView& part : parts) elements += Elements(part);
+    const int k = static_cast<int>(parts[0].shape[1]);
+    Matrix matrix = Plan(static_cast<int>(elements / k), k);
+    DeviceMemory unscaled;
+    char* to;
+    if (operand_ == Operand::kFp8) {
+      Keep(DeviceMemory::Allocate(2 * static_cast<size_t>(elements), name), unscaled);
+      to = unscaled.data();
+    } else {
+      to = Take(2 * static_cast<size_t>(elements), name);
+    }
+    matrix.data = to;
+    for (const TensorView& part : parts) {
+      UploadTensor(part, to);
+      to += 2 * Elements(part);
+    }
+    if (operand_ == Operand::kFp8) Quantize(name, unscaled, matrix);
+    return matrix;
+  }
+
+  // A bfloat16 table that serves as a matrix, too.
+  Matrix ShareTable(const std::string& name, const __nv_bfloat16* table, int n, int k) {
+    Matrix matrix = Plan(n, k);
+    matrix.data = table;
+    if (operand_ == Operand::kFp8 && status_.ok()) {
+      Quantize(name, reinterpret_cast<const char*>(table), matrix);
+    }
+    return matrix;
+  }
+
+  const absl::Status& status() const { return status_; }
+  std::vector<DeviceMemory> TakeMemory() { return std::move(memory_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  template <class T>
+  void Keep(absl::StatusOr<T> allocated, T& to) {
+    if (!status_.ok()) return;
+    if (allocated.ok()) {
+      to = *std::move(allocated);
+    } else {
+      status_ = allocated.status();
+    }
+  }
+
+  char* Take(size_t bytes, const std::string& name) {
+    DeviceMemory memory;
+    Keep(DeviceMemory::Allocate(bytes, name), memory);
+    bytes_ += memory.bytes();
+    memory_.push_back(std::move(memory));
+    return memory_.back().data();
+  }
+
+  Matrix Plan(int n, int k) {
+    Matrix matrix{.data = nullptr, .scales = nullptr, .n = n, .k = k, .plan = 0};
+    if (!status_.ok()) return matrix;
+    const absl::StatusOr<int> plan = matmul_.Plan(n, k);
+    if (plan.ok()) {
+      matrix.plan = *plan;
+    } else {
+      status_ = plan.status();
+    }
+    return matrix;
+  }
+
+  // What the first `bytes` of the staging memory hold.
+  void Upload(char* to, size_t bytes) {
+    if (!status_.ok()) return;
+    status_ = ToStatus(cudaMemcpyAsync(to, staging_.data(), bytes, cudaMemcpyHostToDevice, stream_),
+                       "uploading weights");
+    // The staging memory is written again at once.
+    if (status_.ok()) status_ = ToStatus(cudaStreamSynchronize(stream_), "uploading weights");
+  }
+
+  void UploadTensor(const TensorView& tensor, char* to) {
+    const int64_t count = status_.ok() ? Elements(tensor) : 0;
+    // Wide enough for the elements as float32, and beside them as bfloat16.
+    const int64_t at_once = static_cast<int64_t>(kStagingBytes / (2 * sizeof(float)));
+    for (int64_t first = 0; first < count && status_.ok(); first += at_once) {
+      const int part = static_cast<int>(std::min(at_once, count - first));
+      if (tensor.type == ElementType::kBFloat16) {
+        std::memcpy(staging_.data(), tensor.data + 2 * first, 2 * static_cast<size_t>(part));
+      } else {
+        float* const floats = staging_.as<float>() + at_once;
+        ReadElements(tensor, first, part, floats);
+        std::transform(floats, floats + part, staging_.as<__nv_bfloat16>(),
+                       [](float value) { return __float2bfloat16(value); });
+      }
+      Upload(to + 2 * first, 2 * static_cast<size_t>(part));
+    }
+  }
+
+  void Quantize(const std::string& name, const DeviceMemory& from, Matrix& matrix) {
+    Quantize(name, from.data(), matrix);
+    // `from` is given back.
+    if (status_.ok()) status_ = ToStatus(cudaStreamSynchronize(stream_), "making fp8 weights");
+  }
+
+  void Quantize(const std::string& name, const char* from, Matrix& matrix) {
+    char* const to = Take(static_cast<size_t>(matrix.n) * static_cast<size_t>(matrix.k), name);
+    char* const scales = Take(sizeof(float) * static_cast<size_t>(matrix.n), name);
+    matrix.data = to;
+    matrix.scales = reinterpret_cast<const float*>(scales);
+    if (!status_.ok()) return;
+    LaunchQuantizeWeights(reinterpret_cast<const __nv_bfloat16*>(from),
+                          reinterpret_cast<__nv_fp8_storage_t*>(to), reinterpret_cast<float*>(scales),
+                          matrix.n, matrix.k, stream_);
+    status_ = ToStatus(cudaGetLastError(), "making fp8 weights");
+  }
+
+  const SafeTensors& files_;
+  const Operand operand_;
+  Matmul& matmul_;
+  const cudaStream_t stream_;
+  absl::Status status_;
+  PinnedMemory staging_;
+  std::vector<DeviceMemory> memory_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Weights> LoadWeights(const std::string& model_dir, const ModelConfig& config, Operand operand,
+                                    Matmul& matmul, cudaStream_t stream,
+                                    const std::function<void(double)>& progress) {
+  absl::StatusOr<SafeTensors> files = SafeTensors::Open(model_dir);
+  if (!files.ok()) return files.status();
+  Loader loader(*files, operand, matmul, stream);
+  const int hidden = config.hidden_size;
+  const int queries = config.heads * config.head_dim;
+  const int keys = config.kv_heads * config.head_dim;
+
+  Weights weights;
+  weights.embedding =
+      loader.AddTable("the embedding", loader.Get("model.embed_tokens.weight", {config.vocab_size, hidden}));
+  weights.layers.resize(static_cast<size_t>(config.layers));
+  for (int i = 0; i < config.layers; ++i) {
+    const std::string name = absl::StrCat("model.layers.", i, ".");
+    Layer& layer = weights.layers[static_cast<size_t>(i)];
+    layer.attention_norm = loader.AddNorm(name + "input_layernorm.weight", hidden);
+    layer.qkv =
+        loader.AddMatrix(name + "self_attn", {loader.Get(name + "self_attn.q_proj.weight", {queries, hidden}),
+                                              loader.Get(name + "self_attn.k_proj.weight", {keys, hidden}),
+                                              loader.Get(name + "self_attn.v_proj.weight", {keys, hidden})});
+    layer.attention_out = loader.AddMatrix(name + "self_attn.o_proj",
+                                           {loader.Get(name + "self_attn.o_proj.weight", {hidden, queries})});
+    layer.mlp_norm = loader.AddNorm(name + "post_attention_layernorm.weight", hidden);
+    layer.gate_up = loader.AddMatrix(
+        name + "mlp", {loader.Get(name + "mlp.gate_proj.weight", {config.intermediate_size, hidden}),
+                       loader.Get(name + "mlp.up_proj.weight", {config.intermediate_size, hidden})});
+    layer.mlp_out =
+        loader.AddMatrix(name + "mlp.down_proj",
+                         {loader.Get(name + "mlp.down_proj.weight", {hidden, config.intermediate_size})});
+    if (progress && loader.status().ok()) progress(static_cast<double>(i + 1) / (config.layers + 1));
+  }
+  weights.final_norm = loader.AddNorm("model.norm.weight", hidden);
+  weights.head =
+      config.tie_word_embeddings
+          ? loader.ShareTable("lm_head", weights.embedding, config.vocab_size, hidden)
+          : loader.AddMatrix("lm_head", {loader.Get("lm_head.weight", {config.vocab_size, hidden})});
+  absl::Status status = loader.status();
+  if (status.ok()) status = ToStatus(cudaStreamSynchronize(stream), "loading weights");
+  if (!status.ok()) return status;
+  weights.memory = loader.TakeMemory();
+  weights.bytes = loader.bytes();
+  if (progress) progress(1);
+  return weights;
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,52 @@
+// The weights of a Llama model on the device.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/engine/cuda/device_memory.h"
+#include "common/engine/cuda/matmul.h"
+#include "common/engine/model_config.h"
+
+namespace outrider::cuda {
+
+// [n, k] of the operand's type, as matmul.h takes it.
+struct Matrix {
+  const void* data = nullptr;
+  const float* scales = nullptr;  // [n]; fp8 only
+  int n = 0;
+  int k = 0;
+  int plan = 0;  // of Matmul
+};
+
+struct Layer {
+  const float* attention_norm = nullptr;  // [hidden]
+  Matrix qkv;                             // queries, keys, values of all heads
+  Matrix attention_out;
+  const float* mlp_norm = nullptr;
+  Matrix gate_up;  // all of gate, then all of up
+  Matrix mlp_out;
+};
+
+struct Weights {
+  std::vector<DeviceMemory> memory;          // everything below
+  size_t bytes = 0;                          // of it
+  const __nv_bfloat16* embedding = nullptr;  // [vocab, hidden]
+  std::vector<Layer> layers;
+  const float* final_norm = nullptr;
+  Matrix head;  // the embedding itself where they are tied and it is bfloat16
+};
+
+// Uploads the weights of a Hugging Face directory as bfloat16, rounded to nearest even, and has fp8 made of
+// the matrices on the device. Plans the products. Errors are those of SafeTensors and of CUDA; `progress` may
+// be null.
+absl::StatusOr<Weights> LoadWeights(const std::string& model_dir, const ModelConfig& config, Operand operand,
+                                    Matmul& matmul, cudaStream_t stream,
+                                    const std::function<void(double)>& progress);
+
+}  // namespace outrider::cuda

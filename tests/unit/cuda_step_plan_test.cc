@@ -1,0 +1,114 @@
+// What the device is given of a batch.
+#include "common/engine/cuda/step_plan.h"
+
+#include <gmock/gmock.h>
+
+#include "common/engine/cuda/step_memory.h"
+
+namespace outrider::cuda {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::SizeIs;
+
+constexpr int kBlockSize = 4;
+const std::vector<BlockId> kSpare = {99};
+
+auto Place(int position, int block, int slot) {
+  return ::testing::AllOf(Field(&RowPlace::position, position), Field(&RowPlace::block, block),
+                          Field(&RowPlace::slot, slot));
+}
+
+DeviceTask Propose(const SequenceParams& params, int draft_tokens) {
+  return {.params = &params, .round_start = 0, .work = ProposeTask{draft_tokens, {}}, .status = {}};
+}
+
+TEST(PlanStep, RowsAreWhereTheBlockTablesSay) {
+  const std::vector<TokenId> first = {10, 11, 12}, second = {20};
+  const std::vector<BlockId> first_blocks = {5, 7}, second_blocks = {3};
+  const std::vector<SequenceRows> batch = {{first, 3, first_blocks, 1}, {second, 0, second_blocks, 1}};
+  const StepPlan plan = PlanStep(batch, kBlockSize, kSpare);
+  EXPECT_THAT(plan.tokens, ElementsAre(10, 11, 12, 20));
+  EXPECT_THAT(plan.first.places, ElementsAre(Place(3, 5, 3), Place(4, 7, 0), Place(5, 7, 1), Place(0, 3, 0)));
+  EXPECT_THAT(plan.first.sequences,
+              ElementsAre(Field(&AttentionSequence::length, 6), Field(&AttentionSequence::length, 1)));
+  EXPECT_THAT(plan.logit_rows, ElementsAre(2, 3));
+  EXPECT_EQ(plan.host_rows, 2);
+}
+
+TEST(PlanStep, RowsOfTasksComeBeforeThoseOfTheHost) {
+  const SequenceParams params;
+  DeviceTask task{.params = &params, .round_start = 0, .work = VerifyTask{}, .status = {}};
+  const std::vector<TokenId> tokens = {1, 2};
+  const std::vector<BlockId> blocks = {0};
+  const std::vector<SequenceRows> batch = {
+      {tokens, 0, blocks, 1}, {tokens, 0, blocks, 2, &task}, {tokens, 0, blocks, 0}};
+  const StepPlan plan = PlanStep(batch, kBlockSize, kSpare);
+  EXPECT_THAT(plan.logit_rows, ElementsAre(2, 3, 1));
+  EXPECT_EQ(plan.host_rows, 1);
+  EXPECT_THAT(plan.tasks, ElementsAre(&task));
+}
+
+TEST(PlanStep, ADraftThatIsDoneIsIdleInTheSpareBlock) {
+  const SequenceParams params;
+  DeviceTask one = Propose(params, 1), three = Propose(params, 3);
+  const std::vector<TokenId> tokens = {1, 2, 3};
+  const std::vector<BlockId> blocks = {6, 8};
+  const std::vector<SequenceRows> batch = {{tokens, 0, blocks, 1, &one}, {tokens, 0, blocks, 1, &three}};
+  const StepPlan plan = PlanStep(batch, kBlockSize, kSpare);
+  ASSERT_THAT(plan.draft_passes, SizeIs(2));
+  EXPECT_THAT(plan.draft_passes[0].places, ElementsAre(Place(0, 99, 0), Place(3, 6, 3)));
+  EXPECT_THAT(plan.draft_passes[1].places, ElementsAre(Place(0, 99, 0), Place(4, 8, 0)));
+  EXPECT_EQ(plan.draft_passes[1].sequences[1].length, 5);
+}
+
+TEST(ShapeOf, IsTheSameForStepsThatDifferALittle) {
+  const std::vector<BlockId> blocks(200, 1);
+  const auto shape = [&](int sequences, int rows, int position) {
+    const std::vector<TokenId> tokens(rows, 1);
+    const std::vector<SequenceRows> batch(sequences, {tokens, position, blocks, rows});
+    return ShapeOf(PlanStep(batch, kBlockSize, kSpare));
+  };
+  EXPECT_EQ(shape(1, 3, 0), shape(1, 8, 200));
+  EXPECT_EQ(shape(3, 1, 0), shape(4, 4, 10));
+  EXPECT_NE(shape(1, 1, 0), shape(1, 1, 600));
+  EXPECT_NE(shape(1, 16, 0), shape(1, 17, 0));
+  EXPECT_NE(shape(2, 1, 0), shape(3, 1, 0));
+}
+
+// The passes after the first use one row for each task that there is room for.
+TEST(ShapeOf, HasLogitRowsForEveryDraft) {
+  const SequenceParams params;
+  std::vector<DeviceTask> tasks(33, Propose(params, 2));
+  const std::vector<TokenId> tokens = {1};
+  const std::vector<BlockId> blocks = {0};
+  std::vector<SequenceRows> batch;
+  for (DeviceTask& task : tasks) batch.push_back({tokens, 0, blocks, 1, &task});
+  const StepShape shape = ShapeOf(PlanStep(batch, kBlockSize, kSpare));
+  EXPECT_EQ(shape.tasks, 64);
+  EXPECT_GE(shape.logit_rows, shape.tasks);
+}
+
+TEST(LayOut, ArraysDoNotOverlapAndEndWithTheMemory) {
+  const StepShape shape{.rows = 16,
+                        .logit_rows = 16,
+                        .tasks = 4,
+                        .proposes = false,
+                        .draft_passes = 0,
+                        .sequences = 4,
+                        .length = 256};
+  StepInputs inputs;
+  const size_t bytes = LayOut(shape, nullptr, inputs);
+  std::vector<char> memory(bytes);
+  EXPECT_EQ(LayOut(shape, memory.data(), inputs), bytes);
+  EXPECT_GE(reinterpret_cast<char*>(inputs.places), reinterpret_cast<char*>(inputs.tokens + shape.rows));
+  EXPECT_GE(reinterpret_cast<char*>(inputs.verify),
+            reinterpret_cast<char*>(inputs.shape_params + shape.logit_rows));
+  EXPECT_LE(reinterpret_cast<char*>(inputs.q_weights + shape.logit_rows * kMaxTopN), memory.data() + bytes);
+  EXPECT_EQ(inputs.propose, nullptr);
+  EXPECT_EQ(inputs.draft_places, nullptr);
+}
+
+}  // namespace
+}  // namespace outrider::cuda

@@ -1,0 +1,182 @@
+#include "host_device_model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "common/engine/cuda/row_draw.h"
+#include "common/engine/cuda/row_shape.h"
+#include "common/engine/cuda/row_verify.h"
+#include "common/engine/cuda/step_memory.h"
+#include "common/engine/cuda/step_plan.h"
+#include "decide_testing.h"
+
+namespace outrider::testing {
+namespace {
+
+using cuda::StepInputs;
+using cuda::StepOutputs;
+using cuda::StepPlan;
+using cuda::StepShape;
+
+// The memory of one step, and the kernels on it.
+class HostStep {
+ public:
+  HostStep(const StepPlan& plan, BlockId spare, int vocab, int team)
+      : plan_(plan), shape_(ShapeOf(plan)), vocab_(vocab), team_(team) {
+    input_.resize(LayOut(shape_, nullptr, inputs));
+    output_.resize(LayOut(shape_, nullptr, outputs_));
+    LayOut(shape_, input_.data(), inputs);
+    LayOut(shape_, output_.data(), outputs_);
+    WriteInputs(plan, shape_, spare, inputs);
+    shaped_.resize(static_cast<size_t>(shape_.logit_rows));
+    next_tokens.resize(static_cast<size_t>(shape_.tasks));
+  }
+
+  void Shape(float* logits, int rows) {
+    for (int r = 0; r < rows; ++r) {
+      if (inputs.shape_params[r].active == 0) continue;
+      cuda::OnTeam(team_, [&](auto& team) {
+        ShapeRow(team, logits + r * vocab_, vocab_, inputs.shape_params[r], &shaped_[r]);
+      });
+    }
+  }
+
+  void Propose(const float* weights, int step) {
+    for (int i = 0; i < shape_.tasks; ++i) {
+      if (step >= inputs.propose[i].steps) continue;
+      const int at = step * shape_.tasks + i;
+      cuda::OnTeam(team_, [&](auto& team) {
+        ProposeRow(team, weights + i * vocab_, vocab_, shaped_[i], inputs.propose[i], step,
+                   &outputs_.proposals[at], outputs_.q_ids + at * cuda::kMaxTopN,
+                   outputs_.q_weights + at * cuda::kMaxTopN);
+      });
+      next_tokens[i] = outputs_.proposals[at].token;
+    }
+  }
+
+  void Verify(const float* weights) {
+    std::vector<int32_t> races(static_cast<size_t>(shape_.logit_rows));
+    for (int s = 0; s < shape_.tasks; ++s) {
+      const cuda::VerifyInput& input = inputs.verify[s];
+      if (input.active == 0) continue;
+      cuda::OnTeam(team_, [&](auto& team) {
+        for (int i = 0; input.coupled != 0 && i <= input.drafted; ++i) {
+          const int row = input.first_row + i;
+          if (shaped_[row].finite == 0 || shaped_[row].point_mass >= 0) continue;
+          const int winner = RaceRow(team, weights + row * vocab_, vocab_, input.seed, input.sample_index,
+                                     input.round_start + static_cast<uint64_t>(i));
+          if (team.rank() == 0) races[row] = winner;
+          team.Sync();
+        }
+        VerifySequence(team, weights, vocab_, shaped_.data(), races.data(), input, inputs.drafted,
+                       inputs.q_ids, inputs.q_weights, &outputs_.verdicts[s]);
+      });
+    }
+  }
+
+  void Read() { ReadOutputs(plan_, shape_, outputs_); }
+  const StepShape& shape() const { return shape_; }
+
+  StepInputs inputs;
+  std::vector<int32_t> next_tokens;
+
+ private:
+  const StepPlan& plan_;
+  const StepShape shape_;
+  const int vocab_, team_;
+  std::vector<char> input_, output_;
+  StepOutputs outputs_;
+  std::vector<cuda::ShapedRow> shaped_;
+};
+
+}  // namespace
+
+DeviceModelFactory HostDeviceModel::Factory(int team) {
+  return [team](const ModelConfig& /*config*/,
+                const DeviceModelOptions& options) -> absl::StatusOr<std::unique_ptr<Model>> {
+    RunnerOptions load;
+    load.model_dir = options.model_dir;
+    load.dtype = "float32";
+    load.threads = 1;
+    load.kv_blocks = options.kv_blocks + 1;  // and the spare one
+    load.block_size = options.block_size;
+    load.max_batch_rows = options.max_batch_rows;
+    absl::StatusOr<std::unique_ptr<Runner>> cpu = Runner::Load(load);
+    if (!cpu.ok()) return cpu.status();
+    return std::unique_ptr<Model>(new HostDeviceModel(*std::move(cpu), team));
+  };
+}
+
+int HostDeviceModel::max_positions() const {
+  return std::min(cpu_->config().max_position_embeddings, kv_blocks() * cpu_->block_size());
+}
+
+absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRows> batch) {
+  const int vocab = cpu_->config().vocab_size;
+  const std::vector<BlockId> spare = {kv_blocks()};
+  const StepPlan plan = cuda::PlanStep(batch, cpu_->block_size(), spare);
+  HostStep step(plan, spare[0], vocab, team_);
+
+  // The first pass, over the rows as the plan has them.
+  std::vector<SequenceRows> passes;
+  std::map<int32_t, int> logits_of;  // by row of the pass
+  int row = 0;
+  for (SequenceRows sequence : batch) {
+    const int count = static_cast<int>(sequence.tokens.size());
+    EXPECT_TRUE(std::equal(sequence.tokens.begin(), sequence.tokens.end(), step.inputs.tokens + row));
+    row += count;
+    for (int i = sequence.logit_rows; i > 0; --i)
+      logits_of.emplace(row - i, static_cast<int>(logits_of.size()));
+    sequence.task = nullptr;
+    passes.push_back(sequence);
+  }
+  absl::StatusOr<LogitsView> logits = cpu_->Forward(passes);
+  if (!logits.ok()) return logits.status();
+  const auto copy_row = [&](int from, int to) {
+    std::copy_n(logits->row(from).data(), vocab, logits_.begin() + int64_t{to} * vocab);
+  };
+  logits_.assign(static_cast<size_t>(step.shape().logit_rows) * static_cast<size_t>(vocab), 0);
+  const int wanted = static_cast<int>(plan.logit_rows.size());
+  for (int i = 0; i < wanted; ++i) copy_row(logits_of.at(step.inputs.logit_rows[i]), i);
+  const int host_rows = plan.host_rows;
+  std::vector<float> of_host(logits_.begin() + int64_t{wanted - host_rows} * vocab,
+                             logits_.begin() + int64_t{wanted} * vocab);
+  if (!plan.tasks.empty()) {
+    step.Shape(logits_.data(), step.shape().logit_rows);
+    if (step.shape().proposes) {
+      step.Propose(logits_.data(), 0);
+    } else {
+      step.Verify(logits_.data());
+    }
+  }
+
+  for (int pass = 1; pass <= step.shape().draft_passes; ++pass) {
+    passes.clear();
+    std::vector<int> active;
+    int task = 0;
+    for (const SequenceRows& sequence : batch) {
+      if (sequence.task == nullptr) continue;
+      const cuda::RowPlace& place = step.inputs.draft_places[(pass - 1) * step.shape().tasks + task];
+      if (place.block != spare[0]) {
+        EXPECT_EQ(sequence.blocks[static_cast<size_t>(place.position / cpu_->block_size())], place.block);
+        EXPECT_EQ(place.position % cpu_->block_size(), place.slot);
+        active.push_back(task);
+        passes.push_back({absl::MakeConstSpan(&step.next_tokens[static_cast<size_t>(task)], 1),
+                          place.position, sequence.blocks, 1});
+      }
+      ++task;
+    }
+    logits = cpu_->Forward(passes);
+    if (!logits.ok()) return logits.status();
+    for (size_t i = 0; i < active.size(); ++i) copy_row(static_cast<int>(i), active[i]);
+    step.Shape(logits_.data(), step.shape().tasks);
+    step.Propose(logits_.data(), pass);
+  }
+  step.Read();
+  logits_ = std::move(of_host);
+  return LogitsView{logits_.data(), host_rows, vocab};
+}
+
+}  // namespace outrider::testing

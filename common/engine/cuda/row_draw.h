@@ -41,21 +41,18 @@ OUTRIDER_HD int RaceRow(Team& team, const float* weights, int n, uint64_t seed, 
   double best_time = HUGE_VAL;
   int winner = n;
   for (int group = team.rank(); 4 * group < n; group += team.size()) {
-    const int begin = 4 * group;
-    const int end = Smaller(n, begin + 4);
-    bool runs = false;
-    for (int i = begin; i < end; ++i) runs = runs || weights[i] != 0;
-    if (!runs) continue;
+    double weight[4];
+    for (int k = 0; k < 4; ++k) weight[k] = 4 * group + k < n ? weights[4 * group + k] : 0;
+    if (weight[0] == 0 && weight[1] == 0 && weight[2] == 0 && weight[3] == 0) continue;
     const auto bits = RandomBits(seed, sample_index, position, Purpose::kGumbel, group, 0);
-    for (int i = begin; i < end; ++i) {
-      const double weight = weights[i];
+    for (int k = 0; k < 4; ++k) {
       // -log(1 - u) >= u: most tokens are out of the race before their logarithm is taken.
-      const double u = ToUniform(bits.v[i - begin]);
-      if (weight == 0 || u >= Times(best_time, weight)) continue;
-      const double time = -::log1p(-u) / weight;
+      const double u = ToUniform(bits.v[k]);
+      if (weight[k] == 0 || u >= Times(best_time, weight[k])) continue;
+      const double time = -::log1p(-u) / weight[k];
       if (time < best_time) {
         best_time = time;
-        winner = i;
+        winner = 4 * group + k;
       }
     }
   }

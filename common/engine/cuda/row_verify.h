@@ -1,5 +1,7 @@
 // The verdict over a draft of one sequence: Verify of common/spec for the token rule at lenience 1 and the
-// coupled rule, with the same tokens, canaries and log-probabilities from the same random numbers.
+// coupled rule, with the same tokens and canaries from the same random numbers. Logarithms are those of the
+// machine's library: log-probabilities, and the sums of them and of entropies, may differ in the last bits
+// from those of another machine. No decision looks at them.
 #pragma once
 
 #include <cmath>

@@ -190,8 +190,12 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   const size_t capacity =
       std::min<size_t>(target.max_context(), static_cast<size_t>(target.kv_blocks()) * target.block_size());
   if (request.prompt.size() >= capacity) {
-    return FieldError("prompt", absl::StrCat("1 to ", capacity - 1, " tokens"),
-                      absl::StrCat(request.prompt.size(), " tokens leave no room for an answer"));
+    // A reason of its own: clients that cut their prompts to the context look for it.
+    const std::string range = absl::StrCat("1 to ", capacity - 1, " tokens");
+    return MakeError(absl::StatusCode::kInvalidArgument, "CONTEXT_LENGTH_EXCEEDED",
+                     absl::StrCat("prompt: ", request.prompt.size(),
+                                  " tokens leave no room for an answer; allowed: ", range),
+                     {{"field", "prompt"}, {"range", range}});
   }
   if (auto status = CheckTokenIds(proto.resume_from(), vocab_size, "resume_from"); !status.ok())
     return status;

@@ -13,9 +13,10 @@ bool Delegable(const SamplingParams& sampling) {
   return !penalties && !masks;
 }
 
-bool Delegable(const Distribution& q) {
+bool Delegable(const Distribution& q, Rule rule) {
   switch (q.form) {
     case Distribution::Form::kAbsent:
+      return rule == Rule::kCoupled;  // else an error, which the host finds
     case Distribution::Form::kPointMass:
       return true;
     case Distribution::Form::kSparse:
@@ -31,7 +32,8 @@ bool Delegable(const Distribution& q) {
 bool Delegable(const SequenceParams& params, absl::Span<const DraftToken> draft) {
   return Delegable(params.sampling) && (params.rule == Rule::kToken || params.rule == Rule::kCoupled) &&
          params.lenience == 1 && params.logprobs < 0 && draft.size() <= kMaxDelegatedDraft &&
-         std::all_of(draft.begin(), draft.end(), [](const DraftToken& token) { return Delegable(token.q); });
+         std::all_of(draft.begin(), draft.end(),
+                     [&](const DraftToken& token) { return Delegable(token.q, params.rule); });
 }
 
 bool DelegableProposal(const SequenceParams& params, int vocab) {

@@ -49,6 +49,7 @@ def test_a_prompt_that_leaves_no_room_is_refused_at_once(pair: Cluster) -> None:
     for length in (context, context + 1, 3 * context):
         refusal = pair.refused(request([300] * length, k=4))
         assert (refusal.code, refusal.metadata["field"]) == ("INVALID_ARGUMENT", "prompt")
+        assert refusal.reason == "CONTEXT_LENGTH_EXCEEDED"
         assert str(context - 1) in refusal.metadata["range"]
     assert pair.coordinator.value("outrider_target_kv_blocks_used") == 0
 

@@ -52,6 +52,8 @@ BAD_FLAGS = {
     "K limit": (["--max-draft-tokens", "1000"], "--max-draft-tokens"),
     "dtype": (["--dtype", "float17"], "float17"),
     "device": (["--device", "abacus"], "abacus"),
+    "no such GPU": (["--device", "cuda:63"], "--device cuda:63"),
+    "dtype of GPUs": (["--dtype", "fp8"], "fp8"),
     "log level": (["--log-level", "shout"], "shout"),
     "log format": (["--log-format", "runes"], "runes"),
     "listen": (["--listen", "no-such-host.invalid:1"], "no-such-host.invalid"),

@@ -65,10 +65,11 @@ absl::StatusOr<std::vector<Completion>> Client::GenerateSamples(const v1::Genera
   const absl::Time deadline = absl::Now() + options_.generate_timeout;
   const absl::Time last_retry = absl::Now() + options_.retry_for;
   v1::GenerateRequest wanted = request;
-  // One seed for all attempts, since the coupled rule's text follows from it. Under the other rules a seed would
-  // only keep the coordinator from choosing K.
+  // One seed for all attempts, since the coupled rule's text follows from it. Under the other rules a seed
+  // would only keep the coordinator from choosing K.
   const bool coupled = request.speculation().rule() == v1::RULE_COUPLED;
-  if (options_.retry_for > absl::ZeroDuration() && coupled && !wanted.has_seed()) wanted.set_seed(FreshBits());
+  if (options_.retry_for > absl::ZeroDuration() && coupled && !wanted.has_seed())
+    wanted.set_seed(FreshBits());
   std::vector<Completion> completions(1);
   absl::Duration pause = kFirstPause;
   while (true) {

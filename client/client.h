@@ -22,8 +22,8 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(5);
   absl::Duration describe_timeout = absl::Seconds(5);
   absl::Duration generate_timeout = absl::InfiniteDuration();
-  // For how long a generation that finds nobody, or breaks off, is tried again; it goes on where it was. Zero:
-  // not at all.
+  // For how long a generation that finds nobody, or breaks off, is tried again; it goes on where it was.
+  // Zero: not at all.
   absl::Duration retry_for = absl::ZeroDuration();
   ChannelSecurity security = {};  // plaintext
 };
@@ -85,8 +85,9 @@ class Client {
       : options_(options), stub_(v1::Inference::NewStub(channel)) {}
 
   // One call; adds what comes to `completions`.
-  absl::Status Attempt(const v1::GenerateRequest& request, const OnChunk& on_chunk, Cancellation* cancellation,
-                       absl::Time deadline, std::vector<Completion>& completions) const;
+  absl::Status Attempt(const v1::GenerateRequest& request, const OnChunk& on_chunk,
+                       Cancellation* cancellation, absl::Time deadline,
+                       std::vector<Completion>& completions) const;
 
   ClientOptions options_;
   std::unique_ptr<v1::Inference::Stub> stub_;

@@ -12,9 +12,9 @@ absl::StatusOr<MetricsPage> FetchMetrics(const std::string& address) {
   client.set_read_timeout(1);
   const httplib::Result answer = client.Get("/metrics");
   if (!answer || answer->status != 200) {
-    return absl::UnavailableError(absl::StrCat("no metrics at http://", address, "/metrics: ",
-                                               answer ? absl::StrCat("status ", answer->status)
-                                                      : httplib::to_string(answer.error())));
+    return absl::UnavailableError(absl::StrCat(
+        "no metrics at http://", address,
+        "/metrics: ", answer ? absl::StrCat("status ", answer->status) : httplib::to_string(answer.error())));
   }
   return MetricsPage::Parse(answer->body);
 }

@@ -45,22 +45,20 @@ std::string Requests(const MetricsChange& change, double seconds) {
   return Line("requests", absl::StrFormat("%.0f running of at most %.0f; ended %.1f/s, not OK %.1f/s",
                                           now.Sum(Name("requests_running")), now.Sum(Name("requests_limit")),
                                           ended / seconds, failed / seconds)) +
-         Line("servers", absl::StrFormat("target %s, draft %s",
-                                         now.Sum(Name("target_up")) > 0 ? "up" : "DOWN",
-                                         now.Sum(Name("draft_up")) > 0     ? "up"
-                                         : now.Sum(Name("degraded")) > 0 ? "DOWN: decoding is plain"
-                                                                           : "none")) +
+         Line("servers",
+              absl::StrFormat("target %s, draft %s", now.Sum(Name("target_up")) > 0 ? "up" : "DOWN",
+                              now.Sum(Name("draft_up")) > 0   ? "up"
+                              : now.Sum(Name("degraded")) > 0 ? "DOWN: decoding is plain"
+                                                              : "none")) +
          Line("tokens", absl::StrFormat("%.1f/s out, prompts %.1f/s",
                                         change.Increase(Name("generation_tokens_total")) / seconds,
                                         change.Increase(Name("prompt_tokens_total")) / seconds)) +
          Line("latency",
-              absl::StrCat("first token p50 ",
-                           Milliseconds(change.Quantile(Name("time_to_first_token_seconds"), 0.5)), ", p95 ",
-                           Milliseconds(change.Quantile(Name("time_to_first_token_seconds"), 0.95)),
-                           "; a token p50 ",
-                           Milliseconds(change.Quantile(Name("time_per_output_token_seconds"), 0.5)),
-                           ", p95 ",
-                           Milliseconds(change.Quantile(Name("time_per_output_token_seconds"), 0.95))));
+              absl::StrCat(
+                  "first token p50 ", Milliseconds(change.Quantile(Name("time_to_first_token_seconds"), 0.5)),
+                  ", p95 ", Milliseconds(change.Quantile(Name("time_to_first_token_seconds"), 0.95)),
+                  "; a token p50 ", Milliseconds(change.Quantile(Name("time_per_output_token_seconds"), 0.5)),
+                  ", p95 ", Milliseconds(change.Quantile(Name("time_per_output_token_seconds"), 0.95))));
 }
 
 std::string Acceptance(const MetricsChange& change) {
@@ -71,18 +69,18 @@ std::string Acceptance(const MetricsChange& change) {
   // The canaries need many tokens, so they look back to the start of the process.
   const MetricsPage start;
   const MetricsChange all{start, change.after};
-  std::string text =
-      Line("acceptance",
-           absl::StrCat(Percent(rate), ", mean length ",
-                        Number(accepted_a_draft ? std::optional(1 + *accepted_a_draft) : std::nullopt, ""),
-                        "; since the start observed / expected ",
-                        Number(all.Ratio(Name("spec_decode_observed_accepted_tokens_total"),
-                                         Name("spec_decode_expected_accepted_tokens_total")),
-                               "", 3),
-                        ", surprisal / entropy ",
-                        Number(all.Ratio(Name("spec_decode_surprisal_nats_total"),
-                                         Name("spec_decode_entropy_nats_total")),
-                               "", 3)));
+  std::string text = Line(
+      "acceptance",
+      absl::StrCat(
+          Percent(rate), ", mean length ",
+          Number(accepted_a_draft ? std::optional(1 + *accepted_a_draft) : std::nullopt, ""),
+          "; since the start observed / expected ",
+          Number(all.Ratio(Name("spec_decode_observed_accepted_tokens_total"),
+                           Name("spec_decode_expected_accepted_tokens_total")),
+                 "", 3),
+          ", surprisal / entropy ",
+          Number(all.Ratio(Name("spec_decode_surprisal_nats_total"), Name("spec_decode_entropy_nats_total")),
+                 "", 3)));
   for (int position = 0;; ++position) {
     const MetricLabels at = {{"position", absl::StrCat(position)}};
     const auto here = change.Ratio(Name("spec_decode_num_accepted_tokens_per_pos_total"),

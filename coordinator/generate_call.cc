@@ -88,10 +88,9 @@ asio::awaitable<void> GenerateCall::Run() {
     service_->running_.erase(this);
     LogEnd(status);
   } else {
-    LogInfo("request refused",
-            {{"request_id", context_.request_id()},
-             {"code", absl::StatusCodeToString(status.code())},
-             {"error", std::string(status.message())}});
+    LogInfo("request refused", {{"request_id", context_.request_id()},
+                                {"code", absl::StatusCodeToString(status.code())},
+                                {"error", std::string(status.message())}});
   }
   metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
   writer_.End(ToGrpc(status));

@@ -12,16 +12,17 @@ namespace {
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
 // From a round on loopback to a long answer.
-const Buckets kRoundBuckets = {5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3,
-                               5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1,   5e-1, 1,      2,    5,    10,   30,   60};
+const Buckets kRoundBuckets = {5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 1e-2,
+                               2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1,      2,    5,      10,   30,   60};
 const Buckets kRequestBuckets = {1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1,
                                  1,    2,    5,    10,   30,   60,   120,  300};
 
 // Series that exist from the start can be told from zero to one, and from a scrape that failed.
-constexpr const char* kCodes[] = {"OK",          "CANCELLED",         "INVALID_ARGUMENT", "DEADLINE_EXCEEDED",
-                                  "UNAVAILABLE", "RESOURCE_EXHAUSTED", "INTERNAL"};
-constexpr const char* kErrorReasons[] = {"DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "NOT_FOUND",
-                                         "PARAMS_UNKNOWN",    "PREFIX_MISMATCH"};
+constexpr const char* kCodes[] = {
+    "OK",          "CANCELLED",          "INVALID_ARGUMENT", "DEADLINE_EXCEEDED",
+    "UNAVAILABLE", "RESOURCE_EXHAUSTED", "INTERNAL"};
+constexpr const char* kErrorReasons[] = {"DEADLINE_EXCEEDED", "UNAVAILABLE",    "RESOURCE_EXHAUSTED",
+                                         "NOT_FOUND",         "PARAMS_UNKNOWN", "PREFIX_MISMATCH"};
 
 constexpr v1::TokenKind kKinds[] = {v1::TOKEN_KIND_ACCEPTED, v1::TOKEN_KIND_CORRECTED, v1::TOKEN_KIND_BONUS,
                                     v1::TOKEN_KIND_PLAIN};
@@ -35,9 +36,10 @@ uint64_t Whole(const prometheus::Counter* counter) { return static_cast<uint64_t
 }  // namespace
 
 Metrics::Server::Server(prometheus::Registry& r, const std::string& name)
-    : wire_seconds(&HistogramFamily(r, "round_wire_seconds",
-                                    "Waiting for a server less that server's own time, in seconds, by server.")
-                        .Add({{"server", name}}, kRoundBuckets)),
+    : wire_seconds(
+          &HistogramFamily(r, "round_wire_seconds",
+                           "Waiting for a server less that server's own time, in seconds, by server.")
+               .Add({{"server", name}}, kRoundBuckets)),
       queue_seconds(&HistogramFamily(r, "round_queue_seconds",
                                      "Time that an item waited on a server until its engine began, in "
                                      "seconds, by server.")

@@ -42,11 +42,12 @@ void ModelDrafter::Prepare(Generation& generation) {
   asio::co_spawn(
       link_->executor(),
       [](std::shared_ptr<DraftLink> link, std::shared_ptr<Preparation> preparation, v1::DraftItem its,
-         std::string sequence_id, uint64_t round, Clock::time_point deadline) -> asio::awaitable<void> {
+         std::string sequence_id, uint64_t round,
+         Clock::time_point deadline) -> asio::awaitable<void> {
         preparation->result = co_await link->Call(std::move(its), std::move(sequence_id), round, deadline);
         preparation->answered.Notify();
       }(link_, preparation_, std::move(item), generation.sequence_id(), round_,
-        Clock::now() + allowed + kWayBack),
+                                     Clock::now() + allowed + kWayBack),
       asio::detached);
 }
 

@@ -45,8 +45,8 @@ class ModelDrafter final : public Drafter {
   const Clock::duration budget_;
   RemoteSequence remote_;
   std::shared_ptr<Preparation> preparation_;  // until Propose has seen its answer
-  uint64_t round_ = 0;              // of the item in flight or last sent
-  Clock::time_point not_before_{};  // the draft was full: it is left alone until then
+  uint64_t round_ = 0;                        // of the item in flight or last sent
+  Clock::time_point not_before_{};            // the draft was full: it is left alone until then
 };
 
 }  // namespace outrider

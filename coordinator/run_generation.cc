@@ -31,7 +31,8 @@ void FillTrace(const Generation& generation, const Proposal& proposal, const v1:
   trace->set_round_us(Microseconds(times.round));
 }
 
-void LogRound(const Generation& generation, int drafted, const v1::Verdict& verdict, const RoundTimes& times) {
+void LogRound(const Generation& generation, int drafted, const v1::Verdict& verdict,
+              const RoundTimes& times) {
   LogDebug("round", {{"request_id", generation.request().context.request_id()},
                      {"sequence", absl::BytesToHexString(generation.sequence_id())},
                      {"round", generation.stats().rounds() - 1},
@@ -80,15 +81,14 @@ asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, C
     if (!prefill) {
       cast.policy->OnRound(generation, proposal.size(), verdict.accepted_size(), times);
     }
-    cast.metrics->OnRound(
-        {.prefill = prefill,
-         .chosen = cast.drafter != nullptr ? k : 0,
-         .drafted = proposal.size(),
-         .drafter = cast.drafter != nullptr ? cast.drafter->kind() : v1::DRAFTER_KIND_NONE,
-         .rule = generation.request().params.rule(),
-         .exact = generation.stats().exact(),
-         .verdict = &verdict,
-         .times = times});
+    cast.metrics->OnRound({.prefill = prefill,
+                           .chosen = cast.drafter != nullptr ? k : 0,
+                           .drafted = proposal.size(),
+                           .drafter = cast.drafter != nullptr ? cast.drafter->kind() : v1::DRAFTER_KIND_NONE,
+                           .rule = generation.request().params.rule(),
+                           .exact = generation.stats().exact(),
+                           .verdict = &verdict,
+                           .times = times});
     cast.metrics->OnEmitted(chunk);
     if (LogEnabled(LogLevel::kDebug)) LogRound(generation, proposal.size(), verdict, times);
     if (generation.request().trace) {

@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   if (!completion.ok()) return Fail(completion.status());
   const outrider::v1::SpeculationStats& stats = completion->finish.speculation();
   std::fprintf(stderr, "\n%zu tokens, %llu of %llu drafted ones accepted\n", completion->tokens.size(),
-               static_cast<unsigned long long>(stats.accepted()), static_cast<unsigned long long>(stats.drafted()));
+               static_cast<unsigned long long>(stats.accepted()),
+               static_cast<unsigned long long>(stats.drafted()));
   return 0;
 }

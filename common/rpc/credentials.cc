@@ -56,8 +56,8 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
 
   bool IsBlocking() const override { return false; }
 
-  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* /*context*/, OutputMetadata* consumed,
-                       OutputMetadata* /*response*/) override {
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* /*context*/,
+                       OutputMetadata* consumed, OutputMetadata* /*response*/) override {
     const auto found = metadata.find(kHeader);
     const absl::string_view value = found == metadata.end()
                                         ? absl::string_view()

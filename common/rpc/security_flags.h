@@ -10,7 +10,8 @@
 namespace outrider {
 
 inline void DefineServerSecurityFlags(CLI::App& app, ServerSecurity& security) {
-  app.add_option("--tls-cert", security.cert, "PEM file with the certificate chain to serve with; empty: no TLS");
+  app.add_option("--tls-cert", security.cert,
+                 "PEM file with the certificate chain to serve with; empty: no TLS");
   app.add_option("--tls-key", security.key, "PEM file with its private key");
   app.add_option("--tls-client-ca", security.client_ca,
                  "PEM file; clients must have a certificate that is signed by one of these");
@@ -22,9 +23,9 @@ inline void DefineServerSecurityFlags(CLI::App& app, ServerSecurity& security) {
 inline std::vector<CLI::Option*> DefineChannelSecurityFlags(CLI::App& app, const std::string& prefix,
                                                             const std::string& server,
                                                             ChannelSecurity& security) {
-  return {app.add_option("--" + prefix + "-ca", security.ca,
-                         "PEM file; the certificate of " + server +
-                             " must be signed by one of these; empty: no TLS"),
+  return {app.add_option(
+              "--" + prefix + "-ca", security.ca,
+              "PEM file; the certificate of " + server + " must be signed by one of these; empty: no TLS"),
           app.add_option("--" + prefix + "-cert", security.cert,
                          "PEM file with a certificate to show to " + server),
           app.add_option("--" + prefix + "-key", security.key, "PEM file with its private key"),

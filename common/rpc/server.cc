@@ -35,9 +35,9 @@ void QuietLibraries() {
 }
 
 // The builder's server for one address, or UNAVAILABLE.
-absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(const std::string& address, grpc::Service* service,
-                                                   const std::shared_ptr<grpc::ServerCredentials>& credentials,
-                                                   std::string* bound) {
+absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
+    const std::string& address, grpc::Service* service,
+    const std::shared_ptr<grpc::ServerCredentials>& credentials, std::string* bound) {
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(address, credentials, &port);

@@ -24,9 +24,9 @@ struct ServerOptions {
 // Thread-safe.
 class RpcServer {
  public:
-  // Starts to serve; health answers NOT_SERVING until SetServing, but for service "live", which is SERVING for
-  // as long as the process is. UNAVAILABLE naming the address if it cannot be had; as MakeServerCredentials if
-  // that fails.
+  // Starts to serve; health answers NOT_SERVING until SetServing, but for service "live", which is SERVING
+  // for as long as the process is. UNAVAILABLE naming the address if it cannot be had; as
+  // MakeServerCredentials if that fails.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServerOptions& options,
                                                           grpc::Service* service);
   ~RpcServer();

@@ -22,7 +22,8 @@ class TokenFile {
   static absl::StatusOr<std::shared_ptr<TokenFile>> Open(const std::string& path);
 
   // OK if `authorization`, a header's value that is empty if there was none, is "Bearer " and one of the
-  // tokens, else UNAUTHENTICATED. Takes as long for a token that is nearly right as for one that is all wrong.
+  // tokens, else UNAUTHENTICATED. Takes as long for a token that is nearly right as for one that is all
+  // wrong.
   absl::Status Check(absl::string_view authorization);
 
   // The value of the header that a client sends.

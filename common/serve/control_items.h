@@ -6,8 +6,8 @@
 
 namespace outrider {
 
-// Releases or cancels if that is what the item (DraftItem or TargetItem) asks for, and returns whether it is. An
-// id that is none is ignored: nobody waits to hear of it.
+// Releases or cancels if that is what the item (DraftItem or TargetItem) asks for, and returns whether it is.
+// An id that is none is ignored: nobody waits to hear of it.
 template <class Item>
 bool HandleControlItem(const Item& item, Worker& worker) {
   if (item.has_release()) {

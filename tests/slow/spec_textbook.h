@@ -1,6 +1,6 @@
 // Sampling controls and verification rules as one would write them from the papers: double precision, whole
-// distributions, plain loops. Nothing is shared with common/spec but its types and random numbers, so that two
-// implementations that agree on 10^5 random cases have hardly the same mistake.
+// distributions, plain loops. Nothing is shared with common/spec but its types and random numbers, so that
+// two implementations that agree on 10^5 random cases have hardly the same mistake.
 #pragma once
 
 #include <algorithm>
@@ -47,8 +47,8 @@ inline std::vector<TokenId> Ranked(const std::vector<double>& values) {
   return ids;
 }
 
-inline Probabilities Shape(const SamplingParams& params, size_t prompt_length, std::span<const TokenId> context,
-                           std::span<const float> logits, Margin& margin) {
+inline Probabilities Shape(const SamplingParams& params, size_t prompt_length,
+                           std::span<const TokenId> context, std::span<const float> logits, Margin& margin) {
   constexpr double kNever = -std::numeric_limits<double>::infinity();
   const size_t vocab = logits.size();
   std::vector<double> z(logits.begin(), logits.end());
@@ -79,7 +79,8 @@ inline Probabilities Shape(const SamplingParams& params, size_t prompt_length, s
   for (size_t id = 0; id < vocab; ++id) p[id] = std::exp((z[id] - z[ranked[0]]) / params.temperature);
   if (params.top_k > 0 && params.top_k < static_cast<int>(vocab)) {
     const double last = z[ranked[params.top_k - 1]];
-    if (last != kNever) margin.CompareLogs(last / params.temperature, z[ranked[params.top_k]] / params.temperature);
+    if (last != kNever)
+      margin.CompareLogs(last / params.temperature, z[ranked[params.top_k]] / params.temperature);
     for (size_t i = params.top_k; i < vocab; ++i) p[ranked[i]] = 0;
   }
   Normalise(p);
@@ -171,13 +172,15 @@ inline Decision BlockRule(const std::vector<Probabilities>& p, const std::vector
     margin.Compare(u, h);
     if (u < h) stands = i;
   }
-  if (stands == k) return {static_cast<int>(k), Draw(p[k], Uniform(key, n + k, Purpose::kBonus, 0, n), margin)};
+  if (stands == k)
+    return {static_cast<int>(k), Draw(p[k], Uniform(key, n + k, Purpose::kBonus, 0, n), margin)};
   Probabilities residual(p[stands].size());
   for (size_t t = 0; t < residual.size(); ++t) {
     residual[t] = std::max(ratio[stands] * p[stands][t] - q[stands][t], 0.0);
   }
   Normalise(residual);
-  return {static_cast<int>(stands), Draw(residual, Uniform(key, n + stands, Purpose::kResidual, 0, n), margin)};
+  return {static_cast<int>(stands),
+          Draw(residual, Uniform(key, n + stands, Purpose::kResidual, 0, n), margin)};
 }
 
 // The exponential race that the coupled rule's Gumbel noise amounts to; Daliri et al. 2408.07978.

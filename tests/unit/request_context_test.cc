@@ -20,8 +20,8 @@ TEST(RequestContext, TakesTheClientsNameForTheRequest) {
 TEST(RequestContext, DrawsOneIfThereIsNoneOrItWouldSpoilALog) {
   const char* const drawn = "[0-9a-f]{32}";
   EXPECT_THAT(ReadRequestContext({}).request_id(), MatchesRegex(drawn));
-  for (const std::string& bad : {std::string(), std::string("a b"), std::string("a\nb"), std::string("\xc3\xa4"),
-                                 std::string(129, 'x')}) {
+  for (const std::string& bad : {std::string(), std::string("a b"), std::string("a\nb"),
+                                 std::string("\xc3\xa4"), std::string(129, 'x')}) {
     EXPECT_THAT(Read("x-request-id", bad).request_id(), MatchesRegex(drawn)) << bad;
   }
   EXPECT_NE(ReadRequestContext({}).request_id(), ReadRequestContext({}).request_id());
@@ -30,12 +30,11 @@ TEST(RequestContext, DrawsOneIfThereIsNoneOrItWouldSpoilALog) {
 TEST(RequestContext, TakesATraceparentThatIsWellFormed) {
   const std::string good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
   EXPECT_EQ(Read("traceparent", good).traceparent(), good);
-  for (const std::string& bad :
-       {std::string(), good + "0", good.substr(1), "ff" + good.substr(2),
-        std::string("00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01"),
-        std::string("00-00000000000000000000000000000000-00f067aa0ba902b7-01"),
-        std::string("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01"),
-        std::string("00_4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")}) {
+  for (const std::string& bad : {std::string(), good + "0", good.substr(1), "ff" + good.substr(2),
+                                 std::string("00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01"),
+                                 std::string("00-00000000000000000000000000000000-00f067aa0ba902b7-01"),
+                                 std::string("00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01"),
+                                 std::string("00_4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")}) {
     EXPECT_EQ(Read("traceparent", bad).traceparent(), "") << bad;
   }
 }

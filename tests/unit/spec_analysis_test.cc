@@ -102,14 +102,15 @@ TEST(Analysis, TheTablesInTheDocumentationAreWhatTheCodeGives) {
                    WalltimeGain(row.alpha, row.k, 0));
   }
   for (const Expected& row : kTable4) {
-    table4 += Line("| %s | %s | %d | %d | %.2f | %.2f | %.2f | %.1f |\n", row.task, row.draft, row.temperature, row.k,
-                   row.alpha, row.c, WalltimeGain(row.alpha, row.k, row.c), row.expected);
+    table4 +=
+        Line("| %s | %s | %d | %d | %.2f | %.2f | %.2f | %.1f |\n", row.task, row.draft, row.temperature,
+             row.k, row.alpha, row.c, WalltimeGain(row.alpha, row.k, row.c), row.expected);
   }
   for (double alpha : kAlphas) {
     at_a_tenth += Line("| %.2f |", alpha);
     for (int k : kLengths) at_a_tenth += Line(" %.2f |", WalltimeGain(alpha, k, .1));
-    at_a_tenth += Line(" %d | %.2f | %.1f |\n", BestK(alpha, .1, 16), WalltimeGain(alpha, BestK(alpha, .1, 16), .1),
-                       OracleBound(alpha));
+    at_a_tenth += Line(" %d | %.2f | %.1f |\n", BestK(alpha, .1, 16),
+                       WalltimeGain(alpha, BestK(alpha, .1, 16), .1), OracleBound(alpha));
   }
   EXPECT_THAT(page, testing::HasSubstr(table1));
   EXPECT_THAT(page, testing::HasSubstr(table4));

@@ -218,7 +218,7 @@ void Llama::Attend(int layer) {
         attention_out_.data() +
         static_cast<size_t>(static_cast<int64_t>(task.first_row) * out_columns + column) * operand_bytes_;
     args.out_stride = out_columns;
-    args.scratch = scores_.floats() + worker * kMaxQueries * scores_stride_;
+    args.scratch = scores_.floats() + int64_t{worker} * kMaxQueries * scores_stride_;
     args.scratch_stride = scores_stride_;
     kernels_.attention(args);
   });

@@ -17,7 +17,7 @@ class Loader {
   Loader(const SafeTensors& files, Storage storage) : files_(files), storage_(storage) {}
 
   // The first error makes all later calls do nothing.
-  TensorView Get(const std::string& name, std::vector<int64_t> shape) {
+  TensorView Get(const std::string& name, const std::vector<int64_t>& shape) {
     if (!status_.ok()) return {};
     absl::StatusOr<TensorView> view = files_.Get(name, shape);
     if (view.ok()) return *std::move(view);

@@ -100,7 +100,8 @@ void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* t
   pool.Run(panels, [&](int panel, int) {
     const char* rows[kPanel] = {};
     for (int column = 0; column < kPanel && panel * kPanel + column < source.n(); ++column) {
-      const MatrixSource::Row row = source.rows[static_cast<size_t>(panel * kPanel + column)];
+      const MatrixSource::Row row =
+          source.rows[static_cast<size_t>(panel) * kPanel + static_cast<size_t>(column)];
       if (row.row == MatrixSource::kPaddingRow) continue;
       const TensorView& tensor = source.tensors[static_cast<size_t>(row.tensor)];
       rows[column] =

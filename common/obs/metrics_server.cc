@@ -10,7 +10,7 @@
 namespace outrider {
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
-    const std::string& listen, std::shared_ptr<prometheus::Registry> registry) {
+    const std::string& listen, const std::shared_ptr<prometheus::Registry>& registry) {
   std::unique_ptr<MetricsServer> server(new MetricsServer);
   // The exposer reports a port in use by an exception.
   try {

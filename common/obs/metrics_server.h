@@ -18,8 +18,8 @@ namespace outrider {
 class MetricsServer {
  public:
   // `listen` is "HOST:PORT"; port 0 picks one. UNAVAILABLE naming the address if it cannot be had.
-  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& listen,
-                                                              std::shared_ptr<prometheus::Registry> registry);
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
+      const std::string& listen, const std::shared_ptr<prometheus::Registry>& registry);
   ~MetricsServer();
 
   // The address that was bound.

@@ -76,11 +76,12 @@ TEST(Request, RefusesWhatIsOutOfRangeAndNamesTheField) {
   struct Case {
     std::string field;
     std::function<void(v1::GenerateRequest&)> spoil;
+    std::string reason = "FIELD_INVALID";
   };
   const std::vector<Case> cases = {
       {"prompt", [](auto& r) { r.clear_prompt(); }},
       {"text", [](auto& r) { r.set_text(""); }},
-      {"prompt", [](auto& r) { r.set_text(std::string(4000, 'x') + " y"); }},
+      {"prompt", [](auto& r) { r.set_text(std::string(4000, 'x') + " y"); }, "CONTEXT_LENGTH_EXCEEDED"},
       {"tokens.ids", [](auto& r) { r.mutable_tokens(); }},
       {"tokens.ids", [](auto& r) { r.mutable_tokens()->add_ids(1 << 20); }},
       {"sampling.temperature", [](auto& r) { r.mutable_sampling()->set_temperature(-1); }},
@@ -110,7 +111,7 @@ TEST(Request, RefusesWhatIsOutOfRangeAndNamesTheField) {
     c.spoil(request);
     const absl::Status status = Parse(request).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.field;
-    EXPECT_EQ(ErrorReason(status), "FIELD_INVALID") << status;
+    EXPECT_EQ(ErrorReason(status), c.reason) << status;
     google::rpc::ErrorInfo info;
     ASSERT_TRUE(ToProto(status).details(0).UnpackTo(&info));
     EXPECT_EQ(info.metadata().at("field"), c.field) << status;

@@ -30,7 +30,7 @@ class Loader {
     Keep(PinnedMemory::Allocate(kStagingBytes, "uploads"), staging_);
   }
 
-  TensorView Get(const std::string& name, std::vector<int64_t> shape) {
+  TensorView Get(const std::string& name, const std::vector<int64_t>& shape) {
     if (!status_.ok()) return {};
     absl::StatusOr<TensorView> view = files_.Get(name, shape);
     if (view.ok()) return *std::move(view);

@@ -218,7 +218,8 @@ class Server(Process):
 
 def _start_model(program: str, model: Path, args: Sequence[str], listen: str) -> Server:
     defaults = {"--model": str(model), "--device": DEVICE, "--dtype": DTYPES[0], "--threads": "1"}
-    flags = [part for flag, value in defaults.items() if flag not in args for part in (flag, value)]
+    given = {arg.partition("=")[0] for arg in args}
+    flags = [part for flag, value in defaults.items() if flag not in given for part in (flag, value)]
     return Server(program, *flags, *args, listen=listen)
 
 
@@ -232,7 +233,8 @@ def start_draft(*args: str, model: Path = DRAFT_MODEL, listen: str = "127.0.0.1:
 
 def start_coordinator(target: str, draft: str, *args: str) -> Server:
     defaults = {"--tokenizer": str(TARGET_MODEL), "--http-listen": "127.0.0.1:0"}
-    flags = [part for flag, value in defaults.items() if flag not in args for part in (flag, value)]
+    given = {arg.partition("=")[0] for arg in args}
+    flags = [part for flag, value in defaults.items() if flag not in given for part in (flag, value)]
     return Server("outrider-coordinator", *flags, "--target", target, "--draft", draft, *args)
 
 

@@ -143,7 +143,8 @@ def test_a_wrong_request_names_its_field(field: str, prompt: str | list[int], op
                                          client: Client) -> None:
     with pytest.raises(outrider.InvalidArgument) as error:
         client.generate(prompt, **options)
-    assert (error.value.reason, error.value.field) == ("FIELD_INVALID", field)
+    reason = "CONTEXT_LENGTH_EXCEEDED" if field == "prompt" else "FIELD_INVALID"
+    assert (error.value.reason, error.value.field) == (reason, field)
     assert error.value.metadata["range"]
     assert field in str(error.value)
 

@@ -1,6 +1,9 @@
 #include "common/engine/device_task.h"
 
 #include <algorithm>
+#include <cstddef>
+
+#include "common/engine/cuda/decide_types.h"
 
 namespace outrider {
 namespace {
@@ -20,7 +23,7 @@ bool Delegable(const Distribution& q, Rule rule) {
     case Distribution::Form::kPointMass:
       return true;
     case Distribution::Form::kSparse:
-      return q.ids.size() <= kMaxDelegatedTopN;
+      return q.ids.size() <= static_cast<size_t>(cuda::kMaxTopN);
     case Distribution::Form::kDense:
       return false;
   }
@@ -31,7 +34,8 @@ bool Delegable(const Distribution& q, Rule rule) {
 
 bool Delegable(const SequenceParams& params, absl::Span<const DraftToken> draft) {
   return Delegable(params.sampling) && (params.rule == Rule::kToken || params.rule == Rule::kCoupled) &&
-         params.lenience == 1 && params.logprobs < 0 && draft.size() <= kMaxDelegatedDraft &&
+         params.lenience == 1 && params.logprobs < 0 &&
+         draft.size() <= static_cast<size_t>(cuda::kMaxDraft) &&
          std::all_of(draft.begin(), draft.end(),
                      [&](const DraftToken& token) { return Delegable(token.q, params.rule); });
 }
@@ -39,7 +43,7 @@ bool Delegable(const SequenceParams& params, absl::Span<const DraftToken> draft)
 bool DelegableProposal(const SequenceParams& params, int vocab) {
   const bool dense = params.rule != Rule::kCoupled && params.sampling.temperature > 0 &&
                      (params.draft_top_n <= 0 || params.draft_top_n >= vocab);
-  return Delegable(params.sampling) && !dense && params.draft_top_n <= static_cast<int>(kMaxDelegatedTopN);
+  return Delegable(params.sampling) && !dense && params.draft_top_n <= cuda::kMaxTopN;
 }
 
 }  // namespace outrider

@@ -1,7 +1,6 @@
 // What a device does with the logits of a sequence where they are, so that only tokens and verdicts leave it.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <variant>
 #include <vector>
@@ -33,10 +32,6 @@ struct DeviceTask {
   std::variant<ProposeTask, VerifyTask> work = {};
   absl::Status status = {};  // the result; INTERNAL "logits_not_finite" if a logit is NaN or infinite
 };
-
-// Most drafted tokens of a task, and most tokens of a distribution.
-inline constexpr size_t kMaxDelegatedDraft = 31;
-inline constexpr size_t kMaxDelegatedTopN = 256;
 
 // Whether a device judges this draft: temperature, top_k, top_p and min_p under the token or the coupled
 // rule, and distributions of few tokens. What needs more, penalties or log-probabilities say, is decided on

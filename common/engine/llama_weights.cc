@@ -18,11 +18,7 @@ class Loader {
 
   // The first error makes all later calls do nothing.
   TensorView Get(const std::string& name, const std::vector<int64_t>& shape) {
-    if (!status_.ok()) return {};
-    absl::StatusOr<TensorView> view = files_.Get(name, shape);
-    if (view.ok()) return *std::move(view);
-    status_ = view.status();
-    return {};
+    return files_.Get(name, shape, status_);
   }
 
   void AddMatrix(const std::string& name, PackedMatrix* to, bool interleave, std::vector<TensorView> parts) {

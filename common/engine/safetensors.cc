@@ -232,4 +232,12 @@ absl::StatusOr<TensorView> SafeTensors::Get(absl::string_view name, absl::Span<c
   return TensorView{*type, entry.shape, entry.data};
 }
 
+TensorView SafeTensors::Get(absl::string_view name, absl::Span<const int64_t> shape,
+                            absl::Status& status) const {
+  if (!status.ok()) return {};
+  absl::StatusOr<TensorView> view = Get(name, shape);
+  status = view.status();
+  return view.ok() ? *std::move(view) : TensorView{};
+}
+
 }  // namespace outrider

@@ -43,6 +43,8 @@ class SafeTensors {
   // INVALID_ARGUMENT, naming file and tensor, if it is not there, has another shape or a type that cannot be
   // read.
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const;
+  // The same for many in a row: an error goes into `status`, and if one is there already nothing is done.
+  TensorView Get(absl::string_view name, absl::Span<const int64_t> shape, absl::Status& status) const;
 
  private:
   struct Mapping {

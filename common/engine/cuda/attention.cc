@@ -12,10 +12,7 @@ namespace {
 
 template <class Owner>
 absl::Status AllocateInto(Owner& owner, size_t bytes, absl::string_view what) {
-  auto memory = Owner::Allocate(std::max<size_t>(bytes, 1), what);
-  if (!memory.ok()) return memory.status();
-  owner = *std::move(memory);
-  return absl::OkStatus();
+  return Assign(Owner::Allocate(std::max<size_t>(bytes, 1), what), owner);
 }
 
 }  // namespace

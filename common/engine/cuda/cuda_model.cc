@@ -18,12 +18,6 @@ constexpr int kPlans = kMaxDraft + 1;
 // Graphs that are kept; each takes a few megabytes of the device.
 constexpr size_t kMaxGraphs = 256;
 
-template <class T>
-absl::Status Assign(absl::StatusOr<T> from, T& to) {
-  if (from.ok()) to = *std::move(from);
-  return from.status();
-}
-
 absl::Status CheckShape(const ModelConfig& config, const std::string& model_dir) {
   const auto refuse = [&](absl::string_view field, int value, absl::string_view rule) {
     return absl::InvalidArgumentError(
@@ -295,7 +289,7 @@ absl::Status CudaModel::EnqueueDraft(const StepShape& shape, int pass,
                                           .places = inputs.draft_places + (pass - 1) * shape.tasks,
                                           .attention = std::move(attention),
                                           .logit_count = shape.tasks,
-                                          .logit_rows = inputs.draft_logit_rows,
+                                          .logit_rows = nullptr,
                                           .logits = logits_.as<float>()});
   if (!status.ok()) return status;
   status = ToStatus(LaunchShape(logits_.as<float>(), config_.vocab_size, shape.tasks, inputs.shape_params,

@@ -21,6 +21,13 @@ inline absl::Status ToStatus(cudaError_t error, absl::string_view doing) {
                                             : absl::InternalError(message);
 }
 
+// What was made, into its place; else why it was not.
+template <class T>
+absl::Status Assign(absl::StatusOr<T> from, T& to) {
+  if (from.ok()) to = *std::move(from);
+  return from.status();
+}
+
 // Owns memory that `Allocate` and `Free` of CUDA hand out. Move-only; uninitialised.
 template <cudaError_t (*kAllocate)(void**, size_t), cudaError_t (*kFree)(void*)>
 class Memory {

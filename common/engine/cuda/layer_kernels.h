@@ -51,7 +51,8 @@ void LaunchEmbed(const int32_t* tokens, const __nv_bfloat16* table, float* hidde
 void LaunchAddNorm(const Product& product, float* hidden, const float* weight, float epsilon,
                    const OperandRows& out, int rows, int columns, cudaStream_t stream);
 
-// The same for the rows `indices` only ([rows]): out[i, :] from row indices[i]. Leaves hidden as it is.
+// The same for the rows `indices` only ([rows]; null: the first ones): out[i, :] from row indices[i]. Leaves
+// hidden as it is.
 void LaunchAddNormOf(const int32_t* indices, const Product& product, const float* hidden, const float* weight,
                      float epsilon, const OperandRows& out, int rows, int columns, cudaStream_t stream);
 

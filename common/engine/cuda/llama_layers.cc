@@ -63,9 +63,8 @@ absl::Status LlamaLayers::AllocateMemory() {
       {attention_out_, rows * queries * kBFloat16Bytes, "attention"},
   };
   for (const Request& request : requests) {
-    absl::StatusOr<DeviceMemory> memory = DeviceMemory::Allocate(request.bytes, request.what);
-    if (!memory.ok()) return memory.status();
-    request.memory = *std::move(memory);
+    const absl::Status status = Assign(DeviceMemory::Allocate(request.bytes, request.what), request.memory);
+    if (!status.ok()) return status;
   }
   // Attention reads whole blocks and masks what is beyond the end, but NaN times 0 is NaN.
   return ToStatus(cudaMemsetAsync(cache_.data(), 0, cache_.bytes(), stream_), "clearing the KV pool");

@@ -50,7 +50,7 @@ class LlamaLayers {
     const RowPlace* places;  // [rows]
     std::vector<PlannedAttention> attention;
     int logit_count;            // at most max_rows
-    const int32_t* logit_rows;  // [logit_count], of the rows
+    const int32_t* logit_rows;  // [logit_count], of the rows; null: the first ones
     float* logits;              // [PaddedRows(logit_count), vocab]: what follows those rows
   };
 

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/engine/cuda/device_memory.h"
+#include "common/engine/cuda/row_tile.h"
 
 namespace outrider::cuda {
 
@@ -17,10 +18,6 @@ namespace outrider::cuda {
 enum class Operand : uint8_t { kBFloat16, kFp8 };
 
 inline constexpr size_t OperandBytes(Operand operand) { return operand == Operand::kFp8 ? 1 : 2; }
-
-// The rows that a product computes are padded to a multiple of this.
-inline constexpr int kRowTile = 16;
-inline constexpr int PaddedRows(int rows) { return (rows + kRowTile - 1) / kRowTile * kRowTile; }
 
 // A row of a product must not depend on what other rows are computed with it (docs/exactness.md), so the
 // algorithm, with its tiles and its order of summation, is a function of the weight's shape only: it is

@@ -1,7 +1,6 @@
 #include "common/engine/cuda/step_memory.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -44,7 +43,6 @@ size_t LayOut(const StepShape& shape, char* memory, StepInputs& inputs) {
   layout.Add(inputs.logit_rows, Size(shape.logit_rows));
   layout.Add(inputs.shape_params, tasks == 0 ? 0 : Size(shape.logit_rows));
   layout.Add(inputs.draft_places, Size(shape.draft_passes) * tasks);
-  layout.Add(inputs.draft_logit_rows, shape.draft_passes > 0 ? tasks : 0);
   layout.Add(inputs.propose, shape.proposes ? tasks : 0);
   layout.Add(inputs.verify, shape.proposes ? 0 : tasks);
   layout.Add(inputs.drafted, judged);
@@ -77,8 +75,6 @@ void WriteInputs(const StepPlan& plan, const StepShape& shape, int32_t spare_blo
   for (size_t i = 0; i < plan.draft_passes.size(); ++i) {
     fill(inputs.draft_places + i * tasks, plan.draft_passes[i].places, tasks, idle);
   }
-  if (inputs.draft_logit_rows != nullptr)
-    std::iota(inputs.draft_logit_rows, inputs.draft_logit_rows + tasks, 0);
   if (tasks == 0) return;
 
   std::fill_n(inputs.shape_params, Size(shape.logit_rows), ShapeParams{});

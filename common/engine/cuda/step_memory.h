@@ -17,7 +17,6 @@ struct StepInputs {
   int32_t* logit_rows;        // [logit_rows]
   ShapeParams* shape_params;  // [logit_rows]; those of the host's rows are not active
   RowPlace* draft_places;     // [draft_passes][tasks]
-  int32_t* draft_logit_rows;  // [tasks]: 0, 1, 2 ..
   ProposeInput* propose;      // [tasks]
   VerifyInput* verify;        // [tasks]
   DraftedToken* drafted;      // [logit_rows]

@@ -4,13 +4,10 @@
 #include <bit>
 #include <variant>
 
+#include "common/engine/cuda/row_tile.h"
+
 namespace outrider::cuda {
 namespace {
-
-// As the matrix products pad them (matmul.h).
-constexpr int kRowTile = 16;
-
-int PaddedToTile(int rows) { return (rows + kRowTile - 1) / kRowTile * kRowTile; }
 
 int PowerOfTwo(size_t count) { return static_cast<int>(std::bit_ceil(count)); }
 
@@ -81,8 +78,8 @@ StepShape ShapeOf(const StepPlan& plan) {
   const bool proposes = tasks > 0 && std::holds_alternative<ProposeTask>(plan.tasks[0]->work);
   // Each task that there is room for drafts from a row of its own.
   const int logit_rows = std::max(static_cast<int>(plan.logit_rows.size()), proposes ? tasks : 0);
-  return {.rows = PaddedToTile(static_cast<int>(plan.tokens.size())),
-          .logit_rows = PaddedToTile(logit_rows),
+  return {.rows = PaddedRows(static_cast<int>(plan.tokens.size())),
+          .logit_rows = PaddedRows(logit_rows),
           .tasks = tasks,
           .proposes = proposes,
           .draft_passes = static_cast<int>(plan.draft_passes.size()),

@@ -31,11 +31,7 @@ class Loader {
   }
 
   TensorView Get(const std::string& name, const std::vector<int64_t>& shape) {
-    if (!status_.ok()) return {};
-    absl::StatusOr<TensorView> view = files_.Get(name, shape);
-    if (view.ok()) return *std::move(view);
-    status_ = view.status();
-    return {};
+    return files_.Get(name, shape, status_);
   }
 
   const float* AddNorm(const std::string& name, int size) {
@@ -95,12 +91,7 @@ class Loader {
  private:
   template <class T>
   void Keep(absl::StatusOr<T> allocated, T& to) {
-    if (!status_.ok()) return;
-    if (allocated.ok()) {
-      to = *std::move(allocated);
-    } else {
-      status_ = allocated.status();
-    }
+    if (status_.ok()) status_ = Assign(std::move(allocated), to);
   }
 
   char* Take(size_t bytes, const std::string& name) {

@@ -1,0 +1,10 @@
+// How many rows a matrix product computes at least.
+#pragma once
+
+namespace outrider::cuda {
+
+// Rows are padded to a multiple of this.
+inline constexpr int kRowTile = 16;
+inline constexpr int PaddedRows(int rows) { return (rows + kRowTile - 1) / kRowTile * kRowTile; }
+
+}  // namespace outrider::cuda

@@ -26,13 +26,26 @@ ThreadPool::ThreadPool(int threads) : threads_(threads), ranges_(new Range[stati
 
 ThreadPool::~ThreadPool() {
   stop_.store(true);
-  job_.version.fetch_add(2);
-  Wake();
+  // A worker may still be on its way to the last job, and what that worked on may be gone.
+  Publish(0, nullptr, nullptr);
   for (std::thread& worker : workers_) worker.join();
 }
 
 void ThreadPool::RunShared(int tasks, Call call, void* object) {
   unfinished_.store(tasks, std::memory_order_relaxed);
+  Publish(tasks, call, object);
+  TakeTasks(0);
+  for (int spins = 0; unfinished_.load(std::memory_order_acquire) > 0; ++spins) {
+    // A worker that was descheduled inside a task may need this very CPU.
+    if (spins < kSpinsBeforeYield) {
+      Pause();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+void ThreadPool::Publish(int tasks, Call call, void* object) {
   // Workers that still look at the last job find every range of it taken.
   const uint32_t version = job_.version.load(std::memory_order_relaxed);
   if (version % kJobsBetweenRefreshes == 0) {
@@ -47,15 +60,6 @@ void ThreadPool::RunShared(int tasks, Call call, void* object) {
   job_.object.store(object, std::memory_order_release);
   job_.version.store(version + 2);
   Wake();
-  TakeTasks(0);
-  for (int spins = 0; unfinished_.load(std::memory_order_acquire) > 0; ++spins) {
-    // A worker that was descheduled inside a task may need this very CPU.
-    if (spins < kSpinsBeforeYield) {
-      Pause();
-    } else {
-      std::this_thread::yield();
-    }
-  }
 }
 
 void ThreadPool::Wake() {
@@ -111,8 +115,9 @@ void ThreadPool::Work(int worker) {
         break;
       }
     }
-    if (stop_.load()) return;
     const uint32_t version = job_.version.load(std::memory_order_acquire);
+    // After the version: who takes the destructor's for a job's would sleep through the last alarm.
+    if (stop_.load()) return;
     if (version % 2 != 0 || version == seen) continue;
     seen = version;
     TakeTasks(worker);

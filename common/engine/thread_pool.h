@@ -66,6 +66,8 @@ class ThreadPool {
   };
 
   void RunShared(int tasks, Call call, void* object);
+  // Makes this the present job, of which TakeTasks takes.
+  void Publish(int tasks, Call call, void* object);
   void Work(int worker);
   // Takes tasks of the present job, first of the worker's own range, until none is left anywhere.
   void TakeTasks(int worker);

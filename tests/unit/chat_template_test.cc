@@ -1,18 +1,16 @@
 // Conversations written out as transformers writes them, and the files that templates come in.
 #include <gmock/gmock.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "coordinator/chat_template.h"
 #include "coordinator/request.h"
+#include "tests/unit/temp_folder.h"
 
 namespace outrider {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
@@ -47,17 +45,11 @@ TEST(ChatTemplate, WritesWhatTransformersWritesAndRefusesWhatItRefuses) {
 // A folder for the files beside a tokenizer.
 class ChatTemplateFiles : public ::testing::Test {
  protected:
-  ChatTemplateFiles() : folder_(fs::path(testing::TempDir()) / "outrider-chat-XXXXXX") {
-    std::string name = folder_.string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~ChatTemplateFiles() override { fs::remove_all(folder_); }
-
   void Write(const std::string& name, const std::string& content) const {
-    std::ofstream(folder_ / name) << content;
+    std::ofstream(folder_.File(name)) << content;
   }
   absl::StatusOr<std::unique_ptr<const ChatTemplate>> Load() const {
-    return ChatTemplate::Load(folder_.string());
+    return ChatTemplate::Load(folder_.path());
   }
   std::string Render() const {
     const auto loaded = Load();
@@ -66,7 +58,7 @@ class ChatTemplateFiles : public ::testing::Test {
     return (*loaded)->Render(std::vector<ChatMessage>{{"user", "hi"}}, 0).value_or("refused");
   }
 
-  fs::path folder_;
+  const TempFolder folder_;
 };
 
 TEST_F(ChatTemplateFiles, AModelWithoutATemplateHasNone) {

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -12,6 +11,7 @@
 #include "client/child_process.h"
 #include "client/local_services.h"
 #include "client/signals.h"
+#include "tests/unit/temp_folder.h"
 
 namespace outrider {
 namespace {
@@ -33,8 +33,8 @@ class ChildProcessTest : public testing::Test {
     while (Log().find(text) == std::string::npos) std::this_thread::yield();
   }
 
-  const std::string log_ = testing::TempDir() + "child-" + std::to_string(getpid()) + ".log";
-  void TearDown() override { std::filesystem::remove(log_); }
+  const TempFolder folder_;
+  const std::string log_ = folder_.File("child.log");
 };
 
 TEST_F(ChildProcessTest, WritesBothStreamsIntoTheLog) {

@@ -4,7 +4,6 @@
 #include <asio/co_spawn.hpp>
 #include <asio/io_context.hpp>
 #include <asio/use_future.hpp>
-#include <filesystem>
 #include <fstream>
 #include <random>
 
@@ -14,6 +13,7 @@
 #include "coordinator/ngram_drafter.h"
 #include "coordinator/request.h"
 #include "coordinator/row_drafter.h"
+#include "tests/unit/temp_folder.h"
 
 namespace outrider {
 namespace {
@@ -309,7 +309,8 @@ TEST(RowDrafter, AtTemperatureZeroItTakesTheHeaviest) {
 }
 
 TEST(CorpusCounts, CountsATextFileAndRefusesOthersByName) {
-  const std::string path = std::filesystem::path(::testing::TempDir()) / "corpus.txt";
+  const TempFolder folder;
+  const std::string path = folder.File("corpus.txt");
   std::ofstream(path) << "the cat and the dog";
   const auto corpus = CorpusCounts::Load(path, TestTokenizer());
   ASSERT_TRUE(corpus.ok()) << corpus.status();
@@ -318,7 +319,7 @@ TEST(CorpusCounts, CountsATextFileAndRefusesOthersByName) {
   EXPECT_EQ(static_cast<size_t>(total), TestTokenizer().Encode("the cat and the dog", false).size());
 
   std::ofstream(path, std::ios::trunc).flush();
-  for (const std::string& bad : {path, path + ".missing", ::testing::TempDir()}) {
+  for (const std::string& bad : {path, path + ".missing", folder.path()}) {
     const absl::Status status = CorpusCounts::Load(bad, TestTokenizer()).status();
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()), HasSubstr(bad));

@@ -3,10 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "tests/unit/temp_folder.h"
 
 namespace outrider {
 namespace {
@@ -21,9 +22,6 @@ using Json = nlohmann::json;
 class ModelConfigTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    dir_ = ::testing::TempDir() + "/model_config_" +
-           ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::create_directories(dir_);
     config_ = Json::parse(R"({
       "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 3072,
       "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8,
@@ -34,7 +32,6 @@ class ModelConfigTest : public ::testing::Test {
       "attention_bias": false, "mlp_bias": false, "bos_token_id": 128000,
       "eos_token_id": [128001, 128008, 128009], "torch_dtype": "bfloat16"})");
   }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
 
   void Write(const std::string& name, const std::string& text) { std::ofstream(dir_ + "/" + name) << text; }
 
@@ -55,7 +52,8 @@ class ModelConfigTest : public ::testing::Test {
     return message;
   }
 
-  std::string dir_;
+  const TempFolder folder_;
+  const std::string& dir_ = folder_.path();
   Json config_;
 };
 

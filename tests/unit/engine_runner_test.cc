@@ -7,6 +7,7 @@
 #include "common/engine/memory.h"
 #include "common/engine/rope.h"
 #include "tests/unit/engine_helpers.h"
+#include "tests/unit/temp_folder.h"
 
 namespace outrider::testing {
 namespace {
@@ -72,8 +73,8 @@ TEST(RunnerLoad, NamesAMissingFile) {
 }
 
 TEST(RunnerLoad, NamesATensorOfTheWrongShape) {
-  const std::string dir = ::testing::TempDir() + "/wrong_shape";
-  std::filesystem::remove_all(dir);
+  const TempFolder folder;
+  const std::string& dir = folder.path();
   std::filesystem::copy(DataDir("mha-float32"), dir);
   std::ifstream in(dir + "/config.json");
   std::string config((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
@@ -83,7 +84,6 @@ TEST(RunnerLoad, NamesATensorOfTheWrongShape) {
   options.model_dir = dir;
   EXPECT_THAT(LoadError(options), AllOf(HasSubstr("model.safetensors"), HasSubstr("mlp.gate_proj.weight"),
                                         HasSubstr("[96, 64], expected [98, 64]")));
-  std::filesystem::remove_all(dir);
 }
 
 TEST(RunnerLoad, ReportsProgressUpToOne) {

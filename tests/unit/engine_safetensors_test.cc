@@ -4,10 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <utility>
+
+#include "tests/unit/temp_folder.h"
 
 namespace outrider {
 namespace {
@@ -18,13 +19,6 @@ using ::testing::Not;
 
 class SafeTensorsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    dir_ = ::testing::TempDir() + "/safetensors_" +
-           ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::create_directories(dir_);
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
   void Write(const std::string& name, const std::string& bytes) {
     std::ofstream(dir_ + "/" + name, std::ios::binary) << bytes;
   }
@@ -50,7 +44,8 @@ class SafeTensorsTest : public ::testing::Test {
     return message;
   }
 
-  std::string dir_;
+  const TempFolder folder_;
+  const std::string& dir_ = folder_.path();
 };
 
 constexpr char kTwoTensors[] =

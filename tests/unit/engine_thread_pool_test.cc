@@ -61,6 +61,19 @@ TEST(ThreadPool, WhoHasNothingLeftTakesFromTheOthers) {
   EXPECT_EQ(others.load(), 7);
 }
 
+TEST(ThreadPool, AWorkerThatIsLateAtTheEndRunsNothing) {
+  // The last job may be over, and what it worked on gone, before a worker has looked at it.
+  std::atomic<int> calls = 0;
+  const auto count = [&](int, int) { calls.fetch_add(1); };
+  for (int repeat = 1; repeat <= 3000; ++repeat) {
+    {
+      ThreadPool pool(4);
+      pool.Run(8, count);
+    }
+    ASSERT_EQ(calls.load(), 8 * repeat);
+  }
+}
+
 TEST(ThreadPool, IdleWorkersUseNoCpu) {
   ThreadPool pool(4);
   pool.Run(8, [](int, int) {});

@@ -5,13 +5,14 @@
 
 #include "common/rpc/credentials.h"
 #include "common/rpc/token_file.h"
+#include "tests/unit/temp_folder.h"
 
 namespace outrider {
 namespace {
 
 class TokenFileTest : public testing::Test {
  protected:
-  TokenFileTest() : path_(testing::TempDir() + "/tokens") { Write("first\n\n  second \n"); }
+  TokenFileTest() { Write("first\n\n  second \n"); }
 
   // Each write is a new time of change, however fast they follow each other.
   void Write(const std::string& text) {
@@ -19,7 +20,8 @@ class TokenFileTest : public testing::Test {
     std::filesystem::last_write_time(path_, time_ += std::chrono::seconds(1));
   }
 
-  const std::string path_;
+  const TempFolder folder_;
+  const std::string path_ = folder_.File("tokens");
   std::filesystem::file_time_type time_ = std::filesystem::file_time_type::clock::now();
 };
 

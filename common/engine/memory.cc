@@ -1,15 +1,12 @@
 #include "common/engine/memory.h"
 
-#include <ATen/ATen.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <fstream>
 #include <limits>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +14,7 @@
 namespace outrider {
 namespace {
 
+constexpr size_t kAlignment = 64;
 constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
 
 // The whole huge pages inside the block. A hint: its failure changes nothing but speed.
@@ -46,27 +44,18 @@ size_t AvailableMemory() {
   return std::min(machine, limit > taken ? limit - taken : machine);
 }
 
-struct Buffer::Holder {
-  at::Tensor tensor;
-};
-
-Buffer::Buffer() = default;
-Buffer::~Buffer() = default;
-Buffer::Buffer(Buffer&&) noexcept = default;
-Buffer& Buffer::operator=(Buffer&&) noexcept = default;
-
 absl::StatusOr<Buffer> Buffer::Allocate(size_t bytes, absl::string_view what) {
-  try {
-    Buffer buffer;
-    buffer.holder_ = std::make_unique<Holder>();
-    buffer.holder_->tensor = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
-    buffer.data_ = static_cast<char*>(buffer.holder_->tensor.data_ptr());
-    buffer.bytes_ = bytes;
-    AdviseHugePages(buffer.data_, bytes);
-    return buffer;
-  } catch (const std::exception&) {
+  Buffer buffer;
+  if (bytes <= std::numeric_limits<size_t>::max() - kAlignment) {
+    const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    buffer.data_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, std::max(rounded, kAlignment))));
+  }
+  if (buffer.data_ == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", bytes, " bytes for ", what));
   }
+  buffer.bytes_ = bytes;
+  AdviseHugePages(buffer.data(), bytes);
+  return buffer;
 }
 
 }  // namespace outrider

@@ -1,7 +1,8 @@
-// Large blocks of memory for weights, the KV pool and scratch: the one place that touches torch.
+// Large blocks of memory for weights, the KV pool and scratch.
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -9,26 +10,21 @@
 
 namespace outrider {
 
-// Owns uninitialised memory, aligned to 64 bytes and on huge pages where the system gives them. It is a
-// tensor underneath, so that a device's allocator can stand behind the same interface. Move-only.
+// Owns uninitialised memory, aligned to 64 bytes and on huge pages where the system gives them. Move-only.
 class Buffer {
  public:
   // RESOURCE_EXHAUSTED, naming `what`, where the memory cannot be had.
   static absl::StatusOr<Buffer> Allocate(size_t bytes, absl::string_view what);
 
-  Buffer();
-  ~Buffer();
-  Buffer(Buffer&&) noexcept;
-  Buffer& operator=(Buffer&&) noexcept;
-
-  char* data() const { return data_; }
+  char* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }
-  float* floats() const { return reinterpret_cast<float*>(data_); }
+  float* floats() const { return reinterpret_cast<float*>(data()); }
 
  private:
-  struct Holder;
-  std::unique_ptr<Holder> holder_;
-  char* data_ = nullptr;
+  struct Free {
+    void operator()(char* data) const { std::free(data); }
+  };
+  std::unique_ptr<char, Free> data_;
   size_t bytes_ = 0;
 };
 

@@ -47,9 +47,10 @@ Worker::Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Decider> decider,
 
 Worker::~Worker() {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     stopping_ = true;
   }
+  arrived_.notify_one();
   thread_.join();
 }
 
@@ -62,16 +63,21 @@ void Worker::Release(const SequenceId& id) { Put(ReleaseCommand{id}); }
 void Worker::Cancel(const SequenceId& id, uint64_t round) { Put(CancelCommand{id, round}); }
 
 void Worker::Put(Command command) {
-  absl::MutexLock lock(&mutex_);
-  mailbox_.push_back(std::move(command));
+  {
+    std::lock_guard lock(mutex_);
+    mailbox_.push_back(std::move(command));
+  }
+  arrived_.notify_one();
 }
 
 bool Worker::TakeAll(absl::Time deadline, std::vector<Command>& commands) {
-  absl::MutexLock lock(&mutex_);
-  const auto ready = [this]()
-                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !mailbox_.empty(); };
+  std::unique_lock lock(mutex_);
   busy_ = !active_.empty();
-  mutex_.AwaitWithDeadline(absl::Condition(&ready), deadline);
+  if (!busy_) {
+    idle_.notify_all();
+    arrived_.wait_until(lock, absl::ToChronoTime(deadline),
+                        [this] { return stopping_ || !mailbox_.empty(); });
+  }
   commands.clear();
   commands.swap(mailbox_);
   busy_ |= !commands.empty();
@@ -79,15 +85,14 @@ bool Worker::TakeAll(absl::Time deadline, std::vector<Command>& commands) {
 }
 
 void Worker::AwaitIdle(absl::Time deadline) {
-  absl::MutexLock lock(&mutex_);
-  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return mailbox_.empty() && !busy_; };
-  mutex_.AwaitWithDeadline(absl::Condition(&idle), deadline);
+  std::unique_lock lock(mutex_);
+  idle_.wait_until(lock, absl::ToChronoTime(deadline), [this] { return mailbox_.empty() && !busy_; });
 }
 
 void Worker::Run() {
   std::vector<Command> commands;
   absl::Time next_lease_check = absl::Now() + kLeaseCheck;
-  while (TakeAll(active_.empty() ? next_lease_check : absl::InfinitePast(), commands)) {
+  while (TakeAll(next_lease_check, commands)) {
     for (Command& command : commands) {
       std::visit([this](auto& c) { Handle(std::move(c)); }, command);
     }

@@ -4,9 +4,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "bench/temporary_folder.h"
 #include "coordinator/chat_template.h"
 #include "coordinator/request.h"
-#include "tests/unit/temp_folder.h"
 
 namespace outrider {
 namespace {
@@ -46,7 +46,7 @@ TEST(ChatTemplate, WritesWhatTransformersWritesAndRefusesWhatItRefuses) {
 class ChatTemplateFiles : public ::testing::Test {
  protected:
   void Write(const std::string& name, const std::string& content) const {
-    std::ofstream(folder_.File(name)) << content;
+    std::ofstream(folder_.path() + "/" + name) << content;
   }
   absl::StatusOr<std::unique_ptr<const ChatTemplate>> Load() const {
     return ChatTemplate::Load(folder_.path());
@@ -58,7 +58,7 @@ class ChatTemplateFiles : public ::testing::Test {
     return (*loaded)->Render(std::vector<ChatMessage>{{"user", "hi"}}, 0).value_or("refused");
   }
 
-  const TempFolder folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(ChatTemplateFiles, AModelWithoutATemplateHasNone) {

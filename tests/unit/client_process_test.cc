@@ -8,10 +8,10 @@
 #include <string>
 #include <thread>
 
+#include "bench/temporary_folder.h"
 #include "client/child_process.h"
 #include "client/local_services.h"
 #include "client/signals.h"
-#include "tests/unit/temp_folder.h"
 
 namespace outrider {
 namespace {
@@ -33,8 +33,8 @@ class ChildProcessTest : public testing::Test {
     while (Log().find(text) == std::string::npos) std::this_thread::yield();
   }
 
-  const TempFolder folder_;
-  const std::string log_ = folder_.File("child.log");
+  const TemporaryFolder folder_;
+  const std::string log_ = folder_.path() + "/child.log";
 };
 
 TEST_F(ChildProcessTest, WritesBothStreamsIntoTheLog) {

@@ -7,13 +7,13 @@
 #include <fstream>
 #include <random>
 
+#include "bench/temporary_folder.h"
 #include "common/spec/verify.h"
 #include "coordinator/auto_drafter.h"
 #include "coordinator/copy_drafter.h"
 #include "coordinator/ngram_drafter.h"
 #include "coordinator/request.h"
 #include "coordinator/row_drafter.h"
-#include "tests/unit/temp_folder.h"
 
 namespace outrider {
 namespace {
@@ -309,8 +309,8 @@ TEST(RowDrafter, AtTemperatureZeroItTakesTheHeaviest) {
 }
 
 TEST(CorpusCounts, CountsATextFileAndRefusesOthersByName) {
-  const TempFolder folder;
-  const std::string path = folder.File("corpus.txt");
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/corpus.txt";
   std::ofstream(path) << "the cat and the dog";
   const auto corpus = CorpusCounts::Load(path, TestTokenizer());
   ASSERT_TRUE(corpus.ok()) << corpus.status();

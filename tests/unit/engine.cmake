@@ -18,10 +18,21 @@ outrider_unit_test(cuda_host_test
     ${CMAKE_CURRENT_LIST_DIR}/cuda_step_plan_test.cc
   LIBS outrider::cuda_host)
 
-# The plug-in as a file, and bench/gpu, as far as they can be seen without a GPU. Tests of the plug-in are skipped, and
-# scripts/test says so, where its compiler could not be installed.
-add_test(NAME gpu_bench_test
-  COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -rs -p no:cacheprovider ${CMAKE_CURRENT_LIST_DIR}/gpu_bench_test.py
-  WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-set_tests_properties(gpu_bench_test PROPERTIES
-  LABELS unit ENVIRONMENT "OUTRIDER_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};PYTHONDONTWRITEBYTECODE=1")
+# What a device decides, by the same source on the host.
+outrider_unit_test(decide_test
+  SOURCES
+    ${CMAKE_CURRENT_LIST_DIR}/decide_draw_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/decide_shape_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
+    ${CMAKE_CURRENT_LIST_DIR}/decide_verify_test.cc
+  LIBS outrider::cuda_host Threads::Threads)
+
+outrider_unit_test(worker_test
+  SOURCES
+    ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
+    ${CMAKE_CURRENT_LIST_DIR}/device_worker_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
+    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
+    ${CMAKE_CURRENT_LIST_DIR}/scheduler_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/worker_test.cc
+  LIBS outrider::cuda_host outrider::draft_decider outrider::target_decider Threads::Threads)

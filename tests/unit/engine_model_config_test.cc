@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "tests/unit/temp_folder.h"
+#include "bench/temporary_folder.h"
 
 namespace outrider {
 namespace {
@@ -52,7 +52,7 @@ class ModelConfigTest : public ::testing::Test {
     return message;
   }
 
-  const TempFolder folder_;
+  const TemporaryFolder folder_;
   const std::string& dir_ = folder_.path();
   Json config_;
 };

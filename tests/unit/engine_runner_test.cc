@@ -4,10 +4,10 @@
 #include <fstream>
 #include <limits>
 
+#include "bench/temporary_folder.h"
 #include "common/engine/memory.h"
 #include "common/engine/rope.h"
 #include "tests/unit/engine_helpers.h"
-#include "tests/unit/temp_folder.h"
 
 namespace outrider::testing {
 namespace {
@@ -73,7 +73,7 @@ TEST(RunnerLoad, NamesAMissingFile) {
 }
 
 TEST(RunnerLoad, NamesATensorOfTheWrongShape) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::string& dir = folder.path();
   std::filesystem::copy(DataDir("mha-float32"), dir);
   std::ifstream in(dir + "/config.json");

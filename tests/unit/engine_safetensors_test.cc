@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "tests/unit/temp_folder.h"
+#include "bench/temporary_folder.h"
 
 namespace outrider {
 namespace {
@@ -44,7 +44,7 @@ class SafeTensorsTest : public ::testing::Test {
     return message;
   }
 
-  const TempFolder folder_;
+  const TemporaryFolder folder_;
   const std::string& dir_ = folder_.path();
 };
 

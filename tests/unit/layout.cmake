@@ -1,4 +1,4 @@
-# The rules of the tree itself (folder order, torch apart from protobuf, nothing unfinished): no build needed.
+# The rules of the tree itself (folder order, what does without protobuf, nothing unfinished): no build needed.
 add_test(NAME layout_test
   COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_SOURCE_DIR}/unit/layout_test.py
   WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})

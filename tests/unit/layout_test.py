@@ -1,4 +1,4 @@
-"""What the tree must look like: who may include whom, where torch may appear, and that nothing is left lying about.
+"""What the tree must look like: who may include whom, what does without the wire, and that nothing is left lying about.
 
 Every check takes a Tree and returns the list of what is wrong. Each one is run on this repository, and on a made-up
 tree that it must refuse.
@@ -22,14 +22,13 @@ ORDER = [
     ["client"],
 ]
 SERVICES = set(ORDER[2])
-# Built without protobuf and torch (OUTRIDER_CORE_ONLY), so they do not include proto either.
-CORE = {"common/spec", "common/kv", "common/text"}
+# Built without protobuf and gRPC too (OUTRIDER_CORE_ONLY), as are the services' deciders.
+CORE = {"common/spec", "common/kv", "common/text", "common/engine"}
 FREE = {"tests", "bench"}  # may include everything
 
 CPP = (".h", ".cc", ".inc", ".cu", ".cuh")
 PROGRAM = CPP + (".py", ".proto", ".cmake", ".sh", ".md", ".txt", ".yaml", ".yml", ".toml")
 PROGRAM_NAMES = {"Makefile", "Dockerfile", "run", ".clang-format", ".clang-tidy", ".gitignore", "CMakePresets.json"}
-TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 WIRE = re.compile(r"(google/protobuf|google/rpc|grpc|grpcpp)/|.*\.pb\.h$")
 
 
@@ -108,22 +107,14 @@ def wrong_dependencies(tree):
     return wrong
 
 
-def torch_beside_wire(tree):
+def wire_in_core(tree):
+    """Direct includes, and those by headers of ours."""
     wrong = []
     for path in tree.of(*CPP):
-        torch, wire = chain_to(tree, path, TORCH), chain_to(tree, path, WIRE)
-        if torch and wire:
-            wrong.append(f"{path}: torch ({' > '.join(torch)}) and protobuf or gRPC ({' > '.join(wire)})")
-    return wrong
-
-
-def torch_outside_engine(tree):
-    """Direct includes, and headers of the engine that bring torch to whoever includes them."""
-    wrong = []
-    for path in tree.of(*CPP):
-        chain = None if folder_of(path) == "common/engine" else chain_to(tree, path, TORCH)
+        core = folder_of(path) in CORE or re.fullmatch(r"(draft|target)_service/\w+_decider\.(h|cc)", path)
+        chain = chain_to(tree, path, WIRE) if core else None
         if chain:
-            wrong.append(f"{path}: reaches torch by {' > '.join(chain)}")
+            wrong.append(f"{path}: reaches protobuf or gRPC by {' > '.join(chain)}")
     return wrong
 
 
@@ -192,7 +183,7 @@ def unbuilt_sources(tree):
                 token.removesuffix(".proto")) for folder, token in named)]
 
 
-CHECKS = [wrong_dependencies, torch_beside_wire, torch_outside_engine, unfinished, machine_paths, unused_flags,
+CHECKS = [wrong_dependencies, wire_in_core, unfinished, machine_paths, unused_flags,
           globbed_sources, unbuilt_sources]
 
 
@@ -231,7 +222,7 @@ def test_new_files_are_read_and_ignored_ones_are_not(tmp_path):
 
 # A small tree that follows every rule, in the shapes that a careless check would take for an offence.
 GOOD = {
-    "CMakeLists.txt": 'file(GLOB TORCH_ROOT "${VENV}/lib/python3*/torch")  # file(GLOB S *.cc) would be refused\n',
+    "CMakeLists.txt": 'file(GLOB WHEELS "${VENV}/lib/python3*/nvidia")  # file(GLOB S *.cc) would be refused\n',
     "proto/CMakeLists.txt": 'file(GLOB STATUS "${OUTRIDER_VENV}/lib/python3*/rpc/status.proto")\n'
                             "generate(outrider/v1/target grpc)",
     "proto/outrider/v1/target.proto": 'syntax = "proto3";',
@@ -241,8 +232,7 @@ GOOD = {
     "common/kv/pool.h": '#include "common/spec/types.h"',
     "common/engine/CMakeLists.txt": "outrider_library(engine SOURCES llama.cc)",
     "common/engine/runner.h": '#include "common/kv/pool.h"',
-    "common/engine/tensor.h": "#include <ATen/ATen.h>",
-    "common/engine/llama.cc": '#include "common/engine/runner.h"\n#include "common/engine/tensor.h"',
+    "common/engine/llama.cc": '#include "common/engine/runner.h"',
     "target_service/CMakeLists.txt": "add_executable(outrider-target ${CMAKE_CURRENT_SOURCE_DIR}/main.cc)",
     "target_service/main.cc": '#include <grpcpp/grpcpp.h>\n#include "outrider/v1/target.pb.h"\n'
                               '#include "common/engine/runner.h"\n'
@@ -266,17 +256,12 @@ BAD = [
     (wrong_dependencies, {"target_service/a.cc": '#include "coordinator/x.h"', "coordinator/x.h": ""}),
     (wrong_dependencies, {"util/a.cc": ""}),
     (wrong_dependencies, {"common/misc/a.h": ""}),
-    # Both in one file; one through a header of ours; both through headers of ours.
-    (torch_beside_wire, {"common/engine/a.cc": "#include <torch/torch.h>\n#include <grpcpp/grpcpp.h>"}),
-    (torch_beside_wire, {"common/engine/a.cc": '#include "common/engine/tensor.h"\n#include "outrider/v1/x.pb.h"'}),
-    (torch_beside_wire, {"common/engine/a.cc": '#include "common/engine/tensor.h"\n#include "common/engine/b.h"',
-                         "common/engine/b.h": '#include "common/engine/c.h"',
-                         "common/engine/c.h": "#include <google/protobuf/message.h>"}),
-    # Elsewhere than in the engine; by a header of the engine that is not for others; in a test.
-    (torch_outside_engine, {"common/kv/a.h": "#include <c10/core/Device.h>"}),
-    (torch_outside_engine, {"draft_service/a.cc": '#include "common/engine/b.h"',
-                            "common/engine/b.h": '#include "common/engine/tensor.h"'}),
-    (torch_outside_engine, {"tests/unit/a.cc": "#include <torch/torch.h>"}),
+    # Directly; through a header of ours; in a decider.
+    (wire_in_core, {"common/engine/a.cc": "#include <grpcpp/grpcpp.h>"}),
+    (wire_in_core, {"common/kv/a.cc": '#include "common/rpc/b.h"', "common/rpc/b.h": '#include "common/rpc/c.h"',
+                    "common/rpc/c.h": "#include <google/protobuf/message.h>"}),
+    (wire_in_core, {"draft_service/draft_decider.cc": '#include "common/rpc/b.h"',
+                    "common/rpc/b.h": '#include "outrider/v1/x.pb.h"'}),
     # Unfinished work.
     (unfinished, {"common/kv/a.h": "// TO" "DO: later"}),
     (unfinished, {"client/a.py": "pass  # FIX" "ME"}),

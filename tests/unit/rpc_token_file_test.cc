@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "bench/temporary_folder.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/token_file.h"
-#include "tests/unit/temp_folder.h"
 
 namespace outrider {
 namespace {
@@ -20,8 +20,8 @@ class TokenFileTest : public testing::Test {
     std::filesystem::last_write_time(path_, time_ += std::chrono::seconds(1));
   }
 
-  const TempFolder folder_;
-  const std::string path_ = folder_.File("tokens");
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_.path() + "/tokens";
   std::filesystem::file_time_type time_ = std::filesystem::file_time_type::clock::now();
 };
 

@@ -1,12 +1,3 @@
-outrider_unit_test(worker_test
-  SOURCES
-    unit/decide_testing.h
-    unit/device_worker_test.cc
-    unit/host_device_model.cc
-    unit/host_device_model.h
-    unit/scheduler_test.cc
-    unit/worker_test.cc
-  LIBS outrider::cuda_host outrider::engine outrider::draft_service outrider::target_service Threads::Threads)
 outrider_unit_test(coordinator_test
   SOURCES
     unit/chat_template_test.cc

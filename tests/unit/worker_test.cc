@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <condition_variable>
 #include <future>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <random>
 
@@ -93,13 +95,14 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
                                                   .lease = options.lease,
                                                   .check_invariants = true},
                                     Worker::Hooks{[this](const StepStats& step) {
-                                                    absl::MutexLock lock(&mutex_);
+                                                    std::lock_guard lock(mutex_);
                                                     largest_batch_ = std::max(largest_batch_, step.sequences);
                                                     most_rows_ = std::max(most_rows_, step.rows);
                                                   },
                                                   [this](const WorkerState& state) {
-                                                    absl::MutexLock lock(&mutex_);
+                                                    std::lock_guard lock(mutex_);
                                                     state_ = state;
+                                                    reported_.notify_all();
                                                   }});
   }
   std::unique_ptr<Worker> Target(const Options& options) {
@@ -135,16 +138,16 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
   }
 
   WorkerState WaitFor(const std::function<bool(const WorkerState&)>& condition) {
-    absl::MutexLock lock(&mutex_);
-    const auto holds = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return condition(state_); };
-    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&holds), absl::Seconds(30)));
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(reported_.wait_for(lock, std::chrono::seconds(30), [&] { return condition(state_); }));
     return state_;
   }
 
-  absl::Mutex mutex_;
-  WorkerState state_ ABSL_GUARDED_BY(mutex_);
-  int largest_batch_ ABSL_GUARDED_BY(mutex_) = 0;
-  int most_rows_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable reported_;
+  WorkerState state_;
+  int largest_batch_ = 0;
+  int most_rows_ = 0;
 };
 
 TEST_P(WorkerTest, VerifyingTheTargetsOwnChoicesAcceptsThemAll) {
@@ -300,7 +303,7 @@ TEST_P(WorkerTest, APromptIsFedInPiecesThatKeepTheBudget) {
   const Reply chunked = Ask(*worker, Item(1, 1, prompt, 0));
   ASSERT_TRUE(chunked.status.ok()) << chunked.status;
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     EXPECT_EQ(most_rows_, 64);
   }
   Options options;
@@ -328,7 +331,7 @@ TEST_P(WorkerTest, ManySequencesShareForwardPassesAndGetWhatEachGetsAlone) {
     }
   }
   EXPECT_EQ(together, alone);
-  absl::MutexLock lock(&mutex_);
+  std::lock_guard lock(mutex_);
   EXPECT_GT(largest_batch_, 1);
 }
 

@@ -195,18 +195,23 @@ def kill_target(c: Cluster) -> None:
 def test_a_stream_outlives_a_service_that_restarts(disturb: Callable[[Cluster], None], options: dict[str, object],
                                                    client: Client, prompts: list[str]) -> None:
     undisturbed = client.generate(prompts[7], **LONG, **options)
-    with cluster(coordinator=["--drain", "0"], **LEASED) as c, Client(c.coordinator.address, retries=PATIENT) as own:
-        chunks = []
-        for chunk in own.stream(prompts[7], **LONG, **options):
-            chunks.append(chunk)
-            if len(chunks) == 5:
-                disturb(c)
-        assert (tokens_of(chunks), text_of(chunks)) == (list(undisturbed.tokens), undisturbed.text)
-        assert chunks[-1].finish.usage.completion_tokens == LONG["max_tokens"]
-        own_errors = c.coordinator.metrics().labelled("outrider_target_errors_total", "reason")
-        resumed = chunks[-1].finish.speculation.rounds < len(chunks)
-        assert own_errors if disturb is kill_target else resumed, "not disturbed in the middle"
-        c.wait_idle()
+
+    def disturbed_in_the_middle() -> bool:
+        with cluster(coordinator=["--drain", "0"], **LEASED) as c, Client(c.coordinator.address, retries=PATIENT) as own:
+            chunks = []
+            for chunk in own.stream(prompts[7], **LONG, **options):
+                chunks.append(chunk)
+                if len(chunks) == 5:
+                    disturb(c)
+            assert (tokens_of(chunks), text_of(chunks)) == (list(undisturbed.tokens), undisturbed.text)
+            assert chunks[-1].finish.usage.completion_tokens == LONG["max_tokens"]
+            own_errors = c.coordinator.metrics().labelled("outrider_target_errors_total", "reason")
+            resumed = chunks[-1].finish.speculation.rounds < len(chunks)
+            c.wait_idle()
+            return bool(own_errors) if disturb is kill_target else resumed
+
+    # On a busy machine the generation may end before this process gets to disturb it.
+    assert any(disturbed_in_the_middle() for _ in range(3))
 
 
 def test_a_sampled_stream_goes_on_where_it_was(prompts: list[str]) -> None:

@@ -197,7 +197,8 @@ def test_a_stream_outlives_a_service_that_restarts(disturb: Callable[[Cluster], 
     undisturbed = client.generate(prompts[7], **LONG, **options)
 
     def disturbed_in_the_middle() -> bool:
-        with cluster(coordinator=["--drain", "0"], **LEASED) as c, Client(c.coordinator.address, retries=PATIENT) as own:
+        with (cluster(coordinator=["--drain", "0"], **LEASED) as c,
+              Client(c.coordinator.address, retries=PATIENT) as own):
             chunks = []
             for chunk in own.stream(prompts[7], **LONG, **options):
                 chunks.append(chunk)

@@ -216,11 +216,15 @@ class Server(Process):
         return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
 
 
+def _with_defaults(defaults: dict[str, str], args: Sequence[str]) -> list[str]:
+    """The arguments, after the defaults of those flags that they do not give."""
+    given = {arg.partition("=")[0] for arg in args}
+    return [part for flag, value in defaults.items() if flag not in given for part in (flag, value)] + list(args)
+
+
 def _start_model(program: str, model: Path, args: Sequence[str], listen: str) -> Server:
     defaults = {"--model": str(model), "--device": DEVICE, "--dtype": DTYPES[0], "--threads": "1"}
-    given = {arg.partition("=")[0] for arg in args}
-    flags = [part for flag, value in defaults.items() if flag not in given for part in (flag, value)]
-    return Server(program, *flags, *args, listen=listen)
+    return Server(program, *_with_defaults(defaults, args), listen=listen)
 
 
 def start_target(*args: str, model: Path = TARGET_MODEL, listen: str = "127.0.0.1:0") -> Server:
@@ -233,9 +237,7 @@ def start_draft(*args: str, model: Path = DRAFT_MODEL, listen: str = "127.0.0.1:
 
 def start_coordinator(target: str, draft: str, *args: str) -> Server:
     defaults = {"--tokenizer": str(TARGET_MODEL), "--http-listen": "127.0.0.1:0"}
-    given = {arg.partition("=")[0] for arg in args}
-    flags = [part for flag, value in defaults.items() if flag not in given for part in (flag, value)]
-    return Server("outrider-coordinator", *flags, "--target", target, "--draft", draft, *args)
+    return Server("outrider-coordinator", "--target", target, "--draft", draft, *_with_defaults(defaults, args))
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ class Sequences {
     }
     for (int i = 1; i < rows; ++i) {
       const TokenId token = tokens_[static_cast<size_t>(i)];
-      draft_.push_back({token, {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1}});
+      AppendToChain(token, {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1}, draft_);
     }
     tasks_.resize(static_cast<size_t>(count));
     for (int s = 0; s < count; ++s) {
@@ -80,7 +80,7 @@ class Sequences {
   const SequenceParams params_{.draft_top_n = 64};
   std::vector<TokenId> tokens_;
   std::vector<std::vector<BlockId>> blocks_;
-  std::vector<DraftToken> draft_;
+  Proposal draft_;
   std::vector<DeviceTask> tasks_;
   std::vector<SequenceRows> step_;
 };

@@ -249,7 +249,9 @@ int Main(int argc, char** argv) {
   app.add_option("--streams", flags.streams, "how many at once")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  app.add_option("--draft-tokens", flags.k, "K")->check(CLI::Range(1, 31))->capture_default_str();
+  app.add_option("--draft-tokens", flags.k, "K")
+      ->check(CLI::Range(1, kMaxDraftTokens))
+      ->capture_default_str();
   app.add_option("--vocab-size", flags.vocab_size, "that the servers claim to have; default: Llama 3's")
       ->check(CLI::Range(4096, 1 << 20))
       ->capture_default_str();
@@ -280,7 +282,7 @@ int Main(int argc, char** argv) {
   info.set_max_context(1 << 20);
   info.set_kv_blocks(1 << 20);
   info.set_block_size(16);
-  info.set_max_draft_tokens(31);
+  info.set_max_draft_tokens(kMaxDraftTokens);
   info.set_max_message_bytes(kMaxMessageBytes);
   DraftAtOnce draft(info);
   TargetAtOnce target(info);

@@ -2,10 +2,10 @@
 
 namespace outrider {
 
-asio::awaitable<Proposal> AutoDrafter::Propose(Generation& generation, int k, v1::ItemTiming* timing) {
+asio::awaitable<DraftNodes> AutoDrafter::Propose(Generation& generation, int k, v1::ItemTiming* timing) {
   proposed_at_ = generation.size();
   last_ = first_.get();
-  Proposal proposal = co_await first_->Propose(generation, k, timing);
+  DraftNodes proposal = co_await first_->Propose(generation, k, timing);
   if (!proposal.empty()) co_return proposal;
   last_ = second_.get();
   co_return co_await second_->Propose(generation, k, timing);

@@ -13,7 +13,7 @@ class AutoDrafter final : public Drafter {
       : first_(std::move(first)), second_(std::move(second)) {}
 
   void Prepare(Generation& generation) override { second_->Prepare(generation); }
-  asio::awaitable<Proposal> Propose(Generation& generation, int k, v1::ItemTiming* timing) override;
+  asio::awaitable<DraftNodes> Propose(Generation& generation, int k, v1::ItemTiming* timing) override;
   // Each hears of its own proposals only.
   void OnVerdict(size_t n, size_t accepted) override;
   v1::DrafterKind kind() const override { return last_ == nullptr ? v1::DRAFTER_KIND_AUTO : last_->kind(); }

@@ -18,7 +18,7 @@ class Drafter {
   // At most k tokens to follow the generation's, with what each was drawn from. Never fails: when there is
   // nothing to propose, or nobody answers in time, the proposal is empty and the round plain. *timing is what
   // the drafter's own work took.
-  virtual asio::awaitable<Proposal> Propose(Generation& generation, int k, v1::ItemTiming* timing) = 0;
+  virtual asio::awaitable<DraftNodes> Propose(Generation& generation, int k, v1::ItemTiming* timing) = 0;
 
   // The proposal was verified, or dropped (accepted 0). `n` is the number of committed tokens before it. Also
   // called after rounds in which nothing was asked for.

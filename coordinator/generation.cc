@@ -84,7 +84,7 @@ bool Generation::Append(TokenId token, std::string* text) {
   return ended_.has_value();
 }
 
-v1::GenerateResponse Generation::Commit(const Proposal& draft, const v1::Verdict& verdict) {
+v1::GenerateResponse Generation::Commit(const DraftNodes& draft, const v1::Verdict& verdict) {
   CountRound(draft, verdict);
   v1::GenerateResponse chunk;
   chunk.set_position(static_cast<uint32_t>(emitted()));
@@ -126,7 +126,7 @@ v1::GenerateResponse Generation::Commit(const Proposal& draft, const v1::Verdict
   return chunk;
 }
 
-void Generation::CountRound(const Proposal& draft, const v1::Verdict& verdict) {
+void Generation::CountRound(const DraftNodes& draft, const v1::Verdict& verdict) {
   stats_.set_rounds(stats_.rounds() + 1);
   if (draft.empty()) {
     // What is not tried is forgotten, or a run of bad luck would be believed for ever.

@@ -20,7 +20,7 @@
 namespace outrider {
 
 // What a drafter has proposed. Empty: a plain round.
-using Proposal = google::protobuf::RepeatedPtrField<v1::DraftNode>;
+using DraftNodes = google::protobuf::RepeatedPtrField<v1::DraftNode>;
 
 // Only Commit adds tokens, and only what is committed counts: for the text, for stops, for usage. One thread.
 class Generation {
@@ -53,7 +53,7 @@ class Generation {
 
   // Commits a round: the accepted tokens of `draft`, then the verdict's own, up to the first that ends the
   // generation; the rest is discarded. Returns the chunk to send, with `finish` if it is over.
-  v1::GenerateResponse Commit(const Proposal& draft, const v1::Verdict& verdict);
+  v1::GenerateResponse Commit(const DraftNodes& draft, const v1::Verdict& verdict);
 
   // `logprobs` of a server with the tokens' texts.
   v1::PositionLogprobs WithText(v1::PositionLogprobs logprobs) const;
@@ -74,7 +74,7 @@ class Generation {
  private:
   // Appends a committed token; the text that it releases goes to *text. True if it ends the generation.
   bool Append(TokenId token, std::string* text);
-  void CountRound(const Proposal& draft, const v1::Verdict& verdict);
+  void CountRound(const DraftNodes& draft, const v1::Verdict& verdict);
   v1::Finish MakeFinish() const;
 
   const Request request_;

@@ -11,11 +11,11 @@ namespace outrider {
 class LocalDrafter : public Drafter {
  public:
   // The same as Propose, at once.
-  virtual Proposal Draft(const Generation& generation, int k) = 0;
+  virtual DraftNodes Draft(const Generation& generation, int k) = 0;
 
-  asio::awaitable<Proposal> Propose(Generation& generation, int k, v1::ItemTiming* timing) final {
+  asio::awaitable<DraftNodes> Propose(Generation& generation, int k, v1::ItemTiming* timing) final {
     const Clock::time_point start = Clock::now();
-    Proposal proposal = Draft(generation, k);
+    DraftNodes proposal = Draft(generation, k);
     const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
     timing->set_compute_us(static_cast<uint32_t>(took.count()));
     co_return proposal;
@@ -28,8 +28,8 @@ class LocalDrafter : public Drafter {
 
 // A chain of tokens that were chosen without chance: q is all on the token itself, absent where the rule
 // takes none.
-inline Proposal PointMasses(const std::vector<TokenId>& tokens, v1::Rule rule) {
-  Proposal proposal;
+inline DraftNodes PointMasses(const std::vector<TokenId>& tokens, v1::Rule rule) {
+  DraftNodes proposal;
   for (TokenId token : tokens) {
     v1::DraftNode* node = proposal.Add();
     node->set_parent(proposal.size() - 2);

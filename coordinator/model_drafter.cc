@@ -65,10 +65,10 @@ asio::awaitable<bool> ModelDrafter::FinishPreparation() {
   co_return Learn(status, result.ok() ? result->cached() : 0);
 }
 
-asio::awaitable<Proposal> ModelDrafter::Propose(Generation& generation, int k, v1::ItemTiming* timing) {
-  if (!co_await FinishPreparation()) co_return Proposal();
+asio::awaitable<DraftNodes> ModelDrafter::Propose(Generation& generation, int k, v1::ItemTiming* timing) {
+  if (!co_await FinishPreparation()) co_return DraftNodes();
   for (int attempt = 0; attempt < 3; ++attempt) {
-    if (k <= 0 || !link_->up() || Clock::now() < not_before_) co_return Proposal();
+    if (k <= 0 || !link_->up() || Clock::now() < not_before_) co_return DraftNodes();
     remote_.OnServer(link_->info()->boot_id());
     const size_t n = generation.size();
     k = std::min(k, static_cast<int>(link_->info()->max_draft_tokens()));
@@ -85,12 +85,12 @@ asio::awaitable<Proposal> ModelDrafter::Propose(Generation& generation, int k, v
       if (result->nodes_size() <= k) co_return std::move(*result->mutable_nodes());
       metrics_->OnDraftError("PROPOSAL_TOO_LONG");
       remote_.Lost();
-      co_return Proposal();
+      co_return DraftNodes();
     }
     metrics_->OnDraftError(ErrorReason(status));
-    if (!Learn(status, result.ok() ? result->cached() : 0)) co_return Proposal();
+    if (!Learn(status, result.ok() ? result->cached() : 0)) co_return DraftNodes();
   }
-  co_return Proposal();
+  co_return DraftNodes();
 }
 
 bool ModelDrafter::Learn(const absl::Status& status, size_t cached) {

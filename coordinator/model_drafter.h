@@ -19,7 +19,7 @@ class ModelDrafter final : public Drafter {
 
   // Has the draft compute the prompt while the target does, so that the first proposal need not wait for it.
   void Prepare(Generation& generation) override;
-  asio::awaitable<Proposal> Propose(Generation& generation, int k, v1::ItemTiming* timing) override;
+  asio::awaitable<DraftNodes> Propose(Generation& generation, int k, v1::ItemTiming* timing) override;
   void OnVerdict(size_t n, size_t accepted) override { remote_.OnVerdict(n, accepted); }
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_MODEL; }
   void Stop(const Generation& generation) override;

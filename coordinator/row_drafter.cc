@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/rpc/convert.h"
 #include "common/rpc/sampling.h"
 #include "common/spec/verify.h"
 
@@ -19,7 +20,7 @@ WeightRow AsRow(std::span<const float> weights, bool greedy) {
 
 }  // namespace
 
-Proposal RowDrafter::Draft(const Generation& generation, int k) {
+DraftNodes RowDrafter::Draft(const Generation& generation, int k) {
   const v1::SequenceParams& params = generation.request().params;
   const RandomKey key{params.seed(), params.sample_index()};
   const bool own = params.has_draft_temperature();
@@ -27,21 +28,20 @@ Proposal RowDrafter::Draft(const Generation& generation, int k) {
                           : params.sampling().has_temperature() && params.sampling().temperature() == 0;
   const int top_n = params.draft_top_n() == 0 ? kTopN : static_cast<int>(params.draft_top_n());
   const size_t n = generation.size();
-  Proposal proposal;
+  DraftNodes proposal;
   TokenId previous = generation.tokens().back();
   for (int i = 0; i < k; ++i) {
     const size_t position = n + static_cast<size_t>(i);
     const WeightRow row = AsRow(rows_->Row(position, previous), greedy);
-    v1::DraftNode* node = proposal.Add();
+    Distribution q;
     if (params.rule() == v1::RULE_COUPLED) {
       previous = Race(row, key, position);
     } else {
-      const Distribution q = TruncateTopN(row, top_n);
+      q = TruncateTopN(row, top_n);
       previous = DraftSample(q, key, position, n);
-      SerializeDistribution(q, node->mutable_q());
     }
-    node->set_token(static_cast<uint32_t>(previous));
-    node->set_parent(i - 1);
+    const ProposalNode node{previous, i - 1, std::move(q)};
+    SerializeProposal({&node, 1}, &proposal);
   }
   return proposal;
 }

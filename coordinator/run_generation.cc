@@ -12,7 +12,7 @@ uint32_t Microseconds(Clock::duration duration) {
   return static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
 }
 
-void FillTrace(const Generation& generation, const Proposal& proposal, const v1::VerifyResult& result,
+void FillTrace(const Generation& generation, const DraftNodes& proposal, const v1::VerifyResult& result,
                const RoundTimes& times, uint64_t round, v1::RoundTrace* trace) {
   trace->set_round(round);
   for (const v1::DraftNode& node : proposal) {
@@ -54,7 +54,7 @@ asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, C
     const size_t n = generation.size();
 
     // The draft guesses...
-    Proposal proposal;
+    DraftNodes proposal;
     const int k = cast.policy->DraftTokens(generation);
     if (cast.drafter != nullptr && k > 0) {
       proposal = co_await cast.drafter->Propose(generation, k, &times.draft_server);

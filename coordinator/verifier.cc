@@ -19,7 +19,7 @@ constexpr int kMaxFailures = 8;
 
 }  // namespace
 
-asio::awaitable<absl::StatusOr<v1::VerifyResult>> Verifier::Verify(Generation& generation, Proposal& draft,
+asio::awaitable<absl::StatusOr<v1::VerifyResult>> Verifier::Verify(Generation& generation, DraftNodes& draft,
                                                                    Clock::time_point deadline) {
   round_ = generation.NextRound();
   while (true) {
@@ -80,11 +80,11 @@ asio::awaitable<absl::Status> Verifier::SendPrefix(Generation& generation, Clock
     remote_.OnAnswer(result->cached(), end, 0);
     co_return absl::OkStatus();
   }
-  Proposal none;
+  DraftNodes none;
   co_return co_await Recover(status, result.ok() ? result->cached() : 0, none, deadline);
 }
 
-asio::awaitable<absl::Status> Verifier::Recover(const absl::Status& status, size_t cached, Proposal& draft,
+asio::awaitable<absl::Status> Verifier::Recover(const absl::Status& status, size_t cached, DraftNodes& draft,
                                                 Clock::time_point deadline) {
   if (stopped_) co_return absl::CancelledError("cancelled");
   if (status.code() == absl::StatusCode::kDeadlineExceeded && Clock::now() >= deadline) {

@@ -20,7 +20,7 @@ class Verifier {
   // that is away is waited for, up to a minute. Errors are for the client: UNAVAILABLE when the target stays
   // away, CANCELLED after Stop, DEADLINE_EXCEEDED at `deadline`, INTERNAL when the model yields no
   // distribution.
-  asio::awaitable<absl::StatusOr<v1::VerifyResult>> Verify(Generation& generation, Proposal& draft,
+  asio::awaitable<absl::StatusOr<v1::VerifyResult>> Verify(Generation& generation, DraftNodes& draft,
                                                            Clock::time_point deadline);
 
   // The generation is over, or its client gone: nothing is computed for it any more. Ends a Verify in
@@ -31,7 +31,7 @@ class Verifier {
   // Sends the prefix of a long sequence in pieces, so that others get their turn in between.
   asio::awaitable<absl::Status> SendPrefix(Generation& generation, Clock::time_point deadline);
   // Corrects what is believed of the target. OK if the item is worth sending again.
-  asio::awaitable<absl::Status> Recover(const absl::Status& status, size_t cached, Proposal& draft,
+  asio::awaitable<absl::Status> Recover(const absl::Status& status, size_t cached, DraftNodes& draft,
                                         Clock::time_point deadline);
   asio::awaitable<absl::Status> WaitForTarget(Clock::time_point deadline);
 

@@ -14,17 +14,17 @@ absl::StatusOr<bool> DraftDecider::Decide(Session& session, const LogitsView& ro
 
   const SequenceParams& params = *session.params;
   const uint64_t position = context.size();
-  DraftToken drafted;
+  TokenId token;
+  Distribution q;
   if (params.rule == Rule::kCoupled) {
-    drafted.token = Race(*row, params.key, position);
+    token = Race(*row, params.key, position);
   } else {
     // q is what is sent, and the token is drawn from what is sent.
-    drafted.q = TruncateTopN(*row, params.draft_top_n);
-    drafted.token = DraftSample(drafted.q, params.key, position, session.committed);
+    q = TruncateTopN(*row, params.draft_top_n);
+    token = DraftSample(q, params.key, position, session.committed);
   }
-  const TokenId token = drafted.token;
-  std::vector<DraftToken>& proposal = session.answer.proposal;
-  proposal.push_back(std::move(drafted));
+  Proposal& proposal = session.answer.proposal;
+  AppendToChain(token, std::move(q), proposal);
   if (static_cast<int>(proposal.size()) == session.item.draft_tokens) return true;
   session.cache.Append(token);
   return false;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/error.h"
 #include "common/serve/control_items.h"
 #include "common/serve/convert.h"
@@ -20,7 +21,7 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
   result.set_cached(static_cast<uint32_t>(answer.cached));
   *result.mutable_timing() = ToProto(answer.timing);
   if (answer.status.ok()) {
-    SerializeDraft(answer.proposal, result.mutable_nodes());
+    SerializeProposal(answer.proposal, result.mutable_nodes());
   } else {
     *result.mutable_status() = ToProto(answer.status);
   }

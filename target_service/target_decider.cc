@@ -11,8 +11,8 @@ PositionLogProbabilities Describe(std::span<const float> logits, TokenId token, 
 }  // namespace
 
 absl::Status TargetDecider::Begin(Session& session) {
-  const std::vector<DraftToken>& draft = session.item.draft;
-  for (const DraftToken& drafted : draft) session.cache.Append(drafted.token);
+  const Proposal& draft = session.item.draft;
+  for (const ProposalNode& node : draft) session.cache.Append(node.token);
   session.wanted = session.item.append_only ? 0 : static_cast<int>(draft.size()) + 1;
   return absl::OkStatus();
 }
@@ -45,8 +45,9 @@ absl::StatusOr<bool> TargetDecider::Decide(Session& session, const LogitsView& r
   const VerifyOptions options{.rule = params.rule, .lenience = params.lenience};
   absl::StatusOr<Verdict> verdict = Verify(options, session.item.draft, row, n, params.key);
   if (!verdict.ok()) return verdict.status();
-  for (int i = 0; params.logprobs >= 0 && i <= verdict->accepted; ++i) {
-    const TokenId token = i < verdict->accepted ? session.item.draft[i].token : verdict->token;
+  for (size_t i = 0; params.logprobs >= 0 && i <= verdict->path.size(); ++i) {
+    const TokenId token =
+        i < verdict->path.size() ? session.item.draft[verdict->path[i]].token : verdict->token;
     session.answer.logprobs.push_back(
         params.logprobs_before_controls
             ? Describe(untouched[i], token, params.logprobs)
@@ -58,7 +59,7 @@ absl::StatusOr<bool> TargetDecider::Decide(Session& session, const LogitsView& r
 }
 
 std::optional<DeviceTask> TargetDecider::Delegate(const Session& session) const {
-  const std::vector<DraftToken>& draft = session.item.draft;
+  const Proposal& draft = session.item.draft;
   if (session.item.prompt_logprobs >= 0 || !Delegable(*session.params, draft)) return std::nullopt;
   return DeviceTask{.params = session.params.get(),
                     .round_start = static_cast<uint64_t>(session.committed),

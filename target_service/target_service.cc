@@ -5,6 +5,7 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/error.h"
 #include "common/serve/control_items.h"
 #include "common/serve/convert.h"
@@ -15,33 +16,7 @@ namespace {
 
 using Results = Outbox<v1::VerifyResponse>;
 
-v1::Verdict ToMessage(const Verdict& verdict, size_t drafted) {
-  v1::Verdict proto;
-  for (int i = 0; i < verdict.accepted; ++i) proto.add_accepted(static_cast<uint32_t>(i));
-  proto.set_token(static_cast<uint32_t>(verdict.token));
-  switch (verdict.kind) {
-    case Verdict::Kind::kPlain:
-      proto.set_kind(v1::TOKEN_KIND_PLAIN);
-      break;
-    case Verdict::Kind::kCorrected:
-      proto.set_kind(v1::TOKEN_KIND_CORRECTED);
-      break;
-    case Verdict::Kind::kBonus:
-      proto.set_kind(v1::TOKEN_KIND_BONUS);
-      break;
-  }
-  v1::Canary* canary = proto.mutable_canary();
-  canary->set_expected_accepted(verdict.expected_accepted);
-  canary->set_expected_accepted_variance(verdict.expected_variance);
-  canary->set_surprisal(verdict.surprisal);
-  canary->set_entropy(verdict.entropy);
-  canary->set_residual_empty(verdict.empty_residual);
-  canary->set_reached(static_cast<uint32_t>(std::min<size_t>(verdict.accepted + 1, drafted)));
-  return proto;
-}
-
-v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, size_t drafted,
-                          const Answer& answer) {
+v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const Answer& answer) {
   v1::VerifyResult result;
   result.set_sequence_id(sequence_id);
   result.set_round(round);
@@ -51,7 +26,7 @@ v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, size_t
   if (!answer.status.ok()) {
     *result.mutable_status() = ToProto(answer.status);
   } else if (answer.verdict != nullptr) {
-    *result.mutable_verdict() = ToMessage(*answer.verdict, drafted);
+    *result.mutable_verdict() = SerializeVerdict(*answer.verdict);
     for (const PositionLogProbabilities& position : answer.logprobs) {
       *result.mutable_verdict()->add_logprobs() = ToProto(position);
     }
@@ -92,7 +67,7 @@ grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::V
         if (!item.has_verify()) {
           Answer answer;
           answer.status = MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind");
-          return results->Post(ToResult("", 0, 0, answer));
+          return results->Post(ToResult("", 0, answer));
         }
         const std::string& id = item.verify().sequence().sequence_id();
         const uint64_t round = item.verify().sequence().round();
@@ -103,10 +78,10 @@ grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::V
         if (!work.ok()) {
           Answer answer;
           answer.status = work.status();
-          return results->Post(ToResult(id, round, 0, answer));
+          return results->Post(ToResult(id, round, answer));
         }
-        absl::StatusOr<std::vector<DraftToken>> draft =
-            ParseDraft(item.verify().draft(), RuleOf(item.verify()), vocab_size);
+        absl::StatusOr<Proposal> draft =
+            ParseProposal(item.verify().draft(), RuleOf(item.verify()), vocab_size);
         if (!draft.ok()) {
           work->invalid = draft.status();
         } else if (const size_t allowed = MaxDraft(work->base + work->tokens.size(), info_);
@@ -124,9 +99,8 @@ grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::V
         }
         work->append_only = item.verify().append_only();
         work->content_hash = ContentHash(item.verify());
-        const size_t drafted = work->draft.size();
-        work->answer = [results, id, round, drafted](const Answer& answer) {
-          results->Post(ToResult(id, round, drafted, answer));
+        work->answer = [results, id, round](const Answer& answer) {
+          results->Post(ToResult(id, round, answer));
         };
         worker_.Submit(*std::move(work));
       },

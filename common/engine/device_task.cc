@@ -32,12 +32,12 @@ bool Delegable(const Distribution& q, Rule rule) {
 
 }  // namespace
 
-bool Delegable(const SequenceParams& params, absl::Span<const DraftToken> draft) {
+bool Delegable(const SequenceParams& params, absl::Span<const ProposalNode> draft) {
   return Delegable(params.sampling) && (params.rule == Rule::kToken || params.rule == Rule::kCoupled) &&
          params.lenience == 1 && params.logprobs < 0 &&
-         draft.size() <= static_cast<size_t>(cuda::kMaxDraft) &&
+         draft.size() <= static_cast<size_t>(kMaxDraftTokens) &&
          std::all_of(draft.begin(), draft.end(),
-                     [&](const DraftToken& token) { return Delegable(token.q, params.rule); });
+                     [&](const ProposalNode& token) { return Delegable(token.q, params.rule); });
 }
 
 bool DelegableProposal(const SequenceParams& params, int vocab) {

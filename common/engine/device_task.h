@@ -14,15 +14,15 @@ namespace outrider {
 
 // Drafts K tokens, each of them fed before the next but for the last. Wants one row of logits.
 struct ProposeTask {
-  int draft_tokens = 0;                   // K, at least 1
-  std::vector<DraftToken> proposal = {};  // the result
+  int draft_tokens = 0;    // K, at least 1
+  Proposal proposal = {};  // the result
 };
 
 // Judges a draft whose tokens are the last of the sequence's tokens. Wants a row for each of them and one
 // more.
 struct VerifyTask {
-  absl::Span<const DraftToken> draft = {};
-  Verdict verdict = {};  // the result
+  absl::Span<const ProposalNode> draft = {};  // a chain
+  Verdict verdict = {};                       // the result
 };
 
 // Its answer is what common/spec gives for the same logits: the same tokens from the same random numbers.
@@ -36,7 +36,7 @@ struct DeviceTask {
 // Whether a device judges this draft: temperature, top_k, top_p and min_p under the token or the coupled
 // rule, and distributions of few tokens. What needs more, penalties or log-probabilities say, is decided on
 // the host.
-bool Delegable(const SequenceParams& params, absl::Span<const DraftToken> draft);
+bool Delegable(const SequenceParams& params, absl::Span<const ProposalNode> draft);
 // Whether it drafts with these settings, where the model has so many tokens.
 bool DelegableProposal(const SequenceParams& params, int vocab);
 

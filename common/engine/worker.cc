@@ -390,7 +390,7 @@ void Worker::Step() {
 // The end of an item that was decided: what its verdict rejects is taken out of the cache.
 void Worker::Settle(Session& session, absl::Status status) {
   if (status.ok() && session.answer.verdict != nullptr) {
-    session.cache.Truncate(session.committed + session.answer.verdict->accepted);
+    session.cache.Keep(session.committed, session.answer.verdict->path);
   }
   Finish(session, std::move(status));
 }

@@ -44,7 +44,7 @@ struct Answer {
   int cached = 0;      // tokens of the sequence in the cache
   int prefix_hit = 0;  // of the item's tokens, those that were found in the cache of other sequences
   WorkTiming timing;
-  std::vector<DraftToken> proposal;                       // draft
+  Proposal proposal;                                      // draft
   std::unique_ptr<Verdict> verdict;                       // target, unless append_only
   std::vector<PositionLogProbabilities> logprobs;         // target: of the emitted tokens
   std::vector<PositionLogProbabilities> prompt_logprobs;  // target: of the committed tokens from index 1 on
@@ -61,13 +61,13 @@ struct WorkItem {
   std::shared_ptr<const SequenceParams> params;  // null: those known under params_hash
   std::optional<SequenceId> fork_of;
   absl::Time deadline = absl::InfiniteFuture();
-  std::vector<DraftToken> draft;  // target: prepared
-  int draft_tokens = 0;           // draft: K
-  bool append_only = false;       // target
-  int prompt_logprobs = -1;       // target: alternatives to report with each committed token; -1: none
-  uint64_t content_hash = 0;      // of the draft and its distributions
-  absl::Time received;            // set by Submit
-  absl::Status invalid;           // why the item cannot be served, found before it got here
+  Proposal draft;             // target: prepared
+  int draft_tokens = 0;       // draft: K
+  bool append_only = false;   // target
+  int prompt_logprobs = -1;   // target: alternatives to report with each committed token; -1: none
+  uint64_t content_hash = 0;  // of the draft and its distributions
+  absl::Time received;        // set by Submit
+  absl::Status invalid;       // why the item cannot be served, found before it got here
   std::function<void(const Answer&)> answer;  // called once, from the engine thread; must not block
 };
 

@@ -39,6 +39,11 @@ void CachedSequence::Truncate(int n) {
   table_.Truncate(n);
 }
 
+void CachedSequence::Keep(int n, std::span<const int> path) {
+  OUTRIDER_CHECK(path.empty() || path.back() == static_cast<int>(path.size()) - 1);
+  Truncate(n + static_cast<int>(path.size()));
+}
+
 void CachedSequence::MarkCached(int n) {
   OUTRIDER_CHECK(n >= cached_ && n <= size() && n <= table_.capacity());
   cached_ = n;

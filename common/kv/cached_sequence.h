@@ -29,6 +29,9 @@ class CachedSequence {
   void Append(TokenId token);
   // Keeps the first n tokens, n <= size(); gives back blocks that hold none of them.
   void Truncate(int n);
+  // Keeps the first n tokens and, of the proposal that was appended after them, the nodes of `path`, a prefix
+  // of a chain.
+  void Keep(int n, std::span<const int> path);
   // The KV of the first n tokens is computed now; cached() <= n <= size().
   void MarkCached(int n);
   // Forgets everything, e.g. when preempted.

@@ -56,21 +56,4 @@ SamplingParams ParseSampling(const v1::SamplingParams& proto,
   return params;
 }
 
-void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
-  switch (q.form) {
-    case Distribution::Form::kAbsent:
-      break;
-    case Distribution::Form::kPointMass:
-      proto->mutable_point_mass();
-      break;
-    case Distribution::Form::kSparse:
-      proto->mutable_sparse()->mutable_ids()->Add(q.ids.begin(), q.ids.end());
-      proto->mutable_sparse()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
-      break;
-    case Distribution::Form::kDense:
-      proto->mutable_dense()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
-      break;
-  }
-}
-
 }  // namespace outrider

@@ -4,7 +4,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/spec/controls.h"
-#include "common/spec/distribution.h"
 #include "common/spec/verify.h"
 #include "outrider/v1/sequence.pb.h"
 
@@ -20,8 +19,5 @@ absl::Status CheckTokenIds(const google::protobuf::RepeatedField<uint32_t>& ids,
 // Controls as the engine knows them; `end_ids` are those that min_tokens holds back.
 SamplingParams ParseSampling(const v1::SamplingParams& sampling,
                              const google::protobuf::RepeatedField<uint32_t>& end_ids);
-
-// What crosses the wire of a distribution.
-void SerializeDistribution(const Distribution& q, v1::Distribution* proto);
 
 }  // namespace outrider

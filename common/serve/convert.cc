@@ -12,28 +12,6 @@ absl::Duration ToDuration(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
 }
 
-Distribution ParseDistribution(const v1::Distribution& proto) {
-  Distribution q;
-  switch (proto.form_case()) {
-    case v1::Distribution::FORM_NOT_SET:
-      q.form = Distribution::Form::kAbsent;
-      break;
-    case v1::Distribution::kPointMass:
-      q.form = Distribution::Form::kPointMass;
-      break;
-    case v1::Distribution::kSparse:
-      q.form = Distribution::Form::kSparse;
-      q.ids.assign(proto.sparse().ids().begin(), proto.sparse().ids().end());
-      q.weights.assign(proto.sparse().weights().begin(), proto.sparse().weights().end());
-      break;
-    case v1::Distribution::kDense:
-      q.form = Distribution::Form::kDense;
-      q.weights.assign(proto.dense().weights().begin(), proto.dense().weights().end());
-      break;
-  }
-  return q;
-}
-
 std::vector<TokenId> ToTokens(const google::protobuf::RepeatedField<uint32_t>& ids) {
   return std::vector<TokenId>(ids.begin(), ids.end());
 }
@@ -113,44 +91,6 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
     item.params = std::move(params);
   }
   return item;
-}
-
-absl::StatusOr<std::vector<DraftToken>> ParseDraft(
-    const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes, Rule rule, int vocab_size) {
-  std::vector<DraftToken> draft;
-  draft.reserve(nodes.size());
-  for (int i = 0; i < nodes.size(); ++i) {
-    const v1::DraftNode& node = nodes[i];
-    if (node.parent() != i - 1) {
-      return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_TREE_UNSUPPORTED",
-                       absl::StrCat("draft[", i, "].parent: ", node.parent(), "; allowed: ", i - 1));
-    }
-    if (node.token() >= static_cast<uint32_t>(vocab_size)) {
-      return MakeError(
-          absl::StatusCode::kInvalidArgument, "DRAFT_TOKEN_OUT_OF_RANGE",
-          absl::StrCat("draft[", i, "].token: ", node.token(), "; allowed: 0 to ", vocab_size - 1));
-    }
-    DraftToken token{static_cast<TokenId>(node.token()), ParseDistribution(node.q())};
-    const bool may_be_absent = rule == Rule::kCoupled;
-    if (absl::Status status = Prepare(token.q, token.token, vocab_size, may_be_absent); !status.ok()) {
-      return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_DISTRIBUTION_INVALID",
-                       absl::StrCat("draft[", i, "].q: ", std::string(status.message())));
-    }
-    draft.push_back(std::move(token));
-  }
-  return draft;
-}
-
-void SerializeDraft(const std::vector<DraftToken>& draft,
-                    google::protobuf::RepeatedPtrField<v1::DraftNode>* nodes) {
-  for (size_t i = 0; i < draft.size(); ++i) {
-    v1::DraftNode* node = nodes->Add();
-    node->set_token(static_cast<uint32_t>(draft[i].token));
-    node->set_parent(static_cast<int32_t>(i) - 1);
-    if (draft[i].q.form != Distribution::Form::kAbsent) {
-      SerializeDistribution(draft[i].q, node->mutable_q());
-    }
-  }
 }
 
 v1::PositionLogprobs ToProto(const PositionLogProbabilities& position) {

@@ -21,14 +21,6 @@ absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top);
 // draft_top_n 0. INVALID_ARGUMENT with the field's name if something is out of range for the vocabulary.
 absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n);
 
-// The chain of drafted tokens, each with its distribution prepared. INVALID_ARGUMENT with one of the reasons
-// DRAFT_TREE_UNSUPPORTED, DRAFT_TOKEN_OUT_OF_RANGE, or DRAFT_DISTRIBUTION_INVALID.
-absl::StatusOr<std::vector<DraftToken>> ParseDraft(
-    const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes, Rule rule, int vocab_size);
-
-void SerializeDraft(const std::vector<DraftToken>& draft,
-                    google::protobuf::RepeatedPtrField<v1::DraftNode>* nodes);
-
 v1::PositionLogprobs ToProto(const PositionLogProbabilities& position);
 v1::ItemTiming ToProto(const WorkTiming& timing);
 

@@ -66,7 +66,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-draft-tokens", flags.max_draft_tokens, "largest K")
-      ->check(CLI::Range(1, 31))
+      ->check(CLI::Range(1, kMaxDraftTokens))
       ->capture_default_str();
   app.add_option("--lease", flags.lease_seconds, "seconds until an untouched sequence is freed")
       ->check(CLI::Range(0.1, 1e6))

@@ -1,4 +1,4 @@
-// The vocabulary of types that every folder shares.
+// What every folder shares. Compiled for GPUs too.
 #pragma once
 
 #include <cstdint>
@@ -7,5 +7,8 @@ namespace outrider {
 
 // A token id, in [0, vocabulary size).
 using TokenId = int32_t;
+
+// Most tokens that a round can draft, whoever drafts and whatever judges.
+inline constexpr int kMaxDraftTokens = 31;
 
 }  // namespace outrider

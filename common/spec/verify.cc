@@ -41,50 +41,50 @@ TokenId DrawCorrection(const WeightRow& p, const Distribution& q, double scale, 
   return noise.Decide(Purpose::kResidual, position, 0, [&](double u) { return residual.Sample(u); });
 }
 
-// The end of every rule: `count` tokens stand and `token` follows.
-void Finish(const WeightRow& row, TokenId token, int count, size_t drafted, Verdict& verdict) {
-  verdict.accepted = count;
+// The end of every rule: the first `count` nodes stand and `token` follows.
+void Finish(const WeightRow& row, TokenId token, size_t count, size_t proposed, Verdict& verdict) {
+  verdict.path = ChainPath(count);
   verdict.token = token;
-  verdict.kind = drafted == 0                            ? Verdict::Kind::kPlain
-                 : static_cast<size_t>(count) == drafted ? Verdict::Kind::kBonus
-                                                         : Verdict::Kind::kCorrected;
+  verdict.kind = proposed == 0       ? Verdict::Kind::kPlain
+                 : count == proposed ? Verdict::Kind::kBonus
+                                     : Verdict::Kind::kCorrected;
+  verdict.judged = static_cast<int>(std::min(count + 1, proposed));
   Record(Emit(row, token), verdict);
 }
 
-// Whether the token rule accepts. Strict, so that a token with p = 0 is never accepted, also for u = 0.
-bool Accepts(const WeightRow& p, const DraftToken& draft, double lenience, uint64_t position, Noise& noise) {
+// Whether the token rule accepts a node whose position has the target's distribution p.
+bool Accept(const WeightRow& p, const ProposalNode& node, double lenience, uint64_t position, Noise& noise) {
   if (p.point_mass >= 0) {
-    if (lenience == 1) return draft.token == p.point_mass;
+    if (lenience == 1) return node.token == p.point_mass;
     // At temperature 0 lenience compares with the model's distribution before the argmax (appendix A.5).
-    return p.logits[draft.token] >= p.logits[p.point_mass] + std::log(lenience);
+    return p.logits[node.token] >= p.logits[p.point_mass] + std::log(lenience);
   }
-  const double target = p(draft.token);
-  const double proposed = lenience * draft.q(draft.token);
-  return noise.Decide(Purpose::kAccept, position, 0, [&](double u) { return !(u * proposed < target); }) == 0;
+  const auto q = [&](TokenId x) { return lenience * node.q(x); };
+  return noise.Test(Purpose::kAccept, position, 0, [&](double u) { return Accepts(u, node.token, p, q); });
 }
 
-absl::StatusOr<Verdict> VerifyTokenRule(double lenience, std::span<const DraftToken> draft, RowSource rows,
-                                        uint64_t n, Noise& noise) {
+absl::StatusOr<Verdict> VerifyTokenRule(double lenience, std::span<const ProposalNode> proposal,
+                                        RowSource rows, uint64_t n, Noise& noise) {
   Verdict verdict;
-  for (size_t i = 0; i < draft.size(); ++i) {
+  for (size_t i = 0; i < proposal.size(); ++i) {
     const absl::StatusOr<WeightRow> row = rows(static_cast<int>(i));
     if (!row.ok()) return row.status();
     if (lenience == 1) {
-      const double b = std::min(Overlap(*row, draft[i].q), 1.0);
+      const double b = std::min(Overlap(*row, proposal[i].q), 1.0);
       verdict.expected_accepted += b;
       verdict.expected_variance += b * (1 - b);
     }
-    if (!Accepts(*row, draft[i], lenience, n + i, noise)) {
-      const TokenId token = DrawCorrection(*row, draft[i].q, 1, n + i, noise, verdict);
-      Finish(*row, token, static_cast<int>(i), draft.size(), verdict);
+    if (!Accept(*row, proposal[i], lenience, n + i, noise)) {
+      const TokenId token = DrawCorrection(*row, proposal[i].q, 1, n + i, noise, verdict);
+      Finish(*row, token, i, proposal.size(), verdict);
       return verdict;
     }
-    Record(Emit(*row, draft[i].token), verdict);
+    Record(Emit(*row, proposal[i].token), verdict);
   }
-  const absl::StatusOr<WeightRow> row = rows(static_cast<int>(draft.size()));
+  const absl::StatusOr<WeightRow> row = rows(static_cast<int>(proposal.size()));
   if (!row.ok()) return row.status();
-  const TokenId token = DrawBonus(*row, n + draft.size(), noise);
-  Finish(*row, token, static_cast<int>(draft.size()), draft.size(), verdict);
+  const TokenId token = DrawBonus(*row, n + proposal.size(), noise);
+  Finish(*row, token, proposal.size(), proposal.size(), verdict);
   return verdict;
 }
 
@@ -94,7 +94,7 @@ absl::StatusOr<Verdict> VerifyTokenRule(double lenience, std::span<const DraftTo
 // The longest prefix that passes stands; the empty one always does. Since S = ratio_i - overlap with overlap
 // = sum_x min(ratio_i p(x), q(x)), h_i = (ratio_i - overlap) / (1 - overlap). The correction after i < K
 // tokens comes from norm(max(ratio_i p - q, 0)). Once a ratio is 0 no longer prefix can pass.
-absl::StatusOr<Verdict> VerifyBlockRule(std::span<const DraftToken> draft, RowSource rows, uint64_t n,
+absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
                                         Noise& noise) {
   Verdict verdict;
   absl::InlinedVector<Emitted, 8> judged;  // of x_1, x_2, ...
@@ -103,41 +103,42 @@ absl::StatusOr<Verdict> VerifyBlockRule(std::span<const DraftToken> draft, RowSo
   double longest_ratio = 1;
   WeightRow longest_row;
   double ratio = 1;
-  for (size_t i = 0; i <= draft.size() && ratio > 0; ++i) {
+  for (size_t i = 0; i <= proposal.size() && ratio > 0; ++i) {
     const absl::StatusOr<WeightRow> row = rows(static_cast<int>(i));
     if (!row.ok()) return row.status();
     double h = ratio;
-    if (i < draft.size()) {
-      const double overlap = Overlap(*row, draft[i].q, ratio);
+    if (i < proposal.size()) {
+      const double overlap = Overlap(*row, proposal[i].q, ratio);
       h = overlap < 1 ? (ratio - overlap) / (1 - overlap) : 0;
     }
-    if (i == 0 || noise.Decide(Purpose::kAccept, n + i - 1, 0, [h](double u) { return !(u < h); }) == 0) {
+    if (i == 0 || noise.Test(Purpose::kAccept, n + i - 1, 0, [h](double u) { return u < h; })) {
       longest = i;
       longest_ratio = ratio;
       longest_row = *row;
     }
-    if (i < draft.size()) {
-      judged.push_back(Emit(*row, draft[i].token));
-      ratio = std::min(ratio * (*row)(draft[i].token) / draft[i].q(draft[i].token), 1.0);
+    if (i < proposal.size()) {
+      judged.push_back(Emit(*row, proposal[i].token));
+      ratio = std::min(ratio * (*row)(proposal[i].token) / proposal[i].q(proposal[i].token), 1.0);
     }
   }
   for (size_t i = 0; i < longest; ++i) Record(judged[i], verdict);
-  const TokenId token = longest == draft.size() ? DrawBonus(longest_row, n + longest, noise)
-                                                : DrawCorrection(longest_row, draft[longest].q, longest_ratio,
-                                                                 n + longest, noise, verdict);
-  Finish(longest_row, token, static_cast<int>(longest), draft.size(), verdict);
+  const TokenId token =
+      longest == proposal.size()
+          ? DrawBonus(longest_row, n + longest, noise)
+          : DrawCorrection(longest_row, proposal[longest].q, longest_ratio, n + longest, noise, verdict);
+  Finish(longest_row, token, longest, proposal.size(), verdict);
   return verdict;
 }
 
-absl::StatusOr<Verdict> VerifyCoupledRule(std::span<const DraftToken> draft, RowSource rows, uint64_t n,
+absl::StatusOr<Verdict> VerifyCoupledRule(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
                                           Noise& noise) {
   Verdict verdict;
   for (size_t i = 0;; ++i) {
     const absl::StatusOr<WeightRow> row = rows(static_cast<int>(i));
     if (!row.ok()) return row.status();
     const TokenId token = row->point_mass >= 0 ? row->point_mass : noise.Race(n + i, *row);
-    if (i == draft.size() || token != draft[i].token) {
-      Finish(*row, token, static_cast<int>(i), draft.size(), verdict);
+    if (i == proposal.size() || token != proposal[i].token) {
+      Finish(*row, token, i, proposal.size(), verdict);
       return verdict;
     }
     Record(Emit(*row, token), verdict);
@@ -165,23 +166,24 @@ TokenId PhiloxNoise::Race(uint64_t position, const WeightRow& row) {
   return outrider::Race(row, key_, position);
 }
 
-absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const DraftToken> draft,
+absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
                                RowSource rows, uint64_t round_start, Noise& noise) {
+  OUTRIDER_CHECK(IsChain(proposal));
   if (absl::Status status = ValidateVerifyOptions(options); !status.ok()) return status;
-  if (options.rule == Rule::kCoupled) return VerifyCoupledRule(draft, rows, round_start, noise);
-  for (const DraftToken& token : draft) {
-    if (token.q.form == Distribution::Form::kAbsent) {
+  if (options.rule == Rule::kCoupled) return VerifyCoupledRule(proposal, rows, round_start, noise);
+  for (const ProposalNode& node : proposal) {
+    if (node.q.form == Distribution::Form::kAbsent) {
       return absl::InvalidArgumentError("q_missing: the rule needs the distribution of each drafted token");
     }
   }
-  if (options.rule == Rule::kBlock) return VerifyBlockRule(draft, rows, round_start, noise);
-  return VerifyTokenRule(options.lenience, draft, rows, round_start, noise);
+  if (options.rule == Rule::kBlock) return VerifyBlockRule(proposal, rows, round_start, noise);
+  return VerifyTokenRule(options.lenience, proposal, rows, round_start, noise);
 }
 
-absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const DraftToken> draft,
+absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
                                RowSource rows, uint64_t round_start, const RandomKey& key) {
   PhiloxNoise noise(key, round_start);
-  return Verify(options, draft, rows, round_start, noise);
+  return Verify(options, proposal, rows, round_start, noise);
 }
 
 TokenId DraftSample(const Distribution& q, uint64_t position, Noise& noise) {

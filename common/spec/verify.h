@@ -1,20 +1,21 @@
 // Which drafted tokens stand and which token follows them, so that the text has the target's distribution:
 // the heart of speculative decoding (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
 //
-// Pure functions of the rows, the draft and the noise. Any thread. n, the round start, is the number of
-// tokens of the sequence before the draft; drafted token i (0-based) stands at position n + i and row i is
-// the target's distribution there, given the i drafted tokens before it.
+// Pure functions of the rows, the proposal and the noise. Any thread. n, the round start, is the number of
+// tokens of the sequence before the proposal. These functions judge chains: node i stands at position n + i,
+// and row i is the target's distribution there, given the i nodes before it. Trees: verify_tree.h.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "common/spec/distribution.h"
+#include "common/spec/proposal.h"
 #include "common/spec/random.h"
 #include "common/spec/types.h"
+#include "common/spec/verdict.h"
 
 namespace outrider {
 
@@ -34,33 +35,6 @@ struct VerifyOptions {
 // InvalidArgument naming the field and its range.
 absl::Status ValidateVerifyOptions(const VerifyOptions& options);
 
-struct DraftToken {
-  TokenId token = 0;
-  Distribution q;  // prepared (see Prepare); kAbsent under the coupled rule
-};
-
-struct Verdict {
-  enum class Kind {
-    kPlain,      // there was no draft
-    kCorrected,  // replaces the first rejected token
-    kBonus,      // follows a fully accepted draft
-  };
-  int accepted = 0;   // drafted tokens that stand, a prefix of the draft
-  TokenId token = 0;  // the token after them, never fed to the target yet
-  Kind kind = Kind::kPlain;
-  bool empty_residual = false;  // the residual had no mass, so `token` was drawn from p
-  // Natural logarithm of p at each emitted token: the accepted ones, then `token`.
-  std::vector<double> log_probabilities;
-
-  // Canaries. Token rule with lenience 1: sum over the drafted tokens that were judged of b = sum_x min(p,
-  // q), and of the variance b (1 - b); the expectation of `accepted` round by round.
-  double expected_accepted = 0;
-  double expected_variance = 0;
-  // Sum over the emitted tokens of -log p(token), and of the entropy of p. Their expectations agree.
-  double surprisal = 0;
-  double entropy = 0;
-};
-
 // Decides random questions. A question is a step function of one uniform number in [0, 1), non-decreasing,
 // that returns the answer; in production the answer is the function's value at that number, and the proofs in
 // tests/unit integrate the same functions exactly.
@@ -69,6 +43,10 @@ class Noise {
   virtual ~Noise() = default;
   virtual int Decide(Purpose purpose, uint64_t position, uint64_t candidate,
                      absl::FunctionRef<int(double)> step) = 0;
+  // Whether `holds` is true for the number, as it is for all numbers below some threshold.
+  bool Test(Purpose purpose, uint64_t position, uint64_t candidate, absl::FunctionRef<bool(double)> holds) {
+    return Decide(purpose, position, candidate, [&](double u) { return holds(u) ? 0 : 1; }) == 0;
+  }
   // The winner of the exponential race at a position (see Race below).
   virtual TokenId Race(uint64_t position, const WeightRow& row) = 0;
 };
@@ -90,11 +68,18 @@ class PhiloxNoise final : public Noise {
 // returns (the block rule comes back to the row of the prefix that stands). An error ends the verification.
 using RowSource = absl::FunctionRef<absl::StatusOr<WeightRow>(int i)>;
 
-// The verdict over a draft; an empty draft is plain decoding. Errors: those of `rows`; InvalidArgument when a
-// draft token lacks a distribution that the rule needs.
-absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const DraftToken> draft,
+// Whether token x, sampled from q, is accepted where the target has p, for a uniform number u in [0, 1)
+// (Leviathan et al., Algorithm 1). Strict, so that a token with p(x) = 0 is never accepted, also for u = 0.
+template <class P, class Q>
+bool Accepts(double u, TokenId x, const P& p, const Q& q) {
+  return u * q(x) < p(x);
+}
+
+// The verdict over a chain; an empty one is plain decoding. Errors: those of `rows`; InvalidArgument when a
+// node lacks a distribution that the rule needs.
+absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
                                RowSource rows, uint64_t round_start, Noise& noise);
-absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const DraftToken> draft,
+absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
                                RowSource rows, uint64_t round_start, const RandomKey& key);
 
 // The draft's side of a rule: which token to propose at `position` in the round that began at `round_start`.

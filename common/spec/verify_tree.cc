@@ -11,7 +11,7 @@ namespace {
 
 using Children = absl::InlinedVector<int, 8>;
 
-Children ChildrenOf(int node, std::span<const TreeNode> tree) {
+Children ChildrenOf(int node, std::span<const ProposalNode> tree) {
   Children children;
   for (size_t i = 0; i < tree.size(); ++i) {
     if (tree[i].parent == node) children.push_back(static_cast<int>(i));
@@ -30,7 +30,7 @@ void Shuffle(uint64_t position, Noise& noise, Children& children) {
   }
 }
 
-absl::Status CheckTree(std::span<const TreeNode> tree) {
+absl::Status CheckTree(std::span<const ProposalNode> tree) {
   for (size_t i = 0; i < tree.size(); ++i) {
     if (tree[i].parent < -1 || tree[i].parent >= static_cast<int>(i)) {
       return absl::InvalidArgumentError(
@@ -45,10 +45,10 @@ absl::Status CheckTree(std::span<const TreeNode> tree) {
 
 }  // namespace
 
-absl::StatusOr<TreeVerdict> VerifyTree(ChildOrder order, std::span<const TreeNode> tree, TreeRowSource rows,
-                                       uint64_t round_start, Noise& noise) {
+absl::StatusOr<Verdict> VerifyTree(ChildOrder order, std::span<const ProposalNode> tree, TreeRowSource rows,
+                                   uint64_t round_start, Noise& noise) {
   if (absl::Status status = CheckTree(tree); !status.ok()) return status;
-  TreeVerdict verdict;
+  Verdict verdict;
   int node = -1;
   for (uint64_t position = round_start;; ++position) {
     const absl::StatusOr<WeightRow> row = rows(node);
@@ -64,11 +64,10 @@ absl::StatusOr<TreeVerdict> VerifyTree(ChildOrder order, std::span<const TreeNod
     if (order == ChildOrder::kRandom) Shuffle(position, noise, children);
     Residual residual(*row);
     const auto stands = std::find_if(children.begin(), children.end(), [&](int child) {
-      const double target = residual(tree[child].token);
-      const double proposed = tree[child].q(tree[child].token);
-      const bool accepted = noise.Decide(Purpose::kAccept, position, static_cast<uint64_t>(child),
-                                         [&](double u) { return !(u * proposed < target); }) == 0;
-      if (!accepted) residual.Subtract(tree[child].q);
+      const ProposalNode& node = tree[child];
+      const bool accepted = noise.Test(Purpose::kAccept, position, static_cast<uint64_t>(child),
+                                       [&](double u) { return Accepts(u, node.token, residual, node.q); });
+      if (!accepted) residual.Subtract(node.q);
       return accepted;
     });
     if (stands == children.end()) {

@@ -94,7 +94,7 @@ struct Outcome {
   double emitted = 0;
 };
 
-absl::StatusOr<Verdict> VerifyWithoutResidual(std::span<const DraftToken> draft, RowSource rows, uint64_t n,
+absl::StatusOr<Verdict> VerifyWithoutResidual(std::span<const ProposalNode> draft, RowSource rows, uint64_t n,
                                               const RandomKey& key) {
   Verdict verdict;
   for (size_t i = 0;; ++i) {
@@ -103,7 +103,7 @@ absl::StatusOr<Verdict> VerifyWithoutResidual(std::span<const DraftToken> draft,
         Uniform(key, n + i, Purpose::kAccept, 0, n) * draft[i].q(draft[i].token) < p(draft[i].token)) {
       continue;
     }
-    verdict.accepted = static_cast<int>(i);
+    verdict.path = ChainPath(i);
     verdict.token = Sample(p, Uniform(key, n + i, Purpose::kBonus, 0, n));
     return verdict;
   }
@@ -120,20 +120,20 @@ Outcome Generate(const Setting& setting) {
     while (context.size() < kPrompt.size() + setting.emitted) {
       const uint64_t n = context.size();
       Tokens seen = context;
-      std::vector<DraftToken> drafted;
+      Proposal drafted;
       for (int i = 0; i < setting.k; ++i) {
         const WeightRow row = draft.Row(seen);
-        DraftToken token;
+        TokenId token;
+        Distribution q;
         if (setting.rule == Rule::kCoupled) {
-          token.token = Race(row, key, setting.same_noise_everywhere ? 0 : n + i);
+          token = Race(row, key, setting.same_noise_everywhere ? 0 : n + i);
         } else {
-          token.q = TruncateTopN(row, setting.top_n);
+          q = TruncateTopN(row, setting.top_n);
           const double u = Uniform(key, n + i, Purpose::kDraft, 0, n);
-          token.token =
-              setting.sampled_from_another_q ? Sample(token.q, u * u) : DraftSample(token.q, key, n + i, n);
+          token = setting.sampled_from_another_q ? Sample(q, u * u) : DraftSample(q, key, n + i, n);
         }
-        seen.push_back(token.token);
-        drafted.push_back(std::move(token));
+        seen.push_back(token);
+        AppendToChain(token, std::move(q), drafted);
       }
       const auto rows = [&](int i) -> absl::StatusOr<WeightRow> {
         return target.Row(Tokens(seen.begin(), seen.begin() + n + i));
@@ -142,10 +142,10 @@ Outcome Generate(const Setting& setting) {
           setting.residual_skipped        ? VerifyWithoutResidual(drafted, rows, n, key)
           : setting.same_noise_everywhere ? Verify({.rule = setting.rule}, drafted, rows, 0, key)
                                           : Verify({.rule = setting.rule}, drafted, rows, n, key);
-      context.assign(seen.begin(), seen.begin() + n + verdict->accepted);
+      context.assign(seen.begin(), seen.begin() + n + verdict->path.size());
       context.push_back(verdict->token);
-      outcome.accepted += verdict->accepted;
-      outcome.emitted += verdict->accepted + 1;
+      outcome.accepted += verdict->path.size();
+      outcome.emitted += verdict->path.size() + 1;
       outcome.expected_accepted += verdict->expected_accepted;
       outcome.variance += verdict->expected_variance;
       outcome.surprisal += verdict->surprisal;

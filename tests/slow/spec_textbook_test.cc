@@ -25,7 +25,7 @@ struct Case {
   RandomKey key;
   int top_n = 0;
   std::vector<std::vector<float>> logits;  // target, a row for each position
-  std::vector<DraftToken> draft;
+  Proposal draft;
 };
 
 class Cases {
@@ -52,16 +52,17 @@ class Cases {
       if (i == k) break;
       for (float& x : row) x += distance * normal_(random_);
       const WeightRow shaped = *controls.Apply(context, row);
-      DraftToken drafted;
+      TokenId drafted;
+      Distribution q;
       const uint64_t position = context.size();
       if (c.rule == Rule::kCoupled) {
-        drafted.token = Race(shaped, c.key, position);
+        drafted = Race(shaped, c.key, position);
       } else {
-        drafted.q = TruncateTopN(shaped, c.top_n);
-        drafted.token = DraftSample(drafted.q, c.key, position, c.committed.size());
+        q = TruncateTopN(shaped, c.top_n);
+        drafted = DraftSample(q, c.key, position, c.committed.size());
       }
-      context.push_back(drafted.token);
-      c.draft.push_back(std::move(drafted));
+      context.push_back(drafted);
+      AppendToChain(drafted, std::move(q), c.draft);
     }
     return c;
   }
@@ -123,12 +124,12 @@ textbook::Decision InProduction(const Case& c) {
   Controls controls = *Controls::Create(c.target, c.prompt_length, c.vocab);
   std::vector<std::vector<float>> rows = c.logits;
   std::vector<TokenId> context = c.committed;
-  for (const DraftToken& drafted : c.draft) context.push_back(drafted.token);
+  for (const ProposalNode& drafted : c.draft) context.push_back(drafted.token);
   const auto row = [&](int i) {
     return controls.Apply(std::span(context).first(c.committed.size() + i), rows[i]);
   };
   const Verdict verdict = *Verify({.rule = c.rule}, c.draft, row, c.committed.size(), c.key);
-  return {verdict.accepted, verdict.token};
+  return {static_cast<int>(verdict.path.size()), verdict.token};
 }
 
 TEST(Textbook, DecidesAsProductionDoesOnTheSameUniforms) {

@@ -47,7 +47,7 @@ std::vector<TokenId> Encode(const std::string& text) { return TestTokenizer().En
 // A round of `draft` of which `accepted` stand, followed by `token`.
 v1::GenerateResponse Round(Generation& generation, const std::vector<TokenId>& draft, int accepted,
                            TokenId token) {
-  Proposal proposal;
+  DraftNodes proposal;
   for (TokenId id : draft) proposal.Add()->set_token(static_cast<uint32_t>(id));
   v1::Verdict verdict;
   for (int i = 0; i < accepted; ++i) verdict.add_accepted(static_cast<uint32_t>(i));

@@ -124,7 +124,7 @@ TEST(DeviceDraw, ResidualsAreThoseOfTheSpecification) {
     DraftedToken drafted;
     std::vector<int32_t> q_ids(kMaxTopN);
     std::vector<float> q_weights(kMaxTopN);
-    const DraftToken token{q.ids[0], q};
+    const ProposalNode token{q.ids[0], -1, q};
     PackDraft({&token, 1}, 0, &drafted, q_ids.data(), q_weights.data());
 
     Residual expected(p.row);
@@ -183,9 +183,9 @@ TEST(DeviceDraw, ADistributionIsTruncatedAsInTheSpecification) {
 }
 
 // What draft_service/draft_decider.cc does with a row.
-DraftToken DraftOnTheHost(const WeightRow& row, Rule rule, int top_n, const RandomKey& key, uint64_t position,
-                          uint64_t round_start) {
-  DraftToken drafted;
+ProposalNode DraftOnTheHost(const WeightRow& row, Rule rule, int top_n, const RandomKey& key,
+                            uint64_t position, uint64_t round_start) {
+  ProposalNode drafted;
   if (rule == Rule::kCoupled) {
     drafted.token = Race(row, key, position);
   } else {
@@ -195,7 +195,7 @@ DraftToken DraftOnTheHost(const WeightRow& row, Rule rule, int top_n, const Rand
   return drafted;
 }
 
-bool SameDraft(const DraftToken& a, const DraftToken& b) {
+bool SameDraft(const ProposalNode& a, const ProposalNode& b) {
   return a.token == b.token && a.q.form == b.q.form && a.q.ids == b.q.ids &&
          SameBits(a.q.weights, b.q.weights) &&
          (a.q.form == Distribution::Form::kAbsent || a.q.total == b.q.total);
@@ -228,12 +228,12 @@ int DifferentProposals(int threads, int rows, uint64_t seed, uint64_t round_shif
       ProposeRow(team, device.weights.data(), vocab, device.shaped, input, step, &output, ids.data(),
                  q_weights.data());
     });
-    const absl::StatusOr<DraftToken> proposed = ToDraftToken(output, ids.data(), q_weights.data());
-    if (!proposed.ok()) return rows;
-    DraftToken checked = *proposed;
+    Proposal proposed;
+    if (!AppendTo(proposed, output, ids.data(), q_weights.data()).ok()) return rows;
+    ProposalNode checked = proposed[0];
     EXPECT_TRUE(Prepare(checked.q, checked.token, vocab, /*allow_absent=*/true).ok());
     different +=
-        !SameDraft(*proposed, DraftOnTheHost(row, rule, top_n, key, round_start + step, round_start));
+        !SameDraft(proposed[0], DraftOnTheHost(row, rule, top_n, key, round_start + step, round_start));
   }
   return different;
 }
@@ -252,7 +252,8 @@ TEST(DevicePropose, ARowThatIsNotFiniteIsAnError) {
                &output, nullptr, nullptr);
   });
   EXPECT_EQ(output.token, 0);  // something that can be embedded
-  EXPECT_EQ(ToDraftToken(output, nullptr, nullptr).status().code(), absl::StatusCode::kInternal);
+  Proposal proposal;
+  EXPECT_EQ(AppendTo(proposal, output, nullptr, nullptr).code(), absl::StatusCode::kInternal);
 }
 
 }  // namespace

@@ -20,13 +20,13 @@ struct Case {
   SamplingParams sampling;
   RandomKey key;
   uint64_t round_start = 0;
-  std::vector<DraftToken> draft;
+  Proposal draft;
   std::vector<std::vector<float>> logits;  // draft.size() + 1 rows
 };
 
 // What a draft model that is more or less like the target says.
-DraftToken RandomDraft(Generator& random, const Case& c, const std::vector<float>& target,
-                       uint64_t position) {
+void AddRandomNode(Generator& random, const std::vector<float>& target, Case& c) {
+  const uint64_t position = c.round_start + c.draft.size();
   std::vector<float> logits = target;
   const float noise = OneOf(random, {0.0f, 0.3f, 2.0f});
   for (float& logit : logits) logit += std::normal_distribution<float>(0, 1)(random) * noise;
@@ -34,21 +34,18 @@ DraftToken RandomDraft(Generator& random, const Case& c, const std::vector<float
   if (Pick(random, 3) == 0) sampling.temperature = OneOf(random, {0.0, 1.0});
   absl::StatusOr<Controls> controls = Controls::Create(sampling, 0, c.vocab);
   const WeightRow row = *controls->Apply({}, logits);
-  DraftToken drafted;
-  if (c.rule == Rule::kCoupled) {
-    drafted.token = Race(row, c.key, position);
-    return drafted;
-  }
+  if (c.rule == Rule::kCoupled) return AppendToChain(Race(row, c.key, position), {}, c.draft);
+  Distribution q;
   if (Pick(random, 5) == 0) {  // as an n-gram drafter does
-    drafted.token = Pick(random, 2) == 0 ? Pick(random, c.vocab) : FindMax(target).index;
-    drafted.q.form = Distribution::Form::kPointMass;
-    drafted.q.ids = {drafted.token};
-    drafted.q.total = 1;
-    return drafted;
+    const TokenId token = Pick(random, 2) == 0 ? Pick(random, c.vocab) : FindMax(target).index;
+    q.form = Distribution::Form::kPointMass;
+    q.ids = {token};
+    q.total = 1;
+    return AppendToChain(token, std::move(q), c.draft);
   }
-  drafted.q = TruncateTopN(row, 1 + Pick(random, std::min(c.vocab - 1, kMaxTopN)));
-  drafted.token = DraftSample(drafted.q, c.key, position, c.round_start);
-  return drafted;
+  q = TruncateTopN(row, 1 + Pick(random, std::min(c.vocab - 1, kMaxTopN)));
+  const TokenId token = DraftSample(q, c.key, position, c.round_start);
+  AppendToChain(token, std::move(q), c.draft);
 }
 
 Case RandomCase(Generator& random) {
@@ -59,10 +56,10 @@ Case RandomCase(Generator& random) {
                         OneOf(random, {1.0, 1.0, 0.9}), OneOf(random, {0.0, 0.0, 0.02}));
   c.key = {random(), random() % 4};
   c.round_start = random() % 100000;
-  const int drafted = Pick(random, 12) == 0 ? kMaxDraft : Pick(random, 7);
+  const int drafted = Pick(random, 12) == 0 ? kMaxDraftTokens : Pick(random, 7);
   for (int i = 0; i <= drafted; ++i) {
     c.logits.push_back(RandomLogits(random, c.vocab));
-    if (i < drafted) c.draft.push_back(RandomDraft(random, c, c.logits[i], c.round_start + i));
+    if (i < drafted) AddRandomNode(random, c.logits[i], c);
   }
   return c;
 }
@@ -111,14 +108,14 @@ absl::StatusOr<Verdict> OnTheDevice(const Case& c, int threads) {
 }
 
 bool Same(const Verdict& a, const Verdict& b) {
-  return a.accepted == b.accepted && a.token == b.token && a.kind == b.kind &&
+  return a.path == b.path && a.judged == b.judged && a.token == b.token && a.kind == b.kind &&
          a.empty_residual == b.empty_residual && a.log_probabilities == b.log_probabilities &&
          a.expected_accepted == b.expected_accepted && a.expected_variance == b.expected_variance &&
          a.surprisal == b.surprisal && a.entropy == b.entropy;
 }
 
 std::string Text(const Verdict& v) {
-  return testing::PrintToString(std::make_tuple(v.accepted, v.token, static_cast<int>(v.kind),
+  return testing::PrintToString(std::make_tuple(v.path, v.judged, v.token, static_cast<int>(v.kind),
                                                 v.empty_residual, v.expected_accepted, v.expected_variance,
                                                 v.surprisal, v.entropy, v.log_probabilities));
 }
@@ -167,7 +164,7 @@ TEST(DeviceVerify, TheWrongNoiseIsNoticed) {
 
 TEST(DeviceVerify, AQThatWasNotSampledFromIsNoticed) {
   const auto alter = [](Case& c) {
-    for (DraftToken& token : c.draft) {
+    for (ProposalNode& token : c.draft) {
       if (token.q.form != Distribution::Form::kSparse) continue;
       token.q.weights.back() *= 1.0001f;
       token.q.total = SumWeights(token.q.weights);
@@ -207,7 +204,7 @@ TEST(DeviceVerify, AnEmptyResidualIsThatOfTheHost) {
   q.weights = {0.25f, 0.25f, 0.25f, 0.25f};
   // The drafted token claims more than its share by the smallest amount, the others no less than theirs.
   q.total = std::nextafter(1.0, 0.0);
-  c.draft = {{2, q}};
+  AppendToChain(2, q, c.draft);
   int empty = 0;
   for (uint64_t seed = 0; seed < 50; ++seed) {
     c.key.seed = seed;

@@ -64,7 +64,7 @@ std::unique_ptr<Worker> Start(bool device, std::unique_ptr<Decider> decider) {
 struct Reply {
   absl::Status status;
   int cached = 0;
-  std::vector<DraftToken> proposal;
+  Proposal proposal;
   std::optional<Verdict> verdict;
   size_t logprobs = 0;
 };
@@ -101,6 +101,7 @@ void ExpectSame(const Reply& host, const Reply& device) {
   ASSERT_EQ(host.proposal.size(), device.proposal.size());
   for (size_t i = 0; i < host.proposal.size(); ++i) {
     EXPECT_EQ(host.proposal[i].token, device.proposal[i].token);
+    EXPECT_EQ(host.proposal[i].parent, device.proposal[i].parent);
     EXPECT_EQ(host.proposal[i].q.form, device.proposal[i].q.form);
     EXPECT_EQ(host.proposal[i].q.ids, device.proposal[i].q.ids);
     EXPECT_EQ(host.proposal[i].q.weights, device.proposal[i].q.weights);
@@ -108,7 +109,8 @@ void ExpectSame(const Reply& host, const Reply& device) {
   }
   ASSERT_EQ(host.verdict.has_value(), device.verdict.has_value());
   if (!host.verdict) return;
-  EXPECT_EQ(host.verdict->accepted, device.verdict->accepted);
+  EXPECT_EQ(host.verdict->path, device.verdict->path);
+  EXPECT_EQ(host.verdict->judged, device.verdict->judged);
   EXPECT_EQ(host.verdict->token, device.verdict->token);
   EXPECT_EQ(host.verdict->kind, device.verdict->kind);
   EXPECT_EQ(host.verdict->empty_residual, device.verdict->empty_residual);
@@ -147,7 +149,7 @@ TEST_P(DeviceWorkerTest, SaysWhatTheHostSays) {
         proposals[device].push_back(Send(*drafts[device], std::move(item)));
       }
     }
-    std::vector<std::vector<DraftToken>> sent;
+    std::vector<Proposal> sent;
     for (int s = 0; s < kSequences; ++s) {
       const Reply host = proposals[0][s].get(), device = proposals[1][s].get();
       ASSERT_NO_FATAL_FAILURE(ExpectSame(host, device));
@@ -165,10 +167,10 @@ TEST_P(DeviceWorkerTest, SaysWhatTheHostSays) {
     for (int s = 0; s < kSequences; ++s) {
       const Reply host = verdicts[0][s].get(), device = verdicts[1][s].get();
       ASSERT_NO_FATAL_FAILURE(ExpectSame(host, device));
-      accepted += host.verdict->accepted;
+      accepted += static_cast<int>(host.verdict->path.size());
       corrected += host.verdict->kind == Verdict::Kind::kCorrected;
       target_cache[s] = host.cached;
-      for (int i = 0; i < host.verdict->accepted; ++i) texts[s].push_back(sent[s][i].token);
+      for (int node : host.verdict->path) texts[s].push_back(sent[s][node].token);
       drafted_cache[s] = std::min(drafted_cache[s], static_cast<int>(texts[s].size()));
       texts[s].push_back(host.verdict->token);
     }

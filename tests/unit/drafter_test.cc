@@ -55,14 +55,14 @@ Generation Sequence(Tokens prompt, const Options& options = {}) {
 }
 
 // A round that rejects whatever was drafted, and ends in `token`.
-void Reject(Generation& generation, const Proposal& draft, TokenId token) {
+void Reject(Generation& generation, const DraftNodes& draft, TokenId token) {
   v1::Verdict verdict;
   verdict.set_token(static_cast<uint32_t>(token));
   verdict.set_kind(draft.empty() ? v1::TOKEN_KIND_PLAIN : v1::TOKEN_KIND_CORRECTED);
   generation.Commit(draft, verdict);
 }
 
-Tokens TokensOf(const Proposal& proposal) {
+Tokens TokensOf(const DraftNodes& proposal) {
   Tokens tokens;
   for (const v1::DraftNode& node : proposal) tokens.push_back(static_cast<TokenId>(node.token()));
   return tokens;
@@ -119,7 +119,7 @@ TEST(NgramDrafter, OnlyCommittedTokensCount) {
   Generation generation = Sequence({1, 2, 3, 1});
   NgramDrafter drafter({});
   for (TokenId token : {3, 1, 3, 1, 2, 1}) {
-    const Proposal proposal = drafter.Draft(generation, 4);
+    const DraftNodes proposal = drafter.Draft(generation, 4);
     EXPECT_FALSE(proposal.empty());
     Reject(generation, proposal, token);
   }
@@ -181,7 +181,7 @@ TEST(CopyDrafter, ProposesNothingWithoutAMatch) {
 }
 
 TEST(LocalDrafter, ATokenChosenWithoutChanceIsAPointMassAndAChain) {
-  const Proposal proposal = NgramDrafter({}).Draft(Sequence({1, 2, 3, 1}), 3);
+  const DraftNodes proposal = NgramDrafter({}).Draft(Sequence({1, 2, 3, 1}), 3);
   ASSERT_EQ(proposal.size(), 3);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(proposal[i].parent(), i - 1);
@@ -233,13 +233,13 @@ Distribution Received(const v1::DraftNode& node) {
 }
 
 TEST(RowDrafter, UnigramsAreDrawnByTheirFrequency) {
-  const Proposal proposal = Unigram().Draft(Sequence({9}), 2);
+  const DraftNodes proposal = Unigram().Draft(Sequence({9}), 2);
   ASSERT_EQ(proposal.size(), 2);
   EXPECT_THAT(WeightsOf(proposal[1]), ElementsAre(Pair(1, 4), Pair(2, 3), Pair(3, 1)));
 }
 
 TEST(RowDrafter, BigramsAreDrawnGivenTheTokenBefore) {
-  const Proposal proposal = Bigram().Draft(Sequence({1}), 2);
+  const DraftNodes proposal = Bigram().Draft(Sequence({1}), 2);
   ASSERT_EQ(proposal.size(), 2);
   EXPECT_THAT(WeightsOf(proposal[0]), ElementsAre(Pair(2, 3), Pair(3, 1)));
   if (proposal[0].token() == 2) {
@@ -253,7 +253,7 @@ TEST(RowDrafter, SendsWhatItSampledFrom) {
     for (uint64_t seed = 0; seed < 50; ++seed) {
       const Generation generation = Sequence({5, 1}, {.seed = seed, .draft_top_n = top_n});
       for (auto* make : {&Unigram, &Bigram, &RandomRow}) {
-        const Proposal proposal = make().Draft(generation, 4);
+        const DraftNodes proposal = make().Draft(generation, 4);
         ASSERT_EQ(proposal.size(), 4);
         for (int i = 0; i < 4; ++i) {
           EXPECT_EQ(proposal[i].parent(), i - 1);
@@ -290,7 +290,7 @@ TEST(RowDrafter, ASeedRepeatsAProposalAndAnotherSeedDoesNot) {
 
 TEST(RowDrafter, UnderTheCoupledRuleItRunsTheTargetsRace) {
   const Generation generation = Sequence({5, 1}, {.rule = v1::RULE_COUPLED, .seed = 11});
-  const Proposal proposal = RandomRow().Draft(generation, 3);
+  const DraftNodes proposal = RandomRow().Draft(generation, 3);
   const std::unique_ptr<TokenRows> rows = MakeRandomRows(kVocab);
   ASSERT_EQ(proposal.size(), 3);
   for (int i = 0; i < 3; ++i) {
@@ -303,7 +303,7 @@ TEST(RowDrafter, UnderTheCoupledRuleItRunsTheTargetsRace) {
 }
 
 TEST(RowDrafter, AtTemperatureZeroItTakesTheHeaviest) {
-  const Proposal proposal = Bigram().Draft(Sequence({1}, {.temperature = 0}), 3);
+  const DraftNodes proposal = Bigram().Draft(Sequence({1}, {.temperature = 0}), 3);
   EXPECT_THAT(TokensOf(proposal), ElementsAre(2, 1, 2));
   for (const v1::DraftNode& node : proposal) EXPECT_TRUE(node.q().has_point_mass());
 }
@@ -332,8 +332,8 @@ TEST(CorpusCounts, CountsATextFileAndRefusesOthersByName) {
 class FakeDrafter final : public Drafter {
  public:
   FakeDrafter(v1::DrafterKind kind, Tokens tokens) : kind_(kind), tokens_(std::move(tokens)) {}
-  asio::awaitable<Proposal> Propose(Generation& /*generation*/, int /*k*/,
-                                    v1::ItemTiming* /*timing*/) override {
+  asio::awaitable<DraftNodes> Propose(Generation& /*generation*/, int /*k*/,
+                                      v1::ItemTiming* /*timing*/) override {
     co_return PointMasses(tokens_, v1::RULE_TOKEN);
   }
   void OnVerdict(size_t n, size_t accepted) override { verdicts.emplace_back(n, accepted); }

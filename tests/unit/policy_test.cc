@@ -74,7 +74,7 @@ class PolicyTest : public ::testing::Test {
       last_k_ = k;
       int accepted = 0;
       while (accepted < k && uniform_(random_) < machine.alpha) ++accepted;
-      Proposal draft;
+      DraftNodes draft;
       v1::Verdict verdict;
       for (int i = 0; i < k; ++i) draft.Add()->set_token(2);
       for (int i = 0; i < accepted; ++i) verdict.add_accepted(static_cast<uint32_t>(i));

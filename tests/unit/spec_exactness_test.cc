@@ -92,7 +92,7 @@ Tokens Join(Tokens a, const Tokens& b) {
 // One round after a context: the tokens that it emits.
 using Round = std::function<Tokens(const Pair&, const Tokens& context, Enumerator&)>;
 using VerifyFunction =
-    std::function<absl::StatusOr<Verdict>(std::span<const DraftToken>, RowSource, uint64_t n, Noise&)>;
+    std::function<absl::StatusOr<Verdict>(std::span<const ProposalNode>, RowSource, uint64_t n, Noise&)>;
 
 struct Scheme {
   int k = 3;
@@ -107,13 +107,13 @@ Round ChainRound(const Scheme& scheme) {
   return [scheme](const Pair& pair, const Tokens& context, Enumerator& noise) {
     const uint64_t n = context.size();
     noise.StartRound(n);
-    std::vector<DraftToken> draft;
+    Proposal draft;
     Tokens seen = context;
     for (int i = 0; i < scheme.k; ++i) {
       const WeightRow row = pair.draft.Row(seen);
       Distribution q = scheme.coupled ? Distribution{} : scheme.q(row);
       const TokenId x = scheme.coupled ? noise.Race(n + i, row) : DraftSample(q, n + i, noise);
-      draft.push_back({x, std::move(q)});
+      AppendToChain(x, std::move(q), draft);
       seen.push_back(x);
     }
     const auto rows = [&](int i) -> absl::StatusOr<WeightRow> {
@@ -121,14 +121,14 @@ Round ChainRound(const Scheme& scheme) {
     };
     const absl::StatusOr<Verdict> verdict = scheme.verify(draft, rows, n, noise);
     EXPECT_TRUE(verdict.ok());
-    Tokens emitted(seen.begin() + n, seen.begin() + n + verdict->accepted);
+    Tokens emitted(seen.begin() + n, seen.begin() + n + verdict->path.size());
     emitted.push_back(verdict->token);
     return emitted;
   };
 }
 
 VerifyFunction Production(VerifyOptions options) {
-  return [options](std::span<const DraftToken> draft, RowSource rows, uint64_t n, Noise& noise) {
+  return [options](std::span<const ProposalNode> draft, RowSource rows, uint64_t n, Noise& noise) {
     return Verify(options, draft, rows, n, noise);
   };
 }
@@ -297,7 +297,7 @@ TEST(Exactness, AGreedyTargetEmitsItsArgmaxUnderEveryRule) {
     for (Rule rule : {Rule::kToken, Rule::kBlock, Rule::kCoupled}) {
       Scheme scheme = With(rule, 3);
       const VerifyFunction verify = scheme.verify;
-      scheme.verify = [&](std::span<const DraftToken> draft, RowSource rows, uint64_t n, Noise& noise) {
+      scheme.verify = [&](std::span<const ProposalNode> draft, RowSource rows, uint64_t n, Noise& noise) {
         return verify(
             draft,
             [&](int i) -> absl::StatusOr<WeightRow> {
@@ -344,12 +344,12 @@ TEST(Exactness, TheExpectedAcceptanceInAVerdictIsTheExpectation) {
     Enumerator noise;
     double accepted = 0, expected = 0, square = 0, variance = 0, surprisal = 0, entropy = 0;
     Scheme scheme = With(Rule::kToken, 3);
-    scheme.verify = [&](std::span<const DraftToken> draft, RowSource rows, uint64_t n, Noise& random) {
+    scheme.verify = [&](std::span<const ProposalNode> draft, RowSource rows, uint64_t n, Noise& random) {
       absl::StatusOr<Verdict> verdict = Verify({}, draft, rows, n, random);
       const double weight = noise.probability();
-      accepted += weight * verdict->accepted;
+      accepted += weight * Accepted(*verdict);
       expected += weight * verdict->expected_accepted;
-      square += weight * std::pow(verdict->accepted - verdict->expected_accepted, 2);
+      square += weight * std::pow(Accepted(*verdict) - verdict->expected_accepted, 2);
       variance += weight * verdict->expected_variance;
       surprisal += weight * verdict->surprisal;
       entropy += weight * verdict->entropy;
@@ -393,7 +393,7 @@ Round TreeRound(ChildOrder order, int wide, std::function<Distribution(const Wei
   return [=](const Pair& pair, const Tokens& context, Enumerator& noise) {
     const uint64_t n = context.size();
     noise.StartRound(n);
-    std::vector<TreeNode> tree;
+    Proposal tree;
     const auto grow = [&](int parent, const Tokens& before, uint64_t position) {
       Tokens drawn;
       for (int child = 0; child < wide; ++child) {
@@ -406,7 +406,7 @@ Round TreeRound(ChildOrder order, int wide, std::function<Distribution(const Wei
         const TokenId x =
             noise.Decide(Purpose::kDraft, position, tree.size(), [&](double u) { return Sample(from, u); });
         drawn.push_back(x);
-        tree.push_back({parent, x, from});
+        tree.push_back({x, parent, from});
       }
     };
     grow(-1, context, n);
@@ -417,7 +417,7 @@ Round TreeRound(ChildOrder order, int wide, std::function<Distribution(const Wei
       for (; node >= 0; node = tree[node].parent) tokens.insert(tokens.begin(), tree[node].token);
       return tokens;
     };
-    const absl::StatusOr<TreeVerdict> verdict = VerifyTree(
+    const absl::StatusOr<Verdict> verdict = VerifyTree(
         order, tree,
         [&](int node) -> absl::StatusOr<WeightRow> { return pair.target.Row(Join(context, path_to(node))); },
         n, noise);
@@ -452,18 +452,18 @@ TEST(ExactnessOfTrees, DifferentQInARandomOrder) {
 
 TEST(ExactnessOfTrees, AGreedyTargetWalksAlongItsArgmax) {
   const std::vector<std::vector<float>> logits = {{0, 1, 0}, {2, 0, 0}, {0, 0, 3}};
-  const std::vector<TreeNode> tree = {{-1, 0, PointMass(0)},
-                                      {-1, 1, Dense({.4f, .6f, 0})},
-                                      {0, 1, PointMass(1)},
-                                      {1, 2, Dense({.7f, 0, .3f})},
-                                      {1, 0, Dense({.7f, 0, .3f})}};
+  const Proposal tree = {{0, -1, PointMass(0)},
+                         {1, -1, Dense({.4f, .6f, 0})},
+                         {1, 0, PointMass(1)},
+                         {2, 1, Dense({.7f, 0, .3f})},
+                         {0, 1, Dense({.7f, 0, .3f})}};
   for (ChildOrder order : {ChildOrder::kGiven, ChildOrder::kRandom}) {
     PhiloxNoise noise({1, 2}, 0);
     int row = 0;
     const auto verdict = VerifyTree(
         order, tree, [&](int) -> absl::StatusOr<WeightRow> { return Greedy(logits[row++]); }, 0, noise);
     ASSERT_TRUE(verdict.ok());
-    EXPECT_EQ(std::vector<int>(verdict->path.begin(), verdict->path.end()), (std::vector<int>{1, 4}));
+    EXPECT_EQ(verdict->path, (std::vector<int>{1, 4}));
     EXPECT_EQ(verdict->token, 2);
     EXPECT_EQ(verdict->kind, Verdict::Kind::kBonus);
   }
@@ -473,7 +473,7 @@ TEST(ExactnessOfTrees, AParentThatIsNotAnEarlierNodeIsRefused) {
   PhiloxNoise noise({1, 2}, 0);
   const auto rows = [](int) -> absl::StatusOr<WeightRow> { return absl::InternalError("not reached"); };
   for (int parent : {-2, 0, 5}) {
-    const std::vector<TreeNode> tree = {{parent, 0, PointMass(0)}};
+    const Proposal tree = {{0, parent, PointMass(0)}};
     EXPECT_EQ(VerifyTree(ChildOrder::kGiven, tree, rows, 0, noise).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
@@ -485,7 +485,7 @@ constexpr double kNoticed = 1e-3;
 
 TEST(NegativeControl, ResidualSkippedIsNoticed) {
   Scheme scheme = With(Rule::kToken, 2);
-  scheme.verify = [](std::span<const DraftToken> draft, RowSource rows, uint64_t n, Noise& noise) {
+  scheme.verify = [](std::span<const ProposalNode> draft, RowSource rows, uint64_t n, Noise& noise) {
     Verdict verdict;
     for (size_t i = 0;; ++i) {
       const WeightRow p = *rows(static_cast<int>(i));
@@ -493,7 +493,7 @@ TEST(NegativeControl, ResidualSkippedIsNoticed) {
         return !(u * draft[i].q(draft[i].token) < p(draft[i].token));
       }) == 0;
       if (stands) continue;
-      verdict.accepted = static_cast<int>(i);
+      verdict.path = ChainPath(i);
       verdict.token = noise.Decide(Purpose::kBonus, n + i, 0, [&](double u) { return Sample(p, u); });
       return absl::StatusOr<Verdict>(verdict);
     }
@@ -506,9 +506,9 @@ TEST(NegativeControl, QNotNormalisedAfterTruncationIsNoticed) {
     Scheme scheme = With(rule, 2);
     const VerifyFunction verify = scheme.verify;
     scheme.q = [](const WeightRow& row) { return TruncateTopN(row, 2); };
-    scheme.verify = [verify](std::span<const DraftToken> draft, RowSource rows, uint64_t n, Noise& noise) {
-      std::vector<DraftToken> wrong(draft.begin(), draft.end());
-      for (DraftToken& token : wrong) token.q.total *= 1.25;  // the mass of what was cut off
+    scheme.verify = [verify](std::span<const ProposalNode> draft, RowSource rows, uint64_t n, Noise& noise) {
+      Proposal wrong(draft.begin(), draft.end());
+      for (ProposalNode& token : wrong) token.q.total *= 1.25;  // the mass of what was cut off
       return verify(wrong, rows, n, noise);
     };
     EXPECT_GT(WorstOverRounds(scheme), kNoticed);
@@ -535,22 +535,22 @@ TEST(NegativeControl, AnotherPositionsContextIsNoticedUnderTheCoupledRule) {
 bool AcceptsTheImpossible(const VerifyFunction& verify) {
   const TestRow target = {0, 1, 1};
   ScriptedNoise noise({0.0, 0.0});
-  const std::vector<DraftToken> draft = {{0, Dense({1, 0, 0})}};
+  const Proposal draft = Chain({{0, Dense({1, 0, 0})}});
   return verify(
              draft, [&](int) -> absl::StatusOr<WeightRow> { return target.row(); }, 0, noise)
-             ->accepted > 0;
+             ->path.size() > 0;
 }
 
 TEST(NegativeControl, LessOrEqualInsteadOfLessIsNoticed) {
   EXPECT_FALSE(AcceptsTheImpossible(Production({})));
   EXPECT_FALSE(AcceptsTheImpossible(Production({.rule = Rule::kBlock})));
   EXPECT_TRUE(
-      AcceptsTheImpossible([](std::span<const DraftToken> draft, RowSource rows, uint64_t n, Noise& noise) {
+      AcceptsTheImpossible([](std::span<const ProposalNode> draft, RowSource rows, uint64_t n, Noise& noise) {
         Verdict verdict;
         const WeightRow p = *rows(0);
-        verdict.accepted = 1 - noise.Decide(Purpose::kAccept, n, 0, [&](double u) {
+        verdict.path = ChainPath(1 - noise.Decide(Purpose::kAccept, n, 0, [&](double u) {
           return !(u * draft[0].q(draft[0].token) <= p(draft[0].token));
-        });
+        }));
         return absl::StatusOr<Verdict>(verdict);
       }));
 }
@@ -567,7 +567,7 @@ TEST(NegativeControl, OneStreamForDraftAndAcceptIsNoticed) {
 }
 
 // The block rule with its loop left at the first prefix that fails.
-absl::StatusOr<Verdict> BlockThatStopsAtTheFirstFailure(std::span<const DraftToken> draft, RowSource rows,
+absl::StatusOr<Verdict> BlockThatStopsAtTheFirstFailure(std::span<const ProposalNode> draft, RowSource rows,
                                                         uint64_t n, Noise& noise) {
   Verdict verdict;
   double ratio = 1, longest_ratio = 1;
@@ -582,17 +582,18 @@ absl::StatusOr<Verdict> BlockThatStopsAtTheFirstFailure(std::span<const DraftTok
       h = overlap < 1 ? (ratio - overlap) / (1 - overlap) : 1;
     }
     if (noise.Decide(Purpose::kAccept, n + i - 1, 0, [h](double u) { return !(u < h); }) != 0) break;
-    verdict.accepted = static_cast<int>(i);
+    verdict.path = ChainPath(i);
     longest_ratio = ratio;
     longest_row = row;
   }
-  const uint64_t position = n + verdict.accepted;
-  if (static_cast<size_t>(verdict.accepted) == draft.size()) {
+  const size_t accepted = verdict.path.size();
+  const uint64_t position = n + accepted;
+  if (accepted == draft.size()) {
     verdict.token =
         noise.Decide(Purpose::kBonus, position, 0, [&](double u) { return Sample(longest_row, u); });
   } else {
     Residual residual(longest_row, longest_ratio);
-    residual.Subtract(draft[verdict.accepted].q);
+    residual.Subtract(draft[accepted].q);
     verdict.token =
         noise.Decide(Purpose::kResidual, position, 0, [&](double u) { return residual.Sample(u); });
   }

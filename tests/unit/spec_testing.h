@@ -55,6 +55,16 @@ inline Distribution PointMass(TokenId token) {
   return q;
 }
 
+// A chain of tokens, each with what it was drawn from.
+inline Proposal Chain(std::initializer_list<std::pair<TokenId, Distribution>> tokens) {
+  Proposal chain;
+  for (const auto& [token, q] : tokens) AppendToChain(token, q, chain);
+  return chain;
+}
+
+// How many drafted tokens stand.
+inline int Accepted(const Verdict& verdict) { return static_cast<int>(verdict.path.size()); }
+
 // Answers questions from a list of uniform numbers and notes what they were about.
 class ScriptedNoise final : public Noise {
  public:

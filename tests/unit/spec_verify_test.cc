@@ -18,8 +18,8 @@ using Question = ScriptedNoise::Question;
 constexpr uint64_t kStart = 100;
 constexpr double kAlmostOne = 1 - 0x1.0p-53;
 
-Verdict Judge(const VerifyOptions& options, const std::vector<DraftToken>& draft,
-              const std::vector<WeightRow>& rows, Noise& noise) {
+Verdict Judge(const VerifyOptions& options, const Proposal& draft, const std::vector<WeightRow>& rows,
+              Noise& noise) {
   size_t asked = 0;
   const absl::StatusOr<Verdict> verdict = Verify(
       options, draft,
@@ -52,8 +52,8 @@ TEST(VerifyDraft, HandWorkedExample) {
 
 TEST(VerifyDraft, AcceptsATokenThatTheTargetLikesBetterWhateverTheNumber) {
   ScriptedNoise noise({kAlmostOne, 0.99});
-  const Verdict verdict = Judge({}, {{0, Dense(kProposed)}}, {kTarget, kTarget}, noise);
-  EXPECT_EQ(verdict.accepted, 1);
+  const Verdict verdict = Judge({}, Chain({{0, Dense(kProposed)}}), {kTarget, kTarget}, noise);
+  EXPECT_EQ(Accepted(verdict), 1);
   EXPECT_EQ(verdict.kind, Kind::kBonus);
   EXPECT_EQ(verdict.token, 3);
   EXPECT_THAT(noise.asked,
@@ -63,15 +63,15 @@ TEST(VerifyDraft, AcceptsATokenThatTheTargetLikesBetterWhateverTheNumber) {
 TEST(VerifyDraft, AcceptsBelowTheRatioAndRejectsAtIt) {
   // p(1) / q(1) = (1/6) / (1/3) = 1/2.
   ScriptedNoise below({0.4999, 0.0});
-  EXPECT_EQ(Judge({}, {{1, Dense(kProposed)}}, {kTarget, kTarget}, below).accepted, 1);
+  EXPECT_EQ(Accepted(Judge({}, Chain({{1, Dense(kProposed)}}), {kTarget, kTarget}, below)), 1);
   ScriptedNoise above({0.5001, 0.0});
-  EXPECT_EQ(Judge({}, {{1, Dense(kProposed)}}, {kTarget, kTarget}, above).accepted, 0);
+  EXPECT_EQ(Accepted(Judge({}, Chain({{1, Dense(kProposed)}}), {kTarget, kTarget}, above)), 0);
 }
 
 TEST(VerifyDraft, RejectedTokenIsReplacedFromTheResidual) {
   ScriptedNoise noise({0.9, 0.7});
-  const Verdict verdict = Judge({}, {{1, Dense(kProposed)}, {0, Dense(kProposed)}}, {kTarget}, noise);
-  EXPECT_EQ(verdict.accepted, 0);
+  const Verdict verdict = Judge({}, Chain({{1, Dense(kProposed)}, {0, Dense(kProposed)}}), {kTarget}, noise);
+  EXPECT_EQ(Accepted(verdict), 0);
   EXPECT_EQ(verdict.token, 3);
   EXPECT_EQ(verdict.kind, Kind::kCorrected);
   EXPECT_FALSE(verdict.empty_residual);
@@ -82,15 +82,15 @@ TEST(VerifyDraft, RejectedTokenIsReplacedFromTheResidual) {
 TEST(VerifyDraft, NeverAcceptsATokenOfProbabilityZeroAlsoWhenTheNumberIsZero) {
   const TestRow target = {0, 1, 1, 0};
   ScriptedNoise noise({0.0, 0.0});
-  const Verdict verdict = Judge({}, {{0, Dense({1, 0, 0, 0})}}, {target}, noise);
-  EXPECT_EQ(verdict.accepted, 0);
+  const Verdict verdict = Judge({}, Chain({{0, Dense({1, 0, 0, 0})}}), {target}, noise);
+  EXPECT_EQ(Accepted(verdict), 0);
   EXPECT_EQ(verdict.token, 1);
 }
 
 TEST(VerifyDraft, WithoutADraftIsPlainDecoding) {
   ScriptedNoise noise({0.6});
   const Verdict verdict = Judge({}, {}, {kTarget}, noise);
-  EXPECT_EQ(verdict.accepted, 0);
+  EXPECT_EQ(Accepted(verdict), 0);
   EXPECT_EQ(verdict.kind, Kind::kPlain);
   EXPECT_EQ(verdict.token, 1);
   EXPECT_THAT(noise.asked, ElementsAre(Question{Purpose::kBonus, kStart}));
@@ -100,9 +100,9 @@ TEST(VerifyDraft, AllFormsOfTheSameQGiveTheSameVerdict) {
   for (double u : {0.1, 0.3, 0.49, 0.51, 0.9}) {
     for (double v : {0.0, 0.3, 0.6, 0.99}) {
       ScriptedNoise one({u, v}), two({u, v});
-      const Verdict dense = Judge({}, {{1, Dense(kProposed)}}, {kTarget, kTarget}, one);
-      const Verdict sparse = Judge({}, {{1, Sparse({0, 1, 2}, {2, 2, 2})}}, {kTarget, kTarget}, two);
-      EXPECT_EQ(dense.accepted, sparse.accepted);
+      const Verdict dense = Judge({}, Chain({{1, Dense(kProposed)}}), {kTarget, kTarget}, one);
+      const Verdict sparse = Judge({}, Chain({{1, Sparse({0, 1, 2}, {2, 2, 2})}}), {kTarget, kTarget}, two);
+      EXPECT_EQ(Accepted(dense), Accepted(sparse));
       EXPECT_EQ(dense.token, sparse.token);
       EXPECT_DOUBLE_EQ(dense.expected_accepted, sparse.expected_accepted);
     }
@@ -111,11 +111,11 @@ TEST(VerifyDraft, AllFormsOfTheSameQGiveTheSameVerdict) {
 
 TEST(VerifyDraft, APointMassIsAcceptedWithItsProbabilityAndNeverDrawnAgain) {
   ScriptedNoise accepted({0.4999, 0.0});
-  EXPECT_EQ(Judge({}, {{0, PointMass(0)}}, {kTarget, kTarget}, accepted).accepted, 1);
+  EXPECT_EQ(Accepted(Judge({}, Chain({{0, PointMass(0)}}), {kTarget, kTarget}, accepted)), 1);
   for (double v : {0.0, 0.2, 0.5, 0.99}) {
     ScriptedNoise rejected({0.5001, v});
-    const Verdict verdict = Judge({}, {{0, PointMass(0)}}, {kTarget}, rejected);
-    EXPECT_EQ(verdict.accepted, 0);
+    const Verdict verdict = Judge({}, Chain({{0, PointMass(0)}}), {kTarget}, rejected);
+    EXPECT_EQ(Accepted(verdict), 0);
     EXPECT_NE(verdict.token, 0);
   }
 }
@@ -125,8 +125,8 @@ TEST(VerifyDraft, AnEmptyResidualDrawsFromTheTargetAndSaysSo) {
   Distribution q = Dense({1, 1, 1, 1});
   q.total = 0.5;
   ScriptedNoise noise({0.9, 0.6});
-  const Verdict verdict = Judge({}, {{1, q}}, {kTarget}, noise);
-  EXPECT_EQ(verdict.accepted, 0);
+  const Verdict verdict = Judge({}, Chain({{1, q}}), {kTarget}, noise);
+  EXPECT_EQ(Accepted(verdict), 0);
   EXPECT_TRUE(verdict.empty_residual);
   EXPECT_EQ(verdict.token, 1);
 }
@@ -135,20 +135,20 @@ TEST(VerifyDraft, GreedyAcceptsWhileTheDraftIsTheArgmaxAndNeedsNoNoise) {
   const std::vector<float> first = {0, 2, 1, 2}, second = {5, 1, 1, 1};
   ScriptedNoise noise({});
   const std::vector<WeightRow> rows = {Greedy(first), Greedy(second), Greedy(first)};
-  const Verdict full = Judge({}, {{1, PointMass(1)}, {0, PointMass(0)}}, rows, noise);
-  EXPECT_EQ(full.accepted, 2);
+  const Verdict full = Judge({}, Chain({{1, PointMass(1)}, {0, PointMass(0)}}), rows, noise);
+  EXPECT_EQ(Accepted(full), 2);
   EXPECT_EQ(full.token, 1);
   EXPECT_EQ(full.surprisal, 0);
-  const Verdict tie = Judge({}, {{3, Dense({1, 1, 1, 1})}}, {Greedy(first)}, noise);
-  EXPECT_EQ(tie.accepted, 0) << "ties go to the lowest id";
+  const Verdict tie = Judge({}, Chain({{3, Dense({1, 1, 1, 1})}}), {Greedy(first)}, noise);
+  EXPECT_EQ(Accepted(tie), 0) << "ties go to the lowest id";
   EXPECT_EQ(tie.token, 1);
 }
 
 TEST(VerifyDraft, CanariesAddUpOverThePositionsThatWereReached) {
   ScriptedNoise noise({0.0, 0.9, 0.0});
-  const std::vector<DraftToken> draft = {{0, Dense(kProposed)}, {1, Dense(kProposed)}, {0, Dense(kProposed)}};
+  const Proposal draft = Chain({{0, Dense(kProposed)}, {1, Dense(kProposed)}, {0, Dense(kProposed)}});
   const Verdict verdict = Judge({}, draft, {kTarget, kTarget}, noise);
-  EXPECT_EQ(verdict.accepted, 1);
+  EXPECT_EQ(Accepted(verdict), 1);
   EXPECT_EQ(verdict.token, 0);
   EXPECT_DOUBLE_EQ(verdict.expected_accepted, 4.0 / 3);
   EXPECT_DOUBLE_EQ(verdict.expected_variance, 4.0 / 9);
@@ -160,7 +160,7 @@ TEST(VerifyDraft, CanariesAddUpOverThePositionsThatWereReached) {
 
 TEST(VerifyDraft, AnErrorOfARowEndsTheVerification) {
   ScriptedNoise noise({0.0});
-  const std::vector<DraftToken> draft = {{0, Dense(kProposed)}};
+  const Proposal draft = Chain({{0, Dense(kProposed)}});
   const auto rows = [](int i) -> absl::StatusOr<WeightRow> {
     if (i == 0) return kTarget.row();
     return absl::InternalError("logits_not_finite");
@@ -172,7 +172,7 @@ TEST(VerifyDraft, RatioRulesNeedQ) {
   ScriptedNoise noise({});
   const auto rows = [](int) -> absl::StatusOr<WeightRow> { return kTarget.row(); };
   for (Rule rule : {Rule::kToken, Rule::kBlock}) {
-    const std::vector<DraftToken> draft = {{0, Distribution{}}};
+    const Proposal draft = Chain({{0, Distribution{}}});
     EXPECT_EQ(Verify({.rule = rule}, draft, rows, kStart, noise).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
@@ -189,7 +189,7 @@ TEST(VerifyDraft, LenienceIsRefusedOutsideItsRangeAndRule) {
 TEST(VerifyDraft, LenienceScalesQ) {
   // p(1) / (q(1) / 2) = 1: always accepted.
   ScriptedNoise noise({kAlmostOne, 0.0});
-  EXPECT_EQ(Judge({.lenience = 0.5}, {{1, Dense(kProposed)}}, {kTarget, kTarget}, noise).accepted, 1);
+  EXPECT_EQ(Accepted(Judge({.lenience = 0.5}, Chain({{1, Dense(kProposed)}}), {kTarget, kTarget}, noise)), 1);
 }
 
 TEST(VerifyDraft, LenienceAtTemperatureZeroComparesWithTheBestToken) {
@@ -197,18 +197,19 @@ TEST(VerifyDraft, LenienceAtTemperatureZeroComparesWithTheBestToken) {
   for (const auto& [token, accepted] : {std::pair{0, 1}, {1, 1}, {2, 0}, {3, 0}}) {
     ScriptedNoise noise({});
     const std::vector<WeightRow> rows = {Greedy(logits), Greedy(logits)};
-    EXPECT_EQ(Judge({.lenience = 0.5}, {{token, PointMass(token)}}, rows, noise).accepted, accepted) << token;
+    EXPECT_EQ(Accepted(Judge({.lenience = 0.5}, Chain({{token, PointMass(token)}}), rows, noise)), accepted)
+        << token;
   }
 }
 
 TEST(VerifyBlock, ALongerPrefixMayPassAfterAShorterOneFailed) {
   // Token 1 halves the ratio, token 0 raises it again by 3/2: ratios 1, .5, .75.
   const Distribution q = Dense(kProposed);
-  const std::vector<DraftToken> draft = {{1, q}, {0, q}};
+  const Proposal draft = Chain({{1, q}, {0, q}});
   // Prefix 1 fails (h = 1/7), prefix 2 passes (.74 < .75).
   ScriptedNoise noise({0.9, 0.74, 0.9});
   const Verdict verdict = Judge({.rule = Rule::kBlock}, draft, {kTarget, kTarget, kTarget}, noise);
-  EXPECT_EQ(verdict.accepted, 2);
+  EXPECT_EQ(Accepted(verdict), 2);
   EXPECT_EQ(verdict.kind, Kind::kBonus);
   EXPECT_EQ(verdict.log_probabilities.size(), 3u);
   EXPECT_THAT(noise.asked,
@@ -218,25 +219,25 @@ TEST(VerifyBlock, ALongerPrefixMayPassAfterAShorterOneFailed) {
 
 TEST(VerifyBlock, AShorterPrefixStandsWhenTheLongerOneFails) {
   const Distribution q = Dense(kProposed);
-  const std::vector<DraftToken> draft = {{1, q}, {0, q}};
+  const Proposal draft = Chain({{1, q}, {0, q}});
   // ratio 1 is .5: overlap = min(.25, 1/3) + 2 * 1/12 = 5/12, h = (1/2 - 5/12) / (7/12) = 1/7.
   // Its correction comes from max(p / 2 - q, 0) = [0, 0, 0, 1/12].
   ScriptedNoise noise({1.0 / 7 - 1e-9, 0.76, 0.5});
   const Verdict verdict = Judge({.rule = Rule::kBlock}, draft, {kTarget, kTarget, kTarget}, noise);
-  EXPECT_EQ(verdict.accepted, 1);
+  EXPECT_EQ(Accepted(verdict), 1);
   EXPECT_EQ(verdict.token, 3);
   EXPECT_EQ(verdict.kind, Kind::kCorrected);
   ScriptedNoise other({1.0 / 7 + 1e-9, 0.76, 0.5});
-  EXPECT_EQ(Judge({.rule = Rule::kBlock}, draft, {kTarget, kTarget, kTarget}, other).accepted, 0);
+  EXPECT_EQ(Accepted(Judge({.rule = Rule::kBlock}, draft, {kTarget, kTarget, kTarget}, other)), 0);
 }
 
 TEST(VerifyBlock, WithOneDraftedTokenIsTheTokenRule) {
   for (double u : {0.1, 0.4999, 0.5001, 0.9}) {
     ScriptedNoise token({u, 0.7}), block({u, 0.7});
-    const std::vector<DraftToken> draft = {{1, Dense(kProposed)}};
+    const Proposal draft = Chain({{1, Dense(kProposed)}});
     const Verdict a = Judge({}, draft, {kTarget, kTarget}, token);
     const Verdict b = Judge({.rule = Rule::kBlock}, draft, {kTarget, kTarget}, block);
-    EXPECT_EQ(a.accepted, b.accepted);
+    EXPECT_EQ(Accepted(a), Accepted(b));
     EXPECT_EQ(a.token, b.token);
   }
 }
@@ -246,11 +247,12 @@ TEST(VerifyCoupled, EmitsTheTargetsRaceWhateverTheDraftSays) {
   PhiloxNoise noise(key, kStart);
   const TokenId first = Race(kTarget, key, kStart), second = Race(kTarget, key, kStart + 1);
   const std::vector<WeightRow> rows = {kTarget, kTarget};
-  const Verdict agree = Judge({.rule = Rule::kCoupled}, {{first, Distribution{}}}, rows, noise);
-  EXPECT_EQ(agree.accepted, 1);
+  const Verdict agree = Judge({.rule = Rule::kCoupled}, Chain({{first, Distribution{}}}), rows, noise);
+  EXPECT_EQ(Accepted(agree), 1);
   EXPECT_EQ(agree.token, second);
-  const Verdict differ = Judge({.rule = Rule::kCoupled}, {{(first + 1) % 4, Distribution{}}}, rows, noise);
-  EXPECT_EQ(differ.accepted, 0);
+  const Verdict differ =
+      Judge({.rule = Rule::kCoupled}, Chain({{(first + 1) % 4, Distribution{}}}), rows, noise);
+  EXPECT_EQ(Accepted(differ), 0);
   EXPECT_EQ(differ.token, first);
 }
 

@@ -25,7 +25,7 @@ struct Reply {
   absl::Status status;
   int cached = 0;
   std::vector<TokenId> proposal;
-  std::vector<DraftToken> draft;
+  Proposal draft;
   std::optional<Verdict> verdict;
   int prefix_hit = 0;
 };
@@ -47,8 +47,10 @@ std::shared_ptr<SequenceParams> Params(double temperature, uint64_t seed = 1) {
   return params;
 }
 
-// A drafted token that was not sampled.
-DraftToken Guess(TokenId token) { return {token, {Distribution::Form::kPointMass, {token}, {}, 1}}; }
+// Proposes a token that was not sampled.
+void Guess(TokenId token, Proposal& proposal) {
+  AppendToChain(token, {Distribution::Form::kPointMass, {token}, {}, 1}, proposal);
+}
 
 // An item for the tokens from `base` on.
 WorkItem Item(uint64_t id, uint64_t round, const std::vector<TokenId>& all, int base,
@@ -115,7 +117,7 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
     auto promise = std::make_shared<std::promise<Reply>>();
     item.answer = [promise](const Answer& answer) {
       Reply reply{answer.status, answer.cached, {}, answer.proposal, std::nullopt, answer.prefix_hit};
-      for (const DraftToken& token : answer.proposal) reply.proposal.push_back(token.token);
+      for (const ProposalNode& token : answer.proposal) reply.proposal.push_back(token.token);
       if (answer.verdict != nullptr) reply.verdict = *answer.verdict;
       promise->set_value(std::move(reply));
     };
@@ -156,10 +158,10 @@ TEST_P(WorkerTest, VerifyingTheTargetsOwnChoicesAcceptsThemAll) {
   const std::vector<TokenId> plain = Decode(*worker, 1, prompt, 6);
 
   WorkItem item = Item(2, 1, prompt, 0);
-  for (int i = 9; i < 13; ++i) item.draft.push_back(Guess(plain[i]));
+  for (int i = 9; i < 13; ++i) Guess(plain[i], item.draft);
   const Reply reply = Ask(*worker, std::move(item));
   ASSERT_TRUE(reply.status.ok()) << reply.status;
-  EXPECT_EQ(reply.verdict->accepted, 4);
+  EXPECT_EQ(reply.verdict->path.size(), 4);
   EXPECT_EQ(reply.verdict->token, plain[13]);
   EXPECT_EQ(reply.verdict->kind, Verdict::Kind::kBonus);
   EXPECT_EQ(reply.cached, 13);
@@ -178,14 +180,14 @@ TEST_P(WorkerTest, ARejectedDraftIsTruncatedFromTheCacheAndLeavesNoTrace) {
     for (int i = 0; i < 3; ++i) {
       const size_t at = tokens.size() + i;
       const TokenId right = at < plain.size() ? plain[at] : 0;
-      item.draft.push_back(Guess(i == 0 ? right : (right + 1) % 256));
+      Guess(i == 0 ? right : (right + 1) % 256, item.draft);
     }
     const Reply reply = Ask(*worker, item);
     ASSERT_TRUE(reply.status.ok()) << reply.status;
     if (tokens.size() + 1 < plain.size()) {
-      EXPECT_EQ(reply.verdict->accepted, 1);
+      EXPECT_EQ(reply.verdict->path.size(), 1);
     }
-    for (int i = 0; i < reply.verdict->accepted; ++i) tokens.push_back(item.draft[i].token);
+    for (int node : reply.verdict->path) tokens.push_back(item.draft[node].token);
     EXPECT_EQ(reply.cached, static_cast<int>(tokens.size()));
     cached = reply.cached;
     tokens.push_back(reply.verdict->token);
@@ -202,7 +204,7 @@ TEST_P(WorkerTest, TheDraftHoldsAllButTheLastOfWhatItProposed) {
   ASSERT_TRUE(reply.status.ok()) << reply.status;
   EXPECT_EQ(reply.proposal.size(), 5u);
   EXPECT_EQ(reply.cached, 9 + 4);
-  for (const DraftToken& token : reply.draft) {
+  for (const ProposalNode& token : reply.draft) {
     EXPECT_EQ(token.q.form, Distribution::Form::kSparse);
     EXPECT_GT(token.q(token.token), 0);
   }
@@ -398,10 +400,10 @@ TEST_P(WorkerTest, ARejectedDraftAcrossABlockBoundaryLeavesNothingForOthers) {
   std::vector<TokenId> wrong = prompt;
   for (int i = 0; i < 7; ++i) {
     wrong.push_back((plain[std::min<size_t>(10 + i, plain.size() - 1)] + 1) % 256);
-    item.draft.push_back(Guess(wrong.back()));
+    Guess(wrong.back(), item.draft);
   }
   const Reply reply = Ask(*worker, std::move(item));
-  EXPECT_EQ(reply.verdict->accepted, 0);
+  EXPECT_EQ(reply.verdict->path.size(), 0);
   wrong.push_back(1);
   EXPECT_EQ(Ask(*worker, Item(3, 1, wrong, 0)).prefix_hit, 8);
   const std::vector<TokenId> right(plain.begin(), plain.begin() + 11);
@@ -486,7 +488,7 @@ TEST_P(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
       if (r.cached > 0) item.params = Params(0);
       r.guesses.clear();
       for (int i = random() % 4; i > 0; --i) r.guesses.push_back(static_cast<TokenId>(random() % 256));
-      for (TokenId guess : r.guesses) item.draft.push_back(Guess(guess));
+      for (TokenId guess : r.guesses) Guess(guess, item.draft);
       replies.push_back(Send(*worker, std::move(item)));
     }
     std::vector<Running> next;
@@ -495,7 +497,7 @@ TEST_P(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
       const Reply reply = replies[i].get();
       const absl::StatusCode code = reply.status.code();
       if (code == absl::StatusCode::kOk) {
-        for (int j = 0; j < reply.verdict->accepted; ++j) r.tokens.push_back(r.guesses[j]);
+        for (int node : reply.verdict->path) r.tokens.push_back(r.guesses[node]);
         r.tokens.push_back(reply.verdict->token);
         r.cached = reply.cached;
       } else {

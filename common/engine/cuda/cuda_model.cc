@@ -13,7 +13,7 @@ namespace outrider::cuda {
 namespace {
 
 // Passes of a step that are planned at once: one, and one for each further drafted token.
-constexpr int kPlans = kMaxDraft + 1;
+constexpr int kPlans = kMaxDraftTokens + 1;
 
 // Graphs that are kept; each takes a few megabytes of the device.
 constexpr size_t kMaxGraphs = 256;
@@ -102,7 +102,7 @@ absl::Status CudaModel::AllocateStepMemory() {
                            .logit_rows = max_rows_,
                            .tasks = max_rows_,
                            .proposes = true,
-                           .draft_passes = kMaxDraft - 1};
+                           .draft_passes = kMaxDraftTokens - 1};
   StepInputs inputs;
   StepOutputs outputs;
   const size_t in = std::max(LayOut(verifies, nullptr, inputs), LayOut(proposes, nullptr, inputs));
@@ -274,7 +274,7 @@ absl::Status CudaModel::EnqueueFirst(const StepShape& shape, std::vector<Planned
   StepOutputs outputs;
   LayOut(shape, outputs_.device(), outputs);
   return ToStatus(LaunchVerify(logits_.as<float>(), config_.vocab_size, shape.tasks,
-                               std::min(kMaxDraft, shape.logit_rows - 1), shaped_.as<ShapedRow>(),
+                               std::min(kMaxDraftTokens, shape.logit_rows - 1), shaped_.as<ShapedRow>(),
                                inputs.verify, inputs.drafted, inputs.q_ids, inputs.q_weights,
                                races_.as<int32_t>(), outputs.verdicts, stream_),
                   "judging drafts");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "common/spec/check.h"
@@ -52,32 +53,32 @@ ProposeInput ToProposeInput(const RandomKey& key, Rule rule, uint64_t position, 
           .top_n = top_n};
 }
 
-absl::StatusOr<DraftToken> ToDraftToken(const ProposeOutput& output, const int32_t* q_ids,
-                                        const float* q_weights) {
+absl::Status AppendTo(Proposal& proposal, const ProposeOutput& output, const int32_t* q_ids,
+                      const float* q_weights) {
   if (output.finite == 0) return NotFinite();
-  DraftToken result;
-  result.token = output.token;
+  Distribution q;
   switch (output.form) {
     case QForm::kAbsent:
       break;
     case QForm::kPointMass:
-      result.q.form = Distribution::Form::kPointMass;
-      result.q.ids = {output.token};
-      result.q.total = 1;
+      q.form = Distribution::Form::kPointMass;
+      q.ids = {output.token};
+      q.total = 1;
       break;
     case QForm::kSparse:
-      result.q.form = Distribution::Form::kSparse;
-      result.q.ids.assign(q_ids, q_ids + output.count);
-      result.q.weights.assign(q_weights, q_weights + output.count);
-      result.q.total = output.total;
+      q.form = Distribution::Form::kSparse;
+      q.ids.assign(q_ids, q_ids + output.count);
+      q.weights.assign(q_weights, q_weights + output.count);
+      q.total = output.total;
       break;
   }
-  return result;
+  AppendToChain(output.token, std::move(q), proposal);
+  return absl::OkStatus();
 }
 
 VerifyInput ToVerifyInput(const RandomKey& key, Rule rule, uint64_t round_start, int first_row,
                           int first_drafted, int drafted) {
-  OUTRIDER_CHECK(rule != Rule::kBlock && drafted <= kMaxDraft);
+  OUTRIDER_CHECK(rule != Rule::kBlock && drafted <= kMaxDraftTokens);
   return {.seed = key.seed,
           .sample_index = key.sample_index,
           .round_start = round_start,
@@ -88,9 +89,9 @@ VerifyInput ToVerifyInput(const RandomKey& key, Rule rule, uint64_t round_start,
           .active = 1};
 }
 
-int PackDraft(std::span<const DraftToken> draft, int first_q, DraftedToken* drafted, int32_t* q_ids,
+int PackDraft(std::span<const ProposalNode> draft, int first_q, DraftedToken* drafted, int32_t* q_ids,
               float* q_weights) {
-  for (const DraftToken& token : draft) {
+  for (const ProposalNode& token : draft) {
     const QForm form = ToQForm(token.q.form);
     const int count = form == QForm::kSparse ? static_cast<int>(token.q.ids.size()) : 0;
     OUTRIDER_CHECK(count <= kMaxTopN);
@@ -106,7 +107,8 @@ int PackDraft(std::span<const DraftToken> draft, int first_q, DraftedToken* draf
 absl::StatusOr<Verdict> ToVerdict(const VerifyOutput& output, int drafted) {
   if (output.finite == 0) return NotFinite();
   Verdict verdict;
-  verdict.accepted = output.accepted;
+  verdict.path = ChainPath(static_cast<size_t>(output.accepted));
+  verdict.judged = std::min(output.accepted + 1, drafted);
   verdict.token = output.token;
   verdict.kind = drafted == 0                 ? Verdict::Kind::kPlain
                  : output.accepted == drafted ? Verdict::Kind::kBonus

@@ -1,8 +1,8 @@
 // Between the types of common/spec and the plain data of the device. Pure functions, any thread.
 //
 // Only for what a device decides: no penalties, masks or log-probabilities, the token rule at lenience 1 or
-// the coupled rule, at most kMaxDraft drafted tokens, distributions that are absent, point masses or sparse
-// with at most kMaxTopN entries.
+// the coupled rule, at most kMaxDraftTokens drafted tokens, distributions that are absent, point masses or
+// sparse with at most kMaxTopN entries.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,18 @@ ShapeParams ToShapeParams(const SamplingParams& params, bool entropy);
 ProposeInput ToProposeInput(const RandomKey& key, Rule rule, uint64_t position, uint64_t round_start,
                             int steps, int top_n);
 
-// The drafted token, its q prepared; q_ids and q_weights are those of its row. Internal "logits_not_finite"
-// if the row was not.
-absl::StatusOr<DraftToken> ToDraftToken(const ProposeOutput& output, const int32_t* q_ids,
-                                        const float* q_weights);
+// Adds the drafted token to a chain, its q prepared; q_ids and q_weights are those of its row. Internal
+// "logits_not_finite" if the row was not.
+absl::Status AppendTo(Proposal& proposal, const ProposeOutput& output, const int32_t* q_ids,
+                      const float* q_weights);
 
 // An active sequence.
 VerifyInput ToVerifyInput(const RandomKey& key, Rule rule, uint64_t round_start, int first_row,
                           int first_drafted, int drafted);
 
-// Writes a draft to drafted[0 .. draft.size() - 1] and the entries of its sparse distributions from index
+// Writes a chain to drafted[0 .. draft.size() - 1] and the entries of its sparse distributions from index
 // first_q of q_ids and q_weights on. Returns the index after the last entry.
-int PackDraft(std::span<const DraftToken> draft, int first_q, DraftedToken* drafted, int32_t* q_ids,
+int PackDraft(std::span<const ProposalNode> draft, int first_q, DraftedToken* drafted, int32_t* q_ids,
               float* q_weights);
 
 // The verdict over `drafted` tokens. Internal "logits_not_finite" if a row that was reached was not.

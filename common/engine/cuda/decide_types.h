@@ -4,9 +4,10 @@
 
 #include <cstdint>
 
+#include "common/spec/types.h"
+
 namespace outrider::cuda {
 
-inline constexpr int kMaxDraft = 31;  // drafted tokens of a sequence in a round
 inline constexpr int kMaxTopN = 256;  // entries of a sparse distribution
 // Tokens of a row: as many as the sums of row_select.h have room for.
 inline constexpr int kMaxVocab = 1 << 19;
@@ -55,7 +56,7 @@ struct VerifyInput {
   uint64_t round_start;   // position of the first drafted token
   int32_t first_row;      // row i judges drafted token i, one more row follows the last
   int32_t first_drafted;  // index of drafted token 0
-  int32_t drafted;        // 0..kMaxDraft
+  int32_t drafted;        // 0..kMaxDraftTokens
   int32_t coupled;        // 0: the token rule at lenience 1
   int32_t active;         // 0: the sequence is left alone
 };
@@ -76,7 +77,7 @@ struct VerifyOutput {
   int32_t token;
   int32_t empty_residual;
   int32_t finite;  // 0: a row that was reached was not, and nothing else here means anything
-  double log_probabilities[kMaxDraft + 1];  // `accepted` + 1 of them
+  double log_probabilities[kMaxDraftTokens + 1];  // `accepted` + 1 of them
 };
 
 }  // namespace outrider::cuda

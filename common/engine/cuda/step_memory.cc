@@ -118,10 +118,8 @@ void ReadOutputs(const StepPlan& plan, const StepShape& shape, const StepOutputs
     auto& propose = std::get<ProposeTask>(task.work);
     for (int step = 0; step < propose.draft_tokens && task.status.ok(); ++step) {
       const size_t at = Size(step) * Size(shape.tasks) + i;
-      absl::StatusOr<DraftToken> token = ToDraftToken(outputs.proposals[at], outputs.q_ids + at * kMaxTopN,
-                                                      outputs.q_weights + at * kMaxTopN);
-      task.status = token.status();
-      if (token.ok()) propose.proposal.push_back(*std::move(token));
+      task.status = AppendTo(propose.proposal, outputs.proposals[at], outputs.q_ids + at * kMaxTopN,
+                             outputs.q_weights + at * kMaxTopN);
     }
   }
 }

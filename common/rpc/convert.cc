@@ -1,0 +1,157 @@
+#include "common/rpc/convert.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/error.h"
+
+namespace outrider {
+namespace {
+
+Distribution ParseDistribution(const v1::Distribution& proto) {
+  Distribution q;
+  switch (proto.form_case()) {
+    case v1::Distribution::FORM_NOT_SET:
+      q.form = Distribution::Form::kAbsent;
+      break;
+    case v1::Distribution::kPointMass:
+      q.form = Distribution::Form::kPointMass;
+      break;
+    case v1::Distribution::kSparse:
+      q.form = Distribution::Form::kSparse;
+      q.ids.assign(proto.sparse().ids().begin(), proto.sparse().ids().end());
+      q.weights.assign(proto.sparse().weights().begin(), proto.sparse().weights().end());
+      break;
+    case v1::Distribution::kDense:
+      q.form = Distribution::Form::kDense;
+      q.weights.assign(proto.dense().weights().begin(), proto.dense().weights().end());
+      break;
+  }
+  return q;
+}
+
+void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
+  switch (q.form) {
+    case Distribution::Form::kAbsent:
+      break;
+    case Distribution::Form::kPointMass:
+      proto->mutable_point_mass();
+      break;
+    case Distribution::Form::kSparse:
+      proto->mutable_sparse()->mutable_ids()->Add(q.ids.begin(), q.ids.end());
+      proto->mutable_sparse()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
+      break;
+    case Distribution::Form::kDense:
+      proto->mutable_dense()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
+      break;
+  }
+}
+
+absl::Status BadVerdict(absl::string_view problem) {
+  return MakeError(absl::StatusCode::kInternal, "VERDICT_INVALID", absl::StrCat("verdict: ", problem));
+}
+
+}  // namespace
+
+absl::StatusOr<Proposal> ParseProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
+                                       Rule rule, int vocab_size) {
+  Proposal proposal;
+  proposal.reserve(static_cast<size_t>(nodes.size()));
+  for (int i = 0; i < nodes.size(); ++i) {
+    const v1::DraftNode& node = nodes[i];
+    if (node.parent() != i - 1) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_TREE_UNSUPPORTED",
+                       absl::StrCat("draft[", i, "].parent: ", node.parent(), "; allowed: ", i - 1));
+    }
+    if (node.token() >= static_cast<uint32_t>(vocab_size)) {
+      return MakeError(
+          absl::StatusCode::kInvalidArgument, "DRAFT_TOKEN_OUT_OF_RANGE",
+          absl::StrCat("draft[", i, "].token: ", node.token(), "; allowed: 0 to ", vocab_size - 1));
+    }
+    ProposalNode parsed{static_cast<TokenId>(node.token()), node.parent(), ParseDistribution(node.q())};
+    const bool may_be_absent = rule == Rule::kCoupled;
+    if (absl::Status status = Prepare(parsed.q, parsed.token, vocab_size, may_be_absent); !status.ok()) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_DISTRIBUTION_INVALID",
+                       absl::StrCat("draft[", i, "].q: ", std::string(status.message())));
+    }
+    proposal.push_back(std::move(parsed));
+  }
+  return proposal;
+}
+
+void SerializeProposal(std::span<const ProposalNode> proposal,
+                       google::protobuf::RepeatedPtrField<v1::DraftNode>* nodes) {
+  for (const ProposalNode& node : proposal) {
+    v1::DraftNode* message = nodes->Add();
+    message->set_token(static_cast<uint32_t>(node.token));
+    message->set_parent(node.parent);
+    if (node.q.form != Distribution::Form::kAbsent) SerializeDistribution(node.q, message->mutable_q());
+  }
+}
+
+absl::StatusOr<Verdict> ParseVerdict(const v1::Verdict& message, std::span<const ProposalNode> proposal,
+                                     int vocab_size) {
+  Verdict verdict;
+  int parent = -1;
+  for (uint32_t node : message.accepted()) {
+    if (node >= proposal.size() || proposal[node].parent != parent) {
+      return BadVerdict(absl::StrCat("node ", node, " of ", proposal.size(), " does not follow ", parent));
+    }
+    parent = static_cast<int>(node);
+    verdict.path.push_back(parent);
+  }
+  if (message.token() >= static_cast<uint32_t>(vocab_size)) {
+    return BadVerdict(absl::StrCat("token ", message.token(), " is not in the vocabulary"));
+  }
+  verdict.token = static_cast<TokenId>(message.token());
+  switch (message.kind()) {
+    case v1::TOKEN_KIND_PLAIN:
+      verdict.kind = Verdict::Kind::kPlain;
+      break;
+    case v1::TOKEN_KIND_CORRECTED:
+      verdict.kind = Verdict::Kind::kCorrected;
+      break;
+    case v1::TOKEN_KIND_BONUS:
+      verdict.kind = Verdict::Kind::kBonus;
+      break;
+    default:
+      return BadVerdict(absl::StrCat("kind ", static_cast<int>(message.kind())));
+  }
+  const v1::Canary& canary = message.canary();
+  verdict.empty_residual = canary.residual_empty();
+  verdict.expected_accepted = canary.expected_accepted();
+  verdict.expected_variance = canary.expected_accepted_variance();
+  verdict.judged = static_cast<int>(canary.reached());
+  verdict.surprisal = canary.surprisal();
+  verdict.entropy = canary.entropy();
+  return verdict;
+}
+
+v1::Verdict SerializeVerdict(const Verdict& verdict) {
+  v1::Verdict message;
+  for (int node : verdict.path) message.add_accepted(static_cast<uint32_t>(node));
+  message.set_token(static_cast<uint32_t>(verdict.token));
+  message.set_kind(ToProto(verdict.kind));
+  v1::Canary* canary = message.mutable_canary();
+  canary->set_expected_accepted(verdict.expected_accepted);
+  canary->set_expected_accepted_variance(verdict.expected_variance);
+  canary->set_surprisal(verdict.surprisal);
+  canary->set_entropy(verdict.entropy);
+  canary->set_residual_empty(verdict.empty_residual);
+  canary->set_reached(static_cast<uint32_t>(verdict.judged));
+  return message;
+}
+
+v1::TokenKind ToProto(Verdict::Kind kind) {
+  switch (kind) {
+    case Verdict::Kind::kPlain:
+      return v1::TOKEN_KIND_PLAIN;
+    case Verdict::Kind::kCorrected:
+      return v1::TOKEN_KIND_CORRECTED;
+    case Verdict::Kind::kBonus:
+      return v1::TOKEN_KIND_BONUS;
+  }
+  return v1::TOKEN_KIND_UNSPECIFIED;
+}
+
+}  // namespace outrider

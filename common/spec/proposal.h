@@ -1,0 +1,39 @@
+// What a drafter proposes: tokens that may follow a sequence, each with the distribution it was sampled from.
+#pragma once
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/spec/distribution.h"
+#include "common/spec/types.h"
+
+namespace outrider {
+
+// A drafted token.
+struct ProposalNode {
+  TokenId token = 0;
+  // Index of the node that this one follows; -1: it follows the last committed token. Nodes with the same
+  // parent compete for one position.
+  int parent = -1;
+  Distribution q;  // prepared (see Prepare); kAbsent under the coupled rule
+};
+
+// Parents come before their children, siblings in the order in which they were drawn. Empty: nothing is
+// proposed, and the round is plain decoding.
+using Proposal = std::vector<ProposalNode>;
+
+// Whether no position has two candidates: node i follows node i - 1.
+inline bool IsChain(std::span<const ProposalNode> proposal) {
+  for (size_t i = 0; i < proposal.size(); ++i) {
+    if (proposal[i].parent != static_cast<int>(i) - 1) return false;
+  }
+  return true;
+}
+
+// Adds a token that follows the last node.
+inline void AppendToChain(TokenId token, Distribution q, Proposal& proposal) {
+  proposal.push_back({token, static_cast<int>(proposal.size()) - 1, std::move(q)});
+}
+
+}  // namespace outrider

@@ -1,0 +1,45 @@
+// What the target decides about a proposal: a path of its nodes that stands, and one more token.
+#pragma once
+
+#include <cstddef>
+#include <numeric>
+#include <vector>
+
+#include "common/spec/types.h"
+
+namespace outrider {
+
+struct Verdict {
+  enum class Kind {
+    kPlain,      // there was no proposal
+    kCorrected,  // `token` replaces what was rejected
+    kBonus,      // `token` follows a leaf of the proposal
+  };
+  // Indices of the accepted nodes, from the root down: each is a child of the one before it. Of a chain 0, 1,
+  // 2, ...
+  std::vector<int> path;
+  TokenId token = 0;  // follows the path; the target has not been fed it yet
+  Kind kind = Kind::kPlain;
+  bool empty_residual = false;  // the residual had no mass, so `token` was drawn from p
+
+  // Natural logarithm of p at each emitted token: those of the path, then `token`.
+  std::vector<double> log_probabilities;
+
+  // Canaries. Token rule with lenience 1: sums over the nodes that were judged of b = sum_x min(p, q), the
+  // chance that the node is accepted, and of its variance b (1 - b).
+  double expected_accepted = 0;
+  double expected_variance = 0;
+  int judged = 0;  // nodes that the walk looked at: the path, and the one that was rejected
+  // Sums over the emitted tokens of -log p(token), and of the entropy of p. Their expectations agree.
+  double surprisal = 0;
+  double entropy = 0;
+};
+
+// The path of the first `length` nodes of a chain.
+inline std::vector<int> ChainPath(size_t length) {
+  std::vector<int> path(length);
+  std::iota(path.begin(), path.end(), 0);
+  return path;
+}
+
+}  // namespace outrider

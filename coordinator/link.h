@@ -34,6 +34,7 @@ struct DraftProtocol {
   using Reactor = grpc::ClientBidiReactor<Request, Response>;
   using Stub = v1::Draft::Stub;
   static constexpr const char* kName = "draft";
+  static constexpr const char* kUnavailable = "DRAFT_UNAVAILABLE";
   static std::unique_ptr<Stub> NewStub(const std::shared_ptr<grpc::Channel>& channel) {
     return v1::Draft::NewStub(channel);
   }
@@ -50,6 +51,7 @@ struct TargetProtocol {
   using Reactor = grpc::ClientBidiReactor<Request, Response>;
   using Stub = v1::Target::Stub;
   static constexpr const char* kName = "target";
+  static constexpr const char* kUnavailable = "TARGET_UNAVAILABLE";
   static std::unique_ptr<Stub> NewStub(const std::shared_ptr<grpc::Channel>& channel) {
     return v1::Target::NewStub(channel);
   }
@@ -204,7 +206,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   }
 
   absl::Status Down() const {
-    return absl::UnavailableError(absl::StrCat(Protocol::kName, "_unavailable: no connection to ", address_));
+    return MakeError(absl::StatusCode::kUnavailable, Protocol::kUnavailable,
+                     absl::StrCat(Protocol::kName, "_unavailable: no connection to ", address_));
   }
 
   void Connect() {

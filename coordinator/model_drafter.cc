@@ -61,7 +61,7 @@ asio::awaitable<bool> ModelDrafter::FinishPreparation() {
     remote_.OnAnswer(result->cached(), preparation->n, 0);
     co_return true;
   }
-  metrics_->OnDraftError(ErrorReason(status));
+  metrics_->OnDraftError(ReasonOf(status));
   co_return Learn(status, result.ok() ? result->cached() : 0);
 }
 
@@ -87,7 +87,7 @@ asio::awaitable<DraftNodes> ModelDrafter::Propose(Generation& generation, int k,
       remote_.Lost();
       co_return DraftNodes();
     }
-    metrics_->OnDraftError(ErrorReason(status));
+    metrics_->OnDraftError(ReasonOf(status));
     if (!Learn(status, result.ok() ? result->cached() : 0)) co_return DraftNodes();
   }
   co_return DraftNodes();
@@ -96,7 +96,7 @@ asio::awaitable<DraftNodes> ModelDrafter::Propose(Generation& generation, int k,
 bool ModelDrafter::Learn(const absl::Status& status, size_t cached) {
   switch (status.code()) {
     case absl::StatusCode::kFailedPrecondition: {
-      const std::string reason = ErrorReason(status);
+      const std::string reason = ReasonOf(status);
       if (reason == "PARAMS_UNKNOWN") {
         remote_.ParamsUnknown();
       } else if (reason == "PREFIX_MISMATCH") {

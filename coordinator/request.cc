@@ -15,20 +15,6 @@
 namespace outrider {
 namespace {
 
-// Errors of common/spec read "FIELD: VALUE is not in RANGE".
-absl::Status AsFieldError(const absl::Status& status) {
-  const std::string message(status.message());
-  constexpr absl::string_view kNotIn = " is not in ";
-  const size_t colon = message.find(": ");
-  const size_t not_in = message.find(std::string(kNotIn));
-  if (colon == std::string::npos || not_in == std::string::npos) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "FIELD_INVALID", message,
-                     {{"field", "sampling"}, {"range", message}});
-  }
-  return FieldError(absl::StrCat("sampling.", message.substr(0, colon)),
-                    message.substr(not_in + kNotIn.size()), message.substr(colon + 2, not_in - colon - 2));
-}
-
 absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const ChatTemplate* chat_template,
                                                const Tokenizer& tokenizer) {
   if (chat_template == nullptr) {
@@ -229,7 +215,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   }
   const SamplingParams sampling = ParseSampling(proto.sampling(), params.end_ids());
   if (auto status = ValidateSamplingParams(sampling, static_cast<int>(vocab_size)); !status.ok()) {
-    return AsFieldError(status);
+    return FieldErrorUnder("sampling", status);
   }
   params.set_seed(proto.has_seed() ? proto.seed() : FreshBits());
   if (auto status = ParseSamples(proto, defaults.max_samples, request); !status.ok()) return status;

@@ -90,7 +90,7 @@ asio::awaitable<absl::Status> Verifier::Recover(const absl::Status& status, size
   if (status.code() == absl::StatusCode::kDeadlineExceeded && Clock::now() >= deadline) {
     co_return absl::DeadlineExceededError("deadline exceeded");
   }
-  const std::string reason = ErrorReason(status);
+  const std::string reason = ReasonOf(status);
   metrics_->OnTargetError(reason);
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:

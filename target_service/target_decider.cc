@@ -1,5 +1,7 @@
 #include "target_service/target_decider.h"
 
+#include "common/spec/status.h"
+
 namespace outrider {
 namespace {
 
@@ -73,7 +75,8 @@ void TargetDecider::Conclude(Session& session, DeviceTask& task) {
 
 std::optional<absl::Status> TargetDecider::OnDeadline(Session& session) {
   if (session.begun) return std::nullopt;
-  return absl::DeadlineExceededError("budget_exceeded: not begun within the item's budget");
+  return MakeError(absl::StatusCode::kDeadlineExceeded, "BUDGET_EXCEEDED",
+                   "budget_exceeded: not begun within the item's budget");
 }
 
 }  // namespace outrider

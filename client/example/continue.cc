@@ -9,7 +9,7 @@ namespace {
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "%s (reason %s, field %s)\n", std::string(status.message()).c_str(),
-               outrider::ErrorReason(status).c_str(), outrider::ErrorMetadata(status, "field").c_str());
+               outrider::ReasonOf(status).c_str(), outrider::MetadataOf(status, "field").c_str());
   return 1;
 }
 

@@ -7,6 +7,7 @@
 #include "common/engine/scheduler.h"
 #include "common/kv/prefix_hash.h"
 #include "common/spec/check.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -17,6 +18,16 @@ constexpr int64_t kParallelLogits = 1 << 16;
 constexpr absl::Duration kAbandoned = absl::Seconds(1);
 // How often leases are looked at.
 constexpr absl::Duration kLeaseCheck = absl::Seconds(1);
+
+absl::Status SequenceUnknown() {
+  return MakeError(absl::StatusCode::kNotFound, "SEQUENCE_UNKNOWN", "sequence_unknown");
+}
+absl::Status ParamsUnknown() {
+  return MakeError(absl::StatusCode::kFailedPrecondition, "PARAMS_UNKNOWN", "params_unknown");
+}
+absl::Status KvExhausted() {
+  return MakeError(absl::StatusCode::kResourceExhausted, "KV_EXHAUSTED", "kv_exhausted");
+}
 
 // What an item says, apart from how it says it: base and budget may differ when it is sent again.
 uint64_t Digest(const WorkItem& item) {
@@ -107,7 +118,7 @@ void Worker::Run() {
     ReportState();
   }
   for (Session* session : std::vector<Session*>(active_)) {
-    Finish(*session, absl::UnavailableError("stopping"));
+    Finish(*session, MakeError(absl::StatusCode::kUnavailable, "STOPPING", "stopping"));
   }
 }
 
@@ -148,9 +159,11 @@ void Worker::Handle(WorkItem item) {
 
   const uint64_t digest = Digest(item);
   if (session.digest != 0 || session.active) {
-    if (item.round < session.round) return refuse(absl::AbortedError("round_stale"));
+    if (item.round < session.round)
+      return refuse(MakeError(absl::StatusCode::kAborted, "ROUND_STALE", "round_stale"));
     if (item.round == session.round) {
-      if (digest != session.digest) return refuse(absl::AbortedError("round_conflict"));
+      if (digest != session.digest)
+        return refuse(MakeError(absl::StatusCode::kAborted, "ROUND_CONFLICT", "round_conflict"));
       if (session.active) {
         session.listeners.push_back(std::move(item.answer));
       } else {
@@ -164,7 +177,7 @@ void Worker::Handle(WorkItem item) {
     const auto listeners = std::move(session.listeners);
     Drop(session);
     Answer superseded;
-    superseded.status = absl::AbortedError("round_superseded");
+    superseded.status = MakeError(absl::StatusCode::kAborted, "ROUND_SUPERSEDED", "round_superseded");
     superseded.cached = session.cache.cached();
     for (const auto& listener : listeners) listener(superseded);
   }
@@ -179,11 +192,11 @@ absl::StatusOr<Session*> Worker::FindOrCreate(const WorkItem& item) {
   if (!item.invalid.ok()) return item.invalid;
   if (Session* session = sessions_.Find(item.id)) return session;
   const auto unknown = [&] { return item.base != 0 && FindOrigin(item) == nullptr; };
-  if (unknown() || sessions_.released(item.id)) return absl::NotFoundError("sequence_unknown");
-  if (item.params == nullptr) return absl::FailedPreconditionError("params_unknown");
+  if (unknown() || sessions_.released(item.id)) return SequenceUnknown();
+  if (item.params == nullptr) return ParamsUnknown();
   if (absl::Status status = MakeRoomForSequence(); !status.ok()) return status;
   // The origin itself may have had to make room.
-  if (unknown()) return absl::NotFoundError("sequence_unknown");
+  if (unknown()) return SequenceUnknown();
   Session* session = sessions_.Insert(item.id, absl::Now(), item.id, &pool_, runner_->block_size());
   session->number = ++last_number_;
   session->idle_since = absl::Now();
@@ -205,28 +218,32 @@ absl::Status Worker::MakeRoomForSequence() {
     if (!session.active) oldest = id;
     return session.active;
   });
-  if (!oldest) return absl::ResourceExhaustedError("sequences_exhausted");
+  if (!oldest)
+    return MakeError(absl::StatusCode::kResourceExhausted, "SEQUENCES_EXHAUSTED", "sequences_exhausted");
   sessions_.Erase(*oldest);
   return absl::OkStatus();
 }
 
 absl::Status Worker::Admit(Session& session, WorkItem& item, uint64_t digest) {
   if (item.params == nullptr && item.params_hash != session.params_hash) {
-    return absl::FailedPreconditionError("params_unknown");
+    return ParamsUnknown();
   }
   const int context = runner_->config().max_position_embeddings;
   const size_t n = item.base + item.tokens.size();
   if (n + item.draft.size() > static_cast<size_t>(context)) {
-    return absl::InvalidArgumentError(absl::StrCat("context_exceeded: ", n, " tokens and ", item.draft.size(),
-                                                   " drafted; the context has ", context));
+    return MakeError(absl::StatusCode::kInvalidArgument, "CONTEXT_EXCEEDED",
+                     absl::StrCat("context_exceeded: ", n, " tokens and ", item.draft.size(),
+                                  " drafted; the context has ", context));
   }
   const int block_size = runner_->block_size();
   if (n + item.draft.size() > static_cast<size_t>(runner_->kv_blocks()) * block_size) {
-    return absl::InvalidArgumentError(
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, "CACHE_TOO_SMALL",
         absl::StrCat("cache_too_small: ", n, " tokens; the cache holds ", runner_->kv_blocks() * block_size));
   }
   if (item.prompt_logprobs >= 0 && item.base != 0) {
-    return absl::InvalidArgumentError("prompt_logprobs_base: only with base 0");
+    return MakeError(absl::StatusCode::kInvalidArgument, "PROMPT_LOGPROBS_BASE",
+                     "prompt_logprobs_base: only with base 0");
   }
   if (item.params != nullptr && (item.params_hash != session.params_hash || session.controls == nullptr)) {
     absl::StatusOr<Controls> controls =
@@ -429,7 +446,7 @@ bool Worker::Reserve(Session& session, int rows) {
     session.cache.Reset();
     session.indexed.clear();
     session.committed = 0;
-    Finish(session, absl::ResourceExhaustedError("kv_exhausted"));
+    Finish(session, KvExhausted());
     return false;
   }
 }
@@ -458,7 +475,7 @@ bool Worker::Preempt(const Session& for_session) {
   victim->cache.Reset();
   victim->indexed.clear();
   victim->committed = 0;
-  if (victim->active) Finish(*victim, absl::ResourceExhaustedError("kv_exhausted"));
+  if (victim->active) Finish(*victim, KvExhausted());
   return true;
 }
 

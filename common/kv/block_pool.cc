@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/spec/check.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 
@@ -20,7 +21,8 @@ absl::StatusOr<BlockId> BlockPool::Allocate() {
     free_.push_back(oldest);
     if (on_evict_) on_evict_(oldest);
   }
-  if (free_.empty()) return absl::ResourceExhaustedError("kv_blocks_exhausted: no free block");
+  if (free_.empty())
+    return MakeError(absl::StatusCode::kResourceExhausted, "KV_BLOCKS_EXHAUSTED", "no free block");
   const BlockId block = free_.back();
   free_.pop_back();
   states_[block].references = 1;

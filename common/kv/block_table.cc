@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/spec/check.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 
@@ -39,9 +40,9 @@ absl::StatusOr<std::vector<BlockCopy>> BlockTable::Reserve(int begin, int end) {
   if (end <= begin) return copies;
   const int needed = BlocksNeeded(begin, end);
   if (needed > pool_->num_available()) {
-    return absl::ResourceExhaustedError(absl::StrCat("kv_blocks_exhausted: ", needed,
-                                                     " blocks are needed and ", pool_->num_available(),
-                                                     " of ", pool_->num_blocks(), " are free"));
+    return MakeError(absl::StatusCode::kResourceExhausted, "KV_BLOCKS_EXHAUSTED",
+                     absl::StrCat(needed, " blocks are needed and ", pool_->num_available(), " of ",
+                                  pool_->num_blocks(), " are free"));
   }
   const int held = static_cast<int>(blocks_.size());
   for (int i = begin / block_size_; i < BlocksFor(end); ++i) {

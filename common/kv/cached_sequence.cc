@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/kv/prefix_hash.h"
 #include "common/spec/check.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 
@@ -12,14 +13,15 @@ CachedSequence::CachedSequence(BlockPool* pool, int block_size)
     : hashes_{kEmptyPrefixHash}, table_(pool, block_size) {}
 
 absl::Status CachedSequence::Reconcile(uint32_t base, uint64_t prefix_hash, std::span<const TokenId> tokens) {
-  if (tokens.empty()) return absl::InvalidArgumentError("tokens: empty");
+  if (tokens.empty()) return FieldError("tokens", "at least one", "empty");
   if (base > tokens_.size()) {
-    return absl::FailedPreconditionError(
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, "BASE_BEYOND_CACHED",
         absl::StrCat("base_beyond_cached: base ", base, " but ", tokens_.size(), " tokens are known"));
   }
   if (hashes_[base] != prefix_hash) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("prefix_mismatch: other tokens are known before base ", base));
+    return MakeError(absl::StatusCode::kFailedPrecondition, "PREFIX_MISMATCH",
+                     absl::StrCat("prefix_mismatch: other tokens are known before base ", base));
   }
   Truncate(static_cast<int>(base));
   for (TokenId token : tokens) Append(token);

@@ -20,8 +20,8 @@ class CachedSequence {
 
   // The wire contract of an item: `tokens` are the sequence's tokens from index `base` on, and `prefix_hash`
   // is the hash of the `base` tokens before them (common/kv/prefix_hash.h). Truncates to `base`, then appends
-  // `tokens`. FailedPrecondition when base exceeds the known tokens ("base_beyond_cached") or the prefix is
-  // another one ("prefix_mismatch"); nothing has changed then and the caller reports cached().
+  // `tokens`. FailedPrecondition when base exceeds the known tokens (BASE_BEYOND_CACHED) or the prefix is
+  // another one (PREFIX_MISMATCH); nothing has changed then and the caller reports cached().
   // InvalidArgument for empty tokens.
   absl::Status Reconcile(uint32_t base, uint64_t prefix_hash, std::span<const TokenId> tokens);
 

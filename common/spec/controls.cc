@@ -8,17 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/spec/check.h"
+#include "common/spec/status.h"
 #include "common/spec/weights.h"
 
 namespace outrider {
 namespace {
 
 constexpr float kRemoved = -std::numeric_limits<float>::infinity();
-
-template <class T>
-absl::Status OutOfRange(absl::string_view field, T value, absl::string_view range) {
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is not in ", range));
-}
 
 absl::Status CheckIds(absl::string_view field, const std::vector<TokenId>& ids, int vocab) {
   for (TokenId id : ids) {
@@ -33,7 +29,10 @@ absl::Status CheckBias(const std::vector<std::pair<TokenId, float>>& bias, int v
     if (id < 0 || id >= vocab) return OutOfRange("logit_bias", id, absl::StrCat("[0, ", vocab, ")"));
     if (!(value >= -100 && value <= 100)) return OutOfRange("logit_bias", value, "[-100, 100]");
     if (!seen.insert(id).second) {
-      return absl::InvalidArgumentError(absl::StrCat("logit_bias: id ", id, " is given twice"));
+      const std::string problem = absl::StrCat("id ", id, " is given twice");
+      return MakeError(absl::StatusCode::kInvalidArgument, kFieldInvalid,
+                       absl::StrCat("logit_bias: ", problem),
+                       {{"field", "logit_bias"}, {"range", "each id once"}, {"problem", problem}});
     }
   }
   return absl::OkStatus();
@@ -73,7 +72,8 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab) {
   if (params.min_tokens < 0) return OutOfRange("min_tokens", params.min_tokens, "[0, 2147483647]");
   if (absl::Status status = CheckIds("eos_ids", params.eos_ids, vocab); !status.ok()) return status;
   if (!SomeTokenIsLeft(params, vocab)) {
-    return absl::InvalidArgumentError("allowed_ids: together with bad_ids and min_tokens no token is left");
+    return FieldError("allowed_ids", "ids of which bad_ids and min_tokens leave at least one",
+                      "together with bad_ids and min_tokens no token is left");
   }
   return absl::OkStatus();
 }
@@ -154,7 +154,7 @@ absl::StatusOr<WeightRow> Controls::Apply(std::span<const TokenId> context, std:
   OUTRIDER_CHECK(row.size() == static_cast<size_t>(vocab_));
   ApplyPenalties(context, row);
   MaxResult max = FindMax(row);
-  if (!max.finite) return absl::InternalError("logits_not_finite: a logit is NaN or infinite");
+  if (!max.finite) return NotFiniteError();
   if (ApplyMasks(context.size(), row)) max = FindMax(row);
   if (greedy()) return WeightRow{.point_mass = max.index, .logits = row};
 

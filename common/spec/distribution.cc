@@ -3,17 +3,20 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/spec/check.h"
 #include "common/spec/selection.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
 
 template <class... Args>
 absl::Status Bad(absl::string_view reason, const Args&... detail) {
-  return absl::InvalidArgumentError(absl::StrCat(reason, ": ", detail...));
+  return MakeError(absl::StatusCode::kInvalidArgument, absl::AsciiStrToUpper(reason),
+                   absl::StrCat(reason, ": ", detail...));
 }
 
 absl::Status CheckIds(const Distribution& q, int vocab) {
@@ -47,6 +50,10 @@ size_t FindId(const std::vector<TokenId>& ids, TokenId token) {
 
 }  // namespace
 
+absl::Status QMissingError() {
+  return Bad("q_missing", "the rule needs the distribution of each drafted token");
+}
+
 double Distribution::operator()(TokenId token) const {
   switch (form) {
     case Form::kAbsent:
@@ -70,7 +77,7 @@ absl::Status Prepare(Distribution& q, TokenId drafted, int vocab, bool allow_abs
   q.total = 1;
   switch (q.form) {
     case Distribution::Form::kAbsent:
-      if (!allow_absent) return Bad("q_missing", "the rule needs the distribution of each drafted token");
+      if (!allow_absent) return QMissingError();
       return absl::OkStatus();
     case Distribution::Form::kPointMass:
       if (q.ids.empty()) q.ids.push_back(drafted);

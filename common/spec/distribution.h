@@ -47,10 +47,13 @@ struct Distribution {
   double operator()(TokenId token) const;
 };
 
-// Checks what arrived for `drafted` and sets `total`. InvalidArgument whose message begins with a stable
-// reason and a colon: draft_token_out_of_range, q_missing (kAbsent, unless allow_absent), q_size_mismatch,
-// q_id_out_of_range, q_ids_not_ascending (covers duplicates), q_not_finite (NaN or infinity), q_negative,
-// q_sum_not_positive, q_zero_for_drafted_token.
+// INVALID_ARGUMENT, reason Q_MISSING: a rule that compares p with q got no q.
+absl::Status QMissingError();
+
+// Checks what arrived for `drafted` and sets `total`. INVALID_ARGUMENT with one of the reasons
+// DRAFT_TOKEN_OUT_OF_RANGE, Q_MISSING (kAbsent, unless allow_absent), Q_SIZE_MISMATCH, Q_ID_OUT_OF_RANGE,
+// Q_IDS_NOT_ASCENDING (covers duplicates), Q_NOT_FINITE (NaN or infinity), Q_NEGATIVE, Q_SUM_NOT_POSITIVE,
+// Q_ZERO_FOR_DRAFTED_TOKEN.
 absl::Status Prepare(Distribution& q, TokenId drafted, int vocab, bool allow_absent = false);
 
 // The n heaviest tokens of a row (ties at the cut go to the lowest ids) as a sparse distribution, prepared:

@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/str_cat.h"
 #include "common/spec/check.h"
 #include "common/spec/residual.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -149,10 +149,10 @@ absl::StatusOr<Verdict> VerifyCoupledRule(std::span<const ProposalNode> proposal
 
 absl::Status ValidateVerifyOptions(const VerifyOptions& options) {
   if (!(options.lenience > 0 && options.lenience <= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("lenience: ", options.lenience, " is not in (0, 1]"));
+    return OutOfRange("lenience", options.lenience, "(0, 1]");
   }
   if (options.lenience < 1 && options.rule != Rule::kToken) {
-    return absl::InvalidArgumentError("lenience: below 1 it needs the token rule");
+    return FieldError("lenience", "1, or the token rule", "below 1 it needs the token rule");
   }
   return absl::OkStatus();
 }
@@ -173,7 +173,7 @@ absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const Pro
   if (options.rule == Rule::kCoupled) return VerifyCoupledRule(proposal, rows, round_start, noise);
   for (const ProposalNode& node : proposal) {
     if (node.q.form == Distribution::Form::kAbsent) {
-      return absl::InvalidArgumentError("q_missing: the rule needs the distribution of each drafted token");
+      return QMissingError();
     }
   }
   if (options.rule == Rule::kBlock) return VerifyBlockRule(proposal, rows, round_start, noise);

@@ -5,6 +5,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/residual.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -33,11 +34,10 @@ void Shuffle(uint64_t position, Noise& noise, Children& children) {
 absl::Status CheckTree(std::span<const ProposalNode> tree) {
   for (size_t i = 0; i < tree.size(); ++i) {
     if (tree[i].parent < -1 || tree[i].parent >= static_cast<int>(i)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("parent: ", tree[i].parent, " of drafted token ", i, " is not in [-1, ", i, ")"));
+      return OutOfRange(absl::StrCat("parent of node ", i), tree[i].parent, absl::StrCat("[-1, ", i, ")"));
     }
     if (tree[i].q.form == Distribution::Form::kAbsent) {
-      return absl::InvalidArgumentError("q_missing: the rule needs the distribution of each drafted token");
+      return QMissingError();
     }
   }
   return absl::OkStatus();

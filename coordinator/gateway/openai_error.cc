@@ -75,7 +75,7 @@ HttpError ToHttpError(const absl::Status& status, Endpoint endpoint) {
   HttpError error{.status = kind.status, .body = ""};
   std::string message(status.message());
   nlohmann::ordered_json param = nullptr;
-  if (const std::string field = ErrorMetadata(status, "field"); !field.empty()) {
+  if (const std::string field = MetadataOf(status, "field"); !field.empty()) {
     const std::string name = ParamOf(field, endpoint);
     param = name;
     if (absl::StartsWith(message, absl::StrCat(field, ":"))) message.replace(0, field.size(), name);
@@ -85,7 +85,7 @@ HttpError ToHttpError(const absl::Status& status, Endpoint endpoint) {
       static_cast<int>(absl::ToInt64Seconds(absl::Ceil(RetryDelay(status), absl::Seconds(1))));
   const nlohmann::ordered_json body = {
       {"error",
-       {{"message", message}, {"type", kind.type}, {"param", param}, {"code", CodeOf(ErrorReason(status))}}}};
+       {{"message", message}, {"type", kind.type}, {"param", param}, {"code", CodeOf(ReasonOf(status))}}}};
   error.body = body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   return error;
 }

@@ -111,7 +111,7 @@ TEST(Request, RefusesWhatIsOutOfRangeAndNamesTheField) {
     c.spoil(request);
     const absl::Status status = Parse(request).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.field;
-    EXPECT_EQ(ErrorReason(status), c.reason) << status;
+    EXPECT_EQ(ReasonOf(status), c.reason) << status;
     google::rpc::ErrorInfo info;
     ASSERT_TRUE(ToProto(status).details(0).UnpackTo(&info));
     EXPECT_EQ(info.metadata().at("field"), c.field) << status;
@@ -240,14 +240,24 @@ TEST(RemoteSequence, AnotherBootMeansThatNothingIsLeft) {
 TEST(Error, CarriesReasonAndMetadataAcrossTheWire) {
   const absl::Status status = FromGrpc(ToGrpc(FieldError("stop.max_tokens", "1 or more", "0")));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ErrorReason(status), "FIELD_INVALID");
+  EXPECT_EQ(ReasonOf(status), "FIELD_INVALID");
   EXPECT_THAT(std::string(status.message()), HasSubstr("1 or more"));
 }
 
-TEST(Error, TakesTheReasonFromAMessageThatBeginsWithOne) {
-  EXPECT_EQ(ErrorReason(absl::AbortedError("round_stale")), "ROUND_STALE");
-  EXPECT_EQ(ErrorReason(absl::InternalError("logits_not_finite: row 3")), "LOGITS_NOT_FINITE");
-  EXPECT_EQ(ErrorReason(absl::InternalError("Something else")), "INTERNAL");
+TEST(Error, HasTheReasonThatItWasGivenWhateverItsMessageSays) {
+  EXPECT_EQ(ReasonOf(NotFiniteError()), "LOGITS_NOT_FINITE");
+  EXPECT_EQ(ReasonOf(absl::AbortedError("round_stale")), "ABORTED");
+  const absl::Status arrived =
+      FromProto(ToProto(MakeError(absl::StatusCode::kAborted, "ROUND_STALE", "old")));
+  EXPECT_EQ(ReasonOf(arrived), "ROUND_STALE");
+  EXPECT_EQ(arrived.message(), "old");
+}
+
+TEST(Error, OfAFieldNamesItUnderItsParent) {
+  const absl::Status status = FieldErrorUnder("sampling", OutOfRange("top_p", 2, "(0, 1]"));
+  EXPECT_EQ(MetadataOf(status, "field"), "sampling.top_p");
+  EXPECT_EQ(MetadataOf(FromGrpc(ToGrpc(status)), "range"), "(0, 1]");
+  EXPECT_EQ(status.message(), "sampling.top_p: 2; allowed: (0, 1]");
 }
 
 }  // namespace

@@ -6,11 +6,10 @@
 
 #include "absl/status/status.h"
 #include "common/spec/check.h"
+#include "common/spec/status.h"
 
 namespace outrider::cuda {
 namespace {
-
-absl::Status NotFinite() { return absl::InternalError("logits_not_finite: a logit is NaN or infinite"); }
 
 QForm ToQForm(Distribution::Form form) {
   OUTRIDER_CHECK(form != Distribution::Form::kDense);
@@ -55,7 +54,7 @@ ProposeInput ToProposeInput(const RandomKey& key, Rule rule, uint64_t position, 
 
 absl::Status AppendTo(Proposal& proposal, const ProposeOutput& output, const int32_t* q_ids,
                       const float* q_weights) {
-  if (output.finite == 0) return NotFinite();
+  if (output.finite == 0) return NotFiniteError();
   Distribution q;
   switch (output.form) {
     case QForm::kAbsent:
@@ -105,7 +104,7 @@ int PackDraft(std::span<const ProposalNode> draft, int first_q, DraftedToken* dr
 }
 
 absl::StatusOr<Verdict> ToVerdict(const VerifyOutput& output, int drafted) {
-  if (output.finite == 0) return NotFinite();
+  if (output.finite == 0) return NotFiniteError();
   Verdict verdict;
   verdict.path = ChainPath(static_cast<size_t>(output.accepted));
   verdict.judged = std::min(output.accepted + 1, drafted);

@@ -1,0 +1,53 @@
+// Errors with a stable reason, and with what a caller has to know of them, as payloads of an absl::Status.
+//
+// A payload survives from where the error is found to the client: common/rpc/error.h turns it into
+// google.rpc.ErrorInfo and back. Pure functions, any thread.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace outrider {
+
+// The reason of every FieldError.
+inline constexpr char kFieldInvalid[] = "FIELD_INVALID";
+
+using ErrorMetadata = std::initializer_list<std::pair<absl::string_view, absl::string_view>>;
+
+// A status of `code`, with a reason (UPPER_SNAKE_CASE, stable) and what else there is to know, by key.
+absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::string_view message,
+                       ErrorMetadata metadata = {});
+
+// INVALID_ARGUMENT "FIELD: PROBLEM; allowed: RANGE".
+absl::Status FieldError(absl::string_view field, absl::string_view range, absl::string_view problem);
+
+// The same, about a field of `parent`; any other status as it is.
+absl::Status FieldErrorUnder(absl::string_view parent, const absl::Status& status);
+
+// INVALID_ARGUMENT "FIELD: VALUE is not in RANGE", whose problem is the value.
+template <class T>
+absl::Status OutOfRange(absl::string_view field, const T& value, absl::string_view range) {
+  const std::string problem = absl::StrCat(value);
+  return MakeError(absl::StatusCode::kInvalidArgument, kFieldInvalid,
+                   absl::StrCat(field, ": ", problem, " is not in ", range),
+                   {{"field", field}, {"range", range}, {"problem", problem}});
+}
+
+// INTERNAL, reason LOGITS_NOT_FINITE: a model gave a logit that is NaN or infinite.
+absl::Status NotFiniteError();
+
+// The reason that the status was given; its code's name if it was given none.
+std::string ReasonOf(const absl::Status& status);
+
+// What the status was given under `key` ("field", "range" and "problem" of a FieldError); empty if nothing.
+std::string MetadataOf(const absl::Status& status, absl::string_view key);
+
+// Payloads of these types are metadata; what follows the prefix is the key. The reason has the key "reason".
+inline constexpr char kMetadataType[] = "outrider/";
+
+}  // namespace outrider

@@ -17,7 +17,7 @@
 #include "common/engine/worker.h"
 #include "common/kv/prefix_hash.h"
 #include "common/obs/flags.h"
-#include "target_service/target_decider.h"
+#include "target_service/rejection_sampler.h"
 
 namespace outrider {
 namespace {
@@ -123,7 +123,7 @@ class IdleBench {
  public:
   IdleBench(std::unique_ptr<Runner> runner, const Flags& flags)
       : flags_(flags),
-        worker_(std::move(runner), std::make_unique<TargetDecider>(),
+        worker_(std::move(runner), std::make_unique<RejectionSampler>(),
                 {.max_sequences = *std::max_element(flags.idle.begin(), flags.idle.end()) + 2,
                  .lease = absl::Hours(1)},
                 {}) {

@@ -18,7 +18,7 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
   v1::ProposeResult result;
   result.set_sequence_id(sequence_id);
   result.set_round(round);
-  result.set_cached(static_cast<uint32_t>(answer.cached));
+  result.set_cached(static_cast<uint32_t>(answer.num_computed));
   *result.mutable_timing() = ToProto(answer.timing);
   if (answer.status.ok()) {
     SerializeProposal(answer.proposal, result.mutable_nodes());

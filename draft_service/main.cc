@@ -1,5 +1,5 @@
 #include "common/serve/model_service.h"
-#include "draft_service/draft_decider.h"
+#include "draft_service/draft_sampler.h"
 #include "draft_service/draft_service.h"
 
 int main(int argc, char** argv) {
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
                  ->check(CLI::Range(1, 1 << 30))
                  ->capture_default_str();
            },
-       .make_decider = [] { return std::make_unique<outrider::DraftDecider>(); },
+       .make_sampler = [] { return std::make_unique<outrider::DraftSampler>(); },
        .make_service =
            [&](outrider::Worker& worker, const outrider::v1::ServerInfo& info) {
              return std::make_unique<outrider::DraftService>(worker, info, top_n);

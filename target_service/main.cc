@@ -1,5 +1,5 @@
 #include "common/serve/model_service.h"
-#include "target_service/target_decider.h"
+#include "target_service/rejection_sampler.h"
 #include "target_service/target_service.h"
 
 int main(int argc, char** argv) {
@@ -9,7 +9,7 @@ int main(int argc, char** argv) {
        .listen = "127.0.0.1:7072",
        .metrics_listen = "127.0.0.1:9072",
        .define_flags = nullptr,
-       .make_decider = [] { return std::make_unique<outrider::TargetDecider>(); },
+       .make_sampler = [] { return std::make_unique<outrider::RejectionSampler>(); },
        .make_service =
            [](outrider::Worker& worker, const outrider::v1::ServerInfo& info) {
              return std::make_unique<outrider::TargetService>(worker, info);

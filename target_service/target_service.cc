@@ -20,7 +20,7 @@ v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const 
   v1::VerifyResult result;
   result.set_sequence_id(sequence_id);
   result.set_round(round);
-  result.set_cached(static_cast<uint32_t>(answer.cached));
+  result.set_cached(static_cast<uint32_t>(answer.num_computed));
   result.set_prefix_hit(static_cast<uint32_t>(answer.prefix_hit));
   *result.mutable_timing() = ToProto(answer.timing);
   if (!answer.status.ok()) {

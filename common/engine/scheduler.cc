@@ -5,10 +5,10 @@
 namespace outrider {
 namespace {
 
-// More rows than that beyond the wanted ones is a prompt, or a sequence that was lost.
+// More rows than that beyond the logit_rows ones is a prompt, or a sequence that was lost.
 constexpr int kShortWait = 16;
 
-bool IsShort(const WaitingRows& w) { return w.rows - w.wanted <= kShortWait; }
+bool IsShort(const WaitingRows& w) { return w.rows - w.logit_rows <= kShortWait; }
 
 }  // namespace
 
@@ -19,8 +19,8 @@ std::vector<int> PlanStep(std::span<const WaitingRows> waiting, int budget) {
       const WaitingRows& w = waiting[i];
       if (IsShort(w) != take_short || budget == 0) continue;
       int rows = std::min(w.rows, budget);
-      // The rest must keep all wanted rows.
-      if (rows < w.rows) rows = std::min(rows, w.rows - w.wanted);
+      // The rest must keep all logit_rows rows.
+      if (rows < w.rows) rows = std::min(rows, w.rows - w.logit_rows);
       plan[i] = rows;
       budget -= rows;
     }

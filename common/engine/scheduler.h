@@ -8,14 +8,14 @@ namespace outrider {
 
 // What one sequence waits for.
 struct WaitingRows {
-  int rows = 0;    // tokens that are known but not in the cache, at least 1
-  int wanted = 0;  // of them, the last ones, whose logits are needed together; 0 .. rows
+  int rows = 0;        // tokens that are known but not in the cache, at least 1
+  int logit_rows = 0;  // of them, the last ones, whose logits are needed together; 0 .. rows
 };
 
 // Rows for each sequence, 0 for those that have to wait; at most `budget` in all. Short waits (decoding,
 // verification) go before long ones (prompts), each in the order given; a wait that does not fit is cut, but
-// the wanted rows stay together. A sequence is never cut to nothing when the whole budget is free, so every
-// call makes progress if budget >= max wanted.
+// the logit_rows rows stay together. A sequence is never cut to nothing when the whole budget is free, so
+// every call makes progress if budget >= max logit_rows.
 std::vector<int> PlanStep(std::span<const WaitingRows> waiting, int budget);
 
 }  // namespace outrider

@@ -44,10 +44,10 @@ uint64_t Digest(const WorkItem& item) {
 
 }  // namespace
 
-Worker::Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Decider> decider, const WorkerOptions& options,
+Worker::Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Sampler> sampler, const WorkerOptions& options,
                Hooks hooks)
     : runner_(std::move(runner)),
-      decider_(std::move(decider)),
+      sampler_(std::move(sampler)),
       options_(options),
       hooks_(std::move(hooks)),
       pool_(runner_->kv_blocks()),
@@ -109,123 +109,124 @@ void Worker::Run() {
     }
     if (const absl::Time now = absl::Now(); now >= next_lease_check) {
       next_lease_check = now + kLeaseCheck;
-      for (Session* session : active_) sessions_.Touch(session->id, now);
-      sessions_.Expire(now, options_.lease);
+      for (SequenceState* sequence : active_) sequences_.Touch(sequence->id, now);
+      sequences_.Expire(now, options_.lease);
     }
     EndExpired();
     if (!active_.empty()) Step();
     if (options_.check_invariants) CheckInvariants();
     ReportState();
   }
-  for (Session* session : std::vector<Session*>(active_)) {
-    Finish(*session, MakeError(absl::StatusCode::kUnavailable, "STOPPING", "stopping"));
+  for (SequenceState* sequence : std::vector<SequenceState*>(active_)) {
+    Finish(*sequence, MakeError(absl::StatusCode::kUnavailable, "STOPPING", "stopping"));
   }
 }
 
 void Worker::Handle(const ReleaseCommand& command) {
-  if (Session* session = sessions_.Find(command.id)) {
-    if (session->active) Drop(*session);
+  if (SequenceState* sequence = sequences_.Find(command.id)) {
+    if (sequence->active) Drop(*sequence);
   }
-  sessions_.Release(command.id);
+  sequences_.Release(command.id);
 }
 
 void Worker::Handle(const CancelCommand& command) {
-  Session* session = sessions_.Find(command.id);
-  if (session != nullptr && session->active && session->round == command.round) Drop(*session);
+  SequenceState* sequence = sequences_.Find(command.id);
+  if (sequence != nullptr && sequence->active && sequence->round == command.round) Drop(*sequence);
 }
 
 // Takes the item out without an answer and forgets what was drafted.
-void Worker::Drop(Session& session) {
-  session.active = false;
-  session.idle_since = absl::Now();
-  session.digest = 0;
-  session.listeners.clear();
-  if (session.cache.size() > session.committed) session.cache.Truncate(session.committed);
-  std::erase(active_, &session);
+void Worker::Drop(SequenceState& sequence) {
+  sequence.active = false;
+  sequence.idle_since = absl::Now();
+  sequence.digest = 0;
+  sequence.listeners.clear();
+  if (sequence.cache.size() > sequence.committed) sequence.cache.Truncate(sequence.committed);
+  std::erase(active_, &sequence);
 }
 
 void Worker::Handle(WorkItem item) {
   const auto refuse = [&](absl::Status status) {
     Answer answer;
     answer.status = std::move(status);
-    if (Session* session = sessions_.Find(item.id)) answer.cached = session->cache.cached();
+    if (SequenceState* sequence = sequences_.Find(item.id))
+      answer.num_computed = sequence->cache.num_computed();
     item.answer(answer);
   };
-  const bool is_new = sessions_.Find(item.id) == nullptr;
-  absl::StatusOr<Session*> found = FindOrCreate(item);
+  const bool is_new = sequences_.Find(item.id) == nullptr;
+  absl::StatusOr<SequenceState*> found = FindOrCreate(item);
   if (!found.ok()) return refuse(found.status());
-  Session& session = **found;
-  sessions_.Touch(item.id, absl::Now());
+  SequenceState& sequence = **found;
+  sequences_.Touch(item.id, absl::Now());
 
   const uint64_t digest = Digest(item);
-  if (session.digest != 0 || session.active) {
-    if (item.round < session.round)
+  if (sequence.digest != 0 || sequence.active) {
+    if (item.round < sequence.round)
       return refuse(MakeError(absl::StatusCode::kAborted, "ROUND_STALE", "round_stale"));
-    if (item.round == session.round) {
-      if (digest != session.digest)
+    if (item.round == sequence.round) {
+      if (digest != sequence.digest)
         return refuse(MakeError(absl::StatusCode::kAborted, "ROUND_CONFLICT", "round_conflict"));
-      if (session.active) {
-        session.listeners.push_back(std::move(item.answer));
+      if (sequence.active) {
+        sequence.listeners.push_back(std::move(item.answer));
       } else {
-        item.answer(session.answer);
+        item.answer(sequence.answer);
       }
       return;
     }
   }
-  if (session.active) {
+  if (sequence.active) {
     // A newer round: nobody waits for the old one any more.
-    const auto listeners = std::move(session.listeners);
-    Drop(session);
+    const auto listeners = std::move(sequence.listeners);
+    Drop(sequence);
     Answer superseded;
     superseded.status = MakeError(absl::StatusCode::kAborted, "ROUND_SUPERSEDED", "round_superseded");
-    superseded.cached = session.cache.cached();
+    superseded.num_computed = sequence.cache.num_computed();
     for (const auto& listener : listeners) listener(superseded);
   }
-  if (absl::Status status = Admit(session, item, digest); !status.ok()) {
+  if (absl::Status status = Admit(sequence, item, digest); !status.ok()) {
     refuse(status);
     // A failed item changes nothing: one that would have begun a sequence leaves none.
-    if (is_new) sessions_.Erase(item.id);
+    if (is_new) sequences_.Erase(item.id);
   }
 }
 
-absl::StatusOr<Session*> Worker::FindOrCreate(const WorkItem& item) {
+absl::StatusOr<SequenceState*> Worker::FindOrCreate(const WorkItem& item) {
   if (!item.invalid.ok()) return item.invalid;
-  if (Session* session = sessions_.Find(item.id)) return session;
+  if (SequenceState* sequence = sequences_.Find(item.id)) return sequence;
   const auto unknown = [&] { return item.base != 0 && FindOrigin(item) == nullptr; };
-  if (unknown() || sessions_.released(item.id)) return SequenceUnknown();
+  if (unknown() || sequences_.released(item.id)) return SequenceUnknown();
   if (item.params == nullptr) return ParamsUnknown();
   if (absl::Status status = MakeRoomForSequence(); !status.ok()) return status;
   // The origin itself may have had to make room.
   if (unknown()) return SequenceUnknown();
-  Session* session = sessions_.Insert(item.id, absl::Now(), item.id, &pool_, runner_->block_size());
-  session->number = ++last_number_;
-  session->idle_since = absl::Now();
-  if (item.base != 0) session->cache.Fork(FindOrigin(item)->cache, static_cast<int>(item.base));
-  return session;
+  SequenceState* sequence = sequences_.Insert(item.id, absl::Now(), item.id, &pool_, runner_->block_size());
+  sequence->number = ++last_number_;
+  sequence->idle_since = absl::Now();
+  if (item.base != 0) sequence->cache.Fork(FindOrigin(item)->cache, static_cast<int>(item.base));
+  return sequence;
 }
 
-Session* Worker::FindOrigin(const WorkItem& item) {
-  Session* origin = item.fork_of ? sessions_.Find(*item.fork_of) : nullptr;
+SequenceState* Worker::FindOrigin(const WorkItem& item) {
+  SequenceState* origin = item.fork_of ? sequences_.Find(*item.fork_of) : nullptr;
   if (origin == nullptr || static_cast<int64_t>(item.base) > origin->cache.size()) return nullptr;
   return origin->cache.prefix_hash(static_cast<int>(item.base)) == item.prefix_hash ? origin : nullptr;
 }
 
 // An idle sequence goes if there are too many; its coordinator sends it again when it needs it.
 absl::Status Worker::MakeRoomForSequence() {
-  if (static_cast<int>(sessions_.size()) < options_.max_sequences) return absl::OkStatus();
+  if (static_cast<int>(sequences_.size()) < options_.max_sequences) return absl::OkStatus();
   std::optional<SequenceId> oldest;
-  sessions_.ForEachOldestFirst([&](const SequenceId& id, const Session& session) {
-    if (!session.active) oldest = id;
-    return session.active;
+  sequences_.ForEachOldestFirst([&](const SequenceId& id, const SequenceState& sequence) {
+    if (!sequence.active) oldest = id;
+    return sequence.active;
   });
   if (!oldest)
     return MakeError(absl::StatusCode::kResourceExhausted, "SEQUENCES_EXHAUSTED", "sequences_exhausted");
-  sessions_.Erase(*oldest);
+  sequences_.Erase(*oldest);
   return absl::OkStatus();
 }
 
-absl::Status Worker::Admit(Session& session, WorkItem& item, uint64_t digest) {
-  if (item.params == nullptr && item.params_hash != session.params_hash) {
+absl::Status Worker::Admit(SequenceState& sequence, WorkItem& item, uint64_t digest) {
+  if (item.params == nullptr && item.params_hash != sequence.params_hash) {
     return ParamsUnknown();
   }
   const int context = runner_->config().max_position_embeddings;
@@ -245,53 +246,55 @@ absl::Status Worker::Admit(Session& session, WorkItem& item, uint64_t digest) {
     return MakeError(absl::StatusCode::kInvalidArgument, "PROMPT_LOGPROBS_BASE",
                      "prompt_logprobs_base: only with base 0");
   }
-  if (item.params != nullptr && (item.params_hash != session.params_hash || session.controls == nullptr)) {
+  if (item.params != nullptr && (item.params_hash != sequence.params_hash || sequence.controls == nullptr)) {
     absl::StatusOr<Controls> controls =
         Controls::Create(item.params->sampling, item.params->prompt_length, runner_->config().vocab_size);
     if (!controls.ok()) return controls.status();
-    session.controls = std::make_unique<Controls>(*std::move(controls));
-    session.params = item.params;
-    session.params_hash = item.params_hash;
+    sequence.controls = std::make_unique<Controls>(*std::move(controls));
+    sequence.params = item.params;
+    sequence.params_hash = item.params_hash;
   }
-  if (absl::Status status = session.cache.Reconcile(item.base, item.prefix_hash, item.tokens); !status.ok()) {
+  if (absl::Status status = sequence.cache.Reconcile(item.base, item.prefix_hash, item.tokens);
+      !status.ok()) {
     return status;
   }
-  session.indexed.resize(std::min(session.indexed.size(), item.base / static_cast<size_t>(block_size)));
-  session.active = true;
-  session.begun = false;
-  session.round = item.round;
-  session.digest = digest;
-  session.committed = session.cache.size();
-  session.arrived = item.received;
-  session.listeners.clear();
-  session.listeners.push_back(std::move(item.answer));
-  session.answer = Answer();
-  session.item = std::move(item);
-  active_.push_back(&session);
-  AdoptPrefix(session);
-  if (absl::Status status = decider_->Begin(session); !status.ok()) Finish(session, status);
+  sequence.indexed.resize(std::min(sequence.indexed.size(), item.base / static_cast<size_t>(block_size)));
+  sequence.active = true;
+  sequence.begun = false;
+  sequence.round = item.round;
+  sequence.digest = digest;
+  sequence.committed = sequence.cache.size();
+  sequence.arrived = item.received;
+  sequence.listeners.clear();
+  sequence.listeners.push_back(std::move(item.answer));
+  sequence.answer = Answer();
+  sequence.item = std::move(item);
+  active_.push_back(&sequence);
+  AdoptPrefix(sequence);
+  if (absl::Status status = sampler_->Begin(sequence); !status.ok()) Finish(sequence, status);
   return absl::OkStatus();
 }
 
 // A sequence of which nothing is cached begins with what others have left. Its last token is fed in any case,
 // for its logits; tokens that are to be scored are fed all.
-void Worker::AdoptPrefix(Session& session) {
-  if (!options_.prefix_cache || session.cache.cached() > 0 || session.item.prompt_logprobs >= 0) return;
-  const int limit = session.committed - 1;
-  PrefixIndex::Match match = prefixes_.Find(session.cache, limit);
-  session.cache.Adopt(match.blocks);
-  session.indexed = std::move(match.cursor);
-  session.answer.prefix_hit = session.cache.cached();
+void Worker::AdoptPrefix(SequenceState& sequence) {
+  if (!options_.prefix_cache || sequence.cache.num_computed() > 0 || sequence.item.prompt_logprobs >= 0)
+    return;
+  const int limit = sequence.committed - 1;
+  PrefixIndex::Match match = prefixes_.Find(sequence.cache, limit);
+  sequence.cache.Adopt(match.blocks);
+  sequence.indexed = std::move(match.cursor);
+  sequence.answer.prefix_hit = sequence.cache.num_computed();
   prefix_queried_ += limit;
-  prefix_hit_ += session.cache.cached();
+  prefix_hit_ += sequence.cache.num_computed();
 }
 
 void Worker::CheckInvariants() {
   OUTRIDER_CHECK(pool_.CheckInvariants().ok());
   std::vector<int> references(static_cast<size_t>(pool_.num_blocks()));
-  sessions_.ForEachOldestFirst([&](const SequenceId&, const Session& session) {
-    for (BlockId block : session.cache.table().blocks()) ++references[static_cast<size_t>(block)];
-    OUTRIDER_CHECK(session.cache.cached() <= session.cache.table().capacity());
+  sequences_.ForEachOldestFirst([&](const SequenceId&, const SequenceState& sequence) {
+    for (BlockId block : sequence.cache.table().blocks()) ++references[static_cast<size_t>(block)];
+    OUTRIDER_CHECK(sequence.cache.num_computed() <= sequence.cache.table().capacity());
     return true;
   });
   for (BlockId block = 0; block < pool_.num_blocks(); ++block) {
@@ -300,17 +303,18 @@ void Worker::CheckInvariants() {
 }
 
 void Worker::EndExpired() {
-  const bool any = std::any_of(active_.begin(), active_.end(),
-                               [](const Session* s) { return s->item.deadline != absl::InfiniteFuture(); });
+  const bool any = std::any_of(active_.begin(), active_.end(), [](const SequenceState* s) {
+    return s->item.deadline != absl::InfiniteFuture();
+  });
   if (!any) return;
   const absl::Time now = absl::Now();
-  for (Session* session : std::vector<Session*>(active_)) {
-    if (session->item.deadline > now) continue;
-    std::optional<absl::Status> end = decider_->OnDeadline(*session);
+  for (SequenceState* sequence : std::vector<SequenceState*>(active_)) {
+    if (sequence->item.deadline > now) continue;
+    std::optional<absl::Status> end = sampler_->OnDeadline(*sequence);
     if (end.has_value()) {
-      Finish(*session, *std::move(end));
+      Finish(*sequence, *std::move(end));
     } else {
-      session->item.deadline = absl::InfiniteFuture();
+      sequence->item.deadline = absl::InfiniteFuture();
     }
   }
 }
@@ -319,25 +323,25 @@ void Worker::EndExpired() {
 std::vector<Worker::Part> Worker::ChooseParts() {
   std::vector<WaitingRows> waiting;
   waiting.reserve(active_.size());
-  for (const Session* session : active_) {
-    waiting.push_back({session->cache.size() - session->cache.cached(), session->wanted});
+  for (const SequenceState* sequence : active_) {
+    waiting.push_back({sequence->cache.size() - sequence->cache.num_computed(), sequence->logit_rows});
   }
   const std::vector<int> plan = PlanStep(waiting, options_.max_batch_rows);
 
   // Making room may end sessions, those of this plan included.
   std::vector<Part> parts;
-  const std::vector<Session*> candidates = active_;
+  const std::vector<SequenceState*> candidates = active_;
   for (size_t i = 0; i < plan.size(); ++i) {
-    Session& session = *candidates[i];
-    if (plan[i] == 0 || !session.active) continue;
-    Part part{&session, plan[i], std::nullopt};
-    const bool last = session.cache.cached() + plan[i] == session.cache.size();
-    if (last && session.wanted > 0 && runner_->decides()) part.task = decider_->Delegate(session);
+    SequenceState& sequence = *candidates[i];
+    if (plan[i] == 0 || !sequence.active) continue;
+    Part part{&sequence, plan[i], std::nullopt};
+    const bool last = sequence.cache.num_computed() + plan[i] == sequence.cache.size();
+    if (last && sequence.logit_rows > 0 && runner_->decides()) part.task = sampler_->MakeDeviceTask(sequence);
     const auto* propose = part.task ? std::get_if<ProposeTask>(&part.task->work) : nullptr;
     const int ahead = propose != nullptr ? propose->draft_tokens - 1 : 0;
-    if (Reserve(session, plan[i] + ahead)) parts.push_back(std::move(part));
+    if (Reserve(sequence, plan[i] + ahead)) parts.push_back(std::move(part));
   }
-  std::erase_if(parts, [](const Part& part) { return !part.session->active; });
+  std::erase_if(parts, [](const Part& part) { return !part.sequence->active; });
   return parts;
 }
 
@@ -349,19 +353,19 @@ void Worker::Step() {
   const absl::Time start = absl::Now();
   std::vector<SequenceRows> batch;
   for (Part& part : parts) {
-    Session& session = *part.session;
-    const CachedSequence& cache = session.cache;
-    const bool last = cache.cached() + part.rows == cache.size();
-    const bool scored = session.item.prompt_logprobs >= 0;
-    batch.push_back({.tokens = cache.tokens().subspan(cache.cached(), part.rows),
-                     .position = cache.cached(),
+    SequenceState& sequence = *part.sequence;
+    const CachedSequence& cache = sequence.cache;
+    const bool last = cache.num_computed() + part.rows == cache.size();
+    const bool scored = sequence.item.prompt_logprobs >= 0;
+    batch.push_back({.tokens = cache.tokens().subspan(cache.num_computed(), part.rows),
+                     .position = cache.num_computed(),
                      .blocks = cache.table().blocks(),
-                     .logit_rows = scored ? part.rows : (last ? session.wanted : 0),
+                     .logit_rows = scored ? part.rows : (last ? sequence.logit_rows : 0),
                      .task = part.task ? &*part.task : nullptr});
     stats.rows += part.rows;
-    if (!session.begun) {
-      session.begun = true;
-      session.started = start;
+    if (!sequence.begun) {
+      sequence.begun = true;
+      sequence.started = start;
     }
   }
   stats.sequences = static_cast<int>(batch.size());
@@ -376,40 +380,40 @@ void Worker::Step() {
   std::vector<Decision> decisions;
   int first_row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    auto& [session, rows, task] = parts[i];
-    session->answer.timing.batch_sequences = stats.sequences;
-    session->answer.timing.batch_rows = stats.rows;
+    auto& [sequence, rows, task] = parts[i];
+    sequence->answer.timing.batch_sequences = stats.sequences;
+    sequence->answer.timing.batch_rows = stats.rows;
     if (!logits.ok()) {
-      Finish(*session, absl::InternalError(logits.status().message()));
+      Finish(*sequence, absl::InternalError(logits.status().message()));
       continue;
     }
     if (task) {
-      if (task->status.ok()) decider_->Conclude(*session, *task);
-      session->cache.MarkCached(session->cache.size());
-      Settle(*session, std::move(task->status));
+      if (task->status.ok()) sampler_->TakeDeviceResult(*sequence, *task);
+      sequence->cache.MarkComputed(sequence->cache.size());
+      Settle(*sequence, std::move(task->status));
       continue;
     }
     const LogitsView view{logits->row(first_row).data(), batch[i].logit_rows, logits->vocab};
     first_row += view.rows;
-    if (session->item.prompt_logprobs >= 0) decider_->Score(*session, session->cache.cached(), view);
-    session->cache.MarkCached(session->cache.cached() + rows);
-    if (session->cache.cached() < session->cache.size()) continue;
-    if (session->wanted == 0) {
-      Finish(*session, absl::OkStatus());
+    if (sequence->item.prompt_logprobs >= 0) sampler_->Score(*sequence, sequence->cache.num_computed(), view);
+    sequence->cache.MarkComputed(sequence->cache.num_computed() + rows);
+    if (sequence->cache.num_computed() < sequence->cache.size()) continue;
+    if (sequence->logit_rows == 0) {
+      Finish(*sequence, absl::OkStatus());
       continue;
     }
-    const int before = view.rows - session->wanted;
-    decisions.push_back({session, {view.row(before).data(), session->wanted, view.vocab}});
+    const int before = view.rows - sequence->logit_rows;
+    decisions.push_back({sequence, {view.row(before).data(), sequence->logit_rows, view.vocab}});
   }
   DecideAll(decisions);
 }
 
 // The end of an item that was decided: what its verdict rejects is taken out of the cache.
-void Worker::Settle(Session& session, absl::Status status) {
-  if (status.ok() && session.answer.verdict != nullptr) {
-    session.cache.Keep(session.committed, session.answer.verdict->path);
+void Worker::Settle(SequenceState& sequence, absl::Status status) {
+  if (status.ok() && sequence.answer.verdict != nullptr) {
+    sequence.cache.Keep(sequence.committed, sequence.answer.verdict->path);
   }
-  Finish(session, std::move(status));
+  Finish(sequence, std::move(status));
 }
 
 // Sequences have nothing to do with each other, so that which thread decides for one changes nothing. But the
@@ -417,7 +421,7 @@ void Worker::Settle(Session& session, absl::Status status) {
 void Worker::DecideAll(std::vector<Decision>& decisions) {
   const auto decide = [&](int i) {
     Decision& decision = decisions[static_cast<size_t>(i)];
-    decision.done = decider_->Decide(*decision.session, decision.rows);
+    decision.done = sampler_->Decide(*decision.sequence, decision.rows);
   };
   int64_t logits = 0;
   for (const Decision& decision : decisions) logits += int64_t{decision.rows.rows} * decision.rows.vocab;
@@ -427,26 +431,27 @@ void Worker::DecideAll(std::vector<Decision>& decisions) {
   } else {
     for (int i = 0; i < count; ++i) decide(i);
   }
-  for (const auto& [session, rows, done] : decisions) {
-    if (!done.ok() || *done) Settle(*session, done.status());
+  for (const auto& [sequence, rows, done] : decisions) {
+    if (!done.ok() || *done) Settle(*sequence, done.status());
   }
 }
 
-// Backs the next `rows` tokens of the session with blocks, at the cost of others if need be. False if the
-// session was ended for want of blocks.
-bool Worker::Reserve(Session& session, int rows) {
+// Backs the next `rows` tokens of the sequence with blocks, at the cost of others if need be. False if the
+// sequence was ended for want of blocks.
+bool Worker::Reserve(SequenceState& sequence, int rows) {
   while (true) {
-    absl::StatusOr<std::vector<BlockCopy>> copies = session.cache.Reserve(session.cache.cached() + rows);
+    absl::StatusOr<std::vector<BlockCopy>> copies =
+        sequence.cache.Reserve(sequence.cache.num_computed() + rows);
     if (copies.ok()) {
       for (const BlockCopy& copy : *copies) runner_->CopyBlock(copy.from, copy.to);
       return true;
     }
-    if (Preempt(session)) continue;
+    if (Preempt(sequence)) continue;
     ++preemptions_;
-    session.cache.Reset();
-    session.indexed.clear();
-    session.committed = 0;
-    Finish(session, KvExhausted());
+    sequence.cache.Reset();
+    sequence.indexed.clear();
+    sequence.committed = 0;
+    Finish(sequence, KvExhausted());
     return false;
   }
 }
@@ -454,22 +459,22 @@ bool Worker::Reserve(Session& session, int rows) {
 // Takes the cache of another sequence: of one that was left alone for long, else of the newest, working or
 // between two rounds, of those that came after `for_session`. So the oldest always get on, and no two take
 // from each other in turn. False if there is none.
-bool Worker::Preempt(const Session& for_session) {
-  Session* abandoned = nullptr;
-  Session* newest = nullptr;
+bool Worker::Preempt(const SequenceState& for_session) {
+  SequenceState* abandoned = nullptr;
+  SequenceState* newest = nullptr;
   const absl::Time long_ago = absl::Now() - kAbandoned;
-  sessions_.ForEachOldestFirst([&](const SequenceId&, Session& session) {
-    if (&session == &for_session || session.cache.table().blocks().empty()) return true;
-    if (!session.active && session.idle_since < long_ago) {
-      abandoned = &session;
+  sequences_.ForEachOldestFirst([&](const SequenceId&, SequenceState& sequence) {
+    if (&sequence == &for_session || sequence.cache.table().blocks().empty()) return true;
+    if (!sequence.active && sequence.idle_since < long_ago) {
+      abandoned = &sequence;
       return false;
     }
-    if (session.number > for_session.number && (newest == nullptr || session.number > newest->number)) {
-      newest = &session;
+    if (sequence.number > for_session.number && (newest == nullptr || sequence.number > newest->number)) {
+      newest = &sequence;
     }
     return true;
   });
-  Session* const victim = abandoned != nullptr ? abandoned : newest;
+  SequenceState* const victim = abandoned != nullptr ? abandoned : newest;
   if (victim == nullptr) return false;
   ++preemptions_;
   victim->cache.Reset();
@@ -479,30 +484,31 @@ bool Worker::Preempt(const Session& for_session) {
   return true;
 }
 
-void Worker::Finish(Session& session, absl::Status status) {
-  std::erase(active_, &session);
-  session.active = false;
-  session.idle_since = absl::Now();
-  Answer& answer = session.answer;
+void Worker::Finish(SequenceState& sequence, absl::Status status) {
+  std::erase(active_, &sequence);
+  sequence.active = false;
+  sequence.idle_since = absl::Now();
+  Answer& answer = sequence.answer;
   answer.status = std::move(status);
   if (!answer.status.ok()) {
     // A failed item changes nothing but the cache, and may be sent again.
-    session.digest = 0;
-    if (session.cache.size() > session.committed) session.cache.Truncate(session.committed);
+    sequence.digest = 0;
+    if (sequence.cache.size() > sequence.committed) sequence.cache.Truncate(sequence.committed);
   }
   if (options_.prefix_cache) {
-    prefixes_.Insert(session.cache, std::min(session.committed, session.cache.cached()), session.indexed);
+    prefixes_.Insert(sequence.cache, std::min(sequence.committed, sequence.cache.num_computed()),
+                     sequence.indexed);
   }
-  answer.cached = session.cache.cached();
+  answer.num_computed = sequence.cache.num_computed();
   const absl::Time now = absl::Now();
-  answer.timing.queue = (session.begun ? session.started : now) - session.arrived;
-  answer.timing.compute = session.begun ? now - session.started : absl::ZeroDuration();
-  for (const auto& listener : std::exchange(session.listeners, {})) listener(answer);
+  answer.timing.queue = (sequence.begun ? sequence.started : now) - sequence.arrived;
+  answer.timing.compute = sequence.begun ? now - sequence.started : absl::ZeroDuration();
+  for (const auto& listener : std::exchange(sequence.listeners, {})) listener(answer);
 }
 
 void Worker::ReportState() {
   if (!hooks_.on_state) return;
-  hooks_.on_state({.sessions = static_cast<int>(sessions_.size()),
+  hooks_.on_state({.sessions = static_cast<int>(sequences_.size()),
                    .waiting = static_cast<int>(active_.size()),
                    .blocks_used = pool_.num_used(),
                    .blocks_cached = pool_.num_cached(),

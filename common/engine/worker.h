@@ -1,5 +1,5 @@
 // The engine thread: takes items from a mailbox, keeps the sequences they speak of, and runs everything that
-// has arrived through the model in shared forward passes. Draft and target differ only in their Decider.
+// has arrived through the model in shared forward passes. Draft and target differ only in their Sampler.
 #pragma once
 
 #include <condition_variable>
@@ -41,8 +41,8 @@ struct WorkTiming {
 // The answer to an item.
 struct Answer {
   absl::Status status;
-  int cached = 0;      // tokens of the sequence in the cache
-  int prefix_hit = 0;  // of the item's tokens, those that were found in the cache of other sequences
+  int num_computed = 0;  // tokens of the sequence whose keys and values are in the cache
+  int prefix_hit = 0;    // of the item's tokens, those that were found in the cache of other sequences
   WorkTiming timing;
   Proposal proposal;                                      // draft
   std::unique_ptr<Verdict> verdict;                       // target, unless append_only
@@ -72,8 +72,8 @@ struct WorkItem {
 };
 
 // One sequence as a worker knows it.
-struct Session {
-  Session(const SequenceId& id, BlockPool* pool, int block_size) : id(id), cache(pool, block_size) {}
+struct SequenceState {
+  SequenceState(const SequenceId& id, BlockPool* pool, int block_size) : id(id), cache(pool, block_size) {}
 
   SequenceId id;
   uint64_t number = 0;    // in order of arrival
@@ -90,7 +90,7 @@ struct Session {
   uint64_t round = 0;
   uint64_t digest = 0;  // 0: no item yet, or its answer was an error
   int committed = 0;    // n
-  int wanted = 0;       // logits rows, the last ones of what waits to be fed
+  int logit_rows = 0;   // logits rows, the last ones of what waits to be fed
   WorkItem item;
   absl::Time arrived, started;
   std::vector<std::function<void(const Answer&)>> listeners;
@@ -98,34 +98,35 @@ struct Session {
 };
 
 // What a service does with logits. Called from the engine thread, but for Decide.
-class Decider {
+class Sampler {
  public:
-  virtual ~Decider() = default;
+  virtual ~Sampler() = default;
 
-  // The item's committed tokens are in session.cache.tokens(). Appends drafted tokens to it and sets
-  // session.wanted.
-  virtual absl::Status Begin(Session& session) = 0;
+  // The item's committed tokens are in sequence.cache.tokens(). Appends drafted tokens to it and sets
+  // sequence.logit_rows.
+  virtual absl::Status Begin(SequenceState& sequence) = 0;
 
-  // Rows of a session whose item asks for prompt_logprobs: row i is what follows the token with index `first`
+  // Rows of a sequence whose item asks for prompt_logprobs: row i is what follows the token with index
+  // `first`
   // + i.
-  virtual void Score(Session& session, int first, const LogitsView& rows) = 0;
+  virtual void Score(SequenceState& sequence, int first, const LogitsView& rows) = 0;
 
-  // All tokens are fed; `rows` holds the wanted logits of this session, row 0 first, to be overwritten at
-  // will. Fills in session.answer; what its verdict rejects is then taken out of the cache. False if it
+  // All tokens are fed; `rows` holds the logit_rows logits of this sequence, row 0 first, to be overwritten
+  // at will. Fills in sequence.answer; what its verdict rejects is then taken out of the cache. False if it
   // appended tokens that must be fed first. Called for several sessions at once, from several threads.
-  virtual absl::StatusOr<bool> Decide(Session& session, const LogitsView& rows) = 0;
+  virtual absl::StatusOr<bool> Decide(SequenceState& sequence, const LogitsView& rows) = 0;
 
   // What the device is to do instead of Score and Decide, once all tokens are fed; nothing where only they
   // can. Asked only where the model decides.
-  virtual std::optional<DeviceTask> Delegate(const Session& session) const = 0;
+  virtual std::optional<DeviceTask> MakeDeviceTask(const SequenceState& sequence) const = 0;
 
-  // The device has done so, well. Fills in session.answer, and appends the tokens that the device fed beyond
-  // session.cache.
-  virtual void Conclude(Session& session, DeviceTask& task) = 0;
+  // The device has done so, well. Fills in sequence.answer, and appends the tokens that the device fed beyond
+  // sequence.cache.
+  virtual void TakeDeviceResult(SequenceState& sequence, DeviceTask& task) = 0;
 
-  // The item's time is over. OK ends it with session.answer as it is, an error with that; nothing lets it go
+  // The item's time is over. OK ends it with sequence.answer as it is, an error with that; nothing lets it go
   // on.
-  virtual std::optional<absl::Status> OnDeadline(Session& session) = 0;
+  virtual std::optional<absl::Status> OnDeadline(SequenceState& sequence) = 0;
 };
 
 struct WorkerOptions {
@@ -164,7 +165,7 @@ class Worker {
     std::function<void(const absl::Status&)> on_failure = nullptr;
   };
 
-  Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Decider> decider, const WorkerOptions& options,
+  Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Sampler> sampler, const WorkerOptions& options,
          Hooks hooks);
   // Ends the thread; items in progress are answered UNAVAILABLE.
   ~Worker();
@@ -190,17 +191,17 @@ class Worker {
     uint64_t round;
   };
   using Command = std::variant<WorkItem, ReleaseCommand, CancelCommand>;
-  // A session's part in a step.
+  // A sequence's part in a step.
   struct Part {
-    Session* session;
+    SequenceState* sequence;
     int rows;
     std::optional<DeviceTask> task;
   };
-  // A session whose tokens are all fed.
+  // A sequence whose tokens are all fed.
   struct Decision {
-    Session* session;
+    SequenceState* sequence;
     LogitsView rows;
-    absl::StatusOr<bool> done = true;  // what the decider says
+    absl::StatusOr<bool> done = true;  // what the sampler says
   };
 
   void Put(Command command);
@@ -213,33 +214,33 @@ class Worker {
   void Handle(WorkItem item);
   void Handle(const ReleaseCommand& command);
   void Handle(const CancelCommand& command);
-  absl::StatusOr<Session*> FindOrCreate(const WorkItem& item);
+  absl::StatusOr<SequenceState*> FindOrCreate(const WorkItem& item);
   // The sequence that a new one with this item begins as a copy of, or null.
-  Session* FindOrigin(const WorkItem& item);
+  SequenceState* FindOrigin(const WorkItem& item);
   absl::Status MakeRoomForSequence();
-  absl::Status Admit(Session& session, WorkItem& item, uint64_t digest);
+  absl::Status Admit(SequenceState& sequence, WorkItem& item, uint64_t digest);
   void EndExpired();
   void Step();
   std::vector<Part> ChooseParts();
-  void AdoptPrefix(Session& session);
+  void AdoptPrefix(SequenceState& sequence);
   void CheckInvariants();
   void DecideAll(std::vector<Decision>& decisions);
-  void Settle(Session& session, absl::Status status);
-  bool Reserve(Session& session, int rows);
-  bool Preempt(const Session& for_session);
-  void Finish(Session& session, absl::Status status);
-  void Drop(Session& session);
+  void Settle(SequenceState& sequence, absl::Status status);
+  bool Reserve(SequenceState& sequence, int rows);
+  bool Preempt(const SequenceState& for_session);
+  void Finish(SequenceState& sequence, absl::Status status);
+  void Drop(SequenceState& sequence);
   void ReportState();
 
   const std::unique_ptr<Runner> runner_;
-  const std::unique_ptr<Decider> decider_;
+  const std::unique_ptr<Sampler> sampler_;
   const WorkerOptions options_;
   const Hooks hooks_;
 
   BlockPool pool_;
   PrefixIndex prefixes_;
-  LeaseTable<Session> sessions_;
-  std::vector<Session*> active_;  // in order of arrival
+  LeaseTable<SequenceState> sequences_;
+  std::vector<SequenceState*> active_;  // in order of arrival
   uint64_t last_number_ = 0;
   int64_t preemptions_ = 0;
   int64_t prefix_queried_ = 0, prefix_hit_ = 0;

@@ -37,7 +37,7 @@ void CachedSequence::Truncate(int n) {
   OUTRIDER_CHECK(n >= 0 && n <= size());
   tokens_.resize(n);
   hashes_.resize(n + 1);
-  cached_ = std::min(cached_, n);
+  num_computed_ = std::min(num_computed_, n);
   table_.Truncate(n);
 }
 
@@ -46,25 +46,25 @@ void CachedSequence::Keep(int n, std::span<const int> path) {
   Truncate(n + static_cast<int>(path.size()));
 }
 
-void CachedSequence::MarkCached(int n) {
-  OUTRIDER_CHECK(n >= cached_ && n <= size() && n <= table_.capacity());
-  cached_ = n;
+void CachedSequence::MarkComputed(int n) {
+  OUTRIDER_CHECK(n >= num_computed_ && n <= size() && n <= table_.capacity());
+  num_computed_ = n;
 }
 
 void CachedSequence::Fork(const CachedSequence& from, int n) {
   OUTRIDER_CHECK(tokens_.empty() && n >= 0 && n <= from.size());
   tokens_.assign(from.tokens_.begin(), from.tokens_.begin() + n);
   hashes_.assign(from.hashes_.begin(), from.hashes_.begin() + n + 1);
-  cached_ = std::min(n, from.cached_);
-  table_.Fork(from.table_, cached_);
+  num_computed_ = std::min(n, from.num_computed_);
+  table_.Fork(from.table_, num_computed_);
 }
 
 void CachedSequence::Adopt(std::span<const BlockId> blocks) {
-  OUTRIDER_CHECK(cached_ == 0);
+  OUTRIDER_CHECK(num_computed_ == 0);
   table_.Clear();
   table_.Adopt(blocks);
-  cached_ = table_.capacity();
-  OUTRIDER_CHECK(cached_ <= size());
+  num_computed_ = table_.capacity();
+  OUTRIDER_CHECK(num_computed_ <= size());
 }
 
 }  // namespace outrider

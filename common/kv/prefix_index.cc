@@ -36,7 +36,7 @@ PrefixIndex::Match PrefixIndex::Find(const CachedSequence& sequence, int limit) 
 }
 
 void PrefixIndex::Insert(const CachedSequence& sequence, int n, Cursor& cursor) {
-  OUTRIDER_CHECK(n <= sequence.cached());
+  OUTRIDER_CHECK(n <= sequence.num_computed());
   const size_t full = static_cast<size_t>(n) / block_size_;
   for (size_t index = cursor.size(); index < full; ++index) {
     const uint64_t before = index == 0 ? 0 : cursor.back();

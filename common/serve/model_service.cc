@@ -217,7 +217,7 @@ int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
   AddGauge(*registry, absl::StrCat(spec.name, "_model_info"), "1; which model is served, and how.",
            {{"model", info.model()}, {"dtype", info.dtype()}, {"device", info.device()}})
       ->Set(1);
-  Worker worker(*std::move(runner), spec.make_decider(), flags.worker, metrics.Hooks());
+  Worker worker(*std::move(runner), spec.make_sampler(), flags.worker, metrics.Hooks());
   flags.server.security.on_refused = LogRefusedTokens;
   const std::unique_ptr<StreamService> service = spec.make_service(worker, info);
   absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(flags.server, service->service());

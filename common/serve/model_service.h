@@ -30,7 +30,7 @@ struct ModelServiceSpec {
   std::string listen;       // default addresses
   std::string metrics_listen;
   std::function<void(CLI::App&)> define_flags;  // of its own; may be null
-  std::function<std::unique_ptr<Decider>()> make_decider;
+  std::function<std::unique_ptr<Sampler>()> make_sampler;
   // The gRPC service; both arguments outlive it.
   std::function<std::unique_ptr<StreamService>(Worker& worker, const v1::ServerInfo& info)> make_service;
 };

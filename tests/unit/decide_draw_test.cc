@@ -182,7 +182,7 @@ TEST(DeviceDraw, ADistributionIsTruncatedAsInTheSpecification) {
   }
 }
 
-// What draft_service/draft_decider.cc does with a row.
+// What draft_service/draft_sampler.cc does with a row.
 ProposalNode DraftOnTheHost(const WeightRow& row, Rule rule, int top_n, const RandomKey& key,
                             uint64_t position, uint64_t round_start) {
   ProposalNode drafted;

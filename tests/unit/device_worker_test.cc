@@ -6,9 +6,9 @@
 
 #include "common/engine/worker.h"
 #include "common/kv/prefix_hash.h"
-#include "draft_service/draft_decider.h"
+#include "draft_service/draft_sampler.h"
 #include "host_device_model.h"
-#include "target_service/target_decider.h"
+#include "target_service/rejection_sampler.h"
 
 namespace outrider {
 namespace {
@@ -43,7 +43,7 @@ std::shared_ptr<const SequenceParams> Params(const Setting& setting, uint64_t se
   return params;
 }
 
-std::unique_ptr<Worker> Start(bool device, std::unique_ptr<Decider> decider) {
+std::unique_ptr<Worker> Start(bool device, std::unique_ptr<Sampler> sampler) {
   RunnerOptions options;
   options.model_dir = kModel;
   options.device = device ? "cuda:0" : "cpu";
@@ -55,7 +55,7 @@ std::unique_ptr<Worker> Start(bool device, std::unique_ptr<Decider> decider) {
   options.max_batch_rows = 96;
   absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(options);
   EXPECT_TRUE(runner.ok()) << runner.status();
-  return std::make_unique<Worker>(*std::move(runner), std::move(decider),
+  return std::make_unique<Worker>(*std::move(runner), std::move(sampler),
                                   WorkerOptions{.max_batch_rows = 96, .check_invariants = true},
                                   Worker::Hooks{});
 }
@@ -63,7 +63,7 @@ std::unique_ptr<Worker> Start(bool device, std::unique_ptr<Decider> decider) {
 // What an answer says.
 struct Reply {
   absl::Status status;
-  int cached = 0;
+  int num_computed = 0;
   Proposal proposal;
   std::optional<Verdict> verdict;
   size_t logprobs = 0;
@@ -72,7 +72,7 @@ struct Reply {
 std::future<Reply> Send(Worker& worker, WorkItem item) {
   auto promise = std::make_shared<std::promise<Reply>>();
   item.answer = [promise](const Answer& answer) {
-    Reply reply{answer.status, answer.cached, answer.proposal, std::nullopt, answer.logprobs.size()};
+    Reply reply{answer.status, answer.num_computed, answer.proposal, std::nullopt, answer.logprobs.size()};
     if (answer.verdict != nullptr) reply.verdict = *answer.verdict;
     promise->set_value(std::move(reply));
   };
@@ -96,7 +96,7 @@ WorkItem Item(uint64_t sequence, uint64_t round, std::span<const TokenId> tokens
 void ExpectSame(const Reply& host, const Reply& device) {
   ASSERT_TRUE(host.status.ok()) << host.status;
   ASSERT_TRUE(device.status.ok()) << device.status;
-  EXPECT_EQ(host.cached, device.cached);
+  EXPECT_EQ(host.num_computed, device.num_computed);
   EXPECT_EQ(host.logprobs, device.logprobs);
   ASSERT_EQ(host.proposal.size(), device.proposal.size());
   for (size_t i = 0; i < host.proposal.size(); ++i) {
@@ -127,10 +127,10 @@ class DeviceWorkerTest : public ::testing::TestWithParam<Setting> {};
 TEST_P(DeviceWorkerTest, SaysWhatTheHostSays) {
   const Setting& setting = GetParam();
   EXPECT_EQ(Delegable(*Params(setting, 1), {}), setting.delegable);
-  const std::unique_ptr<Worker> drafts[] = {Start(false, std::make_unique<DraftDecider>()),
-                                            Start(true, std::make_unique<DraftDecider>())};
-  const std::unique_ptr<Worker> targets[] = {Start(false, std::make_unique<TargetDecider>()),
-                                             Start(true, std::make_unique<TargetDecider>())};
+  const std::unique_ptr<Worker> drafts[] = {Start(false, std::make_unique<DraftSampler>()),
+                                            Start(true, std::make_unique<DraftSampler>())};
+  const std::unique_ptr<Worker> targets[] = {Start(false, std::make_unique<RejectionSampler>()),
+                                             Start(true, std::make_unique<RejectionSampler>())};
   constexpr int kSequences = 3;
   std::vector<std::vector<TokenId>> texts;
   std::vector<int> drafted_cache(kSequences), target_cache(kSequences);
@@ -153,7 +153,7 @@ TEST_P(DeviceWorkerTest, SaysWhatTheHostSays) {
     for (int s = 0; s < kSequences; ++s) {
       const Reply host = proposals[0][s].get(), device = proposals[1][s].get();
       ASSERT_NO_FATAL_FAILURE(ExpectSame(host, device));
-      drafted_cache[s] = host.cached;
+      drafted_cache[s] = host.num_computed;
       sent.push_back(host.proposal);
     }
     for (int s = 0; s < kSequences; ++s) {
@@ -169,7 +169,7 @@ TEST_P(DeviceWorkerTest, SaysWhatTheHostSays) {
       ASSERT_NO_FATAL_FAILURE(ExpectSame(host, device));
       accepted += static_cast<int>(host.verdict->path.size());
       corrected += host.verdict->kind == Verdict::Kind::kCorrected;
-      target_cache[s] = host.cached;
+      target_cache[s] = host.num_computed;
       for (int node : host.verdict->path) texts[s].push_back(sent[s][node].token);
       drafted_cache[s] = std::min(drafted_cache[s], static_cast<int>(texts[s].size()));
       texts[s].push_back(host.verdict->token);

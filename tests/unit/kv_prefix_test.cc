@@ -64,7 +64,7 @@ class PrefixIndexTest : public ::testing::Test {
   CachedSequence Computed(const std::vector<TokenId>& tokens) {
     CachedSequence sequence = Known(tokens);
     EXPECT_TRUE(sequence.Reserve(sequence.size()).ok());
-    sequence.MarkCached(sequence.size());
+    sequence.MarkComputed(sequence.size());
     return sequence;
   }
 
@@ -96,7 +96,7 @@ TEST_F(PrefixIndexTest, WhatIsFoundServesAfterItsSequenceIsGone) {
   EXPECT_EQ(pool_.num_cached(), 2);
   CachedSequence second = Known({1, 2, 3, 4, 5, 6, 7, 8, 9});
   second.Adopt(index_.Find(second, 8).blocks);
-  EXPECT_EQ(second.cached(), 8);
+  EXPECT_EQ(second.num_computed(), 8);
   EXPECT_EQ(pool_.num_used(), 2);
   EXPECT_TRUE(pool_.CheckInvariants().ok());
 }
@@ -133,7 +133,7 @@ TEST_F(PrefixIndexTest, AChainWhoseEndWasEvictedIsMendedByTheNextWhoComputesIt) 
     auto match = index_.Find(sequence, 9);
     sequence.Adopt(match.blocks);
     ASSERT_TRUE(sequence.Reserve(9).ok());
-    sequence.MarkCached(9);
+    sequence.MarkComputed(9);
     index_.Insert(sequence, 9, match.cursor);
   };
   compute_and_leave();
@@ -170,7 +170,7 @@ TEST(PrefixIndex, NeverServesAnotherPrefixUnderRandomUse) {
         auto match = index.Find(l.sequence, l.sequence.size() - 1);
         l.sequence.Adopt(match.blocks);
         l.cursor = std::move(match.cursor);
-        hits += l.sequence.cached();
+        hits += l.sequence.num_computed();
       } else if (action == 1) {
         std::swap(live[random() % live.size()], live.back());
         live.pop_back();
@@ -182,7 +182,7 @@ TEST(PrefixIndex, NeverServesAnotherPrefixUnderRandomUse) {
       } else {
         Live& l = live[random() % live.size()];
         if (action == 3) l.sequence.Append(random() % 2);
-        const int begin = l.sequence.cached(), end = l.sequence.size();
+        const int begin = l.sequence.num_computed(), end = l.sequence.size();
         const auto copies = l.sequence.Reserve(end);
         if (!copies.ok()) {
           live.clear();
@@ -196,13 +196,13 @@ TEST(PrefixIndex, NeverServesAnotherPrefixUnderRandomUse) {
         for (int t = begin; t < end; ++t) {
           memory[blocks[t / block_size] * block_size + t % block_size] = l.sequence.prefix_hash(t + 1);
         }
-        l.sequence.MarkCached(end);
+        l.sequence.MarkComputed(end);
         if (random() % 2 == 0) index.Insert(l.sequence, end, l.cursor);
       }
       ASSERT_TRUE(pool.CheckInvariants().ok()) << pool.CheckInvariants();
       for (const Live& l : live) {
         const auto blocks = l.sequence.table().blocks();
-        for (int t = 0; t < l.sequence.cached(); ++t) {
+        for (int t = 0; t < l.sequence.num_computed(); ++t) {
           ASSERT_EQ(memory[blocks[t / block_size] * block_size + t % block_size],
                     l.sequence.prefix_hash(t + 1));
         }

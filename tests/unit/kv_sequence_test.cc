@@ -36,7 +36,7 @@ class CachedSequenceTest : public testing::Test {
   }
   void FeedAll() {
     ASSERT_TRUE(sequence_.Reserve(sequence_.size()).ok());
-    sequence_.MarkCached(sequence_.size());
+    sequence_.MarkComputed(sequence_.size());
   }
 
   BlockPool pool_{16};
@@ -46,9 +46,9 @@ class CachedSequenceTest : public testing::Test {
 TEST_F(CachedSequenceTest, TakesAPromptAtBaseZero) {
   ASSERT_TRUE(Send(0, {7, 8, 9}, {}).ok());
   EXPECT_THAT(sequence_.tokens(), ElementsAre(7, 8, 9));
-  EXPECT_EQ(sequence_.cached(), 0);
+  EXPECT_EQ(sequence_.num_computed(), 0);
   FeedAll();
-  EXPECT_EQ(sequence_.cached(), 3);
+  EXPECT_EQ(sequence_.num_computed(), 3);
   EXPECT_EQ(pool_.num_used(), 1);
 }
 
@@ -57,7 +57,7 @@ TEST_F(CachedSequenceTest, AppendsBehindWhatItHolds) {
   FeedAll();
   ASSERT_TRUE(Send(3, {10, 11}, {7, 8, 9}).ok());
   EXPECT_THAT(sequence_.tokens(), ElementsAre(7, 8, 9, 10, 11));
-  EXPECT_EQ(sequence_.cached(), 3);
+  EXPECT_EQ(sequence_.num_computed(), 3);
 }
 
 TEST_F(CachedSequenceTest, TruncatesToALowerBaseFirst) {
@@ -65,7 +65,7 @@ TEST_F(CachedSequenceTest, TruncatesToALowerBaseFirst) {
   FeedAll();
   ASSERT_TRUE(Send(2, {20}, {7, 8}).ok());
   EXPECT_THAT(sequence_.tokens(), ElementsAre(7, 8, 20));
-  EXPECT_EQ(sequence_.cached(), 2);
+  EXPECT_EQ(sequence_.num_computed(), 2);
   EXPECT_EQ(pool_.num_used(), 1);
 }
 
@@ -80,24 +80,24 @@ TEST_F(CachedSequenceTest, RefusesABaseBeyondWhatItKnowsAndAnotherPrefixAndKeeps
   EXPECT_THAT(std::string(other.message()), HasSubstr("prefix_mismatch"));
   EXPECT_EQ(Send(3, {}, {7, 8, 9}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(sequence_.tokens(), ElementsAre(7, 8, 9));
-  EXPECT_EQ(sequence_.cached(), 3);
+  EXPECT_EQ(sequence_.num_computed(), 3);
 }
 
 TEST_F(CachedSequenceTest, ALongPromptMayArriveInPiecesBeforeAnyIsFed) {
   ASSERT_TRUE(Send(0, {7, 8}, {}).ok());
   ASSERT_TRUE(Send(2, {9, 10}, {7, 8}).ok());
   EXPECT_THAT(sequence_.tokens(), ElementsAre(7, 8, 9, 10));
-  EXPECT_EQ(sequence_.cached(), 0);
+  EXPECT_EQ(sequence_.num_computed(), 0);
 }
 
 TEST_F(CachedSequenceTest, ADraftIsRolledBackByTheNextBase) {
   ASSERT_TRUE(Send(0, {1, 2, 3}, {}).ok());
   for (TokenId drafted : {4, 5, 6}) sequence_.Append(drafted);
   ASSERT_TRUE(sequence_.Reserve(5).ok());
-  sequence_.MarkCached(5);  // the last drafted token was never fed
+  sequence_.MarkComputed(5);  // the last drafted token was never fed
   ASSERT_TRUE(Send(4, {9}, {1, 2, 3, 4}).ok());
   EXPECT_THAT(sequence_.tokens(), ElementsAre(1, 2, 3, 4, 9));
-  EXPECT_EQ(sequence_.cached(), 4);
+  EXPECT_EQ(sequence_.num_computed(), 4);
 }
 
 TEST_F(CachedSequenceTest, ResetGivesEverythingBack) {
@@ -105,7 +105,7 @@ TEST_F(CachedSequenceTest, ResetGivesEverythingBack) {
   FeedAll();
   sequence_.Reset();
   EXPECT_EQ(pool_.num_used(), 0);
-  EXPECT_EQ(sequence_.cached(), 0);
+  EXPECT_EQ(sequence_.num_computed(), 0);
   ASSERT_TRUE(Send(0, {1, 2}, {}).ok());
 }
 
@@ -120,18 +120,18 @@ TEST_F(CachedSequenceTest, AForkSharesBlocksAndGoesItsOwnWay) {
   const auto copies = fork.Reserve(6);
   ASSERT_TRUE(copies.ok());
   EXPECT_EQ(copies->size(), 1u);
-  fork.MarkCached(6);
+  fork.MarkComputed(6);
   EXPECT_EQ(pool_.num_used(), 3);
 }
 
 TEST_F(CachedSequenceTest, AForkOfWhatIsNotCachedYetHasToFeedTheRestItself) {
   ASSERT_TRUE(Send(0, {1, 2, 3, 4, 5, 6}, {}).ok());
   ASSERT_TRUE(sequence_.Reserve(4).ok());
-  sequence_.MarkCached(4);
+  sequence_.MarkComputed(4);
   CachedSequence fork(&pool_, 4);
   fork.Fork(sequence_, 6);
   EXPECT_EQ(fork.size(), 6);
-  EXPECT_EQ(fork.cached(), 4);
+  EXPECT_EQ(fork.num_computed(), 4);
   EXPECT_EQ(fork.prefix_hash(6), sequence_.prefix_hash(6));
   EXPECT_EQ(pool_.num_used(), 1);
 }
@@ -155,10 +155,10 @@ TEST(CachedSequence, HashesAndBlocksStayRightUnderRandomItems) {
     for (int n = 0; n <= sequence.size(); ++n) {
       ASSERT_EQ(sequence.prefix_hash(n), PrefixHash(std::span(truth).first(n)));
     }
-    const int fed = sequence.cached() + random() % (sequence.size() - sequence.cached() + 1);
+    const int fed = sequence.num_computed() + random() % (sequence.size() - sequence.num_computed() + 1);
     ASSERT_TRUE(sequence.Reserve(fed).ok());
-    sequence.MarkCached(fed);
-    ASSERT_LE(sequence.cached(), sequence.table().capacity());
+    sequence.MarkComputed(fed);
+    ASSERT_LE(sequence.num_computed(), sequence.table().capacity());
     ASSERT_TRUE(pool.CheckInvariants().ok());
     ASSERT_EQ(pool.num_used(), static_cast<int>(sequence.table().blocks().size()));
   }

@@ -22,7 +22,7 @@ ORDER = [
     ["client"],
 ]
 SERVICES = set(ORDER[2])
-# Built without protobuf and gRPC too (OUTRIDER_CORE_ONLY), as are the services' deciders.
+# Built without protobuf and gRPC too (OUTRIDER_CORE_ONLY), as are the services' samplers.
 CORE = {"common/spec", "common/kv", "common/text", "common/engine"}
 FREE = {"tests", "bench"}  # may include everything
 
@@ -111,7 +111,7 @@ def wire_in_core(tree):
     """Direct includes, and those by headers of ours."""
     wrong = []
     for path in tree.of(*CPP):
-        core = folder_of(path) in CORE or re.fullmatch(r"(draft|target)_service/\w+_decider\.(h|cc)", path)
+        core = folder_of(path) in CORE or re.fullmatch(r"(draft|target)_service/\w+_sampler\.(h|cc)", path)
         chain = chain_to(tree, path, WIRE) if core else None
         if chain:
             wrong.append(f"{path}: reaches protobuf or gRPC by {' > '.join(chain)}")
@@ -256,11 +256,11 @@ BAD = [
     (wrong_dependencies, {"target_service/a.cc": '#include "coordinator/x.h"', "coordinator/x.h": ""}),
     (wrong_dependencies, {"util/a.cc": ""}),
     (wrong_dependencies, {"common/misc/a.h": ""}),
-    # Directly; through a header of ours; in a decider.
+    # Directly; through a header of ours; in a sampler.
     (wire_in_core, {"common/engine/a.cc": "#include <grpcpp/grpcpp.h>"}),
     (wire_in_core, {"common/kv/a.cc": '#include "common/rpc/b.h"', "common/rpc/b.h": '#include "common/rpc/c.h"',
                     "common/rpc/c.h": "#include <google/protobuf/message.h>"}),
-    (wire_in_core, {"draft_service/draft_decider.cc": '#include "common/rpc/b.h"',
+    (wire_in_core, {"draft_service/draft_sampler.cc": '#include "common/rpc/b.h"',
                     "common/rpc/b.h": '#include "outrider/v1/x.pb.h"'}),
     # Unfinished work.
     (unfinished, {"common/kv/a.h": "// TO" "DO: later"}),

@@ -29,7 +29,8 @@ TEST(PlanStep, LetsLaterOnesWaitWhenTheBudgetIsUsedUp) {
   EXPECT_THAT(Plan({{6, 6}, {6, 6}, {6, 6}}, 12), ElementsAre(6, 6, 0));
 }
 
-// Whatever waits: the budget holds, wanted rows are never split, and repeated steps finish every sequence.
+// Whatever waits: the budget holds, logit_rows rows are never split, and repeated steps finish every
+// sequence.
 TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {
   std::mt19937 random(1);
   for (int load = 0; load < 200; ++load) {
@@ -48,8 +49,8 @@ TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {
       for (size_t i = 0; i < plan.size(); ++i) {
         const int rest = waiting[i].rows - plan[i];
         if (rest == 0) continue;
-        ASSERT_GE(rest, waiting[i].wanted) << "wanted rows were split";
-        left.push_back({rest, waiting[i].wanted});
+        ASSERT_GE(rest, waiting[i].logit_rows) << "logit_rows rows were split";
+        left.push_back({rest, waiting[i].logit_rows});
       }
       waiting = left;
     }

@@ -11,9 +11,9 @@
 #include <random>
 
 #include "common/kv/prefix_hash.h"
-#include "draft_service/draft_decider.h"
+#include "draft_service/draft_sampler.h"
 #include "host_device_model.h"
-#include "target_service/target_decider.h"
+#include "target_service/rejection_sampler.h"
 
 namespace outrider {
 namespace {
@@ -23,7 +23,7 @@ constexpr int kContext = 512;
 
 struct Reply {
   absl::Status status;
-  int cached = 0;
+  int num_computed = 0;
   std::vector<TokenId> proposal;
   Proposal draft;
   std::optional<Verdict> verdict;
@@ -76,7 +76,7 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
     absl::Duration lease = absl::Seconds(60);
   };
 
-  std::unique_ptr<Worker> Start(std::unique_ptr<Decider> decider, const Options& options) {
+  std::unique_ptr<Worker> Start(std::unique_ptr<Sampler> sampler, const Options& options) {
     RunnerOptions load;
     load.model_dir = kModel;
     load.dtype = "float32";
@@ -91,7 +91,7 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
     load.max_batch_rows = options.max_batch_rows;
     absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(load);
     EXPECT_TRUE(runner.ok()) << runner.status();
-    return std::make_unique<Worker>(*std::move(runner), std::move(decider),
+    return std::make_unique<Worker>(*std::move(runner), std::move(sampler),
                                     WorkerOptions{.max_batch_rows = options.max_batch_rows,
                                                   .max_sequences = options.max_sequences,
                                                   .lease = options.lease,
@@ -108,15 +108,15 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
                                                   }});
   }
   std::unique_ptr<Worker> Target(const Options& options) {
-    return Start(std::make_unique<TargetDecider>(), options);
+    return Start(std::make_unique<RejectionSampler>(), options);
   }
   std::unique_ptr<Worker> Target() { return Target(Options()); }
-  std::unique_ptr<Worker> Draft() { return Start(std::make_unique<DraftDecider>(), Options()); }
+  std::unique_ptr<Worker> Draft() { return Start(std::make_unique<DraftSampler>(), Options()); }
 
   static std::future<Reply> Send(Worker& worker, WorkItem item) {
     auto promise = std::make_shared<std::promise<Reply>>();
     item.answer = [promise](const Answer& answer) {
-      Reply reply{answer.status, answer.cached, {}, answer.proposal, std::nullopt, answer.prefix_hit};
+      Reply reply{answer.status, answer.num_computed, {}, answer.proposal, std::nullopt, answer.prefix_hit};
       for (const ProposalNode& token : answer.proposal) reply.proposal.push_back(token.token);
       if (answer.verdict != nullptr) reply.verdict = *answer.verdict;
       promise->set_value(std::move(reply));
@@ -133,7 +133,7 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
       const Reply reply = Ask(worker, Item(id, i + 1, tokens, cached));
       EXPECT_TRUE(reply.status.ok()) << reply.status;
       if (!reply.status.ok()) return tokens;
-      cached = reply.cached;
+      cached = reply.num_computed;
       tokens.push_back(reply.verdict->token);
     }
     return tokens;
@@ -164,7 +164,7 @@ TEST_P(WorkerTest, VerifyingTheTargetsOwnChoicesAcceptsThemAll) {
   EXPECT_EQ(reply.verdict->path.size(), 4);
   EXPECT_EQ(reply.verdict->token, plain[13]);
   EXPECT_EQ(reply.verdict->kind, Verdict::Kind::kBonus);
-  EXPECT_EQ(reply.cached, 13);
+  EXPECT_EQ(reply.num_computed, 13);
 }
 
 TEST_P(WorkerTest, ARejectedDraftIsTruncatedFromTheCacheAndLeavesNoTrace) {
@@ -188,8 +188,8 @@ TEST_P(WorkerTest, ARejectedDraftIsTruncatedFromTheCacheAndLeavesNoTrace) {
       EXPECT_EQ(reply.verdict->path.size(), 1);
     }
     for (int node : reply.verdict->path) tokens.push_back(item.draft[node].token);
-    EXPECT_EQ(reply.cached, static_cast<int>(tokens.size()));
-    cached = reply.cached;
+    EXPECT_EQ(reply.num_computed, static_cast<int>(tokens.size()));
+    cached = reply.num_computed;
     tokens.push_back(reply.verdict->token);
   }
   tokens.resize(plain.size());
@@ -203,7 +203,7 @@ TEST_P(WorkerTest, TheDraftHoldsAllButTheLastOfWhatItProposed) {
   const Reply reply = Ask(*worker, std::move(item));
   ASSERT_TRUE(reply.status.ok()) << reply.status;
   EXPECT_EQ(reply.proposal.size(), 5u);
-  EXPECT_EQ(reply.cached, 9 + 4);
+  EXPECT_EQ(reply.num_computed, 9 + 4);
   for (const ProposalNode& token : reply.draft) {
     EXPECT_EQ(token.q.form, Distribution::Form::kSparse);
     EXPECT_GT(token.q(token.token), 0);
@@ -227,7 +227,7 @@ TEST_P(WorkerTest, AskingForNoTokensOnlyAppends) {
   auto worker = Draft();
   const Reply reply = Ask(*worker, Item(1, 1, Tokens(9), 0));
   EXPECT_TRUE(reply.status.ok());
-  EXPECT_EQ(reply.cached, 9);
+  EXPECT_EQ(reply.num_computed, 9);
   EXPECT_TRUE(reply.proposal.empty());
 }
 
@@ -254,7 +254,7 @@ TEST_P(WorkerTest, TheSameItemTwiceGetsTheSameVerdict) {
   const Reply first = Ask(*worker, item);
   const Reply again = Ask(*worker, item);
   EXPECT_EQ(again.verdict->token, first.verdict->token);
-  EXPECT_EQ(again.cached, first.cached);
+  EXPECT_EQ(again.num_computed, first.num_computed);
 }
 
 TEST_P(WorkerTest, AnotherContentForTheSameRoundAndAnOlderRoundAreAborted) {
@@ -269,7 +269,7 @@ TEST_P(WorkerTest, ABaseBeyondTheCacheOrAnotherPrefixIsAFailedPrecondition) {
   Ask(*worker, Item(1, 1, Tokens(9), 0));
   const Reply beyond = Ask(*worker, Item(1, 2, Tokens(20), 15));
   EXPECT_EQ(beyond.status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(beyond.cached, 9);
+  EXPECT_EQ(beyond.num_computed, 9);
   EXPECT_EQ(Ask(*worker, Item(1, 3, Tokens(12, /*salt=*/1), 9)).status.code(),
             absl::StatusCode::kFailedPrecondition);
 }
@@ -328,7 +328,7 @@ TEST_P(WorkerTest, ManySequencesShareForwardPassesAndGetWhatEachGetsAlone) {
     for (int i = 0; i < 12; ++i) replies.push_back(Send(*worker, Item(i, round, together[i], cached[i])));
     for (int i = 0; i < 12; ++i) {
       const Reply reply = replies[i].get();
-      cached[i] = reply.cached;
+      cached[i] = reply.num_computed;
       together[i].push_back(reply.verdict->token);
     }
   }
@@ -355,7 +355,7 @@ TEST_P(WorkerTest, PreemptedSequencesAreSentAgainAndEndAsIfAlone) {
     }
     for (auto& [i, future] : replies) {
       const Reply reply = future.get();
-      cached[i] = std::min<int>(reply.cached, static_cast<int>(tokens[i].size()));
+      cached[i] = std::min<int>(reply.num_computed, static_cast<int>(tokens[i].size()));
       if (!reply.status.ok()) continue;
       tokens[i].push_back(reply.verdict->token);
       if (tokens[i].size() < 62) continue;
@@ -407,7 +407,7 @@ TEST_P(WorkerTest, ARejectedDraftAcrossABlockBoundaryLeavesNothingForOthers) {
   wrong.push_back(1);
   EXPECT_EQ(Ask(*worker, Item(3, 1, wrong, 0)).prefix_hit, 8);
   const std::vector<TokenId> right(plain.begin(), plain.begin() + 11);
-  EXPECT_EQ(Ask(*worker, Item(2, 2, right, reply.cached)).verdict->token, plain[11]);
+  EXPECT_EQ(Ask(*worker, Item(2, 2, right, reply.num_computed)).verdict->token, plain[11]);
 }
 
 TEST_P(WorkerTest, ScoringAPromptBypassesHits) {
@@ -499,12 +499,12 @@ TEST_P(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
       if (code == absl::StatusCode::kOk) {
         for (int node : reply.verdict->path) r.tokens.push_back(r.guesses[node]);
         r.tokens.push_back(reply.verdict->token);
-        r.cached = reply.cached;
+        r.cached = reply.num_computed;
       } else {
         ASSERT_TRUE(code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kNotFound ||
                     code == absl::StatusCode::kFailedPrecondition)
             << reply.status;
-        r.cached = code == absl::StatusCode::kNotFound ? 0 : std::min(reply.cached, r.cached);
+        r.cached = code == absl::StatusCode::kNotFound ? 0 : std::min(reply.num_computed, r.cached);
       }
       if (static_cast<int>(r.tokens.size()) >= r.prompt + 6) {
         r.tokens.resize(r.prompt + 6);

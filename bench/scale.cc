@@ -124,8 +124,8 @@ class IdleBench {
   IdleBench(std::unique_ptr<Runner> runner, const Flags& flags)
       : flags_(flags),
         worker_(std::move(runner), std::make_unique<RejectionSampler>(),
-                {.max_sequences = *std::max_element(flags.idle.begin(), flags.idle.end()) + 2,
-                 .lease = absl::Hours(1)},
+                {.sequences = {.max_sequences = *std::max_element(flags.idle.begin(), flags.idle.end()) + 2,
+                               .lease = absl::Hours(1)}},
                 {}) {
     auto params = std::make_shared<SequenceParams>();
     params->sampling.temperature = 0;
@@ -171,7 +171,7 @@ class IdleBench {
     item.round = 1;
     item.prefix_hash = kEmptyPrefixHash;
     item.tokens = SomeTokens(worker_.runner().block_size(), number);
-    item.append_only = true;
+    item.work = AppendWork{};
     return Submit(std::move(item)).status();
   }
 
@@ -183,6 +183,7 @@ class IdleBench {
     item.base = static_cast<uint32_t>(tokens_.size() - 1);
     item.tokens = {tokens_.back()};
     item.prefix_hash = PrefixHash(std::span(tokens_).first(tokens_.size() - 1));
+    item.work = VerifyWork{};
     absl::StatusOr<TokenId> token = Submit(std::move(item));
     if (token.ok()) tokens_.push_back(*token);
     return token.status();

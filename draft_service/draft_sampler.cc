@@ -1,18 +1,21 @@
 #include "draft_service/draft_sampler.h"
 
+#include <utility>
+#include <variant>
+
 namespace outrider {
 
-absl::Status DraftSampler::Begin(SequenceState& sequence) {
-  sequence.logit_rows = sequence.item.draft_tokens > 0 ? 1 : 0;
-  return absl::OkStatus();
+void DraftSampler::Begin(SequenceState& sequence) {
+  sequence.set_logit_rows(std::holds_alternative<ProposeWork>(sequence.work()) ? 1 : 0);
 }
 
-absl::StatusOr<bool> DraftSampler::Decide(SequenceState& sequence, const LogitsView& rows) {
-  const std::span<const TokenId> context = sequence.cache.tokens();
-  absl::StatusOr<WeightRow> row = sequence.controls->Apply(context, {rows.row(0).data(), rows.row(0).size()});
+absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsView& rows) {
+  const std::span<const TokenId> context = sequence.tokens();
+  absl::StatusOr<WeightRow> row =
+      sequence.controls().Apply(context, {rows.row(0).data(), rows.row(0).size()});
   if (!row.ok()) return row.status();
 
-  const SequenceParams& params = *sequence.params;
+  const SequenceParams& params = sequence.params();
   const uint64_t position = context.size();
   TokenId token;
   Distribution q;
@@ -21,35 +24,32 @@ absl::StatusOr<bool> DraftSampler::Decide(SequenceState& sequence, const LogitsV
   } else {
     // q is what is sent, and the token is drawn from what is sent.
     q = TruncateTopN(*row, params.draft_top_n);
-    token = DraftSample(q, params.key, position, sequence.committed);
+    token = DraftSample(q, params.key, position, static_cast<uint64_t>(sequence.committed()));
   }
-  Proposal& proposal = sequence.answer.proposal;
+  Proposal& proposal = sequence.answer().proposal;
   AppendToChain(token, std::move(q), proposal);
-  if (static_cast<int>(proposal.size()) == sequence.item.draft_tokens) return true;
-  sequence.cache.Append(token);
+  if (static_cast<int>(proposal.size()) == sequence.work_as<ProposeWork>().draft_tokens) return true;
+  sequence.Feed(token);
   return false;
 }
 
 // A device drafts all tokens in one go, so that a later budget does not end it halfway.
 std::optional<DeviceTask> DraftSampler::MakeDeviceTask(const SequenceState& sequence) const {
-  const int draft_tokens = sequence.item.draft_tokens;
-  if (!DelegableProposal(*sequence.params, sequence.controls->vocab())) return std::nullopt;
-  return DeviceTask{.params = sequence.params.get(),
-                    .round_start = static_cast<uint64_t>(sequence.committed),
-                    .work = ProposeTask{.draft_tokens = draft_tokens, .proposal = {}},
+  if (!DelegableProposal(sequence.params(), sequence.controls().vocab())) return std::nullopt;
+  return DeviceTask{.params = &sequence.params(),
+                    .round_start = static_cast<uint64_t>(sequence.committed()),
+                    .work = ProposeTask{.draft_tokens = sequence.work_as<ProposeWork>().draft_tokens},
                     .status = absl::OkStatus()};
 }
 
 void DraftSampler::TakeDeviceResult(SequenceState& sequence, DeviceTask& task) {
-  sequence.answer.proposal = std::move(std::get<ProposeTask>(task.work).proposal);
-  for (size_t i = 0; i + 1 < sequence.answer.proposal.size(); ++i) {
-    sequence.cache.Append(sequence.answer.proposal[i].token);
-  }
+  Proposal& proposal = sequence.answer().proposal;
+  proposal = std::move(std::get<ProposeTask>(task.work).proposal);
+  for (size_t i = 0; i + 1 < proposal.size(); ++i) sequence.Feed(proposal[i].token);
 }
 
 std::optional<absl::Status> DraftSampler::OnDeadline(SequenceState& sequence) {
-  if (sequence.cache.size() > sequence.cache.num_computed())
-    sequence.cache.Truncate(sequence.cache.num_computed());
+  sequence.Unfeed();
   return absl::OkStatus();
 }
 

@@ -1,5 +1,6 @@
 #include "draft_service/draft_service.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -57,16 +58,16 @@ grpc::ServerBidiReactor<v1::ProposeRequest, v1::ProposeResponse>* DraftService::
           params->sampling.temperature = *params->draft_temperature;
           work->params = std::move(params);
         }
-        work->draft_tokens = static_cast<int>(propose.draft_tokens());
         if (propose.draft_tokens() > info_.max_draft_tokens()) {
           work->invalid = MakeError(absl::StatusCode::kInvalidArgument, "K_OUT_OF_RANGE",
                                     absl::StrCat("draft_tokens: ", propose.draft_tokens(), "; allowed: 0 to ",
                                                  info_.max_draft_tokens()));
         }
         // The last drafted token is never fed, so the cache ends up with n + K - 1.
-        const size_t n = work->base + work->tokens.size();
-        if (work->invalid.ok() && n + propose.draft_tokens() > info_.max_context()) {
-          work->draft_tokens = n < info_.max_context() ? static_cast<int>(info_.max_context() - n) : 0;
+        const size_t n = work->committed();
+        const size_t room = n < info_.max_context() ? info_.max_context() - n : 0;
+        if (const size_t k = std::min<size_t>(propose.draft_tokens(), room); k > 0) {
+          work->work = ProposeWork{.draft_tokens = static_cast<int>(k)};
         }
         work->answer = [results, id, round](const Answer& answer) {
           results->Post(ToResult(id, round, answer));

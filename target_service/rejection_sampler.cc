@@ -1,6 +1,13 @@
 #include "target_service/rejection_sampler.h"
 
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "common/spec/logprobs.h"
 #include "common/spec/status.h"
+#include "common/spec/verify.h"
 
 namespace outrider {
 namespace {
@@ -10,71 +17,92 @@ PositionLogProbabilities Describe(std::span<const float> logits, TokenId token, 
   return {{token, logits[token] - LogSumExp(logits)}, TopLogProbabilities(logits, top)};
 }
 
+// The rows of a round after the controls, kept for log-probabilities where they were asked for.
+class Rows {
+ public:
+  Rows(SequenceState& sequence, const LogitsView& logits) : sequence_(sequence), logits_(logits) {}
+
+  absl::StatusOr<WeightRow> Shape(int i) {
+    const SequenceParams& params = sequence_.params();
+    const std::span<float> logits(logits_.row(i).data(), logits_.row(i).size());
+    if (params.logprobs >= 0 && params.logprobs_before_controls) {
+      before_controls_.emplace_back(logits.begin(), logits.end());
+    }
+    const size_t context = static_cast<size_t>(sequence_.committed() + i);
+    absl::StatusOr<WeightRow> row = sequence_.controls().Apply(sequence_.tokens().first(context), logits);
+    if (params.logprobs >= 0 && row.ok()) rows_.push_back(*row);
+    return row;
+  }
+
+  // Of the i-th emitted token.
+  PositionLogProbabilities LogProbabilities(size_t i, TokenId token, const Verdict& verdict) const {
+    const SequenceParams& params = sequence_.params();
+    if (params.logprobs_before_controls) return Describe(before_controls_[i], token, params.logprobs);
+    return {{token, verdict.log_probabilities[i]}, TopLogProbabilities(rows_[i], params.logprobs)};
+  }
+
+ private:
+  SequenceState& sequence_;
+  const LogitsView& logits_;
+  std::vector<WeightRow> rows_;
+  std::vector<std::vector<float>> before_controls_;
+};
+
 }  // namespace
 
-absl::Status RejectionSampler::Begin(SequenceState& sequence) {
-  const Proposal& draft = sequence.item.draft;
-  for (const ProposalNode& node : draft) sequence.cache.Append(node.token);
-  sequence.logit_rows = sequence.item.append_only ? 0 : static_cast<int>(draft.size()) + 1;
-  return absl::OkStatus();
+void RejectionSampler::Begin(SequenceState& sequence) {
+  const auto* verify = std::get_if<VerifyWork>(&sequence.work());
+  if (verify == nullptr) return sequence.set_logit_rows(0);
+  for (const ProposalNode& node : verify->proposal) sequence.Feed(node.token);
+  sequence.set_logit_rows(static_cast<int>(verify->proposal.size()) + 1);
 }
 
 void RejectionSampler::Score(SequenceState& sequence, int first, const LogitsView& rows) {
   for (int i = 0; i < rows.rows; ++i) {
     const int next = first + i + 1;
-    if (next >= sequence.committed) return;
-    sequence.answer.prompt_logprobs.push_back(Describe({rows.row(i).data(), rows.row(i).size()},
-                                                       sequence.cache.tokens()[next],
-                                                       sequence.item.prompt_logprobs));
+    if (next >= sequence.committed()) return;
+    sequence.answer().prompt_logprobs.push_back(Describe({rows.row(i).data(), rows.row(i).size()},
+                                                         sequence.tokens()[static_cast<size_t>(next)],
+                                                         sequence.prompt_logprobs()));
   }
 }
 
-absl::StatusOr<bool> RejectionSampler::Decide(SequenceState& sequence, const LogitsView& rows) {
-  const int n = sequence.committed;
-  const SequenceParams& params = *sequence.params;
-  // For log-probabilities: the rows of this round, and the same before the controls.
-  std::vector<WeightRow> reached;
-  std::vector<std::vector<float>> untouched;
-  const auto row = [&](int i) {
-    const std::span<float> logits(rows.row(i).data(), rows.row(i).size());
-    if (params.logprobs >= 0 && params.logprobs_before_controls) {
-      untouched.emplace_back(logits.begin(), logits.end());
-    }
-    absl::StatusOr<WeightRow> shaped = sequence.controls->Apply(sequence.cache.tokens().first(n + i), logits);
-    if (params.logprobs >= 0 && shaped.ok()) reached.push_back(*shaped);
-    return shaped;
-  };
+absl::StatusOr<bool> RejectionSampler::Sample(SequenceState& sequence, const LogitsView& logits) {
+  const SequenceParams& params = sequence.params();
+  const Proposal& proposal = sequence.work_as<VerifyWork>().proposal;
   const VerifyOptions options{.rule = params.rule, .lenience = params.lenience};
-  absl::StatusOr<Verdict> verdict = Verify(options, sequence.item.draft, row, n, params.key);
+  Rows rows(sequence, logits);
+  absl::StatusOr<Verdict> verdict = Verify(
+      options, proposal, [&](int i) { return rows.Shape(i); }, static_cast<uint64_t>(sequence.committed()),
+      params.key);
   if (!verdict.ok()) return verdict.status();
-  for (size_t i = 0; params.logprobs >= 0 && i <= verdict->path.size(); ++i) {
-    const TokenId token =
-        i < verdict->path.size() ? sequence.item.draft[verdict->path[i]].token : verdict->token;
-    sequence.answer.logprobs.push_back(
-        params.logprobs_before_controls
-            ? Describe(untouched[i], token, params.logprobs)
-            : PositionLogProbabilities{{token, verdict->log_probabilities[i]},
-                                       TopLogProbabilities(reached[i], params.logprobs)});
+  if (params.logprobs >= 0) {
+    std::vector<TokenId> emitted;
+    for (int node : verdict->path) emitted.push_back(proposal[static_cast<size_t>(node)].token);
+    emitted.push_back(verdict->token);
+    for (size_t i = 0; i < emitted.size(); ++i) {
+      sequence.answer().logprobs.push_back(rows.LogProbabilities(i, emitted[i], *verdict));
+    }
   }
-  sequence.answer.verdict = std::make_unique<Verdict>(*std::move(verdict));
+  sequence.answer().verdict = std::make_unique<Verdict>(*std::move(verdict));
   return true;
 }
 
 std::optional<DeviceTask> RejectionSampler::MakeDeviceTask(const SequenceState& sequence) const {
-  const Proposal& draft = sequence.item.draft;
-  if (sequence.item.prompt_logprobs >= 0 || !Delegable(*sequence.params, draft)) return std::nullopt;
-  return DeviceTask{.params = sequence.params.get(),
-                    .round_start = static_cast<uint64_t>(sequence.committed),
-                    .work = VerifyTask{.draft = draft, .verdict = {}},
+  const VerifyWork& work = sequence.work_as<VerifyWork>();
+  if (work.prompt_logprobs >= 0 || !Delegable(sequence.params(), work.proposal)) return std::nullopt;
+  return DeviceTask{.params = &sequence.params(),
+                    .round_start = static_cast<uint64_t>(sequence.committed()),
+                    .work = VerifyTask{.draft = work.proposal, .verdict = {}},
                     .status = absl::OkStatus()};
 }
 
 void RejectionSampler::TakeDeviceResult(SequenceState& sequence, DeviceTask& task) {
-  sequence.answer.verdict = std::make_unique<Verdict>(std::move(std::get<VerifyTask>(task.work).verdict));
+  sequence.answer().verdict = std::make_unique<Verdict>(std::move(std::get<VerifyTask>(task.work).verdict));
 }
 
 std::optional<absl::Status> RejectionSampler::OnDeadline(SequenceState& sequence) {
-  if (sequence.begun) return std::nullopt;
+  if (sequence.started()) return std::nullopt;
   return MakeError(absl::StatusCode::kDeadlineExceeded, "BUDGET_EXCEEDED",
                    "budget_exceeded: not begun within the item's budget");
 }

@@ -1,20 +1,19 @@
-// What the target does with logits: verifies the draft, and truncates its cache to what stands.
+// What the target does with logits: judges the proposal by them (common/spec/verify.h).
 #pragma once
 
-#include "common/engine/worker.h"
+#include "common/engine/sampler.h"
 
 namespace outrider {
 
 class RejectionSampler final : public Sampler {
  public:
-  // Feeds the drafted tokens after the committed ones; wants a row for each of them and one for the token
-  // after them.
-  absl::Status Begin(SequenceState& sequence) override;
+  // Feeds the proposal's nodes; needs a row for each of them, and one for the token after the committed ones.
+  void Begin(SequenceState& sequence) override;
   void Score(SequenceState& sequence, int first, const LogitsView& rows) override;
-  absl::StatusOr<bool> Decide(SequenceState& sequence, const LogitsView& rows) override;
+  absl::StatusOr<bool> Sample(SequenceState& sequence, const LogitsView& rows) override;
   std::optional<DeviceTask> MakeDeviceTask(const SequenceState& sequence) const override;
   void TakeDeviceResult(SequenceState& sequence, DeviceTask& task) override;
-  // DEADLINE_EXCEEDED unless the item was begun.
+  // DEADLINE_EXCEEDED unless the item was started.
   std::optional<absl::Status> OnDeadline(SequenceState& sequence) override;
 };
 

@@ -56,6 +56,26 @@ size_t MaxDraft(size_t n, const v1::ServerInfo& info) {
   return std::min<size_t>(room, info.max_draft_tokens());
 }
 
+absl::StatusOr<VerifyWork> ParseVerify(const v1::VerifyItem& item, size_t n, const v1::ServerInfo& info) {
+  VerifyWork work;
+  absl::StatusOr<Proposal> proposal =
+      ParseProposal(item.draft(), RuleOf(item), static_cast<int>(info.vocab_size()));
+  if (!proposal.ok()) return proposal.status();
+  if (const size_t allowed = MaxDraft(n, info); proposal->size() > allowed) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_TOO_LONG",
+                     absl::StrCat("draft: ", proposal->size(), " tokens; allowed: 0 to ", allowed));
+  }
+  work.proposal = *std::move(proposal);
+  if (item.has_prompt_logprobs()) {
+    if (auto status = CheckTopLogprobs("prompt_logprobs", item.prompt_logprobs()); !status.ok()) {
+      return status;
+    }
+    work.prompt_logprobs = static_cast<int>(item.prompt_logprobs());
+  }
+  work.content_hash = ContentHash(item);
+  return work;
+}
+
 }  // namespace
 
 grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::Verify(
@@ -80,25 +100,14 @@ grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::V
           answer.status = work.status();
           return results->Post(ToResult(id, round, answer));
         }
-        absl::StatusOr<Proposal> draft =
-            ParseProposal(item.verify().draft(), RuleOf(item.verify()), vocab_size);
-        if (!draft.ok()) {
-          work->invalid = draft.status();
-        } else if (const size_t allowed = MaxDraft(work->base + work->tokens.size(), info_);
-                   draft->size() > allowed) {
-          work->invalid =
-              MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_TOO_LONG",
-                        absl::StrCat("draft: ", draft->size(), " tokens; allowed: 0 to ", allowed));
+        if (item.verify().append_only()) {
+          work->work = AppendWork{};
+        } else if (absl::StatusOr<VerifyWork> verify = ParseVerify(item.verify(), work->committed(), info_);
+                   verify.ok()) {
+          work->work = *std::move(verify);
         } else {
-          work->draft = *std::move(draft);
+          work->invalid = verify.status();
         }
-        if (item.verify().has_prompt_logprobs()) {
-          const uint32_t top = item.verify().prompt_logprobs();
-          if (auto status = CheckTopLogprobs("prompt_logprobs", top); !status.ok()) work->invalid = status;
-          work->prompt_logprobs = static_cast<int>(top);
-        }
-        work->append_only = item.verify().append_only();
-        work->content_hash = ContentHash(item.verify());
         work->answer = [results, id, round](const Answer& answer) {
           results->Post(ToResult(id, round, answer));
         };

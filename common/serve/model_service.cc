@@ -60,9 +60,9 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--max-batch-tokens", flags.worker.max_batch_rows, "most rows of a forward pass")
       ->check(CLI::Range(32, 1 << 16))
       ->capture_default_str();
-  app.add_flag("--prefix-cache,!--no-prefix-cache", flags.worker.prefix_cache,
+  app.add_flag("--prefix-cache,!--no-prefix-cache", flags.worker.sequences.prefix_cache,
                "keep blocks for prompts that begin alike; on");
-  app.add_option("--max-sequences", flags.worker.max_sequences, "most sequences that are kept")
+  app.add_option("--max-sequences", flags.worker.sequences.max_sequences, "most sequences that are kept")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-draft-tokens", flags.max_draft_tokens, "largest K")
@@ -118,18 +118,18 @@ class WorkerMetrics {
               batch_sequences_->Observe(stats.sequences);
               batch_rows_->Observe(stats.rows);
             },
-            [this](const WorkerState& state) {
-              sequences_->Set(state.sessions);
-              waiting_->Set(state.waiting);
-              blocks_used_->Set(state.blocks_used);
-              blocks_cached_->Set(state.blocks_cached);
-              blocks_free_->Set(state.blocks_free);
+            [this](const SequenceStoreCounts& counts) {
+              sequences_->Set(counts.sequences);
+              waiting_->Set(counts.in_progress);
+              blocks_used_->Set(counts.blocks_used);
+              blocks_cached_->Set(counts.blocks_cached);
+              blocks_free_->Set(counts.blocks_free);
               const auto raise = [](prometheus::Counter* counter, int64_t to) {
                 counter->Increment(static_cast<double>(to) - counter->Value());
               };
-              raise(prefix_queried_, state.prefix_queried);
-              raise(prefix_hit_, state.prefix_hit);
-              raise(preemptions_, state.preemptions);
+              raise(prefix_queried_, counts.prefix_queried);
+              raise(prefix_hit_, counts.prefix_hit);
+              raise(preemptions_, counts.preemptions);
             },
             // A GPU that failed does not come back in this process; whoever started it starts another.
             [](const absl::Status& failure) {
@@ -189,9 +189,9 @@ int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
   DefineFlags(app, flags);
   if (spec.define_flags) spec.define_flags(app);
   CLI11_PARSE(app, argc, argv);
-  flags.worker.lease = absl::Seconds(flags.lease_seconds);
+  flags.worker.sequences.lease = absl::Seconds(flags.lease_seconds);
   flags.runner.max_batch_rows = flags.worker.max_batch_rows;
-  flags.runner.max_sequences = flags.worker.max_sequences;
+  flags.runner.max_sequences = flags.worker.sequences.max_sequences;
   if (absl::Status status = InitLog(spec.name, flags.log_level, flags.log_format); !status.ok()) {
     std::cerr << status.message() << "\n";
     return 1;

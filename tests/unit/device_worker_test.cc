@@ -145,7 +145,7 @@ TEST_P(DeviceWorkerTest, SaysWhatTheHostSays) {
       for (int device = 0; device < 2; ++device) {
         WorkItem item =
             Item(s, round, texts[s], drafted_cache[s], round == 1 ? Params(setting, 40 + s) : nullptr);
-        item.draft_tokens = 1 + (s + static_cast<int>(round)) % 4;
+        item.work = ProposeWork{1 + (s + static_cast<int>(round)) % 4};
         proposals[device].push_back(Send(*drafts[device], std::move(item)));
       }
     }
@@ -160,7 +160,7 @@ TEST_P(DeviceWorkerTest, SaysWhatTheHostSays) {
       for (int device = 0; device < 2; ++device) {
         WorkItem item =
             Item(s, round, texts[s], target_cache[s], round == 1 ? Params(setting, 40 + s) : nullptr);
-        item.draft = sent[s];
+        item.work = VerifyWork{.proposal = sent[s]};
         verdicts[device].push_back(Send(*targets[device], std::move(item)));
       }
     }

@@ -47,6 +47,8 @@ std::shared_ptr<SequenceParams> Params(double temperature, uint64_t seed = 1) {
   return params;
 }
 
+Proposal& ProposalOf(WorkItem& item) { return std::get<VerifyWork>(item.work).proposal; }
+
 // Proposes a token that was not sampled.
 void Guess(TokenId token, Proposal& proposal) {
   AppendToChain(token, {Distribution::Form::kPointMass, {token}, {}, 1}, proposal);
@@ -63,6 +65,7 @@ WorkItem Item(uint64_t id, uint64_t round, const std::vector<TokenId>& all, int 
   item.prefix_hash = PrefixHash(std::span(all).first(base));
   item.params_hash = static_cast<uint64_t>(temperature * 100) + 1;
   if (base == 0) item.params = Params(temperature);
+  item.work = VerifyWork{};
   return item;
 }
 
@@ -91,21 +94,21 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
     load.max_batch_rows = options.max_batch_rows;
     absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(load);
     EXPECT_TRUE(runner.ok()) << runner.status();
-    return std::make_unique<Worker>(*std::move(runner), std::move(sampler),
-                                    WorkerOptions{.max_batch_rows = options.max_batch_rows,
-                                                  .max_sequences = options.max_sequences,
-                                                  .lease = options.lease,
-                                                  .check_invariants = true},
-                                    Worker::Hooks{[this](const StepStats& step) {
-                                                    std::lock_guard lock(mutex_);
-                                                    largest_batch_ = std::max(largest_batch_, step.sequences);
-                                                    most_rows_ = std::max(most_rows_, step.rows);
-                                                  },
-                                                  [this](const WorkerState& state) {
-                                                    std::lock_guard lock(mutex_);
-                                                    state_ = state;
-                                                    reported_.notify_all();
-                                                  }});
+    return std::make_unique<Worker>(
+        *std::move(runner), std::move(sampler),
+        WorkerOptions{.max_batch_rows = options.max_batch_rows,
+                      .sequences = {.max_sequences = options.max_sequences, .lease = options.lease},
+                      .check_invariants = true},
+        Worker::Hooks{[this](const StepStats& step) {
+                        std::lock_guard lock(mutex_);
+                        largest_batch_ = std::max(largest_batch_, step.sequences);
+                        most_rows_ = std::max(most_rows_, step.rows);
+                      },
+                      [this](const SequenceStoreCounts& state) {
+                        std::lock_guard lock(mutex_);
+                        state_ = state;
+                        reported_.notify_all();
+                      }});
   }
   std::unique_ptr<Worker> Target(const Options& options) {
     return Start(std::make_unique<RejectionSampler>(), options);
@@ -139,7 +142,7 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
     return tokens;
   }
 
-  WorkerState WaitFor(const std::function<bool(const WorkerState&)>& condition) {
+  SequenceStoreCounts WaitFor(const std::function<bool(const SequenceStoreCounts&)>& condition) {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(reported_.wait_for(lock, std::chrono::seconds(30), [&] { return condition(state_); }));
     return state_;
@@ -147,7 +150,7 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable reported_;
-  WorkerState state_;
+  SequenceStoreCounts state_;
   int largest_batch_ = 0;
   int most_rows_ = 0;
 };
@@ -158,7 +161,7 @@ TEST_P(WorkerTest, VerifyingTheTargetsOwnChoicesAcceptsThemAll) {
   const std::vector<TokenId> plain = Decode(*worker, 1, prompt, 6);
 
   WorkItem item = Item(2, 1, prompt, 0);
-  for (int i = 9; i < 13; ++i) Guess(plain[i], item.draft);
+  for (int i = 9; i < 13; ++i) Guess(plain[i], ProposalOf(item));
   const Reply reply = Ask(*worker, std::move(item));
   ASSERT_TRUE(reply.status.ok()) << reply.status;
   EXPECT_EQ(reply.verdict->path.size(), 4);
@@ -180,14 +183,14 @@ TEST_P(WorkerTest, ARejectedDraftIsTruncatedFromTheCacheAndLeavesNoTrace) {
     for (int i = 0; i < 3; ++i) {
       const size_t at = tokens.size() + i;
       const TokenId right = at < plain.size() ? plain[at] : 0;
-      Guess(i == 0 ? right : (right + 1) % 256, item.draft);
+      Guess(i == 0 ? right : (right + 1) % 256, ProposalOf(item));
     }
     const Reply reply = Ask(*worker, item);
     ASSERT_TRUE(reply.status.ok()) << reply.status;
     if (tokens.size() + 1 < plain.size()) {
       EXPECT_EQ(reply.verdict->path.size(), 1);
     }
-    for (int node : reply.verdict->path) tokens.push_back(item.draft[node].token);
+    for (int node : reply.verdict->path) tokens.push_back(ProposalOf(item)[node].token);
     EXPECT_EQ(reply.num_computed, static_cast<int>(tokens.size()));
     cached = reply.num_computed;
     tokens.push_back(reply.verdict->token);
@@ -199,7 +202,7 @@ TEST_P(WorkerTest, ARejectedDraftIsTruncatedFromTheCacheAndLeavesNoTrace) {
 TEST_P(WorkerTest, TheDraftHoldsAllButTheLastOfWhatItProposed) {
   auto worker = Draft();
   WorkItem item = Item(1, 1, Tokens(9), 0, 1.0);
-  item.draft_tokens = 5;
+  item.work = ProposeWork{5};
   const Reply reply = Ask(*worker, std::move(item));
   ASSERT_TRUE(reply.status.ok()) << reply.status;
   EXPECT_EQ(reply.proposal.size(), 5u);
@@ -214,18 +217,20 @@ TEST_P(WorkerTest, AProposalDoesNotDependOnWhetherTheDraftHadToCatchUp) {
   auto worker = Draft();
   const std::vector<TokenId> tokens = Tokens(12);
   WorkItem first = Item(1, 1, std::vector<TokenId>(tokens.begin(), tokens.begin() + 9), 0, 1.0);
-  first.draft_tokens = 4;
+  first.work = ProposeWork{4};
   Ask(*worker, std::move(first));
   WorkItem next = Item(1, 2, tokens, 7, 1.0);
-  next.draft_tokens = 4;
+  next.work = ProposeWork{4};
   WorkItem fresh = Item(2, 1, tokens, 0, 1.0);
-  fresh.draft_tokens = 4;
+  fresh.work = ProposeWork{4};
   EXPECT_EQ(Ask(*worker, std::move(next)).proposal, Ask(*worker, std::move(fresh)).proposal);
 }
 
 TEST_P(WorkerTest, AskingForNoTokensOnlyAppends) {
   auto worker = Draft();
-  const Reply reply = Ask(*worker, Item(1, 1, Tokens(9), 0));
+  WorkItem item = Item(1, 1, Tokens(9), 0);
+  item.work = AppendWork{};
+  const Reply reply = Ask(*worker, std::move(item));
   EXPECT_TRUE(reply.status.ok());
   EXPECT_EQ(reply.num_computed, 9);
   EXPECT_TRUE(reply.proposal.empty());
@@ -234,7 +239,7 @@ TEST_P(WorkerTest, AskingForNoTokensOnlyAppends) {
 TEST_P(WorkerTest, TheDraftAnswersWithWhatItHasWhenItsTimeIsOver) {
   auto worker = Draft();
   WorkItem item = Item(1, 1, Tokens(9), 0);
-  item.draft_tokens = 8;
+  item.work = ProposeWork{8};
   item.deadline = absl::Now() - absl::Seconds(1);
   const Reply reply = Ask(*worker, std::move(item));
   EXPECT_TRUE(reply.status.ok()) << reply.status;
@@ -280,7 +285,7 @@ TEST_P(WorkerTest, AnUnknownSequenceIsNotFoundAndAReleasedOneStaysSo) {
   Ask(*worker, Item(2, 1, Tokens(9), 0));
   worker->Release(Id(2));
   EXPECT_EQ(Ask(*worker, Item(2, 2, Tokens(9), 0)).status.code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(WaitFor([](const WorkerState& s) { return s.sessions == 0; }).blocks_used, 0);
+  EXPECT_EQ(WaitFor([](const SequenceStoreCounts& s) { return s.sequences == 0; }).blocks_used, 0);
 }
 
 TEST_P(WorkerTest, ParametersThatWereNeverSentAreAFailedPrecondition) {
@@ -296,7 +301,7 @@ TEST_P(WorkerTest, ASequenceThatIsNotTouchedForALeaseIsFreed) {
   options.lease = absl::Milliseconds(100);
   auto worker = Target(options);
   Ask(*worker, Item(1, 1, Tokens(9), 0));
-  EXPECT_EQ(WaitFor([](const WorkerState& s) { return s.sessions == 0; }).blocks_used, 0);
+  EXPECT_EQ(WaitFor([](const SequenceStoreCounts& s) { return s.sequences == 0; }).blocks_used, 0);
 }
 
 TEST_P(WorkerTest, APromptIsFedInPiecesThatKeepTheBudget) {
@@ -364,7 +369,7 @@ TEST_P(WorkerTest, PreemptedSequencesAreSentAgainAndEndAsIfAlone) {
     }
   }
   EXPECT_EQ(finished, (std::vector<int>{0, 1, 2}));
-  EXPECT_GT(WaitFor([](const WorkerState&) { return true; }).preemptions, 0);
+  EXPECT_GT(WaitFor([](const SequenceStoreCounts&) { return true; }).preemptions, 0);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(tokens[i], Decode(*roomy, i, Tokens(50, i), 12)) << i;
 }
 
@@ -400,7 +405,7 @@ TEST_P(WorkerTest, ARejectedDraftAcrossABlockBoundaryLeavesNothingForOthers) {
   std::vector<TokenId> wrong = prompt;
   for (int i = 0; i < 7; ++i) {
     wrong.push_back((plain[std::min<size_t>(10 + i, plain.size() - 1)] + 1) % 256);
-    Guess(wrong.back(), item.draft);
+    Guess(wrong.back(), ProposalOf(item));
   }
   const Reply reply = Ask(*worker, std::move(item));
   EXPECT_EQ(reply.verdict->path.size(), 0);
@@ -415,7 +420,7 @@ TEST_P(WorkerTest, ScoringAPromptBypassesHits) {
   const std::vector<TokenId> prompt = Tokens(20);
   Ask(*worker, Item(1, 1, prompt, 0));
   WorkItem item = Item(2, 1, prompt, 0);
-  item.prompt_logprobs = 0;
+  item.work = VerifyWork{.prompt_logprobs = 0};
   std::promise<size_t> scored;
   item.answer = [&](const Answer& answer) { scored.set_value(answer.prompt_logprobs.size()); };
   worker->Submit(std::move(item));
@@ -426,15 +431,18 @@ TEST_P(WorkerTest, AForkSharesTheBlocksOfItsOriginAndGoesItsOwnWay) {
   auto worker = Target();
   const std::vector<TokenId> prompt = Tokens(22);
   const std::vector<TokenId> plain = Decode(*worker, 1, prompt, 1);
-  const int used =
-      WaitFor([](const WorkerState& s) { return s.sessions == 1 && s.waiting == 0; }).blocks_used;
+  const int used = WaitFor([](const SequenceStoreCounts& s) {
+                     return s.sequences == 1 && s.in_progress == 0;
+                   }).blocks_used;
   WorkItem fork = Item(2, 1, prompt, 21);
   fork.params = Params(0);
   fork.fork_of = Id(1);
   const Reply reply = Ask(*worker, std::move(fork));
   ASSERT_TRUE(reply.status.ok()) << reply.status;
   EXPECT_EQ(reply.verdict->token, plain[22]);
-  EXPECT_EQ(WaitFor([](const WorkerState& s) { return s.waiting == 0 && s.sessions == 2; }).blocks_used,
+  EXPECT_EQ(WaitFor([](const SequenceStoreCounts& s) {
+              return s.in_progress == 0 && s.sequences == 2;
+            }).blocks_used,
             used + 1);
 
   std::vector<TokenId> other = prompt;
@@ -488,7 +496,7 @@ TEST_P(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
       if (r.cached > 0) item.params = Params(0);
       r.guesses.clear();
       for (int i = random() % 4; i > 0; --i) r.guesses.push_back(static_cast<TokenId>(random() % 256));
-      for (TokenId guess : r.guesses) Guess(guess, item.draft);
+      for (TokenId guess : r.guesses) Guess(guess, ProposalOf(item));
       replies.push_back(Send(*worker, std::move(item)));
     }
     std::vector<Running> next;
@@ -522,7 +530,7 @@ TEST_P(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
     running = std::move(next);
   }
   EXPECT_GT(checks, 50u);
-  EXPECT_GT(WaitFor([](const WorkerState&) { return true; }).prefix_hit, 0);
+  EXPECT_GT(WaitFor([](const SequenceStoreCounts&) { return true; }).prefix_hit, 0);
 }
 
 TEST_P(WorkerTest, WhatCanNeverFitIsRefusedAtOnce) {

@@ -1,0 +1,53 @@
+#include "common/engine/sequence/admission.h"
+
+#include <initializer_list>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/kv/prefix_hash.h"
+#include "common/spec/status.h"
+
+namespace outrider {
+namespace {
+
+absl::Status Refuse(absl::string_view reason, absl::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
+}
+
+}  // namespace
+
+absl::Status CheckLimits(const WorkItem& item, const SequenceLimits& limits) {
+  const auto* verify = std::get_if<VerifyWork>(&item.work);
+  const size_t n = item.committed();
+  const size_t drafted = verify == nullptr ? 0 : verify->proposal.size();
+  if (n + drafted > static_cast<size_t>(limits.context)) {
+    return Refuse("CONTEXT_EXCEEDED", absl::StrCat("context_exceeded: ", n, " tokens and ", drafted,
+                                                   " drafted; the context has ", limits.context));
+  }
+  const size_t room = static_cast<size_t>(limits.kv_blocks) * static_cast<size_t>(limits.block_size);
+  if (n + drafted > room) {
+    return Refuse("CACHE_TOO_SMALL", absl::StrCat("cache_too_small: ", n, " tokens; the cache holds ", room));
+  }
+  if (verify != nullptr && verify->prompt_logprobs >= 0 && item.base != 0) {
+    return Refuse("PROMPT_LOGPROBS_BASE", "prompt_logprobs_base: only with base 0");
+  }
+  return absl::OkStatus();
+}
+
+uint64_t DigestOf(const WorkItem& item) {
+  const auto* propose = std::get_if<ProposeWork>(&item.work);
+  const auto* verify = std::get_if<VerifyWork>(&item.work);
+  uint64_t hash = item.prefix_hash;
+  for (TokenId token : item.tokens) hash = ExtendPrefixHash(hash, token);
+  for (const uint64_t part :
+       {item.params_hash, static_cast<uint64_t>(item.work.index()), static_cast<uint64_t>(item.committed()),
+        static_cast<uint64_t>(propose == nullptr ? 0 : propose->draft_tokens),
+        verify == nullptr ? 0 : verify->content_hash,
+        static_cast<uint64_t>(verify == nullptr ? -1 : verify->prompt_logprobs)}) {
+    hash = ExtendPrefixHash(hash, static_cast<TokenId>(part));
+    hash = ExtendPrefixHash(hash, static_cast<TokenId>(part >> 32));
+  }
+  return hash | 1;
+}
+
+}  // namespace outrider

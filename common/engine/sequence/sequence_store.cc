@@ -1,0 +1,298 @@
+#include "common/engine/sequence/sequence_store.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/spec/check.h"
+#include "common/spec/status.h"
+
+namespace outrider {
+namespace {
+
+// A sequence that waits for its coordinator this long has been left alone: a round is much shorter.
+constexpr absl::Duration kAbandoned = absl::Seconds(1);
+
+absl::Status SequenceUnknown() {
+  return MakeError(absl::StatusCode::kNotFound, "SEQUENCE_UNKNOWN", "sequence_unknown");
+}
+absl::Status ParamsUnknown() {
+  return MakeError(absl::StatusCode::kFailedPrecondition, "PARAMS_UNKNOWN", "params_unknown");
+}
+absl::Status KvExhausted() {
+  return MakeError(absl::StatusCode::kResourceExhausted, "KV_EXHAUSTED", "kv_exhausted");
+}
+
+Answer Refusal(absl::Status status, int num_computed) {
+  Answer answer;
+  answer.status = std::move(status);
+  answer.num_computed = num_computed;
+  return answer;
+}
+
+}  // namespace
+
+SequenceStore::SequenceStore(const SequenceLimits& limits, const SequenceStoreOptions& options,
+                             std::function<void(BlockId from, BlockId to)> copy_block)
+    : limits_(limits),
+      options_(options),
+      copy_block_(std::move(copy_block)),
+      pool_(limits.kv_blocks),
+      prefixes_(&pool_, limits.block_size) {}
+
+SequenceState* SequenceStore::Admit(WorkItem item) {
+  const bool is_new = entries_.Find(item.id) == nullptr;
+  absl::StatusOr<Entry*> found = FindOrCreate(item);
+  if (!found.ok()) {
+    const Entry* known = entries_.Find(item.id);
+    item.answer(Refusal(found.status(), known == nullptr ? 0 : known->num_computed()));
+    return nullptr;
+  }
+  Entry& entry = **found;
+  entries_.Touch(item.id, absl::Now());
+
+  const uint64_t digest = DigestOf(item);
+  if (AnswerOldRound(entry, item, digest)) return nullptr;
+  if (entry.active_) {
+    // A newer round: nobody waits for the old one any more.
+    const auto listeners = std::move(entry.listeners);
+    Drop(entry);
+    const Answer superseded = Refusal(
+        MakeError(absl::StatusCode::kAborted, "ROUND_SUPERSEDED", "round_superseded"), entry.num_computed());
+    for (const auto& listener : listeners) listener(superseded);
+  }
+  if (absl::Status status = Reconcile(entry, item); !status.ok()) {
+    item.answer(Refusal(std::move(status), entry.num_computed()));
+    // One that would have begun a sequence leaves none.
+    if (is_new) entries_.Erase(item.id);
+    return nullptr;
+  }
+  Start(entry, std::move(item), digest);
+  return &entry;
+}
+
+bool SequenceStore::AnswerOldRound(Entry& entry, WorkItem& item, uint64_t digest) {
+  if (entry.digest == 0 && !entry.active_) return false;
+  if (item.round > entry.round) return false;
+  if (item.round < entry.round) {
+    item.answer(
+        Refusal(MakeError(absl::StatusCode::kAborted, "ROUND_STALE", "round_stale"), entry.num_computed()));
+  } else if (digest != entry.digest) {
+    item.answer(Refusal(MakeError(absl::StatusCode::kAborted, "ROUND_CONFLICT", "round_conflict"),
+                        entry.num_computed()));
+  } else if (entry.active_) {
+    entry.listeners.push_back(std::move(item.answer));
+  } else {
+    item.answer(entry.answer_);
+  }
+  return true;
+}
+
+absl::StatusOr<SequenceStore::Entry*> SequenceStore::FindOrCreate(const WorkItem& item) {
+  if (!item.invalid.ok()) return item.invalid;
+  if (Entry* entry = entries_.Find(item.id)) return entry;
+  const auto unknown = [&] { return item.base != 0 && FindOrigin(item) == nullptr; };
+  if (unknown() || entries_.released(item.id)) return SequenceUnknown();
+  if (item.params == nullptr) return ParamsUnknown();
+  if (absl::Status status = MakeRoomForSequence(); !status.ok()) return status;
+  // The origin itself may have had to make room.
+  if (unknown()) return SequenceUnknown();
+  Entry* entry = entries_.Insert(item.id, absl::Now(), item.id, &pool_, limits_.block_size);
+  entry->number = ++last_number_;
+  entry->idle_since = absl::Now();
+  if (item.base != 0) entry->cache_.Fork(FindOrigin(item)->cache_, static_cast<int>(item.base));
+  return entry;
+}
+
+SequenceStore::Entry* SequenceStore::FindOrigin(const WorkItem& item) {
+  Entry* origin = item.fork_of ? entries_.Find(*item.fork_of) : nullptr;
+  if (origin == nullptr || static_cast<int64_t>(item.base) > origin->cache_.size()) return nullptr;
+  return origin->cache_.prefix_hash(static_cast<int>(item.base)) == item.prefix_hash ? origin : nullptr;
+}
+
+// An idle sequence goes if there are too many; its coordinator sends it again when it needs it.
+absl::Status SequenceStore::MakeRoomForSequence() {
+  if (static_cast<int>(entries_.size()) < options_.max_sequences) return absl::OkStatus();
+  std::optional<SequenceId> oldest;
+  entries_.ForEachOldestFirst([&](const SequenceId& id, const Entry& entry) {
+    if (!entry.active_) oldest = id;
+    return entry.active_;
+  });
+  if (!oldest) {
+    return MakeError(absl::StatusCode::kResourceExhausted, "SEQUENCES_EXHAUSTED", "sequences_exhausted");
+  }
+  entries_.Erase(*oldest);
+  return absl::OkStatus();
+}
+
+absl::Status SequenceStore::Reconcile(Entry& entry, const WorkItem& item) {
+  if (item.params == nullptr && item.params_hash != entry.params_hash) return ParamsUnknown();
+  if (absl::Status status = CheckLimits(item, limits_); !status.ok()) return status;
+  if (absl::Status status = TakeParams(entry, item); !status.ok()) return status;
+  return entry.cache_.Reconcile(item.base, item.prefix_hash, item.tokens);
+}
+
+absl::Status SequenceStore::TakeParams(Entry& entry, const WorkItem& item) {
+  const bool known = item.params_hash == entry.params_hash && entry.controls_ != nullptr;
+  if (item.params == nullptr || known) return absl::OkStatus();
+  absl::StatusOr<Controls> controls =
+      Controls::Create(item.params->sampling, item.params->prompt_length, limits_.vocab);
+  if (!controls.ok()) return controls.status();
+  entry.controls_ = std::make_unique<Controls>(*std::move(controls));
+  entry.params_ = item.params;
+  entry.params_hash = item.params_hash;
+  return absl::OkStatus();
+}
+
+void SequenceStore::Start(Entry& entry, WorkItem item, uint64_t digest) {
+  entry.indexed.resize(std::min(entry.indexed.size(), item.base / static_cast<size_t>(limits_.block_size)));
+  entry.active_ = true;
+  entry.started_ = false;
+  entry.round = item.round;
+  entry.digest = digest;
+  entry.committed_ = entry.cache_.size();
+  entry.logit_rows_ = 0;
+  entry.listeners.clear();
+  entry.listeners.push_back(std::move(item.answer));
+  entry.answer_ = Answer();
+  entry.item_ = std::move(item);
+  active_.push_back(&entry);
+  AdoptPrefix(entry);
+}
+
+// A sequence of which nothing is computed begins with what others have left. Its last token is fed in any
+// case, for its logits; tokens that are to be scored are fed all.
+void SequenceStore::AdoptPrefix(Entry& entry) {
+  if (!options_.prefix_cache || entry.num_computed() > 0 || entry.prompt_logprobs() >= 0) return;
+  const int limit = entry.committed_ - 1;
+  PrefixIndex::Match match = prefixes_.Find(entry.cache_, limit);
+  entry.cache_.Adopt(match.blocks);
+  entry.indexed = std::move(match.cursor);
+  entry.answer_.prefix_hit = entry.num_computed();
+  prefix_queried_ += limit;
+  prefix_hit_ += entry.num_computed();
+}
+
+void SequenceStore::Release(const SequenceId& id) {
+  if (Entry* entry = entries_.Find(id); entry != nullptr && entry->active_) Drop(*entry);
+  entries_.Release(id);
+}
+
+void SequenceStore::Cancel(const SequenceId& id, uint64_t round) {
+  Entry* entry = entries_.Find(id);
+  if (entry != nullptr && entry->active_ && entry->round == round) Drop(*entry);
+}
+
+void SequenceStore::Drop(Entry& entry) {
+  entry.active_ = false;
+  entry.idle_since = absl::Now();
+  entry.digest = 0;
+  entry.listeners.clear();
+  DropProposal(entry);
+  std::erase(active_, &entry);
+}
+
+void SequenceStore::DropProposal(Entry& entry) {
+  if (entry.cache_.size() > entry.committed_) entry.cache_.Truncate(entry.committed_);
+}
+
+void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
+  Entry& entry = EntryOf(sequence);
+  std::erase(active_, &entry);
+  entry.active_ = false;
+  entry.idle_since = absl::Now();
+  Answer& answer = entry.answer_;
+  answer.status = std::move(status);
+  if (!answer.status.ok()) {
+    // A failed item changes nothing but the cache, and may be sent again.
+    entry.digest = 0;
+    DropProposal(entry);
+  } else if (answer.verdict != nullptr) {
+    entry.cache_.Keep(entry.committed_, answer.verdict->path);
+  }
+  if (options_.prefix_cache) {
+    prefixes_.Insert(entry.cache_, std::min(entry.committed_, entry.num_computed()), entry.indexed);
+  }
+  answer.num_computed = entry.num_computed();
+  const absl::Time now = absl::Now();
+  answer.timing.queue = (entry.started_ ? entry.started_at_ : now) - entry.item_.received;
+  answer.timing.compute = entry.started_ ? now - entry.started_at_ : absl::ZeroDuration();
+  for (const auto& listener : std::exchange(entry.listeners, {})) listener(answer);
+}
+
+bool SequenceStore::Reserve(SequenceState& sequence, int rows) {
+  Entry& entry = EntryOf(sequence);
+  while (true) {
+    absl::StatusOr<std::vector<BlockCopy>> copies = entry.cache_.Reserve(entry.num_computed() + rows);
+    if (copies.ok()) {
+      for (const BlockCopy& copy : *copies) copy_block_(copy.from, copy.to);
+      return true;
+    }
+    if (Preempt(entry)) continue;
+    TakeCache(entry);
+    return false;
+  }
+}
+
+// Takes the cache of another sequence: of one that was left alone for long, else of the newest, working or
+// between two rounds, of those that came after `for_entry`. So the oldest always get on, and no two take from
+// each other in turn. False if there is none.
+bool SequenceStore::Preempt(const Entry& for_entry) {
+  Entry* abandoned = nullptr;
+  Entry* newest = nullptr;
+  const absl::Time long_ago = absl::Now() - kAbandoned;
+  entries_.ForEachOldestFirst([&](const SequenceId&, Entry& entry) {
+    if (&entry == &for_entry || entry.blocks().empty()) return true;
+    if (!entry.active_ && entry.idle_since < long_ago) {
+      abandoned = &entry;
+      return false;
+    }
+    if (entry.number > for_entry.number && (newest == nullptr || entry.number > newest->number)) {
+      newest = &entry;
+    }
+    return true;
+  });
+  Entry* const victim = abandoned != nullptr ? abandoned : newest;
+  if (victim == nullptr) return false;
+  TakeCache(*victim);
+  return true;
+}
+
+void SequenceStore::TakeCache(Entry& victim) {
+  ++preemptions_;
+  victim.cache_.Reset();
+  victim.indexed.clear();
+  victim.committed_ = 0;
+  if (victim.active_) Finish(victim, KvExhausted());
+}
+
+void SequenceStore::ExpireLeases(absl::Time now) {
+  for (const SequenceState* sequence : active_) entries_.Touch(sequence->id(), now);
+  entries_.Expire(now, options_.lease);
+}
+
+SequenceStoreCounts SequenceStore::counts() const {
+  return {.sequences = static_cast<int>(entries_.size()),
+          .in_progress = static_cast<int>(active_.size()),
+          .blocks_used = pool_.num_used(),
+          .blocks_cached = pool_.num_cached(),
+          .blocks_free = pool_.num_free(),
+          .prefix_queried = prefix_queried_,
+          .prefix_hit = prefix_hit_,
+          .preemptions = preemptions_};
+}
+
+void SequenceStore::CheckInvariants() {
+  OUTRIDER_CHECK(pool_.CheckInvariants().ok());
+  std::vector<int> references(static_cast<size_t>(pool_.num_blocks()));
+  entries_.ForEachOldestFirst([&](const SequenceId&, const Entry& entry) {
+    for (BlockId block : entry.blocks()) ++references[static_cast<size_t>(block)];
+    OUTRIDER_CHECK(entry.num_computed() <= entry.cache_.table().capacity());
+    return true;
+  });
+  for (BlockId block = 0; block < pool_.num_blocks(); ++block) {
+    OUTRIDER_CHECK(references[static_cast<size_t>(block)] == pool_.ref_count(block));
+  }
+}
+
+}  // namespace outrider

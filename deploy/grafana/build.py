@@ -2,7 +2,7 @@
 
     .venv/bin/python deploy/grafana/build.py [--out deploy/grafana/dashboards]
 
-Change parts/, not the JSON: a test compares the two.
+Edit parts/, not the JSON: a test compares the two.
 """
 
 import argparse

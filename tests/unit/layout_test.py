@@ -1,4 +1,5 @@
-"""What the tree must look like: who may include whom, what does without the wire, and that nothing is left lying about.
+"""What the tree must look like: who may include whom, what does without the wire, where links lead, and that nothing is
+left lying about.
 
 Every check takes a Tree and returns the list of what is wrong. Each one is run on this repository, and on a made-up
 tree that it must refuse.
@@ -35,6 +36,8 @@ WIRE = re.compile(r"(google/protobuf|google/rpc|grpc|grpcpp)/|.*\.pb\.h$")
 class Tree(dict):
     """Path from the root -> text."""
 
+    binaries = frozenset()  # paths of files that are no text
+
     def of(self, *suffixes):
         return {path: text for path, text in self.items() if path.endswith(suffixes)}
 
@@ -47,7 +50,9 @@ class Tree(dict):
         for path in filter(None, listed):
             try:
                 tree[path] = (root / path).read_text()
-            except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            except UnicodeDecodeError:
+                tree.binaries |= {path}
+            except (FileNotFoundError, IsADirectoryError):
                 continue
         return tree
 
@@ -183,8 +188,42 @@ def unbuilt_sources(tree):
                 token.removesuffix(".proto")) for folder, token in named)]
 
 
+def anchors(markdown):
+    """The anchors that GitHub gives to the headings of a page; a heading that comes again gets a number."""
+    found = []
+    for heading in re.findall(r"^#+ (.+)$", re.sub(r"^ *```.*?^ *```", "", markdown, flags=re.M | re.S), re.M):
+        anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+        number = len([other for other in found if re.fullmatch(rf"{re.escape(anchor)}(-\d+)?", other)])
+        found.append(f"{anchor}-{number}" if number else anchor)
+    return found
+
+
+def broken_links(tree):
+    """Relative links of a page, and pages of docs/ that another file names (but for tests, which make some up)."""
+    code = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.M | re.S)
+    folders = {path[:slash] for path in tree.keys() | tree.binaries for slash in
+               (match.start() for match in re.finditer("/", path))}
+    wrong = []
+    for path, text in tree.items():
+        if path.endswith(".md"):
+            targets = re.findall(r"\]\(([^)\s]+)\)", code.sub("", text))
+            links = [(target, posixpath.dirname(path)) for target in targets if not re.match(r"\w+:", target)]
+        elif path.startswith("tests/"):
+            continue
+        else:
+            links = [(target, "") for target in re.findall(r"\bdocs/\w+\.md(?:#[\w-]+)?", text)]
+        for target, folder in links:
+            file, _, anchor = target.partition("#")
+            file = posixpath.normpath(posixpath.join(folder, file)) if file else path
+            if file not in tree.keys() | tree.binaries | folders:
+                wrong.append(f"{path}: {target} leads to no file")
+            elif anchor and anchor not in anchors(tree.get(file, "")):
+                wrong.append(f"{path}: {target} leads to no section")
+    return wrong
+
+
 CHECKS = [wrong_dependencies, wire_in_core, unfinished, machine_paths, unused_flags,
-          globbed_sources, unbuilt_sources]
+          globbed_sources, unbuilt_sources, broken_links]
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +281,10 @@ GOOD = {
     "tests/unit/engine.cmake": "outrider_unit_test(engine_test SOURCES unit/engine_test.cc)",
     "tests/unit/engine_test.cc": '#include "common/engine/runner.h"\n#include "target_service/service.h"',
     "scripts/test": 'd=$(mktemp -d "${TMPDIR}/x.XXXXXX"); cp build/work/a http://example.com/work "$d/tmp/a"',
-    "docs/notes.md": "A caution in proof/work is fine, and so is /v1/metrics.",
+    "docs/notes.md": "# Notes\nA caution in proof/work is fine, and so is /v1/metrics.\n## `--stop`, and when\n"
+                     "[Here](#--stop-and-when), [there](../common/spec), [elsewhere](https://example.com/a.md#b).\n"
+                     "```\n# No heading\n[no link](gone.md)\n```\n## Notes\n[twice](notes.md#notes-1)\n",
+    "bench/notes.py": '"""See docs/notes.md#notes."""',
 }
 
 BAD = [
@@ -284,6 +326,13 @@ BAD = [
     (unbuilt_sources, {"client/a.cc": ""}),
     (unbuilt_sources, {"client/verify.cc": ""}),  # the one in common/spec is another file
     (unbuilt_sources, {"proto/outrider/v1/draft.proto": "", "proto/more.cmake": "# outrider/v1/draft.proto"}),
+    # To a page, a picture or a section that is not there; in a page, and in a comment.
+    (broken_links, {"docs/a.md": "[moved](runbooks.md)"}),
+    (broken_links, {"docs/a.md": "![drawn](images/a.png)"}),
+    (broken_links, {"docs/a.md": "[renamed](notes.md#note)"}),
+    (broken_links, {"docs/a.md": "# Alone\n[twice](#alone-1)"}),
+    (broken_links, {"docs/a.md": "```\n# Example\n```\n[no heading](#example)"}),
+    (broken_links, {"bench/a.py": "# docs/moved.md says why"}),
 ]
 
 

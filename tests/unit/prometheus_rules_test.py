@@ -12,7 +12,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"
 TESTS = sorted((FOLDER / "tests").glob("*.yml"))
-RUNBOOKS = "docs/operations.md"
+RUNBOOKS = "docs/runbooks.md"
 
 
 def rules(name: str) -> list[dict]:

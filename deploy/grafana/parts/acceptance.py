@@ -1,4 +1,4 @@
-"""What the target thinks of the drafts, whether the result is lossless, and whether it pays."""
+"""Acceptance of the drafts, whether the output is lossless, and whether speculation pays."""
 
 from parts.common import (
     ACCEPTANCE,
@@ -40,7 +40,7 @@ def acceptance():
     return frame(
         "acceptance",
         "Outrider / Acceptance",
-        "Acceptance of drafted tokens, the canaries of losslessness, the choice of K, and what speculation gains.",
+        "Acceptance of drafted tokens, the canaries for losslessness, the choice of K, and the gain of speculation.",
         "outrider_rounds_total",
         {
             "Now": [
@@ -51,8 +51,8 @@ def acceptance():
                 surprisal_number(),
                 number(
                     "Mean K",
-                    "Tokens asked of the drafter, a round after the prompt's; rounds that are plain on purpose "
-                    "count as 0.",
+                    "Tokens requested from the drafter per round, without the prompt's round. Rounds that are plain "
+                    "on purpose count as 0.",
                     Query(mean(K)),
                     unit="none",
                     decimals=2,
@@ -68,7 +68,7 @@ def acceptance():
 def surprisal_number():
     return number(
         "Surprisal over entropy",
-        "-ln p of the emitted tokens over what it should come to. Tends to 1 whenever sampling is right.",
+        "-ln p of the emitted tokens divided by its expectation, the entropy of p. Tends to 1 if sampling is right.",
         Query(SURPRISAL),
         unit="none",
         decimals=3,
@@ -80,15 +80,15 @@ def accepted_panels() -> list:
     return [
         graph(
             "Acceptance rate",
-            "Accepted over drafted tokens, without the bonus token, over all drafters and rules.",
+            "Accepted tokens divided by drafted tokens, over all drafters and rules. Bonus tokens do not count.",
             Query(ACCEPTANCE, "acceptance"),
             unit="percentunit",
             top=1,
         ),
         graph(
             "Acceptance by drafter and rule",
-            "The same by who drafted and by the rule that decided. A drafter's fall alone "
-            "points at that drafter, a fall of all at the prompts.",
+            "Acceptance rate by drafter and by rule. If one drafter falls, look at that drafter; if all fall, look at "
+            "the prompts.",
             Query(acceptance_by("drafter, rule"), "{{drafter}}, {{rule}}"),
             unit="percentunit",
             top=1,
@@ -96,8 +96,8 @@ def accepted_panels() -> list:
         length(),
         bars(
             "Acceptance by position",
-            "Accepted over drafted tokens at each position of the draft, from 0. A token counts as "
-            "accepted only if all before it are, so that the bars fall while K stays the same.",
+            "Accepted tokens divided by drafted tokens at each position of the draft, from 0. A token is accepted "
+            "only if all tokens before it are, so the bars fall as long as K stays the same.",
             Query(BY_POSITION, "{{position}}"),
             unit="percentunit",
             width=12,
@@ -105,7 +105,7 @@ def accepted_panels() -> list:
         ),
         graph(
             "Acceptance by position over time",
-            "The same over time.",
+            "Acceptance by position of the draft.",
             Query(BY_POSITION, "{{position}}"),
             unit="percentunit",
             width=12,
@@ -113,7 +113,7 @@ def accepted_panels() -> list:
         ),
         graph(
             "Emitted tokens by kind",
-            "Tokens in answers, a second: accepted from the draft, corrected after a rejection, bonus "
+            "Tokens in answers per second: accepted from the draft, corrected after a rejection, bonus "
             "after full acceptance, plain from rounds without a draft.",
             Query(rate("spec_decode_num_emitted_tokens_total", "kind"), "{{kind}}"),
             unit="cps",
@@ -122,7 +122,7 @@ def accepted_panels() -> list:
         ),
         graph(
             "Drafted tokens by drafter",
-            "Tokens sent to the target, a second, by who drafted them.",
+            "Drafted tokens sent to the target per second, by drafter.",
             Query(rate("spec_decode_num_draft_tokens_by_drafter_total", "drafter"), "{{drafter}}"),
             unit="cps",
             width=12,
@@ -136,9 +136,8 @@ def lossless_panels() -> list:
     return [
         graph(
             "Acceptance canary, in standard deviations",
-            "Accepted tokens less what p and q make one expect, in units of its own "
-            "noise. Stays within 5 as long as the drafts were drawn from the q that was sent."
-            + window,
+            "Accepted tokens minus the number that p and q predict, in standard deviations. Stays within 5 as long as "
+            "drafted tokens are drawn from the q that is sent." + window,
             Query(DEVIATIONS, "deviations"),
             unit="none",
             from_zero=False,
@@ -148,7 +147,7 @@ def lossless_panels() -> list:
         ),
         graph(
             "Acceptance canary, ratio",
-            "Observed over expected accepted tokens, token rule only. Tends to 1." + window,
+            "Accepted tokens divided by their expectation, token rule only. Tends to 1." + window,
             Query(ratio(growth(OBSERVED), growth(EXPECTED)), "observed / expected"),
             unit="none",
             from_zero=False,
@@ -157,9 +156,8 @@ def lossless_panels() -> list:
         ),
         graph(
             "Surprisal canary",
-            "-ln p of the emitted tokens over the entropy of p at the same places. Tends to 1 whatever the "
-            "rule; it shows a wrong residual, which the acceptance canary cannot."
-            + window,
+            "-ln p of the emitted tokens divided by the entropy of p at the same positions. Tends to 1 under every "
+            "rule. Shows a wrong residual, which the acceptance canary cannot." + window,
             Query(SURPRISAL, "surprisal / entropy"),
             unit="none",
             from_zero=False,
@@ -168,7 +166,8 @@ def lossless_panels() -> list:
         ),
         graph(
             "Empty residuals",
-            "Share of corrections drawn from p because the residual had no mass. Rounding only, so nearly none.",
+            "Share of corrections drawn from p because the residual had no mass. Only rounding causes this, so it is "
+            "nearly 0.",
             Query(
                 ratio(
                     rate("spec_decode_empty_residuals_total"),
@@ -186,28 +185,29 @@ def gain_panels() -> list:
     return [
         graph(
             "K chosen",
-            "Mean of the tokens asked of the drafter, and the share of rounds that are plain on purpose (K = 0).",
+            "Mean number of tokens requested from the drafter, and the share of rounds that are plain on purpose "
+            "(K = 0).",
             Query(mean(K), "mean K"),
             Query(PLAIN_ON_PURPOSE, "share with K = 0"),
             unit="none",
         ),
         spread(
             "K chosen, all rounds",
-            "How many rounds a second asked for at most so many tokens and for more than the row below.",
+            "Rounds per second by the number of tokens that they requested.",
             rate(f"{K}_bucket", "le"),
             unit="none",
         ),
         speedup(),
         graph(
             "Seconds a token",
-            "Duration of rounds over the tokens they emitted, by kind of round, prompts left out.",
+            "Duration of rounds divided by the tokens that they emitted, by kind of round, without prompts.",
             Query(PLAIN_SECONDS_A_TOKEN, "plain"),
             Query(SPECULATIVE_SECONDS_A_TOKEN, "speculative"),
             unit="s",
         ),
         graph(
             "Draft availability",
-            "Whether coordinators can use their draft; degraded means that they have one and cannot.",
+            "Whether coordinators can use their draft. Degraded means that a draft is configured but cannot be used.",
             Query(total("draft_up", "instance"), "up, {{instance}}"),
             Query(total("degraded", "instance"), "degraded, {{instance}}"),
             unit="none",
@@ -215,7 +215,7 @@ def gain_panels() -> list:
         ),
         graph(
             "Failed proposals",
-            "Proposals that failed, a second, by reason. The round is plain then.",
+            "Failed proposals per second, by reason. A round whose proposal fails is plain.",
             Query(rate("draft_errors_total", "reason"), "{{reason}}"),
             unit="ops",
             stacked=True,

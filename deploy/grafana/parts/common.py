@@ -3,7 +3,7 @@
 from parts.panels import Query, graph, number
 from parts.promql import growth, mean, quantile, rate, ratio, total
 
-# The canaries need much data: a point covers at least this long.
+# The canaries need much data: a point covers at least this much time.
 CANARY_WINDOW = "10m"
 
 ACCEPTED, DRAFTED = "spec_decode_num_accepted_tokens_total", "spec_decode_num_draft_tokens_total"
@@ -33,8 +33,8 @@ def quantiles(histogram: str) -> list[Query]:
 def first_token(width: int = 8):
     return graph(
         "Time to first token",
-        "From receipt of a request to its first committed token: half, nine tenths and 99 "
-        "of 100 requests were at least as fast. Long prompts and waiting count.",
+        "From receipt of a request to its first committed token, p50, p90 and p99. Includes computing the prompt and "
+        "waiting.",
         *quantiles("time_to_first_token_seconds"),
         unit="s",
         width=width,
@@ -44,7 +44,7 @@ def first_token(width: int = 8):
 def per_token(width: int = 8):
     return graph(
         "Time per output token",
-        "Decoding time over the tokens after the first, one value a request.",
+        "Decoding time divided by the number of tokens after the first, one value per request; p50, p90 and p99.",
         *quantiles("time_per_output_token_seconds"),
         unit="s",
         width=width,
@@ -54,8 +54,8 @@ def per_token(width: int = 8):
 def requests_by_code(width: int = 8):
     return graph(
         "Requests that ended",
-        "Requests a second by status code. CANCELLED is the client's doing, "
-        "RESOURCE_EXHAUSTED means that --max-requests were running.",
+        "Requests per second by status code. CANCELLED comes from the client. RESOURCE_EXHAUSTED means that "
+        "--max-requests were running.",
         Query(rate("requests_total", "code"), "{{code}}"),
         unit="reqps",
         width=width,
@@ -66,7 +66,7 @@ def requests_by_code(width: int = 8):
 def running(width: int = 8):
     return graph(
         "Requests in progress",
-        "Requests that run, and --max-requests, from which on more are refused; it counts each sample of a request.",
+        "Running requests, and --max-requests. Above it requests are refused; each sample of a request counts.",
         Query(total("requests_running"), "running"),
         Query(total("requests_limit"), "limit"),
         unit="short",
@@ -77,7 +77,7 @@ def running(width: int = 8):
 def acceptance_number():
     return number(
         "Acceptance rate",
-        "Accepted over drafted tokens, without the bonus token.",
+        "Accepted tokens divided by drafted tokens. Bonus tokens do not count.",
         Query(ACCEPTANCE),
         unit="percentunit",
         decimals=1,
@@ -87,7 +87,7 @@ def acceptance_number():
 def length_number():
     return number(
         "Mean accepted length",
-        "Tokens a target call yields: 1 + accepted / drafts.",
+        "Tokens per target call in rounds with a draft: 1 + accepted / drafts.",
         Query(MEAN_LENGTH),
         unit="none",
         decimals=2,
@@ -97,8 +97,8 @@ def length_number():
 def speedup_number():
     return number(
         "Speed-up",
-        "Measured seconds a token in plain rounds over those in speculative rounds, prompts left out. "
-        "No data without rounds of both kinds.",
+        "Seconds per token in plain rounds divided by those in speculative rounds, without prompts. "
+        "No data unless there are rounds of both kinds.",
         Query(SPEEDUP),
         unit="none",
         decimals=2,
@@ -109,7 +109,7 @@ def speedup_number():
 def length(width: int = 8):
     return graph(
         "Mean accepted length",
-        "Tokens a target call yields: 1 + accepted / drafts.",
+        "Tokens per target call in rounds with a draft: 1 + accepted / drafts.",
         Query(MEAN_LENGTH, "tokens"),
         unit="none",
         width=width,
@@ -119,7 +119,8 @@ def length(width: int = 8):
 def speedup(width: int = 8):
     return graph(
         "Speed-up against plain decoding",
-        "Seconds a token in plain rounds over those in speculative rounds. No data without rounds of both kinds.",
+        "Seconds per token in plain rounds divided by those in speculative rounds, without prompts. "
+        "No data unless there are rounds of both kinds.",
         Query(SPEEDUP, "speed-up"),
         unit="none",
         width=width,
@@ -130,8 +131,8 @@ def speedup(width: int = 8):
 def canary_number():
     return number(
         "Acceptance canary",
-        "How far the accepted tokens are from what p and q make one expect, in standard "
-        "deviations. Beyond 5 the text is not the target's.",
+        "Accepted tokens minus the number that p and q predict, in standard deviations. Beyond 5 the text does not "
+        "have the target's distribution.",
         Query(DEVIATIONS),
         unit="none",
         decimals=1,
@@ -143,7 +144,7 @@ def canary_number():
 def utilisation(width: int = 8):
     return graph(
         "Engine utilisation",
-        "Share of the time that an engine computes forward passes; 1 means that work waits.",
+        "Share of the time in which an engine computes forward passes. At 1, work waits.",
         *both(lambda server: rate(f"{server}_step_duration_seconds_sum", "instance")),
         unit="percentunit",
         width=width,
@@ -158,8 +159,8 @@ def kv_used(width: int = 8):
 
     return graph(
         "KV cache in use",
-        "Share of the blocks that sequences hold. Cached blocks count as available: they go when "
-        "their room is needed.",
+        "Share of the blocks that sequences hold. Cached blocks count as available: they are evicted when their room "
+        "is needed.",
         *both(used),
         unit="percentunit",
         width=width,
@@ -168,5 +169,5 @@ def kv_used(width: int = 8):
 
 
 def both(expr) -> list[Query]:
-    """The query of the target and of the draft, by instance."""
+    """The query for the target and for the draft, by instance."""
     return [Query(expr(server), f"{server} {{{{instance}}}}") for server in ("target", "draft")]

@@ -1,4 +1,4 @@
-"""The engines of drafts and targets: batches, time, blocks of the KV cache, prefixes found again."""
+"""The engines of drafts and targets: batches, time, blocks of the KV cache, prefix cache."""
 
 from parts.common import both, kv_used, utilisation
 from parts.frame import frame
@@ -10,7 +10,7 @@ def engine():
     return frame(
         "engine",
         "Outrider / Engine",
-        "What the draft and target servers compute, and what room they have.",
+        "What the draft and target servers compute, and how much room they have.",
         "outrider_(target|draft)_sequences",
         {"Work": work_panels(), "KV cache": kv_panels(), "Prefixes found again": prefix_panels()},
     )
@@ -21,13 +21,13 @@ def work_panels() -> list:
         utilisation(),
         graph(
             "Forward passes",
-            "Forward passes a second.",
+            "Forward passes per second.",
             *both(lambda server: rate(f"{server}_step_duration_seconds_count", "instance")),
             unit="ops",
         ),
         graph(
             "Duration of a forward pass",
-            "Half of the passes, and 99 of 100, were at least as fast.",
+            "p50 and p99 of the duration.",
             *[
                 query
                 for q in (0.5, 0.99)
@@ -40,32 +40,32 @@ def work_panels() -> list:
         ),
         graph(
             "Sequences in a pass",
-            "Mean number of sequences that shared a forward pass: the batch.",
+            "Mean number of sequences that share a forward pass: the batch size.",
             *both(lambda server: mean(f"{server}_batch_sequences", "instance")),
             unit="none",
         ),
         graph(
             "Rows in a pass",
-            "Mean number of tokens that a forward pass fed; prompts and drafts make it large.",
+            "Mean number of tokens that a forward pass feeds. Prompts and drafts make it large.",
             *both(lambda server: mean(f"{server}_batch_rows", "instance")),
             unit="none",
         ),
         graph(
             "Items in progress",
-            "Items that are worked on or wait for the engine. Well above the batch means that work waits.",
+            "Items that are processed or wait for the engine. Many more than the batch size mean that work waits.",
             *both(lambda server: total(f"{server}_items_in_progress", "instance")),
             unit="short",
         ),
         spread(
             "Sequences in a pass of the target",
-            "How many passes a second held at most so many sequences and more than the row below.",
+            "Forward passes per second by the number of their sequences.",
             rate("target_batch_sequences_bucket", "le"),
             unit="none",
             width=12,
         ),
         spread(
             "Rows in a pass of the target",
-            "How many passes a second fed at most so many tokens and more than the row below.",
+            "Forward passes per second by the number of tokens that they feed.",
             rate("target_batch_rows_bucket", "le"),
             unit="none",
             width=12,
@@ -77,8 +77,8 @@ def kv_panels() -> list:
     def blocks(server: str):
         return graph(
             f"Blocks of the {server}",
-            "Used blocks belong to sequences; cached ones wait for a prompt that begins alike and "
-            "go when their room is needed.",
+            "Used blocks belong to sequences. Cached blocks wait for a prompt with the same prefix and are evicted "
+            "when their room is needed.",
             *[Query(total(f"{server}_kv_blocks_{state}"), state) for state in ("used", "cached", "free")],
             unit="short",
             stacked=True,
@@ -90,14 +90,14 @@ def kv_panels() -> list:
         blocks("draft"),
         graph(
             "Sequences held",
-            "Sequences of which a server holds a cache; freed when their request ends or their lease runs out.",
+            "Sequences whose cache a server holds. They are freed when their request ends or their lease expires.",
             *both(lambda server: total(f"{server}_sequences", "instance")),
             unit="short",
             width=12,
         ),
         graph(
             "Preemptions",
-            "Sequences that lost their cache because blocks ran out, a second. Their tokens are sent and computed "
+            "Sequences per second that lose their cache because blocks run out. Their tokens are sent and computed "
             "again.",
             *both(lambda server: rate(f"{server}_preemptions_total", "instance")),
             unit="ops",
@@ -110,7 +110,7 @@ def prefix_panels() -> list:
     return [
         graph(
             "Prefix hit rate",
-            "Share of the looked-for prompt tokens that were found and not computed again.",
+            "Share of the prompt tokens looked up in the prefix cache that were found there and not computed again.",
             *both(
                 lambda server: ratio(
                     rate(f"{server}_prefix_cache_hits_total", "instance"),
@@ -123,7 +123,7 @@ def prefix_panels() -> list:
         ),
         graph(
             "Tokens not computed",
-            "Prompt tokens found in the prefix cache, a second.",
+            "Prompt tokens per second that were found in the prefix cache.",
             *both(lambda server: rate(f"{server}_prefix_cache_hits_total", "instance")),
             unit="cps",
             width=12,

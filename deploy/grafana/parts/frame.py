@@ -1,4 +1,4 @@
-"""A dashboard: its name, the variables that every one has, and rows of panels."""
+"""A dashboard: its name, the variables that all have, and rows of panels."""
 
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models.dashboard import (
@@ -15,7 +15,7 @@ Rows = dict[str, list]
 
 
 def frame(name: str, title: str, description: str, of: str, rows: Rows) -> dashboard.Dashboard:
-    """`of` names the series, as a regular expression, whose jobs and instances can be chosen from."""
+    """`of` is a regular expression for the series whose jobs and instances can be chosen."""
     board = dashboard.Dashboard(title).uid(f"outrider-{name}").description(description).tags(["outrider"])
     board.time("now-1h", "now").refresh("30s").tooltip(DashboardCursorSync.CROSSHAIR).timezone("browser").editable()
     board.with_variable(

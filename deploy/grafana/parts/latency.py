@@ -28,7 +28,7 @@ def latency():
                 running(),
                 graph(
                     "Failed verifications",
-                    "Verifications that failed, a second, by reason. They are sent again; the request waits.",
+                    "Failed verifications per second, by reason. They are sent again while the request waits.",
                     Query(rate("target_errors_total", "reason"), "{{reason}}"),
                     unit="ops",
                     stacked=True,
@@ -37,9 +37,9 @@ def latency():
             "Rounds": [
                 graph(
                     "Where the time of a round goes",
-                    "Mean over all rounds, prompts included. Computing: the server's work on the item. Queue: waiting"
-                    " there for the engine. Wire: the way there and back. The rest is the coordinator's, local"
-                    " drafters', and failed proposals.",
+                    "Mean over all rounds, prompts included. Computing: the server works on the item. Queue: the item"
+                    " waits there for the engine. Wire: the way there and back. Rest: coordinator, local drafters and"
+                    " failed proposals.",
                     *split(),
                     unit="s",
                     width=12,
@@ -54,13 +54,13 @@ def latency():
                 ),
                 spread(
                     "Duration of rounds",
-                    "How many rounds a second took at most so long and longer than the row below.",
+                    "Rounds per second by their duration.",
                     rate("round_duration_seconds_bucket", "le"),
                     unit="s",
                 ),
                 graph(
                     "Waiting for the draft and the target",
-                    "Part of a round spent waiting for the proposal and for the verdict, p50 and p99.",
+                    "Time that a round waits for the proposal and for the verdict, p50 and p99.",
                     *[
                         Query(quantile(q, histogram), f"{server} p{q * 100:g}")
                         for server, histogram in SERVERS.items()
@@ -70,20 +70,20 @@ def latency():
                 ),
                 graph(
                     "Rounds",
-                    "Calls of the target that returned a verdict, a second.",
+                    "Calls of the target per second that returned a verdict.",
                     Query(rate("rounds_total"), "rounds"),
                     unit="ops",
                 ),
                 graph(
                     "Wire",
-                    "Waiting for a server less that server's own time, p50 and p99.",
+                    "Time spent waiting for a server minus the server's own time, p50 and p99.",
                     *by_server("round_wire_seconds"),
                     unit="s",
                     width=12,
                 ),
                 graph(
                     "Queue",
-                    "Time that an item waited at the server before it was computed, p50 and p99.",
+                    "Time that an item waits on the server for its engine, p50 and p99.",
                     *by_server("round_queue_seconds"),
                     unit="s",
                     width=12,
@@ -98,7 +98,7 @@ def by_server(histogram: str) -> list[Query]:
 
 
 def split() -> list[Query]:
-    """Seconds a round. Wire is cut off at 0 in each round, so that rounding could leave a little less than nothing."""
+    """Seconds per round. Wire is cut off at 0 in each round, so rounding can make a difference slightly negative."""
 
     def per_round(expr: str, name: str) -> Query:
         return Query(f"clamp_min({expr}, 0) / ({rate('rounds_total')} > 0)", name)

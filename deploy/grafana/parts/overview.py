@@ -22,33 +22,33 @@ def overview():
     return frame(
         "overview",
         "Outrider / Overview",
-        "One page on coordinators, drafts and targets: state, traffic, speculation and room.",
+        "Coordinators, drafts and targets on one page: state, traffic, speculation and room.",
         "outrider_build_info",
         {
             "State": [
                 number(
                     "Target",
-                    "Whether every coordinator can use its target. Without one, streams wait up to a minute.",
+                    "Whether every coordinator can use its target. Without it, streams wait up to a minute.",
                     Query(total("target_up", function="min")),
                     unit="none",
                     names=GONE_OR_UP,
                 ),
                 number(
                     "Speculation",
-                    "Degraded: a draft is configured but cannot be used, so decoding is plain.",
+                    "Degraded means that a draft is configured but cannot be used. Decoding is then plain.",
                     Query(total("degraded", function="max")),
                     unit="none",
                     names=(("available", "green"), ("degraded", "orange")),
                 ),
                 number(
                     "Requests in progress",
-                    "Requests that run now.",
+                    "Requests that are running.",
                     Query(total("requests_running")),
                     unit="short",
                 ),
                 number(
                     "Generated tokens",
-                    "Tokens in answers, a second.",
+                    "Tokens in answers per second.",
                     Query(rate("generation_tokens_total")),
                     unit="cps",
                 ),
@@ -56,7 +56,7 @@ def overview():
                 canary_number(),
                 listing(
                     "What runs",
-                    "Version of each process, and what the engines have loaded.",
+                    "The version of each process and the model that each engine has loaded.",
                     f"group by (job, instance, version) ({series('build_info')})",
                     f"group by (job, instance, model, dtype, device) ({series('target_model_info')} or"
                     f" {series('draft_model_info')})",
@@ -67,7 +67,7 @@ def overview():
                 requests_by_code(),
                 graph(
                     "Tokens",
-                    "Tokens of prompts taken in and tokens of answers given out, a second.",
+                    "Prompt tokens and generated tokens per second.",
                     Query(rate("prompt_tokens_total"), "prompt"),
                     Query(rate("generation_tokens_total"), "generated"),
                     unit="cps",
@@ -79,7 +79,7 @@ def overview():
             "Speculation": [
                 graph(
                     "Acceptance rate",
-                    "Accepted over drafted tokens, without the bonus token.",
+                    "Accepted tokens divided by drafted tokens. Bonus tokens do not count.",
                     Query(ACCEPTANCE, "acceptance"),
                     unit="percentunit",
                     top=1,

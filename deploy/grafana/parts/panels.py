@@ -1,4 +1,4 @@
-"""Panels as all dashboards have them: one look, a unit and a description each, and queries named A, B, C..."""
+"""The panels of all dashboards: one look, a unit and a description each, and queries named A, B, C..."""
 
 from dataclasses import dataclass
 
@@ -19,10 +19,10 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
-# Values of a gauge that is 0 or 1, as a stat shows them: (text, colour) of 0 and of 1.
+# How a stat shows a gauge that is 0 or 1: (text, colour) of 0 and of 1.
 Names = tuple[tuple[str, str], tuple[str, str]]
 GONE_OR_UP: Names = (("gone", "red"), ("up", "green"))
-# Colour up to the first value, then (from this value on, colour)...
+# The colour below the first value, then (value, colour from there on)...
 Steps = tuple[str, tuple[tuple[float, str], ...]]
 
 
@@ -44,7 +44,7 @@ def graph(
     window: str = "",
     steps: Steps | None = None,
 ) -> timeseries.Panel:
-    """Lines over time. `window` is the least $__rate_interval, for what needs much data."""
+    """Lines over time. `window` is the smallest $__rate_interval, for queries that need much data."""
     panel = _common(timeseries.Panel(), title, description, queries, unit, width, 8)
     panel.legend(
         common.VizLegendOptions()
@@ -80,7 +80,7 @@ def number(
     decimals: int | None = None,
     window: str = "",
 ) -> stat.Panel:
-    """The latest value, large, over its course."""
+    """The latest value in large digits, above its course."""
     panel = _common(stat.Panel(), title, description, [query], unit, width, 4)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     panel.graph_mode(models.BigValueGraphMode.NONE if names else models.BigValueGraphMode.AREA)
@@ -103,7 +103,7 @@ def number(
 def bars(
     title: str, description: str, query: Query, *, unit: str, width: int = 8, top: float | None = None
 ) -> bargauge.Panel:
-    """The latest values, one bar a series."""
+    """The latest values, one bar per series."""
     panel = _common(bargauge.Panel(), title, description, [query], unit, width, 8)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     panel.orientation(models.VizOrientation.VERTICAL).display_mode(models.BarGaugeDisplayMode.BASIC)
@@ -115,6 +115,7 @@ def bars(
 
 def spread(title: str, description: str, buckets: str, *, unit: str, width: int = 8) -> heatmap.Panel:
     """A histogram over time; `buckets` is by le."""
+    description += " Each row counts values above the row below, up to its own label."
     panel = _common(heatmap.Panel(), title, description, [], unit, width, 8)
     panel.with_target(_target(0, Query(buckets, "{{le}}")).format(PromQueryFormat.HEATMAP))
     panel.calculate(False).y_axis(heatmap.YAxisConfig().unit(unit).axis_placement(models.AxisPlacement.LEFT))
@@ -135,7 +136,7 @@ def spread(title: str, description: str, buckets: str, *, unit: str, width: int 
 def listing(
     title: str, description: str, *exprs: str, columns: list[str], width: int = 24, height: int = 6
 ) -> table.Panel:
-    """The labels `columns` of the series, a row each; series that share some are joined."""
+    """The labels `columns` of the series, one row each. Series with common labels are joined."""
     panel = _common(table.Panel(), title, description, [], "none", width, height)
     for i, expr in enumerate(exprs):
         panel.with_target(_target(i, Query(expr)).format(PromQueryFormat.TABLE).instant())

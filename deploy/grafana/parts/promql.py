@@ -1,7 +1,7 @@
-"""The PromQL of the dashboards, said once.
+"""The PromQL that the dashboards share.
 
-Every series is limited by the variables job and instance, every rate is over $__rate_interval, and every division has a
-divisor above 0: where nothing happened, a panel shows no data, never NaN or infinity.
+Every series is filtered by the variables job and instance. Every rate is over $__rate_interval. Every divisor is above
+0, so where nothing happened a panel shows no data, never NaN or infinity.
 """
 
 PREFIX = "outrider_"
@@ -18,12 +18,12 @@ def total(name: str, by: str = "", where: str = "", function: str = "sum") -> st
 
 
 def rate(name: str, by: str = "", where: str = "") -> str:
-    """How fast a counter grows, a second."""
+    """How much a counter grows per second."""
     return f"sum{_by(by)} (rate({series(name, where)}[$__rate_interval]))"
 
 
 def growth(name: str) -> str:
-    """By how much a counter grew within the window."""
+    """How much a counter grew within the window."""
     return f"sum (increase({series(name)}[$__rate_interval]))"
 
 
@@ -36,7 +36,7 @@ def mean(histogram: str, by: str = "", where: str = "") -> str:
 
 
 def quantile(q: float, histogram: str, by: str = "", where: str = "") -> str:
-    """Without observations histogram_quantile is NaN, which no comparison lets pass."""
+    """Without observations histogram_quantile is NaN, which the comparison drops."""
     labels = f"le, {by}" if by else "le"
     return f"histogram_quantile({q}, {rate(f'{histogram}_bucket', labels, where)}) >= 0"
 

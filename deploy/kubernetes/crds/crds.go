@@ -1,4 +1,4 @@
-// Package crds pins the Go types that the CustomResourceDefinitions of the monitoring component are made from.
+// Package crds pins the Go types from which the CustomResourceDefinitions of the monitoring component are made.
 package crds
 
 import (

@@ -1,4 +1,5 @@
-// A model that computes: on the CPU (common/engine/llama.h) or in a device's library (common/engine/cuda).
+// A model that computes: on the CPU (common/engine/cpu/cpu_model.h) or in a device's library
+// (common/engine/cuda).
 #pragma once
 
 #include <cstddef>

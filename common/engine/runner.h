@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/batch.h"
-#include "common/engine/device_library.h"
-#include "common/engine/model_config.h"
+#include "common/engine/cuda_plugin.h"
+#include "common/engine/decoder/model_config.h"
 #include "common/kv/block_id.h"
 
 namespace outrider {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/engine/device_library.h"
+#include "common/engine/cuda_plugin.h"
 #include "common/engine/model.h"
 #include "common/engine/runner.h"
 

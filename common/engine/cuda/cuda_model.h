@@ -10,12 +10,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/engine/cuda/attention.h"
-#include "common/engine/cuda/llama_layers.h"
+#include "common/engine/cuda/decoder_layers.h"
 #include "common/engine/cuda/matmul.h"
 #include "common/engine/cuda/mirrored_memory.h"
 #include "common/engine/cuda/step_memory.h"
 #include "common/engine/cuda/step_plan.h"
-#include "common/engine/device_library.h"
+#include "common/engine/cuda_plugin.h"
 #include "common/engine/model.h"
 
 namespace outrider::cuda {

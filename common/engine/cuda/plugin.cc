@@ -1,6 +1,6 @@
 // What liboutrider_cuda.so exports.
 #include "common/engine/cuda/cuda_model.h"
-#include "common/engine/device_library.h"
+#include "common/engine/cuda_plugin.h"
 
 extern "C" __attribute__((visibility("default"))) void outrider_create_device_model(
     const outrider::ModelConfig& config, const outrider::DeviceModelOptions& options,

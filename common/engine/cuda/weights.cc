@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/cuda/layer_kernels.h"
-#include "common/engine/elements.h"
-#include "common/engine/safetensors.h"
+#include "common/engine/decoder/elements.h"
+#include "common/engine/decoder/safetensors.h"
 
 namespace outrider::cuda {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/engine/cuda/device_memory.h"
 #include "common/engine/cuda/matmul.h"
-#include "common/engine/model_config.h"
+#include "common/engine/decoder/model_config.h"
 
 namespace outrider::cuda {
 

@@ -15,7 +15,7 @@
 #include "common/engine/cuda/layer_kernels.h"
 #include "common/engine/cuda/matmul.h"
 #include "common/engine/cuda/weights.h"
-#include "common/engine/model_config.h"
+#include "common/engine/decoder/model_config.h"
 #include "common/kv/block_id.h"
 
 namespace outrider::cuda {

@@ -1,4 +1,4 @@
-#include "common/engine/packing.h"
+#include "common/engine/cpu/packing.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "common/engine/elements.h"
+#include "common/engine/decoder/elements.h"
 
 namespace outrider {
 namespace {

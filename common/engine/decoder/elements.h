@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "common/engine/safetensors.h"
+#include "common/engine/decoder/safetensors.h"
 
 namespace outrider {
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/engine/decoder/model_config.h"
 #include "common/engine/model.h"
-#include "common/engine/model_config.h"
 
 namespace outrider {
 

@@ -1,4 +1,4 @@
-#include "common/engine/elements.h"
+#include "common/engine/decoder/elements.h"
 
 namespace outrider {
 namespace {

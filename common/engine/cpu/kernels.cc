@@ -1,4 +1,4 @@
-#include "common/engine/kernels.h"
+#include "common/engine/cpu/kernels.h"
 
 #include <cstring>
 #include <initializer_list>

@@ -1,4 +1,4 @@
-#include "common/engine/model_config.h"
+#include "common/engine/decoder/model_config.h"
 
 #include <cmath>
 #include <filesystem>

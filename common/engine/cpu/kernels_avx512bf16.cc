@@ -1,7 +1,8 @@
-// The kernels for CPUs with AVX512.
+// The kernels for CPUs with AVX-512 and its bfloat16 products, which double the rate of matrix products; each
+// step of a chain adds two of them.
 #include <immintrin.h>
 
-#include "common/engine/kernels.h"
+#include "common/engine/cpu/kernels.h"
 
 namespace outrider {
 namespace {
@@ -20,20 +21,22 @@ typedef int32_t IntVec __attribute__((vector_size(64)));
 inline Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 
 // What bfloat16 weights are multiplied by, and the step of a chain: two neighbouring k.
-using Operand = float;
+using Operand = uint16_t;
 inline Vec AccumulatePair(Vec sum, const Operand* x, IntVec weights) {
-  sum = Fma(x[0] - Vec{}, reinterpret_cast<Vec>(weights << 16), sum);
-  return Fma(x[1] - Vec{}, reinterpret_cast<Vec>(weights & static_cast<int32_t>(0xffff0000)), sum);
+  int32_t pair;
+  __builtin_memcpy(&pair, x, sizeof(pair));
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(pair - IntVec{}),
+                          reinterpret_cast<__m512bh>(weights));
 }
 
 }  // namespace
 }  // namespace outrider
 
-#include "common/engine/kernels_attention.inc"
-#include "common/engine/kernels_linear.inc"
+#include "common/engine/cpu/kernels_attention.inc"
+#include "common/engine/cpu/kernels_linear.inc"
 
 namespace outrider::kernels_internal {
 
-const Kernels kAvx512 = {"avx512", &Linear, &Attention, &RotateAndStore, &RmsNorm, false};
+const Kernels kAvx512BFloat16 = {"avx512bf16", &Linear, &Attention, &RotateAndStore, &RmsNorm, true};
 
 }  // namespace outrider::kernels_internal

@@ -8,12 +8,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/engine/kernels.h"
-#include "common/engine/llama_weights.h"
-#include "common/engine/memory.h"
+#include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/cpu/kernels.h"
+#include "common/engine/cpu/memory.h"
+#include "common/engine/decoder/model_config.h"
+#include "common/engine/decoder/rope.h"
 #include "common/engine/model.h"
-#include "common/engine/model_config.h"
-#include "common/engine/rope.h"
 #include "common/engine/thread_pool.h"
 
 namespace outrider {

@@ -1,6 +1,6 @@
 // The kernels for any CPU: four lanes, products and sums rounded separately (a fused multiply-add in software
 // would be far too slow).
-#include "common/engine/kernels.h"
+#include "common/engine/cpu/kernels.h"
 
 namespace outrider {
 namespace {
@@ -28,8 +28,8 @@ inline Vec AccumulatePair(Vec sum, const Operand* x, IntVec weights) {
 }  // namespace
 }  // namespace outrider
 
-#include "common/engine/kernels_attention.inc"
-#include "common/engine/kernels_linear.inc"
+#include "common/engine/cpu/kernels_attention.inc"
+#include "common/engine/cpu/kernels_linear.inc"
 
 namespace outrider::kernels_internal {
 

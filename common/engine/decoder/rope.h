@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/engine/model_config.h"
+#include "common/engine/decoder/model_config.h"
 
 namespace outrider {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/engine/kernels.h"
-#include "common/engine/safetensors.h"
+#include "common/engine/cpu/kernels.h"
+#include "common/engine/decoder/safetensors.h"
 #include "common/engine/thread_pool.h"
 
 namespace outrider {

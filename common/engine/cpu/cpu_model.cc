@@ -1,4 +1,4 @@
-#include "common/engine/llama.h"
+#include "common/engine/cpu/cpu_model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "common/engine/elements.h"
+#include "common/engine/decoder/elements.h"
 
 namespace outrider {
 namespace {

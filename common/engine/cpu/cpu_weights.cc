@@ -1,12 +1,12 @@
-#include "common/engine/llama_weights.h"
+#include "common/engine/cpu/cpu_weights.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/engine/elements.h"
-#include "common/engine/packing.h"
+#include "common/engine/cpu/packing.h"
+#include "common/engine/decoder/elements.h"
 
 namespace outrider {
 namespace {

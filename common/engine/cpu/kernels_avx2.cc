@@ -1,7 +1,7 @@
 // The kernels for CPUs with AVX2.
 #include <immintrin.h>
 
-#include "common/engine/kernels.h"
+#include "common/engine/cpu/kernels.h"
 
 namespace outrider {
 namespace {
@@ -29,8 +29,8 @@ inline Vec AccumulatePair(Vec sum, const Operand* x, IntVec weights) {
 }  // namespace
 }  // namespace outrider
 
-#include "common/engine/kernels_attention.inc"
-#include "common/engine/kernels_linear.inc"
+#include "common/engine/cpu/kernels_attention.inc"
+#include "common/engine/cpu/kernels_linear.inc"
 
 namespace outrider::kernels_internal {
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/engine/kernels.h"
-#include "common/engine/memory.h"
-#include "common/engine/model_config.h"
-#include "common/engine/safetensors.h"
+#include "common/engine/cpu/kernels.h"
+#include "common/engine/cpu/memory.h"
+#include "common/engine/decoder/model_config.h"
+#include "common/engine/decoder/safetensors.h"
 #include "common/engine/thread_pool.h"
 
 namespace outrider {

@@ -1,9 +1,9 @@
-#include "common/engine/cuda/llama_layers.h"
+#include "common/engine/cuda/decoder_layers.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "common/engine/rope.h"
+#include "common/engine/decoder/rope.h"
 
 namespace outrider::cuda {
 namespace {

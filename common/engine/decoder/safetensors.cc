@@ -1,4 +1,4 @@
-#include "common/engine/safetensors.h"
+#include "common/engine/decoder/safetensors.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

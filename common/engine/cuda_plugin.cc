@@ -1,4 +1,4 @@
-#include "common/engine/device_library.h"
+#include "common/engine/cuda_plugin.h"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-#include "common/engine/rope.h"
+#include "common/engine/decoder/rope.h"
 
 #include <cmath>
 #include <cstddef>

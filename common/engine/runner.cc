@@ -113,12 +113,12 @@ class Runner::Impl {
  private:
   absl::StatusOr<std::unique_ptr<Model>> LoadOnCpu() {
     const Storage storage = StorageOf(dtype_);
-    absl::StatusOr<LlamaWeights> weights =
-        LoadLlamaWeights(options_.model_dir, config_, storage, pool_, options_.progress);
+    absl::StatusOr<CpuWeights> weights =
+        LoadCpuWeights(options_.model_dir, config_, storage, pool_, options_.progress);
     if (!weights.ok()) return weights.status();
     const int kv_blocks = options_.kv_blocks > 0 ? options_.kv_blocks : BlocksThatFit(storage);
-    return Llama::Create(config_, *std::move(weights),
-                         {kv_blocks, options_.block_size, options_.max_batch_rows}, kernels_, pool_);
+    return CpuModel::Create(config_, *std::move(weights),
+                            {kv_blocks, options_.block_size, options_.max_batch_rows}, kernels_, pool_);
   }
 
   absl::StatusOr<std::unique_ptr<Model>> LoadOnDevice() const {

@@ -44,16 +44,16 @@ KvGeometry LayOutKv(const ModelConfig& config, Storage storage, int block_size) 
   return kv;
 }
 
-absl::StatusOr<std::unique_ptr<Llama>> Llama::Create(const ModelConfig& config, LlamaWeights weights,
-                                                     const LlamaOptions& options, const Kernels& kernels,
-                                                     ThreadPool& pool) {
-  std::unique_ptr<Llama> llama(new Llama(config, std::move(weights), options, kernels, pool));
-  if (absl::Status status = llama->AllocateMemory(); !status.ok()) return status;
-  return llama;
+absl::StatusOr<std::unique_ptr<CpuModel>> CpuModel::Create(const ModelConfig& config, CpuWeights weights,
+                                                           const CpuModelOptions& options,
+                                                           const Kernels& kernels, ThreadPool& pool) {
+  std::unique_ptr<CpuModel> model(new CpuModel(config, std::move(weights), options, kernels, pool));
+  if (absl::Status status = model->AllocateMemory(); !status.ok()) return status;
+  return model;
 }
 
-Llama::Llama(const ModelConfig& config, LlamaWeights weights, const LlamaOptions& options,
-             const Kernels& kernels, ThreadPool& pool)
+CpuModel::CpuModel(const ModelConfig& config, CpuWeights weights, const CpuModelOptions& options,
+                   const Kernels& kernels, ThreadPool& pool)
     : config_(config),
       weights_(std::move(weights)),
       options_(options),
@@ -67,7 +67,7 @@ Llama::Llama(const ModelConfig& config, LlamaWeights weights, const LlamaOptions
       qkv_columns_((config.heads + 2 * config.kv_heads) * config.head_dim),
       operand_bytes_(weights_.storage != Storage::kFloat32 && kernels.rounds_operands ? 2 : 4) {}
 
-absl::Status Llama::AllocateMemory() {
+absl::Status CpuModel::AllocateMemory() {
   const size_t blocks = static_cast<size_t>(options_.kv_blocks);
   if (kv_geometry_.block_bytes > std::numeric_limits<int64_t>::max() / blocks) {
     return absl::ResourceExhaustedError("the KV pool (--kv-blocks, --block-size) is larger than any memory");
@@ -106,7 +106,7 @@ absl::Status Llama::AllocateMemory() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<LogitsView> Llama::Forward(absl::Span<const SequenceRows> batch) {
+absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batch) {
   ListRows(batch);
   ListAttentionTasks(batch);
   Embed();
@@ -114,7 +114,7 @@ absl::StatusOr<LogitsView> Llama::Forward(absl::Span<const SequenceRows> batch) 
   const int hidden = config_.hidden_size;
   const int attention_columns = config_.heads * config_.head_dim;
   for (int i = 0; i < config_.layers; ++i) {
-    const LlamaLayer& layer = weights_.layers[static_cast<size_t>(i)];
+    const CpuLayer& layer = weights_.layers[static_cast<size_t>(i)];
     Normalize(layer.attention_norm, rows);
     Multiply(layer.qkv, Epilogue::kStore, rows, normalized_, hidden, qkv_, qkv_columns_, qkv_columns_);
     Attend(i);
@@ -136,7 +136,7 @@ absl::StatusOr<LogitsView> Llama::Forward(absl::Span<const SequenceRows> batch) 
   return LogitsView{logits_.floats(), rows, config_.vocab_size};
 }
 
-void Llama::ListRows(absl::Span<const SequenceRows> batch) {
+void CpuModel::ListRows(absl::Span<const SequenceRows> batch) {
   rows_.clear();
   logit_rows_.clear();
   for (const SequenceRows& sequence : batch) {
@@ -151,7 +151,7 @@ void Llama::ListRows(absl::Span<const SequenceRows> batch) {
   }
 }
 
-void Llama::ListAttentionTasks(absl::Span<const SequenceRows> batch) {
+void CpuModel::ListAttentionTasks(absl::Span<const SequenceRows> batch) {
   attention_tasks_.clear();
   const int group = config_.heads / config_.kv_heads;
   const int heads_per_task = std::min(group, kMaxQueries);
@@ -172,7 +172,7 @@ void Llama::ListAttentionTasks(absl::Span<const SequenceRows> batch) {
   }
 }
 
-void Llama::Embed() {
+void CpuModel::Embed() {
   const TensorView& embedding = weights_.embedding;
   const int hidden = config_.hidden_size;
   ForRows(static_cast<int>(rows_.size()), [&](int row) {
@@ -182,7 +182,7 @@ void Llama::Embed() {
   });
 }
 
-void Llama::Attend(int layer) {
+void CpuModel::Attend(int layer) {
   const KvLayer kv = LayerOfCache(layer);
   const int half = config_.head_dim / 2;
   const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
@@ -224,7 +224,7 @@ void Llama::Attend(int layer) {
   });
 }
 
-void Llama::DropRowsWithoutLogits() {
+void CpuModel::DropRowsWithoutLogits() {
   for (int to = 0; to < static_cast<int>(logit_rows_.size()); ++to) {
     const int from = logit_rows_[static_cast<size_t>(to)];  // never below `to`
     if (from == to) continue;
@@ -237,7 +237,7 @@ void Llama::DropRowsWithoutLogits() {
   }
 }
 
-void Llama::Normalize(const float* weight, int rows) {
+void CpuModel::Normalize(const float* weight, int rows) {
   const int hidden = config_.hidden_size;
   const float epsilon = static_cast<float>(config_.rms_norm_eps);
   ForRows(rows, [&](int row) {
@@ -247,8 +247,8 @@ void Llama::Normalize(const float* weight, int rows) {
   });
 }
 
-void Llama::Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, const Buffer& x, int x_stride,
-                     const Buffer& y, int y_stride, int y_columns) {
+void CpuModel::Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, const Buffer& x,
+                        int x_stride, const Buffer& y, int y_stride, int y_columns) {
   if (rows == 0) return;
   const LinearArgs args = {matrix.data, weights_.storage, epilogue, matrix.k, matrix.n, rows,
                            x.data(),    x_stride,         y.data(), y_stride, y_columns};
@@ -268,7 +268,7 @@ void Llama::Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, co
   });
 }
 
-void Llama::ForRows(int rows, absl::FunctionRef<void(int row)> fn) {
+void CpuModel::ForRows(int rows, absl::FunctionRef<void(int row)> fn) {
   if (rows < kRowsWorthSharing) {
     for (int row = 0; row < rows; ++row) fn(row);
   } else {
@@ -276,13 +276,13 @@ void Llama::ForRows(int rows, absl::FunctionRef<void(int row)> fn) {
   }
 }
 
-KvLayer Llama::LayerOfCache(int layer) const {
+KvLayer CpuModel::LayerOfCache(int layer) const {
   KvLayer kv = kv_;
   kv.base += static_cast<size_t>(layer) * kv_geometry_.layer_bytes;
   return kv;
 }
 
-void Llama::CopyBlock(BlockId from, BlockId to) {
+void CpuModel::CopyBlock(BlockId from, BlockId to) {
   if (from == to) return;
   std::memcpy(cache_.data() + static_cast<size_t>(to) * kv_geometry_.block_bytes,
               cache_.data() + static_cast<size_t>(from) * kv_geometry_.block_bytes, kv_geometry_.block_bytes);

@@ -1,4 +1,4 @@
-// The forward pass of a Llama model over a ragged batch, on the CPU.
+// The forward pass of a decoder over a ragged batch, on the CPU.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace outrider {
 
-struct LlamaOptions {
+struct CpuModelOptions {
   int kv_blocks;
   int block_size;
   int max_batch_rows;
@@ -34,12 +34,12 @@ KvGeometry LayOutKv(const ModelConfig& config, Storage storage, int block_size);
 
 // Holds the KV pool ([block][layer][keys, values], so that a block is one piece of memory) and the scratch
 // memory of a step. The pool's threads work inside Forward only.
-class Llama final : public Model {
+class CpuModel final : public Model {
  public:
   // `kernels` and `pool` must outlive the model. RESOURCE_EXHAUSTED where memory cannot be had.
-  static absl::StatusOr<std::unique_ptr<Llama>> Create(const ModelConfig& config, LlamaWeights weights,
-                                                       const LlamaOptions& options, const Kernels& kernels,
-                                                       ThreadPool& pool);
+  static absl::StatusOr<std::unique_ptr<CpuModel>> Create(const ModelConfig& config, CpuWeights weights,
+                                                          const CpuModelOptions& options,
+                                                          const Kernels& kernels, ThreadPool& pool);
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override;
@@ -68,8 +68,8 @@ class Llama final : public Model {
     int heads;
   };
 
-  Llama(const ModelConfig& config, LlamaWeights weights, const LlamaOptions& options, const Kernels& kernels,
-        ThreadPool& pool);
+  CpuModel(const ModelConfig& config, CpuWeights weights, const CpuModelOptions& options,
+           const Kernels& kernels, ThreadPool& pool);
   absl::Status AllocateMemory();
 
   void ListRows(absl::Span<const SequenceRows> batch);
@@ -86,8 +86,8 @@ class Llama final : public Model {
   KvLayer LayerOfCache(int layer) const;
 
   const ModelConfig config_;
-  const LlamaWeights weights_;
-  const LlamaOptions options_;
+  const CpuWeights weights_;
+  const CpuModelOptions options_;
   const Kernels& kernels_;
   ThreadPool& pool_;
   int max_positions_;

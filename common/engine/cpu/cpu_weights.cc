@@ -91,12 +91,12 @@ class Loader {
 
 }  // namespace
 
-absl::StatusOr<LlamaWeights> LoadLlamaWeights(const std::string& model_dir, const ModelConfig& config,
-                                              Storage storage, ThreadPool& pool,
-                                              const std::function<void(double)>& progress) {
+absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const ModelConfig& config,
+                                          Storage storage, ThreadPool& pool,
+                                          const std::function<void(double)>& progress) {
   absl::StatusOr<SafeTensors> files = SafeTensors::Open(model_dir);
   if (!files.ok()) return files.status();
-  LlamaWeights weights;
+  CpuWeights weights;
   weights.files = *std::move(files);
   weights.storage = storage;
   Loader loader(weights.files, storage);
@@ -108,7 +108,7 @@ absl::StatusOr<LlamaWeights> LoadLlamaWeights(const std::string& model_dir, cons
   weights.layers.resize(static_cast<size_t>(config.layers));
   for (int i = 0; i < config.layers; ++i) {
     const std::string name = absl::StrCat("model.layers.", i, ".");
-    LlamaLayer& layer = weights.layers[static_cast<size_t>(i)];
+    CpuLayer& layer = weights.layers[static_cast<size_t>(i)];
     loader.AddNorm(name + "input_layernorm.weight", hidden, &layer.attention_norm);
     loader.AddMatrix(name + "self_attn", &layer.qkv, false,
                      {loader.Get(name + "self_attn.q_proj.weight", {queries, hidden}),

@@ -1,4 +1,4 @@
-// The weights of a Llama model, packed for the kernels.
+// The weights of a decoder, packed for the kernels.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct PackedMatrix {
   int k = 0;
 };
 
-struct LlamaLayer {
+struct CpuLayer {
   const float* attention_norm = nullptr;  // [hidden]
   PackedMatrix qkv;                       // queries, keys, values of all heads
   PackedMatrix attention_out;
@@ -30,20 +30,20 @@ struct LlamaLayer {
   PackedMatrix mlp_out;
 };
 
-struct LlamaWeights {
+struct CpuWeights {
   Buffer memory;      // everything below but the embedding
   SafeTensors files;  // stay mapped for the embedding's sake
   Storage storage = Storage::kFloat32;
   TensorView embedding;  // [vocab, hidden], as stored
-  std::vector<LlamaLayer> layers;
+  std::vector<CpuLayer> layers;
   const float* final_norm = nullptr;
   PackedMatrix head;
 };
 
 // Maps the files and packs every matrix; norms are kept in float32. Errors are those of SafeTensors and
 // Buffer. `progress` may be null.
-absl::StatusOr<LlamaWeights> LoadLlamaWeights(const std::string& model_dir, const ModelConfig& config,
-                                              Storage storage, ThreadPool& pool,
-                                              const std::function<void(double)>& progress);
+absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const ModelConfig& config,
+                                          Storage storage, ThreadPool& pool,
+                                          const std::function<void(double)>& progress);
 
 }  // namespace outrider

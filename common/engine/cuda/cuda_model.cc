@@ -72,7 +72,8 @@ absl::Status CudaModel::Load() {
                        static_cast<int>(std::bit_ceil(static_cast<unsigned>(options_.max_batch_rows))));
   status = AllocateStepMemory();
   if (!status.ok()) return status;
-  const size_t block_bytes = LlamaLayers::KvBytesPerToken(config_) * static_cast<size_t>(options_.block_size);
+  const size_t block_bytes =
+      DecoderLayers::KvBytesPerToken(config_) * static_cast<size_t>(options_.block_size);
   size_t free_bytes = 0, all_bytes = 0;
   status = ToStatus(cudaMemGetInfo(&free_bytes, &all_bytes), "asking for free memory");
   if (!status.ok()) return status;
@@ -86,12 +87,12 @@ absl::Status CudaModel::Load() {
   spare_ = {kv_blocks_};
   status = CreateAttention();
   if (!status.ok()) return status;
-  return Assign(LlamaLayers::Create(config_, std::move(weights), operand, *matmul_, *attention_,
-                                    {.kv_blocks = kv_blocks_,
-                                     .block_size = options_.block_size,
-                                     .max_rows = max_rows_,
-                                     .max_positions = max_positions_},
-                                    stream_),
+  return Assign(DecoderLayers::Create(config_, std::move(weights), operand, *matmul_, *attention_,
+                                      {.kv_blocks = kv_blocks_,
+                                       .block_size = options_.block_size,
+                                       .max_rows = max_rows_,
+                                       .max_positions = max_positions_},
+                                      stream_),
                 layers_);
 }
 

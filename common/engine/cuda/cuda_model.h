@@ -70,7 +70,7 @@ class CudaModel final : public Model {
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Matmul> matmul_;
   std::unique_ptr<Attention> attention_;
-  std::unique_ptr<LlamaLayers> layers_;
+  std::unique_ptr<DecoderLayers> layers_;
   MirroredMemory inputs_;
   MirroredMemory outputs_;
   DeviceMemory logits_;       // [max_rows, vocab]

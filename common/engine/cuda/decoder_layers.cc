@@ -12,25 +12,26 @@ constexpr size_t kBFloat16Bytes = 2;
 
 }  // namespace
 
-size_t LlamaLayers::KvBytesPerToken(const ModelConfig& config) {
+size_t DecoderLayers::KvBytesPerToken(const ModelConfig& config) {
   return kBFloat16Bytes * 2 * static_cast<size_t>(config.layers) * static_cast<size_t>(config.kv_heads) *
          static_cast<size_t>(config.head_dim);
 }
 
-absl::StatusOr<std::unique_ptr<LlamaLayers>> LlamaLayers::Create(const ModelConfig& config, Weights weights,
-                                                                 Operand operand, Matmul& matmul,
-                                                                 Attention& attention, const Options& options,
-                                                                 cudaStream_t stream) {
-  std::unique_ptr<LlamaLayers> layers(
-      new LlamaLayers(config, std::move(weights), operand, matmul, attention, options, stream));
+absl::StatusOr<std::unique_ptr<DecoderLayers>> DecoderLayers::Create(const ModelConfig& config,
+                                                                     Weights weights, Operand operand,
+                                                                     Matmul& matmul, Attention& attention,
+                                                                     const Options& options,
+                                                                     cudaStream_t stream) {
+  std::unique_ptr<DecoderLayers> layers(
+      new DecoderLayers(config, std::move(weights), operand, matmul, attention, options, stream));
   absl::Status status = layers->AllocateMemory();
   if (status.ok()) status = layers->UploadRope();
   if (!status.ok()) return status;
   return layers;
 }
 
-LlamaLayers::LlamaLayers(const ModelConfig& config, Weights weights, Operand operand, Matmul& matmul,
-                         Attention& attention, const Options& options, cudaStream_t stream)
+DecoderLayers::DecoderLayers(const ModelConfig& config, Weights weights, Operand operand, Matmul& matmul,
+                             Attention& attention, const Options& options, cudaStream_t stream)
     : config_(config),
       weights_(std::move(weights)),
       operand_type_(operand),
@@ -41,7 +42,7 @@ LlamaLayers::LlamaLayers(const ModelConfig& config, Weights weights, Operand ope
       heads_{config.heads, config.kv_heads, config.head_dim},
       block_bytes_(KvBytesPerToken(config) * static_cast<size_t>(options.block_size)) {}
 
-absl::Status LlamaLayers::AllocateMemory() {
+absl::Status DecoderLayers::AllocateMemory() {
   const size_t rows = static_cast<size_t>(PaddedRows(options_.max_rows));
   const size_t hidden = static_cast<size_t>(config_.hidden_size);
   const size_t queries = static_cast<size_t>(config_.heads * config_.head_dim);
@@ -70,7 +71,7 @@ absl::Status LlamaLayers::AllocateMemory() {
   return ToStatus(cudaMemsetAsync(cache_.data(), 0, cache_.bytes(), stream_), "clearing the KV pool");
 }
 
-absl::Status LlamaLayers::UploadRope() {
+absl::Status DecoderLayers::UploadRope() {
   const RopeTable table(config_, options_.max_positions);
   for (const auto& [values, to] : {std::pair{&table.cosines, &cosines_}, std::pair{&table.sines, &sines_}}) {
     absl::StatusOr<DeviceMemory> memory =
@@ -84,13 +85,13 @@ absl::Status LlamaLayers::UploadRope() {
   return absl::OkStatus();
 }
 
-KvLayerView LlamaLayers::KvOf(int layer) const {
+KvLayerView DecoderLayers::KvOf(int layer) const {
   const int64_t block_elements = static_cast<int64_t>(block_bytes_ / kBFloat16Bytes);
   return {cache_.as<__nv_bfloat16>() + layer * (block_elements / config_.layers), block_elements,
           options_.block_size};
 }
 
-OperandRows LlamaLayers::NextOperand() {
+OperandRows DecoderLayers::NextOperand() {
   operand_.data = operands_.data();
   if (operand_type_ == Operand::kFp8) {
     float* const first = operand_scales_.as<float>();
@@ -99,14 +100,14 @@ OperandRows LlamaLayers::NextOperand() {
   return operand_;
 }
 
-absl::StatusOr<Product> LlamaLayers::Multiply(const Matrix& matrix, int rows) {
+absl::StatusOr<Product> DecoderLayers::Multiply(const Matrix& matrix, int rows) {
   const absl::Status status =
       matmul_.Run(matrix.plan, operands_.data(), matrix.data, product_.as<float>(), rows);
   if (!status.ok()) return status;
   return Product{product_.as<float>(), operand_.row_scales, matrix.scales};
 }
 
-absl::Status LlamaLayers::Attend(const Pass& pass, int layer, __nv_bfloat16* out) {
+absl::Status DecoderLayers::Attend(const Pass& pass, int layer, __nv_bfloat16* out) {
   const KvLayerView kv = KvOf(layer);
   const int64_t columns = int64_t{heads_.heads} * heads_.head_dim;
   for (const PlannedAttention& part : pass.attention) {
@@ -123,7 +124,7 @@ absl::Status LlamaLayers::Attend(const Pass& pass, int layer, __nv_bfloat16* out
   return absl::OkStatus();
 }
 
-absl::Status LlamaLayers::Enqueue(const Pass& pass) {
+absl::Status DecoderLayers::Enqueue(const Pass& pass) {
   const int rows = pass.rows;
   const int hidden = config_.hidden_size;
   const int queries = config_.heads * config_.head_dim;
@@ -168,7 +169,7 @@ absl::Status LlamaLayers::Enqueue(const Pass& pass) {
   return ToStatus(cudaGetLastError(), "enqueuing a forward pass");
 }
 
-void LlamaLayers::CopyBlock(BlockId from, BlockId to) {
+void DecoderLayers::CopyBlock(BlockId from, BlockId to) {
   if (from == to) return;
   cudaMemcpyAsync(cache_.data() + static_cast<size_t>(to) * block_bytes_,
                   cache_.data() + static_cast<size_t>(from) * block_bytes_, block_bytes_,

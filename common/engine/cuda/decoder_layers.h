@@ -1,4 +1,4 @@
-// The forward pass of a Llama model on the device: from tokens to logits, nothing of it on the host.
+// The forward pass of a decoder on the device: from tokens to logits, nothing of it on the host.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,7 +28,7 @@ struct PlannedAttention {
 };
 
 // Owns weights, KV pool and scratch memory. One thread; everything is enqueued on the stream given to Create.
-class LlamaLayers {
+class DecoderLayers {
  public:
   struct Options {
     int kv_blocks;
@@ -38,10 +38,10 @@ class LlamaLayers {
   };
 
   // `matmul` planned the weights' products. All references and `stream` must outlive this.
-  static absl::StatusOr<std::unique_ptr<LlamaLayers>> Create(const ModelConfig& config, Weights weights,
-                                                             Operand operand, Matmul& matmul,
-                                                             Attention& attention, const Options& options,
-                                                             cudaStream_t stream);
+  static absl::StatusOr<std::unique_ptr<DecoderLayers>> Create(const ModelConfig& config, Weights weights,
+                                                               Operand operand, Matmul& matmul,
+                                                               Attention& attention, const Options& options,
+                                                               cudaStream_t stream);
 
   // A forward pass, as the device is told of it; pointers are to its memory.
   struct Pass {
@@ -67,8 +67,8 @@ class LlamaLayers {
   static size_t KvBytesPerToken(const ModelConfig& config);
 
  private:
-  LlamaLayers(const ModelConfig& config, Weights weights, Operand operand, Matmul& matmul,
-              Attention& attention, const Options& options, cudaStream_t stream);
+  DecoderLayers(const ModelConfig& config, Weights weights, Operand operand, Matmul& matmul,
+                Attention& attention, const Options& options, cudaStream_t stream);
   absl::Status AllocateMemory();
   absl::Status UploadRope();
 

@@ -1,4 +1,4 @@
-// The weights of a Llama model on the device.
+// The weights of a decoder on the device.
 #pragma once
 
 #include <cuda_bf16.h>

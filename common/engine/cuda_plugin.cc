@@ -29,7 +29,7 @@ absl::StatusOr<std::optional<int>> ParseDevice(const std::string& device) {
   return index;
 }
 
-absl::StatusOr<std::unique_ptr<Model>> LoadDeviceModel(const ModelConfig& config,
+absl::StatusOr<std::unique_ptr<Model>> LoadDeviceModel(const DecoderSpec& spec,
                                                        const DeviceModelOptions& options) {
   const auto refuse = [&](const char* why) {
     return absl::FailedPreconditionError(absl::StrCat("--device cuda:", options.device, ": ", why));
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadDeviceModel(const ModelConfig& config
   auto* const create = reinterpret_cast<CreateDeviceModelFunction*>(dlsym(handle, kCreateDeviceModel));
   if (create == nullptr) return refuse(dlerror());
   absl::StatusOr<std::unique_ptr<Model>> model = absl::InternalError("not made");
-  create(config, options, model);
+  create(spec, options, model);
   return model;
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/engine/decoder/model_config.h"
+#include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/model.h"
 
 namespace outrider {
@@ -26,7 +26,7 @@ struct DeviceModelOptions {
 };
 
 using DeviceModelFactory = std::function<absl::StatusOr<std::unique_ptr<Model>>(
-    const ModelConfig& config, const DeviceModelOptions& options)>;
+    const DecoderSpec& spec, const DeviceModelOptions& options)>;
 
 // N of "cuda:N"; nothing for "cpu". INVALID_ARGUMENT naming --device for anything else.
 absl::StatusOr<std::optional<int>> ParseDevice(const std::string& device);
@@ -34,12 +34,12 @@ absl::StatusOr<std::optional<int>> ParseDevice(const std::string& device);
 // The function that liboutrider_cuda.so exports. Everything behind it was built from the same sources as the
 // program, so C++ types may cross.
 inline constexpr char kCreateDeviceModel[] = "outrider_create_device_model";
-using CreateDeviceModelFunction = void(const ModelConfig& config, const DeviceModelOptions& options,
+using CreateDeviceModelFunction = void(const DecoderSpec& spec, const DeviceModelOptions& options,
                                        absl::StatusOr<std::unique_ptr<Model>>& result);
 
 // A model out of liboutrider_cuda.so, which lies beside the program. FAILED_PRECONDITION, in one line, where
 // the library or what it needs cannot be loaded; else what the library says.
-absl::StatusOr<std::unique_ptr<Model>> LoadDeviceModel(const ModelConfig& config,
+absl::StatusOr<std::unique_ptr<Model>> LoadDeviceModel(const DecoderSpec& spec,
                                                        const DeviceModelOptions& options);
 
 }  // namespace outrider

@@ -114,30 +114,31 @@ class Runner::Impl {
   absl::StatusOr<std::unique_ptr<Model>> LoadOnCpu() {
     const Storage storage = StorageOf(dtype_);
     absl::StatusOr<CpuWeights> weights =
-        LoadCpuWeights(options_.model_dir, config_, storage, pool_, options_.progress);
+        LoadCpuWeights(options_.model_dir, config_.decoder, storage, pool_, options_.progress);
     if (!weights.ok()) return weights.status();
     const int kv_blocks = options_.kv_blocks > 0 ? options_.kv_blocks : BlocksThatFit(storage);
-    return CpuModel::Create(config_, *std::move(weights),
+    return CpuModel::Create(config_.decoder, *std::move(weights),
                             {kv_blocks, options_.block_size, options_.max_batch_rows}, kernels_, pool_);
   }
 
   absl::StatusOr<std::unique_ptr<Model>> LoadOnDevice() const {
-    return options_.make_device_model(config_, {.model_dir = options_.model_dir,
-                                                .device = *device_,
-                                                .dtype = dtype_,
-                                                .kv_blocks = options_.kv_blocks,
-                                                .kv_memory_fraction = options_.kv_memory_fraction,
-                                                .max_sequences = options_.max_sequences,
-                                                .block_size = options_.block_size,
-                                                .max_batch_rows = options_.max_batch_rows,
-                                                .progress = options_.progress});
+    return options_.make_device_model(config_.decoder, {.model_dir = options_.model_dir,
+                                                        .device = *device_,
+                                                        .dtype = dtype_,
+                                                        .kv_blocks = options_.kv_blocks,
+                                                        .kv_memory_fraction = options_.kv_memory_fraction,
+                                                        .max_sequences = options_.max_sequences,
+                                                        .block_size = options_.block_size,
+                                                        .max_batch_rows = options_.max_batch_rows,
+                                                        .progress = options_.progress});
   }
 
   // A share of the memory that is free once the weights are loaded, but no more than can ever be used.
   int BlocksThatFit(Storage storage) const {
-    const size_t block = LayOutKv(config_, storage, options_.block_size).block_bytes;
+    const size_t block = LayOutKv(config_.decoder, storage, options_.block_size).block_bytes;
     return KvBlocksThatFit(options_.kv_memory_fraction * static_cast<double>(AvailableMemory()), block,
-                           config_.max_position_embeddings, options_.block_size, options_.max_sequences);
+                           config_.decoder.max_position_embeddings, options_.block_size,
+                           options_.max_sequences);
   }
 
   absl::Status CheckSequence(size_t index, const SequenceRows& sequence) const {
@@ -167,7 +168,7 @@ class Runner::Impl {
       if (block < 0 || block >= model_->kv_blocks()) return refuse("block ", block, " is not in the pool");
     }
     for (const TokenId token : sequence.tokens) {
-      if (token < 0 || token >= config_.vocab_size)
+      if (token < 0 || token >= config_.decoder.vocab_size)
         return refuse("token ", token, " is not in the vocabulary");
     }
     return absl::OkStatus();
@@ -188,7 +189,7 @@ Runner::~Runner() = default;
 
 absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch) {
   if (absl::Status status = impl_->Check(batch); !status.ok()) return status;
-  if (batch.empty()) return LogitsView{nullptr, 0, impl_->config_.vocab_size};
+  if (batch.empty()) return LogitsView{nullptr, 0, impl_->config_.decoder.vocab_size};
   return impl_->model_->Forward(batch);
 }
 

@@ -229,7 +229,7 @@ absl::Status Worker::Admit(SequenceState& sequence, WorkItem& item, uint64_t dig
   if (item.params == nullptr && item.params_hash != sequence.params_hash) {
     return ParamsUnknown();
   }
-  const int context = runner_->config().max_position_embeddings;
+  const int context = runner_->config().decoder.max_position_embeddings;
   const size_t n = item.base + item.tokens.size();
   if (n + item.draft.size() > static_cast<size_t>(context)) {
     return MakeError(absl::StatusCode::kInvalidArgument, "CONTEXT_EXCEEDED",
@@ -247,8 +247,8 @@ absl::Status Worker::Admit(SequenceState& sequence, WorkItem& item, uint64_t dig
                      "prompt_logprobs_base: only with base 0");
   }
   if (item.params != nullptr && (item.params_hash != sequence.params_hash || sequence.controls == nullptr)) {
-    absl::StatusOr<Controls> controls =
-        Controls::Create(item.params->sampling, item.params->prompt_length, runner_->config().vocab_size);
+    absl::StatusOr<Controls> controls = Controls::Create(item.params->sampling, item.params->prompt_length,
+                                                         runner_->config().decoder.vocab_size);
     if (!controls.ok()) return controls.status();
     sequence.controls = std::make_unique<Controls>(*std::move(controls));
     sequence.params = item.params;

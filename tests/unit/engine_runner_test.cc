@@ -45,7 +45,7 @@ TEST(RunnerLoad, SizesThePoolByTheFreeMemoryButNoLargerThanCanBeUsed) {
   options.max_sequences = 3;
   auto runner = Runner::Load(options);
   ASSERT_TRUE(runner.ok()) << runner.status();
-  const int longest = (*runner)->config().max_position_embeddings;
+  const int longest = (*runner)->config().decoder.max_position_embeddings;
   EXPECT_EQ((*runner)->kv_blocks(), 3 * ((longest + options.block_size - 1) / options.block_size));
 
   options.max_sequences = 1 << 24;
@@ -175,11 +175,11 @@ TEST_F(RunnerForward, LogitsMayBeOverwritten) {
 
 // Values computed by transformers 5.23 for Llama 3.2: theta 500000, factor 32, 1 to 4, 8192, head_dim 64.
 TEST(Rope, ScalesFrequenciesAsLlama3) {
-  ModelConfig config;
-  config.head_dim = 64;
-  config.rope_theta = 500000;
-  config.rope_scaling = Llama3RopeScaling{32, 1, 4, 8192};
-  const std::vector<float> frequencies = RopeInverseFrequencies(config);
+  DecoderSpec spec;
+  spec.head_dim = 64;
+  spec.rope_theta = 500000;
+  spec.rope_scaling = Llama3RopeScaling{32, 1, 4, 8192};
+  const std::vector<float> frequencies = RopeInverseFrequencies(spec);
   ASSERT_EQ(frequencies.size(), 32u);
   // The fast pairs are left alone, the slow ones divided by 32, those between (15 to 17) blended.
   const std::pair<size_t, float> expected[] = {{0, 1.0f},

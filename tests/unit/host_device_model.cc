@@ -94,7 +94,7 @@ class HostStep {
 }  // namespace
 
 DeviceModelFactory HostDeviceModel::Factory(int team) {
-  return [team](const ModelConfig& /*config*/,
+  return [team](const DecoderSpec& /*spec*/,
                 const DeviceModelOptions& options) -> absl::StatusOr<std::unique_ptr<Model>> {
     RunnerOptions load;
     load.model_dir = options.model_dir;
@@ -110,11 +110,11 @@ DeviceModelFactory HostDeviceModel::Factory(int team) {
 }
 
 int HostDeviceModel::max_positions() const {
-  return std::min(cpu_->config().max_position_embeddings, kv_blocks() * cpu_->block_size());
+  return std::min(cpu_->config().decoder.max_position_embeddings, kv_blocks() * cpu_->block_size());
 }
 
 absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRows> batch) {
-  const int vocab = cpu_->config().vocab_size;
+  const int vocab = cpu_->config().decoder.vocab_size;
   const std::vector<BlockId> spare = {kv_blocks()};
   const StepPlan plan = cuda::PlanStep(batch, cpu_->block_size(), spare);
   HostStep step(plan, spare[0], vocab, team_);

@@ -25,46 +25,45 @@ int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple 
 
 }  // namespace
 
-KvGeometry LayOutKv(const ModelConfig& config, Storage storage, int block_size) {
+KvGeometry LayOutKv(const DecoderSpec& spec, Storage storage, int block_size) {
   const size_t element_bytes = storage == Storage::kFloat32 ? 4 : 2;
   KvGeometry kv;
   kv.layer.storage = storage == Storage::kInt8 ? Storage::kBFloat16 : storage;
   kv.layer.block_size = block_size;
   kv.layer.slot_stride = RoundUp(block_size, kKvPad);
-  kv.layer.head_dim = config.head_dim;
-  kv.layer.value_stride = RoundUp(config.head_dim, kKvPad);
-  const size_t heads = static_cast<size_t>(config.kv_heads);
-  const size_t keys =
-      heads * static_cast<size_t>(config.head_dim) * static_cast<size_t>(kv.layer.slot_stride);
+  kv.layer.head_dim = spec.head_dim;
+  kv.layer.value_stride = RoundUp(spec.head_dim, kKvPad);
+  const size_t heads = static_cast<size_t>(spec.kv_heads);
+  const size_t keys = heads * static_cast<size_t>(spec.head_dim) * static_cast<size_t>(kv.layer.slot_stride);
   const size_t values = heads * static_cast<size_t>(block_size) * static_cast<size_t>(kv.layer.value_stride);
   kv.layer.value_offset = static_cast<int64_t>(keys * element_bytes);
   kv.layer_bytes = (keys + values) * element_bytes;
-  kv.block_bytes = kv.layer_bytes * static_cast<size_t>(config.layers);
+  kv.block_bytes = kv.layer_bytes * static_cast<size_t>(spec.layers);
   kv.layer.block_bytes = static_cast<int64_t>(kv.block_bytes);
   return kv;
 }
 
-absl::StatusOr<std::unique_ptr<CpuModel>> CpuModel::Create(const ModelConfig& config, CpuWeights weights,
+absl::StatusOr<std::unique_ptr<CpuModel>> CpuModel::Create(const DecoderSpec& spec, CpuWeights weights,
                                                            const CpuModelOptions& options,
                                                            const Kernels& kernels, ThreadPool& pool) {
-  std::unique_ptr<CpuModel> model(new CpuModel(config, std::move(weights), options, kernels, pool));
+  std::unique_ptr<CpuModel> model(new CpuModel(spec, std::move(weights), options, kernels, pool));
   if (absl::Status status = model->AllocateMemory(); !status.ok()) return status;
   return model;
 }
 
-CpuModel::CpuModel(const ModelConfig& config, CpuWeights weights, const CpuModelOptions& options,
+CpuModel::CpuModel(const DecoderSpec& spec, CpuWeights weights, const CpuModelOptions& options,
                    const Kernels& kernels, ThreadPool& pool)
-    : config_(config),
+    : spec_(spec),
       weights_(std::move(weights)),
       options_(options),
       kernels_(kernels),
       pool_(pool),
       max_positions_(static_cast<int>(std::min<int64_t>(
-          config.max_position_embeddings, static_cast<int64_t>(options.kv_blocks) * options.block_size))),
-      rope_(config, max_positions_),
-      kv_geometry_(LayOutKv(config, weights_.storage, options.block_size)),
+          spec.max_position_embeddings, static_cast<int64_t>(options.kv_blocks) * options.block_size))),
+      rope_(spec, max_positions_),
+      kv_geometry_(LayOutKv(spec, weights_.storage, options.block_size)),
       kv_(kv_geometry_.layer),
-      qkv_columns_((config.heads + 2 * config.kv_heads) * config.head_dim),
+      qkv_columns_((spec.heads + 2 * spec.kv_heads) * spec.head_dim),
       operand_bytes_(weights_.storage != Storage::kFloat32 && kernels.rounds_operands ? 2 : 4) {}
 
 absl::Status CpuModel::AllocateMemory() {
@@ -84,14 +83,14 @@ absl::Status CpuModel::AllocateMemory() {
   const Request requests[] = {
       {cache_, kv_geometry_.block_bytes * static_cast<size_t>(options_.kv_blocks),
        "the KV pool (--kv-blocks, --block-size)"},
-      {hidden_, rows * static_cast<size_t>(config_.hidden_size) * 4, "hidden states"},
-      {normalized_, rows * static_cast<size_t>(config_.hidden_size) * operand_bytes_,
+      {hidden_, rows * static_cast<size_t>(spec_.hidden_size) * 4, "hidden states"},
+      {normalized_, rows * static_cast<size_t>(spec_.hidden_size) * operand_bytes_,
        "normalized hidden states"},
       {qkv_, rows * static_cast<size_t>(qkv_columns_) * 4, "queries, keys and values"},
-      {attention_out_, rows * static_cast<size_t>(config_.heads * config_.head_dim) * operand_bytes_,
+      {attention_out_, rows * static_cast<size_t>(spec_.heads * spec_.head_dim) * operand_bytes_,
        "attention"},
-      {activations_, rows * static_cast<size_t>(config_.intermediate_size) * operand_bytes_, "activations"},
-      {logits_, rows * static_cast<size_t>(config_.vocab_size) * 4, "logits (--max-batch-tokens)"},
+      {activations_, rows * static_cast<size_t>(spec_.intermediate_size) * operand_bytes_, "activations"},
+      {logits_, rows * static_cast<size_t>(spec_.vocab_size) * 4, "logits (--max-batch-tokens)"},
       {scores_, scores * 4, "attention scores"},
   };
   for (const Request& request : requests) {
@@ -102,7 +101,7 @@ absl::Status CpuModel::AllocateMemory() {
   kv_.base = cache_.data();
   rows_.reserve(rows);
   logit_rows_.reserve(rows);
-  attention_tasks_.reserve(rows * static_cast<size_t>(config_.heads));
+  attention_tasks_.reserve(rows * static_cast<size_t>(spec_.heads));
   return absl::OkStatus();
 }
 
@@ -111,14 +110,14 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
   ListAttentionTasks(batch);
   Embed();
   int rows = static_cast<int>(rows_.size());
-  const int hidden = config_.hidden_size;
-  const int attention_columns = config_.heads * config_.head_dim;
-  for (int i = 0; i < config_.layers; ++i) {
+  const int hidden = spec_.hidden_size;
+  const int attention_columns = spec_.heads * spec_.head_dim;
+  for (int i = 0; i < spec_.layers; ++i) {
     const CpuLayer& layer = weights_.layers[static_cast<size_t>(i)];
     Normalize(layer.attention_norm, rows);
     Multiply(layer.qkv, Epilogue::kStore, rows, normalized_, hidden, qkv_, qkv_columns_, qkv_columns_);
     Attend(i);
-    if (i == config_.layers - 1) {
+    if (i == spec_.layers - 1) {
       DropRowsWithoutLogits();
       rows = static_cast<int>(logit_rows_.size());
     }
@@ -126,14 +125,14 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
              hidden);
     Normalize(layer.mlp_norm, rows);
     Multiply(layer.gate_up, Epilogue::kSiluMul, rows, normalized_, hidden, activations_,
-             config_.intermediate_size, config_.intermediate_size);
-    Multiply(layer.mlp_out, Epilogue::kAdd, rows, activations_, config_.intermediate_size, hidden_, hidden,
+             spec_.intermediate_size, spec_.intermediate_size);
+    Multiply(layer.mlp_out, Epilogue::kAdd, rows, activations_, spec_.intermediate_size, hidden_, hidden,
              hidden);
   }
   Normalize(weights_.final_norm, rows);
-  Multiply(weights_.head, Epilogue::kStore, rows, normalized_, hidden, logits_, config_.vocab_size,
-           config_.vocab_size);
-  return LogitsView{logits_.floats(), rows, config_.vocab_size};
+  Multiply(weights_.head, Epilogue::kStore, rows, normalized_, hidden, logits_, spec_.vocab_size,
+           spec_.vocab_size);
+  return LogitsView{logits_.floats(), rows, spec_.vocab_size};
 }
 
 void CpuModel::ListRows(absl::Span<const SequenceRows> batch) {
@@ -153,14 +152,14 @@ void CpuModel::ListRows(absl::Span<const SequenceRows> batch) {
 
 void CpuModel::ListAttentionTasks(absl::Span<const SequenceRows> batch) {
   attention_tasks_.clear();
-  const int group = config_.heads / config_.kv_heads;
+  const int group = spec_.heads / spec_.kv_heads;
   const int heads_per_task = std::min(group, kMaxQueries);
   const int rows_per_task = kMaxQueries / heads_per_task;
   int first_row = 0;
   for (const SequenceRows& sequence : batch) {
     const int count = static_cast<int>(sequence.tokens.size());
     for (int r = 0; r < count; r += rows_per_task) {
-      for (int kv_head = 0; kv_head < config_.kv_heads; ++kv_head) {
+      for (int kv_head = 0; kv_head < spec_.kv_heads; ++kv_head) {
         for (int h = 0; h < group; h += heads_per_task) {
           attention_tasks_.push_back({sequence.blocks.data(), first_row + r,
                                       std::min(rows_per_task, count - r), sequence.position + r,
@@ -174,7 +173,7 @@ void CpuModel::ListAttentionTasks(absl::Span<const SequenceRows> batch) {
 
 void CpuModel::Embed() {
   const TensorView& embedding = weights_.embedding;
-  const int hidden = config_.hidden_size;
+  const int hidden = spec_.hidden_size;
   ForRows(static_cast<int>(rows_.size()), [&](int row) {
     float* to = hidden_.floats() + static_cast<int64_t>(row) * hidden;
     const int64_t from = static_cast<int64_t>(rows_[static_cast<size_t>(row)].token) * hidden;
@@ -184,27 +183,27 @@ void CpuModel::Embed() {
 
 void CpuModel::Attend(int layer) {
   const KvLayer kv = LayerOfCache(layer);
-  const int half = config_.head_dim / 2;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  const int half = spec_.head_dim / 2;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
   ForRows(static_cast<int>(rows_.size()), [&](int r) {
     const Row& row = rows_[static_cast<size_t>(r)];
     RotateArgs args;
     args.kv = kv;
     args.block = row.block;
     args.slot = row.slot;
-    args.heads = config_.heads;
-    args.kv_heads = config_.kv_heads;
+    args.heads = spec_.heads;
+    args.kv_heads = spec_.kv_heads;
     args.q = qkv_.floats() + static_cast<int64_t>(r) * qkv_columns_;
     args.q_scale = scale;
     args.cosines = rope_.cosines.data() + static_cast<int64_t>(row.position) * half;
     args.sines = rope_.sines.data() + static_cast<int64_t>(row.position) * half;
     kernels_.rotate_and_store(args);
   });
-  const int group = config_.heads / config_.kv_heads;
-  const int out_columns = config_.heads * config_.head_dim;
+  const int group = spec_.heads / spec_.kv_heads;
+  const int out_columns = spec_.heads * spec_.head_dim;
   pool_.Run(static_cast<int>(attention_tasks_.size()), [&](int t, int worker) {
     const AttentionTask& task = attention_tasks_[static_cast<size_t>(t)];
-    const int column = task.first_head * config_.head_dim;
+    const int column = task.first_head * spec_.head_dim;
     AttentionArgs args;
     args.kv = kv;
     args.blocks = task.blocks;
@@ -232,14 +231,14 @@ void CpuModel::DropRowsWithoutLogits() {
       std::memcpy(data + static_cast<size_t>(to) * row_bytes, data + static_cast<size_t>(from) * row_bytes,
                   row_bytes);
     };
-    move(hidden_.data(), static_cast<size_t>(config_.hidden_size) * sizeof(float));
-    move(attention_out_.data(), static_cast<size_t>(config_.heads * config_.head_dim) * operand_bytes_);
+    move(hidden_.data(), static_cast<size_t>(spec_.hidden_size) * sizeof(float));
+    move(attention_out_.data(), static_cast<size_t>(spec_.heads * spec_.head_dim) * operand_bytes_);
   }
 }
 
 void CpuModel::Normalize(const float* weight, int rows) {
-  const int hidden = config_.hidden_size;
-  const float epsilon = static_cast<float>(config_.rms_norm_eps);
+  const int hidden = spec_.hidden_size;
+  const float epsilon = static_cast<float>(spec_.rms_norm_eps);
   ForRows(rows, [&](int row) {
     const int64_t offset = static_cast<int64_t>(row) * hidden;
     kernels_.rms_norm(hidden_.floats() + offset, weight, epsilon, hidden, weights_.storage,

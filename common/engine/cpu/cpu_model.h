@@ -11,7 +11,7 @@
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/cpu/memory.h"
-#include "common/engine/decoder/model_config.h"
+#include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/decoder/rope.h"
 #include "common/engine/model.h"
 #include "common/engine/thread_pool.h"
@@ -30,14 +30,14 @@ struct KvGeometry {
   size_t layer_bytes = 0;
   size_t block_bytes = 0;  // all layers
 };
-KvGeometry LayOutKv(const ModelConfig& config, Storage storage, int block_size);
+KvGeometry LayOutKv(const DecoderSpec& spec, Storage storage, int block_size);
 
 // Holds the KV pool ([block][layer][keys, values], so that a block is one piece of memory) and the scratch
 // memory of a step. The pool's threads work inside Forward only.
 class CpuModel final : public Model {
  public:
   // `kernels` and `pool` must outlive the model. RESOURCE_EXHAUSTED where memory cannot be had.
-  static absl::StatusOr<std::unique_ptr<CpuModel>> Create(const ModelConfig& config, CpuWeights weights,
+  static absl::StatusOr<std::unique_ptr<CpuModel>> Create(const DecoderSpec& spec, CpuWeights weights,
                                                           const CpuModelOptions& options,
                                                           const Kernels& kernels, ThreadPool& pool);
 
@@ -68,7 +68,7 @@ class CpuModel final : public Model {
     int heads;
   };
 
-  CpuModel(const ModelConfig& config, CpuWeights weights, const CpuModelOptions& options,
+  CpuModel(const DecoderSpec& spec, CpuWeights weights, const CpuModelOptions& options,
            const Kernels& kernels, ThreadPool& pool);
   absl::Status AllocateMemory();
 
@@ -85,7 +85,7 @@ class CpuModel final : public Model {
   void ForRows(int rows, absl::FunctionRef<void(int row)> fn);
   KvLayer LayerOfCache(int layer) const;
 
-  const ModelConfig config_;
+  const DecoderSpec spec_;
   const CpuWeights weights_;
   const CpuModelOptions options_;
   const Kernels& kernels_;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/engine/cpu/packing.h"
 #include "common/engine/decoder/elements.h"
+#include "common/engine/decoder/tensor_names.h"
 
 namespace outrider {
 namespace {
@@ -17,27 +18,23 @@ class Loader {
   Loader(const SafeTensors& files, Storage storage) : files_(files), storage_(storage) {}
 
   // The first error makes all later calls do nothing.
-  TensorView Get(const std::string& name, const std::vector<int64_t>& shape) {
-    return files_.Get(name, shape, status_);
+  TensorView Get(const StoredTensor& tensor) { return files_.Get(tensor.name, tensor.shape, status_); }
+
+  // All rows of all parts, in order.
+  void AddMatrix(const StoredMatrix& matrix, PackedMatrix* to) {
+    std::vector<TensorView> parts = GetParts(matrix);
+    if (status_.ok()) Add(Concatenated(std::move(parts)), to);
   }
 
-  void AddMatrix(const std::string& name, PackedMatrix* to, bool interleave, std::vector<TensorView> parts) {
-    for (const TensorView& part : parts) {
-      if (status_.ok() && part.type != parts[0].type) {
-        status_ = absl::InvalidArgumentError(absl::StrCat(name, ": its weights have different dtypes"));
-      }
-    }
-    if (!status_.ok()) return;
-    MatrixSource source = interleave ? InterleavedPanels(std::move(parts[0]), std::move(parts[1]))
-                                     : Concatenated(std::move(parts));
-    *to = {nullptr, source.n(), source.k};
-    const size_t bytes = PackedBytes(to->n, to->k, storage_);
-    matrices_.push_back({std::move(source), to, Reserve(bytes)});
+  // Panels of both parts alternate.
+  void AddInterleaved(const StoredMatrix& matrix, PackedMatrix* to) {
+    std::vector<TensorView> parts = GetParts(matrix);
+    if (status_.ok()) Add(InterleavedPanels(std::move(parts[0]), std::move(parts[1])), to);
   }
 
-  void AddNorm(const std::string& name, int size, const float** to) {
-    TensorView view = Get(name, {size});
-    norms_.push_back({std::move(view), size, to, Reserve(static_cast<size_t>(size) * sizeof(float))});
+  void AddNorm(const StoredTensor& norm, const float** to) {
+    const int size = static_cast<int>(norm.shape[0]);
+    norms_.push_back({Get(norm), size, to, Reserve(static_cast<size_t>(size) * sizeof(float))});
   }
 
   absl::StatusOr<Buffer> PackAll(ThreadPool& pool, const std::function<void(double)>& progress) {
@@ -75,6 +72,24 @@ class Loader {
     size_t offset;
   };
 
+  std::vector<TensorView> GetParts(const StoredMatrix& matrix) {
+    std::vector<TensorView> parts;
+    for (const StoredTensor& part : matrix.parts) {
+      parts.push_back(Get(part));
+      if (status_.ok() && parts.back().type != parts[0].type) {
+        status_ =
+            absl::InvalidArgumentError(absl::StrCat(matrix.name, ": its weights have different dtypes"));
+      }
+    }
+    return parts;
+  }
+
+  void Add(MatrixSource source, PackedMatrix* to) {
+    *to = {nullptr, source.n(), source.k};
+    const size_t bytes = PackedBytes(to->n, to->k, storage_);
+    matrices_.push_back({std::move(source), to, Reserve(bytes)});
+  }
+
   size_t Reserve(size_t bytes) {
     const size_t offset = bytes_;
     bytes_ += (bytes + 63) / 64 * 64;
@@ -91,7 +106,7 @@ class Loader {
 
 }  // namespace
 
-absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const ModelConfig& config,
+absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const DecoderSpec& spec,
                                           Storage storage, ThreadPool& pool,
                                           const std::function<void(double)>& progress) {
   absl::StatusOr<SafeTensors> files = SafeTensors::Open(model_dir);
@@ -100,33 +115,21 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const Mo
   weights.files = *std::move(files);
   weights.storage = storage;
   Loader loader(weights.files, storage);
-  const int hidden = config.hidden_size;
-  const int queries = config.heads * config.head_dim;
-  const int keys = config.kv_heads * config.head_dim;
-
-  weights.embedding = loader.Get("model.embed_tokens.weight", {config.vocab_size, hidden});
-  weights.layers.resize(static_cast<size_t>(config.layers));
-  for (int i = 0; i < config.layers; ++i) {
-    const std::string name = absl::StrCat("model.layers.", i, ".");
-    CpuLayer& layer = weights.layers[static_cast<size_t>(i)];
-    loader.AddNorm(name + "input_layernorm.weight", hidden, &layer.attention_norm);
-    loader.AddMatrix(name + "self_attn", &layer.qkv, false,
-                     {loader.Get(name + "self_attn.q_proj.weight", {queries, hidden}),
-                      loader.Get(name + "self_attn.k_proj.weight", {keys, hidden}),
-                      loader.Get(name + "self_attn.v_proj.weight", {keys, hidden})});
-    loader.AddMatrix(name + "self_attn", &layer.attention_out, false,
-                     {loader.Get(name + "self_attn.o_proj.weight", {hidden, queries})});
-    loader.AddNorm(name + "post_attention_layernorm.weight", hidden, &layer.mlp_norm);
-    loader.AddMatrix(name + "mlp", &layer.gate_up, true,
-                     {loader.Get(name + "mlp.gate_proj.weight", {config.intermediate_size, hidden}),
-                      loader.Get(name + "mlp.up_proj.weight", {config.intermediate_size, hidden})});
-    loader.AddMatrix(name + "mlp", &layer.mlp_out, false,
-                     {loader.Get(name + "mlp.down_proj.weight", {hidden, config.intermediate_size})});
+  const DecoderTensors tensors = TensorsOf(spec);
+  weights.embedding = loader.Get(tensors.embedding);
+  weights.layers.resize(tensors.layers.size());
+  for (size_t i = 0; i < tensors.layers.size(); ++i) {
+    const LayerTensors& from = tensors.layers[i];
+    CpuLayer& to = weights.layers[i];
+    loader.AddNorm(from.attention_norm, &to.attention_norm);
+    loader.AddMatrix(from.qkv, &to.qkv);
+    loader.AddMatrix(from.attention_out, &to.attention_out);
+    loader.AddNorm(from.mlp_norm, &to.mlp_norm);
+    loader.AddInterleaved(from.gate_up, &to.gate_up);
+    loader.AddMatrix(from.mlp_out, &to.mlp_out);
   }
-  loader.AddNorm("model.norm.weight", hidden, &weights.final_norm);
-  loader.AddMatrix("lm_head", &weights.head, false,
-                   {config.tie_word_embeddings ? weights.embedding
-                                               : loader.Get("lm_head.weight", {config.vocab_size, hidden})});
+  loader.AddNorm(tensors.final_norm, &weights.final_norm);
+  loader.AddMatrix(tensors.head, &weights.head);
   absl::StatusOr<Buffer> memory = loader.PackAll(pool, progress);
   if (!memory.ok()) return memory.status();
   weights.memory = *std::move(memory);

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/cpu/memory.h"
-#include "common/engine/decoder/model_config.h"
+#include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/decoder/safetensors.h"
 #include "common/engine/thread_pool.h"
 
@@ -42,7 +42,7 @@ struct CpuWeights {
 
 // Maps the files and packs every matrix; norms are kept in float32. Errors are those of SafeTensors and
 // Buffer. `progress` may be null.
-absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const ModelConfig& config,
+absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const DecoderSpec& spec,
                                           Storage storage, ThreadPool& pool,
                                           const std::function<void(double)>& progress);
 

@@ -26,7 +26,7 @@ class CudaModel final : public Model {
  public:
   // FAILED_PRECONDITION if there is no such device; INVALID_ARGUMENT for a model that has no kernels here,
   // naming file and field; else errors of files and memory.
-  static absl::StatusOr<std::unique_ptr<Model>> Create(const ModelConfig& config,
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderSpec& spec,
                                                        const DeviceModelOptions& options);
   ~CudaModel() override;
 
@@ -40,8 +40,7 @@ class CudaModel final : public Model {
   size_t weight_bytes() const override { return layers_->weight_bytes(); }
 
  private:
-  CudaModel(const ModelConfig& config, const DeviceModelOptions& options)
-      : config_(config), options_(options) {}
+  CudaModel(const DecoderSpec& spec, const DeviceModelOptions& options) : spec_(spec), options_(options) {}
   absl::Status Load();
   absl::Status AllocateStepMemory();
   absl::Status CreateAttention();
@@ -60,7 +59,7 @@ class CudaModel final : public Model {
   absl::Status EnqueueProposal(const StepShape& shape, int step);
   absl::Status EnqueueOutputs(const StepShape& shape);
 
-  const ModelConfig config_;
+  const DecoderSpec spec_;
   const DeviceModelOptions options_;
   int max_rows_ = 0;
   int max_positions_ = 0;

@@ -12,42 +12,42 @@ constexpr size_t kBFloat16Bytes = 2;
 
 }  // namespace
 
-size_t DecoderLayers::KvBytesPerToken(const ModelConfig& config) {
-  return kBFloat16Bytes * 2 * static_cast<size_t>(config.layers) * static_cast<size_t>(config.kv_heads) *
-         static_cast<size_t>(config.head_dim);
+size_t DecoderLayers::KvBytesPerToken(const DecoderSpec& spec) {
+  return kBFloat16Bytes * 2 * static_cast<size_t>(spec.layers) * static_cast<size_t>(spec.kv_heads) *
+         static_cast<size_t>(spec.head_dim);
 }
 
-absl::StatusOr<std::unique_ptr<DecoderLayers>> DecoderLayers::Create(const ModelConfig& config,
-                                                                     Weights weights, Operand operand,
-                                                                     Matmul& matmul, Attention& attention,
+absl::StatusOr<std::unique_ptr<DecoderLayers>> DecoderLayers::Create(const DecoderSpec& spec, Weights weights,
+                                                                     Operand operand, Matmul& matmul,
+                                                                     Attention& attention,
                                                                      const Options& options,
                                                                      cudaStream_t stream) {
   std::unique_ptr<DecoderLayers> layers(
-      new DecoderLayers(config, std::move(weights), operand, matmul, attention, options, stream));
+      new DecoderLayers(spec, std::move(weights), operand, matmul, attention, options, stream));
   absl::Status status = layers->AllocateMemory();
   if (status.ok()) status = layers->UploadRope();
   if (!status.ok()) return status;
   return layers;
 }
 
-DecoderLayers::DecoderLayers(const ModelConfig& config, Weights weights, Operand operand, Matmul& matmul,
+DecoderLayers::DecoderLayers(const DecoderSpec& spec, Weights weights, Operand operand, Matmul& matmul,
                              Attention& attention, const Options& options, cudaStream_t stream)
-    : config_(config),
+    : spec_(spec),
       weights_(std::move(weights)),
       operand_type_(operand),
       matmul_(matmul),
       attention_(attention),
       options_(options),
       stream_(stream),
-      heads_{config.heads, config.kv_heads, config.head_dim},
-      block_bytes_(KvBytesPerToken(config) * static_cast<size_t>(options.block_size)) {}
+      heads_{spec.heads, spec.kv_heads, spec.head_dim},
+      block_bytes_(KvBytesPerToken(spec) * static_cast<size_t>(options.block_size)) {}
 
 absl::Status DecoderLayers::AllocateMemory() {
   const size_t rows = static_cast<size_t>(PaddedRows(options_.max_rows));
-  const size_t hidden = static_cast<size_t>(config_.hidden_size);
-  const size_t queries = static_cast<size_t>(config_.heads * config_.head_dim);
-  const size_t keys = static_cast<size_t>(config_.kv_heads * config_.head_dim);
-  const size_t intermediate = static_cast<size_t>(config_.intermediate_size);
+  const size_t hidden = static_cast<size_t>(spec_.hidden_size);
+  const size_t queries = static_cast<size_t>(spec_.heads * spec_.head_dim);
+  const size_t keys = static_cast<size_t>(spec_.kv_heads * spec_.head_dim);
+  const size_t intermediate = static_cast<size_t>(spec_.intermediate_size);
   struct Request {
     DeviceMemory& memory;
     size_t bytes;
@@ -72,7 +72,7 @@ absl::Status DecoderLayers::AllocateMemory() {
 }
 
 absl::Status DecoderLayers::UploadRope() {
-  const RopeTable table(config_, options_.max_positions);
+  const RopeTable table(spec_, options_.max_positions);
   for (const auto& [values, to] : {std::pair{&table.cosines, &cosines_}, std::pair{&table.sines, &sines_}}) {
     absl::StatusOr<DeviceMemory> memory =
         DeviceMemory::Allocate(values->size() * sizeof(float), "rotary embedding");
@@ -87,7 +87,7 @@ absl::Status DecoderLayers::UploadRope() {
 
 KvLayerView DecoderLayers::KvOf(int layer) const {
   const int64_t block_elements = static_cast<int64_t>(block_bytes_ / kBFloat16Bytes);
-  return {cache_.as<__nv_bfloat16>() + layer * (block_elements / config_.layers), block_elements,
+  return {cache_.as<__nv_bfloat16>() + layer * (block_elements / spec_.layers), block_elements,
           options_.block_size};
 }
 
@@ -126,13 +126,13 @@ absl::Status DecoderLayers::Attend(const Pass& pass, int layer, __nv_bfloat16* o
 
 absl::Status DecoderLayers::Enqueue(const Pass& pass) {
   const int rows = pass.rows;
-  const int hidden = config_.hidden_size;
-  const int queries = config_.heads * config_.head_dim;
-  const float epsilon = static_cast<float>(config_.rms_norm_eps);
+  const int hidden = spec_.hidden_size;
+  const int queries = spec_.heads * spec_.head_dim;
+  const float epsilon = static_cast<float>(spec_.rms_norm_eps);
   float* const residual = hidden_.as<float>();
   LaunchEmbed(pass.tokens, weights_.embedding, residual, rows, hidden, stream_);
   absl::StatusOr<Product> product = Product{};  // what is still to be added to the residual stream
-  for (int i = 0; i < config_.layers; ++i) {
+  for (int i = 0; i < spec_.layers; ++i) {
     const Layer& layer = weights_.layers[static_cast<size_t>(i)];
     LaunchAddNorm(*product, residual, layer.attention_norm, epsilon, NextOperand(), rows, hidden, stream_);
     product = Multiply(layer.qkv, rows);
@@ -150,7 +150,7 @@ absl::Status DecoderLayers::Enqueue(const Pass& pass) {
     LaunchAddNorm(*product, residual, layer.mlp_norm, epsilon, NextOperand(), rows, hidden, stream_);
     product = Multiply(layer.gate_up, rows);
     if (!product.ok()) return product.status();
-    LaunchSiluMul(*product, NextOperand(), rows, config_.intermediate_size, stream_);
+    LaunchSiluMul(*product, NextOperand(), rows, spec_.intermediate_size, stream_);
     product = Multiply(layer.mlp_out, rows);
     if (!product.ok()) return product.status();
   }
@@ -163,7 +163,7 @@ absl::Status DecoderLayers::Enqueue(const Pass& pass) {
     if (!status.ok()) return status;
     if (operand_type_ == Operand::kFp8) {
       LaunchScale({pass.logits, operand_.row_scales, head.scales}, pass.logits, pass.logit_count,
-                  config_.vocab_size, stream_);
+                  spec_.vocab_size, stream_);
     }
   }
   return ToStatus(cudaGetLastError(), "enqueuing a forward pass");

@@ -15,7 +15,7 @@
 #include "common/engine/cuda/layer_kernels.h"
 #include "common/engine/cuda/matmul.h"
 #include "common/engine/cuda/weights.h"
-#include "common/engine/decoder/model_config.h"
+#include "common/engine/decoder/decoder_spec.h"
 #include "common/kv/block_id.h"
 
 namespace outrider::cuda {
@@ -38,7 +38,7 @@ class DecoderLayers {
   };
 
   // `matmul` planned the weights' products. All references and `stream` must outlive this.
-  static absl::StatusOr<std::unique_ptr<DecoderLayers>> Create(const ModelConfig& config, Weights weights,
+  static absl::StatusOr<std::unique_ptr<DecoderLayers>> Create(const DecoderSpec& spec, Weights weights,
                                                                Operand operand, Matmul& matmul,
                                                                Attention& attention, const Options& options,
                                                                cudaStream_t stream);
@@ -64,10 +64,10 @@ class DecoderLayers {
   size_t bytes_per_block() const { return block_bytes_; }
   size_t weight_bytes() const { return weights_.bytes; }
   // Of one token of one sequence, all layers.
-  static size_t KvBytesPerToken(const ModelConfig& config);
+  static size_t KvBytesPerToken(const DecoderSpec& spec);
 
  private:
-  DecoderLayers(const ModelConfig& config, Weights weights, Operand operand, Matmul& matmul,
+  DecoderLayers(const DecoderSpec& spec, Weights weights, Operand operand, Matmul& matmul,
                 Attention& attention, const Options& options, cudaStream_t stream);
   absl::Status AllocateMemory();
   absl::Status UploadRope();
@@ -80,7 +80,7 @@ class DecoderLayers {
   // The operand times the matrix, in product_.
   absl::StatusOr<Product> Multiply(const Matrix& matrix, int rows);
 
-  const ModelConfig config_;
+  const DecoderSpec spec_;
   const Weights weights_;
   const Operand operand_type_;
   Matmul& matmul_;

@@ -3,7 +3,7 @@
 #include "common/engine/cuda_plugin.h"
 
 extern "C" __attribute__((visibility("default"))) void outrider_create_device_model(
-    const outrider::ModelConfig& config, const outrider::DeviceModelOptions& options,
+    const outrider::DecoderSpec& spec, const outrider::DeviceModelOptions& options,
     absl::StatusOr<std::unique_ptr<outrider::Model>>& result) {
-  result = outrider::cuda::CudaModel::Create(config, options);
+  result = outrider::cuda::CudaModel::Create(spec, options);
 }

@@ -6,13 +6,13 @@
 
 namespace outrider {
 
-std::vector<float> RopeInverseFrequencies(const ModelConfig& config) {
+std::vector<float> RopeInverseFrequencies(const DecoderSpec& spec) {
   std::vector<float> frequencies;
-  for (int i = 0; i < config.head_dim; i += 2) {
-    const float exponent = static_cast<float>(i) / static_cast<float>(config.head_dim);
-    float frequency = 1.0f / std::pow(static_cast<float>(config.rope_theta), exponent);
-    if (config.rope_scaling.has_value()) {
-      const Llama3RopeScaling& scaling = *config.rope_scaling;
+  for (int i = 0; i < spec.head_dim; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(spec.head_dim);
+    float frequency = 1.0f / std::pow(static_cast<float>(spec.rope_theta), exponent);
+    if (spec.rope_scaling.has_value()) {
+      const Llama3RopeScaling& scaling = *spec.rope_scaling;
       const double original = scaling.original_max_position_embeddings;
       const double wavelength = 2 * std::numbers::pi / static_cast<double>(frequency);
       if (wavelength > original / scaling.low_freq_factor) {
@@ -29,8 +29,8 @@ std::vector<float> RopeInverseFrequencies(const ModelConfig& config) {
   return frequencies;
 }
 
-RopeTable::RopeTable(const ModelConfig& config, int positions) {
-  const std::vector<float> frequencies = RopeInverseFrequencies(config);
+RopeTable::RopeTable(const DecoderSpec& spec, int positions) {
+  const std::vector<float> frequencies = RopeInverseFrequencies(spec);
   cosines.reserve(static_cast<size_t>(positions) * frequencies.size());
   sines.reserve(cosines.capacity());
   for (int position = 0; position < positions; ++position) {

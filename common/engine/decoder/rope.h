@@ -4,17 +4,17 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/engine/decoder/model_config.h"
+#include "common/engine/decoder/decoder_spec.h"
 
 namespace outrider {
 
 // Inverse frequencies of the head_dim / 2 pairs, with Llama 3's scaling where the model has it. Computed in
 // float32 as transformers does, so that angles at far positions agree.
-std::vector<float> RopeInverseFrequencies(const ModelConfig& config);
+std::vector<float> RopeInverseFrequencies(const DecoderSpec& spec);
 
 // cosines[position * head_dim / 2 + i] and sines likewise, for positions 0 .. positions - 1.
 struct RopeTable {
-  RopeTable(const ModelConfig& config, int positions);
+  RopeTable(const DecoderSpec& spec, int positions);
 
   std::vector<float> cosines;
   std::vector<float> sines;

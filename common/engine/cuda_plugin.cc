@@ -6,33 +6,18 @@
 #include <system_error>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 
 namespace outrider {
-namespace {
 
-constexpr int kMaxDevices = 64;
-
-}  // namespace
-
-absl::StatusOr<std::optional<int>> ParseDevice(const std::string& device) {
-  if (device == "cpu") return std::nullopt;
-  absl::string_view number = device;
-  int index = 0;
-  if (!absl::ConsumePrefix(&number, "cuda:") || !absl::SimpleAtoi(number, &index) || index < 0 ||
-      index >= kMaxDevices) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--device ", device, ": must be cpu or cuda:N with N from 0 to ", kMaxDevices - 1));
-  }
-  return index;
+absl::Status CudaPlugin::Check(const RunnerOptions& options) const {
+  return CheckDtype(options, {"auto", "bfloat16", "fp8"});
 }
 
-absl::StatusOr<std::unique_ptr<Model>> LoadDeviceModel(const DecoderSpec& spec,
-                                                       const DeviceModelOptions& options) {
-  const auto refuse = [&](const char* why) {
-    return absl::FailedPreconditionError(absl::StrCat("--device cuda:", options.device, ": ", why));
+absl::StatusOr<std::unique_ptr<Model>> CudaPlugin::Load(const DecoderSpec& spec, const RunnerOptions& options,
+                                                        ThreadPool& /*threads*/) const {
+  const auto refuse = [this](const char* why) {
+    return absl::FailedPreconditionError(absl::StrCat("--device cuda:", device_, ": ", why));
   };
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -47,7 +32,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadDeviceModel(const DecoderSpec& spec,
   auto* const create = reinterpret_cast<CreateDeviceModelFunction*>(dlsym(handle, kCreateDeviceModel));
   if (create == nullptr) return refuse(dlerror());
   absl::StatusOr<std::unique_ptr<Model>> model = absl::InternalError("not made");
-  create(spec, options, model);
+  create(spec, device_, options, model);
   return model;
 }
 

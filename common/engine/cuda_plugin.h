@@ -1,45 +1,34 @@
-// Finds the library that runs models on a device.
+// --device cuda:N: the library that runs models on a GPU, loaded when it is asked for.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 
 #include "absl/status/statusor.h"
+#include "common/engine/backend.h"
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/model.h"
+#include "common/engine/runner_options.h"
 
 namespace outrider {
 
-struct DeviceModelOptions {
-  std::string model_dir;
-  int device = 0;  // N of cuda:N
-  std::string dtype;
-  int kv_blocks =
-      0;  // 0: as many as fit kv_memory_fraction of the memory that is free once weights are loaded
-  double kv_memory_fraction = 0.3;
-  int max_sequences = 256;
-  int block_size = 16;
-  int max_batch_rows = 512;
-  std::function<void(double fraction)> progress;  // optional
-};
-
-using DeviceModelFactory = std::function<absl::StatusOr<std::unique_ptr<Model>>(
-    const DecoderSpec& spec, const DeviceModelOptions& options)>;
-
-// N of "cuda:N"; nothing for "cpu". INVALID_ARGUMENT naming --device for anything else.
-absl::StatusOr<std::optional<int>> ParseDevice(const std::string& device);
-
-// The function that liboutrider_cuda.so exports. Everything behind it was built from the same sources as the
-// program, so C++ types may cross.
-inline constexpr char kCreateDeviceModel[] = "outrider_create_device_model";
-using CreateDeviceModelFunction = void(const DecoderSpec& spec, const DeviceModelOptions& options,
+// The function that liboutrider_cuda.so exports: a model on device N of cuda:N. The library is built from the
+// same sources as the program, so C++ types may cross.
+using CreateDeviceModelFunction = void(const DecoderSpec& spec, int device, const RunnerOptions& options,
                                        absl::StatusOr<std::unique_ptr<Model>>& result);
+inline constexpr char kCreateDeviceModel[] = "outrider_create_device_model";
 
-// A model out of liboutrider_cuda.so, which lies beside the program. FAILED_PRECONDITION, in one line, where
-// the library or what it needs cannot be loaded; else what the library says.
-absl::StatusOr<std::unique_ptr<Model>> LoadDeviceModel(const DecoderSpec& spec,
-                                                       const DeviceModelOptions& options);
+// Loads models from liboutrider_cuda.so, which lies beside the program. FAILED_PRECONDITION, in one line,
+// where the library or what it needs cannot be loaded; else what the library says.
+class CudaPlugin final : public Backend {
+ public:
+  explicit CudaPlugin(int device) : device_(device) {}
+
+  absl::Status Check(const RunnerOptions& options) const override;
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const RunnerOptions& options,
+                                              ThreadPool& threads) const override;
+
+ private:
+  const int device_;  // N of cuda:N
+};
 
 }  // namespace outrider

@@ -46,14 +46,13 @@ std::shared_ptr<const SequenceParams> Params(const Setting& setting, uint64_t se
 std::unique_ptr<Worker> Start(bool device, std::unique_ptr<Sampler> sampler) {
   RunnerOptions options;
   options.model_dir = kModel;
-  options.device = device ? "cuda:0" : "cpu";
-  options.dtype = device ? "bfloat16" : "float32";
-  options.make_device_model = testing::HostDeviceModel::Factory(kTeam);
+  options.dtype = "float32";
   options.threads = 1;
   options.kv_blocks = 128;
   options.block_size = 4;
   options.max_batch_rows = 96;
-  absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(options);
+  absl::StatusOr<std::unique_ptr<Runner>> runner =
+      device ? Runner::Load(options, testing::HostDevice(kTeam)) : Runner::Load(options);
   EXPECT_TRUE(runner.ok()) << runner.status();
   return std::make_unique<Worker>(*std::move(runner), std::move(sampler),
                                   WorkerOptions{.max_batch_rows = 96, .check_invariants = true},

@@ -39,6 +39,30 @@ TEST(RunnerLoad, RefusesBadOptionsByTheirFlag) {
   EXPECT_THAT(error([](auto& o) { o.kernels = "mmx"; }), HasSubstr("mmx"));
 }
 
+TEST(RunnerLoad, NamesTheDevicesAndDtypesThatThereAre) {
+  RunnerOptions options = Options(kModel);
+  for (const char* device : {"gpu", "cuda", "cuda:", "cuda:-1", "cuda:64", "cuda:0x"}) {
+    options.device = device;
+    EXPECT_THAT(LoadError(options), AllOf(HasSubstr(absl::StrCat("--device ", device, ": ")),
+                                          HasSubstr("must be cpu or cuda:N with N from 0 to 63")));
+  }
+  options.device = "cuda:0";
+  EXPECT_EQ(LoadError(options), "--dtype float32: must be one of auto, bfloat16, fp8 with --device cuda:0");
+  options.device = "cpu";
+  options.dtype = "fp8";
+  EXPECT_EQ(LoadError(options),
+            "--dtype fp8: must be one of auto, float32, bfloat16, int8 with --device cpu");
+}
+
+TEST(RunnerLoad, SaysHowToBuildThePluginThatIsNotBesideTheProgram) {
+  RunnerOptions options = Options(kModel);
+  options.device = "cuda:3";
+  options.dtype = "auto";
+  EXPECT_EQ(Runner::Load(options).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(LoadError(options),
+              AllOf(HasSubstr("--device cuda:3: this build has no CUDA"), HasSubstr("make build CUDA=1")));
+}
+
 TEST(RunnerLoad, SizesThePoolByTheFreeMemoryButNoLargerThanCanBeUsed) {
   RunnerOptions options = Options(kModel);
   options.kv_blocks = 0;

@@ -93,20 +93,19 @@ class HostStep {
 
 }  // namespace
 
-DeviceModelFactory HostDeviceModel::Factory(int team) {
-  return [team](const DecoderSpec& /*spec*/,
-                const DeviceModelOptions& options) -> absl::StatusOr<std::unique_ptr<Model>> {
-    RunnerOptions load;
-    load.model_dir = options.model_dir;
-    load.dtype = "float32";
-    load.threads = 1;
-    load.kv_blocks = options.kv_blocks + 1;  // and the spare one
-    load.block_size = options.block_size;
-    load.max_batch_rows = options.max_batch_rows;
-    absl::StatusOr<std::unique_ptr<Runner>> cpu = Runner::Load(load);
-    if (!cpu.ok()) return cpu.status();
-    return std::unique_ptr<Model>(new HostDeviceModel(*std::move(cpu), team));
-  };
+absl::StatusOr<std::unique_ptr<Model>> HostDevice::Load(const DecoderSpec& /*spec*/,
+                                                        const RunnerOptions& options,
+                                                        ThreadPool& /*threads*/) const {
+  RunnerOptions load;
+  load.model_dir = options.model_dir;
+  load.dtype = "float32";
+  load.threads = 1;
+  load.kv_blocks = options.kv_blocks + 1;  // and the spare one
+  load.block_size = options.block_size;
+  load.max_batch_rows = options.max_batch_rows;
+  absl::StatusOr<std::unique_ptr<Runner>> cpu = Runner::Load(load);
+  if (!cpu.ok()) return cpu.status();
+  return std::make_unique<HostDeviceModel>(*std::move(cpu), team_);
 }
 
 int HostDeviceModel::max_positions() const {

@@ -105,6 +105,18 @@ absl::Status CpuModel::AllocateMemory() {
   return absl::OkStatus();
 }
 
+std::string CpuModel::dtype() const {
+  switch (weights_.storage) {
+    case Storage::kFloat32:
+      return "float32";
+    case Storage::kBFloat16:
+      return "bfloat16";
+    case Storage::kInt8:
+      return "int8";
+  }
+  return "";
+}
+
 absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batch) {
   ListRows(batch);
   ListAttentionTasks(batch);

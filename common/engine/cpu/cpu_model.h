@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -43,8 +44,11 @@ class CpuModel final : public Model {
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override;
+  void Wake() override { pool_.Wake(); }
 
   bool decides() const override { return false; }
+  std::string dtype() const override;
+  std::string kernel_name() const override { return kernels_.name; }
   int kv_blocks() const override { return options_.kv_blocks; }
   int max_positions() const override { return max_positions_; }
   size_t bytes_per_block() const override { return kv_geometry_.block_bytes; }

@@ -38,17 +38,17 @@ absl::Status CheckShape(const DecoderSpec& spec, const std::string& model_dir) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(const DecoderSpec& spec,
-                                                         const DeviceModelOptions& options) {
+absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(const DecoderSpec& spec, int device,
+                                                         const RunnerOptions& options) {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error != cudaSuccess || options.device >= devices) {
+  if (error != cudaSuccess || device >= devices) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "--device cuda:", options.device, ": ",
+        "--device cuda:", device, ": ",
         error == cudaSuccess ? absl::StrCat("this machine has ", devices, " GPUs")
                              : absl::StrCat("no GPU can be used here: ", cudaGetErrorString(error))));
   }
-  std::unique_ptr<CudaModel> model(new CudaModel(spec, options));
+  std::unique_ptr<CudaModel> model(new CudaModel(spec, device, options));
   if (absl::Status status = model->Load(); !status.ok()) return status;
   return model;
 }
@@ -56,16 +56,15 @@ absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(const DecoderSpec& spec
 absl::Status CudaModel::Load() {
   if (absl::Status status = CheckShape(spec_, options_.model_dir); !status.ok()) return status;
   // The thread's device; Forward is called from another thread than Load.
-  absl::Status status = ToStatus(cudaSetDevice(options_.device), "choosing the device");
+  absl::Status status = ToStatus(cudaSetDevice(device_), "choosing the device");
   if (status.ok()) status = ToStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "starting");
   if (!status.ok()) return status;
 
-  const Operand operand = options_.dtype == "fp8" ? Operand::kFp8 : Operand::kBFloat16;
-  status = Assign(Matmul::Create(operand, stream_), matmul_);
+  status = Assign(Matmul::Create(operand_, stream_), matmul_);
   if (!status.ok()) return status;
   Weights weights;
   status =
-      Assign(LoadWeights(options_.model_dir, spec_, operand, *matmul_, stream_, options_.progress), weights);
+      Assign(LoadWeights(options_.model_dir, spec_, operand_, *matmul_, stream_, options_.progress), weights);
   if (!status.ok()) return status;
 
   max_rows_ = std::max(kMaxCapturedRows,
@@ -86,7 +85,7 @@ absl::Status CudaModel::Load() {
   spare_ = {kv_blocks_};
   status = CreateAttention();
   if (!status.ok()) return status;
-  return Assign(DecoderLayers::Create(spec_, std::move(weights), operand, *matmul_, *attention_,
+  return Assign(DecoderLayers::Create(spec_, std::move(weights), operand_, *matmul_, *attention_,
                                       {.kv_blocks = kv_blocks_,
                                        .block_size = options_.block_size,
                                        .max_rows = max_rows_,
@@ -136,7 +135,7 @@ absl::Status CudaModel::CreateAttention() {
 }
 
 CudaModel::~CudaModel() {
-  cudaSetDevice(options_.device);
+  cudaSetDevice(device_);
   DropGraphs();
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
@@ -147,12 +146,12 @@ void CudaModel::DropGraphs() {
 }
 
 void CudaModel::CopyBlock(BlockId from, BlockId to) {
-  cudaSetDevice(options_.device);
+  cudaSetDevice(device_);
   layers_->CopyBlock(from, to);
 }
 
 absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> batch) {
-  absl::Status status = ToStatus(cudaSetDevice(options_.device), "choosing the device");
+  absl::Status status = ToStatus(cudaSetDevice(device_), "choosing the device");
   if (!status.ok()) return status;
   const StepPlan plan = PlanStep(batch, options_.block_size, spare_);
   const StepShape shape = ShapeOf(plan);

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/batch.h"
+#include "common/engine/device_task.h"
 #include "common/kv/block_id.h"
 
 namespace outrider {
@@ -22,7 +23,8 @@ class Model {
   // A hint, from any thread, that Forward is about to be called.
   virtual void Wake() = 0;
 
-  // Whether it carries out tasks.
+  // Whether Forward carries out this task. A model that never decides anything says no to all.
+  virtual bool CanRun(const DeviceTask& task) const = 0;
   virtual bool decides() const = 0;
 
   virtual std::string dtype() const = 0;        // "float32", "bfloat16", "int8" or "fp8"

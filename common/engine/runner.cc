@@ -105,7 +105,7 @@ absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) c
     return refuse(sequence.logit_rows, " rows of logits for ", count, " tokens");
   }
   if (sequence.task != nullptr) {
-    if (!model_->decides()) return refuse("a task, but this model does not decide");
+    if (!model_->CanRun(*sequence.task)) return refuse("a task that this model cannot run");
     if (const auto* propose = std::get_if<ProposeTask>(&sequence.task->work))
       end += propose->draft_tokens - 1;
   }

@@ -43,7 +43,7 @@ class Runner {
   // One forward pass: appends every sequence's tokens to the cache and returns the logits asked for, valid
   // until the next call. INVALID_ARGUMENT, with nothing changed, for an empty sequence, a token outside the
   // vocabulary, a position at or past max_position_embeddings, a block table that is too short or names a
-  // block outside the pool, logit_rows out of range, a task where the model does not decide, or more than
+  // block outside the pool, logit_rows out of range, a task that the model cannot run, or more than
   // max_batch_rows rows. INTERNAL if a device fails. An empty batch yields no rows.
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch);
 
@@ -58,7 +58,9 @@ class Runner {
   // Copies all layers' keys and values of one block over another's (copy-on-write). Ids must be in the pool.
   void CopyBlock(BlockId from, BlockId to) { model_->CopyBlock(from, to); }
 
-  // Whether sequences may come with a task.
+  // Whether a sequence may come with this task.
+  bool CanRun(const DeviceTask& task) const { return model_->CanRun(task); }
+
   bool decides() const { return model_->decides(); }
 
   const ModelConfig& config() const { return config_; }

@@ -168,6 +168,9 @@ TEST_F(RunnerForward, RefusesBadBatchesAndChangesNothing) {
   EXPECT_THAT(error({tokens_, 0, negative_block, 0}), HasSubstr("block -1"));
   EXPECT_THAT(error({tokens_, 0, blocks_, 21}), HasSubstr("21 rows of logits for 20 tokens"));
   EXPECT_THAT(error({tokens_, 0, blocks_, -1}), HasSubstr("-1 rows of logits"));
+  const SequenceParams params;
+  DeviceTask task{.params = &params, .round_start = 20, .work = VerifyTask{}};
+  EXPECT_THAT(error({tokens_, 0, blocks_, 1, &task}), HasSubstr("a task that this model cannot run"));
   const std::vector<TokenId> too_many = SomeTokens(129, 256);
   EXPECT_THAT(error({too_many, 0, many, 0}), HasSubstr("129 rows, at most 128"));
   EXPECT_EQ(Append(*runner_, tail, 19, blocks_, 1)[0], before[19]);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "common/engine/cuda/can_run.h"
 #include "common/engine/cuda/row_draw.h"
 #include "common/engine/cuda/row_shape.h"
 #include "common/engine/cuda/row_verify.h"
@@ -106,6 +107,10 @@ absl::StatusOr<std::unique_ptr<Model>> HostDevice::Load(const DecoderSpec& /*spe
   absl::StatusOr<std::unique_ptr<Runner>> cpu = Runner::Load(load);
   if (!cpu.ok()) return cpu.status();
   return std::make_unique<HostDeviceModel>(*std::move(cpu), team_);
+}
+
+bool HostDeviceModel::CanRun(const DeviceTask& task) const {
+  return cuda::CanRun(task, cpu_->config().decoder.vocab_size);
 }
 
 int HostDeviceModel::max_positions() const {

@@ -22,6 +22,7 @@ class HostDeviceModel final : public Model {
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override { cpu_->CopyBlock(from, to); }
   void Wake() override { cpu_->Wake(); }
+  bool CanRun(const DeviceTask& task) const override;
   bool decides() const override { return true; }
   std::string dtype() const override { return cpu_->dtype(); }
   std::string kernel_name() const override { return cpu_->kernel_name(); }

@@ -46,6 +46,7 @@ class CpuModel final : public Model {
   void CopyBlock(BlockId from, BlockId to) override;
   void Wake() override { pool_.Wake(); }
 
+  bool CanRun(const DeviceTask& /*task*/) const override { return false; }
   bool decides() const override { return false; }
   std::string dtype() const override;
   std::string kernel_name() const override { return kernels_.name; }

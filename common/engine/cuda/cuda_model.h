@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/engine/cuda/attention.h"
+#include "common/engine/cuda/can_run.h"
 #include "common/engine/cuda/decoder_layers.h"
 #include "common/engine/cuda/matmul.h"
 #include "common/engine/cuda/mirrored_memory.h"
@@ -36,6 +37,7 @@ class CudaModel final : public Model {
   void CopyBlock(BlockId from, BlockId to) override;
   void Wake() override {}
 
+  bool CanRun(const DeviceTask& task) const override { return cuda::CanRun(task, spec_.vocab_size); }
   bool decides() const override { return true; }
   std::string dtype() const override { return operand_ == Operand::kFp8 ? "fp8" : "bfloat16"; }
   std::string kernel_name() const override { return "cuda"; }

@@ -32,11 +32,9 @@ absl::StatusOr<bool> DraftSampler::Decide(SequenceState& sequence, const LogitsV
 
 // A device drafts all tokens in one go, so that a later budget does not end it halfway.
 std::optional<DeviceTask> DraftSampler::MakeDeviceTask(const SequenceState& sequence) const {
-  const int draft_tokens = sequence.item.draft_tokens;
-  if (!DelegableProposal(*sequence.params, sequence.controls->vocab())) return std::nullopt;
   return DeviceTask{.params = sequence.params.get(),
                     .round_start = static_cast<uint64_t>(sequence.committed),
-                    .work = ProposeTask{.draft_tokens = draft_tokens, .proposal = {}},
+                    .work = ProposeTask{.draft_tokens = sequence.item.draft_tokens, .proposal = {}},
                     .status = absl::OkStatus()};
 }
 

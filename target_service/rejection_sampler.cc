@@ -61,11 +61,10 @@ absl::StatusOr<bool> RejectionSampler::Decide(SequenceState& sequence, const Log
 }
 
 std::optional<DeviceTask> RejectionSampler::MakeDeviceTask(const SequenceState& sequence) const {
-  const Proposal& draft = sequence.item.draft;
-  if (sequence.item.prompt_logprobs >= 0 || !Delegable(*sequence.params, draft)) return std::nullopt;
+  if (sequence.item.prompt_logprobs >= 0) return std::nullopt;
   return DeviceTask{.params = sequence.params.get(),
                     .round_start = static_cast<uint64_t>(sequence.committed),
-                    .work = VerifyTask{.draft = draft, .verdict = {}},
+                    .work = VerifyTask{.draft = sequence.item.draft, .verdict = {}},
                     .status = absl::OkStatus()};
 }
 

@@ -25,7 +25,6 @@ class Model {
 
   // Whether Forward carries out this task. A model that never decides anything says no to all.
   virtual bool CanRun(const DeviceTask& task) const = 0;
-  virtual bool decides() const = 0;
 
   virtual std::string dtype() const = 0;        // "float32", "bfloat16", "int8" or "fp8"
   virtual std::string kernel_name() const = 0;  // "avx512bf16", "avx512", "avx2", "portable" or "cuda"

@@ -61,8 +61,6 @@ class Runner {
   // Whether a sequence may come with this task.
   bool CanRun(const DeviceTask& task) const { return model_->CanRun(task); }
 
-  bool decides() const { return model_->decides(); }
-
   const ModelConfig& config() const { return config_; }
   std::string dtype() const { return model_->dtype(); }  // as resolved, if it was "auto"
   std::string kernel_name() const { return model_->kernel_name(); }

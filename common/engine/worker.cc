@@ -336,7 +336,8 @@ std::vector<Worker::Part> Worker::ChooseParts() {
     if (plan[i] == 0 || !sequence.active) continue;
     Part part{&sequence, plan[i], std::nullopt};
     const bool last = sequence.cache.num_computed() + plan[i] == sequence.cache.size();
-    if (last && sequence.logit_rows > 0 && runner_->decides()) part.task = sampler_->MakeDeviceTask(sequence);
+    if (last && sequence.logit_rows > 0) part.task = sampler_->MakeDeviceTask(sequence);
+    if (part.task.has_value() && !runner_->CanRun(*part.task)) part.task.reset();
     const auto* propose = part.task ? std::get_if<ProposeTask>(&part.task->work) : nullptr;
     const int ahead = propose != nullptr ? propose->draft_tokens - 1 : 0;
     if (Reserve(sequence, plan[i] + ahead)) parts.push_back(std::move(part));

@@ -117,7 +117,7 @@ class Sampler {
   virtual absl::StatusOr<bool> Decide(SequenceState& sequence, const LogitsView& rows) = 0;
 
   // What the device is to do instead of Score and Decide, once all tokens are fed; nothing where only they
-  // can. Asked only where the model decides.
+  // can. Whether it is done there the model says (Model::CanRun).
   virtual std::optional<DeviceTask> MakeDeviceTask(const SequenceState& sequence) const = 0;
 
   // The device has done so, well. Fills in sequence.answer, and appends the tokens that the device fed beyond

@@ -4,6 +4,7 @@
 
 #include <future>
 
+#include "common/engine/cuda/can_run.h"
 #include "common/engine/worker.h"
 #include "common/kv/prefix_hash.h"
 #include "draft_service/draft_sampler.h"
@@ -125,7 +126,8 @@ class DeviceWorkerTest : public ::testing::TestWithParam<Setting> {};
 // drafts end at different times, and what is rejected leaves the cache.
 TEST_P(DeviceWorkerTest, SaysWhatTheHostSays) {
   const Setting& setting = GetParam();
-  EXPECT_EQ(Delegable(*Params(setting, 1), {}), setting.delegable);
+  EXPECT_EQ(cuda::CanRun({.params = Params(setting, 1).get(), .work = VerifyTask{}}, /*vocab=*/256),
+            setting.delegable);
   const std::unique_ptr<Worker> drafts[] = {Start(false, std::make_unique<DraftSampler>()),
                                             Start(true, std::make_unique<DraftSampler>())};
   const std::unique_ptr<Worker> targets[] = {Start(false, std::make_unique<RejectionSampler>()),

@@ -23,7 +23,6 @@ class HostDeviceModel final : public Model {
   void CopyBlock(BlockId from, BlockId to) override { cpu_->CopyBlock(from, to); }
   void Wake() override { cpu_->Wake(); }
   bool CanRun(const DeviceTask& task) const override;
-  bool decides() const override { return true; }
   std::string dtype() const override { return cpu_->dtype(); }
   std::string kernel_name() const override { return cpu_->kernel_name(); }
   int kv_blocks() const override { return cpu_->kv_blocks() - 1; }

@@ -47,7 +47,6 @@ class CpuModel final : public Model {
   void Wake() override { pool_.Wake(); }
 
   bool CanRun(const DeviceTask& /*task*/) const override { return false; }
-  bool decides() const override { return false; }
   std::string dtype() const override;
   std::string kernel_name() const override { return kernels_.name; }
   int kv_blocks() const override { return options_.kv_blocks; }

@@ -38,7 +38,6 @@ class CudaModel final : public Model {
   void Wake() override {}
 
   bool CanRun(const DeviceTask& task) const override { return cuda::CanRun(task, spec_.vocab_size); }
-  bool decides() const override { return true; }
   std::string dtype() const override { return operand_ == Operand::kFp8 ? "fp8" : "bfloat16"; }
   std::string kernel_name() const override { return "cuda"; }
   int kv_blocks() const override { return kv_blocks_; }

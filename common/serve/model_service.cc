@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "common/engine/decoder/model_config.h"
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/obs/metric_families.h"
@@ -205,6 +206,8 @@ int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
   sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
+  // First of all whether it is a model that can be run, which costs nothing to know.
+  if (const auto config = ReadModelConfig(flags.runner.model_dir); !config.ok()) return Fail(config.status());
   auto tokenizer = Tokenizer::Load(absl::StrCat(flags.runner.model_dir, "/tokenizer.json"));
   if (!tokenizer.ok()) return Fail(tokenizer.status());
   absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(flags.runner);

@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
   if (!config.ok()) return config.status();
   std::unique_ptr<Runner> runner(new Runner(options, *std::move(config)));
   absl::StatusOr<std::unique_ptr<Model>> model =
-      backend.Load(runner->config_.decoder, options, runner->threads_);
+      backend.Load(runner->config_.decoder, options, runner->thread_pool_);
   if (!model.ok()) return model.status();
   runner->model_ = *std::move(model);
   return runner;
@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
 Runner::Runner(const RunnerOptions& options, ModelConfig config)
     : options_(options),
       config_(std::move(config)),
-      threads_(options.threads > 0 ? options.threads : AvailableCpus()) {}
+      thread_pool_(options.threads > 0 ? options.threads : AvailableCpus()) {}
 
 absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch) {
   if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
@@ -74,7 +74,7 @@ absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch)
 }
 
 void Runner::ParallelFor(int count, absl::FunctionRef<void(int i)> task) {
-  threads_.Run(count, [&](int i, int /*worker*/) { task(i); });
+  thread_pool_.Run(count, [&](int i, int /*worker*/) { task(i); });
 }
 
 absl::Status Runner::CheckBatch(absl::Span<const SequenceRows> batch) const {

@@ -64,7 +64,7 @@ class Runner {
   const ModelConfig& config() const { return config_; }
   std::string dtype() const { return model_->dtype(); }  // as resolved, if it was "auto"
   std::string kernel_name() const { return model_->kernel_name(); }
-  int threads() const { return threads_.threads(); }
+  int threads() const { return thread_pool_.threads(); }
   int kv_blocks() const { return model_->kv_blocks(); }
   int block_size() const { return options_.block_size; }
   int max_batch_rows() const { return options_.max_batch_rows; }
@@ -79,8 +79,8 @@ class Runner {
 
   const RunnerOptions options_;
   const ModelConfig config_;
-  ThreadPool threads_;
-  std::unique_ptr<Model> model_;  // uses threads_
+  ThreadPool thread_pool_;
+  std::unique_ptr<Model> model_;  // uses thread_pool_
 };
 
 }  // namespace outrider

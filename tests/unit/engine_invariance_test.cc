@@ -97,13 +97,13 @@ TEST_P(Invariance, WhichLogitsAreWantedDoesNotChangeThem) {
   const std::vector<TokenId> tokens = SomeTokens(40, runner->config().decoder.vocab_size);
   const std::vector<BlockId> blocks = BlocksFor(*runner, 40);
   const Logits all = AllLogits(*runner, tokens);
-  for (const int wanted : {0, 1, 2, 5, 17, 39}) {
-    const SequenceRows rows = {tokens, 0, blocks, wanted};
+  for (const int logit_rows : {0, 1, 2, 5, 17, 39}) {
+    const SequenceRows rows = {tokens, 0, blocks, logit_rows};
     const absl::StatusOr<LogitsView> view = runner->Forward({&rows, 1});
     ASSERT_TRUE(view.ok());
-    ASSERT_EQ(view->rows, wanted);
-    for (int r = 0; r < wanted; ++r) {
-      ASSERT_TRUE(SameBits(RowOf(*view, r), all[static_cast<size_t>(40 - wanted + r)]));
+    ASSERT_EQ(view->rows, logit_rows);
+    for (int r = 0; r < logit_rows; ++r) {
+      ASSERT_TRUE(SameBits(RowOf(*view, r), all[static_cast<size_t>(40 - logit_rows + r)]));
     }
   }
 }

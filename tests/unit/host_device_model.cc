@@ -142,11 +142,11 @@ absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRow
     std::copy_n(logits->row(from).data(), vocab, logits_.begin() + int64_t{to} * vocab);
   };
   logits_.assign(static_cast<size_t>(step.shape().logit_rows) * static_cast<size_t>(vocab), 0);
-  const int wanted = static_cast<int>(plan.logit_rows.size());
-  for (int i = 0; i < wanted; ++i) copy_row(logits_of.at(step.inputs.logit_rows[i]), i);
+  const int logit_rows = static_cast<int>(plan.logit_rows.size());
+  for (int i = 0; i < logit_rows; ++i) copy_row(logits_of.at(step.inputs.logit_rows[i]), i);
   const int host_rows = plan.host_rows;
-  std::vector<float> of_host(logits_.begin() + int64_t{wanted - host_rows} * vocab,
-                             logits_.begin() + int64_t{wanted} * vocab);
+  std::vector<float> of_host(logits_.begin() + int64_t{logit_rows - host_rows} * vocab,
+                             logits_.begin() + int64_t{logit_rows} * vocab);
   if (!plan.tasks.empty()) {
     step.Shape(logits_.data(), step.shape().logit_rows);
     if (step.shape().proposes) {

@@ -45,19 +45,19 @@ KvGeometry LayOutKv(const DecoderSpec& spec, Storage storage, int block_size) {
 
 absl::StatusOr<std::unique_ptr<CpuModel>> CpuModel::Create(const DecoderSpec& spec, CpuWeights weights,
                                                            const CpuModelOptions& options,
-                                                           const Kernels& kernels, ThreadPool& pool) {
-  std::unique_ptr<CpuModel> model(new CpuModel(spec, std::move(weights), options, kernels, pool));
+                                                           const Kernels& kernels, ThreadPool& thread_pool) {
+  std::unique_ptr<CpuModel> model(new CpuModel(spec, std::move(weights), options, kernels, thread_pool));
   if (absl::Status status = model->AllocateMemory(); !status.ok()) return status;
   return model;
 }
 
 CpuModel::CpuModel(const DecoderSpec& spec, CpuWeights weights, const CpuModelOptions& options,
-                   const Kernels& kernels, ThreadPool& pool)
+                   const Kernels& kernels, ThreadPool& thread_pool)
     : spec_(spec),
       weights_(std::move(weights)),
       options_(options),
       kernels_(kernels),
-      pool_(pool),
+      thread_pool_(thread_pool),
       max_positions_(static_cast<int>(std::min<int64_t>(
           spec.max_position_embeddings, static_cast<int64_t>(options.kv_blocks) * options.block_size))),
       rope_(spec, max_positions_),
@@ -74,7 +74,7 @@ absl::Status CpuModel::AllocateMemory() {
   const size_t rows = static_cast<size_t>(options_.max_batch_rows);
   scores_stride_ = RoundUp(max_positions_, kKvPad) + 2 * kKvPad + kv_.value_stride + kv_.head_dim;
   const size_t scores =
-      static_cast<size_t>(pool_.threads()) * kMaxQueries * static_cast<size_t>(scores_stride_);
+      static_cast<size_t>(thread_pool_.threads()) * kMaxQueries * static_cast<size_t>(scores_stride_);
   struct Request {
     Buffer& buffer;
     size_t bytes;
@@ -213,7 +213,7 @@ void CpuModel::Attend(int layer) {
   });
   const int group = spec_.heads / spec_.kv_heads;
   const int out_columns = spec_.heads * spec_.head_dim;
-  pool_.Run(static_cast<int>(attention_tasks_.size()), [&](int t, int worker) {
+  thread_pool_.Run(static_cast<int>(attention_tasks_.size()), [&](int t, int worker) {
     const AttentionTask& task = attention_tasks_[static_cast<size_t>(t)];
     const int column = task.first_head * spec_.head_dim;
     AttentionArgs args;
@@ -266,12 +266,13 @@ void CpuModel::Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows,
   // Gate and up panels stay together.
   const int unit = epilogue == Epilogue::kSiluMul ? 2 : 1;
   const int units = (matrix.n + unit * kPanel - 1) / (unit * kPanel);
-  const int per_thread = (units + pool_.threads() - 1) / pool_.threads();
+  const int per_thread = (units + thread_pool_.threads() - 1) / thread_pool_.threads();
   const int units_per_task = kPanelsPerTask / unit;
   const int tasks_per_thread = std::max(1, (per_thread + units_per_task / 2) / units_per_task);
   const int64_t cost = static_cast<int64_t>(matrix.n) * matrix.k * (3 + rows) / 4;
-  const int tasks = cost < kWeightsWorthSharing ? 1 : std::min(units, tasks_per_thread * pool_.threads());
-  pool_.Run(tasks, [&](int task, int) {
+  const int tasks =
+      cost < kWeightsWorthSharing ? 1 : std::min(units, tasks_per_thread * thread_pool_.threads());
+  thread_pool_.Run(tasks, [&](int task, int) {
     const auto boundary = [&](int t) {
       return static_cast<int>(static_cast<int64_t>(t) * units / tasks) * unit;
     };
@@ -283,7 +284,7 @@ void CpuModel::ForRows(int rows, absl::FunctionRef<void(int row)> fn) {
   if (rows < kRowsWorthSharing) {
     for (int row = 0; row < rows; ++row) fn(row);
   } else {
-    pool_.Run(rows, [&](int row, int) { fn(row); });
+    thread_pool_.Run(rows, [&](int row, int) { fn(row); });
   }
 }
 

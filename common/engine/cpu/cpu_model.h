@@ -34,17 +34,17 @@ struct KvGeometry {
 KvGeometry LayOutKv(const DecoderSpec& spec, Storage storage, int block_size);
 
 // Holds the KV pool ([block][layer][keys, values], so that a block is one piece of memory) and the scratch
-// memory of a step. The pool's threads work inside Forward only.
+// memory of a step. Other threads work inside Forward only.
 class CpuModel final : public Model {
  public:
-  // `kernels` and `pool` must outlive the model. RESOURCE_EXHAUSTED where memory cannot be had.
+  // `kernels` and `thread_pool` must outlive the model. RESOURCE_EXHAUSTED where memory cannot be had.
   static absl::StatusOr<std::unique_ptr<CpuModel>> Create(const DecoderSpec& spec, CpuWeights weights,
                                                           const CpuModelOptions& options,
-                                                          const Kernels& kernels, ThreadPool& pool);
+                                                          const Kernels& kernels, ThreadPool& thread_pool);
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override;
-  void Wake() override { pool_.Wake(); }
+  void Wake() override { thread_pool_.Wake(); }
 
   bool CanRun(const DeviceTask& /*task*/) const override { return false; }
   std::string dtype() const override;
@@ -73,7 +73,7 @@ class CpuModel final : public Model {
   };
 
   CpuModel(const DecoderSpec& spec, CpuWeights weights, const CpuModelOptions& options,
-           const Kernels& kernels, ThreadPool& pool);
+           const Kernels& kernels, ThreadPool& thread_pool);
   absl::Status AllocateMemory();
 
   void ListRows(absl::Span<const SequenceRows> batch);
@@ -93,7 +93,7 @@ class CpuModel final : public Model {
   const CpuWeights weights_;
   const CpuModelOptions options_;
   const Kernels& kernels_;
-  ThreadPool& pool_;
+  ThreadPool& thread_pool_;
   int max_positions_;
   RopeTable rope_;
   const KvGeometry kv_geometry_;

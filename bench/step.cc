@@ -25,6 +25,7 @@ namespace {
 
 constexpr int kContext = 256;
 constexpr int kBlocksOfSequence = 20;
+constexpr int kDraftTopN = 64;
 
 // What each step does with each of its sequences.
 struct Shape {
@@ -59,7 +60,7 @@ class Sequences {
                        .position = kContext,
                        .blocks = blocks_[static_cast<size_t>(s)],
                        .logit_rows = rows,
-                       .task = runner.decides() ? &task : nullptr});
+                       .task = runner.CanRun(task) ? &task : nullptr});
     }
   }
 
@@ -77,7 +78,7 @@ class Sequences {
   void Forward(absl::Span<const SequenceRows> batch) { Check(runner_.Forward(batch).status()); }
 
   Runner& runner_;
-  const SequenceParams params_{.draft_top_n = 64};
+  const SequenceParams params_{.draft_top_n = kDraftTopN};
   std::vector<TokenId> tokens_;
   std::vector<std::vector<BlockId>> blocks_;
   Proposal draft_;
@@ -150,7 +151,8 @@ int Main(int argc, char** argv) {
     if (count == 1) continue;
     for (const int rows : {1, 5}) Register(**runner, {.sequences = count, .rows = rows});
   }
-  if ((*runner)->decides()) {
+  const SequenceParams params{.draft_top_n = kDraftTopN};
+  if ((*runner)->CanRun({.params = &params, .work = ProposeTask{.draft_tokens = 1}})) {
     for (const int count : {1, 8}) {
       for (const int k : {1, 2, 4, 6}) Register(**runner, {.sequences = count, .draft_tokens = k});
     }

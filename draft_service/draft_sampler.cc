@@ -35,7 +35,6 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
 
 // A device drafts all tokens in one go, so that a later budget does not end it halfway.
 std::optional<DeviceTask> DraftSampler::MakeDeviceTask(const SequenceState& sequence) const {
-  if (!DelegableProposal(sequence.params(), sequence.controls().vocab())) return std::nullopt;
   return DeviceTask{.params = &sequence.params(),
                     .round_start = static_cast<uint64_t>(sequence.committed()),
                     .work = ProposeTask{.draft_tokens = sequence.work_as<ProposeWork>().draft_tokens},

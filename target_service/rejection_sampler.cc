@@ -90,7 +90,7 @@ absl::StatusOr<bool> RejectionSampler::Sample(SequenceState& sequence, const Log
 
 std::optional<DeviceTask> RejectionSampler::MakeDeviceTask(const SequenceState& sequence) const {
   const VerifyWork& work = sequence.work_as<VerifyWork>();
-  if (work.prompt_logprobs >= 0 || !Delegable(sequence.params(), work.proposal)) return std::nullopt;
+  if (work.prompt_logprobs >= 0) return std::nullopt;
   return DeviceTask{.params = &sequence.params(),
                     .round_start = static_cast<uint64_t>(sequence.committed()),
                     .work = VerifyTask{.draft = work.proposal, .verdict = {}},

@@ -15,13 +15,13 @@ struct SequenceRows {
   absl::Span<const TokenId> tokens;  // the new tokens, at least one
   int position = 0;  // of tokens[0]: how many tokens of this sequence are in the cache already
   absl::Span<const BlockId> blocks;  // position p is in blocks[p / block_size]; covers all new tokens
-  int logit_rows = 0;                // logits are wanted for the last this many of `tokens`
-  // What the model is to do with these logits itself, instead of returning them; only where it decides
-  // (Model::decides). The blocks must cover the tokens that a draft adds, too.
+  int logit_rows = 0;                // of how many tokens, the last ones, the logits are returned
+  // What the model is to do with these logits itself, instead of returning them; only what it can
+  // (Model::CanRun). The blocks must cover the tokens that a draft adds, too.
   DeviceTask* task = nullptr;
 };
 
-// float32 logits, row-major [rows, vocab]. Row r follows the batch's order: the first sequence's wanted rows
+// float32 logits, row-major [rows, vocab]. Row r follows the batch's order: the first sequence's logit_rows
 // in order of position, then the second's; sequences with a task have none. The caller may overwrite them in
 // place (sampling controls do).
 struct LogitsView {

@@ -25,19 +25,14 @@ struct VerifyTask {
   Verdict verdict = {};                       // the result
 };
 
-// Its answer is what common/spec gives for the same logits: the same tokens from the same random numbers.
+// Which of these a model carries out it says itself (Model::CanRun); the rest is decided on the host, from
+// logits. The answer is what common/spec gives for the same logits: the same tokens from the same random
+// numbers.
 struct DeviceTask {
-  const SequenceParams* params = nullptr;  // see Delegable
-  uint64_t round_start = 0;                // tokens of the sequence before the draft
+  const SequenceParams* params = nullptr;
+  uint64_t round_start = 0;  // tokens of the sequence before the draft
   std::variant<ProposeTask, VerifyTask> work = {};
   absl::Status status = {};  // the result; INTERNAL "logits_not_finite" if a logit is NaN or infinite
 };
-
-// Whether a device judges this draft: temperature, top_k, top_p and min_p under the token or the coupled
-// rule, and distributions of few tokens. What needs more, penalties or log-probabilities say, is decided on
-// the host.
-bool Delegable(const SequenceParams& params, absl::Span<const ProposalNode> draft);
-// Whether it drafts with these settings, where the model has so many tokens.
-bool DelegableProposal(const SequenceParams& params, int vocab);
 
 }  // namespace outrider

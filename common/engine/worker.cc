@@ -17,8 +17,8 @@ constexpr int64_t kParallelLogits = 1 << 16;
 constexpr absl::Duration kLeaseCheck = absl::Seconds(1);
 
 SequenceLimits LimitsOf(const Runner& runner) {
-  return {.context = runner.config().max_position_embeddings,
-          .vocab = runner.config().vocab_size,
+  return {.context = runner.config().decoder.max_position_embeddings,
+          .vocab = runner.config().decoder.vocab_size,
           .kv_blocks = runner.kv_blocks(),
           .block_size = runner.block_size()};
 }
@@ -121,9 +121,8 @@ std::vector<Worker::ScheduledSequence> Worker::Schedule() {
     const bool last = plan[i] == sequence.num_waiting();
     const int logit_rows = sequence.prompt_logprobs() >= 0 ? plan[i] : last ? sequence.logit_rows() : 0;
     ScheduledSequence part{&sequence, plan[i], logit_rows, std::nullopt};
-    if (last && sequence.logit_rows() > 0 && runner_->decides()) {
-      part.task = sampler_->MakeDeviceTask(sequence);
-    }
+    if (last && sequence.logit_rows() > 0) part.task = sampler_->MakeDeviceTask(sequence);
+    if (part.task && !runner_->CanRun(*part.task)) part.task.reset();
     const auto* propose = part.task ? std::get_if<ProposeTask>(&part.task->work) : nullptr;
     const int ahead = propose != nullptr ? propose->draft_tokens - 1 : 0;
     if (store_.Reserve(sequence, plan[i] + ahead)) scheduled.push_back(std::move(part));

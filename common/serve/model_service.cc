@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "common/engine/decoder/model_config.h"
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/obs/metric_families.h"
@@ -156,11 +157,12 @@ v1::ServerInfo Describe(const Runner& runner, const Flags& flags, uint64_t token
   const ModelConfig& config = runner.config();
   v1::ServerInfo info;
   info.set_boot_id(FreshBits());
-  info.set_fingerprint(ModelFingerprint(tokenizer_fingerprint, config.vocab_size, config.eos_token_ids));
+  info.set_fingerprint(
+      ModelFingerprint(tokenizer_fingerprint, config.decoder.vocab_size, config.eos_token_ids));
   const std::filesystem::path dir = std::filesystem::weakly_canonical(flags.runner.model_dir);
   info.set_model((dir.has_filename() ? dir : dir.parent_path()).filename().string());
-  info.set_vocab_size(static_cast<uint32_t>(config.vocab_size));
-  info.set_max_context(static_cast<uint32_t>(config.max_position_embeddings));
+  info.set_vocab_size(static_cast<uint32_t>(config.decoder.vocab_size));
+  info.set_max_context(static_cast<uint32_t>(config.decoder.max_position_embeddings));
   info.set_max_draft_tokens(static_cast<uint32_t>(flags.max_draft_tokens));
   info.set_max_message_bytes(kMaxMessageBytes);
   info.set_device(flags.runner.device);
@@ -204,6 +206,8 @@ int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
   sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
+  // First of all whether it is a model that can be run, which costs nothing to know.
+  if (const auto config = ReadModelConfig(flags.runner.model_dir); !config.ok()) return Fail(config.status());
   auto tokenizer = Tokenizer::Load(absl::StrCat(flags.runner.model_dir, "/tokenizer.json"));
   if (!tokenizer.ok()) return Fail(tokenizer.status());
   absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(flags.runner);

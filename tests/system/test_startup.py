@@ -160,6 +160,14 @@ def test_a_damaged_file_is_named(case: str, tmp_path: Path) -> None:
     assert all(culprit in line for culprit in culprits), line
 
 
+def test_another_family_is_refused_with_those_that_work_before_its_tokenizer_is_read(tmp_path: Path) -> None:
+    model = copy_of(DRAFT_MODEL, tmp_path)
+    config_with(model_type="mamba")(model)
+    without(TOKENIZER)(model)
+    line = refusal("outrider-draft", "--model", str(model), *FREE)
+    assert "mamba" in line and "supported: llama" in line and TOKENIZER not in line
+
+
 def test_a_coordinator_with_a_damaged_tokenizer_names_it(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     assert "tokenizer.json" in refusal("outrider-coordinator", *FREE, "--tokenizer", str(tmp_path))

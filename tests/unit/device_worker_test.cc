@@ -4,6 +4,7 @@
 
 #include <future>
 
+#include "common/engine/cuda/can_run.h"
 #include "common/engine/worker.h"
 #include "common/kv/prefix_hash.h"
 #include "draft_service/draft_sampler.h"
@@ -46,14 +47,13 @@ std::shared_ptr<const SequenceParams> Params(const Setting& setting, uint64_t se
 std::unique_ptr<Worker> Start(bool device, std::unique_ptr<Sampler> sampler) {
   RunnerOptions options;
   options.model_dir = kModel;
-  options.device = device ? "cuda:0" : "cpu";
-  options.dtype = device ? "bfloat16" : "float32";
-  options.make_device_model = testing::HostDeviceModel::Factory(kTeam);
+  options.dtype = "float32";
   options.threads = 1;
   options.kv_blocks = 128;
   options.block_size = 4;
   options.max_batch_rows = 96;
-  absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(options);
+  absl::StatusOr<std::unique_ptr<Runner>> runner =
+      device ? Runner::Load(options, testing::HostDevice(kTeam)) : Runner::Load(options);
   EXPECT_TRUE(runner.ok()) << runner.status();
   return std::make_unique<Worker>(*std::move(runner), std::move(sampler),
                                   WorkerOptions{.max_batch_rows = 96, .check_invariants = true},
@@ -126,7 +126,8 @@ class DeviceWorkerTest : public ::testing::TestWithParam<Setting> {};
 // drafts end at different times, and what is rejected leaves the cache.
 TEST_P(DeviceWorkerTest, SaysWhatTheHostSays) {
   const Setting& setting = GetParam();
-  EXPECT_EQ(Delegable(*Params(setting, 1), {}), setting.delegable);
+  EXPECT_EQ(cuda::CanRun({.params = Params(setting, 1).get(), .work = VerifyTask{}}, /*vocab=*/256),
+            setting.delegable);
   const std::unique_ptr<Worker> drafts[] = {Start(false, std::make_unique<DraftSampler>()),
                                             Start(true, std::make_unique<DraftSampler>())};
   const std::unique_ptr<Worker> targets[] = {Start(false, std::make_unique<RejectionSampler>()),

@@ -8,6 +8,7 @@ outrider_unit_test(engine_test
     ${CMAKE_CURRENT_LIST_DIR}/engine_model_config_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_runner_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_safetensors_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/engine_tensor_names_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_thread_pool_test.cc
   LIBS outrider::engine nlohmann_json::nlohmann_json)
 
@@ -15,6 +16,7 @@ outrider_unit_test(engine_test
 outrider_unit_test(cuda_host_test
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/cuda_attention_plan_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/cuda_can_run_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/cuda_step_plan_test.cc
   LIBS outrider::cuda_host)
 

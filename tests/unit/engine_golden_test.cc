@@ -77,7 +77,7 @@ TEST_P(RandomModel, Float32LogitsAreThoseOfTransformers) {
   RunnerOptions options = Options(std::get<0>(GetParam()));
   options.kernels = std::get<1>(GetParam());
   const auto runner = LoadOrDie(options);
-  const Golden golden = ReadGolden(std::get<0>(GetParam()), runner->config().vocab_size);
+  const Golden golden = ReadGolden(std::get<0>(GetParam()), runner->config().decoder.vocab_size);
   const Logits logits = AllLogits(*runner, golden.tokens);
   ASSERT_EQ(logits.size(), golden.logits.size());
   EXPECT_LE(LargestDifference(logits, golden.logits), 1e-4 * golden.spread);
@@ -89,7 +89,7 @@ TEST_P(RandomModel, BFloat16LogitsAreNear) {
   options.kernels = std::get<1>(GetParam());
   options.dtype = "bfloat16";
   const auto runner = LoadOrDie(options);
-  const Golden golden = ReadGolden(std::get<0>(GetParam()), runner->config().vocab_size);
+  const Golden golden = ReadGolden(std::get<0>(GetParam()), runner->config().decoder.vocab_size);
   const Logits logits = AllLogits(*runner, golden.tokens);
   ASSERT_EQ(logits.size(), golden.logits.size());
   // Rounding weights, keys and values to eight bits is all that differs.
@@ -103,7 +103,7 @@ TEST_P(RandomModel, Int8LogitsAreNear) {
   options.kernels = std::get<1>(GetParam());
   options.dtype = "int8";
   const auto runner = LoadOrDie(options);
-  const Golden golden = ReadGolden(std::get<0>(GetParam()), runner->config().vocab_size);
+  const Golden golden = ReadGolden(std::get<0>(GetParam()), runner->config().decoder.vocab_size);
   EXPECT_LE(RootMeanSquareDifference(AllLogits(*runner, golden.tokens), golden.logits), 0.1 * golden.spread);
 }
 

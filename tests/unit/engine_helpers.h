@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/engine/kernels.h"
+#include "common/engine/cpu/kernels.h"
 #include "common/engine/runner.h"
 
 namespace outrider::testing {

@@ -51,7 +51,7 @@ Logits ContiguousLogits(RunnerOptions options, absl::Span<const TokenId> tokens,
 
 TEST_P(Invariance, ARowDoesNotDependOnTheNumberOfRowsInItsPass) {
   const auto runner = LoadOrDie(TheOptions());
-  const std::vector<TokenId> tokens = SomeTokens(80, runner->config().vocab_size);
+  const std::vector<TokenId> tokens = SomeTokens(80, runner->config().decoder.vocab_size);
   const Logits one_by_one = AllLogits(*runner, tokens, 1);
   for (int rows = 2; rows <= 33; ++rows) {
     ExpectSameBits(AllLogits(*runner, tokens, rows), one_by_one, absl::StrCat(rows, " rows"));
@@ -61,7 +61,7 @@ TEST_P(Invariance, ARowDoesNotDependOnTheNumberOfRowsInItsPass) {
 
 TEST_P(Invariance, ARowDoesNotDependOnTheOtherSequencesOfItsBatch) {
   const auto runner = LoadOrDie(TheOptions());
-  const int vocab = runner->config().vocab_size;
+  const int vocab = runner->config().decoder.vocab_size;
   const std::vector<TokenId> tokens = SomeTokens(60, vocab);
   const Logits alone = AllLogits(*runner, tokens);
   std::mt19937 random(7);
@@ -94,16 +94,16 @@ TEST_P(Invariance, ARowDoesNotDependOnTheOtherSequencesOfItsBatch) {
 
 TEST_P(Invariance, WhichLogitsAreWantedDoesNotChangeThem) {
   const auto runner = LoadOrDie(TheOptions());
-  const std::vector<TokenId> tokens = SomeTokens(40, runner->config().vocab_size);
+  const std::vector<TokenId> tokens = SomeTokens(40, runner->config().decoder.vocab_size);
   const std::vector<BlockId> blocks = BlocksFor(*runner, 40);
   const Logits all = AllLogits(*runner, tokens);
-  for (const int wanted : {0, 1, 2, 5, 17, 39}) {
-    const SequenceRows rows = {tokens, 0, blocks, wanted};
+  for (const int logit_rows : {0, 1, 2, 5, 17, 39}) {
+    const SequenceRows rows = {tokens, 0, blocks, logit_rows};
     const absl::StatusOr<LogitsView> view = runner->Forward({&rows, 1});
     ASSERT_TRUE(view.ok());
-    ASSERT_EQ(view->rows, wanted);
-    for (int r = 0; r < wanted; ++r) {
-      ASSERT_TRUE(SameBits(RowOf(*view, r), all[static_cast<size_t>(40 - wanted + r)]));
+    ASSERT_EQ(view->rows, logit_rows);
+    for (int r = 0; r < logit_rows; ++r) {
+      ASSERT_TRUE(SameBits(RowOf(*view, r), all[static_cast<size_t>(40 - logit_rows + r)]));
     }
   }
 }
@@ -111,7 +111,7 @@ TEST_P(Invariance, WhichLogitsAreWantedDoesNotChangeThem) {
 TEST_P(Invariance, ThreadsDoNotMatter) {
   RunnerOptions options = TheOptions();
   const auto runner = LoadOrDie(options);
-  const std::vector<TokenId> tokens = SomeTokens(50, runner->config().vocab_size);
+  const std::vector<TokenId> tokens = SomeTokens(50, runner->config().decoder.vocab_size);
   const Logits one_thread = AllLogits(*runner, tokens, 9);
   for (const int threads : {2, 3, 5}) {
     options.threads = threads;
@@ -141,7 +141,7 @@ TEST_P(Invariance, ShuffledBlocksAndTruncationLeaveNoTrace) {
     options.block_size = 512;
     options.kv_blocks = 1;
     const auto reference = LoadOrDie(options);
-    const int vocab = runner->config().vocab_size;
+    const int vocab = runner->config().decoder.vocab_size;
     std::mt19937 random(static_cast<uint32_t>(block_size));
     std::vector<BlockId> free(128);
     std::iota(free.begin(), free.end(), 0);
@@ -181,13 +181,13 @@ TEST_P(Invariance, ShuffledBlocksAndTruncationLeaveNoTrace) {
 
 TEST_P(Invariance, ACopiedBlockServesAsTheOriginal) {
   const auto runner = LoadOrDie(TheOptions());
-  const std::vector<TokenId> tokens = SomeTokens(40, runner->config().vocab_size);
+  const std::vector<TokenId> tokens = SomeTokens(40, runner->config().decoder.vocab_size);
   const Logits expected = AllLogits(*runner, tokens);
   // The second sequence shares block 0 and continues in a copy of block 1, which the first then overwrites.
   std::vector<BlockId> blocks = BlocksFor(*runner, 40);
   std::vector<BlockId> forked = {blocks[0], 30, 31};
   runner->CopyBlock(blocks[1], 30);
-  Append(*runner, SomeTokens(24, runner->config().vocab_size, 99), 16, blocks, 24);
+  Append(*runner, SomeTokens(24, runner->config().decoder.vocab_size, 99), 16, blocks, 24);
   const Logits logits = Append(*runner, absl::MakeConstSpan(tokens).subspan(32), 32, forked, 8);
   ExpectSameBits(logits, Logits(expected.begin() + 32, expected.end()), "forked");
 }
@@ -208,9 +208,9 @@ TEST(Kernels, Avx2AndAvx512GiveTheSameBits) {
 // can.
 TEST(Prefix, AnotherTokenInThePrefixChangesTheBits) {
   const auto runner = LoadOrDie(Options("gqa3-sharded"));
-  std::vector<TokenId> tokens = SomeTokens(40, runner->config().vocab_size);
+  std::vector<TokenId> tokens = SomeTokens(40, runner->config().decoder.vocab_size);
   const Logits before = AllLogits(*runner, tokens);
-  tokens[0] = (tokens[0] + 1) % runner->config().vocab_size;
+  tokens[0] = (tokens[0] + 1) % runner->config().decoder.vocab_size;
   const Logits after = AllLogits(*runner, tokens);
   for (size_t r = 0; r < before.size(); ++r) EXPECT_FALSE(SameBits(before[r], after[r])) << r;
 }

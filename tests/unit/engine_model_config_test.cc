@@ -1,4 +1,4 @@
-#include "common/engine/model_config.h"
+#include "common/engine/decoder/model_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -60,22 +60,22 @@ class ModelConfigTest : public ::testing::Test {
 TEST_F(ModelConfigTest, ReadsLlama32) {
   const absl::StatusOr<ModelConfig> config = Read();
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->vocab_size, 128256);
-  EXPECT_EQ(config->hidden_size, 3072);
-  EXPECT_EQ(config->intermediate_size, 8192);
-  EXPECT_EQ(config->layers, 28);
-  EXPECT_EQ(config->heads, 24);
-  EXPECT_EQ(config->kv_heads, 8);
-  EXPECT_EQ(config->head_dim, 128);
-  EXPECT_EQ(config->max_position_embeddings, 131072);
-  EXPECT_DOUBLE_EQ(config->rms_norm_eps, 1e-5);
-  EXPECT_DOUBLE_EQ(config->rope_theta, 500000);
-  ASSERT_TRUE(config->rope_scaling.has_value());
-  EXPECT_DOUBLE_EQ(config->rope_scaling->factor, 32);
-  EXPECT_DOUBLE_EQ(config->rope_scaling->low_freq_factor, 1);
-  EXPECT_DOUBLE_EQ(config->rope_scaling->high_freq_factor, 4);
-  EXPECT_EQ(config->rope_scaling->original_max_position_embeddings, 8192);
-  EXPECT_TRUE(config->tie_word_embeddings);
+  EXPECT_EQ(config->decoder.vocab_size, 128256);
+  EXPECT_EQ(config->decoder.hidden_size, 3072);
+  EXPECT_EQ(config->decoder.intermediate_size, 8192);
+  EXPECT_EQ(config->decoder.layers, 28);
+  EXPECT_EQ(config->decoder.heads, 24);
+  EXPECT_EQ(config->decoder.kv_heads, 8);
+  EXPECT_EQ(config->decoder.head_dim, 128);
+  EXPECT_EQ(config->decoder.max_position_embeddings, 131072);
+  EXPECT_DOUBLE_EQ(config->decoder.rms_norm_eps, 1e-5);
+  EXPECT_DOUBLE_EQ(config->decoder.rope_theta, 500000);
+  ASSERT_TRUE(config->decoder.rope_scaling.has_value());
+  EXPECT_DOUBLE_EQ(config->decoder.rope_scaling->factor, 32);
+  EXPECT_DOUBLE_EQ(config->decoder.rope_scaling->low_freq_factor, 1);
+  EXPECT_DOUBLE_EQ(config->decoder.rope_scaling->high_freq_factor, 4);
+  EXPECT_EQ(config->decoder.rope_scaling->original_max_position_embeddings, 8192);
+  EXPECT_TRUE(config->decoder.tie_word_embeddings);
   EXPECT_EQ(config->bos_token_id, 128000);
   EXPECT_THAT(config->eos_token_ids, ElementsAre(128001, 128008, 128009));
   EXPECT_EQ(config->dtype, "bfloat16");
@@ -91,9 +91,9 @@ TEST_F(ModelConfigTest, ReadsTheSpellingOfTransformers5) {
   config_["dtype"] = "float16";
   const absl::StatusOr<ModelConfig> config = Read();
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_DOUBLE_EQ(config->rope_theta, 123456);
-  ASSERT_TRUE(config->rope_scaling.has_value());
-  EXPECT_DOUBLE_EQ(config->rope_scaling->factor, 32);
+  EXPECT_DOUBLE_EQ(config->decoder.rope_theta, 123456);
+  ASSERT_TRUE(config->decoder.rope_scaling.has_value());
+  EXPECT_DOUBLE_EQ(config->decoder.rope_scaling->factor, 32);
   EXPECT_EQ(config->dtype, "float16");
 }
 
@@ -105,11 +105,11 @@ TEST_F(ModelConfigTest, DefaultsWhatMayBeAbsent) {
   }
   const absl::StatusOr<ModelConfig> config = Read();
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->head_dim, 128);
-  EXPECT_EQ(config->kv_heads, 24);
-  EXPECT_FALSE(config->rope_scaling.has_value());
-  EXPECT_DOUBLE_EQ(config->rope_theta, 10000);
-  EXPECT_FALSE(config->tie_word_embeddings);
+  EXPECT_EQ(config->decoder.head_dim, 128);
+  EXPECT_EQ(config->decoder.kv_heads, 24);
+  EXPECT_FALSE(config->decoder.rope_scaling.has_value());
+  EXPECT_DOUBLE_EQ(config->decoder.rope_theta, 10000);
+  EXPECT_FALSE(config->decoder.tie_word_embeddings);
   EXPECT_FALSE(config->bos_token_id.has_value());
   EXPECT_THAT(config->eos_token_ids, IsEmpty());
 }
@@ -126,6 +126,15 @@ TEST_F(ModelConfigTest, GenerationConfigOverridesTheEndOfSequence) {
               AllOf(HasSubstr("generation_config.json"), HasSubstr("eos_token_id")));
   Write("generation_config.json", "{");
   EXPECT_THAT(Read().status().message(), HasSubstr("generation_config.json: not a JSON object"));
+}
+
+TEST_F(ModelConfigTest, RefusesAnUnknownFamilyAndListsThoseThatWork) {
+  EXPECT_THAT(ErrorWith("/model_type", "mistral"), HasSubstr("model_type is \"mistral\"; supported: llama"));
+  EXPECT_THAT(ErrorWith("/model_type", nullptr), HasSubstr("model_type is missing; supported: llama"));
+  EXPECT_THAT(ErrorWith("/model_type", 7), HasSubstr("model_type is not a string: 7"));
+  // Whatever else is wrong with it.
+  config_["hidden_size"] = "many";
+  EXPECT_THAT(ErrorWith("/model_type", "mistral"), HasSubstr("model_type"));
 }
 
 TEST_F(ModelConfigTest, RefusesOtherModelsByName) {

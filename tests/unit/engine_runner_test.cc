@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "bench/temporary_folder.h"
-#include "common/engine/memory.h"
-#include "common/engine/rope.h"
+#include "common/engine/cpu/memory.h"
+#include "common/engine/decoder/rope.h"
 #include "tests/unit/engine_helpers.h"
 
 namespace outrider::testing {
@@ -39,13 +39,37 @@ TEST(RunnerLoad, RefusesBadOptionsByTheirFlag) {
   EXPECT_THAT(error([](auto& o) { o.kernels = "mmx"; }), HasSubstr("mmx"));
 }
 
+TEST(RunnerLoad, NamesTheDevicesAndDtypesThatThereAre) {
+  RunnerOptions options = Options(kModel);
+  for (const char* device : {"gpu", "cuda", "cuda:", "cuda:-1", "cuda:64", "cuda:0x"}) {
+    options.device = device;
+    EXPECT_THAT(LoadError(options), AllOf(HasSubstr(absl::StrCat("--device ", device, ": ")),
+                                          HasSubstr("must be cpu or cuda:N with N from 0 to 63")));
+  }
+  options.device = "cuda:0";
+  EXPECT_EQ(LoadError(options), "--dtype float32: must be one of auto, bfloat16, fp8 with --device cuda:0");
+  options.device = "cpu";
+  options.dtype = "fp8";
+  EXPECT_EQ(LoadError(options),
+            "--dtype fp8: must be one of auto, float32, bfloat16, int8 with --device cpu");
+}
+
+TEST(RunnerLoad, SaysHowToBuildThePluginThatIsNotBesideTheProgram) {
+  RunnerOptions options = Options(kModel);
+  options.device = "cuda:3";
+  options.dtype = "auto";
+  EXPECT_EQ(Runner::Load(options).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(LoadError(options),
+              AllOf(HasSubstr("--device cuda:3: this build has no CUDA"), HasSubstr("make build CUDA=1")));
+}
+
 TEST(RunnerLoad, SizesThePoolByTheFreeMemoryButNoLargerThanCanBeUsed) {
   RunnerOptions options = Options(kModel);
   options.kv_blocks = 0;
   options.max_sequences = 3;
   auto runner = Runner::Load(options);
   ASSERT_TRUE(runner.ok()) << runner.status();
-  const int longest = (*runner)->config().max_position_embeddings;
+  const int longest = (*runner)->config().decoder.max_position_embeddings;
   EXPECT_EQ((*runner)->kv_blocks(), 3 * ((longest + options.block_size - 1) / options.block_size));
 
   options.max_sequences = 1 << 24;
@@ -144,6 +168,9 @@ TEST_F(RunnerForward, RefusesBadBatchesAndChangesNothing) {
   EXPECT_THAT(error({tokens_, 0, negative_block, 0}), HasSubstr("block -1"));
   EXPECT_THAT(error({tokens_, 0, blocks_, 21}), HasSubstr("21 rows of logits for 20 tokens"));
   EXPECT_THAT(error({tokens_, 0, blocks_, -1}), HasSubstr("-1 rows of logits"));
+  const SequenceParams params;
+  DeviceTask task{.params = &params, .round_start = 20, .work = VerifyTask{}};
+  EXPECT_THAT(error({tokens_, 0, blocks_, 1, &task}), HasSubstr("a task that this model cannot run"));
   const std::vector<TokenId> too_many = SomeTokens(129, 256);
   EXPECT_THAT(error({too_many, 0, many, 0}), HasSubstr("129 rows, at most 128"));
   EXPECT_EQ(Append(*runner_, tail, 19, blocks_, 1)[0], before[19]);
@@ -175,11 +202,11 @@ TEST_F(RunnerForward, LogitsMayBeOverwritten) {
 
 // Values computed by transformers 5.23 for Llama 3.2: theta 500000, factor 32, 1 to 4, 8192, head_dim 64.
 TEST(Rope, ScalesFrequenciesAsLlama3) {
-  ModelConfig config;
-  config.head_dim = 64;
-  config.rope_theta = 500000;
-  config.rope_scaling = Llama3RopeScaling{32, 1, 4, 8192};
-  const std::vector<float> frequencies = RopeInverseFrequencies(config);
+  DecoderSpec spec;
+  spec.head_dim = 64;
+  spec.rope_theta = 500000;
+  spec.rope_scaling = Llama3RopeScaling{32, 1, 4, 8192};
+  const std::vector<float> frequencies = RopeInverseFrequencies(spec);
   ASSERT_EQ(frequencies.size(), 32u);
   // The fast pairs are left alone, the slow ones divided by 32, those between (15 to 17) blended.
   const std::pair<size_t, float> expected[] = {{0, 1.0f},

@@ -1,4 +1,4 @@
-#include "common/engine/safetensors.h"
+#include "common/engine/decoder/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

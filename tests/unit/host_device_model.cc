@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "common/engine/cuda/can_run.h"
 #include "common/engine/cuda/row_draw.h"
 #include "common/engine/cuda/row_shape.h"
 #include "common/engine/cuda/row_verify.h"
@@ -93,28 +94,31 @@ class HostStep {
 
 }  // namespace
 
-DeviceModelFactory HostDeviceModel::Factory(int team) {
-  return [team](const ModelConfig& /*config*/,
-                const DeviceModelOptions& options) -> absl::StatusOr<std::unique_ptr<Model>> {
-    RunnerOptions load;
-    load.model_dir = options.model_dir;
-    load.dtype = "float32";
-    load.threads = 1;
-    load.kv_blocks = options.kv_blocks + 1;  // and the spare one
-    load.block_size = options.block_size;
-    load.max_batch_rows = options.max_batch_rows;
-    absl::StatusOr<std::unique_ptr<Runner>> cpu = Runner::Load(load);
-    if (!cpu.ok()) return cpu.status();
-    return std::unique_ptr<Model>(new HostDeviceModel(*std::move(cpu), team));
-  };
+absl::StatusOr<std::unique_ptr<Model>> HostDevice::Load(const DecoderSpec& /*spec*/,
+                                                        const RunnerOptions& options,
+                                                        ThreadPool& /*threads*/) const {
+  RunnerOptions load;
+  load.model_dir = options.model_dir;
+  load.dtype = "float32";
+  load.threads = 1;
+  load.kv_blocks = options.kv_blocks + 1;  // and the spare one
+  load.block_size = options.block_size;
+  load.max_batch_rows = options.max_batch_rows;
+  absl::StatusOr<std::unique_ptr<Runner>> cpu = Runner::Load(load);
+  if (!cpu.ok()) return cpu.status();
+  return std::make_unique<HostDeviceModel>(*std::move(cpu), team_);
+}
+
+bool HostDeviceModel::CanRun(const DeviceTask& task) const {
+  return cuda::CanRun(task, cpu_->config().decoder.vocab_size);
 }
 
 int HostDeviceModel::max_positions() const {
-  return std::min(cpu_->config().max_position_embeddings, kv_blocks() * cpu_->block_size());
+  return std::min(cpu_->config().decoder.max_position_embeddings, kv_blocks() * cpu_->block_size());
 }
 
 absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRows> batch) {
-  const int vocab = cpu_->config().vocab_size;
+  const int vocab = cpu_->config().decoder.vocab_size;
   const std::vector<BlockId> spare = {kv_blocks()};
   const StepPlan plan = cuda::PlanStep(batch, cpu_->block_size(), spare);
   HostStep step(plan, spare[0], vocab, team_);
@@ -138,11 +142,11 @@ absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRow
     std::copy_n(logits->row(from).data(), vocab, logits_.begin() + int64_t{to} * vocab);
   };
   logits_.assign(static_cast<size_t>(step.shape().logit_rows) * static_cast<size_t>(vocab), 0);
-  const int wanted = static_cast<int>(plan.logit_rows.size());
-  for (int i = 0; i < wanted; ++i) copy_row(logits_of.at(step.inputs.logit_rows[i]), i);
+  const int logit_rows = static_cast<int>(plan.logit_rows.size());
+  for (int i = 0; i < logit_rows; ++i) copy_row(logits_of.at(step.inputs.logit_rows[i]), i);
   const int host_rows = plan.host_rows;
-  std::vector<float> of_host(logits_.begin() + int64_t{wanted - host_rows} * vocab,
-                             logits_.begin() + int64_t{wanted} * vocab);
+  std::vector<float> of_host(logits_.begin() + int64_t{logit_rows - host_rows} * vocab,
+                             logits_.begin() + int64_t{logit_rows} * vocab);
   if (!plan.tasks.empty()) {
     step.Shape(logits_.data(), step.shape().logit_rows);
     if (step.shape().proposes) {

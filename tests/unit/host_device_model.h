@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "common/engine/device_library.h"
+#include "common/engine/backend.h"
 #include "common/engine/model.h"
 #include "common/engine/runner.h"
 
@@ -14,23 +16,37 @@ namespace outrider::testing {
 // Decides as the CUDA library does. Computes in float32, whatever type it is asked for.
 class HostDeviceModel final : public Model {
  public:
-  // A factory for RunnerOptions::make_device_model. `team` threads decide about a row.
-  static DeviceModelFactory Factory(int team);
+  // `team` threads decide about a row. `cpu` has a block more than the model.
+  HostDeviceModel(std::unique_ptr<Runner> cpu, int team) : cpu_(std::move(cpu)), team_(team) {}
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override { cpu_->CopyBlock(from, to); }
-  bool decides() const override { return true; }
+  void Wake() override { cpu_->Wake(); }
+  bool CanRun(const DeviceTask& task) const override;
+  std::string dtype() const override { return cpu_->dtype(); }
+  std::string kernel_name() const override { return cpu_->kernel_name(); }
   int kv_blocks() const override { return cpu_->kv_blocks() - 1; }
   int max_positions() const override;
   size_t bytes_per_block() const override { return cpu_->bytes_per_block(); }
   size_t weight_bytes() const override { return cpu_->weight_bytes(); }
 
  private:
-  HostDeviceModel(std::unique_ptr<Runner> cpu, int team) : cpu_(std::move(cpu)), team_(team) {}
-
   const std::unique_ptr<Runner> cpu_;
   const int team_;
   std::vector<float> logits_;
+};
+
+// Loads such models. Takes any dtype.
+class HostDevice final : public Backend {
+ public:
+  explicit HostDevice(int team) : team_(team) {}
+
+  absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const RunnerOptions& options,
+                                              ThreadPool& threads) const override;
+
+ private:
+  const int team_;
 };
 
 }  // namespace outrider::testing

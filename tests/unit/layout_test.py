@@ -26,6 +26,9 @@ SERVICES = set(ORDER[2])
 # Built without protobuf and gRPC too (OUTRIDER_CORE_ONLY), as are the services' samplers.
 CORE = {"common/spec", "common/kv", "common/text", "common/engine"}
 FREE = {"tests", "bench"}  # may include everything
+# Parts of the engine, each with those outside it that may include its headers; and what knows no other part.
+BACKENDS = {"common/engine/cpu": {"common/engine/backend.cc"}, "common/engine/cuda": set()}
+DECODER = "common/engine/decoder"
 
 CPP = (".h", ".cc", ".inc", ".cu", ".cuh")
 PROGRAM = CPP + (".py", ".proto", ".cmake", ".sh", ".md", ".txt", ".yaml", ".yml", ".toml")
@@ -109,6 +112,19 @@ def wrong_dependencies(tree):
             target = folder_of(own) if own else "proto" if name.endswith(".pb.h") else None
             if target and target not in allowed(folder):
                 wrong.append(f"{path}: {folder} must not include {target} ({name})")
+    return wrong
+
+
+def reached_backends(tree):
+    """A backend's headers are its own: who runs a model asks Backend and Model. The decoder's files know no backend."""
+    wrong = []
+    for path in tree.of(*CPP):
+        for name, own in includes(tree, path) if folder_of(path) not in FREE else ():
+            target, here = posixpath.dirname(own or ""), posixpath.dirname(path)
+            private = target in BACKENDS and target != here and path not in BACKENDS[target]
+            upwards = here == DECODER and target.startswith("common/engine") and target != DECODER
+            if private or upwards:
+                wrong.append(f"{path}: must not include {name}")
     return wrong
 
 
@@ -222,7 +238,7 @@ def broken_links(tree):
     return wrong
 
 
-CHECKS = [wrong_dependencies, wire_in_core, unfinished, machine_paths, unused_flags,
+CHECKS = [wrong_dependencies, reached_backends, wire_in_core, unfinished, machine_paths, unused_flags,
           globbed_sources, unbuilt_sources, broken_links]
 
 
@@ -269,9 +285,14 @@ GOOD = {
     "common/spec/types.h": "#include <vector>",
     "common/spec/verify.cc": '#include "types.h"\n#include "absl/status/status.h"',
     "common/kv/pool.h": '#include "common/spec/types.h"',
-    "common/engine/CMakeLists.txt": "outrider_library(engine SOURCES llama.cc)",
+    "common/engine/CMakeLists.txt": "outrider_library(engine SOURCES backend.cc cpu/model.cc decoder/llama.cc)",
     "common/engine/runner.h": '#include "common/kv/pool.h"',
-    "common/engine/llama.cc": '#include "common/engine/runner.h"',
+    "common/engine/backend.cc": '#include "common/engine/cpu/model.h"\n#include "common/engine/runner.h"',
+    "common/engine/cpu/model.h": "",
+    "common/engine/cpu/model.cc": '#include "common/engine/cpu/model.h"\n#include "common/engine/decoder/spec.h"',
+    "common/engine/cuda/limits.h": '#include "common/engine/runner.h"',
+    "common/engine/decoder/spec.h": "",
+    "common/engine/decoder/llama.cc": '#include "common/engine/decoder/spec.h"',
     "target_service/CMakeLists.txt": "add_executable(outrider-target ${CMAKE_CURRENT_SOURCE_DIR}/main.cc)",
     "target_service/main.cc": '#include <grpcpp/grpcpp.h>\n#include "outrider/v1/target.pb.h"\n'
                               '#include "common/engine/runner.h"\n'
@@ -279,7 +300,7 @@ GOOD = {
                               "Use(flags.stop);\nauto stub = Target::NewStub(channel);",
     "tests/CMakeLists.txt": "include(unit/engine.cmake)",
     "tests/unit/engine.cmake": "outrider_unit_test(engine_test SOURCES unit/engine_test.cc)",
-    "tests/unit/engine_test.cc": '#include "common/engine/runner.h"\n#include "target_service/service.h"',
+    "tests/unit/engine_test.cc": '#include "common/engine/cuda/limits.h"\n#include "target_service/service.h"',
     "scripts/test": 'd=$(mktemp -d "${TMPDIR}/x.XXXXXX"); cp build/work/a http://example.com/work "$d/tmp/a"',
     "docs/notes.md": "# Notes\nA caution in proof/work is fine, and so is /v1/metrics.\n## `--stop`, and when\n"
                      "[Here](#--stop-and-when), [there](../common/spec), [elsewhere](https://example.com/a.md#b).\n"
@@ -298,6 +319,12 @@ BAD = [
     (wrong_dependencies, {"target_service/a.cc": '#include "coordinator/x.h"', "coordinator/x.h": ""}),
     (wrong_dependencies, {"util/a.cc": ""}),
     (wrong_dependencies, {"common/misc/a.h": ""}),
+    # A backend's own headers, from outside, from the other backend, by a path of its own; upwards.
+    (reached_backends, {"common/engine/worker.cc": '#include "common/engine/cuda/limits.h"'}),
+    (reached_backends, {"common/engine/worker.cc": '#include "cpu/model.h"'}),
+    (reached_backends, {"common/engine/cuda/a.cc": '#include "common/engine/cpu/model.h"'}),
+    (reached_backends, {"target_service/a.cc": '#include "common/engine/cpu/model.h"'}),
+    (reached_backends, {"common/engine/decoder/a.cc": '#include "common/engine/runner.h"'}),
     # Directly; through a header of ours; in a sampler.
     (wire_in_core, {"common/engine/a.cc": "#include <grpcpp/grpcpp.h>"}),
     (wire_in_core, {"common/kv/a.cc": '#include "common/rpc/b.h"', "common/rpc/b.h": '#include "common/rpc/c.h"',

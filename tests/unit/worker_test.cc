@@ -83,16 +83,12 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
     RunnerOptions load;
     load.model_dir = kModel;
     load.dtype = "float32";
-    if (GetParam()) {
-      load.device = "cuda:0";
-      load.dtype = "auto";
-      load.make_device_model = testing::HostDeviceModel::Factory(1);
-    }
     load.threads = 1;
     load.kv_blocks = options.kv_blocks;
     load.block_size = 4;
     load.max_batch_rows = options.max_batch_rows;
-    absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(load);
+    absl::StatusOr<std::unique_ptr<Runner>> runner =
+        GetParam() ? Runner::Load(load, testing::HostDevice(/*team=*/1)) : Runner::Load(load);
     EXPECT_TRUE(runner.ok()) << runner.status();
     return std::make_unique<Worker>(
         *std::move(runner), std::move(sampler),

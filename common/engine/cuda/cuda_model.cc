@@ -18,61 +18,60 @@ constexpr int kPlans = kMaxDraftTokens + 1;
 // Graphs that are kept; each takes a few megabytes of the device.
 constexpr size_t kMaxGraphs = 256;
 
-absl::Status CheckShape(const ModelConfig& config, const std::string& model_dir) {
+absl::Status CheckShape(const DecoderSpec& spec, const std::string& model_dir) {
   const auto refuse = [&](absl::string_view field, int value, absl::string_view rule) {
     return absl::InvalidArgumentError(
         absl::StrCat(model_dir, "/config.json: ", field, ": ", value, ": ", rule, " with --device cuda"));
   };
-  if (config.head_dim != 64 && config.head_dim != 128)
-    return refuse("head_dim", config.head_dim, "must be 64 or 128");
-  const std::pair<const char*, int> sizes[] = {{"vocab_size", config.vocab_size},
-                                               {"hidden_size", config.hidden_size},
-                                               {"intermediate_size", config.intermediate_size}};
+  if (spec.head_dim != 64 && spec.head_dim != 128)
+    return refuse("head_dim", spec.head_dim, "must be 64 or 128");
+  const std::pair<const char*, int> sizes[] = {{"vocab_size", spec.vocab_size},
+                                               {"hidden_size", spec.hidden_size},
+                                               {"intermediate_size", spec.intermediate_size}};
   for (const auto& [field, value] : sizes) {
     if (value % 16 != 0) return refuse(field, value, "must be a multiple of 16");
   }
-  if (config.vocab_size > kMaxVocab)
-    return refuse("vocab_size", config.vocab_size, absl::StrCat("must be at most ", kMaxVocab));
+  if (spec.vocab_size > kMaxVocab)
+    return refuse("vocab_size", spec.vocab_size, absl::StrCat("must be at most ", kMaxVocab));
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(const ModelConfig& config,
-                                                         const DeviceModelOptions& options) {
+absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(const DecoderSpec& spec, int device,
+                                                         const RunnerOptions& options) {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error != cudaSuccess || options.device >= devices) {
+  if (error != cudaSuccess || device >= devices) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "--device cuda:", options.device, ": ",
+        "--device cuda:", device, ": ",
         error == cudaSuccess ? absl::StrCat("this machine has ", devices, " GPUs")
                              : absl::StrCat("no GPU can be used here: ", cudaGetErrorString(error))));
   }
-  std::unique_ptr<CudaModel> model(new CudaModel(config, options));
+  std::unique_ptr<CudaModel> model(new CudaModel(spec, device, options));
   if (absl::Status status = model->Load(); !status.ok()) return status;
   return model;
 }
 
 absl::Status CudaModel::Load() {
-  if (absl::Status status = CheckShape(config_, options_.model_dir); !status.ok()) return status;
+  if (absl::Status status = CheckShape(spec_, options_.model_dir); !status.ok()) return status;
   // The thread's device; Forward is called from another thread than Load.
-  absl::Status status = ToStatus(cudaSetDevice(options_.device), "choosing the device");
+  absl::Status status = ToStatus(cudaSetDevice(device_), "choosing the device");
   if (status.ok()) status = ToStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "starting");
   if (!status.ok()) return status;
 
-  const Operand operand = options_.dtype == "fp8" ? Operand::kFp8 : Operand::kBFloat16;
-  status = Assign(Matmul::Create(operand, stream_), matmul_);
+  status = Assign(Matmul::Create(operand_, stream_), matmul_);
   if (!status.ok()) return status;
   Weights weights;
-  status = Assign(LoadWeights(options_.model_dir, config_, operand, *matmul_, stream_, options_.progress),
-                  weights);
+  status =
+      Assign(LoadWeights(options_.model_dir, spec_, operand_, *matmul_, stream_, options_.progress), weights);
   if (!status.ok()) return status;
 
   max_rows_ = std::max(kMaxCapturedRows,
                        static_cast<int>(std::bit_ceil(static_cast<unsigned>(options_.max_batch_rows))));
   status = AllocateStepMemory();
   if (!status.ok()) return status;
-  const size_t block_bytes = LlamaLayers::KvBytesPerToken(config_) * static_cast<size_t>(options_.block_size);
+  const size_t block_bytes = DecoderLayers::KvBytesPerToken(spec_) * static_cast<size_t>(options_.block_size);
   size_t free_bytes = 0, all_bytes = 0;
   status = ToStatus(cudaMemGetInfo(&free_bytes, &all_bytes), "asking for free memory");
   if (!status.ok()) return status;
@@ -80,18 +79,18 @@ absl::Status CudaModel::Load() {
       options_.kv_blocks > 0
           ? options_.kv_blocks
           : KvBlocksThatFit(options_.kv_memory_fraction * static_cast<double>(free_bytes), block_bytes,
-                            config_.max_position_embeddings, options_.block_size, options_.max_sequences);
+                            spec_.max_position_embeddings, options_.block_size, options_.max_sequences);
   max_positions_ = static_cast<int>(
-      std::min<int64_t>(config_.max_position_embeddings, int64_t{kv_blocks_} * options_.block_size));
+      std::min<int64_t>(spec_.max_position_embeddings, int64_t{kv_blocks_} * options_.block_size));
   spare_ = {kv_blocks_};
   status = CreateAttention();
   if (!status.ok()) return status;
-  return Assign(LlamaLayers::Create(config_, std::move(weights), operand, *matmul_, *attention_,
-                                    {.kv_blocks = kv_blocks_,
-                                     .block_size = options_.block_size,
-                                     .max_rows = max_rows_,
-                                     .max_positions = max_positions_},
-                                    stream_),
+  return Assign(DecoderLayers::Create(spec_, std::move(weights), operand_, *matmul_, *attention_,
+                                      {.kv_blocks = kv_blocks_,
+                                       .block_size = options_.block_size,
+                                       .max_rows = max_rows_,
+                                       .max_positions = max_positions_},
+                                      stream_),
                 layers_);
 }
 
@@ -108,7 +107,7 @@ absl::Status CudaModel::AllocateStepMemory() {
   const size_t in = std::max(LayOut(verifies, nullptr, inputs), LayOut(proposes, nullptr, inputs));
   const size_t out = std::max(LayOut(verifies, nullptr, outputs), LayOut(proposes, nullptr, outputs));
   const size_t rows = static_cast<size_t>(max_rows_);
-  const size_t logits = rows * static_cast<size_t>(config_.vocab_size) * sizeof(float);
+  const size_t logits = rows * static_cast<size_t>(spec_.vocab_size) * sizeof(float);
   absl::Status status = Assign(MirroredMemory::Allocate(in, "steps' input"), inputs_);
   if (status.ok()) status = Assign(MirroredMemory::Allocate(out, "steps' output"), outputs_);
   if (status.ok()) status = Assign(DeviceMemory::Allocate(logits, "logits (--max-batch-tokens)"), logits_);
@@ -124,7 +123,7 @@ absl::Status CudaModel::AllocateStepMemory() {
 }
 
 absl::Status CudaModel::CreateAttention() {
-  const AttentionShape shape{config_.heads, config_.kv_heads, config_.head_dim, options_.block_size};
+  const AttentionShape shape{spec_.heads, spec_.kv_heads, spec_.head_dim, options_.block_size};
   // Room for whatever is captured. More rows than that are cut into several launches, so that only the lists
   // of rows have to be longer.
   const int length = std::max(kSplit, static_cast<int>(std::bit_ceil(static_cast<unsigned>(max_positions_))));
@@ -136,7 +135,7 @@ absl::Status CudaModel::CreateAttention() {
 }
 
 CudaModel::~CudaModel() {
-  cudaSetDevice(options_.device);
+  cudaSetDevice(device_);
   DropGraphs();
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
@@ -147,12 +146,12 @@ void CudaModel::DropGraphs() {
 }
 
 void CudaModel::CopyBlock(BlockId from, BlockId to) {
-  cudaSetDevice(options_.device);
+  cudaSetDevice(device_);
   layers_->CopyBlock(from, to);
 }
 
 absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> batch) {
-  absl::Status status = ToStatus(cudaSetDevice(options_.device), "choosing the device");
+  absl::Status status = ToStatus(cudaSetDevice(device_), "choosing the device");
   if (!status.ok()) return status;
   const StepPlan plan = PlanStep(batch, options_.block_size, spare_);
   const StepShape shape = ShapeOf(plan);
@@ -163,7 +162,7 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
   status = few ? Replay(plan, shape) : RunDirectly(plan, shape);
   if (!status.ok()) return status;
 
-  const size_t row_bytes = static_cast<size_t>(config_.vocab_size) * sizeof(float);
+  const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
   const size_t host_rows = static_cast<size_t>(plan.host_rows);
   if (host_rows > 0) {
     const size_t before = (plan.logit_rows.size() - host_rows) * row_bytes;
@@ -177,7 +176,7 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
   StepOutputs outputs;
   LayOut(shape, outputs_.host(), outputs);
   ReadOutputs(plan, shape, outputs);
-  return LogitsView{host_logits_.as<float>(), plan.host_rows, config_.vocab_size};
+  return LogitsView{host_logits_.as<float>(), plan.host_rows, spec_.vocab_size};
 }
 
 AttentionSize CudaModel::SizeOfPass(const StepShape& shape, int pass) const {
@@ -266,14 +265,14 @@ absl::Status CudaModel::EnqueueFirst(const StepShape& shape, std::vector<Planned
                              .logit_rows = inputs.logit_rows,
                              .logits = logits_.as<float>()});
   if (!status.ok() || shape.tasks == 0) return status;
-  status = ToStatus(LaunchShape(logits_.as<float>(), config_.vocab_size, shape.logit_rows,
-                                inputs.shape_params, shaped_.as<ShapedRow>(), stream_),
+  status = ToStatus(LaunchShape(logits_.as<float>(), spec_.vocab_size, shape.logit_rows, inputs.shape_params,
+                                shaped_.as<ShapedRow>(), stream_),
                     "shaping rows");
   if (!status.ok()) return status;
   if (shape.proposes) return EnqueueProposal(shape, 0);
   StepOutputs outputs;
   LayOut(shape, outputs_.device(), outputs);
-  return ToStatus(LaunchVerify(logits_.as<float>(), config_.vocab_size, shape.tasks,
+  return ToStatus(LaunchVerify(logits_.as<float>(), spec_.vocab_size, shape.tasks,
                                std::min(kMaxDraftTokens, shape.logit_rows - 1), shaped_.as<ShapedRow>(),
                                inputs.verify, inputs.drafted, inputs.q_ids, inputs.q_weights,
                                races_.as<int32_t>(), outputs.verdicts, stream_),
@@ -292,7 +291,7 @@ absl::Status CudaModel::EnqueueDraft(const StepShape& shape, int pass,
                                           .logit_rows = nullptr,
                                           .logits = logits_.as<float>()});
   if (!status.ok()) return status;
-  status = ToStatus(LaunchShape(logits_.as<float>(), config_.vocab_size, shape.tasks, inputs.shape_params,
+  status = ToStatus(LaunchShape(logits_.as<float>(), spec_.vocab_size, shape.tasks, inputs.shape_params,
                                 shaped_.as<ShapedRow>(), stream_),
                     "shaping rows");
   return status.ok() ? EnqueueProposal(shape, pass) : status;
@@ -304,7 +303,7 @@ absl::Status CudaModel::EnqueueProposal(const StepShape& shape, int step) {
   LayOut(shape, inputs_.device(), inputs);
   LayOut(shape, outputs_.device(), outputs);
   const int at = step * shape.tasks;
-  return ToStatus(LaunchPropose(logits_.as<float>(), config_.vocab_size, shape.tasks, shaped_.as<ShapedRow>(),
+  return ToStatus(LaunchPropose(logits_.as<float>(), spec_.vocab_size, shape.tasks, shaped_.as<ShapedRow>(),
                                 inputs.propose, step, outputs.proposals + at, outputs.q_ids + at * kMaxTopN,
                                 outputs.q_weights + at * kMaxTopN, next_tokens_.as<int32_t>(), stream_),
                   "proposing tokens");

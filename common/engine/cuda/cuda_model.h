@@ -5,18 +5,21 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/engine/cuda/attention.h"
-#include "common/engine/cuda/llama_layers.h"
+#include "common/engine/cuda/can_run.h"
+#include "common/engine/cuda/decoder_layers.h"
 #include "common/engine/cuda/matmul.h"
 #include "common/engine/cuda/mirrored_memory.h"
 #include "common/engine/cuda/step_memory.h"
 #include "common/engine/cuda/step_plan.h"
-#include "common/engine/device_library.h"
+#include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/model.h"
+#include "common/engine/runner_options.h"
 
 namespace outrider::cuda {
 
@@ -26,22 +29,28 @@ class CudaModel final : public Model {
  public:
   // FAILED_PRECONDITION if there is no such device; INVALID_ARGUMENT for a model that has no kernels here,
   // naming file and field; else errors of files and memory.
-  static absl::StatusOr<std::unique_ptr<Model>> Create(const ModelConfig& config,
-                                                       const DeviceModelOptions& options);
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderSpec& spec, int device,
+                                                       const RunnerOptions& options);
   ~CudaModel() override;
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override;
+  void Wake() override {}
 
-  bool decides() const override { return true; }
+  bool CanRun(const DeviceTask& task) const override { return cuda::CanRun(task, spec_.vocab_size); }
+  std::string dtype() const override { return operand_ == Operand::kFp8 ? "fp8" : "bfloat16"; }
+  std::string kernel_name() const override { return "cuda"; }
   int kv_blocks() const override { return kv_blocks_; }
   int max_positions() const override { return max_positions_; }
   size_t bytes_per_block() const override { return layers_->bytes_per_block(); }
   size_t weight_bytes() const override { return layers_->weight_bytes(); }
 
  private:
-  CudaModel(const ModelConfig& config, const DeviceModelOptions& options)
-      : config_(config), options_(options) {}
+  CudaModel(const DecoderSpec& spec, int device, const RunnerOptions& options)
+      : spec_(spec),
+        device_(device),
+        options_(options),
+        operand_(options.dtype == "fp8" ? Operand::kFp8 : Operand::kBFloat16) {}
   absl::Status Load();
   absl::Status AllocateStepMemory();
   absl::Status CreateAttention();
@@ -60,8 +69,10 @@ class CudaModel final : public Model {
   absl::Status EnqueueProposal(const StepShape& shape, int step);
   absl::Status EnqueueOutputs(const StepShape& shape);
 
-  const ModelConfig config_;
-  const DeviceModelOptions options_;
+  const DecoderSpec spec_;
+  const int device_;
+  const RunnerOptions options_;
+  const Operand operand_;
   int max_rows_ = 0;
   int max_positions_ = 0;
   int kv_blocks_ = 0;
@@ -70,7 +81,7 @@ class CudaModel final : public Model {
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Matmul> matmul_;
   std::unique_ptr<Attention> attention_;
-  std::unique_ptr<LlamaLayers> layers_;
+  std::unique_ptr<DecoderLayers> layers_;
   MirroredMemory inputs_;
   MirroredMemory outputs_;
   DeviceMemory logits_;       // [max_rows, vocab]

@@ -1,4 +1,4 @@
-// Everything of a Llama layer that is neither a matrix product nor attention, on the device.
+// Everything of a layer that is neither a matrix product nor attention, on the device.
 //
 // All pointers are to device memory unless stated. Every function enqueues one kernel, can be captured in a
 // graph, and gives for a row what follows from that row alone, by a fixed order of operations.

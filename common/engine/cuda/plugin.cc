@@ -1,9 +1,14 @@
 // What liboutrider_cuda.so exports.
+#include <type_traits>
+
 #include "common/engine/cuda/cuda_model.h"
-#include "common/engine/device_library.h"
+#include "common/engine/cuda_plugin.h"
 
 extern "C" __attribute__((visibility("default"))) void outrider_create_device_model(
-    const outrider::ModelConfig& config, const outrider::DeviceModelOptions& options,
+    const outrider::DecoderSpec& spec, int device, const outrider::RunnerOptions& options,
     absl::StatusOr<std::unique_ptr<outrider::Model>>& result) {
-  result = outrider::cuda::CudaModel::Create(config, options);
+  result = outrider::cuda::CudaModel::Create(spec, device, options);
 }
+
+// Both sides agree on its type.
+static_assert(std::is_same_v<decltype(outrider_create_device_model), outrider::CreateDeviceModelFunction>);

@@ -7,8 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/cuda/layer_kernels.h"
-#include "common/engine/elements.h"
-#include "common/engine/safetensors.h"
+#include "common/engine/decoder/elements.h"
+#include "common/engine/decoder/safetensors.h"
+#include "common/engine/decoder/tensor_names.h"
 
 namespace outrider::cuda {
 namespace {
@@ -30,13 +31,10 @@ class Loader {
     Keep(PinnedMemory::Allocate(kStagingBytes, "uploads"), staging_);
   }
 
-  TensorView Get(const std::string& name, const std::vector<int64_t>& shape) {
-    return files_.Get(name, shape, status_);
-  }
-
-  const float* AddNorm(const std::string& name, int size) {
-    const TensorView view = Get(name, {size});
-    char* const to = Take(sizeof(float) * static_cast<size_t>(size), name);
+  const float* AddNorm(const StoredTensor& norm) {
+    const TensorView view = Get(norm);
+    const int size = static_cast<int>(norm.shape[0]);
+    char* const to = Take(sizeof(float) * static_cast<size_t>(size), norm.name);
     if (!status_.ok()) return nullptr;
     float* const staged = staging_.as<float>();
     ReadElements(view, 0, size, staged);
@@ -44,14 +42,18 @@ class Loader {
     return reinterpret_cast<const float*>(to);
   }
 
-  const __nv_bfloat16* AddTable(const std::string& name, const TensorView& table) {
-    char* const to = Take(2 * static_cast<size_t>(Elements(table)), name);
-    UploadTensor(table, to);
+  const __nv_bfloat16* AddTable(const std::string& name, const StoredTensor& table) {
+    const TensorView view = Get(table);
+    char* const to = Take(2 * static_cast<size_t>(Elements(view)), name);
+    UploadTensor(view, to);
     return reinterpret_cast<const __nv_bfloat16*>(to);
   }
 
   // All rows of all parts, each [*, k], in order.
-  Matrix AddMatrix(const std::string& name, const std::vector<TensorView>& parts) {
+  Matrix AddMatrix(const StoredMatrix& stored) {
+    const std::string& name = stored.name;
+    std::vector<TensorView> parts;
+    for (const StoredTensor& part : stored.parts) parts.push_back(Get(part));
     if (!status_.ok()) return {};
     int64_t elements = 0;
     for (const TensorView& part : parts) elements += Elements(part);
@@ -74,12 +76,13 @@ class Loader {
     return matrix;
   }
 
-  // A bfloat16 table that serves as a matrix, too.
-  Matrix ShareTable(const std::string& name, const __nv_bfloat16* table, int n, int k) {
-    Matrix matrix = Plan(n, k);
+  // A matrix of one part, which is this table.
+  Matrix ShareTable(const StoredMatrix& stored, const __nv_bfloat16* table) {
+    const std::vector<int64_t>& shape = stored.parts[0].shape;
+    Matrix matrix = Plan(static_cast<int>(shape[0]), static_cast<int>(shape[1]));
     matrix.data = table;
     if (operand_ == Operand::kFp8 && status_.ok()) {
-      Quantize(name, reinterpret_cast<const char*>(table), matrix);
+      Quantize(stored.name, reinterpret_cast<const char*>(table), matrix);
     }
     return matrix;
   }
@@ -89,6 +92,8 @@ class Loader {
   size_t bytes() const { return bytes_; }
 
  private:
+  TensorView Get(const StoredTensor& tensor) { return files_.Get(tensor.name, tensor.shape, status_); }
+
   template <class T>
   void Keep(absl::StatusOr<T> allocated, T& to) {
     if (status_.ok()) status_ = Assign(std::move(allocated), to);
@@ -171,44 +176,29 @@ class Loader {
 
 }  // namespace
 
-absl::StatusOr<Weights> LoadWeights(const std::string& model_dir, const ModelConfig& config, Operand operand,
+absl::StatusOr<Weights> LoadWeights(const std::string& model_dir, const DecoderSpec& spec, Operand operand,
                                     Matmul& matmul, cudaStream_t stream,
                                     const std::function<void(double)>& progress) {
   absl::StatusOr<SafeTensors> files = SafeTensors::Open(model_dir);
   if (!files.ok()) return files.status();
   Loader loader(*files, operand, matmul, stream);
-  const int hidden = config.hidden_size;
-  const int queries = config.heads * config.head_dim;
-  const int keys = config.kv_heads * config.head_dim;
+  const DecoderTensors tensors = TensorsOf(spec);
 
   Weights weights;
-  weights.embedding =
-      loader.AddTable("the embedding", loader.Get("model.embed_tokens.weight", {config.vocab_size, hidden}));
-  weights.layers.resize(static_cast<size_t>(config.layers));
-  for (int i = 0; i < config.layers; ++i) {
-    const std::string name = absl::StrCat("model.layers.", i, ".");
-    Layer& layer = weights.layers[static_cast<size_t>(i)];
-    layer.attention_norm = loader.AddNorm(name + "input_layernorm.weight", hidden);
-    layer.qkv =
-        loader.AddMatrix(name + "self_attn", {loader.Get(name + "self_attn.q_proj.weight", {queries, hidden}),
-                                              loader.Get(name + "self_attn.k_proj.weight", {keys, hidden}),
-                                              loader.Get(name + "self_attn.v_proj.weight", {keys, hidden})});
-    layer.attention_out = loader.AddMatrix(name + "self_attn.o_proj",
-                                           {loader.Get(name + "self_attn.o_proj.weight", {hidden, queries})});
-    layer.mlp_norm = loader.AddNorm(name + "post_attention_layernorm.weight", hidden);
-    layer.gate_up = loader.AddMatrix(
-        name + "mlp", {loader.Get(name + "mlp.gate_proj.weight", {config.intermediate_size, hidden}),
-                       loader.Get(name + "mlp.up_proj.weight", {config.intermediate_size, hidden})});
-    layer.mlp_out =
-        loader.AddMatrix(name + "mlp.down_proj",
-                         {loader.Get(name + "mlp.down_proj.weight", {hidden, config.intermediate_size})});
-    if (progress && loader.status().ok()) progress(static_cast<double>(i + 1) / (config.layers + 1));
+  weights.embedding = loader.AddTable("the embedding", tensors.embedding);
+  for (const LayerTensors& layer : tensors.layers) {
+    weights.layers.push_back({.attention_norm = loader.AddNorm(layer.attention_norm),
+                              .qkv = loader.AddMatrix(layer.qkv),
+                              .attention_out = loader.AddMatrix(layer.attention_out),
+                              .mlp_norm = loader.AddNorm(layer.mlp_norm),
+                              .gate_up = loader.AddMatrix(layer.gate_up),
+                              .mlp_out = loader.AddMatrix(layer.mlp_out)});
+    const double layers_done = static_cast<double>(weights.layers.size());
+    if (progress && loader.status().ok()) progress(layers_done / (spec.layers + 1));
   }
-  weights.final_norm = loader.AddNorm("model.norm.weight", hidden);
-  weights.head =
-      config.tie_word_embeddings
-          ? loader.ShareTable("lm_head", weights.embedding, config.vocab_size, hidden)
-          : loader.AddMatrix("lm_head", {loader.Get("lm_head.weight", {config.vocab_size, hidden})});
+  weights.final_norm = loader.AddNorm(tensors.final_norm);
+  weights.head = spec.tie_word_embeddings ? loader.ShareTable(tensors.head, weights.embedding)
+                                          : loader.AddMatrix(tensors.head);
   absl::Status status = loader.status();
   if (status.ok()) status = ToStatus(cudaStreamSynchronize(stream), "loading weights");
   if (!status.ok()) return status;

@@ -1,4 +1,4 @@
-// The weights of a Llama model on the device.
+// The weights of a decoder on the device.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/engine/cuda/device_memory.h"
 #include "common/engine/cuda/matmul.h"
-#include "common/engine/model_config.h"
+#include "common/engine/decoder/decoder_spec.h"
 
 namespace outrider::cuda {
 
@@ -45,7 +45,7 @@ struct Weights {
 // Uploads the weights of a Hugging Face directory as bfloat16, rounded to nearest even, and has fp8 made of
 // the matrices on the device. Plans the products. Errors are those of SafeTensors and of CUDA; `progress` may
 // be null.
-absl::StatusOr<Weights> LoadWeights(const std::string& model_dir, const ModelConfig& config, Operand operand,
+absl::StatusOr<Weights> LoadWeights(const std::string& model_dir, const DecoderSpec& spec, Operand operand,
                                     Matmul& matmul, cudaStream_t stream,
                                     const std::function<void(double)>& progress);
 

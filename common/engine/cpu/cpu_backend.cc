@@ -1,0 +1,50 @@
+#include "common/engine/cpu/cpu_backend.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/engine/cpu/cpu_model.h"
+#include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/cpu/kernels.h"
+#include "common/engine/cpu/memory.h"
+#include "common/engine/kv_size.h"
+
+namespace outrider {
+namespace {
+
+Storage StorageFor(const std::string& dtype) {
+  if (dtype == "int8") return Storage::kInt8;
+  if (dtype == "auto") return CpuPrefersBFloat16() ? Storage::kBFloat16 : Storage::kFloat32;
+  return dtype == "bfloat16" ? Storage::kBFloat16 : Storage::kFloat32;
+}
+
+// A share of the memory that is free once the weights are loaded, but no more than can ever be used.
+int BlocksThatFit(const DecoderSpec& spec, const RunnerOptions& options, Storage storage) {
+  const size_t block_bytes = LayOutKv(spec, storage, options.block_size).block_bytes;
+  return KvBlocksThatFit(options.kv_memory_fraction * static_cast<double>(AvailableMemory()), block_bytes,
+                         spec.max_position_embeddings, options.block_size, options.max_sequences);
+}
+
+}  // namespace
+
+absl::Status CpuBackend::Check(const RunnerOptions& options) const {
+  if (!options.kernels.empty() && FindKernels(options.kernels.c_str()) == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kernels \"", options.kernels, "\" do not run on this CPU"));
+  }
+  return CheckDtype(options, {"auto", "float32", "bfloat16", "int8"});
+}
+
+absl::StatusOr<std::unique_ptr<Model>> CpuBackend::Load(const DecoderSpec& spec, const RunnerOptions& options,
+                                                        ThreadPool& threads) const {
+  const Storage storage = StorageFor(options.dtype);
+  absl::StatusOr<CpuWeights> weights =
+      LoadCpuWeights(options.model_dir, spec, storage, threads, options.progress);
+  if (!weights.ok()) return weights.status();
+  const int kv_blocks = options.kv_blocks > 0 ? options.kv_blocks : BlocksThatFit(spec, options, storage);
+  return CpuModel::Create(spec, *std::move(weights), {kv_blocks, options.block_size, options.max_batch_rows},
+                          options.kernels.empty() ? BestKernels() : *FindKernels(options.kernels.c_str()),
+                          threads);
+}
+
+}  // namespace outrider

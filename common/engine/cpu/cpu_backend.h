@@ -1,0 +1,16 @@
+// --device cpu.
+#pragma once
+
+#include "common/engine/backend.h"
+
+namespace outrider {
+
+// Its models are the engine's own kernels on the threads given to Load.
+class CpuBackend final : public Backend {
+ public:
+  absl::Status Check(const RunnerOptions& options) const override;
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const RunnerOptions& options,
+                                              ThreadPool& threads) const override;
+};
+
+}  // namespace outrider

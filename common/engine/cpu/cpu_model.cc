@@ -1,0 +1,303 @@
+#include "common/engine/cpu/cpu_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "common/engine/decoder/elements.h"
+
+namespace outrider {
+namespace {
+
+// Below this many rows the element-wise work of a layer takes less time than handing it to other threads.
+constexpr int kRowsWorthSharing = 16;
+// Tasks of a matrix product take about this many panels: enough to amortise taking one, few enough to
+// balance.
+constexpr int kPanelsPerTask = 4;
+// Matrix products below this cost stay on the calling thread. A row costs a quarter of what it costs to
+// stream the weights, and handing work to another core a microsecond or two.
+constexpr int64_t kWeightsWorthSharing = 160 << 10;
+
+int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+KvGeometry LayOutKv(const DecoderSpec& spec, Storage storage, int block_size) {
+  const size_t element_bytes = storage == Storage::kFloat32 ? 4 : 2;
+  KvGeometry kv;
+  kv.layer.storage = storage == Storage::kInt8 ? Storage::kBFloat16 : storage;
+  kv.layer.block_size = block_size;
+  kv.layer.slot_stride = RoundUp(block_size, kKvPad);
+  kv.layer.head_dim = spec.head_dim;
+  kv.layer.value_stride = RoundUp(spec.head_dim, kKvPad);
+  const size_t heads = static_cast<size_t>(spec.kv_heads);
+  const size_t keys = heads * static_cast<size_t>(spec.head_dim) * static_cast<size_t>(kv.layer.slot_stride);
+  const size_t values = heads * static_cast<size_t>(block_size) * static_cast<size_t>(kv.layer.value_stride);
+  kv.layer.value_offset = static_cast<int64_t>(keys * element_bytes);
+  kv.layer_bytes = (keys + values) * element_bytes;
+  kv.block_bytes = kv.layer_bytes * static_cast<size_t>(spec.layers);
+  kv.layer.block_bytes = static_cast<int64_t>(kv.block_bytes);
+  return kv;
+}
+
+absl::StatusOr<std::unique_ptr<CpuModel>> CpuModel::Create(const DecoderSpec& spec, CpuWeights weights,
+                                                           const CpuModelOptions& options,
+                                                           const Kernels& kernels, ThreadPool& thread_pool) {
+  std::unique_ptr<CpuModel> model(new CpuModel(spec, std::move(weights), options, kernels, thread_pool));
+  if (absl::Status status = model->AllocateMemory(); !status.ok()) return status;
+  return model;
+}
+
+CpuModel::CpuModel(const DecoderSpec& spec, CpuWeights weights, const CpuModelOptions& options,
+                   const Kernels& kernels, ThreadPool& thread_pool)
+    : spec_(spec),
+      weights_(std::move(weights)),
+      options_(options),
+      kernels_(kernels),
+      thread_pool_(thread_pool),
+      max_positions_(static_cast<int>(std::min<int64_t>(
+          spec.max_position_embeddings, static_cast<int64_t>(options.kv_blocks) * options.block_size))),
+      rope_(spec, max_positions_),
+      kv_geometry_(LayOutKv(spec, weights_.storage, options.block_size)),
+      kv_(kv_geometry_.layer),
+      qkv_columns_((spec.heads + 2 * spec.kv_heads) * spec.head_dim),
+      operand_bytes_(weights_.storage != Storage::kFloat32 && kernels.rounds_operands ? 2 : 4) {}
+
+absl::Status CpuModel::AllocateMemory() {
+  const size_t blocks = static_cast<size_t>(options_.kv_blocks);
+  if (kv_geometry_.block_bytes > std::numeric_limits<int64_t>::max() / blocks) {
+    return absl::ResourceExhaustedError("the KV pool (--kv-blocks, --block-size) is larger than any memory");
+  }
+  const size_t rows = static_cast<size_t>(options_.max_batch_rows);
+  scores_stride_ = RoundUp(max_positions_, kKvPad) + 2 * kKvPad + kv_.value_stride + kv_.head_dim;
+  const size_t scores =
+      static_cast<size_t>(thread_pool_.threads()) * kMaxQueries * static_cast<size_t>(scores_stride_);
+  struct Request {
+    Buffer& buffer;
+    size_t bytes;
+    const char* what;
+  };
+  const Request requests[] = {
+      {cache_, kv_geometry_.block_bytes * static_cast<size_t>(options_.kv_blocks),
+       "the KV pool (--kv-blocks, --block-size)"},
+      {hidden_, rows * static_cast<size_t>(spec_.hidden_size) * 4, "hidden states"},
+      {normalized_, rows * static_cast<size_t>(spec_.hidden_size) * operand_bytes_,
+       "normalized hidden states"},
+      {qkv_, rows * static_cast<size_t>(qkv_columns_) * 4, "queries, keys and values"},
+      {attention_out_, rows * static_cast<size_t>(spec_.heads * spec_.head_dim) * operand_bytes_,
+       "attention"},
+      {activations_, rows * static_cast<size_t>(spec_.intermediate_size) * operand_bytes_, "activations"},
+      {logits_, rows * static_cast<size_t>(spec_.vocab_size) * 4, "logits (--max-batch-tokens)"},
+      {scores_, scores * 4, "attention scores"},
+  };
+  for (const Request& request : requests) {
+    absl::StatusOr<Buffer> buffer = Buffer::Allocate(request.bytes, request.what);
+    if (!buffer.ok()) return buffer.status();
+    request.buffer = *std::move(buffer);
+  }
+  kv_.base = cache_.data();
+  rows_.reserve(rows);
+  logit_rows_.reserve(rows);
+  attention_tasks_.reserve(rows * static_cast<size_t>(spec_.heads));
+  return absl::OkStatus();
+}
+
+std::string CpuModel::dtype() const {
+  switch (weights_.storage) {
+    case Storage::kFloat32:
+      return "float32";
+    case Storage::kBFloat16:
+      return "bfloat16";
+    case Storage::kInt8:
+      return "int8";
+  }
+  return "";
+}
+
+absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batch) {
+  ListRows(batch);
+  ListAttentionTasks(batch);
+  Embed();
+  int rows = static_cast<int>(rows_.size());
+  const int hidden = spec_.hidden_size;
+  const int attention_columns = spec_.heads * spec_.head_dim;
+  for (int i = 0; i < spec_.layers; ++i) {
+    const CpuLayer& layer = weights_.layers[static_cast<size_t>(i)];
+    Normalize(layer.attention_norm, rows);
+    Multiply(layer.qkv, Epilogue::kStore, rows, normalized_, hidden, qkv_, qkv_columns_, qkv_columns_);
+    Attend(i);
+    if (i == spec_.layers - 1) {
+      DropRowsWithoutLogits();
+      rows = static_cast<int>(logit_rows_.size());
+    }
+    Multiply(layer.attention_out, Epilogue::kAdd, rows, attention_out_, attention_columns, hidden_, hidden,
+             hidden);
+    Normalize(layer.mlp_norm, rows);
+    Multiply(layer.gate_up, Epilogue::kSiluMul, rows, normalized_, hidden, activations_,
+             spec_.intermediate_size, spec_.intermediate_size);
+    Multiply(layer.mlp_out, Epilogue::kAdd, rows, activations_, spec_.intermediate_size, hidden_, hidden,
+             hidden);
+  }
+  Normalize(weights_.final_norm, rows);
+  Multiply(weights_.head, Epilogue::kStore, rows, normalized_, hidden, logits_, spec_.vocab_size,
+           spec_.vocab_size);
+  return LogitsView{logits_.floats(), rows, spec_.vocab_size};
+}
+
+void CpuModel::ListRows(absl::Span<const SequenceRows> batch) {
+  rows_.clear();
+  logit_rows_.clear();
+  for (const SequenceRows& sequence : batch) {
+    const int count = static_cast<int>(sequence.tokens.size());
+    for (int i = 0; i < count; ++i) {
+      const int position = sequence.position + i;
+      if (i >= count - sequence.logit_rows) logit_rows_.push_back(static_cast<int>(rows_.size()));
+      rows_.push_back({sequence.tokens[static_cast<size_t>(i)], position,
+                       sequence.blocks[static_cast<size_t>(position / options_.block_size)],
+                       position % options_.block_size});
+    }
+  }
+}
+
+void CpuModel::ListAttentionTasks(absl::Span<const SequenceRows> batch) {
+  attention_tasks_.clear();
+  const int group = spec_.heads / spec_.kv_heads;
+  const int heads_per_task = std::min(group, kMaxQueries);
+  const int rows_per_task = kMaxQueries / heads_per_task;
+  int first_row = 0;
+  for (const SequenceRows& sequence : batch) {
+    const int count = static_cast<int>(sequence.tokens.size());
+    for (int r = 0; r < count; r += rows_per_task) {
+      for (int kv_head = 0; kv_head < spec_.kv_heads; ++kv_head) {
+        for (int h = 0; h < group; h += heads_per_task) {
+          attention_tasks_.push_back({sequence.blocks.data(), first_row + r,
+                                      std::min(rows_per_task, count - r), sequence.position + r,
+                                      kv_head * group + h, std::min(heads_per_task, group - h)});
+        }
+      }
+    }
+    first_row += count;
+  }
+}
+
+void CpuModel::Embed() {
+  const TensorView& embedding = weights_.embedding;
+  const int hidden = spec_.hidden_size;
+  ForRows(static_cast<int>(rows_.size()), [&](int row) {
+    float* to = hidden_.floats() + static_cast<int64_t>(row) * hidden;
+    const int64_t from = static_cast<int64_t>(rows_[static_cast<size_t>(row)].token) * hidden;
+    ReadElements(embedding, from, hidden, to);
+  });
+}
+
+void CpuModel::Attend(int layer) {
+  const KvLayer kv = LayerOfCache(layer);
+  const int half = spec_.head_dim / 2;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+  ForRows(static_cast<int>(rows_.size()), [&](int r) {
+    const Row& row = rows_[static_cast<size_t>(r)];
+    RotateArgs args;
+    args.kv = kv;
+    args.block = row.block;
+    args.slot = row.slot;
+    args.heads = spec_.heads;
+    args.kv_heads = spec_.kv_heads;
+    args.q = qkv_.floats() + static_cast<int64_t>(r) * qkv_columns_;
+    args.q_scale = scale;
+    args.cosines = rope_.cosines.data() + static_cast<int64_t>(row.position) * half;
+    args.sines = rope_.sines.data() + static_cast<int64_t>(row.position) * half;
+    kernels_.rotate_and_store(args);
+  });
+  const int group = spec_.heads / spec_.kv_heads;
+  const int out_columns = spec_.heads * spec_.head_dim;
+  thread_pool_.Run(static_cast<int>(attention_tasks_.size()), [&](int t, int worker) {
+    const AttentionTask& task = attention_tasks_[static_cast<size_t>(t)];
+    const int column = task.first_head * spec_.head_dim;
+    AttentionArgs args;
+    args.kv = kv;
+    args.blocks = task.blocks;
+    args.kv_head = task.first_head / group;
+    args.heads = task.heads;
+    args.rows = task.rows;
+    args.first_position = task.first_position;
+    args.q = qkv_.floats() + static_cast<int64_t>(task.first_row) * qkv_columns_ + column;
+    args.q_stride = qkv_columns_;
+    args.out =
+        attention_out_.data() +
+        static_cast<size_t>(static_cast<int64_t>(task.first_row) * out_columns + column) * operand_bytes_;
+    args.out_stride = out_columns;
+    args.scratch = scores_.floats() + int64_t{worker} * kMaxQueries * scores_stride_;
+    args.scratch_stride = scores_stride_;
+    kernels_.attention(args);
+  });
+}
+
+void CpuModel::DropRowsWithoutLogits() {
+  for (int to = 0; to < static_cast<int>(logit_rows_.size()); ++to) {
+    const int from = logit_rows_[static_cast<size_t>(to)];  // never below `to`
+    if (from == to) continue;
+    const auto move = [&](char* data, size_t row_bytes) {
+      std::memcpy(data + static_cast<size_t>(to) * row_bytes, data + static_cast<size_t>(from) * row_bytes,
+                  row_bytes);
+    };
+    move(hidden_.data(), static_cast<size_t>(spec_.hidden_size) * sizeof(float));
+    move(attention_out_.data(), static_cast<size_t>(spec_.heads * spec_.head_dim) * operand_bytes_);
+  }
+}
+
+void CpuModel::Normalize(const float* weight, int rows) {
+  const int hidden = spec_.hidden_size;
+  const float epsilon = static_cast<float>(spec_.rms_norm_eps);
+  ForRows(rows, [&](int row) {
+    const int64_t offset = static_cast<int64_t>(row) * hidden;
+    kernels_.rms_norm(hidden_.floats() + offset, weight, epsilon, hidden, weights_.storage,
+                      normalized_.data() + static_cast<size_t>(offset) * operand_bytes_);
+  });
+}
+
+void CpuModel::Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, const Buffer& x,
+                        int x_stride, const Buffer& y, int y_stride, int y_columns) {
+  if (rows == 0) return;
+  const LinearArgs args = {matrix.data, weights_.storage, epilogue, matrix.k, matrix.n, rows,
+                           x.data(),    x_stride,         y.data(), y_stride, y_columns};
+  // Gate and up panels stay together.
+  const int unit = epilogue == Epilogue::kSiluMul ? 2 : 1;
+  const int units = (matrix.n + unit * kPanel - 1) / (unit * kPanel);
+  const int per_thread = (units + thread_pool_.threads() - 1) / thread_pool_.threads();
+  const int units_per_task = kPanelsPerTask / unit;
+  const int tasks_per_thread = std::max(1, (per_thread + units_per_task / 2) / units_per_task);
+  const int64_t cost = static_cast<int64_t>(matrix.n) * matrix.k * (3 + rows) / 4;
+  const int tasks =
+      cost < kWeightsWorthSharing ? 1 : std::min(units, tasks_per_thread * thread_pool_.threads());
+  thread_pool_.Run(tasks, [&](int task, int) {
+    const auto boundary = [&](int t) {
+      return static_cast<int>(static_cast<int64_t>(t) * units / tasks) * unit;
+    };
+    kernels_.linear(args, boundary(task), boundary(task + 1));
+  });
+}
+
+void CpuModel::ForRows(int rows, absl::FunctionRef<void(int row)> fn) {
+  if (rows < kRowsWorthSharing) {
+    for (int row = 0; row < rows; ++row) fn(row);
+  } else {
+    thread_pool_.Run(rows, [&](int row, int) { fn(row); });
+  }
+}
+
+KvLayer CpuModel::LayerOfCache(int layer) const {
+  KvLayer kv = kv_;
+  kv.base += static_cast<size_t>(layer) * kv_geometry_.layer_bytes;
+  return kv;
+}
+
+void CpuModel::CopyBlock(BlockId from, BlockId to) {
+  if (from == to) return;
+  std::memcpy(cache_.data() + static_cast<size_t>(to) * kv_geometry_.block_bytes,
+              cache_.data() + static_cast<size_t>(from) * kv_geometry_.block_bytes, kv_geometry_.block_bytes);
+}
+
+}  // namespace outrider

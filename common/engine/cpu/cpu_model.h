@@ -1,0 +1,118 @@
+// The forward pass of a decoder over a ragged batch, on the CPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/cpu/kernels.h"
+#include "common/engine/cpu/memory.h"
+#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/rope.h"
+#include "common/engine/model.h"
+#include "common/engine/thread_pool.h"
+
+namespace outrider {
+
+struct CpuModelOptions {
+  int kv_blocks;
+  int block_size;
+  int max_batch_rows;
+};
+
+// How a block of the cache is laid out.
+struct KvGeometry {
+  KvLayer layer;  // of layer 0, without its address
+  size_t layer_bytes = 0;
+  size_t block_bytes = 0;  // all layers
+};
+KvGeometry LayOutKv(const DecoderSpec& spec, Storage storage, int block_size);
+
+// Holds the KV pool ([block][layer][keys, values], so that a block is one piece of memory) and the scratch
+// memory of a step. Other threads work inside Forward only.
+class CpuModel final : public Model {
+ public:
+  // `kernels` and `thread_pool` must outlive the model. RESOURCE_EXHAUSTED where memory cannot be had.
+  static absl::StatusOr<std::unique_ptr<CpuModel>> Create(const DecoderSpec& spec, CpuWeights weights,
+                                                          const CpuModelOptions& options,
+                                                          const Kernels& kernels, ThreadPool& thread_pool);
+
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
+  void CopyBlock(BlockId from, BlockId to) override;
+  void Wake() override { thread_pool_.Wake(); }
+
+  bool CanRun(const DeviceTask& /*task*/) const override { return false; }
+  std::string dtype() const override;
+  std::string kernel_name() const override { return kernels_.name; }
+  int kv_blocks() const override { return options_.kv_blocks; }
+  int max_positions() const override { return max_positions_; }
+  size_t bytes_per_block() const override { return kv_geometry_.block_bytes; }
+  size_t weight_bytes() const override { return weights_.memory.bytes(); }
+
+ private:
+  // One row of the batch.
+  struct Row {
+    TokenId token;
+    int32_t position;
+    int32_t block;
+    int32_t slot;
+  };
+  // One attention call: neighbouring rows of one sequence, heads of one KV head.
+  struct AttentionTask {
+    const BlockId* blocks;
+    int first_row;
+    int rows;
+    int first_position;
+    int first_head;
+    int heads;
+  };
+
+  CpuModel(const DecoderSpec& spec, CpuWeights weights, const CpuModelOptions& options,
+           const Kernels& kernels, ThreadPool& thread_pool);
+  absl::Status AllocateMemory();
+
+  void ListRows(absl::Span<const SequenceRows> batch);
+  void ListAttentionTasks(absl::Span<const SequenceRows> batch);
+  void Embed();
+  void Attend(int layer);
+  // Keeps the rows whose logits are wanted, moving them to the front of hidden_ and attention_out_.
+  void DropRowsWithoutLogits();
+  void Normalize(const float* weight, int rows);
+  void Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, const Buffer& x, int x_stride,
+                const Buffer& y, int y_stride, int y_columns);
+  // fn(row) for every row, in parallel where that pays.
+  void ForRows(int rows, absl::FunctionRef<void(int row)> fn);
+  KvLayer LayerOfCache(int layer) const;
+
+  const DecoderSpec spec_;
+  const CpuWeights weights_;
+  const CpuModelOptions options_;
+  const Kernels& kernels_;
+  ThreadPool& thread_pool_;
+  int max_positions_;
+  RopeTable rope_;
+  const KvGeometry kv_geometry_;
+  KvLayer kv_;  // layer 0
+  int qkv_columns_;
+  size_t operand_bytes_;  // of an element of what the kernels call operands
+
+  Buffer cache_;
+  Buffer hidden_;         // [rows, hidden], the residual stream
+  Buffer normalized_;     // [rows, hidden], operands
+  Buffer qkv_;            // [rows, qkv_columns]
+  Buffer attention_out_;  // [rows, heads * head_dim], operands
+  Buffer activations_;    // [rows, intermediate], operands
+  Buffer logits_;         // [rows, vocab]
+  Buffer scores_;         // [threads, kMaxQueries, scores_stride]
+  int64_t scores_stride_ = 0;
+  std::vector<Row> rows_;
+  std::vector<int> logit_rows_;
+  std::vector<AttentionTask> attention_tasks_;
+};
+
+}  // namespace outrider

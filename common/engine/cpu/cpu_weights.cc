@@ -1,0 +1,139 @@
+#include "common/engine/cpu/cpu_weights.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/engine/cpu/packing.h"
+#include "common/engine/decoder/elements.h"
+#include "common/engine/decoder/tensor_names.h"
+
+namespace outrider {
+namespace {
+
+// Collects what has to be packed and where to, so that one allocation of the right size can hold it all.
+class Loader {
+ public:
+  Loader(const SafeTensors& files, Storage storage) : files_(files), storage_(storage) {}
+
+  // The first error makes all later calls do nothing.
+  TensorView Get(const StoredTensor& tensor) { return files_.Get(tensor.name, tensor.shape, status_); }
+
+  // All rows of all parts, in order.
+  void AddMatrix(const StoredMatrix& matrix, PackedMatrix* to) {
+    std::vector<TensorView> parts = GetParts(matrix);
+    if (status_.ok()) Add(Concatenated(std::move(parts)), to);
+  }
+
+  // Panels of both parts alternate.
+  void AddInterleaved(const StoredMatrix& matrix, PackedMatrix* to) {
+    std::vector<TensorView> parts = GetParts(matrix);
+    if (status_.ok()) Add(InterleavedPanels(std::move(parts[0]), std::move(parts[1])), to);
+  }
+
+  void AddNorm(const StoredTensor& norm, const float** to) {
+    const int size = static_cast<int>(norm.shape[0]);
+    norms_.push_back({Get(norm), size, to, Reserve(static_cast<size_t>(size) * sizeof(float))});
+  }
+
+  absl::StatusOr<Buffer> PackAll(ThreadPool& pool, const std::function<void(double)>& progress) {
+    if (!status_.ok()) return status_;
+    absl::StatusOr<Buffer> memory = Buffer::Allocate(bytes_, "weights");
+    if (!memory.ok()) return memory.status();
+    for (const Norm& norm : norms_) {
+      float* to = reinterpret_cast<float*>(memory->data() + norm.offset);
+      ReadElements(norm.source, 0, norm.size, to);
+      *norm.to = to;
+    }
+    for (const Matrix& matrix : matrices_) {
+      char* to = memory->data() + matrix.offset;
+      Pack(matrix.source, storage_, pool, to);
+      matrix.to->data = to;
+      if (progress) {
+        const size_t done = matrix.offset + PackedBytes(matrix.to->n, matrix.to->k, storage_);
+        progress(static_cast<double>(done) / static_cast<double>(bytes_));
+      }
+    }
+    if (progress) progress(1);
+    return memory;
+  }
+
+ private:
+  struct Matrix {
+    MatrixSource source;
+    PackedMatrix* to;
+    size_t offset;
+  };
+  struct Norm {
+    TensorView source;
+    int size;
+    const float** to;
+    size_t offset;
+  };
+
+  std::vector<TensorView> GetParts(const StoredMatrix& matrix) {
+    std::vector<TensorView> parts;
+    for (const StoredTensor& part : matrix.parts) {
+      parts.push_back(Get(part));
+      if (status_.ok() && parts.back().type != parts[0].type) {
+        status_ =
+            absl::InvalidArgumentError(absl::StrCat(matrix.name, ": its weights have different dtypes"));
+      }
+    }
+    return parts;
+  }
+
+  void Add(MatrixSource source, PackedMatrix* to) {
+    *to = {nullptr, source.n(), source.k};
+    const size_t bytes = PackedBytes(to->n, to->k, storage_);
+    matrices_.push_back({std::move(source), to, Reserve(bytes)});
+  }
+
+  size_t Reserve(size_t bytes) {
+    const size_t offset = bytes_;
+    bytes_ += (bytes + 63) / 64 * 64;
+    return offset;
+  }
+
+  const SafeTensors& files_;
+  const Storage storage_;
+  absl::Status status_;
+  std::vector<Matrix> matrices_;
+  std::vector<Norm> norms_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const DecoderSpec& spec,
+                                          Storage storage, ThreadPool& pool,
+                                          const std::function<void(double)>& progress) {
+  absl::StatusOr<SafeTensors> files = SafeTensors::Open(model_dir);
+  if (!files.ok()) return files.status();
+  CpuWeights weights;
+  weights.files = *std::move(files);
+  weights.storage = storage;
+  Loader loader(weights.files, storage);
+  const DecoderTensors tensors = TensorsOf(spec);
+  weights.embedding = loader.Get(tensors.embedding);
+  weights.layers.resize(tensors.layers.size());
+  for (size_t i = 0; i < tensors.layers.size(); ++i) {
+    const LayerTensors& from = tensors.layers[i];
+    CpuLayer& to = weights.layers[i];
+    loader.AddNorm(from.attention_norm, &to.attention_norm);
+    loader.AddMatrix(from.qkv, &to.qkv);
+    loader.AddMatrix(from.attention_out, &to.attention_out);
+    loader.AddNorm(from.mlp_norm, &to.mlp_norm);
+    loader.AddInterleaved(from.gate_up, &to.gate_up);
+    loader.AddMatrix(from.mlp_out, &to.mlp_out);
+  }
+  loader.AddNorm(tensors.final_norm, &weights.final_norm);
+  loader.AddMatrix(tensors.head, &weights.head);
+  absl::StatusOr<Buffer> memory = loader.PackAll(pool, progress);
+  if (!memory.ok()) return memory.status();
+  weights.memory = *std::move(memory);
+  return weights;
+}
+
+}  // namespace outrider

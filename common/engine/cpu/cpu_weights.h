@@ -1,0 +1,49 @@
+// The weights of a decoder, packed for the kernels.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/engine/cpu/kernels.h"
+#include "common/engine/cpu/memory.h"
+#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/safetensors.h"
+#include "common/engine/thread_pool.h"
+
+namespace outrider {
+
+struct PackedMatrix {
+  const char* data = nullptr;
+  int n = 0;  // with padding, where panels are interleaved
+  int k = 0;
+};
+
+struct CpuLayer {
+  const float* attention_norm = nullptr;  // [hidden]
+  PackedMatrix qkv;                       // queries, keys, values of all heads
+  PackedMatrix attention_out;
+  const float* mlp_norm = nullptr;
+  PackedMatrix gate_up;  // panels alternate
+  PackedMatrix mlp_out;
+};
+
+struct CpuWeights {
+  Buffer memory;      // everything below but the embedding
+  SafeTensors files;  // stay mapped for the embedding's sake
+  Storage storage = Storage::kFloat32;
+  TensorView embedding;  // [vocab, hidden], as stored
+  std::vector<CpuLayer> layers;
+  const float* final_norm = nullptr;
+  PackedMatrix head;
+};
+
+// Maps the files and packs every matrix; norms are kept in float32. Errors are those of SafeTensors and
+// Buffer. `progress` may be null.
+absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const DecoderSpec& spec,
+                                          Storage storage, ThreadPool& pool,
+                                          const std::function<void(double)>& progress);
+
+}  // namespace outrider

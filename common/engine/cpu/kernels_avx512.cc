@@ -1,0 +1,39 @@
+// The kernels for CPUs with AVX512.
+#include <immintrin.h>
+
+#include "common/engine/cpu/kernels.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kLanes = 16;
+// Panels side by side, as many as their accumulators fit the registers; more for a single row, whose chains
+// would otherwise be too few to hide latency.
+constexpr int kPanelsPerTile = 2;
+constexpr int kPanelsPerTileOneRow = 4;
+constexpr int kRowsPerTile = 6;
+constexpr int kQueriesPerTile = 4;
+
+typedef float Vec __attribute__((vector_size(64)));
+typedef int32_t IntVec __attribute__((vector_size(64)));
+
+inline Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+
+// What bfloat16 weights are multiplied by, and the step of a chain: two neighbouring k.
+using Operand = float;
+inline Vec AccumulatePair(Vec sum, const Operand* x, IntVec weights) {
+  sum = Fma(x[0] - Vec{}, reinterpret_cast<Vec>(weights << 16), sum);
+  return Fma(x[1] - Vec{}, reinterpret_cast<Vec>(weights & static_cast<int32_t>(0xffff0000)), sum);
+}
+
+}  // namespace
+}  // namespace outrider
+
+#include "common/engine/cpu/kernels_attention.inc"
+#include "common/engine/cpu/kernels_linear.inc"
+
+namespace outrider::kernels_internal {
+
+const Kernels kAvx512 = {"avx512", &Linear, &Attention, &RotateAndStore, &RmsNorm, false};
+
+}  // namespace outrider::kernels_internal

@@ -1,0 +1,61 @@
+#include "common/engine/cpu/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace outrider {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+
+// The whole huge pages inside the block. A hint: its failure changes nothing but speed.
+void AdviseHugePages(char* data, size_t bytes) {
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / kHugePage * kHugePage;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+// A number in a file of the kernel's, after `key`; unlimited if there is none.
+size_t ReadBytes(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  std::string word;
+  while (!key.empty() && file >> word && word != key) {
+  }
+  size_t value = 0;
+  return file >> value ? value : std::numeric_limits<size_t>::max();
+}
+
+}  // namespace
+
+size_t AvailableMemory() {
+  const size_t kilobytes = ReadBytes("/proc/meminfo", "MemAvailable:");
+  const size_t machine = kilobytes > std::numeric_limits<size_t>::max() / 1024 ? kilobytes : kilobytes * 1024;
+  const size_t limit = ReadBytes("/sys/fs/cgroup/memory.max", "");
+  const size_t taken = ReadBytes("/sys/fs/cgroup/memory.current", "");
+  return std::min(machine, limit > taken ? limit - taken : machine);
+}
+
+absl::StatusOr<Buffer> Buffer::Allocate(size_t bytes, absl::string_view what) {
+  Buffer buffer;
+  if (bytes <= std::numeric_limits<size_t>::max() - kAlignment) {
+    const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    buffer.data_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, std::max(rounded, kAlignment))));
+  }
+  if (buffer.data_ == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", bytes, " bytes for ", what));
+  }
+  buffer.bytes_ = bytes;
+  AdviseHugePages(buffer.data(), bytes);
+  return buffer;
+}
+
+}  // namespace outrider

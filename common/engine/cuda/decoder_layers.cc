@@ -1,0 +1,179 @@
+#include "common/engine/cuda/decoder_layers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/engine/decoder/rope.h"
+
+namespace outrider::cuda {
+namespace {
+
+constexpr size_t kBFloat16Bytes = 2;
+
+}  // namespace
+
+size_t DecoderLayers::KvBytesPerToken(const DecoderSpec& spec) {
+  return kBFloat16Bytes * 2 * static_cast<size_t>(spec.layers) * static_cast<size_t>(spec.kv_heads) *
+         static_cast<size_t>(spec.head_dim);
+}
+
+absl::StatusOr<std::unique_ptr<DecoderLayers>> DecoderLayers::Create(const DecoderSpec& spec, Weights weights,
+                                                                     Operand operand, Matmul& matmul,
+                                                                     Attention& attention,
+                                                                     const Options& options,
+                                                                     cudaStream_t stream) {
+  std::unique_ptr<DecoderLayers> layers(
+      new DecoderLayers(spec, std::move(weights), operand, matmul, attention, options, stream));
+  absl::Status status = layers->AllocateMemory();
+  if (status.ok()) status = layers->UploadRope();
+  if (!status.ok()) return status;
+  return layers;
+}
+
+DecoderLayers::DecoderLayers(const DecoderSpec& spec, Weights weights, Operand operand, Matmul& matmul,
+                             Attention& attention, const Options& options, cudaStream_t stream)
+    : spec_(spec),
+      weights_(std::move(weights)),
+      operand_type_(operand),
+      matmul_(matmul),
+      attention_(attention),
+      options_(options),
+      stream_(stream),
+      heads_{spec.heads, spec.kv_heads, spec.head_dim},
+      block_bytes_(KvBytesPerToken(spec) * static_cast<size_t>(options.block_size)) {}
+
+absl::Status DecoderLayers::AllocateMemory() {
+  const size_t rows = static_cast<size_t>(PaddedRows(options_.max_rows));
+  const size_t hidden = static_cast<size_t>(spec_.hidden_size);
+  const size_t queries = static_cast<size_t>(spec_.heads * spec_.head_dim);
+  const size_t keys = static_cast<size_t>(spec_.kv_heads * spec_.head_dim);
+  const size_t intermediate = static_cast<size_t>(spec_.intermediate_size);
+  struct Request {
+    DeviceMemory& memory;
+    size_t bytes;
+    const char* what;
+  };
+  const Request requests[] = {
+      {cache_, block_bytes_ * static_cast<size_t>(options_.kv_blocks + 1),
+       "the KV pool (--kv-blocks, --block-size)"},
+      {hidden_, rows * hidden * sizeof(float), "hidden states"},
+      {operands_, rows * std::max({hidden, queries, intermediate}) * OperandBytes(operand_type_), "operands"},
+      {operand_scales_, 2 * rows * sizeof(float), "scales of operands"},
+      {product_, rows * std::max({hidden, queries + 2 * keys, 2 * intermediate}) * sizeof(float), "products"},
+      {queries_, rows * queries * kBFloat16Bytes, "queries"},
+      {attention_out_, rows * queries * kBFloat16Bytes, "attention"},
+  };
+  for (const Request& request : requests) {
+    const absl::Status status = Assign(DeviceMemory::Allocate(request.bytes, request.what), request.memory);
+    if (!status.ok()) return status;
+  }
+  // Attention reads whole blocks and masks what is beyond the end, but NaN times 0 is NaN.
+  return ToStatus(cudaMemsetAsync(cache_.data(), 0, cache_.bytes(), stream_), "clearing the KV pool");
+}
+
+absl::Status DecoderLayers::UploadRope() {
+  const RopeTable table(spec_, options_.max_positions);
+  for (const auto& [values, to] : {std::pair{&table.cosines, &cosines_}, std::pair{&table.sines, &sines_}}) {
+    absl::StatusOr<DeviceMemory> memory =
+        DeviceMemory::Allocate(values->size() * sizeof(float), "rotary embedding");
+    if (!memory.ok()) return memory.status();
+    *to = *std::move(memory);
+    const absl::Status status =
+        ToStatus(cudaMemcpy(to->data(), values->data(), to->bytes(), cudaMemcpyHostToDevice), "uploading");
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+KvLayerView DecoderLayers::KvOf(int layer) const {
+  const int64_t block_elements = static_cast<int64_t>(block_bytes_ / kBFloat16Bytes);
+  return {cache_.as<__nv_bfloat16>() + layer * (block_elements / spec_.layers), block_elements,
+          options_.block_size};
+}
+
+OperandRows DecoderLayers::NextOperand() {
+  operand_.data = operands_.data();
+  if (operand_type_ == Operand::kFp8) {
+    float* const first = operand_scales_.as<float>();
+    operand_.row_scales = operand_.row_scales == first ? first + PaddedRows(options_.max_rows) : first;
+  }
+  return operand_;
+}
+
+absl::StatusOr<Product> DecoderLayers::Multiply(const Matrix& matrix, int rows) {
+  const absl::Status status =
+      matmul_.Run(matrix.plan, operands_.data(), matrix.data, product_.as<float>(), rows);
+  if (!status.ok()) return status;
+  return Product{product_.as<float>(), operand_.row_scales, matrix.scales};
+}
+
+absl::Status DecoderLayers::Attend(const Pass& pass, int layer, __nv_bfloat16* out) {
+  const KvLayerView kv = KvOf(layer);
+  const int64_t columns = int64_t{heads_.heads} * heads_.head_dim;
+  for (const PlannedAttention& part : pass.attention) {
+    const absl::Status status =
+        attention_.Launch(part.plan, part.size,
+                          {.queries = queries_.as<__nv_bfloat16>() + part.first_row * columns,
+                           .query_stride = columns,
+                           .cache = kv.base,
+                           .block_stride = kv.block_stride,
+                           .out = out + part.first_row * columns},
+                          stream_);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecoderLayers::Enqueue(const Pass& pass) {
+  const int rows = pass.rows;
+  const int hidden = spec_.hidden_size;
+  const int queries = spec_.heads * spec_.head_dim;
+  const float epsilon = static_cast<float>(spec_.rms_norm_eps);
+  float* const residual = hidden_.as<float>();
+  LaunchEmbed(pass.tokens, weights_.embedding, residual, rows, hidden, stream_);
+  absl::StatusOr<Product> product = Product{};  // what is still to be added to the residual stream
+  for (int i = 0; i < spec_.layers; ++i) {
+    const Layer& layer = weights_.layers[static_cast<size_t>(i)];
+    LaunchAddNorm(*product, residual, layer.attention_norm, epsilon, NextOperand(), rows, hidden, stream_);
+    product = Multiply(layer.qkv, rows);
+    if (!product.ok()) return product.status();
+    LaunchRotateAndStore(*product, pass.places, cosines_.as<float>(), sines_.as<float>(), heads_,
+                         queries_.as<__nv_bfloat16>(), KvOf(i), rows, stream_);
+    // In bfloat16 attention writes the next product's operand itself.
+    const bool direct = operand_type_ == Operand::kBFloat16;
+    __nv_bfloat16* const out = direct ? operands_.as<__nv_bfloat16>() : attention_out_.as<__nv_bfloat16>();
+    const absl::Status status = Attend(pass, i, out);
+    if (!status.ok()) return status;
+    if (!direct) LaunchQuantize(out, NextOperand(), rows, queries, stream_);
+    product = Multiply(layer.attention_out, rows);
+    if (!product.ok()) return product.status();
+    LaunchAddNorm(*product, residual, layer.mlp_norm, epsilon, NextOperand(), rows, hidden, stream_);
+    product = Multiply(layer.gate_up, rows);
+    if (!product.ok()) return product.status();
+    LaunchSiluMul(*product, NextOperand(), rows, spec_.intermediate_size, stream_);
+    product = Multiply(layer.mlp_out, rows);
+    if (!product.ok()) return product.status();
+  }
+  if (pass.logit_count > 0) {
+    LaunchAddNormOf(pass.logit_rows, *product, residual, weights_.final_norm, epsilon, NextOperand(),
+                    pass.logit_count, hidden, stream_);
+    const Matrix& head = weights_.head;
+    const absl::Status status =
+        matmul_.Run(head.plan, operands_.data(), head.data, pass.logits, pass.logit_count);
+    if (!status.ok()) return status;
+    if (operand_type_ == Operand::kFp8) {
+      LaunchScale({pass.logits, operand_.row_scales, head.scales}, pass.logits, pass.logit_count,
+                  spec_.vocab_size, stream_);
+    }
+  }
+  return ToStatus(cudaGetLastError(), "enqueuing a forward pass");
+}
+
+void DecoderLayers::CopyBlock(BlockId from, BlockId to) {
+  if (from == to) return;
+  cudaMemcpyAsync(cache_.data() + static_cast<size_t>(to) * block_bytes_,
+                  cache_.data() + static_cast<size_t>(from) * block_bytes_, block_bytes_,
+                  cudaMemcpyDeviceToDevice, stream_);
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,104 @@
+// The forward pass of a decoder on the device: from tokens to logits, nothing of it on the host.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/engine/cuda/attention.h"
+#include "common/engine/cuda/device_memory.h"
+#include "common/engine/cuda/layer_kernels.h"
+#include "common/engine/cuda/matmul.h"
+#include "common/engine/cuda/weights.h"
+#include "common/engine/decoder/decoder_spec.h"
+#include "common/kv/block_id.h"
+
+namespace outrider::cuda {
+
+// A part of a pass's attention, uploaded to a plan of Attention.
+struct PlannedAttention {
+  int plan;
+  AttentionSize size;
+  int first_row;
+};
+
+// Owns weights, KV pool and scratch memory. One thread; everything is enqueued on the stream given to Create.
+class DecoderLayers {
+ public:
+  struct Options {
+    int kv_blocks;
+    int block_size;
+    int max_rows;
+    int max_positions;
+  };
+
+  // `matmul` planned the weights' products. All references and `stream` must outlive this.
+  static absl::StatusOr<std::unique_ptr<DecoderLayers>> Create(const DecoderSpec& spec, Weights weights,
+                                                               Operand operand, Matmul& matmul,
+                                                               Attention& attention, const Options& options,
+                                                               cudaStream_t stream);
+
+  // A forward pass, as the device is told of it; pointers are to its memory.
+  struct Pass {
+    int rows;                // at most max_rows
+    const int32_t* tokens;   // [rows]
+    const RowPlace* places;  // [rows]
+    std::vector<PlannedAttention> attention;
+    int logit_count;            // at most max_rows
+    const int32_t* logit_rows;  // [logit_count], of the rows; null: the first ones
+    float* logits;              // [PaddedRows(logit_count), vocab]: what follows those rows
+  };
+
+  // Stores the rows' keys and values, and computes the logits. Can be captured in a graph.
+  absl::Status Enqueue(const Pass& pass);
+
+  void CopyBlock(BlockId from, BlockId to);
+
+  // A block that no sequence has, for the rows that fill up a batch.
+  int spare_block() const { return options_.kv_blocks; }
+  size_t bytes_per_block() const { return block_bytes_; }
+  size_t weight_bytes() const { return weights_.bytes; }
+  // Of one token of one sequence, all layers.
+  static size_t KvBytesPerToken(const DecoderSpec& spec);
+
+ private:
+  DecoderLayers(const DecoderSpec& spec, Weights weights, Operand operand, Matmul& matmul,
+                Attention& attention, const Options& options, cudaStream_t stream);
+  absl::Status AllocateMemory();
+  absl::Status UploadRope();
+
+  KvLayerView KvOf(int layer) const;
+  absl::Status Attend(const Pass& pass, int layer, __nv_bfloat16* out);
+  // Where the operand of the next product goes. Its scales lie elsewhere than those of the operand before,
+  // which may still be read.
+  OperandRows NextOperand();
+  // The operand times the matrix, in product_.
+  absl::StatusOr<Product> Multiply(const Matrix& matrix, int rows);
+
+  const DecoderSpec spec_;
+  const Weights weights_;
+  const Operand operand_type_;
+  Matmul& matmul_;
+  Attention& attention_;
+  const Options options_;
+  const cudaStream_t stream_;
+  const HeadShape heads_;
+  const size_t block_bytes_;
+
+  DeviceMemory cache_;  // [kv_blocks + 1][layers][keys, values][kv_heads, block_size, head_dim], bfloat16
+  DeviceMemory cosines_, sines_;  // [max_positions, head_dim / 2]
+  DeviceMemory hidden_;           // [rows, hidden], float32, the residual stream
+  DeviceMemory operands_;         // [rows, the widest operand]
+  DeviceMemory operand_scales_;   // [2][rows]; fp8 only
+  DeviceMemory product_;          // [rows, the widest product], float32
+  DeviceMemory queries_;          // [rows, heads * head_dim], bfloat16
+  DeviceMemory attention_out_;    // the same
+  OperandRows operand_;
+};
+
+}  // namespace outrider::cuda

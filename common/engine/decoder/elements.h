@@ -1,0 +1,37 @@
+// Stored weights as float32.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "common/engine/decoder/safetensors.h"
+
+namespace outrider {
+
+// Elements first .. first + count - 1 of a tensor, widened.
+void ReadElements(const TensorView& tensor, int64_t first, int count, float* to);
+
+inline float FromBFloat16(uint16_t value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
+
+inline float FromFloat16(uint16_t value) {
+  const uint32_t sign = static_cast<uint32_t>(value & 0x8000) << 16;
+  const uint32_t rest = static_cast<uint32_t>(value & 0x7fff) << 13;
+  // The exponent's bias differs by 112; scaling by a power of two gets subnormals right as well.
+  const uint32_t infinity_or_nan = (value & 0x7c00) == 0x7c00 ? 0x7f800000u : 0u;
+  const float magnitude = infinity_or_nan != 0 ? std::bit_cast<float>(infinity_or_nan | (rest & 0x007fffff))
+                                               : std::bit_cast<float>(rest) * 0x1p112f;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+}
+
+// Element `index` of a tensor's data.
+template <ElementType kType>
+float ReadElement(const char* data, int64_t index) {
+  if constexpr (kType == ElementType::kFloat32) {
+    return reinterpret_cast<const float*>(data)[index];
+  } else {
+    const uint16_t value = reinterpret_cast<const uint16_t*>(data)[index];
+    return kType == ElementType::kBFloat16 ? FromBFloat16(value) : FromFloat16(value);
+  }
+}
+
+}  // namespace outrider

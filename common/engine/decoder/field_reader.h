@@ -1,0 +1,59 @@
+// Reads the fields of a model's JSON files, and says which one is wrong.
+#pragma once
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/spec/types.h"
+
+namespace outrider {
+
+// The object in a file. NOT_FOUND or INVALID_ARGUMENT, naming the file, where there is none.
+absl::StatusOr<nlohmann::json> ReadJsonObject(const std::string& path);
+
+// Reads the fields of one JSON object. The first error is kept, and names the file and the field. A field
+// that is wrong or missing still yields a value, which means nothing: look at status() before any is used.
+class FieldReader {
+ public:
+  // `object` must outlive the reader.
+  FieldReader(std::string path, const nlohmann::json& object) : path_(std::move(path)), object_(object) {}
+
+  // null counts as absent, as it does in transformers.
+  bool Has(const char* name) const { return object_.contains(name) && !object_[name].is_null(); }
+  const nlohmann::json& At(const char* name) const { return object_[name]; }
+
+  int Int(const char* name, int low, int high = std::numeric_limits<int>::max());
+  double Positive(const char* name);
+  bool Bool(const char* name, bool otherwise);
+  std::string String(const char* name, const char* otherwise);
+  // One id or a list of ids; empty if absent.
+  std::vector<TokenId> TokenIds(const char* name, int vocab_size);
+
+  // A reader of the object in this field, which must be there. This one learns of its error by TakeError.
+  FieldReader Nested(const char* name);
+  void TakeError(const FieldReader& nested);
+
+  template <typename... Parts>
+  void Fail(absl::string_view name, const Parts&... parts) {
+    if (status_.ok()) {
+      status_ = absl::InvalidArgumentError(absl::StrCat(path_, ": ", prefix_, name, " ", parts...));
+    }
+  }
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const std::string path_;
+  const nlohmann::json& object_;
+  std::string prefix_;  // of the names of a nested object's fields
+  absl::Status status_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,23 @@
+// Cosines and sines of the rotary position embedding.
+#pragma once
+
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/engine/decoder/decoder_spec.h"
+
+namespace outrider {
+
+// Inverse frequencies of the head_dim / 2 pairs, with Llama 3's scaling where the model has it. Computed in
+// float32 as transformers does, so that angles at far positions agree.
+std::vector<float> RopeInverseFrequencies(const DecoderSpec& spec);
+
+// cosines[position * head_dim / 2 + i] and sines likewise, for positions 0 .. positions - 1.
+struct RopeTable {
+  RopeTable(const DecoderSpec& spec, int positions);
+
+  std::vector<float> cosines;
+  std::vector<float> sines;
+};
+
+}  // namespace outrider

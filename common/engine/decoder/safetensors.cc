@@ -1,0 +1,243 @@
+#include "common/engine/decoder/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::json;
+
+// The format's own limit.
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+
+// Bytes per element of the types the format knows; 0 for any other.
+size_t BytesOf(absl::string_view type) {
+  if (type == "F64" || type == "I64" || type == "U64") return 8;
+  if (type == "F32" || type == "I32" || type == "U32") return 4;
+  if (type == "F16" || type == "BF16" || type == "I16" || type == "U16") return 2;
+  if (type == "I8" || type == "U8" || type == "BOOL" || type == "F8_E4M3" || type == "F8_E5M2") return 1;
+  return 0;
+}
+
+std::optional<ElementType> ReadableType(absl::string_view type) {
+  if (type == "F32") return ElementType::kFloat32;
+  if (type == "BF16") return ElementType::kBFloat16;
+  if (type == "F16") return ElementType::kFloat16;
+  return std::nullopt;
+}
+
+std::string ShapeName(absl::Span<const int64_t> shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+// The value of a JSON array of numbers >= 0; nothing if it is anything else.
+std::optional<std::vector<int64_t>> Sizes(const Json& json) {
+  if (!json.is_array()) return std::nullopt;
+  std::vector<int64_t> sizes;
+  for (const Json& value : json) {
+    if (!value.is_number_unsigned()) return std::nullopt;
+    const uint64_t size = value.get<uint64_t>();
+    if (size > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+    sizes.push_back(static_cast<int64_t>(size));
+  }
+  return sizes;
+}
+
+// Whether elements of this shape take exactly `bytes`.
+bool ShapeMatches(absl::Span<const int64_t> shape, size_t element_bytes, uint64_t bytes) {
+  uint64_t product = element_bytes;
+  for (const int64_t size : shape) {
+    if (__builtin_mul_overflow(product, static_cast<uint64_t>(size), &product)) return false;
+  }
+  return product == bytes;
+}
+
+}  // namespace
+
+SafeTensors::SafeTensors(SafeTensors&& other) noexcept
+    : dir_(std::move(other.dir_)),
+      files_(std::exchange(other.files_, {})),
+      tensors_(std::exchange(other.tensors_, {})) {}
+
+SafeTensors& SafeTensors::operator=(SafeTensors&& other) noexcept {
+  std::swap(dir_, other.dir_);
+  std::swap(files_, other.files_);
+  std::swap(tensors_, other.tensors_);
+  return *this;
+}
+
+SafeTensors::~SafeTensors() {
+  for (const Mapping& file : files_) munmap(file.data, file.bytes);
+}
+
+absl::StatusOr<SafeTensors> SafeTensors::Open(const std::string& model_dir) {
+  SafeTensors tensors;
+  tensors.dir_ = model_dir;
+  const std::string single = absl::StrCat(model_dir, "/model.safetensors");
+  const std::string index_path = absl::StrCat(model_dir, "/model.safetensors.index.json");
+  std::error_code ignored;
+  if (std::filesystem::exists(single, ignored) || !std::filesystem::exists(index_path, ignored)) {
+    if (absl::Status status = tensors.AddFile(single); !status.ok()) return status;
+    return tensors;
+  }
+  std::ifstream stream(index_path);
+  const Json index = Json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    return absl::DataLossError(absl::StrCat(index_path, ": not a JSON object with a weight_map"));
+  }
+  std::vector<std::string> names;
+  for (const auto& [tensor, file] : index["weight_map"].items()) {
+    if (!file.is_string() || file.get<std::string>().empty() ||
+        absl::StrContains(file.get<std::string>(), '/')) {
+      return absl::DataLossError(absl::StrCat(index_path, ": weight_map of ", tensor, " is not a file name"));
+    }
+    names.push_back(file.get<std::string>());
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  for (const std::string& name : names) {
+    if (absl::Status status = tensors.AddFile(absl::StrCat(model_dir, "/", name)); !status.ok())
+      return status;
+  }
+  for (const auto& [tensor, file] : index["weight_map"].items()) {
+    const std::string path = absl::StrCat(model_dir, "/", file.get<std::string>());
+    const auto found = tensors.tensors_.find(tensor);
+    if (found == tensors.tensors_.end() || tensors.files_[found->second.file].path != path) {
+      return absl::DataLossError(
+          absl::StrCat(path, ": no tensor ", tensor, ", though ", index_path, " says so"));
+    }
+  }
+  return tensors;
+}
+
+absl::Status SafeTensors::AddFile(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    const std::string message = absl::StrCat(path, ": ", std::strerror(errno));
+    return errno == ENOENT ? absl::NotFoundError(message) : absl::FailedPreconditionError(message);
+  }
+  struct stat stat_buffer;
+  if (fstat(fd, &stat_buffer) != 0 || !S_ISREG(stat_buffer.st_mode)) {
+    close(fd);
+    return absl::FailedPreconditionError(absl::StrCat(path, ": not a regular file"));
+  }
+  const size_t bytes = static_cast<size_t>(stat_buffer.st_size);
+  if (bytes < sizeof(uint64_t)) {
+    close(fd);
+    return absl::DataLossError(
+        absl::StrCat(path, ": truncated: ", bytes, " bytes, the header's length takes 8"));
+  }
+  void* data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+  close(fd);
+  if (data == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": cannot map ", bytes, " bytes: ", std::strerror(errno)));
+  }
+  files_.push_back({path, static_cast<char*>(data), bytes});
+  return AddHeader(files_.size() - 1);
+}
+
+absl::Status SafeTensors::AddHeader(size_t file) {
+  const Mapping& mapping = files_[file];
+  const auto damaged = [&](const auto&... parts) {
+    return absl::DataLossError(absl::StrCat(mapping.path, ": ", parts...));
+  };
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, mapping.data, sizeof(header_bytes));
+  if (header_bytes > kMaxHeaderBytes || header_bytes > mapping.bytes - sizeof(header_bytes)) {
+    return damaged("truncated or not safetensors: a header of ", header_bytes, " bytes in a file of ",
+                   mapping.bytes);
+  }
+  const char* header_begin = mapping.data + sizeof(header_bytes);
+  const char* data_begin = header_begin + header_bytes;
+  const uint64_t data_bytes = mapping.bytes - sizeof(header_bytes) - header_bytes;
+  const Json header = Json::parse(header_begin, data_begin, nullptr, /*allow_exceptions=*/false);
+  if (!header.is_object()) return damaged("the header is not a JSON object");
+
+  struct Extent {
+    uint64_t begin, end;
+    std::string name;
+  };
+  std::vector<Extent> extents;
+  for (const auto& [name, value] : header.items()) {
+    if (name == "__metadata__") continue;
+    const auto bad = [&](const auto&... parts) { return damaged("tensor ", name, ": ", parts...); };
+    if (!value.is_object() || !value.contains("dtype") || !value["dtype"].is_string()) return bad("no dtype");
+    const std::string type = value["dtype"].get<std::string>();
+    const std::optional<std::vector<int64_t>> shape = Sizes(value.value("shape", Json()));
+    const std::optional<std::vector<int64_t>> offsets = Sizes(value.value("data_offsets", Json()));
+    if (!shape.has_value()) return bad("no shape");
+    if (!offsets.has_value() || offsets->size() != 2) return bad("no data_offsets");
+    const uint64_t begin = static_cast<uint64_t>((*offsets)[0]);
+    const uint64_t end = static_cast<uint64_t>((*offsets)[1]);
+    if (begin > end) return bad("data_offsets ", ShapeName(*offsets), " descend");
+    if (end > data_bytes) return bad("truncated: it ends at byte ", end, " of ", data_bytes);
+    const size_t element_bytes = BytesOf(type);
+    if (element_bytes != 0 && !ShapeMatches(*shape, element_bytes, end - begin)) {
+      return bad("shape ", ShapeName(*shape), " of ", type, " does not take its ", end - begin, " bytes");
+    }
+    if (tensors_.contains(name)) return bad("it is in another file, too");
+    // A view promises alignment; the format only nearly does.
+    if (element_bytes != 0 && reinterpret_cast<uintptr_t>(data_begin + begin) % element_bytes != 0) {
+      return bad("its bytes are not aligned to ", element_bytes);
+    }
+    tensors_[name] = {file, type, *shape, data_begin + begin};
+    extents.push_back({begin, end, name});
+  }
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  uint64_t expected = 0;
+  for (const Extent& extent : extents) {
+    if (extent.begin < expected) return damaged("tensor ", extent.name, ": overlaps the one before it");
+    if (extent.begin > expected) return damaged("tensor ", extent.name, ": a gap before it");
+    expected = extent.end;
+  }
+  if (expected != data_bytes) return damaged(data_bytes - expected, " bytes after the last tensor");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorView> SafeTensors::Get(absl::string_view name, absl::Span<const int64_t> shape) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    const std::string& where = files_.size() == 1 ? files_[0].path : dir_;
+    return absl::InvalidArgumentError(absl::StrCat(where, ": no tensor ", name));
+  }
+  const Entry& entry = found->second;
+  const auto refuse = [&](const auto&... parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(files_[entry.file].path, ": tensor ", name, ": ", parts...));
+  };
+  if (entry.shape != shape) return refuse("shape ", ShapeName(entry.shape), ", expected ", ShapeName(shape));
+  const std::optional<ElementType> type = ReadableType(entry.type);
+  if (!type.has_value()) return refuse("dtype ", entry.type, ", expected F32, BF16 or F16");
+  return TensorView{*type, entry.shape, entry.data};
+}
+
+TensorView SafeTensors::Get(absl::string_view name, absl::Span<const int64_t> shape,
+                            absl::Status& status) const {
+  if (!status.ok()) return {};
+  absl::StatusOr<TensorView> view = Get(name, shape);
+  status = view.status();
+  return view.ok() ? *std::move(view) : TensorView{};
+}
+
+}  // namespace outrider

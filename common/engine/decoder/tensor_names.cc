@@ -1,0 +1,44 @@
+#include "common/engine/decoder/tensor_names.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace outrider {
+namespace {
+
+LayerTensors TensorsOfLayer(const DecoderSpec& spec, int layer) {
+  const std::string name = absl::StrCat("model.layers.", layer, ".");
+  const std::string attention = name + "self_attn", mlp = name + "mlp";
+  const int64_t hidden = spec.hidden_size;
+  const int64_t intermediate = spec.intermediate_size;
+  const int64_t queries = int64_t{spec.heads} * spec.head_dim;
+  const int64_t keys = int64_t{spec.kv_heads} * spec.head_dim;
+  return {
+      .attention_norm = {name + "input_layernorm.weight", {hidden}},
+      .qkv = {attention,
+              {{attention + ".q_proj.weight", {queries, hidden}},
+               {attention + ".k_proj.weight", {keys, hidden}},
+               {attention + ".v_proj.weight", {keys, hidden}}}},
+      .attention_out = {attention + ".o_proj", {{attention + ".o_proj.weight", {hidden, queries}}}},
+      .mlp_norm = {name + "post_attention_layernorm.weight", {hidden}},
+      .gate_up = {mlp,
+                  {{mlp + ".gate_proj.weight", {intermediate, hidden}},
+                   {mlp + ".up_proj.weight", {intermediate, hidden}}}},
+      .mlp_out = {mlp + ".down_proj", {{mlp + ".down_proj.weight", {hidden, intermediate}}}},
+  };
+}
+
+}  // namespace
+
+DecoderTensors TensorsOf(const DecoderSpec& spec) {
+  const int64_t hidden = spec.hidden_size;
+  const std::vector<int64_t> table = {spec.vocab_size, hidden};
+  DecoderTensors tensors;
+  tensors.embedding = {"model.embed_tokens.weight", table};
+  for (int i = 0; i < spec.layers; ++i) tensors.layers.push_back(TensorsOfLayer(spec, i));
+  tensors.final_norm = {"model.norm.weight", {hidden}};
+  const StoredTensor head = {"lm_head.weight", table};
+  tensors.head = {"lm_head", {spec.tie_word_embeddings ? tensors.embedding : head}};
+  return tensors;
+}
+
+}  // namespace outrider

@@ -1,0 +1,41 @@
+// Which tensors of a model's files a decoder is made of: the name and the shape of each, for every loader.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/engine/decoder/decoder_spec.h"
+
+namespace outrider {
+
+struct StoredTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+// A matrix of the forward pass: all rows of all parts, in order, each part [*, k].
+struct StoredMatrix {
+  std::string name;  // for messages
+  std::vector<StoredTensor> parts;
+};
+
+struct LayerTensors {
+  StoredTensor attention_norm;  // [hidden]
+  StoredMatrix qkv;             // queries, keys, values of all heads
+  StoredMatrix attention_out;
+  StoredTensor mlp_norm;
+  StoredMatrix gate_up;  // gate, up
+  StoredMatrix mlp_out;
+};
+
+struct DecoderTensors {
+  StoredTensor embedding;  // [vocab, hidden]
+  std::vector<LayerTensors> layers;
+  StoredTensor final_norm;
+  StoredMatrix head;  // the embedding where spec.tie_word_embeddings
+};
+
+DecoderTensors TensorsOf(const DecoderSpec& spec);
+
+}  // namespace outrider

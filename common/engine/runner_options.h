@@ -1,0 +1,26 @@
+// How a model is loaded.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace outrider {
+
+struct RunnerOptions {
+  std::string model_dir;       // a Hugging Face directory: config.json and safetensors
+  std::string device = "cpu";  // or "cuda:N"
+  // On the CPU float32, bfloat16, int8 (weights only, a scale for each output; keys and values bfloat16), or
+  // auto: bfloat16 where the CPU has instructions for it, else float32. On a GPU bfloat16, fp8 (e4m3, weights
+  // and operands; keys and values bfloat16), or auto: bfloat16.
+  std::string dtype = "auto";
+  int threads = 0;    // that compute, the caller's included; 0: one per CPU this process may run on
+  int kv_blocks = 0;  // the pool's size; 0: as many as fit kv_memory_fraction of the free memory
+  double kv_memory_fraction = 0.3;
+  int max_sequences = 256;   // that the pool need ever hold; for kv_blocks 0
+  int block_size = 16;       // tokens per block
+  int max_batch_rows = 512;  // the most new tokens one Forward takes, over all its sequences
+  std::string kernels;       // the CPU's: avx512bf16, avx512, avx2 or portable; empty: the best this CPU runs
+  std::function<void(double fraction)> progress;  // called by Load, 0 to 1, never decreasing; optional
+};
+
+}  // namespace outrider

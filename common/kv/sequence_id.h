@@ -1,4 +1,4 @@
-// The name of one life of a sequence: 128 random bits chosen by the coordinator, new after each loss.
+// The name of a sequence: 128 random bits, drawn by the coordinator once for each generation.
 #pragma once
 
 #include <compare>

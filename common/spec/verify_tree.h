@@ -21,7 +21,7 @@ enum class ChildOrder {
   // without the tokens already drawn.
   kGiven,
   // In a random order, which is SpecInfer's multi-step speculative sampling (Miao et al., arXiv 2305.09781,
-  // Algorithm 2). Exact for independent draws, also from different q.
+  // Algorithm 2). Exact for independent draws whose number was fixed before the first, also from different q.
   kRandom,
 };
 

@@ -7,9 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/error.h"
-#include "common/serve/control_items.h"
 #include "common/serve/convert.h"
-#include "common/serve/sequence_log.h"
+#include "common/serve/serve_item.h"
 
 namespace outrider {
 namespace {
@@ -56,24 +55,27 @@ size_t MaxDraft(size_t n, const v1::ServerInfo& info) {
   return std::min<size_t>(room, info.max_draft_tokens());
 }
 
-absl::StatusOr<VerifyWork> ParseVerify(const v1::VerifyItem& item, size_t n, const v1::ServerInfo& info) {
-  VerifyWork work;
+// What the item asks for: a verdict over its proposal, or no more than that its tokens are appended.
+absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info, WorkItem& work) {
+  if (item.append_only()) return absl::OkStatus();
   absl::StatusOr<Proposal> proposal =
       ParseProposal(item.draft(), RuleOf(item), static_cast<int>(info.vocab_size()));
   if (!proposal.ok()) return proposal.status();
-  if (const size_t allowed = MaxDraft(n, info); proposal->size() > allowed) {
+  if (const size_t allowed = MaxDraft(work.committed(), info); proposal->size() > allowed) {
     return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_TOO_LONG",
                      absl::StrCat("draft: ", proposal->size(), " tokens; allowed: 0 to ", allowed));
   }
-  work.proposal = *std::move(proposal);
+  VerifyWork verify;
+  verify.proposal = *std::move(proposal);
+  verify.content_hash = ContentHash(item);
   if (item.has_prompt_logprobs()) {
     if (auto status = CheckTopLogprobs("prompt_logprobs", item.prompt_logprobs()); !status.ok()) {
       return status;
     }
-    work.prompt_logprobs = static_cast<int>(item.prompt_logprobs());
+    verify.prompt_logprobs = static_cast<int>(item.prompt_logprobs());
   }
-  work.content_hash = ContentHash(item);
-  return work;
+  work.work = std::move(verify);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -84,34 +86,12 @@ grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::V
       info_,
       [this](v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
         if (HandleControlItem(item, worker_)) return;
-        if (!item.has_verify()) {
-          Answer answer;
-          answer.status = MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind");
-          return results->Post(ToResult("", 0, answer));
-        }
-        const std::string& id = item.verify().sequence().sequence_id();
-        const uint64_t round = item.verify().sequence().round();
         const int vocab_size = static_cast<int>(info_.vocab_size());
-        LogSequence(item.verify().sequence());
-        // The sampled distribution's size is the draft's concern; any value that is allowed will do here.
-        absl::StatusOr<WorkItem> work = ParseUpdate(item.verify().sequence(), vocab_size, vocab_size);
-        if (!work.ok()) {
-          Answer answer;
-          answer.status = work.status();
-          return results->Post(ToResult(id, round, answer));
-        }
-        if (item.verify().append_only()) {
-          work->work = AppendWork{};
-        } else if (absl::StatusOr<VerifyWork> verify = ParseVerify(item.verify(), work->committed(), info_);
-                   verify.ok()) {
-          work->work = *std::move(verify);
-        } else {
-          work->invalid = verify.status();
-        }
-        work->answer = [results, id, round](const Answer& answer) {
-          results->Post(ToResult(id, round, answer));
-        };
-        worker_.Submit(*std::move(work));
+        // How many tokens of q are kept is the draft's concern; any value that is allowed will do here.
+        SubmitItem(
+            item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size, /*default_top_n=*/vocab_size,
+            [&](WorkItem& work) { return ParseVerify(item.verify(), info_, work); }, ToResult, results,
+            worker_);
       },
       &streams_);
 }

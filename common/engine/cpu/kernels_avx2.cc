@@ -19,12 +19,7 @@ typedef int32_t IntVec __attribute__((vector_size(32)));
 
 inline Vec Fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 
-// What bfloat16 weights are multiplied by, and the step of a chain: two neighbouring k.
-using Operand = float;
-inline Vec AccumulatePair(Vec sum, const Operand* x, IntVec weights) {
-  sum = Fma(x[0] - Vec{}, reinterpret_cast<Vec>(weights << 16), sum);
-  return Fma(x[1] - Vec{}, reinterpret_cast<Vec>(weights & static_cast<int32_t>(0xffff0000)), sum);
-}
+#include "common/engine/cpu/kernels_widen.inc"
 
 }  // namespace
 }  // namespace outrider

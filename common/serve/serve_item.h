@@ -1,0 +1,61 @@
+// What draft and target do alike with an item of a coordinator's stream.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/engine/worker.h"
+#include "common/rpc/outbox.h"
+#include "common/serve/convert.h"
+#include "common/serve/sequence_log.h"
+#include "common/spec/status.h"
+#include "outrider/v1/sequence.pb.h"
+
+namespace outrider {
+
+// Releases or cancels if that is what the item (DraftItem or TargetItem) asks for, and returns whether it is.
+// A malformed id is ignored: nobody waits for an answer.
+template <class Item>
+bool HandleControlItem(const Item& item, Worker& worker) {
+  if (item.has_release()) {
+    if (auto id = ParseSequenceId(item.release().sequence_id()); id.ok()) worker.Release(*id);
+    return true;
+  }
+  if (item.has_cancel()) {
+    if (auto id = ParseSequenceId(item.cancel().sequence_id()); id.ok()) {
+      worker.Cancel(*id, item.cancel().round());
+    }
+    return true;
+  }
+  return false;
+}
+
+// Has the worker do what an item asks for, and posts the answer. `update` is the item's, null if the item is
+// empty. `parse_work` fills in WorkItem::work; its error is the answer. `to_result` makes a result of
+// (sequence id, round, answer).
+template <class Response, class ParseWork, class ToResult>
+void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_top_n, ParseWork parse_work,
+                ToResult to_result, const std::shared_ptr<Outbox<Response>>& results, Worker& worker) {
+  const std::string id = update == nullptr ? "" : update->sequence_id();
+  const uint64_t round = update == nullptr ? 0 : update->round();
+  auto answer = [results, id, round, to_result](const Answer& a) { results->Post(to_result(id, round, a)); };
+  const auto refuse = [&](absl::Status status) {
+    Answer refusal;
+    refusal.status = std::move(status);
+    answer(refusal);
+  };
+  if (update == nullptr) {
+    return refuse(MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind"));
+  }
+  LogSequence(*update);
+  absl::StatusOr<WorkItem> work = ParseUpdate(*update, vocab_size, default_top_n);
+  if (!work.ok()) return refuse(work.status());
+  if (absl::Status status = parse_work(*work); !status.ok()) work->invalid = std::move(status);
+  work->answer = std::move(answer);
+  worker.Submit(*std::move(work));
+}
+
+}  // namespace outrider

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "client/flags.h"
+#include "client/cli/flags.h"
 
 namespace outrider {
 namespace {

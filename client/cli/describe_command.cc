@@ -2,9 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/client.h"
-#include "client/commands.h"
-#include "client/json_output.h"
+#include "client/cli/commands.h"
+#include "client/cli/json_output.h"
+#include "client/sdk/client.h"
 
 namespace outrider {
 namespace {

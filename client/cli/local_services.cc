@@ -1,4 +1,4 @@
-#include "client/local_services.h"
+#include "client/cli/local_services.h"
 
 #include <signal.h>
 #include <stdlib.h>

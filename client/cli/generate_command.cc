@@ -10,11 +10,11 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "client/commands.h"
-#include "client/json_output.h"
-#include "client/render.h"
-#include "client/signals.h"
-#include "client/start_up.h"
+#include "client/cli/commands.h"
+#include "client/cli/json_output.h"
+#include "client/cli/render.h"
+#include "client/cli/signals.h"
+#include "client/cli/start_up.h"
 #include "common/text/utf8.h"
 
 namespace outrider {

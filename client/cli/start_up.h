@@ -2,9 +2,9 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "client/client.h"
-#include "client/local_services.h"
-#include "client/signals.h"
+#include "client/cli/local_services.h"
+#include "client/cli/signals.h"
+#include "client/sdk/client.h"
 
 namespace outrider {
 

@@ -1,4 +1,4 @@
-#include "client/top_view.h"
+#include "client/cli/top_view.h"
 
 #include <algorithm>
 #include <cmath>

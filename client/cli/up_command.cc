@@ -3,9 +3,9 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
-#include "client/commands.h"
-#include "client/signals.h"
-#include "client/start_up.h"
+#include "client/cli/commands.h"
+#include "client/cli/signals.h"
+#include "client/cli/start_up.h"
 
 namespace outrider {
 namespace {

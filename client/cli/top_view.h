@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "client/local_services.h"
-#include "client/metrics_page.h"
+#include "client/cli/local_services.h"
+#include "client/cli/metrics_page.h"
 
 namespace outrider {
 

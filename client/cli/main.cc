@@ -1,7 +1,7 @@
 // The command line.
 #include <cstdio>
 
-#include "client/commands.h"
+#include "client/cli/commands.h"
 
 namespace outrider {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/start_up.h"
+#include "client/cli/start_up.h"
 
 #include <unistd.h>
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "client/local_services.h"
+#include "client/cli/local_services.h"
 #include "common/rpc/credentials.h"
 #include "outrider/v1/inference.pb.h"
 

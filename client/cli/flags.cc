@@ -1,4 +1,4 @@
-#include "client/flags.h"
+#include "client/cli/flags.h"
 
 #include "common/rpc/names.h"
 #include "common/rpc/security_flags.h"

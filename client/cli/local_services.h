@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/child_process.h"
+#include "client/cli/child_process.h"
 
 namespace outrider {
 

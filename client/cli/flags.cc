@@ -1,10 +1,26 @@
 #include "client/cli/flags.h"
 
+#include "absl/strings/str_cat.h"
+#include "client/cli/listen_address.h"
 #include "common/rpc/names.h"
 #include "common/rpc/security_flags.h"
 
 namespace outrider {
 namespace {
+
+std::function<std::string(const std::string&)> HostPortOrUnixPath() {
+  return [](const std::string& address) -> std::string {
+    if (IsHostPort(address) || IsUnixPath(address)) return "";
+    return absl::StrCat("'", address, "' is neither HOST:PORT nor unix:PATH");
+  };
+}
+
+std::function<std::string(const std::string&)> HostPortOrNothing() {
+  return [](const std::string& address) -> std::string {
+    if (address.empty() || IsHostPort(address)) return "";
+    return absl::StrCat("'", address, "' is not HOST:PORT");
+  };
+}
 
 // Flags that say how services are started.
 std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOptions& options) {
@@ -74,7 +90,33 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
       ->needs(json);
 }
 
-void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) { DefineServiceFlags(command, options); }
+void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {
+  DefineServiceFlags(command, options);
+  options.listen = {"127.0.0.1:7072", "127.0.0.1:7071", kDefaultAddress};
+  options.metrics_listen = {kDefaultMetrics[kTarget], kDefaultMetrics[kDraft], kDefaultMetrics[kCoordinator]};
+  options.http_listen = "127.0.0.1:8070";
+  for (Service service : {kCoordinator, kDraft, kTarget}) {
+    command
+        .add_option(kListenFlags[service], options.listen[service],
+                    absl::StrCat("gRPC address of the ", kServiceNames[service],
+                                 ", HOST:PORT or unix:PATH; port 0 picks one"))
+        ->check(HostPortOrUnixPath())
+        ->capture_default_str();
+  }
+  command
+      .add_option(kHttpListenFlag, options.http_listen,
+                  "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
+      ->check(HostPortOrNothing())
+      ->capture_default_str();
+  for (Service service : {kCoordinator, kDraft, kTarget}) {
+    command
+        .add_option(kMetricsListenFlags[service], options.metrics_listen[service],
+                    absl::StrCat("address of the ", kServiceNames[service],
+                                 "'s /metrics, HOST:PORT; port 0 picks one, empty: none"))
+        ->check(HostPortOrNothing())
+        ->capture_default_str();
+  }
+}
 
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags) {
   command.add_option("--address", flags.address, "coordinator to ask")->capture_default_str();

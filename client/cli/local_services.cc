@@ -7,18 +7,19 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/cli/listen_address.h"
 
 namespace outrider {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMaxSocketPath = 107;  // sockaddr_un
 constexpr absl::Duration kGrace = absl::Seconds(3);
 // Tokens of q that the draft sends: within a machine bytes are cheap, and four times the default are accepted
 // more often (docs/exactness.md).
@@ -62,6 +63,17 @@ std::string ReadAll(const std::string& path) {
   return text.str();
 }
 
+// The last line that a log in JSON has of an event; null if there is none.
+nlohmann::json LastEvent(const std::string& log, const std::string& event) {
+  nlohmann::json last;
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(log, '\n'))) {
+    if (!absl::StrContains(line, absl::StrCat("\"event\":\"", event, "\""))) continue;
+    nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object()) last = std::move(json);  // the line may be half written
+  }
+  return last;
+}
+
 }  // namespace
 
 std::string ReasonInLog(const std::string& log) {
@@ -91,46 +103,37 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
   if (!draft_model.ok()) return draft_model.status();
 
   std::unique_ptr<LocalServices> services(new LocalServices);
-  services->drain_ = absl::Seconds(options.drain_seconds);
+  services->programs_ = programs;
+  services->drain_seconds_ = options.drain_seconds;
+  services->listen_ = options.listen;
+  services->metrics_listen_ = options.metrics_listen;
+  services->http_listen_ = options.http_listen;
   auto folder = MakePrivateFolder();
   if (!folder.ok()) return folder.status();
   services->folder_ = *std::move(folder);
-  constexpr std::array<int, kServices> kPortOffsets = {2, 1, 0};
   for (int i = 0; i < kServices; ++i) {
-    if (options.default_ports) {
-      services->addresses_[i] = absl::StrCat("127.0.0.1:", 7070 + kPortOffsets[i]);
-      services->metrics_[i] = absl::StrCat("127.0.0.1:", 9070 + kPortOffsets[i]);
-    } else {
-      services->addresses_[i] =
-          absl::StrCat("unix:", (services->folder_ / kServiceNames[i]).string(), ".sock");
-    }
-    services->commands_[i] = {(programs / absl::StrCat("outrider-", kServiceNames[i])).string(),
-                              absl::StrCat("--listen=", services->addresses_[i]),
-                              "--metrics-listen",
-                              services->metrics_[i],  // may be empty
-                              absl::StrCat("--drain=", options.drain_seconds),
-                              "--log-format=json"};
+    if (!services->listen_[i].empty()) continue;
+    services->listen_[i] =
+        absl::StrCat(kUnixPrefix, (services->folder_ / kServiceNames[i]).string(), ".sock");
   }
-  const auto add = [&](Service service, std::initializer_list<std::string> flags) {
-    services->commands_[service].insert(services->commands_[service].end(), flags);
-  };
   const std::string& draft_dtype = options.draft_dtype.empty() ? options.dtype : options.draft_dtype;
   const std::string& draft_device = options.draft_device.empty() ? options.device : options.draft_device;
   const std::string threads = absl::StrCat("--threads=", options.threads);
-  add(kTarget, {absl::StrCat("--model=", *target_model), "--device", options.device, "--dtype", options.dtype,
-                threads});
-  add(kDraft, {absl::StrCat("--model=", *draft_model), kTopN, "--device", draft_device, "--dtype",
-               draft_dtype, threads});
-  add(kCoordinator,
-      {absl::StrCat("--tokenizer=", *target_model), absl::StrCat("--target=", services->address(kTarget)),
-       absl::StrCat("--draft=", services->address(kDraft)), "--drafter-corpus", options.drafter_corpus,
-       "--http-listen", options.default_ports ? kHttpAddress : ""});
+  services->flags_[kTarget] = {
+      absl::StrCat("--model=", *target_model), "--device", options.device, "--dtype", options.dtype, threads};
+  services->flags_[kDraft] = {absl::StrCat("--model=", *draft_model),
+                              kTopN,
+                              "--device",
+                              draft_device,
+                              "--dtype",
+                              draft_dtype,
+                              threads};
+  services->flags_[kCoordinator] = {absl::StrCat("--tokenizer=", *target_model), "--drafter-corpus",
+                                    options.drafter_corpus};
   if (options.draft_budget_seconds > 0) {
-    add(kCoordinator, {absl::StrCat("--draft-budget=", options.draft_budget_seconds)});
+    services->flags_[kCoordinator].push_back(absl::StrCat("--draft-budget=", options.draft_budget_seconds));
   }
-  for (Service service : {kTarget, kDraft, kCoordinator}) {
-    if (absl::Status status = services->Restart(service); !status.ok()) return status;
-  }
+  if (absl::Status status = services->Advance(); !status.ok()) return status;
   return services;
 }
 
@@ -140,18 +143,55 @@ LocalServices::~LocalServices() {
   fs::remove_all(folder_, ignored);
 }
 
+std::vector<std::string> LocalServices::CommandOf(Service service) const {
+  std::vector<std::string> command = {
+      (programs_ / absl::StrCat("outrider-", kServiceNames[service])).string(),
+      absl::StrCat("--listen=", listen_[service]),
+      "--metrics-listen",
+      metrics_listen_[service],  // may be empty
+      absl::StrCat("--drain=", drain_seconds_),
+      "--log-format=json"};
+  if (service == kCoordinator) {
+    command.insert(command.end(), {absl::StrCat("--target=", ToCall(listen_[kTarget])), "--draft",
+                                   ToCall(listen_[kDraft]), "--http-listen", http_listen_});
+  }
+  command.insert(command.end(), flags_[service].begin(), flags_[service].end());
+  return command;
+}
+
 std::string LocalServices::LogPath(Service service) const {
   return (folder_ / absl::StrCat(kServiceNames[service], ".log")).string();
 }
 
-bool LocalServices::Listening(Service service) const {
-  return absl::StrContains(ReadAll(LogPath(service)), R"("event":"serving")");
+bool LocalServices::Reachable(Service service) const {
+  return served_[service] || !absl::EndsWith(listen_[service], ":0");
+}
+
+absl::Status LocalServices::Advance() {
+  for (Service service : {kTarget, kDraft, kCoordinator}) {
+    if (children_[service] != nullptr) {
+      if (!served_[service]) NoteServing(service);
+    } else if (service != kCoordinator || (Reachable(kTarget) && Reachable(kDraft))) {
+      if (absl::Status status = Restart(service); !status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void LocalServices::NoteServing(Service service) {
+  const nlohmann::json serving = LastEvent(ReadAll(LogPath(service)), "serving");
+  if (serving.is_null()) return;
+  served_[service] = true;
+  listen_[service] = serving.value("listen", listen_[service]);
+  metrics_listen_[service] = serving.value("metrics_listen", metrics_listen_[service]);
+  if (service == kCoordinator) http_listen_ = serving.value("http_listen", http_listen_);
 }
 
 absl::Status LocalServices::Refusal() const {
-  const std::string log = ReadAll(LogPath(kCoordinator));
-  if (!absl::StrContains(log, R"("event":"refused")")) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the models do not fit together: ", ReasonInLog(log)));
+  const nlohmann::json refused = LastEvent(ReadAll(LogPath(kCoordinator)), "refused");
+  if (refused.is_null()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the models do not fit together: ", refused.value("error", "")));
 }
 
 absl::Status LocalServices::Death(Service service) {
@@ -163,10 +203,10 @@ absl::Status LocalServices::Death(Service service) {
 }
 
 absl::Status LocalServices::Restart(Service service) {
-  // A log of its own for each life: Listening and Death are about the present one.
+  // A log of its own for each life: Death is about the present one.
   std::error_code ignored;
   fs::remove(LogPath(service), ignored);
-  auto child = ChildProcess::Spawn(commands_[service], LogPath(service));
+  auto child = ChildProcess::Spawn(CommandOf(service), LogPath(service));
   if (!child.ok()) return child.status();
   children_[service] = *std::move(child);
   return absl::OkStatus();
@@ -175,7 +215,7 @@ absl::Status LocalServices::Restart(Service service) {
 void LocalServices::Stop() {
   if (children_[kCoordinator] != nullptr) {
     children_[kCoordinator]->Signal(SIGTERM);
-    children_[kCoordinator]->WaitEnded(drain_ + kGrace);
+    children_[kCoordinator]->WaitEnded(absl::Seconds(drain_seconds_) + kGrace);
   }
   for (Service service : {kTarget, kDraft}) {
     if (children_[service] != nullptr) children_[service]->Signal(SIGTERM);

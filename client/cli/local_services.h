@@ -14,6 +14,10 @@
 
 namespace outrider {
 
+enum Service { kTarget, kDraft, kCoordinator };
+inline constexpr int kServices = 3;
+inline constexpr std::array<const char*, kServices> kServiceNames = {"target", "draft", "coordinator"};
+
 struct LocalServicesOptions {
   std::string target_model;  // folders; empty: the shipped pair
   std::string draft_model;
@@ -25,34 +29,34 @@ struct LocalServicesOptions {
   // Each of draft and target. They take turns within a stream, so each may have every CPU. 0: one per CPU.
   int threads = 0;
   double draft_budget_seconds = 0;  // that the draft has for a proposal; 0: the coordinator's default
-  // 7070-7072, 9070-9072 and 8070; otherwise sockets in a private folder, no metrics and no HTTP.
-  bool default_ports = false;
-  double drain_seconds = 0;  // that requests have left when Stop is called
+  // Where they listen, by Service: HOST:PORT, where port 0 picks one, or unix:PATH; empty: a socket in a
+  // private folder.
+  std::array<std::string, kServices> listen;
+  std::array<std::string, kServices> metrics_listen;  // HOST:PORT; empty: none
+  std::string http_listen;                            // of the coordinator, HOST:PORT; empty: none
+  double drain_seconds = 0;                           // that requests have left when Stop is called
 };
-
-// Where the coordinator speaks HTTP, with default ports.
-inline constexpr char kHttpAddress[] = "127.0.0.1:8070";
-
-enum Service { kTarget, kDraft, kCoordinator };
-inline constexpr int kServices = 3;
-inline constexpr std::array<const char*, kServices> kServiceNames = {"target", "draft", "coordinator"};
 
 // What they log goes to files in a private temporary folder, which goes when this does. One thread, which
 // must live as long.
 class LocalServices {
  public:
-  // Starts the processes, without waiting for them. NOT_FOUND if a program or a model is not where it should
-  // be.
+  // Starts the processes, without waiting for them; Advance does the rest. NOT_FOUND if a program or a model
+  // is not where it should be.
   static absl::StatusOr<std::unique_ptr<LocalServices>> Start(const LocalServicesOptions& options);
   // As Stop, and leaves no file.
   ~LocalServices();
 
-  const std::string& address(Service service) const { return addresses_[service]; }
-  const std::string& metrics_address(Service service) const { return metrics_[service]; }
-  const std::filesystem::path& folder() const { return folder_; }
+  // Takes note of what has come to serve, and starts the coordinator once the addresses of its servers are
+  // known, which is at once unless their ports are to be picked. To be called until all have served.
+  absl::Status Advance();
 
-  // Whether it listens, weights loaded, in its present life.
-  bool Listening(Service service) const;
+  // Whether it has ever listened, weights loaded. Picked ports are known, and stay the same, from then on.
+  bool served(Service service) const { return served_[service]; }
+  const std::string& address(Service service) const { return listen_[service]; }
+  const std::string& metrics_address(Service service) const { return metrics_listen_[service]; }
+  const std::string& http_address() const { return http_listen_; }
+  const std::filesystem::path& folder() const { return folder_; }
 
   // FAILED_PRECONDITION if the coordinator does not take a server, because their tokenizers differ.
   absl::Status Refusal() const;
@@ -67,12 +71,20 @@ class LocalServices {
  private:
   LocalServices() = default;
   std::string LogPath(Service service) const;
+  std::vector<std::string> CommandOf(Service service) const;
+  // Whether a coordinator that is started now would find it.
+  bool Reachable(Service service) const;
+  void NoteServing(Service service);
 
+  std::filesystem::path programs_;
   std::filesystem::path folder_;
-  absl::Duration drain_;
-  std::array<std::string, kServices> addresses_;
-  std::array<std::string, kServices> metrics_;
-  std::array<std::vector<std::string>, kServices> commands_;
+  double drain_seconds_ = 0;
+  // As asked for, and as bound once it has served.
+  std::array<std::string, kServices> listen_;
+  std::array<std::string, kServices> metrics_listen_;
+  std::string http_listen_;
+  std::array<std::vector<std::string>, kServices> flags_;  // that addresses do not show in
+  std::array<bool, kServices> served_ = {};
   std::array<std::unique_ptr<ChildProcess>, kServices> children_;
 };
 

@@ -7,12 +7,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/listen_address.h"
 
 namespace outrider {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Minutes(2);
 constexpr absl::Duration kTick = absl::Milliseconds(10);
+// What listens is connected to at once.
+constexpr absl::Duration kConnectTimeout = absl::Seconds(1);
 
 // One line on standard error that is written over, and gone at the end.
 class ProgressLine {
@@ -35,11 +38,25 @@ std::string Describe(const LocalServices& services, absl::Duration elapsed) {
   std::string line = "starting";
   for (Service service : {kTarget, kDraft, kCoordinator}) {
     absl::StrAppend(&line, service == kTarget ? " " : ", ", kServiceNames[service], " ",
-                    services.Listening(service) ? "up"
-                    : service == kCoordinator   ? "..."
-                                                : "loading weights");
+                    services.served(service)  ? "up"
+                    : service == kCoordinator ? "..."
+                                              : "loading weights");
   }
   return absl::StrFormat("%s  %.1f s", line, absl::ToDoubleSeconds(elapsed));
+}
+
+// Whether the coordinator has both servers. UNAVAILABLE while it does not answer.
+absl::StatusOr<bool> HasBoth(const LocalServices& services, std::optional<Client>& client) {
+  if (!services.served(kTarget) || !services.served(kDraft) || !services.served(kCoordinator)) return false;
+  if (!client) {
+    auto connected =
+        Client::Connect(ToCall(services.address(kCoordinator)), {.connect_timeout = kConnectTimeout});
+    if (!connected.ok()) return connected.status();
+    client = *std::move(connected);
+  }
+  const auto description = client->Describe();
+  if (!description.ok()) return description.status();
+  return description->has_target() && description->has_draft();
 }
 
 }  // namespace
@@ -50,20 +67,15 @@ absl::StatusOr<Client> WaitUntilServing(LocalServices& services, Signals& signal
   ProgressLine progress;
   while (absl::Now() - start < kTimeout) {
     progress.Show(Describe(services, absl::Now() - start));
+    if (absl::Status status = services.Advance(); !status.ok()) return status;
     for (Service service : {kTarget, kDraft, kCoordinator}) {
       if (absl::Status death = services.Death(service); !death.ok()) return death;
     }
     if (absl::Status refusal = services.Refusal(); !refusal.ok()) return refusal;
-    if (services.Listening(kTarget) && services.Listening(kDraft) && services.Listening(kCoordinator)) {
-      if (!client) {
-        auto connected = Client::Connect(services.address(kCoordinator));
-        if (!connected.ok()) return connected.status();
-        client = *std::move(connected);
-      }
-      const auto description = client->Describe();
-      if (!description.ok()) return description.status();
-      if (description->has_target() && description->has_draft()) return *std::move(client);
-    }
+    const absl::StatusOr<bool> serving = HasBoth(services, client);
+    // A coordinator that has died is noticed above.
+    if (!serving.ok() && serving.status().code() != absl::StatusCode::kUnavailable) return serving.status();
+    if (serving.ok() && *serving) return *std::move(client);
     const int signal = signals.Wait(kTick);
     if (Signals::IsStop(signal)) {
       *stop_signal = signal;

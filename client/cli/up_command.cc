@@ -3,7 +3,9 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "client/cli/commands.h"
+#include "client/cli/listen_address.h"
 #include "client/cli/signals.h"
 #include "client/cli/start_up.h"
 
@@ -69,23 +71,50 @@ class Supervisor {
   std::array<Life, kServices> lives_;
 };
 
+// Before anything is started: nothing else could say so well which flag is to be mended.
+absl::Status CheckAddresses(const LocalServicesOptions& options) {
+  std::vector<ListenFlag> flags;
+  for (Service service : {kCoordinator, kDraft, kTarget}) {
+    flags.push_back({kListenFlags[service], options.listen[service]});
+    flags.push_back({kMetricsListenFlags[service], options.metrics_listen[service]});
+  }
+  flags.push_back({kHttpListenFlag, options.http_listen});
+  return CheckListenFlags(flags);
+}
+
+// With the addresses that it does not know by itself.
+std::string TopCommand(const LocalServices& services) {
+  std::string command = "outrider top";
+  for (Service service : {kCoordinator, kDraft, kTarget}) {
+    const std::string address = ToCall(services.metrics_address(service));
+    if (address.empty() || address == kDefaultMetrics[service]) continue;
+    absl::StrAppend(&command, " --", kServiceNames[service], "-metrics ", address);
+  }
+  return command;
+}
+
 void SayHowToUse(const LocalServices& services) {
   for (Service service : {kCoordinator, kDraft, kTarget}) {
-    std::printf("%-12s %s   http://%s/metrics\n", kServiceNames[service], services.address(service).c_str(),
-                services.metrics_address(service).c_str());
+    const std::string& metrics = services.metrics_address(service);
+    Say(absl::StrFormat("%-12s %s%s", kServiceNames[service], services.address(service),
+                        metrics.empty() ? "" : absl::StrCat("   http://", metrics, "/metrics")));
   }
-  const std::string& address = services.address(kCoordinator);
+  const std::string address = ToCall(services.address(kCoordinator));
   Say(absl::StrCat("logs         ", services.folder().string(), "/*.log\n\noutrider generate --address ",
-                   address, " \"It was a dark evening\"\noutrider describe --address ", address,
-                   "\nOpenAI's API: http://", kHttpAddress, "/v1\n\nCtrl-C stops all three."));
+                   address, " \"It was a dark evening\"\noutrider describe --address ", address));
+  if (!services.metrics_address(kCoordinator).empty()) Say(TopCommand(services));
+  if (!services.http_address().empty()) {
+    Say(absl::StrCat("OpenAI's API: http://", ToCall(services.http_address()), "/v1"));
+  }
+  Say("\nCtrl-C stops all three.");
 }
 
 }  // namespace
 
 int RunUp(const LocalServicesOptions& given) {
   LocalServicesOptions options = given;
-  options.default_ports = true;
   options.drain_seconds = kDrainSeconds;
+  if (absl::Status status = CheckAddresses(options); !status.ok()) return PrintError(status);
   Signals signals;
   auto services = LocalServices::Start(options);
   if (!services.ok()) return PrintError(services.status());

@@ -1,0 +1,152 @@
+"""`outrider up` and `outrider generate`: what they start, what they say, and what becomes of it."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import (BIN, DEVICE, DRAFT_MODEL, DTYPES, PATIENCE, TARGET_MODEL, Process, with_defaults, eventually,
+                     refusal)
+
+SERVICES = ("coordinator", "draft", "target")
+PAIR = {"--target-model": str(TARGET_MODEL), "--draft-model": str(DRAFT_MODEL), "--device": DEVICE,
+        "--dtype": DTYPES[0], "--threads": "1"}
+FREE = {flag: "127.0.0.1:0" for flag in ("--listen", "--draft-listen", "--target-listen", "--metrics-listen",
+                                         "--draft-metrics-listen", "--target-metrics-listen", "--http-listen")}
+SHORT = ("--temperature", "0", "--max-tokens", "8")
+
+
+class Up(Process):
+    """`outrider up`, on free ports and with the shipped pair unless the flags say otherwise."""
+
+    def __init__(self, *flags: str) -> None:
+        super().__init__("outrider", "up", *with_defaults(PAIR | FREE, flags), stdout_too=True)
+
+    def wait_for_line(self, pattern: str, times: int = 1) -> re.Match[str]:
+        """The last of so many lines that match from their beginning."""
+        def found() -> list[re.Match[str]]:
+            return [match for line in list(self.lines) if (match := re.match(pattern, line))]
+
+        eventually(lambda: len(found()) >= times or self.popen.poll() is not None, f"a line {pattern!r}")
+        matches = found()
+        assert len(matches) >= times, "\n".join(self.lines)
+        return matches[times - 1]
+
+    def wait_serving(self) -> None:
+        self.wait_for_line("Ctrl-C stops")
+
+    def address(self, service: str) -> str:
+        return self.wait_for_line(rf"{service} +(\S+)")[1]
+
+    def metrics_address(self, service: str) -> str | None:
+        match = re.search(r"http://(\S+)/metrics", self.wait_for_line(rf"{service} +\S+.*").string)
+        return match and match[1]
+
+    def pids(self) -> dict[str, int]:
+        """Those of its children that run, by service."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                name = Path((entry / "cmdline").read_bytes().split(b"\0")[0].decode()).name
+                if int(fields[1]) == self.popen.pid and fields[0] != "Z":
+                    found[name.removeprefix("outrider-")] = int(entry.name)
+        return found
+
+    def generate(self, *flags: str) -> subprocess.CompletedProcess[str]:
+        return outrider("generate", "--address", self.address("coordinator"), *SHORT, *flags, "Once upon a time")
+
+
+@contextlib.contextmanager
+def up(*flags: str) -> Iterator[Up]:
+    """Serving. Ended by Ctrl-C, in an orderly way if all went well."""
+    process = Up(*flags)
+    try:
+        process.wait_serving()
+        yield process
+        process.popen.send_signal(signal.SIGINT)
+        assert process.wait_end() == 128 + signal.SIGINT, "\n".join(process.lines)
+        assert process.lines[-1] == "stopping"
+    finally:
+        process.kill()
+
+
+def outrider(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([BIN / "outrider", *arguments], capture_output=True, text=True, timeout=PATIENCE,
+                          stdin=subprocess.DEVNULL)
+
+
+def get(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as response:
+        return response.status
+
+
+# --- where it listens -----------------------------------------------------------------------------------------
+
+
+def test_up_says_where_everything_is_and_there_it_is() -> None:
+    with up() as u:
+        assert u.pids().keys() == set(SERVICES)
+        for service in SERVICES:
+            assert not u.address(service).endswith(":0")
+            assert get(f"http://{u.metrics_address(service)}/metrics") == 200
+        assert get(u.wait_for_line(r"OpenAI's API: (http://\S+)/v1$")[1] + "/health") == 200
+        # The commands that it suggests work as they stand.
+        for command in ("generate", "describe", "top"):
+            line = u.wait_for_line(f"outrider {command} .*").string
+            arguments = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', line)[1:]]
+            done = outrider(*arguments, *(SHORT if command == "generate" else ()))
+            assert done.returncode == 0, done.stderr
+            assert "no answer" not in done.stdout
+        children = u.pids().values()
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "nothing is left behind")
+
+
+def test_what_is_switched_off_is_not_spoken_of(tmp_path: Path) -> None:
+    sockets = {service: f"unix:{tmp_path}/{service}.sock" for service in SERVICES}
+    with up("--listen", sockets["coordinator"], "--draft-listen", sockets["draft"], "--target-listen",
+            sockets["target"], "--metrics-listen", "", "--draft-metrics-listen", "", "--target-metrics-listen", "",
+            "--http-listen", "") as u:
+        assert {service: u.address(service) for service in SERVICES} == sockets
+        assert not any(word in line for line in u.lines for word in ("http", "metrics", "OpenAI", "outrider top"))
+        assert u.generate().returncode == 0
+
+
+@pytest.mark.parametrize("flag", FREE)
+def test_a_port_in_use_is_named_by_its_flag(flag: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        flags = with_defaults(PAIR | FREE, [flag, address])
+        assert refusal("outrider", "up", *flags).startswith(f"error: {flag}: cannot listen on {address}: ")
+
+
+def test_one_port_for_two_is_refused_at_once() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    line = refusal("outrider", "up", *with_defaults(PAIR | FREE, ["--listen", address, "--draft-listen", address]))
+    assert line.startswith(f"error: --draft-listen: cannot listen on {address}: ")
+
+
+@pytest.mark.parametrize("flags, culprit", [
+    (["--no-such-flag"], "--no-such-flag"),
+    (["--listen", "7070"], "--listen"),
+    (["--target-listen", ""], "--target-listen"),
+    (["--http-listen", "unix:a.sock"], "--http-listen"),
+    (["--draft-listen", "unix:/no/such/a.sock"], "--draft-listen"),
+    (["--target-metrics-listen", "no-such-host.invalid:1"], "--target-metrics-listen"),
+    (["--threads", "many"], "--threads"),
+    (["--target-model", "/nowhere"], "/nowhere"),
+    (["--dtype", "float17"], "float17"),
+])
+def test_up_with_a_bad_flag_says_which(flags: list[str], culprit: str) -> None:
+    assert culprit in refusal("outrider", "up", *with_defaults(PAIR | FREE, flags))

@@ -197,6 +197,7 @@ absl::Status LocalServices::Refusal() const {
 absl::Status LocalServices::Death(Service service) {
   ChildProcess* child = children_[service].get();
   if (child == nullptr || child->running()) return absl::OkStatus();
+  if (!served_[service]) NoteServing(service);  // it may have served since Advance looked
   const std::string reason = ReasonInLog(ReadAll(LogPath(service)));
   return absl::UnavailableError(absl::StrCat("the ", kServiceNames[service], " service ended with ",
                                              child->HowItEnded(), reason.empty() ? "" : ": ", reason));

@@ -61,19 +61,25 @@ absl::StatusOr<bool> HasBoth(const LocalServices& services, std::optional<Client
 
 }  // namespace
 
-absl::StatusOr<Client> WaitUntilServing(LocalServices& services, Signals& signals, int* stop_signal) {
+absl::Status FirstDeath(LocalServices& services) {
+  for (Service service : {kTarget, kDraft, kCoordinator}) {
+    if (absl::Status death = services.Death(service); !death.ok()) return death;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Client> WaitUntilServing(LocalServices& services, Signals& signals, int* stop_signal,
+                                        const std::function<absl::Status(LocalServices&)>& check) {
   const absl::Time start = absl::Now();
   std::optional<Client> client;
   ProgressLine progress;
   while (absl::Now() - start < kTimeout) {
     progress.Show(Describe(services, absl::Now() - start));
     if (absl::Status status = services.Advance(); !status.ok()) return status;
-    for (Service service : {kTarget, kDraft, kCoordinator}) {
-      if (absl::Status death = services.Death(service); !death.ok()) return death;
-    }
+    if (absl::Status status = check(services); !status.ok()) return status;
     if (absl::Status refusal = services.Refusal(); !refusal.ok()) return refusal;
     const absl::StatusOr<bool> serving = HasBoth(services, client);
-    // A coordinator that has died is noticed above.
+    // Whether a coordinator that does not answer has died is for `check` to say.
     if (!serving.ok() && serving.status().code() != absl::StatusCode::kUnavailable) return serving.status();
     if (serving.ok() && *serving) return *std::move(client);
     const int signal = signals.Wait(kTick);

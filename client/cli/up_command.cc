@@ -13,9 +13,6 @@ namespace outrider {
 namespace {
 
 constexpr double kDrainSeconds = 5;
-// A service that ends sooner than this after our own start stops everything: what it says has to be mended
-// first.
-constexpr absl::Duration kYoung = absl::Seconds(5);
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(250);
 constexpr absl::Duration kLastBackoff = absl::Seconds(10);
 // After a life as long as this the next end is the first again.
@@ -29,16 +26,15 @@ void Say(const std::string& line) {
 // Starts services again after they ended; the others resend what was lost.
 class Supervisor {
  public:
-  explicit Supervisor(LocalServices& services) : services_(services) {}
-
-  // The error that stops everything, if one has ended too soon.
-  absl::Status Look() {
+  // Looks for services that have ended. The error that stops everything is of one that has never served: what
+  // it says has to be mended first.
+  absl::Status Check(LocalServices& services) {
     for (Service service : {kTarget, kDraft, kCoordinator}) {
       Life& life = lives_[service];
-      const absl::Status death = services_.Death(service);
+      const absl::Status death = services.Death(service);
       if (death.ok()) continue;
+      if (!services.served(service)) return death;
       const absl::Time now = absl::Now();
-      if (now - begun_ < kYoung) return death;
       if (!life.restart_at) {
         life.backoff =
             now - life.started > kHealthy ? kFirstBackoff : std::min(2 * life.backoff, kLastBackoff);
@@ -46,7 +42,7 @@ class Supervisor {
         Say(absl::StrCat(std::string(death.message()), "; starting it again in ",
                          absl::FormatDuration(life.backoff)));
       } else if (now >= *life.restart_at) {
-        if (absl::Status status = services_.Restart(service); !status.ok()) return status;
+        if (absl::Status status = services.Restart(service); !status.ok()) return status;
         life.started = now;
         life.restart_at.reset();
       }
@@ -66,8 +62,6 @@ class Supervisor {
     std::optional<absl::Time> restart_at;
   };
 
-  LocalServices& services_;
-  const absl::Time begun_ = absl::Now();
   std::array<Life, kServices> lives_;
 };
 
@@ -119,13 +113,14 @@ int RunUp(const LocalServicesOptions& given) {
   auto services = LocalServices::Start(options);
   if (!services.ok()) return PrintError(services.status());
   int stop_signal = 0;
-  const absl::StatusOr<Client> serving = WaitUntilServing(**services, signals, &stop_signal);
+  Supervisor supervisor;
+  const auto check = [&supervisor](LocalServices& started) { return supervisor.Check(started); };
+  const absl::StatusOr<Client> serving = WaitUntilServing(**services, signals, &stop_signal, check);
   if (stop_signal != 0) return 128 + stop_signal;
   if (!serving.ok()) return PrintError(serving.status());
   SayHowToUse(**services);
-  Supervisor supervisor(**services);
   while (!Signals::IsStop(stop_signal)) {
-    if (absl::Status status = supervisor.Look(); !status.ok()) return PrintError(status);
+    if (absl::Status status = supervisor.Check(**services); !status.ok()) return PrintError(status);
     stop_signal = signals.Wait(supervisor.restarting() ? absl::Milliseconds(50) : absl::InfiniteDuration());
   }
   Say("stopping");

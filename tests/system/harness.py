@@ -21,7 +21,7 @@ import tarfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,8 @@ _processes: list["Process"] = []
 class Process:
     """A running program; its stderr is read line by line, and its stdout among that if asked for."""
 
-    def __init__(self, program: str, *args: str, stdout_too: bool = False) -> None:
+    def __init__(self, program: str, *args: str, stdout_too: bool = False,
+                 variables: Mapping[str, str] | None = None) -> None:
         self.program, self.args = program, args
         self.lines: list[str] = []
         self._more = threading.Condition()
@@ -78,7 +79,8 @@ class Process:
         joined = ["sh", "-c", 'exec "$@" >&2', "sh"] if stdout_too else []
         command = ["setpriv", "--pdeathsig", "KILL", "--", *joined, str(BIN / program), *args]
         self.popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                      stderr=subprocess.PIPE, text=True, errors="replace")
+                                      stderr=subprocess.PIPE, text=True, errors="replace",
+                                      env=os.environ | dict(variables or {}))
         threading.Thread(target=self._read, daemon=True).start()
         _processes.append(self)
 

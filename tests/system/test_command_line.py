@@ -1,8 +1,10 @@
 """`outrider up` and `outrider generate`: what they start, what they say, and what becomes of it."""
 
 import contextlib
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,8 +28,8 @@ SHORT = ("--temperature", "0", "--max-tokens", "8")
 class Up(Process):
     """`outrider up`, on free ports and with the shipped pair unless the flags say otherwise."""
 
-    def __init__(self, *flags: str) -> None:
-        super().__init__("outrider", "up", *with_defaults(PAIR | FREE, flags), stdout_too=True)
+    def __init__(self, *flags: str, **variables: str) -> None:
+        super().__init__("outrider", "up", *with_defaults(PAIR | FREE, flags), stdout_too=True, variables=variables)
 
     def wait_for_line(self, pattern: str, times: int = 1) -> re.Match[str]:
         """The last of so many lines that match from their beginning."""
@@ -65,11 +67,12 @@ class Up(Process):
 
 
 @contextlib.contextmanager
-def up(*flags: str) -> Iterator[Up]:
-    """Serving. Ended by Ctrl-C, in an orderly way if all went well."""
-    process = Up(*flags)
+def up(*flags: str, serving: bool = True, **variables: str) -> Iterator[Up]:
+    """Serving, unless that is not to be waited for. Ended by Ctrl-C, in an orderly way if all went well."""
+    process = Up(*flags, **variables)
     try:
-        process.wait_serving()
+        if serving:
+            process.wait_serving()
         yield process
         process.popen.send_signal(signal.SIGINT)
         assert process.wait_end() == 128 + signal.SIGINT, "\n".join(process.lines)
@@ -150,3 +153,59 @@ def test_one_port_for_two_is_refused_at_once() -> None:
 ])
 def test_up_with_a_bad_flag_says_which(flags: list[str], culprit: str) -> None:
     assert culprit in refusal("outrider", "up", *with_defaults(PAIR | FREE, flags))
+
+
+# --- what becomes of it ---------------------------------------------------------------------------------------
+
+
+def killed(u: Up, service: str) -> int:
+    """The process id that it had."""
+    pid = u.pids()[service]
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_what_dies_right_after_it_has_served_is_started_again(service: str) -> None:
+    with up() as u:
+        address = u.address(service)
+        old = killed(u, service)
+        u.wait_for_line(rf"the {service} service ended with signal 9 \(Killed\); starting it again in \S+$")
+        new = eventually(lambda: u.pids().get(service), "it runs again")
+        assert new != old and u.popen.poll() is None
+        # On the port that was picked, so that the others find it.
+        eventually(lambda: u.generate().returncode == 0, "it answers again")
+        done = u.generate("--json")
+        assert done.returncode == 0 and u.address(service) == address
+        eventually(lambda: json.loads(u.generate("--json").stdout)["speculation"]["drafted"] > 0, "the draft drafts")
+
+
+def test_what_has_served_is_started_again_while_the_others_still_load(tmp_path: Path) -> None:
+    with up(serving=False, TMPDIR=str(tmp_path)) as u:
+        draft = eventually(lambda: u.pids().get("draft"), "the draft runs")
+        os.kill(draft, signal.SIGSTOP)
+        eventually(lambda: any('"event":"serving"' in log.read_text() for log in tmp_path.glob("*/target.log")),
+                   "the target serves")
+        killed(u, "target")
+        u.wait_for_line(r"the target service ended with signal 9 \(Killed\); starting it again in \S+$")
+        os.kill(draft, signal.SIGCONT)
+        u.wait_serving()
+        assert u.generate().returncode == 0
+
+
+def test_what_has_served_is_tried_again_when_it_cannot_start_for_now(tmp_path: Path) -> None:
+    model = shutil.copytree(DRAFT_MODEL, tmp_path / "draft", copy_function=shutil.copyfile)
+    with up("--draft-model", str(model)) as u:
+        (model / "config.json").rename(model / "gone")
+        killed(u, "draft")
+        u.wait_for_line(r"the draft service ended with exit status 1: .*config.json.*; starting it again in \S+$")
+        assert u.generate().returncode == 0  # plain
+        (model / "gone").rename(model / "config.json")
+        eventually(lambda: json.loads(u.generate("--json").stdout)["speculation"]["drafted"] > 0, "the draft drafts")
+
+
+def test_what_cannot_even_start_stops_everything_and_says_why(tmp_path: Path) -> None:
+    model = shutil.copytree(DRAFT_MODEL, tmp_path / "draft", copy_function=shutil.copyfile)
+    (model / "model.safetensors").write_bytes(b"")
+    line = refusal("outrider", "up", *with_defaults(PAIR | FREE, ["--draft-model", str(model)]))
+    assert line.startswith("error: the draft service ended with exit status 1: ") and "model.safetensors" in line

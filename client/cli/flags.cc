@@ -27,7 +27,9 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOpt
   return {
       command.add_option("--target-model", options.target_model,
                          "folder of the target model; the shipped one"),
-      command.add_option("--draft-model", options.draft_model, "folder of the draft model; the shipped one"),
+      command.add_option("--draft-model", options.draft_model,
+                         "folder of the draft model, or none to draft with n-grams; the shipped one, "
+                         "none with --target-model"),
       command.add_option("--drafter-corpus", options.drafter_corpus,
                          "text for the unigram and bigram drafters"),
       command.add_option("--device", options.device, "of draft and target: cpu or cuda:N")
@@ -134,6 +136,17 @@ void DefineTopFlags(CLI::App& command, TopFlags& flags) {
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   command.add_flag("--once", flags.once, "print one interval and end, as without a terminal");
+}
+
+absl::Status SettleDraftModel(LocalServicesOptions& options) {
+  if (options.draft_model.empty() && !options.target_model.empty()) options.draft_model = kNoDraftModel;
+  if (options.draft_model != kNoDraftModel) return absl::OkStatus();
+  const char* unused = !options.draft_dtype.empty()    ? "--draft-dtype"
+                       : !options.draft_device.empty() ? "--draft-device"
+                                                       : nullptr;
+  if (unused == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(unused, " is for a draft model, and there is none: name one with --draft-model"));
 }
 
 v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt) {

@@ -75,6 +75,11 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options);
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags);
 void DefineTopFlags(CLI::App& command, TopFlags& flags);
 
+// Decides for a command line without --draft-model: the shipped draft model goes with the shipped target, and
+// with another target there is none, since the tokenizers would differ. INVALID_ARGUMENT for flags of a draft
+// model that there is not.
+absl::Status SettleDraftModel(LocalServicesOptions& options);
+
 v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt);
 
 }  // namespace outrider

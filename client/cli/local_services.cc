@@ -74,6 +74,24 @@ nlohmann::json LastEvent(const std::string& log, const std::string& event) {
   return last;
 }
 
+// What each is started with, beside addresses.
+std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptions& options,
+                                                        const std::string& target_model,
+                                                        const std::string& draft_model) {
+  const std::string& draft_dtype = options.draft_dtype.empty() ? options.dtype : options.draft_dtype;
+  const std::string& draft_device = options.draft_device.empty() ? options.device : options.draft_device;
+  const std::string threads = absl::StrCat("--threads=", options.threads);
+  std::array<std::vector<std::string>, kServices> flags;
+  flags[kTarget] = {"--model", target_model, "--device", options.device, "--dtype", options.dtype, threads};
+  flags[kDraft] = {"--model", draft_model, "--device", draft_device, "--dtype", draft_dtype, threads, kTopN};
+  flags[kCoordinator] = {"--tokenizer", target_model, "--drafter-corpus", options.drafter_corpus};
+  if (options.draft_model == kNoDraftModel) flags[kCoordinator].push_back("--drafter=ngram");
+  if (options.draft_budget_seconds > 0) {
+    flags[kCoordinator].push_back(absl::StrCat("--draft-budget=", options.draft_budget_seconds));
+  }
+  return flags;
+}
+
 }  // namespace
 
 std::string ReasonInLog(const std::string& log) {
@@ -99,10 +117,13 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
   const fs::path shipped = ShippedModels(programs);
   auto target_model = FindModel(options.target_model, shipped / "tiny-target", "--target-model");
   if (!target_model.ok()) return target_model.status();
-  auto draft_model = FindModel(options.draft_model, shipped / "tiny-draft", "--draft-model");
-  if (!draft_model.ok()) return draft_model.status();
-
   std::unique_ptr<LocalServices> services(new LocalServices);
+  services->has_draft_ = options.draft_model != kNoDraftModel;
+  absl::StatusOr<std::string> draft_model = kNoDraftModel;
+  if (services->has_draft_) {
+    draft_model = FindModel(options.draft_model, shipped / "tiny-draft", "--draft-model");
+    if (!draft_model.ok()) return draft_model.status();
+  }
   services->programs_ = programs;
   services->drain_seconds_ = options.drain_seconds;
   services->listen_ = options.listen;
@@ -116,23 +137,7 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
     services->listen_[i] =
         absl::StrCat(kUnixPrefix, (services->folder_ / kServiceNames[i]).string(), ".sock");
   }
-  const std::string& draft_dtype = options.draft_dtype.empty() ? options.dtype : options.draft_dtype;
-  const std::string& draft_device = options.draft_device.empty() ? options.device : options.draft_device;
-  const std::string threads = absl::StrCat("--threads=", options.threads);
-  services->flags_[kTarget] = {
-      absl::StrCat("--model=", *target_model), "--device", options.device, "--dtype", options.dtype, threads};
-  services->flags_[kDraft] = {absl::StrCat("--model=", *draft_model),
-                              kTopN,
-                              "--device",
-                              draft_device,
-                              "--dtype",
-                              draft_dtype,
-                              threads};
-  services->flags_[kCoordinator] = {absl::StrCat("--tokenizer=", *target_model), "--drafter-corpus",
-                                    options.drafter_corpus};
-  if (options.draft_budget_seconds > 0) {
-    services->flags_[kCoordinator].push_back(absl::StrCat("--draft-budget=", options.draft_budget_seconds));
-  }
+  services->flags_ = FlagsOf(options, *target_model, *draft_model);
   if (absl::Status status = services->Advance(); !status.ok()) return status;
   return services;
 }
@@ -153,7 +158,7 @@ std::vector<std::string> LocalServices::CommandOf(Service service) const {
       "--log-format=json"};
   if (service == kCoordinator) {
     command.insert(command.end(), {absl::StrCat("--target=", ToCall(listen_[kTarget])), "--draft",
-                                   ToCall(listen_[kDraft]), "--http-listen", http_listen_});
+                                   has_draft_ ? ToCall(listen_[kDraft]) : "", "--http-listen", http_listen_});
   }
   command.insert(command.end(), flags_[service].begin(), flags_[service].end());
   return command;
@@ -163,17 +168,22 @@ std::string LocalServices::LogPath(Service service) const {
   return (folder_ / absl::StrCat(kServiceNames[service], ".log")).string();
 }
 
-bool LocalServices::Reachable(Service service) const {
-  return served_[service] || !absl::EndsWith(listen_[service], ":0");
+bool LocalServices::ServersReachable() const {
+  const auto reachable = [this](Service service) {
+    return served_[service] || !absl::EndsWith(listen_[service], ":0");
+  };
+  return reachable(kTarget) && (!has_draft_ || reachable(kDraft));
 }
 
 absl::Status LocalServices::Advance() {
   for (Service service : {kTarget, kDraft, kCoordinator}) {
     if (children_[service] != nullptr) {
       if (!served_[service]) NoteServing(service);
-    } else if (service != kCoordinator || (Reachable(kTarget) && Reachable(kDraft))) {
-      if (absl::Status status = Restart(service); !status.ok()) return status;
+      continue;
     }
+    if (service == kDraft && !has_draft_) continue;
+    if (service == kCoordinator && !ServersReachable()) continue;
+    if (absl::Status status = Restart(service); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -191,7 +201,7 @@ absl::Status LocalServices::Refusal() const {
   const nlohmann::json refused = LastEvent(ReadAll(LogPath(kCoordinator)), "refused");
   if (refused.is_null()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("the models do not fit together: ", refused.value("error", "")));
+      absl::StrCat("the models do not go together: ", refused.value("error", "")));
 }
 
 absl::Status LocalServices::Death(Service service) {

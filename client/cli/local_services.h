@@ -18,9 +18,12 @@ enum Service { kTarget, kDraft, kCoordinator };
 inline constexpr int kServices = 3;
 inline constexpr std::array<const char*, kServices> kServiceNames = {"target", "draft", "coordinator"};
 
+// In place of a draft model's folder: no draft service is started, and n-grams of the text are drafted.
+inline constexpr char kNoDraftModel[] = "none";
+
 struct LocalServicesOptions {
-  std::string target_model;  // folders; empty: the shipped pair
-  std::string draft_model;
+  std::string target_model;    // folders; empty: the shipped pair
+  std::string draft_model;     // or kNoDraftModel
   std::string drafter_corpus;  // text for the unigram and bigram drafters; empty: there are none
   std::string dtype = "auto";
   std::string draft_dtype;     // empty: dtype
@@ -37,8 +40,8 @@ struct LocalServicesOptions {
   double drain_seconds = 0;                           // that requests have left when Stop is called
 };
 
-// What they log goes to files in a private temporary folder, which goes when this does. One thread, which
-// must live as long.
+// Coordinator, target and, unless there is none, draft. What they log goes to files in a private temporary
+// folder, which goes when this does. One thread, which must live as long.
 class LocalServices {
  public:
   // Starts the processes, without waiting for them; Advance does the rest. NOT_FOUND if a program or a model
@@ -46,6 +49,8 @@ class LocalServices {
   static absl::StatusOr<std::unique_ptr<LocalServices>> Start(const LocalServicesOptions& options);
   // As Stop, and leaves no file.
   ~LocalServices();
+
+  bool has_draft() const { return has_draft_; }
 
   // Takes note of what has come to serve, and starts the coordinator once the addresses of its servers are
   // known, which is at once unless their ports are to be picked. To be called until all have served.
@@ -58,7 +63,7 @@ class LocalServices {
   const std::string& http_address() const { return http_listen_; }
   const std::filesystem::path& folder() const { return folder_; }
 
-  // FAILED_PRECONDITION if the coordinator does not take a server, because their tokenizers differ.
+  // FAILED_PRECONDITION if the coordinator does not take a server, because tokenizers differ.
   absl::Status Refusal() const;
 
   // Of one that has ended unasked and was not started again: how, with the reason that its log gives.
@@ -72,13 +77,14 @@ class LocalServices {
   LocalServices() = default;
   std::string LogPath(Service service) const;
   std::vector<std::string> CommandOf(Service service) const;
-  // Whether a coordinator that is started now would find it.
-  bool Reachable(Service service) const;
+  // Whether a coordinator that is started now would find its servers.
+  bool ServersReachable() const;
   void NoteServing(Service service);
 
   std::filesystem::path programs_;
   std::filesystem::path folder_;
   double drain_seconds_ = 0;
+  bool has_draft_ = true;
   // As asked for, and as bound once it has served.
   std::array<std::string, kServices> listen_;
   std::array<std::string, kServices> metrics_listen_;

@@ -37,6 +37,7 @@ class ProgressLine {
 std::string Describe(const LocalServices& services, absl::Duration elapsed) {
   std::string line = "starting";
   for (Service service : {kTarget, kDraft, kCoordinator}) {
+    if (service == kDraft && !services.has_draft()) continue;
     absl::StrAppend(&line, service == kTarget ? " " : ", ", kServiceNames[service], " ",
                     services.served(service)  ? "up"
                     : service == kCoordinator ? "..."
@@ -45,9 +46,10 @@ std::string Describe(const LocalServices& services, absl::Duration elapsed) {
   return absl::StrFormat("%s  %.1f s", line, absl::ToDoubleSeconds(elapsed));
 }
 
-// Whether the coordinator has both servers. UNAVAILABLE while it does not answer.
-absl::StatusOr<bool> HasBoth(const LocalServices& services, std::optional<Client>& client) {
-  if (!services.served(kTarget) || !services.served(kDraft) || !services.served(kCoordinator)) return false;
+// Whether the coordinator has its servers. UNAVAILABLE while it does not answer.
+absl::StatusOr<bool> HasServers(const LocalServices& services, std::optional<Client>& client) {
+  if (!services.served(kTarget) || !services.served(kCoordinator)) return false;
+  if (services.has_draft() && !services.served(kDraft)) return false;
   if (!client) {
     auto connected =
         Client::Connect(ToCall(services.address(kCoordinator)), {.connect_timeout = kConnectTimeout});
@@ -56,7 +58,7 @@ absl::StatusOr<bool> HasBoth(const LocalServices& services, std::optional<Client
   }
   const auto description = client->Describe();
   if (!description.ok()) return description.status();
-  return description->has_target() && description->has_draft();
+  return description->has_target() && description->has_draft() == services.has_draft();
 }
 
 }  // namespace
@@ -78,7 +80,7 @@ absl::StatusOr<Client> WaitUntilServing(LocalServices& services, Signals& signal
     if (absl::Status status = services.Advance(); !status.ok()) return status;
     if (absl::Status status = check(services); !status.ok()) return status;
     if (absl::Status refusal = services.Refusal(); !refusal.ok()) return refusal;
-    const absl::StatusOr<bool> serving = HasBoth(services, client);
+    const absl::StatusOr<bool> serving = HasServers(services, client);
     // Whether a coordinator that does not answer has died is for `check` to say.
     if (!serving.ok() && serving.status().code() != absl::StatusCode::kUnavailable) return serving.status();
     if (serving.ok() && *serving) return *std::move(client);

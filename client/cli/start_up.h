@@ -14,7 +14,7 @@ namespace outrider {
 // How the first service that has ended did so; OK while all run.
 absl::Status FirstDeath(LocalServices& services);
 
-// Returns once the coordinator has both servers. An error of `check`, which is called again and again,
+// Returns once the coordinator has its servers. An error of `check`, which is called again and again,
 // DEADLINE_EXCEEDED after two minutes, or CANCELLED with *stop_signal set. Shows progress on standard error
 // if that is a terminal.
 absl::StatusOr<Client> WaitUntilServing(

@@ -69,6 +69,7 @@ class Supervisor {
 absl::Status CheckAddresses(const LocalServicesOptions& options) {
   std::vector<ListenFlag> flags;
   for (Service service : {kCoordinator, kDraft, kTarget}) {
+    if (service == kDraft && options.draft_model == kNoDraftModel) continue;
     flags.push_back({kListenFlags[service], options.listen[service]});
     flags.push_back({kMetricsListenFlags[service], options.metrics_listen[service]});
   }
@@ -80,6 +81,7 @@ absl::Status CheckAddresses(const LocalServicesOptions& options) {
 std::string TopCommand(const LocalServices& services) {
   std::string command = "outrider top";
   for (Service service : {kCoordinator, kDraft, kTarget}) {
+    if (service == kDraft && !services.has_draft()) continue;
     const std::string address = ToCall(services.metrics_address(service));
     if (address.empty() || address == kDefaultMetrics[service]) continue;
     absl::StrAppend(&command, " --", kServiceNames[service], "-metrics ", address);
@@ -89,10 +91,12 @@ std::string TopCommand(const LocalServices& services) {
 
 void SayHowToUse(const LocalServices& services) {
   for (Service service : {kCoordinator, kDraft, kTarget}) {
+    if (service == kDraft && !services.has_draft()) continue;
     const std::string& metrics = services.metrics_address(service);
     Say(absl::StrFormat("%-12s %s%s", kServiceNames[service], services.address(service),
                         metrics.empty() ? "" : absl::StrCat("   http://", metrics, "/metrics")));
   }
+  if (!services.has_draft()) Say("drafter      n-grams (no --draft-model)");
   const std::string address = ToCall(services.address(kCoordinator));
   Say(absl::StrCat("logs         ", services.folder().string(), "/*.log\n\noutrider generate --address ",
                    address, " \"It was a dark evening\"\noutrider describe --address ", address));
@@ -100,7 +104,7 @@ void SayHowToUse(const LocalServices& services) {
   if (!services.http_address().empty()) {
     Say(absl::StrCat("OpenAI's API: http://", ToCall(services.http_address()), "/v1"));
   }
-  Say("\nCtrl-C stops all three.");
+  Say(services.has_draft() ? "\nCtrl-C stops all three." : "\nCtrl-C stops both.");
 }
 
 }  // namespace
@@ -108,6 +112,7 @@ void SayHowToUse(const LocalServices& services) {
 int RunUp(const LocalServicesOptions& given) {
   LocalServicesOptions options = given;
   options.drain_seconds = kDrainSeconds;
+  if (absl::Status status = SettleDraftModel(options); !status.ok()) return PrintError(status);
   if (absl::Status status = CheckAddresses(options); !status.ok()) return PrintError(status);
   Signals signals;
   auto services = LocalServices::Start(options);

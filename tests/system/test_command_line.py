@@ -14,22 +14,24 @@ from pathlib import Path
 
 import pytest
 
+from test_startup import with_other_tokens
+
 from harness import (BIN, DEVICE, DRAFT_MODEL, DTYPES, PATIENCE, TARGET_MODEL, Process, with_defaults, eventually,
                      refusal)
 
 SERVICES = ("coordinator", "draft", "target")
-PAIR = {"--target-model": str(TARGET_MODEL), "--draft-model": str(DRAFT_MODEL), "--device": DEVICE,
-        "--dtype": DTYPES[0], "--threads": "1"}
+TARGET = {"--target-model": str(TARGET_MODEL), "--device": DEVICE, "--dtype": DTYPES[0], "--threads": "1"}
+PAIR = TARGET | {"--draft-model": str(DRAFT_MODEL)}
 FREE = {flag: "127.0.0.1:0" for flag in ("--listen", "--draft-listen", "--target-listen", "--metrics-listen",
                                          "--draft-metrics-listen", "--target-metrics-listen", "--http-listen")}
 SHORT = ("--temperature", "0", "--max-tokens", "8")
 
 
 class Up(Process):
-    """`outrider up`, on free ports and with the shipped pair unless the flags say otherwise."""
+    """`outrider up`, on free ports and with `models` unless the flags say otherwise."""
 
-    def __init__(self, *flags: str, **variables: str) -> None:
-        super().__init__("outrider", "up", *with_defaults(PAIR | FREE, flags), stdout_too=True, variables=variables)
+    def __init__(self, *flags: str, models: dict[str, str] = PAIR, **variables: str) -> None:
+        super().__init__("outrider", "up", *with_defaults(models | FREE, flags), stdout_too=True, variables=variables)
 
     def wait_for_line(self, pattern: str, times: int = 1) -> re.Match[str]:
         """The last of so many lines that match from their beginning."""
@@ -67,9 +69,9 @@ class Up(Process):
 
 
 @contextlib.contextmanager
-def up(*flags: str, serving: bool = True, **variables: str) -> Iterator[Up]:
+def up(*flags: str, serving: bool = True, models: dict[str, str] = PAIR, **variables: str) -> Iterator[Up]:
     """Serving, unless that is not to be waited for. Ended by Ctrl-C, in an orderly way if all went well."""
-    process = Up(*flags, **variables)
+    process = Up(*flags, models=models, **variables)
     try:
         if serving:
             process.wait_serving()
@@ -209,3 +211,64 @@ def test_what_cannot_even_start_stops_everything_and_says_why(tmp_path: Path) ->
     (model / "model.safetensors").write_bytes(b"")
     line = refusal("outrider", "up", *with_defaults(PAIR | FREE, ["--draft-model", str(model)]))
     assert line.startswith("error: the draft service ended with exit status 1: ") and "model.safetensors" in line
+
+
+# --- without a draft model ------------------------------------------------------------------------------------
+
+NOTE = f"note: no --draft-model for {TARGET_MODEL}: drafting with n-grams\n"
+REPETITIVE = "To be, or not to be, to be, or not to be, to be,"
+
+
+def local(*flags: str, models: dict[str, str] = TARGET) -> subprocess.CompletedProcess[str]:
+    """`outrider generate` with services of its own."""
+    return outrider("generate", *with_defaults(models, flags), "--temperature", "0", "--max-tokens", "40", "--json",
+                    REPETITIVE)
+
+
+@pytest.mark.parametrize("flags", [[], ["--draft-model", "none"]])
+def test_up_with_a_target_alone_drafts_with_ngrams_and_speaks_of_no_draft(flags: list[str]) -> None:
+    with up(*flags, models=TARGET) as u:
+        assert u.pids().keys() == {"coordinator", "target"}
+        assert u.lines[2] == "drafter      n-grams (no --draft-model)"
+        assert u.lines[-1] == "Ctrl-C stops both."
+        said = [outrider("describe", "--address", u.address("coordinator")).stdout,
+                outrider("top", "--once", "--interval", "0.1", "--coordinator-metrics", u.metrics_address("coordinator"),
+                         "--target-metrics", u.metrics_address("target")).stdout]
+        assert not re.search(r"\bdraft\b", "\n".join(said + u.lines).replace("--draft-model", "")), said
+        described = json.loads(outrider("describe", "--address", u.address("coordinator"), "--json").stdout)
+        assert (described["defaults"]["drafter"], described["degraded"]) == ("ngram", False)
+
+
+def test_generate_with_a_target_alone_drafts_with_ngrams_and_says_so() -> None:
+    plain = local("--drafter", "none", models=PAIR)
+    alone = local()
+    assert (alone.returncode, alone.stderr) == (0, NOTE)
+    assert json.loads(alone.stdout)["speculation"]["drafted"] > 0
+    assert json.loads(alone.stdout)["tokens"] == json.loads(plain.stdout)["tokens"]
+    asked = local("--draft-model", "none")
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert json.loads(asked.stdout)["tokens"] == json.loads(plain.stdout)["tokens"]
+
+
+def test_a_drafter_that_is_named_comes_before_that() -> None:
+    done = local("--drafter", "none")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["speculation"]["drafted"] == 0
+
+
+@pytest.mark.parametrize("flags, error", [
+    (["--drafter", "model"], "error: --drafter model needs a draft model: name one with --draft-model\n"),
+    (["--draft-dtype", "int8"],
+     "error: --draft-dtype is for a draft model, and there is none: name one with --draft-model\n"),
+    (["--target-model", "/nowhere"], "error: no model at /nowhere (it has no config.json)\n"),
+    (["--draft-model", "/nowhere"], "error: no model at /nowhere (it has no config.json)\n"),
+])
+def test_what_needs_a_draft_model_says_so_before_anything_is_started(flags: list[str], error: str) -> None:
+    done = local(*flags)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", error)
+
+
+def test_models_that_do_not_go_together_are_refused_in_words(tmp_path: Path) -> None:
+    models = PAIR | {"--draft-model": str(with_other_tokens(DRAFT_MODEL, tmp_path))}
+    for line in (local(models=models).stderr, refusal("outrider", "up", *with_defaults(models | FREE, []))):
+        assert re.fullmatch(rf"error: the models do not go together: .*{DRAFT_MODEL.name}.* tokenizer.*tokens.*\n?", line)

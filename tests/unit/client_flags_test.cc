@@ -154,6 +154,29 @@ TEST(UpFlags, TakeNoAddressThatNobodyCanListenOn) {
   EXPECT_THROW(ParseUp({"--listen", ""}), CLI::ValidationError);  // there is nothing without it
 }
 
+LocalServicesOptions Settled(std::vector<std::string> arguments) {
+  LocalServicesOptions options = ParseUp(std::move(arguments));
+  EXPECT_TRUE(SettleDraftModel(options).ok());
+  return options;
+}
+
+TEST(DraftModel, OfTheShippedPairGoesWithTheShippedTargetOnly) {
+  EXPECT_EQ(Settled({}).draft_model, "");
+  EXPECT_EQ(Settled({"--target-model", "t"}).draft_model, kNoDraftModel);
+  EXPECT_EQ(Settled({"--target-model", "t", "--draft-model", "d"}).draft_model, "d");
+  EXPECT_EQ(Settled({"--draft-model", "d"}).draft_model, "d");
+  EXPECT_EQ(Settled({"--draft-model", "none"}).draft_model, kNoDraftModel);
+}
+
+TEST(DraftModel, ThatIsNotThereTakesNoFlags) {
+  for (const char* flag : {"--draft-dtype", "--draft-device"}) {
+    LocalServicesOptions options = ParseUp({"--target-model", "t", flag, "cpu"});
+    EXPECT_THAT(std::string(SettleDraftModel(options).message()), HasSubstr(flag));
+    options.draft_model = "d";
+    EXPECT_TRUE(SettleDraftModel(options).ok());
+  }
+}
+
 TEST(GenerateFlags, ModelsAreForServicesThatAreStartedHere) {
   EXPECT_THAT(ErrorOf({"p", "--address", "a:1", "--target-model", "m"}), HasSubstr("excludes"));
 }

@@ -103,6 +103,16 @@ TEST(TopView, SaysWhatHappened) {
   EXPECT_THAT(view, HasSubstr("draft       no answer"));
 }
 
+TEST(TopView, DoesNotSpeakOfADraftThatTheCoordinatorDoesNotHave) {
+  MetricsPages pages = Pages("outrider_target_up 1\noutrider_draft_up 0\noutrider_degraded 0\n", "");
+  EXPECT_THAT(TopView(pages, pages, 2), HasSubstr("target up\n"));
+  EXPECT_THAT(TopView(pages, pages, 2), Not(HasSubstr("draft ")));
+  pages[kDraft] = MetricsPage::Parse("outrider_draft_sequences 1\n");  // of somebody else
+  EXPECT_THAT(TopView(pages, pages, 2), Not(HasSubstr("draft ")));
+  pages[kCoordinator] = std::nullopt;
+  EXPECT_THAT(TopView(pages, pages, 2), HasSubstr("\ndraft "));
+}
+
 TEST(TopView, HasNoNumberForWhatDidNotHappen) {
   const MetricsPages idle = Pages("outrider_target_up 1\n", "");
   EXPECT_THAT(TopView(idle, idle, 2), Not(HasSubstr("nan")));

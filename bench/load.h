@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "client/client.h"
+#include "client/sdk/client.h"
 
 namespace outrider {
 

@@ -10,10 +10,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/client.h"
-#include "client/local_services.h"
-#include "client/signals.h"
-#include "client/start_up.h"
+#include "client/cli/local_services.h"
+#include "client/cli/signals.h"
+#include "client/cli/start_up.h"
+#include "client/sdk/client.h"
 
 namespace outrider {
 

@@ -10,7 +10,7 @@
 #include "bench/load.h"
 #include "bench/pair_helpers.h"
 #include "bench/temporary_folder.h"
-#include "client/child_process.h"
+#include "client/cli/child_process.h"
 #include "common/obs/flags.h"
 #include "common/rpc/batch_server.h"
 #include "common/rpc/server.h"

@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/obs/metrics_server.h"
@@ -116,22 +117,41 @@ int Fail(const absl::Status& status) {
 
 std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad16)); }
 
+std::string Fingerprints(uint64_t one, uint64_t other) {
+  return absl::StrCat(" (fingerprints ", Hex(one), " and ", Hex(other), ")");
+}
+
 // Whether a server's model reads and writes the tokens that `tokenizer` does.
 absl::Status CheckFingerprint(const v1::ServerInfo& info, const Tokenizer& tokenizer) {
   const std::vector<TokenId> eos(info.eos_ids().begin(), info.eos_ids().end());
   const uint64_t expected =
       ModelFingerprint(tokenizer.Fingerprint(), static_cast<int>(info.vocab_size()), eos);
   if (info.fingerprint() == expected) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the server's model ", info.model(), " has fingerprint ", Hex(info.fingerprint()),
-                   ", the coordinator's tokenizer makes it ", Hex(expected)));
+  const int theirs = static_cast<int>(info.vocab_size());
+  const int ours = tokenizer.vocab_size();
+  return absl::FailedPreconditionError(absl::StrCat(
+      info.model(), " has another tokenizer than the coordinator",
+      theirs == ours ? absl::StrCat(", though both have ", ours, " tokens")
+                     : absl::StrCat(": its vocabulary has ", theirs, " tokens, the coordinator's ", ours),
+      Fingerprints(info.fingerprint(), expected)));
 }
 
 absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target) {
   if (target == nullptr || draft.fingerprint() == target->fingerprint()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("draft ", draft.model(), " has fingerprint ",
-                                                    Hex(draft.fingerprint()), ", target ", target->model(),
-                                                    " has ", Hex(target->fingerprint())));
+  const auto both = [](const auto& drafts, const auto& targets) {
+    return absl::StrCat(drafts, " for the draft, ", targets, " for the target");
+  };
+  const std::string drafts_ends = absl::StrJoin(draft.eos_ids(), " ");
+  const std::string targets_ends = absl::StrJoin(target->eos_ids(), " ");
+  return absl::FailedPreconditionError(absl::StrCat(
+      "draft ", draft.model(), " and target ", target->model(),
+      draft.vocab_size() != target->vocab_size()
+          ? absl::StrCat(" have vocabularies of different sizes, ",
+                         both(draft.vocab_size(), target->vocab_size()))
+      : drafts_ends != targets_ends
+          ? absl::StrCat(" end a text with different tokens, ", both(drafts_ends, targets_ends))
+          : absl::StrCat(" have different tokenizers, though both have ", draft.vocab_size(), " tokens"),
+      Fingerprints(draft.fingerprint(), target->fingerprint())));
 }
 
 asio::awaitable<void> DrainAndStop(InferenceService& service, RpcServer& server, Clock::duration drain,

@@ -6,10 +6,12 @@
 
 namespace outrider {
 
-// "PROGRAM: what is wrong (--help lists the flags)".
+// "PROGRAM COMMAND: what is wrong (--help lists the flags)", where there are commands.
 inline void UseOneLineErrors(CLI::App& app) {
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return failed->get_name() + ": " + error.what() + " (--help lists the flags)\n";
+    std::string name = failed->get_name();
+    for (const CLI::App* command : failed->get_subcommands()) name += " " + command->get_name();
+    return name + ": " + error.what() + " (--help lists the flags)\n";
   });
 }
 

@@ -21,7 +21,7 @@ import tarfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -67,17 +67,20 @@ _processes: list["Process"] = []
 
 
 class Process:
-    """A running program; its stderr is read line by line."""
+    """A running program; its stderr is read line by line, and its stdout among that if asked for."""
 
-    def __init__(self, program: str, *args: str) -> None:
+    def __init__(self, program: str, *args: str, stdout_too: bool = False,
+                 variables: Mapping[str, str] | None = None) -> None:
         self.program, self.args = program, args
         self.lines: list[str] = []
         self._more = threading.Condition()
         self._ended = False
         # Nothing outlives the tests, however they end.
-        command = ["setpriv", "--pdeathsig", "KILL", "--", str(BIN / program), *args]
+        joined = ["sh", "-c", 'exec "$@" >&2', "sh"] if stdout_too else []
+        command = ["setpriv", "--pdeathsig", "KILL", "--", *joined, str(BIN / program), *args]
         self.popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                      stderr=subprocess.PIPE, text=True, errors="replace")
+                                      stderr=subprocess.PIPE, text=True, errors="replace",
+                                      env=os.environ | dict(variables or {}))
         threading.Thread(target=self._read, daemon=True).start()
         _processes.append(self)
 
@@ -216,7 +219,7 @@ class Server(Process):
         return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
 
 
-def _with_defaults(defaults: dict[str, str], args: Sequence[str]) -> list[str]:
+def with_defaults(defaults: dict[str, str], args: Sequence[str]) -> list[str]:
     """The arguments, after the defaults of those flags that they do not give."""
     given = {arg.partition("=")[0] for arg in args}
     return [part for flag, value in defaults.items() if flag not in given for part in (flag, value)] + list(args)
@@ -224,7 +227,7 @@ def _with_defaults(defaults: dict[str, str], args: Sequence[str]) -> list[str]:
 
 def _start_model(program: str, model: Path, args: Sequence[str], listen: str) -> Server:
     defaults = {"--model": str(model), "--device": DEVICE, "--dtype": DTYPES[0], "--threads": "1"}
-    return Server(program, *_with_defaults(defaults, args), listen=listen)
+    return Server(program, *with_defaults(defaults, args), listen=listen)
 
 
 def start_target(*args: str, model: Path = TARGET_MODEL, listen: str = "127.0.0.1:0") -> Server:
@@ -237,7 +240,7 @@ def start_draft(*args: str, model: Path = DRAFT_MODEL, listen: str = "127.0.0.1:
 
 def start_coordinator(target: str, draft: str, *args: str) -> Server:
     defaults = {"--tokenizer": str(TARGET_MODEL), "--http-listen": "127.0.0.1:0"}
-    return Server("outrider-coordinator", "--target", target, "--draft", draft, *_with_defaults(defaults, args))
+    return Server("outrider-coordinator", "--target", target, "--draft", draft, *with_defaults(defaults, args))
 
 
 @contextlib.contextmanager

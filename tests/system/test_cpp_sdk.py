@@ -19,7 +19,7 @@ def cmake(*arguments: str | Path) -> None:
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sdk")
     cmake("--install", BIN.parent, "--component", "sdk", "--prefix", folder / "sdk")
-    cmake("-S", ROOT / "client" / "example", "-B", folder / "build", "-G", "Ninja",
+    cmake("-S", ROOT / "client" / "sdk" / "example", "-B", folder / "build", "-G", "Ninja",
           f"-DCMAKE_PREFIX_PATH={folder / 'sdk'}", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
     cmake("--build", folder / "build")
     return folder / "build" / "continue"

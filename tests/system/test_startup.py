@@ -193,10 +193,24 @@ def test_a_draft_with_another_tokenizer_is_refused_and_requests_are_served_plain
         error = coordinator.wait_for_event("refused", server="draft")["error"]
         assert draft.events("serving")[0]["fingerprint"] in error
         assert target.events("serving")[0]["fingerprint"] in error
+        assert "different tokenizers" in error or "another tokenizer" in error  # which depends on who comes first
         coordinator.wait_for_event("connected", server="target")
         assert coordinator.value("outrider_degraded") == 1
         assert coordinator.value("outrider_draft_up") == 0
         assert coordinator.health() == "SERVING"
+
+
+def test_a_draft_whose_texts_end_otherwise_is_refused_in_words(tmp_path: Path) -> None:
+    target = start_target()
+    address = f"unix:{tmp_path}/draft.sock"
+    coordinator = start_coordinator(target.address, address)
+    coordinator.wait_for_event("connected", server="target")
+    model = copy_of(DRAFT_MODEL, tmp_path)
+    edit(model / "generation_config.json", lambda config: config.update(eos_token_id=[7, 8]))
+    draft = start_draft(model=model, listen=address)
+    with running(coordinator, draft, target):
+        error = coordinator.wait_for_event("refused", server="draft")["error"]
+        assert f"{model.name} and target {TARGET_MODEL.name} end a text with different tokens, 7 8 for the draft" in error
 
 
 def test_a_target_with_another_tokenizer_is_refused_and_the_coordinator_is_not_ready(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "client/flags.h"
+#include "client/cli/flags.h"
 
 namespace outrider {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Parses as the program does; throws what CLI11 throws.
+// Parse as the program does; throw what CLI11 throws.
 GenerateFlags Parse(std::vector<std::string> arguments) {
   CLI::App command;
   GenerateFlags flags;
@@ -23,6 +23,15 @@ GenerateFlags Parse(std::vector<std::string> arguments) {
   std::reverse(arguments.begin(), arguments.end());
   command.parse(arguments);
   return flags;
+}
+
+LocalServicesOptions ParseUp(std::vector<std::string> arguments) {
+  CLI::App command;
+  LocalServicesOptions options;
+  DefineUpFlags(command, options);
+  std::reverse(arguments.begin(), arguments.end());
+  command.parse(arguments);
+  return options;
 }
 
 v1::GenerateRequest RequestOf(std::vector<std::string> arguments) {
@@ -121,6 +130,51 @@ TEST(GenerateFlags, AWrongFlagOrValueIsNamed) {
   EXPECT_THAT(ErrorOf({"p", "--rule", "best"}), HasSubstr("token,block,coupled"));
   EXPECT_THAT(ErrorOf({"p", "--temperature"}), HasSubstr("--temperature"));
   EXPECT_EQ(ErrorOf({"p"}), "none");
+}
+
+TEST(UpFlags, ListenOnTheUsualPortsUnlessTheySayOtherwise) {
+  const LocalServicesOptions usual = ParseUp({});
+  EXPECT_THAT(usual.listen, ElementsAre("127.0.0.1:7072", "127.0.0.1:7071", "127.0.0.1:7070"));
+  EXPECT_THAT(usual.metrics_listen, ElementsAre("127.0.0.1:9072", "127.0.0.1:9071", "127.0.0.1:9070"));
+  EXPECT_EQ(usual.http_listen, "127.0.0.1:8070");
+  const LocalServicesOptions given =
+      ParseUp({"--listen", "unix:c.sock", "--draft-listen", "[::1]:1", "--target-listen", "0.0.0.0:0",
+               "--metrics-listen", "a:2", "--draft-metrics-listen", "", "--target-metrics-listen", "b:3",
+               "--http-listen", ""});
+  EXPECT_THAT(given.listen, ElementsAre("0.0.0.0:0", "[::1]:1", "unix:c.sock"));
+  EXPECT_THAT(given.metrics_listen, ElementsAre("b:3", "", "a:2"));
+  EXPECT_EQ(given.http_listen, "");
+}
+
+TEST(UpFlags, TakeNoAddressThatNobodyCanListenOn) {
+  for (const char* flag : {"--listen", "--draft-listen", "--target-listen", "--metrics-listen",
+                           "--draft-metrics-listen", "--target-metrics-listen", "--http-listen"}) {
+    EXPECT_THROW(ParseUp({flag, "nowhere"}), CLI::ValidationError) << flag;
+  }
+  EXPECT_THROW(ParseUp({"--listen", ""}), CLI::ValidationError);  // there is nothing without it
+}
+
+LocalServicesOptions Settled(std::vector<std::string> arguments) {
+  LocalServicesOptions options = ParseUp(std::move(arguments));
+  EXPECT_TRUE(SettleDraftModel(options).ok());
+  return options;
+}
+
+TEST(DraftModel, OfTheShippedPairGoesWithTheShippedTargetOnly) {
+  EXPECT_EQ(Settled({}).draft_model, "");
+  EXPECT_EQ(Settled({"--target-model", "t"}).draft_model, kNoDraftModel);
+  EXPECT_EQ(Settled({"--target-model", "t", "--draft-model", "d"}).draft_model, "d");
+  EXPECT_EQ(Settled({"--draft-model", "d"}).draft_model, "d");
+  EXPECT_EQ(Settled({"--draft-model", "none"}).draft_model, kNoDraftModel);
+}
+
+TEST(DraftModel, ThatIsNotThereTakesNoFlags) {
+  for (const char* flag : {"--draft-dtype", "--draft-device"}) {
+    LocalServicesOptions options = ParseUp({"--target-model", "t", flag, "cpu"});
+    EXPECT_THAT(std::string(SettleDraftModel(options).message()), HasSubstr(flag));
+    options.draft_model = "d";
+    EXPECT_TRUE(SettleDraftModel(options).ok());
+  }
 }
 
 TEST(GenerateFlags, ModelsAreForServicesThatAreStartedHere) {

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "bench/temporary_folder.h"
-#include "client/child_process.h"
-#include "client/local_services.h"
-#include "client/signals.h"
+#include "client/cli/child_process.h"
+#include "client/cli/local_services.h"
+#include "client/cli/signals.h"
 
 namespace outrider {
 namespace {

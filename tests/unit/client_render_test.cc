@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "client/json_output.h"
-#include "client/render.h"
+#include "client/cli/json_output.h"
+#include "client/cli/render.h"
 
 namespace outrider {
 namespace {

@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "client/metrics_page.h"
-#include "client/top_view.h"
+#include "client/cli/metrics_page.h"
+#include "client/cli/top_view.h"
 
 namespace outrider {
 namespace {
@@ -101,6 +101,16 @@ TEST(TopView, SaysWhatHappened) {
   EXPECT_THAT(view, HasSubstr("computes 75.0 % of the time, 30.0 passes/s"));
   EXPECT_THAT(view, HasSubstr("KV blocks 25.0 % used"));
   EXPECT_THAT(view, HasSubstr("draft       no answer"));
+}
+
+TEST(TopView, DoesNotSpeakOfADraftThatTheCoordinatorDoesNotHave) {
+  MetricsPages pages = Pages("outrider_target_up 1\noutrider_draft_up 0\noutrider_degraded 0\n", "");
+  EXPECT_THAT(TopView(pages, pages, 2), HasSubstr("target up\n"));
+  EXPECT_THAT(TopView(pages, pages, 2), Not(HasSubstr("draft ")));
+  pages[kDraft] = MetricsPage::Parse("outrider_draft_sequences 1\n");  // of somebody else
+  EXPECT_THAT(TopView(pages, pages, 2), Not(HasSubstr("draft ")));
+  pages[kCoordinator] = std::nullopt;
+  EXPECT_THAT(TopView(pages, pages, 2), HasSubstr("\ndraft "));
 }
 
 TEST(TopView, HasNoNumberForWhatDidNotHappen) {

@@ -20,7 +20,7 @@ ORDER = [
     ["proto", "common/spec", "common/kv", "common/text"],
     ["common/engine", "common/rpc", "common/obs", "common/serve"],
     ["draft_service", "target_service", "coordinator"],
-    ["client"],
+    ["client/sdk", "client/cli"],
 ]
 SERVICES = set(ORDER[2])
 # Built without protobuf and gRPC too (OUTRIDER_CORE_ONLY), as are the services' samplers.
@@ -62,7 +62,7 @@ class Tree(dict):
 
 def folder_of(path):
     parts = path.split("/")
-    return "/".join(parts[:2]) if parts[0] == "common" else parts[0]
+    return "/".join(parts[:2]) if parts[0] in {"common", "client"} else parts[0]
 
 
 def includes(tree, path):
@@ -313,7 +313,8 @@ BAD = [
     (wrong_dependencies, {"common/spec/a.h": '#include "common/kv/pool.h"'}),
     (wrong_dependencies, {"common/rpc/a.cc": '#include "common/obs/metrics.h"', "common/obs/metrics.h": ""}),
     (wrong_dependencies, {"common/kv/a.cc": '#include "../engine/runner.h"'}),
-    (wrong_dependencies, {"common/engine/a.cc": "# include <client/sdk.h>", "client/sdk.h": ""}),
+    (wrong_dependencies, {"common/engine/a.cc": "# include <client/sdk/client.h>", "client/sdk/client.h": ""}),
+    (wrong_dependencies, {"client/sdk/a.cc": '#include "client/cli/flags.h"', "client/cli/flags.h": ""}),
     (wrong_dependencies, {"common/text/a.cc": '#include "outrider/v1/target.pb.h"'}),
     (wrong_dependencies, {"coordinator/a.cc": '#include "target_service/service.h"', "target_service/service.h": ""}),
     (wrong_dependencies, {"target_service/a.cc": '#include "coordinator/x.h"', "coordinator/x.h": ""}),

@@ -1,4 +1,4 @@
-#include "client/render.h"
+#include "client/cli/render.h"
 
 #include <stdlib.h>
 #include <unistd.h>

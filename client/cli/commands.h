@@ -2,7 +2,7 @@
 // that stopped it.
 #pragma once
 
-#include "client/flags.h"
+#include "client/cli/flags.h"
 
 namespace outrider {
 

@@ -1,4 +1,4 @@
-#include "client/metrics_page.h"
+#include "client/cli/metrics_page.h"
 
 #include <algorithm>
 #include <cmath>

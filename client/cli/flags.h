@@ -8,13 +8,23 @@
 #include <string>
 #include <vector>
 
-#include "client/local_services.h"
+#include "client/cli/local_services.h"
 #include "common/rpc/credentials.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
 
 inline constexpr char kDefaultAddress[] = "127.0.0.1:7070";
+// By Service.
+inline constexpr std::array<const char*, kServices> kDefaultMetrics = {"127.0.0.1:9072", "127.0.0.1:9071",
+                                                                       "127.0.0.1:9070"};
+
+// The flags of `outrider up` that say where it listens; the coordinator's are named as its own.
+inline constexpr std::array<const char*, kServices> kListenFlags = {"--target-listen", "--draft-listen",
+                                                                    "--listen"};
+inline constexpr std::array<const char*, kServices> kMetricsListenFlags = {
+    "--target-metrics-listen", "--draft-metrics-listen", "--metrics-listen"};
+inline constexpr char kHttpListenFlag[] = "--http-listen";
 
 // What is not given stays unset, and means what the coordinator makes of it; ranges are the coordinator's to
 // check.
@@ -55,8 +65,7 @@ struct DescribeFlags {
 };
 
 struct TopFlags {
-  // By Service.
-  std::array<std::string, kServices> metrics = {"127.0.0.1:9072", "127.0.0.1:9071", "127.0.0.1:9070"};
+  std::array<std::string, kServices> metrics = {kDefaultMetrics[0], kDefaultMetrics[1], kDefaultMetrics[2]};
   double interval_seconds = 2;
   bool once = false;
 };
@@ -65,6 +74,11 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags);
 void DefineUpFlags(CLI::App& command, LocalServicesOptions& options);
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags);
 void DefineTopFlags(CLI::App& command, TopFlags& flags);
+
+// Decides for a command line without --draft-model: the shipped draft model goes with the shipped target, and
+// with another target there is none, since the tokenizers would differ. INVALID_ARGUMENT for flags of a draft
+// model that there is not.
+absl::Status SettleDraftModel(LocalServicesOptions& options);
 
 v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt);
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "client/client.h"
+#include "client/sdk/client.h"
 
 namespace outrider {
 

@@ -2,7 +2,7 @@
 #include <httplib.h>
 
 #include "absl/strings/str_cat.h"
-#include "client/metrics_page.h"
+#include "client/cli/metrics_page.h"
 
 namespace outrider {
 

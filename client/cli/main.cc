@@ -1,7 +1,8 @@
 // The command line.
 #include <cstdio>
 
-#include "client/commands.h"
+#include "client/cli/commands.h"
+#include "common/obs/flags.h"
 
 namespace outrider {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 int Run(int argc, char** argv) {
   CLI::App app("Speculative decoding as services: a draft model runs ahead, the target model decides.",
                "outrider");
+  UseOneLineErrors(app);
   app.set_version_flag("--version", OUTRIDER_VERSION);
   app.require_subcommand(1);
   GenerateFlags generate;

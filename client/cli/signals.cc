@@ -1,4 +1,4 @@
-#include "client/signals.h"
+#include "client/cli/signals.h"
 
 #include <poll.h>
 #include <signal.h>

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "client/commands.h"
-#include "client/signals.h"
-#include "client/top_view.h"
+#include "client/cli/commands.h"
+#include "client/cli/signals.h"
+#include "client/cli/top_view.h"
 
 namespace outrider {
 namespace {

@@ -1,17 +1,35 @@
-#include "client/flags.h"
+#include "client/cli/flags.h"
 
+#include "absl/strings/str_cat.h"
+#include "client/cli/listen_address.h"
 #include "common/rpc/names.h"
 #include "common/rpc/security_flags.h"
 
 namespace outrider {
 namespace {
 
+std::function<std::string(const std::string&)> HostPortOrUnixPath() {
+  return [](const std::string& address) -> std::string {
+    if (IsHostPort(address) || IsUnixPath(address)) return "";
+    return absl::StrCat("'", address, "' is neither HOST:PORT nor unix:PATH");
+  };
+}
+
+std::function<std::string(const std::string&)> HostPortOrNothing() {
+  return [](const std::string& address) -> std::string {
+    if (address.empty() || IsHostPort(address)) return "";
+    return absl::StrCat("'", address, "' is not HOST:PORT");
+  };
+}
+
 // Flags that say how services are started.
 std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOptions& options) {
   return {
       command.add_option("--target-model", options.target_model,
                          "folder of the target model; the shipped one"),
-      command.add_option("--draft-model", options.draft_model, "folder of the draft model; the shipped one"),
+      command.add_option("--draft-model", options.draft_model,
+                         "folder of the draft model, or none to draft with n-grams; the shipped one, "
+                         "none with --target-model"),
       command.add_option("--drafter-corpus", options.drafter_corpus,
                          "text for the unigram and bigram drafters"),
       command.add_option("--device", options.device, "of draft and target: cpu or cuda:N")
@@ -74,7 +92,33 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
       ->needs(json);
 }
 
-void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) { DefineServiceFlags(command, options); }
+void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {
+  DefineServiceFlags(command, options);
+  options.listen = {"127.0.0.1:7072", "127.0.0.1:7071", kDefaultAddress};
+  options.metrics_listen = {kDefaultMetrics[kTarget], kDefaultMetrics[kDraft], kDefaultMetrics[kCoordinator]};
+  options.http_listen = "127.0.0.1:8070";
+  for (Service service : {kCoordinator, kDraft, kTarget}) {
+    command
+        .add_option(kListenFlags[service], options.listen[service],
+                    absl::StrCat("gRPC address of the ", kServiceNames[service],
+                                 ", HOST:PORT or unix:PATH; port 0 picks one"))
+        ->check(HostPortOrUnixPath())
+        ->capture_default_str();
+  }
+  command
+      .add_option(kHttpListenFlag, options.http_listen,
+                  "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
+      ->check(HostPortOrNothing())
+      ->capture_default_str();
+  for (Service service : {kCoordinator, kDraft, kTarget}) {
+    command
+        .add_option(kMetricsListenFlags[service], options.metrics_listen[service],
+                    absl::StrCat("address of the ", kServiceNames[service],
+                                 "'s /metrics, HOST:PORT; port 0 picks one, empty: none"))
+        ->check(HostPortOrNothing())
+        ->capture_default_str();
+  }
+}
 
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags) {
   command.add_option("--address", flags.address, "coordinator to ask")->capture_default_str();
@@ -92,6 +136,17 @@ void DefineTopFlags(CLI::App& command, TopFlags& flags) {
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   command.add_flag("--once", flags.once, "print one interval and end, as without a terminal");
+}
+
+absl::Status SettleDraftModel(LocalServicesOptions& options) {
+  if (options.draft_model.empty() && !options.target_model.empty()) options.draft_model = kNoDraftModel;
+  if (options.draft_model != kNoDraftModel) return absl::OkStatus();
+  const char* unused = !options.draft_dtype.empty()    ? "--draft-dtype"
+                       : !options.draft_device.empty() ? "--draft-device"
+                                                       : nullptr;
+  if (unused == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(unused, " is for a draft model, and there is none: name one with --draft-model"));
 }
 
 v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt) {

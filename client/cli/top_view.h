@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "client/local_services.h"
-#include "client/metrics_page.h"
+#include "client/cli/local_services.h"
+#include "client/cli/metrics_page.h"
 
 namespace outrider {
 
@@ -14,7 +14,7 @@ namespace outrider {
 using MetricsPages = std::array<std::optional<MetricsPage>, kServices>;
 
 // What happened in the `seconds` from one look to the next, a line for each subject. A service that is
-// missing in either has a line that says so.
+// missing in either has a line that says so; a draft that the coordinator does not have has none.
 std::string TopView(const MetricsPages& before, const MetricsPages& after, double seconds);
 
 }  // namespace outrider

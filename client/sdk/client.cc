@@ -1,4 +1,4 @@
-#include "client/client.h"
+#include "client/sdk/client.h"
 
 #include <algorithm>
 #include <utility>

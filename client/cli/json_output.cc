@@ -1,4 +1,4 @@
-#include "client/json_output.h"
+#include "client/cli/json_output.h"
 
 #include <nlohmann/json.hpp>
 

@@ -2,9 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/client.h"
-#include "client/commands.h"
-#include "client/json_output.h"
+#include "client/cli/commands.h"
+#include "client/cli/json_output.h"
+#include "client/sdk/client.h"
 
 namespace outrider {
 namespace {
@@ -59,9 +59,11 @@ int RunDescribe(const DescribeFlags& flags) {
       absl::StrFormat("%-12s %s, version %s: %s, %d in progress, K %s, at most %d\n", "coordinator",
                       flags.address, description->version(), StateOf(*description), description->running(), k,
                       description->max_draft_tokens());
+  // Without a draft service there is nothing to say of one.
+  const bool draft = description->has_draft() || description->degraded();
   std::printf("%s%s%s%s", coordinator.c_str(),
               Line("target", description->has_target(), description->target()).c_str(),
-              Line("draft", description->has_draft(), description->draft()).c_str(),
+              draft ? Line("draft", description->has_draft(), description->draft()).c_str() : "",
               TotalsLine(description->totals()).c_str());
   return 0;
 }

@@ -1,4 +1,4 @@
-#include "client/top_view.h"
+#include "client/cli/top_view.h"
 
 #include <algorithm>
 #include <cmath>
@@ -38,6 +38,11 @@ std::string Bar(double share) {
   return bar + kEighths[eighths % 8];
 }
 
+// Whether the coordinator has a draft service, reachable or not.
+bool HasDraft(const MetricsPage& coordinator) {
+  return coordinator.Sum(Name("draft_up")) > 0 || coordinator.Sum(Name("degraded")) > 0;
+}
+
 std::string Requests(const MetricsChange& change, double seconds) {
   const MetricsPage& now = change.after;
   const double ended = change.Increase(Name("requests_total"));
@@ -45,11 +50,10 @@ std::string Requests(const MetricsChange& change, double seconds) {
   return Line("requests", absl::StrFormat("%.0f running of at most %.0f; ended %.1f/s, not OK %.1f/s",
                                           now.Sum(Name("requests_running")), now.Sum(Name("requests_limit")),
                                           ended / seconds, failed / seconds)) +
-         Line("servers",
-              absl::StrFormat("target %s, draft %s", now.Sum(Name("target_up")) > 0 ? "up" : "DOWN",
-                              now.Sum(Name("draft_up")) > 0   ? "up"
-                              : now.Sum(Name("degraded")) > 0 ? "DOWN: decoding is plain"
-                                                              : "none")) +
+         Line("servers", absl::StrCat("target ", now.Sum(Name("target_up")) > 0 ? "up" : "DOWN",
+                                      now.Sum(Name("draft_up")) > 0 ? ", draft up"
+                                      : HasDraft(now)               ? ", draft DOWN: decoding is plain"
+                                                                    : "")) +
          Line("tokens", absl::StrFormat("%.1f/s out, prompts %.1f/s",
                                         change.Increase(Name("generation_tokens_total")) / seconds,
                                         change.Increase(Name("prompt_tokens_total")) / seconds)) +
@@ -121,10 +125,13 @@ std::string Rounds(const MetricsChange& change, double seconds) {
     return absl::StrFormat("%s %.1f/s of %s", label, change.Increase(name + "_count", labels) / seconds,
                            Milliseconds(change.Mean(name, labels)));
   };
-  return Line("rounds", absl::StrCat(kind("plain"), ", ", kind("speculative"), "; waiting for draft ",
-                                     Milliseconds(change.Mean(Name("round_draft_seconds"))), ", target ",
-                                     Milliseconds(change.Mean(Name("round_verify_seconds"))), ", of it wire ",
-                                     Milliseconds(change.Mean(Name("round_wire_seconds")))));
+  const std::string draft =
+      HasDraft(change.after)
+          ? absl::StrCat("draft ", Milliseconds(change.Mean(Name("round_draft_seconds"))), ", ")
+          : "";
+  return Line("rounds", absl::StrCat(kind("plain"), ", ", kind("speculative"), "; waiting for ", draft,
+                                     "target ", Milliseconds(change.Mean(Name("round_verify_seconds"))),
+                                     ", of it wire ", Milliseconds(change.Mean(Name("round_wire_seconds")))));
 }
 
 std::string Engine(const char* service, const MetricsChange& change, double seconds) {
@@ -150,6 +157,8 @@ std::string Engine(const char* service, const MetricsChange& change, double seco
 std::string TopView(const MetricsPages& before, const MetricsPages& after, double seconds) {
   std::string text;
   for (Service service : {kCoordinator, kTarget, kDraft}) {
+    // What answers where a draft would is another coordinator's.
+    if (service == kDraft && after[kCoordinator] && !HasDraft(*after[kCoordinator])) continue;
     if (!before[service] || !after[service]) {
       text += Line(kServiceNames[service], "no answer");
       continue;

@@ -1,4 +1,4 @@
-#include "client/child_process.h"
+#include "client/cli/child_process.h"
 
 #include <fcntl.h>
 #include <poll.h>

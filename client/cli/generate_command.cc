@@ -10,11 +10,11 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "client/commands.h"
-#include "client/json_output.h"
-#include "client/render.h"
-#include "client/signals.h"
-#include "client/start_up.h"
+#include "client/cli/commands.h"
+#include "client/cli/json_output.h"
+#include "client/cli/render.h"
+#include "client/cli/signals.h"
+#include "client/cli/start_up.h"
 #include "common/text/utf8.h"
 
 namespace outrider {
@@ -35,6 +35,15 @@ absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
   }
   if (!IsValidUtf8(prompt)) return absl::InvalidArgumentError("the prompt is not UTF-8");
   return prompt;
+}
+
+absl::StatusOr<LocalServicesOptions> ServicesFor(const GenerateFlags& flags) {
+  LocalServicesOptions options = flags.services;
+  if (absl::Status status = SettleDraftModel(options); !status.ok()) return status;
+  if (options.draft_model == kNoDraftModel && flags.drafter == "model") {
+    return absl::InvalidArgumentError("--drafter model needs a draft model: name one with --draft-model");
+  }
+  return options;
 }
 
 // Writes the answer as it comes. The thread of the call.
@@ -190,9 +199,15 @@ int RunGenerate(const GenerateFlags& flags) {
   std::unique_ptr<LocalServices> services;
   std::optional<Client> client;
   if (flags.address.empty()) {
-    auto started = LocalServices::Start(flags.services);
+    const auto options = ServicesFor(flags);
+    if (!options.ok()) return PrintError(options.status());
+    auto started = LocalServices::Start(*options);
     if (!started.ok()) return PrintError(started.status());
     services = *std::move(started);
+    if (!services->has_draft() && flags.services.draft_model.empty() && flags.drafter.empty()) {
+      std::fprintf(stderr, "note: no --draft-model for %s: drafting with n-grams\n",
+                   options->target_model.c_str());
+    }
     int stop_signal = 0;
     absl::StatusOr<Client> serving = WaitUntilServing(*services, signals, &stop_signal);
     if (stop_signal != 0) return 128 + stop_signal;

@@ -1,0 +1,240 @@
+#include "client/cli/local_services.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/cli/listen_address.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::Duration kGrace = absl::Seconds(3);
+// Tokens of q that the draft sends: within a machine bytes are cheap, and four times the default are accepted
+// more often (docs/exactness.md).
+constexpr char kTopN[] = "--top-n=256";
+constexpr size_t kLinesShown = 5;
+
+// The folder of the shipped models, beside the source tree that the program was built in or beside its
+// installation.
+fs::path ShippedModels(const fs::path& programs) {
+  const fs::path installed = programs / "../share/outrider/models";
+  return fs::exists(installed) ? installed : programs / "../../../models";
+}
+
+absl::StatusOr<std::string> FindModel(const std::string& given, const fs::path& shipped, const char* flag) {
+  const fs::path path = given.empty() ? shipped.lexically_normal() : fs::path(given);
+  if (fs::exists(path / "config.json")) return path.string();
+  return absl::NotFoundError(absl::StrCat("no model at ", path.string(), " (it has no config.json)",
+                                          given.empty() ? absl::StrCat("; give one with ", flag) : ""));
+}
+
+absl::StatusOr<fs::path> MakePrivateFolder() {
+  std::error_code error;
+  const fs::path parent = fs::temp_directory_path(error);
+  if (error) return absl::NotFoundError("no folder for temporary files: set TMPDIR");
+  std::string name = (parent / "outrider-XXXXXX").string();
+  if (absl::StrCat(name, "/coordinator.sock").size() > kMaxSocketPath) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the path of ", parent.string(), " is too long for a socket: set TMPDIR"));
+  }
+  if (mkdtemp(name.data()) == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot make a folder in ", parent.string(), ": ", strerror(errno)));
+  }
+  return name;
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The last line that a log in JSON has of an event; null if there is none.
+nlohmann::json LastEvent(const std::string& log, const std::string& event) {
+  nlohmann::json last;
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(log, '\n'))) {
+    if (!absl::StrContains(line, absl::StrCat("\"event\":\"", event, "\""))) continue;
+    nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object()) last = std::move(json);  // the line may be half written
+  }
+  return last;
+}
+
+// What each is started with, beside addresses.
+std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptions& options,
+                                                        const std::string& target_model,
+                                                        const std::string& draft_model) {
+  const std::string& draft_dtype = options.draft_dtype.empty() ? options.dtype : options.draft_dtype;
+  const std::string& draft_device = options.draft_device.empty() ? options.device : options.draft_device;
+  const std::string threads = absl::StrCat("--threads=", options.threads);
+  std::array<std::vector<std::string>, kServices> flags;
+  flags[kTarget] = {"--model", target_model, "--device", options.device, "--dtype", options.dtype, threads};
+  flags[kDraft] = {"--model", draft_model, "--device", draft_device, "--dtype", draft_dtype, threads, kTopN};
+  flags[kCoordinator] = {"--tokenizer", target_model, "--drafter-corpus", options.drafter_corpus};
+  if (options.draft_model == kNoDraftModel) flags[kCoordinator].push_back("--drafter=ngram");
+  if (options.draft_budget_seconds > 0) {
+    flags[kCoordinator].push_back(absl::StrCat("--draft-budget=", options.draft_budget_seconds));
+  }
+  return flags;
+}
+
+}  // namespace
+
+std::string ReasonInLog(const std::string& log) {
+  std::string error;
+  std::vector<std::string>
+      cries;  // of what does not go through the log: a crash, a flag that was not understood
+  for (const std::string& line :
+       std::vector<std::string>(absl::StrSplit(log, '\n', absl::SkipWhitespace()))) {
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) {
+      cries.push_back(line);
+    } else if (json.value("level", "") == "error") {
+      error = json.value("error", json.value("event", ""));
+    }
+  }
+  if (!error.empty()) return error;
+  if (cries.size() > kLinesShown) cries.erase(cries.begin(), cries.end() - kLinesShown);
+  return absl::StrJoin(cries, "\n");
+}
+
+absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalServicesOptions& options) {
+  const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
+  const fs::path shipped = ShippedModels(programs);
+  auto target_model = FindModel(options.target_model, shipped / "tiny-target", "--target-model");
+  if (!target_model.ok()) return target_model.status();
+  std::unique_ptr<LocalServices> services(new LocalServices);
+  services->has_draft_ = options.draft_model != kNoDraftModel;
+  absl::StatusOr<std::string> draft_model = kNoDraftModel;
+  if (services->has_draft_) {
+    draft_model = FindModel(options.draft_model, shipped / "tiny-draft", "--draft-model");
+    if (!draft_model.ok()) return draft_model.status();
+  }
+  services->programs_ = programs;
+  services->drain_seconds_ = options.drain_seconds;
+  services->listen_ = options.listen;
+  services->metrics_listen_ = options.metrics_listen;
+  services->http_listen_ = options.http_listen;
+  auto folder = MakePrivateFolder();
+  if (!folder.ok()) return folder.status();
+  services->folder_ = *std::move(folder);
+  for (int i = 0; i < kServices; ++i) {
+    if (!services->listen_[i].empty()) continue;
+    services->listen_[i] =
+        absl::StrCat(kUnixPrefix, (services->folder_ / kServiceNames[i]).string(), ".sock");
+  }
+  services->flags_ = FlagsOf(options, *target_model, *draft_model);
+  if (absl::Status status = services->Advance(); !status.ok()) return status;
+  return services;
+}
+
+LocalServices::~LocalServices() {
+  Stop();
+  std::error_code ignored;
+  fs::remove_all(folder_, ignored);
+}
+
+std::vector<std::string> LocalServices::CommandOf(Service service) const {
+  std::vector<std::string> command = {
+      (programs_ / absl::StrCat("outrider-", kServiceNames[service])).string(),
+      absl::StrCat("--listen=", listen_[service]),
+      "--metrics-listen",
+      metrics_listen_[service],  // may be empty
+      absl::StrCat("--drain=", drain_seconds_),
+      "--log-format=json"};
+  if (service == kCoordinator) {
+    command.insert(command.end(), {absl::StrCat("--target=", ToCall(listen_[kTarget])), "--draft",
+                                   has_draft_ ? ToCall(listen_[kDraft]) : "", "--http-listen", http_listen_});
+  }
+  command.insert(command.end(), flags_[service].begin(), flags_[service].end());
+  return command;
+}
+
+std::string LocalServices::LogPath(Service service) const {
+  return (folder_ / absl::StrCat(kServiceNames[service], ".log")).string();
+}
+
+bool LocalServices::ServersReachable() const {
+  const auto reachable = [this](Service service) {
+    return served_[service] || !absl::EndsWith(listen_[service], ":0");
+  };
+  return reachable(kTarget) && (!has_draft_ || reachable(kDraft));
+}
+
+absl::Status LocalServices::Advance() {
+  for (Service service : {kTarget, kDraft, kCoordinator}) {
+    if (children_[service] != nullptr) {
+      if (!served_[service]) NoteServing(service);
+      continue;
+    }
+    if (service == kDraft && !has_draft_) continue;
+    if (service == kCoordinator && !ServersReachable()) continue;
+    if (absl::Status status = Restart(service); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void LocalServices::NoteServing(Service service) {
+  const nlohmann::json serving = LastEvent(ReadAll(LogPath(service)), "serving");
+  if (serving.is_null()) return;
+  served_[service] = true;
+  listen_[service] = serving.value("listen", listen_[service]);
+  metrics_listen_[service] = serving.value("metrics_listen", metrics_listen_[service]);
+  if (service == kCoordinator) http_listen_ = serving.value("http_listen", http_listen_);
+}
+
+absl::Status LocalServices::Refusal() const {
+  const nlohmann::json refused = LastEvent(ReadAll(LogPath(kCoordinator)), "refused");
+  if (refused.is_null()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the models do not go together: ", refused.value("error", "")));
+}
+
+absl::Status LocalServices::Death(Service service) {
+  ChildProcess* child = children_[service].get();
+  if (child == nullptr || child->running()) return absl::OkStatus();
+  if (!served_[service]) NoteServing(service);  // it may have served since Advance looked
+  const std::string reason = ReasonInLog(ReadAll(LogPath(service)));
+  return absl::UnavailableError(absl::StrCat("the ", kServiceNames[service], " service ended with ",
+                                             child->HowItEnded(), reason.empty() ? "" : ": ", reason));
+}
+
+absl::Status LocalServices::Restart(Service service) {
+  // A log of its own for each life: Death is about the present one.
+  std::error_code ignored;
+  fs::remove(LogPath(service), ignored);
+  auto child = ChildProcess::Spawn(CommandOf(service), LogPath(service));
+  if (!child.ok()) return child.status();
+  children_[service] = *std::move(child);
+  return absl::OkStatus();
+}
+
+void LocalServices::Stop() {
+  if (children_[kCoordinator] != nullptr) {
+    children_[kCoordinator]->Signal(SIGTERM);
+    children_[kCoordinator]->WaitEnded(absl::Seconds(drain_seconds_) + kGrace);
+  }
+  for (Service service : {kTarget, kDraft}) {
+    if (children_[service] != nullptr) children_[service]->Signal(SIGTERM);
+  }
+  for (Service service : {kTarget, kDraft}) {
+    if (children_[service] != nullptr) children_[service]->WaitEnded(kGrace);
+  }
+  for (std::unique_ptr<ChildProcess>& child : children_) child.reset();
+}
+
+}  // namespace outrider

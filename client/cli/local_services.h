@@ -1,0 +1,101 @@
+// The three services as children of this process, on this machine.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/cli/child_process.h"
+
+namespace outrider {
+
+enum Service { kTarget, kDraft, kCoordinator };
+inline constexpr int kServices = 3;
+inline constexpr std::array<const char*, kServices> kServiceNames = {"target", "draft", "coordinator"};
+
+// In place of a draft model's folder: no draft service is started, and n-grams of the text are drafted.
+inline constexpr char kNoDraftModel[] = "none";
+
+struct LocalServicesOptions {
+  std::string target_model;    // folders; empty: the shipped pair
+  std::string draft_model;     // or kNoDraftModel
+  std::string drafter_corpus;  // text for the unigram and bigram drafters; empty: there are none
+  std::string dtype = "auto";
+  std::string draft_dtype;     // empty: dtype
+  std::string device = "cpu";  // or cuda:N
+  std::string draft_device;    // empty: device
+  // Each of draft and target. They take turns within a stream, so each may have every CPU. 0: one per CPU.
+  int threads = 0;
+  double draft_budget_seconds = 0;  // that the draft has for a proposal; 0: the coordinator's default
+  // Where they listen, by Service: HOST:PORT, where port 0 picks one, or unix:PATH; empty: a socket in a
+  // private folder.
+  std::array<std::string, kServices> listen;
+  std::array<std::string, kServices> metrics_listen;  // HOST:PORT; empty: none
+  std::string http_listen;                            // of the coordinator, HOST:PORT; empty: none
+  double drain_seconds = 0;                           // that requests have left when Stop is called
+};
+
+// Coordinator, target and, unless there is none, draft. What they log goes to files in a private temporary
+// folder, which goes when this does. One thread, which must live as long.
+class LocalServices {
+ public:
+  // Starts the processes, without waiting for them; Advance does the rest. NOT_FOUND if a program or a model
+  // is not where it should be.
+  static absl::StatusOr<std::unique_ptr<LocalServices>> Start(const LocalServicesOptions& options);
+  // As Stop, and leaves no file.
+  ~LocalServices();
+
+  bool has_draft() const { return has_draft_; }
+
+  // Takes note of what has come to serve, and starts the coordinator once the addresses of its servers are
+  // known, which is at once unless their ports are to be picked. To be called until all have served.
+  absl::Status Advance();
+
+  // Whether it has ever listened, weights loaded. Picked ports are known, and stay the same, from then on.
+  bool served(Service service) const { return served_[service]; }
+  const std::string& address(Service service) const { return listen_[service]; }
+  const std::string& metrics_address(Service service) const { return metrics_listen_[service]; }
+  const std::string& http_address() const { return http_listen_; }
+  const std::filesystem::path& folder() const { return folder_; }
+
+  // FAILED_PRECONDITION if the coordinator does not take a server, because tokenizers differ.
+  absl::Status Refusal() const;
+
+  // Of one that has ended unasked and was not started again: how, with the reason that its log gives.
+  absl::Status Death(Service service);
+  absl::Status Restart(Service service);
+
+  // The coordinator first, so that requests can end; what does not end in time is killed.
+  void Stop();
+
+ private:
+  LocalServices() = default;
+  std::string LogPath(Service service) const;
+  std::vector<std::string> CommandOf(Service service) const;
+  // Whether a coordinator that is started now would find its servers.
+  bool ServersReachable() const;
+  void NoteServing(Service service);
+
+  std::filesystem::path programs_;
+  std::filesystem::path folder_;
+  double drain_seconds_ = 0;
+  bool has_draft_ = true;
+  // As asked for, and as bound once it has served.
+  std::array<std::string, kServices> listen_;
+  std::array<std::string, kServices> metrics_listen_;
+  std::string http_listen_;
+  std::array<std::vector<std::string>, kServices> flags_;  // that addresses do not show in
+  std::array<bool, kServices> served_ = {};
+  std::array<std::unique_ptr<ChildProcess>, kServices> children_;
+};
+
+// The reason for an end that a service's log gives: its last error, or else the last lines that are not JSON;
+// perhaps none.
+std::string ReasonInLog(const std::string& log);
+
+}  // namespace outrider

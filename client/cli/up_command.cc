@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/commands.h"
+#include "client/cli/listen_address.h"
+#include "client/cli/signals.h"
+#include "client/cli/start_up.h"
+
+namespace outrider {
+namespace {
+
+constexpr double kDrainSeconds = 5;
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(250);
+constexpr absl::Duration kLastBackoff = absl::Seconds(10);
+// After a life as long as this the next end is the first again.
+constexpr absl::Duration kHealthy = absl::Seconds(30);
+
+void Say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+// Starts services again after they ended; the others resend what was lost.
+class Supervisor {
+ public:
+  // Looks for services that have ended. The error that stops everything is of one that has never served: what
+  // it says has to be mended first.
+  absl::Status Check(LocalServices& services) {
+    for (Service service : {kTarget, kDraft, kCoordinator}) {
+      Life& life = lives_[service];
+      const absl::Status death = services.Death(service);
+      if (death.ok()) continue;
+      if (!services.served(service)) return death;
+      const absl::Time now = absl::Now();
+      if (!life.restart_at) {
+        life.backoff =
+            now - life.started > kHealthy ? kFirstBackoff : std::min(2 * life.backoff, kLastBackoff);
+        life.restart_at = now + life.backoff;
+        Say(absl::StrCat(std::string(death.message()), "; starting it again in ",
+                         absl::FormatDuration(life.backoff)));
+      } else if (now >= *life.restart_at) {
+        if (absl::Status status = services.Restart(service); !status.ok()) return status;
+        life.started = now;
+        life.restart_at.reset();
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool restarting() const {
+    return std::any_of(lives_.begin(), lives_.end(),
+                       [](const Life& life) { return life.restart_at.has_value(); });
+  }
+
+ private:
+  struct Life {
+    absl::Time started = absl::Now();
+    absl::Duration backoff = kFirstBackoff / 2;
+    std::optional<absl::Time> restart_at;
+  };
+
+  std::array<Life, kServices> lives_;
+};
+
+// Before anything is started: nothing else could say so well which flag is to be mended.
+absl::Status CheckAddresses(const LocalServicesOptions& options) {
+  std::vector<ListenFlag> flags;
+  for (Service service : {kCoordinator, kDraft, kTarget}) {
+    if (service == kDraft && options.draft_model == kNoDraftModel) continue;
+    flags.push_back({kListenFlags[service], options.listen[service]});
+    flags.push_back({kMetricsListenFlags[service], options.metrics_listen[service]});
+  }
+  flags.push_back({kHttpListenFlag, options.http_listen});
+  return CheckListenFlags(flags);
+}
+
+// With the addresses that it does not know by itself.
+std::string TopCommand(const LocalServices& services) {
+  std::string command = "outrider top";
+  for (Service service : {kCoordinator, kDraft, kTarget}) {
+    if (service == kDraft && !services.has_draft()) continue;
+    const std::string address = ToCall(services.metrics_address(service));
+    if (address.empty() || address == kDefaultMetrics[service]) continue;
+    absl::StrAppend(&command, " --", kServiceNames[service], "-metrics ", address);
+  }
+  return command;
+}
+
+void SayHowToUse(const LocalServices& services) {
+  for (Service service : {kCoordinator, kDraft, kTarget}) {
+    if (service == kDraft && !services.has_draft()) continue;
+    const std::string& metrics = services.metrics_address(service);
+    Say(absl::StrFormat("%-12s %s%s", kServiceNames[service], services.address(service),
+                        metrics.empty() ? "" : absl::StrCat("   http://", metrics, "/metrics")));
+  }
+  if (!services.has_draft()) Say("drafter      n-grams (no --draft-model)");
+  const std::string address = ToCall(services.address(kCoordinator));
+  Say(absl::StrCat("logs         ", services.folder().string(), "/*.log\n\noutrider generate --address ",
+                   address, " \"It was a dark evening\"\noutrider describe --address ", address));
+  if (!services.metrics_address(kCoordinator).empty()) Say(TopCommand(services));
+  if (!services.http_address().empty()) {
+    Say(absl::StrCat("OpenAI's API: http://", ToCall(services.http_address()), "/v1"));
+  }
+  Say(services.has_draft() ? "\nCtrl-C stops all three." : "\nCtrl-C stops both.");
+}
+
+}  // namespace
+
+int RunUp(const LocalServicesOptions& given) {
+  LocalServicesOptions options = given;
+  options.drain_seconds = kDrainSeconds;
+  if (absl::Status status = SettleDraftModel(options); !status.ok()) return PrintError(status);
+  if (absl::Status status = CheckAddresses(options); !status.ok()) return PrintError(status);
+  Signals signals;
+  auto services = LocalServices::Start(options);
+  if (!services.ok()) return PrintError(services.status());
+  int stop_signal = 0;
+  Supervisor supervisor;
+  const auto check = [&supervisor](LocalServices& started) { return supervisor.Check(started); };
+  const absl::StatusOr<Client> serving = WaitUntilServing(**services, signals, &stop_signal, check);
+  if (stop_signal != 0) return 128 + stop_signal;
+  if (!serving.ok()) return PrintError(serving.status());
+  SayHowToUse(**services);
+  while (!Signals::IsStop(stop_signal)) {
+    if (absl::Status status = supervisor.Check(**services); !status.ok()) return PrintError(status);
+    stop_signal = signals.Wait(supervisor.restarting() ? absl::Milliseconds(50) : absl::InfiniteDuration());
+  }
+  Say("stopping");
+  return 128 + stop_signal;
+}
+
+}  // namespace outrider

@@ -1,0 +1,274 @@
+"""`outrider up` and `outrider generate`: what they start, what they say, and what becomes of it."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from test_startup import with_other_tokens
+
+from harness import (BIN, DEVICE, DRAFT_MODEL, DTYPES, PATIENCE, TARGET_MODEL, Process, with_defaults, eventually,
+                     refusal)
+
+SERVICES = ("coordinator", "draft", "target")
+TARGET = {"--target-model": str(TARGET_MODEL), "--device": DEVICE, "--dtype": DTYPES[0], "--threads": "1"}
+PAIR = TARGET | {"--draft-model": str(DRAFT_MODEL)}
+FREE = {flag: "127.0.0.1:0" for flag in ("--listen", "--draft-listen", "--target-listen", "--metrics-listen",
+                                         "--draft-metrics-listen", "--target-metrics-listen", "--http-listen")}
+SHORT = ("--temperature", "0", "--max-tokens", "8")
+
+
+class Up(Process):
+    """`outrider up`, on free ports and with `models` unless the flags say otherwise."""
+
+    def __init__(self, *flags: str, models: dict[str, str] = PAIR, **variables: str) -> None:
+        super().__init__("outrider", "up", *with_defaults(models | FREE, flags), stdout_too=True, variables=variables)
+
+    def wait_for_line(self, pattern: str, times: int = 1) -> re.Match[str]:
+        """The last of so many lines that match from their beginning."""
+        def found() -> list[re.Match[str]]:
+            return [match for line in list(self.lines) if (match := re.match(pattern, line))]
+
+        eventually(lambda: len(found()) >= times or self.popen.poll() is not None, f"a line {pattern!r}")
+        matches = found()
+        assert len(matches) >= times, "\n".join(self.lines)
+        return matches[times - 1]
+
+    def wait_serving(self) -> None:
+        self.wait_for_line("Ctrl-C stops")
+
+    def address(self, service: str) -> str:
+        return self.wait_for_line(rf"{service} +(\S+)")[1]
+
+    def metrics_address(self, service: str) -> str | None:
+        match = re.search(r"http://(\S+)/metrics", self.wait_for_line(rf"{service} +\S+.*").string)
+        return match and match[1]
+
+    def pids(self) -> dict[str, int]:
+        """Those of its children that run, by service."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                name = Path((entry / "cmdline").read_bytes().split(b"\0")[0].decode()).name
+                if int(fields[1]) == self.popen.pid and fields[0] != "Z":
+                    found[name.removeprefix("outrider-")] = int(entry.name)
+        return found
+
+    def generate(self, *flags: str) -> subprocess.CompletedProcess[str]:
+        return outrider("generate", "--address", self.address("coordinator"), *SHORT, *flags, "Once upon a time")
+
+
+@contextlib.contextmanager
+def up(*flags: str, serving: bool = True, models: dict[str, str] = PAIR, **variables: str) -> Iterator[Up]:
+    """Serving, unless that is not to be waited for. Ended by Ctrl-C, in an orderly way if all went well."""
+    process = Up(*flags, models=models, **variables)
+    try:
+        if serving:
+            process.wait_serving()
+        yield process
+        process.popen.send_signal(signal.SIGINT)
+        assert process.wait_end() == 128 + signal.SIGINT, "\n".join(process.lines)
+        assert process.lines[-1] == "stopping"
+    finally:
+        process.kill()
+
+
+def outrider(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([BIN / "outrider", *arguments], capture_output=True, text=True, timeout=PATIENCE,
+                          stdin=subprocess.DEVNULL)
+
+
+def get(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as response:
+        return response.status
+
+
+# --- where it listens -----------------------------------------------------------------------------------------
+
+
+def test_up_says_where_everything_is_and_there_it_is() -> None:
+    with up() as u:
+        assert u.pids().keys() == set(SERVICES)
+        for service in SERVICES:
+            assert not u.address(service).endswith(":0")
+            assert get(f"http://{u.metrics_address(service)}/metrics") == 200
+        assert get(u.wait_for_line(r"OpenAI's API: (http://\S+)/v1$")[1] + "/health") == 200
+        # The commands that it suggests work as they stand.
+        for command in ("generate", "describe", "top"):
+            line = u.wait_for_line(f"outrider {command} .*").string
+            arguments = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', line)[1:]]
+            done = outrider(*arguments, *(SHORT if command == "generate" else ()))
+            assert done.returncode == 0, done.stderr
+            assert "no answer" not in done.stdout
+        children = u.pids().values()
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "nothing is left behind")
+
+
+def test_what_is_switched_off_is_not_spoken_of(tmp_path: Path) -> None:
+    sockets = {service: f"unix:{tmp_path}/{service}.sock" for service in SERVICES}
+    with up("--listen", sockets["coordinator"], "--draft-listen", sockets["draft"], "--target-listen",
+            sockets["target"], "--metrics-listen", "", "--draft-metrics-listen", "", "--target-metrics-listen", "",
+            "--http-listen", "") as u:
+        assert {service: u.address(service) for service in SERVICES} == sockets
+        assert not any(word in line for line in u.lines for word in ("http", "metrics", "OpenAI", "outrider top"))
+        assert u.generate().returncode == 0
+
+
+@pytest.mark.parametrize("flag", FREE)
+def test_a_port_in_use_is_named_by_its_flag(flag: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        flags = with_defaults(PAIR | FREE, [flag, address])
+        assert refusal("outrider", "up", *flags).startswith(f"error: {flag}: cannot listen on {address}: ")
+
+
+def test_one_port_for_two_is_refused_at_once() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    line = refusal("outrider", "up", *with_defaults(PAIR | FREE, ["--listen", address, "--draft-listen", address]))
+    assert line.startswith(f"error: --draft-listen: cannot listen on {address}: ")
+
+
+@pytest.mark.parametrize("flags, culprit", [
+    (["--no-such-flag"], "--no-such-flag"),
+    (["--listen", "7070"], "--listen"),
+    (["--target-listen", ""], "--target-listen"),
+    (["--http-listen", "unix:a.sock"], "--http-listen"),
+    (["--draft-listen", "unix:/no/such/a.sock"], "--draft-listen"),
+    (["--target-metrics-listen", "no-such-host.invalid:1"], "--target-metrics-listen"),
+    (["--threads", "many"], "--threads"),
+    (["--target-model", "/nowhere"], "/nowhere"),
+    (["--dtype", "float17"], "float17"),
+])
+def test_up_with_a_bad_flag_says_which(flags: list[str], culprit: str) -> None:
+    assert culprit in refusal("outrider", "up", *with_defaults(PAIR | FREE, flags))
+
+
+# --- what becomes of it ---------------------------------------------------------------------------------------
+
+
+def killed(u: Up, service: str) -> int:
+    """The process id that it had."""
+    pid = u.pids()[service]
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_what_dies_right_after_it_has_served_is_started_again(service: str) -> None:
+    with up() as u:
+        address = u.address(service)
+        old = killed(u, service)
+        u.wait_for_line(rf"the {service} service ended with signal 9 \(Killed\); starting it again in \S+$")
+        new = eventually(lambda: u.pids().get(service), "it runs again")
+        assert new != old and u.popen.poll() is None
+        # On the port that was picked, so that the others find it.
+        eventually(lambda: u.generate().returncode == 0, "it answers again")
+        done = u.generate("--json")
+        assert done.returncode == 0 and u.address(service) == address
+        eventually(lambda: json.loads(u.generate("--json").stdout)["speculation"]["drafted"] > 0, "the draft drafts")
+
+
+def test_what_has_served_is_started_again_while_the_others_still_load(tmp_path: Path) -> None:
+    with up(serving=False, TMPDIR=str(tmp_path)) as u:
+        draft = eventually(lambda: u.pids().get("draft"), "the draft runs")
+        os.kill(draft, signal.SIGSTOP)
+        eventually(lambda: any('"event":"serving"' in log.read_text() for log in tmp_path.glob("*/target.log")),
+                   "the target serves")
+        killed(u, "target")
+        u.wait_for_line(r"the target service ended with signal 9 \(Killed\); starting it again in \S+$")
+        os.kill(draft, signal.SIGCONT)
+        u.wait_serving()
+        assert u.generate().returncode == 0
+
+
+def test_what_has_served_is_tried_again_when_it_cannot_start_for_now(tmp_path: Path) -> None:
+    model = shutil.copytree(DRAFT_MODEL, tmp_path / "draft", copy_function=shutil.copyfile)
+    with up("--draft-model", str(model)) as u:
+        (model / "config.json").rename(model / "gone")
+        killed(u, "draft")
+        u.wait_for_line(r"the draft service ended with exit status 1: .*config.json.*; starting it again in \S+$")
+        assert u.generate().returncode == 0  # plain
+        (model / "gone").rename(model / "config.json")
+        eventually(lambda: json.loads(u.generate("--json").stdout)["speculation"]["drafted"] > 0, "the draft drafts")
+
+
+def test_what_cannot_even_start_stops_everything_and_says_why(tmp_path: Path) -> None:
+    model = shutil.copytree(DRAFT_MODEL, tmp_path / "draft", copy_function=shutil.copyfile)
+    (model / "model.safetensors").write_bytes(b"")
+    line = refusal("outrider", "up", *with_defaults(PAIR | FREE, ["--draft-model", str(model)]))
+    assert line.startswith("error: the draft service ended with exit status 1: ") and "model.safetensors" in line
+
+
+# --- without a draft model ------------------------------------------------------------------------------------
+
+NOTE = f"note: no --draft-model for {TARGET_MODEL}: drafting with n-grams\n"
+REPETITIVE = "To be, or not to be, to be, or not to be, to be,"
+
+
+def local(*flags: str, models: dict[str, str] = TARGET) -> subprocess.CompletedProcess[str]:
+    """`outrider generate` with services of its own."""
+    return outrider("generate", *with_defaults(models, flags), "--temperature", "0", "--max-tokens", "40", "--json",
+                    REPETITIVE)
+
+
+@pytest.mark.parametrize("flags", [[], ["--draft-model", "none"]])
+def test_up_with_a_target_alone_drafts_with_ngrams_and_speaks_of_no_draft(flags: list[str]) -> None:
+    with up(*flags, models=TARGET) as u:
+        assert u.pids().keys() == {"coordinator", "target"}
+        assert u.lines[2] == "drafter      n-grams (no --draft-model)"
+        assert u.lines[-1] == "Ctrl-C stops both."
+        said = [outrider("describe", "--address", u.address("coordinator")).stdout,
+                outrider("top", "--once", "--interval", "0.1", "--coordinator-metrics", u.metrics_address("coordinator"),
+                         "--target-metrics", u.metrics_address("target")).stdout]
+        assert not re.search(r"\bdraft\b", "\n".join(said + u.lines).replace("--draft-model", "")), said
+        described = json.loads(outrider("describe", "--address", u.address("coordinator"), "--json").stdout)
+        assert (described["defaults"]["drafter"], described["degraded"]) == ("ngram", False)
+
+
+def test_generate_with_a_target_alone_drafts_with_ngrams_and_says_so() -> None:
+    plain = local("--drafter", "none", models=PAIR)
+    alone = local()
+    assert (alone.returncode, alone.stderr) == (0, NOTE)
+    assert json.loads(alone.stdout)["speculation"]["drafted"] > 0
+    assert json.loads(alone.stdout)["tokens"] == json.loads(plain.stdout)["tokens"]
+    asked = local("--draft-model", "none")
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert json.loads(asked.stdout)["tokens"] == json.loads(plain.stdout)["tokens"]
+
+
+def test_a_drafter_that_is_named_comes_before_that() -> None:
+    done = local("--drafter", "none")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["speculation"]["drafted"] == 0
+
+
+@pytest.mark.parametrize("flags, error", [
+    (["--drafter", "model"], "error: --drafter model needs a draft model: name one with --draft-model\n"),
+    (["--draft-dtype", "int8"],
+     "error: --draft-dtype is for a draft model, and there is none: name one with --draft-model\n"),
+    (["--target-model", "/nowhere"], "error: no model at /nowhere (it has no config.json)\n"),
+    (["--draft-model", "/nowhere"], "error: no model at /nowhere (it has no config.json)\n"),
+])
+def test_what_needs_a_draft_model_says_so_before_anything_is_started(flags: list[str], error: str) -> None:
+    done = local(*flags)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", error)
+
+
+def test_models_that_do_not_go_together_are_refused_in_words(tmp_path: Path) -> None:
+    models = PAIR | {"--draft-model": str(with_other_tokens(DRAFT_MODEL, tmp_path))}
+    for line in (local(models=models).stderr, refusal("outrider", "up", *with_defaults(models | FREE, []))):
+        assert re.fullmatch(rf"error: the models do not go together: .*{DRAFT_MODEL.name}.* tokenizer.*tokens.*\n?", line)

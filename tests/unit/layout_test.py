@@ -139,6 +139,13 @@ def wire_in_core(tree):
     return wrong
 
 
+def long_files(tree):
+    """A file has one subject; of more than 400 lines it has two."""
+    folders = tuple(f"{folder}/" for row in ORDER for folder in row if folder != "proto")
+    return [f"{path}: {text.count(chr(10))} lines, at most 400"
+            for path, text in tree.of(*CPP).items() if path.startswith(folders) and text.count("\n") > 400]
+
+
 def is_program(path):
     name = posixpath.basename(path)
     return name in PROGRAM_NAMES or path.endswith(PROGRAM) or path.startswith("scripts/")
@@ -238,7 +245,7 @@ def broken_links(tree):
     return wrong
 
 
-CHECKS = [wrong_dependencies, reached_backends, wire_in_core, unfinished, machine_paths, unused_flags,
+CHECKS = [wrong_dependencies, reached_backends, wire_in_core, long_files, unfinished, machine_paths, unused_flags,
           globbed_sources, unbuilt_sources, broken_links]
 
 
@@ -332,6 +339,8 @@ BAD = [
                     "common/rpc/c.h": "#include <google/protobuf/message.h>"}),
     (wire_in_core, {"draft_service/draft_sampler.cc": '#include "common/rpc/b.h"',
                     "common/rpc/b.h": '#include "outrider/v1/x.pb.h"'}),
+    # Two subjects in a file.
+    (long_files, {"common/kv/a.h": "int x;\n" * 401}),
     # Unfinished work.
     (unfinished, {"common/kv/a.h": "// TO" "DO: later"}),
     (unfinished, {"client/a.py": "pass  # FIX" "ME"}),

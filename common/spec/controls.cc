@@ -30,9 +30,7 @@ absl::Status CheckBias(const std::vector<std::pair<TokenId, float>>& bias, int v
     if (!(value >= -100 && value <= 100)) return OutOfRange("logit_bias", value, "[-100, 100]");
     if (!seen.insert(id).second) {
       const std::string problem = absl::StrCat("id ", id, " is given twice");
-      return MakeError(absl::StatusCode::kInvalidArgument, kFieldInvalid,
-                       absl::StrCat("logit_bias: ", problem),
-                       {{"field", "logit_bias"}, {"range", "each id once"}, {"problem", problem}});
+      return FieldError("logit_bias", "each id once", problem, absl::StrCat("logit_bias: ", problem));
     }
   }
   return absl::OkStatus();

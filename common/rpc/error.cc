@@ -63,7 +63,7 @@ google::rpc::Status ToProto(const absl::Status& status) {
   proto.set_message(std::string(status.message()));
   if (!status.ok()) proto.add_details()->PackFrom(MakeInfo(status));
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
-    if (absl::StartsWith(type, kMetadataType)) return;
+    if (absl::StartsWith(type, kMetadataType) || type == kProblemType) return;
     google::protobuf::Any* detail = proto.add_details();
     detail->set_type_url(std::string(type));
     detail->set_value(std::string(payload));

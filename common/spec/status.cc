@@ -22,15 +22,22 @@ absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::st
 }
 
 absl::Status FieldError(absl::string_view field, absl::string_view range, absl::string_view problem) {
-  return MakeError(absl::StatusCode::kInvalidArgument, kFieldInvalid,
-                   absl::StrCat(field, ": ", problem, "; allowed: ", range),
-                   {{"field", field}, {"range", range}, {"problem", problem}});
+  return FieldError(field, range, problem, absl::StrCat(field, ": ", problem, "; allowed: ", range));
+}
+
+absl::Status FieldError(absl::string_view field, absl::string_view range, absl::string_view problem,
+                        absl::string_view message) {
+  absl::Status status = MakeError(absl::StatusCode::kInvalidArgument, kFieldInvalid, message,
+                                  {{"field", field}, {"range", range}});
+  status.SetPayload(kProblemType, absl::Cord(problem));
+  return status;
 }
 
 absl::Status FieldErrorUnder(absl::string_view parent, const absl::Status& status) {
   if (ReasonOf(status) != kFieldInvalid) return status;
+  const auto problem = status.GetPayload(kProblemType);
   return FieldError(absl::StrCat(parent, ".", MetadataOf(status, "field")), MetadataOf(status, "range"),
-                    MetadataOf(status, "problem"));
+                    problem ? std::string(*problem) : std::string(status.message()));
 }
 
 absl::Status NotFiniteError() {

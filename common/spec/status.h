@@ -25,6 +25,9 @@ absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::st
 
 // INVALID_ARGUMENT "FIELD: PROBLEM; allowed: RANGE".
 absl::Status FieldError(absl::string_view field, absl::string_view range, absl::string_view problem);
+// The same with another message.
+absl::Status FieldError(absl::string_view field, absl::string_view range, absl::string_view problem,
+                        absl::string_view message);
 
 // The same, about a field of `parent`; any other status as it is.
 absl::Status FieldErrorUnder(absl::string_view parent, const absl::Status& status);
@@ -33,9 +36,7 @@ absl::Status FieldErrorUnder(absl::string_view parent, const absl::Status& statu
 template <class T>
 absl::Status OutOfRange(absl::string_view field, const T& value, absl::string_view range) {
   const std::string problem = absl::StrCat(value);
-  return MakeError(absl::StatusCode::kInvalidArgument, kFieldInvalid,
-                   absl::StrCat(field, ": ", problem, " is not in ", range),
-                   {{"field", field}, {"range", range}, {"problem", problem}});
+  return FieldError(field, range, problem, absl::StrCat(field, ": ", problem, " is not in ", range));
 }
 
 // INTERNAL, reason LOGITS_NOT_FINITE: a model gave a logit that is NaN or infinite.
@@ -44,10 +45,12 @@ absl::Status NotFiniteError();
 // The reason that the status was given; its code's name if it was given none.
 std::string ReasonOf(const absl::Status& status);
 
-// What the status was given under `key` ("field", "range" and "problem" of a FieldError); empty if nothing.
+// What the status was given under `key` ("field" and "range" of a FieldError); empty if nothing.
 std::string MetadataOf(const absl::Status& status, absl::string_view key);
 
 // Payloads of these types are metadata; what follows the prefix is the key. The reason has the key "reason".
 inline constexpr char kMetadataType[] = "outrider/";
+// The problem of a FieldError. It stays in the process: on the wire it is part of the message.
+inline constexpr char kProblemType[] = "outrider-problem";
 
 }  // namespace outrider

@@ -32,6 +32,7 @@ struct Flags {
   ServerOptions server{.listen = "127.0.0.1:7070", .health_listen = ""};
   std::string metrics_listen = "127.0.0.1:9070";
   std::string http_listen = "127.0.0.1:8070";
+  std::vector<std::string> served_model_names;
   std::string target = "127.0.0.1:7072";
   std::string draft = "127.0.0.1:7071";
   ChannelSecurity backend;
@@ -62,6 +63,11 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--http-listen", flags.http_listen,
                  "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
       ->capture_default_str();
+  app.add_option(
+         "--served-model-name", flags.served_model_names,
+         "name of the model in OpenAI's API; may be given again: the first is in answers, requests may use "
+         "any; the target's folder")
+      ->check([](const std::string& name) { return name.empty() ? "a name is empty" : std::string(); });
   app.add_option("--health-listen", flags.server.health_listen,
                  "a second address with grpc.health.v1 only, without TLS; empty: none");
   DefineServerSecurityFlags(app, flags.server.security);
@@ -275,6 +281,7 @@ int Run(int argc, char** argv) {
   if (!flags.http_listen.empty()) {
     auto gateway_started = Gateway::Start({.listen = flags.http_listen,
                                            .max_requests = flags.max_requests,
+                                           .served_model_names = flags.served_model_names,
                                            .ready = [&ready] { return ready.load(); },
                                            .authorize = authorize},
                                           server->InProcessChannel());

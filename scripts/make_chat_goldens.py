@@ -4,7 +4,8 @@
   make_chat_goldens.py
 
 Needs the Python packages `transformers` and `jinja2`. Writes tests/data/chat/goldens.json: templates in the manner of
-several model families, written for this test, and for each conversation the text, or that the template refuses it.
+several model families, written for this test, and that of the shipped pair; and for each conversation the text, or that
+the template refuses it.
 """
 
 import datetime
@@ -14,7 +15,9 @@ import pathlib
 import jinja2
 from transformers.utils import chat_template_utils
 
-OUT = pathlib.Path(__file__).resolve().parents[1] / "tests" / "data" / "chat" / "goldens.json"
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+OUT = ROOT / "tests" / "data" / "chat" / "goldens.json"
+SHIPPED = json.loads((ROOT / "models" / "tiny-target" / "tokenizer_config.json").read_text())["chat_template"]
 
 # Noon, so that it is the same day nearly everywhere.
 NOW = datetime.datetime(2024, 7, 26, 12, 0, tzinfo=datetime.timezone.utc)
@@ -149,7 +152,8 @@ def render(template, conversation):
 
 def main():
     chat_template_utils.datetime = FixedTime
-    templates = {"headers": HEADERS, "blocks": BLOCKS, "alternating": ALTERNATING, "macros": MACROS}
+    templates = {"headers": HEADERS, "blocks": BLOCKS, "alternating": ALTERNATING, "macros": MACROS,
+                 "shipped": SHIPPED}
     goldens = {"now": int(NOW.timestamp()), "special_tokens": TOKENS,
                "templates": {name: {"source": source, "goldens": [render(source, c) for c in CONVERSATIONS]}
                              for name, source in templates.items()}}

@@ -110,6 +110,10 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {
                   "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
       ->check(HostPortOrNothing())
       ->capture_default_str();
+  command.add_option(
+      "--served-model-name", options.served_model_names,
+      "name of the model in that API; may be given again: the first is in answers, requests may "
+      "use any; the target's folder");
   for (Service service : {kCoordinator, kDraft, kTarget}) {
     command
         .add_option(kMetricsListenFlags[service], options.metrics_listen[service],

@@ -86,6 +86,9 @@ std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptio
   flags[kDraft] = {"--model", draft_model, "--device", draft_device, "--dtype", draft_dtype, threads, kTopN};
   flags[kCoordinator] = {"--tokenizer", target_model, "--drafter-corpus", options.drafter_corpus};
   if (options.draft_model == kNoDraftModel) flags[kCoordinator].push_back("--drafter=ngram");
+  for (const std::string& name : options.served_model_names) {
+    flags[kCoordinator].insert(flags[kCoordinator].end(), {"--served-model-name", name});
+  }
   if (options.draft_budget_seconds > 0) {
     flags[kCoordinator].push_back(absl::StrCat("--draft-budget=", options.draft_budget_seconds));
   }

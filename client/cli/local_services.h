@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,7 +38,9 @@ struct LocalServicesOptions {
   std::array<std::string, kServices> listen;
   std::array<std::string, kServices> metrics_listen;  // HOST:PORT; empty: none
   std::string http_listen;                            // of the coordinator, HOST:PORT; empty: none
-  double drain_seconds = 0;                           // that requests have left when Stop is called
+  // Names of the model in OpenAI's API; empty: the target's folder.
+  std::vector<std::string> served_model_names;
+  double drain_seconds = 0;  // that requests have left when Stop is called
 };
 
 // Coordinator, target and, unless there is none, draft. What they log goes to files in a private temporary

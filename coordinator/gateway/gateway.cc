@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -210,8 +211,14 @@ class Gateway::Server {
     return description;
   }
 
-  Json ModelJson(const v1::ServerInfo& target) const {
-    return {{"id", target.model()},
+  // Empty while nobody knows: without a target, unless names were given.
+  std::vector<std::string> ModelNames(const v1::DescribeResponse& description) const {
+    if (!options_.served_model_names.empty() || !description.has_target()) return options_.served_model_names;
+    return {description.target().model()};
+  }
+
+  Json ModelJson(const std::string& name, const v1::ServerInfo& target) const {
+    return {{"id", name},
             {"object", "model"},
             {"created", absl::ToUnixSeconds(started_)},
             {"owned_by", "outrider"},
@@ -222,7 +229,11 @@ class Gateway::Server {
     const auto description = Describe();
     if (!description.ok()) return SetError(description.status(), Endpoint::kCompletions, response);
     Json data = Json::array();
-    if (description->has_target()) data.push_back(ModelJson(description->target()));
+    if (description->has_target()) {
+      for (const std::string& name : ModelNames(*description)) {
+        data.push_back(ModelJson(name, description->target()));
+      }
+    }
     response.set_content(Json({{"object", "list"}, {"data", std::move(data)}}).dump(), kJson);
   }
 
@@ -234,18 +245,18 @@ class Gateway::Server {
       status = MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE", "the target is not reachable");
     }
     if (!status.ok()) return SetError(status, Endpoint::kCompletions, response);
-    response.set_content(ModelJson(description->target()).dump(), kJson);
+    response.set_content(ModelJson(name, description->target()).dump(), kJson);
   }
 
-  // Without a target nobody knows the model's name; the request then waits for one, or is refused.
-  static absl::Status CheckModel(const std::string& name, const v1::DescribeResponse& description) {
-    if (name.empty() || !description.has_target() || name == description.target().model()) {
+  // While nobody knows the model's name, a request waits for a target, or is refused.
+  absl::Status CheckModel(const std::string& name, const v1::DescribeResponse& description) const {
+    const std::vector<std::string> names = ModelNames(description);
+    if (name.empty() || names.empty() || std::find(names.begin(), names.end(), name) != names.end()) {
       return absl::OkStatus();
     }
-    return MakeError(
-        absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
-        absl::StrCat("the model '", name, "' is not served; '", description.target().model(), "' is"),
-        {{"field", "model"}});
+    return MakeError(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
+                     absl::StrCat("the model '", name, "' is not served; '", names.front(), "' is"),
+                     {{"field", "model"}});
   }
 
   void Generate(Endpoint endpoint, const Request& request, Response& response) {
@@ -258,7 +269,8 @@ class Gateway::Server {
     if (status.ok()) {
       const auto description = Describe();
       status = description.ok() ? CheckModel(parsed->model, *description) : description.status();
-      model = description.ok() && description->has_target() ? description->target().model() : parsed->model;
+      const auto names = description.ok() ? ModelNames(*description) : std::vector<std::string>();
+      model = names.empty() ? parsed->model : names.front();
     }
     if (!status.ok()) {
       LogInfo("http request refused", {{"request_id", asked.request_id()},

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,6 +18,9 @@ namespace outrider {
 struct GatewayOptions {
   std::string listen;  // HOST:PORT; port 0 picks one
   int max_requests;    // of the service; a few more than that can be connected at once
+  // What the model is called: requests may use any of the names, answers use the first. Empty: the target's
+  // own.
+  std::vector<std::string> served_model_names = {};
   // What /health says. Any thread.
   std::function<bool()> ready;
   // Whether the value of an Authorization header, perhaps empty, opens everything but /health. Null: any

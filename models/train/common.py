@@ -14,6 +14,13 @@ HERE = Path(__file__).resolve().parent
 VOCAB, BOS, EOS, MAX_POSITION = 4096, 4094, 4095, 1024
 torch._dynamo.config.recompile_limit = 64  # one per shape: few, but more than the default of 8
 BLOCK = 256  # queries that attention handles at a time
+# The models know prose and no roles: what the system says comes first, and every other turn is a paragraph that
+# names its speaker.
+CHAT_TEMPLATE = (
+    "{{- bos_token }}{%- for message in messages %}"
+    "{{- '' if message['role'] == 'system' else message['role'] | capitalize + ': ' }}"
+    "{{- message['content'] | trim + '\\n\\n' }}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{- 'Assistant:' }}{%- endif %}")
 
 
 @dataclass(frozen=True)
@@ -214,7 +221,8 @@ def save(model: Llama, folder: Path, tokenizer: Path) -> None:
     generation = {"bos_token_id": BOS, "eos_token_id": EOS, "do_sample": False}
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin_of_text|>",
-        "eos_token": "<|end_of_text|>", "model_max_length": MAX_POSITION, "clean_up_tokenization_spaces": False}
+        "eos_token": "<|end_of_text|>", "model_max_length": MAX_POSITION, "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE}
     for name, content in (("config", config), ("generation_config", generation),
                           ("tokenizer_config", tokenizer_config)):
         (folder / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")

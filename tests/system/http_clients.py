@@ -30,7 +30,7 @@ def connect(c: Cluster) -> openai.OpenAI:
 
 
 def chat_folder(folder: Path) -> Path:
-    """The model's tokenizer with the template "alternating" beside it; the shipped pair has none."""
+    """The model's tokenizer with the template "alternating" beside it."""
     goldens = json.loads((ROOT / "tests" / "data" / "chat" / "goldens.json").read_text())
     shutil.copy(TARGET_MODEL / "tokenizer.json", folder)
     (folder / "tokenizer_config.json").write_text(json.dumps({

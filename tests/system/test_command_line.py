@@ -12,12 +12,12 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 import pytest
 
+from harness import (BIN, DEVICE, DRAFT_MODEL, DTYPES, PATIENCE, TARGET_MODEL, Process, eventually, refusal,
+                     with_defaults)
 from test_startup import with_other_tokens
-
-from harness import (BIN, DEVICE, DRAFT_MODEL, DTYPES, PATIENCE, TARGET_MODEL, Process, with_defaults, eventually,
-                     refusal)
 
 SERVICES = ("coordinator", "draft", "target")
 TARGET = {"--target-model": str(TARGET_MODEL), "--device": DEVICE, "--dtype": DTYPES[0], "--threads": "1"}
@@ -152,6 +152,7 @@ def test_one_port_for_two_is_refused_at_once() -> None:
     (["--threads", "many"], "--threads"),
     (["--target-model", "/nowhere"], "/nowhere"),
     (["--dtype", "float17"], "float17"),
+    (["--served-model-name", ""], "--served-model-name"),
 ])
 def test_up_with_a_bad_flag_says_which(flags: list[str], culprit: str) -> None:
     assert culprit in refusal("outrider", "up", *with_defaults(PAIR | FREE, flags))
@@ -272,3 +273,21 @@ def test_models_that_do_not_go_together_are_refused_in_words(tmp_path: Path) -> 
     models = PAIR | {"--draft-model": str(with_other_tokens(DRAFT_MODEL, tmp_path))}
     for line in (local(models=models).stderr, refusal("outrider", "up", *with_defaults(models | FREE, []))):
         assert re.fullmatch(rf"error: the models do not go together: .*{DRAFT_MODEL.name}.* tokenizer.*tokens.*\n?", line)
+
+
+# --- the model's name -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [["demo"], ["demo", "org/demo-1"]])
+def test_up_serves_the_model_under_the_names_that_it_is_given(names: list[str]) -> None:
+    with up(*[part for name in names for part in ("--served-model-name", name)]) as u:
+        client = openai.OpenAI(base_url=u.wait_for_line(r"OpenAI's API: (\S+)$")[1], api_key="none", max_retries=0,
+                               timeout=PATIENCE)
+        assert [model.id for model in client.models.list()] == names
+        for name in names:
+            talk = [{"role": "user", "content": "Who was here?"}]
+            assert client.chat.completions.create(model=name, messages=talk, max_tokens=4).model == "demo"
+            assert client.models.retrieve(name).id == name
+        with pytest.raises(openai.NotFoundError) as error:
+            client.completions.create(model=TARGET_MODEL.name, prompt="Once", max_tokens=4)
+        assert error.value.code == "model_not_found"

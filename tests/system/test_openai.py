@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -239,9 +240,19 @@ def test_a_conversation_that_the_template_refuses_is_refused_in_its_words(chatty
     assert error.value.param == "messages" and "Turns must alternate" in error.value.message
 
 
-def test_a_model_without_a_template_does_not_chat(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as error:
-        client.chat.completions.create(model=MODEL, messages=TALK)
+def test_the_shipped_pair_chats(pair: Cluster, client: openai.OpenAI) -> None:
+    written = "You tell stories.\n\nUser: Once upon a time\n\nAssistant:"
+    answer = client.chat.completions.create(model=MODEL, messages=TALK, temperature=0, max_tokens=20)
+    ours = pair.generate(written, temperature=0, max_tokens=20)
+    assert answer.choices[0].message.content == ours.text
+    assert answer.usage.prompt_tokens == ours.finish.usage.prompt_tokens
+
+
+def test_a_model_without_a_template_does_not_chat(tmp_path: Path) -> None:
+    shutil.copy(TARGET_MODEL / "tokenizer.json", tmp_path)
+    with cluster(draft=None, coordinator=["--tokenizer", str(tmp_path)]) as c:
+        with pytest.raises(openai.BadRequestError) as error:
+            connect(c).chat.completions.create(model=MODEL, messages=TALK)
     assert error.value.param == "messages" and "no chat template" in error.value.message
 
 

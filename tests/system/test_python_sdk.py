@@ -89,8 +89,12 @@ def test_a_conversation_is_written_out_by_the_models_template(client: Client, pa
             completion = chatty.generate(TALK, **GREEDY)
     written = Tokenizer.from_file(str(TARGET_MODEL / "tokenizer.json")).encode(TALK_WRITTEN, add_special_tokens=False)
     assert completion.tokens == client.generate(written.ids, **GREEDY).tokens
-    with pytest.raises(outrider.InvalidArgument, match="no chat template"):
-        client.generate(TALK)
+    (tmp_path / "tokenizer_config.json").unlink()
+    with running(start_coordinator(pair.target.address, "", "--tokenizer", str(tmp_path))) as servers:
+        eventually(lambda: servers[0].health() == "SERVING", "the coordinator is ready")
+        with (Client(servers[0].address, timeout=PATIENCE) as mute,
+              pytest.raises(outrider.InvalidArgument, match="no chat template")):
+            mute.generate(TALK)
 
 
 def test_samples_are_those_of_one_call(client: Client, pair: Cluster, prompts: list[str]) -> None:

@@ -39,7 +39,16 @@ TEST(ChatTemplate, WritesWhatTransformersWritesAndRefusesWhatItRefuses) {
       ++compared;
     }
   }
-  EXPECT_EQ(compared, 56);
+  EXPECT_EQ(compared, 70);
+}
+
+TEST(ChatTemplate, OfTheShippedPairIsTheOneThatWasCompared) {
+  const Json golden = Goldens()["templates"]["shipped"]["goldens"].front();
+  for (const char* folder : {"models/tiny-target", "models/tiny-draft"}) {
+    const auto chat_template = ChatTemplate::Load(folder);
+    ASSERT_TRUE(chat_template.ok() && *chat_template != nullptr) << folder;
+    EXPECT_EQ((*chat_template)->Render(Messages(golden["messages"]), 0).value_or("refused"), golden["text"]);
+  }
 }
 
 // A folder for the files beside a tokenizer.

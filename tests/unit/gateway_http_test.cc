@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 #include <httplib.h>
 
+#include <atomic>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "common/rpc/error.h"
 #include "common/rpc/server.h"
@@ -19,7 +23,7 @@ class MadeUp final : public v1::Inference::Service {
  public:
   grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
                         v1::DescribeResponse* response) override {
-    response->mutable_target()->set_model("made-up");
+    if (has_target) response->mutable_target()->set_model("made-up");
     return grpc::Status::OK;
   }
   grpc::Status Generate(grpc::ServerContext*, const v1::GenerateRequest* request,
@@ -34,14 +38,17 @@ class MadeUp final : public v1::Inference::Service {
     writer->Write(chunk);
     return grpc::Status::OK;
   }
+
+  std::atomic<bool> has_target = true;
 };
 
 class GatewayTest : public ::testing::Test {
  protected:
-  GatewayTest() {
+  explicit GatewayTest(std::vector<std::string> names = {}) {
     server_ = RpcServer::Start({.listen = "127.0.0.1:0", .health_listen = ""}, &service_).value();
     gateway_ = Gateway::Start({.listen = "127.0.0.1:0",
                                .max_requests = 4,
+                               .served_model_names = std::move(names),
                                .ready = [this] { return ready_; },
                                .authorize =
                                    [](absl::string_view authorization) {
@@ -83,6 +90,44 @@ TEST_F(GatewayTest, WithoutTheTokenNothingButHealthIsOpen) {
   }
   EXPECT_EQ(stranger.Get("/health")->status, 200);
   EXPECT_EQ(client_->Get("/v1/models/made-up")->status, 200);
+}
+
+class NamedGatewayTest : public GatewayTest {
+ protected:
+  NamedGatewayTest() : GatewayTest({"demo", "org/demo-1"}) {}
+
+  std::vector<std::string> Listed() {
+    std::vector<std::string> names;
+    const Json list = Json::parse(client_->Get("/v1/models")->body);
+    for (const Json& model : list["data"]) names.push_back(model["id"]);
+    return names;
+  }
+};
+
+TEST_F(NamedGatewayTest, EveryNameIsListedAndTakenAndTheFirstIsInTheAnswers) {
+  EXPECT_THAT(Listed(), ::testing::ElementsAre("demo", "org/demo-1"));
+  for (const char* name : {"demo", "org/demo-1"}) {
+    EXPECT_EQ(Json::parse(client_->Get(std::string("/v1/models/") + name)->body)["id"], name);
+    const auto response = Post({{"prompt", "Once"}, {"model", name}});
+    ASSERT_EQ(response->status, 200);
+    EXPECT_EQ(Json::parse(response->body)["model"], "demo");
+  }
+  EXPECT_EQ(Json::parse(Post({{"prompt", "Once"}})->body)["model"], "demo");
+  EXPECT_THAT(Post({{"prompt", "Once"}, {"stream", true}})->body, ::testing::HasSubstr(R"("model":"demo")"));
+}
+
+TEST_F(NamedGatewayTest, NoOtherNameIsTaken) {
+  EXPECT_EQ(client_->Get("/v1/models/made-up")->status, 404);
+  const auto response = Post({{"prompt", "Once"}, {"model", "made-up"}});
+  EXPECT_EQ(response->status, 404);
+  EXPECT_THAT(response->body, ::testing::HasSubstr("'demo' is"));
+}
+
+TEST_F(NamedGatewayTest, NamesAreKnownBeforeTheTargetIsAndNoModelIsListedWithoutIt) {
+  service_.has_target = false;
+  EXPECT_THAT(Listed(), ::testing::IsEmpty());
+  EXPECT_EQ(Post({{"prompt", "Once"}, {"model", "made-up"}})->status, 404);
+  EXPECT_EQ(client_->Get("/v1/models/demo")->status, 503);
 }
 
 TEST_F(GatewayTest, HealthFollowsTheService) {

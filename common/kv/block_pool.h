@@ -30,12 +30,12 @@ class BlockPool {
   void Unref(BlockId block);
 
   // From now until it is evicted, a used block is to be kept.
-  void Keep(BlockId block);
+  void MarkCacheable(BlockId block);
   void OnEvict(std::function<void(BlockId)> on_evict) { on_evict_ = std::move(on_evict); }
 
   int ref_count(BlockId block) const { return states_[block].references; }
   // Only one table refers to it, and nobody else will want what it holds now.
-  bool writable(BlockId block) const { return states_[block].references == 1 && !states_[block].keep; }
+  bool writable(BlockId block) const { return states_[block].references == 1 && !states_[block].cacheable; }
   int num_blocks() const { return static_cast<int>(states_.size()); }
   int num_free() const { return static_cast<int>(free_.size()); }
   int num_cached() const { return static_cast<int>(cached_.size()); }
@@ -50,7 +50,7 @@ class BlockPool {
  private:
   struct State {
     int references = 0;
-    bool keep = false;
+    bool cacheable = false;
     std::list<BlockId>::iterator cached_at;  // in cached_, if it is there
   };
 

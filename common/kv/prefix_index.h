@@ -41,20 +41,20 @@ class PrefixIndex {
 
  private:
   struct Entry {
-    uint64_t number = 0;  // from 1 on, never used again
-    uint64_t before = 0;  // number of the block before; 0: this is the first
+    uint64_t id = 0;      // from 1 on, never used again
+    uint64_t parent = 0;  // number of the block before; 0: this is the first
     BlockId block = 0;
     std::vector<TokenId> tokens;
   };
 
   // The entry of block `index` of the sequence, after the entry numbered `before`; null if there is none.
-  const Entry* Look(const CachedSequence& sequence, size_t index, uint64_t before) const;
+  const Entry* FindEntry(const CachedSequence& sequence, size_t index, uint64_t parent) const;
   std::span<const TokenId> TokensOf(const CachedSequence& sequence, size_t index) const;
-  void Forget(BlockId block);
+  void EraseEntry(BlockId block);
 
   BlockPool* const pool_;
   const size_t block_size_;
-  uint64_t last_number_ = 0;
+  uint64_t last_id_ = 0;
   absl::flat_hash_map<uint64_t, Entry> entries_;  // by the hash of the tokens up to the block's end
   std::vector<uint64_t> hash_of_;                 // [num_blocks], of entries
 };

@@ -22,7 +22,7 @@ TEST(BlockPool, AKeptBlockIsCachedUntilItsRoomIsNeeded) {
   std::vector<BlockId> evicted;
   pool.OnEvict([&](BlockId block) { evicted.push_back(block); });
   const BlockId kept = *pool.Allocate();
-  pool.Keep(kept);
+  pool.MarkCacheable(kept);
   EXPECT_FALSE(pool.writable(kept));
   pool.Unref(kept);
   EXPECT_EQ(pool.num_cached(), 1);
@@ -46,7 +46,7 @@ TEST(BlockPool, TheBlockThatWasCachedFirstIsEvictedFirst) {
   std::vector<BlockId> blocks;
   for (int i = 0; i < 3; ++i) {
     blocks.push_back(*pool.Allocate());
-    pool.Keep(blocks.back());
+    pool.MarkCacheable(blocks.back());
   }
   for (int i : {1, 2, 0}) pool.Unref(blocks[i]);
   pool.Ref(blocks[1]);

@@ -9,7 +9,7 @@ namespace outrider {
 BlockPool::BlockPool(int num_blocks) : states_(num_blocks) {
   OUTRIDER_CHECK(num_blocks >= 0);
   free_.reserve(num_blocks);
-  // The first blocks to be handed out are the lowest.
+  // Low ids are allocated first.
   for (BlockId block = num_blocks - 1; block >= 0; --block) free_.push_back(block);
 }
 
@@ -59,7 +59,7 @@ absl::Status BlockPool::CheckInvariants() const {
   std::vector<Listed> listed(states_.size(), kNowhere);
   const auto list = [&](BlockId block, Listed as) {
     if (block < 0 || block >= num_blocks()) {
-      return absl::InternalError(absl::StrCat("block ", block, " is listed and does not exist"));
+      return absl::InternalError(absl::StrCat("block ", block, " is listed but does not exist"));
     }
     if (listed[block] != kNowhere)
       return absl::InternalError(absl::StrCat("block ", block, " is listed twice"));
@@ -77,7 +77,7 @@ absl::Status BlockPool::CheckInvariants() const {
     const Listed expected = state.references > 0 ? kNowhere : state.cacheable ? kCached : kFree;
     if (state.references < 0 || listed[block] != expected) {
       return absl::InternalError(absl::StrCat("block ", block, " has ", state.references, " references, is ",
-                                              state.cacheable ? "" : "not ", "to be kept, and is in list ",
+                                              state.cacheable ? "" : "not ", "cacheable, and is in list ",
                                               static_cast<int>(listed[block])));
     }
   }

@@ -47,8 +47,8 @@ void PrefixIndex::Insert(const CachedSequence& sequence, int n, Cursor& cursor) 
     const uint64_t hash = sequence.prefix_hash(static_cast<int>((index + 1) * block_size_));
     const BlockId block = sequence.table().blocks()[index];
     const std::span<const TokenId> tokens = TokensOf(sequence, index);
-    // What may stand there is of other tokens, or of a chain whose beginning was evicted and that no one
-    // finds.
+    // An entry that this replaces is of other tokens, or of a chain whose beginning was evicted and which
+    // therefore cannot be found.
     entries_.insert_or_assign(
         hash, Entry{++last_id_, parent, block, std::vector<TokenId>(tokens.begin(), tokens.end())});
     hash_of_[block] = hash;

@@ -30,7 +30,7 @@ class TokenFile {
   std::string Authorization();
 
  private:
-  bool Knows(absl::string_view token);
+  bool Contains(absl::string_view token);
   explicit TokenFile(std::string path) : path_(std::move(path)) {}
   // Whether the file was read and has a token.
   bool Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,4 +1,4 @@
-// What people call the values of the protocol's enumerations: in flags, in metrics, in answers and in errors.
+// Names of the protocol's enumeration values in flags, metrics, answers and errors.
 #pragma once
 
 #include <string>
@@ -8,7 +8,8 @@
 
 namespace outrider {
 
-// "TOKEN_KIND_BONUS" without "TOKEN_KIND_" is "bonus". Of a value that has no name, its number.
+// Strips `prefix` and lowers the case: "TOKEN_KIND_BONUS" becomes "bonus". A value without a name becomes its
+// number.
 inline std::string NameWithoutPrefix(const char* prefix, const std::string& name, int value) {
   if (name.empty()) return std::to_string(value);
   return absl::AsciiStrToLower(name.substr(std::string(prefix).size()));
@@ -25,7 +26,7 @@ inline std::string NameOf(v1::FinishReason reason) {
   return NameWithoutPrefix("FINISH_REASON_", v1::FinishReason_Name(reason), reason);
 }
 
-// The other way round; UNSPECIFIED for a name that is none.
+// The value with that name; UNSPECIFIED if there is none.
 inline v1::DrafterKind DrafterFromName(const std::string& name) {
   v1::DrafterKind kind = v1::DRAFTER_KIND_UNSPECIFIED;
   v1::DrafterKind_Parse("DRAFTER_KIND_" + absl::AsciiStrToUpper(name), &kind);

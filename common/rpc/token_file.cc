@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kScheme[] = "Bearer ";
 
-// Looks at every byte whatever it finds, so that the time taken does not tell how much of a guess was right.
+// Compares every byte, so that the time taken does not reveal how much of a guess was right.
 bool SameToken(absl::string_view a, absl::string_view b) {
   if (a.size() != b.size()) return false;
   unsigned difference = 0;

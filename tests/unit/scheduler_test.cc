@@ -29,7 +29,7 @@ TEST(PlanStep, LetsLaterOnesWaitWhenTheBudgetIsUsedUp) {
   EXPECT_THAT(Plan({{6, 6}, {6, 6}, {6, 6}}, 12), ElementsAre(6, 6, 0));
 }
 
-// Whatever waits: the budget holds, logit_rows rows are never split, and repeated steps finish every
+// For any load: the budget holds, the rows that need logits are never split, and repeated steps finish every
 // sequence.
 TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {
   std::mt19937 random(1);

@@ -207,8 +207,8 @@ int Run(int argc, char** argv) {
   const bool adaptive = flags.draft_tokens == "auto";
   const RequestDefaults defaults{.draft_tokens = adaptive ? 5 : std::stoi(flags.draft_tokens),
                                  .adaptive = adaptive,
-                                 .rule = RuleOf(flags.rule),
-                                 .drafter = DrafterOf(flags.drafter),
+                                 .rule = RuleFromName(flags.rule),
+                                 .drafter = DrafterFromName(flags.drafter),
                                  .has_draft_service = !flags.draft.empty(),
                                  .has_corpus = corpus != nullptr,
                                  .max_samples = std::min(kMaxSamples, flags.max_requests),

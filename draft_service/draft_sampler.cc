@@ -29,7 +29,7 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
   Proposal& proposal = sequence.answer().proposal;
   AppendToChain(token, std::move(q), proposal);
   if (static_cast<int>(proposal.size()) == sequence.work_as<ProposeWork>().draft_tokens) return true;
-  sequence.Feed(token);
+  sequence.Append(token);
   return false;
 }
 
@@ -44,11 +44,11 @@ std::optional<DeviceTask> DraftSampler::MakeDeviceTask(const SequenceState& sequ
 void DraftSampler::TakeDeviceResult(SequenceState& sequence, DeviceTask& task) {
   Proposal& proposal = sequence.answer().proposal;
   proposal = std::move(std::get<ProposeTask>(task.work).proposal);
-  for (size_t i = 0; i + 1 < proposal.size(); ++i) sequence.Feed(proposal[i].token);
+  for (size_t i = 0; i + 1 < proposal.size(); ++i) sequence.Append(proposal[i].token);
 }
 
 std::optional<absl::Status> DraftSampler::OnDeadline(SequenceState& sequence) {
-  sequence.Unfeed();
+  sequence.DropPending();
   return absl::OkStatus();
 }
 

@@ -53,7 +53,7 @@ class Rows {
 void RejectionSampler::Begin(SequenceState& sequence) {
   const auto* verify = std::get_if<VerifyWork>(&sequence.work());
   if (verify == nullptr) return sequence.set_logit_rows(0);
-  for (const ProposalNode& node : verify->proposal) sequence.Feed(node.token);
+  for (const ProposalNode& node : verify->proposal) sequence.Append(node.token);
   sequence.set_logit_rows(static_cast<int>(verify->proposal.size()) + 1);
 }
 

@@ -173,8 +173,8 @@ v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& p
   stop->set_ignore_eos(flags.ignore_eos);
   for (const std::string& string : flags.stop) stop->add_strings(string);
   v1::SpeculationOptions* speculation = request.mutable_speculation();
-  speculation->set_drafter(DrafterOf(flags.drafter));
-  speculation->set_rule(RuleOf(flags.rule));
+  speculation->set_drafter(DrafterFromName(flags.drafter));
+  speculation->set_rule(RuleFromName(flags.rule));
   if (flags.draft_top_n) speculation->set_draft_top_n(*flags.draft_top_n);
   if (flags.draft_temperature) speculation->set_draft_temperature(*flags.draft_temperature);
   if (flags.lenience) speculation->set_lenience(*flags.lenience);

@@ -7,7 +7,7 @@
 namespace outrider {
 
 // What one sequence waits for.
-struct WaitingRows {
+struct PendingRows {
   int rows = 0;        // tokens that are known but not in the cache, at least 1
   int logit_rows = 0;  // of them, the last ones, whose logits are needed together; 0 .. rows
 };
@@ -16,6 +16,6 @@ struct WaitingRows {
 // verification) go before long ones (prompts), each in the order given; a wait that does not fit is cut, but
 // the logit_rows rows stay together. A sequence is never cut to nothing when the whole budget is free, so
 // every call makes progress if budget >= max logit_rows.
-std::vector<int> PlanStep(std::span<const WaitingRows> waiting, int budget);
+std::vector<int> PlanStep(std::span<const PendingRows> pending, int budget);
 
 }  // namespace outrider

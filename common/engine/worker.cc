@@ -85,7 +85,7 @@ void Worker::EndExpired() {
     if (std::optional<absl::Status> end = sampler_->OnDeadline(*sequence)) {
       store_.Finish(*sequence, *std::move(end));
     } else {
-      sequence->ForgetDeadline();
+      sequence->ClearDeadline();
     }
   }
 }
@@ -106,19 +106,19 @@ void Worker::Step() {
 // Which sequences are part of the next step, with the blocks that they need.
 std::vector<Worker::ScheduledSequence> Worker::Schedule() {
   const std::vector<SequenceState*> candidates = store_.active();
-  std::vector<WaitingRows> waiting;
-  waiting.reserve(candidates.size());
+  std::vector<PendingRows> pending;
+  pending.reserve(candidates.size());
   for (const SequenceState* sequence : candidates) {
-    waiting.push_back({sequence->num_waiting(), sequence->logit_rows()});
+    pending.push_back({sequence->num_pending(), sequence->logit_rows()});
   }
-  const std::vector<int> plan = PlanStep(waiting, options_.max_batch_rows);
+  const std::vector<int> plan = PlanStep(pending, options_.max_batch_rows);
 
   std::vector<ScheduledSequence> scheduled;
   for (size_t i = 0; i < plan.size(); ++i) {
     SequenceState& sequence = *candidates[i];
     // Making room for one may have ended another.
     if (plan[i] == 0 || !sequence.active()) continue;
-    const bool last = plan[i] == sequence.num_waiting();
+    const bool last = plan[i] == sequence.num_pending();
     const int logit_rows = sequence.prompt_logprobs() >= 0 ? plan[i] : last ? sequence.logit_rows() : 0;
     ScheduledSequence part{&sequence, plan[i], logit_rows, std::nullopt};
     if (last && sequence.logit_rows() > 0) part.task = sampler_->MakeDeviceTask(sequence);
@@ -160,7 +160,7 @@ void Worker::Postprocess(std::vector<ScheduledSequence>& scheduled, const Logits
     SequenceState& sequence = *s.sequence;
     if (s.task) {
       if (s.task->status.ok()) sampler_->TakeDeviceResult(sequence, *s.task);
-      sequence.MarkComputed(sequence.num_waiting());
+      sequence.MarkComputed(sequence.num_pending());
       store_.Finish(sequence, std::move(s.task->status));
       continue;
     }
@@ -168,7 +168,7 @@ void Worker::Postprocess(std::vector<ScheduledSequence>& scheduled, const Logits
     first_row += rows.rows;
     if (sequence.prompt_logprobs() >= 0) sampler_->Score(sequence, sequence.num_computed(), rows);
     sequence.MarkComputed(s.rows);
-    if (sequence.num_waiting() > 0) continue;
+    if (sequence.num_pending() > 0) continue;
     if (sequence.logit_rows() == 0) {
       store_.Finish(sequence, absl::OkStatus());
       continue;

@@ -1,5 +1,4 @@
-// The name of a block of the paged KV cache, shared by the pool (which knows only names) and the engine
-// (which knows where the memory behind a name is).
+// The id of a block of the paged KV cache. The pool deals in ids only; the engine maps an id to memory.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@ namespace outrider {
 BlockPool::BlockPool(int num_blocks) : states_(num_blocks) {
   OUTRIDER_CHECK(num_blocks >= 0);
   free_.reserve(num_blocks);
-  // The first blocks to be handed out are the lowest.
+  // Low ids are allocated first.
   for (BlockId block = num_blocks - 1; block >= 0; --block) free_.push_back(block);
 }
 
@@ -17,7 +17,7 @@ absl::StatusOr<BlockId> BlockPool::Allocate() {
   if (free_.empty() && !cached_.empty()) {
     const BlockId oldest = cached_.front();
     cached_.pop_front();
-    states_[oldest].keep = false;
+    states_[oldest].cacheable = false;
     free_.push_back(oldest);
     if (on_evict_) on_evict_(oldest);
   }
@@ -32,7 +32,7 @@ absl::StatusOr<BlockId> BlockPool::Allocate() {
 void BlockPool::Ref(BlockId block) {
   OUTRIDER_CHECK(block >= 0 && block < num_blocks());
   State& state = states_[block];
-  OUTRIDER_CHECK(state.references > 0 || state.keep);
+  OUTRIDER_CHECK(state.references > 0 || state.cacheable);
   if (state.references == 0) cached_.erase(state.cached_at);
   ++state.references;
 }
@@ -42,16 +42,16 @@ void BlockPool::Unref(BlockId block) {
   State& state = states_[block];
   OUTRIDER_CHECK(state.references > 0);
   if (--state.references > 0) return;
-  if (state.keep) {
+  if (state.cacheable) {
     state.cached_at = cached_.insert(cached_.end(), block);
   } else {
     free_.push_back(block);
   }
 }
 
-void BlockPool::Keep(BlockId block) {
+void BlockPool::MarkCacheable(BlockId block) {
   OUTRIDER_CHECK(block >= 0 && block < num_blocks() && states_[block].references > 0);
-  states_[block].keep = true;
+  states_[block].cacheable = true;
 }
 
 absl::Status BlockPool::CheckInvariants() const {
@@ -59,7 +59,7 @@ absl::Status BlockPool::CheckInvariants() const {
   std::vector<Listed> listed(states_.size(), kNowhere);
   const auto list = [&](BlockId block, Listed as) {
     if (block < 0 || block >= num_blocks()) {
-      return absl::InternalError(absl::StrCat("block ", block, " is listed and does not exist"));
+      return absl::InternalError(absl::StrCat("block ", block, " is listed but does not exist"));
     }
     if (listed[block] != kNowhere)
       return absl::InternalError(absl::StrCat("block ", block, " is listed twice"));
@@ -74,10 +74,10 @@ absl::Status BlockPool::CheckInvariants() const {
   }
   for (BlockId block = 0; block < num_blocks(); ++block) {
     const State& state = states_[block];
-    const Listed expected = state.references > 0 ? kNowhere : state.keep ? kCached : kFree;
+    const Listed expected = state.references > 0 ? kNowhere : state.cacheable ? kCached : kFree;
     if (state.references < 0 || listed[block] != expected) {
       return absl::InternalError(absl::StrCat("block ", block, " has ", state.references, " references, is ",
-                                              state.keep ? "" : "not ", "to be kept, and is in list ",
+                                              state.cacheable ? "" : "not ", "cacheable, and is in list ",
                                               static_cast<int>(listed[block])));
     }
   }

@@ -41,8 +41,8 @@ absl::StatusOr<std::vector<BlockCopy>> BlockTable::Reserve(int begin, int end) {
   const int needed = BlocksNeeded(begin, end);
   if (needed > pool_->num_available()) {
     return MakeError(absl::StatusCode::kResourceExhausted, "KV_BLOCKS_EXHAUSTED",
-                     absl::StrCat(needed, " blocks are needed and ", pool_->num_available(), " of ",
-                                  pool_->num_blocks(), " are free"));
+                     absl::StrCat(needed, " blocks needed, ", pool_->num_available(), " of ",
+                                  pool_->num_blocks(), " available"));
   }
   const int held = static_cast<int>(blocks_.size());
   for (int i = begin / block_size_; i < BlocksFor(end); ++i) {
@@ -52,7 +52,8 @@ absl::StatusOr<std::vector<BlockCopy>> BlockTable::Reserve(int begin, int end) {
       blocks_.push_back(fresh);
       continue;
     }
-    // Only the first block can hold positions below `begin`; a later shared one is about to be overwritten.
+    // Only the first block can hold positions below `begin`. Later shared blocks are overwritten entirely, so
+    // they need no copy.
     if (i == begin / block_size_ && begin % block_size_ != 0) copies.push_back({blocks_[i], fresh});
     pool_->Unref(blocks_[i]);
     blocks_[i] = fresh;

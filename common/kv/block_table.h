@@ -1,4 +1,5 @@
-// Where the KV cache of one sequence lies: position t is in slot t % block_size of blocks()[t / block_size].
+// Maps the positions of one sequence to blocks: position t is in blocks()[t / block_size], slot t %
+// block_size.
 #pragma once
 
 #include <span>
@@ -10,16 +11,16 @@
 
 namespace outrider {
 
-// A copy of a whole block that the engine has to carry out before anything is written.
+// A copy of a whole block. The engine must carry it out before it writes anything.
 struct BlockCopy {
   BlockId from = 0;
   BlockId to = 0;
   friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
 };
 
-// Owns one reference to each of its blocks. Blocks may be shared with other tables (after Fork or Adopt), or
-// kept by the pool for whoever may want them; neither is ever written: Reserve replaces it by a copy first.
-// Not synchronised. The pool must outlive the table.
+// Owns one reference to each of its blocks. A block may be shared with other tables (after Fork or Adopt) or
+// be cacheable; such a block is never written. Reserve replaces it by a copy first (copy-on-write). Not
+// thread-safe. The pool must outlive the table.
 class BlockTable {
  public:
   BlockTable(BlockPool* pool, int block_size);
@@ -27,25 +28,25 @@ class BlockTable {
   BlockTable(BlockTable&& other) noexcept;
   BlockTable& operator=(BlockTable&& other) noexcept;
 
-  // Makes positions [begin, end) writable: backed by blocks that are writable. Positions below
-  // `begin` keep their content. Returns the copies to carry out, in this order and before any write of the
-  // same step (at most one: the block that holds begin - 1 and begin). ResourceExhausted if the pool has too
-  // few blocks, and then nothing has changed. Needs begin <= capacity().
+  // Makes positions [begin, end) writable, for begin <= capacity(). Positions below `begin` keep their
+  // content. Returns the copies that the engine must carry out, in this order and before any write of the
+  // same step. There is at most one: of the block that holds both begin - 1 and begin. RESOURCE_EXHAUSTED,
+  // with nothing changed, if the pool has too few blocks.
   absl::StatusOr<std::vector<BlockCopy>> Reserve(int begin, int end);
 
-  // How many new blocks Reserve(begin, end) would take from the pool.
+  // How many blocks Reserve(begin, end) would allocate.
   int BlocksNeeded(int begin, int end) const;
 
-  // Gives back the blocks that hold no position below `tokens`. Never copies: that happens when the kept part
-  // of a shared block is written next.
+  // Drops the blocks that hold no position below `tokens`. Never copies: the next write to the kept part of a
+  // shared block does that.
   void Truncate(int tokens);
   void Clear() { Truncate(0); }
 
-  // Shares the blocks of the first `tokens` positions of `from`, which must have them; this table must be
-  // empty and of the same pool.
+  // Shares the blocks of the first `tokens` positions of `from`. This table must be empty and use the same
+  // pool. Needs tokens <= from.capacity().
   void Fork(const BlockTable& from, int tokens);
 
-  // The same with blocks of no table in particular: they hold the first positions from now on.
+  // Shares these blocks, which hold the first positions from now on. This table must be empty.
   void Adopt(std::span<const BlockId> blocks);
 
   std::span<const BlockId> blocks() const { return blocks_; }

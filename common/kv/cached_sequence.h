@@ -1,4 +1,4 @@
-// What a server holds of one sequence: a cache of the coordinator's tokens and of their keys and values.
+// A server's copy of one sequence: the coordinator's tokens, and the blocks with their keys and values.
 #pragma once
 
 #include <cstdint>
@@ -12,41 +12,42 @@
 
 namespace outrider {
 
-// tokens() are known; the first num_computed() of them have their KV computed, the rest wait to be fed.
-// Invariant: num_computed() <= tokens().size() and the table backs at least num_computed() positions. Not
-// synchronised, no clock.
+// The keys and values of the first num_computed() tokens are computed; the other tokens wait for a forward
+// pass. Invariant: num_computed() <= size(), and the table backs at least num_computed() positions. Not
+// thread-safe.
 class CachedSequence {
  public:
   CachedSequence(BlockPool* pool, int block_size);
 
-  // The wire contract of an item: `tokens` are the sequence's tokens from index `base` on, and `prefix_hash`
-  // is the hash of the `base` tokens before them (common/kv/prefix_hash.h). Truncates to `base`, then appends
-  // `tokens`. FailedPrecondition when base exceeds the known tokens (BASE_BEYOND_CACHED) or the prefix is
-  // another one (PREFIX_MISMATCH); nothing has changed then and the caller reports num_computed().
-  // InvalidArgument for empty tokens.
+  // Applies an item of the wire protocol: `tokens` are the sequence's tokens from index `base` on, and
+  // `prefix_hash` is the hash of the `base` tokens before them (common/kv/prefix_hash.h). Truncates to
+  // `base`, then appends `tokens`. FAILED_PRECONDITION, with nothing changed, if `base` exceeds the known
+  // tokens (reason BASE_BEYOND_CACHED) or the known prefix differs (reason PREFIX_MISMATCH). INVALID_ARGUMENT
+  // if `tokens` is empty.
   absl::Status Reconcile(uint32_t base, uint64_t prefix_hash, std::span<const TokenId> tokens);
 
-  // Adds a token that is not cached yet, e.g. a drafted one.
+  // Appends a token that is not computed yet, for example a drafted one.
   void Append(TokenId token);
-  // Keeps the first n tokens, n <= size(); gives back blocks that hold none of them.
+  // Keeps the first n tokens, n <= size(), and drops the blocks that hold none of them.
   void Truncate(int n);
-  // Keeps the first n tokens and, of the proposal that was appended after them, the nodes of `path`, a prefix
-  // of a chain.
+  // Keeps the first n tokens and the accepted `path` of the proposal that follows them. The path must be a
+  // prefix of a chain.
   void Keep(int n, std::span<const int> path);
-  // The KV of the first n tokens is computed now; num_computed() <= n <= size().
+  // Records that the keys and values of the first n tokens are computed now, for num_computed() <= n <=
+  // size().
   void MarkComputed(int n);
-  // Forgets everything, e.g. when preempted.
+  // Drops all tokens and blocks, for example on preemption.
   void Reset() { Truncate(0); }
 
-  // Blocks for positions [num_computed(), n), to be called before they are fed; see BlockTable::Reserve.
+  // Makes positions [num_computed(), n) writable before they are computed; see BlockTable::Reserve.
   absl::StatusOr<std::vector<BlockCopy>> Reserve(int n) { return table_.Reserve(num_computed_, n); }
 
-  // Becomes a copy of the first n tokens of `from`, n <= from.size(), that shares the blocks of those that
-  // are cached. This one must be empty.
+  // Makes this sequence, which must be empty, a copy of the first n tokens of `from`, n <= from.size(). It
+  // shares the blocks of those that are computed.
   void Fork(const CachedSequence& from, int n);
 
-  // Shares blocks that hold what its first tokens would yield, instead of computing it; nothing is cached
-  // yet.
+  // Shares blocks that hold the keys and values of its first tokens, so that they need not be computed again.
+  // No token may be computed yet.
   void Adopt(std::span<const BlockId> blocks);
 
   std::span<const TokenId> tokens() const { return tokens_; }

@@ -1,4 +1,4 @@
-// The sequences a server holds, by id, in the order in which they were last touched.
+// The sequences that a server holds, by id and in order of last use, with leases.
 #pragma once
 
 #include <cstddef>
@@ -14,21 +14,21 @@
 
 namespace outrider {
 
-// Entries keep their address until they are released or expire. A released id is remembered for a while (the
-// last `max_tombstones`), so that an item that comes late cannot bring the sequence back. Time is passed in
-// and must not run backwards. Not synchronised.
+// Entries keep their address until they are released, erased or expire. The last `max_tombstones` released
+// ids are remembered, so that a late item cannot revive a released sequence. Callers pass the time, which
+// must not run backwards. Not thread-safe.
 template <class Entry>
 class LeaseTable {
  public:
   explicit LeaseTable(size_t max_tombstones = 4096) : max_tombstones_(max_tombstones) {}
 
-  // The entry of a sequence, or null. Does not touch it.
+  // The entry of a sequence, or null. Does not renew the lease.
   Entry* Find(const SequenceId& id) {
     auto it = index_.find(id);
     return it == index_.end() ? nullptr : &it->second->entry;
   }
 
-  // Adds a sequence, touched at `now`. Null if the id is present or released.
+  // Adds a sequence whose lease starts at `now`. Null if the id is present or released.
   template <class... Args>
   Entry* Insert(const SequenceId& id, absl::Time now, Args&&... args) {
     if (index_.contains(id) || released(id)) return nullptr;
@@ -46,7 +46,7 @@ class LeaseTable {
     return true;
   }
 
-  // Frees a sequence and remembers its id, also when it was not present. Returns whether it was.
+  // Removes a sequence and remembers its id, even if it was not present. Returns whether it was present.
   bool Release(const SequenceId& id) {
     if (max_tombstones_ > 0 && tombstones_.insert(id).second) {
       tombstone_order_.push_back(id);
@@ -58,7 +58,7 @@ class LeaseTable {
     return Erase(id);
   }
 
-  // Frees a sequence that may come back. Returns whether it was present.
+  // Removes a sequence that may come back. Returns whether it was present.
   bool Erase(const SequenceId& id) {
     auto it = index_.find(id);
     if (it == index_.end()) return false;
@@ -67,7 +67,7 @@ class LeaseTable {
     return true;
   }
 
-  // Frees every sequence that was not touched for `lease`, and returns their ids. They are not remembered:
+  // Removes every sequence that was not touched for `lease` and returns their ids. They are not remembered:
   // the coordinator may send such a sequence again.
   std::vector<SequenceId> Expire(absl::Time now, absl::Duration lease) {
     std::vector<SequenceId> freed;
@@ -79,8 +79,8 @@ class LeaseTable {
     return freed;
   }
 
-  // Calls visit(id, entry) from the least to the most recently touched until it returns false: the order in
-  // which a victim of preemption is looked for. `visit` must not change the table.
+  // Calls visit(id, entry), least recently touched sequence first, until it returns false. This is the order
+  // in which preemption looks for a victim. `visit` must not change the table.
   template <class Visit>
   void ForEachOldestFirst(Visit visit) {
     for (Node& node : nodes_) {

@@ -1,4 +1,5 @@
-// The rolling hash by which coordinator and servers agree on a token prefix without sending it.
+// The rolling hash with which coordinator and servers check that they agree on a token prefix, without
+// sending it.
 //
 // Definition (all arithmetic modulo 2^64; part of the wire contract):
 //   h_0     = 0x6f75747269646572
@@ -6,8 +7,8 @@
 //   Mix(z)  : z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
 //             z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
 //             return z ^ (z >> 31)          (the finaliser of splitmix64)
-// with token_i as an unsigned 32-bit number. The hash of n tokens is h_n. It guards against mistakes, not
-// against an adversary.
+// where token_i is an unsigned 32-bit number. The hash of n tokens is h_n. It detects mistakes; it does not
+// resist an adversary.
 #pragma once
 
 #include <cstdint>

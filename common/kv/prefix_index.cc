@@ -8,17 +8,17 @@ namespace outrider {
 
 PrefixIndex::PrefixIndex(BlockPool* pool, int block_size)
     : pool_(pool), block_size_(static_cast<size_t>(block_size)), hash_of_(pool->num_blocks()) {
-  pool_->OnEvict([this](BlockId block) { Forget(block); });
+  pool_->OnEvict([this](BlockId block) { EraseEntry(block); });
 }
 
 std::span<const TokenId> PrefixIndex::TokensOf(const CachedSequence& sequence, size_t index) const {
   return sequence.tokens().subspan(index * block_size_, block_size_);
 }
 
-const PrefixIndex::Entry* PrefixIndex::Look(const CachedSequence& sequence, size_t index,
-                                            uint64_t before) const {
+const PrefixIndex::Entry* PrefixIndex::FindEntry(const CachedSequence& sequence, size_t index,
+                                                 uint64_t parent) const {
   const auto it = entries_.find(sequence.prefix_hash(static_cast<int>((index + 1) * block_size_)));
-  if (it == entries_.end() || it->second.before != before) return nullptr;
+  if (it == entries_.end() || it->second.parent != parent) return nullptr;
   const std::span<const TokenId> tokens = TokensOf(sequence, index);
   return std::equal(tokens.begin(), tokens.end(), it->second.tokens.begin()) ? &it->second : nullptr;
 }
@@ -27,10 +27,10 @@ PrefixIndex::Match PrefixIndex::Find(const CachedSequence& sequence, int limit) 
   Match match;
   const size_t full = static_cast<size_t>(std::min(limit, sequence.size())) / block_size_;
   for (size_t index = 0; index < full; ++index) {
-    const Entry* entry = Look(sequence, index, index == 0 ? 0 : match.cursor.back());
+    const Entry* entry = FindEntry(sequence, index, index == 0 ? 0 : match.cursor.back());
     if (entry == nullptr) break;
     match.blocks.push_back(entry->block);
-    match.cursor.push_back(entry->number);
+    match.cursor.push_back(entry->id);
   }
   return match;
 }
@@ -39,25 +39,25 @@ void PrefixIndex::Insert(const CachedSequence& sequence, int n, Cursor& cursor) 
   OUTRIDER_CHECK(n <= sequence.num_computed());
   const size_t full = static_cast<size_t>(n) / block_size_;
   for (size_t index = cursor.size(); index < full; ++index) {
-    const uint64_t before = index == 0 ? 0 : cursor.back();
-    if (const Entry* known = Look(sequence, index, before); known != nullptr) {
-      cursor.push_back(known->number);
+    const uint64_t parent = index == 0 ? 0 : cursor.back();
+    if (const Entry* known = FindEntry(sequence, index, parent); known != nullptr) {
+      cursor.push_back(known->id);
       continue;
     }
     const uint64_t hash = sequence.prefix_hash(static_cast<int>((index + 1) * block_size_));
     const BlockId block = sequence.table().blocks()[index];
     const std::span<const TokenId> tokens = TokensOf(sequence, index);
-    // What may stand there is of other tokens, or of a chain whose beginning was evicted and that no one
-    // finds.
+    // An entry that this replaces is of other tokens, or of a chain whose beginning was evicted and which
+    // therefore cannot be found.
     entries_.insert_or_assign(
-        hash, Entry{++last_number_, before, block, std::vector<TokenId>(tokens.begin(), tokens.end())});
+        hash, Entry{++last_id_, parent, block, std::vector<TokenId>(tokens.begin(), tokens.end())});
     hash_of_[block] = hash;
-    pool_->Keep(block);
-    cursor.push_back(last_number_);
+    pool_->MarkCacheable(block);
+    cursor.push_back(last_id_);
   }
 }
 
-void PrefixIndex::Forget(BlockId block) {
+void PrefixIndex::EraseEntry(BlockId block) {
   const auto it = entries_.find(hash_of_[block]);
   if (it != entries_.end() && it->second.block == block) entries_.erase(it);
 }

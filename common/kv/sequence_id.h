@@ -1,4 +1,4 @@
-// The name of a sequence: 128 random bits, drawn by the coordinator once for each generation.
+// The id of a sequence: 128 random bits, drawn by the coordinator once for each generation.
 #pragma once
 
 #include <compare>

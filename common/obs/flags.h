@@ -1,4 +1,4 @@
-// How our programs read their command line: CLI11, with errors in one line.
+// Command-line conventions of all programs: CLI11, with errors on one line.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,7 +6,7 @@
 
 namespace outrider {
 
-// "PROGRAM COMMAND: what is wrong (--help lists the flags)", where there are commands.
+// Formats an error as "PROGRAM [COMMAND]: <what is wrong> (--help lists the flags)".
 inline void UseOneLineErrors(CLI::App& app) {
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
     std::string name = failed->get_name();

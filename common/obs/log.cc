@@ -22,7 +22,7 @@ constexpr std::pair<absl::string_view, spdlog::level::level_enum> kLevels[] = {
 std::string service_name;
 bool as_json = true;
 
-// Invalid UTF-8 in a value must not keep the line from being written.
+// Replaces invalid UTF-8, which must not keep a line from being written.
 std::string Dump(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

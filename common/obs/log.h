@@ -1,4 +1,4 @@
-// Structured logs on stderr: JSON, a line an event, or readable text on a terminal.
+// Structured logs on stderr: one JSON object per line and event, or readable text on a terminal.
 #pragma once
 
 #include <concepts>
@@ -12,7 +12,7 @@
 
 namespace outrider {
 
-// A named value of an event.
+// A named value of an event. `name` must outlive it.
 struct LogField {
   LogField(absl::string_view name, absl::string_view text) : name(name), value(std::string(text)) {}
   LogField(absl::string_view name, const char* text) : name(name), value(std::string(text)) {}
@@ -28,15 +28,15 @@ struct LogField {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// Call once, before any other function here. `format` is "json", "text" or "auto": text if stderr is a
-// terminal. `level` is "debug", "info", "warning" or "error". INVALID_ARGUMENT naming the flag for anything
-// else.
+// Call once, before any other function here and before starting threads. `format` is "json", "text" or
+// "auto", which is text if stderr is a terminal. `level` is "debug", "info", "warning" or "error".
+// INVALID_ARGUMENT, naming the flag, for anything else.
 absl::Status InitLog(absl::string_view service, absl::string_view level, absl::string_view format);
 
-// Writes one event. Any thread. `event` is a short constant phrase; what varies goes into fields.
+// Writes one event. Thread-safe. `event` is a short constant phrase; variable parts go into fields.
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
 
-// Whether events of this level are written, for those who would otherwise collect fields in vain.
+// Whether events of this level are written, for callers whose fields are expensive.
 bool LogEnabled(LogLevel level);
 
 inline void LogDebug(absl::string_view event, std::initializer_list<LogField> fields = {}) {
@@ -52,7 +52,7 @@ inline void LogError(absl::string_view event, std::initializer_list<LogField> fi
   Log(LogLevel::kError, event, fields);
 }
 
-// What servers say of calls that came without a token that they know.
+// The event that servers log for calls without a valid token.
 inline void LogRefusedTokens(int calls) {
   LogWarning("calls refused for want of a known bearer token", {{"calls", calls}});
 }

@@ -1,5 +1,5 @@
-// Metrics by their name, without "outrider_", and help. A family that exists already is the one that is
-// returned.
+// Registers metrics by name, without the prefix "outrider_", and help text. A family that already exists is
+// returned as it is.
 #pragma once
 
 #include <prometheus/counter.h>
@@ -25,7 +25,7 @@ inline prometheus::Family<prometheus::Histogram>& HistogramFamily(prometheus::Re
   return prometheus::BuildHistogram().Name(kMetricPrefix + name).Help(help).Register(registry);
 }
 
-// Families of one.
+// Families with a single metric.
 inline prometheus::Counter* AddCounter(prometheus::Registry& registry, const std::string& name,
                                        const std::string& help) {
   return &CounterFamily(registry, name, help).Add({});

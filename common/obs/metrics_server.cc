@@ -12,7 +12,7 @@ namespace outrider {
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     const std::string& listen, const std::shared_ptr<prometheus::Registry>& registry) {
   std::unique_ptr<MetricsServer> server(new MetricsServer);
-  // The exposer reports a port in use by an exception.
+  // The exposer throws if the port is in use.
   try {
     server->exposer_ = std::make_unique<prometheus::Exposer>(listen, /*num_threads=*/1);
     server->address_ =

@@ -14,15 +14,16 @@ class Exposer;
 
 namespace outrider {
 
-// Thread-safe.
+// Owns the HTTP server. Thread-safe.
 class MetricsServer {
  public:
-  // `listen` is "HOST:PORT"; port 0 picks one. UNAVAILABLE naming the address if it cannot be had.
+  // `listen` is "HOST:PORT"; port 0 picks a free port. UNAVAILABLE, naming the address, if it cannot be
+  // bound.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
       const std::string& listen, const std::shared_ptr<prometheus::Registry>& registry);
   ~MetricsServer();
 
-  // The address that was bound.
+  // The bound address, with the port that was picked.
   const std::string& address() const { return address_; }
 
  private:
@@ -32,7 +33,7 @@ class MetricsServer {
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 
-// outrider_build_info{version}, which is always 1.
+// Adds outrider_build_info{version}, which is always 1.
 void AddBuildInfo(prometheus::Registry& registry, const std::string& version);
 
 }  // namespace outrider

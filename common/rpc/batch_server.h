@@ -1,4 +1,4 @@
-// The server's end of a stream of batches.
+// The server's end of a bidirectional stream of batched items.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -14,7 +14,8 @@
 
 namespace outrider {
 
-// The streams that a service has open, so that they can be ended. Thread-safe; outlives its streams.
+// The open streams of a service, so that they can be ended at shutdown. Thread-safe; must outlive its
+// streams.
 template <class Stream>
 class StreamSet {
  public:
@@ -37,10 +38,10 @@ class StreamSet {
   absl::flat_hash_set<Stream*> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
-// One stream from one coordinator. Sends the server's ServerInfo, then hands every item to `on_item` together
-// with the outbox for its answer. Deletes itself when gRPC is done with it.
+// One stream from one coordinator. Sends the server's ServerInfo first, then passes each item to `on_item`
+// together with the outbox for its answer. Deletes itself in OnDone.
 //
-// `on_item` is called from gRPC's threads, one call at a time for a stream, and must not block.
+// `on_item` is called from gRPC's threads, one call at a time per stream, and must not block.
 template <class Request, class Response>
 class BatchServerStream final : public grpc::ServerBidiReactor<Request, Response> {
  public:
@@ -59,7 +60,7 @@ class BatchServerStream final : public grpc::ServerBidiReactor<Request, Response
     set_->Add(this);
   }
 
-  // Any thread, until OnDone.
+  // Thread-safe until OnDone.
   void End(grpc::Status status) {
     absl::MutexLock lock(&mutex_);
     if (!end_) end_ = std::move(status);
@@ -74,7 +75,7 @@ class BatchServerStream final : public grpc::ServerBidiReactor<Request, Response
   }
 
   void OnWriteDone(bool /*ok*/) override {
-    // A failed write means that the client is gone; the read that fails with it ends the stream.
+    // A failed write means that the client is gone. The pending read then fails too and ends the stream.
     outbox_->OnWritten();
     absl::MutexLock lock(&mutex_);
     if (end_) FinishIfIdle();
@@ -87,7 +88,7 @@ class BatchServerStream final : public grpc::ServerBidiReactor<Request, Response
   }
 
  private:
-  // Finish may be called only once, and only with no write in flight.
+  // gRPC allows one call of Finish, with no write in flight.
   void FinishIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (finished_ || !outbox_->Close()) return;
     finished_ = true;

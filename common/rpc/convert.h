@@ -1,4 +1,4 @@
-// Proposals and verdicts as bytes become objects, and back: the one place that knows both forms.
+// Converts proposals and verdicts between messages and objects; nothing else knows both forms.
 #pragma once
 
 #include <span>
@@ -12,18 +12,17 @@
 
 namespace outrider {
 
-// A chain, each node's q prepared. Under the coupled rule q may be absent. INVALID_ARGUMENT, reason
-// DRAFT_TREE_UNSUPPORTED, DRAFT_TOKEN_OUT_OF_RANGE or DRAFT_DISTRIBUTION_INVALID, naming the node.
+// Parses a chain and prepares each node's q, which may be absent under the coupled rule. INVALID_ARGUMENT,
+// naming the node, reason DRAFT_TREE_UNSUPPORTED, DRAFT_TOKEN_OUT_OF_RANGE or DRAFT_DISTRIBUTION_INVALID.
 absl::StatusOr<Proposal> ParseProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
                                        Rule rule, int vocab_size);
 
-// Adds the nodes of `proposal` to `nodes`.
+// Appends the nodes of `proposal` to `nodes`.
 void SerializeProposal(std::span<const ProposalNode> proposal,
                        google::protobuf::RepeatedPtrField<v1::DraftNode>* nodes);
 
-// A verdict over `proposal`; its log-probabilities stay in the message. INTERNAL, reason VERDICT_INVALID, for
-// a path that does not lead down `proposal` from its root, a token outside the vocabulary, or an unknown
-// kind.
+// Parses a verdict on `proposal`, without its log-probabilities. INTERNAL, reason VERDICT_INVALID, for a path
+// that does not follow `proposal` from its root, a token outside the vocabulary, or an unknown kind.
 absl::StatusOr<Verdict> ParseVerdict(const v1::Verdict& message, std::span<const ProposalNode> proposal,
                                      int vocab_size);
 

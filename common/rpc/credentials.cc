@@ -24,7 +24,7 @@ using grpc::experimental::FileWatcherCertificateProvider;
 constexpr unsigned kRefreshSeconds = 1;
 constexpr char kHeader[] = "authorization";
 
-// gRPC says nothing of a file that it cannot use, and then lets every handshake fail.
+// gRPC does not report a file that it cannot use; every handshake just fails.
 absl::Status CheckPem(const std::string& path, absl::string_view what) {
   std::ifstream in(path);
   if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
@@ -48,7 +48,7 @@ absl::Status CheckFiles(const std::string& cert, const std::string& key, const s
   return absl::OkStatus();
 }
 
-// Lets calls pass that carry a known token.
+// Rejects calls without a valid token.
 class TokenCheck final : public grpc::AuthMetadataProcessor {
  public:
   TokenCheck(std::shared_ptr<TokenFile> tokens, std::function<void(int)> on_refused)
@@ -91,7 +91,7 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
   absl::Time quiet_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 
-// Sends the token with each call.
+// Adds the token to each call.
 class TokenSender final : public grpc::MetadataCredentialsPlugin {
  public:
   explicit TokenSender(std::shared_ptr<TokenFile> tokens) : tokens_(std::move(tokens)) {}

@@ -18,7 +18,7 @@ std::string TypeUrl() {
   return absl::StrCat(kTypePrefix, std::string(Detail::descriptor()->full_name()));
 }
 
-// The status' reason and metadata become an ErrorInfo.
+// Makes an ErrorInfo of the status' reason and metadata.
 google::rpc::ErrorInfo MakeInfo(const absl::Status& status) {
   google::rpc::ErrorInfo info;
   info.set_reason(ReasonOf(status));
@@ -30,7 +30,7 @@ google::rpc::ErrorInfo MakeInfo(const absl::Status& status) {
   return info;
 }
 
-// And an ErrorInfo becomes them again.
+// Sets the status' reason and metadata from an ErrorInfo.
 void SetInfo(const google::rpc::ErrorInfo& info, absl::Status& status) {
   status.SetPayload(kReasonType, absl::Cord(info.reason()));
   for (const auto& [key, value] : info.metadata()) {

@@ -1,5 +1,5 @@
-// Errors on the wire: absl::Status, with its reason and metadata (common/spec/status.h), as google.rpc.Status
-// with one ErrorInfo, and RetryInfo where a client should come back.
+// Errors on the wire: converts absl::Status, with its reason and metadata (common/spec/status.h), to
+// google.rpc.Status with one ErrorInfo, and a RetryInfo where a client should retry.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -12,13 +12,13 @@
 
 namespace outrider {
 
-// RESOURCE_EXHAUSTED with a RetryInfo.
+// RESOURCE_EXHAUSTED with a RetryInfo of `retry_after`.
 absl::Status BusyError(absl::string_view reason, absl::string_view message, absl::Duration retry_after);
 
-// When to come back, of an error with a RetryInfo; else zero.
+// The delay of the error's RetryInfo; zero if it has none.
 absl::Duration RetryDelay(const absl::Status& status);
 
-// To and from the wire. Payloads of other types travel as details of their own.
+// Payloads of other types travel as details of their own.
 google::rpc::Status ToProto(const absl::Status& status);
 absl::Status FromProto(const google::rpc::Status& proto);
 grpc::Status ToGrpc(const absl::Status& status);

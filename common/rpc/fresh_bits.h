@@ -1,4 +1,4 @@
-// Ids and seeds that nobody chose.
+// Random bits for ids, and for seeds that the client does not choose.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace outrider {
 
-// From the system's entropy, so that no two processes agree. Any thread.
+// 64 bits of system entropy, so that no two processes draw the same. Thread-safe.
 inline uint64_t FreshBits() {
   std::random_device entropy;
   return (uint64_t{entropy()} << 32) | entropy();

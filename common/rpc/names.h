@@ -1,4 +1,4 @@
-// What people call the values of the protocol's enumerations: in flags, in metrics, in answers and in errors.
+// Names of the protocol's enumeration values in flags, metrics, answers and errors.
 #pragma once
 
 #include <string>
@@ -8,30 +8,31 @@
 
 namespace outrider {
 
-// "TOKEN_KIND_BONUS" without "TOKEN_KIND_" is "bonus". Of a value that has no name, its number.
-inline std::string NameWithout(const char* prefix, const std::string& name, int value) {
+// Strips `prefix` and lowers the case: "TOKEN_KIND_BONUS" becomes "bonus". A value without a name becomes its
+// number.
+inline std::string NameWithoutPrefix(const char* prefix, const std::string& name, int value) {
   if (name.empty()) return std::to_string(value);
   return absl::AsciiStrToLower(name.substr(std::string(prefix).size()));
 }
 
 inline std::string NameOf(v1::DrafterKind kind) {
-  return NameWithout("DRAFTER_KIND_", v1::DrafterKind_Name(kind), kind);
+  return NameWithoutPrefix("DRAFTER_KIND_", v1::DrafterKind_Name(kind), kind);
 }
-inline std::string NameOf(v1::Rule rule) { return NameWithout("RULE_", v1::Rule_Name(rule), rule); }
+inline std::string NameOf(v1::Rule rule) { return NameWithoutPrefix("RULE_", v1::Rule_Name(rule), rule); }
 inline std::string NameOf(v1::TokenKind kind) {
-  return NameWithout("TOKEN_KIND_", v1::TokenKind_Name(kind), kind);
+  return NameWithoutPrefix("TOKEN_KIND_", v1::TokenKind_Name(kind), kind);
 }
 inline std::string NameOf(v1::FinishReason reason) {
-  return NameWithout("FINISH_REASON_", v1::FinishReason_Name(reason), reason);
+  return NameWithoutPrefix("FINISH_REASON_", v1::FinishReason_Name(reason), reason);
 }
 
-// The other way round; UNSPECIFIED for a name that is none.
-inline v1::DrafterKind DrafterOf(const std::string& name) {
+// The value with that name; UNSPECIFIED if there is none.
+inline v1::DrafterKind DrafterFromName(const std::string& name) {
   v1::DrafterKind kind = v1::DRAFTER_KIND_UNSPECIFIED;
   v1::DrafterKind_Parse("DRAFTER_KIND_" + absl::AsciiStrToUpper(name), &kind);
   return kind;
 }
-inline v1::Rule RuleOf(const std::string& name) {
+inline v1::Rule RuleFromName(const std::string& name) {
   v1::Rule rule = v1::RULE_UNSPECIFIED;
   v1::Rule_Parse("RULE_" + absl::AsciiStrToUpper(name), &rule);
   return rule;

@@ -1,5 +1,4 @@
-// Sends items over one stream as batches: while a write is in flight, whatever is posted waits and leaves
-// with the next one.
+// Batches items onto one stream: items posted while a write is in flight leave together with the next write.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +12,10 @@
 
 namespace outrider {
 
-// The size at which a batch is closed; a single larger item still goes, alone.
+// The size at which a batch is closed. A larger item is sent alone.
 inline constexpr size_t kBatchBytes = 1 << 20;
 
-// The repeated field of a batch message: `items` of requests, `results` of responses.
+// The repeated field of a batch message: `items` of a request, `results` of a response.
 template <class Message>
 auto* BatchField(Message& message) {
   if constexpr (requires { message.mutable_results(); }) {
@@ -26,8 +25,8 @@ auto* BatchField(Message& message) {
   }
 }
 
-// Outlives the stream it belongs to, so that any thread may still post to it; what is posted after Close is
-// dropped. All methods may be called from any thread.
+// May outlive its stream, so that any thread can still post; what is posted after Close is dropped.
+// Thread-safe.
 template <class Message>
 class Outbox {
  public:
@@ -37,7 +36,7 @@ class Outbox {
   // with the outbox's lock held and must not call back.
   explicit Outbox(std::function<void(const Message&)> start_write) : start_write_(std::move(start_write)) {}
 
-  // Queues an item; starts a write if none is in flight.
+  // Queues an item and starts a write if none is in flight.
   void Post(Item item) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (closed_) return;
@@ -45,7 +44,7 @@ class Outbox {
     if (!writing_) StartNext();
   }
 
-  // Sends a whole message of its own. Only as the first thing on a stream.
+  // Sends a message of its own. Only allowed as the first call.
   void PostFirst(Message message) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     in_flight_ = std::move(message);
@@ -53,14 +52,14 @@ class Outbox {
     start_write_(in_flight_);
   }
 
-  // The write that was started has ended.
+  // Call when the write in flight has ended.
   void OnWritten() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
     if (!closed_ && !waiting_.empty()) StartNext();
   }
 
-  // Nothing is sent from here on. True if no write is in flight, so that the stream may be finished.
+  // Starts no write from now on. Returns true if none is in flight, so that the stream may be finished.
   bool Close() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     closed_ = true;

@@ -1,4 +1,4 @@
-// Between the protocol's parameters and those of the mathematics.
+// Converts the protocol's sampling parameters to those of common/spec.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -12,11 +12,11 @@ namespace outrider {
 // INVALID_ARGUMENT, reason RULE_UNKNOWN, for a rule that this version does not have.
 absl::StatusOr<Rule> ParseRule(v1::Rule rule);
 
-// OK, or INVALID_ARGUMENT naming `field`, for ids that must be in [0, vocab_size).
+// INVALID_ARGUMENT, naming `field`, unless all ids are in [0, vocab_size).
 absl::Status CheckTokenIds(const google::protobuf::RepeatedField<uint32_t>& ids, uint32_t vocab_size,
                            absl::string_view field);
 
-// Controls as the engine knows them; `end_ids` are those that min_tokens holds back.
+// The sampling controls; `end_ids` are the ids that min_tokens suppresses.
 SamplingParams ParseSampling(const v1::SamplingParams& sampling,
                              const google::protobuf::RepeatedField<uint32_t>& end_ids);
 

@@ -1,4 +1,4 @@
-// The flags of credentials.h, for CLI11.
+// CLI11 flags for the structs of credentials.h.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -19,7 +19,7 @@ inline void DefineServerSecurityFlags(CLI::App& app, ServerSecurity& security) {
                  "clients must send one of these bearer tokens, one a line; needs TLS");
 }
 
-// `prefix` goes before the names: "tls" makes --tls-ca, --tls-cert, --tls-key and --tls-token-file.
+// `prefix` starts the names: "tls" defines --tls-ca, --tls-cert, --tls-key and --tls-token-file.
 inline std::vector<CLI::Option*> DefineChannelSecurityFlags(CLI::App& app, const std::string& prefix,
                                                             const std::string& server,
                                                             ChannelSecurity& security) {

@@ -19,8 +19,8 @@ namespace {
 constexpr int kKeepaliveMs = 20'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
 
-// gRPC and protobuf would write lines of their own to stderr; what they complain about comes back as a
-// status. What is left are their last words before an abort. GRPC_VERBOSITY shows all that gRPC says.
+// Keeps gRPC and protobuf from writing their own lines to stderr: their errors come back as a status. Only
+// the last message before an abort remains. GRPC_VERBOSITY shows everything that gRPC logs.
 void QuietLibraries() {
   google::protobuf::SetLogHandler(
       [](google::protobuf::LogLevel level, const char* file, int line, const std::string& message) {
@@ -34,7 +34,7 @@ void QuietLibraries() {
   });
 }
 
-// The builder's server for one address, or UNAVAILABLE.
+// Starts a server on one address. UNAVAILABLE if it cannot be bound.
 absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
     const std::string& address, grpc::Service* service,
     const std::shared_ptr<grpc::ServerCredentials>& credentials, std::string* bound) {
@@ -47,9 +47,9 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  // Clients of ours ping as often as that; gRPC's default would take it for an attack.
+  // Our clients ping every kKeepaliveMs, which gRPC's default limit takes for an attack.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kKeepaliveMs / 2);
-  // Two servers on one port would share its connections at random.
+  // With SO_REUSEPORT, two servers on one port would share its connections at random.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   const bool has_port = !absl::StartsWith(address, "unix:");
@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServerOptions&
   server->server_ = *std::move(main);
   if (!options.health_listen.empty()) {
     std::string bound;
-    // Probes know no certificates, and learn nothing but whether the process is well.
+    // Probes have no certificates, and learn only whether the process is healthy.
     auto health = Bind(options.health_listen, nullptr, grpc::InsecureServerCredentials(), &bound);
     if (!health.ok()) return health.status();
     server->health_server_ = *std::move(health);
@@ -117,7 +117,7 @@ grpc::ChannelArguments ChannelArguments() {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  // A name that does not resolve yet, as of a pod that starts, is asked for again as soon.
+  // A name that does not resolve yet, such as that of a starting pod, is resolved again as often.
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
   return arguments;
 }

@@ -1,4 +1,4 @@
-// A gRPC server as all three services run it: health, reflection, limits, keepalive, and an orderly end.
+// The gRPC server of all three services: health, reflection, limits, keepalive and orderly shutdown.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -12,35 +12,35 @@
 
 namespace outrider {
 
-// Raised from gRPC's 4 MiB, which would end a stream: a dense batch of a large vocabulary passes it.
+// gRPC's default of 4 MiB would end a stream: a dense batch over a large vocabulary exceeds it.
 inline constexpr int kMaxMessageBytes = 64 << 20;
 
 struct ServerOptions {
-  std::string listen;         // "HOST:PORT" or "unix:PATH"; port 0 picks one
-  std::string health_listen;  // a second address with nothing but grpc.health.v1, plaintext; empty: none
+  std::string listen;         // "HOST:PORT" or "unix:PATH"; port 0 picks a free port
+  std::string health_listen;  // a second address with only grpc.health.v1, plaintext; empty: none
   ServerSecurity security = {};
 };
 
-// Thread-safe.
+// Owns the listeners. Thread-safe.
 class RpcServer {
  public:
-  // Starts to serve; health answers NOT_SERVING until SetServing, but for service "live", which is SERVING
-  // for as long as the process is. UNAVAILABLE naming the address if it cannot be had; as
-  // MakeServerCredentials if that fails.
+  // Starts to serve. Health reports NOT_SERVING until SetServing, except for the service "live", which is
+  // SERVING as long as the process lives. UNAVAILABLE, naming the address, if it cannot be bound; the errors
+  // of MakeServerCredentials.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServerOptions& options,
                                                           grpc::Service* service);
   ~RpcServer();
 
-  // The address that was bound, with the port that was picked.
+  // The bound address, with the port that was picked.
   const std::string& address() const { return address_; }
 
-  // A channel to this server from its own process, without a socket. Must not be used after Shutdown.
+  // A channel to this server within its own process, without a socket. Must not be used after Shutdown.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
-  // What health says of service "".
+  // Sets the health of service "".
   void SetServing(bool serving);
 
-  // Takes no new calls, lets running ones end until the deadline, then cancels them.
+  // Refuses new calls, lets running ones finish within `drain`, then cancels them.
   void Shutdown(absl::Duration drain);
 
  private:
@@ -51,7 +51,7 @@ class RpcServer {
   std::unique_ptr<grpc::Server> health_server_;
 };
 
-// Arguments of a channel between our services: message limits, keepalive, and reconnect backoff of at most
+// Arguments for channels between the services: message limits, keepalive, and reconnect backoff of at most
 // 500 ms.
 grpc::ChannelArguments ChannelArguments();
 

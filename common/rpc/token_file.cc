@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kScheme[] = "Bearer ";
 
-// Looks at every byte whatever it finds, so that the time taken does not tell how much of a guess was right.
+// Compares every byte, so that the time taken does not reveal how much of a guess was right.
 bool SameToken(absl::string_view a, absl::string_view b) {
   if (a.size() != b.size()) return false;
   unsigned difference = 0;
@@ -54,7 +54,7 @@ void TokenFile::ReadIfChanged() {
   if (!error && changed != changed_) Read();
 }
 
-bool TokenFile::Knows(absl::string_view token) {
+bool TokenFile::Contains(absl::string_view token) {
   absl::MutexLock lock(&mutex_);
   ReadIfChanged();
   bool known = false;
@@ -66,7 +66,7 @@ absl::Status TokenFile::Check(absl::string_view authorization) {
   if (authorization.empty()) {
     return absl::UnauthenticatedError("authorization: missing; a bearer token is required");
   }
-  if (absl::ConsumePrefix(&authorization, kScheme) && Knows(authorization)) return absl::OkStatus();
+  if (absl::ConsumePrefix(&authorization, kScheme) && Contains(authorization)) return absl::OkStatus();
   return absl::UnauthenticatedError("authorization: not a bearer token that this server knows");
 }
 

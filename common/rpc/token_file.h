@@ -1,4 +1,4 @@
-// Bearer tokens in a file.
+// A file of bearer tokens.
 #pragma once
 
 #include <filesystem>
@@ -14,25 +14,24 @@
 
 namespace outrider {
 
-// One token a line; blank lines do not count. Read again when the file changes; a change that leaves no token
-// is not taken. Thread-safe.
+// One token per line; blank lines are ignored. The file is read again when it changes; a version without a
+// token is ignored. Thread-safe.
 class TokenFile {
  public:
-  // NOT_FOUND or INVALID_ARGUMENT naming the file if there is no token in it.
+  // NOT_FOUND or INVALID_ARGUMENT, naming the file, if it cannot be read or has no token.
   static absl::StatusOr<std::shared_ptr<TokenFile>> Open(const std::string& path);
 
-  // OK if `authorization`, a header's value that is empty if there was none, is "Bearer " and one of the
-  // tokens, else UNAUTHENTICATED. Takes as long for a token that is nearly right as for one that is all
-  // wrong.
+  // Checks the value of an authorization header (empty if there was none): OK if it is "Bearer " and one of
+  // the tokens, else UNAUTHENTICATED. The time taken does not depend on how much of a token is right.
   absl::Status Check(absl::string_view authorization);
 
-  // The value of the header that a client sends.
+  // The authorization header that a client sends.
   std::string Authorization();
 
  private:
-  bool Knows(absl::string_view token);
+  bool Contains(absl::string_view token);
   explicit TokenFile(std::string path) : path_(std::move(path)) {}
-  // Whether the file was read and has a token.
+  // Reads the file. Returns whether it has a token.
   bool Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadIfChanged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

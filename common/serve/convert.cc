@@ -53,7 +53,7 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
   if (update.has_budget() && ToDuration(update.budget()) > absl::ZeroDuration()) {
     item.deadline = absl::Now() + ToDuration(update.budget());
   }
-  // From here on the item has a name, so that what is wrong with it can be answered under that name.
+  // From here on the item has an id, so errors are answered under that id.
   item.invalid = CheckTokenIds(update.tokens(), static_cast<uint32_t>(vocab_size), "tokens");
   if (update.tokens().empty()) item.invalid = FieldError("tokens", "at least one", "empty");
   item.tokens = ToTokens(update.tokens());

@@ -1,4 +1,4 @@
-// Between the messages of the protocol and the items of the engine's worker.
+// Converts between the protocol's messages and the engine's work items.
 #pragma once
 
 #include <memory>
@@ -10,15 +10,16 @@
 
 namespace outrider {
 
-// 16 bytes to an id; INVALID_ARGUMENT, reason SEQUENCE_ID_INVALID, for another length.
+// Parses 16 bytes. INVALID_ARGUMENT, reason SEQUENCE_ID_INVALID, for another length.
 absl::StatusOr<SequenceId> ParseSequenceId(const std::string& bytes);
 std::string SerializeSequenceId(const SequenceId& id);
 
-// OK, or INVALID_ARGUMENT naming `field`, for a number of alternatives.
+// INVALID_ARGUMENT, naming `field`, if `top` is more alternatives than are allowed.
 absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top);
 
-// What all items have in common: everything but the draft, K and `answer`. `default_top_n` stands for
-// draft_top_n 0. INVALID_ARGUMENT with the field's name if something is out of range for the vocabulary.
+// Parses what all items have in common: everything but `work` and `answer`. `default_top_n` replaces a
+// draft_top_n of 0. INVALID_ARGUMENT if the sequence id is invalid; any other problem is put into `invalid`
+// of the item, so that it can be answered.
 absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n);
 
 v1::PositionLogprobs ToProto(const PositionLogProbabilities& position);

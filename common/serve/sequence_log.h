@@ -1,4 +1,4 @@
-// A line in the log that joins a sequence here with the request that it belongs to.
+// The log event that connects a sequence with its request.
 #pragma once
 
 #include "absl/strings/escaping.h"
@@ -7,7 +7,8 @@
 
 namespace outrider {
 
-// At level debug, when a sequence's parameters come: so at its begin, and when it was lost here.
+// Logs, at level debug, an update that carries the request's context. That is the first one of a sequence,
+// and the first one after the server lost it.
 inline void LogSequence(const v1::SequenceUpdate& update) {
   if (!update.has_context() || !LogEnabled(LogLevel::kDebug)) return;
   LogDebug("sequence", {{"request_id", update.context().request_id()},

@@ -1,4 +1,4 @@
-// What draft and target do alike with an item of a coordinator's stream.
+// Serves one item of a coordinator's stream: the part that draft and target have in common.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@
 
 namespace outrider {
 
-// Releases or cancels if that is what the item (DraftItem or TargetItem) asks for, and returns whether it is.
-// A malformed id is ignored: nobody waits for an answer.
+// Carries out a release or cancel item (of DraftItem or TargetItem). Returns whether it was one. An invalid
+// id is ignored: nobody waits for an answer.
 template <class Item>
 bool HandleControlItem(const Item& item, Worker& worker) {
   if (item.has_release()) {
@@ -33,9 +33,9 @@ bool HandleControlItem(const Item& item, Worker& worker) {
   return false;
 }
 
-// Has the worker do what an item asks for, and posts the answer. `update` is the item's, null if the item is
-// empty. `parse_work` fills in WorkItem::work; its error is the answer. `to_result` makes a result of
-// (sequence id, round, answer).
+// Submits an item's work to the worker and posts the answer. `update` is the item's; null if the item is
+// empty. `parse_work(WorkItem&)` fills in WorkItem::work; its error is the answer. `to_result(id, round,
+// answer)` makes the result message.
 template <class Response, class ParseWork, class ToResult>
 void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_top_n, ParseWork parse_work,
                 ToResult to_result, const std::shared_ptr<Outbox<Response>>& results, Worker& worker) {
@@ -48,7 +48,7 @@ void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_to
     answer(refusal);
   };
   if (update == nullptr) {
-    return refuse(MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "item without a kind"));
+    return refuse(MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "the item is empty"));
   }
   LogSequence(*update);
   absl::StatusOr<WorkItem> work = ParseUpdate(*update, vocab_size, default_top_n);

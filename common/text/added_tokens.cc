@@ -10,7 +10,7 @@ namespace {
 
 bool IsContinuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 
-// Where the character that ends before `end` begins; `end` > 0.
+// The begin of the character that ends at `end`; `end` > 0.
 size_t CharacterBefore(std::string_view text, size_t end) {
   do {
     --end;
@@ -25,7 +25,7 @@ size_t CharacterAfter(std::string_view text, size_t begin) {
   return begin;
 }
 
-// The characters with the property White_Space, as Rust's \s.
+// The characters with the Unicode property White_Space, which is Rust's \s.
 bool IsWhiteSpace(std::string_view character) {
   if (character.size() == 1) return character[0] == ' ' || (character[0] >= '\t' && character[0] <= '\r');
   if (character.size() == 2) return character == "\u0085" || character == "\u00A0";
@@ -116,7 +116,7 @@ void AddedTokens::SplitBy(const Trie& trie, std::string_view text,
     const AddedToken& token = tokens_[index];
     size_t begin = i;
     size_t end = i + token.content.size();
-    i = end;  // A match that is discarded is passed over all the same, as in HF.
+    i = end;  // A rejected match is skipped all the same, as in HF.
     if (token.single_word && !IsSingleWord(text, begin, end)) continue;
     if (token.lstrip) begin = std::max(StripLeft(text, begin, done), done);
     if (token.rstrip) end = StripRight(text, end);

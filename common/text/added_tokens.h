@@ -1,4 +1,4 @@
-// Finds added tokens (special ones such as <|eot_id|>, and others) written out in text.
+// Finds added tokens in text: special ones such as <|eot_id|>, and others.
 #pragma once
 
 #include <bitset>
@@ -17,30 +17,30 @@
 
 namespace outrider {
 
-// Immutable; may be used from any threads.
+// Immutable and thread-safe.
 class AddedTokens {
  public:
   static absl::StatusOr<std::unique_ptr<const AddedTokens>> Create(std::vector<AddedToken> tokens);
 
-  // Cuts `text` (valid UTF-8) as HF does: leftmost match first, the longest at that place, tokens that are
-  // not `normalized` before the others. Calls `found` for each added token and `between` for the text (not
-  // empty) between them, in order.
+  // Splits `text` (valid UTF-8) at added tokens as Hugging Face does: the leftmost match wins, then the
+  // longest; tokens that are not `normalized` are matched before the others. Calls `found` for each added
+  // token and `between` for each non-empty stretch of text between them, in order.
   void Split(std::string_view text, absl::FunctionRef<void(std::string_view)> between,
              absl::FunctionRef<void(TokenId)> found) const;
 
  private:
-  // A tree of the contents' bytes. Node 0 is the root.
+  // A trie over the bytes of the tokens' contents. Node 0 is the root.
   class Trie {
    public:
-    // `content` is not empty, nor is `text` below.
+    // `content` must not be empty.
     void Add(std::string_view content, int32_t value);
-    // The value of the longest content that `text` begins with; -1 if none.
+    // The value of the longest content that `text`, not empty, begins with; -1 if there is none.
     int32_t LongestPrefix(std::string_view text) const;
 
    private:
     absl::flat_hash_map<std::pair<int32_t, char>, int32_t> children_;
     std::vector<int32_t> values_ = {-1};
-    std::bitset<256> first_bytes_;  // Tells most places in a text apart without a look-up.
+    std::bitset<256> first_bytes_;  // Rules out most positions in a text without a lookup.
   };
 
   AddedTokens(std::vector<AddedToken> tokens, Regex word_character);

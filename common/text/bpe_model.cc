@@ -10,8 +10,7 @@
 
 namespace outrider {
 
-// A word on its way from bytes to tokens: a linked list of symbols, and a queue of the pairs that can be
-// merged.
+// The merging of one word: a linked list of symbols, and a queue of the pairs that can be merged.
 class BpeModel::Word {
  public:
   Word(const BpeModel& model, std::string_view bytes) : model_(model) {
@@ -34,7 +33,7 @@ class BpeModel::Word {
     while (!queue_.empty()) {
       const Candidate candidate = queue_.top();
       queue_.pop();
-      // A candidate is out of date when one of its symbols has been merged with another one meanwhile.
+      // A candidate is stale once one of its symbols was merged with another.
       const Merge* merge = FindMerge(candidate.position);
       if (merge == nullptr || merge->result != candidate.result) continue;
       Symbol& left = symbols_[candidate.position];
@@ -74,7 +73,7 @@ class BpeModel::Word {
   };
   using Queue = std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>>;
 
-  // The merge of the symbol at `position` with the one after it, or null.
+  // The merge of the symbol at `position` with the next one, or null.
   const Merge* FindMerge(int32_t position) const {
     const Symbol& left = symbols_[position];
     if (left.token == kMerged || left.next == kNone) return nullptr;
@@ -112,7 +111,7 @@ absl::StatusOr<std::unique_ptr<const BpeModel>> BpeModel::Create(const Tokenizer
       return absl::InvalidArgumentError(Concat("model.merges[", rank, "] (\"", left, " ", right,
                                                "\") uses a token that is not in model.vocab"));
     }
-    // The same pair again replaces the earlier one, as in HF.
+    // A repeated pair replaces the earlier one, as in HF.
     model->merges_[{left_id->second, right_id->second}] = {static_cast<int32_t>(rank), result->second};
   }
   if (spec.ignore_merges) {

@@ -1,5 +1,5 @@
-// Byte-pair encoding of one word: merges the pair of lowest rank until none is left (Sennrich et al.,
-// arXiv 1508.07909, with bytes as in GPT-2).
+// Byte-pair encoding of one word: repeatedly merges the pair of lowest rank (Sennrich et al., arXiv
+// 1508.07909, over bytes as in GPT-2).
 #pragma once
 
 #include <array>
@@ -19,13 +19,13 @@
 
 namespace outrider {
 
-// Const members may be called from any threads.
+// Const members are thread-safe.
 class BpeModel {
  public:
   // INVALID_ARGUMENT for a merge whose parts or result are not in the vocabulary.
   static absl::StatusOr<std::unique_ptr<const BpeModel>> Create(const TokenizerSpec& spec);
 
-  // Appends the ids of `word` (its bytes). O(n log n). A byte without a token adds nothing, as in HF.
+  // Appends the ids of the bytes of `word` to `out`. O(n log n). A byte without a token is dropped, as in HF.
   void Encode(std::string_view word, std::vector<TokenId>* out) const;
 
  private:
@@ -39,7 +39,7 @@ class BpeModel {
 
   std::array<TokenId, 256> byte_tokens_;  // -1 for a byte without a token.
   absl::flat_hash_map<std::pair<TokenId, TokenId>, Merge> merges_;
-  StringMap<TokenId> whole_words_;  // By bytes; empty unless merges can be ignored.
+  StringMap<TokenId> whole_words_;  // By the token's bytes; empty unless ignore_merges is set.
   mutable WordCache cache_;
 };
 

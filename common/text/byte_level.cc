@@ -6,7 +6,7 @@
 namespace outrider {
 namespace {
 
-// Bytes that are printable in Latin-1 stand for themselves, the others for U+0100, U+0101, ... in order.
+// Bytes that are printable in Latin-1 stand for themselves; the others become U+0100, U+0101, ... in order.
 constexpr bool StandsForItself(int byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xFF && byte != 0xAD);
 }

@@ -1,5 +1,5 @@
-// The byte-level alphabet of GPT-2: one printable character for each byte, so that tokens can be written in
-// a JSON file. https://github.com/openai/gpt-2/blob/master/src/encoder.py, bytes_to_unicode.
+// The byte-level alphabet of GPT-2: one printable character for each byte, so that tokens can be written in a
+// JSON file. See bytes_to_unicode in https://github.com/openai/gpt-2/blob/master/src/encoder.py.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace outrider {
 // The character for `byte`, as UTF-8.
 std::string ByteLevelCharacter(uint8_t byte);
 
-// The bytes that `token` stands for; nothing if it has a character that is not in the alphabet.
+// The bytes that `token` stands for; nullopt if one of its characters is not in the alphabet.
 std::optional<std::string> ByteLevelToBytes(std::string_view token);
 
 }  // namespace outrider

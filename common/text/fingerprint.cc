@@ -6,7 +6,8 @@
 namespace outrider {
 namespace {
 
-// 64-bit FNV-1a over fields that each say their length, so that no two specs write the same bytes.
+// 64-bit FNV-1a. Texts and lists are preceded by their length, so that two different specs never hash the
+// same bytes.
 class Hash {
  public:
   void Add(uint64_t number) {

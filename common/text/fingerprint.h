@@ -1,4 +1,4 @@
-// A hash of a tokenizer's meaning, see Tokenizer::Fingerprint.
+// A hash of everything in a tokenizer that gives ids their meaning; see Tokenizer::Fingerprint.
 #pragma once
 
 #include <cstdint>

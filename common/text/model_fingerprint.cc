@@ -3,7 +3,7 @@
 namespace outrider {
 namespace {
 
-// The finaliser of splitmix64 over the running value.
+// Mixes `value` into the running hash with the finaliser of splitmix64.
 uint64_t Mix(uint64_t hash, uint64_t value) {
   uint64_t z = hash + 0x9e3779b97f4a7c15 * (value + 1);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;

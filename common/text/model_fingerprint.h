@@ -1,4 +1,4 @@
-// What draft and target must have in common, as one number.
+// One number for what draft and target must agree on.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace outrider {
 
-// Hash of what gives token ids their meaning: the tokenizer (Tokenizer::Fingerprint), the number of logits a
-// row has, and the ids that end a text.
+// A hash of what gives token ids their meaning: the tokenizer (Tokenizer::Fingerprint), the number of logits
+// in a row, and the ids that end a text.
 uint64_t ModelFingerprint(uint64_t tokenizer, int vocab_size, std::span<const TokenId> eos_ids);
 
 }  // namespace outrider

@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<const PreTokenizer>> PreTokenizer::Create(
 void PreTokenizer::Split(std::string_view text, absl::FunctionRef<void(std::string_view)> word) const {
   std::vector<std::string_view> pieces;
   if (!text.empty()) pieces.push_back(text);
-  std::deque<std::string> owned;  // Pieces that got a space; a deque keeps them in place.
+  std::deque<std::string> owned;  // Pieces that a space was added to; a deque does not move them.
   for (const Step& step : steps_) {
     std::vector<std::string_view> next;
     next.reserve(pieces.size());

@@ -1,4 +1,4 @@
-// Cuts text into words, the pieces that BPE works on.
+// Splits text into words, the units that BPE encodes.
 #pragma once
 
 #include <memory>
@@ -13,20 +13,20 @@
 
 namespace outrider {
 
-// Immutable; may be used from any threads.
+// Immutable and thread-safe.
 class PreTokenizer {
  public:
-  // INVALID_ARGUMENT for a pattern that is not understood.
+  // INVALID_ARGUMENT for a pattern that is not supported.
   static absl::StatusOr<std::unique_ptr<const PreTokenizer>> Create(const std::vector<SplitStep>& steps);
 
-  // Calls `word` for each word of `text` (valid UTF-8), in order. None is empty. The argument is valid
+  // Calls `word` for each word of `text` (valid UTF-8), in order. No word is empty. The argument is valid
   // during the call only.
   void Split(std::string_view text, absl::FunctionRef<void(std::string_view)> word) const;
 
  private:
   struct Step {
     SplitStep spec;
-    std::optional<Regex> regex;  // None for kPrefixSpace.
+    std::optional<Regex> regex;  // nullopt for kPrefixSpace
   };
 
   explicit PreTokenizer(std::vector<Step> steps) : steps_(std::move(steps)) {}

@@ -1,4 +1,4 @@
-// Whole files.
+// Reads a file into memory.
 #pragma once
 
 #include <fstream>
@@ -8,11 +8,11 @@
 
 namespace outrider {
 
-// What is in it; nothing if it cannot be read, with the reason in errno, or if it is empty.
+// The content of the file at `path`. nullopt if it is empty or cannot be read; errno says why it cannot.
 inline std::optional<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream content;
-  // Opening a folder succeeds and reading it fails.
+  // Opening a directory succeeds; reading it fails.
   if (!file || !(content << file.rdbuf())) return std::nullopt;
   return content.str();
 }

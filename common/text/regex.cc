@@ -68,11 +68,11 @@ void Regex::ForEachMatch(std::string_view text, absl::FunctionRef<void(size_t, s
   const pcre2_code* pcre = code_->pcre.get();
   MatchDataPtr data(pcre2_match_data_create(1, nullptr));
   MatchContextPtr context(pcre2_match_context_create(nullptr));
-  // Text is as long as it is: backtracking over a megabyte of spaces is not a runaway pattern.
+  // No limits: backtracking over a megabyte of spaces means a long text, not a runaway pattern.
   pcre2_set_match_limit(context.get(), std::numeric_limits<uint32_t>::max());
   pcre2_set_depth_limit(context.get(), std::numeric_limits<uint32_t>::max());
 
-  // Checking UTF-8 again for every match would take quadratic time.
+  // Validating the UTF-8 again for every match would take quadratic time.
   const uint32_t options = PCRE2_NO_UTF_CHECK;
   size_t position = 0;
   size_t last_end = std::string_view::npos;

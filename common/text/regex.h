@@ -1,4 +1,4 @@
-// A compiled PCRE2 pattern over UTF-8, run by PCRE2's JIT where the machine has one.
+// A compiled PCRE2 pattern over UTF-8, run by PCRE2's JIT where it is available.
 #pragma once
 
 #include <cstddef>
@@ -11,23 +11,22 @@
 
 namespace outrider {
 
-// Immutable: may be used from any threads at the same time.
+// Immutable and thread-safe.
 class Regex {
  public:
   enum class Syntax { kPattern, kLiteral };
 
-  // INVALID_ARGUMENT with PCRE2's message for a pattern that it does not understand. `^` and `$` match at
-  // lines, as in Oniguruma.
+  // INVALID_ARGUMENT, with PCRE2's message, for a pattern that PCRE2 rejects. `^` and `$` match at line
+  // boundaries, as in Oniguruma.
   static absl::StatusOr<Regex> Compile(const std::string& pattern, Syntax syntax);
 
-  // Calls `match(begin, end)` for every match in `text`, from left to right, none overlapping; empty matches
-  // included, but not right after another match. `text` must be valid UTF-8. A pattern can ask for more
-  // memory than there is (nested repeats over megabytes); the rest of the text then counts as having no
-  // match.
+  // Calls `match(begin, end)` for every match in `text`, left to right, without overlaps. Empty matches are
+  // included, except directly after another match. `text` must be valid UTF-8. If a pattern needs more memory
+  // than there is (nested repeats over megabytes), the rest of the text counts as not matching.
   void ForEachMatch(std::string_view text, absl::FunctionRef<void(size_t begin, size_t end)> match) const;
 
  private:
-  struct Code;  // pcre2_code, which a public header need not see.
+  struct Code;  // Hides pcre2_code from this header.
 
   explicit Regex(std::shared_ptr<const Code> code) : code_(std::move(code)) {}
 

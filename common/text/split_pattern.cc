@@ -20,7 +20,7 @@ bool IsCategory(std::string_view name) {
   return std::find(kCategories.begin(), kCategories.end(), name) != kCategories.end();
 }
 
-// The content of a character class for a general category. "L" takes in "Lu", "Ll" and so on.
+// The content of a character class for a general category. "L" includes "Lu", "Ll" and so on.
 std::string CategoryMembers(std::string_view category) {
   std::string members = Concat("\\p{", category, "}");
   for (const CategoryAdditions& additions : Unicode16Additions()) {
@@ -62,7 +62,7 @@ class Translator {
     if (rest_.starts_with("(?")) return OpenGroup();
     if (c == '{' && (rest_.size() < 2 || !absl::ascii_isdigit(rest_[1])))
       return Unsupported("{ without a number");
-    // Possessive in PCRE2, a repeat of a repeat in Oniguruma.
+    // Possessive in PCRE2, a repeated repeat in Oniguruma.
     if (rest_.starts_with("}+")) return Unsupported("}+");
     return Copy(1);
   }
@@ -78,7 +78,7 @@ class Translator {
     for (const std::string_view group : {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:", "(?-i:"}) {
       if (rest_.starts_with(group)) return Copy(group.size());
     }
-    // Elsewhere the two disagree about which alternatives it is for.
+    // Elsewhere the two disagree on which alternatives the option covers.
     if (rest_.starts_with("(?i)") && out_.empty()) return Copy(4);
     return Unsupported(rest_.substr(0, 4));
   }
@@ -114,7 +114,8 @@ class Translator {
     return absl::OkStatus();
   }
 
-  // Writes a set of characters, given as the content of a class, for the next `size` bytes of the pattern.
+  // Writes a set of characters, given as the content of a class, in place of the next `size` bytes of the
+  // pattern.
   absl::Status Set(std::string_view members, bool negated, size_t size) {
     if (in_class_) {
       if (negated && members != "\\p{White_Space}") return Unsupported("a negated set in a class");

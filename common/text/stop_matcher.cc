@@ -35,12 +35,12 @@ absl::StatusOr<StopMatcher> StopMatcher::Create(std::span<const std::string> sto
   std::vector<Node>& nodes = matcher.nodes_;
   nodes.emplace_back();
 
-  // Every prefix of a stop string becomes a node. `edges` lists them in order of creation.
+  // Every prefix of a stop string becomes a node. `edges` has one edge per node, in order of creation.
   struct Edge {
     int32_t parent;
     char byte;
   };
-  std::vector<Edge> edges = {{0, 0}};  // Of node 0, not used.
+  std::vector<Edge> edges = {{0, 0}};  // node 0 has none; a placeholder
   for (size_t i = 0; i < stops.size(); ++i) {
     int32_t node = 0;
     for (const char byte : stops[i]) {
@@ -57,7 +57,7 @@ absl::StatusOr<StopMatcher> StopMatcher::Create(std::span<const std::string> sto
     }
   }
 
-  // A node's fail link is found from its parent's, so shorter prefixes come first.
+  // A node's fail link is computed from its parent's, so shorter prefixes come first.
   std::vector<std::vector<int32_t>> by_depth(1);
   for (int32_t node = 1; node < static_cast<int32_t>(nodes.size()); ++node) {
     by_depth.resize(std::max<size_t>(by_depth.size(), nodes[node].depth + 1));
@@ -94,7 +94,7 @@ std::string StopMatcher::Append(std::string_view piece) {
   if (match_.has_value()) return "";
   const size_t held_before = held_.size();
   held_.append(piece);
-  size_t size = held_.size() - nodes_[state_].depth;  // What can be emitted if `piece` is empty: nothing.
+  size_t size = held_.size() - nodes_[state_].depth;  // bytes to emit; 0 if `piece` is empty
   for (size_t i = 0; i < piece.size(); ++i) {
     state_ = Next(state_, piece[i]);
     const Node& node = nodes_[state_];

@@ -1,4 +1,4 @@
-// Finds stop strings in text that arrives in pieces, and holds back what may become one.
+// Finds stop strings in streamed text and holds back text that may become one.
 #pragma once
 
 #include <cstddef>
@@ -17,46 +17,48 @@ namespace outrider {
 
 // Which stop string ended the text, and where.
 struct StopMatch {
-  int stop_index;    // In the list given to Create.
-  int64_t piece;     // The call of Append, counted from 0, that completed it.
-  size_t text_size;  // Bytes of text before the stop string: the length of everything emitted.
+  int stop_index;    // index in the list given to Create
+  int64_t piece;     // the call of Append, from 0 on, that completed it
+  size_t text_size;  // bytes of text before the stop string, which is all that is emitted
 };
 
-// The match that completes first wins, the longest if several end at the same byte. So the result depends
-// only on the text, not on how it was cut into pieces, and equals what vLLM does when text arrives one
-// character at a time. The stop string itself is never emitted, nor anything after it.
+// The match that completes first wins; of several that end at the same byte, the longest. The result
+// therefore depends only on the text and not on how it was cut into pieces. It equals vLLM's when text
+// arrives one character at a time. Neither the stop string nor anything after it is emitted.
 //
-// Feed one piece per committed token (its text, also if empty): then `piece` is the index of the token that
-// completed the match, and later tokens can be discarded. Held-back text goes with a later piece.
+// Append one piece per committed token: its text, even if empty. Then `piece` is the index of the token that
+// completed the match, and later tokens can be discarded. Text that is held back is emitted with a later
+// piece.
 //
-// Aho-Corasick over bytes: time is linear in the text, whatever the stop strings are; memory is linear in
-// the stop strings' total length. At most as many bytes as the longest stop string has, less one, are held.
-// One per stream; not thread-safe.
+// The algorithm is Aho-Corasick over bytes. Time is linear in the text, whatever the stop strings are. Memory
+// is linear in the total length of the stop strings. At most one byte less than the longest stop string is
+// held back. One matcher per stream; not thread-safe.
 class StopMatcher {
  public:
   static constexpr int kMaxStopStrings = 64;
-  static constexpr int kMaxStopBytes = 4096;  // Of one stop string.
+  static constexpr int kMaxStopBytes = 4096;  // of one stop string
 
-  // INVALID_ARGUMENT for too many strings, or one that is empty, too long, or not UTF-8. No strings are
-  // allowed: such a matcher passes everything through.
+  // INVALID_ARGUMENT for too many strings, or one that is empty, too long or not UTF-8. Without strings the
+  // matcher passes everything through.
   static absl::StatusOr<StopMatcher> Create(std::span<const std::string> stops);
 
-  // Takes the next piece and returns what can be emitted: all text so far less its longest suffix that is a
-  // proper prefix of some stop string. Whole characters, if the pieces are. After a match, nothing.
+  // Adds the next piece and returns what can be emitted: all text so far without its longest suffix that is a
+  // proper prefix of a stop string. Emits whole characters if it is given whole characters. Empty after a
+  // match.
   std::string Append(std::string_view piece);
 
-  // Ends the text: returns what was held back. Nothing after a match.
+  // Ends the text and returns what was held back. Empty after a match.
   std::string Flush();
 
   const std::optional<StopMatch>& match() const { return match_; }
 
  private:
-  // A node stands for a prefix of some stop string; node 0 for the empty one.
+  // A node is a prefix of a stop string; node 0 is the empty prefix.
   struct Node {
-    int32_t depth = 0;      // Length of the prefix.
-    int32_t fail = 0;       // The longest proper suffix that is also a prefix of some stop string.
-    int32_t stop = -1;      // The longest stop string that is a suffix of this prefix; -1 if none.
-    int32_t stop_size = 0;  // Its length.
+    int32_t depth = 0;      // length of the prefix
+    int32_t fail = 0;       // the longest proper suffix that is also a node
+    int32_t stop = -1;      // the longest stop string that is a suffix of this prefix; -1 if there is none
+    int32_t stop_size = 0;  // its length
   };
 
   StopMatcher() = default;

@@ -1,4 +1,4 @@
-// Turns committed tokens into text as they come, never cutting a character.
+// Decodes a stream of tokens into text without splitting a character.
 #pragma once
 
 #include <string>
@@ -9,18 +9,18 @@
 
 namespace outrider {
 
-// The outputs of Append and Flush, joined, equal Tokenizer::Decode of all tokens. Every output is valid
+// The concatenated outputs of Append and Flush equal Tokenizer::Decode of all tokens. Every output is valid
 // UTF-8. One per stream; not thread-safe. The tokenizer must outlive it.
 class StreamingDetokenizer {
  public:
   StreamingDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens)
       : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
 
-  // The text that `token` completes, often all of its own. Empty when its bytes end inside a character: they
-  // are held back until a later token completes the character or makes it ill-formed (then U+FFFD).
+  // The text that `token` completes. Bytes of an incomplete character at its end are held back until a later
+  // token completes the character or makes it ill-formed (then U+FFFD).
   std::string Append(TokenId token);
 
-  // Ends the text: U+FFFD if it ends inside a character, else nothing. Afterwards the object is as new.
+  // Ends the text: returns U+FFFD if it ends inside a character, else nothing. Resets the stream.
   std::string Flush();
 
  private:

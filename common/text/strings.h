@@ -1,4 +1,4 @@
-// What joins std::string_view to Debian's Abseil, whose own string_view is another type.
+// Adapts std::string_view to Debian's Abseil, whose absl::string_view is a type of its own.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +17,17 @@ struct StringHash {
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
 };
 
-// Keyed by text, looked up by std::string_view without making a string.
+// A map with string keys that is searched by std::string_view without a copy.
 template <typename Value>
 using StringMap = absl::flat_hash_map<std::string, Value, StringHash, std::equal_to<>>;
 
-// The same over text that lives elsewhere.
+// The same with keys that refer to text owned elsewhere.
 template <typename Value>
 using StringViewMap = absl::flat_hash_map<std::string_view, Value, StringHash, std::equal_to<>>;
 
 inline absl::string_view ToAbsl(std::string_view text) { return {text.data(), text.size()}; }
 
-// absl::StrCat that takes std::string_view.
+// absl::StrCat that accepts std::string_view.
 template <typename... Parts>
 std::string Concat(const Parts&... parts) {
   const auto adapt = [](const auto& part) -> decltype(auto) {

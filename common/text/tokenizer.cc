@@ -24,8 +24,8 @@ absl::Status WithName(std::string_view name, const absl::Status& status) {
   return {status.code(), Concat(name, ": ", status.message())};
 }
 
-// What the decoder makes of a token: its bytes, or the token as written when it has a character that is not
-// in the byte-level alphabet.
+// The bytes that the decoder emits for a token: the token as written if one of its characters is not in the
+// byte-level alphabet.
 std::string DecodedBytes(const std::string& token) { return ByteLevelToBytes(token).value_or(token); }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A Hugging Face `tokenizer.json` with byte-level BPE: text to token ids and back, identical to the
-// `tokenizers` library.
+// A Hugging Face `tokenizer.json` with byte-level BPE: encodes and decodes exactly as the `tokenizers`
+// library does.
 #pragma once
 
 #include <cstdint>
@@ -21,58 +21,57 @@ class AddedTokens;
 class BpeModel;
 class PreTokenizer;
 
-// Understands: model BPE (both forms of merges, ignore_merges); pre-tokenizers ByteLevel, Split (Regex or
+// Supports: model BPE (both forms of merges, ignore_merges); pre-tokenizers ByteLevel, Split (Regex or
 // String; Isolated or Removed), Digits and Sequence ending in ByteLevel; added tokens with lstrip, rstrip,
 // single_word and normalized; post-processors TemplateProcessing, ByteLevel and Sequence; decoder ByteLevel;
-// no normalizer. Anything else is refused by name. The file's `truncation` and `padding` are ignored: a
-// request that is too long is refused elsewhere, never cut.
+// no normalizer. Anything else is refused by name. The file's `truncation` and `padding` are ignored: the
+// coordinator refuses requests that are too long and never truncates them.
 //
-// Threads: all const members may be called at the same time from any threads. The only state that changes
-// is a bounded cache of encoded words, which is split in shards with a mutex each.
+// Const members are thread-safe. The only mutable state is a bounded cache of encoded words, in shards with a
+// mutex each.
 class Tokenizer {
  public:
-  // NOT_FOUND when the file cannot be read, INVALID_ARGUMENT when it is damaged or asks for something that
-  // is not understood. Messages are one line and begin with the path.
+  // NOT_FOUND if the file cannot be read; INVALID_ARGUMENT if it is damaged or needs something unsupported.
+  // Messages are one line and begin with the path.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
 
-  // The same from the content of such a file; `name` stands for the path in messages.
+  // The same for the content of such a file; `name` replaces the path in messages.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view json, std::string_view name);
 
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // The ids of `text`. Special tokens written out in the text are recognised, as in HF. With
-  // `add_special_tokens` the post-processor's tokens (for Llama 3 the BOS) are added around them. Bytes that
-  // are not UTF-8 are first replaced as LossyUtf8 does, which is what HF sees of them. Time is
-  // O(n log n) in the bytes of the longest word.
+  // The ids of `text`. Special tokens in the text are recognised, as in HF. `add_special_tokens` adds the
+  // post-processor's tokens (for Llama 3 the BOS). Ill-formed UTF-8 is first replaced as LossyUtf8 does,
+  // which is what HF gets to see. O(n log n) in the bytes of the longest word.
   std::vector<TokenId> Encode(std::string_view text, bool add_special_tokens) const;
 
-  // The text of `tokens`, always valid UTF-8 (LossyUtf8 of their joined bytes). Ids outside the vocabulary
-  // add nothing; with `skip_special_tokens`, special tokens don't either.
+  // The text of `tokens`, always valid UTF-8 (LossyUtf8 of their concatenated bytes). Ids outside the
+  // vocabulary add nothing; with `skip_special_tokens`, neither do special tokens.
   std::string Decode(std::span<const TokenId> tokens, bool skip_special_tokens) const;
 
-  // The bytes that `token` stands for, perhaps a part of a character. Empty for an id without a token. The
-  // reference lives as long as the tokenizer.
+  // The bytes of `token`, which may be a part of a character. Empty for an id without a token. The reference
+  // is valid as long as the tokenizer.
   const std::string& TokenBytes(TokenId token) const;
 
-  // One more than the highest id: ids are in [0, vocab_size()). Some may have no token.
+  // The highest id plus 1. Some ids in [0, vocab_size()) may have no token.
   int vocab_size() const { return static_cast<int>(bytes_.size()); }
 
-  // The id of a token as the file writes it (byte-level alphabet, so " the" is "Ġthe"), added tokens
+  // The id of a token as the file spells it (byte-level alphabet, so " the" is "Ġthe"), added tokens
   // included.
   std::optional<TokenId> TokenToId(std::string_view token) const;
 
   // Whether `token` is an added token marked special. False for ids outside the vocabulary.
   bool IsSpecial(TokenId token) const;
 
-  // What Encode adds with add_special_tokens, before and after the text.
+  // What Encode adds before and after the text with add_special_tokens.
   std::span<const TokenId> prefix_tokens() const { return prefix_; }
   std::span<const TokenId> suffix_tokens() const { return suffix_; }
 
   // A hash of what gives ids their meaning: tokens and ids, merges, added tokens and how text is split. Equal
-  // for files that differ only in formatting, order of keys, form of merges, or defaults written out.
-  // Not cryptographic.
+  // for files that differ only in formatting, order of keys, form of merges, or explicit defaults. Not
+  // cryptographic.
   uint64_t Fingerprint() const { return fingerprint_; }
 
  private:

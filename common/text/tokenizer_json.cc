@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What is wrong with the file. Never leaves this translation unit.
+// What is wrong with the file. Does not leave this translation unit.
 struct Problem : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -24,14 +24,14 @@ template <typename... Parts>
   throw Problem(Concat(parts...));
 }
 
-// Beyond any vocabulary, and small enough to allocate for.
+// Beyond any real vocabulary, and small enough to allocate for.
 constexpr int64_t kMaxTokenId = (1 << 24) - 1;
 
-// The text of ByteLevel's own regex, GPT-2's.
+// The built-in regex of ByteLevel, which is GPT-2's.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// A value with the path that leads to it, for messages.
+// A JSON value and its path, for messages.
 struct Field {
   const Json& json;
   std::string path;
@@ -103,7 +103,7 @@ void ReadMerges(const Field& merges, TokenizerSpec* spec) {
       spec->merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
       continue;
     }
-    // Before tokenizers 0.20: "left right". The byte-level alphabet has no space.
+    // Files from before tokenizers 0.20 say "left right". The byte-level alphabet has no space.
     const std::string text = merge.is_string() ? merge.get<std::string>() : "";
     const size_t space = text.find(' ');
     if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
@@ -133,7 +133,7 @@ void ReadAddedTokens(const Field& added, TokenizerSpec* spec) {
   for (const auto& [token, id] : spec->vocab) vocab_tokens[id] = token;
   for (const Field& field : added.Elements()) {
     AddedToken token{.id = field.At("id").Id(), .content = field.At("content").String()};
-    if (token.content.empty()) continue;  // HF passes over them too.
+    if (token.content.empty()) continue;  // HF skips them too.
     token.special = field.At("special").Bool();
     token.single_word = field.At("single_word").Bool();
     token.lstrip = field.At("lstrip").Bool();
@@ -189,7 +189,7 @@ void ReadByteLevel(const Field& byte_level, TokenizerSpec* spec) {
   if (byte_level.BoolOr("use_regex", true)) spec->steps.push_back({.pattern = std::string(kGpt2Pattern)});
 }
 
-// The elements of a Sequence, or the thing itself, all the way down.
+// The elements of a Sequence, flattened recursively, or the field itself.
 std::vector<Field> Flatten(const Field& field, const char* list) {
   if (field.Type() != "Sequence") return {field};
   std::vector<Field> flat;
@@ -234,7 +234,7 @@ void ReadTemplate(const Field& field, TokenizerSpec* spec) {
     }
   }
   if (!seen_text) FailUnsupported(field, "a template without a sequence");
-  // A later processor goes around an earlier one.
+  // A later processor wraps around an earlier one.
   spec->prefix.insert(spec->prefix.begin(), prefix.begin(), prefix.end());
   spec->suffix.insert(spec->suffix.end(), suffix.begin(), suffix.end());
 }
@@ -245,13 +245,13 @@ void ReadPostProcessor(const Field& root, TokenizerSpec* spec) {
     const std::string& type = field.Type();
     if (type == "TemplateProcessing") {
       ReadTemplate(field, spec);
-    } else if (type != "ByteLevel") {  // ByteLevel concerns offsets only.
+    } else if (type != "ByteLevel") {  // ByteLevel affects offsets only.
       FailUnsupported(field, Concat("\"", type, "\""));
     }
   }
 }
 
-// No normalizer, or a Sequence of none.
+// Accepts no normalizer, or a Sequence of none.
 void CheckNormalizer(const Field& root) {
   if (!root.Has("normalizer")) return;
   for (const Field& field : Flatten(root.At("normalizer"), "normalizers")) {

@@ -1,4 +1,4 @@
-// Reads a Hugging Face tokenizer.json.
+// Parses a Hugging Face tokenizer.json.
 #pragma once
 
 #include <string_view>
@@ -8,8 +8,8 @@
 
 namespace outrider {
 
-// INVALID_ARGUMENT, naming the field, for text that is not such a file or that asks for what TokenizerSpec
-// cannot say.
+// INVALID_ARGUMENT, naming the field, if the text is not such a file or needs something that TokenizerSpec
+// cannot express.
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json);
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// The characters that Unicode gained from version 14 (PCRE2 10.42) to version 16 (Oniguruma in `tokenizers`).
+// Characters added to Unicode from version 14 (PCRE2 10.42) to version 16 (Oniguruma in `tokenizers`).
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct CategoryAdditions {
   std::vector<CodePointRange> ranges;
 };
 
-// By general category. No character of these categories changed to another one, so a PCRE2 that knows them
-// already loses nothing.
+// By general category. No character left these categories in between, so the list does no harm to a PCRE2
+// that knows the additions already.
 inline const std::vector<CategoryAdditions>& Unicode16Additions() {
   static const auto* const additions = new std::vector<CategoryAdditions>{
       {"Lu", {{0x1C89, 0x1C89}, {0xA7CB, 0xA7CC}, {0xA7DA, 0xA7DA}, {0xA7DC, 0xA7DC}, {0x10D50, 0x10D65}}},

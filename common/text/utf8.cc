@@ -14,15 +14,15 @@ enum class Sequence {
   kCutShort,   // The input ends, but more bytes could complete a character.
 };
 
-// What `bytes`, not empty, begins with, and how many bytes that takes.
+// What `bytes`, not empty, begins with; `size` is its length in bytes.
 Sequence Classify(std::string_view bytes, size_t* size) {
   const auto lead = static_cast<uint8_t>(bytes[0]);
   *size = 1;
   if (lead < 0x80) return Sequence::kCharacter;
   if (lead < 0xC2 || lead > 0xF4) return Sequence::kIllFormed;
   const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // Only the second byte has a range of its own: it excludes overlong forms, surrogates, and what is beyond
-  // U+10FFFF.
+  // Only the second byte has a range of its own, which excludes overlong forms, surrogates, and code points
+  // beyond U+10FFFF.
   uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (; *size < length; ++*size) {

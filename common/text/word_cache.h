@@ -1,4 +1,4 @@
-// A bounded map from words to their token ids, shared by threads.
+// A bounded, thread-safe cache of words and their token ids.
 #pragma once
 
 #include <array>
@@ -14,16 +14,16 @@
 
 namespace outrider {
 
-// All members may be called from any thread: words are spread over shards with a mutex each, held for one
-// look-up or insertion. A shard that is full is emptied, so the cache follows what is being encoded now.
-// Holds at most kShards * kWordsPerShard words of at most kMaxWordBytes bytes: a few MiB.
+// Thread-safe: words are spread over shards with a mutex each, held for one lookup or insertion. A full shard
+// is cleared, so the cache follows the text that is being encoded. Holds at most kShards * kWordsPerShard
+// words of at most kMaxWordBytes bytes: a few MiB.
 class WordCache {
  public:
   static constexpr size_t kShards = 16;
   static constexpr size_t kWordsPerShard = 2048;
   static constexpr size_t kMaxWordBytes = 64;
 
-  // Appends the ids of `word` to `out` and returns true if they are known.
+  // Appends the ids of `word` to `out` and returns true if it is cached.
   bool Find(std::string_view word, std::vector<TokenId>* out) {
     if (word.size() > kMaxWordBytes) return false;
     Shard& shard = ShardOf(word);
@@ -44,7 +44,7 @@ class WordCache {
 
  private:
   struct Shard {
-    std::mutex mutex;  // Not absl::Mutex: thread sanitizer cannot see into Debian's build of it.
+    std::mutex mutex;  // Not absl::Mutex: ThreadSanitizer cannot see into Debian's build of it.
     StringMap<std::vector<TokenId>> words;
   };
 

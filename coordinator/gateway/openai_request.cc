@@ -76,7 +76,7 @@ void ParseStopFields(JsonFields& fields, Endpoint endpoint, v1::StopOptions* sto
 void ParseSpeculationFields(JsonFields& fields, v1::SpeculationOptions* speculation) {
   if (auto k = fields.Count("draft_tokens")) speculation->set_draft_tokens(*k);
   if (auto name = fields.String("drafter")) {
-    speculation->set_drafter(DrafterOf(*name));
+    speculation->set_drafter(DrafterFromName(*name));
     if (speculation->drafter() == v1::DRAFTER_KIND_UNSPECIFIED) {
       std::vector<std::string> known;
       for (int each = 1; each < v1::DrafterKind_ARRAYSIZE; ++each) {
@@ -86,7 +86,7 @@ void ParseSpeculationFields(JsonFields& fields, v1::SpeculationOptions* speculat
     }
   }
   if (auto name = fields.String("rule")) {
-    speculation->set_rule(RuleOf(*name));
+    speculation->set_rule(RuleFromName(*name));
     if (speculation->rule() == v1::RULE_UNSPECIFIED) fields.Refuse("rule", "token, block, coupled", *name);
   }
 }

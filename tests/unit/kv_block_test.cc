@@ -119,8 +119,8 @@ TEST(BlockTable, MovingPassesTheBlocksOn) {
   EXPECT_EQ(third.capacity(), 8);
 }
 
-// Tables and a pretend memory under random forks, truncations and writes: each table always reads back what
-// was written through it, and the pool's books balance.
+// Random forks, truncations and writes of tables over a simulated memory: each table always reads back what
+// was written through it, and the pool's invariants hold.
 TEST(BlockTable, SharingNeverLetsOneSequenceSeeAnothersWrites) {
   constexpr int kBlocks = 40;
   std::mt19937 random(11);

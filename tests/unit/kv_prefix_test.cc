@@ -22,7 +22,7 @@ TEST(BlockPool, AKeptBlockIsCachedUntilItsRoomIsNeeded) {
   std::vector<BlockId> evicted;
   pool.OnEvict([&](BlockId block) { evicted.push_back(block); });
   const BlockId kept = *pool.Allocate();
-  pool.Keep(kept);
+  pool.MarkCacheable(kept);
   EXPECT_FALSE(pool.writable(kept));
   pool.Unref(kept);
   EXPECT_EQ(pool.num_cached(), 1);
@@ -46,11 +46,11 @@ TEST(BlockPool, TheBlockThatWasCachedFirstIsEvictedFirst) {
   std::vector<BlockId> blocks;
   for (int i = 0; i < 3; ++i) {
     blocks.push_back(*pool.Allocate());
-    pool.Keep(blocks.back());
+    pool.MarkCacheable(blocks.back());
   }
   for (int i : {1, 2, 0}) pool.Unref(blocks[i]);
   pool.Ref(blocks[1]);
-  pool.Unref(blocks[1]);  // used again since
+  pool.Unref(blocks[1]);  // now the most recently used
   for (int i : {2, 0, 1}) EXPECT_EQ(*pool.Allocate(), blocks[i]);
 }
 
@@ -121,7 +121,7 @@ TEST_F(PrefixIndexTest, AnEvictedBlockIsNotFoundAnyMore) {
     index_.Insert(first, 8, cursor);
   }
   const CachedSequence big = Computed(std::vector<TokenId>(28, 7));
-  // Seven blocks of eight: the end of the chain had to go, its beginning is still there.
+  // Seven of eight blocks: the end of the chain was evicted, its beginning is still there.
   EXPECT_EQ(index_.Find(Known({1, 2, 3, 4, 5, 6, 7, 8, 9}), 8).blocks.size(), 1u);
   EXPECT_EQ(index_.size(), 1);
 }
@@ -143,8 +143,9 @@ TEST_F(PrefixIndexTest, AChainWhoseEndWasEvictedIsMendedByTheNextWhoComputesIt) 
   EXPECT_EQ(index_.Find(Known(tokens), 8).blocks.size(), 2u);
 }
 
-// Sequences that often begin alike, with a pretend memory that holds for each position what its prefix makes
-// of it: what a sequence reads is always what it would have computed, and the pool's books balance.
+// Sequences that often share a prefix, over a simulated memory that holds for each position a value computed
+// from its prefix: a sequence always reads what it would have computed itself, and the pool's invariants
+// hold.
 TEST(PrefixIndex, NeverServesAnotherPrefixUnderRandomUse) {
   constexpr int kBlocks = 24;
   std::mt19937 random(3);

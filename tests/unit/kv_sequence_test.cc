@@ -15,7 +15,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(PrefixHash, IsTheDefinitionOfTheWireContract) {
-  // Computed apart from this code, by the formula in the header in Python.
+  // Computed independently in Python, from the formula in the header.
   EXPECT_EQ(PrefixHash({}), 0x6f75747269646572u);
   EXPECT_EQ(PrefixHash(std::vector<TokenId>{0}), 0x2588040a92787be6u);
   EXPECT_EQ(PrefixHash(std::vector<TokenId>{1, 2, 3}), 0xabde1bf28e8a48c2u);
@@ -27,7 +27,7 @@ TEST(PrefixHash, TellsOrdersAndLengthsApart) {
   EXPECT_NE(PrefixHash(std::vector<TokenId>{0}), PrefixHash(std::vector<TokenId>{0, 0}));
 }
 
-// A server's side of one sequence, fed as a target does it.
+// One sequence as the target server holds it.
 class CachedSequenceTest : public testing::Test {
  protected:
   absl::Status Send(uint32_t base, std::vector<TokenId> tokens, std::vector<TokenId> before) {
@@ -94,7 +94,7 @@ TEST_F(CachedSequenceTest, ADraftIsRolledBackByTheNextBase) {
   ASSERT_TRUE(Send(0, {1, 2, 3}, {}).ok());
   for (TokenId drafted : {4, 5, 6}) sequence_.Append(drafted);
   ASSERT_TRUE(sequence_.Reserve(5).ok());
-  sequence_.MarkComputed(5);  // the last drafted token was never fed
+  sequence_.MarkComputed(5);  // the last drafted token was never computed
   ASSERT_TRUE(Send(4, {9}, {1, 2, 3, 4}).ok());
   EXPECT_THAT(sequence_.tokens(), ElementsAre(1, 2, 3, 4, 9));
   EXPECT_EQ(sequence_.num_computed(), 4);

@@ -14,7 +14,7 @@ class TokenFileTest : public testing::Test {
  protected:
   TokenFileTest() { Write("first\n\n  second \n"); }
 
-  // Each write is a new time of change, however fast they follow each other.
+  // Each write sets a new modification time, however quickly writes follow each other.
   void Write(const std::string& text) {
     std::ofstream(path_) << text;
     std::filesystem::last_write_time(path_, time_ += std::chrono::seconds(1));
@@ -43,7 +43,8 @@ TEST_F(TokenFileTest, FollowsTheFile) {
   Write("third\n");
   EXPECT_FALSE((*file)->Check("Bearer first").ok());
   EXPECT_TRUE((*file)->Check("Bearer third").ok());
-  // A file that is being written, or was emptied by mistake, locks nobody out and lets nobody in.
+  // A file that is being written or was emptied by mistake changes nothing: it neither locks clients out nor
+  // lets others in.
   Write("\n");
   EXPECT_TRUE((*file)->Check("Bearer third").ok());
   EXPECT_FALSE((*file)->Check("Bearer ").ok());

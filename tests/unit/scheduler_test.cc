@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<int> Plan(std::vector<WaitingRows> waiting, int budget) { return PlanStep(waiting, budget); }
+std::vector<int> Plan(std::vector<PendingRows> pending, int budget) { return PlanStep(pending, budget); }
 
 TEST(PlanStep, TakesEverythingThatFits) {
   EXPECT_THAT(Plan({{1, 1}, {6, 6}, {20, 1}}, 32), ElementsAre(1, 6, 20));
@@ -29,30 +29,30 @@ TEST(PlanStep, LetsLaterOnesWaitWhenTheBudgetIsUsedUp) {
   EXPECT_THAT(Plan({{6, 6}, {6, 6}, {6, 6}}, 12), ElementsAre(6, 6, 0));
 }
 
-// Whatever waits: the budget holds, logit_rows rows are never split, and repeated steps finish every
+// For any load: the budget holds, the rows that need logits are never split, and repeated steps finish every
 // sequence.
 TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {
   std::mt19937 random(1);
   for (int load = 0; load < 200; ++load) {
     const int budget = 32 + static_cast<int>(random() % 64);
-    std::vector<WaitingRows> waiting;
+    std::vector<PendingRows> pending;
     for (int i = 0; i < 20; ++i) {
       const int rows = 1 + static_cast<int>(random() % 300);
-      waiting.push_back({rows, static_cast<int>(random() % std::min(rows + 1, 32))});
+      pending.push_back({rows, static_cast<int>(random() % std::min(rows + 1, 32))});
     }
-    for (int step = 0; !waiting.empty(); ++step) {
+    for (int step = 0; !pending.empty(); ++step) {
       ASSERT_LT(step, 6000) << "no end";
-      const std::vector<int> plan = PlanStep(waiting, budget);
+      const std::vector<int> plan = PlanStep(pending, budget);
       ASSERT_LE(std::accumulate(plan.begin(), plan.end(), 0), budget);
       ASSERT_GT(std::accumulate(plan.begin(), plan.end(), 0), 0) << "no progress";
-      std::vector<WaitingRows> left;
+      std::vector<PendingRows> left;
       for (size_t i = 0; i < plan.size(); ++i) {
-        const int rest = waiting[i].rows - plan[i];
+        const int rest = pending[i].rows - plan[i];
         if (rest == 0) continue;
-        ASSERT_GE(rest, waiting[i].logit_rows) << "logit_rows rows were split";
-        left.push_back({rest, waiting[i].logit_rows});
+        ASSERT_GE(rest, pending[i].logit_rows) << "logit_rows rows were split";
+        left.push_back({rest, pending[i].logit_rows});
       }
-      waiting = left;
+      pending = left;
     }
   }
 }

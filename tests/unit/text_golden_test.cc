@@ -1,4 +1,4 @@
-// Agreement with Hugging Face's `tokenizers`, by goldens that scripts/make_text_goldens.py wrote.
+// Agreement with Hugging Face's `tokenizers` on the goldens of scripts/make_text_goldens.py.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -23,7 +23,7 @@ StopMatcher MatcherFor(const Strings& stops) {
 }
 
 struct Outcome {
-  Strings emitted;  // One for each piece, then what Flush gave.
+  Strings emitted;  // one for each piece, then Flush's
   std::optional<StopMatch> match;
 
   std::string text() const {
@@ -88,7 +88,7 @@ TEST(StopMatcher, RefusesWhatCannotBeAStopString) {
   }
 }
 
-// Reads the definition: try every end, and every stop string at it.
+// The definition, by brute force: tries every end, and every stop string there.
 Outcome Reference(const Strings& stops, const std::string& text) {
   for (size_t end = 1; end <= text.size(); ++end) {
     int longest = -1;
@@ -133,7 +133,7 @@ TEST(StopMatcher, AgreesWithTheDefinitionHoweverTextIsCut) {
   }
 }
 
-// Ends only if a stream that keeps nearly matching takes linear time.
+// Finishes only if a stream of near matches takes linear time.
 TEST(StopMatcher, LongStreamOfNearMatchesEnds) {
   StopMatcher matcher = MatcherFor({std::string(4000, 'a') + "b"});
   size_t emitted = 0;

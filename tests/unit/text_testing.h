@@ -20,7 +20,7 @@ namespace outrider {
 inline constexpr char kGpt2Small[] = "tests/data/text/gpt2-small.tokenizer.json";
 inline constexpr char kOptions[] = "tests/data/text/options.tokenizer.json";
 
-// The content of a file that must be there and not empty.
+// The content of a file that must exist and not be empty.
 inline std::string MustReadFile(const std::string& path) {
   std::optional<std::string> content = ReadFile(path);
   EXPECT_TRUE(content) << path;
@@ -36,7 +36,7 @@ inline std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path) {
   return *std::move(tokenizer);
 }
 
-// What a stream that gets `tokens` one at a time sends, joined.
+// The concatenated output of a stream that gets `tokens` one at a time.
 inline std::string StreamedText(const Tokenizer& tokenizer, const std::vector<TokenId>& tokens,
                                 bool skip_special_tokens) {
   StreamingDetokenizer detokenizer(&tokenizer, skip_special_tokens);
@@ -45,7 +45,7 @@ inline std::string StreamedText(const Tokenizer& tokenizer, const std::vector<To
   return text + detokenizer.Flush();
 }
 
-// Bytes that are often nearly UTF-8: characters, pieces of characters, and bytes that never occur in one.
+// Bytes that are often almost UTF-8: characters, parts of characters, and bytes that never occur in one.
 inline std::string RandomBytes(std::mt19937& random) {
   static constexpr std::string_view kPieces[] = {
       "a",      "The",      " ",        "\n",   "'s",   "12",       "\u00e9", "\u4e2d",   "\U0001F600",

@@ -1,4 +1,4 @@
-// What Load makes of files: refused by name, or hashed to a fingerprint.
+// Loading of tokenizer files: unsupported ones are refused by name, the others are hashed to a fingerprint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
 
-// gpt2-small with a change.
+// gpt2-small with one change.
 Json Changed(const std::function<void(Json&)>& change) {
   Json json = Json::parse(MustReadFile(kGpt2Small));
   change(json);
@@ -60,7 +60,7 @@ TEST(TokenizerFile, DamagedFileIsRefusedWithOneLine) {
   }
 }
 
-// Every single damaged byte: an error or a tokenizer, never a crash.
+// Damages each byte in turn: the result is an error or a tokenizer, never a crash.
 TEST(TokenizerFile, AnyChangedByteIsSurvived) {
   const std::string content = MustReadFile(kOptions);
   std::mt19937 random(2);

@@ -64,7 +64,7 @@ TEST(Tokenizer, SpecialTokensAreAddedAndSkippedOnRequest) {
   EXPECT_EQ(tokenizer->Decode(tokens, true), " x y");
 }
 
-// These end only because no step takes quadratic time.
+// These finish only because no step takes quadratic time.
 class TokenizerWithOneLongWord : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TokenizerWithOneLongWord, Ends) {
@@ -98,7 +98,7 @@ TEST(Tokenizer, ThreadsShareIt) {
   for (const std::vector<TokenId>& result : results) EXPECT_EQ(result, expected);
 }
 
-// More different words than the cache holds.
+// More distinct words than the cache holds.
 TEST(Tokenizer, AnswersTheSameWhenTheWordCacheOverflows) {
   const auto tokenizer = LoadTokenizer(kGpt2Small);
   std::string words;

@@ -15,7 +15,7 @@ TEST(LossyUtf8, ReplacesEachMaximalIllFormedSubsequenceOnce) {
   EXPECT_EQ(LossyUtf8("plain \u00e9\u4e2d\U0001F600"), "plain \u00e9\u4e2d\U0001F600");
   EXPECT_EQ(LossyUtf8("a\x80z"), "a\uFFFDz");
   EXPECT_EQ(LossyUtf8("\xE2\x82"), "\uFFFD");                            // Cut short.
-  EXPECT_EQ(LossyUtf8("\xE2\x82z"), "\uFFFDz");                          // Broken off.
+  EXPECT_EQ(LossyUtf8("\xE2\x82z"), "\uFFFDz");                          // Interrupted.
   EXPECT_EQ(LossyUtf8("\xC0\xAF"), "\uFFFD\uFFFD");                      // Overlong.
   EXPECT_EQ(LossyUtf8("\xED\xA0\x80"), "\uFFFD\uFFFD\uFFFD");            // A surrogate.
   EXPECT_EQ(LossyUtf8("\xF4\x90\x80\x80"), "\uFFFD\uFFFD\uFFFD\uFFFD");  // Beyond U+10FFFF.
@@ -75,7 +75,7 @@ TEST(StreamingDetokenizer, JoinedOutputIsTheDecodedText) {
     std::mt19937 random(5);
     for (int i = 0; i < 2000; ++i) {
       std::vector<TokenId> tokens(random() % 50);
-      // Half of them single bytes, which rarely make characters.
+      // Half of them single bytes, which rarely form characters.
       for (TokenId& token : tokens) {
         token = static_cast<TokenId>(random() % (random() % 2 ? 260 : tokenizer->vocab_size() + 5));
       }

@@ -13,13 +13,13 @@ namespace outrider {
 namespace {
 
 // Below this many rows the element-wise work of a layer takes less time than handing it to other threads.
-constexpr int kRowsWorthSharing = 16;
+constexpr int kMinParallelRows = 16;
 // Tasks of a matrix product take about this many panels: enough to amortise taking one, few enough to
 // balance.
 constexpr int kPanelsPerTask = 4;
 // Matrix products below this cost stay on the calling thread. A row costs a quarter of what it costs to
 // stream the weights, and handing work to another core a microsecond or two.
-constexpr int64_t kWeightsWorthSharing = 160 << 10;
+constexpr int64_t kMinParallelCost = 160 << 10;
 
 int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -270,8 +270,7 @@ void CpuModel::Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows,
   const int units_per_task = kPanelsPerTask / unit;
   const int tasks_per_thread = std::max(1, (per_thread + units_per_task / 2) / units_per_task);
   const int64_t cost = static_cast<int64_t>(matrix.n) * matrix.k * (3 + rows) / 4;
-  const int tasks =
-      cost < kWeightsWorthSharing ? 1 : std::min(units, tasks_per_thread * thread_pool_.threads());
+  const int tasks = cost < kMinParallelCost ? 1 : std::min(units, tasks_per_thread * thread_pool_.threads());
   thread_pool_.Run(tasks, [&](int task, int) {
     const auto boundary = [&](int t) {
       return static_cast<int>(static_cast<int64_t>(t) * units / tasks) * unit;
@@ -281,7 +280,7 @@ void CpuModel::Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows,
 }
 
 void CpuModel::ForRows(int rows, absl::FunctionRef<void(int row)> fn) {
-  if (rows < kRowsWorthSharing) {
+  if (rows < kMinParallelRows) {
     for (int row = 0; row < rows; ++row) fn(row);
   } else {
     thread_pool_.Run(rows, [&](int row, int) { fn(row); });

@@ -29,7 +29,7 @@ class SequenceState {
   // Tokens whose keys and values are in the cache, the first ones.
   int num_computed() const { return cache_.num_computed(); }
   // Tokens that wait to be computed.
-  int num_waiting() const { return cache_.size() - cache_.num_computed(); }
+  int num_pending() const { return cache_.size() - cache_.num_computed(); }
   std::span<const BlockId> blocks() const { return cache_.table().blocks(); }
 
   const Work& work() const { return item_.work; }
@@ -51,15 +51,15 @@ class SequenceState {
   void set_logit_rows(int rows) { logit_rows_ = rows; }
 
   // Adds a token after all others, to be computed.
-  void Feed(TokenId token) { cache_.Append(token); }
+  void Append(TokenId token) { cache_.Append(token); }
   // Takes back the tokens that are not computed.
-  void Unfeed() { cache_.Truncate(cache_.num_computed()); }
+  void DropPending() { cache_.Truncate(cache_.num_computed()); }
   // The next `rows` tokens are computed.
   void MarkComputed(int rows) { cache_.MarkComputed(cache_.num_computed() + rows); }
   // What a forward pass is about to compute this sequence in.
   void OnStep(absl::Time start, int batch_sequences, int batch_rows);
   // Its deadline has come, and was let pass.
-  void ForgetDeadline() { item_.deadline = absl::InfiniteFuture(); }
+  void ClearDeadline() { item_.deadline = absl::InfiniteFuture(); }
 
   Answer& answer() { return answer_; }
 

@@ -11,7 +11,7 @@ namespace outrider {
 namespace {
 
 // A sequence that waits for its coordinator this long has been left alone: a round is much shorter.
-constexpr absl::Duration kAbandoned = absl::Seconds(1);
+constexpr absl::Duration kAbandonedAfter = absl::Seconds(1);
 
 absl::Status SequenceUnknown() {
   return MakeError(absl::StatusCode::kNotFound, "SEQUENCE_UNKNOWN", "sequence_unknown");
@@ -98,7 +98,7 @@ absl::StatusOr<SequenceStore::Entry*> SequenceStore::FindOrCreate(const WorkItem
   // The origin itself may have had to make room.
   if (unknown()) return SequenceUnknown();
   Entry* entry = entries_.Insert(item.id, absl::Now(), item.id, &pool_, limits_.block_size);
-  entry->number = ++last_number_;
+  entry->arrival = ++last_arrival_;
   entry->idle_since = absl::Now();
   if (item.base != 0) entry->cache_.Fork(FindOrigin(item)->cache_, static_cast<int>(item.base));
   return entry;
@@ -128,11 +128,11 @@ absl::Status SequenceStore::MakeRoomForSequence() {
 absl::Status SequenceStore::Reconcile(Entry& entry, const WorkItem& item) {
   if (item.params == nullptr && item.params_hash != entry.params_hash) return ParamsUnknown();
   if (absl::Status status = CheckLimits(item, limits_); !status.ok()) return status;
-  if (absl::Status status = TakeParams(entry, item); !status.ok()) return status;
+  if (absl::Status status = UpdateParams(entry, item); !status.ok()) return status;
   return entry.cache_.Reconcile(item.base, item.prefix_hash, item.tokens);
 }
 
-absl::Status SequenceStore::TakeParams(Entry& entry, const WorkItem& item) {
+absl::Status SequenceStore::UpdateParams(Entry& entry, const WorkItem& item) {
   const bool known = item.params_hash == entry.params_hash && entry.controls_ != nullptr;
   if (item.params == nullptr || known) return absl::OkStatus();
   absl::StatusOr<Controls> controls =
@@ -145,7 +145,8 @@ absl::Status SequenceStore::TakeParams(Entry& entry, const WorkItem& item) {
 }
 
 void SequenceStore::Start(Entry& entry, WorkItem item, uint64_t digest) {
-  entry.indexed.resize(std::min(entry.indexed.size(), item.base / static_cast<size_t>(limits_.block_size)));
+  entry.prefix_cursor.resize(
+      std::min(entry.prefix_cursor.size(), item.base / static_cast<size_t>(limits_.block_size)));
   entry.active_ = true;
   entry.started_ = false;
   entry.round = item.round;
@@ -167,7 +168,7 @@ void SequenceStore::AdoptPrefix(Entry& entry) {
   const int limit = entry.committed_ - 1;
   PrefixIndex::Match match = prefixes_.Find(entry.cache_, limit);
   entry.cache_.Adopt(match.blocks);
-  entry.indexed = std::move(match.cursor);
+  entry.prefix_cursor = std::move(match.cursor);
   entry.answer_.prefix_hit = entry.num_computed();
   prefix_queried_ += limit;
   prefix_hit_ += entry.num_computed();
@@ -211,7 +212,7 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
     entry.cache_.Keep(entry.committed_, answer.verdict->path);
   }
   if (options_.prefix_cache) {
-    prefixes_.Insert(entry.cache_, std::min(entry.committed_, entry.num_computed()), entry.indexed);
+    prefixes_.Insert(entry.cache_, std::min(entry.committed_, entry.num_computed()), entry.prefix_cursor);
   }
   answer.num_computed = entry.num_computed();
   const absl::Time now = absl::Now();
@@ -228,8 +229,8 @@ bool SequenceStore::Reserve(SequenceState& sequence, int rows) {
       for (const BlockCopy& copy : *copies) copy_block_(copy.from, copy.to);
       return true;
     }
-    if (Preempt(entry)) continue;
-    TakeCache(entry);
+    if (PreemptFor(entry)) continue;
+    EvictCache(entry);
     return false;
   }
 }
@@ -237,31 +238,31 @@ bool SequenceStore::Reserve(SequenceState& sequence, int rows) {
 // Takes the cache of another sequence: of one that was left alone for long, else of the newest, working or
 // between two rounds, of those that came after `for_entry`. So the oldest always get on, and no two take from
 // each other in turn. False if there is none.
-bool SequenceStore::Preempt(const Entry& for_entry) {
+bool SequenceStore::PreemptFor(const Entry& for_entry) {
   Entry* abandoned = nullptr;
   Entry* newest = nullptr;
-  const absl::Time long_ago = absl::Now() - kAbandoned;
+  const absl::Time long_ago = absl::Now() - kAbandonedAfter;
   entries_.ForEachOldestFirst([&](const SequenceId&, Entry& entry) {
     if (&entry == &for_entry || entry.blocks().empty()) return true;
     if (!entry.active_ && entry.idle_since < long_ago) {
       abandoned = &entry;
       return false;
     }
-    if (entry.number > for_entry.number && (newest == nullptr || entry.number > newest->number)) {
+    if (entry.arrival > for_entry.arrival && (newest == nullptr || entry.arrival > newest->arrival)) {
       newest = &entry;
     }
     return true;
   });
   Entry* const victim = abandoned != nullptr ? abandoned : newest;
   if (victim == nullptr) return false;
-  TakeCache(*victim);
+  EvictCache(*victim);
   return true;
 }
 
-void SequenceStore::TakeCache(Entry& victim) {
+void SequenceStore::EvictCache(Entry& victim) {
   ++preemptions_;
   victim.cache_.Reset();
-  victim.indexed.clear();
+  victim.prefix_cursor.clear();
   victim.committed_ = 0;
   if (victim.active_) Finish(victim, KvExhausted());
 }

@@ -85,9 +85,9 @@ class SequenceStore {
     using SequenceState::started_;
     using SequenceState::started_at_;
 
-    uint64_t number = 0;          // in order of arrival
-    absl::Time idle_since;        // unless active
-    PrefixIndex::Cursor indexed;  // its blocks that others can find
+    uint64_t arrival = 0;               // in order of arrival
+    absl::Time idle_since;              // unless active
+    PrefixIndex::Cursor prefix_cursor;  // its blocks that others can find
     uint64_t params_hash = 0;
 
     // The item in progress, or the last one that ended.
@@ -105,14 +105,14 @@ class SequenceStore {
   absl::Status MakeRoomForSequence();
   // Checks the item, and gives the sequence its parameters and tokens. An error changes nothing.
   absl::Status Reconcile(Entry& entry, const WorkItem& item);
-  absl::Status TakeParams(Entry& entry, const WorkItem& item);
+  absl::Status UpdateParams(Entry& entry, const WorkItem& item);
   void Start(Entry& entry, WorkItem item, uint64_t digest);
   void AdoptPrefix(Entry& entry);
   // Takes the item out without an answer and forgets what was drafted.
   void Drop(Entry& entry);
   void DropProposal(Entry& entry);
-  bool Preempt(const Entry& for_entry);
-  void TakeCache(Entry& victim);
+  bool PreemptFor(const Entry& for_entry);
+  void EvictCache(Entry& victim);
 
   const SequenceLimits limits_;
   const SequenceStoreOptions options_;
@@ -122,7 +122,7 @@ class SequenceStore {
   PrefixIndex prefixes_;
   LeaseTable<Entry> entries_;
   std::vector<SequenceState*> active_;
-  uint64_t last_number_ = 0;
+  uint64_t last_arrival_ = 0;
   int64_t preemptions_ = 0;
   int64_t prefix_queried_ = 0, prefix_hit_ = 0;
 };

@@ -24,7 +24,7 @@ namespace outrider {
 namespace {
 
 constexpr int kContext = 256;
-constexpr int kBlocksOfSequence = 20;
+constexpr int kBlocksOfSequence = 32;  // of 16 tokens: the context and as many new rows
 constexpr int kDraftTopN = 64;
 
 // What each step does with each of its sequences.

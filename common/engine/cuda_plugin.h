@@ -18,7 +18,7 @@ using CreateDeviceModelFunction = void(const DecoderSpec& spec, int device, cons
 inline constexpr char kCreateDeviceModel[] = "outrider_create_device_model";
 
 // Loads models from liboutrider_cuda.so, which lies beside the program. FAILED_PRECONDITION, in one line,
-// where the library or what it needs cannot be loaded; else what the library says.
+// where the library or what it links to cannot be loaded; other errors are the library's own.
 class CudaPlugin final : public Backend {
  public:
   explicit CudaPlugin(int device) : device_(device) {}

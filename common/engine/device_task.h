@@ -25,12 +25,12 @@ struct VerifyTask {
   Verdict verdict = {};                       // the result
 };
 
-// Which of these a model carries out it says itself (Model::CanRun); the rest is decided on the host, from
-// logits. The answer is what common/spec gives for the same logits: the same tokens from the same random
+// A model carries out the tasks that it can (Model::CanRun); what it cannot is decided on the host, from
+// logits. The result is what common/spec gives for the same logits: the same tokens from the same random
 // numbers.
 struct DeviceTask {
-  const SequenceParams* params = nullptr;
-  uint64_t round_start = 0;  // tokens of the sequence before the draft
+  const SequenceParams* params = nullptr;  // must be set
+  uint64_t round_start = 0;                // tokens of the sequence before the draft
   std::variant<ProposeTask, VerifyTask> work = {};
   absl::Status status = {};  // the result; INTERNAL "logits_not_finite" if a logit is NaN or infinite
 };

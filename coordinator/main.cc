@@ -18,9 +18,9 @@
 #include "common/rpc/server.h"
 #include "common/rpc/token_file.h"
 #include "common/text/model_fingerprint.h"
-#include "coordinator/chat_template.h"
+#include "coordinator/api/chat_template.h"
+#include "coordinator/api/inference_service.h"
 #include "coordinator/gateway/gateway.h"
-#include "coordinator/inference_service.h"
 
 namespace outrider {
 namespace {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What transformers' apply_chat_template makes of conversations, for coordinator/chat_template.cc to agree with.
+"""What transformers' apply_chat_template makes of conversations, for coordinator/api/chat_template.cc to agree with.
 
   make_chat_goldens.py
 

@@ -17,11 +17,11 @@
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
 #include "common/rpc/fresh_bits.h"
+#include "coordinator/api/request_context.h"
 #include "coordinator/gateway/client_connection.h"
 #include "coordinator/gateway/exchange.h"
 #include "coordinator/gateway/openai_error.h"
 #include "coordinator/gateway/openai_request.h"
-#include "coordinator/request_context.h"
 
 namespace outrider {
 namespace {

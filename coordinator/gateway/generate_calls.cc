@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/rpc/error.h"
-#include "coordinator/request_context.h"
+#include "coordinator/api/request_context.h"
 
 namespace outrider {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/rpc/names.h"
-#include "coordinator/speculation_stats.h"
+#include "coordinator/rounds/speculation_stats.h"
 
 namespace outrider {
 namespace {

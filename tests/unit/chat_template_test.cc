@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/temporary_folder.h"
-#include "coordinator/chat_template.h"
-#include "coordinator/request.h"
+#include "coordinator/api/chat_template.h"
+#include "coordinator/api/parse_request.h"
 
 namespace outrider {
 namespace {

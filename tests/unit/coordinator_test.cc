@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 
 #include "common/rpc/error.h"
-#include "coordinator/generation.h"
-#include "coordinator/policy.h"
-#include "coordinator/remote_sequence.h"
-#include "coordinator/request.h"
+#include "coordinator/api/parse_request.h"
+#include "coordinator/rounds/generation.h"
+#include "coordinator/rounds/policy.h"
+#include "coordinator/rounds/remote_sequence.h"
 #include "google/rpc/error_details.pb.h"
 
 namespace outrider {

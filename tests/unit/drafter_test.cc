@@ -9,11 +9,11 @@
 
 #include "bench/temporary_folder.h"
 #include "common/spec/verify.h"
-#include "coordinator/auto_drafter.h"
-#include "coordinator/copy_drafter.h"
-#include "coordinator/ngram_drafter.h"
-#include "coordinator/request.h"
-#include "coordinator/row_drafter.h"
+#include "coordinator/api/parse_request.h"
+#include "coordinator/drafters/auto_drafter.h"
+#include "coordinator/drafters/copy_drafter.h"
+#include "coordinator/drafters/ngram_drafter.h"
+#include "coordinator/drafters/row_drafter.h"
 
 namespace outrider {
 namespace {

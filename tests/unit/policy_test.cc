@@ -1,4 +1,4 @@
-#include "coordinator/policy.h"
+#include "coordinator/rounds/policy.h"
 
 #include <gtest/gtest.h>
 

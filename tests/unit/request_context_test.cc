@@ -1,4 +1,4 @@
-#include "coordinator/request_context.h"
+#include "coordinator/api/request_context.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

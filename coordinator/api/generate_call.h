@@ -1,0 +1,69 @@
+// One call of Generate: its samples, and the stream to its client.
+#pragma once
+
+#include <asio/awaitable.hpp>
+#include <memory>
+#include <vector>
+
+#include "coordinator/api/chunk_writer.h"
+#include "coordinator/api/inference_service.h"
+#include "coordinator/rounds/run_generation.h"
+#include "coordinator/rounds/verifier.h"
+
+namespace outrider {
+
+// Lives until gRPC and its coroutines are done with it. Executor thread, unless stated.
+class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
+ public:
+  GenerateCall(InferenceService* service, const v1::GenerateRequest* request, v1::RequestContext context,
+               Clock::time_point deadline);
+
+  ChunkWriter* writer() { return &writer_; }
+
+  // Once, from gRPC's thread.
+  void Start();
+
+  // Ends the samples where they are.
+  void Interrupt(absl::Status reason);
+
+ private:
+  // One of the continuations. Those after the first begin as copies of it once its prompt is computed.
+  struct Sample final : Sink {
+    Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork);
+    asio::awaitable<absl::Status> Send(v1::GenerateResponse chunk) override;
+    // Whatever the servers hold of it is released, once.
+    void StopServers();
+
+    GenerateCall* const call;
+    const uint32_t index;
+    const std::unique_ptr<Drafter> drafter;
+    Verifier verifier;
+    Generation generation;
+    Event room;  // the client has caught up
+    bool stopped = false;
+  };
+
+  asio::awaitable<void> Run();
+  absl::StatusOr<Request> Admit();
+  asio::awaitable<absl::Status> RunSamples(Request request);
+  asio::awaitable<void> RunSample(Sample& sample);
+  void BeginOtherSamples();
+  void OnRoom();
+  void OnCancel() { Interrupt(absl::CancelledError("cancelled by the client")); }
+  void LogEnd(const absl::Status& status) const;
+
+  InferenceService* const service_;
+  const v1::GenerateRequest* const proto_;  // gRPC's, valid until the stream is finished
+  const v1::RequestContext context_;
+  const Clock::time_point deadline_;
+  const Clock::time_point received_;
+  ChunkWriter writer_;
+  std::vector<std::unique_ptr<Sample>> samples_;
+  uint32_t wanted_samples_ = 0;
+  int unfinished_ = 0;
+  Event finished_;  // a sample other than the first is
+  bool cancelled_ = false;
+  absl::Status interruption_;
+};
+
+}  // namespace outrider

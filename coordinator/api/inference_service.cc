@@ -1,0 +1,60 @@
+#include "coordinator/api/inference_service.h"
+
+#include <asio/post.hpp>
+
+#include "common/rpc/error.h"
+#include "coordinator/api/generate_call.h"
+#include "coordinator/api/request_context.h"
+
+namespace outrider {
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  const auto left = context->deadline() - std::chrono::system_clock::now();
+  const bool has_deadline = context->deadline() != std::chrono::system_clock::time_point::max();
+  const Clock::time_point deadline = has_deadline
+                                         ? Clock::now() + std::chrono::duration_cast<Clock::duration>(left)
+                                         : Clock::time_point::max();
+  v1::RequestContext asked = ReadRequestContext(context->client_metadata());
+  context->AddInitialMetadata(kRequestIdKey, asked.request_id());
+  auto call = std::make_shared<GenerateCall>(this, request, std::move(asked), deadline);
+  call->Start();
+  return call->writer();
+}
+
+void InferenceService::EndAll() {
+  // Interrupting ends coroutines later, from the executor's queue; the set does not change here.
+  for (GenerateCall* call : running_) {
+    call->Interrupt(MakeError(absl::StatusCode::kUnavailable, "DRAINING",
+                              "the coordinator is shutting down; resume_from continues this answer"));
+  }
+}
+
+grpc::ServerUnaryReactor* InferenceService::Describe(grpc::CallbackServerContext* context,
+                                                     const v1::DescribeRequest* /*request*/,
+                                                     v1::DescribeResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  asio::post(parts_.executor, [this, response, reactor] {
+    if (parts_.target->up()) *response->mutable_target() = *parts_.target->info();
+    const DraftLink* draft = parts_.drafters.draft.get();
+    if (draft != nullptr && draft->up()) *response->mutable_draft() = *draft->info();
+    response->set_running(static_cast<uint32_t>(running_.size()));
+    v1::SpeculationOptions* defaults = response->mutable_defaults();
+    defaults->set_drafter(DefaultDrafter(parts_.defaults));
+    if (!parts_.defaults.adaptive) {
+      defaults->set_draft_tokens(static_cast<uint32_t>(parts_.defaults.draft_tokens));
+    }
+    defaults->set_rule(parts_.defaults.rule);
+    if (parts_.target->info() != nullptr) {
+      response->set_max_draft_tokens(parts_.target->info()->max_draft_tokens());
+    }
+    response->set_version(OUTRIDER_VERSION);
+    response->set_degraded(draft != nullptr && !draft->up());
+    response->set_tokenizer_fingerprint(parts_.tokenizer->Fingerprint());
+    *response->mutable_totals() = parts_.metrics->Totals();
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+}  // namespace outrider

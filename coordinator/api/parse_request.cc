@@ -1,0 +1,255 @@
+#include "coordinator/api/parse_request.h"
+
+#include <ctime>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/rpc/error.h"
+#include "common/rpc/fresh_bits.h"
+#include "common/rpc/names.h"
+#include "common/rpc/sampling.h"
+#include "common/spec/logprobs.h"
+#include "common/text/utf8.h"
+
+namespace outrider {
+namespace {
+
+absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const ChatTemplate* chat_template,
+                                               const Tokenizer& tokenizer) {
+  if (chat_template == nullptr) {
+    return FieldError("chat", "text or tokens", "this model has no chat template and takes no conversations");
+  }
+  if (chat.messages().empty()) return FieldError("chat.messages", "at least one", "empty");
+  std::vector<ChatMessage> messages;
+  for (const v1::ChatMessage& message : chat.messages()) {
+    if (message.role().empty()) return FieldError("chat.messages.role", "a role", "empty");
+    if (!IsValidUtf8(message.role()) || !IsValidUtf8(message.content())) {
+      return FieldError("chat.messages", "valid UTF-8", "invalid UTF-8");
+    }
+    messages.push_back({message.role(), message.content()});
+  }
+  absl::StatusOr<std::string> text = chat_template->Render(messages, std::time(nullptr));
+  if (!text.ok()) {
+    return FieldError("chat.messages", "what the model's chat template takes",
+                      std::string(text.status().message()));
+  }
+  std::vector<TokenId> tokens = tokenizer.Encode(*text, /*add_special_tokens=*/false);
+  if (tokens.empty()) return FieldError("chat.messages", "at least one token", "the template writes nothing");
+  return tokens;
+}
+
+absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& proto, const Tokenizer& tokenizer,
+                                                 uint32_t vocab_size, const ChatTemplate* chat_template) {
+  switch (proto.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      if (proto.text().empty()) return FieldError("text", "at least one character", "empty");
+      if (!IsValidUtf8(proto.text())) return FieldError("text", "valid UTF-8", "invalid UTF-8");
+      return tokenizer.Encode(proto.text(), /*add_special_tokens=*/true);
+    case v1::GenerateRequest::kTokens: {
+      if (proto.tokens().ids().empty()) return FieldError("tokens.ids", "at least one", "empty");
+      if (auto status = CheckTokenIds(proto.tokens().ids(), vocab_size, "tokens.ids"); !status.ok())
+        return status;
+      return std::vector<TokenId>(proto.tokens().ids().begin(), proto.tokens().ids().end());
+    }
+    case v1::GenerateRequest::kChat:
+      return ParseChat(proto.chat(), chat_template, tokenizer);
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
+  }
+  return FieldError("prompt", "text, tokens or chat", "missing");
+}
+
+absl::Status CheckStops(const v1::StopOptions& stop, uint32_t vocab_size) {
+  const std::vector<std::string> strings(stop.strings().begin(), stop.strings().end());
+  if (auto matcher = StopMatcher::Create(strings); !matcher.ok()) {
+    return FieldError("stop.strings",
+                      absl::StrCat("at most ", StopMatcher::kMaxStopStrings, ", each 1 to ",
+                                   StopMatcher::kMaxStopBytes, " bytes of UTF-8"),
+                      std::string(matcher.status().message()));
+  }
+  if (stop.has_max_tokens() && stop.max_tokens() == 0) {
+    return FieldError("stop.max_tokens", "1 or more", "0");
+  }
+  return CheckTokenIds(stop.token_ids(), vocab_size, "stop.token_ids");
+}
+
+absl::Status ParseLogprobs(const v1::LogprobOptions& options, Request& request) {
+  constexpr uint32_t kMaxTop = kMaxTopLogProbabilities;
+  const std::string range = absl::StrCat("0 to ", kMaxTop);
+  if (options.top() > kMaxTop) return FieldError("logprobs.top", range, absl::StrCat(options.top()));
+  if (options.prompt() > kMaxTop) return FieldError("logprobs.prompt", range, absl::StrCat(options.prompt()));
+  if (options.has_top()) request.params.set_logprobs(options.top());
+  request.params.set_logprobs_before_controls(options.before_controls());
+  if (options.has_prompt()) request.prompt_logprobs = static_cast<int>(options.prompt());
+  return absl::OkStatus();
+}
+
+absl::Status ParseSamples(const v1::GenerateRequest& proto, int max_samples, Request& request) {
+  if (proto.has_n() && (proto.n() < 1 || proto.n() > static_cast<uint32_t>(max_samples))) {
+    return FieldError("n", absl::StrCat("1 to ", max_samples), absl::StrCat(proto.n()));
+  }
+  if (proto.has_n()) request.samples = static_cast<int>(proto.n());
+  if (request.samples > 1 && !request.resumed.empty()) {
+    return FieldError("resume_from", "empty if n is more than 1",
+                      absl::StrCat(proto.resume_from_size(), " ids"));
+  }
+  const uint32_t last = std::numeric_limits<uint32_t>::max() - static_cast<uint32_t>(request.samples - 1);
+  if (proto.sample_index() > last) {
+    return FieldError("sample_index", absl::StrCat("0 to ", last), absl::StrCat(proto.sample_index()));
+  }
+  request.params.set_sample_index(proto.sample_index());
+  return absl::OkStatus();
+}
+
+// The options under which draft and target no longer follow the same parameters.
+absl::Status ParseInexact(const v1::SpeculationOptions& speculation, v1::SequenceParams& params) {
+  if (speculation.has_draft_temperature()) {
+    const float temperature = speculation.draft_temperature();
+    if (!(temperature >= 0 && temperature <= 100)) {
+      return FieldError("speculation.draft_temperature", "[0, 100]", absl::StrCat(temperature));
+    }
+    params.set_draft_temperature(temperature);
+  }
+  if (speculation.has_lenience()) {
+    const float lenience = speculation.lenience();
+    if (!(lenience > 0 && lenience <= 1)) {
+      return FieldError("speculation.lenience", "(0, 1]", absl::StrCat(lenience));
+    }
+    if (lenience < 1 && params.rule() != v1::RULE_TOKEN) {
+      return FieldError("speculation.lenience", "1 unless the rule is token", absl::StrCat(lenience));
+    }
+    params.set_lenience(lenience);
+  }
+  return absl::OkStatus();
+}
+
+// Whether the coordinator has what a drafter needs.
+bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults) {
+  switch (kind) {
+    case v1::DRAFTER_KIND_MODEL:
+      return defaults.has_draft_service;
+    case v1::DRAFTER_KIND_UNIGRAM:
+    case v1::DRAFTER_KIND_BIGRAM:
+      return defaults.has_corpus;
+    case v1::DRAFTER_KIND_NGRAM:
+    case v1::DRAFTER_KIND_COPY:
+    case v1::DRAFTER_KIND_AUTO:
+    case v1::DRAFTER_KIND_RANDOM:
+    case v1::DRAFTER_KIND_NONE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+v1::DrafterKind DefaultDrafter(const RequestDefaults& defaults) {
+  if (defaults.drafter != v1::DRAFTER_KIND_UNSPECIFIED) return defaults.drafter;
+  return defaults.has_draft_service ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NONE;
+}
+
+absl::Status CheckDrafter(v1::DrafterKind kind, const RequestDefaults& defaults) {
+  if (IsConfigured(kind, defaults)) return absl::OkStatus();
+  std::vector<std::string> allowed;
+  for (int each = 0; each < v1::DrafterKind_ARRAYSIZE; ++each) {
+    const auto other = static_cast<v1::DrafterKind>(each);
+    if (IsConfigured(other, defaults)) allowed.push_back(NameOf(other));
+  }
+  std::string problem = absl::StrCat("unknown value ", NameOf(kind));
+  if (kind == v1::DRAFTER_KIND_MODEL) {
+    problem = "model; no draft service is configured";
+  } else if (v1::DrafterKind_IsValid(kind)) {
+    problem = absl::StrCat(NameOf(kind), "; no corpus is configured");
+  }
+  return FieldError("speculation.drafter", absl::StrJoin(allowed, ", "), problem);
+}
+
+absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
+                                     const Tokenizer& tokenizer, const v1::ServerInfo& target) {
+  Request request;
+  const uint32_t vocab_size = target.vocab_size();
+  auto prompt = ParsePrompt(proto, tokenizer, vocab_size, defaults.chat_template.get());
+  if (!prompt.ok()) return prompt.status();
+  request.prompt = *std::move(prompt);
+  const size_t capacity =
+      std::min<size_t>(target.max_context(), static_cast<size_t>(target.kv_blocks()) * target.block_size());
+  if (request.prompt.size() >= capacity) {
+    // A reason of its own: clients that cut their prompts to the context look for it.
+    const std::string range = absl::StrCat("1 to ", capacity - 1, " tokens");
+    return MakeError(absl::StatusCode::kInvalidArgument, "CONTEXT_LENGTH_EXCEEDED",
+                     absl::StrCat("prompt: ", request.prompt.size(),
+                                  " tokens leave no room for an answer; allowed: ", range),
+                     {{"field", "prompt"}, {"range", range}});
+  }
+  if (auto status = CheckTokenIds(proto.resume_from(), vocab_size, "resume_from"); !status.ok())
+    return status;
+  request.resumed.assign(proto.resume_from().begin(), proto.resume_from().end());
+
+  if (auto status = CheckStops(proto.stop(), vocab_size); !status.ok()) return status;
+  request.stop_strings.assign(proto.stop().strings().begin(), proto.stop().strings().end());
+  request.end_ids.assign(proto.stop().token_ids().begin(), proto.stop().token_ids().end());
+  if (!proto.stop().ignore_eos()) {
+    request.end_ids.insert(request.end_ids.end(), target.eos_ids().begin(), target.eos_ids().end());
+  }
+  const size_t room = capacity - request.prompt.size();
+  const size_t wanted = proto.stop().has_max_tokens() ? proto.stop().max_tokens() : room;
+  request.max_tokens = static_cast<int>(std::min(wanted, room));
+  if (request.resumed.size() > static_cast<size_t>(request.max_tokens)) {
+    return FieldError("resume_from", absl::StrCat("at most ", request.max_tokens, " ids"),
+                      absl::StrCat(request.resumed.size(), " ids"));
+  }
+
+  v1::SequenceParams& params = request.params;
+  *params.mutable_sampling() = proto.sampling();
+  for (TokenId id : request.end_ids) params.add_end_ids(static_cast<uint32_t>(id));
+  constexpr uint32_t kMaxInt = std::numeric_limits<int32_t>::max();
+  if (proto.sampling().top_k() > kMaxInt) {
+    return FieldError("sampling.top_k", absl::StrCat("0 to ", kMaxInt),
+                      absl::StrCat(proto.sampling().top_k()));
+  }
+  if (proto.sampling().min_tokens() > kMaxInt) {
+    return FieldError("sampling.min_tokens", absl::StrCat("0 to ", kMaxInt),
+                      absl::StrCat(proto.sampling().min_tokens()));
+  }
+  const SamplingParams sampling = ParseSampling(proto.sampling(), params.end_ids());
+  if (auto status = ValidateSamplingParams(sampling, static_cast<int>(vocab_size)); !status.ok()) {
+    return FieldErrorUnder("sampling", status);
+  }
+  params.set_seed(proto.has_seed() ? proto.seed() : FreshBits());
+  if (auto status = ParseSamples(proto, defaults.max_samples, request); !status.ok()) return status;
+  params.set_prompt_length(static_cast<uint32_t>(request.prompt.size()));
+  params.set_draft_top_n(proto.speculation().draft_top_n());
+  params.set_rule(proto.speculation().rule() == v1::RULE_UNSPECIFIED ? defaults.rule
+                                                                     : proto.speculation().rule());
+  if (auto rule = ParseRule(params.rule()); !rule.ok()) {
+    return FieldError("speculation.rule", "token, block, coupled",
+                      absl::StrCat("unknown value ", static_cast<int>(params.rule())));
+  }
+
+  request.drafter = proto.speculation().drafter();
+  if (request.drafter == v1::DRAFTER_KIND_UNSPECIFIED) {
+    request.drafter = DefaultDrafter(defaults);
+  }
+  if (auto status = CheckDrafter(request.drafter, defaults); !status.ok()) return status;
+  const int max_draft_tokens = static_cast<int>(target.max_draft_tokens());
+  // Under the ratio rules the random numbers of a token depend on where its round began, hence on K.
+  const bool repeatable = params.rule() == v1::RULE_COUPLED || sampling.temperature == 0 || !proto.has_seed();
+  request.adaptive = defaults.adaptive && repeatable && !proto.speculation().has_draft_tokens();
+  request.draft_tokens =
+      request.adaptive ? max_draft_tokens : std::min(defaults.draft_tokens, max_draft_tokens);
+  if (proto.speculation().has_draft_tokens()) {
+    if (proto.speculation().draft_tokens() > target.max_draft_tokens()) {
+      return FieldError("speculation.draft_tokens", absl::StrCat("0 to ", max_draft_tokens),
+                        absl::StrCat(proto.speculation().draft_tokens()));
+    }
+    request.draft_tokens = static_cast<int>(proto.speculation().draft_tokens());
+  }
+  request.trace = proto.trace();
+  if (auto status = ParseLogprobs(proto.logprobs(), request); !status.ok()) return status;
+  if (auto status = ParseInexact(proto.speculation(), params); !status.ok()) return status;
+  return request;
+}
+
+}  // namespace outrider

@@ -1,0 +1,55 @@
+#include "coordinator/api/request_context.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/rpc/fresh_bits.h"
+
+namespace outrider {
+namespace {
+
+constexpr size_t kMaxRequestId = 128;
+
+absl::string_view Find(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata, const char* key) {
+  const auto found = metadata.find(key);
+  return found == metadata.end() ? absl::string_view()
+                                 : absl::string_view(found->second.data(), found->second.size());
+}
+
+bool IsRequestId(absl::string_view id) {
+  return !id.empty() && id.size() <= kMaxRequestId && std::all_of(id.begin(), id.end(), absl::ascii_isgraph);
+}
+
+// version-trace-parent-flags, in lower-case hexadecimal digits; trace and parent are not all zeros.
+bool IsTraceparent(absl::string_view value) {
+  constexpr absl::string_view kShape = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
+  if (value.size() != kShape.size()) return false;
+  for (size_t i = 0; i < value.size(); ++i) {
+    const bool digit = absl::ascii_isdigit(value[i]) || (value[i] >= 'a' && value[i] <= 'f');
+    if (kShape[i] == 'x' ? !digit : value[i] != '-') return false;
+  }
+  const auto is_zero = [&](size_t at, size_t length) {
+    return value.substr(at, length).find_first_not_of('0') == absl::string_view::npos;
+  };
+  return value.substr(0, 2) != "ff" && !is_zero(3, 32) && !is_zero(36, 16);
+}
+
+std::string NewRequestId() {
+  return absl::StrCat(absl::Hex(FreshBits(), absl::kZeroPad16), absl::Hex(FreshBits(), absl::kZeroPad16));
+}
+
+}  // namespace
+
+v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata) {
+  v1::RequestContext context;
+  const absl::string_view id = Find(metadata, kRequestIdKey);
+  context.set_request_id(IsRequestId(id) ? std::string(id) : NewRequestId());
+  const absl::string_view parent = Find(metadata, kTraceparentKey);
+  if (IsTraceparent(parent)) context.set_traceparent(std::string(parent));
+  return context;
+}
+
+}  // namespace outrider

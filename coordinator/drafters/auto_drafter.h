@@ -1,0 +1,29 @@
+// Asks one drafter, and another one if the first has nothing to propose.
+#pragma once
+
+#include <memory>
+
+#include "coordinator/rounds/drafter.h"
+
+namespace outrider {
+
+class AutoDrafter final : public Drafter {
+ public:
+  AutoDrafter(std::unique_ptr<Drafter> first, std::unique_ptr<Drafter> second)
+      : first_(std::move(first)), second_(std::move(second)) {}
+
+  void Prepare(Generation& generation) override { second_->Prepare(generation); }
+  asio::awaitable<DraftNodes> Propose(Generation& generation, int k, v1::ItemTiming* timing) override;
+  // Each hears of its own proposals only.
+  void OnVerdict(size_t n, size_t accepted) override;
+  v1::DrafterKind kind() const override { return last_ == nullptr ? v1::DRAFTER_KIND_AUTO : last_->kind(); }
+  void Stop(const Generation& generation) override;
+
+ private:
+  const std::unique_ptr<Drafter> first_;
+  const std::unique_ptr<Drafter> second_;
+  Drafter* last_ = nullptr;  // who was asked last
+  size_t proposed_at_ = 0;   // committed tokens at the time
+};
+
+}  // namespace outrider

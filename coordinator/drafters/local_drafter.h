@@ -1,0 +1,42 @@
+// A drafter that needs nobody but the committed tokens.
+#pragma once
+
+#include <chrono>
+#include <vector>
+
+#include "coordinator/rounds/drafter.h"
+
+namespace outrider {
+
+class LocalDrafter : public Drafter {
+ public:
+  // The same as Propose, at once.
+  virtual DraftNodes Draft(const Generation& generation, int k) = 0;
+
+  asio::awaitable<DraftNodes> Propose(Generation& generation, int k, v1::ItemTiming* timing) final {
+    const Clock::time_point start = Clock::now();
+    DraftNodes proposal = Draft(generation, k);
+    const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
+    timing->set_compute_us(static_cast<uint32_t>(took.count()));
+    co_return proposal;
+  }
+
+  // What it knows of a verdict are the tokens that were committed.
+  void OnVerdict(size_t /*n*/, size_t /*accepted*/) final {}
+  void Stop(const Generation& /*generation*/) final {}
+};
+
+// A chain of tokens that were chosen without chance: q is all on the token itself, absent where the rule
+// takes none.
+inline DraftNodes PointMasses(const std::vector<TokenId>& tokens, v1::Rule rule) {
+  DraftNodes proposal;
+  for (TokenId token : tokens) {
+    v1::DraftNode* node = proposal.Add();
+    node->set_parent(proposal.size() - 2);
+    node->set_token(static_cast<uint32_t>(token));
+    if (rule != v1::RULE_COUPLED) node->mutable_q()->mutable_point_mass();
+  }
+  return proposal;
+}
+
+}  // namespace outrider

@@ -1,0 +1,47 @@
+#include "coordinator/drafters/make_drafter.h"
+
+#include <utility>
+
+#include "coordinator/drafters/auto_drafter.h"
+#include "coordinator/drafters/model_drafter.h"
+#include "coordinator/drafters/row_drafter.h"
+
+namespace outrider {
+namespace {
+
+std::unique_ptr<Drafter> MakeModelDrafter(const DrafterParts& parts, Fork fork) {
+  return std::make_unique<ModelDrafter>(parts.draft, parts.metrics, parts.draft_budget, std::move(fork));
+}
+
+std::unique_ptr<Drafter> MakeAutoDrafter(const DrafterParts& parts, Fork fork) {
+  if (parts.draft == nullptr) return std::make_unique<NgramDrafter>(parts.ngram);
+  NgramOptions only_long = parts.ngram;
+  only_long.min_context = only_long.max_context;
+  return std::make_unique<AutoDrafter>(std::make_unique<NgramDrafter>(only_long),
+                                       MakeModelDrafter(parts, std::move(fork)));
+}
+
+}  // namespace
+
+std::unique_ptr<Drafter> MakeDrafter(v1::DrafterKind kind, const DrafterParts& parts, int vocab, Fork fork) {
+  switch (kind) {
+    case v1::DRAFTER_KIND_MODEL:
+      return MakeModelDrafter(parts, std::move(fork));
+    case v1::DRAFTER_KIND_NGRAM:
+      return std::make_unique<NgramDrafter>(parts.ngram);
+    case v1::DRAFTER_KIND_COPY:
+      return std::make_unique<CopyDrafter>(parts.copy);
+    case v1::DRAFTER_KIND_AUTO:
+      return MakeAutoDrafter(parts, std::move(fork));
+    case v1::DRAFTER_KIND_UNIGRAM:
+      return std::make_unique<RowDrafter>(kind, MakeUnigramRows(parts.corpus, vocab));
+    case v1::DRAFTER_KIND_BIGRAM:
+      return std::make_unique<RowDrafter>(kind, MakeBigramRows(parts.corpus, vocab));
+    case v1::DRAFTER_KIND_RANDOM:
+      return std::make_unique<RowDrafter>(kind, MakeRandomRows(vocab));
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,29 @@
+// Which drafter a request gets.
+#pragma once
+
+#include <memory>
+
+#include "coordinator/drafters/copy_drafter.h"
+#include "coordinator/drafters/corpus_counts.h"
+#include "coordinator/drafters/ngram_drafter.h"
+#include "coordinator/link/link.h"
+#include "coordinator/rounds/metrics.h"
+#include "coordinator/rounds/remote_sequence.h"
+
+namespace outrider {
+
+// What the drafters of all generations have in common.
+struct DrafterParts {
+  std::shared_ptr<DraftLink> draft;            // null: no draft service is configured
+  Clock::duration draft_budget;                // for a proposal
+  std::shared_ptr<const CorpusCounts> corpus;  // null: there is none
+  NgramOptions ngram;
+  CopyOptions copy;
+  Metrics* metrics;
+};
+
+// Null for DRAFTER_KIND_NONE. The request has been checked: it names no drafter whose parts are missing.
+// `vocab` is the target's; `fork` is for the draft service.
+std::unique_ptr<Drafter> MakeDrafter(v1::DrafterKind kind, const DrafterParts& parts, int vocab, Fork fork);
+
+}  // namespace outrider

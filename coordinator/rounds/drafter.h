@@ -1,0 +1,35 @@
+// Whoever proposes tokens.
+#pragma once
+
+#include <asio/awaitable.hpp>
+
+#include "coordinator/rounds/generation.h"
+
+namespace outrider {
+
+// One object for each generation. Executor thread.
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+
+  // The target is about to compute the prompt: what a drafter must compute of it itself, it may begin to now.
+  virtual void Prepare(Generation& /*generation*/) {}
+
+  // At most k tokens to follow the generation's, with what each was drawn from. Never fails: when there is
+  // nothing to propose, or nobody answers in time, the proposal is empty and the round plain. *timing is what
+  // the drafter's own work took.
+  virtual asio::awaitable<DraftNodes> Propose(Generation& generation, int k, v1::ItemTiming* timing) = 0;
+
+  // The proposal was verified, or dropped (accepted 0). `n` is the number of committed tokens before it. Also
+  // called after rounds in which nothing was asked for.
+  virtual void OnVerdict(size_t n, size_t accepted) = 0;
+
+  // Who made the last proposal, for those who count.
+  virtual v1::DrafterKind kind() const = 0;
+
+  // The generation is over, or its client gone: nothing is computed for it any more. Ends a Propose in
+  // progress.
+  virtual void Stop(const Generation& generation) = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,188 @@
+#include "coordinator/rounds/generation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/rpc/fresh_bits.h"
+#include "coordinator/rounds/speculation_stats.h"
+
+namespace outrider {
+namespace {
+
+std::string NewSequenceId() {
+  std::string id;
+  for (const uint64_t word : {FreshBits(), FreshBits()}) {
+    id.append(reinterpret_cast<const char*>(&word), sizeof(word));
+  }
+  return id;
+}
+
+// Equal parameters have equal names; the servers only compare.
+uint64_t HashOf(const v1::SequenceParams& params) {
+  uint64_t hash = kEmptyPrefixHash;
+  for (unsigned char byte : params.SerializeAsString()) hash = ExtendPrefixHash(hash, byte);
+  return hash;
+}
+
+// Checked when the request was parsed.
+StopMatcher MakeStops(const std::vector<std::string>& strings) {
+  absl::StatusOr<StopMatcher> stops = StopMatcher::Create(strings);
+  return *std::move(stops);
+}
+
+}  // namespace
+
+Generation::Generation(Request request, const Tokenizer* tokenizer, Clock::time_point received)
+    : request_(std::move(request)),
+      tokenizer_(tokenizer),
+      sequence_id_(NewSequenceId()),
+      params_hash_(HashOf(request_.params)),
+      hashes_{kEmptyPrefixHash},
+      detokenizer_(tokenizer, /*skip_special_tokens=*/true),
+      stops_(MakeStops(request_.stop_strings)),
+      received_(received),
+      first_token_(received),
+      last_token_(received) {
+  for (TokenId token : request_.prompt) {
+    tokens_.push_back(token);
+    hashes_.push_back(ExtendPrefixHash(hashes_.back(), token));
+  }
+  std::string already_sent;
+  for (TokenId token : request_.resumed) {
+    if (Append(token, &already_sent)) break;
+  }
+  stats_.set_exact(!request_.params.has_lenience() || request_.params.lenience() == 1);
+}
+
+std::optional<v1::GenerateResponse> Generation::FinishedAlready() {
+  if (!ended_) return std::nullopt;
+  v1::GenerateResponse chunk;
+  chunk.set_position(static_cast<uint32_t>(emitted()));
+  finish_ = MakeFinish();
+  *chunk.mutable_finish() = *finish_;
+  return chunk;
+}
+
+bool Generation::Append(TokenId token, std::string* text) {
+  tokens_.push_back(token);
+  hashes_.push_back(ExtendPrefixHash(hashes_.back(), token));
+  if (std::find(request_.end_ids.begin(), request_.end_ids.end(), token) != request_.end_ids.end()) {
+    // The id that ends a text is no part of it; what was held back for a stop string is.
+    text->append(stops_.Append(detokenizer_.Flush()));
+    if (!stops_.match()) text->append(stops_.Flush());
+    ended_ = v1::FINISH_REASON_STOP;
+    return true;
+  }
+  text->append(stops_.Append(detokenizer_.Append(token)));
+  if (stops_.match()) {
+    ended_ = v1::FINISH_REASON_STOP;
+  } else if (Room() == 0) {
+    text->append(stops_.Append(detokenizer_.Flush()));
+    if (!stops_.match()) text->append(stops_.Flush());
+    ended_ = v1::FINISH_REASON_LENGTH;
+  }
+  return ended_.has_value();
+}
+
+v1::GenerateResponse Generation::Commit(const DraftNodes& draft, const v1::Verdict& verdict) {
+  CountRound(draft, verdict);
+  v1::GenerateResponse chunk;
+  chunk.set_position(static_cast<uint32_t>(emitted()));
+  const auto emit = [&](uint32_t token, v1::TokenKind kind) {
+    v1::GeneratedToken* generated = chunk.add_tokens();
+    generated->set_id(token);
+    generated->set_kind(kind);
+    switch (kind) {
+      case v1::TOKEN_KIND_ACCEPTED:
+        stats_.set_emitted_accepted(stats_.emitted_accepted() + 1);
+        break;
+      case v1::TOKEN_KIND_CORRECTED:
+        stats_.set_emitted_corrected(stats_.emitted_corrected() + 1);
+        break;
+      case v1::TOKEN_KIND_BONUS:
+        stats_.set_emitted_bonus(stats_.emitted_bonus() + 1);
+        break;
+      default:
+        stats_.set_emitted_plain(stats_.emitted_plain() + 1);
+    }
+    const bool ends = Append(static_cast<TokenId>(token), generated->mutable_text());
+    chunk.mutable_text()->append(generated->text());
+    const int index = chunk.tokens_size() - 1;
+    if (index < verdict.logprobs_size()) *generated->mutable_logprobs() = WithText(verdict.logprobs(index));
+    return ends;
+  };
+  bool over = false;
+  for (uint32_t node : verdict.accepted()) {
+    if ((over = emit(draft[static_cast<int>(node)].token(), v1::TOKEN_KIND_ACCEPTED))) break;
+  }
+  if (!over) over = emit(verdict.token(), verdict.kind());
+
+  last_token_ = Clock::now();
+  if (first_token_ == received_) first_token_ = last_token_;
+  if (over) {
+    finish_ = MakeFinish();
+    *chunk.mutable_finish() = *finish_;
+  }
+  return chunk;
+}
+
+void Generation::CountRound(const DraftNodes& draft, const v1::Verdict& verdict) {
+  stats_.set_rounds(stats_.rounds() + 1);
+  if (draft.empty()) {
+    // What is not tried is forgotten, or a run of bad luck would be believed for ever.
+    recent_acceptance_.Age(1);
+    return;
+  }
+  const int drafted = draft.size();
+  const int accepted = verdict.accepted_size();
+  const double judged = accepted + (accepted < drafted ? 1 : 0);
+  recent_acceptance_.Observe(accepted / judged, judged);
+  stats_.set_drafts(stats_.drafts() + 1);
+  stats_.set_drafted(stats_.drafted() + static_cast<uint64_t>(drafted));
+  stats_.set_accepted(stats_.accepted() + static_cast<uint64_t>(accepted));
+  while (stats_.drafted_per_position_size() < drafted) {
+    stats_.add_drafted_per_position(0);
+    stats_.add_accepted_per_position(0);
+  }
+  for (int i = 0; i < drafted; ++i) ++*stats_.mutable_drafted_per_position()->Mutable(i);
+  for (int i = 0; i < accepted; ++i) ++*stats_.mutable_accepted_per_position()->Mutable(i);
+  if (request_.params.rule() == v1::RULE_TOKEN) {
+    expected_accepted_ += verdict.canary().expected_accepted();
+    judged_ += accepted;
+    reached_ += verdict.canary().reached();
+  }
+}
+
+v1::Finish Generation::MakeFinish() const {
+  v1::Finish finish;
+  finish.set_reason(*ended_);
+  if (stops_.match()) finish.set_stop_string(request_.stop_strings[stops_.match()->stop_index]);
+  v1::Usage* usage = finish.mutable_usage();
+  usage->set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
+  usage->set_completion_tokens(static_cast<uint32_t>(emitted()));
+  usage->set_cached_prompt_tokens(cached_prompt_tokens_);
+  usage->set_first_token_seconds(Seconds(first_token_ - received_));
+  usage->set_decode_seconds(Seconds(last_token_ - first_token_));
+  v1::SpeculationStats* stats = finish.mutable_speculation();
+  *stats = stats_;
+  stats->set_acceptance_rate(AcceptanceRate(stats_));
+  stats->set_mean_accepted_length(MeanAcceptedLength(stats_));
+  if (reached_ > 0) stats->set_expected_acceptance(expected_accepted_ / static_cast<double>(reached_));
+  if (expected_accepted_ > 0) stats->set_observed_over_expected(judged_ / expected_accepted_);
+  return finish;
+}
+
+v1::PositionLogprobs Generation::WithText(v1::PositionLogprobs logprobs) const {
+  const auto name = [this](v1::TokenLogprob* token) {
+    token->set_text(Display(static_cast<TokenId>(token->id())));
+  };
+  name(logprobs.mutable_token());
+  for (v1::TokenLogprob& token : *logprobs.mutable_top()) name(&token);
+  return logprobs;
+}
+
+std::string Generation::Display(TokenId token) const {
+  return tokenizer_->Decode(std::span(&token, 1), /*skip_special_tokens=*/false);
+}
+
+}  // namespace outrider

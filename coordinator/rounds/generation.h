@@ -1,0 +1,102 @@
+// The truth about one request: its committed tokens, the text they make, and whether it is over.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/kv/prefix_hash.h"
+#include "common/text/stop_matcher.h"
+#include "common/text/streaming_detokenizer.h"
+#include "common/text/tokenizer.h"
+#include "coordinator/api/parse_request.h"
+#include "coordinator/link/event.h"
+#include "coordinator/rounds/running_mean.h"
+#include "outrider/v1/inference.pb.h"
+#include "outrider/v1/target.pb.h"
+
+namespace outrider {
+
+// What a drafter has proposed. Empty: a plain round.
+using DraftNodes = google::protobuf::RepeatedPtrField<v1::DraftNode>;
+
+// Only Commit adds tokens, and only what is committed counts: for the text, for stops, for usage. One thread.
+class Generation {
+ public:
+  // `request` has been checked; `received` is when it came. The tokenizer must outlive this.
+  Generation(Request request, const Tokenizer* tokenizer, Clock::time_point received);
+
+  const Request& request() const { return request_; }
+  // 16 random bytes.
+  const std::string& sequence_id() const { return sequence_id_; }
+  uint64_t params_hash() const { return params_hash_; }
+
+  // Prompt and output.
+  const std::vector<TokenId>& tokens() const { return tokens_; }
+  size_t size() const { return tokens_.size(); }
+  uint64_t prefix_hash(size_t n) const { return hashes_[n]; }
+  int emitted() const { return static_cast<int>(tokens_.size() - request_.prompt.size()); }
+
+  // How many more tokens may be emitted. A round emits up to K + 1.
+  int Room() const { return request_.max_tokens - emitted(); }
+
+  // The target had this many tokens of the prompt from others.
+  void OnPromptCached(uint32_t tokens) { cached_prompt_tokens_ = tokens; }
+
+  // The prompt is still to be scored: so before the first round only.
+  bool WantsPromptLogprobs() const { return request_.prompt_logprobs >= 0 && stats_.rounds() == 0; }
+
+  // A number for the next item of this sequence, to either server.
+  uint64_t NextRound() { return ++last_round_; }
+
+  // Commits a round: the accepted tokens of `draft`, then the verdict's own, up to the first that ends the
+  // generation; the rest is discarded. Returns the chunk to send, with `finish` if it is over.
+  v1::GenerateResponse Commit(const DraftNodes& draft, const v1::Verdict& verdict);
+
+  // `logprobs` of a server with the tokens' texts.
+  v1::PositionLogprobs WithText(v1::PositionLogprobs logprobs) const;
+
+  // Before the first round: the chunk to send if tokens resumed from already end the generation.
+  std::optional<v1::GenerateResponse> FinishedAlready();
+
+  // Of the drafted tokens that were judged, 1 for an accepted one; what was lately counts most.
+  const RunningMean& recent_acceptance() const { return recent_acceptance_; }
+
+  bool finished() const { return finish_.has_value(); }
+  const v1::SpeculationStats& stats() const { return stats_; }
+  const v1::Finish& finish() const { return *finish_; }
+
+  // Text of a token, for display.
+  std::string Display(TokenId token) const;
+
+ private:
+  // Appends a committed token; the text that it releases goes to *text. True if it ends the generation.
+  bool Append(TokenId token, std::string* text);
+  void CountRound(const DraftNodes& draft, const v1::Verdict& verdict);
+  v1::Finish MakeFinish() const;
+
+  const Request request_;
+  const Tokenizer* const tokenizer_;
+  const std::string sequence_id_;
+  const uint64_t params_hash_;
+  std::vector<TokenId> tokens_;
+  std::vector<uint64_t> hashes_;  // [size() + 1]
+  uint64_t last_round_ = 0;
+  StreamingDetokenizer detokenizer_;
+  StopMatcher stops_;
+  v1::SpeculationStats stats_;
+  RunningMean recent_acceptance_{0.99};
+  double expected_accepted_ = 0;
+  double judged_ = 0;  // accepted tokens of rounds that expected_accepted_ covers
+  uint64_t reached_ = 0;
+  uint32_t cached_prompt_tokens_ = 0;
+  std::optional<v1::FinishReason> ended_;
+  std::optional<v1::Finish> finish_;
+  const Clock::time_point received_;
+  Clock::time_point first_token_;
+  Clock::time_point last_token_;
+};
+
+}  // namespace outrider

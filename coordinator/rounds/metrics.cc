@@ -1,0 +1,230 @@
+#include "coordinator/rounds/metrics.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/obs/metric_families.h"
+#include "common/rpc/names.h"
+
+namespace outrider {
+namespace {
+
+using Buckets = prometheus::Histogram::BucketBoundaries;
+
+// From a round on loopback to a long answer.
+const Buckets kRoundBuckets = {5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 1e-2,
+                               2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1,      2,    5,      10,   30,   60};
+const Buckets kRequestBuckets = {1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1,
+                                 1,    2,    5,    10,   30,   60,   120,  300};
+
+// Series that exist from the start can be told from zero to one, and from a scrape that failed.
+constexpr const char* kCodes[] = {
+    "OK",          "CANCELLED",          "INVALID_ARGUMENT", "DEADLINE_EXCEEDED",
+    "UNAVAILABLE", "RESOURCE_EXHAUSTED", "INTERNAL"};
+constexpr const char* kErrorReasons[] = {"DEADLINE_EXCEEDED", "UNAVAILABLE",    "RESOURCE_EXHAUSTED",
+                                         "NOT_FOUND",         "PARAMS_UNKNOWN", "PREFIX_MISMATCH"};
+
+constexpr v1::TokenKind kKinds[] = {v1::TOKEN_KIND_ACCEPTED, v1::TOKEN_KIND_CORRECTED, v1::TOKEN_KIND_BONUS,
+                                    v1::TOKEN_KIND_PLAIN};
+constexpr v1::Rule kRules[] = {v1::RULE_TOKEN, v1::RULE_BLOCK, v1::RULE_COUPLED};
+
+// The largest K that any flag or request allows.
+constexpr int kPositions = 31;
+
+uint64_t Whole(const prometheus::Counter* counter) { return static_cast<uint64_t>(counter->Value()); }
+
+}  // namespace
+
+Metrics::Server::Server(prometheus::Registry& r, const std::string& name)
+    : wire_seconds(
+          &HistogramFamily(r, "round_wire_seconds",
+                           "Waiting for a server less that server's own time, in seconds, by server.")
+               .Add({{"server", name}}, kRoundBuckets)),
+      queue_seconds(&HistogramFamily(r, "round_queue_seconds",
+                                     "Time that an item waited on a server until its engine began, in "
+                                     "seconds, by server.")
+                         .Add({{"server", name}}, kRoundBuckets)),
+      up(AddGauge(r, absl::StrCat(name, "_up"),
+                  absl::StrCat("1 while the ", name, " service can be used."))) {}
+
+void Metrics::Server::OnItem(Clock::duration waited, const v1::ItemTiming& timing) {
+  wire_seconds->Observe(std::max(0.0, Seconds(waited) - 1e-6 * ServerMicroseconds(timing)));
+  queue_seconds->Observe(1e-6 * timing.queue_us());
+}
+
+Metrics::Metrics(prometheus::Registry& r, int max_requests)
+    : drafts_(
+          AddCounter(r, "spec_decode_num_drafts_total", "Rounds that verified at least one drafted token.")),
+      draft_tokens_(AddCounter(r, "spec_decode_num_draft_tokens_total",
+                               "Drafted tokens that were sent to the target.")),
+      accepted_tokens_(
+          AddCounter(r, "spec_decode_num_accepted_tokens_total", "Drafted tokens that the target accepted.")),
+      accepted_per_position_(CounterFamily(r, "spec_decode_num_accepted_tokens_per_pos_total",
+                                           "Accepted tokens by their position in the draft, from 0.")),
+      drafted_per_position_(CounterFamily(r, "spec_decode_num_draft_tokens_per_pos_total",
+                                          "Drafted tokens by their position in the draft, from 0.")),
+      observed_accepted_(AddCounter(r, "spec_decode_observed_accepted_tokens_total",
+                                    "Accepted tokens of the rounds that expected_accepted_tokens covers. "
+                                    "Observed over expected tends to 1 if the draft sampled from the q that "
+                                    "it sent.")),
+      expected_accepted_(AddCounter(r, "spec_decode_expected_accepted_tokens_total",
+                                    "Sum over reached positions of sum_x min(p, q), exact rounds of the "
+                                    "token rule only.")),
+      expected_accepted_variance_(AddCounter(r, "spec_decode_expected_accepted_tokens_variance_total",
+                                             "Variance that goes with the expected accepted tokens.")),
+      surprisal_(AddCounter(r, "spec_decode_surprisal_nats_total",
+                            "Sum over emitted tokens of -ln p(token). Over the entropy it tends to 1.")),
+      entropy_(AddCounter(r, "spec_decode_entropy_nats_total",
+                          "Sum over the same positions of the entropy of p.")),
+      empty_residuals_(
+          AddCounter(r, "spec_decode_empty_residuals_total",
+                     "Corrections whose residual had no mass, so that p itself was drawn from.")),
+      chosen_draft_tokens_(AddHistogram(r, "spec_decode_chosen_draft_tokens",
+                                        "K that was asked for, in each round after the prompt's; 0: plain.",
+                                        {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 31})),
+      rounds_(AddCounter(r, "rounds_total", "Calls of the target that returned a verdict.")),
+      prompt_tokens_(AddCounter(r, "prompt_tokens_total", "Tokens of prompts of finished requests.")),
+      generation_tokens_(AddCounter(r, "generation_tokens_total", "Tokens in answers.")),
+      running_(AddGauge(r, "requests_running", "Requests in progress.")),
+      requests_(CounterFamily(r, "requests_total", "Requests that ended, by status code.")),
+      first_token_seconds_(AddHistogram(r, "time_to_first_token_seconds",
+                                        "From the request to its first committed token, in seconds.",
+                                        kRequestBuckets)),
+      per_token_seconds_(AddHistogram(r, "time_per_output_token_seconds",
+                                      "Decoding time over tokens after the first, a request, in seconds.",
+                                      kRoundBuckets)),
+      request_seconds_(AddHistogram(r, "e2e_request_latency_seconds",
+                                    "From the request to its end, in seconds.", kRequestBuckets)),
+      draft_seconds_(AddHistogram(r, "round_draft_seconds", "Part of a round spent waiting for the proposal.",
+                                  kRoundBuckets)),
+      verify_seconds_(AddHistogram(r, "round_verify_seconds",
+                                   "Part of a round spent waiting for the verdict.", kRoundBuckets)),
+      draft_(r, "draft"),
+      target_(r, "target"),
+      draft_errors_(CounterFamily(r, "draft_errors_total", "Proposals that failed, by reason.")),
+      target_errors_(CounterFamily(r, "target_errors_total", "Verifications that failed, by reason.")),
+      degraded_(AddGauge(r, "degraded",
+                         "1 while a draft service is configured but cannot be used: decoding is plain.")) {
+  auto& round_seconds =
+      HistogramFamily(r, "round_duration_seconds",
+                      "A whole round, in seconds, by kind: prefill computes the prompt, plain has no draft.");
+  prefill_round_seconds_ = &round_seconds.Add({{"kind", "prefill"}}, kRoundBuckets);
+  plain_round_seconds_ = &round_seconds.Add({{"kind", "plain"}}, kRoundBuckets);
+  speculative_round_seconds_ = &round_seconds.Add({{"kind", "speculative"}}, kRoundBuckets);
+  AddGauge(r, "requests_limit", "Most requests in progress, each sample counted; more are refused.")
+      ->Set(max_requests);
+  for (const char* code : kCodes) requests_.Add({{"code", code}});
+  for (const char* reason : kErrorReasons) {
+    draft_errors_.Add({{"reason", reason}});
+    target_errors_.Add({{"reason", reason}});
+  }
+  auto& emitted =
+      CounterFamily(r, "spec_decode_num_emitted_tokens_total",
+                    "Tokens in answers: accepted, corrected, bonus, or plain (a round without a draft).");
+  for (v1::TokenKind kind : kKinds) emitted_[kind] = &emitted.Add({{"kind", NameOf(kind)}});
+  PerPosition(drafted_at_, drafted_per_position_, kPositions - 1);
+  PerPosition(accepted_at_, accepted_per_position_, kPositions - 1);
+  auto& drafted = CounterFamily(r, "spec_decode_num_draft_tokens_by_drafter_total",
+                                "Drafted tokens that were sent to the target, by who drafted them and rule.");
+  auto& accepted = CounterFamily(r, "spec_decode_num_accepted_tokens_by_drafter_total",
+                                 "Drafted tokens that the target accepted, by who drafted them and rule.");
+  for (v1::DrafterKind kind : {v1::DRAFTER_KIND_MODEL, v1::DRAFTER_KIND_NGRAM, v1::DRAFTER_KIND_COPY,
+                               v1::DRAFTER_KIND_UNIGRAM, v1::DRAFTER_KIND_BIGRAM, v1::DRAFTER_KIND_RANDOM}) {
+    for (v1::Rule rule : kRules) {
+      const prometheus::Labels labels = {{"drafter", NameOf(kind)}, {"rule", NameOf(rule)}};
+      by_drafter_[{kind, rule}] = {&drafted.Add(labels), &accepted.Add(labels)};
+    }
+  }
+}
+
+prometheus::Counter& Metrics::PerPosition(std::vector<prometheus::Counter*>& counters,
+                                          prometheus::Family<prometheus::Counter>& family, int position) {
+  while (static_cast<int>(counters.size()) <= position) {
+    counters.push_back(&family.Add({{"position", std::to_string(counters.size())}}));
+  }
+  return *counters[position];
+}
+
+void Metrics::OnRound(const RoundReport& round) {
+  rounds_->Increment();
+  const v1::Canary& canary = round.verdict->canary();
+  if (round.exact) {
+    surprisal_->Increment(std::max(0.0, canary.surprisal()));
+    entropy_->Increment(std::max(0.0, canary.entropy()));
+  }
+  if (canary.residual_empty()) empty_residuals_->Increment();
+  prometheus::Histogram* const seconds = round.prefill       ? prefill_round_seconds_
+                                         : round.drafted > 0 ? speculative_round_seconds_
+                                                             : plain_round_seconds_;
+  seconds->Observe(Seconds(round.times.round));
+  verify_seconds_->Observe(Seconds(round.times.verify));
+  target_.OnItem(round.times.verify, round.times.verify_server);
+  if (!round.prefill) chosen_draft_tokens_->Observe(round.chosen);
+  if (round.drafted > 0) CountDraft(round);
+}
+
+void Metrics::CountDraft(const RoundReport& round) {
+  const int accepted = round.verdict->accepted_size();
+  // A local drafter has no server.
+  if (round.drafter == v1::DRAFTER_KIND_MODEL) {
+    draft_seconds_->Observe(Seconds(round.times.draft));
+    draft_.OnItem(round.times.draft, round.times.draft_server);
+  }
+  drafts_->Increment();
+  draft_tokens_->Increment(round.drafted);
+  accepted_tokens_->Increment(accepted);
+  if (const auto counters = by_drafter_.find({round.drafter, round.rule}); counters != by_drafter_.end()) {
+    counters->second.drafted->Increment(round.drafted);
+    counters->second.accepted->Increment(accepted);
+  }
+  for (int i = 0; i < round.drafted; ++i) PerPosition(drafted_at_, drafted_per_position_, i).Increment();
+  for (int i = 0; i < accepted; ++i) PerPosition(accepted_at_, accepted_per_position_, i).Increment();
+  if (round.rule == v1::RULE_TOKEN && round.exact) {
+    const v1::Canary& canary = round.verdict->canary();
+    observed_accepted_->Increment(accepted);
+    expected_accepted_->Increment(canary.expected_accepted());
+    expected_accepted_variance_->Increment(canary.expected_accepted_variance());
+  }
+}
+
+void Metrics::OnEmitted(const v1::GenerateResponse& chunk) {
+  generation_tokens_->Increment(chunk.tokens_size());
+  for (const v1::GeneratedToken& token : chunk.tokens()) {
+    const auto counter = emitted_.find(token.kind());
+    (counter != emitted_.end() ? counter->second : emitted_.at(v1::TOKEN_KIND_PLAIN))->Increment();
+  }
+}
+
+v1::SpeculationTotals Metrics::Totals() const {
+  v1::SpeculationTotals totals;
+  totals.set_rounds(Whole(rounds_));
+  totals.set_drafts(Whole(drafts_));
+  totals.set_drafted(Whole(draft_tokens_));
+  totals.set_accepted(Whole(accepted_tokens_));
+  totals.set_emitted(Whole(generation_tokens_));
+  totals.set_observed_accepted(observed_accepted_->Value());
+  totals.set_expected_accepted(expected_accepted_->Value());
+  return totals;
+}
+
+void Metrics::OnRequestEnd(const std::string& code) {
+  running_->Decrement();
+  requests_.Add({{"code", code}}).Increment();
+}
+
+void Metrics::OnFinish(const v1::Finish& finish, double total_seconds) {
+  prompt_tokens_->Increment(finish.usage().prompt_tokens());
+  first_token_seconds_->Observe(finish.usage().first_token_seconds());
+  if (finish.usage().completion_tokens() > 1) {
+    per_token_seconds_->Observe(finish.usage().decode_seconds() / (finish.usage().completion_tokens() - 1));
+  }
+  request_seconds_->Observe(total_seconds);
+}
+
+void Metrics::SetUp(bool draft, bool target, bool degraded) {
+  draft_.up->Set(draft ? 1 : 0);
+  target_.up->Set(target ? 1 : 0);
+  degraded_->Set(degraded ? 1 : 0);
+}
+
+}  // namespace outrider

@@ -1,0 +1,120 @@
+// The coordinator's metrics. Names and meaning follow vLLM where it has them.
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/link/event.h"
+#include "outrider/v1/inference.pb.h"
+#include "outrider/v1/target.pb.h"
+
+namespace outrider {
+
+// Where the time of a round went.
+struct RoundTimes {
+  Clock::duration draft{};      // waiting for the proposal
+  v1::ItemTiming draft_server;  // what of it was the server's
+  Clock::duration verify{};     // waiting for the verdict
+  v1::ItemTiming verify_server;
+  Clock::duration round{};
+};
+
+// What there is to say about a round that returned a verdict.
+struct RoundReport {
+  bool prefill = false;                                    // it computed the prompt
+  int chosen = 0;                                          // K that was asked for
+  int drafted = 0;                                         // tokens that were verified
+  v1::DrafterKind drafter = v1::DRAFTER_KIND_UNSPECIFIED;  // matters only if any were
+  v1::Rule rule = v1::RULE_UNSPECIFIED;
+  bool exact = true;  // no lenience
+  const v1::Verdict* verdict = nullptr;
+  RoundTimes times;
+};
+
+// From receipt to answer.
+inline uint32_t ServerMicroseconds(const v1::ItemTiming& timing) {
+  return timing.queue_us() + timing.compute_us();
+}
+
+// Thread-safe.
+class Metrics {
+ public:
+  // `max_requests` is what requests_running is limited to.
+  Metrics(prometheus::Registry& registry, int max_requests);
+
+  void OnRound(const RoundReport& round);
+  void OnEmitted(const v1::GenerateResponse& chunk);
+  void OnRequestStart() { running_->Increment(); }
+  // `code` is "OK" or an absl status code's name.
+  void OnRequestEnd(const std::string& code);
+  void OnFinish(const v1::Finish& finish, double total_seconds);
+  // An item that a server refused or did not answer, by reason.
+  void OnDraftError(const std::string& reason) { draft_errors_.Add({{"reason", reason}}).Increment(); }
+  void OnTargetError(const std::string& reason) { target_errors_.Add({{"reason", reason}}).Increment(); }
+  void SetUp(bool draft, bool target, bool degraded);
+
+  // Since the start of the process.
+  v1::SpeculationTotals Totals() const;
+
+ private:
+  // What is known of one of the two servers.
+  struct Server {
+    Server(prometheus::Registry& registry, const std::string& name);
+    void OnItem(Clock::duration waited, const v1::ItemTiming& timing);
+
+    prometheus::Histogram* wire_seconds;
+    prometheus::Histogram* queue_seconds;
+    prometheus::Gauge* up;
+  };
+  void CountDraft(const RoundReport& round);
+  prometheus::Counter& PerPosition(std::vector<prometheus::Counter*>& counters,
+                                   prometheus::Family<prometheus::Counter>& family, int position);
+
+  prometheus::Counter* drafts_;
+  prometheus::Counter* draft_tokens_;
+  prometheus::Counter* accepted_tokens_;
+  prometheus::Family<prometheus::Counter>& accepted_per_position_;
+  prometheus::Family<prometheus::Counter>& drafted_per_position_;
+  std::vector<prometheus::Counter*> accepted_at_, drafted_at_;  // executor thread
+  struct DrafterCounters {
+    prometheus::Counter* drafted;
+    prometheus::Counter* accepted;
+  };
+  std::map<std::pair<v1::DrafterKind, v1::Rule>, DrafterCounters> by_drafter_;
+  std::map<v1::TokenKind, prometheus::Counter*> emitted_;
+  prometheus::Counter* observed_accepted_;
+  prometheus::Counter* expected_accepted_;
+  prometheus::Counter* expected_accepted_variance_;
+  prometheus::Counter* surprisal_;
+  prometheus::Counter* entropy_;
+  prometheus::Counter* empty_residuals_;
+  prometheus::Histogram* chosen_draft_tokens_;
+  prometheus::Counter* rounds_;
+  prometheus::Counter* prompt_tokens_;
+  prometheus::Counter* generation_tokens_;
+  prometheus::Gauge* running_;
+  prometheus::Family<prometheus::Counter>& requests_;
+  prometheus::Histogram* first_token_seconds_;
+  prometheus::Histogram* per_token_seconds_;
+  prometheus::Histogram* request_seconds_;
+  prometheus::Histogram* prefill_round_seconds_;
+  prometheus::Histogram* plain_round_seconds_;
+  prometheus::Histogram* speculative_round_seconds_;
+  prometheus::Histogram* draft_seconds_;
+  prometheus::Histogram* verify_seconds_;
+  Server draft_;
+  Server target_;
+  prometheus::Family<prometheus::Counter>& draft_errors_;
+  prometheus::Family<prometheus::Counter>& target_errors_;
+  prometheus::Gauge* degraded_;
+};
+
+}  // namespace outrider

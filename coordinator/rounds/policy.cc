@@ -1,0 +1,171 @@
+#include "coordinator/rounds/policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/spec/analysis.h"
+
+namespace outrider {
+namespace {
+
+// So much of the sizes' spread is assumed with a slope of kAssumedSlope of the mean, until there is more.
+constexpr double kAssumedSpread = 0.001;
+constexpr double kAssumedSlope = 0.2;
+// Before so many rounds with a draft nothing is known, and this K is taken.
+constexpr int kRoundsToLearn = 12;
+constexpr int kWhileLearning = 4;
+// How many judged tokens of its own outweigh what is known of others.
+constexpr double kPriorTokens = 60;
+constexpr double kUnknownAcceptance = 0.7;
+// One round in so many drafts a token more or less than seems best: times can only be told apart at sizes
+// that differ, and next to the best K little is lost.
+constexpr int kTryNeighbourEvery = 16;
+// Several generations take the same K for so many rounds of each.
+constexpr int kRoundsInStep = 16;
+// While nothing is drafted, one round in so many is, to see whether it would pay again.
+constexpr int kProbeEvery = 200;
+constexpr int kProbeTokens = 2;
+
+double Micros(uint32_t us) { return us * 1e-6; }
+
+}  // namespace
+
+void LinearTime::Observe(double size, double seconds) {
+  Age(1);
+  weight_ += 1;
+  size_ += size;
+  seconds_ += seconds;
+  size_size_ += size * size;
+  size_seconds_ += size * seconds;
+}
+
+void LinearTime::Age(double observations) {
+  const double factor = std::pow(kDecay, observations);
+  for (double* sum : {&weight_, &size_, &seconds_, &size_size_, &size_seconds_}) *sum *= factor;
+}
+
+double LinearTime::per_unit() const {
+  if (weight_ == 0) return 0;
+  const double size = size_ / weight_, seconds = seconds_ / weight_;
+  const double spread = size_size_ / weight_ - size * size;
+  const double together = size_seconds_ / weight_ - size * seconds;
+  const double assumed = kAssumedSpread * size * size;
+  const double slope = (together + assumed * kAssumedSlope * seconds / size) / (spread + assumed);
+  return std::clamp(slope, 0.0, seconds / size);
+}
+
+double LinearTime::fixed() const {
+  return weight_ == 0 ? 0 : std::max(seconds_ / weight_ - per_unit() * size_ / weight_, 0.0);
+}
+
+Policy::Kind& Policy::KindOf(const Generation& generation) {
+  const v1::SamplingParams& sampling = generation.request().params.sampling();
+  const bool greedy = sampling.has_temperature() && sampling.temperature() == 0;
+  return kinds_[{generation.request().drafter, greedy}];
+}
+
+double Policy::Seconds(const Kind& kind, int k) const {
+  const double streams = std::max(running_, 1);
+  // Of the mean of all steps, what is not fixed belongs to the rows.
+  const auto per_unit = [&](const LinearTime& alone, const RunningMean& seconds, const RunningMean& size) {
+    if (running_ <= 1) return alone.per_unit();
+    return std::max(seconds.mean(0) - alone.fixed(), 0.0) / size.mean(1);
+  };
+  const double row = per_unit(kind.verify, kind.verify_seconds, kind.verify_rows);
+  double seconds =
+      kind.verify.fixed() / kind.verify_batch.mean(1) + row * (k + 1) + kind.verify_wire.mean(0) / streams;
+  if (k > 0) {
+    const double sequence = per_unit(kind.step, kind.step_seconds, kind.draft_batch);
+    seconds +=
+        k * (kind.step.fixed() / kind.draft_batch.mean(1) + sequence) + kind.draft_wire.mean(0) / streams;
+  }
+  return seconds;
+}
+
+int Policy::Best(const Kind& kind, double alpha, int most) const {
+  int best = 0;
+  double best_rate = 0;
+  for (int k = 0; k <= most; ++k) {
+    const double rate = ExpectedTokens(std::min(alpha, 0.999), k) / Seconds(kind, k);
+    if (rate > best_rate) {
+      best = k;
+      best_rate = rate;
+    }
+  }
+  return best;
+}
+
+int Policy::DraftTokens(const Generation& generation) {
+  if (generation.emitted() == 0) return 0;
+  const int limit = generation.request().draft_tokens;
+  const int most = std::min(limit, std::max(generation.Room() - 1, 0));
+  if (!generation.request().adaptive || most == 0) return most;
+
+  Kind& kind = KindOf(generation);
+  if (kind.drafted_rounds < kRoundsToLearn) return std::min(most, kWhileLearning);
+  const double others = kind.accepted.mean(kUnknownAcceptance);
+  if (running_ > 1) {
+    if (kind.rounds_until_choice-- <= 0) {
+      kind.common = Best(kind, others, limit);
+      kind.rounds_until_choice = kRoundsInStep * running_;
+    }
+    if (kind.common == 0 && kind.plain_rounds >= kProbeEvery * running_) return std::min(most, kProbeTokens);
+    return std::min(kind.common, most);
+  }
+  const RunningMean& own = generation.recent_acceptance();
+  const double alpha = (kPriorTokens * others + own.sum()) / (kPriorTokens + own.weight());
+  const int best = Best(kind, alpha, most);
+  if (best > 0 && ++kind.chosen_rounds % kTryNeighbourEvery == 0) {
+    return std::clamp(best + (kind.chosen_rounds / kTryNeighbourEvery % 2 == 0 ? 1 : -1), 1, most);
+  }
+  if (best == 0 && kind.plain_rounds >= kProbeEvery) return std::min(most, kProbeTokens);
+  return best;
+}
+
+bool Policy::ExpectsToDraft(const Generation& generation) {
+  const Request& request = generation.request();
+  if (!request.adaptive) return request.draft_tokens > 0;
+  const Kind& kind = KindOf(generation);
+  if (kind.drafted_rounds < kRoundsToLearn) return true;
+  if (running_ > 1) return kind.common > 0;
+  return Best(kind, kind.accepted.mean(kUnknownAcceptance), request.draft_tokens) > 0;
+}
+
+void Policy::OnRound(const Generation& generation, int drafted, int accepted, const RoundTimes& times) {
+  Kind& kind = KindOf(generation);
+  const v1::ItemTiming& verify = times.verify_server;
+  if (verify.batch_rows() > 0) {
+    const double computing = Micros(verify.compute_us());
+    kind.verify_seconds.Observe(computing);
+    kind.verify_rows.Observe(verify.batch_rows());
+    kind.verify_batch.Observe(verify.batch_sequences());
+    if (running_ == 1) {
+      kind.verify.Observe(verify.batch_rows(), computing);
+      kind.verify_wire.Observe(outrider::Seconds(times.verify) - computing);
+    }
+  }
+  if (drafted == 0) {
+    ++kind.plain_rounds;
+    return;
+  }
+  ++kind.drafted_rounds;
+  // What is known of the draft is as old as the last round that had one.
+  kind.step.Age(kind.plain_rounds);
+  for (RunningMean* mean : {&kind.step_seconds, &kind.draft_wire, &kind.draft_batch, &kind.accepted}) {
+    mean->Age(kind.plain_rounds);
+  }
+  kind.plain_rounds = 0;
+  const v1::ItemTiming& draft = times.draft_server;
+  const double batch = std::max<uint32_t>(draft.batch_sequences(), 1);
+  const double step = Micros(draft.compute_us()) / drafted;
+  kind.step_seconds.Observe(step);
+  kind.draft_batch.Observe(batch);
+  if (running_ == 1) {
+    kind.step.Observe(batch, step);
+    kind.draft_wire.Observe(outrider::Seconds(times.draft) - Micros(draft.compute_us()));
+  }
+  const double judged = accepted + (accepted < drafted ? 1 : 0);
+  kind.accepted.Observe(accepted / judged, judged);
+}
+
+}  // namespace outrider

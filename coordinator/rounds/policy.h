@@ -1,0 +1,93 @@
+// Decides, once a round, how many tokens to draft.
+#pragma once
+
+#include <map>
+#include <utility>
+
+#include "coordinator/rounds/generation.h"
+#include "coordinator/rounds/metrics.h"
+#include "coordinator/rounds/running_mean.h"
+
+namespace outrider {
+
+// The time of something as a linear function of its size, learnt by least squares; what was seen last counts
+// most. Sizes are > 0.
+class LinearTime {
+ public:
+  // An observation counts half after about 140 more.
+  static constexpr double kDecay = 0.995;
+
+  void Observe(double size, double seconds);
+  // As if that many observations had been missed.
+  void Age(double observations);
+  // Seconds that do not depend on the size, and those of each unit; both >= 0.
+  double fixed() const;
+  double per_unit() const;
+
+ private:
+  double weight_ = 0, size_ = 0, seconds_ = 0, size_size_ = 0, size_seconds_ = 0;  // decayed sums
+};
+
+// Chooses the K that yields most tokens for the time that a round takes from everybody:
+//
+//   (1 - alpha^(K+1)) / (1 - alpha)  over  V/B + v (K+1) + w/N + [K > 0] (K (D/B' + d) + w'/N)
+//
+// where V + v rows is the time of a verification, D + d sequences that of a draft step, B and B' the numbers
+// of sequences that share them, w and w' what messages add to a generation that runs alone, and N the
+// generations in progress; all measured. With one generation this is Theorem 3.8 of Leviathan et al. (arXiv
+// 2211.17192); with many, what is paid once a step is shared and rows decide, so that under load K falls, to
+// 0 where plain decoding is faster. V and D are measured while a generation runs alone: under load steps also
+// take longer because others use the same processors, and that is counted with the rows. alpha is the
+// share of judged tokens that were accepted lately: for a generation alone its own, begun with that of all of
+// its kind. Several use that of their kind and take the same K: in step they share forward passes, out of
+// step they would not.
+//
+// K looks at times and at what was committed before, never at the round's own random numbers: it changes no
+// distribution. But it changes which random numbers a token gets, so that requests with a seed under the
+// token and block rules keep a fixed K (Request::adaptive).
+//
+// One thread.
+class Policy {
+ public:
+  // A generation takes part from Begin until End.
+  void Begin() { ++running_; }
+  void End() { --running_; }
+
+  // K for the next round: at most what the request allows and what is left of the answer, which a round may
+  // complete with K + 1 tokens. The prompt's own round is plain, since the first token should not wait for a
+  // draft.
+  int DraftTokens(const Generation& generation);
+
+  // Whether it would be worth while to have the draft compute the prompt of a generation that begins.
+  bool ExpectsToDraft(const Generation& generation);
+
+  // After each round but the prompt's.
+  void OnRound(const Generation& generation, int drafted, int accepted, const RoundTimes& times);
+
+ private:
+  // What is learnt of generations with the same drafter, greedy ones apart from sampled ones.
+  struct Kind {
+    static constexpr double kDecay = LinearTime::kDecay;
+
+    // Alone: of a verification by rows, and of a draft step by sequences.
+    LinearTime verify, step;
+    // Always.
+    RunningMean verify_seconds{kDecay}, verify_rows{kDecay}, step_seconds{kDecay};
+    RunningMean verify_wire{kDecay}, draft_wire{kDecay};
+    RunningMean verify_batch{kDecay}, draft_batch{kDecay};  // sequences
+    RunningMean accepted{kDecay};                           // of the tokens that were judged
+    int drafted_rounds = 0, chosen_rounds = 0;
+    int plain_rounds = 0;  // since anything was drafted
+    // With several generations: the K of all, and when it is chosen anew.
+    int common = 0, rounds_until_choice = 0;
+  };
+  Kind& KindOf(const Generation& generation);
+  double Seconds(const Kind& kind, int k) const;
+  // The K in [0, most] with the best rate.
+  int Best(const Kind& kind, double alpha, int most) const;
+
+  std::map<std::pair<v1::DrafterKind, bool>, Kind> kinds_;
+  int running_ = 0;
+};
+
+}  // namespace outrider

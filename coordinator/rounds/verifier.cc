@@ -1,0 +1,141 @@
+#include "coordinator/rounds/verifier.h"
+
+#include <asio/this_coro.hpp>
+
+#include "common/rpc/error.h"
+#include "coordinator/rounds/sequence_update.h"
+
+namespace outrider {
+namespace {
+
+// How long a target may be away before the client is told.
+constexpr auto kTargetWait = std::chrono::seconds(60);
+// Tokens in one item; longer prefixes go in pieces.
+constexpr size_t kPieceTokens = 8192;
+// A full target is asked again after this.
+constexpr auto kFullPause = std::chrono::milliseconds(20);
+// The same complaint this often in a row is a defect, not a loss.
+constexpr int kMaxFailures = 8;
+
+}  // namespace
+
+asio::awaitable<absl::StatusOr<v1::VerifyResult>> Verifier::Verify(Generation& generation, DraftNodes& draft,
+                                                                   Clock::time_point deadline) {
+  round_ = generation.NextRound();
+  while (true) {
+    if (absl::Status status = co_await WaitForTarget(deadline); !status.ok()) co_return status;
+    remote_.OnServer(link_->info()->boot_id());
+    const size_t n = generation.size();
+    // Every token of the prompt must pass through the model once more to be scored.
+    if (generation.WantsPromptLogprobs()) remote_.Lost();
+    if (n - remote_.Base(n) > kPieceTokens && !generation.WantsPromptLogprobs()) {
+      if (absl::Status status = co_await SendPrefix(generation, deadline); !status.ok()) co_return status;
+      // Pieces are rounds of their own, and rounds only go up.
+      round_ = generation.NextRound();
+      continue;
+    }
+    v1::TargetItem item;
+    FillUpdate(generation, remote_, round_, n, item.mutable_verify()->mutable_sequence());
+    *item.mutable_verify()->mutable_draft() = draft;
+    if (generation.WantsPromptLogprobs()) {
+      item.mutable_verify()->set_prompt_logprobs(static_cast<uint32_t>(generation.request().prompt_logprobs));
+    }
+    absl::StatusOr<v1::VerifyResult> result =
+        co_await link_->Call(std::move(item), generation.sequence_id(), round_, deadline);
+    if (stopped_) co_return absl::CancelledError("cancelled");
+    const absl::Status status = result.ok() ? FromProto(result->status()) : result.status();
+    if (status.ok()) {
+      remote_.OnAnswer(result->cached(), n, result->verdict().accepted_size());
+      failures_ = 0;
+      co_return std::move(result);
+    }
+    const bool had_draft = !draft.empty();
+    absl::Status recovered = co_await Recover(status, result.ok() ? result->cached() : 0, draft, deadline);
+    if (!recovered.ok()) co_return recovered;
+    // Another content needs another round.
+    if (had_draft && draft.empty()) round_ = generation.NextRound();
+  }
+}
+
+asio::awaitable<absl::Status> Verifier::WaitForTarget(Clock::time_point deadline) {
+  if (stopped_) co_return absl::CancelledError("cancelled");
+  const Clock::time_point end = std::min(deadline, Clock::now() + kTargetWait);
+  if (co_await link_->WaitUp(end)) co_return absl::OkStatus();
+  if (stopped_) co_return absl::CancelledError("cancelled");
+  if (Clock::now() >= deadline) co_return absl::DeadlineExceededError("deadline exceeded");
+  co_return MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE",
+                      "the target is not reachable; resume_from continues this answer");
+}
+
+asio::awaitable<absl::Status> Verifier::SendPrefix(Generation& generation, Clock::time_point deadline) {
+  const size_t end = remote_.Base(generation.size()) + kPieceTokens;
+  round_ = generation.NextRound();
+  v1::TargetItem item;
+  FillUpdate(generation, remote_, round_, end, item.mutable_verify()->mutable_sequence());
+  item.mutable_verify()->set_append_only(true);
+  absl::StatusOr<v1::VerifyResult> result =
+      co_await link_->Call(std::move(item), generation.sequence_id(), round_, deadline);
+  const absl::Status status = result.ok() ? FromProto(result->status()) : result.status();
+  if (status.ok()) {
+    remote_.OnAnswer(result->cached(), end, 0);
+    co_return absl::OkStatus();
+  }
+  DraftNodes none;
+  co_return co_await Recover(status, result.ok() ? result->cached() : 0, none, deadline);
+}
+
+asio::awaitable<absl::Status> Verifier::Recover(const absl::Status& status, size_t cached, DraftNodes& draft,
+                                                Clock::time_point deadline) {
+  if (stopped_) co_return absl::CancelledError("cancelled");
+  if (status.code() == absl::StatusCode::kDeadlineExceeded && Clock::now() >= deadline) {
+    co_return absl::DeadlineExceededError("deadline exceeded");
+  }
+  const std::string reason = ReasonOf(status);
+  metrics_->OnTargetError(reason);
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      // The link is down, or the server is going down; WaitForTarget comes next.
+      co_return absl::OkStatus();
+    case absl::StatusCode::kResourceExhausted: {
+      // Preempted: others need the room for a while.
+      remote_.OnHolds(cached);
+      Event pause(co_await asio::this_coro::executor);
+      co_await pause.Wait(std::min(deadline, Clock::now() + kFullPause));
+      co_return absl::OkStatus();
+    }
+    case absl::StatusCode::kFailedPrecondition:
+      if (reason == "PARAMS_UNKNOWN") {
+        remote_.ParamsUnknown();
+      } else if (reason == "PREFIX_MISMATCH") {
+        remote_.OnMismatch();
+      } else {
+        remote_.OnHolds(cached);
+      }
+      break;
+    case absl::StatusCode::kNotFound:
+      remote_.Lost();
+      break;
+    case absl::StatusCode::kInvalidArgument:
+      // A bad draft is the drafter's fault, not the client's.
+      if (draft.empty()) co_return status;
+      LogWarning("draft refused by the target", {{"error", std::string(status.message())}});
+      draft.Clear();
+      break;
+    default:
+      co_return status;
+  }
+  if (++failures_ > kMaxFailures) {
+    co_return absl::InternalError(absl::StrCat("the target keeps refusing: ", std::string(status.message())));
+  }
+  co_return absl::OkStatus();
+}
+
+void Verifier::Stop(const Generation& generation) {
+  stopped_ = true;
+  link_->Abort(generation.sequence_id(), round_);
+  v1::TargetItem item;
+  item.mutable_release()->set_sequence_id(generation.sequence_id());
+  link_->Send(std::move(item));
+}
+
+}  // namespace outrider

@@ -18,7 +18,7 @@ GenerateCall::Sample::Sample(GenerateCall* call, uint32_t index, Request request
       index(index),
       drafter(MakeDrafter(request.drafter, call->service_->parts_.drafters,
                           static_cast<int>(call->service_->parts_.target->info()->vocab_size()), fork)),
-      verifier(call->service_->parts_.target, call->service_->parts_.metrics, fork),
+      target(call->service_->parts_.target, call->service_->parts_.metrics, fork),
       generation(std::move(request), call->service_->parts_.tokenizer, call->received_),
       room(call->service_->parts_.executor) {}
 
@@ -34,7 +34,7 @@ asio::awaitable<absl::Status> GenerateCall::Sample::Send(v1::GenerateResponse ch
 void GenerateCall::Sample::StopServers() {
   if (std::exchange(stopped, true)) return;
   if (drafter != nullptr) drafter->Stop(generation);
-  verifier.Stop(generation);
+  target.Stop(generation);
 }
 
 GenerateCall::GenerateCall(InferenceService* service, const v1::GenerateRequest* request,
@@ -133,7 +133,7 @@ asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   service_->policy_.Begin();
   Metrics* const metrics = service_->parts_.metrics;
   const absl::Status status = co_await RunGeneration(
-      sample.generation, {sample.drafter.get(), &sample.verifier, &service_->policy_, &sample, metrics},
+      sample.generation, {sample.drafter.get(), &sample.target, &service_->policy_, &sample, metrics},
       deadline_);
   service_->policy_.End();
   if (status.ok()) {

@@ -8,7 +8,7 @@
 #include "coordinator/api/chunk_writer.h"
 #include "coordinator/api/inference_service.h"
 #include "coordinator/rounds/run_generation.h"
-#include "coordinator/rounds/verifier.h"
+#include "coordinator/rounds/target_client.h"
 
 namespace outrider {
 
@@ -37,7 +37,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
     GenerateCall* const call;
     const uint32_t index;
     const std::unique_ptr<Drafter> drafter;
-    Verifier verifier;
+    TargetClient target;
     Generation generation;
     Event room;  // the client has caught up
     bool stopped = false;

@@ -10,8 +10,8 @@
 #include "coordinator/api/parse_request.h"
 #include "coordinator/drafters/make_drafter.h"
 #include "coordinator/link/link.h"
+#include "coordinator/rounds/draft_length_policy.h"
 #include "coordinator/rounds/metrics.h"
-#include "coordinator/rounds/policy.h"
 #include "outrider/v1/inference.grpc.pb.h"
 
 namespace outrider {
@@ -48,7 +48,7 @@ class InferenceService final : public v1::Inference::CallbackService {
   friend class GenerateCall;
 
   Parts parts_;
-  Policy policy_;
+  DraftLengthPolicy policy_;
   bool draining_ = false;
   int running_samples_ = 0;
   absl::flat_hash_set<GenerateCall*> running_;

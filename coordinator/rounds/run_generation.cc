@@ -63,7 +63,7 @@ asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, C
     times.draft = drafted - start;
 
     // ...the target decides...
-    absl::StatusOr<v1::VerifyResult> result = co_await cast.verifier->Verify(generation, proposal, deadline);
+    absl::StatusOr<v1::VerifyResult> result = co_await cast.target->Verify(generation, proposal, deadline);
     if (!result.ok()) co_return result.status();
     const v1::Verdict& verdict = result->verdict();
     times.verify = Clock::now() - drafted;

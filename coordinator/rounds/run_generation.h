@@ -4,11 +4,11 @@
 #include <asio/awaitable.hpp>
 
 #include "absl/status/status.h"
+#include "coordinator/rounds/draft_length_policy.h"
 #include "coordinator/rounds/drafter.h"
 #include "coordinator/rounds/generation.h"
 #include "coordinator/rounds/metrics.h"
-#include "coordinator/rounds/policy.h"
-#include "coordinator/rounds/verifier.h"
+#include "coordinator/rounds/target_client.h"
 
 namespace outrider {
 
@@ -23,8 +23,8 @@ class Sink {
 // Who takes part in a generation; all outlive it.
 struct Cast {
   Drafter* drafter;  // null: nobody drafts
-  Verifier* verifier;
-  Policy* policy;
+  TargetClient* target;
+  DraftLengthPolicy* policy;
   Sink* sink;
   Metrics* metrics;
 };

@@ -4,8 +4,8 @@
 
 #include "common/rpc/error.h"
 #include "coordinator/api/parse_request.h"
+#include "coordinator/rounds/draft_length_policy.h"
 #include "coordinator/rounds/generation.h"
-#include "coordinator/rounds/policy.h"
 #include "coordinator/rounds/remote_sequence.h"
 #include "google/rpc/error_details.pb.h"
 
@@ -190,17 +190,17 @@ TEST(Generation, AnAnswerThatHadEndedEndsAgainWithoutATarget) {
   EXPECT_EQ(chunk->finish().reason(), v1::FINISH_REASON_STOP);
 }
 
-TEST(Policy, LeavesRoomForTheTokenThatFollowsTheDraft) {
+TEST(DraftLengthPolicy, LeavesRoomForTheTokenThatFollowsTheDraft) {
   v1::GenerateRequest request = Text("The little boy");
   request.mutable_stop()->set_max_tokens(4);
   Generation generation = Start(request);
   const TokenId word = Encode(" green")[0];
-  EXPECT_EQ(Policy().DraftTokens(generation), 0) << "the prompt's own round is plain";
+  EXPECT_EQ(DraftLengthPolicy().DraftTokens(generation), 0) << "the prompt's own round is plain";
   Round(generation, {}, 0, word);
-  EXPECT_EQ(Policy().DraftTokens(generation), 2);
+  EXPECT_EQ(DraftLengthPolicy().DraftTokens(generation), 2);
   Round(generation, {}, 0, word);
   Round(generation, {}, 0, word);
-  EXPECT_EQ(Policy().DraftTokens(generation), 0);
+  EXPECT_EQ(DraftLengthPolicy().DraftTokens(generation), 0);
 }
 
 TEST(RemoteSequence, SendsOnlyWhatTheServerLacks) {

@@ -1,4 +1,4 @@
-#include "coordinator/rounds/verifier.h"
+#include "coordinator/rounds/target_client.h"
 
 #include <asio/this_coro.hpp>
 
@@ -19,8 +19,9 @@ constexpr int kMaxFailures = 8;
 
 }  // namespace
 
-asio::awaitable<absl::StatusOr<v1::VerifyResult>> Verifier::Verify(Generation& generation, DraftNodes& draft,
-                                                                   Clock::time_point deadline) {
+asio::awaitable<absl::StatusOr<v1::VerifyResult>> TargetClient::Verify(Generation& generation,
+                                                                       DraftNodes& draft,
+                                                                       Clock::time_point deadline) {
   round_ = generation.NextRound();
   while (true) {
     if (absl::Status status = co_await WaitForTarget(deadline); !status.ok()) co_return status;
@@ -57,7 +58,7 @@ asio::awaitable<absl::StatusOr<v1::VerifyResult>> Verifier::Verify(Generation& g
   }
 }
 
-asio::awaitable<absl::Status> Verifier::WaitForTarget(Clock::time_point deadline) {
+asio::awaitable<absl::Status> TargetClient::WaitForTarget(Clock::time_point deadline) {
   if (stopped_) co_return absl::CancelledError("cancelled");
   const Clock::time_point end = std::min(deadline, Clock::now() + kTargetWait);
   if (co_await link_->WaitUp(end)) co_return absl::OkStatus();
@@ -67,7 +68,7 @@ asio::awaitable<absl::Status> Verifier::WaitForTarget(Clock::time_point deadline
                       "the target is not reachable; resume_from continues this answer");
 }
 
-asio::awaitable<absl::Status> Verifier::SendPrefix(Generation& generation, Clock::time_point deadline) {
+asio::awaitable<absl::Status> TargetClient::SendPrefix(Generation& generation, Clock::time_point deadline) {
   const size_t end = remote_.Base(generation.size()) + kPieceTokens;
   round_ = generation.NextRound();
   v1::TargetItem item;
@@ -84,8 +85,8 @@ asio::awaitable<absl::Status> Verifier::SendPrefix(Generation& generation, Clock
   co_return co_await Recover(status, result.ok() ? result->cached() : 0, none, deadline);
 }
 
-asio::awaitable<absl::Status> Verifier::Recover(const absl::Status& status, size_t cached, DraftNodes& draft,
-                                                Clock::time_point deadline) {
+asio::awaitable<absl::Status> TargetClient::Recover(const absl::Status& status, size_t cached,
+                                                    DraftNodes& draft, Clock::time_point deadline) {
   if (stopped_) co_return absl::CancelledError("cancelled");
   if (status.code() == absl::StatusCode::kDeadlineExceeded && Clock::now() >= deadline) {
     co_return absl::DeadlineExceededError("deadline exceeded");
@@ -130,7 +131,7 @@ asio::awaitable<absl::Status> Verifier::Recover(const absl::Status& status, size
   co_return absl::OkStatus();
 }
 
-void Verifier::Stop(const Generation& generation) {
+void TargetClient::Stop(const Generation& generation) {
   stopped_ = true;
   link_->Abort(generation.sequence_id(), round_);
   v1::TargetItem item;

@@ -47,7 +47,7 @@ class LinearTime {
 // token and block rules keep a fixed K (Request::adaptive).
 //
 // One thread.
-class Policy {
+class DraftLengthPolicy {
  public:
   // A generation takes part from Begin until End.
   void Begin() { ++running_; }

@@ -1,4 +1,4 @@
-#include "coordinator/rounds/policy.h"
+#include "coordinator/rounds/draft_length_policy.h"
 
 #include <algorithm>
 #include <cmath>
@@ -58,13 +58,13 @@ double LinearTime::fixed() const {
   return weight_ == 0 ? 0 : std::max(seconds_ / weight_ - per_unit() * size_ / weight_, 0.0);
 }
 
-Policy::Kind& Policy::KindOf(const Generation& generation) {
+DraftLengthPolicy::Kind& DraftLengthPolicy::KindOf(const Generation& generation) {
   const v1::SamplingParams& sampling = generation.request().params.sampling();
   const bool greedy = sampling.has_temperature() && sampling.temperature() == 0;
   return kinds_[{generation.request().drafter, greedy}];
 }
 
-double Policy::Seconds(const Kind& kind, int k) const {
+double DraftLengthPolicy::Seconds(const Kind& kind, int k) const {
   const double streams = std::max(running_, 1);
   // Of the mean of all steps, what is not fixed belongs to the rows.
   const auto per_unit = [&](const LinearTime& alone, const RunningMean& seconds, const RunningMean& size) {
@@ -82,7 +82,7 @@ double Policy::Seconds(const Kind& kind, int k) const {
   return seconds;
 }
 
-int Policy::Best(const Kind& kind, double alpha, int most) const {
+int DraftLengthPolicy::Best(const Kind& kind, double alpha, int most) const {
   int best = 0;
   double best_rate = 0;
   for (int k = 0; k <= most; ++k) {
@@ -95,7 +95,7 @@ int Policy::Best(const Kind& kind, double alpha, int most) const {
   return best;
 }
 
-int Policy::DraftTokens(const Generation& generation) {
+int DraftLengthPolicy::DraftTokens(const Generation& generation) {
   if (generation.emitted() == 0) return 0;
   const int limit = generation.request().draft_tokens;
   const int most = std::min(limit, std::max(generation.Room() - 1, 0));
@@ -122,7 +122,7 @@ int Policy::DraftTokens(const Generation& generation) {
   return best;
 }
 
-bool Policy::ExpectsToDraft(const Generation& generation) {
+bool DraftLengthPolicy::ExpectsToDraft(const Generation& generation) {
   const Request& request = generation.request();
   if (!request.adaptive) return request.draft_tokens > 0;
   const Kind& kind = KindOf(generation);
@@ -131,7 +131,8 @@ bool Policy::ExpectsToDraft(const Generation& generation) {
   return Best(kind, kind.accepted.mean(kUnknownAcceptance), request.draft_tokens) > 0;
 }
 
-void Policy::OnRound(const Generation& generation, int drafted, int accepted, const RoundTimes& times) {
+void DraftLengthPolicy::OnRound(const Generation& generation, int drafted, int accepted,
+                                const RoundTimes& times) {
   Kind& kind = KindOf(generation);
   const v1::ItemTiming& verify = times.verify_server;
   if (verify.batch_rows() > 0) {

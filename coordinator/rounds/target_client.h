@@ -11,9 +11,9 @@
 namespace outrider {
 
 // One for each generation. Executor thread.
-class Verifier {
+class TargetClient {
  public:
-  Verifier(std::shared_ptr<TargetLink> link, Metrics* metrics, Fork fork)
+  TargetClient(std::shared_ptr<TargetLink> link, Metrics* metrics, Fork fork)
       : link_(std::move(link)), metrics_(metrics), remote_(std::move(fork)) {}
 
   // A decision over `draft`, which is emptied if the target cannot take it: then the round is plain. A target

@@ -1,4 +1,4 @@
-#include "coordinator/rounds/policy.h"
+#include "coordinator/rounds/draft_length_policy.h"
 
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ struct Machine {
   }
 };
 
-class PolicyTest : public ::testing::Test {
+class DraftLengthPolicyTest : public ::testing::Test {
  protected:
   static constexpr int kMost = 10;
 
@@ -93,13 +93,13 @@ class PolicyTest : public ::testing::Test {
 
   std::unique_ptr<Tokenizer> tokenizer_ = *Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json");
   Generation generation_{MakeRequest(), tokenizer_.get(), Clock::now()};
-  Policy policy_;
+  DraftLengthPolicy policy_;
   std::mt19937 random_{5};
   std::uniform_real_distribution<double> uniform_;
   int last_k_ = 0;
 };
 
-TEST_F(PolicyTest, ComesCloseToTheBestFixedLength) {
+TEST_F(DraftLengthPolicyTest, ComesCloseToTheBestFixedLength) {
   for (const Machine& machine :
        {Machine{.alpha = 0.9}, Machine{.alpha = 0.6}, Machine{.row_us = 40, .alpha = 0.8},
         Machine{.step_us = 100, .alpha = 0.7}, Machine{.wire_us = 400, .alpha = 0.8}}) {
@@ -107,27 +107,27 @@ TEST_F(PolicyTest, ComesCloseToTheBestFixedLength) {
   }
 }
 
-TEST_F(PolicyTest, DropsToPlainDecodingWhenDraftingDoesNotPayAndComesBack) {
+TEST_F(DraftLengthPolicyTest, DropsToPlainDecodingWhenDraftingDoesNotPayAndComesBack) {
   EXPECT_GT(ShareOfBest({.step_us = 400, .alpha = 0.5}, 6000), 0.98);
   EXPECT_EQ(last_k_, 0);
   EXPECT_GT(ShareOfBest({.step_us = 20, .alpha = 0.9}, 20000), 0.9);
   EXPECT_GT(last_k_, 2);
 }
 
-TEST_F(PolicyTest, DropsUnderLoadWhereRowsDecide) {
+TEST_F(DraftLengthPolicyTest, DropsUnderLoadWhereRowsDecide) {
   const Machine loaded{.row_us = 45, .step_sequence_us = 15, .alpha = 0.7, .batch = 64};
   EXPECT_GT(ShareOfBest(loaded, 6000), 0.96);
   EXPECT_EQ(last_k_, 0);
 }
 
-TEST_F(PolicyTest, FollowsASequenceThatBecomesEasier) {
+TEST_F(DraftLengthPolicyTest, FollowsASequenceThatBecomesEasier) {
   ShareOfBest({.alpha = 0.3}, 2000);
   const int hard = last_k_;
   ShareOfBest({.alpha = 0.95}, 2000);
   EXPECT_GT(last_k_, hard + 2);
 }
 
-TEST_F(PolicyTest, DraftsNothingForThePromptAndNeverPastTheEnd) {
+TEST_F(DraftLengthPolicyTest, DraftsNothingForThePromptAndNeverPastTheEnd) {
   EXPECT_EQ(policy_.DraftTokens(generation_), 0);
   Request request = MakeRequest();
   request.max_tokens = 3;

@@ -10,6 +10,7 @@
 #include "common/rpc/names.h"
 #include "common/rpc/sampling.h"
 #include "common/spec/logprobs.h"
+#include "common/text/stop_matcher.h"
 #include "common/text/utf8.h"
 
 namespace outrider {

@@ -11,7 +11,7 @@
 #include "common/text/stop_matcher.h"
 #include "common/text/streaming_detokenizer.h"
 #include "common/text/tokenizer.h"
-#include "coordinator/api/parse_request.h"
+#include "coordinator/rounds/request.h"
 #include "coordinator/link/event.h"
 #include "coordinator/rounds/running_mean.h"
 #include "outrider/v1/inference.pb.h"

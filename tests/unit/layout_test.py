@@ -19,10 +19,12 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ORDER = [
     ["proto", "common/spec", "common/kv", "common/text"],
     ["common/engine", "common/rpc", "common/obs", "common/serve"],
-    ["draft_service", "target_service", "coordinator"],
+    ["draft_service", "target_service"],
+    ["coordinator/link", "coordinator/rounds", "coordinator/drafters", "coordinator/api", "coordinator/gateway",
+     "coordinator"],
     ["client/sdk", "client/cli"],
 ]
-SERVICES = set(ORDER[2])
+SERVICES = {"draft_service", "target_service", "coordinator"}
 # Built without protobuf and gRPC too (OUTRIDER_CORE_ONLY), as are the services' samplers.
 CORE = {"common/spec", "common/kv", "common/text", "common/engine"}
 FREE = {"tests", "bench"}  # may include everything
@@ -62,7 +64,8 @@ class Tree(dict):
 
 def folder_of(path):
     parts = path.split("/")
-    return "/".join(parts[:2]) if parts[0] in {"common", "client"} else parts[0]
+    deep = len(parts) > 2 and parts[0] in {"common", "coordinator", "client"}
+    return "/".join(parts[:2]) if deep else parts[0]
 
 
 def includes(tree, path):
@@ -92,8 +95,9 @@ def allowed(folder):
     """The folders that `folder` may include, itself among them."""
     flat = [name for row in ORDER for name in row]
     left = set(flat[: flat.index(folder) + 1])
-    if folder in SERVICES:
-        left -= SERVICES - {folder}
+    service = folder.split("/")[0]
+    if service in SERVICES:
+        left = {other for other in left if other.split("/")[0] not in SERVICES - {service}}
     if folder in CORE:
         left -= {"proto"}
     return left
@@ -325,6 +329,7 @@ BAD = [
     (wrong_dependencies, {"common/text/a.cc": '#include "outrider/v1/target.pb.h"'}),
     (wrong_dependencies, {"coordinator/a.cc": '#include "target_service/service.h"', "target_service/service.h": ""}),
     (wrong_dependencies, {"target_service/a.cc": '#include "coordinator/x.h"', "coordinator/x.h": ""}),
+    (wrong_dependencies, {"coordinator/rounds/a.h": '#include "coordinator/api/x.h"', "coordinator/api/x.h": ""}),
     (wrong_dependencies, {"util/a.cc": ""}),
     (wrong_dependencies, {"common/misc/a.h": ""}),
     # A backend's own headers, from outside, from the other backend, by a path of its own; upwards.

@@ -1,0 +1,28 @@
+// A request that has been checked, with every default filled in.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/spec/types.h"
+#include "outrider/v1/inference.pb.h"
+
+namespace outrider {
+
+struct Request {
+  std::vector<TokenId> prompt;  // at least one; leaves room for one more in the context
+  std::vector<TokenId> resumed;
+  v1::SequenceParams params;
+  v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
+  int draft_tokens = 0;   // K
+  bool adaptive = false;  // that is only the largest K; the policy chooses
+  std::vector<std::string> stop_strings;
+  std::vector<TokenId> end_ids;  // each ends the generation; without the model's own if those are ignored
+  int max_tokens = 0;            // cut to the context
+  bool trace = false;
+  int prompt_logprobs = -1;  // alternatives to report with each prompt token; -1: none
+  v1::RequestContext context;
+  int samples = 1;  // with sample indices from that of `params` on
+};
+
+}  // namespace outrider

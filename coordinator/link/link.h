@@ -2,10 +2,9 @@
 // to questions.
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
 #include <asio/any_io_executor.hpp>
 #include <asio/post.hpp>
+#include <asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,108 +14,15 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
-#include "common/rpc/error.h"
-#include "common/rpc/outbox.h"
-#include "common/rpc/server.h"
+#include "coordinator/link/channel.h"
 #include "coordinator/link/event.h"
-#include "outrider/v1/draft.grpc.pb.h"
-#include "outrider/v1/target.grpc.pb.h"
 
 namespace outrider {
 
-// The two protocols, which differ in names only.
-struct DraftProtocol {
-  using Request = v1::ProposeRequest;
-  using Response = v1::ProposeResponse;
-  using Item = v1::DraftItem;
-  using Result = v1::ProposeResult;
-  using Reactor = grpc::ClientBidiReactor<Request, Response>;
-  using Stub = v1::Draft::Stub;
-  static constexpr const char* kName = "draft";
-  static constexpr const char* kUnavailable = "DRAFT_UNAVAILABLE";
-  static std::unique_ptr<Stub> NewStub(const std::shared_ptr<grpc::Channel>& channel) {
-    return v1::Draft::NewStub(channel);
-  }
-  static void Open(Stub& stub, grpc::ClientContext* context, Reactor* reactor) {
-    stub.async()->Propose(context, reactor);
-  }
-};
-
-struct TargetProtocol {
-  using Request = v1::VerifyRequest;
-  using Response = v1::VerifyResponse;
-  using Item = v1::TargetItem;
-  using Result = v1::VerifyResult;
-  using Reactor = grpc::ClientBidiReactor<Request, Response>;
-  using Stub = v1::Target::Stub;
-  static constexpr const char* kName = "target";
-  static constexpr const char* kUnavailable = "TARGET_UNAVAILABLE";
-  static std::unique_ptr<Stub> NewStub(const std::shared_ptr<grpc::Channel>& channel) {
-    return v1::Target::NewStub(channel);
-  }
-  static void Open(Stub& stub, grpc::ClientContext* context, Reactor* reactor) {
-    stub.async()->Verify(context, reactor);
-  }
-};
-
 // From one attempt to connect to the next.
 inline constexpr auto kRetryPause = std::chrono::milliseconds(200);
-
-// One life of the stream. gRPC may be done with it, on its own thread, before Start has returned; so it lives
-// until both gRPC and whoever called Start have let go.
-template <class Protocol>
-class ClientStream final : public Protocol::Reactor {
- public:
-  using Response = typename Protocol::Response;
-  // Called from gRPC's threads.
-  struct Handlers {
-    std::function<void(Response&&)> on_response;
-    std::function<void(const grpc::Status&)> on_done;
-  };
-
-  static std::shared_ptr<ClientStream> Start(typename Protocol::Stub& stub, Handlers handlers) {
-    std::shared_ptr<ClientStream> stream(new ClientStream(std::move(handlers)));
-    stream->held_by_grpc_ = stream;
-    Protocol::Open(stub, &stream->context_, stream.get());
-    // Writes come from outside of reactions, so the stream must not end under them.
-    stream->AddHold();
-    stream->StartRead(&stream->response_);
-    stream->StartCall();
-    return stream;
-  }
-
-  const std::shared_ptr<Outbox<typename Protocol::Request>>& outbox() const { return outbox_; }
-  void Cancel() { context_.TryCancel(); }
-
-  void OnReadDone(bool ok) override {
-    if (!ok) {
-      outbox_->Close();
-      this->RemoveHold();
-      return;
-    }
-    handlers_.on_response(std::move(response_));
-    response_.Clear();
-    this->StartRead(&response_);
-  }
-  void OnWriteDone(bool /*ok*/) override { outbox_->OnWritten(); }
-  void OnDone(const grpc::Status& status) override {
-    const std::shared_ptr<ClientStream> last = std::move(held_by_grpc_);
-    handlers_.on_done(status);
-  }
-
- private:
-  explicit ClientStream(Handlers handlers)
-      : handlers_(std::move(handlers)),
-        outbox_(std::make_shared<Outbox<typename Protocol::Request>>(
-            [this](const auto& message) { this->StartWrite(&message); })) {}
-
-  std::shared_ptr<ClientStream> held_by_grpc_;
-  grpc::ClientContext context_;
-  const Handlers handlers_;
-  const std::shared_ptr<Outbox<typename Protocol::Request>> outbox_;
-  Response response_;
-};
 
 // Held by shared_ptr. Everything runs on the executor, which has one thread.
 template <class Protocol>
@@ -134,8 +40,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
         address_(std::move(address)),
         accept_(std::move(accept)),
         on_change_(std::move(on_change)),
-        channel_(grpc::CreateCustomChannel(address_, credentials, ChannelArguments())),
-        stub_(Protocol::NewStub(channel_)),
+        channel_(address_, credentials),
         retry_(executor) {}
 
   // Connects, and reconnects for ever.
@@ -146,9 +51,9 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     stopping_ = true;
     retry_.cancel();
     for (Event* event : waiting_up_) event->Notify();
-    if (stream_ != nullptr) stream_->Cancel();
+    if (stream_open_) channel_.Cancel();
   }
-  bool stopped() const { return stopping_ && stream_ == nullptr; }
+  bool stopped() const { return stopping_ && !stream_open_; }
 
   bool up() const { return up_; }
   const std::string& address() const { return address_; }
@@ -167,7 +72,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   // Sends without expecting an answer. Dropped while the link is down: the server frees what it has by lease.
   void Send(Item item) {
-    if (up_) outbox_->Post(std::move(item));
+    if (up_) channel_.Post(std::move(item));
   }
 
   // Sends an item and waits for the result with that sequence and round. UNAVAILABLE when the link is or goes
@@ -178,7 +83,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     Waiter waiter{Event(executor_), std::nullopt, absl::OkStatus()};
     const Key key(std::move(sequence_id), round);
     waiters_[key] = &waiter;
-    outbox_->Post(std::move(item));
+    channel_.Post(std::move(item));
     co_await waiter.event.Wait(deadline);
     if (auto it = waiters_.find(key); it != waiters_.end() && it->second == &waiter) waiters_.erase(it);
     if (waiter.result) co_return *std::move(waiter.result);
@@ -218,16 +123,15 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
         if (auto link = weak.lock()) f(*link);
       });
     };
-    stream_ = ClientStream<Protocol>::Start(
-        *stub_, {[on_executor](typename Protocol::Response&& response) {
-                   on_executor([response = std::move(response)](Link& link) mutable {
-                     link.OnResponse(std::move(response));
-                   });
-                 },
-                 [on_executor](const grpc::Status& status) {
-                   on_executor([status](Link& link) { link.OnDone(status); });
-                 }});
-    outbox_ = stream_->outbox();
+    stream_open_ = true;
+    channel_.Open({[on_executor](typename Protocol::Response&& response) {
+                     on_executor([response = std::move(response)](Link& link) mutable {
+                       link.OnResponse(std::move(response));
+                     });
+                   },
+                   [on_executor](const absl::Status& status) {
+                     on_executor([status](Link& link) { link.OnEnd(status); });
+                   }});
   }
 
   void OnResponse(typename Protocol::Response response) {
@@ -249,29 +153,27 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
             {{"server", Protocol::kName}, {"address", address_}, {"error", std::string(status.message())}});
       }
       refusal_ = status;
-      stream_->Cancel();
+      channel_.Cancel();
       return;
     }
     refusal_ = absl::OkStatus();
-    failure_ = grpc::StatusCode::OK;
+    failure_ = absl::StatusCode::kOk;
     info_ = info;
     up_ = true;
     LogInfo("connected", {{"server", Protocol::kName}, {"address", address_}, {"model", info.model()}});
     Changed();
   }
 
-  void OnDone(const grpc::Status& status) {
-    stream_ = nullptr;
-    outbox_ = nullptr;
+  void OnEnd(const absl::Status& status) {
+    stream_open_ = false;
+    const std::string error(status.message());
     if (up_) {
-      LogWarning("disconnected",
-                 {{"server", Protocol::kName}, {"address", address_}, {"error", status.error_message()}});
+      LogWarning("disconnected", {{"server", Protocol::kName}, {"address", address_}, {"error", error}});
     }
     // Why it cannot be reached: once, however often it is tried.
-    if (!up_ && !stopping_ && refusal_.ok() && failure_ != status.error_code()) {
-      LogWarning("cannot connect",
-                 {{"server", Protocol::kName}, {"address", address_}, {"error", status.error_message()}});
-      failure_ = status.error_code();
+    if (!up_ && !stopping_ && refusal_.ok() && failure_ != status.code()) {
+      LogWarning("cannot connect", {{"server", Protocol::kName}, {"address", address_}, {"error", error}});
+      failure_ = status.code();
     }
     up_ = false;
     for (const auto& [key, waiter] : waiters_) {
@@ -279,8 +181,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     }
     Changed();
     if (stopping_) return;
-    // Names that do not resolve would otherwise be asked for at intervals that grow to two minutes.
-    grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+    channel_.ResetBackoff();
     retry_.expires_after(kRetryPause);
     retry_.async_wait([weak = this->weak_from_this()](const asio::error_code& error) {
       if (auto link = weak.lock(); link && !error) link->Connect();
@@ -296,16 +197,14 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   const std::string address_;
   const Accept accept_;
   const std::function<void()> on_change_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<typename Protocol::Stub> stub_;
-  std::shared_ptr<ClientStream<Protocol>> stream_;  // null between connections
-  std::shared_ptr<Outbox<typename Protocol::Request>> outbox_;
+  Channel<Protocol> channel_;
   asio::steady_timer retry_;
   absl::flat_hash_set<Event*> waiting_up_;
   std::optional<v1::ServerInfo> info_;
   absl::Status refusal_;
-  grpc::StatusCode failure_ = grpc::StatusCode::OK;  // that was logged since it was last connected
+  absl::StatusCode failure_ = absl::StatusCode::kOk;  // that was logged since it was last connected
   absl::flat_hash_map<Key, Waiter*> waiters_;
+  bool stream_open_ = false;
   bool up_ = false;
   bool stopping_ = false;
 };

@@ -150,6 +150,17 @@ def long_files(tree):
             for path, text in tree.of(*CPP).items() if path.startswith(folders) and text.count("\n") > 400]
 
 
+def second_transports(tree):
+    """What carries items from the coordinator to the servers is one file's business."""
+    stubs = re.compile(r"outrider/v1/(draft|target)\.grpc\.pb\.h")
+    inside = re.compile(r"coordinator/(link|rounds|drafters)/")
+    return [f"{path}: includes {name}, as only coordinator/link/channel.cc should"
+            for path in tree.of(*CPP)
+            if path.startswith("coordinator/") and path != "coordinator/link/channel.cc"
+            for name, _ in includes(tree, path)
+            if stubs.match(name) or (inside.match(path) and re.match(r"grpc(pp)?/", name))]
+
+
 def is_program(path):
     name = posixpath.basename(path)
     return name in PROGRAM_NAMES or path.endswith(PROGRAM) or path.startswith("scripts/")
@@ -249,8 +260,8 @@ def broken_links(tree):
     return wrong
 
 
-CHECKS = [wrong_dependencies, reached_backends, wire_in_core, long_files, unfinished, machine_paths, unused_flags,
-          globbed_sources, unbuilt_sources, broken_links]
+CHECKS = [wrong_dependencies, reached_backends, wire_in_core, second_transports, long_files, unfinished, machine_paths,
+          unused_flags, globbed_sources, unbuilt_sources, broken_links]
 
 
 @pytest.fixture(scope="module")
@@ -309,6 +320,9 @@ GOOD = {
                               '#include "common/engine/runner.h"\n'
                               'int stop; app.add_option("--stop",\n flags.server.stop, "");\n'
                               "Use(flags.stop);\nauto stub = Target::NewStub(channel);",
+    "coordinator/CMakeLists.txt": "outrider_library(coordinator SOURCES link/channel.cc)",
+    "coordinator/link/channel.cc": '#include <grpcpp/grpcpp.h>\n#include "outrider/v1/target.grpc.pb.h"',
+    "coordinator/api/inference_service.h": "#include <grpcpp/grpcpp.h>",
     "tests/CMakeLists.txt": "include(unit/engine.cmake)",
     "tests/unit/engine.cmake": "outrider_unit_test(engine_test SOURCES unit/engine_test.cc)",
     "tests/unit/engine_test.cc": '#include "common/engine/cuda/limits.h"\n#include "target_service/service.h"',
@@ -346,6 +360,9 @@ BAD = [
                     "common/rpc/b.h": '#include "outrider/v1/x.pb.h"'}),
     # Two subjects in a file.
     (long_files, {"common/kv/a.h": "int x;\n" * 401}),
+    # The coordinator's transport.
+    (second_transports, {"coordinator/api/a.cc": '#include "outrider/v1/target.grpc.pb.h"'}),
+    (second_transports, {"coordinator/rounds/a.h": "#include <grpcpp/grpcpp.h>"}),
     # Unfinished work.
     (unfinished, {"common/kv/a.h": "// TO" "DO: later"}),
     (unfinished, {"client/a.py": "pass  # FIX" "ME"}),

@@ -1,0 +1,68 @@
+// The transport of a link: a gRPC stream to a draft or target server. No other file of the coordinator knows
+// what carries the messages between the processes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "outrider/v1/draft.pb.h"
+#include "outrider/v1/target.pb.h"
+
+namespace grpc {
+class ChannelCredentials;
+}
+
+namespace outrider {
+
+// The two protocols, which differ in names only.
+struct DraftProtocol {
+  using Response = v1::ProposeResponse;
+  using Item = v1::DraftItem;
+  using Result = v1::ProposeResult;
+  static constexpr const char* kName = "draft";
+  static constexpr const char* kUnavailable = "DRAFT_UNAVAILABLE";
+};
+
+struct TargetProtocol {
+  using Response = v1::VerifyResponse;
+  using Item = v1::TargetItem;
+  using Result = v1::VerifyResult;
+  static constexpr const char* kName = "target";
+  static constexpr const char* kUnavailable = "TARGET_UNAVAILABLE";
+};
+
+// Has at most one stream open. One thread calls the methods; the handlers are called from threads of the
+// transport, one at a time.
+template <class Protocol>
+class Channel {
+ public:
+  struct Handlers {
+    std::function<void(typename Protocol::Response&&)> on_response;
+    // The stream has ended, and why. Nothing follows.
+    std::function<void(const absl::Status&)> on_end;
+  };
+
+  Channel(const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials);
+  // A stream that is open lives on until it ends; its handlers must bear that.
+  ~Channel();
+
+  // Opens a stream. The last one has ended.
+  void Open(Handlers handlers);
+  // Sends an item, in one message with others that wait. Dropped once the stream has ended.
+  void Post(typename Protocol::Item item);
+  // Ends the stream.
+  void Cancel();
+  // Has the next attempt to connect made at once, not after a pause that grows with each that fails.
+  void ResetBackoff();
+
+ private:
+  struct Transport;
+  const std::unique_ptr<Transport> transport_;
+};
+
+extern template class Channel<DraftProtocol>;
+extern template class Channel<TargetProtocol>;
+
+}  // namespace outrider

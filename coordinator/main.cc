@@ -296,8 +296,8 @@ int Run(int argc, char** argv) {
                       {"target", flags.target},
                       {"draft", flags.draft}});
   on_change();
-  target->Start();
-  if (draft != nullptr) draft->Start();
+  target->Connect();
+  if (draft != nullptr) draft->Connect();
 
   signals.async_wait([&](const asio::error_code&, int signal) {
     LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", flags.drain_seconds}});

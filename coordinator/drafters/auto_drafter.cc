@@ -2,13 +2,20 @@
 
 namespace outrider {
 
-asio::awaitable<DraftNodes> AutoDrafter::Propose(Generation& generation, int k, v1::ItemTiming* timing) {
+void AutoDrafter::Begin(Generation& generation, int k) {
+  if (k == 0) return second_->Begin(generation, 0);
+  k_ = k;
   proposed_at_ = generation.size();
   last_ = first_.get();
-  DraftNodes proposal = co_await first_->Propose(generation, k, timing);
+  first_->Begin(generation, k);
+}
+
+asio::awaitable<DraftNodes> AutoDrafter::Take(Generation& generation, v1::ItemTiming* timing) {
+  DraftNodes proposal = co_await first_->Take(generation, timing);
   if (!proposal.empty()) co_return proposal;
   last_ = second_.get();
-  co_return co_await second_->Propose(generation, k, timing);
+  second_->Begin(generation, k_);
+  co_return co_await second_->Take(generation, timing);
 }
 
 void AutoDrafter::OnVerdict(size_t n, size_t accepted) {

@@ -10,12 +10,13 @@ namespace outrider {
 
 class LocalDrafter : public Drafter {
  public:
-  // The same as Propose, at once.
+  // The proposal, at once.
   virtual DraftNodes Draft(const Generation& generation, int k) = 0;
 
-  asio::awaitable<DraftNodes> Propose(Generation& generation, int k, v1::ItemTiming* timing) final {
+  void Begin(Generation& /*generation*/, int k) final { k_ = k; }
+  asio::awaitable<DraftNodes> Take(Generation& generation, v1::ItemTiming* timing) final {
     const Clock::time_point start = Clock::now();
-    DraftNodes proposal = Draft(generation, k);
+    DraftNodes proposal = Draft(generation, k_);
     const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
     timing->set_compute_us(static_cast<uint32_t>(took.count()));
     co_return proposal;
@@ -24,6 +25,9 @@ class LocalDrafter : public Drafter {
   // What it knows of a verdict are the tokens that were committed.
   void OnVerdict(size_t /*n*/, size_t /*accepted*/) final {}
   void Stop(const Generation& /*generation*/) final {}
+
+ private:
+  int k_ = 0;
 };
 
 // A chain of tokens that were chosen without chance: q is all on the token itself, absent where the rule

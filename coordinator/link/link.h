@@ -1,5 +1,5 @@
-// The coordinator's end of the stream to a draft or target server: connects, reconnects, and matches answers
-// to questions.
+// The coordinator's end of the connection to a draft or target server: connects, reconnects, and matches
+// results to the items that asked for them.
 #pragma once
 
 #include <asio/any_io_executor.hpp>
@@ -13,9 +13,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
+#include "common/rpc/error.h"
 #include "coordinator/link/channel.h"
 #include "coordinator/link/event.h"
 
@@ -31,90 +31,69 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   using Item = typename Protocol::Item;
   using Result = typename Protocol::Result;
   // Whether a server may be used; an error keeps the link down and is logged.
-  using Accept = std::function<absl::Status(const v1::ServerInfo&)>;
+  using CheckServer = std::function<absl::Status(const v1::ServerInfo&)>;
 
-  Link(const asio::any_io_executor& executor, std::string address,
-       const std::shared_ptr<grpc::ChannelCredentials>& credentials, Accept accept,
+  // What became of an item.
+  struct Answer {
+    // The server's own, or UNAVAILABLE when the link was or went down, DEADLINE_EXCEEDED, or CANCELLED.
+    absl::Status status;
+    Result result;  // of the server, also with an error of its own; else empty
+  };
+
+  // An item that was sent and is not answered yet, or whose answer nobody has taken yet. Destruction gives
+  // the answer up.
+  class Call {
+   public:
+    Call(std::shared_ptr<Link> link, std::string sequence_id, uint64_t round)
+        : link_(std::move(link)), key_(std::move(sequence_id), round), answered_(link_->executor_) {
+      link_->calls_[key_] = this;
+    }
+    ~Call() {
+      if (auto it = link_->calls_.find(key_); it != link_->calls_.end() && it->second == this) {
+        link_->calls_.erase(it);
+      }
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+    // Once. Until the answer is there, or the deadline has come.
+    asio::awaitable<Answer> Wait(Clock::time_point deadline) {
+      if (!answer_) co_await answered_.Wait(deadline);
+      if (answer_) co_return *std::move(answer_);
+      co_return Answer{
+          absl::DeadlineExceededError(absl::StrCat("no answer from the ", Protocol::kName, " in time")), {}};
+    }
+
+    // Ends a Wait in progress, or the next one, with CANCELLED.
+    void Cancel() { Finish({absl::CancelledError("cancelled"), {}}); }
+
+   private:
+    friend class Link;
+
+    // The first answer counts.
+    void Finish(Answer answer) {
+      if (answer_) return;
+      answer_ = std::move(answer);
+      answered_.Notify();
+    }
+
+    const std::shared_ptr<Link> link_;
+    const std::pair<std::string, uint64_t> key_;
+    Event answered_;
+    std::optional<Answer> answer_;
+  };
+
+  Link(const asio::any_io_executor& executor, const std::string& address,
+       const std::shared_ptr<grpc::ChannelCredentials>& credentials, CheckServer check_server,
        std::function<void()> on_change)
       : executor_(executor),
-        address_(std::move(address)),
-        accept_(std::move(accept)),
+        address_(address),
+        check_server_(std::move(check_server)),
         on_change_(std::move(on_change)),
-        channel_(address_, credentials),
+        channel_(address, credentials),
         retry_(executor) {}
 
   // Connects, and reconnects for ever.
-  void Start() { Connect(); }
-
-  // Ends the stream; questions in flight are answered CANCELLED.
-  void Stop() {
-    stopping_ = true;
-    retry_.cancel();
-    for (Event* event : waiting_up_) event->Notify();
-    if (stream_open_) channel_.Cancel();
-  }
-  bool stopped() const { return stopping_ && !stream_open_; }
-
-  bool up() const { return up_; }
-  const std::string& address() const { return address_; }
-  const asio::any_io_executor& executor() const { return executor_; }
-  // Of the server that is or was last connected to; null before the first.
-  const v1::ServerInfo* info() const { return info_ ? &*info_ : nullptr; }
-
-  // Until the link is up or the deadline has come.
-  asio::awaitable<bool> WaitUp(Clock::time_point deadline) {
-    Event changed(executor_);
-    waiting_up_.insert(&changed);
-    while (!up_ && Clock::now() < deadline && !stopping_) co_await changed.Wait(deadline);
-    waiting_up_.erase(&changed);
-    co_return up_;
-  }
-
-  // Sends without expecting an answer. Dropped while the link is down: the server frees what it has by lease.
-  void Send(Item item) {
-    if (up_) channel_.Post(std::move(item));
-  }
-
-  // Sends an item and waits for the result with that sequence and round. UNAVAILABLE when the link is or goes
-  // down, DEADLINE_EXCEEDED at the deadline, CANCELLED after Abort.
-  asio::awaitable<absl::StatusOr<Result>> Call(Item item, std::string sequence_id, uint64_t round,
-                                               Clock::time_point deadline) {
-    if (!up_) co_return Down();
-    Waiter waiter{Event(executor_), std::nullopt, absl::OkStatus()};
-    const Key key(std::move(sequence_id), round);
-    waiters_[key] = &waiter;
-    channel_.Post(std::move(item));
-    co_await waiter.event.Wait(deadline);
-    if (auto it = waiters_.find(key); it != waiters_.end() && it->second == &waiter) waiters_.erase(it);
-    if (waiter.result) co_return *std::move(waiter.result);
-    if (!waiter.status.ok()) co_return waiter.status;
-    co_return absl::DeadlineExceededError(absl::StrCat("no answer from the ", Protocol::kName, " in time"));
-  }
-
-  // Wakes the caller of that item.
-  void Abort(const std::string& sequence_id, uint64_t round) {
-    auto it = waiters_.find(Key(sequence_id, round));
-    if (it != waiters_.end()) Wake(it->second, absl::CancelledError("cancelled"));
-  }
-
- private:
-  using Key = std::pair<std::string, uint64_t>;
-  struct Waiter {
-    Event event;
-    std::optional<Result> result;
-    absl::Status status;
-  };
-
-  static void Wake(Waiter* waiter, absl::Status status) {
-    waiter->status = std::move(status);
-    waiter->event.Notify();
-  }
-
-  absl::Status Down() const {
-    return MakeError(absl::StatusCode::kUnavailable, Protocol::kUnavailable,
-                     absl::StrCat(Protocol::kName, "_unavailable: no connection to ", address_));
-  }
-
   void Connect() {
     if (stopping_) return;
     const std::weak_ptr<Link> weak = this->weak_from_this();
@@ -134,19 +113,64 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
                    }});
   }
 
+  // Ends the connection; items in flight are answered CANCELLED.
+  void Stop() {
+    stopping_ = true;
+    retry_.cancel();
+    for (Event* event : waiting_up_) event->Notify();
+    if (stream_open_) channel_.Cancel();
+  }
+  bool stopped() const { return stopping_ && !stream_open_; }
+
+  bool up() const { return up_; }
+  // Of the server that is or was last connected to; null before the first.
+  const v1::ServerInfo* info() const { return info_ ? &*info_ : nullptr; }
+
+  // Until the link is up or the deadline has come.
+  asio::awaitable<bool> WaitUp(Clock::time_point deadline) {
+    Event changed(executor_);
+    waiting_up_.insert(&changed);
+    while (!up_ && Clock::now() < deadline && !stopping_) co_await changed.Wait(deadline);
+    waiting_up_.erase(&changed);
+    co_return up_;
+  }
+
+  // Sends an item that is not answered. Dropped while the link is down: the server frees what it has by
+  // lease.
+  void Post(Item item) {
+    if (up_) channel_.Post(std::move(item));
+  }
+
+  // Sends an item, whose answer will name that sequence and round.
+  std::unique_ptr<Call> Start(Item item, const std::string& sequence_id, uint64_t round) {
+    auto call = std::make_unique<Call>(this->shared_from_this(), sequence_id, round);
+    if (up_) {
+      channel_.Post(std::move(item));
+    } else {
+      call->Finish({Down(), {}});
+    }
+    return call;
+  }
+
+ private:
+  absl::Status Down() const {
+    return MakeError(absl::StatusCode::kUnavailable, Protocol::kUnavailable,
+                     absl::StrCat(Protocol::kName, "_unavailable: no connection to ", address_));
+  }
+
   void OnResponse(typename Protocol::Response response) {
     if (response.has_info()) OnInfo(response.info());
     for (Result& result : *response.mutable_results()) {
-      auto it = waiters_.find(Key(result.sequence_id(), result.round()));
+      const auto it = calls_.find(std::pair(result.sequence_id(), result.round()));
       // Nobody waits any more for an answer that comes too late.
-      if (it == waiters_.end()) continue;
-      it->second->result = std::move(result);
-      it->second->event.Notify();
+      if (it == calls_.end()) continue;
+      absl::Status status = FromProto(result.status());
+      it->second->Finish({std::move(status), std::move(result)});
     }
   }
 
   void OnInfo(const v1::ServerInfo& info) {
-    if (absl::Status status = accept_(info); !status.ok()) {
+    if (absl::Status status = check_server_(info); !status.ok()) {
       if (refusal_ != status) {
         LogError(
             "refused",
@@ -176,8 +200,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
       failure_ = status.code();
     }
     up_ = false;
-    for (const auto& [key, waiter] : waiters_) {
-      if (!waiter->result) Wake(waiter, stopping_ ? absl::CancelledError("stopping") : Down());
+    for (const auto& [key, call] : calls_) {
+      call->Finish({stopping_ ? absl::CancelledError("stopping") : Down(), {}});
     }
     Changed();
     if (stopping_) return;
@@ -195,7 +219,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   const asio::any_io_executor executor_;
   const std::string address_;
-  const Accept accept_;
+  const CheckServer check_server_;
   const std::function<void()> on_change_;
   Channel<Protocol> channel_;
   asio::steady_timer retry_;
@@ -203,7 +227,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   std::optional<v1::ServerInfo> info_;
   absl::Status refusal_;
   absl::StatusCode failure_ = absl::StatusCode::kOk;  // that was logged since it was last connected
-  absl::flat_hash_map<Key, Waiter*> waiters_;
+  absl::flat_hash_map<std::pair<std::string, uint64_t>, Call*> calls_;
   bool stream_open_ = false;
   bool up_ = false;
   bool stopping_ = false;

@@ -12,23 +12,22 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
-  // The target is about to compute the prompt: what a drafter must compute of it itself, it may begin to now.
-  virtual void Prepare(Generation& /*generation*/) {}
+  // Starts the work on a proposal of at most k tokens to follow the generation's. With k = 0 no proposal is
+  // wanted; a drafter that must compute the prompt itself starts on that, while the target does.
+  virtual void Begin(Generation& generation, int k) = 0;
 
-  // At most k tokens to follow the generation's, with what each was drawn from. Never fails: when there is
-  // nothing to propose, or nobody answers in time, the proposal is empty and the round plain. *timing is what
-  // the drafter's own work took.
-  virtual asio::awaitable<DraftNodes> Propose(Generation& generation, int k, v1::ItemTiming* timing) = 0;
+  // Waits for the proposal that was begun. Never fails: when there is nothing to propose, or nobody answers
+  // in time, the proposal is empty and the round plain. *timing is what the drafter's own work took.
+  virtual asio::awaitable<DraftNodes> Take(Generation& generation, v1::ItemTiming* timing) = 0;
 
-  // The proposal was verified, or dropped (accepted 0). `n` is the number of committed tokens before it. Also
-  // called after rounds in which nothing was asked for.
+  // The proposal was verified, or dropped (accepted 0): that many of its tokens were committed. `n` is the
+  // number of committed tokens before it. Also called after rounds in which nothing was asked for.
   virtual void OnVerdict(size_t n, size_t accepted) = 0;
 
   // Who made the last proposal, for those who count.
   virtual v1::DrafterKind kind() const = 0;
 
-  // The generation is over, or its client gone: nothing is computed for it any more. Ends a Propose in
-  // progress.
+  // The generation is over, or its client gone: nothing is computed for it any more. Ends a Take in progress.
   virtual void Stop(const Generation& generation) = 0;
 };
 

@@ -47,7 +47,7 @@ void LogRound(const Generation& generation, int drafted, const v1::Verdict& verd
 
 asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, Clock::time_point deadline) {
   if (auto chunk = generation.FinishedAlready()) co_return co_await cast.sink->Send(*std::move(chunk));
-  if (cast.drafter != nullptr && cast.policy->ExpectsToDraft(generation)) cast.drafter->Prepare(generation);
+  if (cast.drafter != nullptr && cast.policy->ExpectsToDraft(generation)) cast.drafter->Begin(generation, 0);
   while (!generation.finished()) {
     RoundTimes times;
     const Clock::time_point start = Clock::now();
@@ -57,7 +57,8 @@ asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, C
     DraftNodes proposal;
     const int k = cast.policy->DraftTokens(generation);
     if (cast.drafter != nullptr && k > 0) {
-      proposal = co_await cast.drafter->Propose(generation, k, &times.draft_server);
+      cast.drafter->Begin(generation, k);
+      proposal = co_await cast.drafter->Take(generation, &times.draft_server);
     }
     const Clock::time_point drafted = Clock::now();
     times.draft = drafted - start;

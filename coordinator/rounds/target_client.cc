@@ -41,17 +41,15 @@ asio::awaitable<absl::StatusOr<v1::VerifyResult>> TargetClient::Verify(Generatio
     if (generation.WantsPromptLogprobs()) {
       item.mutable_verify()->set_prompt_logprobs(static_cast<uint32_t>(generation.request().prompt_logprobs));
     }
-    absl::StatusOr<v1::VerifyResult> result =
-        co_await link_->Call(std::move(item), generation.sequence_id(), round_, deadline);
+    TargetLink::Answer answer = co_await Ask(std::move(item), generation.sequence_id(), deadline);
     if (stopped_) co_return absl::CancelledError("cancelled");
-    const absl::Status status = result.ok() ? FromProto(result->status()) : result.status();
-    if (status.ok()) {
-      remote_.OnAnswer(result->cached(), n, result->verdict().accepted_size());
+    if (answer.status.ok()) {
+      remote_.OnAnswer(answer.result.cached(), n, answer.result.verdict().accepted_size());
       failures_ = 0;
-      co_return std::move(result);
+      co_return std::move(answer.result);
     }
     const bool had_draft = !draft.empty();
-    absl::Status recovered = co_await Recover(status, result.ok() ? result->cached() : 0, draft, deadline);
+    absl::Status recovered = co_await Recover(answer.status, answer.result.cached(), draft, deadline);
     if (!recovered.ok()) co_return recovered;
     // Another content needs another round.
     if (had_draft && draft.empty()) round_ = generation.NextRound();
@@ -74,15 +72,21 @@ asio::awaitable<absl::Status> TargetClient::SendPrefix(Generation& generation, C
   v1::TargetItem item;
   FillUpdate(generation, remote_, round_, end, item.mutable_verify()->mutable_sequence());
   item.mutable_verify()->set_append_only(true);
-  absl::StatusOr<v1::VerifyResult> result =
-      co_await link_->Call(std::move(item), generation.sequence_id(), round_, deadline);
-  const absl::Status status = result.ok() ? FromProto(result->status()) : result.status();
-  if (status.ok()) {
-    remote_.OnAnswer(result->cached(), end, 0);
+  const TargetLink::Answer answer = co_await Ask(std::move(item), generation.sequence_id(), deadline);
+  if (answer.status.ok()) {
+    remote_.OnAnswer(answer.result.cached(), end, 0);
     co_return absl::OkStatus();
   }
   DraftNodes none;
-  co_return co_await Recover(status, result.ok() ? result->cached() : 0, none, deadline);
+  co_return co_await Recover(answer.status, answer.result.cached(), none, deadline);
+}
+
+asio::awaitable<TargetLink::Answer> TargetClient::Ask(v1::TargetItem item, const std::string& sequence_id,
+                                                      Clock::time_point deadline) {
+  call_ = link_->Start(std::move(item), sequence_id, round_);
+  TargetLink::Answer answer = co_await call_->Wait(deadline);
+  call_ = nullptr;
+  co_return answer;
 }
 
 asio::awaitable<absl::Status> TargetClient::Recover(const absl::Status& status, size_t cached,
@@ -133,10 +137,10 @@ asio::awaitable<absl::Status> TargetClient::Recover(const absl::Status& status, 
 
 void TargetClient::Stop(const Generation& generation) {
   stopped_ = true;
-  link_->Abort(generation.sequence_id(), round_);
+  if (call_ != nullptr) call_->Cancel();
   v1::TargetItem item;
   item.mutable_release()->set_sequence_id(generation.sequence_id());
-  link_->Send(std::move(item));
+  link_->Post(std::move(item));
 }
 
 }  // namespace outrider

@@ -30,6 +30,9 @@ class TargetClient {
  private:
   // Sends the prefix of a long sequence in pieces, so that others get their turn in between.
   asio::awaitable<absl::Status> SendPrefix(Generation& generation, Clock::time_point deadline);
+  // Sends an item of round_, and waits for its answer.
+  asio::awaitable<TargetLink::Answer> Ask(v1::TargetItem item, const std::string& sequence_id,
+                                          Clock::time_point deadline);
   // Corrects what is believed of the target. OK if the item is worth sending again.
   asio::awaitable<absl::Status> Recover(const absl::Status& status, size_t cached, DraftNodes& draft,
                                         Clock::time_point deadline);
@@ -39,7 +42,8 @@ class TargetClient {
   Metrics* const metrics_;
   RemoteSequence remote_;
   uint64_t round_ = 0;
-  int failures_ = 0;  // in a row, of a kind that should not repeat
+  std::unique_ptr<TargetLink::Call> call_;  // in flight
+  int failures_ = 0;                        // in a row, of a kind that should not repeat
   bool stopped_ = false;
 };
 

@@ -332,8 +332,8 @@ TEST(CorpusCounts, CountsATextFileAndRefusesOthersByName) {
 class FakeDrafter final : public Drafter {
  public:
   FakeDrafter(v1::DrafterKind kind, Tokens tokens) : kind_(kind), tokens_(std::move(tokens)) {}
-  asio::awaitable<DraftNodes> Propose(Generation& /*generation*/, int /*k*/,
-                                      v1::ItemTiming* /*timing*/) override {
+  void Begin(Generation& /*generation*/, int /*k*/) override {}
+  asio::awaitable<DraftNodes> Take(Generation& /*generation*/, v1::ItemTiming* /*timing*/) override {
     co_return PointMasses(tokens_, v1::RULE_TOKEN);
   }
   void OnVerdict(size_t n, size_t accepted) override { verdicts.emplace_back(n, accepted); }
@@ -354,7 +354,8 @@ class AutoDrafterTest : public ::testing::Test {
   Tokens Propose() {
     asio::io_context io;
     v1::ItemTiming timing;
-    auto proposal = asio::co_spawn(io, drafter_.Propose(generation_, 4, &timing), asio::use_future);
+    drafter_.Begin(generation_, 4);
+    auto proposal = asio::co_spawn(io, drafter_.Take(generation_, &timing), asio::use_future);
     io.run();
     return TokensOf(proposal.get());
   }

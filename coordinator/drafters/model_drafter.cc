@@ -57,9 +57,8 @@ asio::awaitable<DraftNodes> ModelDrafter::Take(Generation& generation, v1::ItemT
     const int k = in_flight_->k;
     in_flight_.reset();
     if (!answer.status.ok()) {
-      metrics_->OnDraftError(ReasonOf(answer.status));
-      if (!Learn(answer.status, answer.result.cached())) break;
-      continue;
+      if (OnRefusal(answer)) continue;
+      break;
     }
     // What was drafted is in the draft's cache but not committed yet; OnVerdict tells how much of it will be.
     remote_.OnAnswer(answer.result.cached(), n, 0);
@@ -68,38 +67,18 @@ asio::awaitable<DraftNodes> ModelDrafter::Take(Generation& generation, v1::ItemT
     *timing = answer.result.timing();
     if (answer.result.nodes_size() <= k) co_return std::move(*answer.result.mutable_nodes());
     metrics_->OnDraftError("PROPOSAL_TOO_LONG");
-    remote_.Lost();
+    remote_.Forget();
     break;
   }
   co_return DraftNodes();
 }
 
-bool ModelDrafter::Learn(const absl::Status& status, size_t cached) {
-  switch (status.code()) {
-    case absl::StatusCode::kFailedPrecondition: {
-      const std::string reason = ReasonOf(status);
-      if (reason == "PARAMS_UNKNOWN") {
-        remote_.ParamsUnknown();
-      } else if (reason == "PREFIX_MISMATCH") {
-        remote_.OnMismatch();
-      } else {
-        remote_.OnHolds(cached);
-      }
-      return true;
-    }
-    case absl::StatusCode::kNotFound:
-      remote_.Lost();
-      return true;
-    case absl::StatusCode::kResourceExhausted:
-      remote_.Lost();
-      not_before_ = Clock::now() + kPause;
-      return false;
-    case absl::StatusCode::kDeadlineExceeded:
-      not_before_ = Clock::now() + kPause;
-      return false;
-    default:
-      return false;
-  }
+bool ModelDrafter::OnRefusal(const DraftLink::Answer& answer) {
+  metrics_->OnDraftError(ReasonOf(answer.status));
+  const Remedy remedy = remote_.OnRefusal(answer.status, answer.result.cached());
+  const bool late = answer.status.code() == absl::StatusCode::kDeadlineExceeded;
+  if (remedy == Remedy::kWait || late) not_before_ = Clock::now() + kPause;
+  return remedy == Remedy::kResend;
 }
 
 void ModelDrafter::Stop(const Generation& generation) {

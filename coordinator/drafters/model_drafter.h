@@ -35,8 +35,8 @@ class ModelDrafter final : public Drafter {
   // Sends the tokens that the draft lacks, as a new round that asks for what is wanted. False if the draft
   // cannot be asked now.
   bool Send(Generation& generation);
-  // What the answer says about the draft's cache, and whether asking once more makes sense.
-  bool Learn(const absl::Status& status, size_t cached);
+  // Whether asking once more at once makes sense.
+  bool OnRefusal(const DraftLink::Answer& answer);
 
   const std::shared_ptr<DraftLink> link_;
   Metrics* const metrics_;

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
+
 namespace outrider {
 
 // Another sequence that begins with the same tokens, so that a server can copy its cache.
@@ -14,7 +16,15 @@ struct Fork {
   size_t tokens = 0;  // how many they have in common
 };
 
-// A belief may be wrong; the server's answer then corrects it, at the price of sending tokens again.
+// What there is to do about an item that a server refused.
+enum class Remedy {
+  kResend,  // the belief was wrong and is corrected: send what the server lacks, at once
+  kWait,    // the server has no room: send it again later
+  kNone,    // it is not for want of tokens or parameters
+};
+
+// A belief may be wrong; the server's answer then corrects it, at the price of sending tokens again. One
+// thread.
 class RemoteSequence {
  public:
   explicit RemoteSequence(Fork fork = {})
@@ -24,18 +34,17 @@ class RemoteSequence {
   // known to be committed, but never all of it, since an item must not be empty.
   uint32_t Base(size_t n) const { return static_cast<uint32_t>(std::min({held_, agreed_, n - 1})); }
 
-  // Another boot id than before means that nothing is left there.
-  void OnServer(uint64_t boot_id) {
-    if (boot_id_ != 0 && boot_id != boot_id_) Lost();
-    boot_id_ = boot_id;
-  }
-
   // The parameters need not be sent with the next item.
   bool params_known() const { return params_known_; }
-  void ParamsUnknown() { params_known_ = false; }
 
   // The sequence whose copy this one is to begin as; empty once the server knows this one.
   const std::string& fork_of() const { return fork_of_; }
+
+  // Before an item is sent. Another boot id than before means that nothing is left there.
+  void OnServer(uint64_t boot_id) {
+    if (boot_id_ != 0 && boot_id != boot_id_) Forget();
+    boot_id_ = boot_id;
+  }
 
   // An item with all n committed tokens was answered; the server holds `cached` tokens, of which those below
   // n, and up to `accepted` more, are committed.
@@ -51,21 +60,22 @@ class RemoteSequence {
     if (agreed_ == n) agreed_ = std::min(held_, n + accepted);
   }
 
-  // FAILED_PRECONDITION: the server holds fewer tokens than believed...
-  void OnHolds(size_t cached) {
-    held_ = cached;
-    agreed_ = std::min(agreed_, cached);
-  }
-  // ...or other ones.
-  void OnMismatch() { agreed_ = 0; }
+  // An item was refused with this status by a server that holds `cached` tokens of the sequence.
+  Remedy OnRefusal(const absl::Status& status, size_t cached);
 
-  void Lost() {
+  // Nothing of the sequence counts as held: all of it is sent next.
+  void Forget() {
     held_ = agreed_ = 0;
     params_known_ = false;
     fork_of_.clear();
   }
 
  private:
+  void OnHolds(size_t cached) {
+    held_ = cached;
+    agreed_ = std::min(agreed_, cached);
+  }
+
   size_t held_;
   size_t agreed_;
   std::string fork_of_;

@@ -28,7 +28,7 @@ asio::awaitable<absl::StatusOr<v1::VerifyResult>> TargetClient::Verify(Generatio
     remote_.OnServer(link_->info()->boot_id());
     const size_t n = generation.size();
     // Every token of the prompt must pass through the model once more to be scored.
-    if (generation.WantsPromptLogprobs()) remote_.Lost();
+    if (generation.WantsPromptLogprobs()) remote_.Forget();
     if (n - remote_.Base(n) > kPieceTokens && !generation.WantsPromptLogprobs()) {
       if (absl::Status status = co_await SendPrefix(generation, deadline); !status.ok()) co_return status;
       // Pieces are rounds of their own, and rounds only go up.
@@ -95,39 +95,23 @@ asio::awaitable<absl::Status> TargetClient::Recover(const absl::Status& status, 
   if (status.code() == absl::StatusCode::kDeadlineExceeded && Clock::now() >= deadline) {
     co_return absl::DeadlineExceededError("deadline exceeded");
   }
-  const std::string reason = ReasonOf(status);
-  metrics_->OnTargetError(reason);
-  switch (status.code()) {
-    case absl::StatusCode::kUnavailable:
-      // The link is down, or the server is going down; WaitForTarget comes next.
-      co_return absl::OkStatus();
-    case absl::StatusCode::kResourceExhausted: {
+  metrics_->OnTargetError(ReasonOf(status));
+  // The link is down, or the server is going down; WaitForTarget comes next.
+  if (status.code() == absl::StatusCode::kUnavailable) co_return absl::OkStatus();
+  switch (remote_.OnRefusal(status, cached)) {
+    case Remedy::kWait: {
       // Preempted: others need the room for a while.
-      remote_.OnHolds(cached);
       Event pause(co_await asio::this_coro::executor);
       co_await pause.Wait(std::min(deadline, Clock::now() + kFullPause));
       co_return absl::OkStatus();
     }
-    case absl::StatusCode::kFailedPrecondition:
-      if (reason == "PARAMS_UNKNOWN") {
-        remote_.ParamsUnknown();
-      } else if (reason == "PREFIX_MISMATCH") {
-        remote_.OnMismatch();
-      } else {
-        remote_.OnHolds(cached);
-      }
+    case Remedy::kResend:
       break;
-    case absl::StatusCode::kNotFound:
-      remote_.Lost();
-      break;
-    case absl::StatusCode::kInvalidArgument:
+    case Remedy::kNone:
       // A bad draft is the drafter's fault, not the client's.
-      if (draft.empty()) co_return status;
+      if (status.code() != absl::StatusCode::kInvalidArgument || draft.empty()) co_return status;
       LogWarning("draft refused by the target", {{"error", std::string(status.message())}});
       draft.Clear();
-      break;
-    default:
-      co_return status;
   }
   if (++failures_ > kMaxFailures) {
     co_return absl::InternalError(absl::StrCat("the target keeps refusing: ", std::string(status.message())));

@@ -1,12 +1,10 @@
-// The parts of the coordinator that need no server: requests, committed tokens, and what servers are believed
-// to hold.
+// The parts of the coordinator that need no server: requests and committed tokens.
 #include <gmock/gmock.h>
 
 #include "common/rpc/error.h"
 #include "coordinator/api/parse_request.h"
 #include "coordinator/rounds/draft_length_policy.h"
 #include "coordinator/rounds/generation.h"
-#include "coordinator/rounds/remote_sequence.h"
 #include "google/rpc/error_details.pb.h"
 
 namespace outrider {
@@ -201,40 +199,6 @@ TEST(DraftLengthPolicy, LeavesRoomForTheTokenThatFollowsTheDraft) {
   Round(generation, {}, 0, word);
   Round(generation, {}, 0, word);
   EXPECT_EQ(DraftLengthPolicy().DraftTokens(generation), 0);
-}
-
-TEST(RemoteSequence, SendsOnlyWhatTheServerLacks) {
-  RemoteSequence remote;
-  remote.OnServer(1);
-  EXPECT_EQ(remote.Base(10), 0u);
-  remote.OnAnswer(/*cached=*/10, /*n=*/10, /*accepted=*/0);
-  EXPECT_EQ(remote.Base(11), 10u);
-}
-
-TEST(RemoteSequence, AfterFullAcceptanceTheDraftLacksItsOwnLastTokenToo) {
-  RemoteSequence draft;
-  draft.OnServer(1);
-  // K = 4: the cache ends one short of the proposal.
-  draft.OnAnswer(/*cached=*/10 + 3, /*n=*/10, 0);
-  draft.OnVerdict(/*n=*/10, /*accepted=*/4);
-  EXPECT_EQ(draft.Base(15), 13u);
-}
-
-TEST(RemoteSequence, AfterARejectionTheDraftTruncatesToTheAgreedPrefix) {
-  RemoteSequence draft;
-  draft.OnServer(1);
-  draft.OnAnswer(10 + 3, 10, 0);
-  draft.OnVerdict(10, 1);
-  EXPECT_EQ(draft.Base(12), 11u);
-}
-
-TEST(RemoteSequence, AnotherBootMeansThatNothingIsLeft) {
-  RemoteSequence remote;
-  remote.OnServer(1);
-  remote.OnAnswer(10, 10, 0);
-  remote.OnServer(2);
-  EXPECT_EQ(remote.Base(11), 0u);
-  EXPECT_FALSE(remote.params_known());
 }
 
 TEST(Error, CarriesReasonAndMetadataAcrossTheWire) {

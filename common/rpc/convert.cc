@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
 
@@ -47,14 +48,9 @@ void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
   }
 }
 
-absl::Status BadVerdict(absl::string_view problem) {
-  return MakeError(absl::StatusCode::kInternal, "VERDICT_INVALID", absl::StrCat("verdict: ", problem));
-}
-
-}  // namespace
-
-absl::StatusOr<Proposal> ParseProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
-                                       Rule rule, int vocab_size) {
+// A chain; `prepare` has the last word about each q.
+absl::StatusOr<Proposal> ParseNodes(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
+                                    int vocab_size, absl::FunctionRef<absl::Status(ProposalNode&)> prepare) {
   Proposal proposal;
   proposal.reserve(static_cast<size_t>(nodes.size()));
   for (int i = 0; i < nodes.size(); ++i) {
@@ -69,14 +65,32 @@ absl::StatusOr<Proposal> ParseProposal(const google::protobuf::RepeatedPtrField<
           absl::StrCat("draft[", i, "].token: ", node.token(), "; allowed: 0 to ", vocab_size - 1));
     }
     ProposalNode parsed{static_cast<TokenId>(node.token()), node.parent(), ParseDistribution(node.q())};
-    const bool may_be_absent = rule == Rule::kCoupled;
-    if (absl::Status status = Prepare(parsed.q, parsed.token, vocab_size, may_be_absent); !status.ok()) {
+    if (absl::Status status = prepare(parsed); !status.ok()) {
       return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_DISTRIBUTION_INVALID",
                        absl::StrCat("draft[", i, "].q: ", std::string(status.message())));
     }
     proposal.push_back(std::move(parsed));
   }
   return proposal;
+}
+
+absl::Status BadVerdict(absl::string_view problem) {
+  return MakeError(absl::StatusCode::kInternal, "VERDICT_INVALID", absl::StrCat("verdict: ", problem));
+}
+
+}  // namespace
+
+absl::StatusOr<Proposal> ParseProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
+                                       Rule rule, int vocab_size) {
+  const bool may_be_absent = rule == Rule::kCoupled;
+  return ParseNodes(nodes, vocab_size, [&](ProposalNode& node) {
+    return Prepare(node.q, node.token, vocab_size, may_be_absent);
+  });
+}
+
+absl::StatusOr<Proposal> ParseUncheckedProposal(
+    const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes, int vocab_size) {
+  return ParseNodes(nodes, vocab_size, [](ProposalNode&) { return absl::OkStatus(); });
 }
 
 void SerializeProposal(std::span<const ProposalNode> proposal,

@@ -36,4 +36,12 @@ inline void AppendToChain(TokenId token, Distribution q, Proposal& proposal) {
   proposal.push_back({token, static_cast<int>(proposal.size()) - 1, std::move(q)});
 }
 
+// How many nodes come before each one on its path: its position among the drafted tokens.
+inline std::vector<int> Depths(std::span<const ProposalNode> proposal) {
+  std::vector<int> depths;
+  depths.reserve(proposal.size());
+  for (const ProposalNode& node : proposal) depths.push_back(node.parent < 0 ? 0 : depths[node.parent] + 1);
+  return depths;
+}
+
 }  // namespace outrider

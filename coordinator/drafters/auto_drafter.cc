@@ -10,8 +10,8 @@ void AutoDrafter::Begin(Generation& generation, int k) {
   first_->Begin(generation, k);
 }
 
-asio::awaitable<DraftNodes> AutoDrafter::Take(Generation& generation, v1::ItemTiming* timing) {
-  DraftNodes proposal = co_await first_->Take(generation, timing);
+asio::awaitable<Proposal> AutoDrafter::Take(Generation& generation, v1::ItemTiming* timing) {
+  Proposal proposal = co_await first_->Take(generation, timing);
   if (!proposal.empty()) co_return proposal;
   last_ = second_.get();
   second_->Begin(generation, k_);

@@ -14,7 +14,7 @@ class AutoDrafter final : public Drafter {
 
   // The first is always asked first. With k = 0 only the second has something to do.
   void Begin(Generation& generation, int k) override;
-  asio::awaitable<DraftNodes> Take(Generation& generation, v1::ItemTiming* timing) override;
+  asio::awaitable<Proposal> Take(Generation& generation, v1::ItemTiming* timing) override;
   // Each hears of its own proposals only.
   void OnVerdict(size_t n, size_t accepted) override;
   v1::DrafterKind kind() const override { return last_ == nullptr ? v1::DRAFTER_KIND_AUTO : last_->kind(); }

@@ -17,7 +17,7 @@ size_t MatchLength(std::span<const TokenId> tokens, size_t end, size_t limit) {
 
 }  // namespace
 
-DraftNodes CopyDrafter::Draft(const Generation& generation, int k) {
+Proposal CopyDrafter::Draft(const Generation& generation, int k) {
   const std::vector<TokenId>& committed = generation.tokens();
   const size_t searched = std::min(committed.size(), static_cast<size_t>(options_.history));
   const std::span<const TokenId> tokens = std::span(committed).last(searched);

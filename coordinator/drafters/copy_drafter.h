@@ -16,7 +16,7 @@ class CopyDrafter final : public LocalDrafter {
   explicit CopyDrafter(const CopyOptions& options) : options_(options) {}
 
   // Where the copied text runs into its own copy, it goes on with that.
-  DraftNodes Draft(const Generation& generation, int k) override;
+  Proposal Draft(const Generation& generation, int k) override;
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_COPY; }
 
  private:

@@ -11,12 +11,12 @@ namespace outrider {
 class LocalDrafter : public Drafter {
  public:
   // The proposal, at once.
-  virtual DraftNodes Draft(const Generation& generation, int k) = 0;
+  virtual Proposal Draft(const Generation& generation, int k) = 0;
 
   void Begin(Generation& /*generation*/, int k) final { k_ = k; }
-  asio::awaitable<DraftNodes> Take(Generation& generation, v1::ItemTiming* timing) final {
+  asio::awaitable<Proposal> Take(Generation& generation, v1::ItemTiming* timing) final {
     const Clock::time_point start = Clock::now();
-    DraftNodes proposal = Draft(generation, k_);
+    Proposal proposal = Draft(generation, k_);
     const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
     timing->set_compute_us(static_cast<uint32_t>(took.count()));
     co_return proposal;
@@ -32,13 +32,12 @@ class LocalDrafter : public Drafter {
 
 // A chain of tokens that were chosen without chance: q is all on the token itself, absent where the rule
 // takes none.
-inline DraftNodes PointMasses(const std::vector<TokenId>& tokens, v1::Rule rule) {
-  DraftNodes proposal;
+inline Proposal PointMasses(const std::vector<TokenId>& tokens, v1::Rule rule) {
+  Proposal proposal;
   for (TokenId token : tokens) {
-    v1::DraftNode* node = proposal.Add();
-    node->set_parent(proposal.size() - 2);
-    node->set_token(static_cast<uint32_t>(token));
-    if (rule != v1::RULE_COUPLED) node->mutable_q()->mutable_point_mass();
+    Distribution q;
+    if (rule != v1::RULE_COUPLED) q = {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1};
+    AppendToChain(token, std::move(q), proposal);
   }
   return proposal;
 }

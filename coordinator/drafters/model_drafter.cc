@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "common/rpc/error.h"
+#include "common/rpc/convert.h"
+#include "common/spec/status.h"
 #include "coordinator/rounds/sequence_update.h"
 
 namespace outrider {
@@ -50,7 +51,7 @@ bool ModelDrafter::Send(Generation& generation) {
   return true;
 }
 
-asio::awaitable<DraftNodes> ModelDrafter::Take(Generation& generation, v1::ItemTiming* timing) {
+asio::awaitable<Proposal> ModelDrafter::Take(Generation& generation, v1::ItemTiming* timing) {
   while (in_flight_ || Send(generation)) {
     DraftLink::Answer answer = co_await in_flight_->call->Wait(in_flight_->deadline);
     const size_t n = in_flight_->n;
@@ -65,12 +66,20 @@ asio::awaitable<DraftNodes> ModelDrafter::Take(Generation& generation, v1::ItemT
     // That was the prompt alone.
     if (k == 0) continue;
     *timing = answer.result.timing();
-    if (answer.result.nodes_size() <= k) co_return std::move(*answer.result.mutable_nodes());
-    metrics_->OnDraftError("PROPOSAL_TOO_LONG");
+    absl::StatusOr<Proposal> proposal = Parse(answer.result, k);
+    if (proposal.ok()) co_return *std::move(proposal);
+    metrics_->OnDraftError(ReasonOf(proposal.status()));
     remote_.Forget();
     break;
   }
-  co_return DraftNodes();
+  co_return Proposal();
+}
+
+absl::StatusOr<Proposal> ModelDrafter::Parse(const v1::ProposeResult& result, int k) const {
+  if (result.nodes_size() > k) {
+    return MakeError(absl::StatusCode::kInternal, "PROPOSAL_TOO_LONG", "more tokens than were asked for");
+  }
+  return ParseUncheckedProposal(result.nodes(), static_cast<int>(link_->info()->vocab_size()));
 }
 
 bool ModelDrafter::OnRefusal(const DraftLink::Answer& answer) {

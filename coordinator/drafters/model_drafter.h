@@ -18,7 +18,7 @@ class ModelDrafter final : public Drafter {
       : link_(std::move(link)), metrics_(metrics), budget_(budget), remote_(std::move(fork)) {}
 
   void Begin(Generation& generation, int k) override;
-  asio::awaitable<DraftNodes> Take(Generation& generation, v1::ItemTiming* timing) override;
+  asio::awaitable<Proposal> Take(Generation& generation, v1::ItemTiming* timing) override;
   void OnVerdict(size_t n, size_t accepted) override { remote_.OnVerdict(n, accepted); }
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_MODEL; }
   void Stop(const Generation& generation) override;
@@ -35,6 +35,8 @@ class ModelDrafter final : public Drafter {
   // Sends the tokens that the draft lacks, as a new round that asks for what is wanted. False if the draft
   // cannot be asked now.
   bool Send(Generation& generation);
+  // The proposal, of at most k tokens.
+  absl::StatusOr<Proposal> Parse(const v1::ProposeResult& result, int k) const;
   // Whether asking once more at once makes sense.
   bool OnRefusal(const DraftLink::Answer& answer);
 

@@ -4,7 +4,7 @@
 
 namespace outrider {
 
-DraftNodes NgramDrafter::Draft(const Generation& generation, int k) {
+Proposal NgramDrafter::Draft(const Generation& generation, int k) {
   const std::vector<TokenId>& committed = generation.tokens();
   // Of a long prompt only the end would stay in the history.
   const size_t history = static_cast<size_t>(options_.history);

@@ -19,7 +19,7 @@ class NgramDrafter final : public LocalDrafter {
   explicit NgramDrafter(const NgramOptions& options)
       : options_(options), table_(options.max_context, static_cast<size_t>(options.history)) {}
 
-  DraftNodes Draft(const Generation& generation, int k) override;
+  Proposal Draft(const Generation& generation, int k) override;
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_NGRAM; }
   const NgramTable& table() const { return table_; }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "common/rpc/convert.h"
 #include "common/rpc/sampling.h"
 #include "common/spec/verify.h"
 
@@ -20,7 +19,7 @@ WeightRow AsRow(std::span<const float> weights, bool greedy) {
 
 }  // namespace
 
-DraftNodes RowDrafter::Draft(const Generation& generation, int k) {
+Proposal RowDrafter::Draft(const Generation& generation, int k) {
   const v1::SequenceParams& params = generation.request().params;
   const RandomKey key{params.seed(), params.sample_index()};
   const bool own = params.has_draft_temperature();
@@ -28,7 +27,7 @@ DraftNodes RowDrafter::Draft(const Generation& generation, int k) {
                           : params.sampling().has_temperature() && params.sampling().temperature() == 0;
   const int top_n = params.draft_top_n() == 0 ? kTopN : static_cast<int>(params.draft_top_n());
   const size_t n = generation.size();
-  DraftNodes proposal;
+  Proposal proposal;
   TokenId previous = generation.tokens().back();
   for (int i = 0; i < k; ++i) {
     const size_t position = n + static_cast<size_t>(i);
@@ -40,8 +39,7 @@ DraftNodes RowDrafter::Draft(const Generation& generation, int k) {
       q = TruncateTopN(row, top_n);
       previous = DraftSample(q, key, position, n);
     }
-    const ProposalNode node{previous, i - 1, std::move(q)};
-    SerializeProposal({&node, 1}, &proposal);
+    AppendToChain(previous, std::move(q), proposal);
   }
   return proposal;
 }

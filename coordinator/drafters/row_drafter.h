@@ -15,7 +15,7 @@ class RowDrafter final : public LocalDrafter {
  public:
   RowDrafter(v1::DrafterKind kind, std::unique_ptr<TokenRows> rows) : kind_(kind), rows_(std::move(rows)) {}
 
-  DraftNodes Draft(const Generation& generation, int k) override;
+  Proposal Draft(const Generation& generation, int k) override;
   v1::DrafterKind kind() const override { return kind_; }
 
  private:

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "coordinator/rounds/generation.h"
-#include "coordinator/rounds/metrics.h"
+#include "coordinator/rounds/round_report.h"
 #include "coordinator/rounds/running_mean.h"
 
 namespace outrider {

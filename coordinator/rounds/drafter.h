@@ -18,7 +18,7 @@ class Drafter {
 
   // Waits for the proposal that was begun. Never fails: when there is nothing to propose, or nobody answers
   // in time, the proposal is empty and the round plain. *timing is what the drafter's own work took.
-  virtual asio::awaitable<DraftNodes> Take(Generation& generation, v1::ItemTiming* timing) = 0;
+  virtual asio::awaitable<Proposal> Take(Generation& generation, v1::ItemTiming* timing) = 0;
 
   // The proposal was verified, or dropped (accepted 0): that many of its tokens were committed. `n` is the
   // number of committed tokens before it. Also called after rounds in which nothing was asked for.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/rpc/convert.h"
 #include "common/rpc/fresh_bits.h"
 #include "coordinator/rounds/speculation_stats.h"
 
@@ -84,38 +85,24 @@ bool Generation::Append(TokenId token, std::string* text) {
   return ended_.has_value();
 }
 
-v1::GenerateResponse Generation::Commit(const DraftNodes& draft, const v1::Verdict& verdict) {
-  CountRound(draft, verdict);
+v1::GenerateResponse Generation::Commit(const Proposal& proposal, const Verdict& verdict) {
+  CountRound(proposal, verdict);
   v1::GenerateResponse chunk;
   chunk.set_position(static_cast<uint32_t>(emitted()));
-  const auto emit = [&](uint32_t token, v1::TokenKind kind) {
+  const auto emit = [&](TokenId token, v1::TokenKind kind) {
     v1::GeneratedToken* generated = chunk.add_tokens();
-    generated->set_id(token);
+    generated->set_id(static_cast<uint32_t>(token));
     generated->set_kind(kind);
-    switch (kind) {
-      case v1::TOKEN_KIND_ACCEPTED:
-        stats_.set_emitted_accepted(stats_.emitted_accepted() + 1);
-        break;
-      case v1::TOKEN_KIND_CORRECTED:
-        stats_.set_emitted_corrected(stats_.emitted_corrected() + 1);
-        break;
-      case v1::TOKEN_KIND_BONUS:
-        stats_.set_emitted_bonus(stats_.emitted_bonus() + 1);
-        break;
-      default:
-        stats_.set_emitted_plain(stats_.emitted_plain() + 1);
-    }
-    const bool ends = Append(static_cast<TokenId>(token), generated->mutable_text());
+    CountToken(kind);
+    const bool ends = Append(token, generated->mutable_text());
     chunk.mutable_text()->append(generated->text());
-    const int index = chunk.tokens_size() - 1;
-    if (index < verdict.logprobs_size()) *generated->mutable_logprobs() = WithText(verdict.logprobs(index));
     return ends;
   };
   bool over = false;
-  for (uint32_t node : verdict.accepted()) {
-    if ((over = emit(draft[static_cast<int>(node)].token(), v1::TOKEN_KIND_ACCEPTED))) break;
+  for (int node : verdict.path) {
+    if ((over = emit(proposal[node].token, v1::TOKEN_KIND_ACCEPTED))) break;
   }
-  if (!over) over = emit(verdict.token(), verdict.kind());
+  if (!over) over = emit(verdict.token, ToProto(verdict.kind));
 
   last_token_ = Clock::now();
   if (first_token_ == received_) first_token_ = last_token_;
@@ -126,30 +113,55 @@ v1::GenerateResponse Generation::Commit(const DraftNodes& draft, const v1::Verdi
   return chunk;
 }
 
-void Generation::CountRound(const DraftNodes& draft, const v1::Verdict& verdict) {
+void Generation::AddLogprobs(const Logprobs& emitted, const Logprobs& prompt,
+                             v1::GenerateResponse* chunk) const {
+  for (int i = 0; i < std::min(emitted.size(), chunk->tokens_size()); ++i) {
+    *chunk->mutable_tokens(i)->mutable_logprobs() = WithText(emitted[i]);
+  }
+  for (const v1::PositionLogprobs& position : prompt) *chunk->add_prompt_logprobs() = WithText(position);
+}
+
+void Generation::CountToken(v1::TokenKind kind) {
+  switch (kind) {
+    case v1::TOKEN_KIND_ACCEPTED:
+      return stats_.set_emitted_accepted(stats_.emitted_accepted() + 1);
+    case v1::TOKEN_KIND_CORRECTED:
+      return stats_.set_emitted_corrected(stats_.emitted_corrected() + 1);
+    case v1::TOKEN_KIND_BONUS:
+      return stats_.set_emitted_bonus(stats_.emitted_bonus() + 1);
+    default:
+      return stats_.set_emitted_plain(stats_.emitted_plain() + 1);
+  }
+}
+
+void Generation::CountRound(const Proposal& proposal, const Verdict& verdict) {
   stats_.set_rounds(stats_.rounds() + 1);
-  if (draft.empty()) {
+  if (proposal.empty()) {
     // What is not tried is forgotten, or a run of bad luck would be believed for ever.
     recent_acceptance_.Age(1);
     return;
   }
-  const int drafted = draft.size();
-  const int accepted = verdict.accepted_size();
-  const double judged = accepted + (accepted < drafted ? 1 : 0);
-  recent_acceptance_.Observe(accepted / judged, judged);
+  // Positions at which something was tried: those of the path, and the one at which nothing was accepted.
+  const auto accepted = static_cast<double>(verdict.path.size());
+  const double tried = std::max(1.0, accepted + (verdict.kind == Verdict::Kind::kCorrected ? 1 : 0));
+  recent_acceptance_.Observe(accepted / tried, tried);
   stats_.set_drafts(stats_.drafts() + 1);
-  stats_.set_drafted(stats_.drafted() + static_cast<uint64_t>(drafted));
-  stats_.set_accepted(stats_.accepted() + static_cast<uint64_t>(accepted));
-  while (stats_.drafted_per_position_size() < drafted) {
-    stats_.add_drafted_per_position(0);
-    stats_.add_accepted_per_position(0);
+  stats_.set_drafted(stats_.drafted() + proposal.size());
+  stats_.set_accepted(stats_.accepted() + verdict.path.size());
+  for (int depth : Depths(proposal)) {
+    if (depth == stats_.drafted_per_position_size()) {
+      stats_.add_drafted_per_position(0);
+      stats_.add_accepted_per_position(0);
+    }
+    ++*stats_.mutable_drafted_per_position()->Mutable(depth);
   }
-  for (int i = 0; i < drafted; ++i) ++*stats_.mutable_drafted_per_position()->Mutable(i);
-  for (int i = 0; i < accepted; ++i) ++*stats_.mutable_accepted_per_position()->Mutable(i);
+  for (size_t depth = 0; depth < verdict.path.size(); ++depth) {
+    ++*stats_.mutable_accepted_per_position()->Mutable(static_cast<int>(depth));
+  }
   if (request_.params.rule() == v1::RULE_TOKEN) {
-    expected_accepted_ += verdict.canary().expected_accepted();
-    judged_ += accepted;
-    reached_ += verdict.canary().reached();
+    expected_accepted_ += verdict.expected_accepted;
+    observed_accepted_ += accepted;
+    judged_ += verdict.judged;
   }
 }
 
@@ -167,8 +179,8 @@ v1::Finish Generation::MakeFinish() const {
   *stats = stats_;
   stats->set_acceptance_rate(AcceptanceRate(stats_));
   stats->set_mean_accepted_length(MeanAcceptedLength(stats_));
-  if (reached_ > 0) stats->set_expected_acceptance(expected_accepted_ / static_cast<double>(reached_));
-  if (expected_accepted_ > 0) stats->set_observed_over_expected(judged_ / expected_accepted_);
+  if (judged_ > 0) stats->set_expected_acceptance(expected_accepted_ / static_cast<double>(judged_));
+  if (expected_accepted_ > 0) stats->set_observed_over_expected(observed_accepted_ / expected_accepted_);
   return finish;
 }
 

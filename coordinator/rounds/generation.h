@@ -8,19 +8,17 @@
 #include <vector>
 
 #include "common/kv/prefix_hash.h"
+#include "common/spec/proposal.h"
+#include "common/spec/verdict.h"
 #include "common/text/stop_matcher.h"
 #include "common/text/streaming_detokenizer.h"
 #include "common/text/tokenizer.h"
-#include "coordinator/rounds/request.h"
 #include "coordinator/link/event.h"
+#include "coordinator/rounds/request.h"
 #include "coordinator/rounds/running_mean.h"
 #include "outrider/v1/inference.pb.h"
-#include "outrider/v1/target.pb.h"
 
 namespace outrider {
-
-// What a drafter has proposed. Empty: a plain round.
-using DraftNodes = google::protobuf::RepeatedPtrField<v1::DraftNode>;
 
 // Only Commit adds tokens, and only what is committed counts: for the text, for stops, for usage. One thread.
 class Generation {
@@ -51,12 +49,14 @@ class Generation {
   // A number for the next item of this sequence, to either server.
   uint64_t NextRound() { return ++last_round_; }
 
-  // Commits a round: the accepted tokens of `draft`, then the verdict's own, up to the first that ends the
-  // generation; the rest is discarded. Returns the chunk to send, with `finish` if it is over.
-  v1::GenerateResponse Commit(const DraftNodes& draft, const v1::Verdict& verdict);
+  // Commits a round: the tokens on the verdict's path through `proposal`, then its own, up to the first that
+  // ends the generation; the rest is discarded. Returns the chunk to send, with `finish` if it is over.
+  v1::GenerateResponse Commit(const Proposal& proposal, const Verdict& verdict);
 
-  // `logprobs` of a server with the tokens' texts.
-  v1::PositionLogprobs WithText(v1::PositionLogprobs logprobs) const;
+  // Adds the texts of the tokens to log-probabilities, and those to the chunk that Commit made: `emitted` are
+  // of the round's tokens, `prompt` of the prompt's.
+  using Logprobs = google::protobuf::RepeatedPtrField<v1::PositionLogprobs>;
+  void AddLogprobs(const Logprobs& emitted, const Logprobs& prompt, v1::GenerateResponse* chunk) const;
 
   // Before the first round: the chunk to send if tokens resumed from already end the generation.
   std::optional<v1::GenerateResponse> FinishedAlready();
@@ -74,7 +74,9 @@ class Generation {
  private:
   // Appends a committed token; the text that it releases goes to *text. True if it ends the generation.
   bool Append(TokenId token, std::string* text);
-  void CountRound(const DraftNodes& draft, const v1::Verdict& verdict);
+  void CountToken(v1::TokenKind kind);
+  void CountRound(const Proposal& proposal, const Verdict& verdict);
+  v1::PositionLogprobs WithText(v1::PositionLogprobs logprobs) const;
   v1::Finish MakeFinish() const;
 
   const Request request_;
@@ -89,8 +91,8 @@ class Generation {
   v1::SpeculationStats stats_;
   RunningMean recent_acceptance_{0.99};
   double expected_accepted_ = 0;
-  double judged_ = 0;  // accepted tokens of rounds that expected_accepted_ covers
-  uint64_t reached_ = 0;
+  double observed_accepted_ = 0;  // of the rounds that expected_accepted_ covers
+  int64_t judged_ = 0;            // drafted tokens that those rounds looked at
   uint32_t cached_prompt_tokens_ = 0;
   std::optional<v1::FinishReason> ended_;
   std::optional<v1::Finish> finish_;

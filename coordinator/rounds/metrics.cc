@@ -28,10 +28,7 @@ constexpr v1::TokenKind kKinds[] = {v1::TOKEN_KIND_ACCEPTED, v1::TOKEN_KIND_CORR
                                     v1::TOKEN_KIND_PLAIN};
 constexpr v1::Rule kRules[] = {v1::RULE_TOKEN, v1::RULE_BLOCK, v1::RULE_COUPLED};
 
-// The largest K that any flag or request allows.
-constexpr int kPositions = 31;
-
-uint64_t Whole(const prometheus::Counter* counter) { return static_cast<uint64_t>(counter->Value()); }
+uint64_t CountOf(const prometheus::Counter* counter) { return static_cast<uint64_t>(counter->Value()); }
 
 }  // namespace
 
@@ -122,8 +119,8 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
       CounterFamily(r, "spec_decode_num_emitted_tokens_total",
                     "Tokens in answers: accepted, corrected, bonus, or plain (a round without a draft).");
   for (v1::TokenKind kind : kKinds) emitted_[kind] = &emitted.Add({{"kind", NameOf(kind)}});
-  PerPosition(drafted_at_, drafted_per_position_, kPositions - 1);
-  PerPosition(accepted_at_, accepted_per_position_, kPositions - 1);
+  PerPosition(drafted_at_, drafted_per_position_, kMaxDraftTokens - 1);
+  PerPosition(accepted_at_, accepted_per_position_, kMaxDraftTokens - 1);
   auto& drafted = CounterFamily(r, "spec_decode_num_draft_tokens_by_drafter_total",
                                 "Drafted tokens that were sent to the target, by who drafted them and rule.");
   auto& accepted = CounterFamily(r, "spec_decode_num_accepted_tokens_by_drafter_total",
@@ -147,43 +144,46 @@ prometheus::Counter& Metrics::PerPosition(std::vector<prometheus::Counter*>& cou
 
 void Metrics::OnRound(const RoundReport& round) {
   rounds_->Increment();
-  const v1::Canary& canary = round.verdict->canary();
-  if (round.exact) {
-    surprisal_->Increment(std::max(0.0, canary.surprisal()));
-    entropy_->Increment(std::max(0.0, canary.entropy()));
+  const Verdict& verdict = *round.verdict;
+  if (round.generation->stats().exact()) {
+    surprisal_->Increment(std::max(0.0, verdict.surprisal));
+    entropy_->Increment(std::max(0.0, verdict.entropy));
   }
-  if (canary.residual_empty()) empty_residuals_->Increment();
-  prometheus::Histogram* const seconds = round.prefill       ? prefill_round_seconds_
-                                         : round.drafted > 0 ? speculative_round_seconds_
-                                                             : plain_round_seconds_;
+  if (verdict.empty_residual) empty_residuals_->Increment();
+  prometheus::Histogram* const seconds = round.prefill()       ? prefill_round_seconds_
+                                         : round.drafted() > 0 ? speculative_round_seconds_
+                                                               : plain_round_seconds_;
   seconds->Observe(Seconds(round.times.round));
   verify_seconds_->Observe(Seconds(round.times.verify));
   target_.OnItem(round.times.verify, round.times.verify_server);
-  if (!round.prefill) chosen_draft_tokens_->Observe(round.chosen);
-  if (round.drafted > 0) CountDraft(round);
+  if (!round.prefill()) chosen_draft_tokens_->Observe(round.chosen);
+  if (round.drafted() > 0) CountDraft(round);
 }
 
 void Metrics::CountDraft(const RoundReport& round) {
-  const int accepted = round.verdict->accepted_size();
   // A local drafter has no server.
   if (round.drafter == v1::DRAFTER_KIND_MODEL) {
     draft_seconds_->Observe(Seconds(round.times.draft));
     draft_.OnItem(round.times.draft, round.times.draft_server);
   }
   drafts_->Increment();
-  draft_tokens_->Increment(round.drafted);
-  accepted_tokens_->Increment(accepted);
-  if (const auto counters = by_drafter_.find({round.drafter, round.rule}); counters != by_drafter_.end()) {
-    counters->second.drafted->Increment(round.drafted);
-    counters->second.accepted->Increment(accepted);
+  draft_tokens_->Increment(round.drafted());
+  accepted_tokens_->Increment(round.accepted());
+  const v1::Rule rule = round.generation->request().params.rule();
+  if (const auto counters = by_drafter_.find({round.drafter, rule}); counters != by_drafter_.end()) {
+    counters->second.drafted->Increment(round.drafted());
+    counters->second.accepted->Increment(round.accepted());
   }
-  for (int i = 0; i < round.drafted; ++i) PerPosition(drafted_at_, drafted_per_position_, i).Increment();
-  for (int i = 0; i < accepted; ++i) PerPosition(accepted_at_, accepted_per_position_, i).Increment();
-  if (round.rule == v1::RULE_TOKEN && round.exact) {
-    const v1::Canary& canary = round.verdict->canary();
-    observed_accepted_->Increment(accepted);
-    expected_accepted_->Increment(canary.expected_accepted());
-    expected_accepted_variance_->Increment(canary.expected_accepted_variance());
+  for (int depth : Depths(*round.proposal)) {
+    PerPosition(drafted_at_, drafted_per_position_, depth).Increment();
+  }
+  for (int depth = 0; depth < round.accepted(); ++depth) {
+    PerPosition(accepted_at_, accepted_per_position_, depth).Increment();
+  }
+  if (rule == v1::RULE_TOKEN && round.generation->stats().exact()) {
+    observed_accepted_->Increment(round.accepted());
+    expected_accepted_->Increment(round.verdict->expected_accepted);
+    expected_accepted_variance_->Increment(round.verdict->expected_variance);
   }
 }
 
@@ -197,11 +197,11 @@ void Metrics::OnEmitted(const v1::GenerateResponse& chunk) {
 
 v1::SpeculationTotals Metrics::Totals() const {
   v1::SpeculationTotals totals;
-  totals.set_rounds(Whole(rounds_));
-  totals.set_drafts(Whole(drafts_));
-  totals.set_drafted(Whole(draft_tokens_));
-  totals.set_accepted(Whole(accepted_tokens_));
-  totals.set_emitted(Whole(generation_tokens_));
+  totals.set_rounds(CountOf(rounds_));
+  totals.set_drafts(CountOf(drafts_));
+  totals.set_drafted(CountOf(draft_tokens_));
+  totals.set_accepted(CountOf(accepted_tokens_));
+  totals.set_emitted(CountOf(generation_tokens_));
   totals.set_observed_accepted(observed_accepted_->Value());
   totals.set_expected_accepted(expected_accepted_->Value());
   return totals;

@@ -12,37 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/link/event.h"
+#include "coordinator/rounds/round_report.h"
 #include "outrider/v1/inference.pb.h"
-#include "outrider/v1/target.pb.h"
 
 namespace outrider {
-
-// Where the time of a round went.
-struct RoundTimes {
-  Clock::duration draft{};      // waiting for the proposal
-  v1::ItemTiming draft_server;  // what of it was the server's
-  Clock::duration verify{};     // waiting for the verdict
-  v1::ItemTiming verify_server;
-  Clock::duration round{};
-};
-
-// What there is to say about a round that returned a verdict.
-struct RoundReport {
-  bool prefill = false;                                    // it computed the prompt
-  int chosen = 0;                                          // K that was asked for
-  int drafted = 0;                                         // tokens that were verified
-  v1::DrafterKind drafter = v1::DRAFTER_KIND_UNSPECIFIED;  // matters only if any were
-  v1::Rule rule = v1::RULE_UNSPECIFIED;
-  bool exact = true;  // no lenience
-  const v1::Verdict* verdict = nullptr;
-  RoundTimes times;
-};
-
-// From receipt to answer.
-inline uint32_t ServerMicroseconds(const v1::ItemTiming& timing) {
-  return timing.queue_us() + timing.compute_us();
-}
 
 // Thread-safe.
 class Metrics {

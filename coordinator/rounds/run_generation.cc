@@ -4,6 +4,7 @@
 
 #include "absl/strings/escaping.h"
 #include "common/obs/log.h"
+#include "common/rpc/convert.h"
 
 namespace outrider {
 namespace {
@@ -12,18 +13,19 @@ uint32_t Microseconds(Clock::duration duration) {
   return static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
 }
 
-void FillTrace(const Generation& generation, const DraftNodes& proposal, const v1::VerifyResult& result,
-               const RoundTimes& times, uint64_t round, v1::RoundTrace* trace) {
-  trace->set_round(round);
-  for (const v1::DraftNode& node : proposal) {
-    trace->set_draft_bytes(trace->draft_bytes() + static_cast<uint32_t>(node.ByteSizeLong()));
-    trace->add_drafted(node.token());
-    trace->add_drafted_text(generation.Display(static_cast<TokenId>(node.token())));
+void FillTrace(const RoundReport& report, v1::RoundTrace* trace) {
+  const Generation& generation = *report.generation;
+  const RoundTimes& times = report.times;
+  trace->set_round(generation.stats().rounds() - 1);
+  trace->set_draft_bytes(report.proposal_bytes);
+  for (const ProposalNode& node : *report.proposal) {
+    trace->add_drafted(static_cast<uint32_t>(node.token));
+    trace->add_drafted_text(generation.Display(node.token));
   }
-  trace->set_accepted(static_cast<uint32_t>(result.verdict().accepted_size()));
-  trace->set_token(result.verdict().token());
-  trace->set_token_text(generation.Display(static_cast<TokenId>(result.verdict().token())));
-  trace->set_kind(result.verdict().kind());
+  trace->set_accepted(static_cast<uint32_t>(report.accepted()));
+  trace->set_token(static_cast<uint32_t>(report.verdict->token));
+  trace->set_token_text(generation.Display(report.verdict->token));
+  trace->set_kind(ToProto(report.verdict->kind));
   trace->set_draft_us(Microseconds(times.draft));
   trace->set_draft_compute_us(ServerMicroseconds(times.draft_server));
   trace->set_verify_us(Microseconds(times.verify));
@@ -31,16 +33,16 @@ void FillTrace(const Generation& generation, const DraftNodes& proposal, const v
   trace->set_round_us(Microseconds(times.round));
 }
 
-void LogRound(const Generation& generation, int drafted, const v1::Verdict& verdict,
-              const RoundTimes& times) {
+void LogRound(const RoundReport& report) {
+  const Generation& generation = *report.generation;
   LogDebug("round", {{"request_id", generation.request().context.request_id()},
                      {"sequence", absl::BytesToHexString(generation.sequence_id())},
                      {"round", generation.stats().rounds() - 1},
-                     {"drafted", drafted},
-                     {"accepted", verdict.accepted_size()},
-                     {"draft_us", Microseconds(times.draft)},
-                     {"verify_us", Microseconds(times.verify)},
-                     {"round_us", Microseconds(times.round)}});
+                     {"drafted", report.drafted()},
+                     {"accepted", report.accepted()},
+                     {"draft_us", Microseconds(report.times.draft)},
+                     {"verify_us", Microseconds(report.times.verify)},
+                     {"round_us", Microseconds(report.times.round)}});
 }
 
 }  // namespace
@@ -54,7 +56,7 @@ asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, C
     const size_t n = generation.size();
 
     // The draft guesses...
-    DraftNodes proposal;
+    Proposal proposal;
     const int k = cast.policy->DraftTokens(generation);
     if (cast.drafter != nullptr && k > 0) {
       cast.drafter->Begin(generation, k);
@@ -64,37 +66,33 @@ asio::awaitable<absl::Status> RunGeneration(Generation& generation, Cast cast, C
     times.draft = drafted - start;
 
     // ...the target decides...
-    absl::StatusOr<v1::VerifyResult> result = co_await cast.target->Verify(generation, proposal, deadline);
-    if (!result.ok()) co_return result.status();
-    const v1::Verdict& verdict = result->verdict();
+    absl::StatusOr<TargetAnswer> answer = co_await cast.target->Verify(generation, proposal, deadline);
+    if (!answer.ok()) co_return answer.status();
+    const Verdict& verdict = answer->verdict;
     times.verify = Clock::now() - drafted;
-    times.verify_server = result->timing();
-    if (cast.drafter != nullptr) cast.drafter->OnVerdict(n, verdict.accepted_size());
+    times.verify_server = answer->timing;
+    if (cast.drafter != nullptr) cast.drafter->OnVerdict(n, verdict.path.size());
 
     // ...and what it decided is committed, then sent.
-    if (generation.emitted() == 0) generation.OnPromptCached(result->prefix_hit());
+    if (generation.emitted() == 0) generation.OnPromptCached(answer->prefix_hit);
     v1::GenerateResponse chunk = generation.Commit(proposal, verdict);
-    for (v1::PositionLogprobs& position : *result->mutable_prompt_logprobs()) {
-      *chunk.add_prompt_logprobs() = generation.WithText(std::move(position));
-    }
+    generation.AddLogprobs(answer->logprobs, answer->prompt_logprobs, &chunk);
     times.round = Clock::now() - start;
-    const bool prefill = generation.stats().rounds() == 1;
-    if (!prefill) {
-      cast.policy->OnRound(generation, proposal.size(), verdict.accepted_size(), times);
+    const RoundReport report = {
+        .generation = &generation,
+        .proposal = &proposal,
+        .verdict = &verdict,
+        .drafter = cast.drafter != nullptr ? cast.drafter->kind() : v1::DRAFTER_KIND_NONE,
+        .chosen = cast.drafter != nullptr ? k : 0,
+        .proposal_bytes = answer->proposal_bytes,
+        .times = times};
+    if (!report.prefill()) {
+      cast.policy->OnRound(generation, report.drafted(), report.accepted(), times);
     }
-    cast.metrics->OnRound({.prefill = prefill,
-                           .chosen = cast.drafter != nullptr ? k : 0,
-                           .drafted = proposal.size(),
-                           .drafter = cast.drafter != nullptr ? cast.drafter->kind() : v1::DRAFTER_KIND_NONE,
-                           .rule = generation.request().params.rule(),
-                           .exact = generation.stats().exact(),
-                           .verdict = &verdict,
-                           .times = times});
+    cast.metrics->OnRound(report);
     cast.metrics->OnEmitted(chunk);
-    if (LogEnabled(LogLevel::kDebug)) LogRound(generation, proposal.size(), verdict, times);
-    if (generation.request().trace) {
-      FillTrace(generation, proposal, *result, times, generation.stats().rounds() - 1, chunk.mutable_trace());
-    }
+    if (LogEnabled(LogLevel::kDebug)) LogRound(report);
+    if (generation.request().trace) FillTrace(report, chunk.mutable_trace());
     if (absl::Status status = co_await cast.sink->Send(std::move(chunk)); !status.ok()) co_return status;
   }
   co_return absl::OkStatus();

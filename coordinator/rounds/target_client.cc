@@ -2,7 +2,8 @@
 
 #include <asio/this_coro.hpp>
 
-#include "common/rpc/error.h"
+#include "common/rpc/convert.h"
+#include "common/spec/status.h"
 #include "coordinator/rounds/sequence_update.h"
 
 namespace outrider {
@@ -10,18 +11,23 @@ namespace {
 
 // How long a target may be away before the client is told.
 constexpr auto kTargetWait = std::chrono::seconds(60);
-// Tokens in one item; longer prefixes go in pieces.
-constexpr size_t kPieceTokens = 8192;
+// Tokens in one item; longer prefixes take several.
+constexpr size_t kMaxItemTokens = 8192;
 // A full target is asked again after this.
 constexpr auto kFullPause = std::chrono::milliseconds(20);
-// The same complaint this often in a row is a defect, not a loss.
+// To be refused this often in a row is a defect, not a loss.
 constexpr int kMaxFailures = 8;
+
+uint32_t BytesOf(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes) {
+  size_t bytes = 0;
+  for (const v1::DraftNode& node : nodes) bytes += node.ByteSizeLong();
+  return static_cast<uint32_t>(bytes);
+}
 
 }  // namespace
 
-asio::awaitable<absl::StatusOr<v1::VerifyResult>> TargetClient::Verify(Generation& generation,
-                                                                       DraftNodes& draft,
-                                                                       Clock::time_point deadline) {
+asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& generation, Proposal& proposal,
+                                                                   Clock::time_point deadline) {
   round_ = generation.NextRound();
   while (true) {
     if (absl::Status status = co_await WaitForTarget(deadline); !status.ok()) co_return status;
@@ -29,31 +35,45 @@ asio::awaitable<absl::StatusOr<v1::VerifyResult>> TargetClient::Verify(Generatio
     const size_t n = generation.size();
     // Every token of the prompt must pass through the model once more to be scored.
     if (generation.WantsPromptLogprobs()) remote_.Forget();
-    if (n - remote_.Base(n) > kPieceTokens && !generation.WantsPromptLogprobs()) {
+    if (n - remote_.Base(n) > kMaxItemTokens && !generation.WantsPromptLogprobs()) {
       if (absl::Status status = co_await SendPrefix(generation, deadline); !status.ok()) co_return status;
-      // Pieces are rounds of their own, and rounds only go up.
+      // That was a round of its own, and rounds only go up.
       round_ = generation.NextRound();
       continue;
     }
-    v1::TargetItem item;
-    FillUpdate(generation, remote_, round_, n, item.mutable_verify()->mutable_sequence());
-    *item.mutable_verify()->mutable_draft() = draft;
-    if (generation.WantsPromptLogprobs()) {
-      item.mutable_verify()->set_prompt_logprobs(static_cast<uint32_t>(generation.request().prompt_logprobs));
-    }
+    v1::TargetItem item = MakeItem(generation, proposal);
+    const uint32_t proposal_bytes = generation.request().trace ? BytesOf(item.verify().draft()) : 0;
     TargetLink::Answer answer = co_await Ask(std::move(item), generation.sequence_id(), deadline);
     if (stopped_) co_return absl::CancelledError("cancelled");
     if (answer.status.ok()) {
-      remote_.OnAnswer(answer.result.cached(), n, answer.result.verdict().accepted_size());
+      absl::StatusOr<Verdict> verdict =
+          ParseVerdict(answer.result.verdict(), proposal, static_cast<int>(link_->info()->vocab_size()));
+      if (!verdict.ok()) co_return verdict.status();
+      remote_.OnAnswer(answer.result.cached(), n, verdict->path.size());
       failures_ = 0;
-      co_return std::move(answer.result);
+      co_return TargetAnswer{.verdict = *std::move(verdict),
+                             .proposal_bytes = proposal_bytes,
+                             .prefix_hit = answer.result.prefix_hit(),
+                             .logprobs = std::move(*answer.result.mutable_verdict()->mutable_logprobs()),
+                             .prompt_logprobs = std::move(*answer.result.mutable_prompt_logprobs()),
+                             .timing = std::move(*answer.result.mutable_timing())};
     }
-    const bool had_draft = !draft.empty();
-    absl::Status recovered = co_await Recover(answer.status, answer.result.cached(), draft, deadline);
-    if (!recovered.ok()) co_return recovered;
+    const bool had_proposal = !proposal.empty();
+    if (auto status = co_await Recover(answer, proposal, deadline); !status.ok()) co_return status;
     // Another content needs another round.
-    if (had_draft && draft.empty()) round_ = generation.NextRound();
+    if (had_proposal && proposal.empty()) round_ = generation.NextRound();
   }
+}
+
+v1::TargetItem TargetClient::MakeItem(const Generation& generation, const Proposal& proposal) const {
+  v1::TargetItem item;
+  v1::VerifyItem* verify = item.mutable_verify();
+  FillUpdate(generation, remote_, round_, generation.size(), verify->mutable_sequence());
+  SerializeProposal(proposal, verify->mutable_draft());
+  if (generation.WantsPromptLogprobs()) {
+    verify->set_prompt_logprobs(static_cast<uint32_t>(generation.request().prompt_logprobs));
+  }
+  return item;
 }
 
 asio::awaitable<absl::Status> TargetClient::WaitForTarget(Clock::time_point deadline) {
@@ -67,7 +87,7 @@ asio::awaitable<absl::Status> TargetClient::WaitForTarget(Clock::time_point dead
 }
 
 asio::awaitable<absl::Status> TargetClient::SendPrefix(Generation& generation, Clock::time_point deadline) {
-  const size_t end = remote_.Base(generation.size()) + kPieceTokens;
+  const size_t end = remote_.Base(generation.size()) + kMaxItemTokens;
   round_ = generation.NextRound();
   v1::TargetItem item;
   FillUpdate(generation, remote_, round_, end, item.mutable_verify()->mutable_sequence());
@@ -77,8 +97,8 @@ asio::awaitable<absl::Status> TargetClient::SendPrefix(Generation& generation, C
     remote_.OnAnswer(answer.result.cached(), end, 0);
     co_return absl::OkStatus();
   }
-  DraftNodes none;
-  co_return co_await Recover(answer.status, answer.result.cached(), none, deadline);
+  Proposal none;
+  co_return co_await Recover(answer, none, deadline);
 }
 
 asio::awaitable<TargetLink::Answer> TargetClient::Ask(v1::TargetItem item, const std::string& sequence_id,
@@ -89,8 +109,9 @@ asio::awaitable<TargetLink::Answer> TargetClient::Ask(v1::TargetItem item, const
   co_return answer;
 }
 
-asio::awaitable<absl::Status> TargetClient::Recover(const absl::Status& status, size_t cached,
-                                                    DraftNodes& draft, Clock::time_point deadline) {
+asio::awaitable<absl::Status> TargetClient::Recover(const TargetLink::Answer& answer, Proposal& proposal,
+                                                    Clock::time_point deadline) {
+  const absl::Status& status = answer.status;
   if (stopped_) co_return absl::CancelledError("cancelled");
   if (status.code() == absl::StatusCode::kDeadlineExceeded && Clock::now() >= deadline) {
     co_return absl::DeadlineExceededError("deadline exceeded");
@@ -98,7 +119,7 @@ asio::awaitable<absl::Status> TargetClient::Recover(const absl::Status& status, 
   metrics_->OnTargetError(ReasonOf(status));
   // The link is down, or the server is going down; WaitForTarget comes next.
   if (status.code() == absl::StatusCode::kUnavailable) co_return absl::OkStatus();
-  switch (remote_.OnRefusal(status, cached)) {
+  switch (remote_.OnRefusal(status, answer.result.cached())) {
     case Remedy::kWait: {
       // Preempted: others need the room for a while.
       Event pause(co_await asio::this_coro::executor);
@@ -108,10 +129,10 @@ asio::awaitable<absl::Status> TargetClient::Recover(const absl::Status& status, 
     case Remedy::kResend:
       break;
     case Remedy::kNone:
-      // A bad draft is the drafter's fault, not the client's.
-      if (status.code() != absl::StatusCode::kInvalidArgument || draft.empty()) co_return status;
+      // A bad proposal is the drafter's fault, not the client's.
+      if (status.code() != absl::StatusCode::kInvalidArgument || proposal.empty()) co_return status;
       LogWarning("draft refused by the target", {{"error", std::string(status.message())}});
-      draft.Clear();
+      proposal.clear();
   }
   if (++failures_ > kMaxFailures) {
     co_return absl::InternalError(absl::StrCat("the target keeps refusing: ", std::string(status.message())));

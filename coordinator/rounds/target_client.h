@@ -10,31 +10,45 @@
 
 namespace outrider {
 
+// What the target answered to an item.
+struct TargetAnswer {
+  Verdict verdict;
+  uint32_t proposal_bytes = 0;           // of the proposal on the wire; only for requests that are traced
+  uint32_t prefix_hit = 0;               // tokens of the item that the target had from other sequences
+  Generation::Logprobs logprobs;         // of the emitted tokens, if the request asks for them
+  Generation::Logprobs prompt_logprobs;  // of the prompt's, likewise
+  v1::ItemTiming timing;
+};
+
 // One for each generation. Executor thread.
 class TargetClient {
  public:
   TargetClient(std::shared_ptr<TargetLink> link, Metrics* metrics, Fork fork)
       : link_(std::move(link)), metrics_(metrics), remote_(std::move(fork)) {}
 
-  // A decision over `draft`, which is emptied if the target cannot take it: then the round is plain. A target
-  // that is away is waited for, up to a minute. Errors are for the client: UNAVAILABLE when the target stays
-  // away, CANCELLED after Stop, DEADLINE_EXCEEDED at `deadline`, INTERNAL when the model yields no
-  // distribution.
-  asio::awaitable<absl::StatusOr<v1::VerifyResult>> Verify(Generation& generation, DraftNodes& draft,
-                                                           Clock::time_point deadline);
+  // A verdict over `proposal`, which is emptied if the target cannot take it: then the round is plain. A
+  // target that is away is waited for, up to a minute. Errors are for the client: UNAVAILABLE when the target
+  // stays away, CANCELLED after Stop, DEADLINE_EXCEEDED at `deadline`, INTERNAL when the model yields no
+  // distribution or the verdict is none over `proposal`.
+  asio::awaitable<absl::StatusOr<TargetAnswer>> Verify(Generation& generation, Proposal& proposal,
+                                                       Clock::time_point deadline);
 
   // The generation is over, or its client gone: nothing is computed for it any more. Ends a Verify in
   // progress.
   void Stop(const Generation& generation);
 
  private:
-  // Sends the prefix of a long sequence in pieces, so that others get their turn in between.
+  // Sends the first tokens of a long sequence that the target lacks, so that others get their turn in
+  // between.
   asio::awaitable<absl::Status> SendPrefix(Generation& generation, Clock::time_point deadline);
+  // A verify item of round_ over the tokens and the proposal.
+  v1::TargetItem MakeItem(const Generation& generation, const Proposal& proposal) const;
   // Sends an item of round_, and waits for its answer.
   asio::awaitable<TargetLink::Answer> Ask(v1::TargetItem item, const std::string& sequence_id,
                                           Clock::time_point deadline);
-  // Corrects what is believed of the target. OK if the item is worth sending again.
-  asio::awaitable<absl::Status> Recover(const absl::Status& status, size_t cached, DraftNodes& draft,
+  // Corrects what is believed of the target, and empties a proposal that it refuses. OK if what is left is
+  // worth sending again.
+  asio::awaitable<absl::Status> Recover(const TargetLink::Answer& answer, Proposal& proposal,
                                         Clock::time_point deadline);
   asio::awaitable<absl::Status> WaitForTarget(Clock::time_point deadline);
 

@@ -45,14 +45,15 @@ std::vector<TokenId> Encode(const std::string& text) { return TestTokenizer().En
 // A round of `draft` of which `accepted` stand, followed by `token`.
 v1::GenerateResponse Round(Generation& generation, const std::vector<TokenId>& draft, int accepted,
                            TokenId token) {
-  DraftNodes proposal;
-  for (TokenId id : draft) proposal.Add()->set_token(static_cast<uint32_t>(id));
-  v1::Verdict verdict;
-  for (int i = 0; i < accepted; ++i) verdict.add_accepted(static_cast<uint32_t>(i));
-  verdict.set_token(static_cast<uint32_t>(token));
-  verdict.set_kind(draft.empty()                                ? v1::TOKEN_KIND_PLAIN
-                   : accepted == static_cast<int>(draft.size()) ? v1::TOKEN_KIND_BONUS
-                                                                : v1::TOKEN_KIND_CORRECTED);
+  Proposal proposal;
+  for (TokenId id : draft) AppendToChain(id, {}, proposal);
+  Verdict verdict;
+  verdict.path = ChainPath(static_cast<size_t>(accepted));
+  verdict.token = token;
+  if (!draft.empty()) {
+    verdict.kind =
+        accepted == static_cast<int>(draft.size()) ? Verdict::Kind::kBonus : Verdict::Kind::kCorrected;
+  }
   return generation.Commit(proposal, verdict);
 }
 

@@ -74,14 +74,12 @@ class DraftLengthPolicyTest : public ::testing::Test {
       last_k_ = k;
       int accepted = 0;
       while (accepted < k && uniform_(random_) < machine.alpha) ++accepted;
-      DraftNodes draft;
-      v1::Verdict verdict;
-      for (int i = 0; i < k; ++i) draft.Add()->set_token(2);
-      for (int i = 0; i < accepted; ++i) verdict.add_accepted(static_cast<uint32_t>(i));
-      verdict.set_token(2);
-      verdict.set_kind(k == 0          ? v1::TOKEN_KIND_PLAIN
-                       : accepted == k ? v1::TOKEN_KIND_BONUS
-                                       : v1::TOKEN_KIND_CORRECTED);
+      Proposal draft;
+      for (int i = 0; i < k; ++i) AppendToChain(2, {}, draft);
+      Verdict verdict;
+      verdict.path = ChainPath(static_cast<size_t>(accepted));
+      verdict.token = 2;
+      if (k > 0) verdict.kind = accepted == k ? Verdict::Kind::kBonus : Verdict::Kind::kCorrected;
       const bool prompt = generation_.emitted() == 0;
       generation_.Commit(draft, verdict);
       if (!prompt) policy_.OnRound(generation_, k, accepted, machine.Times(k));
@@ -133,9 +131,8 @@ TEST_F(DraftLengthPolicyTest, DraftsNothingForThePromptAndNeverPastTheEnd) {
   request.max_tokens = 3;
   request.adaptive = false;
   Generation generation(std::move(request), tokenizer_.get(), Clock::now());
-  v1::Verdict verdict;
-  verdict.set_token(2);
-  verdict.set_kind(v1::TOKEN_KIND_PLAIN);
+  Verdict verdict;
+  verdict.token = 2;
   generation.Commit({}, verdict);
   EXPECT_EQ(policy_.DraftTokens(generation), 1);
   generation.Commit({}, verdict);

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "bench/temporary_folder.h"
+#include "common/rpc/convert.h"
 #include "common/spec/verify.h"
 #include "coordinator/api/parse_request.h"
 #include "coordinator/drafters/auto_drafter.h"
@@ -28,6 +29,7 @@ using ::testing::Lt;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
+using Form = Distribution::Form;
 using Tokens = std::vector<TokenId>;
 
 const Tokenizer& TestTokenizer() {
@@ -55,16 +57,16 @@ Generation Sequence(Tokens prompt, const Options& options = {}) {
 }
 
 // A round that rejects whatever was drafted, and ends in `token`.
-void Reject(Generation& generation, const DraftNodes& draft, TokenId token) {
-  v1::Verdict verdict;
-  verdict.set_token(static_cast<uint32_t>(token));
-  verdict.set_kind(draft.empty() ? v1::TOKEN_KIND_PLAIN : v1::TOKEN_KIND_CORRECTED);
+void Reject(Generation& generation, const Proposal& draft, TokenId token) {
+  Verdict verdict;
+  verdict.token = token;
+  if (!draft.empty()) verdict.kind = Verdict::Kind::kCorrected;
   generation.Commit(draft, verdict);
 }
 
-Tokens TokensOf(const DraftNodes& proposal) {
+Tokens TokensOf(const Proposal& proposal) {
   Tokens tokens;
-  for (const v1::DraftNode& node : proposal) tokens.push_back(static_cast<TokenId>(node.token()));
+  for (const ProposalNode& node : proposal) tokens.push_back(node.token);
   return tokens;
 }
 
@@ -119,7 +121,7 @@ TEST(NgramDrafter, OnlyCommittedTokensCount) {
   Generation generation = Sequence({1, 2, 3, 1});
   NgramDrafter drafter({});
   for (TokenId token : {3, 1, 3, 1, 2, 1}) {
-    const DraftNodes proposal = drafter.Draft(generation, 4);
+    const Proposal proposal = drafter.Draft(generation, 4);
     EXPECT_FALSE(proposal.empty());
     Reject(generation, proposal, token);
   }
@@ -181,18 +183,19 @@ TEST(CopyDrafter, ProposesNothingWithoutAMatch) {
 }
 
 TEST(LocalDrafter, ATokenChosenWithoutChanceIsAPointMassAndAChain) {
-  const DraftNodes proposal = NgramDrafter({}).Draft(Sequence({1, 2, 3, 1}), 3);
-  ASSERT_EQ(proposal.size(), 3);
+  const Proposal proposal = NgramDrafter({}).Draft(Sequence({1, 2, 3, 1}), 3);
+  ASSERT_EQ(proposal.size(), 3u);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(proposal[i].parent(), i - 1);
-    EXPECT_TRUE(proposal[i].q().has_point_mass());
+    EXPECT_EQ(proposal[i].parent, i - 1);
+    EXPECT_EQ(proposal[i].q.form, Form::kPointMass);
   }
 }
 
 TEST(LocalDrafter, TheCoupledRuleTakesNoDistribution) {
   const Generation generation = Sequence({1, 2, 3, 1}, {.rule = v1::RULE_COUPLED});
-  for (const v1::DraftNode& node : NgramDrafter({}).Draft(generation, 3)) EXPECT_FALSE(node.has_q());
-  for (const v1::DraftNode& node : CopyDrafter({}).Draft(generation, 3)) EXPECT_FALSE(node.has_q());
+  for (const ProposalNode& node : NgramDrafter({}).Draft(generation, 3))
+    EXPECT_EQ(node.q.form, Form::kAbsent);
+  for (const ProposalNode& node : CopyDrafter({}).Draft(generation, 3)) EXPECT_EQ(node.q.form, Form::kAbsent);
 }
 
 // --- unigram, bigram and random ---------------------------------------------------------------------------
@@ -208,41 +211,33 @@ RowDrafter Unigram() { return {v1::DRAFTER_KIND_UNIGRAM, MakeUnigramRows(Corpus(
 RowDrafter Bigram() { return {v1::DRAFTER_KIND_BIGRAM, MakeBigramRows(Corpus(), kVocab)}; }
 RowDrafter RandomRow() { return {v1::DRAFTER_KIND_RANDOM, MakeRandomRows(kVocab)}; }
 
-std::map<TokenId, float> WeightsOf(const v1::DraftNode& node) {
+std::map<TokenId, float> WeightsOf(const ProposalNode& node) {
   std::map<TokenId, float> weights;
-  const v1::Distribution::Sparse& sparse = node.q().sparse();
-  for (int i = 0; i < sparse.ids_size(); ++i) {
-    weights[static_cast<TokenId>(sparse.ids(i))] = sparse.weights(i);
-  }
+  EXPECT_EQ(node.q.form, Form::kSparse);
+  for (size_t i = 0; i < node.q.ids.size(); ++i) weights[node.q.ids[i]] = node.q.weights[i];
   return weights;
 }
 
-// The distribution as the target reads it.
-Distribution Received(const v1::DraftNode& node) {
-  Distribution q;
-  if (node.q().has_dense()) {
-    q.form = Distribution::Form::kDense;
-    q.weights.assign(node.q().dense().weights().begin(), node.q().dense().weights().end());
-  } else {
-    q.form = Distribution::Form::kSparse;
-    q.ids.assign(node.q().sparse().ids().begin(), node.q().sparse().ids().end());
-    q.weights.assign(node.q().sparse().weights().begin(), node.q().sparse().weights().end());
-  }
-  EXPECT_TRUE(Prepare(q, static_cast<TokenId>(node.token()), kVocab).ok());
-  return q;
+// The proposal as the target reads it.
+Proposal Received(const Proposal& proposal) {
+  google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
+  SerializeProposal(proposal, &nodes);
+  absl::StatusOr<Proposal> received = ParseProposal(nodes, Rule::kToken, kVocab);
+  EXPECT_TRUE(received.ok()) << received.status();
+  return *std::move(received);
 }
 
 TEST(RowDrafter, UnigramsAreDrawnByTheirFrequency) {
-  const DraftNodes proposal = Unigram().Draft(Sequence({9}), 2);
-  ASSERT_EQ(proposal.size(), 2);
+  const Proposal proposal = Unigram().Draft(Sequence({9}), 2);
+  ASSERT_EQ(proposal.size(), 2u);
   EXPECT_THAT(WeightsOf(proposal[1]), ElementsAre(Pair(1, 4), Pair(2, 3), Pair(3, 1)));
 }
 
 TEST(RowDrafter, BigramsAreDrawnGivenTheTokenBefore) {
-  const DraftNodes proposal = Bigram().Draft(Sequence({1}), 2);
-  ASSERT_EQ(proposal.size(), 2);
+  const Proposal proposal = Bigram().Draft(Sequence({1}), 2);
+  ASSERT_EQ(proposal.size(), 2u);
   EXPECT_THAT(WeightsOf(proposal[0]), ElementsAre(Pair(2, 3), Pair(3, 1)));
-  if (proposal[0].token() == 2) {
+  if (proposal[0].token == 2) {
     EXPECT_THAT(WeightsOf(proposal[1]), ElementsAre(Pair(1, 3)));
   }
   EXPECT_THAT(WeightsOf(Bigram().Draft(Sequence({9}), 1)[0]), SizeIs(3)) << "never seen: the unigrams";
@@ -253,14 +248,14 @@ TEST(RowDrafter, SendsWhatItSampledFrom) {
     for (uint64_t seed = 0; seed < 50; ++seed) {
       const Generation generation = Sequence({5, 1}, {.seed = seed, .draft_top_n = top_n});
       for (auto* make : {&Unigram, &Bigram, &RandomRow}) {
-        const DraftNodes proposal = make().Draft(generation, 4);
-        ASSERT_EQ(proposal.size(), 4);
+        const Proposal proposal = make().Draft(generation, 4);
+        ASSERT_EQ(proposal.size(), 4u);
+        const Proposal received = Received(proposal);
         for (int i = 0; i < 4; ++i) {
-          EXPECT_EQ(proposal[i].parent(), i - 1);
-          EXPECT_EQ(proposal[i].q().has_dense(), top_n == 1000);
+          EXPECT_EQ(proposal[i].parent, i - 1);
+          EXPECT_EQ(proposal[i].q.form == Form::kDense, top_n == 1000);
           const auto position = generation.size() + static_cast<size_t>(i);
-          EXPECT_EQ(DraftSample(Received(proposal[i]), {seed, 0}, position, generation.size()),
-                    static_cast<TokenId>(proposal[i].token()));
+          EXPECT_EQ(DraftSample(received[i].q, {seed, 0}, position, generation.size()), proposal[i].token);
         }
       }
     }
@@ -269,9 +264,9 @@ TEST(RowDrafter, SendsWhatItSampledFrom) {
 
 TEST(RowDrafter, DrawsEachTokenAsOftenAsItsDistributionSays) {
   constexpr int kDraws = 4'000;
-  std::map<uint32_t, double> share;
+  std::map<TokenId, double> share;
   for (uint64_t seed = 0; seed < kDraws; ++seed) {
-    share[Unigram().Draft(Sequence({9}, {.seed = seed}), 1)[0].token()] += 1.0 / kDraws;
+    share[Unigram().Draft(Sequence({9}, {.seed = seed}), 1)[0].token] += 1.0 / kDraws;
   }
   // Four standard deviations are 0.03.
   EXPECT_NEAR(share[1], 4.0 / 8, 0.03);
@@ -290,22 +285,21 @@ TEST(RowDrafter, ASeedRepeatsAProposalAndAnotherSeedDoesNot) {
 
 TEST(RowDrafter, UnderTheCoupledRuleItRunsTheTargetsRace) {
   const Generation generation = Sequence({5, 1}, {.rule = v1::RULE_COUPLED, .seed = 11});
-  const DraftNodes proposal = RandomRow().Draft(generation, 3);
+  const Proposal proposal = RandomRow().Draft(generation, 3);
   const std::unique_ptr<TokenRows> rows = MakeRandomRows(kVocab);
-  ASSERT_EQ(proposal.size(), 3);
+  ASSERT_EQ(proposal.size(), 3u);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_FALSE(proposal[i].has_q());
+    EXPECT_EQ(proposal[i].q.form, Form::kAbsent);
     const auto position = generation.size() + static_cast<size_t>(i);
     const std::span<const float> weights = rows->Row(position, 0);
-    EXPECT_EQ(static_cast<TokenId>(proposal[i].token()),
-              Race({.weights = weights, .total = SumWeights(weights)}, {11, 0}, position));
+    EXPECT_EQ(proposal[i].token, Race({.weights = weights, .total = SumWeights(weights)}, {11, 0}, position));
   }
 }
 
 TEST(RowDrafter, AtTemperatureZeroItTakesTheHeaviest) {
-  const DraftNodes proposal = Bigram().Draft(Sequence({1}, {.temperature = 0}), 3);
+  const Proposal proposal = Bigram().Draft(Sequence({1}, {.temperature = 0}), 3);
   EXPECT_THAT(TokensOf(proposal), ElementsAre(2, 1, 2));
-  for (const v1::DraftNode& node : proposal) EXPECT_TRUE(node.q().has_point_mass());
+  for (const ProposalNode& node : proposal) EXPECT_EQ(node.q.form, Form::kPointMass);
 }
 
 TEST(CorpusCounts, CountsATextFileAndRefusesOthersByName) {
@@ -333,7 +327,7 @@ class FakeDrafter final : public Drafter {
  public:
   FakeDrafter(v1::DrafterKind kind, Tokens tokens) : kind_(kind), tokens_(std::move(tokens)) {}
   void Begin(Generation& /*generation*/, int /*k*/) override {}
-  asio::awaitable<DraftNodes> Take(Generation& /*generation*/, v1::ItemTiming* /*timing*/) override {
+  asio::awaitable<Proposal> Take(Generation& /*generation*/, v1::ItemTiming* /*timing*/) override {
     co_return PointMasses(tokens_, v1::RULE_TOKEN);
   }
   void OnVerdict(size_t n, size_t accepted) override { verdicts.emplace_back(n, accepted); }

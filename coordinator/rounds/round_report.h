@@ -1,0 +1,42 @@
+// What there is to say about a round that returned a verdict.
+#pragma once
+
+#include "common/spec/proposal.h"
+#include "common/spec/verdict.h"
+#include "coordinator/link/event.h"
+#include "coordinator/rounds/generation.h"
+#include "outrider/v1/inference.pb.h"
+
+namespace outrider {
+
+// Where the time of a round went.
+struct RoundTimes {
+  Clock::duration draft{};      // waiting for the proposal
+  v1::ItemTiming draft_server;  // what of it was the server's
+  Clock::duration verify{};     // waiting for the verdict
+  v1::ItemTiming verify_server;
+  Clock::duration round{};
+};
+
+// From receipt to answer.
+inline uint32_t ServerMicroseconds(const v1::ItemTiming& timing) {
+  return timing.queue_us() + timing.compute_us();
+}
+
+// All that it refers to lives until the report has been taken.
+struct RoundReport {
+  const Generation* generation;  // the round is committed
+  const Proposal* proposal;      // what was verified
+  const Verdict* verdict;
+  v1::DrafterKind drafter;  // who proposed; matters only if anything was
+  int chosen;               // K that was asked for
+  uint32_t proposal_bytes;  // on the wire; only for requests that are traced
+  RoundTimes times;
+
+  // It computed the prompt.
+  bool prefill() const { return generation->stats().rounds() == 1; }
+  int drafted() const { return static_cast<int>(proposal->size()); }
+  int accepted() const { return static_cast<int>(verdict->path.size()); }
+};
+
+}  // namespace outrider

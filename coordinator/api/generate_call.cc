@@ -20,20 +20,22 @@ GenerateCall::Sample::Sample(GenerateCall* call, uint32_t index, Request request
                           static_cast<int>(call->service_->parts_.target->info()->vocab_size()), fork)),
       target(call->service_->parts_.target, call->service_->parts_.metrics, fork),
       generation(std::move(request), call->service_->parts_.tokenizer, call->received_),
+      loop(
+          &generation, drafter.get(), &target, &call->service_->policy_, &call->service_->observer_,
+          [this](v1::GenerateResponse chunk) { return Send(std::move(chunk)); }, call->deadline_),
       room(call->service_->parts_.executor) {}
 
 asio::awaitable<absl::Status> GenerateCall::Sample::Send(v1::GenerateResponse chunk) {
   if (call->cancelled_) co_return absl::CancelledError("cancelled");
   chunk.set_sample(index);
   const size_t unsent = call->writer_.Send(std::move(chunk));
-  if (index == 0) call->BeginOtherSamples();
   if (unsent >= ChunkWriter::kMaxUnsent) co_await room.Wait(call->deadline_);
   co_return call->cancelled_ ? absl::CancelledError("cancelled") : absl::OkStatus();
 }
 
 void GenerateCall::Sample::StopServers() {
   if (std::exchange(stopped, true)) return;
-  if (drafter != nullptr) drafter->Stop(generation);
+  drafter->Stop(generation);
   target.Stop(generation);
 }
 
@@ -131,13 +133,12 @@ asio::awaitable<absl::Status> GenerateCall::RunSamples(Request request) {
 asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   ++unfinished_;
   service_->policy_.Begin();
-  Metrics* const metrics = service_->parts_.metrics;
-  const absl::Status status = co_await RunGeneration(
-      sample.generation, {sample.drafter.get(), &sample.target, &service_->policy_, &sample, metrics},
-      deadline_);
+  absl::Status status = co_await sample.loop.ComputePrompt();
+  if (status.ok() && sample.index == 0) StartSiblings();
+  if (status.ok()) status = co_await sample.loop.Decode();
   service_->policy_.End();
   if (status.ok()) {
-    metrics->OnFinish(sample.generation.finish(), Seconds(Clock::now() - received_));
+    service_->parts_.metrics->OnFinish(sample.generation.finish(), Seconds(Clock::now() - received_));
   } else {
     Interrupt(status);
   }
@@ -146,7 +147,7 @@ asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   finished_.Notify();
 }
 
-void GenerateCall::BeginOtherSamples() {
+void GenerateCall::StartSiblings() {
   const Generation& first = samples_[0]->generation;
   while (samples_.size() < wanted_samples_) {
     const auto index = static_cast<uint32_t>(samples_.size());

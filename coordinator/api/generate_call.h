@@ -7,7 +7,7 @@
 
 #include "coordinator/api/chunk_writer.h"
 #include "coordinator/api/inference_service.h"
-#include "coordinator/rounds/run_generation.h"
+#include "coordinator/rounds/round_loop.h"
 #include "coordinator/rounds/target_client.h"
 
 namespace outrider {
@@ -28,9 +28,9 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
 
  private:
   // One of the continuations. Those after the first begin as copies of it once its prompt is computed.
-  struct Sample final : Sink {
+  struct Sample {
     Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork);
-    asio::awaitable<absl::Status> Send(v1::GenerateResponse chunk) override;
+    asio::awaitable<absl::Status> Send(v1::GenerateResponse chunk);
     // Whatever the servers hold of it is released, once.
     void StopServers();
 
@@ -39,6 +39,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
     const std::unique_ptr<Drafter> drafter;
     TargetClient target;
     Generation generation;
+    RoundLoop loop;
     Event room;  // the client has caught up
     bool stopped = false;
   };
@@ -47,7 +48,8 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   absl::StatusOr<Request> Admit();
   asio::awaitable<absl::Status> RunSamples(Request request);
   asio::awaitable<void> RunSample(Sample& sample);
-  void BeginOtherSamples();
+  // Those after the first.
+  void StartSiblings();
   void OnRoom();
   void OnCancel() { Interrupt(absl::CancelledError("cancelled by the client")); }
   void LogEnd(const absl::Status& status) const;

@@ -12,6 +12,7 @@
 #include "coordinator/link/link.h"
 #include "coordinator/rounds/draft_length_policy.h"
 #include "coordinator/rounds/metrics.h"
+#include "coordinator/rounds/round_observer.h"
 #include "outrider/v1/inference.grpc.pb.h"
 
 namespace outrider {
@@ -49,6 +50,7 @@ class InferenceService final : public v1::Inference::CallbackService {
 
   Parts parts_;
   DraftLengthPolicy policy_;
+  RoundObserver observer_{parts_.metrics, &policy_};
   bool draining_ = false;
   int running_samples_ = 0;
   absl::flat_hash_set<GenerateCall*> running_;

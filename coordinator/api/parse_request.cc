@@ -247,6 +247,10 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
     }
     request.draft_tokens = static_cast<int>(proto.speculation().draft_tokens());
   }
+  if (request.drafter == v1::DRAFTER_KIND_NONE) {
+    request.adaptive = false;
+    request.draft_tokens = 0;
+  }
   request.trace = proto.trace();
   if (auto status = ParseLogprobs(proto.logprobs(), request); !status.ok()) return status;
   if (auto status = ParseInexact(proto.speculation(), params); !status.ok()) return status;

@@ -9,6 +9,13 @@
 namespace outrider {
 namespace {
 
+// For plain decoding.
+class NoDrafter final : public LocalDrafter {
+ public:
+  Proposal Draft(const Generation& /*generation*/, int /*k*/) override { return {}; }
+  v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_NONE; }
+};
+
 std::unique_ptr<Drafter> MakeModelDrafter(const DrafterParts& parts, Fork fork) {
   return std::make_unique<ModelDrafter>(parts.draft, parts.metrics, parts.draft_budget, std::move(fork));
 }
@@ -40,7 +47,7 @@ std::unique_ptr<Drafter> MakeDrafter(v1::DrafterKind kind, const DrafterParts& p
     case v1::DRAFTER_KIND_RANDOM:
       return std::make_unique<RowDrafter>(kind, MakeRandomRows(vocab));
     default:
-      return nullptr;
+      return std::make_unique<NoDrafter>();
   }
 }
 

@@ -22,7 +22,7 @@ struct DrafterParts {
   Metrics* metrics;
 };
 
-// Null for DRAFTER_KIND_NONE. The request has been checked: it names no drafter whose parts are missing.
+// The request has been checked: it names no drafter whose parts are missing.
 // `vocab` is the target's; `fork` is for the draft service.
 std::unique_ptr<Drafter> MakeDrafter(v1::DrafterKind kind, const DrafterParts& parts, int vocab, Fork fork);
 

@@ -1,0 +1,57 @@
+#include "coordinator/rounds/round_loop.h"
+
+namespace outrider {
+
+asio::awaitable<absl::Status> RoundLoop::ComputePrompt() {
+  if (auto chunk = generation_->FinishedAlready()) co_return co_await send_(*std::move(chunk));
+  if (policy_->ExpectsToDraft(*generation_)) drafter_->Begin(*generation_, 0);
+  co_return co_await Round();
+}
+
+asio::awaitable<absl::Status> RoundLoop::Decode() {
+  absl::Status status;
+  while (status.ok() && !generation_->finished()) status = co_await Round();
+  co_return status;
+}
+
+asio::awaitable<absl::Status> RoundLoop::Round() {
+  RoundTimes times;
+  const Clock::time_point start = Clock::now();
+  const size_t n = generation_->size();
+
+  // The draft proposes...
+  Proposal proposal;
+  const int k = policy_->DraftTokens(*generation_);
+  if (k > 0) {
+    drafter_->Begin(*generation_, k);
+    proposal = co_await drafter_->Take(*generation_, &times.draft_server);
+  }
+  const Clock::time_point proposed = Clock::now();
+  times.draft = proposed - start;
+
+  // ...the target verifies...
+  absl::StatusOr<TargetAnswer> answer = co_await target_->Verify(*generation_, proposal, deadline_);
+  if (!answer.ok()) co_return answer.status();
+  times.verify = Clock::now() - proposed;
+  times.verify_server = answer->timing;
+  drafter_->OnVerdict(n, answer->verdict.path.size());
+
+  // ...what stands is committed...
+  if (generation_->emitted() == 0) generation_->OnPromptCached(answer->prefix_hit);
+  v1::GenerateResponse chunk = generation_->Commit(proposal, answer->verdict);
+  generation_->AddLogprobs(answer->logprobs, answer->prompt_logprobs, &chunk);
+  times.round = Clock::now() - start;
+  observer_->OnRound({.generation = generation_,
+                      .proposal = &proposal,
+                      .verdict = &answer->verdict,
+                      .drafter = drafter_->kind(),
+                      .chosen = k,
+                      .proposal_bytes = answer->proposal_bytes,
+                      .times = times},
+                     &chunk);
+
+  // ...and sent.
+  co_return co_await send_(std::move(chunk));
+}
+
+}  // namespace outrider

@@ -1,0 +1,53 @@
+// The loop that everything else serves: propose, verify, commit, send.
+#pragma once
+
+#include <asio/awaitable.hpp>
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "coordinator/rounds/draft_length_policy.h"
+#include "coordinator/rounds/drafter.h"
+#include "coordinator/rounds/generation.h"
+#include "coordinator/rounds/round_observer.h"
+#include "coordinator/rounds/target_client.h"
+
+namespace outrider {
+
+// Takes one generation to its end. An error ends it early; what was sent until
+// then stands. Executor thread.
+class RoundLoop {
+ public:
+  // Sends a chunk to the client. Returns when there is room for more; an error
+  // when nobody reads any more.
+  using SendChunk = std::function<asio::awaitable<absl::Status>(v1::GenerateResponse)>;
+
+  // What it is given outlives it.
+  RoundLoop(Generation* generation, Drafter* drafter, TargetClient* target, DraftLengthPolicy* policy,
+            RoundObserver* observer, SendChunk send, Clock::time_point deadline)
+      : generation_(generation),
+        drafter_(drafter),
+        target_(target),
+        policy_(policy),
+        observer_(observer),
+        send_(std::move(send)),
+        deadline_(deadline) {}
+
+  // First this: the round in which the servers compute the prompt.
+  asio::awaitable<absl::Status> ComputePrompt();
+  // Then this: the rounds that follow, until the generation is over.
+  asio::awaitable<absl::Status> Decode();
+
+ private:
+  asio::awaitable<absl::Status> Round();
+
+  Generation* const generation_;
+  Drafter* const drafter_;
+  TargetClient* const target_;
+  DraftLengthPolicy* const policy_;
+  RoundObserver* const observer_;
+  const SendChunk send_;
+  const Clock::time_point deadline_;
+};
+
+}  // namespace outrider

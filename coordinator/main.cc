@@ -160,17 +160,17 @@ absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target
       Fingerprints(draft.fingerprint(), target->fingerprint())));
 }
 
-asio::awaitable<void> DrainAndStop(InferenceService& service, RpcServer& server, Clock::duration drain,
+asio::awaitable<void> DrainAndStop(Admission& admission, RpcServer& server, Clock::duration drain,
                                    std::shared_ptr<DraftLink> draft, std::shared_ptr<TargetLink> target) {
   server.SetServing(false);
-  service.Drain();
+  admission.Close();
   Event tick(co_await asio::this_coro::executor);
   const auto until = [&tick](Clock::time_point end, auto done) -> asio::awaitable<void> {
     while (!done() && Clock::now() < end) co_await tick.Wait(Clock::now() + std::chrono::milliseconds(5));
   };
-  const auto idle = [&service] { return service.running() == 0; };
+  const auto idle = [&admission] { return admission.running() == 0; };
   co_await until(Clock::now() + drain, idle);
-  service.EndAll();
+  admission.EndAll();
   co_await until(Clock::now() + std::chrono::seconds(2), idle);
   target->Stop();
   if (draft != nullptr) draft->Stop();
@@ -249,6 +249,9 @@ int Run(int argc, char** argv) {
         },
         on_change);
   }
+  Admission admission(flags.max_requests);
+  DraftLengthPolicy policy;
+  RoundObserver observer(&metrics, &policy);
   InferenceService service({.executor = io.get_executor(),
                             .tokenizer = tokenizer->get(),
                             .target = target,
@@ -259,9 +262,11 @@ int Run(int argc, char** argv) {
                                          .ngram = flags.ngram,
                                          .copy = flags.copy,
                                          .metrics = &metrics},
-                            .metrics = &metrics,
                             .defaults = defaults,
-                            .max_requests = flags.max_requests});
+                            .admission = &admission,
+                            .policy = &policy,
+                            .observer = &observer,
+                            .metrics = &metrics});
   absl::StatusOr<std::unique_ptr<RpcServer>> started = RpcServer::Start(flags.server, &service);
   if (!started.ok()) return Fail(started.status());
   server = *std::move(started);
@@ -304,7 +309,7 @@ int Run(int argc, char** argv) {
     draining = true;
     ready = false;
     asio::co_spawn(io,
-                   DrainAndStop(service, *server,
+                   DrainAndStop(admission, *server,
                                 std::chrono::duration_cast<Clock::duration>(
                                     std::chrono::duration<double>(flags.drain_seconds)),
                                 draft, target),

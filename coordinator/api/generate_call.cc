@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
 #include "coordinator/rounds/speculation_stats.h"
@@ -16,14 +15,14 @@ namespace outrider {
 GenerateCall::Sample::Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork)
     : call(call),
       index(index),
-      drafter(MakeDrafter(request.drafter, call->service_->parts_.drafters,
-                          static_cast<int>(call->service_->parts_.target->info()->vocab_size()), fork)),
-      target(call->service_->parts_.target, call->service_->parts_.metrics, fork),
-      generation(std::move(request), call->service_->parts_.tokenizer, call->received_),
+      drafter(MakeDrafter(request.drafter, call->parts_.drafters,
+                          static_cast<int>(call->parts_.target->info()->vocab_size()), fork)),
+      target(call->parts_.target, call->parts_.metrics, fork),
+      generation(std::move(request), call->parts_.tokenizer, call->received_),
       loop(
-          &generation, drafter.get(), &target, &call->service_->policy_, &call->service_->observer_,
+          &generation, drafter.get(), &target, call->parts_.policy, call->parts_.observer,
           [this](v1::GenerateResponse chunk) { return Send(std::move(chunk)); }, call->deadline_),
-      room(call->service_->parts_.executor) {}
+      room(call->parts_.executor) {}
 
 asio::awaitable<absl::Status> GenerateCall::Sample::Send(v1::GenerateResponse chunk) {
   if (call->cancelled_) co_return absl::CancelledError("cancelled");
@@ -39,29 +38,27 @@ void GenerateCall::Sample::StopServers() {
   target.Stop(generation);
 }
 
-GenerateCall::GenerateCall(InferenceService* service, const v1::GenerateRequest* request,
+GenerateCall::GenerateCall(const ServiceParts* parts, const v1::GenerateRequest* request,
                            v1::RequestContext context, Clock::time_point deadline)
-    : service_(service),
+    : parts_(*parts),
       proto_(request),
       context_(std::move(context)),
       deadline_(deadline),
       received_(Clock::now()),
-      finished_(service->parts_.executor) {}
+      finished_(parts->executor) {}
 
 void GenerateCall::Start() {
   auto self = shared_from_this();
   const auto post = [self](void (GenerateCall::*method)()) {
-    return [self, method] {
-      asio::post(self->service_->parts_.executor, [self, method] { (self.get()->*method)(); });
-    };
+    return [self, method] { asio::post(self->parts_.executor, [self, method] { (self.get()->*method)(); }); };
   };
   writer_.SetHandlers({post(&GenerateCall::OnRoom), post(&GenerateCall::OnCancel), [self]() mutable {
                          // The writer must outlive this call of its own, and the last reference may be here.
-                         auto& executor = self->service_->parts_.executor;
+                         const auto& executor = self->parts_.executor;
                          asio::post(executor, [self = std::move(self)] { self->writer_.SetHandlers({}); });
                        }});
   asio::co_spawn(
-      service_->parts_.executor, [self] { return self->Run(); }, asio::detached);
+      parts_.executor, [self] { return self->Run(); }, asio::detached);
 }
 
 void GenerateCall::OnRoom() {
@@ -77,46 +74,36 @@ void GenerateCall::Interrupt(absl::Status reason) {
 }
 
 asio::awaitable<void> GenerateCall::Run() {
-  Metrics* const metrics = service_->parts_.metrics;
-  metrics->OnRequestStart();
+  parts_.metrics->OnRequestStart();
   absl::StatusOr<Request> request = Admit();
   absl::Status status = request.status();
   if (request.ok()) {
-    const int samples = request->samples;
-    service_->running_.insert(this);
-    service_->running_samples_ += samples;
     status = co_await RunSamples(*std::move(request));
-    service_->running_samples_ -= samples;
-    service_->running_.erase(this);
+    ticket_ = nullptr;
     LogEnd(status);
   } else {
     LogInfo("request refused", {{"request_id", context_.request_id()},
                                 {"code", absl::StatusCodeToString(status.code())},
                                 {"error", std::string(status.message())}});
   }
-  metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
+  parts_.metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
   writer_.End(ToGrpc(status));
 }
 
 absl::StatusOr<Request> GenerateCall::Admit() {
-  const InferenceService::Parts& parts = service_->parts_;
-  if (service_->draining_) {
-    return MakeError(absl::StatusCode::kUnavailable, "DRAINING", "the coordinator is shutting down");
-  }
-  if (parts.target->info() == nullptr) {
+  if (absl::Status status = parts_.admission->CheckOpen(); !status.ok()) return status;
+  if (parts_.target->info() == nullptr) {
     return MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE",
                      "the target has not been reachable yet");
   }
   absl::StatusOr<Request> request =
-      ParseRequest(*proto_, parts.defaults, *parts.tokenizer, *parts.target->info());
+      ParseRequest(*proto_, parts_.defaults, *parts_.tokenizer, *parts_.target->info());
   if (!request.ok()) return request.status();
   request->context = context_;
-  if (service_->running_samples_ + request->samples > parts.max_requests) {
-    return BusyError("QUEUE_FULL",
-                     absl::StrCat(service_->running_samples_, " of at most ", parts.max_requests,
-                                  " requests are running, this one has ", request->samples, " samples"),
-                     absl::Milliseconds(200));
-  }
+  auto ticket = parts_.admission->Enter(request->samples,
+                                        [this](absl::Status reason) { Interrupt(std::move(reason)); });
+  if (!ticket.ok()) return ticket.status();
+  ticket_ = *std::move(ticket);
   return request;
 }
 
@@ -132,13 +119,13 @@ asio::awaitable<absl::Status> GenerateCall::RunSamples(Request request) {
 
 asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   ++unfinished_;
-  service_->policy_.Begin();
+  parts_.policy->Begin();
   absl::Status status = co_await sample.loop.ComputePrompt();
   if (status.ok() && sample.index == 0) StartSiblings();
   if (status.ok()) status = co_await sample.loop.Decode();
-  service_->policy_.End();
+  parts_.policy->End();
   if (status.ok()) {
-    service_->parts_.metrics->OnFinish(sample.generation.finish(), Seconds(Clock::now() - received_));
+    parts_.metrics->OnFinish(sample.generation.finish(), Seconds(Clock::now() - received_));
   } else {
     Interrupt(status);
   }
@@ -158,7 +145,7 @@ void GenerateCall::StartSiblings() {
     const Fork fork{first.sequence_id(), request.prompt.size() - 1};
     samples_.push_back(std::make_unique<Sample>(this, index, std::move(request), fork));
     asio::co_spawn(
-        service_->parts_.executor,
+        parts_.executor,
         [self = shared_from_this(), sample = samples_.back().get()] { return self->RunSample(*sample); },
         asio::detached);
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "coordinator/api/chunk_writer.h"
-#include "coordinator/api/inference_service.h"
+#include "coordinator/api/service_parts.h"
 #include "coordinator/rounds/round_loop.h"
 #include "coordinator/rounds/target_client.h"
 
@@ -15,16 +15,13 @@ namespace outrider {
 // Lives until gRPC and its coroutines are done with it. Executor thread, unless stated.
 class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
  public:
-  GenerateCall(InferenceService* service, const v1::GenerateRequest* request, v1::RequestContext context,
+  GenerateCall(const ServiceParts* parts, const v1::GenerateRequest* request, v1::RequestContext context,
                Clock::time_point deadline);
 
   ChunkWriter* writer() { return &writer_; }
 
   // Once, from gRPC's thread.
   void Start();
-
-  // Ends the samples where they are.
-  void Interrupt(absl::Status reason);
 
  private:
   // One of the continuations. Those after the first begin as copies of it once its prompt is computed.
@@ -46,6 +43,8 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
 
   asio::awaitable<void> Run();
   absl::StatusOr<Request> Admit();
+  // Ends the samples where they are.
+  void Interrupt(absl::Status reason);
   asio::awaitable<absl::Status> RunSamples(Request request);
   asio::awaitable<void> RunSample(Sample& sample);
   // Those after the first.
@@ -54,12 +53,13 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   void OnCancel() { Interrupt(absl::CancelledError("cancelled by the client")); }
   void LogEnd(const absl::Status& status) const;
 
-  InferenceService* const service_;
+  const ServiceParts& parts_;
   const v1::GenerateRequest* const proto_;  // gRPC's, valid until the stream is finished
   const v1::RequestContext context_;
   const Clock::time_point deadline_;
   const Clock::time_point received_;
   ChunkWriter writer_;
+  std::unique_ptr<Admission::Ticket> ticket_;  // from admission until the samples have ended
   std::vector<std::unique_ptr<Sample>> samples_;
   uint32_t wanted_samples_ = 0;
   int unfinished_ = 0;

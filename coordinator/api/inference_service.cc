@@ -2,7 +2,6 @@
 
 #include <asio/post.hpp>
 
-#include "common/rpc/error.h"
 #include "coordinator/api/generate_call.h"
 #include "coordinator/api/request_context.h"
 
@@ -15,19 +14,11 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   const Clock::time_point deadline = has_deadline
                                          ? Clock::now() + std::chrono::duration_cast<Clock::duration>(left)
                                          : Clock::time_point::max();
-  v1::RequestContext asked = ReadRequestContext(context->client_metadata());
-  context->AddInitialMetadata(kRequestIdKey, asked.request_id());
-  auto call = std::make_shared<GenerateCall>(this, request, std::move(asked), deadline);
+  v1::RequestContext request_context = ReadRequestContext(context->client_metadata());
+  context->AddInitialMetadata(kRequestIdKey, request_context.request_id());
+  auto call = std::make_shared<GenerateCall>(&parts_, request, std::move(request_context), deadline);
   call->Start();
   return call->writer();
-}
-
-void InferenceService::EndAll() {
-  // Interrupting ends coroutines later, from the executor's queue; the set does not change here.
-  for (GenerateCall* call : running_) {
-    call->Interrupt(MakeError(absl::StatusCode::kUnavailable, "DRAINING",
-                              "the coordinator is shutting down; resume_from continues this answer"));
-  }
 }
 
 grpc::ServerUnaryReactor* InferenceService::Describe(grpc::CallbackServerContext* context,
@@ -38,7 +29,7 @@ grpc::ServerUnaryReactor* InferenceService::Describe(grpc::CallbackServerContext
     if (parts_.target->up()) *response->mutable_target() = *parts_.target->info();
     const DraftLink* draft = parts_.drafters.draft.get();
     if (draft != nullptr && draft->up()) *response->mutable_draft() = *draft->info();
-    response->set_running(static_cast<uint32_t>(running_.size()));
+    response->set_running(static_cast<uint32_t>(parts_.admission->running()));
     v1::SpeculationOptions* defaults = response->mutable_defaults();
     defaults->set_drafter(DefaultDrafter(parts_.defaults));
     if (!parts_.defaults.adaptive) {

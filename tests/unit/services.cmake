@@ -1,5 +1,6 @@
 outrider_unit_test(coordinator_test
   SOURCES
+    unit/admission_test.cc
     unit/chat_template_test.cc
     unit/coordinator_test.cc
     unit/draft_length_policy_test.cc

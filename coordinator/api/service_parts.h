@@ -1,0 +1,31 @@
+// What the public service and its calls work with.
+#pragma once
+
+#include <asio/any_io_executor.hpp>
+#include <memory>
+
+#include "common/text/tokenizer.h"
+#include "coordinator/api/admission.h"
+#include "coordinator/api/parse_request.h"
+#include "coordinator/drafters/make_drafter.h"
+#include "coordinator/link/link.h"
+#include "coordinator/rounds/draft_length_policy.h"
+#include "coordinator/rounds/metrics.h"
+#include "coordinator/rounds/round_observer.h"
+
+namespace outrider {
+
+// All of it belongs to the process, and outlives the service. The executor has one thread.
+struct ServiceParts {
+  asio::any_io_executor executor;
+  const Tokenizer* tokenizer;
+  std::shared_ptr<TargetLink> target;
+  DrafterParts drafters;
+  RequestDefaults defaults;
+  Admission* admission;
+  DraftLengthPolicy* policy;
+  RoundObserver* observer;
+  Metrics* metrics;
+};
+
+}  // namespace outrider

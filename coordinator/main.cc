@@ -2,21 +2,17 @@
 #include <asio/co_spawn.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
-#include <asio/signal_set.hpp>
-#include <atomic>
-#include <cstdlib>
+#include <asio/use_future.hpp>
 #include <filesystem>
-#include <iostream>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/obs/flags.h"
 #include "common/obs/log.h"
-#include "common/obs/metrics_server.h"
 #include "common/rpc/names.h"
 #include "common/rpc/security_flags.h"
-#include "common/rpc/server.h"
 #include "common/rpc/token_file.h"
+#include "common/serve/server_process.h"
 #include "common/text/model_fingerprint.h"
 #include "coordinator/api/chat_template.h"
 #include "coordinator/api/inference_service.h"
@@ -29,8 +25,8 @@ namespace {
 constexpr int kMaxSamples = 64;
 
 struct Flags {
-  ServerOptions server{.listen = "127.0.0.1:7070", .health_listen = ""};
-  std::string metrics_listen = "127.0.0.1:9070";
+  ProcessFlags process{.server = {.listen = "127.0.0.1:7070", .health_listen = ""},
+                       .metrics_listen = "127.0.0.1:9070"};
   std::string http_listen = "127.0.0.1:8070";
   std::vector<std::string> served_model_names;
   std::string target = "127.0.0.1:7072";
@@ -45,9 +41,6 @@ struct Flags {
   NgramOptions ngram;
   CopyOptions copy;
   int max_requests = 256;
-  double drain_seconds = 20;
-  std::string log_level = "info";
-  std::string log_format = "auto";
 };
 
 void DefineFlags(CLI::App& app, Flags& flags) {
@@ -56,10 +49,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--target", flags.target, "address of the target service")->capture_default_str();
   app.add_option("--draft", flags.draft, "address of the draft service; empty: none")->capture_default_str();
   DefineChannelSecurityFlags(app, "backend", "target and draft", flags.backend);
-  app.add_option("--listen", flags.server.listen, "gRPC address, HOST:PORT or unix:PATH; port 0 picks one")
-      ->capture_default_str();
-  app.add_option("--metrics-listen", flags.metrics_listen, "address of /metrics; empty: none")
-      ->capture_default_str();
+  DefineListenFlags(app, flags.process);
   app.add_option("--http-listen", flags.http_listen,
                  "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
       ->capture_default_str();
@@ -68,13 +58,10 @@ void DefineFlags(CLI::App& app, Flags& flags) {
          "name of the model in OpenAI's API; may be given again: the first is in answers, requests may use "
          "any; the target's folder")
       ->check([](const std::string& name) { return name.empty() ? "a name is empty" : std::string(); });
-  app.add_option("--health-listen", flags.server.health_listen,
-                 "a second address with grpc.health.v1 only, without TLS; empty: none");
-  DefineServerSecurityFlags(app, flags.server.security);
   app.add_option("--draft-tokens", flags.draft_tokens,
                  "K, unless a request says otherwise; auto: chosen round by round from measured times and "
                  "acceptance, 5 where that would change what a seed gives")
-      ->check(CLI::IsMember({"auto"}) | CLI::Range(0, 31))
+      ->check(CLI::IsMember({"auto"}) | CLI::Range(0, kMaxDraftTokens))
       ->capture_default_str();
   app.add_option("--draft-budget", flags.draft_budget_seconds,
                  "seconds that the draft has for a proposal; it answers with what it has by then")
@@ -89,7 +76,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"token", "block", "coupled"}))
       ->capture_default_str();
   app.add_option("--ngram-max-tokens", flags.ngram.max_tokens, "most tokens that the n-gram drafter proposes")
-      ->check(CLI::Range(1, 31))
+      ->check(CLI::Range(1, kMaxDraftTokens))
       ->capture_default_str();
   app.add_option("--ngram-context", flags.ngram.max_context, "tokens of its longest context")
       ->check(CLI::Range(1, NgramTable::kMaxContext))
@@ -109,16 +96,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                  "most requests in progress, each sample counted; more are refused")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--drain", flags.drain_seconds, "seconds that running requests have after SIGTERM")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")->capture_default_str();
-  app.add_option("--log-format", flags.log_format, "auto, json or text")->capture_default_str();
-}
-
-int Fail(const absl::Status& status) {
-  LogError("cannot start", {{"error", std::string(status.message())}});
-  return 1;
+  DefineDrainAndLogFlags(app, "seconds that running requests have after SIGTERM", flags.process);
 }
 
 std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad16)); }
@@ -160,16 +138,72 @@ absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target
       Fingerprints(draft.fingerprint(), target->fingerprint())));
 }
 
-asio::awaitable<void> DrainAndStop(Admission& admission, RpcServer& server, Clock::duration drain,
-                                   std::shared_ptr<DraftLink> draft, std::shared_ptr<TargetLink> target) {
-  server.SetServing(false);
+Clock::duration ToDuration(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+// What is read from files before anything runs.
+struct Loaded {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::shared_ptr<const CorpusCounts> corpus;  // null: there is none
+  RequestDefaults defaults;
+};
+
+absl::StatusOr<Loaded> Load(const Flags& flags) {
+  std::filesystem::path path = flags.tokenizer;
+  if (std::filesystem::is_directory(path)) path /= "tokenizer.json";
+  auto tokenizer = Tokenizer::Load(path.string());
+  if (!tokenizer.ok()) return tokenizer.status();
+  auto chat_template = ChatTemplate::Load(path.parent_path().string());
+  if (!chat_template.ok()) return chat_template.status();
+  std::shared_ptr<const CorpusCounts> corpus;
+  if (!flags.drafter_corpus.empty()) {
+    auto counts = CorpusCounts::Load(flags.drafter_corpus, **tokenizer);
+    if (!counts.ok()) return counts.status();
+    corpus = *std::move(counts);
+  }
+  const bool adaptive = flags.draft_tokens == "auto";
+  RequestDefaults defaults{.draft_tokens = adaptive ? 5 : std::stoi(flags.draft_tokens),
+                           .adaptive = adaptive,
+                           .rule = RuleFromName(flags.rule),
+                           .drafter = DrafterFromName(flags.drafter),
+                           .has_draft_service = !flags.draft.empty(),
+                           .has_corpus = corpus != nullptr,
+                           .max_samples = std::min(kMaxSamples, flags.max_requests),
+                           .chat_template = *std::move(chat_template)};
+  if (absl::Status status = CheckDrafter(DefaultDrafter(defaults), defaults); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--drafter: ", std::string(status.message())));
+  }
+  return Loaded{*std::move(tokenizer), std::move(corpus), std::move(defaults)};
+}
+
+// Null if there is to be none.
+absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, ServerProcess& process) {
+  if (flags.http_listen.empty()) return nullptr;
+  std::function<absl::Status(absl::string_view)> authorize;
+  if (const std::string& file = flags.process.server.security.token_file; !file.empty()) {
+    auto tokens = TokenFile::Open(file);
+    if (!tokens.ok()) return tokens.status();
+    authorize = [tokens = *std::move(tokens)](absl::string_view header) { return tokens->Check(header); };
+  }
+  return Gateway::Start({.listen = flags.http_listen,
+                         .max_requests = flags.max_requests,
+                         .served_model_names = flags.served_model_names,
+                         .ready = [&process] { return process.serving(); },
+                         .authorize = authorize},
+                        process.rpc().InProcessChannel());
+}
+
+// Lets the calls in progress end, then ends those that have not, and the links.
+asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, std::shared_ptr<DraftLink> draft,
+                            std::shared_ptr<TargetLink> target) {
   admission.Close();
   Event tick(co_await asio::this_coro::executor);
   const auto until = [&tick](Clock::time_point end, auto done) -> asio::awaitable<void> {
     while (!done() && Clock::now() < end) co_await tick.Wait(Clock::now() + std::chrono::milliseconds(5));
   };
   const auto idle = [&admission] { return admission.running() == 0; };
-  co_await until(Clock::now() + drain, idle);
+  co_await until(Clock::now() + patience, idle);
   admission.EndAll();
   co_await until(Clock::now() + std::chrono::seconds(2), idle);
   target->Stop();
@@ -178,74 +212,34 @@ asio::awaitable<void> DrainAndStop(Admission& admission, RpcServer& server, Cloc
                  [&] { return target->stopped() && (draft == nullptr || draft->stopped()); });
 }
 
-int Run(int argc, char** argv) {
-  Flags flags;
-  CLI::App app("Serves generations: drives a draft and a target service, and owns the text.",
-               "outrider-coordinator");
-  UseOneLineErrors(app);
-  DefineFlags(app, flags);
-  CLI11_PARSE(app, argc, argv);
-  if (absl::Status status = InitLog("coordinator", flags.log_level, flags.log_format); !status.ok()) {
-    std::cerr << status.message() << "\n";
-    return 1;
-  }
-
-  std::filesystem::path tokenizer_path = flags.tokenizer;
-  if (std::filesystem::is_directory(tokenizer_path)) tokenizer_path /= "tokenizer.json";
-  auto tokenizer = Tokenizer::Load(tokenizer_path.string());
-  if (!tokenizer.ok()) return Fail(tokenizer.status());
-  auto chat_template = ChatTemplate::Load(tokenizer_path.parent_path().string());
-  if (!chat_template.ok()) return Fail(chat_template.status());
-
-  std::shared_ptr<const CorpusCounts> corpus;
-  if (!flags.drafter_corpus.empty()) {
-    auto loaded = CorpusCounts::Load(flags.drafter_corpus, **tokenizer);
-    if (!loaded.ok()) return Fail(loaded.status());
-    corpus = *std::move(loaded);
-  }
-
-  const bool adaptive = flags.draft_tokens == "auto";
-  const RequestDefaults defaults{.draft_tokens = adaptive ? 5 : std::stoi(flags.draft_tokens),
-                                 .adaptive = adaptive,
-                                 .rule = RuleFromName(flags.rule),
-                                 .drafter = DrafterFromName(flags.drafter),
-                                 .has_draft_service = !flags.draft.empty(),
-                                 .has_corpus = corpus != nullptr,
-                                 .max_samples = std::min(kMaxSamples, flags.max_requests),
-                                 .chat_template = *std::move(chat_template)};
-  if (absl::Status status = CheckDrafter(DefaultDrafter(defaults), defaults); !status.ok()) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat("--drafter: ", std::string(status.message()))));
-  }
-
-  flags.server.security.on_refused = LogRefusedTokens;
+// Comes back only with the reason why it cannot start.
+absl::Status Serve(const Flags& flags) {
+  absl::StatusOr<Loaded> loaded = Load(flags);
+  if (!loaded.ok()) return loaded.status();
+  const Tokenizer& tokenizer = *loaded->tokenizer;
   const auto credentials = MakeChannelCredentials(flags.backend);
-  if (!credentials.ok()) return Fail(credentials.status());
+  if (!credentials.ok()) return credentials.status();
   auto registry = std::make_shared<prometheus::Registry>();
   Metrics metrics(*registry, flags.max_requests);
-  AddBuildInfo(*registry, OUTRIDER_VERSION);
   asio::io_context io(1);
   std::shared_ptr<DraftLink> draft;
   std::shared_ptr<TargetLink> target;
-  std::unique_ptr<RpcServer> server;
-  bool draining = false;
-  std::atomic<bool> ready = false;
+  ServerProcess* process = nullptr;  // until the service is there; links connect later
   // Ready means that requests can be answered, if only plain. A target that went away is expected back:
   // requests wait for it.
   const auto on_change = [&] {
     metrics.SetUp(draft != nullptr && draft->up(), target->up(), draft != nullptr && !draft->up());
-    if (server == nullptr || draining) return;
-    ready = target->info() != nullptr;
-    server->SetServing(ready);
+    process->SetServing(target->info() != nullptr);
   };
   target = std::make_shared<TargetLink>(
       io.get_executor(), flags.target, *credentials,
-      [&](const v1::ServerInfo& info) { return CheckFingerprint(info, **tokenizer); }, on_change);
+      [&](const v1::ServerInfo& info) { return CheckFingerprint(info, tokenizer); }, on_change);
   if (!flags.draft.empty()) {
     draft = std::make_shared<DraftLink>(
         io.get_executor(), flags.draft, *credentials,
         [&](const v1::ServerInfo& info) {
           absl::Status status = CheckPair(info, target->info());
-          return status.ok() ? CheckFingerprint(info, **tokenizer) : status;
+          return status.ok() ? CheckFingerprint(info, tokenizer) : status;
         },
         on_change);
   }
@@ -253,76 +247,50 @@ int Run(int argc, char** argv) {
   DraftLengthPolicy policy;
   RoundObserver observer(&metrics, &policy);
   InferenceService service({.executor = io.get_executor(),
-                            .tokenizer = tokenizer->get(),
+                            .tokenizer = &tokenizer,
                             .target = target,
                             .drafters = {.draft = draft,
-                                         .draft_budget = std::chrono::duration_cast<Clock::duration>(
-                                             std::chrono::duration<double>(flags.draft_budget_seconds)),
-                                         .corpus = corpus,
+                                         .draft_budget = ToDuration(flags.draft_budget_seconds),
+                                         .corpus = loaded->corpus,
                                          .ngram = flags.ngram,
                                          .copy = flags.copy,
                                          .metrics = &metrics},
-                            .defaults = defaults,
+                            .defaults = loaded->defaults,
                             .admission = &admission,
                             .policy = &policy,
                             .observer = &observer,
                             .metrics = &metrics});
-  absl::StatusOr<std::unique_ptr<RpcServer>> started = RpcServer::Start(flags.server, &service);
-  if (!started.ok()) return Fail(started.status());
-  server = *std::move(started);
-  std::unique_ptr<MetricsServer> metrics_server;
-  if (!flags.metrics_listen.empty()) {
-    auto metrics_started = MetricsServer::Start(flags.metrics_listen, registry);
-    if (!metrics_started.ok()) return Fail(metrics_started.status());
-    metrics_server = *std::move(metrics_started);
-  }
-  std::function<absl::Status(absl::string_view)> authorize;
-  if (!flags.server.security.token_file.empty()) {
-    auto tokens = TokenFile::Open(flags.server.security.token_file);
-    if (!tokens.ok()) return Fail(tokens.status());
-    authorize = [tokens = *std::move(tokens)](absl::string_view header) { return tokens->Check(header); };
-  }
-  std::unique_ptr<Gateway> gateway;
-  if (!flags.http_listen.empty()) {
-    auto gateway_started = Gateway::Start({.listen = flags.http_listen,
-                                           .max_requests = flags.max_requests,
-                                           .served_model_names = flags.served_model_names,
-                                           .ready = [&ready] { return ready.load(); },
-                                           .authorize = authorize},
-                                          server->InProcessChannel());
-    if (!gateway_started.ok()) return Fail(gateway_started.status());
-    gateway = *std::move(gateway_started);
-  }
-  // Before anybody can know that this process serves, and so ask it to end.
-  asio::signal_set signals(io, SIGINT, SIGTERM);
-  LogInfo("serving", {{"listen", server->address()},
-                      {"metrics_listen", metrics_server ? metrics_server->address() : ""},
-                      {"http_listen", gateway ? gateway->address() : ""},
+  const auto started = ServerProcess::Start(flags.process, &service, registry);
+  if (!started.ok()) return started.status();
+  process = started->get();
+  const auto gateway = StartGateway(flags, *process);
+  if (!gateway.ok()) return gateway.status();
+  LogInfo("serving", {{"listen", process->rpc().address()},
+                      {"metrics_listen", process->metrics_address()},
+                      {"http_listen", *gateway != nullptr ? (*gateway)->address() : ""},
                       {"target", flags.target},
                       {"draft", flags.draft}});
   on_change();
   target->Connect();
   if (draft != nullptr) draft->Connect();
 
-  signals.async_wait([&](const asio::error_code&, int signal) {
-    LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", flags.drain_seconds}});
-    draining = true;
-    ready = false;
-    asio::co_spawn(io,
-                   DrainAndStop(admission, *server,
-                                std::chrono::duration_cast<Clock::duration>(
-                                    std::chrono::duration<double>(flags.drain_seconds)),
-                                draft, target),
-                   [&io](std::exception_ptr) { io.stop(); });
-  });
   const auto keep_running = asio::make_work_guard(io);
-  io.run();
-  if (gateway != nullptr) gateway->Finish(absl::Seconds(1));
-  server->Shutdown(absl::Seconds(1));
-  LogInfo("stopped");
-  // What matters has ended. Taking the rest apart in order would take two seconds, until the metrics server's
-  // threads look up.
-  std::quick_exit(0);
+  std::thread executor([&io] { io.run(); });
+  process->AwaitEnd();
+  const Clock::duration patience = ToDuration(flags.process.drain_seconds);
+  asio::co_spawn(io, Drain(admission, patience, draft, target), asio::use_future).wait();
+  io.stop();
+  executor.join();
+  if (*gateway != nullptr) (*gateway)->Finish(absl::Seconds(1));
+  process->Exit();
+}
+
+int Run(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Serves generations: drives a draft and a target service, and owns the text.",
+               "outrider-coordinator");
+  DefineFlags(app, flags);
+  return RunProcess(app, argc, argv, "coordinator", flags.process, [&] { return Serve(flags); });
 }
 
 }  // namespace

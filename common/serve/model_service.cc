@@ -1,19 +1,15 @@
 #include "common/serve/model_service.h"
 
-#include <signal.h>
-
 #include <cstdlib>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/decoder/model_config.h"
-#include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/obs/metric_families.h"
-#include "common/obs/metrics_server.h"
 #include "common/rpc/fresh_bits.h"
-#include "common/rpc/security_flags.h"
 #include "common/rpc/server.h"
+#include "common/serve/server_process.h"
 #include "common/text/model_fingerprint.h"
 #include "common/text/tokenizer.h"
 
@@ -21,26 +17,16 @@ namespace outrider {
 namespace {
 
 struct Flags {
-  ServerOptions server;
-  std::string metrics_listen;
+  ProcessFlags process;
   RunnerOptions runner;
   WorkerOptions worker;
   double lease_seconds = 60;
-  double drain_seconds = 20;
   int max_draft_tokens = 16;
-  std::string log_level = "info";
-  std::string log_format = "auto";
 };
 
 void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--model", flags.runner.model_dir, "Hugging Face directory of the model")->required();
-  app.add_option("--listen", flags.server.listen, "gRPC address, HOST:PORT or unix:PATH; port 0 picks one")
-      ->capture_default_str();
-  app.add_option("--metrics-listen", flags.metrics_listen, "address of /metrics; empty: none")
-      ->capture_default_str();
-  app.add_option("--health-listen", flags.server.health_listen,
-                 "a second address with grpc.health.v1 only, without TLS; empty: none");
-  DefineServerSecurityFlags(app, flags.server.security);
+  DefineListenFlags(app, flags.process);
   app.add_option("--device", flags.runner.device, "cpu or cuda:N")->capture_default_str();
   app.add_option("--dtype", flags.runner.dtype,
                  "auto, float32, bfloat16 or int8 (weights) on the CPU; auto, bfloat16 or fp8 on a GPU")
@@ -72,11 +58,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--lease", flags.lease_seconds, "seconds until an untouched sequence is freed")
       ->check(CLI::Range(0.1, 1e6))
       ->capture_default_str();
-  app.add_option("--drain", flags.drain_seconds, "seconds that running work has after SIGTERM")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")->capture_default_str();
-  app.add_option("--log-format", flags.log_format, "auto, json or text")->capture_default_str();
+  DefineDrainAndLogFlags(app, "seconds that running work has after SIGTERM", flags.process);
 }
 
 // The worker's life as Prometheus sees it.
@@ -175,85 +157,56 @@ v1::ServerInfo Describe(const Runner& runner, const Flags& flags, uint64_t token
   return info;
 }
 
-int Fail(const absl::Status& status) {
-  LogError("cannot start", {{"error", std::string(status.message())}});
-  return 1;
-}
-
-}  // namespace
-
-int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
-  Flags flags;
-  flags.server.listen = spec.listen;
-  flags.metrics_listen = spec.metrics_listen;
-  CLI::App app(spec.description, absl::StrCat("outrider-", spec.name));
-  UseOneLineErrors(app);
-  DefineFlags(app, flags);
-  if (spec.define_flags) spec.define_flags(app);
-  CLI11_PARSE(app, argc, argv);
+// Comes back only with the reason why it cannot start.
+absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   flags.worker.sequences.lease = absl::Seconds(flags.lease_seconds);
   flags.runner.max_batch_rows = flags.worker.max_batch_rows;
   flags.runner.max_sequences = flags.worker.sequences.max_sequences;
-  if (absl::Status status = InitLog(spec.name, flags.log_level, flags.log_format); !status.ok()) {
-    std::cerr << status.message() << "\n";
-    return 1;
-  }
-
-  // Before any thread exists, so that all of them leave these signals to sigwait below.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-
   // First of all whether it is a model that can be run, which costs nothing to know.
-  if (const auto config = ReadModelConfig(flags.runner.model_dir); !config.ok()) return Fail(config.status());
+  if (const auto config = ReadModelConfig(flags.runner.model_dir); !config.ok()) return config.status();
   auto tokenizer = Tokenizer::Load(absl::StrCat(flags.runner.model_dir, "/tokenizer.json"));
-  if (!tokenizer.ok()) return Fail(tokenizer.status());
+  if (!tokenizer.ok()) return tokenizer.status();
   absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(flags.runner);
-  if (!runner.ok()) return Fail(runner.status());
+  if (!runner.ok()) return runner.status();
   const v1::ServerInfo info = Describe(**runner, flags, (*tokenizer)->Fingerprint());
   tokenizer->reset();
 
   auto registry = std::make_shared<prometheus::Registry>();
   WorkerMetrics metrics(*registry, spec.name);
-  AddBuildInfo(*registry, info.version());
   AddGauge(*registry, absl::StrCat(spec.name, "_model_info"), "1; which model is served, and how.",
            {{"model", info.model()}, {"dtype", info.dtype()}, {"device", info.device()}})
       ->Set(1);
   Worker worker(*std::move(runner), spec.make_sampler(), flags.worker, metrics.Hooks());
-  flags.server.security.on_refused = LogRefusedTokens;
   const std::unique_ptr<StreamService> service = spec.make_service(worker, info);
-  absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(flags.server, service->service());
-  if (!server.ok()) return Fail(server.status());
-  std::unique_ptr<MetricsServer> metrics_server;
-  if (!flags.metrics_listen.empty()) {
-    auto started = MetricsServer::Start(flags.metrics_listen, registry);
-    if (!started.ok()) return Fail(started.status());
-    metrics_server = *std::move(started);
-  }
-  (*server)->SetServing(true);
-  LogInfo("serving", {{"listen", (*server)->address()},
-                      {"metrics_listen", metrics_server ? metrics_server->address() : ""},
+  const auto started = ServerProcess::Start(flags.process, service->service(), registry);
+  if (!started.ok()) return started.status();
+  ServerProcess& process = **started;
+  process.SetServing(true);
+  LogInfo("serving", {{"listen", process.rpc().address()},
+                      {"metrics_listen", process.metrics_address()},
                       {"model", info.model()},
                       {"dtype", info.dtype()},
                       {"device", info.device()},
                       {"kernel", worker.runner().kernel_name()},
                       {"kv_blocks", static_cast<int64_t>(info.kv_blocks())},
                       {"fingerprint", absl::StrCat(absl::Hex(info.fingerprint(), absl::kZeroPad16))}});
-
-  int signal = 0;
-  sigwait(&signals, &signal);
-  LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", flags.drain_seconds}});
-  (*server)->SetServing(false);
+  process.AwaitEnd();
   // Rounds that are running end well; then the streams are closed, and their coordinators look elsewhere.
-  worker.AwaitIdle(absl::Now() + absl::Seconds(flags.drain_seconds));
+  worker.AwaitIdle(absl::Now() + absl::Seconds(flags.process.drain_seconds));
   service->EndStreams();
-  (*server)->Shutdown(absl::Seconds(1));
-  LogInfo("stopped");
-  // What matters has ended. Taking the rest apart in order would take two seconds, until the metrics server's
-  // threads look up.
-  std::quick_exit(0);
+  process.Exit();
+}
+
+}  // namespace
+
+int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
+  Flags flags;
+  flags.process.server.listen = spec.listen;
+  flags.process.metrics_listen = spec.metrics_listen;
+  CLI::App app(spec.description, absl::StrCat("outrider-", spec.name));
+  DefineFlags(app, flags);
+  if (spec.define_flags) spec.define_flags(app);
+  return RunProcess(app, argc, argv, spec.name, flags.process, [&] { return Serve(spec, flags); });
 }
 
 }  // namespace outrider

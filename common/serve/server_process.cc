@@ -1,0 +1,101 @@
+#include "common/serve/server_process.h"
+
+#include <signal.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "common/obs/flags.h"
+#include "common/obs/log.h"
+#include "common/rpc/security_flags.h"
+
+namespace outrider {
+namespace {
+
+sigset_t EndSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  return signals;
+}
+
+}  // namespace
+
+void DefineListenFlags(CLI::App& app, ProcessFlags& flags) {
+  app.add_option("--listen", flags.server.listen, "gRPC address, HOST:PORT or unix:PATH; port 0 picks one")
+      ->capture_default_str();
+  app.add_option("--metrics-listen", flags.metrics_listen, "address of /metrics; empty: none")
+      ->capture_default_str();
+  app.add_option("--health-listen", flags.server.health_listen,
+                 "a second address with grpc.health.v1 only, without TLS; empty: none");
+  DefineServerSecurityFlags(app, flags.server.security);
+}
+
+void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlags& flags) {
+  app.add_option("--drain", flags.drain_seconds, drain)->check(CLI::Range(0.0, 1e6))->capture_default_str();
+  app.add_option("--log-level", flags.log_level, "debug, info, warning or error")->capture_default_str();
+  app.add_option("--log-format", flags.log_format, "auto, json or text")->capture_default_str();
+}
+
+int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service, const ProcessFlags& flags,
+               const std::function<absl::Status()>& serve) {
+  UseOneLineErrors(app);
+  CLI11_PARSE(app, argc, argv);
+  if (absl::Status status = InitLog(service, flags.log_level, flags.log_format); !status.ok()) {
+    std::cerr << status.message() << "\n";
+    return 1;
+  }
+  // Before any thread exists, so that all of them leave these signals to AwaitEnd.
+  const sigset_t signals = EndSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  LogError("cannot start", {{"error", std::string(serve().message())}});
+  return 1;
+}
+
+absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
+    const ProcessFlags& flags, grpc::Service* service,
+    const std::shared_ptr<prometheus::Registry>& registry) {
+  std::unique_ptr<ServerProcess> process(new ServerProcess(flags.drain_seconds));
+  AddBuildInfo(*registry, OUTRIDER_VERSION);
+  ServerOptions options = flags.server;
+  options.security.on_refused = LogRefusedTokens;
+  auto rpc = RpcServer::Start(options, service);
+  if (!rpc.ok()) return rpc.status();
+  process->rpc_ = *std::move(rpc);
+  if (!flags.metrics_listen.empty()) {
+    auto metrics = MetricsServer::Start(flags.metrics_listen, registry);
+    if (!metrics.ok()) return metrics.status();
+    process->metrics_ = *std::move(metrics);
+  }
+  return process;
+}
+
+void ServerProcess::SetServing(bool serving) {
+  absl::MutexLock lock(&mutex_);
+  serving_ = serving && !ending_;
+  rpc_->SetServing(serving_);
+}
+
+void ServerProcess::AwaitEnd() {
+  const sigset_t signals = EndSignals();
+  int signal = 0;
+  sigwait(&signals, &signal);
+  LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", drain_seconds_}});
+  {
+    absl::MutexLock lock(&mutex_);
+    ending_ = true;
+  }
+  SetServing(false);
+}
+
+void ServerProcess::Exit() {
+  rpc_->Shutdown(absl::Seconds(1));
+  LogInfo("stopped");
+  // What matters has ended. Taking the rest apart in order would take two seconds, until the metrics server's
+  // threads look up.
+  std::quick_exit(0);
+}
+
+}  // namespace outrider

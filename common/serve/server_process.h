@@ -1,0 +1,71 @@
+// What the process of every server has in common: flags, addresses, signals, and an orderly end.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/obs/metrics_server.h"
+#include "common/rpc/server.h"
+
+namespace outrider {
+
+struct ProcessFlags {
+  ServerOptions server;
+  std::string metrics_listen;  // empty: none
+  double drain_seconds = 20;
+  std::string log_level = "info";
+  std::string log_format = "auto";
+};
+
+// --listen, --metrics-listen, --health-listen and those of security.
+void DefineListenFlags(CLI::App& app, ProcessFlags& flags);
+// --drain, explained by `drain`, --log-level and --log-format.
+void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlags& flags);
+
+// Reads the command line, opens the log of `service`, and calls `serve`, which comes back only with the
+// reason why the process cannot start. SIGINT and SIGTERM are blocked from then on, in all threads, for
+// ServerProcess to wait for. Returns the exit code, after one line on stderr unless that is 0.
+int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service, const ProcessFlags& flags,
+               const std::function<absl::Status()>& serve);
+
+// A gRPC service and the metrics of a process, from the start to the end of it. Thread-safe, but for AwaitEnd
+// and Exit, which are for the main thread.
+class ServerProcess {
+ public:
+  // Listens. UNAVAILABLE naming the address that cannot be had; see also RpcServer.
+  static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(
+      const ProcessFlags& flags, grpc::Service* service,
+      const std::shared_ptr<prometheus::Registry>& registry);
+
+  RpcServer& rpc() { return *rpc_; }
+  // The address of /metrics that was bound; empty: none.
+  std::string metrics_address() const { return metrics_ == nullptr ? "" : metrics_->address(); }
+
+  // What health says, false at first. From the signal to end on it stays false.
+  void SetServing(bool serving);
+  bool serving() const { return serving_; }
+
+  // Waits for SIGINT or SIGTERM.
+  void AwaitEnd();
+  // Ends the gRPC server, and then the process, with 0.
+  [[noreturn]] void Exit();
+
+ private:
+  explicit ServerProcess(double drain_seconds) : drain_seconds_(drain_seconds) {}
+
+  const double drain_seconds_;
+  std::unique_ptr<RpcServer> rpc_;
+  std::unique_ptr<MetricsServer> metrics_;
+  std::atomic<bool> serving_ = false;
+  absl::Mutex mutex_;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace outrider

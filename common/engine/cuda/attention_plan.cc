@@ -32,7 +32,7 @@ absl::Status Check(const AttentionShape& shape, const AttentionSequence& sequenc
 }
 
 // The first `rows` rows of a sequence from `first` on: of those positions it needs no more than theirs.
-AttentionSequence Part(const AttentionSequence& sequence, int first, int rows) {
+AttentionSequence SliceRows(const AttentionSequence& sequence, int first, int rows) {
   return {rows, sequence.length - sequence.rows + first + rows, sequence.blocks};
 }
 
@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<AttentionPass>> CutIntoPasses(const AttentionShape& s
     for (int first = 0; first < sequence.rows;) {
       std::vector<AttentionSequence>& pass = passes.back().sequences;
       const auto fits = [&](int rows) {
-        pass.push_back(Part(sequence, first, rows));
+        pass.push_back(SliceRows(sequence, first, rows));
         const bool held = capacity.Holds(SizeOf(shape, pass));
         pass.pop_back();
         return held;
@@ -102,12 +102,12 @@ absl::StatusOr<std::vector<AttentionPass>> CutIntoPasses(const AttentionShape& s
         (fits(middle) ? most : above) = middle;
       }
       if (most > 0) {
-        pass.push_back(Part(sequence, first, most));
+        pass.push_back(SliceRows(sequence, first, most));
         first += most;
         row += most;
       } else if (pass.empty()) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("attention: no room for a row at position ", Part(sequence, first, 1).length - 1));
+        return absl::ResourceExhaustedError(absl::StrCat("attention: no room for a row at position ",
+                                                         SliceRows(sequence, first, 1).length - 1));
       }
       if (first < sequence.rows) passes.push_back({row, {}});
     }

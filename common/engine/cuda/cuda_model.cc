@@ -159,7 +159,7 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
   LayOut(shape, inputs_.host(), inputs);
   WriteInputs(plan, shape, layers_->spare_block(), inputs);
   const bool few = shape.rows <= kMaxCapturedRows && shape.tasks <= kMaxCapturedRows;
-  status = few ? Replay(plan, shape) : RunDirectly(plan, shape);
+  status = few ? Replay(plan, shape) : RunEager(plan, shape);
   if (!status.ok()) return status;
 
   const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
@@ -222,22 +222,22 @@ absl::StatusOr<cudaGraphExec_t> CudaModel::Capture(const StepShape& shape) {
   return executable;
 }
 
-absl::Status CudaModel::RunDirectly(const StepPlan& plan, const StepShape& shape) {
-  absl::StatusOr<std::vector<PlannedAttention>> parts = UploadParts(plan.first);
+absl::Status CudaModel::RunEager(const StepPlan& plan, const StepShape& shape) {
+  absl::StatusOr<std::vector<PlannedAttention>> parts = UploadAttention(plan.first);
   if (!parts.ok()) return parts.status();
   absl::Status status = EnqueueFirst(shape, *std::move(parts));
   for (int i = 1; i <= shape.draft_passes && status.ok(); ++i) {
     // The plans are used again.
     status = ToStatus(cudaStreamSynchronize(stream_), "waiting for a pass");
     if (!status.ok()) return status;
-    parts = UploadParts(plan.draft_passes[static_cast<size_t>(i - 1)]);
+    parts = UploadAttention(plan.draft_passes[static_cast<size_t>(i - 1)]);
     if (!parts.ok()) return parts.status();
     status = EnqueueDraft(shape, i, *std::move(parts));
   }
   return status.ok() ? EnqueueOutputs(shape) : status;
 }
 
-absl::StatusOr<std::vector<PlannedAttention>> CudaModel::UploadParts(const PassPlan& pass) {
+absl::StatusOr<std::vector<PlannedAttention>> CudaModel::UploadAttention(const PassPlan& pass) {
   const absl::StatusOr<std::vector<AttentionPass>> cut =
       CutIntoPasses(attention_->shape(), pass.sequences, attention_->capacity());
   if (!cut.ok()) return cut.status();

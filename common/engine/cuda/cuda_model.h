@@ -59,9 +59,9 @@ class CudaModel final : public Model {
   absl::StatusOr<cudaGraphExec_t> Capture(const StepShape& shape);
   void DropGraphs();
   // The same without a graph, for as many rows as there may be.
-  absl::Status RunDirectly(const StepPlan& plan, const StepShape& shape);
+  absl::Status RunEager(const StepPlan& plan, const StepShape& shape);
   // A pass whose attention may have to be cut.
-  absl::StatusOr<std::vector<PlannedAttention>> UploadParts(const PassPlan& pass);
+  absl::StatusOr<std::vector<PlannedAttention>> UploadAttention(const PassPlan& pass);
 
   AttentionSize SizeOfPass(const StepShape& shape, int pass) const;
   absl::Status EnqueueFirst(const StepShape& shape, std::vector<PlannedAttention> attention);

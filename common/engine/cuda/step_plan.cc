@@ -69,11 +69,11 @@ StepPlan PlanStep(absl::Span<const SequenceRows> batch, int block_size, absl::Sp
 
 StepShape ShapeOf(const StepPlan& plan) {
   int length = 0;
-  const auto see = [&](const PassPlan& pass) {
+  const auto extend = [&](const PassPlan& pass) {
     for (const AttentionSequence& sequence : pass.sequences) length = std::max(length, sequence.length);
   };
-  see(plan.first);
-  for (const PassPlan& pass : plan.draft_passes) see(pass);
+  extend(plan.first);
+  for (const PassPlan& pass : plan.draft_passes) extend(pass);
   const int tasks = plan.tasks.empty() ? 0 : PowerOfTwo(plan.tasks.size());
   const bool proposes = tasks > 0 && std::holds_alternative<ProposeTask>(plan.tasks[0]->work);
   // Each task that there is room for drafts from a row of its own.

@@ -28,13 +28,13 @@ class Loader {
  public:
   Loader(const SafeTensors& files, Operand operand, Matmul& matmul, cudaStream_t stream)
       : files_(files), operand_(operand), matmul_(matmul), stream_(stream) {
-    Keep(PinnedMemory::Allocate(kStagingBytes, "uploads"), staging_);
+    Store(PinnedMemory::Allocate(kStagingBytes, "uploads"), staging_);
   }
 
   const float* AddNorm(const StoredTensor& norm) {
     const TensorView view = Get(norm);
     const int size = static_cast<int>(norm.shape[0]);
-    char* const to = Take(sizeof(float) * static_cast<size_t>(size), norm.name);
+    char* const to = Allocate(sizeof(float) * static_cast<size_t>(size), norm.name);
     if (!status_.ok()) return nullptr;
     float* const staged = staging_.as<float>();
     ReadElements(view, 0, size, staged);
@@ -44,7 +44,7 @@ class Loader {
 
   const __nv_bfloat16* AddTable(const std::string& name, const StoredTensor& table) {
     const TensorView view = Get(table);
-    char* const to = Take(2 * static_cast<size_t>(Elements(view)), name);
+    char* const to = Allocate(2 * static_cast<size_t>(Elements(view)), name);
     UploadTensor(view, to);
     return reinterpret_cast<const __nv_bfloat16*>(to);
   }
@@ -62,10 +62,10 @@ class Loader {
     DeviceMemory unscaled;
     char* to;
     if (operand_ == Operand::kFp8) {
-      Keep(DeviceMemory::Allocate(2 * static_cast<size_t>(elements), name), unscaled);
+      Store(DeviceMemory::Allocate(2 * static_cast<size_t>(elements), name), unscaled);
       to = unscaled.data();
     } else {
-      to = Take(2 * static_cast<size_t>(elements), name);
+      to = Allocate(2 * static_cast<size_t>(elements), name);
     }
     matrix.data = to;
     for (const TensorView& part : parts) {
@@ -95,13 +95,13 @@ class Loader {
   TensorView Get(const StoredTensor& tensor) { return files_.Get(tensor.name, tensor.shape, status_); }
 
   template <class T>
-  void Keep(absl::StatusOr<T> allocated, T& to) {
+  void Store(absl::StatusOr<T> allocated, T& to) {
     if (status_.ok()) status_ = Assign(std::move(allocated), to);
   }
 
-  char* Take(size_t bytes, const std::string& name) {
+  char* Allocate(size_t bytes, const std::string& name) {
     DeviceMemory memory;
-    Keep(DeviceMemory::Allocate(bytes, name), memory);
+    Store(DeviceMemory::Allocate(bytes, name), memory);
     bytes_ += memory.bytes();
     memory_.push_back(std::move(memory));
     return memory_.back().data();
@@ -153,8 +153,8 @@ class Loader {
   }
 
   void Quantize(const std::string& name, const char* from, Matrix& matrix) {
-    char* const to = Take(static_cast<size_t>(matrix.n) * static_cast<size_t>(matrix.k), name);
-    char* const scales = Take(sizeof(float) * static_cast<size_t>(matrix.n), name);
+    char* const to = Allocate(static_cast<size_t>(matrix.n) * static_cast<size_t>(matrix.k), name);
+    char* const scales = Allocate(sizeof(float) * static_cast<size_t>(matrix.n), name);
     matrix.data = to;
     matrix.scales = reinterpret_cast<const float*>(scales);
     if (!status_.ok()) return;

@@ -22,7 +22,7 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
   if (params.rule == Rule::kCoupled) {
     token = Race(*row, params.key, position);
   } else {
-    // q is what is sent, and the token is drawn from what is sent.
+    // q is exactly what is sent, and the token is drawn from it.
     q = TruncateTopN(*row, params.draft_top_n);
     token = DraftSample(q, params.key, position, static_cast<uint64_t>(sequence.committed()));
   }
@@ -33,7 +33,7 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
   return false;
 }
 
-// A device drafts all tokens in one go, so that a later budget does not end it halfway.
+// A device drafts all tokens in one step, so a deadline cannot end it halfway.
 std::optional<DeviceTask> DraftSampler::MakeDeviceTask(const SequenceState& sequence) const {
   return DeviceTask{.params = &sequence.params(),
                     .round_start = static_cast<uint64_t>(sequence.committed()),

@@ -28,7 +28,7 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
   return result;
 }
 
-// What the item asks for: K drafted tokens, or as many as the context has room for.
+// Fills in work.work: K tokens to draft, or as many as fit the context.
 absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& info, WorkItem& work) {
   if (work.params != nullptr && work.params->draft_temperature) {
     auto params = std::make_shared<SequenceParams>(*work.params);
@@ -40,7 +40,7 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
         absl::StatusCode::kInvalidArgument, "K_OUT_OF_RANGE",
         absl::StrCat("draft_tokens: ", item.draft_tokens(), "; allowed: 0 to ", info.max_draft_tokens()));
   }
-  // The last drafted token is never fed, so the cache ends up with n + K - 1.
+  // The last drafted token is never computed, so the cache ends up with n + K - 1 tokens.
   const size_t n = work.committed();
   const size_t room = n < info.max_context() ? info.max_context() - n : 0;
   if (const size_t k = std::min<size_t>(item.draft_tokens(), room); k > 0) {

@@ -1,4 +1,4 @@
-// The draft's gRPC service.
+// The gRPC service of the draft.
 #pragma once
 
 #include "common/engine/worker.h"
@@ -8,8 +8,8 @@
 
 namespace outrider {
 
-// Turns items into work and answers into results. Thread-safe; the worker and info must outlive it. Of a
-// distribution `default_top_n` tokens are kept unless the request says otherwise.
+// Converts items to work and answers to results. Thread-safe. `worker` and `info` must outlive it. Keeps
+// `default_top_n` tokens of a distribution unless the request says otherwise.
 class DraftService final : public v1::Draft::CallbackService, public StreamService {
  public:
   DraftService(Worker& worker, const v1::ServerInfo& info, int default_top_n)

@@ -3,7 +3,7 @@
 #include "draft_service/draft_service.h"
 
 int main(int argc, char** argv) {
-  // At most 600 bytes a drafted token; docs/exactness.md says what that costs in acceptance.
+  // At most 600 bytes per drafted token. docs/exactness.md says what the truncation costs in acceptance.
   int top_n = 64;
   return outrider::RunModelService(
       {.name = "draft",

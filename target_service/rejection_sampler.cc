@@ -12,12 +12,12 @@
 namespace outrider {
 namespace {
 
-// Of the model's own distribution, from finite logits.
+// Log-probabilities of the model's own distribution. `logits` must be finite.
 PositionLogProbabilities Describe(std::span<const float> logits, TokenId token, int top) {
   return {{token, logits[token] - LogSumExp(logits)}, TopLogProbabilities(logits, top)};
 }
 
-// The rows of a round after the controls, kept for log-probabilities where they were asked for.
+// Applies the controls to the rows of a round, and keeps the rows where log-probabilities were requested.
 class Rows {
  public:
   Rows(SequenceState& sequence, const LogitsView& logits) : sequence_(sequence), logits_(logits) {}
@@ -34,7 +34,7 @@ class Rows {
     return row;
   }
 
-  // Of the i-th emitted token.
+  // The log-probabilities of the i-th emitted token.
   PositionLogProbabilities LogProbabilities(size_t i, TokenId token, const Verdict& verdict) const {
     const SequenceParams& params = sequence_.params();
     if (params.logprobs_before_controls) return Describe(before_controls_[i], token, params.logprobs);

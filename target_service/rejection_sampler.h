@@ -1,4 +1,4 @@
-// What the target does with logits: judges the proposal by them (common/spec/verify.h).
+// The target's sampler: verifies the proposal against the logits (common/spec/verify.h).
 #pragma once
 
 #include "common/engine/sampler.h"
@@ -7,7 +7,8 @@ namespace outrider {
 
 class RejectionSampler final : public Sampler {
  public:
-  // Feeds the proposal's nodes; needs a row for each of them, and one for the token after the committed ones.
+  // Appends the proposal's tokens. Needs a row of logits for each of them, and one for the last committed
+  // token.
   void Begin(SequenceState& sequence) override;
   void Score(SequenceState& sequence, int first, const LogitsView& rows) override;
   absl::StatusOr<bool> Sample(SequenceState& sequence, const LogitsView& rows) override;

@@ -36,26 +36,26 @@ v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const 
   return result;
 }
 
-// Names what the draft says, within this process, so that the same item can be told from another one.
+// Identifies the draft within this process, so that a repeated item can be told from a different one.
 uint64_t ContentHash(const v1::VerifyItem& item) {
   uint64_t hash = 0;
   for (const v1::DraftNode& node : item.draft()) hash = absl::HashOf(hash, node.SerializeAsString());
   return hash;
 }
 
-// The rule that the item's draft is checked against: absent distributions are the coupled rule's business.
-// What the sequence's own rule needs is checked again where it is known.
+// The rule for parsing the draft: only the coupled rule allows absent distributions. The sequence's own rule
+// is known, and checked, only in the worker.
 Rule RuleOf(const v1::VerifyItem& item) {
   return item.draft().empty() || item.draft(0).has_q() ? Rule::kToken : Rule::kCoupled;
 }
 
-// How many drafted tokens may follow n committed ones: the token after them must fit the context too.
+// The most drafted tokens after n committed ones: the token that follows them must fit the context too.
 size_t MaxDraft(size_t n, const v1::ServerInfo& info) {
   const size_t room = n + 1 < info.max_context() ? info.max_context() - 1 - n : 0;
   return std::min<size_t>(room, info.max_draft_tokens());
 }
 
-// What the item asks for: a verdict over its proposal, or no more than that its tokens are appended.
+// Fills in work.work: a verification of the item's proposal, or only the computation of its tokens.
 absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info, WorkItem& work) {
   if (item.append_only()) return absl::OkStatus();
   absl::StatusOr<Proposal> proposal =
@@ -87,7 +87,7 @@ grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::V
       [this](v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
         if (HandleControlItem(item, worker_)) return;
         const int vocab_size = static_cast<int>(info_.vocab_size());
-        // How many tokens of q are kept is the draft's concern; any value that is allowed will do here.
+        // default_top_n matters to the draft only; any valid value will do.
         SubmitItem(
             item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size, /*default_top_n=*/vocab_size,
             [&](WorkItem& work) { return ParseVerify(item.verify(), info_, work); }, ToResult, results,

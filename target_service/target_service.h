@@ -1,4 +1,4 @@
-// The target's gRPC service.
+// The gRPC service of the target.
 #pragma once
 
 #include "common/engine/worker.h"
@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-// Turns items into work and answers into results. Thread-safe; the worker and info must outlive it.
+// Converts items to work and answers to results. Thread-safe. `worker` and `info` must outlive it.
 class TargetService final : public v1::Target::CallbackService, public StreamService {
  public:
   TargetService(Worker& worker, const v1::ServerInfo& info) : worker_(worker), info_(info) {}

@@ -1,4 +1,4 @@
-// Where models run: the CPU, or a kind of device.
+// A backend runs models on one kind of device: the CPU or CUDA GPUs.
 #pragma once
 
 #include <memory>
@@ -15,27 +15,28 @@
 
 namespace outrider {
 
-// Loads models onto one device. Immutable: any thread may use it.
+// Loads models onto one device. Immutable and thread-safe.
 class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Whether this backend takes the options, before any file is read or any device is looked for.
-  // INVALID_ARGUMENT, naming the flag, if it does not.
+  // Checks the options before any file is read or device is touched. INVALID_ARGUMENT, naming the flag, for
+  // one that this backend does not support.
   virtual absl::Status Check(const RunnerOptions& options) const = 0;
 
-  // A model with the weights of options.model_dir, a KV pool and all scratch memory. `options` passed Check.
-  // The model may use `threads`, which must outlive it, inside its own calls. FAILED_PRECONDITION where the
-  // device cannot be used; INVALID_ARGUMENT, naming file and field or tensor, for a model that this backend
-  // cannot run; NOT_FOUND for missing files; RESOURCE_EXHAUSTED where memory cannot be had.
+  // Loads the weights of options.model_dir and allocates a KV pool and all scratch memory. `options` passed
+  // Check. The model may run work on `threads`, which must outlive it, inside its own calls.
+  // FAILED_PRECONDITION if the device cannot be used; INVALID_ARGUMENT, naming file and field or tensor, for
+  // a model that this backend does not support; NOT_FOUND for missing files; RESOURCE_EXHAUSTED if there is
+  // not enough memory.
   virtual absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const RunnerOptions& options,
                                                       ThreadPool& threads) const = 0;
 };
 
-// The backend for a value of --device. INVALID_ARGUMENT, listing what there is, for one that has none.
+// The backend for a value of --device. INVALID_ARGUMENT, listing the valid values, for any other.
 absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& device);
 
-// For Check: INVALID_ARGUMENT unless options.dtype is one of these.
+// For implementations of Check: INVALID_ARGUMENT unless options.dtype is in `dtypes`.
 absl::Status CheckDtype(const RunnerOptions& options, absl::Span<const absl::string_view> dtypes);
 
 }  // namespace outrider

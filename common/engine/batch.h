@@ -1,4 +1,4 @@
-// What goes into a forward pass and what comes out of it.
+// The input and output of a forward pass.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +10,19 @@
 
 namespace outrider {
 
-// One sequence's part in a batch.
+// The rows of one sequence in a batch.
 struct SequenceRows {
-  absl::Span<const TokenId> tokens;  // the new tokens, at least one
-  int position = 0;  // of tokens[0]: how many tokens of this sequence are in the cache already
-  absl::Span<const BlockId> blocks;  // position p is in blocks[p / block_size]; covers all new tokens
-  int logit_rows = 0;                // of how many tokens, the last ones, the logits are returned
-  // What the model is to do with these logits itself, instead of returning them; only what it can
-  // (Model::CanRun). The blocks must cover the tokens that a draft adds, too.
+  absl::Span<const TokenId> tokens;  // the new tokens, at least one; a row each
+  int position = 0;                  // position of tokens[0]: how many tokens the cache has already
+  absl::Span<const BlockId> blocks;  // position p is in blocks[p / block_size]; covers the new tokens
+  int logit_rows = 0;                // the logits of this many tokens, the last ones, are returned
+  // Work that the model does on these logits itself instead of returning them. Only a task that Model::CanRun
+  // accepts. For a proposal the blocks must also cover the drafted tokens.
   DeviceTask* task = nullptr;
 };
 
-// float32 logits, row-major [rows, vocab]. Row r follows the batch's order: the first sequence's logit_rows
-// in order of position, then the second's; sequences with a task have none. The caller may overwrite them in
-// place (sampling controls do).
+// float32 logits, row-major [rows, vocab]: the logit_rows of each sequence of the batch, in the batch's order
+// and by position. Sequences with a task have none. The caller may overwrite them, as sampling controls do.
 struct LogitsView {
   float* data = nullptr;
   int rows = 0;

@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<Model>> CudaPlugin::Load(const DecoderSpec& spec,
     return refuse(
         "this build has no CUDA (liboutrider_cuda.so beside the program); make it with: make build CUDA=1");
   }
-  // It stays for good: CUDA's runtime cannot be unloaded.
+  // Never closed: CUDA's runtime cannot be unloaded.
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return refuse(dlerror());
   auto* const create = reinterpret_cast<CreateDeviceModelFunction*>(dlsym(handle, kCreateDeviceModel));

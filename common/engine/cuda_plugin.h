@@ -1,4 +1,4 @@
-// --device cuda:N: the library that runs models on a GPU, loaded when it is asked for.
+// The backend for --device cuda:N: a shared library that is loaded on first use.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,14 @@
 
 namespace outrider {
 
-// The function that liboutrider_cuda.so exports: a model on device N of cuda:N. The library is built from the
-// same sources as the program, so C++ types may cross.
+// The function that liboutrider_cuda.so exports: makes a model on device N of cuda:N. Library and program are
+// built from the same sources, so C++ types may cross the boundary.
 using CreateDeviceModelFunction = void(const DecoderSpec& spec, int device, const RunnerOptions& options,
                                        absl::StatusOr<std::unique_ptr<Model>>& result);
 inline constexpr char kCreateDeviceModel[] = "outrider_create_device_model";
 
-// Loads models from liboutrider_cuda.so, which lies beside the program. FAILED_PRECONDITION, in one line,
-// where the library or what it links to cannot be loaded; other errors are the library's own.
+// Loads models through liboutrider_cuda.so, which lies beside the program. FAILED_PRECONDITION, on one line,
+// if the library or one of its dependencies cannot be loaded; else the library's errors.
 class CudaPlugin final : public Backend {
  public:
   explicit CudaPlugin(int device) : device_(device) {}

@@ -1,4 +1,4 @@
-// What a device does with the logits of a sequence where they are, so that only tokens and verdicts leave it.
+// Work on a sequence's logits that a device does in place, so that only tokens and verdicts leave it.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,24 @@
 
 namespace outrider {
 
-// Drafts K tokens, each of them fed before the next but for the last. Wants one row of logits.
+// Drafts K tokens; each but the last is fed back to draft the next one. Needs one row of logits.
 struct ProposeTask {
   int draft_tokens = 0;    // K, at least 1
   Proposal proposal = {};  // the result
 };
 
-// Judges a draft whose tokens are the last of the sequence's tokens. Wants a row for each of them and one
-// more.
+// Verifies a draft whose tokens are the last ones of the sequence. Needs a row of logits for each drafted
+// token and one more.
 struct VerifyTask {
   absl::Span<const ProposalNode> draft = {};  // a chain
   Verdict verdict = {};                       // the result
 };
 
-// A model carries out the tasks that it can (Model::CanRun); what it cannot is decided on the host, from
-// logits. The result is what common/spec gives for the same logits: the same tokens from the same random
-// numbers.
+// A task for a device. Model::CanRun says which ones a model supports; the host handles the others from
+// logits. The result is the one that common/spec gives for the same logits and random numbers.
 struct DeviceTask {
-  const SequenceParams* params = nullptr;  // must be set
-  uint64_t round_start = 0;                // tokens of the sequence before the draft
+  const SequenceParams* params = nullptr;
+  uint64_t round_start = 0;  // tokens of the sequence before the draft
   std::variant<ProposeTask, VerifyTask> work = {};
   absl::Status status = {};  // the result; INTERNAL "logits_not_finite" if a logit is NaN or infinite
 };

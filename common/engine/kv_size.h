@@ -1,4 +1,4 @@
-// How large a KV pool becomes that is sized by the memory there is.
+// The size of a KV pool that is derived from the free memory.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace outrider {
 
-// Blocks of `block_bytes` in `bytes`, at least one, but no more than `max_sequences` of the longest sequences
-// can ever use.
+// How many blocks of `block_bytes` fit into `bytes`: at least one, and at most what `max_sequences` sequences
+// of maximum length can use.
 inline int KvBlocksThatFit(double bytes, size_t block_bytes, int max_positions, int block_size,
                            int max_sequences) {
   const double longest = std::ceil(static_cast<double>(max_positions) / block_size);

@@ -1,4 +1,4 @@
-// What other threads ask of the engine thread, in the order in which they ask.
+// The queue of commands from other threads to the engine thread, first in, first out.
 #pragma once
 
 #include <condition_variable>
@@ -24,28 +24,28 @@ struct CancelCommand {
 
 using Command = std::variant<WorkItem, ReleaseCommand, CancelCommand>;
 
-// Any thread may put; one thread takes.
+// Any thread may put commands; one thread takes them.
 class Mailbox {
  public:
   void Put(Command command);
 
-  // From now on Take returns false.
+  // Makes Take return false from now on.
   void Stop();
 
-  // Fills `commands` with what has arrived. Unless `busy` it waits until something does, Stop is called, or
-  // `deadline` has come. False after Stop.
+  // Moves the commands that have arrived to `commands`. Unless `busy`, first waits for a command, Stop or
+  // `deadline`. Returns false after Stop.
   bool Take(bool busy, absl::Time deadline, std::vector<Command>& commands);
 
-  // Until nothing has arrived and the taker waits, or the deadline has come.
+  // Blocks until the queue is empty and the taker is waiting, or until `deadline`.
   void AwaitIdle(absl::Time deadline);
 
  private:
-  // Not absl::Mutex: thread sanitizer cannot see into Debian's build of it.
+  // Not absl::Mutex: ThreadSanitizer cannot see into Debian's build of it.
   std::mutex mutex_;
-  std::condition_variable changed_;  // something has arrived, or Stop was called
+  std::condition_variable changed_;  // a command has arrived, or Stop was called
   std::condition_variable idle_;
   std::vector<Command> commands_;
-  bool busy_ = false;  // the taker has commands or work in hand
+  bool busy_ = false;  // the taker has commands or unfinished work
   bool stopped_ = false;
 };
 

@@ -1,4 +1,4 @@
-// A model that computes, on whatever its backend (common/engine/backend.h) runs it.
+// A loaded model on a backend (common/engine/backend.h).
 #pragma once
 
 #include <cstddef>
@@ -12,24 +12,25 @@
 
 namespace outrider {
 
-// Holds weights, KV pool and scratch memory. One thread at a time, but for Wake.
+// Owns weights, KV pool and scratch memory. Not thread-safe, except for Wake.
 class Model {
  public:
   virtual ~Model() = default;
 
-  // The batch is valid as Runner::Forward defines it, and not empty. An error is one of the device.
+  // Runs one forward pass. The batch is not empty and valid as Runner::Forward defines it. An error means
+  // that the device failed.
   virtual absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) = 0;
   virtual void CopyBlock(BlockId from, BlockId to) = 0;
-  // A hint, from any thread, that Forward is about to be called.
+  // A hint from any thread that Forward will be called soon.
   virtual void Wake() = 0;
 
-  // Whether Forward carries out this task. A model that never decides anything says no to all.
+  // Whether Forward supports this task. A model without device tasks returns false.
   virtual bool CanRun(const DeviceTask& task) const = 0;
 
   virtual std::string dtype() const = 0;        // "float32", "bfloat16", "int8" or "fp8"
   virtual std::string kernel_name() const = 0;  // "avx512bf16", "avx512", "avx2", "portable" or "cuda"
   virtual int kv_blocks() const = 0;
-  // Positions beyond this can neither be cached nor encoded.
+  // The longest sequence that the KV pool and the position encoding support.
   virtual int max_positions() const = 0;
   virtual size_t bytes_per_block() const = 0;  // keys and values of all layers
   virtual size_t weight_bytes() const = 0;     // resident, as packed

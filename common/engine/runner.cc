@@ -21,7 +21,7 @@ int AvailableCpus() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
-// What every backend demands of the options.
+// Checks the options that are common to all backends.
 absl::Status CheckRanges(const RunnerOptions& options) {
   const auto refuse = [](const auto&... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
   if (options.threads < 0 || options.threads > kMaxThreads) {

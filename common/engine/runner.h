@@ -1,4 +1,4 @@
-// Runs one model over ragged batches of sequences with a paged KV cache.
+// Runs one model on ragged batches of sequences with a paged KV cache.
 #pragma once
 
 #include <cstddef>
@@ -19,46 +19,46 @@
 
 namespace outrider {
 
-// Owns a model, which holds the weights, the KV pool and all scratch memory, and the threads that compute on
-// the host. Checks each batch, so that what reaches the model is well formed; nothing is allocated per step.
+// Owns a model (weights, KV pool, scratch memory) and the host's compute threads. Validates each batch, so
+// that the model need not.
 //
-// What a row yields, its logits and its cached keys and values, depends bit for bit on the tokens of its own
-// prefix only: not on the batch, the chunking, the number of threads, the block size or the block ids. It
-// does depend on the dtype and on the instruction set the kernels were chosen for (`kernel_name`).
+// The results of a row (its logits, keys and values) depend bit for bit only on the tokens of its own prefix:
+// not on the batch, the chunking of the prompt, the number of threads, the block size or the block ids. They
+// do depend on the dtype and on the instruction set of the kernels (`kernel_name`).
 //
-// Two sequences of one batch may share blocks they only read (a common prefix); the slots written must belong
-// to one sequence each. Truncation needs no call: slots at and after `position` are overwritten.
+// Two sequences of a batch may share blocks that they only read (a common prefix). A slot that is written
+// belongs to one sequence. Truncation needs no call: slots at and after `position` are overwritten.
 //
-// Not thread-safe, but for Wake: one thread at a time. The pool's threads sleep between calls.
+// Not thread-safe, except for Wake. The pool's threads sleep between calls.
 class Runner {
  public:
-  // Loads the model onto the backend of options.device. INVALID_ARGUMENT for bad options, naming the flag, or
-  // a model that cannot be run, naming file and field or tensor; NOT_FOUND for missing files;
-  // RESOURCE_EXHAUSTED where memory for weights or the pool cannot be had; FAILED_PRECONDITION where the
-  // device cannot be used.
+  // Loads the model on the backend for options.device. INVALID_ARGUMENT, naming the flag, for bad options, or
+  // naming file and field or tensor for an unsupported model; NOT_FOUND for missing files; RESOURCE_EXHAUSTED
+  // if there is not enough memory for the weights or the pool; FAILED_PRECONDITION if the device cannot be
+  // used.
   static absl::StatusOr<std::unique_ptr<Runner>> Load(const RunnerOptions& options);
-  // The same onto this backend, whatever options.device says.
+  // The same on this backend, whatever options.device says.
   static absl::StatusOr<std::unique_ptr<Runner>> Load(const RunnerOptions& options, const Backend& backend);
 
-  // One forward pass: appends every sequence's tokens to the cache and returns the logits asked for, valid
-  // until the next call. INVALID_ARGUMENT, with nothing changed, for an empty sequence, a token outside the
-  // vocabulary, a position at or past max_position_embeddings, a block table that is too short or names a
-  // block outside the pool, logit_rows out of range, a task that the model cannot run, or more than
-  // max_batch_rows rows. INTERNAL if a device fails. An empty batch yields no rows.
+  // Runs one forward pass: appends each sequence's tokens to the cache and returns the requested logits,
+  // valid until the next call. INVALID_ARGUMENT, with nothing changed, for an empty sequence, a token outside
+  // the vocabulary, a position beyond the context, a block table that is too short or names a block outside
+  // the pool, logit_rows out of range, a task that the model does not support, or more than max_batch_rows
+  // rows. INTERNAL if the device fails. An empty batch returns no rows.
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch);
 
-  // A hint that Forward is about to be called, so that threads that sleep wake up in the meantime. Any
-  // thread.
+  // A hint that Forward will be called soon, so that sleeping threads wake up in the meantime. Thread-safe.
   void Wake() { model_->Wake(); }
 
-  // Calls task(i) for every i in [0, count), on all threads, and returns when all have returned. For work on
-  // the logits of a step, between calls of Forward.
+  // Calls task(i) for every i in [0, count) on all threads, and returns when all calls have returned. For
+  // work on a step's logits, between calls of Forward.
   void ParallelFor(int count, absl::FunctionRef<void(int i)> task);
 
-  // Copies all layers' keys and values of one block over another's (copy-on-write). Ids must be in the pool.
+  // Copies the keys and values of all layers from one block to another (copy-on-write). Both ids must be in
+  // the pool.
   void CopyBlock(BlockId from, BlockId to) { model_->CopyBlock(from, to); }
 
-  // Whether a sequence may come with this task.
+  // Whether a sequence of a batch may carry this task.
   bool CanRun(const DeviceTask& task) const { return model_->CanRun(task); }
 
   const ModelConfig& config() const { return config_; }

@@ -1,4 +1,4 @@
-// How a model is loaded.
+// Options for loading a model.
 #pragma once
 
 #include <functional>
@@ -9,18 +9,18 @@ namespace outrider {
 struct RunnerOptions {
   std::string model_dir;       // a Hugging Face directory: config.json and safetensors
   std::string device = "cpu";  // or "cuda:N"
-  // On the CPU float32, bfloat16, int8 (weights only, a scale for each output; keys and values bfloat16), or
-  // auto: bfloat16 where the CPU has instructions for it, else float32. On a GPU bfloat16, fp8 (e4m3, weights
-  // and operands; keys and values bfloat16), or auto: bfloat16.
+  // On the CPU: float32, bfloat16, int8 (weights only, one scale per output; keys and values bfloat16), or
+  // auto, which is bfloat16 if the CPU has instructions for it, else float32. On a GPU: bfloat16, fp8 (e4m3
+  // weights and operands; keys and values bfloat16), or auto, which is bfloat16.
   std::string dtype = "auto";
-  int threads = 0;    // that compute, the caller's included; 0: one per CPU this process may run on
-  int kv_blocks = 0;  // the pool's size; 0: as many as fit kv_memory_fraction of the free memory
+  int threads = 0;    // compute threads, the caller's included; 0: one per CPU this process may run on
+  int kv_blocks = 0;  // size of the pool; 0: as many as fit kv_memory_fraction of the free memory
   double kv_memory_fraction = 0.3;
-  int max_sequences = 256;   // that the pool need ever hold; for kv_blocks 0
+  int max_sequences = 256;   // most sequences that the pool must hold; used if kv_blocks is 0
   int block_size = 16;       // tokens per block
-  int max_batch_rows = 512;  // the most new tokens one Forward takes, over all its sequences
-  std::string kernels;       // the CPU's: avx512bf16, avx512, avx2 or portable; empty: the best this CPU runs
-  std::function<void(double fraction)> progress;  // called by Load, 0 to 1, never decreasing; optional
+  int max_batch_rows = 512;  // most rows of a forward pass, over all its sequences
+  std::string kernels;       // for the CPU: avx512bf16, avx512, avx2 or portable; empty: the best supported
+  std::function<void(double fraction)> progress;  // called by Load with 0 to 1, never decreasing; may be null
 };
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// What a service does with logits: a draft samples tokens from them, a target judges a proposal by them.
+// Turns logits into answers: the draft samples tokens from them, the target verifies a proposal against them.
 #pragma once
 
 #include <optional>
@@ -11,29 +11,32 @@
 
 namespace outrider {
 
-// Called from the engine thread, but for Sample.
+// Called from the engine thread only, except for Sample.
 class Sampler {
  public:
   virtual ~Sampler() = default;
 
-  // An item was taken in. Feeds what it proposes, and says how many rows of logits it needs.
+  // Starts an item: appends the tokens that it proposes and sets how many rows of logits it needs.
   virtual void Begin(SequenceState& sequence) = 0;
 
-  // Rows of a sequence whose prompt is to be scored: row i is what follows the token with index `first` + i.
+  // Scores rows of a prompt: row i holds the logits that follow the token with index `first` + i.
   virtual void Score(SequenceState& sequence, int first, const LogitsView& rows) = 0;
 
-  // All tokens are fed; `rows` holds the logits of this sequence, row 0 first, to be overwritten at will.
-  // Fills in the answer. False if it fed more tokens, which must be computed first. Called for several
-  // sequences at once, from several threads.
+  // All tokens are computed; `rows` holds the sequence's logits, which may be overwritten. Fills in the
+  // answer. Returns false if it appended tokens, which must be computed first. Called for several sequences
+  // at once, from several threads.
   virtual absl::StatusOr<bool> Sample(SequenceState& sequence, const LogitsView& rows) = 0;
 
-  // What a device would do instead of Score and Sample, once all tokens are fed; nothing where only they can.
+  // The task with which a device can replace Sample in the step that computes the last pending tokens;
+  // nullopt if only the host can do the work.
   virtual std::optional<DeviceTask> MakeDeviceTask(const SequenceState& sequence) const = 0;
 
-  // A device has done so, well. Fills in the answer, and feeds the tokens that the device has fed itself.
+  // A device has completed the task. Fills in the answer and appends the tokens that the device computed
+  // itself.
   virtual void TakeDeviceResult(SequenceState& sequence, DeviceTask& task) = 0;
 
-  // The item's time is over. OK ends it with the answer as it is, an error with that; nothing lets it go on.
+  // The item's deadline has passed. OK ends the item with the answer as it is, an error ends it with that
+  // error, and nullopt lets it continue.
   virtual std::optional<absl::Status> OnDeadline(SequenceState& sequence) = 0;
 };
 

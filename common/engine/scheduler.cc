@@ -5,7 +5,8 @@
 namespace outrider {
 namespace {
 
-// More rows than that beyond the logit_rows ones is a prompt, or a sequence that was lost.
+// With more pending rows than this beside logit_rows, a sequence is in prefill: a prompt, or a sequence that
+// was lost.
 constexpr int kPrefillThreshold = 16;
 
 bool IsPrefill(const PendingRows& sequence) {
@@ -21,7 +22,7 @@ std::vector<int> PlanStep(std::span<const PendingRows> pending, int budget) {
       const PendingRows& sequence = pending[i];
       if (IsPrefill(sequence) != prefills || budget == 0) continue;
       int rows = std::min(sequence.rows, budget);
-      // The rest must keep all logit_rows rows.
+      // The rest must keep all logit_rows.
       if (rows < sequence.rows) rows = std::min(rows, sequence.rows - sequence.logit_rows);
       plan[i] = rows;
       budget -= rows;

@@ -1,4 +1,4 @@
-// Decides how many rows of each waiting sequence go into the next forward pass. Knows counts only.
+// Decides how many rows of each pending sequence go into the next forward pass. Works on counts only.
 #pragma once
 
 #include <span>
@@ -6,16 +6,16 @@
 
 namespace outrider {
 
-// What one sequence waits for.
+// The pending rows of one sequence.
 struct PendingRows {
-  int rows = 0;        // tokens that are known but not in the cache, at least 1
-  int logit_rows = 0;  // of them, the last ones, whose logits are needed together; 0 .. rows
+  int rows = 0;        // tokens that are not computed yet, at least 1
+  int logit_rows = 0;  // how many of the last ones need logits, in one pass; 0 .. rows
 };
 
-// Rows for each sequence, 0 for those that have to wait; at most `budget` in all. Short waits (decoding,
-// verification) go before long ones (prompts), each in the order given; a wait that does not fit is cut, but
-// the logit_rows rows stay together. A sequence is never cut to nothing when the whole budget is free, so
-// every call makes progress if budget >= max logit_rows.
+// Returns the rows for each sequence; 0 means that it must wait. The sum is at most `budget`. Decoding and
+// verification go before prefill, each in the order given. A sequence that does not fit is cut (chunked
+// prefill), but its logit_rows stay together. Every call makes progress if budget >= max logit_rows: a
+// sequence is not cut to nothing while the whole budget is free.
 std::vector<int> PlanStep(std::span<const PendingRows> pending, int budget);
 
 }  // namespace outrider

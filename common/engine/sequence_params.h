@@ -1,4 +1,4 @@
-// How a sequence is sampled, drafted and judged.
+// How a sequence is sampled, drafted and verified.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,13 @@
 
 namespace outrider {
 
-// Everything about a sequence that is not its tokens (SequenceParams of the protocol).
+// All parameters of a sequence (SequenceParams of the protocol).
 struct SequenceParams {
   SamplingParams sampling = {};
   RandomKey key = {};
   Rule rule = Rule::kToken;
   int prompt_length = 0;
-  int draft_top_n = 0;  // tokens kept of the draft's distribution; at least 1
+  int draft_top_n = 0;  // tokens that are kept of the draft's distribution; at least 1
   std::optional<double> draft_temperature = std::nullopt;
   double lenience = 1;
   int logprobs = -1;  // alternatives to report with each emitted token; -1: no log-probabilities

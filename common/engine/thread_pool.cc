@@ -9,7 +9,7 @@ namespace {
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr int kSpinsPerClockRead = 32;
 constexpr int kSpinsBeforeYield = 4096;
-// Ranges that stay empty keep an old version; before versions wrap, all are brought up to date.
+// Ranges without tasks keep an old version; all are refreshed before versions wrap around.
 constexpr uint32_t kJobsBetweenRefreshes = 1 << 20;
 
 void Pause() {
@@ -26,7 +26,7 @@ ThreadPool::ThreadPool(int threads) : threads_(threads), ranges_(new Range[stati
 
 ThreadPool::~ThreadPool() {
   stop_.store(true);
-  // A worker may still be on its way to the last job, and what that worked on may be gone.
+  // A worker may still be about to look at the last job, whose function may be gone.
   Publish(0, nullptr, nullptr);
   for (std::thread& worker : workers_) worker.join();
 }
@@ -46,7 +46,7 @@ void ThreadPool::RunShared(int tasks, Call call, void* object) {
 }
 
 void ThreadPool::Publish(int tasks, Call call, void* object) {
-  // Workers that still look at the last job find every range of it taken.
+  // Workers that still look at the last job find all its ranges taken.
   const uint32_t version = job_.version.load(std::memory_order_relaxed);
   if (version % kJobsBetweenRefreshes == 0) {
     for (int owner = 0; owner < threads_; ++owner) {
@@ -73,8 +73,7 @@ void ThreadPool::TakeTasks(int worker) {
   const int64_t tasks = job_.tasks.load(std::memory_order_acquire);
   const Call call = job_.call.load(std::memory_order_acquire);
   void* const object = job_.object.load(std::memory_order_acquire);
-  if (version % 2 != 0 || job_.version.load(std::memory_order_relaxed) != version)
-    return;  // Work looks again
+  if (version % 2 != 0 || job_.version.load(std::memory_order_relaxed) != version) return;  // Work retries
 
   int done = 0;
   for (int i = 0; i < threads_; ++i) {
@@ -84,8 +83,8 @@ void ThreadPool::TakeTasks(int worker) {
     std::atomic<uint64_t>& taken = ranges_[static_cast<size_t>(owner)].taken;
     uint64_t seen = taken.load(std::memory_order_acquire);
     while (true) {
-      // Versions wrap, so compare their distance. A newer one means that our job is over; an older one that
-      // it is not, as a job only ends once all its ranges carry its version.
+      // Versions wrap around, so compare their distance. A newer version means that our job is over. An older
+      // one means that it is not: a job ends only once all its ranges carry its version.
       const int32_t age = static_cast<int32_t>(version - static_cast<uint32_t>(seen >> 32));
       const uint64_t next = age == 0 ? seen & 0xffffffff : begin;
       if (age < 0 || next >= end) break;
@@ -107,7 +106,7 @@ void ThreadPool::Work(int worker) {
     for (int spins = 1; job_.version.load(std::memory_order_acquire) == seen; ++spins) {
       Pause();
       if (spins % kSpinsPerClockRead == 0 && std::chrono::steady_clock::now() > deadline) {
-        // Whoever publishes a job after this look at its version finds a sleeper and raises the alarm.
+        // A job published after this check of the version finds a sleeper and wakes it.
         const uint32_t alarms = alarms_.load();
         sleepers_.fetch_add(1);
         if (job_.version.load() == seen) alarms_.wait(alarms);
@@ -116,7 +115,8 @@ void ThreadPool::Work(int worker) {
       }
     }
     const uint32_t version = job_.version.load(std::memory_order_acquire);
-    // After the version: who takes the destructor's for a job's would sleep through the last alarm.
+    // Check after reading the version: a worker that took the destructor's job for an ordinary one would
+    // sleep through the last wake-up.
     if (stop_.load()) return;
     if (version % 2 != 0 || version == seen) continue;
     seen = version;

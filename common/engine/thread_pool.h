@@ -1,4 +1,4 @@
-// A small fork-join pool for the engine's steps.
+// A small fork-join thread pool for the engine's steps.
 #pragma once
 
 #include <atomic>
@@ -10,16 +10,18 @@
 
 namespace outrider {
 
-// Run(n, fn) calls fn(task, worker) once for every task in [0, n) and returns when all have returned;
-// `worker` is in [0, threads()) and names the calling thread for the time of that call, for scratch memory.
+// Run(n, fn) calls fn(task, worker) once for every task in [0, n) and returns when all calls have returned.
+// `worker` is in [0, threads()) and identifies the calling thread for the duration of the call, for scratch
+// memory.
 //
-// Tasks are dealt out in contiguous ranges, the same for equal n, so that a thread meets the same weights
-// every step; who runs dry takes from the others, so Run never waits for a worker that has not woken up. The
-// order of tasks is therefore unspecified: they must not depend on each other.
+// Each worker starts with a contiguous range of tasks, the same for equal n, so that a thread meets the same
+// weights in every step. A worker that has finished its range steals from the others, so Run never waits for
+// a worker that has not woken up. The order of tasks is therefore unspecified, and tasks must not depend on
+// each other.
 //
-// Run is called from one thread at a time and is itself worker 0. After a job the workers watch for the next
-// one for at most 50 us, then sleep. With one thread everything runs inline. Tasks must not throw or call
-// Run.
+// Run is called from one thread at a time; the caller is worker 0. After a job, workers spin for at most 50
+// us waiting for the next one, then sleep. With one thread everything runs inline. Tasks must not throw or
+// call Run.
 class ThreadPool {
  public:
   // threads >= 1, the caller's included.
@@ -40,8 +42,8 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
-  // Has workers that sleep watch for a job again: a hint, from any thread, that Run is about to be called.
-  // They wake up while the caller is still on its way.
+  // A hint from any thread that Run will be called soon: wakes sleeping workers, so that they are ready when
+  // the job arrives.
   void Wake();
 
   int threads() const { return threads_; }
@@ -49,27 +51,27 @@ class ThreadPool {
  private:
   using Call = void (*)(void* object, int task, int worker);
 
-  // A fork costs about as many moves of cache lines between cores as it touches lines, so what a worker needs
-  // to know is in one line, and each worker's range in a line that the caller touches only to help out.
+  // The cost of a fork is mostly cache-line transfers between cores. So everything that a worker must know is
+  // on one line, and each worker's range is on a line that the caller touches only to steal.
   struct alignas(64) Job {
-    // Odd while the fields below change. They may be read at any time; what was read holds if `version` was
-    // even before and is the same after.
+    // A sequence lock: odd while the fields below change. They may be read at any time; the values are valid
+    // if `version` was even before and is unchanged after.
     std::atomic<uint32_t> version{0};
     std::atomic<int> tasks{0};
     std::atomic<Call> call{nullptr};
     std::atomic<void*> object{nullptr};
   };
-  // How far a range has been taken: (version of the job << 32) | next task. An older version means: not at
-  // all.
+  // Progress in a range: (version of the job << 32) | next task. An older version means that no task of it is
+  // taken yet.
   struct alignas(64) Range {
     std::atomic<uint64_t> taken{0};
   };
 
   void RunShared(int tasks, Call call, void* object);
-  // Makes this the present job, of which TakeTasks takes.
+  // Makes this the current job, from which TakeTasks takes.
   void Publish(int tasks, Call call, void* object);
   void Work(int worker);
-  // Takes tasks of the present job, first of the worker's own range, until none is left anywhere.
+  // Runs tasks of the current job, first from the worker's own range, until none is left anywhere.
   void TakeTasks(int worker);
 
   const int threads_;
@@ -77,7 +79,7 @@ class ThreadPool {
   Job job_;
   alignas(64) std::atomic<int> unfinished_{0};
   alignas(64) std::atomic<int> sleepers_{0};
-  std::atomic<uint32_t> alarms_{0};  // what sleepers wait to change
+  std::atomic<uint32_t> alarms_{0};  // sleepers wait for it to change
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };

@@ -1,4 +1,4 @@
-// What the engine is asked to do for a sequence, and what it answers.
+// A unit of work on a sequence for the engine, and its answer.
 #pragma once
 
 #include <cstdint>
@@ -18,45 +18,45 @@
 
 namespace outrider {
 
-// Where the time of an item went.
+// The time spent on an item.
 struct WorkTiming {
-  absl::Duration queue;    // from Submit until the first forward pass that it was part of
-  absl::Duration compute;  // from there until the answer
+  absl::Duration queue;    // from Submit to the item's first forward pass
+  absl::Duration compute;  // from there to the answer
   int batch_sequences = 0;
-  int batch_rows = 0;  // of its last forward pass
+  int batch_rows = 0;  // both of its last forward pass
 };
 
 // The answer to an item.
 struct Answer {
   absl::Status status;
   int num_computed = 0;  // tokens of the sequence whose keys and values are in the cache
-  int prefix_hit = 0;    // of the item's tokens, those that were found in the cache of other sequences
+  int prefix_hit = 0;    // tokens of the item that were found in the prefix cache
   WorkTiming timing;
   Proposal proposal;                                      // of ProposeWork
   std::unique_ptr<Verdict> verdict;                       // of VerifyWork
   std::vector<PositionLogProbabilities> logprobs;         // of the emitted tokens
-  std::vector<PositionLogProbabilities> prompt_logprobs;  // of the committed tokens from index 1 on
+  std::vector<PositionLogProbabilities> prompt_logprobs;  // of the committed tokens, from index 1 on
 };
 
-// Appends the item's tokens and does no more: a piece of a long prefix, or a prompt that is computed ahead.
+// Only computes the item's tokens: a chunk of a long prefix, or a prompt in advance.
 struct AppendWork {};
 
-// Drafts a chain.
+// Drafts a chain of tokens.
 struct ProposeWork {
   int draft_tokens = 1;  // K, at least 1
 };
 
-// Judges a proposal, which may be empty.
+// Verifies a proposal, which may be empty.
 struct VerifyWork {
-  Proposal proposal = {};     // a chain, prepared
-  uint64_t content_hash = 0;  // names the proposal and its distributions within this process
-  int prompt_logprobs = -1;   // alternatives to report with each committed token; -1: none
+  Proposal proposal = {};     // a chain whose distributions are prepared
+  uint64_t content_hash = 0;  // identifies the proposal and its distributions within this process
+  int prompt_logprobs = -1;   // alternatives to report with each committed token; -1: prompt is not scored
 };
 
 using Work = std::variant<AppendWork, ProposeWork, VerifyWork>;
 
-// An item of the protocol (SequenceUpdate there): an envelope that names a sequence and its tokens, and the
-// work.
+// An item of the protocol: an envelope (SequenceUpdate there) that identifies a sequence and brings its
+// tokens, and the work.
 struct WorkItem {
   SequenceId id;
   uint64_t round = 0;
@@ -64,15 +64,15 @@ struct WorkItem {
   std::vector<TokenId> tokens;
   uint64_t prefix_hash = 0;
   uint64_t params_hash = 0;
-  std::shared_ptr<const SequenceParams> params;  // null: those known under params_hash
+  std::shared_ptr<const SequenceParams> params;  // null: the ones already known under params_hash
   std::optional<SequenceId> fork_of;
   absl::Time deadline = absl::InfiniteFuture();
   absl::Time received;                        // set by Worker::Submit
-  absl::Status invalid;                       // why the item cannot be served, found before it got here
+  absl::Status invalid;                       // why the item is refused, if that was found while parsing it
   std::function<void(const Answer&)> answer;  // called once, from the engine thread; must not block
   Work work;
 
-  // Committed tokens once the item is taken in.
+  // The number of committed tokens of the sequence with this item.
   size_t committed() const { return base + tokens.size(); }
 };
 

@@ -11,9 +11,10 @@
 namespace outrider {
 namespace {
 
-// From this many logits on, sampling is shared among threads: waking one takes as long as a few thousand.
+// Sampling this many logits or more is spread over threads: waking a thread costs as much as sampling a few
+// thousand.
 constexpr int64_t kParallelLogits = 1 << 16;
-// How often leases are looked at.
+// How often leases are checked.
 constexpr absl::Duration kLeaseCheck = absl::Seconds(1);
 
 SequenceLimits LimitsOf(const Runner& runner) {
@@ -96,14 +97,14 @@ void Worker::Step() {
   const absl::StatusOr<LogitsView> logits = RunModel(scheduled);
   if (logits.ok()) return Postprocess(scheduled, *logits);
 
-  // An invalid batch is a defect of this program and concerns its items only.
+  // An invalid batch is a bug in this program; it affects only the items of the batch.
   if (!absl::IsInvalidArgument(logits.status()) && hooks_.on_failure) hooks_.on_failure(logits.status());
   for (const ScheduledSequence& s : scheduled) {
     store_.Finish(*s.sequence, absl::InternalError(logits.status().message()));
   }
 }
 
-// Which sequences are part of the next step, with the blocks that they need.
+// Selects the sequences of the next step and reserves the blocks that they need.
 std::vector<Worker::ScheduledSequence> Worker::Schedule() {
   const std::vector<SequenceState*> candidates = store_.active();
   std::vector<PendingRows> pending;
@@ -116,7 +117,7 @@ std::vector<Worker::ScheduledSequence> Worker::Schedule() {
   std::vector<ScheduledSequence> scheduled;
   for (size_t i = 0; i < plan.size(); ++i) {
     SequenceState& sequence = *candidates[i];
-    // Making room for one may have ended another.
+    // Making room for one sequence may have ended the work of another.
     if (plan[i] == 0 || !sequence.active()) continue;
     const bool last = plan[i] == sequence.num_pending();
     const int logit_rows = sequence.prompt_logprobs() >= 0 ? plan[i] : last ? sequence.logit_rows() : 0;
@@ -179,8 +180,8 @@ void Worker::Postprocess(std::vector<ScheduledSequence>& scheduled, const Logits
   SampleAll(decisions);
 }
 
-// Sequences have nothing to do with each other, so that which thread samples for one changes nothing. But the
-// pool of blocks is theirs together: it is left to the loop after.
+// Sequences are independent of each other, so it does not matter which thread samples which. They share the
+// block pool, however, so finishing them is left to the loop at the end.
 void Worker::SampleAll(std::vector<Decision>& decisions) {
   const auto sample = [&](int i) {
     Decision& decision = decisions[static_cast<size_t>(i)];

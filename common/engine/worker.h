@@ -1,5 +1,5 @@
-// The engine thread: takes items from a mailbox and runs everything that has arrived through the model in
-// shared forward passes. Draft and target differ only in their Sampler.
+// The engine thread: takes items from a mailbox and runs all pending sequences through the model in shared
+// forward passes (continuous batching). Draft and target differ only in their Sampler.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct WorkerOptions {
   bool check_invariants = false;  // after every step; for tests
 };
 
-// What happened in a forward pass, for metrics.
+// Statistics of a forward pass, for metrics.
 struct StepStats {
   int sequences = 0;
   int rows = 0;
@@ -38,47 +38,48 @@ struct StepStats {
 // Thread-safe.
 class Worker {
  public:
-  // Called from the engine thread after each step, and after anything that changed the state while idle.
+  // Called from the engine thread: on_step after each forward pass, on_state after each iteration of the
+  // loop. The constructor also calls on_state once.
   struct Hooks {
     std::function<void(const StepStats&)> on_step;
     std::function<void(const SequenceStoreCounts&)> on_state;
-    // The model cannot compute any more: the device failed.
+    // The device failed; the model cannot be used any more.
     std::function<void(const absl::Status&)> on_failure = nullptr;
   };
 
   Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Sampler> sampler, const WorkerOptions& options,
          Hooks hooks);
-  // Ends the thread; items in progress are answered UNAVAILABLE.
+  // Stops the thread. Items in progress are answered UNAVAILABLE.
   ~Worker();
 
-  // Each item is answered exactly once unless it is cancelled or its sequence released.
+  // Submits an item. It is answered exactly once unless it is cancelled or its sequence is released.
   void Submit(WorkItem item);
-  // Frees the sequence; its id is not known again.
+  // Frees the sequence. Its id is not accepted again.
   void Release(const SequenceId& id) { mailbox_.Put(ReleaseCommand{id}); }
-  // Drops the item of that round, if it is in progress. The sequence stays.
+  // Drops the item of that round without an answer, if it is in progress. The sequence stays.
   void Cancel(const SequenceId& id, uint64_t round) { mailbox_.Put(CancelCommand{id, round}); }
 
-  // Until nothing is in progress or waits, or the deadline has come.
+  // Blocks until no item is queued or in progress, or until `deadline`.
   void AwaitIdle(absl::Time deadline) { mailbox_.AwaitIdle(deadline); }
 
   const Runner& runner() const { return *runner_; }
 
  private:
-  // A sequence's part in a step.
+  // A sequence's share of a step.
   struct ScheduledSequence {
     SequenceState* sequence;
     int rows;
-    int logit_rows;  // the last ones of `rows`
+    int logit_rows;  // how many of the last rows need logits
     std::optional<DeviceTask> task;
   };
-  // A sequence whose tokens are all fed.
+  // A sequence whose tokens are all computed, ready for the sampler.
   struct Decision {
     SequenceState* sequence;
     LogitsView rows;
-    absl::StatusOr<bool> done = true;  // what the sampler says
+    absl::StatusOr<bool> done = true;  // the sampler's result
   };
 
-  // Engine thread.
+  // Everything below runs on the engine thread.
   void Run();
   void Handle(WorkItem item);
   void Handle(const ReleaseCommand& command) { store_.Release(command.id); }

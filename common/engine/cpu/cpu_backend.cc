@@ -18,7 +18,8 @@ Storage StorageFor(const std::string& dtype) {
   return dtype == "bfloat16" ? Storage::kBFloat16 : Storage::kFloat32;
 }
 
-// A share of the memory that is free once the weights are loaded, but no more than can ever be used.
+// Sizes the pool to a share of the memory that is free after the weights are loaded, but no larger than
+// useful.
 int BlocksThatFit(const DecoderSpec& spec, const RunnerOptions& options, Storage storage) {
   const size_t block_bytes = LayOutKv(spec, storage, options.block_size).block_bytes;
   return KvBlocksThatFit(options.kv_memory_fraction * static_cast<double>(AvailableMemory()), block_bytes,

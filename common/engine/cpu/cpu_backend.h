@@ -1,11 +1,11 @@
-// --device cpu.
+// The backend for --device cpu.
 #pragma once
 
 #include "common/engine/backend.h"
 
 namespace outrider {
 
-// Its models are the engine's own kernels on the threads given to Load.
+// Runs models with the engine's own kernels on the threads given to Load.
 class CpuBackend final : public Backend {
  public:
   absl::Status Check(const RunnerOptions& options) const override;

@@ -12,13 +12,12 @@
 namespace outrider {
 namespace {
 
-// Below this many rows the element-wise work of a layer takes less time than handing it to other threads.
+// Below this many rows, the element-wise work of a layer takes less time than handing it to other threads.
 constexpr int kMinParallelRows = 16;
-// Tasks of a matrix product take about this many panels: enough to amortise taking one, few enough to
-// balance.
+// Panels per task of a matrix product: enough to amortise taking a task, few enough to balance the load.
 constexpr int kPanelsPerTask = 4;
-// Matrix products below this cost stay on the calling thread. A row costs a quarter of what it costs to
-// stream the weights, and handing work to another core a microsecond or two.
+// Matrix products below this cost stay on the calling thread. The unit is the cost of one weight with one
+// row; each further row adds a quarter. Handing work to another core costs a microsecond or two.
 constexpr int64_t kMinParallelCost = 160 << 10;
 
 int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -263,7 +262,7 @@ void CpuModel::Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows,
   if (rows == 0) return;
   const LinearArgs args = {matrix.data, weights_.storage, epilogue, matrix.k, matrix.n, rows,
                            x.data(),    x_stride,         y.data(), y_stride, y_columns};
-  // Gate and up panels stay together.
+  // A task gets whole pairs of gate and up panels.
   const int unit = epilogue == Epilogue::kSiluMul ? 2 : 1;
   const int units = (matrix.n + unit * kPanel - 1) / (unit * kPanel);
   const int per_thread = (units + thread_pool_.threads() - 1) / thread_pool_.threads();

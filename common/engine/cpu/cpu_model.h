@@ -1,4 +1,4 @@
-// The forward pass of a decoder over a ragged batch, on the CPU.
+// The forward pass of a decoder on the CPU, over a ragged batch.
 #pragma once
 
 #include <cstddef>
@@ -25,19 +25,19 @@ struct CpuModelOptions {
   int max_batch_rows;
 };
 
-// How a block of the cache is laid out.
+// The memory layout of a KV block.
 struct KvGeometry {
-  KvLayer layer;  // of layer 0, without its address
+  KvLayer layer;  // layer 0, without its address
   size_t layer_bytes = 0;
   size_t block_bytes = 0;  // all layers
 };
 KvGeometry LayOutKv(const DecoderSpec& spec, Storage storage, int block_size);
 
-// Holds the KV pool ([block][layer][keys, values], so that a block is one piece of memory) and the scratch
-// memory of a step. Other threads work inside Forward only.
+// Owns the KV pool ([block][layer][keys, values], so that a block is contiguous) and the scratch memory of a
+// step. Uses other threads inside Forward only.
 class CpuModel final : public Model {
  public:
-  // `kernels` and `thread_pool` must outlive the model. RESOURCE_EXHAUSTED where memory cannot be had.
+  // `kernels` and `thread_pool` must outlive the model. RESOURCE_EXHAUSTED if there is not enough memory.
   static absl::StatusOr<std::unique_ptr<CpuModel>> Create(const DecoderSpec& spec, CpuWeights weights,
                                                           const CpuModelOptions& options,
                                                           const Kernels& kernels, ThreadPool& thread_pool);
@@ -62,7 +62,7 @@ class CpuModel final : public Model {
     int32_t block;
     int32_t slot;
   };
-  // One attention call: neighbouring rows of one sequence, heads of one KV head.
+  // One call of the attention kernel: consecutive rows of one sequence, and query heads that share a KV head.
   struct AttentionTask {
     const BlockId* blocks;
     int first_row;
@@ -80,12 +80,12 @@ class CpuModel final : public Model {
   void ListAttentionTasks(absl::Span<const SequenceRows> batch);
   void Embed();
   void Attend(int layer);
-  // Keeps the rows whose logits are wanted, moving them to the front of hidden_ and attention_out_.
+  // Compacts hidden_ and attention_out_ to the rows that need logits.
   void DropRowsWithoutLogits();
   void Normalize(const float* weight, int rows);
   void Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, const Buffer& x, int x_stride,
                 const Buffer& y, int y_stride, int y_columns);
-  // fn(row) for every row, in parallel where that pays.
+  // Calls fn(row) for every row, in parallel if that pays off.
   void ForRows(int rows, absl::FunctionRef<void(int row)> fn);
   KvLayer LayerOfCache(int layer) const;
 
@@ -99,7 +99,7 @@ class CpuModel final : public Model {
   const KvGeometry kv_geometry_;
   KvLayer kv_;  // layer 0
   int qkv_columns_;
-  size_t operand_bytes_;  // of an element of what the kernels call operands
+  size_t operand_bytes_;  // of one element of an operand (kernels.h)
 
   Buffer cache_;
   Buffer hidden_;         // [rows, hidden], the residual stream

@@ -12,21 +12,21 @@
 namespace outrider {
 namespace {
 
-// Collects what has to be packed and where to, so that one allocation of the right size can hold it all.
+// Collects everything that must be packed, so that one allocation of the right size can hold it.
 class Loader {
  public:
   Loader(const SafeTensors& files, Storage storage) : files_(files), storage_(storage) {}
 
-  // The first error makes all later calls do nothing.
+  // After the first error, all calls do nothing.
   TensorView Get(const StoredTensor& tensor) { return files_.Get(tensor.name, tensor.shape, status_); }
 
-  // All rows of all parts, in order.
+  // Adds the rows of all parts, in order.
   void AddMatrix(const StoredMatrix& matrix, PackedMatrix* to) {
     std::vector<TensorView> parts = GetParts(matrix);
     if (status_.ok()) Add(Concatenated(std::move(parts)), to);
   }
 
-  // Panels of both parts alternate.
+  // Adds both parts with alternating panels.
   void AddInterleaved(const StoredMatrix& matrix, PackedMatrix* to) {
     std::vector<TensorView> parts = GetParts(matrix);
     if (status_.ok()) Add(InterleavedPanels(std::move(parts[0]), std::move(parts[1])), to);

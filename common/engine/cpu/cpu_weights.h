@@ -1,4 +1,4 @@
-// The weights of a decoder, packed for the kernels.
+// The weights of a decoder, packed for the CPU kernels.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace outrider {
 
 struct PackedMatrix {
   const char* data = nullptr;
-  int n = 0;  // with padding, where panels are interleaved
+  int n = 0;  // with padding if panels are interleaved
   int k = 0;
 };
 
@@ -26,13 +26,13 @@ struct CpuLayer {
   PackedMatrix qkv;                       // queries, keys, values of all heads
   PackedMatrix attention_out;
   const float* mlp_norm = nullptr;
-  PackedMatrix gate_up;  // panels alternate
+  PackedMatrix gate_up;  // panels of gate and up alternate
   PackedMatrix mlp_out;
 };
 
 struct CpuWeights {
-  Buffer memory;      // everything below but the embedding
-  SafeTensors files;  // stay mapped for the embedding's sake
+  Buffer memory;      // holds everything below except the embedding
+  SafeTensors files;  // stay mapped because the embedding is read in place
   Storage storage = Storage::kFloat32;
   TensorView embedding;  // [vocab, hidden], as stored
   std::vector<CpuLayer> layers;
@@ -40,8 +40,8 @@ struct CpuWeights {
   PackedMatrix head;
 };
 
-// Maps the files and packs every matrix; norms are kept in float32. Errors are those of SafeTensors and
-// Buffer. `progress` may be null.
+// Maps the files and packs every matrix; norms become float32. Errors are those of SafeTensors and Buffer.
+// `progress` may be null.
 absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const DecoderSpec& spec,
                                           Storage storage, ThreadPool& pool,
                                           const std::function<void(double)>& progress);

@@ -1,17 +1,17 @@
-// The CPU kernels: one set of function pointers per instruction set, chosen once at run time.
+// The CPU kernels: one table of function pointers per instruction set, selected at run time.
 //
-// The rule they all keep: what is computed for a row (of a matrix product) or a query (of attention) is one
-// fixed sequence of operations that depends on that row's own data and position only. Every output element is
-// one chain of fused multiply-adds over k, or over positions, in ascending order; tiles only decide which
-// chains run side by side. Hence a row's bits do not depend on the batch, the chunking, the partition over
-// threads or the block size.
+// All kernels are batch-invariant: the result for a row (of a matrix product) or a query (of attention) comes
+// from one fixed sequence of operations that depends only on that row's own data and position. Every output
+// element is one chain of multiply-adds over k, or over positions, in ascending order; tiles only
+// decide which chains run side by side. A row's bits therefore do not depend on the batch, the chunking, the
+// partition over threads or the block size.
 //
-// "Operands" below are what matrix products read: float32, but bfloat16 where the weights are bfloat16 and
-// the set multiplies bfloat16 by bfloat16 (`rounds_operands`). What produces them rounds them, so that half
-// as much moves between the cores.
+// "Operands" below are the inputs of matrix products: float32, or bfloat16 if the weights are bfloat16 or
+// int8 and the instruction set multiplies bfloat16 by bfloat16 (`rounds_operands`). The producer of an
+// operand rounds it, which halves the traffic between cores.
 //
-// This header is included by translation units compiled for different instruction sets, so it holds plain
-// data only: an inline function here could be emitted with instructions the machine lacks.
+// Translation units for different instruction sets include this header, so it contains plain data only: an
+// inline function could be emitted with instructions that the machine lacks.
 #pragma once
 
 #include <cstddef>
@@ -19,16 +19,16 @@
 
 namespace outrider {
 
-// Of weights. Keys and values are never kInt8, but kBFloat16 beside it.
+// The element type of weights. Keys and values are bfloat16 beside kInt8 weights.
 enum class Storage : uint8_t { kFloat32, kBFloat16, kInt8 };
 
 // Columns per panel of packed weights.
 inline constexpr int kPanel = 32;
-// At the head of a panel of int8 weights: a float32 scale for each column.
+// Bytes at the head of a panel of int8 weights: a float32 scale for each column.
 inline constexpr int kScaleBytes = kPanel * 4;
-// Queries (rows x heads of one KV head) that one attention call takes at most.
+// Most queries (rows x heads of one KV head) of one attention call.
 inline constexpr int kMaxQueries = 16;
-// Positions are padded to this many in a block's keys, head dimensions in its values.
+// A block's keys pad positions, and its values pad head dimensions, to a multiple of this.
 inline constexpr int kKvPad = 16;
 
 enum class Epilogue : uint8_t {
@@ -39,32 +39,32 @@ enum class Epilogue : uint8_t {
 
 // y[r, n] = sum over k of x[r, k] W[n, k].
 //
-// Weights are packed [n / 32][k][32] for float32, and [n / 32][k / 2][32][2] for bfloat16: a 32-bit word
-// holds two neighbouring k of one column, which a shift and a mask widen. The last panel is padded with
-// zeros. int8 is packed as bfloat16 is, a byte for each weight, after the panel's scales: W = scale * byte.
-// The bytes are whole numbers that bfloat16 holds exactly, so they are multiplied as such and the sum scaled
+// Weights are packed as [n / 32][k][32] for float32 and as [n / 32][k / 2][32][2] for bfloat16: a 32-bit word
+// holds two adjacent k of one column, which a shift and a mask widen. The last panel is padded with zeros.
+// int8 is packed like bfloat16, one byte per weight, after the panel's scales: W = scale * byte. The bytes
+// are integers that bfloat16 represents exactly, so the kernel multiplies them directly and scales the sum
 // once.
 struct LinearArgs {
   const void* weights;  // 64-byte aligned
   Storage storage;
   Epilogue epilogue;
   int k;  // even
-  int n;  // columns of W; for kSiluMul a multiple of 64, counting the padding
+  int n;  // columns of W; for kSiluMul a multiple of 64, padding included
   int rows;
   const void* x;  // operands
   int64_t x_stride;
   void* y;  // float32; operands for kSiluMul
   int64_t y_stride;
-  int y_columns;  // columns of y that exist, the rest being padding
+  int y_columns;  // columns of y without padding
 };
 
-// One layer's part of the KV pool. Keys of a block: [kv_head][head_dim][slot_stride] for float32 and
-// [kv_head][head_dim / 2][slot_stride][2] for bfloat16, so that scores of neighbouring positions are computed
-// side by side; values: [kv_head][block_size][value_stride].
+// One layer's part of the KV pool. A block's keys are [kv_head][head_dim][slot_stride] for float32 and
+// [kv_head][head_dim / 2][slot_stride][2] for bfloat16, so that scores of adjacent positions are computed
+// side by side. Its values are [kv_head][block_size][value_stride].
 struct KvLayer {
   char* base;  // block 0
   int64_t block_bytes;
-  int64_t value_offset;  // of the values inside a block's part
+  int64_t value_offset;  // of the values within a block's part
   Storage storage;
   int block_size;
   int slot_stride;   // block_size padded to kKvPad
@@ -72,8 +72,8 @@ struct KvLayer {
   int value_stride;  // head_dim padded to kKvPad
 };
 
-// Rows `first_position + r` of one sequence against its positions 0 .. first_position + r, for `heads` query
-// heads that share one KV head.
+// Attention of the rows at `first_position + r` of one sequence over its positions [0, first_position + r],
+// for `heads` query heads that share one KV head.
 struct AttentionArgs {
   KvLayer kv;
   const int32_t* blocks;
@@ -90,7 +90,7 @@ struct AttentionArgs {
   int64_t scratch_stride;
 };
 
-// Rotates one row's queries and keys, scales the queries, and stores the key and value into the cache.
+// Rotates one row's queries and keys, scales the queries, and stores the key and value in the cache.
 struct RotateArgs {
   KvLayer kv;
   int32_t block;
@@ -105,26 +105,26 @@ struct RotateArgs {
 
 struct Kernels {
   const char* name;
-  // Columns of panels first .. last - 1, all rows. For kSiluMul both are even.
+  // Computes the columns of panels [first, last) for all rows. For kSiluMul both are even.
   void (*linear)(const LinearArgs& args, int first_panel, int last_panel);
   void (*attention)(const AttentionArgs& args);
   void (*rotate_and_store)(const RotateArgs& args);
-  // y = x / sqrt(mean(x^2) + epsilon) * weight, as operands of weights stored like this.
+  // y = x / sqrt(mean(x^2) + epsilon) * weight, as operands for weights of this storage.
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int n, Storage storage, void* y);
-  // Whether operands are bfloat16.
+  // Whether operands for bfloat16 and int8 weights are bfloat16.
   bool rounds_operands;
 };
 
-// Null where the instruction set is not compiled in or this CPU lacks it.
+// Null if the instruction set is not compiled in or this CPU lacks it.
 const Kernels* Avx512BFloat16Kernels();
 const Kernels* Avx512Kernels();
 const Kernels* Avx2Kernels();
 const Kernels* PortableKernels();
-// The best of the above.
+// The fastest of the above.
 const Kernels& BestKernels();
-// By name ("avx512bf16", "avx512", "avx2", "portable"); null where it cannot run here.
+// By name ("avx512bf16", "avx512", "avx2", "portable"); null if this CPU cannot run it.
 const Kernels* FindKernels(const char* name);
-// Whether this CPU has bfloat16 arithmetic, so that bfloat16 weights are the natural choice.
+// Whether this CPU has bfloat16 arithmetic, which makes bfloat16 the default for weights.
 bool CpuPrefersBFloat16();
 
 namespace kernels_internal {

@@ -7,8 +7,7 @@ namespace outrider {
 namespace {
 
 constexpr int kLanes = 8;
-// Panels side by side, as many as their accumulators fit the registers; more for a single row, whose chains
-// would otherwise be too few to hide latency.
+// Panels per tile, as many as fit their accumulators into registers.
 constexpr int kPanelsPerTile = 1;
 constexpr int kPanelsPerTileOneRow = 1;
 constexpr int kRowsPerTile = 3;

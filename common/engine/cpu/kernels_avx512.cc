@@ -1,4 +1,4 @@
-// The kernels for CPUs with AVX512.
+// The kernels for CPUs with AVX-512.
 #include <immintrin.h>
 
 #include "common/engine/cpu/kernels.h"
@@ -7,8 +7,8 @@ namespace outrider {
 namespace {
 
 constexpr int kLanes = 16;
-// Panels side by side, as many as their accumulators fit the registers; more for a single row, whose chains
-// would otherwise be too few to hide latency.
+// Panels per tile, as many as fit their accumulators into registers. A single row takes more, since the
+// chains of two panels are too few to hide latency.
 constexpr int kPanelsPerTile = 2;
 constexpr int kPanelsPerTileOneRow = 4;
 constexpr int kRowsPerTile = 6;

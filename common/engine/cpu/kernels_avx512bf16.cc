@@ -1,5 +1,5 @@
-// The kernels for CPUs with AVX-512 and its bfloat16 products, which double the rate of matrix products; each
-// step of a chain adds two of them.
+// The kernels for CPUs with AVX-512 and its bfloat16 dot products, which double the rate of matrix products:
+// each step of a chain adds two of them.
 #include <immintrin.h>
 
 #include "common/engine/cpu/kernels.h"
@@ -8,8 +8,8 @@ namespace outrider {
 namespace {
 
 constexpr int kLanes = 16;
-// Panels side by side, as many as their accumulators fit the registers; more for a single row, whose chains
-// would otherwise be too few to hide latency.
+// Panels per tile, as many as fit their accumulators into registers. A single row takes more, since the
+// chains of two panels are too few to hide latency.
 constexpr int kPanelsPerTile = 2;
 constexpr int kPanelsPerTileOneRow = 4;
 constexpr int kRowsPerTile = 6;
@@ -20,7 +20,7 @@ typedef int32_t IntVec __attribute__((vector_size(64)));
 
 inline Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 
-// What bfloat16 weights are multiplied by, and the step of a chain: two neighbouring k.
+// The operand type for bfloat16 weights, and one step of a chain: two adjacent k.
 using Operand = uint16_t;
 inline Vec AccumulatePair(Vec sum, const Operand* x, IntVec weights) {
   int32_t pair;

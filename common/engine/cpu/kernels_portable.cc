@@ -1,13 +1,12 @@
-// The kernels for any CPU: four lanes, products and sums rounded separately (a fused multiply-add in software
-// would be far too slow).
+// The kernels for any CPU: four lanes, with products and sums rounded separately (a fused multiply-add in
+// software would be far too slow).
 #include "common/engine/cpu/kernels.h"
 
 namespace outrider {
 namespace {
 
 constexpr int kLanes = 4;
-// Panels side by side, as many as their accumulators fit the registers; more for a single row, whose chains
-// would otherwise be too few to hide latency.
+// Panels per tile, as many as fit their accumulators into registers.
 constexpr int kPanelsPerTile = 1;
 constexpr int kPanelsPerTileOneRow = 1;
 constexpr int kRowsPerTile = 1;

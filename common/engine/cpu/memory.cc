@@ -17,14 +17,15 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
 
-// The whole huge pages inside the block. A hint: its failure changes nothing but speed.
+// Advises the huge pages inside the buffer. Only a hint: failure costs nothing but speed.
 void AdviseHugePages(char* data, size_t bytes) {
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) / kHugePage * kHugePage;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / kHugePage * kHugePage;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
-// A number in a file of the kernel's, after `key`; unlimited if there is none.
+// Reads the number after `key` (the first one if `key` is empty) from a file of the kernel; max if there is
+// none.
 size_t ReadBytes(const char* path, const std::string& key) {
   std::ifstream file(path);
   std::string word;

@@ -1,4 +1,4 @@
-// Large blocks of memory for weights, the KV pool and scratch.
+// Large buffers for weights, the KV pool and scratch memory.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace outrider {
 
-// Owns uninitialised memory, aligned to 64 bytes and on huge pages where the system gives them. Move-only.
+// Owns uninitialised memory, aligned to 64 bytes and on huge pages if the system provides them. Move-only.
 class Buffer {
  public:
-  // RESOURCE_EXHAUSTED, naming `what`, where the memory cannot be had.
+  // RESOURCE_EXHAUSTED, naming `what`, if the allocation fails.
   static absl::StatusOr<Buffer> Allocate(size_t bytes, absl::string_view what);
 
   char* data() const { return data_.get(); }
@@ -28,8 +28,8 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
-// Bytes that this process may still take: of the machine's memory, or of its control group's where that is
-// less.
+// Bytes that this process can still allocate: the machine's available memory, or what is left of its cgroup's
+// limit if that is less.
 size_t AvailableMemory();
 
 }  // namespace outrider

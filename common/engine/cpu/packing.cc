@@ -17,7 +17,7 @@ uint16_t ToBFloat16(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-// The largest weight of a column becomes 127.
+// Scales each column so that its largest magnitude becomes 127.
 template <ElementType kType>
 void PackInt8Panel(const char* const* rows, int k, char* to) {
   auto* scales = reinterpret_cast<float*>(to);
@@ -36,7 +36,7 @@ void PackInt8Panel(const char* const* rows, int k, char* to) {
   }
 }
 
-// `rows` are pointers to 32 rows' elements; null for padding.
+// `rows` points to the elements of 32 rows; null for padding.
 template <ElementType kType>
 void PackPanel(const char* const* rows, int k, Storage storage, char* to) {
   if (storage == Storage::kInt8) return PackInt8Panel<kType>(rows, k, to);

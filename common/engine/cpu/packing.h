@@ -1,4 +1,4 @@
-// Brings weights into the layout of the kernels.
+// Packs weights into the layout of the CPU kernels.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace outrider {
 
-// A weight matrix [n, k] whose rows come from one or more tensors; `kPaddingRow` rows are zero.
+// A weight matrix [n, k] whose rows come from one or more tensors; rows with `kPaddingRow` are zero.
 struct MatrixSource {
   static constexpr int kPaddingRow = -1;
   struct Row {
@@ -19,22 +19,23 @@ struct MatrixSource {
     int row;
   };
 
-  std::vector<TensorView> tensors;  // each [*, k], all of one type
+  std::vector<TensorView> tensors;  // each [*, k], all of the same type
   std::vector<Row> rows;            // n of them
   int k = 0;
 
   int n() const { return static_cast<int>(rows.size()); }
 };
 
-// All rows of all tensors, in order.
+// The rows of all tensors, in order.
 MatrixSource Concatenated(std::vector<TensorView> tensors);
-// Panels of `first` and `second` ([n, k] each) alternating, each padded with zero rows: what
-// Epilogue::kSiluMul takes.
+// Alternating panels of `first` and `second` ([n, k] each), each padded with zero rows: the layout for
+// Epilogue::kSiluMul.
 MatrixSource InterleavedPanels(TensorView first, TensorView second);
 
-// How much memory a packed matrix takes, a multiple of 64.
+// The size of a packed matrix in bytes, a multiple of 64.
 size_t PackedBytes(int n, int k, Storage storage);
-// Packs into `to`, 64-byte aligned, as LinearArgs describes; bfloat16 and int8 round to nearest even.
+// Packs into `to`, which is 64-byte aligned, as LinearArgs describes. bfloat16 and int8 round to nearest
+// even.
 void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* to);
 
 }  // namespace outrider

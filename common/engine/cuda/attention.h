@@ -1,4 +1,4 @@
-// Causal attention of a batch of queries over a paged cache of keys and values.
+// Causal attention of a ragged batch over the paged KV cache.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,37 +15,37 @@
 
 namespace outrider::cuda {
 
-// One layer's operands, all bfloat16, aligned to 16 bytes, with strides in elements that are multiples of 8.
+// The operands of one layer: bfloat16, aligned to 16 bytes; strides are in elements and multiples of 8.
 struct AttentionOperands {
-  const void* queries = nullptr;  // row r's, [query_heads, head_dim], begin at r * query_stride
+  const void* queries = nullptr;  // [query_heads, head_dim] of row r begins at r * query_stride
   int64_t query_stride = 0;
-  // Block b's begin at b * block_stride: keys [kv_heads][block_size][head_dim], then values likewise. Keys
-  // and values of the batch's own rows are in it already.
+  // Block b begins at b * block_stride: keys [kv_heads][block_size][head_dim], then values likewise. The keys
+  // and values of the batch's own rows are already stored.
   const void* cache = nullptr;
   int64_t block_stride = 0;  // below 2^32
   void* out = nullptr;       // [rows, query_heads * head_dim]
 };
 
-// What a row yields depends on its query and on the keys and values up to its position only, to the bit: not
-// on the batch, nor on the launch's size (attention_plan.h).
+// Batch-invariant: a row's result depends, to the bit, only on its query and on the keys and values up to its
+// position, and not on the batch or the size of the launch (attention_plan.h).
 //
-// Holds room for several plans, so that steps that one graph runs one after another have a plan each. A batch
-// is uploaded once and launched for every layer. Both calls only enqueue: a graph captures Launch and is
-// replayed after uploads to the same plan, of any batch that its size holds. Not thread-safe.
+// Has memory for several plans, so that the passes of one graph have a plan each. A batch is uploaded once
+// and launched for every layer. Both calls only enqueue. A graph captures Launch and is replayed after
+// uploads to the same plan, of any batch that its size holds. Not thread-safe.
 class Attention {
  public:
-  // For batches that `capacity` holds. INVALID_ARGUMENT for a shape that there is no kernel for,
-  // RESOURCE_EXHAUSTED where memory cannot be had.
+  // For batches that `capacity` holds. INVALID_ARGUMENT for a shape without a kernel, RESOURCE_EXHAUSTED if
+  // there is not enough memory.
   static absl::StatusOr<std::unique_ptr<Attention>> Create(const AttentionShape& shape,
                                                            const AttentionSize& capacity, int plans);
 
-  // Plans a batch for launches of `size` and has the plan copied to the device. An earlier upload to the same
-  // plan must have been carried out. As WritePlan; also INVALID_ARGUMENT for a size that the capacity does
-  // not hold.
+  // Plans a batch for launches of `size` and enqueues the copy of the plan to the device. An earlier upload
+  // to the same plan must be complete. Errors are those of WritePlan; also INVALID_ARGUMENT if the capacity
+  // does not hold `size`.
   absl::Status Upload(int plan, const AttentionSize& size, absl::Span<const AttentionSequence> batch,
                       cudaStream_t stream);
 
-  // Computes the batch of a plan for one layer. `size` is that of its upload.
+  // Computes one layer for the batch of a plan. `size` must be that of the upload.
   absl::Status Launch(int plan, const AttentionSize& size, const AttentionOperands& operands,
                       cudaStream_t stream);
 

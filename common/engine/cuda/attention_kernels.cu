@@ -16,9 +16,9 @@ using Params = flashinfer::BatchPrefillPagedParams<Element, Element, Element, in
 using Variant = flashinfer::DefaultAttention</*custom mask*/ false, /*sliding window*/ false,
                                              /*logits soft cap*/ false, /*alibi*/ false>;
 
-// One warp's queries, four warps over the positions of 128 at a time. FlashInfer's dispatcher would choose
-// the number of positions by the shared memory of the GPU; here it is part of the order of summation, and
-// fixed.
+// One warp of queries; four warps over the positions, 128 at a time. FlashInfer's dispatcher would choose the
+// number of positions by the GPU's shared memory. Here it is fixed, because it determines the order of
+// summation.
 constexpr uint32_t kWarpsOverPositions = 4;
 constexpr uint32_t kPositionsOfWarp = 2;  // in units of 16
 static_assert(kSplit % (kWarpsOverPositions * kPositionsOfWarp * 16) == 0);
@@ -35,13 +35,13 @@ constexpr auto* kKernel = flashinfer::BatchPrefillWithPagedKVCacheKernel<Traits<
 template <uint32_t kHeadDim>
 constexpr size_t kSharedBytes = sizeof(typename Traits<kHeadDim>::SharedStoragePaged);
 
-// Merging: eight elements of a head for each thread, 16 bytes.
+// For merging: eight elements of a head per thread, 16 bytes.
 constexpr int kMergeElements = 8;
 constexpr int kMergeThreads = 128;
 
-// out = sum_i 2^(s_i - m) o_i / sum_i 2^(s_i - m) over a row's partial results in order of position, m = max
-// s_i. Of a single one that is the partial result itself, to the bit, which is what a launch that does not
-// merge writes.
+// out = sum_i 2^(s_i - m) o_i / sum_i 2^(s_i - m) over a row's partial results in order of position, with m =
+// max s_i. For a single partial result this is that result to the bit, and therefore what a launch without
+// merging writes.
 __global__ void MergePartials(const Element* partials, const float* sums, const int32_t* row_partial,
                               const int32_t* row_splits, int heads, int head_dim, Element* out) {
   const int splits = row_splits[blockIdx.x];
@@ -68,7 +68,7 @@ __global__ void MergePartials(const Element* partials, const float* sums, const 
   *reinterpret_cast<uint4*>(out + blockIdx.x * width + column) = *reinterpret_cast<const uint4*>(result);
 }
 
-// FlashInfer's structures have pointers to what it only reads.
+// FlashInfer's structs have mutable pointers to data that it only reads.
 Element* Elements(const void* data) { return static_cast<Element*>(const_cast<void*>(data)); }
 
 Params MakeParams(const AttentionArguments& a) {

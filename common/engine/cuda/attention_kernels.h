@@ -1,4 +1,4 @@
-// The kernels of paged attention, launched for a plan that is on the device. Contracts are in attention.h.
+// The kernels of paged attention, for a plan in device memory. The contracts are in attention.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,12 +12,12 @@ struct AttentionArguments {
   int kv_heads;
   int head_dim;
   int block_size;
-  // The launch's size.
+  // The size of the launch.
   int sequences;
   int rows;
   int items;
-  bool merge;  // whether it has partial results
-  // The plan (PlanLayout), on the device. The pointers are to what kernels only read.
+  bool merge;  // whether the launch has partial results to merge
+  // The plan (PlanLayout) in device memory. Kernels only read it.
   int32_t* split;
   int32_t* query_start;
   int32_t* output_start;
@@ -37,14 +37,14 @@ struct AttentionArguments {
   const void* values;
   int64_t block_stride;
   void* out;
-  // Partial results, bfloat16 [partials, query_heads, head_dim], and the logarithms (to base 2) of the sums
-  // of their weights, [partials, query_heads].
+  // Partial results, bfloat16 [partials, query_heads, head_dim], and the base-2 logarithms of the sums of
+  // their weights, [partials, query_heads].
   void* partials;
   float* partial_sums;
 };
 
-// Once for a device, before the first launch of a head_dim. cudaErrorNotSupported for one that is neither 64
-// nor 128.
+// Call once per device, before the first launch with a head_dim. cudaErrorNotSupported unless it is 64 or
+// 128.
 cudaError_t PrepareAttention(int head_dim);
 
 cudaError_t LaunchAttention(const AttentionArguments& arguments, cudaStream_t stream);

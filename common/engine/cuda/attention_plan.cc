@@ -13,7 +13,7 @@ int Tiles(const AttentionShape& shape, int rows) { return CeilDivide(rows * Grou
 int Splits(int length) { return CeilDivide(length, kSplit); }
 int Blocks(const AttentionShape& shape, int length) { return CeilDivide(length, shape.block_size); }
 
-// How many splits the rows of a tile attend to: those of its last row.
+// The number of splits that a tile attends to, which is that of its last row.
 int SplitsOfTile(const AttentionShape& shape, const AttentionSequence& sequence, int tile) {
   const int last_row = std::min(sequence.rows, CeilDivide((tile + 1) * kQueryTile, Group(shape))) - 1;
   return Splits(sequence.length - sequence.rows + last_row + 1);
@@ -31,15 +31,15 @@ absl::Status Check(const AttentionShape& shape, const AttentionSequence& sequenc
   return absl::OkStatus();
 }
 
-// The first `rows` rows of a sequence from `first` on: of those positions it needs no more than theirs.
-AttentionSequence Part(const AttentionSequence& sequence, int first, int rows) {
+// `rows` rows of a sequence from row `first` on. They need no positions beyond their own.
+AttentionSequence SliceRows(const AttentionSequence& sequence, int first, int rows) {
   return {rows, sequence.length - sequence.rows + first + rows, sequence.blocks};
 }
 
 }  // namespace
 
 bool AttentionSize::Holds(const AttentionSize& other) const {
-  // A launch that merges does so for short sequences too, of one partial result a row.
+  // A launch that merges also merges short sequences, with one partial result per row.
   const int other_partials = partials > 0 ? std::max(other.partials, other.rows) : other.partials;
   return other.sequences <= sequences && other.rows <= rows && other.items <= items &&
          other.blocks <= blocks && other_partials <= partials;
@@ -90,24 +90,24 @@ absl::StatusOr<std::vector<AttentionPass>> CutIntoPasses(const AttentionShape& s
     for (int first = 0; first < sequence.rows;) {
       std::vector<AttentionSequence>& pass = passes.back().sequences;
       const auto fits = [&](int rows) {
-        pass.push_back(Part(sequence, first, rows));
+        pass.push_back(SliceRows(sequence, first, rows));
         const bool held = capacity.Holds(SizeOf(shape, pass));
         pass.pop_back();
         return held;
       };
-      // The most rows that fit: more rows need more of everything.
+      // Binary search for the most rows that fit: more rows need more of everything.
       int most = 0;
       for (int above = sequence.rows - first + 1; above - most > 1;) {
         const int middle = most + (above - most) / 2;
         (fits(middle) ? most : above) = middle;
       }
       if (most > 0) {
-        pass.push_back(Part(sequence, first, most));
+        pass.push_back(SliceRows(sequence, first, most));
         first += most;
         row += most;
       } else if (pass.empty()) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("attention: no room for a row at position ", Part(sequence, first, 1).length - 1));
+        return absl::ResourceExhaustedError(absl::StrCat("attention: no room for a row at position ",
+                                                         SliceRows(sequence, first, 1).length - 1));
       }
       if (first < sequence.rows) passes.push_back({row, {}});
     }
@@ -163,14 +163,14 @@ absl::StatusOr<size_t> WritePlan(const AttentionShape& shape, const AttentionSiz
     output_start[s] = output;
     block_start[s] = block;
     last_length[s] = 0;
-    if (s >= need.sequences) continue;  // a sequence without rows or blocks
+    if (s >= need.sequences) continue;  // an unused sequence: no rows, no blocks
 
     const AttentionSequence& sequence = batch[static_cast<size_t>(s)];
     const int blocks = Blocks(shape, sequence.length), splits = Splits(sequence.length);
     std::copy_n(sequence.blocks.begin(), blocks, ints(layout.blocks) + block);
     block += blocks;
     last_length[s] = sequence.length - (blocks - 1) * shape.block_size;
-    // Pieces that read the same keys follow each other, so that they find them in the cache.
+    // Items that read the same keys are adjacent, so that they find the keys in the cache.
     for (int split = 0; split < splits; ++split) {
       for (int tile = 0; tile < Tiles(shape, sequence.rows); ++tile) {
         if (split >= SplitsOfTile(shape, sequence, tile)) continue;

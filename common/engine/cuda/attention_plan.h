@@ -1,11 +1,12 @@
-// How attention over a batch is cut into pieces that thread blocks compute, decided on the host.
+// Plans how attention over a batch is divided into items, one thread block per item and KV head. Runs on the
+// host.
 //
-// A piece is a tile of queries by a split of the positions. Tiles are kQueryTile (row, query head) pairs of
-// one sequence that share a KV head; splits are [0, kSplit), [kSplit, 2 kSplit), ... of a sequence's
-// positions. A row whose position is p attends to splits 0 to p / kSplit, and to nothing of later ones, so
-// that which partial results it is merged of, and in which order, follows from p: not from the batch, nor
-// from how many rows of its sequence come along. That is what makes attention batch-invariant
-// (docs/exactness.md). FlashInfer's own PrefillPlan chooses both tile and split by the batch.
+// An item is a tile of queries times a split of the positions. A tile is kQueryTile pairs (row, query head)
+// of one sequence that share a KV head. The splits are [0, kSplit), [kSplit, 2 kSplit), ... of a sequence's
+// positions. A row at position p attends to splits 0 to p / kSplit and to nothing in later ones. Its position
+// alone therefore determines which partial results it is merged from, and in which order: neither the batch
+// nor the number of rows of its sequence matters. That makes attention batch-invariant (docs/exactness.md).
+// FlashInfer's own PrefillPlan chooses tile and split by the batch.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +20,12 @@
 
 namespace outrider::cuda {
 
-// The smallest tile that FlashInfer has: verifying K = 4 drafted tokens with 3 query heads for each KV head
-// is 15 queries. Tiles of 64 would read the keys of a long prompt a fourth as often, but a decoding step,
-// which is most of the work, would compute 64 queries where it has 3, with one warp in place of four over the
-// positions.
+// FlashInfer's smallest tile: verifying K = 4 drafted tokens with 3 query heads per KV head is 15 queries.
+// Tiles of 64 would read the keys of a long prompt a quarter as often. But a decoding step, which is most of
+// the work, would compute 64 queries where it has 3, with one warp instead of four over the positions.
 inline constexpr int kQueryTile = 16;
-// Positions. Short, so that one sequence occupies more than a thread block for each KV head; two tiles of
-// keys.
+// Positions per split: two tiles of keys. Small, so that one sequence occupies several thread blocks per KV
+// head.
 inline constexpr int kSplit = 256;
 
 struct AttentionShape {
@@ -35,46 +35,47 @@ struct AttentionShape {
   int block_size = 0;  // positions in a block of the cache
 };
 
-// A sequence's part in a batch: queries of its last `rows` positions.
+// One sequence of a batch, with queries at its last `rows` positions.
 struct AttentionSequence {
   int rows = 0;                      // at least one
-  int length = 0;                    // of its positions, those of the rows included
+  int length = 0;                    // number of positions, those of the rows included
   absl::Span<const BlockId> blocks;  // position p is in blocks[p / block_size]
 };
 
-// How much a batch needs, or the shape of a launch, which a captured graph fixes: it serves every batch that
+// What a batch needs, or the size of a launch, which a captured graph fixes. A launch serves every batch that
 // needs no more of anything.
 struct AttentionSize {
   int sequences = 0;
   int rows = 0;
-  int items = 0;     // pieces: thread blocks for each KV head
-  int blocks = 0;    // of all sequences, a shared one as often as it is used
-  int partials = 0;  // partial results, for each query head; 0 where no sequence is longer than a split
+  int items = 0;     // thread blocks per KV head
+  int blocks = 0;    // of all sequences; a shared block counts once per use
+  int partials = 0;  // partial results per query head; 0 if no sequence is longer than a split
 
   bool Holds(const AttentionSize& other) const;
 };
 
-// What this batch needs. The batch must be well formed.
+// What this batch needs. The batch must be well-formed.
 AttentionSize SizeOf(const AttentionShape& shape, absl::Span<const AttentionSequence> batch);
 
-// What any batch of so many sequences and rows needs at most, none of it longer than `length`.
+// An upper bound for every batch of that many sequences and rows in which no sequence is longer than
+// `length`.
 AttentionSize LargestSize(const AttentionShape& shape, int sequences, int rows, int length);
 
-// Rows [first_row, ...) of a batch, in their order.
+// Consecutive rows of a batch, from first_row on.
 struct AttentionPass {
   int first_row = 0;
   std::vector<AttentionSequence> sequences;
 };
 
-// Cuts a batch into passes that `capacity` holds, between sequences and between rows of a sequence, where a
-// prompt needs more partial results than there is room for. RESOURCE_EXHAUSTED if it cannot hold a single
-// row.
+// Cuts a batch into passes that `capacity` holds, between sequences and, if a prompt needs more partial
+// results than there is memory for, between rows of a sequence. RESOURCE_EXHAUSTED if the capacity cannot
+// hold a single row.
 absl::StatusOr<std::vector<AttentionPass>> CutIntoPasses(const AttentionShape& shape,
                                                          absl::Span<const AttentionSequence> batch,
                                                          const AttentionSize& capacity);
 
-// Where the arrays of a plan are, in bytes from its beginning. All but `valid` are int32. The blocks come
-// last, so that a copy to the device can end with those in use.
+// The byte offsets of a plan's arrays. All but `valid` are int32. The blocks come last, so that a copy to the
+// device can stop after the ones in use.
 struct PlanLayout {
   explicit PlanLayout(const AttentionSize& size);
 
@@ -86,16 +87,16 @@ struct PlanLayout {
   size_t item_sequence;  // [items]
   size_t item_tile;      // [items], of its sequence
   size_t item_split;     // [items]
-  size_t row_partial;    // [rows], the first of a row's partial results, which follow each other
+  size_t row_partial;    // [rows], the first of a row's partial results, which are consecutive
   size_t row_splits;     // [rows], how many; 0 for a row that this batch does not have
   size_t valid;          // [items], bool
   size_t blocks;         // [blocks]
   size_t bytes;
 };
 
-// Writes the plan of a batch for launches of a size, and returns how many bytes of it to copy. `plan` is
-// aligned to 16 bytes and has PlanLayout(size).bytes. INVALID_ARGUMENT, naming what is wrong, where a
-// sequence is not well formed or the size does not hold the batch.
+// Writes the plan of a batch for launches of `size` and returns how many bytes of it to copy. `plan` is
+// aligned to 16 bytes and has PlanLayout(size).bytes. INVALID_ARGUMENT, naming the problem, if a sequence is
+// not well-formed or `size` does not hold the batch.
 absl::StatusOr<size_t> WritePlan(const AttentionShape& shape, const AttentionSize& size,
                                  absl::Span<const AttentionSequence> batch, char* plan);
 

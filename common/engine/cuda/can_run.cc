@@ -20,7 +20,7 @@ bool CanApply(const SamplingParams& sampling) {
 bool CanTest(const Distribution& q, Rule rule) {
   switch (q.form) {
     case Distribution::Form::kAbsent:
-      return rule == Rule::kCoupled;  // else an error, which the host finds
+      return rule == Rule::kCoupled;  // else an error, which the host reports
     case Distribution::Form::kPointMass:
       return true;
     case Distribution::Form::kSparse:

@@ -12,10 +12,10 @@
 namespace outrider::cuda {
 namespace {
 
-// Passes of a step that are planned at once: one, and one for each further drafted token.
+// Plans of attention, enough for the passes of a step: the first one, and one per further drafted token.
 constexpr int kPlans = kMaxDraftTokens + 1;
 
-// Graphs that are kept; each takes a few megabytes of the device.
+// Most graphs that are kept. Each takes a few megabytes of device memory.
 constexpr size_t kMaxGraphs = 256;
 
 absl::Status CheckShape(const DecoderSpec& spec, const std::string& model_dir) {
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(const DecoderSpec& spec
 
 absl::Status CudaModel::Load() {
   if (absl::Status status = CheckShape(spec_, options_.model_dir); !status.ok()) return status;
-  // The thread's device; Forward is called from another thread than Load.
+  // The current device is per thread, and Forward runs on another thread than Load.
   absl::Status status = ToStatus(cudaSetDevice(device_), "choosing the device");
   if (status.ok()) status = ToStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "starting");
   if (!status.ok()) return status;
@@ -95,7 +95,7 @@ absl::Status CudaModel::Load() {
 }
 
 absl::Status CudaModel::AllocateStepMemory() {
-  // The largest steps: every row with a draft of its own, or with every further pass.
+  // The largest steps: every row has a draft to verify, or proposes in every further pass.
   const StepShape verifies{.rows = max_rows_, .logit_rows = max_rows_, .tasks = max_rows_, .proposes = false};
   const StepShape proposes{.rows = max_rows_,
                            .logit_rows = max_rows_,
@@ -118,14 +118,14 @@ absl::Status CudaModel::AllocateStepMemory() {
     status = Assign(DeviceMemory::Allocate(rows * sizeof(int32_t), "drafted tokens"), next_tokens_);
   if (status.ok()) status = Assign(DeviceMemory::Allocate(rows * sizeof(int32_t), "races"), races_);
   if (!status.ok()) return status;
-  // Idle rows of a draft pass embed whatever is there, which has to be a token.
+  // Idle rows of a draft pass embed whatever is here, so it must be a token id.
   return ToStatus(cudaMemsetAsync(next_tokens_.data(), 0, next_tokens_.bytes(), stream_), "clearing tokens");
 }
 
 absl::Status CudaModel::CreateAttention() {
   const AttentionShape shape{spec_.heads, spec_.kv_heads, spec_.head_dim, options_.block_size};
-  // Room for whatever is captured. More rows than that are cut into several launches, so that only the lists
-  // of rows have to be longer.
+  // Capacity for everything that is captured. Steps with more rows are cut into several launches, so only the
+  // per-row lists must be longer.
   const int length = std::max(kSplit, static_cast<int>(std::bit_ceil(static_cast<unsigned>(max_positions_))));
   AttentionSize capacity = LargestSize(shape, kMaxCapturedRows, kMaxCapturedRows, length);
   capacity.rows = max_rows_;
@@ -159,7 +159,7 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
   LayOut(shape, inputs_.host(), inputs);
   WriteInputs(plan, shape, layers_->spare_block(), inputs);
   const bool few = shape.rows <= kMaxCapturedRows && shape.tasks <= kMaxCapturedRows;
-  status = few ? Replay(plan, shape) : RunDirectly(plan, shape);
+  status = few ? Replay(plan, shape) : RunEager(plan, shape);
   if (!status.ok()) return status;
 
   const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
@@ -210,7 +210,7 @@ absl::StatusOr<cudaGraphExec_t> CudaModel::Capture(const StepShape& shape) {
     status = EnqueueDraft(shape, i, {{.plan = i, .size = SizeOfPass(shape, i), .first_row = 0}});
   }
   if (status.ok()) status = EnqueueOutputs(shape);
-  // The capture has to be ended whatever became of it.
+  // End the capture even after an error.
   cudaGraph_t graph = nullptr;
   const absl::Status ended = ToStatus(cudaStreamEndCapture(stream_, &graph), "capturing a step");
   if (status.ok()) status = ended;
@@ -222,22 +222,22 @@ absl::StatusOr<cudaGraphExec_t> CudaModel::Capture(const StepShape& shape) {
   return executable;
 }
 
-absl::Status CudaModel::RunDirectly(const StepPlan& plan, const StepShape& shape) {
-  absl::StatusOr<std::vector<PlannedAttention>> parts = UploadParts(plan.first);
+absl::Status CudaModel::RunEager(const StepPlan& plan, const StepShape& shape) {
+  absl::StatusOr<std::vector<PlannedAttention>> parts = UploadAttention(plan.first);
   if (!parts.ok()) return parts.status();
   absl::Status status = EnqueueFirst(shape, *std::move(parts));
   for (int i = 1; i <= shape.draft_passes && status.ok(); ++i) {
-    // The plans are used again.
+    // The next pass reuses the plans.
     status = ToStatus(cudaStreamSynchronize(stream_), "waiting for a pass");
     if (!status.ok()) return status;
-    parts = UploadParts(plan.draft_passes[static_cast<size_t>(i - 1)]);
+    parts = UploadAttention(plan.draft_passes[static_cast<size_t>(i - 1)]);
     if (!parts.ok()) return parts.status();
     status = EnqueueDraft(shape, i, *std::move(parts));
   }
   return status.ok() ? EnqueueOutputs(shape) : status;
 }
 
-absl::StatusOr<std::vector<PlannedAttention>> CudaModel::UploadParts(const PassPlan& pass) {
+absl::StatusOr<std::vector<PlannedAttention>> CudaModel::UploadAttention(const PassPlan& pass) {
   const absl::StatusOr<std::vector<AttentionPass>> cut =
       CutIntoPasses(attention_->shape(), pass.sequences, attention_->capacity());
   if (!cut.ok()) return cut.status();

@@ -1,4 +1,4 @@
-// A model on a GPU: what the runner has behind --device cuda:N.
+// The model behind --device cuda:N.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,12 +23,12 @@
 
 namespace outrider::cuda {
 
-// A step is enqueued as a whole, draft passes, sampling and verdicts included, and waited for once. Steps of
-// few rows are captured in a CUDA graph when their shape is first seen, and replayed from then on.
+// Enqueues a whole step (draft passes, sampling and verdicts included) and waits for it once. A step with few
+// rows is captured in a CUDA graph when its shape first occurs, and replayed from then on.
 class CudaModel final : public Model {
  public:
-  // FAILED_PRECONDITION if there is no such device; INVALID_ARGUMENT for a model that has no kernels here,
-  // naming file and field; else errors of files and memory.
+  // FAILED_PRECONDITION if there is no such device; INVALID_ARGUMENT, naming file and field, for a model that
+  // the kernels do not support; else errors of files and memory.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderSpec& spec, int device,
                                                        const RunnerOptions& options);
   ~CudaModel() override;
@@ -58,10 +58,10 @@ class CudaModel final : public Model {
   absl::Status Replay(const StepPlan& plan, const StepShape& shape);
   absl::StatusOr<cudaGraphExec_t> Capture(const StepShape& shape);
   void DropGraphs();
-  // The same without a graph, for as many rows as there may be.
-  absl::Status RunDirectly(const StepPlan& plan, const StepShape& shape);
-  // A pass whose attention may have to be cut.
-  absl::StatusOr<std::vector<PlannedAttention>> UploadParts(const PassPlan& pass);
+  // Runs a step without a graph, with any number of rows.
+  absl::Status RunEager(const StepPlan& plan, const StepShape& shape);
+  // Uploads the attention plans of a pass, cut into several if it exceeds the capacity.
+  absl::StatusOr<std::vector<PlannedAttention>> UploadAttention(const PassPlan& pass);
 
   AttentionSize SizeOfPass(const StepShape& shape, int pass) const;
   absl::Status EnqueueFirst(const StepShape& shape, std::vector<PlannedAttention> attention);
@@ -76,7 +76,7 @@ class CudaModel final : public Model {
   int max_rows_ = 0;
   int max_positions_ = 0;
   int kv_blocks_ = 0;
-  std::vector<BlockId> spare_;  // a table of one block that no sequence has
+  std::vector<BlockId> spare_;  // a block table with one block that no sequence uses
 
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Matmul> matmul_;
@@ -85,7 +85,7 @@ class CudaModel final : public Model {
   MirroredMemory inputs_;
   MirroredMemory outputs_;
   DeviceMemory logits_;       // [max_rows, vocab]
-  PinnedMemory host_logits_;  // the same
+  PinnedMemory host_logits_;  // [max_rows, vocab]
   DeviceMemory shaped_;       // [max_rows]
   DeviceMemory next_tokens_;  // [max_rows]
   DeviceMemory races_;        // [max_rows]

@@ -67,7 +67,7 @@ absl::Status DecoderLayers::AllocateMemory() {
     const absl::Status status = Assign(DeviceMemory::Allocate(request.bytes, request.what), request.memory);
     if (!status.ok()) return status;
   }
-  // Attention reads whole blocks and masks what is beyond the end, but NaN times 0 is NaN.
+  // Attention reads whole blocks and masks what lies beyond the end, but NaN times 0 is NaN.
   return ToStatus(cudaMemsetAsync(cache_.data(), 0, cache_.bytes(), stream_), "clearing the KV pool");
 }
 
@@ -131,7 +131,7 @@ absl::Status DecoderLayers::Enqueue(const Pass& pass) {
   const float epsilon = static_cast<float>(spec_.rms_norm_eps);
   float* const residual = hidden_.as<float>();
   LaunchEmbed(pass.tokens, weights_.embedding, residual, rows, hidden, stream_);
-  absl::StatusOr<Product> product = Product{};  // what is still to be added to the residual stream
+  absl::StatusOr<Product> product = Product{};  // not yet added to the residual stream
   for (int i = 0; i < spec_.layers; ++i) {
     const Layer& layer = weights_.layers[static_cast<size_t>(i)];
     LaunchAddNorm(*product, residual, layer.attention_norm, epsilon, NextOperand(), rows, hidden, stream_);
@@ -139,7 +139,7 @@ absl::Status DecoderLayers::Enqueue(const Pass& pass) {
     if (!product.ok()) return product.status();
     LaunchRotateAndStore(*product, pass.places, cosines_.as<float>(), sines_.as<float>(), heads_,
                          queries_.as<__nv_bfloat16>(), KvOf(i), rows, stream_);
-    // In bfloat16 attention writes the next product's operand itself.
+    // In bfloat16, attention writes the next product's operand directly.
     const bool direct = operand_type_ == Operand::kBFloat16;
     __nv_bfloat16* const out = direct ? operands_.as<__nv_bfloat16>() : attention_out_.as<__nv_bfloat16>();
     const absl::Status status = Attend(pass, i, out);

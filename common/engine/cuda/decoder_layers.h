@@ -1,4 +1,4 @@
-// The forward pass of a decoder on the device: from tokens to logits, nothing of it on the host.
+// The forward pass of a decoder on the device, from tokens to logits, without the host.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,14 +20,15 @@
 
 namespace outrider::cuda {
 
-// A part of a pass's attention, uploaded to a plan of Attention.
+// A part of a pass's attention that was uploaded to a plan of Attention.
 struct PlannedAttention {
   int plan;
   AttentionSize size;
   int first_row;
 };
 
-// Owns weights, KV pool and scratch memory. One thread; everything is enqueued on the stream given to Create.
+// Owns weights, KV pool and scratch memory. Not thread-safe. Everything is enqueued on the stream given to
+// Create.
 class DecoderLayers {
  public:
   struct Options {
@@ -37,33 +38,33 @@ class DecoderLayers {
     int max_positions;
   };
 
-  // `matmul` planned the weights' products. All references and `stream` must outlive this.
+  // `matmul` has planned the weights' products. All references and `stream` must outlive this object.
   static absl::StatusOr<std::unique_ptr<DecoderLayers>> Create(const DecoderSpec& spec, Weights weights,
                                                                Operand operand, Matmul& matmul,
                                                                Attention& attention, const Options& options,
                                                                cudaStream_t stream);
 
-  // A forward pass, as the device is told of it; pointers are to its memory.
+  // The arguments of a forward pass. Pointers are to device memory.
   struct Pass {
     int rows;                // at most max_rows
     const int32_t* tokens;   // [rows]
     const RowPlace* places;  // [rows]
     std::vector<PlannedAttention> attention;
     int logit_count;            // at most max_rows
-    const int32_t* logit_rows;  // [logit_count], of the rows; null: the first ones
-    float* logits;              // [PaddedRows(logit_count), vocab]: what follows those rows
+    const int32_t* logit_rows;  // [logit_count], rows that need logits; null: the first ones
+    float* logits;              // [PaddedRows(logit_count), vocab]
   };
 
-  // Stores the rows' keys and values, and computes the logits. Can be captured in a graph.
+  // Stores the rows' keys and values and computes the logits. Can be captured in a graph.
   absl::Status Enqueue(const Pass& pass);
 
   void CopyBlock(BlockId from, BlockId to);
 
-  // A block that no sequence has, for the rows that fill up a batch.
+  // A block that no sequence uses, for the padding rows of a batch.
   int spare_block() const { return options_.kv_blocks; }
   size_t bytes_per_block() const { return block_bytes_; }
   size_t weight_bytes() const { return weights_.bytes; }
-  // Of one token of one sequence, all layers.
+  // Bytes per token of a sequence, all layers.
   static size_t KvBytesPerToken(const DecoderSpec& spec);
 
  private:
@@ -74,10 +75,10 @@ class DecoderLayers {
 
   KvLayerView KvOf(int layer) const;
   absl::Status Attend(const Pass& pass, int layer, __nv_bfloat16* out);
-  // Where the operand of the next product goes. Its scales lie elsewhere than those of the operand before,
+  // Where to write the operand of the next product. Its scales are apart from those of the previous operand,
   // which may still be read.
   OperandRows NextOperand();
-  // The operand times the matrix, in product_.
+  // Multiplies the operand by the matrix, into product_.
   absl::StatusOr<Product> Multiply(const Matrix& matrix, int rows);
 
   const DecoderSpec spec_;
@@ -97,7 +98,7 @@ class DecoderLayers {
   DeviceMemory operand_scales_;   // [2][rows]; fp8 only
   DeviceMemory product_;          // [rows, the widest product], float32
   DeviceMemory queries_;          // [rows, heads * head_dim], bfloat16
-  DeviceMemory attention_out_;    // the same
+  DeviceMemory attention_out_;    // [rows, heads * head_dim], bfloat16
   OperandRows operand_;
 };
 

@@ -1,4 +1,4 @@
-// Memory of the device, and page-locked memory of the host that it copies from and to.
+// Owners of device memory, and of page-locked host memory for transfers.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,8 @@
 
 namespace outrider::cuda {
 
-// OK, or what CUDA says: RESOURCE_EXHAUSTED for want of memory, else INTERNAL. `doing` completes "while ...".
+// Converts an error of CUDA: RESOURCE_EXHAUSTED if memory ran out, else INTERNAL. `doing` completes "while
+// ...".
 inline absl::Status ToStatus(cudaError_t error, absl::string_view doing) {
   if (error == cudaSuccess) return absl::OkStatus();
   const std::string message = absl::StrCat("CUDA: ", cudaGetErrorString(error), " while ", doing);
@@ -21,14 +22,14 @@ inline absl::Status ToStatus(cudaError_t error, absl::string_view doing) {
                                             : absl::InternalError(message);
 }
 
-// What was made, into its place; else why it was not.
+// Moves the value into `to`; returns the status.
 template <class T>
 absl::Status Assign(absl::StatusOr<T> from, T& to) {
   if (from.ok()) to = *std::move(from);
   return from.status();
 }
 
-// Owns memory that `Allocate` and `Free` of CUDA hand out. Move-only; uninitialised.
+// Owns uninitialised memory from a pair of CUDA functions. Move-only.
 template <cudaError_t (*kAllocate)(void**, size_t), cudaError_t (*kFree)(void*)>
 class Memory {
  public:

@@ -3,7 +3,7 @@
 namespace outrider::cuda {
 namespace {
 
-// Threads of a block that works on one row. Fixed, because the order of a sum depends on it.
+// Threads of the block that works on one row. Fixed, because the order of a sum depends on it.
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 constexpr float kLargestFp8 = 448;
@@ -15,8 +15,8 @@ struct Max {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// `value` of all threads of the block together, in a fixed order; all threads get it. Not twice without a
-// barrier in between that all threads pass, which the one at the end of this function is.
+// Combines `value` of all threads of the block in a fixed order and returns the result to all of them. Ends
+// with a barrier, so that it can be called again.
 template <class Combine>
 __device__ float Reduce(float value, Combine combine) {
   __shared__ float warps[kThreads / kWarp];
@@ -36,7 +36,7 @@ __device__ float At(const Product& product, int64_t row, int column, int columns
   return product.row_scales == nullptr ? y : y * product.row_scales[row] * product.column_scales[column];
 }
 
-// Writes a row of an operand. A thread asks for value(c) of its own columns only, twice for fp8.
+// Writes a row of an operand. A thread calls value(c) for its own columns only, twice for fp8.
 template <class Value>
 __device__ void WriteOperand(const OperandRows& out, int64_t row, int columns, Value value) {
   if (out.row_scales == nullptr) {
@@ -62,7 +62,7 @@ __global__ void Embed(const int32_t* tokens, const __nv_bfloat16* table, float* 
   for (int c = threadIdx.x; c < columns; c += kThreads) hidden[row * columns + c] = __bfloat162float(from[c]);
 }
 
-// `sum` [columns] is the thread block's dynamic shared memory.
+// `sum` [columns] is dynamic shared memory.
 __global__ void AddNorm(const int32_t* indices, Product product, const float* hidden_in, float* hidden_out,
                         const float* weight, float epsilon, OperandRows out, int columns) {
   extern __shared__ float sum[];
@@ -80,7 +80,7 @@ __global__ void AddNorm(const int32_t* indices, Product product, const float* hi
   WriteOperand(out, row, columns, [&](int c) { return sum[c] * factor * weight[c]; });
 }
 
-// A block per row and head; heads are numbered queries, keys, values.
+// One block per row and head; heads are numbered queries, keys, values.
 __global__ void RotateAndStore(Product qkv, const RowPlace* places, const float* cosines, const float* sines,
                                HeadShape shape, __nv_bfloat16* queries, KvLayerView kv) {
   const int64_t row = blockIdx.x;

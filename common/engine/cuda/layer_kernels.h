@@ -1,7 +1,8 @@
-// Everything of a layer that is neither a matrix product nor attention, on the device.
+// The kernels of a layer apart from matrix products and attention.
 //
-// All pointers are to device memory unless stated. Every function enqueues one kernel, can be captured in a
-// graph, and gives for a row what follows from that row alone, by a fixed order of operations.
+// All pointers are to device memory unless stated otherwise. Every function enqueues one kernel and can be
+// captured in a graph. A row's result depends only on that row, and is computed in a fixed order of
+// operations.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,21 +16,23 @@
 
 namespace outrider::cuda {
 
-// What a product of matmul.h means: row r, column c is y[r, c] * row_scales[r] * column_scales[c], without
-// the scales (null) for bfloat16.
+// The result of a product of matmul.h: the value at row r, column c is y[r, c] * row_scales[r] *
+// column_scales[c]; for bfloat16 there are no scales (null).
 struct Product {
   const float* y = nullptr;  // [rows, columns]
   const float* row_scales = nullptr;
   const float* column_scales = nullptr;
 };
 
-// Where an operand of the next product goes: [rows, columns] of its type, and for fp8 the scale of each row.
+// Where to write an operand of the next product: [rows, columns] of its type and, for fp8, the scale of each
+// row.
 struct OperandRows {
   void* data = nullptr;
   float* row_scales = nullptr;  // null: bfloat16
 };
 
-// The keys and values of one layer: keys of a block [kv_heads, block_size, head_dim], its values after them.
+// The keys and values of one layer. A block's keys are [kv_heads, block_size, head_dim]; its values follow,
+// likewise.
 struct KvLayerView {
   __nv_bfloat16* base;   // block 0
   int64_t block_stride;  // elements
@@ -42,23 +45,23 @@ struct HeadShape {
   int head_dim;
 };
 
-// hidden[r, :] = table[tokens[r], :], table [vocab, columns].
+// hidden[r, :] = table[tokens[r], :], for table [vocab, columns].
 void LaunchEmbed(const int32_t* tokens, const __nv_bfloat16* table, float* hidden, int rows, int columns,
                  cudaStream_t stream);
 
-// hidden[r, :] += product[r, :], unless the product has no y; then out[r, :] = hidden[r, :] /
+// hidden[r, :] += product[r, :], unless product.y is null; then out[r, :] = hidden[r, :] /
 // sqrt(mean(hidden^2) + epsilon) * weight.
 void LaunchAddNorm(const Product& product, float* hidden, const float* weight, float epsilon,
                    const OperandRows& out, int rows, int columns, cudaStream_t stream);
 
-// The same for the rows `indices` only ([rows]; null: the first ones): out[i, :] from row indices[i]. Leaves
-// hidden as it is.
+// The same for the rows `indices` only ([rows]; null: the first ones): out[i, :] comes from row indices[i].
+// Does not change hidden.
 void LaunchAddNormOf(const int32_t* indices, const Product& product, const float* hidden, const float* weight,
                      float epsilon, const OperandRows& out, int rows, int columns, cudaStream_t stream);
 
-// Rotates queries and keys of qkv [rows, (heads + 2 kv_heads) * head_dim] by their positions, halves of a
-// head being the pairs, writes the queries to `queries` [rows, heads, head_dim], and keys and values to their
-// place in the cache. cosines and sines are [positions, head_dim / 2].
+// Rotates the queries and keys of qkv [rows, (heads + 2 kv_heads) * head_dim] by their positions, pairing the
+// halves of a head. Writes the queries to `queries` [rows, heads, head_dim], and keys and values to their
+// places in the cache. cosines and sines are [positions, head_dim / 2].
 void LaunchRotateAndStore(const Product& qkv, const RowPlace* places, const float* cosines,
                           const float* sines, const HeadShape& shape, __nv_bfloat16* queries,
                           const KvLayerView& kv, int rows, cudaStream_t stream);
@@ -67,15 +70,15 @@ void LaunchRotateAndStore(const Product& qkv, const RowPlace* places, const floa
 void LaunchQuantize(const __nv_bfloat16* x, const OperandRows& out, int rows, int columns,
                     cudaStream_t stream);
 
-// out[r, c] = silu(gate[r, c]) * up[r, c], gate being columns 0 .. columns - 1 of the product, up those
-// after.
+// out[r, c] = silu(gate[r, c]) * up[r, c]: gate is the first `columns` columns of the product, up the rest.
 void LaunchSiluMul(const Product& gate_up, const OperandRows& out, int rows, int columns,
                    cudaStream_t stream);
 
-// y *= scales, in place: the logits of an fp8 head.
+// Applies the product's scales, in place: for the logits of an fp8 head.
 void LaunchScale(const Product& product, float* y, int rows, int columns, cudaStream_t stream);
 
-// Weights [n, k] in bfloat16 to fp8 with a scale for each row: the largest magnitude becomes e4m3's, 448.
+// Quantises bfloat16 weights [n, k] to fp8 with a scale for each row, so that the largest magnitude becomes
+// e4m3's maximum, 448.
 void LaunchQuantizeWeights(const __nv_bfloat16* from, __nv_fp8_storage_t* to, float* scales, int n, int k,
                            cudaStream_t stream);
 

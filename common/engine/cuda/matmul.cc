@@ -7,7 +7,7 @@
 namespace outrider::cuda {
 namespace {
 
-// What NVIDIA's documentation asks for on Hopper.
+// NVIDIA's recommendation for Hopper.
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
 absl::Status ToStatus(cublasStatus_t status, absl::string_view doing) {
@@ -15,8 +15,8 @@ absl::Status ToStatus(cublasStatus_t status, absl::string_view doing) {
   return absl::InternalError(absl::StrCat("cuBLASLt: ", cublasLtGetStatusString(status), " while ", doing));
 }
 
-// The shapes of one product. cuBLASLt stores by columns: a row-major matrix [rows, columns] is its [columns,
-// rows], so that y = x W^T is its Y = W^T X with W transposed.
+// The matrix layouts of one product. cuBLASLt is column-major: a row-major matrix [rows, columns] is its
+// [columns, rows], so y = x W^T is its Y = W^T X with W transposed.
 class Layouts {
  public:
   Layouts(Operand operand, int n, int k, int rows) {
@@ -66,7 +66,8 @@ absl::StatusOr<int> Matmul::Plan(int n, int k) {
   const size_t workspace = kWorkspaceBytes;
   cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                        sizeof(workspace));
-  // Parts of a sum that was split meet in the workspace, in order; in place they would meet as they come.
+  // With split-K, partial sums are reduced in the workspace, in order. Reduction in place would be in order
+  // of arrival.
   const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
                                        sizeof(reductions));
@@ -86,7 +87,7 @@ absl::StatusOr<int> Matmul::Plan(int n, int k) {
 }
 
 absl::StatusOr<int> Matmul::RowsAtOnce(int n, int k, const cublasLtMatmulAlgo_t& algorithm) {
-  // More do not make a product faster: from here on it is the arithmetic that takes the time.
+  // More rows do not make a product faster: from here on it is bound by arithmetic.
   constexpr int kMost = 512;
   for (int rows = kMost; rows >= kRowTile; rows /= 2) {
     Layouts layouts(operand_, n, k, rows);

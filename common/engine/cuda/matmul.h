@@ -1,4 +1,4 @@
-// Products of activations and weights by cuBLASLt.
+// Matrix products of activations and weights with cuBLASLt.
 #pragma once
 
 #include <cublasLt.h>
@@ -14,15 +14,16 @@
 
 namespace outrider::cuda {
 
-// What operands of a product are: bfloat16, or fp8 (e4m3) with a scale for each row of either operand.
+// The element type of a product's operands: bfloat16, or fp8 (e4m3) with a scale for each row of either
+// operand.
 enum class Operand : uint8_t { kBFloat16, kFp8 };
 
 inline constexpr size_t OperandBytes(Operand operand) { return operand == Operand::kFp8 ? 1 : 2; }
 
-// A row of a product must not depend on what other rows are computed with it (docs/exactness.md), so the
-// algorithm, with its tiles and its order of summation, is a function of the weight's shape only: it is
-// chosen once, for kRowTile rows, and used for any number of them. Reductions that depend on who comes first
-// are not among the candidates.
+// Batch-invariant: a row of a product must not depend on the rows that are computed with it
+// (docs/exactness.md). The algorithm, with its tiles and its order of summation, is therefore a function of
+// the weight's shape only. It is chosen once, for kRowTile rows, and used for any number of rows. Algorithms
+// whose reduction depends on timing are excluded.
 class Matmul {
  public:
   static absl::StatusOr<std::unique_ptr<Matmul>> Create(Operand operand, cudaStream_t stream);
@@ -30,11 +31,11 @@ class Matmul {
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  // A product with weights [n, k]; the number that Run takes. `n` and `k` are multiples of 16.
+  // Plans the product with weights [n, k], multiples of 16, and returns its number for Run.
   absl::StatusOr<int> Plan(int n, int k);
 
-  // y[r, :] = x[r, :] W^T for PaddedRows(rows) rows; x and W are [*, k] of the operand's type, y is float32
-  // [*, n], all aligned to 16 bytes. fp8's scales are left to whoever reads y. Can be captured in a graph.
+  // y[r, :] = x[r, :] W^T for PaddedRows(rows) rows. x and W are [*, k] of the operand's type; y is float32
+  // [*, n]; all are aligned to 16 bytes. The reader of y applies fp8's scales. Can be captured in a graph.
   absl::Status Run(int plan, const void* x, const void* w, float* y, int rows);
 
  private:
@@ -42,7 +43,7 @@ class Matmul {
     int n;
     int k;
     cublasLtMatmulAlgo_t algorithm;
-    int rows_at_once;  // as many as the workspace has room for
+    int rows_at_once;  // as many as the workspace allows
   };
 
   absl::StatusOr<int> RowsAtOnce(int n, int k, const cublasLtMatmulAlgo_t& algorithm);

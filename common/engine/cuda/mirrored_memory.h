@@ -1,4 +1,4 @@
-// Memory that host and device have a copy of each.
+// A buffer with a copy on the host and one on the device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,7 @@
 
 namespace outrider::cuda {
 
-// Page-locked memory of the host and as much of the device.
+// Owns page-locked host memory and device memory of the same size.
 class MirroredMemory {
  public:
   static absl::StatusOr<MirroredMemory> Allocate(size_t bytes, absl::string_view what) {
@@ -29,7 +29,7 @@ class MirroredMemory {
   char* host() const { return host_.data(); }
   char* device() const { return device_.data(); }
 
-  // Enqueue a copy of the first `bytes`; can be captured in a graph.
+  // Enqueue a copy of the first `bytes` bytes. Can be captured in a graph.
   absl::Status ToDevice(size_t bytes, cudaStream_t stream) const {
     return ToStatus(cudaMemcpyAsync(device(), host(), bytes, cudaMemcpyHostToDevice, stream),
                     "copying a step's input");

@@ -1,4 +1,4 @@
-// What liboutrider_cuda.so exports.
+// The function that liboutrider_cuda.so exports.
 #include <type_traits>
 
 #include "common/engine/cuda/cuda_model.h"
@@ -10,5 +10,5 @@ extern "C" __attribute__((visibility("default"))) void outrider_create_device_mo
   result = outrider::cuda::CudaModel::Create(spec, device, options);
 }
 
-// Both sides agree on its type.
+// Program and plug-in must agree on its type.
 static_assert(std::is_same_v<decltype(outrider_create_device_model), outrider::CreateDeviceModelFunction>);

@@ -1,4 +1,4 @@
-// Where a row of a batch stands.
+// The position of a row of a batch in its sequence, and its place in the KV cache.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How many rows a matrix product computes at least.
+// The granularity of rows in matrix products.
 #pragma once
 
 namespace outrider::cuda {

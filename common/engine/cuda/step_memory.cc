@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 
-// Gives out arrays one after another.
+// Allocates arrays one after another.
 class Layout {
  public:
   explicit Layout(char* memory) : memory_(memory) {}

@@ -1,4 +1,4 @@
-// What a step tells the device and what it hears from it, in one piece of memory each way.
+// The input and output of a step on the device, each in one contiguous buffer.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace outrider::cuda {
 
-// The arrays of a step's input, on the host or on the device. Null where its shape has none.
+// The arrays of a step's input, on the host or on the device. Arrays that the shape does not need are null.
 struct StepInputs {
   int32_t* tokens;            // [rows]
   RowPlace* places;           // [rows]
   int32_t* logit_rows;        // [logit_rows]
-  ShapeParams* shape_params;  // [logit_rows]; those of the host's rows are not active
+  ShapeParams* shape_params;  // [logit_rows]; inactive for the host's rows
   RowPlace* draft_places;     // [draft_passes][tasks]
   ProposeInput* propose;      // [tasks]
   VerifyInput* verify;        // [tasks]
@@ -24,7 +24,7 @@ struct StepInputs {
   float* q_weights;           // the same
 };
 
-// Of its output.
+// The arrays of a step's output.
 struct StepOutputs {
   ProposeOutput* proposals;  // [draft_passes + 1][tasks]
   int32_t* q_ids;            // [draft_passes + 1][tasks][kMaxTopN]
@@ -32,14 +32,15 @@ struct StepOutputs {
   VerifyOutput* verdicts;    // [tasks]
 };
 
-// Lays out the arrays of a shape from `memory` on (null: to learn the size); returns the bytes.
+// Sets the pointers of a shape's arrays in `memory` (null: only computes the size). Returns the size in
+// bytes.
 size_t LayOut(const StepShape& shape, char* memory, StepInputs& inputs);
 size_t LayOut(const StepShape& shape, char* memory, StepOutputs& outputs);
 
-// Fills in the host's arrays. Everything that the shape has room for and the plan does not need is made idle.
+// Fills in the arrays on the host. Entries that the shape has but the plan does not need become idle.
 void WriteInputs(const StepPlan& plan, const StepShape& shape, int32_t spare_block, const StepInputs& inputs);
 
-// Puts what the device said into the tasks.
+// Stores the device's results in the tasks.
 void ReadOutputs(const StepPlan& plan, const StepShape& shape, const StepOutputs& outputs);
 
 }  // namespace outrider::cuda

@@ -20,7 +20,7 @@ int TokensOf(const DeviceTask& task) {
   return propose == nullptr ? 0 : propose->draft_tokens;
 }
 
-// Drafted token `index`, from 1 on, of every task.
+// The pass that drafts token `index`, from 1 on, of every task.
 PassPlan PlanDraftPass(absl::Span<const SequenceRows> batch, int index, int block_size,
                        absl::Span<const BlockId> spare) {
   PassPlan pass;
@@ -69,14 +69,14 @@ StepPlan PlanStep(absl::Span<const SequenceRows> batch, int block_size, absl::Sp
 
 StepShape ShapeOf(const StepPlan& plan) {
   int length = 0;
-  const auto see = [&](const PassPlan& pass) {
+  const auto extend = [&](const PassPlan& pass) {
     for (const AttentionSequence& sequence : pass.sequences) length = std::max(length, sequence.length);
   };
-  see(plan.first);
-  for (const PassPlan& pass : plan.draft_passes) see(pass);
+  extend(plan.first);
+  for (const PassPlan& pass : plan.draft_passes) extend(pass);
   const int tasks = plan.tasks.empty() ? 0 : PowerOfTwo(plan.tasks.size());
   const bool proposes = tasks > 0 && std::holds_alternative<ProposeTask>(plan.tasks[0]->work);
-  // Each task that there is room for drafts from a row of its own.
+  // Each task, idle ones included, drafts from a row of its own.
   const int logit_rows = std::max(static_cast<int>(plan.logit_rows.size()), proposes ? tasks : 0);
   return {.rows = PaddedRows(static_cast<int>(plan.tokens.size())),
           .logit_rows = PaddedRows(logit_rows),

@@ -1,4 +1,4 @@
-// From a batch to what the device is given of it: plain lists, made on the host, without CUDA.
+// Plans a step: turns a batch into plain lists for the device. Runs on the host, without CUDA.
 #pragma once
 
 #include <compare>
@@ -16,44 +16,44 @@ namespace outrider::cuda {
 // One forward pass.
 struct PassPlan {
   std::vector<RowPlace> places;              // [rows]
-  std::vector<AttentionSequence> sequences;  // refer to the batch's block tables
+  std::vector<AttentionSequence> sequences;  // point to the batch's block tables
 };
 
-// A step: a forward pass over the batch, the tasks of its sequences, and where these draft, a pass for each
-// further token.
+// A step: a forward pass over the batch, the tasks of its sequences and, if these propose, one further pass
+// per drafted token after the first.
 struct StepPlan {
   std::vector<int32_t> tokens;  // [rows] of the first pass
   PassPlan first;
-  std::vector<int32_t> logit_rows;  // rows of the first pass; those of tasks, in their order, then the host's
-  int host_rows = 0;                // how many of them are the host's
-  std::vector<DeviceTask*> tasks;   // all of one kind
-  // One row for each task, whose token is the one drafted before. Tasks that want fewer tokens have a row in
-  // the spare block.
+  std::vector<int32_t> logit_rows;  // rows of the first pass: first those of tasks, in order, then the host's
+  int host_rows = 0;                // how many of logit_rows are the host's
+  std::vector<DeviceTask*> tasks;   // all of the same kind
+  // Each has one row per task, for the token drafted in the previous pass. A task that needs fewer tokens has
+  // a row in the spare block.
   std::vector<PassPlan> draft_passes;
 };
 
-// `spare` is a table of one block that no sequence has, and outlives the plan as the batch does. The batch is
-// valid as Runner::Forward defines it, and its tasks are all proposals or all verifications.
+// `spare` is a block table with one block that no sequence uses; like the batch it must outlive the plan. The
+// batch is valid as Runner::Forward defines it, and its tasks are all proposals or all verifications.
 StepPlan PlanStep(absl::Span<const SequenceRows> batch, int block_size, absl::Span<const BlockId> spare);
 
-// What a captured graph fixes: it serves every step of the same shape.
+// What a captured graph fixes: a graph serves every step of the same shape.
 struct StepShape {
   int rows = 0;           // of the first pass
-  int logit_rows = 0;     // of it
-  int tasks = 0;          // that have room
-  bool proposes = false;  // or verifies
+  int logit_rows = 0;     // of the first pass
+  int tasks = 0;          // capacity
+  bool proposes = false;  // tasks are proposals; else verifications
   int draft_passes = 0;
-  int sequences = 0;  // of the first pass, that have room
-  int length = 0;     // of the longest sequence that has room
+  int sequences = 0;  // capacity for sequences of the first pass
+  int length = 0;     // longest sequence that fits
   friend auto operator<=>(const StepShape&, const StepShape&) = default;
 };
 
-// Steps with more rows than that are not captured: they are prompts, of any number of rows, and compute for
-// long.
+// Steps with more rows are not captured: they are prompts, which have any number of rows and take long to
+// compute anyway.
 inline constexpr int kMaxCapturedRows = 64;
 
-// The smallest shape that has room for the step. Numbers are rounded up, to tiles of rows and to powers of
-// two, so that few graphs serve all steps.
+// The smallest shape that holds the step. Numbers are rounded up, to tiles of rows and to powers of two, so
+// that few graphs serve all steps.
 StepShape ShapeOf(const StepPlan& plan);
 
 }  // namespace outrider::cuda

@@ -14,7 +14,7 @@
 namespace outrider::cuda {
 namespace {
 
-// Weights go to the device through page-locked memory of this size.
+// Size of the page-locked staging buffer for uploads.
 constexpr size_t kStagingBytes = size_t{32} << 20;
 
 int64_t Elements(const TensorView& tensor) {
@@ -23,18 +23,18 @@ int64_t Elements(const TensorView& tensor) {
   return count;
 }
 
-// The first error makes all later calls do nothing.
+// After the first error, all calls do nothing.
 class Loader {
  public:
   Loader(const SafeTensors& files, Operand operand, Matmul& matmul, cudaStream_t stream)
       : files_(files), operand_(operand), matmul_(matmul), stream_(stream) {
-    Keep(PinnedMemory::Allocate(kStagingBytes, "uploads"), staging_);
+    Store(PinnedMemory::Allocate(kStagingBytes, "uploads"), staging_);
   }
 
   const float* AddNorm(const StoredTensor& norm) {
     const TensorView view = Get(norm);
     const int size = static_cast<int>(norm.shape[0]);
-    char* const to = Take(sizeof(float) * static_cast<size_t>(size), norm.name);
+    char* const to = Allocate(sizeof(float) * static_cast<size_t>(size), norm.name);
     if (!status_.ok()) return nullptr;
     float* const staged = staging_.as<float>();
     ReadElements(view, 0, size, staged);
@@ -44,12 +44,12 @@ class Loader {
 
   const __nv_bfloat16* AddTable(const std::string& name, const StoredTensor& table) {
     const TensorView view = Get(table);
-    char* const to = Take(2 * static_cast<size_t>(Elements(view)), name);
+    char* const to = Allocate(2 * static_cast<size_t>(Elements(view)), name);
     UploadTensor(view, to);
     return reinterpret_cast<const __nv_bfloat16*>(to);
   }
 
-  // All rows of all parts, each [*, k], in order.
+  // The rows of all parts, each [*, k], in order.
   Matrix AddMatrix(const StoredMatrix& stored) {
     const std::string& name = stored.name;
     std::vector<TensorView> parts;
@@ -62,10 +62,10 @@ class Loader {
     DeviceMemory unscaled;
     char* to;
     if (operand_ == Operand::kFp8) {
-      Keep(DeviceMemory::Allocate(2 * static_cast<size_t>(elements), name), unscaled);
+      Store(DeviceMemory::Allocate(2 * static_cast<size_t>(elements), name), unscaled);
       to = unscaled.data();
     } else {
-      to = Take(2 * static_cast<size_t>(elements), name);
+      to = Allocate(2 * static_cast<size_t>(elements), name);
     }
     matrix.data = to;
     for (const TensorView& part : parts) {
@@ -76,7 +76,7 @@ class Loader {
     return matrix;
   }
 
-  // A matrix of one part, which is this table.
+  // A matrix with the weights of `table`: the table itself, or quantised to fp8.
   Matrix ShareTable(const StoredMatrix& stored, const __nv_bfloat16* table) {
     const std::vector<int64_t>& shape = stored.parts[0].shape;
     Matrix matrix = Plan(static_cast<int>(shape[0]), static_cast<int>(shape[1]));
@@ -95,13 +95,13 @@ class Loader {
   TensorView Get(const StoredTensor& tensor) { return files_.Get(tensor.name, tensor.shape, status_); }
 
   template <class T>
-  void Keep(absl::StatusOr<T> allocated, T& to) {
+  void Store(absl::StatusOr<T> allocated, T& to) {
     if (status_.ok()) status_ = Assign(std::move(allocated), to);
   }
 
-  char* Take(size_t bytes, const std::string& name) {
+  char* Allocate(size_t bytes, const std::string& name) {
     DeviceMemory memory;
-    Keep(DeviceMemory::Allocate(bytes, name), memory);
+    Store(DeviceMemory::Allocate(bytes, name), memory);
     bytes_ += memory.bytes();
     memory_.push_back(std::move(memory));
     return memory_.back().data();
@@ -119,18 +119,18 @@ class Loader {
     return matrix;
   }
 
-  // What the first `bytes` of the staging memory hold.
+  // Uploads the first `bytes` of the staging buffer.
   void Upload(char* to, size_t bytes) {
     if (!status_.ok()) return;
     status_ = ToStatus(cudaMemcpyAsync(to, staging_.data(), bytes, cudaMemcpyHostToDevice, stream_),
                        "uploading weights");
-    // The staging memory is written again at once.
+    // The staging buffer is overwritten at once.
     if (status_.ok()) status_ = ToStatus(cudaStreamSynchronize(stream_), "uploading weights");
   }
 
   void UploadTensor(const TensorView& tensor, char* to) {
     const int64_t count = status_.ok() ? Elements(tensor) : 0;
-    // Wide enough for the elements as float32, and beside them as bfloat16.
+    // The staging buffer holds the elements as bfloat16 and, behind them, as float32.
     const int64_t at_once = static_cast<int64_t>(kStagingBytes / (2 * sizeof(float)));
     for (int64_t first = 0; first < count && status_.ok(); first += at_once) {
       const int part = static_cast<int>(std::min(at_once, count - first));
@@ -148,13 +148,13 @@ class Loader {
 
   void Quantize(const std::string& name, const DeviceMemory& from, Matrix& matrix) {
     Quantize(name, from.data(), matrix);
-    // `from` is given back.
+    // The caller frees `from`.
     if (status_.ok()) status_ = ToStatus(cudaStreamSynchronize(stream_), "making fp8 weights");
   }
 
   void Quantize(const std::string& name, const char* from, Matrix& matrix) {
-    char* const to = Take(static_cast<size_t>(matrix.n) * static_cast<size_t>(matrix.k), name);
-    char* const scales = Take(sizeof(float) * static_cast<size_t>(matrix.n), name);
+    char* const to = Allocate(static_cast<size_t>(matrix.n) * static_cast<size_t>(matrix.k), name);
+    char* const scales = Allocate(sizeof(float) * static_cast<size_t>(matrix.n), name);
     matrix.data = to;
     matrix.scales = reinterpret_cast<const float*>(scales);
     if (!status_.ok()) return;

@@ -1,4 +1,4 @@
-// The weights of a decoder on the device.
+// The weights of a decoder in device memory.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,7 +15,7 @@
 
 namespace outrider::cuda {
 
-// [n, k] of the operand's type, as matmul.h takes it.
+// A matrix [n, k] of the operand's type, for matmul.h.
 struct Matrix {
   const void* data = nullptr;
   const float* scales = nullptr;  // [n]; fp8 only
@@ -34,17 +34,17 @@ struct Layer {
 };
 
 struct Weights {
-  std::vector<DeviceMemory> memory;          // everything below
-  size_t bytes = 0;                          // of it
+  std::vector<DeviceMemory> memory;          // holds everything below
+  size_t bytes = 0;                          // size of `memory`
   const __nv_bfloat16* embedding = nullptr;  // [vocab, hidden]
   std::vector<Layer> layers;
   const float* final_norm = nullptr;
-  Matrix head;  // the embedding itself where they are tied and it is bfloat16
+  Matrix head;  // the embedding itself if they are tied and bfloat16
 };
 
-// Uploads the weights of a Hugging Face directory as bfloat16, rounded to nearest even, and has fp8 made of
-// the matrices on the device. Plans the products. Errors are those of SafeTensors and of CUDA; `progress` may
-// be null.
+// Uploads the weights of a Hugging Face directory as bfloat16, rounded to nearest even, quantises the
+// matrices to fp8 on the device if `operand` says so, and plans the products. Errors are those of SafeTensors
+// and of CUDA. `progress` may be null.
 absl::StatusOr<Weights> LoadWeights(const std::string& model_dir, const DecoderSpec& spec, Operand operand,
                                     Matmul& matmul, cudaStream_t stream,
                                     const std::function<void(double)>& progress);

@@ -1,11 +1,11 @@
-// What a forward pass has to compute: the sizes and constants of a decoder, of whatever family.
+// The architecture of a decoder: the sizes and constants that a forward pass needs, for every model family.
 #pragma once
 
 #include <optional>
 
 namespace outrider {
 
-// Llama 3's frequency-dependent scaling of the rotary embedding ("rope_type": "llama3").
+// Llama 3's frequency-dependent scaling of rotary embeddings ("rope_type": "llama3").
 struct Llama3RopeScaling {
   double factor = 1;
   double low_freq_factor = 1;
@@ -13,10 +13,9 @@ struct Llama3RopeScaling {
   int original_max_position_embeddings = 8192;
 };
 
-// A decoder embeds tokens. Each layer adds to the residual stream attention over an RMS norm of it, with
-// rotary positions and KV heads that groups of heads share, and then an MLP gated by SiLU over another RMS
-// norm. A last norm and the head give the logits. No product has a bias. A family that differs adds the field
-// that says so.
+// A pre-norm decoder. Each layer adds to the residual stream first the attention over its RMS norm, with
+// rotary positions and grouped-query heads, then a SiLU-gated MLP over its RMS norm. A final norm and the
+// head give the logits. There are no biases. A family that differs adds a field for the difference.
 struct DecoderSpec {
   int vocab_size = 0;
   int hidden_size = 0;
@@ -29,7 +28,7 @@ struct DecoderSpec {
   double rms_norm_eps = 1e-5;
   double rope_theta = 10000;
   std::optional<Llama3RopeScaling> rope_scaling = std::nullopt;
-  bool tie_word_embeddings = false;  // the head is the embedding
+  bool tie_word_embeddings = false;  // the head is the embedding matrix
 };
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// Stored weights as float32.
+// Converts stored weights to float32.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-// Elements first .. first + count - 1 of a tensor, widened.
+// Reads elements [first, first + count) of a tensor as float32.
 void ReadElements(const TensorView& tensor, int64_t first, int count, float* to);
 
 inline float FromBFloat16(uint16_t value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
@@ -16,14 +16,14 @@ inline float FromBFloat16(uint16_t value) { return std::bit_cast<float>(static_c
 inline float FromFloat16(uint16_t value) {
   const uint32_t sign = static_cast<uint32_t>(value & 0x8000) << 16;
   const uint32_t rest = static_cast<uint32_t>(value & 0x7fff) << 13;
-  // The exponent's bias differs by 112; scaling by a power of two gets subnormals right as well.
+  // The exponent's bias differs by 112; scaling by a power of two is right for subnormals too.
   const uint32_t infinity_or_nan = (value & 0x7c00) == 0x7c00 ? 0x7f800000u : 0u;
   const float magnitude = infinity_or_nan != 0 ? std::bit_cast<float>(infinity_or_nan | (rest & 0x007fffff))
                                                : std::bit_cast<float>(rest) * 0x1p112f;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
 }
 
-// Element `index` of a tensor's data.
+// Element `index` of a tensor's data, as float32.
 template <ElementType kType>
 float ReadElement(const char* data, int64_t index) {
   if constexpr (kType == ElementType::kFloat32) {

@@ -1,4 +1,4 @@
-// Reads the fields of a model's JSON files, and says which one is wrong.
+// Reads fields of a model's JSON files, with errors that name the field.
 #pragma once
 
 #include <limits>
@@ -15,17 +15,17 @@
 
 namespace outrider {
 
-// The object in a file. NOT_FOUND or INVALID_ARGUMENT, naming the file, where there is none.
+// The JSON object in a file. NOT_FOUND or INVALID_ARGUMENT, naming the file, if there is none.
 absl::StatusOr<nlohmann::json> ReadJsonObject(const std::string& path);
 
-// Reads the fields of one JSON object. The first error is kept, and names the file and the field. A field
-// that is wrong or missing still yields a value, which means nothing: look at status() before any is used.
+// Reads the fields of one JSON object. Keeps the first error, which names the file and the field. A wrong or
+// missing field still yields some value: check status() before using any.
 class FieldReader {
  public:
   // `object` must outlive the reader.
   FieldReader(std::string path, const nlohmann::json& object) : path_(std::move(path)), object_(object) {}
 
-  // null counts as absent, as it does in transformers.
+  // null counts as absent, as in transformers.
   bool Has(const char* name) const { return object_.contains(name) && !object_[name].is_null(); }
   const nlohmann::json& At(const char* name) const { return object_[name]; }
 
@@ -36,7 +36,8 @@ class FieldReader {
   // One id or a list of ids; empty if absent.
   std::vector<TokenId> TokenIds(const char* name, int vocab_size);
 
-  // A reader of the object in this field, which must be there. This one learns of its error by TakeError.
+  // A reader of the object in this field, which must be present. Pass it to TakeError afterwards, which
+  // adopts its error.
   FieldReader Nested(const char* name);
   void TakeError(const FieldReader& nested);
 
@@ -52,7 +53,7 @@ class FieldReader {
  private:
   const std::string path_;
   const nlohmann::json& object_;
-  std::string prefix_;  // of the names of a nested object's fields
+  std::string prefix_;  // prepended to field names in errors
   absl::Status status_;
 };
 

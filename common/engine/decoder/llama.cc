@@ -53,8 +53,8 @@ Llama3RopeScaling ReadLlama3Scaling(FieldReader& rope) {
   return scaling;
 }
 
-// Both spellings: rope_theta beside rope_scaling, or all of it in rope_parameters, as transformers 5 writes
-// it.
+// Reads both spellings: `rope_theta` beside `rope_scaling`, or everything inside `rope_parameters`
+// (transformers 5).
 void ReadRope(FieldReader& fields, DecoderSpec& spec) {
   if (fields.Has("rope_theta")) spec.rope_theta = fields.Positive("rope_theta");
   for (const char* spelling : {"rope_scaling", "rope_parameters"}) {

@@ -1,4 +1,4 @@
-// config.json of the Llama family: "model_type": "llama".
+// Reads config.json of the Llama family ("model_type": "llama").
 #pragma once
 
 #include "common/engine/decoder/decoder_spec.h"
@@ -6,9 +6,8 @@
 
 namespace outrider {
 
-// Refuses, by the field, whatever would make it another model than DecoderSpec describes: another
-// architecture or activation, biases, an unknown kind of rope. Where `fields` has an error the result means
-// nothing.
+// Refuses, naming the field, what DecoderSpec cannot express: another architecture or activation, biases, an
+// unknown kind of rope. The result is meaningless if `fields` has an error.
 DecoderSpec ReadLlama(FieldReader& fields);
 
 }  // namespace outrider

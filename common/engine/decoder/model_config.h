@@ -1,4 +1,4 @@
-// What the JSON files of a Hugging Face model directory say about a model.
+// The configuration of a Hugging Face model directory.
 #pragma once
 
 #include <optional>
@@ -14,17 +14,16 @@ namespace outrider {
 struct ModelConfig {
   DecoderSpec decoder;
   std::optional<TokenId> bos_token_id;
-  std::vector<TokenId> eos_token_ids;  // generation_config.json's, where it has them; may be empty
+  std::vector<TokenId> eos_token_ids;  // from generation_config.json if it has them; may be empty
   std::string dtype;                   // of the stored weights: "float32", "bfloat16", "float16" or empty
 };
 
-// Reads `model_dir`/config.json and, for the end-of-sequence ids, generation_config.json where it exists. The
-// field model_type chooses the family whose file reads the decoder's part; a family that is not known is
-// refused with the list of those that are.
+// Reads `model_dir`/config.json and, for the end-of-sequence ids, generation_config.json if it exists. The
+// field model_type selects the family.
 //
 // NOT_FOUND if config.json is missing; INVALID_ARGUMENT, naming the file and the field, for a value that is
-// missing, of the wrong type, out of range, or of a model this engine does not run (another family or
-// architecture, quantised weights).
+// missing, of the wrong type, out of range or not supported (an unknown family, with the list of known ones;
+// another architecture; quantised weights).
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir);
 
 }  // namespace outrider

@@ -8,11 +8,11 @@
 
 namespace outrider {
 
-// Inverse frequencies of the head_dim / 2 pairs, with Llama 3's scaling where the model has it. Computed in
-// float32 as transformers does, so that angles at far positions agree.
+// Inverse frequencies of the head_dim / 2 pairs, with Llama 3's scaling if the model has it. Computed in
+// float32 as in transformers, so that the angles agree at far positions.
 std::vector<float> RopeInverseFrequencies(const DecoderSpec& spec);
 
-// cosines[position * head_dim / 2 + i] and sines likewise, for positions 0 .. positions - 1.
+// cosines[position * head_dim / 2 + i], and sines likewise, for positions [0, positions).
 struct RopeTable {
   RopeTable(const DecoderSpec& spec, int positions);
 

@@ -48,7 +48,7 @@ std::string ShapeName(absl::Span<const int64_t> shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-// The value of a JSON array of numbers >= 0; nothing if it is anything else.
+// The value of a JSON array of non-negative integers; nullopt for anything else.
 std::optional<std::vector<int64_t>> Sizes(const Json& json) {
   if (!json.is_array()) return std::nullopt;
   std::vector<int64_t> sizes;
@@ -195,7 +195,7 @@ absl::Status SafeTensors::AddHeader(size_t file) {
       return bad("shape ", ShapeName(*shape), " of ", type, " does not take its ", end - begin, " bytes");
     }
     if (tensors_.contains(name)) return bad("it is in another file, too");
-    // A view promises alignment; the format only nearly does.
+    // TensorView promises alignment, which the format recommends but does not guarantee.
     if (element_bytes != 0 && reinterpret_cast<uintptr_t>(data_begin + begin) % element_bytes != 0) {
       return bad("its bytes are not aligned to ", element_bytes);
     }

@@ -1,5 +1,5 @@
-// Reads the weights of a Hugging Face model directory: model.safetensors, or the files that
-// model.safetensors.index.json names.
+// Reads the weights of a Hugging Face model directory: model.safetensors, or the files listed in
+// model.safetensors.index.json.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace outrider {
 
 enum class ElementType : uint8_t { kFloat32, kBFloat16, kFloat16 };
 
-// A tensor inside a mapped file, row-major and little-endian, aligned to its element size.
+// A tensor inside a mapped file: row-major, little-endian, aligned to its element size.
 struct TensorView {
   ElementType type = ElementType::kFloat32;
   std::vector<int64_t> shape;
@@ -25,13 +25,13 @@ struct TensorView {
   size_t element_bytes() const { return type == ElementType::kFloat32 ? 4 : 2; }
 };
 
-// Keeps the files mapped, read-only, for as long as it lives; nothing is copied. Tensors of types other than
-// those above are known by name but cannot be had. Immutable once open: safe to read from any thread.
+// Keeps the files mapped read-only while it lives; copies nothing. Tensors of other element types are listed
+// but cannot be read. Immutable once open, and thread-safe.
 class SafeTensors {
  public:
-  // NOT_FOUND for a missing file; DATA_LOSS, naming the file and where possible the tensor, for one that is
-  // truncated or whose header is not what the format demands (length, JSON, shapes that match their bytes,
-  // offsets in bounds, ascending from 0 without gap or overlap), or an index that disagrees with its files.
+  // NOT_FOUND for a missing file; DATA_LOSS, naming the file and if possible the tensor, for a truncated
+  // file, a header that violates the format (length, JSON, shapes that match their bytes, offsets in bounds,
+  // ascending from 0 without gap or overlap), or an index that disagrees with its files.
   static absl::StatusOr<SafeTensors> Open(const std::string& model_dir);
 
   SafeTensors() = default;
@@ -40,10 +40,11 @@ class SafeTensors {
   SafeTensors& operator=(SafeTensors&& other) noexcept;
 
   bool Has(absl::string_view name) const { return tensors_.contains(name); }
-  // INVALID_ARGUMENT, naming file and tensor, if it is not there, has another shape or a type that cannot be
-  // read.
+  // INVALID_ARGUMENT, naming file and tensor, if it is missing, has another shape or an element type that
+  // cannot be read.
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const;
-  // The same for many in a row: an error goes into `status`, and if one is there already nothing is done.
+  // The same for many tensors in a row: stores an error in `status`, and does nothing if there is one
+  // already.
   TensorView Get(absl::string_view name, absl::Span<const int64_t> shape, absl::Status& status) const;
 
  private:

@@ -1,4 +1,4 @@
-// Which tensors of a model's files a decoder is made of: the name and the shape of each, for every loader.
+// The names and shapes of a decoder's tensors in the model files, for all loaders.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct StoredTensor {
   std::vector<int64_t> shape;
 };
 
-// A matrix of the forward pass: all rows of all parts, in order, each part [*, k].
+// A matrix of the forward pass: the rows of all parts, in order, each part [*, k].
 struct StoredMatrix {
   std::string name;  // for messages
   std::vector<StoredTensor> parts;
@@ -33,7 +33,7 @@ struct DecoderTensors {
   StoredTensor embedding;  // [vocab, hidden]
   std::vector<LayerTensors> layers;
   StoredTensor final_norm;
-  StoredMatrix head;  // the embedding where spec.tie_word_embeddings
+  StoredMatrix head;  // the embedding if spec.tie_word_embeddings
 };
 
 DecoderTensors TensorsOf(const DecoderSpec& spec);

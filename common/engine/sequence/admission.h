@@ -1,4 +1,4 @@
-// Whether an item may be taken in, and whether it is the one that was taken in before.
+// Checks whether an item can be served, and identifies repeated items.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-// What the model and its cache hold.
+// The capacity of the model and its KV cache.
 struct SequenceLimits {
   int context = 0;  // tokens of a sequence, drafted ones included
   int vocab = 0;
@@ -17,11 +17,11 @@ struct SequenceLimits {
 };
 
 // INVALID_ARGUMENT, reason CONTEXT_EXCEEDED, CACHE_TOO_SMALL or PROMPT_LOGPROBS_BASE, for an item that could
-// never be served, however idle the server is.
+// not be served even by an idle server.
 absl::Status CheckLimits(const WorkItem& item, const SequenceLimits& limits);
 
-// Names what an item says, apart from how it says it: base and budget may differ when it is sent again. Never
-// 0.
+// A hash of an item's content. It does not depend on base and budget, which may differ when the item is sent
+// again. Never 0.
 uint64_t DigestOf(const WorkItem& item);
 
 }  // namespace outrider

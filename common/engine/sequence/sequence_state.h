@@ -1,4 +1,4 @@
-// One sequence of a server: its tokens and their cache, how it is sampled, and the work in progress.
+// One sequence on a server: its tokens and their KV cache, its sampling parameters, and the work in progress.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace outrider {
 
-// Samplers and the step read it and feed tokens; what begins and ends work is SequenceStore. Tokens are the
-// committed ones, then those that this round feeds beyond them: a proposal. One thread at a time.
+// Read by samplers and the step, which also append tokens; SequenceStore starts and ends its work. The tokens
+// are the committed ones, followed by those of this round's proposal. Not thread-safe.
 class SequenceState {
  public:
   const SequenceId& id() const { return id_; }
@@ -26,39 +26,39 @@ class SequenceState {
 
   std::span<const TokenId> tokens() const { return cache_.tokens(); }
   int committed() const { return committed_; }
-  // Tokens whose keys and values are in the cache, the first ones.
+  // The number of tokens, the first ones, whose keys and values are in the cache.
   int num_computed() const { return cache_.num_computed(); }
-  // Tokens that wait to be computed.
+  // The number of tokens that are not computed yet.
   int num_pending() const { return cache_.size() - cache_.num_computed(); }
   std::span<const BlockId> blocks() const { return cache_.table().blocks(); }
 
   const Work& work() const { return item_.work; }
-  // The work, which is of that kind.
+  // The work, which must be of this kind.
   template <class Kind>
   const Kind& work_as() const {
     return std::get<Kind>(item_.work);
   }
   absl::Time deadline() const { return item_.deadline; }
-  // Whether the work is in progress.
+  // Whether work is in progress.
   bool active() const { return active_; }
-  // Whether it was part of a forward pass.
+  // Whether the work was part of a forward pass yet.
   bool started() const { return started_; }
   // Alternatives to report with each committed token; -1: the prompt is not scored.
   int prompt_logprobs() const;
 
-  // How many of the last tokens need logits, together, once all are fed.
+  // How many of the last tokens need logits, all in one forward pass.
   int logit_rows() const { return logit_rows_; }
   void set_logit_rows(int rows) { logit_rows_ = rows; }
 
-  // Adds a token after all others, to be computed.
+  // Appends a token, to be computed.
   void Append(TokenId token) { cache_.Append(token); }
-  // Takes back the tokens that are not computed.
+  // Drops the tokens that are not computed.
   void DropPending() { cache_.Truncate(cache_.num_computed()); }
-  // The next `rows` tokens are computed.
+  // Records that the next `rows` tokens are computed.
   void MarkComputed(int rows) { cache_.MarkComputed(cache_.num_computed() + rows); }
-  // What a forward pass is about to compute this sequence in.
+  // Records that a forward pass with this sequence starts.
   void OnStep(absl::Time start, int batch_sequences, int batch_rows);
-  // Its deadline has come, and was let pass.
+  // The deadline has passed; the work continues without one.
   void ClearDeadline() { item_.deadline = absl::InfiniteFuture(); }
 
   Answer& answer() { return answer_; }
@@ -71,8 +71,8 @@ class SequenceState {
   std::shared_ptr<const SequenceParams> params_;
   std::unique_ptr<Controls> controls_;
   int committed_ = 0;
-  WorkItem item_;  // in progress, or the last one
-  Answer answer_;  // to it
+  WorkItem item_;  // the item in progress, or the last one
+  Answer answer_;  // the answer to item_
   int logit_rows_ = 0;
   bool active_ = false;
   bool started_ = false;

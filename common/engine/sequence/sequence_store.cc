@@ -10,7 +10,7 @@
 namespace outrider {
 namespace {
 
-// A sequence that waits for its coordinator this long has been left alone: a round is much shorter.
+// A sequence that has been idle for this long counts as abandoned: a round is much shorter.
 constexpr absl::Duration kAbandonedAfter = absl::Seconds(1);
 
 absl::Status SequenceUnknown() {
@@ -63,7 +63,7 @@ SequenceState* SequenceStore::Admit(WorkItem item) {
   }
   if (absl::Status status = Reconcile(entry, item); !status.ok()) {
     item.answer(Refusal(std::move(status), entry.num_computed()));
-    // One that would have begun a sequence leaves none.
+    // A refused first item leaves no sequence behind.
     if (is_new) entries_.Erase(item.id);
     return nullptr;
   }
@@ -95,7 +95,7 @@ absl::StatusOr<SequenceStore::Entry*> SequenceStore::FindOrCreate(const WorkItem
   if (unknown() || entries_.released(item.id)) return SequenceUnknown();
   if (item.params == nullptr) return ParamsUnknown();
   if (absl::Status status = MakeRoomForSequence(); !status.ok()) return status;
-  // The origin itself may have had to make room.
+  // Making room may have evicted the origin itself.
   if (unknown()) return SequenceUnknown();
   Entry* entry = entries_.Insert(item.id, absl::Now(), item.id, &pool_, limits_.block_size);
   entry->arrival = ++last_arrival_;
@@ -110,7 +110,8 @@ SequenceStore::Entry* SequenceStore::FindOrigin(const WorkItem& item) {
   return origin->cache_.prefix_hash(static_cast<int>(item.base)) == item.prefix_hash ? origin : nullptr;
 }
 
-// An idle sequence goes if there are too many; its coordinator sends it again when it needs it.
+// Evicts the least recently used idle sequence if there are too many; its coordinator sends it again when
+// needed.
 absl::Status SequenceStore::MakeRoomForSequence() {
   if (static_cast<int>(entries_.size()) < options_.max_sequences) return absl::OkStatus();
   std::optional<SequenceId> oldest;
@@ -161,8 +162,8 @@ void SequenceStore::Start(Entry& entry, WorkItem item, uint64_t digest) {
   AdoptPrefix(entry);
 }
 
-// A sequence of which nothing is computed begins with what others have left. Its last token is fed in any
-// case, for its logits; tokens that are to be scored are fed all.
+// Starts a sequence without computed tokens from the prefix cache. Its last token is always computed, for its
+// logits, and so are all tokens of a prompt that is scored.
 void SequenceStore::AdoptPrefix(Entry& entry) {
   if (!options_.prefix_cache || entry.num_computed() > 0 || entry.prompt_logprobs() >= 0) return;
   const int limit = entry.committed_ - 1;
@@ -235,9 +236,9 @@ bool SequenceStore::Reserve(SequenceState& sequence, int rows) {
   }
 }
 
-// Takes the cache of another sequence: of one that was left alone for long, else of the newest, working or
-// between two rounds, of those that came after `for_entry`. So the oldest always get on, and no two take from
-// each other in turn. False if there is none.
+// Evicts the cache of another sequence: of an abandoned one, else of the newest that arrived after
+// `for_entry`, active or between two rounds. Old sequences therefore always make progress, and no two evict
+// each other in turn. Returns false if there is no victim.
 bool SequenceStore::PreemptFor(const Entry& for_entry) {
   Entry* abandoned = nullptr;
   Entry* newest = nullptr;

@@ -1,5 +1,5 @@
-// The sequences that a server holds, and the items in progress on them: idempotence, admission, leases,
-// blocks and who has to give them up, and prefixes that are shared.
+// The sequences that a server holds and the items in progress on them: idempotence, admission, leases, block
+// allocation with preemption, and the prefix cache.
 #pragma once
 
 #include <cstdint>
@@ -23,52 +23,55 @@ namespace outrider {
 struct SequenceStoreOptions {
   int max_sequences = 256;
   absl::Duration lease = absl::Seconds(60);
-  bool prefix_cache = true;  // keep blocks of sequences that are gone for others that begin like them
+  bool prefix_cache = true;  // keep blocks of finished sequences for others with the same prefix
 };
 
-// How much a store holds, and what happened in it, for metrics.
+// Gauges and counters of a store, for metrics.
 struct SequenceStoreCounts {
   int sequences = 0;
   int in_progress = 0;  // items
   int blocks_used = 0, blocks_cached = 0, blocks_free = 0;
-  // Tokens that were looked for in, and found in the prefix cache.
+  // Tokens that were looked up, and found, in the prefix cache.
   int64_t prefix_queried = 0, prefix_hit = 0;
   int64_t preemptions = 0;
 };
 
-// Answers items as soon as it can: the answer to an item is called once, unless the item is cancelled or its
-// sequence released. One thread.
+// Calls the answer of each item once, as soon as possible, unless the item is cancelled or its sequence is
+// released. Not thread-safe: the engine thread owns it.
 class SequenceStore {
  public:
-  // `copy_block` copies keys and values from a block to another.
+  // `copy_block` copies keys and values of all layers from one block to another.
   SequenceStore(const SequenceLimits& limits, const SequenceStoreOptions& options,
                 std::function<void(BlockId from, BlockId to)> copy_block);
 
-  // Takes an item in: its sequence has work in progress from now on. Null if the item was answered at once,
-  // refused or as before, or if it is the one in progress already, whose answer it will get.
+  // Admits an item and returns its sequence, which has work in progress from now on. Returns null if the item
+  // is answered at once (refused, or a repetition of an answered one), or if it repeats the item in progress,
+  // whose answer it will get.
   SequenceState* Admit(WorkItem item);
 
-  // Frees a sequence; its id is not known again.
+  // Frees a sequence. Its id is not accepted again.
   void Release(const SequenceId& id);
-  // Drops the item of that round, if it is in progress. The sequence stays.
+  // Drops the item of that round without an answer, if it is in progress. The sequence stays.
   void Cancel(const SequenceId& id, uint64_t round);
 
-  // Those with work in progress, in order of arrival.
+  // The sequences with work in progress, in order of arrival.
   const std::vector<SequenceState*>& active() const { return active_; }
 
-  // Backs the next `rows` tokens of an active sequence with blocks, at the cost of others if need be: the
-  // work of those may end, with RESOURCE_EXHAUSTED. False if that of this one did.
+  // Makes the next `rows` positions of an active sequence writable. If blocks run out, it preempts other
+  // sequences, whose work ends with RESOURCE_EXHAUSTED. Returns false if this sequence's own work ended that
+  // way.
   bool Reserve(SequenceState& sequence, int rows);
 
-  // Ends the work in progress with `status` and the sequence's answer. Of a proposal that was judged, the
-  // verdict's path stays in the cache. An error takes back all that is not committed.
+  // Ends the work in progress with `status` and the sequence's answer. Of a verified proposal, the verdict's
+  // path stays in the cache. An error drops all tokens that are not committed.
   void Finish(SequenceState& sequence, absl::Status status);
 
-  // Frees sequences whose lease is over. Those with work in progress do not wait for their coordinator.
+  // Frees sequences whose lease has expired. Work in progress renews the lease: such a sequence does not wait
+  // for its coordinator.
   void ExpireLeases(absl::Time now);
 
   SequenceStoreCounts counts() const;
-  // Stops the process if blocks and sequences do not agree; for tests.
+  // Aborts if block pool and sequences are inconsistent; for tests.
   void CheckInvariants();
 
  private:
@@ -85,30 +88,30 @@ class SequenceStore {
     using SequenceState::started_;
     using SequenceState::started_at_;
 
-    uint64_t arrival = 0;               // in order of arrival
-    absl::Time idle_since;              // unless active
-    PrefixIndex::Cursor prefix_cursor;  // its blocks that others can find
+    uint64_t arrival = 0;               // sequence number, in order of arrival
+    absl::Time idle_since;              // valid unless active
+    PrefixIndex::Cursor prefix_cursor;  // its blocks in the prefix index
     uint64_t params_hash = 0;
 
-    // The item in progress, or the last one that ended.
+    // Of the item in progress, or the last one that ended.
     uint64_t round = 0;
-    uint64_t digest = 0;  // 0: no item yet, or its answer was an error
+    uint64_t digest = 0;  // 0: there was no item yet, or its answer was an error
     std::vector<std::function<void(const Answer&)>> listeners;
   };
   static Entry& EntryOf(SequenceState& sequence) { return static_cast<Entry&>(sequence); }
 
-  // Whether the item was answered, or will be, because its round is not new.
+  // Handles an item whose round is not new. Returns whether it did: the item is answered, or will be.
   bool AnswerOldRound(Entry& entry, WorkItem& item, uint64_t digest);
   absl::StatusOr<Entry*> FindOrCreate(const WorkItem& item);
-  // The sequence that a new one with this item begins as a copy of, or null.
+  // The sequence that a new one with this item starts as a copy of, or null.
   Entry* FindOrigin(const WorkItem& item);
   absl::Status MakeRoomForSequence();
-  // Checks the item, and gives the sequence its parameters and tokens. An error changes nothing.
+  // Checks the item, then updates the sequence's parameters and tokens. An error leaves the tokens unchanged.
   absl::Status Reconcile(Entry& entry, const WorkItem& item);
   absl::Status UpdateParams(Entry& entry, const WorkItem& item);
   void Start(Entry& entry, WorkItem item, uint64_t digest);
   void AdoptPrefix(Entry& entry);
-  // Takes the item out without an answer and forgets what was drafted.
+  // Drops the item in progress without an answer, and its proposal.
   void Drop(Entry& entry);
   void DropProposal(Entry& entry);
   bool PreemptFor(const Entry& for_entry);

@@ -2,6 +2,7 @@
 // and whole proposals against what the draft service does on the host.
 #include <gtest/gtest.h>
 
+#include "common/engine/cuda/decide_rows.h"
 #include "common/engine/cuda/row_draw.h"
 #include "common/engine/cuda/row_verify.h"
 #include "common/spec/distribution.h"

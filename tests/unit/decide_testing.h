@@ -125,7 +125,8 @@ inline DeviceRow ShapeOnTeam(int threads, std::vector<float> logits, const Sampl
   DeviceRow row{std::move(logits), {}};
   const ShapeParams shape = ToShapeParams(params, /*entropy=*/true);
   OnTeam(threads, [&](HostTeam& team) {
-    ShapeRow(team, row.weights.data(), static_cast<int>(row.weights.size()), shape, &row.shaped);
+    ShapeRow(team, row.weights.data(), static_cast<int>(row.weights.size()), shape.controls,
+             shape.entropy != 0, &row.shaped);
   });
   return row;
 }

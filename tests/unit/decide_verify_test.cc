@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "common/engine/cuda/decide_rows.h"
 #include "common/engine/cuda/row_draw.h"
 #include "common/engine/cuda/row_verify.h"
 #include "common/spec/verify.h"
@@ -93,7 +94,7 @@ absl::StatusOr<Verdict> OnTheDevice(const Case& c, int threads) {
   std::memset(&output, 0xa5, sizeof(output));
   OnTeam(threads, [&](HostTeam& team) {
     for (size_t row = kRowsBefore; row < rows; ++row) {
-      ShapeRow(team, &weights[row * vocab], c.vocab, shape, &shaped[row]);
+      ShapeRow(team, &weights[row * vocab], c.vocab, shape.controls, true, &shaped[row]);
       team.Sync();
       if (input.coupled == 0 || shaped[row].finite == 0 || shaped[row].point_mass >= 0) continue;
       const int winner = RaceRow(team, &weights[row * vocab], c.vocab, input.seed, input.sample_index,

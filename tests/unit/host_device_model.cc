@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 
+#include "common/engine/cuda/decide_rows.h"
 #include "common/engine/cuda/row_draw.h"
 #include "common/engine/cuda/row_shape.h"
-#include "common/engine/cuda/row_verify.h"
 #include "common/engine/cuda/step_memory.h"
 #include "common/engine/cuda/step_plan.h"
 #include "decide_testing.h"
@@ -38,7 +38,8 @@ class HostStep {
     for (int r = 0; r < rows; ++r) {
       if (inputs.shape_params[r].active == 0) continue;
       cuda::OnTeam(team_, [&](auto& team) {
-        ShapeRow(team, logits + r * vocab_, vocab_, inputs.shape_params[r], &shaped_[r]);
+        const cuda::ShapeParams& wanted = inputs.shape_params[r];
+        ShapeRow(team, logits + r * vocab_, vocab_, wanted.controls, wanted.entropy != 0, &shaped_[r]);
       });
     }
   }

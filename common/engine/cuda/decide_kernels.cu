@@ -2,9 +2,10 @@
 
 #include <cstddef>
 
+#include "common/engine/cuda/block_team.h"
+#include "common/engine/cuda/decide_rows.h"
 #include "common/engine/cuda/row_draw.h"
 #include "common/engine/cuda/row_shape.h"
-#include "common/engine/cuda/row_verify.h"
 #include "common/engine/cuda/team.h"
 
 namespace outrider::cuda {
@@ -19,7 +20,8 @@ __global__ void __launch_bounds__(kThreads)
   const ShapeParams wanted = params[blockIdx.x];
   if (wanted.active == 0) return;
   BlockTeam team(&scratch);
-  ShapeRow(team, logits + static_cast<size_t>(blockIdx.x) * vocab, vocab, wanted, shaped + blockIdx.x);
+  ShapeRow(team, logits + static_cast<size_t>(blockIdx.x) * vocab, vocab, wanted.controls,
+           wanted.entropy != 0, shaped + blockIdx.x);
 }
 
 __global__ void __launch_bounds__(kThreads)

@@ -4,31 +4,17 @@
 
 #include <cstdint>
 
+#include "common/engine/cuda/row_types.h"
 #include "common/spec/types.h"
 
 namespace outrider::cuda {
 
 inline constexpr int kMaxTopN = 256;  // entries of a sparse distribution
-// Tokens of a row: as many as the sums of row_select.h have room for.
-inline constexpr int kMaxVocab = 1 << 19;
 
-// The controls of a row, as Controls::Apply has them after penalties and masks.
 struct ShapeParams {
-  double top_p = 1;               // 1: off
-  float inverse_temperature = 1;  // unused when greedy
-  float min_p = 0;                // 0: off
-  int32_t top_k = 0;              // 0: off
-  int32_t greedy = 0;             // all mass on the largest logit
-  int32_t entropy = 0;            // whether ShapedRow::entropy is wanted (the target's rows)
-  int32_t active = 0;             // 0: the row is left alone, and so is what is written about it
-};
-
-// A row after them: p(x) = weights[x] * (1 / total), or all mass on one token; then the row is still logits.
-struct ShapedRow {
-  double total;
-  double entropy;      // in nats; 0 unless it was wanted
-  int32_t point_mass;  // -1: none
-  int32_t finite;      // 0: a logit was NaN or infinite, and nothing else here means anything
+  RowControls controls;
+  int32_t entropy = 0;  // whether ShapedRow::entropy is wanted (the target's rows)
+  int32_t active = 0;   // 0: the row is left alone, and so is what is written about it
 };
 
 enum class QForm : int32_t { kAbsent, kPointMass, kSparse };

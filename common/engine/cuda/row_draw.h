@@ -1,12 +1,11 @@
 // Random numbers and what is drawn with them: the generator, purposes and counters of common/spec/random.h,
-// the race of the coupled rule, and a draft's proposal for one position.
+// the race of the coupled rule, and a row's heaviest tokens as a draft sends them.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
 #include "Random123/philox.h"
-#include "common/engine/cuda/decide_types.h"
 #include "common/engine/cuda/exact_math.h"
 #include "common/engine/cuda/row_select.h"
 #include "common/engine/cuda/row_sums.h"
@@ -63,8 +62,8 @@ OUTRIDER_HD int RaceRow(Team& team, const float* weights, int n, uint64_t seed, 
   return static_cast<int>(~team.Max(time_bits == earliest ? ~static_cast<uint64_t>(winner) : 0));
 }
 
-// TruncateTopN of common/spec/distribution.h for top_n in [1, kMaxTopN] and below n: ids ascending, their
-// weights, and how many they are. The result is to be seen by all threads.
+// TruncateTopN of common/spec/distribution.h for top_n in [1, kMaxCandidates] and below n: ids ascending,
+// their weights, and how many they are. The result is to be seen by all threads.
 template <class Team>
 OUTRIDER_HD int TruncateTopN(Team& team, const float* weights, int n, int top_n, int32_t* q_ids,
                              float* q_weights) {
@@ -90,32 +89,6 @@ OUTRIDER_HD int TruncateTopN(Team& team, const float* weights, int n, int top_n,
     if (static_cast<uint64_t>(place) + 1 > count) count = static_cast<uint64_t>(place) + 1;
   }
   return static_cast<int>(team.Max(count));
-}
-
-// A draft's choice after a shaped row, as the draft service makes it on the host. q_ids and q_weights have
-// room for kMaxTopN entries. `*output` is written by one thread.
-template <class Team>
-OUTRIDER_HD void ProposeRow(Team& team, const float* weights, int n, const ShapedRow& shaped,
-                            const ProposeInput& input, int step, ProposeOutput* output, int32_t* q_ids,
-                            float* q_weights) {
-  const uint64_t position = input.position + static_cast<uint64_t>(step);
-  const bool coupled = input.coupled != 0;
-  ProposeOutput result{1, 0, coupled ? QForm::kAbsent : QForm::kPointMass, 0, shaped.finite};
-  if (shaped.finite == 0) {
-    result.form = QForm::kAbsent;
-  } else if (shaped.point_mass >= 0) {
-    result.token = shaped.point_mass;
-  } else if (coupled) {
-    result.token = RaceRow(team, weights, n, input.seed, input.sample_index, position);
-  } else {
-    result.form = QForm::kSparse;
-    result.count = TruncateTopN(team, weights, n, input.top_n, q_ids, q_weights);
-    const FloatRow q{q_weights};
-    result.total = SumRow(team, q, result.count);
-    const double u = Uniform(input.seed, input.sample_index, position, Purpose::kDraft, input.round_start);
-    result.token = q_ids[SampleIndex(team, q, result.count, result.total, u)];
-  }
-  if (team.rank() == 0) *output = result;
 }
 
 }  // namespace outrider::cuda

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "common/engine/cuda/decide_rows.h"
-#include "common/engine/cuda/row_draw.h"
-#include "common/engine/cuda/row_verify.h"
 #include "common/spec/distribution.h"
 #include "common/spec/residual.h"
+#include "common/spec/team/row_draw.h"
+#include "common/spec/team/row_verify.h"
 #include "common/spec/verify.h"
 #include "common/spec/weights.h"
 #include "tests/unit/decide_testing.h"

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "common/engine/cuda/row_select.h"
+#include "common/spec/team/row_select.h"
 #include "common/spec/weights.h"
 #include "tests/unit/decide_testing.h"
 

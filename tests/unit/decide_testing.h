@@ -18,11 +18,13 @@
 
 #include "common/engine/cuda/decide_convert.h"
 #include "common/engine/cuda/decide_types.h"
-#include "common/engine/cuda/row_shape.h"
-#include "common/engine/cuda/team.h"
 #include "common/spec/controls.h"
+#include "common/spec/team/row_shape.h"
+#include "common/spec/team/team.h"
 
 namespace outrider::cuda {
+
+using namespace team;  // what these tests are about
 
 // One thread of a team on the host.
 class HostTeam {

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "common/engine/cuda/decide_rows.h"
-#include "common/engine/cuda/row_draw.h"
-#include "common/engine/cuda/row_verify.h"
+#include "common/spec/team/row_draw.h"
+#include "common/spec/team/row_verify.h"
 #include "common/spec/verify.h"
 #include "tests/unit/decide_testing.h"
 

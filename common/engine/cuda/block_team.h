@@ -3,18 +3,18 @@
 
 #include <cstdint>
 
-#include "common/engine/cuda/team.h"
+#include "common/spec/team/team.h"
 
 namespace outrider::cuda {
 
-// A thread block of whole warps, at most kMaxCandidates threads.
+// A thread block of whole warps, at most team::kMaxCandidates threads.
 class BlockTeam {
  public:
-  __device__ explicit BlockTeam(TeamScratch* scratch) : scratch_(scratch) {}
+  __device__ explicit BlockTeam(team::TeamScratch* scratch) : scratch_(scratch) {}
 
   __device__ int rank() const { return static_cast<int>(threadIdx.x); }
   __device__ int size() const { return static_cast<int>(blockDim.x); }
-  __device__ TeamScratch& scratch() const { return *scratch_; }
+  __device__ team::TeamScratch& scratch() const { return *scratch_; }
   __device__ void Sync() const { __syncthreads(); }
 
   __device__ uint64_t Max(uint64_t value) const {
@@ -40,7 +40,7 @@ class BlockTeam {
     return value;
   }
 
-  TeamScratch* scratch_;
+  team::TeamScratch* scratch_;
 };
 
 }  // namespace outrider::cuda

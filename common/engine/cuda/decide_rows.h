@@ -10,11 +10,11 @@
 #include <cstdint>
 
 #include "common/engine/cuda/decide_types.h"
-#include "common/engine/cuda/exact_math.h"
-#include "common/engine/cuda/row_draw.h"
-#include "common/engine/cuda/row_sums.h"
-#include "common/engine/cuda/row_verify.h"
-#include "common/engine/cuda/team.h"
+#include "common/spec/team/exact_math.h"
+#include "common/spec/team/row_draw.h"
+#include "common/spec/team/row_sums.h"
+#include "common/spec/team/row_verify.h"
+#include "common/spec/team/team.h"
 
 namespace outrider::cuda {
 
@@ -32,19 +32,21 @@ OUTRIDER_HD void ProposeRow(Team& team, const float* weights, int n, const Shape
   } else if (shaped.point_mass >= 0) {
     result.token = shaped.point_mass;
   } else if (coupled) {
-    result.token = RaceRow(team, weights, n, input.seed, input.sample_index, position);
+    result.token = team::RaceRow(team, weights, n, input.seed, input.sample_index, position);
   } else {
     result.form = QForm::kSparse;
-    result.count = TruncateTopN(team, weights, n, input.top_n, q_ids, q_weights);
-    const FloatRow q{q_weights};
-    result.total = SumRow(team, q, result.count);
-    const double u = Uniform(input.seed, input.sample_index, position, Purpose::kDraft, input.round_start);
-    result.token = q_ids[SampleIndex(team, q, result.count, result.total, u)];
+    result.count = team::TruncateTopN(team, weights, n, input.top_n, q_ids, q_weights);
+    const team::FloatRow q{q_weights};
+    result.total = team::SumRow(team, q, result.count);
+    const double u =
+        team::Uniform(input.seed, input.sample_index, position, Purpose::kDraft, input.round_start);
+    result.token = q_ids[team::SampleIndex(team, q, result.count, result.total, u)];
   }
   if (team.rank() == 0) *output = result;
 }
 
-OUTRIDER_HD inline DraftQ QOf(const DraftedToken& drafted, const int32_t* q_ids, const float* q_weights) {
+OUTRIDER_HD inline team::DraftQ QOf(const DraftedToken& drafted, const int32_t* q_ids,
+                                    const float* q_weights) {
   if (drafted.form == QForm::kSparse) {
     return {q_ids + drafted.first_q, q_weights + drafted.first_q, drafted.count, 1.0 / drafted.total};
   }
@@ -58,7 +60,7 @@ template <class Team>
 OUTRIDER_HD void VerifySequence(Team& team, const float* weights, int n, const ShapedRow* shaped,
                                 const int32_t* races, const VerifyInput& input, const DraftedToken* drafted,
                                 const int32_t* q_ids, const float* q_weights, VerifyOutput* output) {
-  const RoundNoise noise{input.seed, input.sample_index, input.round_start};
+  const team::RoundNoise noise{input.seed, input.sample_index, input.round_start};
   double expected_accepted = 0, expected_variance = 0, surprisal = 0, entropy = 0;
   bool empty_residual = false;
   bool goes_on = true;
@@ -66,7 +68,7 @@ OUTRIDER_HD void VerifySequence(Team& team, const float* weights, int n, const S
   int token = 0;
   while (goes_on) {
     const size_t index = static_cast<size_t>(input.first_row) + accepted;
-    const TargetRow row{weights + index * static_cast<size_t>(n), n, shaped[index]};
+    const team::TargetRow row{weights + index * static_cast<size_t>(n), n, shaped[index]};
     if (row.shaped.finite == 0) {
       if (team.rank() == 0) output->finite = 0;
       return;
@@ -78,15 +80,15 @@ OUTRIDER_HD void VerifySequence(Team& team, const float* weights, int n, const S
       token = row.shaped.point_mass >= 0 ? row.shaped.point_mass : races[index];
       goes_on = !last && token == guess->token;
     } else if (last) {
-      token = DrawBonus(team, row, position, noise);
+      token = team::DrawBonus(team, row, position, noise);
       goes_on = false;
     } else {
-      const DraftQ q = QOf(*guess, q_ids, q_weights);
-      const double b = Overlap(team, row, q);
+      const team::DraftQ q = QOf(*guess, q_ids, q_weights);
+      const double b = team::Overlap(team, row, q);
       expected_accepted += b;
-      expected_variance += Times(b, 1 - b);
-      goes_on = Accepts(row, q, guess->token, position, noise);
-      token = goes_on ? guess->token : DrawCorrection(team, row, q, position, noise, &empty_residual);
+      expected_variance += team::Times(b, 1 - b);
+      goes_on = team::Accepts(row, q, guess->token, position, noise);
+      token = goes_on ? guess->token : team::DrawCorrection(team, row, q, position, noise, &empty_residual);
     }
     const double log_probability = ::log(row(token));
     surprisal -= log_probability;

@@ -4,10 +4,14 @@
 
 #include <cstdint>
 
-#include "common/engine/cuda/row_types.h"
+#include "common/spec/team/row_types.h"
 #include "common/spec/types.h"
 
 namespace outrider::cuda {
+
+using team::kMaxVocab;
+using team::RowControls;
+using team::ShapedRow;
 
 inline constexpr int kMaxTopN = 256;  // entries of a sparse distribution
 

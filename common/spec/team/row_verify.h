@@ -3,13 +3,13 @@
 
 #include <cstdint>
 
-#include "common/engine/cuda/exact_math.h"
-#include "common/engine/cuda/row_draw.h"
-#include "common/engine/cuda/row_sums.h"
-#include "common/engine/cuda/row_types.h"
-#include "common/engine/cuda/team.h"
+#include "common/spec/team/exact_math.h"
+#include "common/spec/team/row_draw.h"
+#include "common/spec/team/row_sums.h"
+#include "common/spec/team/row_types.h"
+#include "common/spec/team/team.h"
 
-namespace outrider::cuda {
+namespace outrider::team {
 
 // A target's row.
 struct TargetRow {
@@ -140,4 +140,4 @@ OUTRIDER_HD inline bool Accepts(const TargetRow& p, const DraftQ& q, int token, 
   return Times(noise(Purpose::kAccept, position), q(token)) < p(token);
 }
 
-}  // namespace outrider::cuda
+}  // namespace outrider::team

@@ -9,9 +9,9 @@
 
 #include <cstdint>
 
-#include "common/engine/cuda/team.h"
+#include "common/spec/team/team.h"
 
-namespace outrider::cuda {
+namespace outrider::team {
 
 // Weights as they are.
 struct FloatRow {
@@ -133,4 +133,4 @@ OUTRIDER_HD int SampleIndex(Team& team, const Source& source, int n, double tota
   return LastPositive(team, source, n);
 }
 
-}  // namespace outrider::cuda
+}  // namespace outrider::team

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "common/engine/cuda/team.h"
+#include "common/spec/team/team.h"
 
-namespace outrider::cuda {
+namespace outrider::team {
 
 // a * b, which is never fused with an addition after it.
 OUTRIDER_HD inline float Times(float a, float b) {
@@ -80,4 +80,4 @@ OUTRIDER_HD inline float TimesLog(float weight) {
   return Times(weight, log);
 }
 
-}  // namespace outrider::cuda
+}  // namespace outrider::team

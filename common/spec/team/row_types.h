@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace outrider::cuda {
+namespace outrider::team {
 
 // Most tokens of a row: as many as the sums of row_select.h have room for.
 inline constexpr int kMaxVocab = 1 << 19;
@@ -25,4 +25,4 @@ struct ShapedRow {
   int32_t finite;      // 0: a logit was NaN or infinite, and nothing else here means anything
 };
 
-}  // namespace outrider::cuda
+}  // namespace outrider::team

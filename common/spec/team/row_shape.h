@@ -6,13 +6,13 @@
 #include <cmath>
 #include <cstdint>
 
-#include "common/engine/cuda/exact_math.h"
-#include "common/engine/cuda/row_select.h"
-#include "common/engine/cuda/row_sums.h"
-#include "common/engine/cuda/row_types.h"
-#include "common/engine/cuda/team.h"
+#include "common/spec/team/exact_math.h"
+#include "common/spec/team/row_select.h"
+#include "common/spec/team/row_sums.h"
+#include "common/spec/team/row_types.h"
+#include "common/spec/team/team.h"
 
-namespace outrider::cuda {
+namespace outrider::team {
 
 // Candidates that are looked at first for the boundary of top_p: enough for what models say, few enough to be
 // collected.
@@ -114,4 +114,4 @@ OUTRIDER_HD void ShapeRow(Team& team, float* row, int n, const RowControls& cont
   if (team.rank() == 0) *shaped = result;
 }
 
-}  // namespace outrider::cuda
+}  // namespace outrider::team

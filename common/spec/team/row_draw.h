@@ -6,13 +6,13 @@
 #include <cstdint>
 
 #include "Random123/philox.h"
-#include "common/engine/cuda/exact_math.h"
-#include "common/engine/cuda/row_select.h"
-#include "common/engine/cuda/row_sums.h"
-#include "common/engine/cuda/team.h"
 #include "common/spec/random.h"
+#include "common/spec/team/exact_math.h"
+#include "common/spec/team/row_select.h"
+#include "common/spec/team/row_sums.h"
+#include "common/spec/team/team.h"
 
-namespace outrider::cuda {
+namespace outrider::team {
 
 OUTRIDER_HD inline r123::Philox4x64::ctr_type RandomBits(uint64_t seed, uint64_t sample_index,
                                                          uint64_t position, Purpose purpose,
@@ -91,4 +91,4 @@ OUTRIDER_HD int TruncateTopN(Team& team, const float* weights, int n, int top_n,
   return static_cast<int>(team.Max(count));
 }
 
-}  // namespace outrider::cuda
+}  // namespace outrider::team

@@ -18,7 +18,7 @@
 
 #include "common/spec/host_device.h"
 
-namespace outrider::cuda {
+namespace outrider::team {
 
 inline constexpr int kSumBlock = 256;        // kWeightBlock of common/spec/weights.h
 inline constexpr int kLanes = 16;            // partial sums of a block
@@ -67,4 +67,4 @@ OUTRIDER_HD void ForEach(Team& team, int n, const Load& load, const Use& use) {
   for (; i < n; i += size) use(i, load(i));
 }
 
-}  // namespace outrider::cuda
+}  // namespace outrider::team

@@ -167,9 +167,8 @@ void RegisterDraws() {
     return q;
   });
   Register("race/host", [](Bench& b) { return Race(b.rows.p, kKey, b.next++); });
-  Register("race/team", [](Bench& b) {
-    return team::RaceRow(b.team, b.rows.p_weights.data(), b.rows.n, kKey.seed, kKey.sample_index, b.next++);
-  });
+  Register("race/team",
+           [](Bench& b) { return team::RaceRow(b.team, b.rows.p_weights.data(), b.rows.n, kKey, b.next++); });
   Register("overlap/host", [](Bench& b) { return Overlap(b.rows.p, b.rows.q); });
   Register("overlap/team", [](Bench& b) { return Overlap(b.team, b.Target(), b.Draft()); });
   Register("residual/host", [](Bench& b) {

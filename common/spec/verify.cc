@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "absl/container/inlined_vector.h"
+#include "common/spec/accepts.h"
 #include "common/spec/check.h"
 #include "common/spec/residual.h"
 #include "common/spec/status.h"

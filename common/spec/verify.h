@@ -20,7 +20,7 @@
 namespace outrider {
 
 enum class Rule {
-  kToken,    // accept x iff u q(x) < p(x); Leviathan et al., Algorithm 1
+  kToken,    // accept x iff u q(x) < p(x) (accepts.h); Leviathan et al., Algorithm 1
   kBlock,    // accept the longest prefix that passes jointly; Sun et al., arXiv 2403.10444, Algorithm 2
   kCoupled,  // draft and target run the same exponential race; Daliri et al., arXiv 2408.07978
 };
@@ -67,13 +67,6 @@ class PhiloxNoise final : public Noise {
 // Row i, asked for in order, each at most once and only when it is reached. Rows stay valid until Verify
 // returns (the block rule comes back to the row of the prefix that stands). An error ends the verification.
 using RowSource = absl::FunctionRef<absl::StatusOr<WeightRow>(int i)>;
-
-// Whether token x, sampled from q, is accepted where the target has p, for a uniform number u in [0, 1)
-// (Leviathan et al., Algorithm 1). Strict, so that a token with p(x) = 0 is never accepted, also for u = 0.
-template <class P, class Q>
-bool Accepts(double u, TokenId x, const P& p, const Q& q) {
-  return u * q(x) < p(x);
-}
 
 // The verdict over a chain; an empty one is plain decoding. Errors: those of `rows`; InvalidArgument when a
 // node lacks a distribution that the rule needs.

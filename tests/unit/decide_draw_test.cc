@@ -54,8 +54,8 @@ TEST(DeviceDraw, UniformNumbersAreThoseOfTheSpecification) {
     const RandomKey key{random(), random()};
     const uint64_t position = random(), round_start = random();
     for (const Purpose purpose : {Purpose::kDraft, Purpose::kAccept, Purpose::kResidual, Purpose::kBonus}) {
-      EXPECT_EQ(Uniform(key.seed, key.sample_index, position, purpose, round_start),
-                outrider::Uniform(key, position, purpose, 0, round_start));
+      const RoundNoise noise{key, round_start};
+      EXPECT_EQ(noise(purpose, position), Uniform(key, position, purpose, 0, round_start));
     }
   }
 }
@@ -156,9 +156,8 @@ TEST(DeviceDraw, RacesAreThoseOfTheSpecification) {
     const RandomKey key{random(), random() % 5};
     const uint64_t position = random() % 10000;
     const int threads = i % 200 == 0 ? 32 : i % 40 == 0 ? 7 : 1;
-    const int token = FromTeam<int>(threads, [&](HostTeam& team) {
-      return RaceRow(team, p.weights.data(), vocab, key.seed, key.sample_index, position);
-    });
+    const int token = FromTeam<int>(
+        threads, [&](HostTeam& team) { return RaceRow(team, p.weights.data(), vocab, key, position); });
     EXPECT_EQ(token, Race(p.row, key, position));
   }
 }

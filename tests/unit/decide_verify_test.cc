@@ -97,8 +97,8 @@ absl::StatusOr<Verdict> OnTheDevice(const Case& c, int threads) {
       ShapeRow(team, &weights[row * vocab], c.vocab, shape.controls, true, &shaped[row]);
       team.Sync();
       if (input.coupled == 0 || shaped[row].finite == 0 || shaped[row].point_mass >= 0) continue;
-      const int winner = RaceRow(team, &weights[row * vocab], c.vocab, input.seed, input.sample_index,
-                                 input.round_start + (row - kRowsBefore));
+      const int winner =
+          RaceRow(team, &weights[row * vocab], c.vocab, input.key, input.round_start + (row - kRowsBefore));
       if (team.rank() == 0) races[row] = winner;
       team.Sync();
     }
@@ -220,7 +220,7 @@ TEST(DeviceVerify, AnEmptyResidualIsThatOfTheHost) {
   OnTeam(1, [&](HostTeam& team) {
     const TargetRow row{weights.data(), 4, {3, 0, -1, 1}};
     bool is_empty = false;
-    const int token = DrawCorrection(team, row, QOf(drafted, ids, q_weights), 0, {1, 2, 3}, &is_empty);
+    const int token = DrawCorrection(team, row, QOf(drafted, ids, q_weights), 0, {{1, 2}, 3}, &is_empty);
     EXPECT_EQ(token, 2);
     empty += is_empty;
   });

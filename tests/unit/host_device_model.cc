@@ -66,8 +66,8 @@ class HostStep {
         for (int i = 0; input.coupled != 0 && i <= input.drafted; ++i) {
           const int row = input.first_row + i;
           if (shaped_[row].finite == 0 || shaped_[row].point_mass >= 0) continue;
-          const int winner = team::RaceRow(team, weights + row * vocab_, vocab_, input.seed,
-                                           input.sample_index, input.round_start + static_cast<uint64_t>(i));
+          const int winner = team::RaceRow(team, weights + row * vocab_, vocab_, input.key,
+                                           input.round_start + static_cast<uint64_t>(i));
           if (team.rank() == 0) races[row] = winner;
           team.Sync();
         }

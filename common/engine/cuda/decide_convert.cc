@@ -44,8 +44,7 @@ ShapeParams ToShapeParams(const SamplingParams& params, bool entropy) {
 
 ProposeInput ToProposeInput(const RandomKey& key, Rule rule, uint64_t position, uint64_t round_start,
                             int steps, int top_n) {
-  return {.seed = key.seed,
-          .sample_index = key.sample_index,
+  return {.key = key,
           .position = position,
           .round_start = round_start,
           .steps = steps,
@@ -79,8 +78,7 @@ absl::Status AppendTo(Proposal& proposal, const ProposeOutput& output, const int
 VerifyInput ToVerifyInput(const RandomKey& key, Rule rule, uint64_t round_start, int first_row,
                           int first_drafted, int drafted) {
   OUTRIDER_CHECK(rule != Rule::kBlock && drafted <= kMaxDraftTokens);
-  return {.seed = key.seed,
-          .sample_index = key.sample_index,
+  return {.key = key,
           .round_start = round_start,
           .first_row = first_row,
           .first_drafted = first_drafted,

@@ -50,8 +50,7 @@ __global__ void __launch_bounds__(kThreads)
   const size_t row = static_cast<size_t>(input.first_row) + i;
   if (shaped[row].finite == 0 || shaped[row].point_mass >= 0) return;
   BlockTeam team(&scratch);
-  const int winner = team::RaceRow(team, weights + row * vocab, vocab, input.seed, input.sample_index,
-                                   input.round_start + i);
+  const int winner = team::RaceRow(team, weights + row * vocab, vocab, input.key, input.round_start + i);
   if (team.rank() == 0) races[row] = winner;
 }
 

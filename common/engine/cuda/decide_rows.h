@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "common/engine/cuda/decide_types.h"
+#include "common/spec/accepts.h"
 #include "common/spec/team/exact_math.h"
 #include "common/spec/team/row_draw.h"
 #include "common/spec/team/row_sums.h"
@@ -32,14 +33,13 @@ OUTRIDER_HD void ProposeRow(Team& team, const float* weights, int n, const Shape
   } else if (shaped.point_mass >= 0) {
     result.token = shaped.point_mass;
   } else if (coupled) {
-    result.token = team::RaceRow(team, weights, n, input.seed, input.sample_index, position);
+    result.token = team::RaceRow(team, weights, n, input.key, position);
   } else {
     result.form = QForm::kSparse;
     result.count = team::TruncateTopN(team, weights, n, input.top_n, q_ids, q_weights);
     const team::FloatRow q{q_weights};
     result.total = team::SumRow(team, q, result.count);
-    const double u =
-        team::Uniform(input.seed, input.sample_index, position, Purpose::kDraft, input.round_start);
+    const double u = Uniform(input.key, position, Purpose::kDraft, 0, input.round_start);
     result.token = q_ids[team::SampleIndex(team, q, result.count, result.total, u)];
   }
   if (team.rank() == 0) *output = result;
@@ -53,6 +53,13 @@ OUTRIDER_HD inline team::DraftQ QOf(const DraftedToken& drafted, const int32_t* 
   return {&drafted.token, nullptr, 1, 1};
 }
 
+// Whether the token rule accepts a drafted token.
+OUTRIDER_HD inline bool Accepted(const team::TargetRow& p, const team::DraftQ& q, int token,
+                                 uint64_t position, const team::RoundNoise& noise) {
+  if (p.shaped.point_mass >= 0) return token == p.shaped.point_mass;
+  return Accepts(noise(Purpose::kAccept, position), token, p, q);
+}
+
 // Judges one sequence. `weights` and `shaped` are those of all rows ([rows, n] and [rows]); `races` has,
 // under the coupled rule, what RaceRow gives for this sequence's rows that are finite and no point mass. Rows
 // after the first rejection are not looked at. `*output` is written by one thread.
@@ -60,7 +67,7 @@ template <class Team>
 OUTRIDER_HD void VerifySequence(Team& team, const float* weights, int n, const ShapedRow* shaped,
                                 const int32_t* races, const VerifyInput& input, const DraftedToken* drafted,
                                 const int32_t* q_ids, const float* q_weights, VerifyOutput* output) {
-  const team::RoundNoise noise{input.seed, input.sample_index, input.round_start};
+  const team::RoundNoise noise{input.key, input.round_start};
   double expected_accepted = 0, expected_variance = 0, surprisal = 0, entropy = 0;
   bool empty_residual = false;
   bool goes_on = true;
@@ -87,7 +94,7 @@ OUTRIDER_HD void VerifySequence(Team& team, const float* weights, int n, const S
       const double b = team::Overlap(team, row, q);
       expected_accepted += b;
       expected_variance += team::Times(b, 1 - b);
-      goes_on = team::Accepts(row, q, guess->token, position, noise);
+      goes_on = Accepted(row, q, guess->token, position, noise);
       token = goes_on ? guess->token : team::DrawCorrection(team, row, q, position, noise, &empty_residual);
     }
     const double log_probability = ::log(row(token));

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "common/spec/random.h"
 #include "common/spec/team/row_types.h"
 #include "common/spec/types.h"
 
@@ -24,7 +25,7 @@ struct ShapeParams {
 enum class QForm : int32_t { kAbsent, kPointMass, kSparse };
 
 struct ProposeInput {
-  uint64_t seed, sample_index;
+  RandomKey key;
   uint64_t position;     // of the token that step 0 drafts
   uint64_t round_start;  // committed tokens when the round began
   int32_t steps;         // this row drafts in the steps below this one; 0: it is left alone
@@ -42,7 +43,7 @@ struct ProposeOutput {
 };
 
 struct VerifyInput {
-  uint64_t seed, sample_index;
+  RandomKey key;
   uint64_t round_start;   // position of the first drafted token
   int32_t first_row;      // row i judges drafted token i, one more row follows the last
   int32_t first_drafted;  // index of drafted token 0

@@ -1,11 +1,10 @@
-// Random numbers and what is drawn with them: the generator, purposes and counters of common/spec/random.h,
-// the race of the coupled rule, and a row's heaviest tokens as a draft sends them.
+// The race of the coupled rule, and a row's heaviest tokens as a draft sends them.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 
-#include "Random123/philox.h"
 #include "common/spec/random.h"
 #include "common/spec/team/exact_math.h"
 #include "common/spec/team/row_select.h"
@@ -14,39 +13,22 @@
 
 namespace outrider::team {
 
-OUTRIDER_HD inline r123::Philox4x64::ctr_type RandomBits(uint64_t seed, uint64_t sample_index,
-                                                         uint64_t position, Purpose purpose,
-                                                         uint64_t candidate, uint64_t round_start) {
-  const r123::Philox4x64 philox;
-  return philox({{position, static_cast<uint64_t>(purpose), candidate, round_start}}, {{seed, sample_index}});
-}
-
-OUTRIDER_HD inline double ToUniform(uint64_t bits) {
-  return static_cast<double>(bits >> 11) * (1.0 / (1ull << 53));
-}
-
-// Uniform of random.h for candidate 0.
-OUTRIDER_HD inline double Uniform(uint64_t seed, uint64_t sample_index, uint64_t position, Purpose purpose,
-                                  uint64_t round_start) {
-  return ToUniform(RandomBits(seed, sample_index, position, purpose, 0, round_start).v[0]);
-}
-
 // Race of common/spec/verify.h over a row that is no point mass. The token is the same one but where two
 // times agree to the last bits: there the logarithm of another library, or the order in which tokens are left
 // out by their bound, may decide (about one in 2^50).
 template <class Team>
-OUTRIDER_HD int RaceRow(Team& team, const float* weights, int n, uint64_t seed, uint64_t sample_index,
-                        uint64_t position) {
+OUTRIDER_HD int RaceRow(Team& team, const float* weights, int n, const RandomKey& key, uint64_t position) {
   double best_time = HUGE_VAL;
   int winner = n;
   for (int group = team.rank(); 4 * group < n; group += team.size()) {
     double weight[4];
     for (int k = 0; k < 4; ++k) weight[k] = 4 * group + k < n ? weights[4 * group + k] : 0;
     if (weight[0] == 0 && weight[1] == 0 && weight[2] == 0 && weight[3] == 0) continue;
-    const auto bits = RandomBits(seed, sample_index, position, Purpose::kGumbel, group, 0);
+    const std::array<uint64_t, 4> bits =
+        RandomBits(key, {position, static_cast<uint64_t>(Purpose::kGumbel), static_cast<uint64_t>(group), 0});
     for (int k = 0; k < 4; ++k) {
       // -log(1 - u) >= u: most tokens are out of the race before their logarithm is taken.
-      const double u = ToUniform(bits.v[k]);
+      const double u = UnitInterval(bits[k]);
       if (weight[k] == 0 || u >= Times(best_time, weight[k])) continue;
       const double time = -::log1p(-u) / weight[k];
       if (time < best_time) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "common/spec/random.h"
 #include "common/spec/team/exact_math.h"
 #include "common/spec/team/row_draw.h"
 #include "common/spec/team/row_sums.h"
@@ -105,9 +106,10 @@ OUTRIDER_HD double Overlap(Team& team, const TargetRow& p, const DraftQ& q) {
 
 // The random numbers of a round.
 struct RoundNoise {
-  uint64_t seed, sample_index, round_start;
+  RandomKey key;
+  uint64_t round_start;
   OUTRIDER_HD double operator()(Purpose purpose, uint64_t position) const {
-    return Uniform(seed, sample_index, position, purpose, round_start);
+    return Uniform(key, position, purpose, 0, round_start);
   }
 };
 
@@ -131,13 +133,6 @@ template <class Team>
 OUTRIDER_HD int DrawBonus(Team& team, const TargetRow& p, uint64_t position, const RoundNoise& noise) {
   if (p.shaped.point_mass >= 0) return p.shaped.point_mass;
   return SampleIndex(team, FloatRow{p.weights}, p.n, p.shaped.total, noise(Purpose::kBonus, position));
-}
-
-// Strict, so that a token with p = 0 is never accepted.
-OUTRIDER_HD inline bool Accepts(const TargetRow& p, const DraftQ& q, int token, uint64_t position,
-                                const RoundNoise& noise) {
-  if (p.shaped.point_mass >= 0) return token == p.shaped.point_mass;
-  return Times(noise(Purpose::kAccept, position), q(token)) < p(token);
 }
 
 }  // namespace outrider::team

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "common/spec/check.h"
+#include "common/spec/team/exact_math.h"
 
 // One copy of a hot loop per instruction set, chosen when the program starts. The copies give the same bits:
 // each operation is correctly rounded, none is fused (-ffp-contract=off), and the order of every sum is
@@ -165,57 +166,12 @@ OUTRIDER_VECTOR_CLONES size_t Above(const float* values, size_t n, float thresho
   return count;
 }
 
-// `value` if `condition`, else +0, without a branch that would keep the loop around it from being vectorised.
-inline __attribute__((always_inline)) float Keep(bool condition, float value) {
-  return std::bit_cast<float>(std::bit_cast<int32_t>(value) & -static_cast<int32_t>(condition));
-}
-
-// log(w) for normal positive w, else 0: Cephes' logf. Inlined into the copies of its caller.
-inline __attribute__((always_inline)) float Log(float w) {
-  const int32_t bits = std::bit_cast<int32_t>(w);
-  // w = m 2^e with m in [sqrt(1/2), sqrt(2)).
-  const int32_t shifted = bits - 0x3f3504f3;
-  const float e = static_cast<float>(shifted >> 23);
-  const float m = std::bit_cast<float>((shifted & 0x007fffff) + 0x3f3504f3) - 1.0f;
-  float p = 7.0376836292e-2f;
-  p = p * m - 1.1514610310e-1f;
-  p = p * m + 1.1676998740e-1f;
-  p = p * m - 1.2420140846e-1f;
-  p = p * m + 1.4249322787e-1f;
-  p = p * m - 1.6668057665e-1f;
-  p = p * m + 2.0000714765e-1f;
-  p = p * m - 2.4999993993e-1f;
-  p = p * m + 3.3333331174e-1f;
-  const float square = m * m;
-  const float log = (m - 0.5f * square + p * m * square) + e * 0.693147180559945f;
-  return Keep(w >= std::numeric_limits<float>::min(), log);
-}
-
 OUTRIDER_VECTOR_CLONES void LogTimes(const float* weights, size_t n, float* products) {
-  for (size_t i = 0; i < n; ++i) products[i] = weights[i] * Log(weights[i]);
+  for (size_t i = 0; i < n; ++i) products[i] = team::TimesLog(weights[i]);
 }
 
 OUTRIDER_VECTOR_CLONES void ExpAll(float* values, size_t n, float max, float inverse_temperature) {
-  constexpr float kSmallest = -87.336544f;  // log of the smallest normal float, rounded towards it
-  constexpr float kShift = 12582912.0f;     // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  for (size_t i = 0; i < n; ++i) {
-    const float z = (values[i] - max) * inverse_temperature;
-    const float y = z > kSmallest ? z : kSmallest;
-    // exp(y) = 2^k exp(r) with |r| <= log(2) / 2; log(2) in two parts, so that r is exact. Cephes' expf.
-    const float shifted = y * 1.44269504088896341f + kShift;
-    const float k = shifted - kShift;
-    const float r = (y - k * 0.693359375f) - k * -2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    const float exp_r = p * (r * r) + r + 1.0f;
-    const int32_t power = (std::bit_cast<int32_t>(shifted) << 23) + 0x3f800000;
-    const float exp_y = exp_r * std::bit_cast<float>(power);
-    values[i] = Keep(z > kSmallest, exp_y);
-  }
+  for (size_t i = 0; i < n; ++i) values[i] = team::ExpWeight(values[i], max, inverse_temperature);
 }
 
 OUTRIDER_VECTOR_CLONES void ZeroBelow(float* weights, size_t n, float bound) {

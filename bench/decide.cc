@@ -86,7 +86,7 @@ struct Bench {
     return copy.data();
   }
   team::TargetRow Target() const { return {rows.p_weights.data(), rows.n, {rows.p.total, 0, -1, 1}}; }
-  team::DraftQ Draft() const {
+  team::SparseQ Draft() const {
     return {rows.q.ids.data(), rows.q.weights.data(), static_cast<int>(rows.q.ids.size()),
             1.0 / rows.q.total};
   }

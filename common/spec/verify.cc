@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "absl/container/inlined_vector.h"
 #include "common/spec/accepts.h"
 #include "common/spec/check.h"
 #include "common/spec/residual.h"
 #include "common/spec/status.h"
+#include "common/spec/team/row_draw.h"
+#include "common/spec/team/team_of_one.h"
 
 namespace outrider {
 namespace {
@@ -199,27 +200,11 @@ TokenId DraftSample(const Distribution& q, const RandomKey& key, uint64_t positi
 
 TokenId Race(const WeightRow& row, const RandomKey& key, uint64_t position) {
   if (row.point_mass >= 0) return row.point_mass;
-  double best_time = std::numeric_limits<double>::infinity();
-  size_t winner = row.weights.size();
-  for (size_t group = 0; 4 * group < row.weights.size(); ++group) {
-    const std::span<const float> weights =
-        row.weights.subspan(4 * group, std::min<size_t>(4, row.weights.size() - 4 * group));
-    if (std::all_of(weights.begin(), weights.end(), [](float w) { return w == 0; })) continue;
-    const std::array<uint64_t, 4> bits =
-        RandomBits(key, {position, static_cast<uint64_t>(Purpose::kGumbel), group, 0});
-    for (size_t i = 0; i < weights.size(); ++i) {
-      // -log(1 - u) >= u: most tokens are out of the race before their logarithm is taken.
-      const double u = UnitInterval(bits[i]);
-      if (weights[i] == 0 || u >= best_time * weights[i]) continue;
-      const double time = -std::log1p(-u) / weights[i];
-      if (time < best_time) {
-        best_time = time;
-        winner = 4 * group + i;
-      }
-    }
-  }
-  OUTRIDER_CHECK(winner < row.weights.size());
-  return static_cast<TokenId>(winner);
+  team::TeamOfOne team;
+  const int n = static_cast<int>(row.weights.size());
+  const int winner = team::RaceRow(team, row.weights.data(), n, key, position);
+  OUTRIDER_CHECK(winner < n);
+  return winner;
 }
 
 }  // namespace outrider

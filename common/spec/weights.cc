@@ -9,6 +9,9 @@
 
 #include "common/spec/check.h"
 #include "common/spec/team/exact_math.h"
+#include "common/spec/team/row_shape.h"
+#include "common/spec/team/row_sums.h"
+#include "common/spec/team/team_of_one.h"
 
 // One copy of a hot loop per instruction set, chosen when the program starts. The copies give the same bits:
 // each operation is correctly rounded, none is fused (-ffp-contract=off), and the order of every sum is
@@ -23,7 +26,7 @@
 namespace outrider {
 namespace {
 
-constexpr size_t kLanes = 16;
+constexpr size_t kLanes = team::kLanes;
 
 // Four or sixteen numbers side by side. Loads go through memcpy because rows are aligned to their elements
 // only. The sums use the narrow form: it fits the registers of every copy, and four of them run
@@ -77,42 +80,6 @@ OUTRIDER_VECTOR_CLONES double SumBlock(const double* weights, size_t n) {
     d += w[3];
   }
   return AddLanes(a, b, c, d, weights, i, n);
-}
-
-template <class T>
-double Sum(std::span<const T> weights) {
-  double sum = 0;
-  for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
-    sum += SumBlock(weights.data() + begin, std::min(kWeightBlock, weights.size() - begin));
-  }
-  return sum;
-}
-
-template <class T>
-size_t LastPositive(std::span<const T> weights, size_t end) {
-  while (end > 0 && !(weights[end - 1] > 0)) --end;
-  OUTRIDER_CHECK(end > 0);  // else a distribution without mass was sampled
-  return end - 1;
-}
-
-template <class T>
-size_t SampleByInverseCdf(std::span<const T> weights, double total, double u) {
-  const double threshold = u * total;
-  double cumulative = 0;
-  for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
-    const size_t size = std::min(kWeightBlock, weights.size() - begin);
-    const double block = SumBlock(weights.data() + begin, size);
-    if (cumulative + block > threshold) {
-      for (size_t i = begin; i < begin + size; ++i) {
-        cumulative += weights[i];
-        if (cumulative > threshold) return i;
-      }
-      // The block's sum in another order reached a little further.
-      return LastPositive(weights, begin + size);
-    }
-    cumulative += block;
-  }
-  return LastPositive(weights, weights.size());
 }
 
 OUTRIDER_VECTOR_CLONES void MaxAndFinite(const float* values, size_t n, float* max, bool* finite) {
@@ -227,27 +194,73 @@ OUTRIDER_VECTOR_CLONES void Minimum(const float* p, double scale_p, const float*
   }
 }
 
+// min(scale_p * p[x], scale_q * q[x]).
+struct SmallerRow {
+  const float* p;
+  double scale_p;
+  const float* q;
+  double scale_q;
+};
+
+double SumOfBlock(const SmallerRow& row, int begin, int end) {
+  double minimum[kWeightBlock];
+  const size_t size = static_cast<size_t>(end - begin);
+  Minimum(row.p + begin, row.scale_p, row.q + begin, row.scale_q, minimum, size);
+  return SumBlock(minimum, size);
+}
+
+template <class Row>
+double Sum(const Row& row, size_t size) {
+  team::TeamOfOne team;
+  return SumRow(team, row, static_cast<int>(size));
+}
+
+template <class Row>
+size_t Sample(const Row& row, size_t size, double total, double u) {
+  team::TeamOfOne team;
+  const int index = SampleIndex(team, row, static_cast<int>(size), total, u);
+  OUTRIDER_CHECK(index >= 0);  // else a distribution without mass was sampled
+  return static_cast<size_t>(index);
+}
+
 }  // namespace
 
-double SumWeights(std::span<const float> weights) { return Sum(weights); }
-double SumWeights(std::span<const double> weights) { return Sum(weights); }
+namespace team {
+
+double SumOfBlock(const FloatRow& row, int begin, int end) {
+  return SumBlock(row.weights + begin, static_cast<size_t>(end - begin));
+}
+
+double SumOfBlock(const DoubleRow& row, int begin, int end) {
+  return SumBlock(row.weights + begin, static_cast<size_t>(end - begin));
+}
+
+double SumOfBlock(const TimesLogRow& row, int begin, int end) {
+  float products[kWeightBlock];
+  const size_t size = static_cast<size_t>(end - begin);
+  LogTimes(row.weights + begin, size, products);
+  return SumBlock(products, size);
+}
+
+}  // namespace team
+
+double SumWeights(std::span<const float> weights) {
+  return Sum(team::FloatRow{weights.data()}, weights.size());
+}
+double SumWeights(std::span<const double> weights) {
+  return Sum(team::DoubleRow{weights.data()}, weights.size());
+}
 
 size_t SampleIndex(std::span<const float> weights, double total, double u) {
-  return SampleByInverseCdf(weights, total, u);
+  return Sample(team::FloatRow{weights.data()}, weights.size(), total, u);
 }
 size_t SampleIndex(std::span<const double> weights, double total, double u) {
-  return SampleByInverseCdf(weights, total, u);
+  return Sample(team::DoubleRow{weights.data()}, weights.size(), total, u);
 }
 
 double Entropy(std::span<const float> weights, double total) {
-  float products[kWeightBlock];
-  double sum = 0;
-  for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
-    const size_t size = std::min(kWeightBlock, weights.size() - begin);
-    LogTimes(weights.data() + begin, size, products);
-    sum += SumBlock(products, size);
-  }
-  return std::log(total) - sum / total;
+  team::TeamOfOne team;
+  return team::RowEntropy(team, weights.data(), static_cast<int>(weights.size()), total);
 }
 
 MaxResult FindMax(std::span<const float> values) {
@@ -296,14 +309,7 @@ void SubtractWeights(std::span<const float> q, double scale, std::span<double> r
 
 double OverlapMass(std::span<const float> p, double scale_p, std::span<const float> q, double scale_q) {
   OUTRIDER_CHECK(p.size() == q.size());
-  double minimum[kWeightBlock];
-  double sum = 0;
-  for (size_t begin = 0; begin < p.size(); begin += kWeightBlock) {
-    const size_t size = std::min(kWeightBlock, p.size() - begin);
-    Minimum(p.data() + begin, scale_p, q.data() + begin, scale_q, minimum, size);
-    sum += SumBlock(minimum, size);
-  }
-  return sum;
+  return Sum(SmallerRow{p.data(), scale_p, q.data(), scale_q}, p.size());
 }
 
 }  // namespace outrider

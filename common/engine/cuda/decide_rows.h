@@ -45,7 +45,7 @@ OUTRIDER_HD void ProposeRow(Team& team, const float* weights, int n, const Shape
   if (team.rank() == 0) *output = result;
 }
 
-OUTRIDER_HD inline team::DraftQ QOf(const DraftedToken& drafted, const int32_t* q_ids,
+OUTRIDER_HD inline team::SparseQ QOf(const DraftedToken& drafted, const int32_t* q_ids,
                                     const float* q_weights) {
   if (drafted.form == QForm::kSparse) {
     return {q_ids + drafted.first_q, q_weights + drafted.first_q, drafted.count, 1.0 / drafted.total};
@@ -54,7 +54,7 @@ OUTRIDER_HD inline team::DraftQ QOf(const DraftedToken& drafted, const int32_t* 
 }
 
 // Whether the token rule accepts a drafted token.
-OUTRIDER_HD inline bool Accepted(const team::TargetRow& p, const team::DraftQ& q, int token,
+OUTRIDER_HD inline bool Accepted(const team::TargetRow& p, const team::SparseQ& q, int token,
                                  uint64_t position, const team::RoundNoise& noise) {
   if (p.shaped.point_mass >= 0) return token == p.shaped.point_mass;
   return Accepts(noise(Purpose::kAccept, position), token, p, q);
@@ -90,8 +90,9 @@ OUTRIDER_HD void VerifySequence(Team& team, const float* weights, int n, const S
       token = team::DrawBonus(team, row, position, noise);
       goes_on = false;
     } else {
-      const team::DraftQ q = QOf(*guess, q_ids, q_weights);
-      const double b = team::Overlap(team, row, q);
+      const team::SparseQ q = QOf(*guess, q_ids, q_weights);
+      const double overlap = team::Overlap(team, row, q);
+      const double b = overlap < 1 ? overlap : 1.0;
       expected_accepted += b;
       expected_variance += team::Times(b, 1 - b);
       goes_on = Accepted(row, q, guess->token, position, noise);

@@ -13,9 +13,9 @@
 
 namespace outrider::team {
 
-// Race of common/spec/verify.h over a row that is no point mass. The token is the same one but where two
-// times agree to the last bits: there the logarithm of another library, or the order in which tokens are left
-// out by their bound, may decide (about one in 2^50).
+// The race of common/spec/verify.h over a row that is no point mass. Teams of different sizes and machines
+// have the same winner but where two times agree to the last bits: there the logarithm of another library, or
+// the order in which tokens are left out by their bound, may decide (about one in 2^50).
 template <class Team>
 OUTRIDER_HD int RaceRow(Team& team, const float* weights, int n, const RandomKey& key, uint64_t position) {
   double best_time = HUGE_VAL;

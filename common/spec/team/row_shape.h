@@ -55,7 +55,8 @@ struct TimesLogRow {
   OUTRIDER_HD double Value(int /*i*/, float weight) const { return TimesLog(weight); }
 };
 
-// Entropy of weights.h.
+// Entropy in nats of the distribution, -sum p log p. Relative accuracy about 1e-6 (it feeds a canary, not a
+// decision).
 template <class Team>
 OUTRIDER_HD double RowEntropy(Team& team, const float* weights, int n, double total) {
   return ::log(total) - SumRow(team, TimesLogRow{weights}, n) / total;

@@ -1,5 +1,6 @@
-// Sums over a row and draws from it, with the bits of common/spec/weights.cc: blocks of 256 elements, 16
-// partial sums in each, added pairwise, and the sums of the blocks in order, all in double.
+// Sums over a row and draws from it. The order of every sum is fixed: blocks of kSumBlock elements; inside a
+// block kLanes partial sums, element i going to partial sum i % kLanes, added pairwise (distance 8, 4, 2, 1);
+// the sums of the blocks in order; all in double.
 //
 // A row is a source: for the indices in [begin, end), which lie in one block, source.Range(begin, end) has
 // Load(i), which reads, and Value(i, loaded), the weight at i. They are apart so that many reads are under
@@ -21,7 +22,21 @@ struct FloatRow {
   OUTRIDER_HD double Value(int /*i*/, float weight) const { return weight; }
 };
 
+struct DoubleRow {
+  const double* weights;
+  OUTRIDER_HD const DoubleRow& Range(int /*begin*/, int /*end*/) const { return *this; }
+  OUTRIDER_HD double Load(int i) const { return weights[i]; }
+  OUTRIDER_HD double Value(int /*i*/, double weight) const { return weight; }
+};
+
 OUTRIDER_HD inline int Smaller(int a, int b) { return a < b ? a : b; }
+
+// How many tokens a team sums before it looks at the sums: a block for each thread, so that one thread alone
+// does not go far beyond what it looks for.
+template <class Team>
+OUTRIDER_HD int ChunkOf(const Team& team) {
+  return Smaller(kChunkBlocks, team.size()) * kSumBlock;
+}
 
 // scratch.sums[b] <- sum of block b of [begin, end), `begin` on a block's boundary and at most kChunkBlocks
 // of them. Returns how many.
@@ -37,7 +52,7 @@ OUTRIDER_HD int SumBlocks(Team& team, const Source& source, int begin, int end) 
       const int first = begin + (tile + block) * kSumBlock;
       const int last = Smaller(end, first + kSumBlock);
       const auto& values = source.Range(first, last);
-      float loaded[kSumBlock / kLanes];
+      decltype(values.Load(0)) loaded[kSumBlock / kLanes];
       for (int k = 0; k < kSumBlock / kLanes; ++k) {
         const int i = first + lane + k * kLanes;
         loaded[k] = i < last ? values.Load(i) : 0;
@@ -63,15 +78,47 @@ OUTRIDER_HD int SumBlocks(Team& team, const Source& source, int begin, int end) 
   return blocks;
 }
 
-// SumWeights of weights.h.
+// The sum of a row.
 template <class Team, class Source>
 OUTRIDER_HD double SumRow(Team& team, const Source& source, int n) {
+  const int chunk = ChunkOf(team);
   double sum = 0;
-  for (int begin = 0; begin < n; begin += kChunkBlocks * kSumBlock) {
-    const int blocks = SumBlocks(team, source, begin, Smaller(n, begin + kChunkBlocks * kSumBlock));
+  for (int begin = 0; begin < n; begin += chunk) {
+    const int blocks = SumBlocks(team, source, begin, Smaller(n, begin + chunk));
     if (team.rank() == 0) {
       for (int b = 0; b < blocks; ++b) sum += team.scratch().sums[b];
     }
+    team.Sync();
+  }
+  return Broadcast(team, sum);
+}
+
+// Terms begin, begin + 1, ... that the team has computed.
+struct StagedTerms {
+  const double* terms;
+  int begin;
+  OUTRIDER_HD double operator()(int i) const { return terms[i - begin]; }
+};
+inline constexpr int kMaxStaged = kTileBlocks * kLaneStride;
+
+// term(i) for i in [begin, end), at most kMaxStaged of them, for thread 0 to read one after the other. They
+// are there until the scratch memory is used again.
+template <class Team, class Term>
+OUTRIDER_HD StagedTerms Stage(Team& team, const Term& term, int begin, int end) {
+  double* const terms = team.scratch().lanes;
+  for (int i = begin + team.rank(); i < end; i += team.size()) terms[i - begin] = term(i);
+  team.Sync();
+  return {terms, begin};
+}
+
+// term(0) + term(1) + ... + term(n - 1), added in this order.
+template <class Team, class Term>
+OUTRIDER_HD double AddInOrder(Team& team, int n, const Term& term) {
+  double sum = 0;  // thread 0's
+  for (int begin = 0; begin < n; begin += kMaxStaged) {
+    const int end = Smaller(n, begin + kMaxStaged);
+    const auto& staged = Stage(team, term, begin, end);
+    for (int i = begin; team.rank() == 0 && i < end; ++i) sum += staged(i);
     team.Sync();
   }
   return Broadcast(team, sum);
@@ -89,48 +136,49 @@ OUTRIDER_HD int LastPositive(Team& team, const Source& source, int end) {
   return static_cast<int>(team.Max(last)) - 1;
 }
 
-// SampleIndex of weights.h: the smallest index whose cumulative weight exceeds u * total, where total =
-// SumRow(source) > 0.
+// The smallest index whose cumulative weight exceeds u * total, for u in [0, 1) and total = SumRow(source) >
+// 0. Non-decreasing in u, and never an index of weight zero, also where rounding makes u * total reach the
+// sum of the row. -1 if no weight is positive.
 template <class Team, class Source>
 OUTRIDER_HD int SampleIndex(Team& team, const Source& source, int n, double total, double u) {
-  TeamScratch& scratch = team.scratch();
+  const int chunk = ChunkOf(team);
   const double threshold = u * total;
-  double cumulative = 0;  // thread 0's
-  for (int begin = 0; begin < n; begin += kChunkBlocks * kSumBlock) {
-    const int blocks = SumBlocks(team, source, begin, Smaller(n, begin + kChunkBlocks * kSumBlock));
-    int found = -1;
+  double before = 0;  // thread 0's: the sum of what precedes
+  int found = -1;     // the block, counted from `begin`
+  int begin = 0;
+  while (true) {
+    const int blocks = SumBlocks(team, source, begin, Smaller(n, begin + chunk));
     if (team.rank() == 0) {
       for (int b = 0; b < blocks && found < 0; ++b) {
-        const double sum = scratch.sums[b];
-        if (cumulative + sum > threshold) {
+        const double sum = before + team.scratch().sums[b];
+        if (sum > threshold) {
           found = b;
         } else {
-          cumulative += sum;
+          before = sum;
         }
       }
     }
     found = Broadcast(team, found);
-    if (found < 0) continue;
-
-    const int first = begin + found * kSumBlock;
-    const int last = Smaller(n, first + kSumBlock);
-    const auto& values = source.Range(first, last);
-    for (int i = first + team.rank(); i < last; i += team.size()) {
-      scratch.lanes[i - first] = values.Value(i, values.Load(i));
-    }
-    team.Sync();
-    int index = -1;
-    if (team.rank() == 0) {
-      for (int i = first; i < last && index < 0; ++i) {
-        cumulative += scratch.lanes[i - first];
-        if (cumulative > threshold) index = i;
-      }
-    }
-    index = Broadcast(team, index);
-    // Below 0: the block's sum in another order reached a little further.
-    return index >= 0 ? index : LastPositive(team, source, last);
+    if (found >= 0) break;
+    begin += chunk;
+    if (begin >= n) return LastPositive(team, source, n);
   }
-  return LastPositive(team, source, n);
+
+  const int first = begin + found * kSumBlock;
+  const int last = Smaller(n, first + kSumBlock);
+  const auto& values = source.Range(first, last);
+  const auto value = [&](int i) { return values.Value(i, values.Load(i)); };
+  const auto& staged = Stage(team, value, first, last);
+  int index = -1;
+  if (team.rank() == 0) {
+    for (int i = first; i < last && index < 0; ++i) {
+      before += staged(i);
+      if (before > threshold) index = i;
+    }
+  }
+  index = Broadcast(team, index);
+  // Below 0: the block's sum in another order reached a little further.
+  return index >= 0 ? index : LastPositive(team, source, last);
 }
 
 }  // namespace outrider::team

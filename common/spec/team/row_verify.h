@@ -8,6 +8,7 @@
 #include "common/spec/team/row_draw.h"
 #include "common/spec/team/row_sums.h"
 #include "common/spec/team/row_types.h"
+#include "common/spec/team/sparse_q.h"
 #include "common/spec/team/team.h"
 
 namespace outrider::team {
@@ -23,47 +24,16 @@ struct TargetRow {
   }
 };
 
-// The first of the ascending ids that is not below `token`.
-OUTRIDER_HD inline int LowerBound(const int32_t* ids, int count, int token) {
-  int begin = 0;
-  while (count > 0) {
-    const int half = count / 2;
-    if (ids[begin + half] < token) {
-      begin += half + 1;
-      count -= half + 1;
-    } else {
-      count = half;
-    }
-  }
-  return begin;
-}
-
-// The distribution of a drafted token, which is not absent. A point mass has one entry of weight 1.
-struct DraftQ {
-  const int32_t* ids;
-  const float* weights;  // null for a point mass
-  int count;
-  double inverse_total;
-
-  OUTRIDER_HD double Entry(int i) const {
-    return weights == nullptr ? 1.0 : Times(static_cast<double>(weights[i]), inverse_total);
-  }
-  OUTRIDER_HD double operator()(int token) const {
-    const int i = LowerBound(ids, count, token);
-    return i < count && ids[i] == token ? Entry(i) : 0.0;
-  }
-};
-
 // max(p - q, 0) as a source of row_sums.h: its values are computed where they are wanted.
 struct ResidualRow {
   TargetRow p;  // no point mass
-  DraftQ q;
+  SparseQ q;
   double inverse_total;
 
   struct Block {
     const float* weights;
     double inverse_total;
-    DraftQ q;  // the entries that lie in the block
+    SparseQ q;  // the entries that lie in the block
     OUTRIDER_HD float Load(int i) const { return weights[i]; }
     OUTRIDER_HD double Value(int i, float weight) const {
       const double target = Times(inverse_total, static_cast<double>(weight));
@@ -83,25 +53,15 @@ struct ResidualRow {
   }
 };
 
-// Overlap of common/spec/distribution.h, at most 1: the probability that the token rule accepts.
-template <class Team>
-OUTRIDER_HD double Overlap(Team& team, const TargetRow& p, const DraftQ& q) {
-  constexpr int kTerms = kTileBlocks * kLaneStride;  // that are held at a time
-  double* const terms = team.scratch().lanes;
-  double sum = 0;  // thread 0's
-  for (int begin = 0; begin < q.count; begin += kTerms) {
-    const int end = Smaller(q.count, begin + kTerms);
-    for (int i = begin + team.rank(); i < end; i += team.size()) {
-      const double a = p(q.ids[i]);
-      const double b = q.Entry(i);
-      terms[i - begin] = b < a ? b : a;
-    }
-    team.Sync();
-    for (int i = begin; team.rank() == 0 && i < end; ++i) sum += terms[i - begin];
-    team.Sync();
-  }
-  sum = Broadcast(team, sum);
-  return sum < 1 ? sum : 1.0;
+// sum over x of min(p(x), q(x)). With p the target's distribution it is the probability that the token rule
+// accepts a token drawn from q (Leviathan et al., arXiv 2211.17192, Theorem 3.5).
+template <class Team, class P>
+OUTRIDER_HD double Overlap(Team& team, const P& p, const SparseQ& q) {
+  return AddInOrder(team, q.count, [&](int i) {
+    const double a = p(q.ids[i]);
+    const double b = q.Entry(i);
+    return b < a ? b : a;
+  });
 }
 
 // The random numbers of a round.
@@ -115,7 +75,7 @@ struct RoundNoise {
 
 // The token that replaces a rejected one.
 template <class Team>
-OUTRIDER_HD int DrawCorrection(Team& team, const TargetRow& p, const DraftQ& q, uint64_t position,
+OUTRIDER_HD int DrawCorrection(Team& team, const TargetRow& p, const SparseQ& q, uint64_t position,
                                const RoundNoise& noise, bool* empty_residual) {
   if (p.shaped.point_mass >= 0) {
     *empty_residual = !(1.0 - q(p.shaped.point_mass) > 0);

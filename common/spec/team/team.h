@@ -20,7 +20,7 @@
 
 namespace outrider::team {
 
-inline constexpr int kSumBlock = 256;        // kWeightBlock of common/spec/weights.h
+inline constexpr int kSumBlock = 256;        // elements of a row that are summed apart
 inline constexpr int kLanes = 16;            // partial sums of a block
 inline constexpr int kLaneStride = 17;       // keeps those of neighbouring blocks in different memory banks
 inline constexpr int kTileBlocks = 64;       // blocks summed between two barriers

@@ -53,4 +53,20 @@ OUTRIDER_HD inline double Uniform(const RandomKey& key, uint64_t position, Purpo
   return UnitInterval(RandomBits(key, {position, static_cast<uint64_t>(purpose), candidate, round_start})[0]);
 }
 
+// Decides random questions by the numbers of a round of one sequence: a question is a function of a number
+// (see Noise of verify.h).
+struct RoundNoise {
+  RandomKey key;
+  uint64_t round_start;
+
+  template <class Step>
+  OUTRIDER_HD int Decide(Purpose purpose, uint64_t position, uint64_t candidate, const Step& step) const {
+    return step(Uniform(key, position, purpose, candidate, round_start));
+  }
+  template <class Holds>
+  OUTRIDER_HD bool Test(Purpose purpose, uint64_t position, uint64_t candidate, const Holds& holds) const {
+    return holds(Uniform(key, position, purpose, candidate, round_start));
+  }
+};
+
 }  // namespace outrider

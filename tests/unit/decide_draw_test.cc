@@ -55,7 +55,9 @@ TEST(DeviceDraw, UniformNumbersAreThoseOfTheSpecification) {
     const uint64_t position = random(), round_start = random();
     for (const Purpose purpose : {Purpose::kDraft, Purpose::kAccept, Purpose::kResidual, Purpose::kBonus}) {
       const RoundNoise noise{key, round_start};
-      EXPECT_EQ(noise(purpose, position), Uniform(key, position, purpose, 0, round_start));
+      double u = -1;
+      noise.Test(purpose, position, 0, [&](double number) { return (u = number) < 0.5; });
+      EXPECT_EQ(u, Uniform(key, position, purpose, 0, round_start));
     }
   }
 }

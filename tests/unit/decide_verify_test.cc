@@ -91,7 +91,7 @@ absl::StatusOr<Verdict> OnTheDevice(const Case& c, int threads) {
   const VerifyInput input = ToVerifyInput(c.key, c.rule, c.round_start, kRowsBefore, kDraftedBefore, count);
   const ShapeParams shape = ToShapeParams(c.sampling, /*entropy=*/true);
   VerifyOutput output;
-  std::memset(&output, 0xa5, sizeof(output));
+  std::memset(static_cast<void*>(&output), 0xa5, sizeof(output));
   OnTeam(threads, [&](HostTeam& team) {
     for (size_t row = kRowsBefore; row < rows; ++row) {
       ShapeRow(team, &weights[row * vocab], c.vocab, shape.controls, true, &shaped[row]);
@@ -219,10 +219,9 @@ TEST(DeviceVerify, AnEmptyResidualIsThatOfTheHost) {
   const float q_weights[] = {1e-30f, 1};
   OnTeam(1, [&](HostTeam& team) {
     const TargetRow row{weights.data(), 4, {3, 0, -1, 1}};
-    bool is_empty = false;
-    const int token = DrawCorrection(team, row, QOf(drafted, ids, q_weights), 0, {{1, 2}, 3}, &is_empty);
-    EXPECT_EQ(token, 2);
-    empty += is_empty;
+    const RowRest rest(team, row, QOf(drafted, ids, q_weights));
+    EXPECT_EQ(rest.Sample(Uniform({1, 2}, 0, Purpose::kResidual, 0, 3)), 2);
+    empty += rest.empty();
   });
   EXPECT_EQ(empty, 1);
 }

@@ -104,20 +104,9 @@ int PackDraft(std::span<const ProposalNode> draft, int first_q, DraftedToken* dr
 
 absl::StatusOr<Verdict> ToVerdict(const VerifyOutput& output, int drafted) {
   if (output.finite == 0) return NotFiniteError();
-  Verdict verdict;
-  verdict.path = ChainPath(static_cast<size_t>(output.accepted));
-  verdict.judged = std::min(output.accepted + 1, drafted);
-  verdict.token = output.token;
-  verdict.kind = drafted == 0                 ? Verdict::Kind::kPlain
-                 : output.accepted == drafted ? Verdict::Kind::kBonus
-                                              : Verdict::Kind::kCorrected;
-  verdict.empty_residual = output.empty_residual != 0;
-  verdict.log_probabilities.assign(output.log_probabilities, output.log_probabilities + output.accepted + 1);
-  verdict.expected_accepted = output.expected_accepted;
-  verdict.expected_variance = output.expected_variance;
-  verdict.surprisal = output.surprisal;
-  verdict.entropy = output.entropy;
-  return verdict;
+  const ChainVerdict& verdict = output.verdict;
+  const double* const first = output.log_probabilities;
+  return VerdictOf(verdict, drafted, {first, first + verdict.accepted + 1});
 }
 
 }  // namespace outrider::cuda

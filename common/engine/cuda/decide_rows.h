@@ -1,20 +1,21 @@
-// What draft and target decide on the device, from shaped rows: the draft's proposal for a position and the
-// verdict over a chain. Verify of common/spec for the token rule at lenience 1 and the coupled rule, with the
-// same tokens and canaries from the same random numbers. Logarithms are those of the machine's library:
-// log-probabilities, and the sums of them and of entropies, may differ in the last bits from those of another
-// machine. No decision looks at them.
+// What draft and target decide on the device, from shaped rows: the draft's proposal for a position, and the
+// verdict over a chain under the token rule at lenience 1 and the coupled rule. Tokens and canaries are those
+// that common/spec gives on the host. Logarithms are those of the machine's library: log-probabilities, and
+// the sums of them and of entropies, may differ in the last bits from those of another machine. No decision
+// looks at them.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 #include "common/engine/cuda/decide_types.h"
 #include "common/spec/accepts.h"
-#include "common/spec/team/exact_math.h"
+#include "common/spec/judge_chain.h"
+#include "common/spec/random.h"
 #include "common/spec/team/row_draw.h"
 #include "common/spec/team/row_sums.h"
 #include "common/spec/team/row_verify.h"
+#include "common/spec/team/sparse_q.h"
 #include "common/spec/team/team.h"
 
 namespace outrider::cuda {
@@ -46,19 +47,74 @@ OUTRIDER_HD void ProposeRow(Team& team, const float* weights, int n, const Shape
 }
 
 OUTRIDER_HD inline team::SparseQ QOf(const DraftedToken& drafted, const int32_t* q_ids,
-                                    const float* q_weights) {
+                                     const float* q_weights) {
   if (drafted.form == QForm::kSparse) {
     return {q_ids + drafted.first_q, q_weights + drafted.first_q, drafted.count, 1.0 / drafted.total};
   }
   return {&drafted.token, nullptr, 1, 1};
 }
 
-// Whether the token rule accepts a drafted token.
-OUTRIDER_HD inline bool Accepted(const team::TargetRow& p, const team::SparseQ& q, int token,
-                                 uint64_t position, const team::RoundNoise& noise) {
-  if (p.shaped.point_mass >= 0) return token == p.shaped.point_mass;
-  return Accepts(noise(Purpose::kAccept, position), token, p, q);
-}
+// The random numbers of a round whose races have been run: `races` has the winner for each of its rows.
+struct RacedNoise : RoundNoise {
+  const int32_t* races;
+
+  OUTRIDER_HD int Race(uint64_t position, const team::TargetRow& /*row*/) const {
+    return races[position - round_start];
+  }
+};
+
+// A chain as JudgeChain wants it, in device memory. Collective.
+template <class Team>
+class DeviceChain {
+ public:
+  // `weights` and `shaped` are those of the chain's first row, `drafted` is its first node.
+  OUTRIDER_HD DeviceChain(Team& team, const float* weights, int n, const ShapedRow* shaped,
+                          const DraftedToken* drafted, const int32_t* q_ids, const float* q_weights,
+                          double* log_probabilities)
+      : team_(team),
+        row_{weights, n, {}},
+        weights_(weights),
+        shaped_(shaped),
+        drafted_(drafted),
+        q_ids_(q_ids),
+        q_weights_(q_weights),
+        log_probabilities_(log_probabilities) {}
+
+  OUTRIDER_HD bool Reach(int i) {
+    index_ = i;
+    row_ = {weights_ + static_cast<size_t>(i) * static_cast<size_t>(row_.n), row_.n, shaped_[i]};
+    return row_.shaped.finite != 0;
+  }
+  OUTRIDER_HD const team::TargetRow& row() const { return row_; }
+  OUTRIDER_HD TokenId point_mass() const { return row_.shaped.point_mass; }
+  OUTRIDER_HD double Probability(TokenId token) const { return row_(token); }
+  OUTRIDER_HD double Entropy() const { return row_.shaped.entropy; }
+  OUTRIDER_HD TokenId Sample(double u) const {
+    return team::SampleIndex(team_, team::FloatRow{row_.weights}, row_.n, row_.shaped.total, u);
+  }
+  OUTRIDER_HD void Record(double log_probability) {
+    if (team_.rank() == 0) log_probabilities_[index_] = log_probability;
+  }
+
+  OUTRIDER_HD TokenId token() const { return drafted_[index_].token; }
+  OUTRIDER_HD double Overlap() const { return team::Overlap(team_, row_, q()); }
+  OUTRIDER_HD bool Accepts(double u) const { return outrider::Accepts(u, token(), row_, q()); }
+  OUTRIDER_HD bool AcceptsWithoutNoise() const { return token() == point_mass(); }
+  OUTRIDER_HD team::RowRest<Team> Rest() const { return {team_, row_, q()}; }
+
+ private:
+  OUTRIDER_HD team::SparseQ q() const { return QOf(drafted_[index_], q_ids_, q_weights_); }
+
+  Team& team_;
+  team::TargetRow row_;
+  const float* weights_;
+  const ShapedRow* shaped_;
+  const DraftedToken* drafted_;
+  const int32_t* q_ids_;
+  const float* q_weights_;
+  double* log_probabilities_;
+  int index_ = 0;
+};
 
 // Judges one sequence. `weights` and `shaped` are those of all rows ([rows, n] and [rows]); `races` has,
 // under the coupled rule, what RaceRow gives for this sequence's rows that are finite and no point mass. Rows
@@ -67,53 +123,16 @@ template <class Team>
 OUTRIDER_HD void VerifySequence(Team& team, const float* weights, int n, const ShapedRow* shaped,
                                 const int32_t* races, const VerifyInput& input, const DraftedToken* drafted,
                                 const int32_t* q_ids, const float* q_weights, VerifyOutput* output) {
-  const team::RoundNoise noise{input.key, input.round_start};
-  double expected_accepted = 0, expected_variance = 0, surprisal = 0, entropy = 0;
-  bool empty_residual = false;
-  bool goes_on = true;
-  int accepted = 0;
-  int token = 0;
-  while (goes_on) {
-    const size_t index = static_cast<size_t>(input.first_row) + accepted;
-    const team::TargetRow row{weights + index * static_cast<size_t>(n), n, shaped[index]};
-    if (row.shaped.finite == 0) {
-      if (team.rank() == 0) output->finite = 0;
-      return;
-    }
-    const uint64_t position = input.round_start + static_cast<uint64_t>(accepted);
-    const bool last = accepted == input.drafted;
-    const DraftedToken* const guess = last ? nullptr : drafted + input.first_drafted + accepted;
-    if (input.coupled != 0) {
-      token = row.shaped.point_mass >= 0 ? row.shaped.point_mass : races[index];
-      goes_on = !last && token == guess->token;
-    } else if (last) {
-      token = team::DrawBonus(team, row, position, noise);
-      goes_on = false;
-    } else {
-      const team::SparseQ q = QOf(*guess, q_ids, q_weights);
-      const double overlap = team::Overlap(team, row, q);
-      const double b = overlap < 1 ? overlap : 1.0;
-      expected_accepted += b;
-      expected_variance += team::Times(b, 1 - b);
-      goes_on = Accepted(row, q, guess->token, position, noise);
-      token = goes_on ? guess->token : team::DrawCorrection(team, row, q, position, noise, &empty_residual);
-    }
-    const double log_probability = ::log(row(token));
-    surprisal -= log_probability;
-    entropy += row.shaped.entropy;
-    if (team.rank() == 0) output->log_probabilities[accepted] = log_probability;
-    if (goes_on) ++accepted;
-  }
-  if (team.rank() == 0) {
-    output->expected_accepted = expected_accepted;
-    output->expected_variance = expected_variance;
-    output->surprisal = surprisal;
-    output->entropy = entropy;
-    output->accepted = accepted;
-    output->token = token;
-    output->empty_residual = empty_residual ? 1 : 0;
-    output->finite = 1;
-  }
+  const size_t first = static_cast<size_t>(input.first_row);
+  const RacedNoise noise{{input.key, input.round_start}, races + first};
+  DeviceChain<Team> chain(team, weights + first * static_cast<size_t>(n), n, shaped + first,
+                          drafted + input.first_drafted, q_ids, q_weights, output->log_probabilities);
+  ChainVerdict verdict;
+  const bool finite =
+      JudgeChain(chain, input.drafted, input.coupled != 0, input.round_start, noise, &verdict);
+  if (team.rank() != 0) return;
+  output->verdict = verdict;
+  output->finite = finite ? 1 : 0;
 }
 
 }  // namespace outrider::cuda

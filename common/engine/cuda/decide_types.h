@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "common/spec/judge_chain.h"
 #include "common/spec/random.h"
 #include "common/spec/team/row_types.h"
 #include "common/spec/types.h"
@@ -61,14 +62,10 @@ struct DraftedToken {
   int32_t count;    // 0..kMaxTopN
 };
 
-// Verdict of common/spec/verify.h, field by field.
 struct VerifyOutput {
-  double expected_accepted, expected_variance, surprisal, entropy;
-  int32_t accepted;
-  int32_t token;
-  int32_t empty_residual;
+  ChainVerdict verdict;
   int32_t finite;  // 0: a row that was reached was not, and nothing else here means anything
-  double log_probabilities[kMaxDraftTokens + 1];  // `accepted` + 1 of them
+  double log_probabilities[kMaxDraftTokens + 1];  // `verdict.accepted` + 1 of them
 };
 
 }  // namespace outrider::cuda

@@ -3,9 +3,7 @@
 
 #include <cstdint>
 
-#include "common/spec/random.h"
 #include "common/spec/team/exact_math.h"
-#include "common/spec/team/row_draw.h"
 #include "common/spec/team/row_sums.h"
 #include "common/spec/team/row_types.h"
 #include "common/spec/team/sparse_q.h"
@@ -64,35 +62,29 @@ OUTRIDER_HD double Overlap(Team& team, const P& p, const SparseQ& q) {
   });
 }
 
-// The random numbers of a round.
-struct RoundNoise {
-  RandomKey key;
-  uint64_t round_start;
-  OUTRIDER_HD double operator()(Purpose purpose, uint64_t position) const {
-    return Uniform(key, position, purpose, 0, round_start);
+// norm(max(p - q, 0)), what a target's row has more than q. Where nothing is left, which rounding can cause,
+// tokens are drawn from p. Its functions are collective.
+template <class Team>
+class RowRest {
+ public:
+  OUTRIDER_HD RowRest(Team& team, const TargetRow& p, const SparseQ& q)
+      : team_(team), residual_{p, q, 1.0 / p.shaped.total} {
+    const int point_mass = p.shaped.point_mass;
+    mass_ = point_mass >= 0 ? 1.0 - q(point_mass) : SumRow(team, residual_, p.n);
   }
+
+  OUTRIDER_HD bool empty() const { return !(mass_ > 0); }
+  // By inverse CDF over ascending ids, u in [0, 1). Not where p is a point mass.
+  OUTRIDER_HD int Sample(double u) const {
+    const TargetRow& p = residual_.p;
+    if (empty()) return SampleIndex(team_, FloatRow{p.weights}, p.n, p.shaped.total, u);
+    return SampleIndex(team_, residual_, p.n, mass_, u);
+  }
+
+ private:
+  Team& team_;
+  ResidualRow residual_;
+  double mass_;
 };
-
-// The token that replaces a rejected one.
-template <class Team>
-OUTRIDER_HD int DrawCorrection(Team& team, const TargetRow& p, const SparseQ& q, uint64_t position,
-                               const RoundNoise& noise, bool* empty_residual) {
-  if (p.shaped.point_mass >= 0) {
-    *empty_residual = !(1.0 - q(p.shaped.point_mass) > 0);
-    return p.shaped.point_mass;
-  }
-  const ResidualRow residual{p, q, 1.0 / p.shaped.total};
-  const double mass = SumRow(team, residual, p.n);
-  *empty_residual = !(mass > 0);
-  const double u = noise(Purpose::kResidual, position);
-  if (*empty_residual) return SampleIndex(team, FloatRow{p.weights}, p.n, p.shaped.total, u);
-  return SampleIndex(team, residual, p.n, mass, u);
-}
-
-template <class Team>
-OUTRIDER_HD int DrawBonus(Team& team, const TargetRow& p, uint64_t position, const RoundNoise& noise) {
-  if (p.shaped.point_mass >= 0) return p.shaped.point_mass;
-  return SampleIndex(team, FloatRow{p.weights}, p.n, p.shaped.total, noise(Purpose::kBonus, position));
-}
 
 }  // namespace outrider::team

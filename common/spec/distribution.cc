@@ -9,6 +9,8 @@
 #include "common/spec/check.h"
 #include "common/spec/selection.h"
 #include "common/spec/status.h"
+#include "common/spec/team/row_verify.h"
+#include "common/spec/team/team_of_one.h"
 
 namespace outrider {
 namespace {
@@ -42,12 +44,6 @@ absl::Status CheckWeights(Distribution& q) {
   return absl::OkStatus();
 }
 
-// The index of `token` in the sorted ids, or ids.size().
-size_t FindId(const std::vector<TokenId>& ids, TokenId token) {
-  const auto it = std::lower_bound(ids.begin(), ids.end(), token);
-  return it != ids.end() && *it == token ? it - ids.begin() : ids.size();
-}
-
 }  // namespace
 
 absl::Status QMissingError() {
@@ -59,15 +55,18 @@ double Distribution::operator()(TokenId token) const {
     case Form::kAbsent:
       return 0;
     case Form::kPointMass:
-      return token == ids[0] ? 1 : 0;
-    case Form::kSparse: {
-      const size_t i = FindId(ids, token);
-      return i == ids.size() ? 0 : weights[i] * (1.0 / total);
-    }
+    case Form::kSparse:
+      return EntriesOf(*this)(token);
     case Form::kDense:
       return weights[token] * (1.0 / total);
   }
   return 0;
+}
+
+team::SparseQ EntriesOf(const Distribution& q) {
+  const bool sparse = q.form == Distribution::Form::kSparse;
+  return {q.ids.data(), sparse ? q.weights.data() : nullptr, static_cast<int>(q.ids.size()),
+          sparse ? 1.0 / q.total : 1.0};
 }
 
 absl::Status Prepare(Distribution& q, TokenId drafted, int vocab, bool allow_absent) {
@@ -158,14 +157,10 @@ double Overlap(const WeightRow& p, const Distribution& q, double scale) {
     case Distribution::Form::kAbsent:
       return 0;
     case Distribution::Form::kPointMass:
-      return std::min(scale * p(q.ids[0]), 1.0);
     case Distribution::Form::kSparse: {
-      const double inverse = 1.0 / q.total;
-      double sum = 0;
-      for (size_t i = 0; i < q.ids.size(); ++i) {
-        sum += std::min(scale * p(q.ids[i]), q.weights[i] * inverse);
-      }
-      return sum;
+      team::TeamOfOne team;
+      return team::Overlap(
+          team, [&](TokenId token) { return scale * p(token); }, EntriesOf(q));
     }
     case Distribution::Form::kDense:
       if (p.point_mass >= 0) return std::min(scale, q(p.point_mass));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/spec/team/sparse_q.h"
 #include "common/spec/types.h"
 #include "common/spec/weights.h"
 
@@ -46,6 +47,9 @@ struct Distribution {
   // Probability of a token in [0, vocab); 0 for kAbsent. Needs Prepare().
   double operator()(TokenId token) const;
 };
+
+// The entries of a point mass or of a sparse distribution, which has to outlive them. Needs Prepare().
+team::SparseQ EntriesOf(const Distribution& q);
 
 // INVALID_ARGUMENT, reason Q_MISSING: a rule that compares p with q got no q.
 absl::Status QMissingError();

@@ -4,11 +4,14 @@
 //
 // Generator: Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), from
 // Random123. Key = (seed, sample index); counter = (position, purpose, candidate, round start). All functions
-// are pure and may be called from any thread.
+// are pure and may be called from any thread, on the host and on a GPU.
 #pragma once
 
 #include <array>
 #include <cstdint>
+
+#include "Random123/philox.h"
+#include "common/spec/host_device.h"
 
 namespace outrider {
 
@@ -30,16 +33,40 @@ struct RandomKey {
 };
 
 // Four independent 64-bit numbers: Philox4x64-10 of `counter` under `key`.
-std::array<uint64_t, 4> RandomBits(const RandomKey& key, const std::array<uint64_t, 4>& counter);
+OUTRIDER_HD inline std::array<uint64_t, 4> RandomBits(const RandomKey& key,
+                                                      const std::array<uint64_t, 4>& counter) {
+  const r123::Philox4x64 philox;  // ten rounds
+  const r123::Philox4x64::ctr_type bits =
+      philox({{counter[0], counter[1], counter[2], counter[3]}}, {{key.seed, key.sample_index}});
+  return {bits.v[0], bits.v[1], bits.v[2], bits.v[3]};
+}
+
+// The uniform number in [0, 1) that the top 53 bits of `bits` stand for.
+OUTRIDER_HD inline double UnitInterval(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }
 
 // A uniform number k / 2^53 in [0, 1). `position` is the index in the sequence of the token it is about,
 // `candidate` tells several numbers for one position apart (0 for a chain), and `round_start` is the number
 // of committed tokens when the round began. The round start matters: under the block rule a verdict depends
 // on noise beyond the prefix it accepts, and using that noise again in the next round would bias the text.
-double Uniform(const RandomKey& key, uint64_t position, Purpose purpose, uint64_t candidate,
-               uint64_t round_start);
+OUTRIDER_HD inline double Uniform(const RandomKey& key, uint64_t position, Purpose purpose,
+                                  uint64_t candidate, uint64_t round_start) {
+  return UnitInterval(RandomBits(key, {position, static_cast<uint64_t>(purpose), candidate, round_start})[0]);
+}
 
-// The uniform number in [0, 1) that the top 53 bits of `bits` stand for.
-inline double UnitInterval(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }
+// Decides random questions by the numbers of a round of one sequence: a question is a function of a number
+// (see Noise of verify.h).
+struct RoundNoise {
+  RandomKey key;
+  uint64_t round_start;
+
+  template <class Step>
+  OUTRIDER_HD int Decide(Purpose purpose, uint64_t position, uint64_t candidate, const Step& step) const {
+    return step(Uniform(key, position, purpose, candidate, round_start));
+  }
+  template <class Holds>
+  OUTRIDER_HD bool Test(Purpose purpose, uint64_t position, uint64_t candidate, const Holds& holds) const {
+    return holds(Uniform(key, position, purpose, candidate, round_start));
+  }
+};
 
 }  // namespace outrider

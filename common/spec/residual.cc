@@ -25,7 +25,11 @@ void Residual::Subtract(const Distribution& q) {
   if (q.form == Distribution::Form::kDense) {
     SubtractWeights(q.weights, mass_ * (1.0 / q.total), weights);
   } else {
-    for (TokenId id : q.ids) weights[id] = std::max(weights[id] - mass_ * q(id), 0.0);
+    const team::SparseQ entries = EntriesOf(q);
+    for (int i = 0; i < entries.count; ++i) {
+      double& weight = weights[entries.ids[i]];
+      weight = std::max(weight - mass_ * entries.Entry(i), 0.0);
+    }
   }
   mass_ = SumWeights(weights);
 }

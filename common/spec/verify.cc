@@ -2,106 +2,105 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <utility>
+#include <vector>
 
-#include "absl/container/inlined_vector.h"
+#include "common/spec/accepts.h"
 #include "common/spec/check.h"
 #include "common/spec/residual.h"
 #include "common/spec/status.h"
+#include "common/spec/team/row_draw.h"
+#include "common/spec/team/team_of_one.h"
 
 namespace outrider {
 namespace {
 
-// What a verdict says about one position.
+// norm(max(scale * p - q, 0)).
+Residual RestOf(const WeightRow& p, const Distribution& q, double scale) {
+  Residual rest(p, scale);
+  rest.Subtract(q);
+  return rest;
+}
+
+// A chain as JudgeChain wants it.
+class HostChain {
+ public:
+  HostChain(std::span<const ProposalNode> proposal, RowSource rows, double lenience)
+      : proposal_(proposal), rows_(rows), lenience_(lenience) {}
+
+  bool Reach(int i) {
+    index_ = static_cast<size_t>(i);
+    row_ = rows_(i);
+    return row_.ok();
+  }
+  absl::Status status() const { return row_.status(); }
+  std::vector<double> TakeLogProbabilities() { return std::move(log_probabilities_); }
+
+  const WeightRow& row() const { return *row_; }
+  TokenId point_mass() const { return row().point_mass; }
+  double Probability(TokenId token) const { return row()(token); }
+  double Entropy() const { return outrider::Entropy(row()); }
+  TokenId Sample(double u) const { return outrider::Sample(row(), u); }
+  void Record(double log_probability) { log_probabilities_.push_back(log_probability); }
+
+  TokenId token() const { return proposal_[index_].token; }
+  double Overlap() const { return lenience_ == 1 ? outrider::Overlap(row(), q()) : 0; }
+  bool Accepts(double u) const {
+    const auto compared = [&](TokenId x) { return lenience_ * q()(x); };
+    return outrider::Accepts(u, token(), row(), compared);
+  }
+  bool AcceptsWithoutNoise() const {
+    if (lenience_ == 1) return token() == point_mass();
+    // At temperature 0 lenience compares with the model's distribution before the argmax (appendix A.5).
+    return row().logits[token()] >= row().logits[point_mass()] + std::log(lenience_);
+  }
+  Residual Rest() const { return RestOf(row(), q(), 1); }
+
+ private:
+  const Distribution& q() const { return proposal_[index_].q; }
+
+  std::span<const ProposalNode> proposal_;
+  RowSource rows_;
+  double lenience_;
+  size_t index_ = 0;
+  absl::StatusOr<WeightRow> row_;
+  std::vector<double> log_probabilities_;
+};
+
+// The token rule and the coupled rule.
+absl::StatusOr<Verdict> VerifyInOrder(const VerifyOptions& options, std::span<const ProposalNode> proposal,
+                                      RowSource rows, uint64_t n, Noise& noise) {
+  HostChain chain(proposal, rows, options.lenience);
+  const int drafted = static_cast<int>(proposal.size());
+  ChainVerdict verdict;
+  if (!JudgeChain(chain, drafted, options.rule == Rule::kCoupled, n, noise, &verdict)) return chain.status();
+  return VerdictOf(verdict, drafted, chain.TakeLogProbabilities());
+}
+
+// What the block rule accepts, and the row after it.
+struct Prefix {
+  size_t length = 0;
+  double ratio = 1;
+  WeightRow row;
+};
+
+// What a verdict says about one token that is emitted.
 struct Emitted {
-  double log_probability = 0;
-  double entropy = 0;
+  double log_probability, entropy;
 };
 
 Emitted Emit(const WeightRow& row, TokenId token) { return {std::log(row(token)), Entropy(row)}; }
-
-void Record(const Emitted& emitted, Verdict& verdict) {
-  verdict.log_probabilities.push_back(emitted.log_probability);
-  verdict.surprisal -= emitted.log_probability;
-  verdict.entropy += emitted.entropy;
-}
-
-TokenId DrawBonus(const WeightRow& row, uint64_t position, Noise& noise) {
-  if (row.point_mass >= 0) return row.point_mass;
-  return noise.Decide(Purpose::kBonus, position, 0, [&](double u) { return Sample(row, u); });
-}
-
-// The token that replaces a rejected one, from norm(max(scale * p - q, 0)).
-TokenId DrawCorrection(const WeightRow& p, const Distribution& q, double scale, uint64_t position,
-                       Noise& noise, Verdict& verdict) {
-  Residual residual(p, scale);
-  residual.Subtract(q);
-  verdict.empty_residual = residual.empty();
-  if (p.point_mass >= 0) return p.point_mass;
-  return noise.Decide(Purpose::kResidual, position, 0, [&](double u) { return residual.Sample(u); });
-}
-
-// The end of every rule: the first `count` nodes stand and `token` follows.
-void Finish(const WeightRow& row, TokenId token, size_t count, size_t proposed, Verdict& verdict) {
-  verdict.path = ChainPath(count);
-  verdict.token = token;
-  verdict.kind = proposed == 0       ? Verdict::Kind::kPlain
-                 : count == proposed ? Verdict::Kind::kBonus
-                                     : Verdict::Kind::kCorrected;
-  verdict.judged = static_cast<int>(std::min(count + 1, proposed));
-  Record(Emit(row, token), verdict);
-}
-
-// Whether the token rule accepts a node whose position has the target's distribution p.
-bool Accept(const WeightRow& p, const ProposalNode& node, double lenience, uint64_t position, Noise& noise) {
-  if (p.point_mass >= 0) {
-    if (lenience == 1) return node.token == p.point_mass;
-    // At temperature 0 lenience compares with the model's distribution before the argmax (appendix A.5).
-    return p.logits[node.token] >= p.logits[p.point_mass] + std::log(lenience);
-  }
-  const auto q = [&](TokenId x) { return lenience * node.q(x); };
-  return noise.Test(Purpose::kAccept, position, 0, [&](double u) { return Accepts(u, node.token, p, q); });
-}
-
-absl::StatusOr<Verdict> VerifyTokenRule(double lenience, std::span<const ProposalNode> proposal,
-                                        RowSource rows, uint64_t n, Noise& noise) {
-  Verdict verdict;
-  for (size_t i = 0; i < proposal.size(); ++i) {
-    const absl::StatusOr<WeightRow> row = rows(static_cast<int>(i));
-    if (!row.ok()) return row.status();
-    if (lenience == 1) {
-      const double b = std::min(Overlap(*row, proposal[i].q), 1.0);
-      verdict.expected_accepted += b;
-      verdict.expected_variance += b * (1 - b);
-    }
-    if (!Accept(*row, proposal[i], lenience, n + i, noise)) {
-      const TokenId token = DrawCorrection(*row, proposal[i].q, 1, n + i, noise, verdict);
-      Finish(*row, token, i, proposal.size(), verdict);
-      return verdict;
-    }
-    Record(Emit(*row, proposal[i].token), verdict);
-  }
-  const absl::StatusOr<WeightRow> row = rows(static_cast<int>(proposal.size()));
-  if (!row.ok()) return row.status();
-  const TokenId token = DrawBonus(*row, n + proposal.size(), noise);
-  Finish(*row, token, proposal.size(), proposal.size(), verdict);
-  return verdict;
-}
 
 // Sun et al. 2403.10444, Algorithm 2. With ratio_i = min(ratio_{i-1} p(x_i) / q(x_i), 1), the prefix of i
 // tokens passes if eta_i < h_i, where h_K = ratio_K and for i < K, over the next position's p and q,
 //   h_i = S / (S + 1 - ratio_i),  S = sum_x max(ratio_i p(x) - q(x), 0).
 // The longest prefix that passes stands; the empty one always does. Since S = ratio_i - overlap with overlap
-// = sum_x min(ratio_i p(x), q(x)), h_i = (ratio_i - overlap) / (1 - overlap). The correction after i < K
-// tokens comes from norm(max(ratio_i p - q, 0)). Once a ratio is 0 no longer prefix can pass.
-absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
-                                        Noise& noise) {
-  Verdict verdict;
-  absl::InlinedVector<Emitted, 8> judged;  // of x_1, x_2, ...
-  // The longest prefix that has passed, its ratio, and the row after it.
-  size_t longest = 0;
-  double longest_ratio = 1;
-  WeightRow longest_row;
+// = sum_x min(ratio_i p(x), q(x)), h_i = (ratio_i - overlap) / (1 - overlap). Once a ratio is 0 no longer
+// prefix can pass. `emitted` becomes what there is to say about x_1, x_2, ..., of the prefix and maybe of
+// more.
+absl::StatusOr<Prefix> LongestPrefix(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
+                                     Noise& noise, std::vector<Emitted>& emitted) {
+  Prefix longest;
   double ratio = 1;
   for (size_t i = 0; i <= proposal.size() && ratio > 0; ++i) {
     const absl::StatusOr<WeightRow> row = rows(static_cast<int>(i));
@@ -112,40 +111,61 @@ absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, 
       h = overlap < 1 ? (ratio - overlap) / (1 - overlap) : 0;
     }
     if (i == 0 || noise.Test(Purpose::kAccept, n + i - 1, 0, [h](double u) { return u < h; })) {
-      longest = i;
-      longest_ratio = ratio;
-      longest_row = *row;
+      longest = {i, ratio, *row};
     }
     if (i < proposal.size()) {
-      judged.push_back(Emit(*row, proposal[i].token));
+      emitted.push_back(Emit(*row, proposal[i].token));
       ratio = std::min(ratio * (*row)(proposal[i].token) / proposal[i].q(proposal[i].token), 1.0);
     }
   }
-  for (size_t i = 0; i < longest; ++i) Record(judged[i], verdict);
-  const TokenId token =
-      longest == proposal.size()
-          ? DrawBonus(longest_row, n + longest, noise)
-          : DrawCorrection(longest_row, proposal[longest].q, longest_ratio, n + longest, noise, verdict);
-  Finish(longest_row, token, longest, proposal.size(), verdict);
-  return verdict;
+  return longest;
 }
 
-absl::StatusOr<Verdict> VerifyCoupledRule(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
-                                          Noise& noise) {
-  Verdict verdict;
-  for (size_t i = 0;; ++i) {
-    const absl::StatusOr<WeightRow> row = rows(static_cast<int>(i));
-    if (!row.ok()) return row.status();
-    const TokenId token = row->point_mass >= 0 ? row->point_mass : noise.Race(n + i, *row);
-    if (i == proposal.size() || token != proposal[i].token) {
-      Finish(*row, token, i, proposal.size(), verdict);
-      return verdict;
-    }
-    Record(Emit(*row, token), verdict);
+// The correction after i < K tokens comes from norm(max(ratio_i p - q, 0)).
+absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
+                                        Noise& noise) {
+  std::vector<Emitted> emitted;
+  const absl::StatusOr<Prefix> prefix = LongestPrefix(proposal, rows, n, noise, emitted);
+  if (!prefix.ok()) return prefix.status();
+  const auto& [length, ratio, row] = *prefix;
+  ChainVerdict verdict{.accepted = static_cast<int>(length)};
+  if (length == proposal.size()) {
+    verdict.token = DrawToken(row.point_mass, Purpose::kBonus, n + length, noise,
+                              [&](double u) { return Sample(prefix->row, u); });
+  } else {
+    const Residual rest = RestOf(row, proposal[length].q, ratio);
+    verdict.empty_residual = rest.empty() ? 1 : 0;
+    verdict.token = DrawToken(row.point_mass, Purpose::kResidual, n + length, noise,
+                              [&](double u) { return rest.Sample(u); });
   }
+  emitted.resize(length);
+  emitted.push_back(Emit(row, verdict.token));
+  std::vector<double> log_probabilities;
+  for (const Emitted& token : emitted) {
+    verdict.Emit(token.log_probability, token.entropy);
+    log_probabilities.push_back(token.log_probability);
+  }
+  return VerdictOf(verdict, static_cast<int>(proposal.size()), std::move(log_probabilities));
 }
 
 }  // namespace
+
+Verdict VerdictOf(const ChainVerdict& chain, int proposed, std::vector<double> log_probabilities) {
+  Verdict verdict;
+  verdict.path = ChainPath(static_cast<size_t>(chain.accepted));
+  verdict.token = chain.token;
+  verdict.kind = proposed == 0                ? Verdict::Kind::kPlain
+                 : chain.accepted == proposed ? Verdict::Kind::kBonus
+                                              : Verdict::Kind::kCorrected;
+  verdict.empty_residual = chain.empty_residual != 0;
+  verdict.log_probabilities = std::move(log_probabilities);
+  verdict.expected_accepted = chain.expected_accepted;
+  verdict.expected_variance = chain.expected_variance;
+  verdict.judged = std::min(chain.accepted + 1, proposed);
+  verdict.surprisal = chain.surprisal;
+  verdict.entropy = chain.entropy;
+  return verdict;
+}
 
 absl::Status ValidateVerifyOptions(const VerifyOptions& options) {
   if (!(options.lenience > 0 && options.lenience <= 1)) {
@@ -159,25 +179,25 @@ absl::Status ValidateVerifyOptions(const VerifyOptions& options) {
 
 int PhiloxNoise::Decide(Purpose purpose, uint64_t position, uint64_t candidate,
                         absl::FunctionRef<int(double)> step) {
-  return step(Uniform(key_, position, purpose, candidate, round_start_));
+  return numbers_.Decide(purpose, position, candidate, step);
 }
 
 TokenId PhiloxNoise::Race(uint64_t position, const WeightRow& row) {
-  return outrider::Race(row, key_, position);
+  return outrider::Race(row, numbers_.key, position);
 }
 
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
                                RowSource rows, uint64_t round_start, Noise& noise) {
   OUTRIDER_CHECK(IsChain(proposal));
   if (absl::Status status = ValidateVerifyOptions(options); !status.ok()) return status;
-  if (options.rule == Rule::kCoupled) return VerifyCoupledRule(proposal, rows, round_start, noise);
+  if (options.rule == Rule::kCoupled) return VerifyInOrder(options, proposal, rows, round_start, noise);
   for (const ProposalNode& node : proposal) {
     if (node.q.form == Distribution::Form::kAbsent) {
       return QMissingError();
     }
   }
   if (options.rule == Rule::kBlock) return VerifyBlockRule(proposal, rows, round_start, noise);
-  return VerifyTokenRule(options.lenience, proposal, rows, round_start, noise);
+  return VerifyInOrder(options, proposal, rows, round_start, noise);
 }
 
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
@@ -198,27 +218,11 @@ TokenId DraftSample(const Distribution& q, const RandomKey& key, uint64_t positi
 
 TokenId Race(const WeightRow& row, const RandomKey& key, uint64_t position) {
   if (row.point_mass >= 0) return row.point_mass;
-  double best_time = std::numeric_limits<double>::infinity();
-  size_t winner = row.weights.size();
-  for (size_t group = 0; 4 * group < row.weights.size(); ++group) {
-    const std::span<const float> weights =
-        row.weights.subspan(4 * group, std::min<size_t>(4, row.weights.size() - 4 * group));
-    if (std::all_of(weights.begin(), weights.end(), [](float w) { return w == 0; })) continue;
-    const std::array<uint64_t, 4> bits =
-        RandomBits(key, {position, static_cast<uint64_t>(Purpose::kGumbel), group, 0});
-    for (size_t i = 0; i < weights.size(); ++i) {
-      // -log(1 - u) >= u: most tokens are out of the race before their logarithm is taken.
-      const double u = UnitInterval(bits[i]);
-      if (weights[i] == 0 || u >= best_time * weights[i]) continue;
-      const double time = -std::log1p(-u) / weights[i];
-      if (time < best_time) {
-        best_time = time;
-        winner = 4 * group + i;
-      }
-    }
-  }
-  OUTRIDER_CHECK(winner < row.weights.size());
-  return static_cast<TokenId>(winner);
+  team::TeamOfOne team;
+  const int n = static_cast<int>(row.weights.size());
+  const int winner = team::RaceRow(team, row.weights.data(), n, key, position);
+  OUTRIDER_CHECK(winner < n);
+  return winner;
 }
 
 }  // namespace outrider

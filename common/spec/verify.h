@@ -8,10 +8,12 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "common/spec/distribution.h"
+#include "common/spec/judge_chain.h"
 #include "common/spec/proposal.h"
 #include "common/spec/random.h"
 #include "common/spec/types.h"
@@ -20,7 +22,7 @@
 namespace outrider {
 
 enum class Rule {
-  kToken,    // accept x iff u q(x) < p(x); Leviathan et al., Algorithm 1
+  kToken,    // accept x iff u q(x) < p(x) (accepts.h); Leviathan et al., Algorithm 1
   kBlock,    // accept the longest prefix that passes jointly; Sun et al., arXiv 2403.10444, Algorithm 2
   kCoupled,  // draft and target run the same exponential race; Daliri et al., arXiv 2408.07978
 };
@@ -54,26 +56,21 @@ class Noise {
 // The noise of a round of one sequence.
 class PhiloxNoise final : public Noise {
  public:
-  PhiloxNoise(const RandomKey& key, uint64_t round_start) : key_(key), round_start_(round_start) {}
+  PhiloxNoise(const RandomKey& key, uint64_t round_start) : numbers_{key, round_start} {}
   int Decide(Purpose purpose, uint64_t position, uint64_t candidate,
              absl::FunctionRef<int(double)> step) override;
   TokenId Race(uint64_t position, const WeightRow& row) override;
 
  private:
-  RandomKey key_;
-  uint64_t round_start_;
+  RoundNoise numbers_;
 };
 
 // Row i, asked for in order, each at most once and only when it is reached. Rows stay valid until Verify
 // returns (the block rule comes back to the row of the prefix that stands). An error ends the verification.
 using RowSource = absl::FunctionRef<absl::StatusOr<WeightRow>(int i)>;
 
-// Whether token x, sampled from q, is accepted where the target has p, for a uniform number u in [0, 1)
-// (Leviathan et al., Algorithm 1). Strict, so that a token with p(x) = 0 is never accepted, also for u = 0.
-template <class P, class Q>
-bool Accepts(double u, TokenId x, const P& p, const Q& q) {
-  return u * q(x) < p(x);
-}
+// The verdict over a chain of `proposed` nodes.
+Verdict VerdictOf(const ChainVerdict& chain, int proposed, std::vector<double> log_probabilities);
 
 // The verdict over a chain; an empty one is plain decoding. Errors: those of `rows`; InvalidArgument when a
 // node lacks a distribution that the rule needs.

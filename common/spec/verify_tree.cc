@@ -4,6 +4,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "common/spec/accepts.h"
+#include "common/spec/judge_chain.h"
 #include "common/spec/residual.h"
 #include "common/spec/status.h"
 
@@ -56,9 +58,8 @@ absl::StatusOr<Verdict> VerifyTree(ChildOrder order, std::span<const ProposalNod
     Children children = ChildrenOf(node, tree);
     if (children.empty()) {
       verdict.kind = tree.empty() ? Verdict::Kind::kPlain : Verdict::Kind::kBonus;
-      verdict.token = row->point_mass >= 0 ? row->point_mass
-                                           : noise.Decide(Purpose::kBonus, position, 0,
-                                                          [&](double u) { return Sample(*row, u); });
+      verdict.token = DrawToken(row->point_mass, Purpose::kBonus, position, noise,
+                                [&](double u) { return Sample(*row, u); });
       return verdict;
     }
     if (order == ChildOrder::kRandom) Shuffle(position, noise, children);
@@ -73,9 +74,8 @@ absl::StatusOr<Verdict> VerifyTree(ChildOrder order, std::span<const ProposalNod
     if (stands == children.end()) {
       verdict.kind = Verdict::Kind::kCorrected;
       verdict.empty_residual = residual.empty();
-      verdict.token = row->point_mass >= 0 ? row->point_mass
-                                           : noise.Decide(Purpose::kResidual, position, 0,
-                                                          [&](double u) { return residual.Sample(u); });
+      verdict.token = DrawToken(row->point_mass, Purpose::kResidual, position, noise,
+                                [&](double u) { return residual.Sample(u); });
       return verdict;
     }
     node = *stands;

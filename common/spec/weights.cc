@@ -8,6 +8,10 @@
 #include <limits>
 
 #include "common/spec/check.h"
+#include "common/spec/team/exact_math.h"
+#include "common/spec/team/row_shape.h"
+#include "common/spec/team/row_sums.h"
+#include "common/spec/team/team_of_one.h"
 
 // One copy of a hot loop per instruction set, chosen when the program starts. The copies give the same bits:
 // each operation is correctly rounded, none is fused (-ffp-contract=off), and the order of every sum is
@@ -22,7 +26,7 @@
 namespace outrider {
 namespace {
 
-constexpr size_t kLanes = 16;
+constexpr size_t kLanes = team::kLanes;
 
 // Four or sixteen numbers side by side. Loads go through memcpy because rows are aligned to their elements
 // only. The sums use the narrow form: it fits the registers of every copy, and four of them run
@@ -78,42 +82,6 @@ OUTRIDER_VECTOR_CLONES double SumBlock(const double* weights, size_t n) {
   return AddLanes(a, b, c, d, weights, i, n);
 }
 
-template <class T>
-double Sum(std::span<const T> weights) {
-  double sum = 0;
-  for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
-    sum += SumBlock(weights.data() + begin, std::min(kWeightBlock, weights.size() - begin));
-  }
-  return sum;
-}
-
-template <class T>
-size_t LastPositive(std::span<const T> weights, size_t end) {
-  while (end > 0 && !(weights[end - 1] > 0)) --end;
-  OUTRIDER_CHECK(end > 0);  // else a distribution without mass was sampled
-  return end - 1;
-}
-
-template <class T>
-size_t SampleByInverseCdf(std::span<const T> weights, double total, double u) {
-  const double threshold = u * total;
-  double cumulative = 0;
-  for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
-    const size_t size = std::min(kWeightBlock, weights.size() - begin);
-    const double block = SumBlock(weights.data() + begin, size);
-    if (cumulative + block > threshold) {
-      for (size_t i = begin; i < begin + size; ++i) {
-        cumulative += weights[i];
-        if (cumulative > threshold) return i;
-      }
-      // The block's sum in another order reached a little further.
-      return LastPositive(weights, begin + size);
-    }
-    cumulative += block;
-  }
-  return LastPositive(weights, weights.size());
-}
-
 OUTRIDER_VECTOR_CLONES void MaxAndFinite(const float* values, size_t n, float* max, bool* finite) {
   Floats maxima = {};
   maxima -= std::numeric_limits<float>::infinity();
@@ -165,57 +133,12 @@ OUTRIDER_VECTOR_CLONES size_t Above(const float* values, size_t n, float thresho
   return count;
 }
 
-// `value` if `condition`, else +0, without a branch that would keep the loop around it from being vectorised.
-inline __attribute__((always_inline)) float Keep(bool condition, float value) {
-  return std::bit_cast<float>(std::bit_cast<int32_t>(value) & -static_cast<int32_t>(condition));
-}
-
-// log(w) for normal positive w, else 0: Cephes' logf. Inlined into the copies of its caller.
-inline __attribute__((always_inline)) float Log(float w) {
-  const int32_t bits = std::bit_cast<int32_t>(w);
-  // w = m 2^e with m in [sqrt(1/2), sqrt(2)).
-  const int32_t shifted = bits - 0x3f3504f3;
-  const float e = static_cast<float>(shifted >> 23);
-  const float m = std::bit_cast<float>((shifted & 0x007fffff) + 0x3f3504f3) - 1.0f;
-  float p = 7.0376836292e-2f;
-  p = p * m - 1.1514610310e-1f;
-  p = p * m + 1.1676998740e-1f;
-  p = p * m - 1.2420140846e-1f;
-  p = p * m + 1.4249322787e-1f;
-  p = p * m - 1.6668057665e-1f;
-  p = p * m + 2.0000714765e-1f;
-  p = p * m - 2.4999993993e-1f;
-  p = p * m + 3.3333331174e-1f;
-  const float square = m * m;
-  const float log = (m - 0.5f * square + p * m * square) + e * 0.693147180559945f;
-  return Keep(w >= std::numeric_limits<float>::min(), log);
-}
-
 OUTRIDER_VECTOR_CLONES void LogTimes(const float* weights, size_t n, float* products) {
-  for (size_t i = 0; i < n; ++i) products[i] = weights[i] * Log(weights[i]);
+  for (size_t i = 0; i < n; ++i) products[i] = team::TimesLog(weights[i]);
 }
 
 OUTRIDER_VECTOR_CLONES void ExpAll(float* values, size_t n, float max, float inverse_temperature) {
-  constexpr float kSmallest = -87.336544f;  // log of the smallest normal float, rounded towards it
-  constexpr float kShift = 12582912.0f;     // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  for (size_t i = 0; i < n; ++i) {
-    const float z = (values[i] - max) * inverse_temperature;
-    const float y = z > kSmallest ? z : kSmallest;
-    // exp(y) = 2^k exp(r) with |r| <= log(2) / 2; log(2) in two parts, so that r is exact. Cephes' expf.
-    const float shifted = y * 1.44269504088896341f + kShift;
-    const float k = shifted - kShift;
-    const float r = (y - k * 0.693359375f) - k * -2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    const float exp_r = p * (r * r) + r + 1.0f;
-    const int32_t power = (std::bit_cast<int32_t>(shifted) << 23) + 0x3f800000;
-    const float exp_y = exp_r * std::bit_cast<float>(power);
-    values[i] = Keep(z > kSmallest, exp_y);
-  }
+  for (size_t i = 0; i < n; ++i) values[i] = team::ExpWeight(values[i], max, inverse_temperature);
 }
 
 OUTRIDER_VECTOR_CLONES void ZeroBelow(float* weights, size_t n, float bound) {
@@ -271,27 +194,73 @@ OUTRIDER_VECTOR_CLONES void Minimum(const float* p, double scale_p, const float*
   }
 }
 
+// min(scale_p * p[x], scale_q * q[x]).
+struct SmallerRow {
+  const float* p;
+  double scale_p;
+  const float* q;
+  double scale_q;
+};
+
+double SumOfBlock(const SmallerRow& row, int begin, int end) {
+  double minimum[kWeightBlock];
+  const size_t size = static_cast<size_t>(end - begin);
+  Minimum(row.p + begin, row.scale_p, row.q + begin, row.scale_q, minimum, size);
+  return SumBlock(minimum, size);
+}
+
+template <class Row>
+double Sum(const Row& row, size_t size) {
+  team::TeamOfOne team;
+  return SumRow(team, row, static_cast<int>(size));
+}
+
+template <class Row>
+size_t Sample(const Row& row, size_t size, double total, double u) {
+  team::TeamOfOne team;
+  const int index = SampleIndex(team, row, static_cast<int>(size), total, u);
+  OUTRIDER_CHECK(index >= 0);  // else a distribution without mass was sampled
+  return static_cast<size_t>(index);
+}
+
 }  // namespace
 
-double SumWeights(std::span<const float> weights) { return Sum(weights); }
-double SumWeights(std::span<const double> weights) { return Sum(weights); }
+namespace team {
+
+double SumOfBlock(const FloatRow& row, int begin, int end) {
+  return SumBlock(row.weights + begin, static_cast<size_t>(end - begin));
+}
+
+double SumOfBlock(const DoubleRow& row, int begin, int end) {
+  return SumBlock(row.weights + begin, static_cast<size_t>(end - begin));
+}
+
+double SumOfBlock(const TimesLogRow& row, int begin, int end) {
+  float products[kWeightBlock];
+  const size_t size = static_cast<size_t>(end - begin);
+  LogTimes(row.weights + begin, size, products);
+  return SumBlock(products, size);
+}
+
+}  // namespace team
+
+double SumWeights(std::span<const float> weights) {
+  return Sum(team::FloatRow{weights.data()}, weights.size());
+}
+double SumWeights(std::span<const double> weights) {
+  return Sum(team::DoubleRow{weights.data()}, weights.size());
+}
 
 size_t SampleIndex(std::span<const float> weights, double total, double u) {
-  return SampleByInverseCdf(weights, total, u);
+  return Sample(team::FloatRow{weights.data()}, weights.size(), total, u);
 }
 size_t SampleIndex(std::span<const double> weights, double total, double u) {
-  return SampleByInverseCdf(weights, total, u);
+  return Sample(team::DoubleRow{weights.data()}, weights.size(), total, u);
 }
 
 double Entropy(std::span<const float> weights, double total) {
-  float products[kWeightBlock];
-  double sum = 0;
-  for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
-    const size_t size = std::min(kWeightBlock, weights.size() - begin);
-    LogTimes(weights.data() + begin, size, products);
-    sum += SumBlock(products, size);
-  }
-  return std::log(total) - sum / total;
+  team::TeamOfOne team;
+  return team::RowEntropy(team, weights.data(), static_cast<int>(weights.size()), total);
 }
 
 MaxResult FindMax(std::span<const float> values) {
@@ -340,14 +309,7 @@ void SubtractWeights(std::span<const float> q, double scale, std::span<double> r
 
 double OverlapMass(std::span<const float> p, double scale_p, std::span<const float> q, double scale_q) {
   OUTRIDER_CHECK(p.size() == q.size());
-  double minimum[kWeightBlock];
-  double sum = 0;
-  for (size_t begin = 0; begin < p.size(); begin += kWeightBlock) {
-    const size_t size = std::min(kWeightBlock, p.size() - begin);
-    Minimum(p.data() + begin, scale_p, q.data() + begin, scale_q, minimum, size);
-    sum += SumBlock(minimum, size);
-  }
-  return sum;
+  return Sum(SmallerRow{p.data(), scale_p, q.data(), scale_q}, p.size());
 }
 
 }  // namespace outrider

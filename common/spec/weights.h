@@ -2,9 +2,8 @@
 // draft and target agree on every bit of a distribution.
 //
 // A row is a probability distribution p(x) = w[x] * (1 / SumWeights(w)) over tokens or over a list of ids.
-// The order of every sum is fixed: blocks of kWeightBlock elements; inside a block 16 partial sums, element i
-// going to partial sum i % 16, added pairwise (distance 8, 4, 2, 1); block sums added in order; all in
-// double. The loops are compiled for several instruction sets, which give the same bits.
+// The order of every sum is that of team/row_sums.h, whose templates these functions call with a team of one.
+// The loops over a block are compiled for several instruction sets, which give the same bits.
 //
 // Pure functions, any thread. Weights are finite and >= 0 unless stated.
 #pragma once
@@ -12,11 +11,12 @@
 #include <cstddef>
 #include <span>
 
+#include "common/spec/team/team.h"
 #include "common/spec/types.h"
 
 namespace outrider {
 
-inline constexpr size_t kWeightBlock = 256;
+inline constexpr size_t kWeightBlock = team::kSumBlock;
 
 // The sum, in the order above. NaN or infinite if a weight is.
 double SumWeights(std::span<const float> weights);

@@ -2,10 +2,11 @@
 // and whole proposals against what the draft service does on the host.
 #include <gtest/gtest.h>
 
-#include "common/engine/cuda/row_draw.h"
-#include "common/engine/cuda/row_verify.h"
+#include "common/engine/cuda/decide_rows.h"
 #include "common/spec/distribution.h"
 #include "common/spec/residual.h"
+#include "common/spec/team/row_draw.h"
+#include "common/spec/team/row_verify.h"
 #include "common/spec/verify.h"
 #include "common/spec/weights.h"
 #include "tests/unit/decide_testing.h"
@@ -53,8 +54,10 @@ TEST(DeviceDraw, UniformNumbersAreThoseOfTheSpecification) {
     const RandomKey key{random(), random()};
     const uint64_t position = random(), round_start = random();
     for (const Purpose purpose : {Purpose::kDraft, Purpose::kAccept, Purpose::kResidual, Purpose::kBonus}) {
-      EXPECT_EQ(Uniform(key.seed, key.sample_index, position, purpose, round_start),
-                outrider::Uniform(key, position, purpose, 0, round_start));
+      const RoundNoise noise{key, round_start};
+      double u = -1;
+      noise.Test(purpose, position, 0, [&](double number) { return (u = number) < 0.5; });
+      EXPECT_EQ(u, Uniform(key, position, purpose, 0, round_start));
     }
   }
 }
@@ -155,9 +158,8 @@ TEST(DeviceDraw, RacesAreThoseOfTheSpecification) {
     const RandomKey key{random(), random() % 5};
     const uint64_t position = random() % 10000;
     const int threads = i % 200 == 0 ? 32 : i % 40 == 0 ? 7 : 1;
-    const int token = FromTeam<int>(threads, [&](HostTeam& team) {
-      return RaceRow(team, p.weights.data(), vocab, key.seed, key.sample_index, position);
-    });
+    const int token = FromTeam<int>(
+        threads, [&](HostTeam& team) { return RaceRow(team, p.weights.data(), vocab, key, position); });
     EXPECT_EQ(token, Race(p.row, key, position));
   }
 }

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "common/engine/cuda/row_select.h"
+#include "common/spec/team/row_select.h"
 #include "common/spec/weights.h"
 #include "tests/unit/decide_testing.h"
 
@@ -153,7 +153,9 @@ TEST(DeviceShape, FlatRowsAreCutToo) {
 TEST(DeviceShape, NoEntropyUnlessItIsWanted) {
   std::vector<float> row = {1, 2, 3};
   ShapedRow shaped;
-  OnTeam(1, [&](HostTeam& team) { ShapeRow(team, row.data(), 3, ToShapeParams({}, false), &shaped); });
+  OnTeam(1, [&](HostTeam& team) {
+    ShapeRow(team, row.data(), 3, ToShapeParams({}, false).controls, false, &shaped);
+  });
   EXPECT_EQ(shaped.entropy, 0);
   EXPECT_GT(shaped.total, 1);
 }

@@ -18,11 +18,13 @@
 
 #include "common/engine/cuda/decide_convert.h"
 #include "common/engine/cuda/decide_types.h"
-#include "common/engine/cuda/row_shape.h"
-#include "common/engine/cuda/team.h"
 #include "common/spec/controls.h"
+#include "common/spec/team/row_shape.h"
+#include "common/spec/team/team.h"
 
 namespace outrider::cuda {
+
+using namespace team;  // what these tests are about
 
 // One thread of a team on the host.
 class HostTeam {
@@ -125,7 +127,8 @@ inline DeviceRow ShapeOnTeam(int threads, std::vector<float> logits, const Sampl
   DeviceRow row{std::move(logits), {}};
   const ShapeParams shape = ToShapeParams(params, /*entropy=*/true);
   OnTeam(threads, [&](HostTeam& team) {
-    ShapeRow(team, row.weights.data(), static_cast<int>(row.weights.size()), shape, &row.shaped);
+    ShapeRow(team, row.weights.data(), static_cast<int>(row.weights.size()), shape.controls,
+             shape.entropy != 0, &row.shaped);
   });
   return row;
 }

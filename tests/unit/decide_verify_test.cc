@@ -3,8 +3,9 @@
 
 #include <optional>
 
-#include "common/engine/cuda/row_draw.h"
-#include "common/engine/cuda/row_verify.h"
+#include "common/engine/cuda/decide_rows.h"
+#include "common/spec/team/row_draw.h"
+#include "common/spec/team/row_verify.h"
 #include "common/spec/verify.h"
 #include "tests/unit/decide_testing.h"
 
@@ -90,14 +91,14 @@ absl::StatusOr<Verdict> OnTheDevice(const Case& c, int threads) {
   const VerifyInput input = ToVerifyInput(c.key, c.rule, c.round_start, kRowsBefore, kDraftedBefore, count);
   const ShapeParams shape = ToShapeParams(c.sampling, /*entropy=*/true);
   VerifyOutput output;
-  std::memset(&output, 0xa5, sizeof(output));
+  std::memset(static_cast<void*>(&output), 0xa5, sizeof(output));
   OnTeam(threads, [&](HostTeam& team) {
     for (size_t row = kRowsBefore; row < rows; ++row) {
-      ShapeRow(team, &weights[row * vocab], c.vocab, shape, &shaped[row]);
+      ShapeRow(team, &weights[row * vocab], c.vocab, shape.controls, true, &shaped[row]);
       team.Sync();
       if (input.coupled == 0 || shaped[row].finite == 0 || shaped[row].point_mass >= 0) continue;
-      const int winner = RaceRow(team, &weights[row * vocab], c.vocab, input.seed, input.sample_index,
-                                 input.round_start + (row - kRowsBefore));
+      const int winner =
+          RaceRow(team, &weights[row * vocab], c.vocab, input.key, input.round_start + (row - kRowsBefore));
       if (team.rank() == 0) races[row] = winner;
       team.Sync();
     }
@@ -218,10 +219,9 @@ TEST(DeviceVerify, AnEmptyResidualIsThatOfTheHost) {
   const float q_weights[] = {1e-30f, 1};
   OnTeam(1, [&](HostTeam& team) {
     const TargetRow row{weights.data(), 4, {3, 0, -1, 1}};
-    bool is_empty = false;
-    const int token = DrawCorrection(team, row, QOf(drafted, ids, q_weights), 0, {1, 2, 3}, &is_empty);
-    EXPECT_EQ(token, 2);
-    empty += is_empty;
+    const RowRest rest(team, row, QOf(drafted, ids, q_weights));
+    EXPECT_EQ(rest.Sample(Uniform({1, 2}, 0, Purpose::kResidual, 0, 3)), 2);
+    empty += rest.empty();
   });
   EXPECT_EQ(empty, 1);
 }

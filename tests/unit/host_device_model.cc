@@ -6,11 +6,11 @@
 #include <map>
 
 #include "common/engine/cuda/can_run.h"
-#include "common/engine/cuda/row_draw.h"
-#include "common/engine/cuda/row_shape.h"
-#include "common/engine/cuda/row_verify.h"
+#include "common/engine/cuda/decide_rows.h"
 #include "common/engine/cuda/step_memory.h"
 #include "common/engine/cuda/step_plan.h"
+#include "common/spec/team/row_draw.h"
+#include "common/spec/team/row_shape.h"
 #include "decide_testing.h"
 
 namespace outrider::testing {
@@ -39,7 +39,8 @@ class HostStep {
     for (int r = 0; r < rows; ++r) {
       if (inputs.shape_params[r].active == 0) continue;
       cuda::OnTeam(team_, [&](auto& team) {
-        ShapeRow(team, logits + r * vocab_, vocab_, inputs.shape_params[r], &shaped_[r]);
+        const cuda::ShapeParams& wanted = inputs.shape_params[r];
+        team::ShapeRow(team, logits + r * vocab_, vocab_, wanted.controls, wanted.entropy != 0, &shaped_[r]);
       });
     }
   }
@@ -66,8 +67,8 @@ class HostStep {
         for (int i = 0; input.coupled != 0 && i <= input.drafted; ++i) {
           const int row = input.first_row + i;
           if (shaped_[row].finite == 0 || shaped_[row].point_mass >= 0) continue;
-          const int winner = RaceRow(team, weights + row * vocab_, vocab_, input.seed, input.sample_index,
-                                     input.round_start + static_cast<uint64_t>(i));
+          const int winner = team::RaceRow(team, weights + row * vocab_, vocab_, input.key,
+                                           input.round_start + static_cast<uint64_t>(i));
           if (team.rank() == 0) races[row] = winner;
           team.Sync();
         }

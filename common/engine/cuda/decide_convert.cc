@@ -29,22 +29,22 @@ ShapeParams ToShapeParams(const SamplingParams& params, bool entropy) {
   ShapeParams result;
   result.active = 1;
   result.entropy = entropy ? 1 : 0;
-  result.greedy = params.temperature == 0 ? 1 : 0;
+  RowControls& controls = result.controls;
+  controls.greedy = params.temperature == 0 ? 1 : 0;
   // As in Controls::Apply, whose bits this has to have.
   if (params.temperature > 0) {
-    result.inverse_temperature =
+    controls.inverse_temperature =
         static_cast<float>(std::min<double>(1 / params.temperature, std::numeric_limits<float>::max()));
   }
-  result.top_k = params.top_k;
-  result.top_p = params.top_p;
-  result.min_p = static_cast<float>(params.min_p);
+  controls.top_k = params.top_k;
+  controls.top_p = params.top_p;
+  controls.min_p = static_cast<float>(params.min_p);
   return result;
 }
 
 ProposeInput ToProposeInput(const RandomKey& key, Rule rule, uint64_t position, uint64_t round_start,
                             int steps, int top_n) {
-  return {.seed = key.seed,
-          .sample_index = key.sample_index,
+  return {.key = key,
           .position = position,
           .round_start = round_start,
           .steps = steps,
@@ -78,8 +78,7 @@ absl::Status AppendTo(Proposal& proposal, const ProposeOutput& output, const int
 VerifyInput ToVerifyInput(const RandomKey& key, Rule rule, uint64_t round_start, int first_row,
                           int first_drafted, int drafted) {
   OUTRIDER_CHECK(rule != Rule::kBlock && drafted <= kMaxDraftTokens);
-  return {.seed = key.seed,
-          .sample_index = key.sample_index,
+  return {.key = key,
           .round_start = round_start,
           .first_row = first_row,
           .first_drafted = first_drafted,
@@ -105,20 +104,9 @@ int PackDraft(std::span<const ProposalNode> draft, int first_q, DraftedToken* dr
 
 absl::StatusOr<Verdict> ToVerdict(const VerifyOutput& output, int drafted) {
   if (output.finite == 0) return NotFiniteError();
-  Verdict verdict;
-  verdict.path = ChainPath(static_cast<size_t>(output.accepted));
-  verdict.judged = std::min(output.accepted + 1, drafted);
-  verdict.token = output.token;
-  verdict.kind = drafted == 0                 ? Verdict::Kind::kPlain
-                 : output.accepted == drafted ? Verdict::Kind::kBonus
-                                              : Verdict::Kind::kCorrected;
-  verdict.empty_residual = output.empty_residual != 0;
-  verdict.log_probabilities.assign(output.log_probabilities, output.log_probabilities + output.accepted + 1);
-  verdict.expected_accepted = output.expected_accepted;
-  verdict.expected_variance = output.expected_variance;
-  verdict.surprisal = output.surprisal;
-  verdict.entropy = output.entropy;
-  return verdict;
+  const ChainVerdict& verdict = output.verdict;
+  const double* const first = output.log_probabilities;
+  return VerdictOf(verdict, drafted, {first, first + verdict.accepted + 1});
 }
 
 }  // namespace outrider::cuda

@@ -2,30 +2,32 @@
 
 #include <cstddef>
 
-#include "common/engine/cuda/row_draw.h"
-#include "common/engine/cuda/row_shape.h"
-#include "common/engine/cuda/row_verify.h"
-#include "common/engine/cuda/team.h"
+#include "common/engine/cuda/block_team.h"
+#include "common/engine/cuda/decide_rows.h"
+#include "common/spec/team/row_draw.h"
+#include "common/spec/team/row_shape.h"
+#include "common/spec/team/team.h"
 
 namespace outrider::cuda {
 namespace {
 
 // One block works on a row or a sequence. More threads hide more of the memory's latency.
-constexpr int kThreads = kMaxCandidates;
+constexpr int kThreads = team::kMaxCandidates;
 
 __global__ void __launch_bounds__(kThreads)
     ShapeKernel(float* logits, int vocab, const ShapeParams* params, ShapedRow* shaped) {
-  __shared__ TeamScratch scratch;
+  __shared__ team::TeamScratch scratch;
   const ShapeParams wanted = params[blockIdx.x];
   if (wanted.active == 0) return;
   BlockTeam team(&scratch);
-  ShapeRow(team, logits + static_cast<size_t>(blockIdx.x) * vocab, vocab, wanted, shaped + blockIdx.x);
+  team::ShapeRow(team, logits + static_cast<size_t>(blockIdx.x) * vocab, vocab, wanted.controls,
+                 wanted.entropy != 0, shaped + blockIdx.x);
 }
 
 __global__ void __launch_bounds__(kThreads)
     ProposeKernel(const float* weights, int vocab, const ShapedRow* shaped, const ProposeInput* inputs,
                   int step, ProposeOutput* outputs, int32_t* q_ids, float* q_weights, int32_t* next_tokens) {
-  __shared__ TeamScratch scratch;
+  __shared__ team::TeamScratch scratch;
   const size_t row = blockIdx.x;
   const ProposeInput input = inputs[row];
   if (step >= input.steps) return;
@@ -41,15 +43,14 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     RaceKernel(const float* weights, int vocab, const ShapedRow* shaped, const VerifyInput* inputs,
                int32_t* races) {
-  __shared__ TeamScratch scratch;
+  __shared__ team::TeamScratch scratch;
   const VerifyInput input = inputs[blockIdx.y];
   const int i = static_cast<int>(blockIdx.x);
   if (input.active == 0 || input.coupled == 0 || i > input.drafted) return;
   const size_t row = static_cast<size_t>(input.first_row) + i;
   if (shaped[row].finite == 0 || shaped[row].point_mass >= 0) return;
   BlockTeam team(&scratch);
-  const int winner =
-      RaceRow(team, weights + row * vocab, vocab, input.seed, input.sample_index, input.round_start + i);
+  const int winner = team::RaceRow(team, weights + row * vocab, vocab, input.key, input.round_start + i);
   if (team.rank() == 0) races[row] = winner;
 }
 
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
     VerifyKernel(const float* weights, int vocab, const ShapedRow* shaped, const VerifyInput* inputs,
                  const DraftedToken* drafted, const int32_t* q_ids, const float* q_weights,
                  const int32_t* races, VerifyOutput* outputs) {
-  __shared__ TeamScratch scratch;
+  __shared__ team::TeamScratch scratch;
   const VerifyInput input = inputs[blockIdx.x];
   if (input.active == 0) return;
   BlockTeam team(&scratch);

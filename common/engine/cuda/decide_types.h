@@ -4,37 +4,29 @@
 
 #include <cstdint>
 
+#include "common/spec/judge_chain.h"
+#include "common/spec/random.h"
+#include "common/spec/team/row_types.h"
 #include "common/spec/types.h"
 
 namespace outrider::cuda {
 
+using team::kMaxVocab;
+using team::RowControls;
+using team::ShapedRow;
+
 inline constexpr int kMaxTopN = 256;  // entries of a sparse distribution
-// Tokens of a row: as many as the sums of row_select.h have room for.
-inline constexpr int kMaxVocab = 1 << 19;
 
-// The controls of a row, as Controls::Apply has them after penalties and masks.
 struct ShapeParams {
-  double top_p = 1;               // 1: off
-  float inverse_temperature = 1;  // unused when greedy
-  float min_p = 0;                // 0: off
-  int32_t top_k = 0;              // 0: off
-  int32_t greedy = 0;             // all mass on the largest logit
-  int32_t entropy = 0;            // whether ShapedRow::entropy is wanted (the target's rows)
-  int32_t active = 0;             // 0: the row is left alone, and so is what is written about it
-};
-
-// A row after them: p(x) = weights[x] * (1 / total), or all mass on one token; then the row is still logits.
-struct ShapedRow {
-  double total;
-  double entropy;      // in nats; 0 unless it was wanted
-  int32_t point_mass;  // -1: none
-  int32_t finite;      // 0: a logit was NaN or infinite, and nothing else here means anything
+  RowControls controls;
+  int32_t entropy = 0;  // whether ShapedRow::entropy is wanted (the target's rows)
+  int32_t active = 0;   // 0: the row is left alone, and so is what is written about it
 };
 
 enum class QForm : int32_t { kAbsent, kPointMass, kSparse };
 
 struct ProposeInput {
-  uint64_t seed, sample_index;
+  RandomKey key;
   uint64_t position;     // of the token that step 0 drafts
   uint64_t round_start;  // committed tokens when the round began
   int32_t steps;         // this row drafts in the steps below this one; 0: it is left alone
@@ -52,7 +44,7 @@ struct ProposeOutput {
 };
 
 struct VerifyInput {
-  uint64_t seed, sample_index;
+  RandomKey key;
   uint64_t round_start;   // position of the first drafted token
   int32_t first_row;      // row i judges drafted token i, one more row follows the last
   int32_t first_drafted;  // index of drafted token 0
@@ -70,14 +62,10 @@ struct DraftedToken {
   int32_t count;    // 0..kMaxTopN
 };
 
-// Verdict of common/spec/verify.h, field by field.
 struct VerifyOutput {
-  double expected_accepted, expected_variance, surprisal, entropy;
-  int32_t accepted;
-  int32_t token;
-  int32_t empty_residual;
+  ChainVerdict verdict;
   int32_t finite;  // 0: a row that was reached was not, and nothing else here means anything
-  double log_probabilities[kMaxDraftTokens + 1];  // `accepted` + 1 of them
+  double log_probabilities[kMaxDraftTokens + 1];  // `verdict.accepted` + 1 of them
 };
 
 }  // namespace outrider::cuda

@@ -1,13 +1,14 @@
-// The elementary functions of common/spec/weights.cc with the same bits on host and device. Weights are
-// float32 without subnormals; no operation may be approximate (no -use_fast_math).
+// Elementary functions with the same bits on host and device. Weights are float32 without subnormals; no
+// operation may be approximate (no -use_fast_math). They have no branches, so that a loop over them is
+// compiled for vectors (weights.cc).
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-#include "common/engine/cuda/team.h"
+#include "common/spec/team/team.h"
 
-namespace outrider::cuda {
+namespace outrider::team {
 
 // a * b, which is never fused with an addition after it.
 OUTRIDER_HD inline float Times(float a, float b) {
@@ -37,17 +38,23 @@ OUTRIDER_HD inline float FloatOf(uint32_t bits) {
   return value;
 }
 
+// `value` if `condition`, else +0.
+OUTRIDER_HD inline float Keep(bool condition, float value) {
+  return FloatOf(BitsOf(value) & (0u - static_cast<uint32_t>(condition)));
+}
+
 OUTRIDER_HD inline bool Finite(float value) { return (BitsOf(value) & 0x7f800000u) != 0x7f800000u; }
 
-// exp((value - max) * inverse_temperature) for value <= max, 0 where it is below the smallest normal float:
-// ExpInPlace of weights.h, which says where the polynomial is from.
+// exp((value - max) * inverse_temperature) for value <= max, 0 where it is below the smallest normal float.
+// exp(y) = 2^k exp(r) with |r| <= log(2) / 2, and exp(r) is Cephes' expf.
 OUTRIDER_HD inline float ExpWeight(float value, float max, float inverse_temperature) {
-  constexpr float kSmallest = -87.336544f;
-  constexpr float kShift = 12582912.0f;
+  constexpr float kSmallest = -87.336544f;  // log of the smallest normal float, rounded towards it
+  constexpr float kShift = 12582912.0f;     // 1.5 * 2^23: adding it rounds to an integer in the low bits
   const float z = Times(value - max, inverse_temperature);
   const float y = z > kSmallest ? z : kSmallest;
   const float shifted = Times(y, 1.44269504088896341f) + kShift;
   const float k = shifted - kShift;
+  // log(2) in two parts, so that r is exact.
   const float r = (y - Times(k, 0.693359375f)) - Times(k, -2.12194440e-4f);
   float p = 1.9875691500e-4f;
   p = Times(p, r) + 1.3981999507e-3f;
@@ -57,12 +64,12 @@ OUTRIDER_HD inline float ExpWeight(float value, float max, float inverse_tempera
   p = Times(p, r) + 5.0000001201e-1f;
   const float exp_r = Times(p, Times(r, r)) + r + 1.0f;
   const float exp_y = Times(exp_r, FloatOf((BitsOf(shifted) << 23) + 0x3f800000u));
-  return z > kSmallest ? exp_y : 0.0f;
+  return Keep(z > kSmallest, exp_y);
 }
 
-// weight * log(weight), 0 for weight 0: what Entropy of weights.h adds.
+// weight * log(weight), 0 for weight 0. log(2^e m) = log(m) + e log(2) with m in [sqrt(1/2), sqrt(2)), and
+// log(m) is Cephes' logf.
 OUTRIDER_HD inline float TimesLog(float weight) {
-  if (!(weight >= 1.17549435e-38f)) return Times(weight, 0.0f);
   const int32_t shifted = static_cast<int32_t>(BitsOf(weight)) - 0x3f3504f3;
   const float e = static_cast<float>(shifted >> 23);
   const float m = FloatOf(static_cast<uint32_t>((shifted & 0x007fffff) + 0x3f3504f3)) - 1.0f;
@@ -77,7 +84,7 @@ OUTRIDER_HD inline float TimesLog(float weight) {
   p = Times(p, m) + 3.3333331174e-1f;
   const float square = Times(m, m);
   const float log = (m - Times(0.5f, square) + Times(Times(p, m), square)) + Times(e, 0.693147180559945f);
-  return Times(weight, log);
+  return Times(weight, Keep(weight >= 1.17549435e-38f, log));  // from the smallest normal float on
 }
 
-}  // namespace outrider::cuda
+}  // namespace outrider::team

@@ -16,16 +16,11 @@
 #include <cstdint>
 #include <cstring>
 
-// Everything that takes a team is compiled for the device by nvcc and for the host by everybody else.
-#ifdef __CUDACC__
-#define OUTRIDER_HD __device__
-#else
-#define OUTRIDER_HD
-#endif
+#include "common/spec/host_device.h"
 
-namespace outrider::cuda {
+namespace outrider::team {
 
-inline constexpr int kSumBlock = 256;        // kWeightBlock of common/spec/weights.h
+inline constexpr int kSumBlock = 256;        // elements of a row that are summed apart
 inline constexpr int kLanes = 16;            // partial sums of a block
 inline constexpr int kLaneStride = 17;       // keeps those of neighbouring blocks in different memory banks
 inline constexpr int kTileBlocks = 64;       // blocks summed between two barriers
@@ -72,42 +67,4 @@ OUTRIDER_HD void ForEach(Team& team, int n, const Load& load, const Use& use) {
   for (; i < n; i += size) use(i, load(i));
 }
 
-#ifdef __CUDACC__
-// A thread block of whole warps, at most kMaxCandidates threads.
-class BlockTeam {
- public:
-  __device__ explicit BlockTeam(TeamScratch* scratch) : scratch_(scratch) {}
-
-  __device__ int rank() const { return static_cast<int>(threadIdx.x); }
-  __device__ int size() const { return static_cast<int>(blockDim.x); }
-  __device__ TeamScratch& scratch() const { return *scratch_; }
-  __device__ void Sync() const { __syncthreads(); }
-
-  __device__ uint64_t Max(uint64_t value) const {
-    value = MaxOfWarp(value);
-    const int lane = rank() % 32;
-    if (lane == 0) scratch_->partial[rank() / 32] = value;
-    __syncthreads();
-    value = MaxOfWarp(scratch_->partial[lane < size() / 32 ? lane : 0]);
-    __syncthreads();
-    return value;
-  }
-
-  __device__ uint64_t Add(uint64_t* cell, uint64_t n) const {
-    return atomicAdd(reinterpret_cast<unsigned long long*>(cell), static_cast<unsigned long long>(n));
-  }
-
- private:
-  __device__ static uint64_t MaxOfWarp(uint64_t value) {
-    for (int distance = 16; distance > 0; distance /= 2) {
-      const uint64_t other = __shfl_xor_sync(0xffffffffu, static_cast<unsigned long long>(value), distance);
-      if (other > value) value = other;
-    }
-    return value;
-  }
-
-  TeamScratch* scratch_;
-};
-#endif
-
-}  // namespace outrider::cuda
+}  // namespace outrider::team

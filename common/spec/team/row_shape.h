@@ -6,13 +6,13 @@
 #include <cmath>
 #include <cstdint>
 
-#include "common/engine/cuda/decide_types.h"
-#include "common/engine/cuda/exact_math.h"
-#include "common/engine/cuda/row_select.h"
-#include "common/engine/cuda/row_sums.h"
-#include "common/engine/cuda/team.h"
+#include "common/spec/team/exact_math.h"
+#include "common/spec/team/row_select.h"
+#include "common/spec/team/row_sums.h"
+#include "common/spec/team/row_types.h"
+#include "common/spec/team/team.h"
 
-namespace outrider::cuda {
+namespace outrider::team {
 
 // Candidates that are looked at first for the boundary of top_p: enough for what models say, few enough to be
 // collected.
@@ -55,7 +55,8 @@ struct TimesLogRow {
   OUTRIDER_HD double Value(int /*i*/, float weight) const { return TimesLog(weight); }
 };
 
-// Entropy of weights.h.
+// Entropy in nats of the distribution, -sum p log p. Relative accuracy about 1e-6 (it feeds a canary, not a
+// decision).
 template <class Team>
 OUTRIDER_HD double RowEntropy(Team& team, const float* weights, int n, double total) {
   return ::log(total) - SumRow(team, TimesLogRow{weights}, n) / total;
@@ -87,29 +88,31 @@ OUTRIDER_HD uint64_t CutAtMass(Team& team, const float* weights, int n, double m
   return SelectRow(team, WeightKeys{weights}, n, wanted, MassMeasure{}, target);
 }
 
-// Shapes a row in place; `n` in [1, kMaxVocab]. `*shaped` is written by one thread.
+// Shapes a row in place; `n` in [1, kMaxVocab]. `entropy`: whether it is wanted. `*shaped` is written by one
+// thread.
 template <class Team>
-OUTRIDER_HD void ShapeRow(Team& team, float* row, int n, const ShapeParams& params, ShapedRow* shaped) {
+OUTRIDER_HD void ShapeRow(Team& team, float* row, int n, const RowControls& controls, bool entropy,
+                          ShapedRow* shaped) {
   ShapedRow result{1, 0, -1, 1};
   const uint64_t largest = LargestFinite(team, row, n);
   if (largest == kNoKey) {
     result.finite = 0;
-  } else if (params.greedy != 0) {
+  } else if (controls.greedy != 0) {
     result.point_mass = IdOf(largest);
   } else {
     uint64_t cut = kNoKey;
-    if (params.top_k > 0 && params.top_k < n) {
-      cut = SelectRow(team, LogitKeys{row}, n, params.top_k, CountMeasure{},
-                      static_cast<uint64_t>(params.top_k));
+    if (controls.top_k > 0 && controls.top_k < n) {
+      cut = SelectRow(team, LogitKeys{row}, n, controls.top_k, CountMeasure{},
+                      static_cast<uint64_t>(controls.top_k));
     }
-    result.total = SumRow(team, ExpRow{row, ValueOf(largest), params.inverse_temperature, cut}, n);
-    if (params.top_p < 1 || params.min_p > 0) {
-      cut = params.top_p < 1 ? CutAtMass(team, row, n, Times(params.top_p, result.total)) : kNoKey;
-      result.total = SumRow(team, CutRow{row, cut, params.min_p}, n);
+    result.total = SumRow(team, ExpRow{row, ValueOf(largest), controls.inverse_temperature, cut}, n);
+    if (controls.top_p < 1 || controls.min_p > 0) {
+      cut = controls.top_p < 1 ? CutAtMass(team, row, n, Times(controls.top_p, result.total)) : kNoKey;
+      result.total = SumRow(team, CutRow{row, cut, controls.min_p}, n);
     }
-    if (params.entropy != 0) result.entropy = RowEntropy(team, row, n, result.total);
+    if (entropy) result.entropy = RowEntropy(team, row, n, result.total);
   }
   if (team.rank() == 0) *shaped = result;
 }
 
-}  // namespace outrider::cuda
+}  // namespace outrider::team

@@ -14,10 +14,10 @@
 
 #include <cstdint>
 
-#include "common/engine/cuda/exact_math.h"
-#include "common/engine/cuda/team.h"
+#include "common/spec/team/exact_math.h"
+#include "common/spec/team/team.h"
 
-namespace outrider::cuda {
+namespace outrider::team {
 
 // Not of a token: never selected.
 inline constexpr uint64_t kNoKey = 0;
@@ -174,4 +174,4 @@ OUTRIDER_HD uint64_t SelectRow(Team& team, const Keys& keys, int n, int wanted, 
   return SelectUntil(team, keys, n, measure, target);
 }
 
-}  // namespace outrider::cuda
+}  // namespace outrider::team

@@ -1,0 +1,138 @@
+// What draft and target decide on the device, from shaped rows: the draft's proposal for a position, and the
+// verdict over a chain under the token rule at lenience 1 and the coupled rule. Tokens and canaries are those
+// that common/spec gives on the host. Logarithms are those of the machine's library: log-probabilities, and
+// the sums of them and of entropies, may differ in the last bits from those of another machine. No decision
+// looks at them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/engine/cuda/decide_types.h"
+#include "common/spec/accepts.h"
+#include "common/spec/judge_chain.h"
+#include "common/spec/random.h"
+#include "common/spec/team/row_draw.h"
+#include "common/spec/team/row_sums.h"
+#include "common/spec/team/row_verify.h"
+#include "common/spec/team/sparse_q.h"
+#include "common/spec/team/team.h"
+
+namespace outrider::cuda {
+
+// A draft's choice after a shaped row, as the draft service makes it on the host. q_ids and q_weights have
+// room for kMaxTopN entries. `*output` is written by one thread.
+template <class Team>
+OUTRIDER_HD void ProposeRow(Team& team, const float* weights, int n, const ShapedRow& shaped,
+                            const ProposeInput& input, int step, ProposeOutput* output, int32_t* q_ids,
+                            float* q_weights) {
+  const uint64_t position = input.position + static_cast<uint64_t>(step);
+  const bool coupled = input.coupled != 0;
+  ProposeOutput result{1, 0, coupled ? QForm::kAbsent : QForm::kPointMass, 0, shaped.finite};
+  if (shaped.finite == 0) {
+    result.form = QForm::kAbsent;
+  } else if (shaped.point_mass >= 0) {
+    result.token = shaped.point_mass;
+  } else if (coupled) {
+    result.token = team::RaceRow(team, weights, n, input.key, position);
+  } else {
+    result.form = QForm::kSparse;
+    result.count = team::TruncateTopN(team, weights, n, input.top_n, q_ids, q_weights);
+    const team::FloatRow q{q_weights};
+    result.total = team::SumRow(team, q, result.count);
+    const double u = Uniform(input.key, position, Purpose::kDraft, 0, input.round_start);
+    result.token = q_ids[team::SampleIndex(team, q, result.count, result.total, u)];
+  }
+  if (team.rank() == 0) *output = result;
+}
+
+OUTRIDER_HD inline team::SparseQ QOf(const DraftedToken& drafted, const int32_t* q_ids,
+                                     const float* q_weights) {
+  if (drafted.form == QForm::kSparse) {
+    return {q_ids + drafted.first_q, q_weights + drafted.first_q, drafted.count, 1.0 / drafted.total};
+  }
+  return {&drafted.token, nullptr, 1, 1};
+}
+
+// The random numbers of a round whose races have been run: `races` has the winner for each of its rows.
+struct RacedNoise : RoundNoise {
+  const int32_t* races;
+
+  OUTRIDER_HD int Race(uint64_t position, const team::TargetRow& /*row*/) const {
+    return races[position - round_start];
+  }
+};
+
+// A chain as JudgeChain wants it, in device memory. Collective.
+template <class Team>
+class DeviceChain {
+ public:
+  // `weights` and `shaped` are those of the chain's first row, `drafted` is its first node.
+  OUTRIDER_HD DeviceChain(Team& team, const float* weights, int n, const ShapedRow* shaped,
+                          const DraftedToken* drafted, const int32_t* q_ids, const float* q_weights,
+                          double* log_probabilities)
+      : team_(team),
+        row_{weights, n, {}},
+        weights_(weights),
+        shaped_(shaped),
+        drafted_(drafted),
+        q_ids_(q_ids),
+        q_weights_(q_weights),
+        log_probabilities_(log_probabilities) {}
+
+  OUTRIDER_HD bool Reach(int i) {
+    index_ = i;
+    row_ = {weights_ + static_cast<size_t>(i) * static_cast<size_t>(row_.n), row_.n, shaped_[i]};
+    return row_.shaped.finite != 0;
+  }
+  OUTRIDER_HD const team::TargetRow& row() const { return row_; }
+  OUTRIDER_HD TokenId point_mass() const { return row_.shaped.point_mass; }
+  OUTRIDER_HD double Probability(TokenId token) const { return row_(token); }
+  OUTRIDER_HD double Entropy() const { return row_.shaped.entropy; }
+  OUTRIDER_HD TokenId Sample(double u) const {
+    return team::SampleIndex(team_, team::FloatRow{row_.weights}, row_.n, row_.shaped.total, u);
+  }
+  OUTRIDER_HD void Record(double log_probability) {
+    if (team_.rank() == 0) log_probabilities_[index_] = log_probability;
+  }
+
+  OUTRIDER_HD TokenId token() const { return drafted_[index_].token; }
+  OUTRIDER_HD double Overlap() const { return team::Overlap(team_, row_, q()); }
+  OUTRIDER_HD bool Accepts(double u) const { return outrider::Accepts(u, token(), row_, q()); }
+  OUTRIDER_HD bool AcceptsWithoutNoise() const { return token() == point_mass(); }
+  OUTRIDER_HD team::RowRest<Team> Rest() const { return {team_, row_, q()}; }
+
+ private:
+  OUTRIDER_HD team::SparseQ q() const { return QOf(drafted_[index_], q_ids_, q_weights_); }
+
+  Team& team_;
+  team::TargetRow row_;
+  const float* weights_;
+  const ShapedRow* shaped_;
+  const DraftedToken* drafted_;
+  const int32_t* q_ids_;
+  const float* q_weights_;
+  double* log_probabilities_;
+  int index_ = 0;
+};
+
+// Judges one sequence. `weights` and `shaped` are those of all rows ([rows, n] and [rows]); `races` has,
+// under the coupled rule, what RaceRow gives for this sequence's rows that are finite and no point mass. Rows
+// after the first rejection are not looked at. `*output` is written by one thread.
+template <class Team>
+OUTRIDER_HD void VerifySequence(Team& team, const float* weights, int n, const ShapedRow* shaped,
+                                const int32_t* races, const VerifyInput& input, const DraftedToken* drafted,
+                                const int32_t* q_ids, const float* q_weights, VerifyOutput* output) {
+  const size_t first = static_cast<size_t>(input.first_row);
+  const RacedNoise noise{{input.key, input.round_start}, races + first};
+  DeviceChain<Team> chain(team, weights + first * static_cast<size_t>(n), n, shaped + first,
+                          drafted + input.first_drafted, q_ids, q_weights, output->log_probabilities);
+  ChainVerdict verdict;
+  const bool finite =
+      JudgeChain(chain, input.drafted, input.coupled != 0, input.round_start, noise, &verdict);
+  if (team.rank() != 0) return;
+  output->verdict = verdict;
+  output->finite = finite ? 1 : 0;
+}
+
+}  // namespace outrider::cuda

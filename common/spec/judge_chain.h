@@ -1,0 +1,107 @@
+// The verdict over a proposal that is a chain, under the token rule or the coupled rule: what is asked of
+// rows and of random numbers, in which order, and what is counted. The one source for host and device.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/spec/host_device.h"
+#include "common/spec/random.h"
+#include "common/spec/team/exact_math.h"
+#include "common/spec/types.h"
+
+namespace outrider {
+
+// A Verdict (verdict.h) over a chain as plain data, without the log-probabilities of its tokens.
+struct ChainVerdict {
+  double expected_accepted = 0, expected_variance = 0;
+  double surprisal = 0, entropy = 0;
+  int32_t accepted = 0;  // nodes that stand
+  TokenId token = 0;     // that follows them
+  int32_t empty_residual = 0;
+
+  // Counts a token that is emitted, and the entropy of the row that it came from.
+  OUTRIDER_HD void Emit(double log_probability, double row_entropy) {
+    surprisal -= log_probability;
+    entropy += row_entropy;
+  }
+};
+
+// Whether the current node stands.
+template <class Chain, class Noise>
+OUTRIDER_HD bool NodeStands(Chain& chain, uint64_t position, Noise& noise) {
+  if (chain.point_mass() >= 0) return chain.AcceptsWithoutNoise();
+  return noise.Test(Purpose::kAccept, position, 0, [&](double u) { return chain.Accepts(u); });
+}
+
+// A token by sample(u), unless one has all of the row's mass.
+template <class Sample, class Noise>
+OUTRIDER_HD TokenId DrawToken(TokenId point_mass, Purpose purpose, uint64_t position, Noise& noise,
+                              const Sample& sample) {
+  if (point_mass >= 0) return point_mass;
+  return noise.Decide(purpose, position, 0, sample);
+}
+
+// The token that replaces a rejected one.
+template <class Chain, class Noise>
+OUTRIDER_HD TokenId DrawCorrection(Chain& chain, uint64_t position, Noise& noise, ChainVerdict* verdict) {
+  const auto rest = chain.Rest();
+  verdict->empty_residual = rest.empty() ? 1 : 0;
+  return DrawToken(chain.point_mass(), Purpose::kResidual, position, noise,
+                   [&](double u) { return rest.Sample(u); });
+}
+
+// Judges a chain of `drafted` nodes, the first of which stands at position `round_start`. False, and nothing
+// in
+// `*verdict`, if a row that was reached is of no use.
+//
+// A Chain is at one row at a time: the target's distribution p at a node, or after the last one.
+//   Reach(i)         goes to row i; false if that row is of no use
+//   row()            p
+//   point_mass()     the token that has all of p; -1 if none has
+//   Probability(y)   p(y)
+//   Entropy()        of p
+//   Sample(u)        a token of p by inverse CDF, u in [0, 1)
+//   Record(l)        takes log p(y) of the token y that is emitted here
+// At a node, whose token x was sampled from q, it also has
+//   token()          x
+//   Overlap()        sum over y of min(p(y), q(y)); 0 if it is not to be counted
+//   Accepts(u)       the test of accepts.h
+//   AcceptsWithoutNoise()  what takes its place where p is a point mass
+//   Rest()           norm(max(p - q, 0)): Sample(u), and empty() if rounding left nothing, so that p is
+//   sampled
+// Noise is that of verify.h, or has the same functions: Decide, Test, and Race over a row().
+template <class Chain, class Noise>
+OUTRIDER_HD bool JudgeChain(Chain& chain, int drafted, bool coupled, uint64_t round_start, Noise& noise,
+                            ChainVerdict* verdict) {
+  ChainVerdict v;
+  bool stands = true;
+  while (stands) {
+    if (!chain.Reach(v.accepted)) return false;
+    const uint64_t position = round_start + static_cast<uint64_t>(v.accepted);
+    const bool last = v.accepted == drafted;
+    if (coupled) {
+      v.token = chain.point_mass() >= 0 ? chain.point_mass() : noise.Race(position, chain.row());
+      stands = !last && v.token == chain.token();
+    } else if (last) {
+      v.token = DrawToken(chain.point_mass(), Purpose::kBonus, position, noise,
+                          [&](double u) { return chain.Sample(u); });
+      stands = false;
+    } else {
+      const double overlap = chain.Overlap();
+      const double b = overlap < 1 ? overlap : 1.0;  // the chance that the node is accepted
+      v.expected_accepted += b;
+      v.expected_variance += team::Times(b, 1 - b);
+      stands = NodeStands(chain, position, noise);
+      v.token = stands ? chain.token() : DrawCorrection(chain, position, noise, &v);
+    }
+    const double log_probability = ::log(chain.Probability(v.token));
+    chain.Record(log_probability);
+    v.Emit(log_probability, chain.Entropy());
+    if (stands) ++v.accepted;
+  }
+  *verdict = v;
+  return true;
+}
+
+}  // namespace outrider

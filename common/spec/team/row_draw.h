@@ -1,0 +1,76 @@
+// The race of the coupled rule, and a row's heaviest tokens as a draft sends them.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+#include "common/spec/random.h"
+#include "common/spec/team/exact_math.h"
+#include "common/spec/team/row_select.h"
+#include "common/spec/team/row_sums.h"
+#include "common/spec/team/team.h"
+
+namespace outrider::team {
+
+// The race of common/spec/verify.h over a row that is no point mass. Teams of different sizes and machines
+// have the same winner but where two times agree to the last bits: there the logarithm of another library, or
+// the order in which tokens are left out by their bound, may decide (about one in 2^50).
+template <class Team>
+OUTRIDER_HD int RaceRow(Team& team, const float* weights, int n, const RandomKey& key, uint64_t position) {
+  double best_time = HUGE_VAL;
+  int winner = n;
+  for (int group = team.rank(); 4 * group < n; group += team.size()) {
+    double weight[4];
+    for (int k = 0; k < 4; ++k) weight[k] = 4 * group + k < n ? weights[4 * group + k] : 0;
+    if (weight[0] == 0 && weight[1] == 0 && weight[2] == 0 && weight[3] == 0) continue;
+    const std::array<uint64_t, 4> bits =
+        RandomBits(key, {position, static_cast<uint64_t>(Purpose::kGumbel), static_cast<uint64_t>(group), 0});
+    for (int k = 0; k < 4; ++k) {
+      // -log(1 - u) >= u: most tokens are out of the race before their logarithm is taken.
+      const double u = UnitInterval(bits[k]);
+      if (weight[k] == 0 || u >= Times(best_time, weight[k])) continue;
+      const double time = -::log1p(-u) / weight[k];
+      if (time < best_time) {
+        best_time = time;
+        winner = 4 * group + k;
+      }
+    }
+  }
+  // Positive doubles are ordered as their bits.
+  uint64_t time_bits;
+  memcpy(&time_bits, &best_time, sizeof(time_bits));
+  const uint64_t earliest = ~team.Max(~time_bits);
+  return static_cast<int>(~team.Max(time_bits == earliest ? ~static_cast<uint64_t>(winner) : 0));
+}
+
+// TruncateTopN of common/spec/distribution.h for top_n in [1, kMaxCandidates] and below n: ids ascending,
+// their weights, and how many they are. The result is to be seen by all threads.
+template <class Team>
+OUTRIDER_HD int TruncateTopN(Team& team, const float* weights, int n, int top_n, int32_t* q_ids,
+                             float* q_weights) {
+  const WeightKeys keys{weights};
+  const StoredKeys stored{team.scratch().candidates};
+  const uint64_t target = static_cast<uint64_t>(top_n);
+  Candidates candidates = CollectCandidates(team, keys, n, top_n);
+  uint64_t cut;
+  if (candidates.count >= 0) {
+    cut = SelectUntil(team, stored, candidates.count, CountMeasure{}, target);
+  } else {
+    cut = SelectUntil(team, keys, n, CountMeasure{}, target);
+    candidates.count = CollectFrom(team, keys, n, cut);
+  }
+  uint64_t count = 0;
+  for (int i = team.rank(); i < candidates.count; i += team.size()) {
+    const uint64_t key = stored(i);
+    if (key < cut) continue;
+    int place = 0;
+    for (int j = 0; j < candidates.count; ++j) place += stored(j) >= cut && IdOf(stored(j)) < IdOf(key);
+    q_ids[place] = IdOf(key);
+    q_weights[place] = ValueOf(key);
+    if (static_cast<uint64_t>(place) + 1 > count) count = static_cast<uint64_t>(place) + 1;
+  }
+  return static_cast<int>(team.Max(count));
+}
+
+}  // namespace outrider::team

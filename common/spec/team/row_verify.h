@@ -1,0 +1,90 @@
+// What the target does with a row and the q of a drafted token: overlap, residual, and the draws from them.
+#pragma once
+
+#include <cstdint>
+
+#include "common/spec/team/exact_math.h"
+#include "common/spec/team/row_sums.h"
+#include "common/spec/team/row_types.h"
+#include "common/spec/team/sparse_q.h"
+#include "common/spec/team/team.h"
+
+namespace outrider::team {
+
+// A target's row.
+struct TargetRow {
+  const float* weights;
+  int n;
+  ShapedRow shaped;
+  OUTRIDER_HD double operator()(int token) const {
+    if (shaped.point_mass >= 0) return token == shaped.point_mass ? 1.0 : 0.0;
+    return Times(static_cast<double>(weights[token]), 1.0 / shaped.total);
+  }
+};
+
+// max(p - q, 0) as a source of row_sums.h: its values are computed where they are wanted.
+struct ResidualRow {
+  TargetRow p;  // no point mass
+  SparseQ q;
+  double inverse_total;
+
+  struct Block {
+    const float* weights;
+    double inverse_total;
+    SparseQ q;  // the entries that lie in the block
+    OUTRIDER_HD float Load(int i) const { return weights[i]; }
+    OUTRIDER_HD double Value(int i, float weight) const {
+      const double target = Times(inverse_total, static_cast<double>(weight));
+      for (int entry = 0; entry < q.count; ++entry) {
+        if (q.ids[entry] != i) continue;
+        const double rest = target - q.Entry(entry);
+        return rest > 0 ? rest : 0.0;
+      }
+      return target;
+    }
+  };
+  OUTRIDER_HD Block Range(int begin, int end) const {
+    const int first = LowerBound(q.ids, q.count, begin);
+    const int count = LowerBound(q.ids + first, q.count - first, end);
+    const float* const entries = q.weights == nullptr ? nullptr : q.weights + first;
+    return {p.weights, inverse_total, {q.ids + first, entries, count, q.inverse_total}};
+  }
+};
+
+// sum over x of min(p(x), q(x)). With p the target's distribution it is the probability that the token rule
+// accepts a token drawn from q (Leviathan et al., arXiv 2211.17192, Theorem 3.5).
+template <class Team, class P>
+OUTRIDER_HD double Overlap(Team& team, const P& p, const SparseQ& q) {
+  return AddInOrder(team, q.count, [&](int i) {
+    const double a = p(q.ids[i]);
+    const double b = q.Entry(i);
+    return b < a ? b : a;
+  });
+}
+
+// norm(max(p - q, 0)), what a target's row has more than q. Where nothing is left, which rounding can cause,
+// tokens are drawn from p. Its functions are collective.
+template <class Team>
+class RowRest {
+ public:
+  OUTRIDER_HD RowRest(Team& team, const TargetRow& p, const SparseQ& q)
+      : team_(team), residual_{p, q, 1.0 / p.shaped.total} {
+    const int point_mass = p.shaped.point_mass;
+    mass_ = point_mass >= 0 ? 1.0 - q(point_mass) : SumRow(team, residual_, p.n);
+  }
+
+  OUTRIDER_HD bool empty() const { return !(mass_ > 0); }
+  // By inverse CDF over ascending ids, u in [0, 1). Not where p is a point mass.
+  OUTRIDER_HD int Sample(double u) const {
+    const TargetRow& p = residual_.p;
+    if (empty()) return SampleIndex(team_, FloatRow{p.weights}, p.n, p.shaped.total, u);
+    return SampleIndex(team_, residual_, p.n, mass_, u);
+  }
+
+ private:
+  Team& team_;
+  ResidualRow residual_;
+  double mass_;
+};
+
+}  // namespace outrider::team

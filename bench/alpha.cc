@@ -32,7 +32,7 @@ struct Setting {
 constexpr std::array<Setting, 3> kSettings = {
     {{"temperature 0", 0, 0}, {"temperature 1", 1, 0}, {"temperature 1, top-k 40", 1, 40}}};
 
-struct Way {
+struct Configuration {
   v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
   Setting setting = kSettings[1];
   uint32_t top_n = 0;  // 0: the draft service's
@@ -52,7 +52,7 @@ struct Cell {
   }
 };
 
-std::string WithoutLastWords(std::string text, int words) {
+std::string DropLastWords(std::string text, int words) {
   for (; words > 0 && text.rfind(' ') != std::string::npos; --words) text.resize(text.rfind(' '));
   return text;
 }
@@ -60,17 +60,18 @@ std::string WithoutLastWords(std::string text, int words) {
 // Goes through the prompts until the target has generated enough. Every further time a word more is missing
 // at the end of each, or greedy answers would be the same again.
 absl::StatusOr<Cell> Measure(const Client& client, const Flags& flags,
-                             const std::vector<std::string>& prompts, const Way& way) {
+                             const std::vector<std::string>& prompts, const Configuration& configuration) {
   Cell cell;
   for (int pass = 0; cell.tally.tokens < flags.tokens; ++pass) {
     for (const std::string& prompt : prompts) {
       if (cell.tally.tokens >= flags.tokens) break;
-      v1::GenerateRequest request = MakeRequest(WithoutLastWords(prompt, pass), way.setting.temperature,
-                                                flags.k, static_cast<uint64_t>(pass) + 1, flags.max_tokens);
+      v1::GenerateRequest request =
+          MakeRequest(DropLastWords(prompt, pass), configuration.setting.temperature, flags.k,
+                      static_cast<uint64_t>(pass) + 1, flags.max_tokens);
       request.set_trace(true);
-      if (way.setting.top_k > 0) request.mutable_sampling()->set_top_k(way.setting.top_k);
-      request.mutable_speculation()->set_drafter(way.drafter);
-      request.mutable_speculation()->set_draft_top_n(way.top_n);
+      if (configuration.setting.top_k > 0) request.mutable_sampling()->set_top_k(configuration.setting.top_k);
+      request.mutable_speculation()->set_drafter(configuration.drafter);
+      request.mutable_speculation()->set_draft_top_n(configuration.top_n);
       auto answer = client.Generate(
           request, [&](const v1::GenerateResponse& chunk) { cell.bytes += chunk.trace().draft_bytes(); });
       if (!answer.ok()) return answer.status();

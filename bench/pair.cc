@@ -44,7 +44,7 @@ struct Result {
 };
 
 // Mean microseconds of a round.
-struct Split {
+struct RoundTimes {
   int k = 0;
   double rounds = 0;
   double draft_server = 0, draft_wire = 0, verify_server = 0, verify_wire = 0, coordinator = 0, total = 0;
@@ -135,11 +135,11 @@ class PairBench {
     for (int k = 2; k <= flags_.max_k; ++k) {
       if (Median(results[k].ratios) > Median(results[best].ratios)) best = k;
     }
-    const auto plain_split = TimeSplit(temperature, 0);
-    if (!plain_split.ok()) return plain_split.status();
-    const auto best_split = TimeSplit(temperature, best);
-    if (!best_split.ok()) return best_split.status();
-    const double c = best_split->draft_server / best / plain_split->verify_server;
+    const auto plain_times = MeasureRoundTimes(temperature, 0);
+    if (!plain_times.ok()) return plain_times.status();
+    const auto best_times = MeasureRoundTimes(temperature, best);
+    if (!best_times.ok()) return best_times.status();
+    const double c = best_times->draft_server / best / plain_times->verify_server;
 
     absl::PrintF("\ntemperature %g, c = %.3f\n%-8s %9s %9s %12s %7s %11s %12s\n", temperature, c, "",
                  "tokens/s", "vs plain", "Theorem 3.8", "alpha", "acceptance", "tokens/call");
@@ -174,8 +174,8 @@ class PairBench {
       report["acceptance_by_position"].push_back(share);
     }
     absl::PrintF("\n");
-    for (const Split& split : {*plain_split, *best_split}) {
-      report["round_microseconds"].push_back(PrintSplit(split));
+    for (const RoundTimes& times : {*plain_times, *best_times}) {
+      report["round_microseconds"].push_back(PrintRoundTimes(times));
     }
     return report;
   }
@@ -202,44 +202,44 @@ class PairBench {
   }
 
   // Mean over the rounds of traced generations; the round of the prompt is left out.
-  absl::StatusOr<Split> TimeSplit(double temperature, int k) const {
-    Split split{.k = k};
+  absl::StatusOr<RoundTimes> MeasureRoundTimes(double temperature, int k) const {
+    RoundTimes times{.k = k};
     for (const std::string& prompt : prompts_) {
       v1::GenerateRequest request = MakeRequest(prompt, temperature, k, 1, flags_.max_tokens);
       request.set_trace(true);
       auto answer = client_.Generate(request, [&](const v1::GenerateResponse& chunk) {
         const v1::RoundTrace& trace = chunk.trace();
         if (trace.round() < 2 || trace.drafted_size() < k) return;
-        ++split.rounds;
-        split.draft_server += trace.draft_compute_us();
-        split.draft_wire += trace.draft_us() - trace.draft_compute_us();
-        split.verify_server += trace.verify_compute_us();
-        split.verify_wire += trace.verify_us() - trace.verify_compute_us();
-        split.coordinator += trace.round_us() - trace.draft_us() - trace.verify_us();
-        split.total += trace.round_us();
+        ++times.rounds;
+        times.draft_server += trace.draft_compute_us();
+        times.draft_wire += trace.draft_us() - trace.draft_compute_us();
+        times.verify_server += trace.verify_compute_us();
+        times.verify_wire += trace.verify_us() - trace.verify_compute_us();
+        times.coordinator += trace.round_us() - trace.draft_us() - trace.verify_us();
+        times.total += trace.round_us();
       });
       if (!answer.ok()) return answer.status();
     }
-    for (double* sum : {&split.draft_server, &split.draft_wire, &split.verify_server, &split.verify_wire,
-                        &split.coordinator, &split.total}) {
-      *sum /= split.rounds;
+    for (double* sum : {&times.draft_server, &times.draft_wire, &times.verify_server, &times.verify_wire,
+                        &times.coordinator, &times.total}) {
+      *sum /= times.rounds;
     }
-    return split;
+    return times;
   }
 
-  static nlohmann::ordered_json PrintSplit(const Split& split) {
+  static nlohmann::ordered_json PrintRoundTimes(const RoundTimes& times) {
     absl::PrintF(
         "a round at K = %d, us: draft %.0f + wire %.0f, verify %.0f + wire %.0f, coordinator %.0f, in all "
         "%.0f\n",
-        split.k, split.draft_server, split.draft_wire, split.verify_server, split.verify_wire,
-        split.coordinator, split.total);
-    return {{"k", split.k},
-            {"draft_server", split.draft_server},
-            {"draft_wire", split.draft_wire},
-            {"verify_server", split.verify_server},
-            {"verify_wire", split.verify_wire},
-            {"coordinator", split.coordinator},
-            {"total", split.total}};
+        times.k, times.draft_server, times.draft_wire, times.verify_server, times.verify_wire,
+        times.coordinator, times.total);
+    return {{"k", times.k},
+            {"draft_server", times.draft_server},
+            {"draft_wire", times.draft_wire},
+            {"verify_server", times.verify_server},
+            {"verify_wire", times.verify_wire},
+            {"coordinator", times.coordinator},
+            {"total", times.total}};
   }
 
   const Client& client_;

@@ -135,18 +135,18 @@ class IdleBench {
   absl::StatusOr<nlohmann::ordered_json> Run() {
     nlohmann::ordered_json rows;
     absl::PrintF("\n%10s %14s %14s %18s\n", "idle", "round us", "idle CPU %", "bytes a sequence");
-    if (absl::Status status = Ask(); !status.ok()) return status;
+    if (absl::Status status = RunRound(); !status.ok()) return status;
     const double memory_before = ResidentBytes();
     int sequences = 0;
     for (int idle : flags_.idle) {
       for (; sequences < idle; ++sequences) {
-        if (absl::Status status = Open(sequences); !status.ok()) return status;
+        if (absl::Status status = OpenIdle(sequences); !status.ok()) return status;
       }
       std::vector<double> times;
       const absl::Time end = absl::Now() + absl::Seconds(2 * flags_.seconds);
       while (times.size() < 3 || (absl::Now() < end && tokens_.size() < 4000)) {
         const absl::Time start = absl::Now();
-        if (absl::Status status = Ask(); !status.ok()) return status;
+        if (absl::Status status = RunRound(); !status.ok()) return status;
         times.push_back(Microseconds(absl::Now() - start));
       }
       const double round = Median(times);
@@ -165,7 +165,7 @@ class IdleBench {
 
  private:
   // A short sequence that is not heard of again.
-  absl::Status Open(int number) {
+  absl::Status OpenIdle(int number) {
     WorkItem item;
     item.id = {1, static_cast<uint64_t>(number)};
     item.round = 1;
@@ -176,7 +176,7 @@ class IdleBench {
   }
 
   // A round of plain decoding.
-  absl::Status Ask() {
+  absl::Status RunRound() {
     WorkItem item;
     item.id = {2, 0};
     item.round = ++round_;

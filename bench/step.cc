@@ -24,7 +24,7 @@ namespace outrider {
 namespace {
 
 constexpr int kContext = 256;
-constexpr int kBlocksOfSequence = 20;
+constexpr int kBlocksPerSequence = 20;
 constexpr int kDraftTopN = 64;
 
 // What each step does with each of its sequences.
@@ -42,8 +42,8 @@ class Sequences {
     tokens_.resize(kContext);
     for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<TokenId>(i * 37 % 1000);
     for (int s = 0; s < count; ++s) {
-      auto& blocks = blocks_.emplace_back(static_cast<size_t>(kBlocksOfSequence));
-      std::iota(blocks.begin(), blocks.end(), s * kBlocksOfSequence);
+      auto& blocks = blocks_.emplace_back(static_cast<size_t>(kBlocksPerSequence));
+      std::iota(blocks.begin(), blocks.end(), s * kBlocksPerSequence);
       const SequenceRows prompt{.tokens = tokens_, .position = 0, .blocks = blocks, .logit_rows = 0};
       Forward({&prompt, 1});
     }
@@ -133,7 +133,7 @@ int Main(int argc, char** argv) {
   if (words.size() > 3) options.kernels = words[3];
   const bool device = options.device != "cpu";
   const std::vector<int> counts = device ? std::vector<int>{1, 2, 4, 8, 16, 32, 64} : std::vector<int>{1};
-  options.kv_blocks = counts.back() * kBlocksOfSequence;
+  options.kv_blocks = counts.back() * kBlocksPerSequence;
   absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(options);
   if (!runner.ok()) {
     std::fprintf(stderr, "%s\n", runner.status().ToString().c_str());

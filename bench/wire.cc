@@ -61,11 +61,11 @@ uint32_t CommittedTokens(const v1::SequenceUpdate& update) {
   return update.base() + static_cast<uint32_t>(update.tokens_size());
 }
 
-class DraftAtOnce final : public v1::Draft::CallbackService {
+class InstantDraft final : public v1::Draft::CallbackService {
  public:
-  explicit DraftAtOnce(const v1::ServerInfo& info) : info_(info) {}
+  explicit InstantDraft(const v1::ServerInfo& info) : info_(info) {}
   // The form of what is proposed from now on; outlives this.
-  void Use(const Form* form) { form_ = form; }
+  void SetForm(const Form* form) { form_ = form; }
 
   grpc::ServerBidiReactor<v1::ProposeRequest, v1::ProposeResponse>* Propose(
       grpc::CallbackServerContext* /*context*/) override {
@@ -99,9 +99,9 @@ class DraftAtOnce final : public v1::Draft::CallbackService {
   Stream::Set streams_;
 };
 
-class TargetAtOnce final : public v1::Target::CallbackService {
+class InstantTarget final : public v1::Target::CallbackService {
  public:
-  explicit TargetAtOnce(const v1::ServerInfo& info) : info_(info) {}
+  explicit InstantTarget(const v1::ServerInfo& info) : info_(info) {}
 
   grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* Verify(
       grpc::CallbackServerContext* /*context*/) override {
@@ -129,7 +129,7 @@ class TargetAtOnce final : public v1::Target::CallbackService {
   Stream::Set streams_;
 };
 
-absl::StatusOr<Client> ConnectOnceServing(ChildProcess& coordinator, const std::string& address) {
+absl::StatusOr<Client> ConnectWhenServing(ChildProcess& coordinator, const std::string& address) {
   auto client = Client::Connect(address);
   while (client.ok() && coordinator.running()) {
     const auto description = client->Describe();
@@ -195,7 +195,8 @@ absl::StatusOr<Tally> Slice(const Client& client, const Form& form, int streams,
   return sum;
 }
 
-absl::StatusOr<nlohmann::ordered_json> Measure(const Client& client, DraftAtOnce& draft, const Flags& flags) {
+absl::StatusOr<nlohmann::ordered_json> Measure(const Client& client, InstantDraft& draft,
+                                               const Flags& flags) {
   const std::vector<Form> forms = AllForms(flags.k, flags.vocab_size);
   nlohmann::ordered_json rows;
   absl::PrintF("%7s %-10s %3s %22s %10s %10s %12s %13s\n", "streams", "q", "K", "round us 50/95/99",
@@ -205,7 +206,7 @@ absl::StatusOr<nlohmann::ordered_json> Measure(const Client& client, DraftAtOnce
     // Turn 0 warms up.
     for (int turn = 0; turn <= flags.slices.turns; ++turn) {
       for (size_t i = 0; i < forms.size(); ++i) {
-        draft.Use(&forms[i]);
+        draft.SetForm(&forms[i]);
         auto tally =
             Slice(client, forms[i], streams, turn == 0 ? flags.slices.seconds / 4 : flags.slices.seconds);
         if (!tally.ok()) return tally.status();
@@ -284,14 +285,14 @@ int Main(int argc, char** argv) {
   info.set_block_size(16);
   info.set_max_draft_tokens(kMaxDraftTokens);
   info.set_max_message_bytes(kMaxMessageBytes);
-  DraftAtOnce draft(info);
-  TargetAtOnce target(info);
+  InstantDraft draft(info);
+  InstantTarget target(info);
   auto draft_server = RpcServer::Start({.listen = socket("draft"), .health_listen = ""}, &draft);
   if (!draft_server.ok()) return Fail(draft_server.status());
   auto target_server = RpcServer::Start({.listen = socket("target"), .health_listen = ""}, &target);
   if (!target_server.ok()) return Fail(target_server.status());
 
-  auto client = ConnectOnceServing(**coordinator, socket("coordinator"));
+  auto client = ConnectWhenServing(**coordinator, socket("coordinator"));
   if (!client.ok()) return Fail(client.status());
   auto rows = Measure(*client, draft, flags);
   if (!rows.ok()) return Fail(rows.status());

@@ -1,10 +1,10 @@
-// The logits of a model on any device, for comparison with other implementations.
+// Prints the logits of a model on any device, for comparison with other implementations.
 //
 //   bench_logits MODEL_DIR DEVICE DTYPE < STEPS > LOGITS
 //
-// STEPS is JSON, a list of forward passes, each a list of {"sequence": NUMBER, "tokens": [..], "logit_rows":
-// N}: the tokens are appended to what the sequence has from earlier passes, and logits of the last N come
-// out. LOGITS are float32 rows, one pass after another, each in the order of its list.
+// STEPS is a JSON list of forward passes, each a list of {"sequence": NUMBER, "tokens": [..], "logit_rows":
+// N}. A pass appends the tokens to the sequence and outputs the logits of the last N. LOGITS are float32
+// rows, pass after pass, each in the order of its list.
 #include <cstdio>
 #include <iostream>
 #include <map>
@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<std::vector<SequenceInput>>> ReadSteps(std::istream& 
   return steps;
 }
 
-// The blocks of each sequence, for all its tokens, one sequence after another.
+// Assigns consecutive blocks to each sequence, enough for all its tokens. `total` is their number.
 std::map<int, std::vector<BlockId>> AssignBlocks(const std::vector<std::vector<SequenceInput>>& steps,
                                                  int block_size, int& total) {
   std::map<int, size_t> lengths;

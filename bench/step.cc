@@ -1,5 +1,5 @@
-// How long one forward pass takes: sequences with a context of 256 each, of which a few rows are new, as in
-// verification of a draft. On a GPU the logits are judged there, as they are in service, and many sequences
+// Measures one forward pass: sequences with a context of 256 tokens each, and a few new rows, as in
+// verification of a draft. On a GPU the logits are judged on the device, as in service, and many sequences
 // and drafting of K tokens are measured too.
 //
 //   bench_step MODEL_DIR [DTYPE [THREADS [KERNELS]]] [--device=cuda:N] [--benchmark_...]
@@ -30,8 +30,8 @@ constexpr int kDraftTopN = 64;
 // What each step does with each of its sequences.
 struct Shape {
   int sequences = 1;
-  int rows = 1;          // to verify
-  int draft_tokens = 0;  // to draft instead, after a single row
+  int rows = 1;          // rows to verify
+  int draft_tokens = 0;  // tokens to draft instead, after a single row
 };
 
 // Sequences whose context is in the cache.
@@ -88,8 +88,8 @@ class Sequences {
 
 void Step(benchmark::State& state, Runner& runner, const Shape& shape) {
   Sequences batch(runner, shape);
-  batch.Step();  // a GPU captures the step's graph
-  // On a busy machine the mean tells little; the fastest step is what the code costs.
+  batch.Step();  // on a GPU, captures the step's graph
+  // On a busy machine the mean says little; the fastest step is the cost of the code.
   std::chrono::duration<double, std::micro> fastest{1e9};
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();

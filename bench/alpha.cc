@@ -165,7 +165,6 @@ int Main(int argc, char** argv) {
   app.add_option("--set", flags.sets, "the sets of prompts to use; default: all");
   app.add_option("--drafter-corpus", flags.services.drafter_corpus,
                  "text for the unigram and bigram drafters, which need one");
-  app.add_option("--draft-dtype", flags.services.draft_dtype, "of the draft, if it differs");
   app.add_option("--tokens", flags.tokens, "tokens generated per figure")
       ->check(CLI::Range(16, 1 << 30))
       ->capture_default_str();

@@ -1,5 +1,5 @@
-// How often each drafter is right, by kind of prompt and of sampling, and what the size of q on the wire
-// costs in acceptance. Times are bench_pair's business: nothing here depends on the machine's speed.
+// Measures the acceptance of each drafter by kind of prompt and sampling, and what truncating q on the wire
+// costs in acceptance. Nothing here depends on the machine's speed; bench_pair measures times.
 #include <array>
 #include <iostream>
 
@@ -11,13 +11,13 @@
 namespace outrider {
 namespace {
 
-// Enough for every draft to be whole, however busy the machine is.
+// Enough to complete every draft, however busy the machine is.
 constexpr double kDraftBudgetSeconds = 60;
 
 struct Flags {
   LocalServicesOptions services;
   std::string prompts = "bench/prompts.json";
-  std::vector<std::string> sets;  // empty: all of the file
+  std::vector<std::string> sets;  // empty: all sets of the file
   std::string json;
   int tokens = 10000;
   int max_tokens = 200;
@@ -32,10 +32,10 @@ struct Setting {
 constexpr std::array<Setting, 3> kSettings = {
     {{"temperature 0", 0, 0}, {"temperature 1", 1, 0}, {"temperature 1, top-k 40", 1, 40}}};
 
-struct Way {
+struct Configuration {
   v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
   Setting setting = kSettings[1];
-  uint32_t top_n = 0;  // 0: the draft service's
+  uint32_t top_n = 0;  // 0: the draft service's default
 };
 
 struct Cell {
@@ -52,25 +52,26 @@ struct Cell {
   }
 };
 
-std::string WithoutLastWords(std::string text, int words) {
+std::string DropLastWords(std::string text, int words) {
   for (; words > 0 && text.rfind(' ') != std::string::npos; --words) text.resize(text.rfind(' '));
   return text;
 }
 
-// Goes through the prompts until the target has generated enough. Every further time a word more is missing
-// at the end of each, or greedy answers would be the same again.
+// Runs the prompts until the target has generated enough tokens. Each further pass drops one more word from
+// the end of each prompt; otherwise greedy answers would repeat.
 absl::StatusOr<Cell> Measure(const Client& client, const Flags& flags,
-                             const std::vector<std::string>& prompts, const Way& way) {
+                             const std::vector<std::string>& prompts, const Configuration& configuration) {
   Cell cell;
   for (int pass = 0; cell.tally.tokens < flags.tokens; ++pass) {
     for (const std::string& prompt : prompts) {
       if (cell.tally.tokens >= flags.tokens) break;
-      v1::GenerateRequest request = MakeRequest(WithoutLastWords(prompt, pass), way.setting.temperature,
-                                                flags.k, static_cast<uint64_t>(pass) + 1, flags.max_tokens);
+      v1::GenerateRequest request =
+          MakeRequest(DropLastWords(prompt, pass), configuration.setting.temperature, flags.k,
+                      static_cast<uint64_t>(pass) + 1, flags.max_tokens);
       request.set_trace(true);
-      if (way.setting.top_k > 0) request.mutable_sampling()->set_top_k(way.setting.top_k);
-      request.mutable_speculation()->set_drafter(way.drafter);
-      request.mutable_speculation()->set_draft_top_n(way.top_n);
+      if (configuration.setting.top_k > 0) request.mutable_sampling()->set_top_k(configuration.setting.top_k);
+      request.mutable_speculation()->set_drafter(configuration.drafter);
+      request.mutable_speculation()->set_draft_top_n(configuration.top_n);
       auto answer = client.Generate(
           request, [&](const v1::GenerateResponse& chunk) { cell.bytes += chunk.trace().draft_bytes(); });
       if (!answer.ok()) return answer.status();
@@ -80,7 +81,7 @@ absl::StatusOr<Cell> Measure(const Client& client, const Flags& flags,
   return cell;
 }
 
-// Every drafter under every setting.
+// Measures every drafter with every setting.
 absl::StatusOr<nlohmann::ordered_json> MeasureSet(const Client& client, const Flags& flags,
                                                   const std::string& set) {
   std::vector<std::pair<std::string, v1::DrafterKind>> drafters = {{"model", v1::DRAFTER_KIND_MODEL},
@@ -116,7 +117,7 @@ absl::StatusOr<nlohmann::ordered_json> MeasureSet(const Client& client, const Fl
   return rows;
 }
 
-// The model drafter at temperature 1, with so many tokens of q sent.
+// Measures the model drafter at temperature 1 for several sizes of q.
 absl::StatusOr<nlohmann::ordered_json> MeasureTopN(const Client& client, const Flags& flags,
                                                    const std::string& set) {
   auto prompts = LoadPrompts({.file = flags.prompts, .set = set});
@@ -156,19 +157,18 @@ absl::Status Run(const Client& client, Flags& flags) {
 
 int Main(int argc, char** argv) {
   Flags flags;
-  CLI::App app("Measures how often each drafter is right.", "bench_alpha");
+  CLI::App app("Measures the acceptance of each drafter.", "bench_alpha");
   AddPairFlags(app, flags.services);
   app.add_option("--prompts", flags.prompts, "JSON file with named sets of texts")
       ->check(CLI::ExistingFile)
       ->capture_default_str();
-  app.add_option("--set", flags.sets, "the sets that are used; all");
+  app.add_option("--set", flags.sets, "the sets of prompts to use; default: all");
   app.add_option("--drafter-corpus", flags.services.drafter_corpus,
-                 "text for the unigram and bigram drafters, which are left out without one");
-  app.add_option("--draft-dtype", flags.services.draft_dtype, "of the draft, if it is to have another one");
-  app.add_option("--tokens", flags.tokens, "generated for each figure")
+                 "text for the unigram and bigram drafters, which need one");
+  app.add_option("--tokens", flags.tokens, "tokens generated per figure")
       ->check(CLI::Range(16, 1 << 30))
       ->capture_default_str();
-  app.add_option("--max-tokens", flags.max_tokens, "a generation")
+  app.add_option("--max-tokens", flags.max_tokens, "tokens per generation")
       ->check(CLI::Range(16, 4096))
       ->capture_default_str();
   app.add_option("--draft-tokens", flags.k, "K")->check(CLI::Range(1, 16))->capture_default_str();

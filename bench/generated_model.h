@@ -1,4 +1,5 @@
-// Llama model directories with made-up weights, for measurements that need a shape and not a text.
+// Writes Llama model directories with generated weights, for benchmarks that need a shape but no meaningful
+// text.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 
 namespace outrider {
 
-// By default the shipped target's, with a longer context. The embedding is tied to the head.
+// The default is the shipped target's shape with a longer context. The embedding is tied to the head.
 struct ModelShape {
   int vocab = 4096;
   int hidden = 384;
@@ -27,14 +28,14 @@ struct ModelShape {
   int context = 8192;
 };
 
-// Weights are stored as bfloat16: the upper half of a float32.
+// Truncates to bfloat16, the upper half of a float32.
 inline uint16_t BFloat16(float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16); }
 
-// The values of one row of a matrix; all are 0 before.
+// Fills in one row of a matrix, which is 0 before.
 using FillRow = std::function<void(const std::string& tensor, int row, std::span<uint16_t> values)>;
 
-// Rows out of one small table of random numbers, each from another place: gigabytes are written as fast as
-// they can be copied.
+// Fills rows from random offsets of one small table of random numbers, so that gigabytes are written at the
+// speed of a copy.
 class RandomRows {
  public:
   RandomRows() {
@@ -62,7 +63,7 @@ struct TensorShape {
   int columns;
 };
 
-// In the order in which they are stored.
+// The tensors of a model, in storage order.
 inline std::vector<TensorShape> TensorsOf(const ModelShape& shape) {
   std::vector<TensorShape> tensors = {{"model.embed_tokens.weight", shape.vocab, shape.hidden}};
   for (int layer = 0; layer < shape.layers; ++layer) {
@@ -88,8 +89,8 @@ inline uint64_t ModelBytes(const ModelShape& shape) {
   return bytes;
 }
 
-// Writes config.json and model.safetensors. Norms are ones; matrices are as `fill` makes them, a row at a
-// time, so that no more than one is ever in memory. False if a file cannot be written.
+// Writes config.json and model.safetensors. Norms are ones; matrices come from `fill`, one row at a time, so
+// that only one row is in memory. Returns false if a file cannot be written.
 inline bool WriteModel(const std::filesystem::path& folder, const ModelShape& shape, const FillRow& fill) {
   const nlohmann::json config = {{"architectures", {"LlamaForCausalLM"}},
                                  {"model_type", "llama"},
@@ -119,7 +120,7 @@ inline bool WriteModel(const std::filesystem::path& folder, const ModelShape& sh
     begin = end;
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // values are aligned
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the values
   const uint64_t length = text.size();
   std::ofstream weights(folder / "model.safetensors", std::ios::binary);
   weights.write(reinterpret_cast<const char*>(&length), sizeof(length));

@@ -1,4 +1,4 @@
-// Load on a coordinator, and what was seen of it.
+// Puts load on a coordinator, and percentiles of what was measured.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,32 +15,32 @@
 
 namespace outrider {
 
-// How long each of the things that are compared runs, in turn with the others.
+// How many slices of what length each of the compared modes runs, in turn with the others.
 struct SliceFlags {
   int turns = 0;
   double seconds = 0;
 };
 
 inline void AddSliceFlags(CLI::App& app, SliceFlags& slices) {
-  app.add_option("--turns", slices.turns, "slices of each")
+  app.add_option("--turns", slices.turns, "slices per mode")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--slice", slices.seconds, "seconds a slice")
+  app.add_option("--slice", slices.seconds, "seconds per slice")
       ->check(CLI::Range(0.1, 1e3))
       ->capture_default_str();
 }
 
-// Streams that each send their next request once the last one is answered.
+// Streams that each send the next request once the last one is answered.
 struct ClosedLoop {
   int streams = 1;
   absl::Duration duration;
-  // The request of that index of a stream.
+  // The request with this index on a stream.
   std::function<v1::GenerateRequest(int stream, int index)> request;
-  // Each chunk, in the thread of its stream, with the time at which its request was sent.
+  // Called for each chunk, on its stream's thread, with the time at which its request was sent.
   std::function<void(int stream, absl::Time sent, const v1::GenerateResponse& chunk)> on_chunk;
 };
 
-// Runs for the duration, then cancels what is in flight. The first error of a stream, if there was one.
+// Runs for `duration`, then cancels what is in flight. Returns the first error of a stream, if any.
 inline absl::Status RunClosedLoop(const Client& client, const ClosedLoop& load) {
   const absl::Time end = absl::Now() + load.duration;
   std::vector<Cancellation> cancellations(static_cast<size_t>(load.streams));
@@ -69,7 +69,7 @@ inline absl::Status RunClosedLoop(const Client& client, const ClosedLoop& load) 
   return absl::OkStatus();
 }
 
-// The value below which a share of them lies, 0 of none. Reorders.
+// The value below which `share` of the values lie; 0 if there are none. Reorders `values`.
 inline double Percentile(std::vector<double>& values, double share) {
   if (values.empty()) return 0;
   const auto rank =
@@ -78,7 +78,7 @@ inline double Percentile(std::vector<double>& values, double share) {
   return values[rank];
 }
 
-// Null of none.
+// Null if there are no values.
 inline nlohmann::ordered_json Percentiles(std::vector<double> values) {
   if (values.empty()) return nullptr;
   return {

@@ -1,10 +1,10 @@
-// The logits of a model on any device, for comparison with other implementations.
+// Prints the logits of a model on any device, for comparison with other implementations.
 //
 //   bench_logits MODEL_DIR DEVICE DTYPE < STEPS > LOGITS
 //
-// STEPS is JSON, a list of forward passes, each a list of {"sequence": NUMBER, "tokens": [..], "logit_rows":
-// N}: the tokens are appended to what the sequence has from earlier passes, and logits of the last N come
-// out. LOGITS are float32 rows, one pass after another, each in the order of its list.
+// STEPS is a JSON list of forward passes, each a list of {"sequence": NUMBER, "tokens": [..], "logit_rows":
+// N}. A pass appends the tokens to the sequence and outputs the logits of the last N. LOGITS are float32
+// rows, pass after pass, each in the order of its list.
 #include <cstdio>
 #include <iostream>
 #include <map>
@@ -19,32 +19,32 @@
 namespace outrider {
 namespace {
 
-struct Part {
+struct SequenceInput {
   int sequence = 0;
   std::vector<TokenId> tokens;
   int logit_rows = 0;
 };
 
-absl::StatusOr<std::vector<std::vector<Part>>> ReadSteps(std::istream& input) {
-  const auto json = nlohmann::json::parse(input, nullptr, /*allow_exceptions=*/false);
+absl::StatusOr<std::vector<std::vector<SequenceInput>>> ReadSteps(std::istream& stream) {
+  const auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
   if (!json.is_array()) return absl::InvalidArgumentError("the steps are not a JSON list");
-  std::vector<std::vector<Part>> steps;
+  std::vector<std::vector<SequenceInput>> steps;
   for (const auto& pass : json) {
-    auto& parts = steps.emplace_back();
-    for (const auto& part : pass) {
-      parts.push_back({part.value("sequence", 0), part.value("tokens", std::vector<TokenId>()),
-                       part.value("logit_rows", 0)});
+    auto& inputs = steps.emplace_back();
+    for (const auto& input : pass) {
+      inputs.push_back({input.value("sequence", 0), input.value("tokens", std::vector<TokenId>()),
+                        input.value("logit_rows", 0)});
     }
   }
   return steps;
 }
 
-// The blocks of each sequence, for all its tokens, one sequence after another.
-std::map<int, std::vector<BlockId>> DealBlocks(const std::vector<std::vector<Part>>& steps, int block_size,
-                                               int& total) {
+// Assigns consecutive blocks to each sequence, enough for all its tokens. `total` is their number.
+std::map<int, std::vector<BlockId>> AssignBlocks(const std::vector<std::vector<SequenceInput>>& steps,
+                                                 int block_size, int& total) {
   std::map<int, size_t> lengths;
   for (const auto& pass : steps) {
-    for (const Part& part : pass) lengths[part.sequence] += part.tokens.size();
+    for (const SequenceInput& input : pass) lengths[input.sequence] += input.tokens.size();
   }
   std::map<int, std::vector<BlockId>> blocks;
   total = 0;
@@ -67,23 +67,23 @@ absl::Status Run(const std::string& model, const std::string& device, const std:
   options.max_batch_rows = 1;
   for (const auto& pass : *steps) {
     size_t rows = 0;
-    for (const Part& part : pass) rows += part.tokens.size();
+    for (const SequenceInput& input : pass) rows += input.tokens.size();
     options.max_batch_rows = std::max(options.max_batch_rows, static_cast<int>(rows));
   }
-  const auto blocks = DealBlocks(*steps, options.block_size, options.kv_blocks);
+  const auto blocks = AssignBlocks(*steps, options.block_size, options.kv_blocks);
   auto runner = Runner::Load(options);
   if (!runner.ok()) return runner.status();
 
   std::map<int, int> positions;
   for (const auto& pass : *steps) {
     std::vector<SequenceRows> batch;
-    for (const Part& part : pass) {
-      int& position = positions[part.sequence];
-      batch.push_back({.tokens = part.tokens,
+    for (const SequenceInput& input : pass) {
+      int& position = positions[input.sequence];
+      batch.push_back({.tokens = input.tokens,
                        .position = position,
-                       .blocks = blocks.at(part.sequence),
-                       .logit_rows = part.logit_rows});
-      position += static_cast<int>(part.tokens.size());
+                       .blocks = blocks.at(input.sequence),
+                       .logit_rows = input.logit_rows});
+      position += static_cast<int>(input.tokens.size());
     }
     const auto logits = (*runner)->Forward(batch);
     if (!logits.ok()) return logits.status();

@@ -1,7 +1,7 @@
-// One stream of a pair, through all three services: plain against speculative decoding with every K, with the
-// K of the coordinator's policy and with n-grams; what Theorem 3.8 expects of each K and what an oracle would
-// reach; acceptance by position, and where the time of a round goes. Modes take turns prompt by prompt, so
-// that a machine whose speed drifts does not favour one; what counts is the ratio within the run.
+// Measures one stream of a pair through all three services: plain decoding, speculative decoding with every
+// K, with the policy's K and with n-grams; the expectation of Theorem 3.8 for each K and the speed of an
+// oracle; acceptance by position; and where the time of a round goes. Modes take turns prompt by prompt, so
+// that drifting machine speed favours none of them. The result is the ratio within the run.
 #include <algorithm>
 #include <fstream>
 #include <iostream>
@@ -29,22 +29,22 @@ struct Flags {
 
 struct Mode {
   std::string name;
-  std::optional<int> k;  // empty: the coordinator chooses
+  std::optional<int> k;  // nullopt: the coordinator chooses
   v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
 };
 
-// What one mode did over all prompts.
+// The result of one mode over all prompts.
 struct Result {
   SpeculationTally tally;
   double seconds = 0;
-  std::vector<double> ratios;  // to plain decoding of the same prompt
-  int other_tokens = 0;        // answers that are not those of plain decoding; greedily there must be none
+  std::vector<double> ratios;  // relative to plain decoding of the same prompt
+  int other_tokens = 0;        // answers that differ from plain decoding; must be 0 if greedy
 
   double Rate() const { return tally.tokens / seconds; }
 };
 
-// Mean microseconds of a round.
-struct Split {
+// Mean times of a round, in microseconds.
+struct RoundTimes {
   int k = 0;
   double rounds = 0;
   double draft_server = 0, draft_wire = 0, verify_server = 0, verify_wire = 0, coordinator = 0, total = 0;
@@ -55,13 +55,13 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Adds to `oracle` what it would have made of a prompt. It goes through the rounds of the run with the
-// largest K, but knows in each how many tokens will be accepted, and drafts no others: the oracle for gamma
-// of Leviathan et al. (arXiv 2211.17192), with acceptance and the time of a round at each K as measured here.
-// `of_k` are the fixed K's results for this prompt alone, from K = 0 on.
+// Adds a prompt to the result of the oracle. It takes the rounds of the run with the largest K, but knows for
+// each how many tokens will be accepted and drafts no more: the oracle for gamma of Leviathan et al. (arXiv
+// 2211.17192), with acceptance and the time of a round at each K as measured here. `of_k` are the results of
+// the fixed K for this prompt only, from K = 0 on.
 void AddOracle(const std::vector<Result>& of_k, Result& oracle) {
   const SpeculationTally& longest = of_k.back().tally;
-  const auto rounds_accepting = [&](size_t tokens) {  // this many or more
+  const auto rounds_accepting = [&](size_t tokens) {  // at least this many
     if (tokens == 0) return longest.rounds;
     return tokens <= longest.accepted_at.size() ? longest.accepted_at[tokens - 1] : 0.0;
   };
@@ -89,14 +89,14 @@ class PairBench {
   absl::StatusOr<nlohmann::ordered_json> Run(double temperature) {
     std::vector<Result> results(modes_.size());
     Result oracle;
-    // What the services have to find out first.
+    // A warm-up: the policy learns costs on first use.
     if (auto warm = Generate(modes_.back(), 0, temperature, 1); !warm.ok()) return warm.status();
     for (int repeat = 1; repeat <= flags_.repeats; ++repeat) {
       for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
         std::vector<Result> here(modes_.size());
         std::vector<std::vector<uint32_t>> tokens(modes_.size());
         for (size_t i = 0; i < modes_.size(); ++i) {
-          // There and back, so that a drift cancels out.
+          // Forth and back, so that a drift cancels out.
           const size_t mode = prompt % 2 == 0 ? i : modes_.size() - 1 - i;
           auto answer = Generate(modes_[mode], prompt, temperature, repeat);
           if (!answer.ok()) return answer.status();
@@ -135,11 +135,11 @@ class PairBench {
     for (int k = 2; k <= flags_.max_k; ++k) {
       if (Median(results[k].ratios) > Median(results[best].ratios)) best = k;
     }
-    const auto plain_split = TimeSplit(temperature, 0);
-    if (!plain_split.ok()) return plain_split.status();
-    const auto best_split = TimeSplit(temperature, best);
-    if (!best_split.ok()) return best_split.status();
-    const double c = best_split->draft_server / best / plain_split->verify_server;
+    const auto plain_times = MeasureRoundTimes(temperature, 0);
+    if (!plain_times.ok()) return plain_times.status();
+    const auto best_times = MeasureRoundTimes(temperature, best);
+    if (!best_times.ok()) return best_times.status();
+    const double c = best_times->draft_server / best / plain_times->verify_server;
 
     absl::PrintF("\ntemperature %g, c = %.3f\n%-8s %9s %9s %12s %7s %11s %12s\n", temperature, c, "",
                  "tokens/s", "vs plain", "Theorem 3.8", "alpha", "acceptance", "tokens/call");
@@ -159,7 +159,7 @@ class PairBench {
     }
 
     const double policy = Median(results[modes_.size() - 2].ratios);
-    // Plain decoding is one of the fixed K.
+    // Plain decoding counts as a fixed K.
     const double policy_to_best = policy / std::max(Median(results[best].ratios), 1.0);
     const double policy_to_oracle = policy / Median(oracle.ratios);
     absl::PrintF("policy: %.3f of the best fixed K, %.3f of the oracle\n", policy_to_best, policy_to_oracle);
@@ -174,8 +174,8 @@ class PairBench {
       report["acceptance_by_position"].push_back(share);
     }
     absl::PrintF("\n");
-    for (const Split& split : {*plain_split, *best_split}) {
-      report["round_microseconds"].push_back(PrintSplit(split));
+    for (const RoundTimes& times : {*plain_times, *best_times}) {
+      report["round_microseconds"].push_back(PrintRoundTimes(times));
     }
     return report;
   }
@@ -183,7 +183,7 @@ class PairBench {
   static nlohmann::ordered_json PrintMode(const Mode& mode, const Result& result, double c) {
     const SpeculationTally& tally = result.tally;
     nlohmann::ordered_json row = {{"mode", mode.name}};
-    // The expectation is one for a fixed number of drafted tokens.
+    // Theorem 3.8 is about a fixed number of drafted tokens.
     std::string expected;
     if (mode.k) {
       const double gain = WalltimeGain(std::min(tally.alpha(), 0.999), *mode.k, c);
@@ -201,63 +201,63 @@ class PairBench {
     return row;
   }
 
-  // Mean over the rounds of traced generations; the round of the prompt is left out.
-  absl::StatusOr<Split> TimeSplit(double temperature, int k) const {
-    Split split{.k = k};
+  // Averages over the rounds of traced generations, without the prompt's round.
+  absl::StatusOr<RoundTimes> MeasureRoundTimes(double temperature, int k) const {
+    RoundTimes times{.k = k};
     for (const std::string& prompt : prompts_) {
       v1::GenerateRequest request = MakeRequest(prompt, temperature, k, 1, flags_.max_tokens);
       request.set_trace(true);
       auto answer = client_.Generate(request, [&](const v1::GenerateResponse& chunk) {
         const v1::RoundTrace& trace = chunk.trace();
         if (trace.round() < 2 || trace.drafted_size() < k) return;
-        ++split.rounds;
-        split.draft_server += trace.draft_compute_us();
-        split.draft_wire += trace.draft_us() - trace.draft_compute_us();
-        split.verify_server += trace.verify_compute_us();
-        split.verify_wire += trace.verify_us() - trace.verify_compute_us();
-        split.coordinator += trace.round_us() - trace.draft_us() - trace.verify_us();
-        split.total += trace.round_us();
+        ++times.rounds;
+        times.draft_server += trace.draft_compute_us();
+        times.draft_wire += trace.draft_us() - trace.draft_compute_us();
+        times.verify_server += trace.verify_compute_us();
+        times.verify_wire += trace.verify_us() - trace.verify_compute_us();
+        times.coordinator += trace.round_us() - trace.draft_us() - trace.verify_us();
+        times.total += trace.round_us();
       });
       if (!answer.ok()) return answer.status();
     }
-    for (double* sum : {&split.draft_server, &split.draft_wire, &split.verify_server, &split.verify_wire,
-                        &split.coordinator, &split.total}) {
-      *sum /= split.rounds;
+    for (double* sum : {&times.draft_server, &times.draft_wire, &times.verify_server, &times.verify_wire,
+                        &times.coordinator, &times.total}) {
+      *sum /= times.rounds;
     }
-    return split;
+    return times;
   }
 
-  static nlohmann::ordered_json PrintSplit(const Split& split) {
+  static nlohmann::ordered_json PrintRoundTimes(const RoundTimes& times) {
     absl::PrintF(
         "a round at K = %d, us: draft %.0f + wire %.0f, verify %.0f + wire %.0f, coordinator %.0f, in all "
         "%.0f\n",
-        split.k, split.draft_server, split.draft_wire, split.verify_server, split.verify_wire,
-        split.coordinator, split.total);
-    return {{"k", split.k},
-            {"draft_server", split.draft_server},
-            {"draft_wire", split.draft_wire},
-            {"verify_server", split.verify_server},
-            {"verify_wire", split.verify_wire},
-            {"coordinator", split.coordinator},
-            {"total", split.total}};
+        times.k, times.draft_server, times.draft_wire, times.verify_server, times.verify_wire,
+        times.coordinator, times.total);
+    return {{"k", times.k},
+            {"draft_server", times.draft_server},
+            {"draft_wire", times.draft_wire},
+            {"verify_server", times.verify_server},
+            {"verify_wire", times.verify_wire},
+            {"coordinator", times.coordinator},
+            {"total", times.total}};
   }
 
   const Client& client_;
   const Flags& flags_;
   const std::vector<std::string> prompts_;
-  std::vector<Mode> modes_;  // [k] is the fixed K
+  std::vector<Mode> modes_;  // modes_[k] has the fixed K = k
 };
 
 int Main(int argc, char** argv) {
   Flags flags;
-  CLI::App app("Measures plain against speculative decoding of a pair, one stream.", "bench_pair");
+  CLI::App app("Compares plain and speculative decoding of a pair on one stream.", "bench_pair");
   AddPairFlags(app, flags.services);
   AddPromptFlags(app, flags.prompts);
-  app.add_option("--max-tokens", flags.max_tokens, "a generation")
+  app.add_option("--max-tokens", flags.max_tokens, "tokens per generation")
       ->check(CLI::Range(64, 4096))
       ->capture_default_str();
   app.add_option("--max-k", flags.max_k, "largest K")->check(CLI::Range(1, 16))->capture_default_str();
-  app.add_option("--repeats", flags.repeats, "times each prompt is run")
+  app.add_option("--repeats", flags.repeats, "runs of each prompt")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   app.add_option("--json", flags.json, "file for the results");

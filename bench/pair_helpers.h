@@ -1,4 +1,4 @@
-// What the benchmarks of a pair have in common.
+// Helpers that the benchmarks of a model pair share.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -17,7 +17,7 @@
 
 namespace outrider {
 
-// Which prompts are used: of a JSON object {NAME: {"source": TEXT, "prompts": [TEXT, ...]}, ...}.
+// Selects the prompts: a set of a JSON file {NAME: {"source": TEXT, "prompts": [TEXT, ...]}, ...}.
 struct PromptFlags {
   std::string file = "bench/prompts.json";
   std::string set = "prose";
@@ -37,7 +37,7 @@ inline absl::StatusOr<std::vector<std::string>> LoadPrompts(const PromptFlags& f
   std::vector<std::string> prompts;
   if (set.is_object()) prompts = set.value("prompts", prompts);
   if (prompts.empty()) {
-    return absl::NotFoundError(absl::StrCat(flags.file, " has no prompts of the name ", flags.set));
+    return absl::NotFoundError(absl::StrCat(flags.file, " has no set of prompts named ", flags.set));
   }
   return prompts;
 }
@@ -62,7 +62,8 @@ inline v1::GenerateRequest MakeRequest(const std::string& prompt, double tempera
   return request;
 }
 
-// Leaves K to the coordinator's policy, as a request does that asks for none. With a seed K stays fixed.
+// Lets the coordinator's policy choose K, as for a request without one. A request with a seed has a fixed K,
+// so the seed goes too.
 inline void LeaveKToPolicy(v1::GenerateRequest& request) {
   request.mutable_speculation()->clear_draft_tokens();
   request.clear_seed();
@@ -79,7 +80,7 @@ inline void AddComputeFlags(CLI::App& app, LocalServicesOptions& services) {
   app.add_option("--dtype", services.dtype, "auto, float32, bfloat16 or int8; fp8 on a GPU")
       ->capture_default_str();
   app.add_option("--draft-dtype", services.draft_dtype, "default: the target's");
-  app.add_option("--threads", services.threads, "of draft and target, each; 0: one per CPU")
+  app.add_option("--threads", services.threads, "threads of draft and target, each; 0: one per CPU")
       ->capture_default_str();
 }
 
@@ -93,10 +94,10 @@ inline void AddPromptFlags(CLI::App& app, PromptFlags& prompts) {
   app.add_option("--prompts", prompts.file, "JSON file with named sets of texts")
       ->check(CLI::ExistingFile)
       ->capture_default_str();
-  app.add_option("--set", prompts.set, "the set that is used")->capture_default_str();
+  app.add_option("--set", prompts.set, "the set of prompts to use")->capture_default_str();
 }
 
-// The beginning of a report: machine and models, which are printed too.
+// Starts a report with machine and models, and prints them.
 inline absl::StatusOr<nlohmann::ordered_json> BeginReport(const Client& client) {
   const absl::StatusOr<v1::DescribeResponse> description = client.Describe();
   if (!description.ok()) return description.status();
@@ -111,7 +112,7 @@ inline absl::StatusOr<nlohmann::ordered_json> BeginReport(const Client& client) 
   return report;
 }
 
-// The three services, serving, and a client of theirs.
+// The three running services and a client.
 struct RunningPair {
   static absl::StatusOr<RunningPair> Start(const LocalServicesOptions& options) {
     Signals signals;

@@ -1,6 +1,6 @@
-// What the engine costs as things grow: a step of plain decoding against the length of its sequences and how
-// many share it, and against the number of sequences that only lie idle. The model has random weights and the
-// shipped target's shape, with a longer context.
+// Measures how the engine scales: the cost of a step of plain decoding by sequence length and batch size, and
+// by the number of idle sequences. The model has random weights and the shipped target's shape, with a longer
+// context.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@
 namespace outrider {
 namespace {
 
-constexpr int kChunk = 256;  // rows of a prompt in one pass
+constexpr int kChunk = 256;  // prompt rows per pass
 
 struct Flags {
   std::vector<int> contexts = {128, 512, 1024, 2048, 4096};
@@ -47,8 +47,7 @@ std::vector<TokenId> SomeTokens(int count, int salt) {
   return tokens;
 }
 
-// Every sequence has blocks of its own, so that none finds another's keys and values in the processor's
-// caches.
+// Every sequence has its own blocks, so that none finds another's keys and values in the CPU's caches.
 class LengthBench {
  public:
   LengthBench(Runner& runner, const Flags& flags) : runner_(runner), flags_(flags) {
@@ -81,7 +80,7 @@ class LengthBench {
   }
 
  private:
-  // Leaves in the blocks of every sequence what a prompt of full length does.
+  // Fills every sequence's blocks as a prompt of full length would.
   absl::Status Fill() {
     const int length = *std::max_element(flags_.contexts.begin(), flags_.contexts.end());
     const std::vector<TokenId> tokens = SomeTokens(length, 0);
@@ -91,7 +90,7 @@ class LengthBench {
       if (auto done = runner_.Forward({&rows, 1}); !done.ok()) return done.status();
     }
     const auto each = static_cast<BlockId>(tables_[0].size());
-    // All of the pool, so that memory that is first touched later is not taken for a sequence's.
+    // Touches the whole pool, so that memory first touched later is not attributed to a sequence.
     for (BlockId block = each; block < runner_.kv_blocks(); ++block) runner_.CopyBlock(block % each, block);
     return absl::OkStatus();
   }
@@ -118,7 +117,7 @@ class LengthBench {
   std::vector<std::vector<BlockId>> tables_;
 };
 
-// A target with sequences that were used once, and one that goes on.
+// A target with sequences that were used once, and one active sequence.
 class IdleBench {
  public:
   IdleBench(std::unique_ptr<Runner> runner, const Flags& flags)
@@ -135,18 +134,18 @@ class IdleBench {
   absl::StatusOr<nlohmann::ordered_json> Run() {
     nlohmann::ordered_json rows;
     absl::PrintF("\n%10s %14s %14s %18s\n", "idle", "round us", "idle CPU %", "bytes a sequence");
-    if (absl::Status status = Ask(); !status.ok()) return status;
+    if (absl::Status status = RunRound(); !status.ok()) return status;
     const double memory_before = ResidentBytes();
     int sequences = 0;
     for (int idle : flags_.idle) {
       for (; sequences < idle; ++sequences) {
-        if (absl::Status status = Open(sequences); !status.ok()) return status;
+        if (absl::Status status = OpenIdle(sequences); !status.ok()) return status;
       }
       std::vector<double> times;
       const absl::Time end = absl::Now() + absl::Seconds(2 * flags_.seconds);
       while (times.size() < 3 || (absl::Now() < end && tokens_.size() < 4000)) {
         const absl::Time start = absl::Now();
-        if (absl::Status status = Ask(); !status.ok()) return status;
+        if (absl::Status status = RunRound(); !status.ok()) return status;
         times.push_back(Microseconds(absl::Now() - start));
       }
       const double round = Median(times);
@@ -157,15 +156,15 @@ class IdleBench {
                       {"round_microseconds", round},
                       {"idle_cpu_share", cpu},
                       {"bytes_per_sequence", bytes}});
-      // The length of the one that goes on must not be mistaken for the number of the others.
+      // Restart the active sequence, so that its length does not affect the next figure.
       tokens_.resize(1);
     }
     return rows;
   }
 
  private:
-  // A short sequence that is not heard of again.
-  absl::Status Open(int number) {
+  // Starts a short sequence that stays idle.
+  absl::Status OpenIdle(int number) {
     WorkItem item;
     item.id = {1, static_cast<uint64_t>(number)};
     item.round = 1;
@@ -175,8 +174,8 @@ class IdleBench {
     return Submit(std::move(item)).status();
   }
 
-  // A round of plain decoding.
-  absl::Status Ask() {
+  // One round of plain decoding.
+  absl::Status RunRound() {
     WorkItem item;
     item.id = {2, 0};
     item.round = ++round_;
@@ -189,7 +188,7 @@ class IdleBench {
     return token.status();
   }
 
-  // The token of the answer, 0 if there is none.
+  // The token of the answer; 0 if there is none.
   absl::StatusOr<TokenId> Submit(WorkItem item) {
     absl::Notification answered;
     absl::StatusOr<TokenId> result;
@@ -212,7 +211,7 @@ class IdleBench {
     return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
   }
 
-  // Of one CPU, while nobody asks for anything.
+  // The share of one CPU that is used without any requests.
   static double IdleCpu() {
     const auto used = [] {
       rusage usage;
@@ -239,19 +238,19 @@ int Fail(const absl::Status& status) {
 
 int Main(int argc, char** argv) {
   Flags flags;
-  CLI::App app("Measures what length, batch and idle sequences cost.", "bench_scale");
+  CLI::App app("Measures the cost of sequence length, batch size and idle sequences.", "bench_scale");
   app.add_option("--context", flags.contexts, "tokens in the cache of each sequence")
       ->check(CLI::Range(kChunk / 2, 8000))
       ->capture_default_str();
   app.add_option("--batch", flags.batches, "sequences that share a step")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  app.add_option("--idle", flags.idle, "sequences that lie idle, ascending")
+  app.add_option("--idle", flags.idle, "idle sequences, ascending")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--dtype", flags.dtype, "auto, float32 or bfloat16")->capture_default_str();
   app.add_option("--threads", flags.threads, "0: one per CPU")->capture_default_str();
-  app.add_option("--seconds", flags.seconds, "each figure is measured for")
+  app.add_option("--seconds", flags.seconds, "seconds per figure")
       ->check(CLI::Range(0.01, 100.0))
       ->capture_default_str();
   app.add_option("--json", flags.json, "file for the results");
@@ -260,7 +259,7 @@ int Main(int argc, char** argv) {
 
   const TemporaryFolder folder;
   if (!folder.made() || !WriteModel(folder.path(), ModelShape(), RandomRows())) {
-    return Fail(absl::UnavailableError("cannot write a model to the folder for temporary files"));
+    return Fail(absl::UnavailableError("cannot write a model to the temporary folder"));
   }
   const int longest = *std::max_element(flags.contexts.begin(), flags.contexts.end());
   const int widest = *std::max_element(flags.batches.begin(), flags.batches.end());

@@ -1,7 +1,8 @@
-// Many streams of a pair, through all three services: plain, speculative with fixed K, and with the K that
-// the coordinator chooses by itself. Either a closed loop, in which each of N streams always has a request,
-// or requests that arrive by chance at a given rate. Modes take turns in short slices, so that a machine
-// whose speed drifts does not favour one; what counts is the ratio within the run.
+// Measures many streams of a pair through all three services: plain decoding, speculative decoding with a
+// fixed K, and with the K that the coordinator chooses. Either a closed loop, in which each of N streams
+// always has one request in flight, or an open loop with Poisson arrivals at a given rate. Modes take turns
+// in short slices, so that drifting machine speed favours none of them. The result is the ratio within the
+// run.
 #include <atomic>
 #include <iostream>
 #include <optional>
@@ -15,7 +16,7 @@
 namespace outrider {
 namespace {
 
-// The first part of each slice is not counted: streams are still starting.
+// The share at the start of each slice that is not counted, because streams are still starting.
 constexpr double kRampShare = 0.25;
 
 struct Flags {
@@ -32,10 +33,10 @@ struct Flags {
 
 struct Mode {
   std::string name;
-  std::optional<int> k;  // empty: the coordinator chooses
+  std::optional<int> k;  // nullopt: the coordinator chooses
 };
 
-// What was seen in the counted parts of slices. Times in seconds.
+// Sums over the counted parts of slices. Times are in seconds.
 struct Tally {
   double window = 0;
   double tokens = 0, drafted = 0, accepted = 0, refused = 0;
@@ -53,36 +54,36 @@ struct Tally {
   }
 };
 
-// Watches one request after another of a stream. Tokens count if they come within the window, times to the
-// first token if the request was sent within it. The other times count under the same condition if
-// `by_arrival`; in a closed loop, where the slowest would not end within the window, instead if the request
-// ends within it.
-class Watch {
+// Records the requests of one stream, one after another. A token counts if it arrives within the window, a
+// time to first token if its request was sent within it. All other values count if the request was sent
+// within the window (`by_arrival`) or if it ends within it: in a closed loop, the slowest requests would not
+// end within the window.
+class RequestRecorder {
  public:
-  Watch(absl::Time from, absl::Time to, bool by_arrival, int max_tokens)
+  RequestRecorder(absl::Time from, absl::Time to, bool by_arrival, int max_tokens)
       : from_(from), to_(to), by_arrival_(by_arrival), max_tokens_(max_tokens) {}
 
   void OnChunk(absl::Time sent, const v1::GenerateResponse& chunk) {
     const absl::Time now = absl::Now();
-    if (Counts(now)) tally_.tokens += chunk.tokens_size();
+    if (InWindow(now)) tally_.tokens += chunk.tokens_size();
     if (chunk.position() == 0 && chunk.tokens_size() > 0) {
       first_ = now;
-      if (Counts(sent)) tally_.first_token.push_back(absl::ToDoubleSeconds(now - sent));
+      if (InWindow(sent)) tally_.first_token.push_back(absl::ToDoubleSeconds(now - sent));
     }
-    if (!chunk.has_finish() || !Counts(by_arrival_ ? sent : now)) return;
+    if (!chunk.has_finish() || !InWindow(by_arrival_ ? sent : now)) return;
     const double tokens = chunk.finish().usage().completion_tokens();
     tally_.drafted += static_cast<double>(chunk.finish().speculation().drafted());
     tally_.accepted += static_cast<double>(chunk.finish().speculation().accepted());
-    if (tokens < max_tokens_) return;  // the first of a stream, cut short
+    if (tokens < max_tokens_) return;  // the shortened first request of a stream
     tally_.per_token.push_back(absl::ToDoubleSeconds(now - first_) / (tokens - 1));
     tally_.request.push_back(absl::ToDoubleSeconds(now - sent));
   }
-  void OnRefused(absl::Time sent) { tally_.refused += Counts(sent) ? 1 : 0; }
+  void OnRefused(absl::Time sent) { tally_.refused += InWindow(sent) ? 1 : 0; }
 
   const Tally& tally() const { return tally_; }
 
  private:
-  bool Counts(absl::Time time) const { return time >= from_ && time < to_; }
+  bool InWindow(absl::Time time) const { return time >= from_ && time < to_; }
 
   const absl::Time from_, to_;
   const bool by_arrival_;
@@ -100,18 +101,18 @@ class ServeBench {
     modes_.push_back({"policy", std::nullopt});
   }
 
-  absl::StatusOr<nlohmann::ordered_json> Closed(double temperature, int streams) {
+  absl::StatusOr<nlohmann::ordered_json> RunClosedLoops(double temperature, int streams) {
     absl::PrintF("\ntemperature %g, %d streams\n", temperature, streams);
-    auto result =
-        InTurns([&](const Mode& mode, int turn) { return ClosedSlice(mode, temperature, streams, turn); });
+    auto result = MeasureInTurns(
+        [&](const Mode& mode, int turn) { return RunClosedSlice(mode, temperature, streams, turn); });
     if (result.ok()) result->update({{"temperature", temperature}, {"streams", streams}});
     return result;
   }
 
-  absl::StatusOr<nlohmann::ordered_json> Open(double temperature, double rate) {
+  absl::StatusOr<nlohmann::ordered_json> RunOpenLoop(double temperature, double rate) {
     absl::PrintF("\ntemperature %g, %g requests/s\n", temperature, rate);
-    auto result =
-        InTurns([&](const Mode& mode, int turn) { return OpenSlice(mode, temperature, rate, turn); });
+    auto result = MeasureInTurns(
+        [&](const Mode& mode, int turn) { return RunOpenSlice(mode, temperature, rate, turn); });
     if (result.ok()) result->update({{"temperature", temperature}, {"requests_per_second", rate}});
     return result;
   }
@@ -119,9 +120,9 @@ class ServeBench {
  private:
   using Slice = std::function<absl::StatusOr<Tally>(const Mode&, int turn)>;
 
-  // `index` picks prompt and seed, the same ones for every mode with a fixed K.
+  // `index` selects prompt and seed, the same ones for every mode with a fixed K.
   v1::GenerateRequest Request(const Mode& mode, double temperature, int index, int max_tokens) {
-    // Numbered, so that no prompt is found in the prefix cache because another mode was asked it before.
+    // The number keeps a prompt from being found in the prefix cache because another mode has used it.
     const std::string prompt =
         absl::StrFormat("%d. %s", ++requests_, prompts_[static_cast<size_t>(index) % prompts_.size()]);
     v1::GenerateRequest request =
@@ -130,18 +131,18 @@ class ServeBench {
     return request;
   }
 
-  absl::StatusOr<Tally> ClosedSlice(const Mode& mode, double temperature, int streams, int turn) {
+  absl::StatusOr<Tally> RunClosedSlice(const Mode& mode, double temperature, int streams, int turn) {
     const absl::Duration duration = absl::Seconds(flags_.slices.seconds);
     const absl::Time start = absl::Now();
-    std::vector<Watch> watches(
+    std::vector<RequestRecorder> recorders(
         static_cast<size_t>(streams),
-        Watch(start + kRampShare * duration, start + duration, false, flags_.max_tokens));
+        RequestRecorder(start + kRampShare * duration, start + duration, false, flags_.max_tokens));
     const absl::Status status = RunClosedLoop(
         client_, {.streams = streams,
                   .duration = duration,
                   .request =
                       [&](int stream, int index) {
-                        // The first ones have different lengths, so that the streams do not run in step.
+                        // The first requests have different lengths, so that streams do not run in step.
                         const int tokens = index > 0
                                                ? flags_.max_tokens
                                                : std::max(2, flags_.max_tokens * (stream + 1) / streams);
@@ -149,13 +150,13 @@ class ServeBench {
                         return Request(mode, temperature, id, tokens);
                       },
                   .on_chunk = [&](int stream, absl::Time sent,
-                                  const auto& chunk) { watches[stream].OnChunk(sent, chunk); }});
+                                  const auto& chunk) { recorders[stream].OnChunk(sent, chunk); }});
     if (!status.ok()) return status;
-    return Sum(watches, duration);
+    return Sum(recorders, duration);
   }
 
-  // The same arrivals for each mode of a turn. All that has arrived is answered before it returns.
-  absl::StatusOr<Tally> OpenSlice(const Mode& mode, double temperature, double rate, int turn) {
+  // Uses the same arrivals for each mode of a turn. Returns once all requests are answered.
+  absl::StatusOr<Tally> RunOpenSlice(const Mode& mode, double temperature, double rate, int turn) {
     std::mt19937_64 random(static_cast<uint64_t>(turn));
     std::exponential_distribution<double> gap(rate);
     std::vector<double> arrivals;
@@ -167,8 +168,9 @@ class ServeBench {
 
     const absl::Duration duration = absl::Seconds(flags_.slices.seconds);
     const absl::Time start = absl::Now();
-    std::vector<Watch> watches(
-        arrivals.size(), Watch(start + kRampShare * duration, start + duration, true, flags_.max_tokens));
+    std::vector<RequestRecorder> recorders(
+        arrivals.size(),
+        RequestRecorder(start + kRampShare * duration, start + duration, true, flags_.max_tokens));
     std::vector<absl::Status> errors(arrivals.size());
     {
       std::vector<std::jthread> threads;
@@ -177,10 +179,10 @@ class ServeBench {
         absl::SleepFor(due - absl::Now());
         threads.emplace_back([&, i, due] {
           const int id = turn * 10000 + static_cast<int>(i);
-          const auto on_chunk = [&](const v1::GenerateResponse& chunk) { watches[i].OnChunk(due, chunk); };
+          const auto on_chunk = [&](const v1::GenerateResponse& chunk) { recorders[i].OnChunk(due, chunk); };
           auto answer = client_.Generate(Request(mode, temperature, id, flags_.max_tokens), on_chunk);
           if (absl::IsResourceExhausted(answer.status())) {
-            watches[i].OnRefused(due);
+            recorders[i].OnRefused(due);
           } else {
             errors[i] = answer.status();
           }
@@ -190,19 +192,19 @@ class ServeBench {
     for (const absl::Status& error : errors) {
       if (!error.ok()) return error;
     }
-    return Sum(watches, duration);
+    return Sum(recorders, duration);
   }
 
-  static Tally Sum(const std::vector<Watch>& watches, absl::Duration duration) {
+  static Tally Sum(const std::vector<RequestRecorder>& recorders, absl::Duration duration) {
     Tally sum;
-    for (const Watch& watch : watches) sum.Add(watch.tally());
+    for (const RequestRecorder& recorder : recorders) sum.Add(recorder.tally());
     sum.window = (1 - kRampShare) * absl::ToDoubleSeconds(duration);
     return sum;
   }
 
-  // One slice more than counted, for what the services and the policy have to find out first; then every mode
-  // once a turn, there and back, so that a drift within a turn cancels out.
-  absl::StatusOr<nlohmann::ordered_json> InTurns(const Slice& slice) {
+  // Runs one uncounted slice, in which services and policy warm up; then every mode once per turn, forth and
+  // back, so that a drift within a turn cancels out.
+  absl::StatusOr<nlohmann::ordered_json> MeasureInTurns(const Slice& slice) {
     if (auto warm = slice(modes_.back(), 0); !warm.ok()) return warm.status();
     std::vector<Tally> tallies(modes_.size());
     for (int turn = 1; turn <= flags_.slices.turns; ++turn) {
@@ -259,13 +261,13 @@ class ServeBench {
 
 int Main(int argc, char** argv) {
   Flags flags;
-  CLI::App app("Measures plain against speculative decoding of a pair, many streams.", "bench_serve");
+  CLI::App app("Compares plain and speculative decoding of a pair on many streams.", "bench_serve");
   AddPairFlags(app, flags.services);
   AddPromptFlags(app, flags.prompts);
-  app.add_option("--streams", flags.streams, "how many at once; a closed loop for each")
+  app.add_option("--streams", flags.streams, "concurrent streams; a closed loop for each number")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  app.add_option("--rate", flags.rates, "requests a second, arriving by chance; instead of closed loops")
+  app.add_option("--rate", flags.rates, "requests per second, with Poisson arrivals; instead of closed loops")
       ->check(CLI::Range(0.1, 1e4));
   app.add_option("--temperature", flags.temperatures, "one run for each")
       ->check(CLI::Range(0.0, 100.0))
@@ -273,7 +275,7 @@ int Main(int argc, char** argv) {
   app.add_option("--fixed-k", flags.fixed_k, "the K of the speculative modes")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
-  app.add_option("--max-tokens", flags.max_tokens, "a generation")
+  app.add_option("--max-tokens", flags.max_tokens, "tokens per generation")
       ->check(CLI::Range(2, 4096))
       ->capture_default_str();
   AddSliceFlags(app, flags.slices);
@@ -291,13 +293,13 @@ int Main(int argc, char** argv) {
   ServeBench bench(pair->client, flags, *std::move(prompts));
   for (const double temperature : flags.temperatures) {
     for (const double rate : flags.rates) {
-      auto result = bench.Open(temperature, rate);
+      auto result = bench.RunOpenLoop(temperature, rate);
       if (!result.ok()) return Fail("bench_serve", result.status());
       (*report)["open"].push_back(*std::move(result));
     }
     if (!flags.rates.empty()) continue;
     for (const int streams : flags.streams) {
-      auto result = bench.Closed(temperature, streams);
+      auto result = bench.RunClosedLoops(temperature, streams);
       if (!result.ok()) return Fail("bench_serve", result.status());
       (*report)["closed"].push_back(*std::move(result));
     }

@@ -1,7 +1,7 @@
-// A pair of real shape: Llama 3.2 3B and 1B with generated weights, which cost what the real ones would and
-// whose acceptance rate is a chosen number (bench/controlled_pair.h). Through all three services at
-// temperature 1: plain against speculative decoding, beside what Theorem 3.8 makes of the measured c. Where
-// they differ, it is seen whether the tokens of a round do or its time.
+// Measures a pair of real shape, Llama 3.2 3B and 1B, with generated weights: it costs what the real models
+// cost, and its acceptance rate is a chosen number (bench/controlled_pair.h). Compares plain and speculative
+// decoding through all three services at temperature 1 with the prediction of Theorem 3.8 for the measured c,
+// separately for the tokens of a round and its time.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// From the config.json of the models, but for the context, which only sizes the KV pool.
+// From the models' config.json, except for the context, which only sizes the KV pool.
 constexpr ModelShape kLlama3B = {.vocab = 128256,
                                  .hidden = 3072,
                                  .intermediate = 8192,
@@ -54,14 +54,14 @@ struct Flags {
   int max_tokens = 64;
   int repeats = 1;
   int scale = 1;
-  std::vector<int> streams;  // more than one, at a time
+  std::vector<int> streams;  // concurrent, each above 1
   double slice = 2;
   std::string pair;
   bool write_only = false;
 };
 
-// Sums over whole rounds: not the prompt's, not the first with a draft, which takes in the prompt too, and
-// not the last ones, in which fewer tokens are left to draft. Times in microseconds.
+// Sums over full rounds. Left out are the prompt's round, the first round with a draft, which includes the
+// draft's prompt, and the last rounds, which have fewer tokens left to draft. Times are in microseconds.
 struct Rounds {
   double count = 0, tokens = 0, draft = 0, verify = 0, total = 0;
 
@@ -74,7 +74,7 @@ struct Rounds {
     total += trace.round_us();
   }
   double tokens_per_second() const { return 1e6 * tokens / total; }
-  // Coordinator, wire and queues: what a round takes beside the models.
+  // What a round takes besides the models: coordinator, wire and queues.
   double overhead() const { return (total - draft - verify) / count; }
 };
 
@@ -86,7 +86,7 @@ class ShapeBench {
     for (int repeat = 1; repeat <= flags_.repeats; ++repeat) {
       for (size_t world = 0; world < flags_.alphas.size(); ++world) {
         for (int i = 0; i <= flags_.max_k + 1; ++i) {
-          // The policy comes last, when it has seen what K costs.
+          // The policy comes last, after it has observed the costs of each K.
           const int k = i <= flags_.max_k ? i : kPolicy;
           // Plain decoding is the same in every world.
           auto answer = client_.Generate(
@@ -100,7 +100,7 @@ class ShapeBench {
     return absl::OkStatus();
   }
 
-  // With many streams at a time.
+  // Measures many concurrent streams.
   absl::Status MeasureLoads(nlohmann::ordered_json& report) {
     for (size_t world = 0; world < flags_.alphas.size(); ++world) {
       for (int streams : flags_.streams) {
@@ -122,7 +122,7 @@ class ShapeBench {
   nlohmann::ordered_json Report() {
     const Rounds plain = rounds_[{0, 0}];
     const double plain_step = plain.verify / plain.count, plain_round = plain.total / plain.count;
-    // Of all K together: a draft step costs the same in each.
+    // Averaged over all K: a draft step costs the same in each.
     double draft = 0, drafted = 0;
     for (const auto& [key, rounds] : rounds_) {
       if (key.second == kPolicy) continue;
@@ -191,7 +191,7 @@ class ShapeBench {
   std::map<std::pair<size_t, int>, Rounds> rounds_;  // by world and K
 };
 
-// A file that a folder has once the pair in it is complete, with what it was made for.
+// A file that marks a complete pair in a folder, with the flags it was made with.
 constexpr char kComplete[] = "complete";
 
 std::string MadeFor(const Flags& flags) {
@@ -245,25 +245,25 @@ int Main(int argc, char** argv) {
       ->expected(1, 16)
       ->capture_default_str();
   app.add_option("--max-k", flags.max_k, "largest K")->check(CLI::Range(1, 8))->capture_default_str();
-  app.add_option("--max-tokens", flags.max_tokens, "a generation")
+  app.add_option("--max-tokens", flags.max_tokens, "tokens per generation")
       ->check(CLI::Range(32, 2000))
       ->capture_default_str();
-  app.add_option("--repeats", flags.repeats, "generations for each figure")
+  app.add_option("--repeats", flags.repeats, "generations per figure")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--scale", flags.scale, "divides the number of layers, for a quick look")
       ->check(CLI::Range(1, 28))
       ->capture_default_str();
-  app.add_option("--streams", flags.streams, "also measure so many streams at a time")
+  app.add_option("--streams", flags.streams, "also measure this many concurrent streams")
       ->check(CLI::Range(2, 1024))
       ->expected(1, 8);
-  app.add_option("--slice", flags.slice, "seconds for each figure of many streams")
+  app.add_option("--slice", flags.slice, "seconds per figure of many streams")
       ->check(CLI::Range(0.1, 1e3))
       ->capture_default_str();
-  app.add_option("--pair", flags.pair, "folder that keeps the weights: written if it has none, else used");
-  app.add_flag("--write-only", flags.write_only, "write the weights into --pair, and measure nothing");
+  app.add_option("--pair", flags.pair, "folder for the weights: reused if it has them, else written");
+  app.add_flag("--write-only", flags.write_only, "only write the weights into --pair");
   AddComputeFlags(app, flags.services);
-  app.add_option("--tokenizer", flags.tokenizer, "folder of a tokenizer.json; any will do")
+  app.add_option("--tokenizer", flags.tokenizer, "folder with a tokenizer.json; any will do")
       ->check(CLI::ExistingDirectory)
       ->capture_default_str();
   app.add_option("--json", flags.json, "file for the results");
@@ -285,7 +285,7 @@ int Main(int argc, char** argv) {
   flags.services.draft_budget_seconds = kDraftBudgetSeconds;
   auto pair = RunningPair::Start(flags.services);
   if (!pair.ok()) return Fail("bench_shape", pair.status());
-  // The services have them mapped, so nothing large is left behind if this is interrupted.
+  // The services have the files mapped, so an interrupted run leaves nothing large behind.
   if (flags.pair.empty()) fs::remove_all(folder);
   auto report = BeginReport(pair->client);
   if (!report.ok()) return Fail("bench_shape", report.status());

@@ -1,4 +1,4 @@
-// Many streams of a controlled pair: tokens a second of plain and of speculative decoding.
+// Many concurrent streams of a controlled pair: tokens per second of plain and of speculative decoding.
 #pragma once
 
 #include <atomic>
@@ -18,13 +18,13 @@ namespace outrider {
 
 struct ShapeLoad {
   int streams = 1;
-  double seconds = 2;        // for each mode
-  std::vector<int> ks = {};  // beside 0 and the coordinator's own choice
-  // The request of that index, for tokens of one world; no K: the coordinator chooses.
+  double seconds = 2;        // per mode
+  std::vector<int> ks = {};  // besides 0 and the policy's choice
+  // The request with this index. nullopt: the coordinator chooses K.
   std::function<v1::GenerateRequest(std::optional<int> k, int index)> request = {};
 };
 
-// Tokens a second of all streams together, once they have started.
+// Tokens per second of all streams together, after a ramp-up.
 inline absl::StatusOr<double> MeasureRate(const Client& client, const ShapeLoad& load, std::optional<int> k) {
   constexpr double kRampShare = 0.25;
   const absl::Duration duration = absl::Seconds(load.seconds);
@@ -37,7 +37,7 @@ inline absl::StatusOr<double> MeasureRate(const Client& client, const ShapeLoad&
                    [&](int stream, int index) {
                      v1::GenerateRequest request = load.request(k, index * load.streams + stream);
                      if (index > 0) return request;
-                     // The first ones have different lengths, so that streams do not end in step.
+                     // The first requests have different lengths, so that streams do not finish in step.
                      const uint32_t all = request.stop().max_tokens();
                      request.mutable_stop()->set_max_tokens(std::max(
                          2U, all * static_cast<uint32_t>(stream + 1) / static_cast<uint32_t>(load.streams)));

@@ -1,5 +1,5 @@
-// How long one forward pass takes: sequences with a context of 256 each, of which a few rows are new, as in
-// verification of a draft. On a GPU the logits are judged there, as they are in service, and many sequences
+// Measures one forward pass: sequences with a context of 256 tokens each, and a few new rows, as in
+// verification of a draft. On a GPU the logits are judged on the device, as in service, and many sequences
 // and drafting of K tokens are measured too.
 //
 //   bench_step MODEL_DIR [DTYPE [THREADS [KERNELS]]] [--device=cuda:N] [--benchmark_...]
@@ -24,14 +24,14 @@ namespace outrider {
 namespace {
 
 constexpr int kContext = 256;
-constexpr int kBlocksOfSequence = 32;  // of 16 tokens: the context and as many new rows
+constexpr int kBlocksPerSequence = 32;  // of 16 tokens: the context and as many new rows
 constexpr int kDraftTopN = 64;
 
 // What each step does with each of its sequences.
 struct Shape {
   int sequences = 1;
-  int rows = 1;          // to verify
-  int draft_tokens = 0;  // to draft instead, after a single row
+  int rows = 1;          // rows to verify
+  int draft_tokens = 0;  // tokens to draft instead, after a single row
 };
 
 // Sequences whose context is in the cache.
@@ -42,8 +42,8 @@ class Sequences {
     tokens_.resize(kContext);
     for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<TokenId>(i * 37 % 1000);
     for (int s = 0; s < count; ++s) {
-      auto& blocks = blocks_.emplace_back(static_cast<size_t>(kBlocksOfSequence));
-      std::iota(blocks.begin(), blocks.end(), s * kBlocksOfSequence);
+      auto& blocks = blocks_.emplace_back(static_cast<size_t>(kBlocksPerSequence));
+      std::iota(blocks.begin(), blocks.end(), s * kBlocksPerSequence);
       const SequenceRows prompt{.tokens = tokens_, .position = 0, .blocks = blocks, .logit_rows = 0};
       Forward({&prompt, 1});
     }
@@ -88,8 +88,8 @@ class Sequences {
 
 void Step(benchmark::State& state, Runner& runner, const Shape& shape) {
   Sequences batch(runner, shape);
-  batch.Step();  // a GPU captures the step's graph
-  // On a busy machine the mean tells little; the fastest step is what the code costs.
+  batch.Step();  // on a GPU, captures the step's graph
+  // On a busy machine the mean says little; the fastest step is the cost of the code.
   std::chrono::duration<double, std::micro> fastest{1e9};
   for (auto _ : state) {
     const auto start = std::chrono::steady_clock::now();
@@ -133,7 +133,7 @@ int Main(int argc, char** argv) {
   if (words.size() > 3) options.kernels = words[3];
   const bool device = options.device != "cpu";
   const std::vector<int> counts = device ? std::vector<int>{1, 2, 4, 8, 16, 32, 64} : std::vector<int>{1};
-  options.kv_blocks = counts.back() * kBlocksOfSequence;
+  options.kv_blocks = counts.back() * kBlocksPerSequence;
   absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(options);
   if (!runner.ok()) {
     std::fprintf(stderr, "%s\n", runner.status().ToString().c_str());

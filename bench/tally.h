@@ -1,4 +1,4 @@
-// What the speculation of several generations came to.
+// Speculation statistics summed over several generations.
 #pragma once
 
 #include <algorithm>
@@ -8,11 +8,11 @@
 
 namespace outrider {
 
-// The first token and its round, the prompt's, are left out: nothing is drafted for them.
+// Leaves out the first token and its round, the prompt's: it has no draft.
 struct SpeculationTally {
   double tokens = 0, rounds = 0, drafted = 0, accepted = 0;
-  double judged = 0;                            // drafted tokens up to the first rejected one of each draft
-  double overlap = 0;                           // sum over those of sum_x min(p(x), q(x)); token rule only
+  double judged = 0;   // drafted tokens up to and including the first rejection of each draft
+  double overlap = 0;  // sum of sum_x min(p(x), q(x)) over judged tokens; token rule only
   std::vector<double> drafted_at, accepted_at;  // by position in the draft
 
   void Add(const v1::Finish& finish) {
@@ -36,7 +36,7 @@ struct SpeculationTally {
     overlap += stats.expected_acceptance() * here;
   }
 
-  // The estimate of alpha, the mean of sum_x min(p(x), q(x)) over judged tokens; 0 if nothing was drafted.
+  // The estimate of alpha: the mean of sum_x min(p(x), q(x)) over judged tokens; 0 if nothing was drafted.
   double alpha() const { return judged > 0 ? overlap / judged : 0; }
   double acceptance_rate() const { return drafted > 0 ? accepted / drafted : 0; }
   double tokens_per_call() const { return tokens / rounds; }

@@ -1,4 +1,4 @@
-// A folder of this process alone.
+// A temporary folder of this process.
 #pragma once
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-// Made by the constructor, removed with all that is in it by the destructor.
+// Creates the folder in the constructor and removes it with its content in the destructor.
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "outrider-bench-XXXXXX").string()) {

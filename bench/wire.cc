@@ -1,5 +1,5 @@
-// What the coordinator and the wire cost by themselves: a real coordinator process between a draft and a
-// target that answer at once. The draft proposes the same tokens every time, the target keeps them all.
+// Measures the coordinator and the wire alone: a real coordinator process between a draft and a target that
+// answer at once. The draft always proposes the same tokens and the target accepts all of them.
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -22,9 +22,9 @@
 namespace outrider {
 namespace {
 
-constexpr uint32_t kToken = 300;     // the one that is always drafted; any that has text
-constexpr int kSparse = 64;          // tokens that the draft service keeps of a distribution
-constexpr double kRampShare = 0.25;  // of a slice; not counted
+constexpr uint32_t kToken = 300;     // the token that is always drafted; any that has text
+constexpr int kSparse = 64;          // tokens of a sparse q, as many as the draft service keeps by default
+constexpr double kRampShare = 0.25;  // share of a slice that is not counted
 
 struct Flags {
   std::string tokenizer = "models/tiny-target";
@@ -35,12 +35,12 @@ struct Flags {
   SliceFlags slices{.turns = 2, .seconds = 1};
 };
 
-// How a drafted token's distribution travels.
+// The form in which a drafted token's distribution is sent.
 struct Form {
   std::string name;
   int k = 0;
   v1::Rule rule = v1::RULE_TOKEN;
-  v1::Distribution q = {};  // none under the coupled rule
+  v1::Distribution q = {};  // absent under the coupled rule
 };
 
 std::vector<Form> AllForms(int k, int vocab_size) {
@@ -48,7 +48,7 @@ std::vector<Form> AllForms(int k, int vocab_size) {
       {"no draft", 0}, {"coupled", k, v1::RULE_COUPLED}, {"point mass", k}, {"sparse", k}, {"dense", k}};
   forms[2].q.mutable_point_mass();
   for (int i = 0; i < kSparse; ++i) {
-    // Spread over the vocabulary, the drafted one among them.
+    // Spread over the vocabulary, the drafted token included.
     const uint32_t step = (static_cast<uint32_t>(vocab_size) - kToken) / kSparse;
     forms[3].q.mutable_sparse()->add_ids(kToken + static_cast<uint32_t>(i) * step);
     forms[3].q.mutable_sparse()->add_weights(1.0F / static_cast<float>(i + 1));
@@ -61,11 +61,11 @@ uint32_t CommittedTokens(const v1::SequenceUpdate& update) {
   return update.base() + static_cast<uint32_t>(update.tokens_size());
 }
 
-class DraftAtOnce final : public v1::Draft::CallbackService {
+class InstantDraft final : public v1::Draft::CallbackService {
  public:
-  explicit DraftAtOnce(const v1::ServerInfo& info) : info_(info) {}
-  // The form of what is proposed from now on; outlives this.
-  void Use(const Form* form) { form_ = form; }
+  explicit InstantDraft(const v1::ServerInfo& info) : info_(info) {}
+  // Sets the form of proposals from now on. `form` must outlive this object.
+  void SetForm(const Form* form) { form_ = form; }
 
   grpc::ServerBidiReactor<v1::ProposeRequest, v1::ProposeResponse>* Propose(
       grpc::CallbackServerContext* /*context*/) override {
@@ -99,9 +99,9 @@ class DraftAtOnce final : public v1::Draft::CallbackService {
   Stream::Set streams_;
 };
 
-class TargetAtOnce final : public v1::Target::CallbackService {
+class InstantTarget final : public v1::Target::CallbackService {
  public:
-  explicit TargetAtOnce(const v1::ServerInfo& info) : info_(info) {}
+  explicit InstantTarget(const v1::ServerInfo& info) : info_(info) {}
 
   grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* Verify(
       grpc::CallbackServerContext* /*context*/) override {
@@ -129,7 +129,7 @@ class TargetAtOnce final : public v1::Target::CallbackService {
   Stream::Set streams_;
 };
 
-absl::StatusOr<Client> ConnectOnceServing(ChildProcess& coordinator, const std::string& address) {
+absl::StatusOr<Client> ConnectWhenServing(ChildProcess& coordinator, const std::string& address) {
   auto client = Client::Connect(address);
   while (client.ok() && coordinator.running()) {
     const auto description = client->Describe();
@@ -143,7 +143,7 @@ absl::StatusOr<Client> ConnectOnceServing(ChildProcess& coordinator, const std::
   return client;
 }
 
-// What was seen in the counted parts of slices.
+// Sums over the counted parts of slices.
 struct Tally {
   double window = 0;
   double drafted = 0, bytes = 0;
@@ -177,8 +177,8 @@ absl::StatusOr<Tally> Slice(const Client& client, const Form& form, int streams,
                              .on_chunk =
                                  [&](int stream, absl::Time, const v1::GenerateResponse& chunk) {
                                    const v1::RoundTrace& trace = chunk.trace();
-                                   // Round 0 is the prompt, round 1 is the draft's first; the last ones draft
-                                   // less.
+                                   // Round 0 is the prompt's, round 1 includes the draft's prompt, and the
+                                   // last rounds draft less.
                                    if (trace.round() < 2 || trace.drafted_size() < form.k) return;
                                    if (absl::Now() < start + absl::Seconds(kRampShare * seconds)) return;
                                    Tally& tally = tallies[stream];
@@ -195,7 +195,8 @@ absl::StatusOr<Tally> Slice(const Client& client, const Form& form, int streams,
   return sum;
 }
 
-absl::StatusOr<nlohmann::ordered_json> Measure(const Client& client, DraftAtOnce& draft, const Flags& flags) {
+absl::StatusOr<nlohmann::ordered_json> Measure(const Client& client, InstantDraft& draft,
+                                               const Flags& flags) {
   const std::vector<Form> forms = AllForms(flags.k, flags.vocab_size);
   nlohmann::ordered_json rows;
   absl::PrintF("%7s %-10s %3s %22s %10s %10s %12s %13s\n", "streams", "q", "K", "round us 50/95/99",
@@ -205,7 +206,7 @@ absl::StatusOr<nlohmann::ordered_json> Measure(const Client& client, DraftAtOnce
     // Turn 0 warms up.
     for (int turn = 0; turn <= flags.slices.turns; ++turn) {
       for (size_t i = 0; i < forms.size(); ++i) {
-        draft.Use(&forms[i]);
+        draft.SetForm(&forms[i]);
         auto tally =
             Slice(client, forms[i], streams, turn == 0 ? flags.slices.seconds / 4 : flags.slices.seconds);
         if (!tally.ok()) return tally.status();
@@ -243,16 +244,16 @@ int Fail(const absl::Status& status) {
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Measures the coordinator and the wire, with servers that answer at once.", "bench_wire");
-  app.add_option("--tokenizer", flags.tokenizer, "folder of a tokenizer.json")
+  app.add_option("--tokenizer", flags.tokenizer, "folder with a tokenizer.json")
       ->check(CLI::ExistingDirectory)
       ->capture_default_str();
-  app.add_option("--streams", flags.streams, "how many at once")
+  app.add_option("--streams", flags.streams, "concurrent streams")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   app.add_option("--draft-tokens", flags.k, "K")
       ->check(CLI::Range(1, kMaxDraftTokens))
       ->capture_default_str();
-  app.add_option("--vocab-size", flags.vocab_size, "that the servers claim to have; default: Llama 3's")
+  app.add_option("--vocab-size", flags.vocab_size, "vocabulary of the simulated servers; default: Llama 3's")
       ->check(CLI::Range(4096, 1 << 20))
       ->capture_default_str();
   AddSliceFlags(app, flags.slices);
@@ -266,7 +267,7 @@ int Main(int argc, char** argv) {
   if (!folder.made()) return Fail(absl::UnavailableError("cannot make a temporary folder"));
   const auto socket = [&](const char* service) { return absl::StrCat("unix:", folder.path(), "/", service); };
   const std::string programs = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
-  // Before gRPC has threads here.
+  // Before gRPC starts threads in this process.
   auto coordinator = ChildProcess::Spawn(
       {programs + "/outrider-coordinator", "--listen=" + socket("coordinator"), "--metrics-listen", "",
        "--http-listen", "", "--target=" + socket("target"), "--draft=" + socket("draft"),
@@ -284,14 +285,14 @@ int Main(int argc, char** argv) {
   info.set_block_size(16);
   info.set_max_draft_tokens(kMaxDraftTokens);
   info.set_max_message_bytes(kMaxMessageBytes);
-  DraftAtOnce draft(info);
-  TargetAtOnce target(info);
+  InstantDraft draft(info);
+  InstantTarget target(info);
   auto draft_server = RpcServer::Start({.listen = socket("draft"), .health_listen = ""}, &draft);
   if (!draft_server.ok()) return Fail(draft_server.status());
   auto target_server = RpcServer::Start({.listen = socket("target"), .health_listen = ""}, &target);
   if (!target_server.ok()) return Fail(target_server.status());
 
-  auto client = ConnectOnceServing(**coordinator, socket("coordinator"));
+  auto client = ConnectWhenServing(**coordinator, socket("coordinator"));
   if (!client.ok()) return Fail(client.status());
   auto rows = Measure(*client, draft, flags);
   if (!rows.ok()) return Fail(rows.status());

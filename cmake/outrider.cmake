@@ -1,3 +1,15 @@
+# outrider_precompile(NAME HEADERS ... LIBS ...) parses the headers of installed libraries once. The libraries and programs
+# that are made after it, until the next call, start from the result, so their compile options must not differ.
+# Files still include what they use: -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without precompiled headers.
+function(outrider_precompile name)
+  cmake_parse_arguments(ARG "" "" "HEADERS;LIBS" ${ARGN})
+  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc CONTENT "")
+  add_library(outrider_${name} OBJECT ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
+  target_link_libraries(outrider_${name} PRIVATE ${ARG_LIBS})
+  target_precompile_headers(outrider_${name} PRIVATE ${ARG_HEADERS})
+  set(OUTRIDER_PRECOMPILED outrider_${name} PARENT_SCOPE)
+endfunction()
+
 # outrider_library(NAME SOURCES ... [PUBLIC ...] [PRIVATE ...]) makes the static library outrider_NAME with
 # the alias outrider::NAME. Headers are included by their path from the repository's root.
 function(outrider_library name)
@@ -6,4 +18,13 @@ function(outrider_library name)
   add_library(outrider::${name} ALIAS outrider_${name})
   target_include_directories(outrider_${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>)
   target_link_libraries(outrider_${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+  target_precompile_headers(outrider_${name} REUSE_FROM ${OUTRIDER_PRECOMPILED})
+endfunction()
+
+# outrider_program(NAME SOURCES ... LIBS ...) makes an executable.
+function(outrider_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS})
+  target_precompile_headers(${name} REUSE_FROM ${OUTRIDER_PRECOMPILED})
 endfunction()

@@ -186,7 +186,7 @@ void ReadByteLevel(const Field& byte_level, TokenizerSpec* spec) {
   if (byte_level.At("add_prefix_space").Bool()) {
     spec->steps.emplace_back().kind = SplitStep::Kind::kPrefixSpace;
   }
-  if (byte_level.BoolOr("use_regex", true)) spec->steps.push_back({.pattern = std::string(kGpt2Pattern)});
+  if (byte_level.BoolOr("use_regex", true)) spec->steps.emplace_back().pattern = kGpt2Pattern;
 }
 
 // The elements of a Sequence, flattened recursively, or the field itself.

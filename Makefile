@@ -11,16 +11,19 @@ demo: ## install, build, and generate from a prompt with the shipped pair
 test: ## install, build and run every test; LAYER=unit (asan, tsan, system, slow) runs one layer
 	@scripts/test $(LAYER)
 
-build: install ## install, then build into build/release/bin; CUDA=1 (or a GPU here) with the plug-in for GPUs
-	@scripts/build release
+build: ## install what the build needs, and build into build/release/bin; CUDA=1 (or a GPU here) with the plug-in for GPUs
+	@scripts/install build $(CUDA_PART)
+	@scripts/build release $(PROGRAMS) $(if $(CUDA_PART),outrider_cuda)
 
+PROGRAMS := outrider outrider-coordinator outrider-draft outrider-target
 # CUDA=0 leaves the plug-in out where there is a GPU.
 CUDA ?= $(if $(wildcard /dev/nvidia0)$(shell command -v nvidia-smi),1,0)
-install: ## install the Debian packages and the Python environment, where missing
-	@scripts/install $(if $(filter-out 0,$(CUDA)),cuda)
+CUDA_PART = $(if $(filter-out 0,$(CUDA)),cuda)
+install: ## install the Debian packages and the Python environment of build and tests, where missing
+	@scripts/install $(CUDA_PART)
 
 # BENCH_PYTHON=... gives compare.py a Python with models/train/requirements.txt, which .venv has not.
-bench: build ## measure: tables, JSON in build/bench, plots in docs/images; BENCH=pair runs one benchmark
+bench: ## measure: tables, JSON in build/bench, plots in docs/images; BENCH=pair runs one benchmark
 	@scripts/bench $(BENCH)
 
 test-kubernetes: install ## a real API server takes every overlay; builds it first, some minutes

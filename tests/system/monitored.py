@@ -28,7 +28,7 @@ class Prometheus(Process):
 
     def __init__(self, folder: Path, configuration: str = "prometheus.yml") -> None:
         program = shutil.which("prometheus")
-        assert program, "no prometheus: scripts/packages.txt names it"
+        assert program, "no prometheus: scripts/packages-test.txt names it"
         super().__init__(
             program,
             f"--config.file={folder / configuration}",

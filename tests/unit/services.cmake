@@ -5,6 +5,7 @@ outrider_unit_test(coordinator_test
     unit/coordinator_test.cc
     unit/draft_length_policy_test.cc
     unit/drafter_test.cc
+    unit/link_test.cc
     unit/remote_sequence_test.cc
     unit/request_context_test.cc
   LIBS outrider::coordinator nlohmann_json::nlohmann_json)

@@ -135,7 +135,9 @@ TEST(StopMatcher, AgreesWithTheDefinitionHoweverTextIsCut) {
 
 // Finishes only if a stream of near matches takes linear time.
 TEST(StopMatcher, LongStreamOfNearMatchesEnds) {
-  StopMatcher matcher = MatcherFor({std::string(4000, 'a') + "b"});
+  std::string stop(4000, 'a');
+  stop += 'b';
+  StopMatcher matcher = MatcherFor({stop});
   size_t emitted = 0;
   for (int i = 0; i < 1'000'000; ++i) emitted += matcher.Append("a").size();
   EXPECT_EQ(emitted, 1'000'000 - 4000);

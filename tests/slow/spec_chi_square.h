@@ -35,8 +35,9 @@ inline double ChiSquareTail(double x, double degrees) {
   return front * fraction;
 }
 
-// How likely counts at least as far from `expected` (probabilities, which sum to 1) are. Cells where fewer
-// than five are expected count together as one. An observation where the probability is zero gives 0.
+// The p-value of the counts: how likely counts at least as far from `expected` are. `expected` are
+// probabilities that sum to 1. Cells with fewer than five expected counts are pooled. An observation of
+// probability zero gives 0.
 template <class Cell>
 double ChiSquareP(const std::map<Cell, int>& observed, const std::map<Cell, double>& expected) {
   double samples = 0;

@@ -1,6 +1,5 @@
-// The same law as tests/unit/spec_exactness_test.cc, sampled: real vocabularies, the real generator, the
-// sampling controls, and rounds as the services run them. Seeds are fixed, so a result never changes by
-// itself.
+// The law of tests/unit/spec_exactness_test.cc, sampled: with real vocabularies, the real generator, the
+// sampling controls, and rounds as the services run them. Seeds are fixed, so a result is reproducible.
 
 #include <gtest/gtest.h>
 
@@ -34,8 +33,7 @@ class Model {
         disagreement_(disagreement),
         controls_(*Controls::Create(std::move(params), kPrompt.size(), vocab)) {}
 
-  // The row after a context. Shaped once for each context, which is the same as each time: it is a pure
-  // function.
+  // The row after a context. Cached per context, since it is a pure function of it.
   WeightRow Row(const Tokens& context) {
     const auto [it, fresh] = rows_.try_emplace(context);
     Shaped& shaped = it->second;
@@ -109,7 +107,7 @@ absl::StatusOr<Verdict> VerifyWithoutResidual(std::span<const ProposalNode> draf
   }
 }
 
-// Generates until enough tokens are there, round by round.
+// Generates round by round until there are enough tokens.
 Outcome Generate(const Setting& setting) {
   Model target(setting.vocab, 1, setting.target);
   Model draft(setting.vocab, 1, setting.draft, setting.disagreement);
@@ -188,7 +186,7 @@ Setting Large(Rule rule, int k) {
   return setting;
 }
 
-// Controls that look at the context, so that each position has its own.
+// Controls that depend on the context, so that each position has its own.
 SamplingParams ManyControls() {
   SamplingParams params;
   params.temperature = 0.8;
@@ -267,7 +265,7 @@ TEST(Statistics, BlockRuleAcceptsMoreThanTokenRule) {
   setting.rule = Rule::kBlock;
   const Outcome block = Generate(setting);
   const auto mean = [](const Outcome& outcome) {
-    return outcome.accepted / (outcome.emitted - outcome.accepted);  // accepted a round
+    return outcome.accepted / (outcome.emitted - outcome.accepted);  // accepted per round
   };
   EXPECT_EQ(token.emitted, rounds_of_token) << "the same seeds give the same text";
   EXPECT_GT(mean(block), mean(token) * 1.01);

@@ -1,6 +1,6 @@
-// Sampling controls and verification rules as one would write them from the papers: double precision, whole
-// distributions, plain loops. Nothing is shared with common/spec but its types and random numbers, so that
-// two implementations that agree on 10^5 random cases have hardly the same mistake.
+// Sampling controls and verification rules written directly from the papers: double precision, whole
+// distributions, plain loops. Shares only types and random numbers with common/spec, so two implementations
+// that agree on 10^5 random cases hardly share a mistake.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 namespace outrider::textbook {
 
-// How near the closest comparison on the way to a result was to falling the other way, as a share of what was
-// compared. An implementation with a relative error below this must come to the same result.
+// The relative margin of the closest comparison on the way to a result. An implementation with a smaller
+// relative error must come to the same result.
 class Margin {
  public:
   void Compare(double a, double b) {
@@ -39,7 +39,7 @@ inline void Normalise(Probabilities& p) {
   for (double& x : p) x /= total;
 }
 
-// Ids by falling value, ties to the lowest id.
+// Ids by descending value; ties go to the lowest id.
 inline std::vector<TokenId> Ranked(const std::vector<double>& values) {
   std::vector<TokenId> ids(values.size());
   std::iota(ids.begin(), ids.end(), 0);
@@ -91,7 +91,7 @@ inline Probabilities Shape(const SamplingParams& params, size_t prompt_length,
       mass += p[id];
       if (p[id] > 0) margin.Compare(mass, params.top_p);
     }
-    // Which of two equal tokens is the last one is a matter of their order.
+    // Which of two equal tokens is the last one depends on their order.
     for (size_t i = 1; i < vocab; ++i) {
       if (p[ranked[i]] == 0 && p[ranked[i - 1]] > 0) margin.CompareLogs(z[ranked[i]], z[ranked[i - 1]]);
     }
@@ -183,7 +183,7 @@ inline Decision BlockRule(const std::vector<Probabilities>& p, const std::vector
           Draw(residual, Uniform(key, n + stands, Purpose::kResidual, 0, n), margin)};
 }
 
-// The exponential race that the coupled rule's Gumbel noise amounts to; Daliri et al. 2408.07978.
+// The exponential race that is equivalent to the coupled rule's Gumbel noise; Daliri et al. 2408.07978.
 inline TokenId Race(const Probabilities& p, uint64_t position, const RandomKey& key, Margin& margin) {
   std::vector<double> minus_time(p.size(), -std::numeric_limits<double>::infinity());
   for (size_t t = 0; t < p.size(); ++t) {

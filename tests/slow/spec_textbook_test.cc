@@ -1,5 +1,6 @@
-// The production code (float rows, one pass where it can, vector kernels) against the textbook, on the same
-// uniform numbers: the same decisions in 10^5 random cases, except where rounding may tip a comparison.
+// The production code (float rows, single passes where possible, vector kernels) against the textbook, with
+// the same uniform numbers: the same decisions in 10^5 random cases, except where rounding can tip a
+// comparison.
 
 #include "tests/slow/spec_textbook.h"
 
@@ -12,8 +13,9 @@ namespace outrider {
 namespace {
 
 constexpr int kCases = 100000;
-// The bound: a weight is exp of a float, right to 2^-22, of an exponent that was rounded to float, |z| 2^-24
-// for z up to about 50 where the weight still matters, after penalties that were rounded twice. Relative.
+// A bound on the relative error: a weight is exp of a float, accurate to 2^-22, of an exponent that was
+// rounded to float (|z| 2^-24, for |z| up to about 50, where the weight still matters) after penalties that
+// were rounded twice.
 constexpr double kRounding = 1e-5;
 
 struct Case {
@@ -24,7 +26,7 @@ struct Case {
   Rule rule = Rule::kToken;
   RandomKey key;
   int top_n = 0;
-  std::vector<std::vector<float>> logits;  // target, a row for each position
+  std::vector<std::vector<float>> logits;  // target, one row per position
   Proposal draft;
 };
 
@@ -148,7 +150,7 @@ TEST(Textbook, DecidesAsProductionDoesOnTheSameUniforms) {
         << "case " << i << ", rule " << static_cast<int>(c.rule) << ": accepted " << decided.accepted
         << " and then " << decided.token << " instead of " << expected.accepted << " and " << expected.token;
   }
-  // The test has something to compare, and rounding is the exception.
+  // Ensures that the test compares something and that rounding is the exception.
   EXPECT_GT(accepted, kCases / 2);
   EXPECT_GT(corrected, kCases / 4);
   EXPECT_LT(at_a_boundary, kCases / 10000);

@@ -36,7 +36,7 @@ double Overlap(const std::vector<double>& p, const std::vector<double>& q) {
   return sum;
 }
 
-// What a model of the pair gives after each of `tokens`.
+// The logits of a model of the pair after each of `tokens`.
 Logits LogitsOf(PairRole role, int hidden, const std::string& dtype, const std::vector<TokenId>& tokens) {
   const TemporaryFolder folder;
   EXPECT_TRUE(WriteModel(folder.path(), TinyShape(hidden), ControlledPair(kAlphas).Weights(role)));
@@ -50,7 +50,7 @@ TEST(ControlledPair, AcceptanceIsTheChosenNumberAfterEveryToken) {
   for (const char* dtype : {"float32", "bfloat16", "int8"}) {
     for (int world = 0; world < static_cast<int>(kAlphas.size()); ++world) {
       std::vector<TokenId> tokens = ControlledPair::Prompt(world, 3);
-      // Of both models, of the target alone, of the draft alone.
+      // Tokens of both models, of the target only, and of the draft only.
       for (int index : {17, 99, 100, 116}) tokens.push_back(tokens[0] + index);
       const Logits target = LogitsOf(PairRole::kTarget, 128, dtype, tokens);
       const Logits draft = LogitsOf(PairRole::kDraft, 64, dtype, tokens);

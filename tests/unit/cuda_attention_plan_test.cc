@@ -1,4 +1,4 @@
-// Plans of attention, read as the kernels read them.
+// Attention plans, interpreted as the kernels do.
 #include "common/engine/cuda/attention_plan.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 constexpr AttentionShape kShape3B = {.query_heads = 24, .kv_heads = 8, .head_dim = 128, .block_size = 16};
 constexpr AttentionShape kShape1B = {.query_heads = 32, .kv_heads = 8, .head_dim = 64, .block_size = 16};
 
-// Sequences with blocks of their own: sequence s has s * 10000, s * 10000 + 1, ... and more than it needs.
+// Sequences with their own blocks: sequence s has s * 10000, s * 10000 + 1, ..., more than it needs.
 class Batch {
  public:
   Batch& Add(int rows, int length) {
@@ -77,8 +77,8 @@ class Plan {
 
 using Positions = std::pair<int, int>;  // [first, end)
 
-// What FlashInfer's kernel does with a plan: the positions whose keys each partial result (where it is
-// written, query head in its group) is of. Adds a failure if two thread blocks write to one place.
+// Simulates FlashInfer's kernel on a plan: for each partial result (where it is written, query head in its
+// group), the positions whose keys it covers. Fails the test if two thread blocks write to one place.
 std::map<std::pair<int, int>, Positions> WhatIsComputed(const Plan& plan) {
   std::map<std::pair<int, int>, Positions> computed;
   const PlanLayout& layout = plan.layout;
@@ -195,13 +195,13 @@ TEST(AttentionPlan, WritesNoPartialResultsWhereNothingIsLongerThanASplit) {
 }
 
 TEST(AttentionPlan, LeavesOutPiecesThatNoRowOfATileAttendsTo) {
-  // 512 positions, all of them rows: 96 tiles, of which those of the first half attend to one split of the
-  // two.
+  // 512 positions, all of them rows: 96 tiles. Those of the first half attend to one of the two splits.
   const auto batch = Batch().Add(512, 512).sequences();
   EXPECT_EQ(SizeOf(kShape3B, batch).items, 48 + 2 * 48);
 }
 
-// The pieces that a row's result is made of, by absolute positions: what must not depend on its company.
+// The partial results that a row is merged from, by absolute positions. They must not depend on the rest of
+// the batch.
 std::vector<Positions> PiecesOfLastRow(const Batch& batch, const AttentionSize& size, int row) {
   const Plan plan(kShape3B, size, batch.sequences());
   EXPECT_TRUE(plan.status.ok()) << plan.status;

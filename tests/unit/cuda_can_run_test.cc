@@ -47,7 +47,7 @@ TEST(CanRun, SomeControlsAreTheHosts) {
   };
   EXPECT_TRUE(both([](auto& s) { s.temperature = 0; }));
   EXPECT_TRUE(both([](auto& s) { s.top_k = 40, s.top_p = .9, s.min_p = .1; }));
-  EXPECT_TRUE(both([](auto& s) { s.min_tokens = 5; }));  // without an end of sequence to mask
+  EXPECT_TRUE(both([](auto& s) { s.min_tokens = 5; }));  // without EOS ids there is nothing to mask
   EXPECT_FALSE(both([](auto& s) { s.min_tokens = 5, s.eos_ids = {2}; }));
   EXPECT_FALSE(both([](auto& s) { s.repetition_penalty = 1.1; }));
   EXPECT_FALSE(both([](auto& s) { s.presence_penalty = .5; }));
@@ -97,7 +97,7 @@ TEST(CanRun, DraftsFromDistributionsThatItHasRoomFor) {
   EXPECT_TRUE(Drafts(params));
   params.draft_top_n = kMaxTopN + 1;
   EXPECT_FALSE(Drafts(params));
-  // All tokens: a dense q, unless the rule needs none or all mass is on one token.
+  // All tokens: a dense q, unless the rule needs none or q is a point mass.
   params.draft_top_n = 0;
   EXPECT_FALSE(Drafts(params));
   params.sampling.temperature = 0;

@@ -1,4 +1,4 @@
-// What the device is given of a batch.
+// The plan of a step on the device.
 #include "common/engine/cuda/step_plan.h"
 
 #include <gmock/gmock.h>
@@ -77,7 +77,7 @@ TEST(ShapeOf, IsTheSameForStepsThatDifferALittle) {
   EXPECT_NE(shape(2, 1, 0), shape(3, 1, 0));
 }
 
-// The passes after the first use one row for each task that there is room for.
+// The passes after the first have one row per task that fits the shape.
 TEST(ShapeOf, HasLogitRowsForEveryDraft) {
   const SequenceParams params;
   std::vector<DeviceTask> tasks(33, Propose(params, 2));

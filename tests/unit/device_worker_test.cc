@@ -1,5 +1,5 @@
-// A worker whose device decides gives the answers of one whose host does, to the bit: both have the same
-// logits.
+// A worker that runs device tasks gives the same answers, to the bit, as one that decides on the host: both
+// have the same logits.
 #include <gmock/gmock.h>
 
 #include <future>
@@ -60,7 +60,7 @@ std::unique_ptr<Worker> Start(bool device, std::unique_ptr<Sampler> sampler) {
                                   Worker::Hooks{});
 }
 
-// What an answer says.
+// The content of an answer.
 struct Reply {
   absl::Status status;
   int num_computed = 0;
@@ -122,8 +122,8 @@ void ExpectSame(const Reply& host, const Reply& device) {
 
 class DeviceWorkerTest : public ::testing::TestWithParam<Setting> {};
 
-// Three sequences at once, of different lengths and K, over some rounds: the prompts are cut into chunks,
-// drafts end at different times, and what is rejected leaves the cache.
+// Three concurrent sequences of different length and K, over several rounds: the prompts are cut into chunks,
+// drafts end at different times, and rejected tokens leave the cache.
 TEST_P(DeviceWorkerTest, SaysWhatTheHostSays) {
   const Setting& setting = GetParam();
   EXPECT_EQ(cuda::CanRun({.params = Params(setting, 1).get(), .work = VerifyTask{}}, /*vocab=*/256),
@@ -176,7 +176,7 @@ TEST_P(DeviceWorkerTest, SaysWhatTheHostSays) {
       texts[s].push_back(host.verdict->token);
     }
   }
-  // Draft and target are the same model, so that only another seed's noise can part them.
+  // Draft and target are the same model, so only another seed's noise can make them disagree.
   EXPECT_GT(accepted + corrected, 0);
 }
 

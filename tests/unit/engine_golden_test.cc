@@ -1,4 +1,5 @@
-// The forward pass against transformers: tests/data/engine/ is written by scripts/make_engine_goldens.py.
+// The forward pass against transformers, on the goldens of scripts/make_engine_goldens.py in
+// tests/data/engine/.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -92,7 +93,7 @@ TEST_P(RandomModel, BFloat16LogitsAreNear) {
   const Golden golden = ReadGolden(std::get<0>(GetParam()), runner->config().decoder.vocab_size);
   const Logits logits = AllLogits(*runner, golden.tokens);
   ASSERT_EQ(logits.size(), golden.logits.size());
-  // Rounding weights, keys and values to eight bits is all that differs.
+  // The only difference is that weights, keys and values are rounded to bfloat16's eight bits.
   EXPECT_LE(RootMeanSquareDifference(logits, golden.logits), 0.05 * golden.spread);
   RecordProperty("difference",
                  std::to_string(RootMeanSquareDifference(logits, golden.logits) / golden.spread));

@@ -1,4 +1,4 @@
-// A small language for the engine's tests: a model directory, a runner, a sequence with its blocks.
+// Helpers for the engine's tests: a model directory, a runner, a sequence with its blocks.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ inline const std::vector<std::string>& RandomModels() {
 
 inline std::string DataDir(const std::string& name) { return "tests/data/engine/" + name; }
 
-// The instruction sets this machine can run.
+// The instruction sets that this machine supports.
 inline std::vector<std::string> RunnableKernels() {
   std::vector<std::string> names;
   for (const char* name : {"avx512bf16", "avx512", "avx2", "portable"}) {
@@ -33,7 +33,7 @@ inline std::vector<std::string> RunnableKernels() {
   return names;
 }
 
-// Defaults for the random models: float32, one thread, room for a few sequences.
+// Defaults for the random models: float32, one thread, a pool for a few sequences.
 inline RunnerOptions Options(const std::string& model) {
   RunnerOptions options;
   options.model_dir = DataDir(model);
@@ -50,7 +50,7 @@ inline std::unique_ptr<Runner> LoadOrDie(const RunnerOptions& options) {
   return runner.ok() ? *std::move(runner) : nullptr;
 }
 
-// Tokens in [0, vocab), the same for the same seed.
+// Pseudo-random tokens in [0, vocab), determined by the seed.
 inline std::vector<TokenId> SomeTokens(int count, int vocab, uint32_t seed = 1) {
   std::vector<TokenId> tokens;
   for (int i = 0; i < count; ++i) {
@@ -65,7 +65,7 @@ inline std::vector<float> RowOf(const LogitsView& logits, int row) {
   return {values.begin(), values.end()};
 }
 
-// Appends tokens[position ..] in chunks of `chunk` rows, all logits wanted, and returns those.
+// Appends tokens[position ..] in chunks of `chunk` rows and returns all their logits.
 inline Logits Append(Runner& runner, absl::Span<const TokenId> tokens, int position,
                      absl::Span<const BlockId> blocks, int chunk) {
   Logits logits;
@@ -82,7 +82,7 @@ inline Logits Append(Runner& runner, absl::Span<const TokenId> tokens, int posit
   return logits;
 }
 
-// Blocks first, first + 1, ... enough for `positions`.
+// Blocks first, first + 1, ..., enough for `positions`.
 inline std::vector<BlockId> BlocksFor(const Runner& runner, int positions, BlockId first = 0) {
   std::vector<BlockId> blocks;
   for (int p = 0; p < positions; p += runner.block_size())

@@ -1,4 +1,4 @@
-// What a row yields depends, bit for bit, on its own prefix only: not on batch, chunk, threads, blocks or
+// The results of a row depend bit for bit only on its own prefix: not on batch, chunking, threads, blocks or
 // history.
 #include <algorithm>
 #include <cstring>
@@ -41,8 +41,7 @@ INSTANTIATE_TEST_SUITE_P(All, Invariance,
                            return name;
                          });
 
-// A cache that is one piece of memory: one block that holds the whole context. What the paged ones must
-// equal.
+// The reference for the paged cache: a contiguous one, which is one block for the whole context.
 Logits ContiguousLogits(RunnerOptions options, absl::Span<const TokenId> tokens, int chunk) {
   options.block_size = 512;
   options.kv_blocks = 1;
@@ -66,7 +65,7 @@ TEST_P(Invariance, ARowDoesNotDependOnTheOtherSequencesOfItsBatch) {
   const Logits alone = AllLogits(*runner, tokens);
   std::mt19937 random(7);
   for (int repeat = 0; repeat < 5; ++repeat) {
-    // The sequence advances by 1 to 8 tokens amid two others that advance differently and start anew.
+    // The sequence advances by 1 to 8 tokens beside two others that advance at another pace and restart.
     const std::vector<BlockId> blocks = BlocksFor(*runner, 60);
     const std::vector<BlockId> other_blocks[2] = {BlocksFor(*runner, 60, 10), BlocksFor(*runner, 60, 20)};
     for (int position = 0; position < 60;) {
@@ -131,7 +130,7 @@ TEST_P(Invariance, PagedEqualsContiguousForAnyBlockSize) {
   }
 }
 
-// Sequences that grow, are cut back and grow anew, in blocks taken at random, against the contiguous cache.
+// Sequences that grow, are truncated and grow again, in random blocks, against the contiguous cache.
 TEST_P(Invariance, ShuffledBlocksAndTruncationLeaveNoTrace) {
   for (const int block_size : {1, 3, 16}) {
     RunnerOptions options = TheOptions();
@@ -204,8 +203,7 @@ TEST(Kernels, Avx2AndAvx512GiveTheSameBits) {
   }
 }
 
-// The tests above compare bits that could only differ if something depended on them; this shows that they
-// can.
+// A negative control: shows that the bits compared above can differ.
 TEST(Prefix, AnotherTokenInThePrefixChangesTheBits) {
   const auto runner = LoadOrDie(Options("gqa3-sharded"));
   std::vector<TokenId> tokens = SomeTokens(40, runner->config().decoder.vocab_size);

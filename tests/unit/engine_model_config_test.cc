@@ -40,7 +40,7 @@ class ModelConfigTest : public ::testing::Test {
     return ReadModelConfig(dir_);
   }
 
-  // What is wrong with config.json once `field` has this value; one line.
+  // The error, one line, for config.json with this value of `field`.
   std::string ErrorWith(const std::string& field, const Json& value) {
     Json changed = config_;
     changed[Json::json_pointer(field)] = value;
@@ -132,7 +132,7 @@ TEST_F(ModelConfigTest, RefusesAnUnknownFamilyAndListsThoseThatWork) {
   EXPECT_THAT(ErrorWith("/model_type", "mistral"), HasSubstr("model_type is \"mistral\"; supported: llama"));
   EXPECT_THAT(ErrorWith("/model_type", nullptr), HasSubstr("model_type is missing; supported: llama"));
   EXPECT_THAT(ErrorWith("/model_type", 7), HasSubstr("model_type is not a string: 7"));
-  // Whatever else is wrong with it.
+  // Even if something else is wrong with it.
   config_["hidden_size"] = "many";
   EXPECT_THAT(ErrorWith("/model_type", "mistral"), HasSubstr("model_type"));
 }

@@ -1,4 +1,4 @@
-// What Runner refuses, and what it says about itself.
+// What Runner refuses, and its properties.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -208,7 +208,7 @@ TEST(Rope, ScalesFrequenciesAsLlama3) {
   spec.rope_scaling = Llama3RopeScaling{32, 1, 4, 8192};
   const std::vector<float> frequencies = RopeInverseFrequencies(spec);
   ASSERT_EQ(frequencies.size(), 32u);
-  // The fast pairs are left alone, the slow ones divided by 32, those between (15 to 17) blended.
+  // The fast pairs are unchanged, the slow ones are divided by 32, and those between (15 to 17) are blended.
   const std::pair<size_t, float> expected[] = {{0, 1.0f},
                                                {1, 0.663601279f},
                                                {13, 0.00483942125f},

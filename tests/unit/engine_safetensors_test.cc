@@ -23,7 +23,7 @@ class SafeTensorsTest : public ::testing::Test {
     std::ofstream(dir_ + "/" + name, std::ios::binary) << bytes;
   }
 
-  // A file of this header, padded to eight bytes as the format's writers do, and `data_bytes` bytes 0, 1, 2,
+  // A file with this header, padded to eight bytes as the format's writers do, and the data bytes 0, 1, 2,
   // ...
   static std::string File(std::string header, size_t data_bytes) {
     while (header.size() % 8 != 0) header += ' ';
@@ -34,7 +34,7 @@ class SafeTensorsTest : public ::testing::Test {
     return bytes;
   }
 
-  // The complaint about model.safetensors with these contents; one line that names the file.
+  // The error, one line that names the file, for model.safetensors with these contents.
   std::string ErrorOf(const std::string& bytes) {
     Write("model.safetensors", bytes);
     const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(dir_);

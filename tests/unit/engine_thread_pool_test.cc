@@ -40,7 +40,7 @@ TEST(ThreadPool, AWorkersNumberIsItsOwnWhileATaskRuns) {
 TEST(ThreadPool, JobsAfterAPauseFindTheWorkersAsleepAndStillFinish) {
   ThreadPool pool(3);
   for (int repeat = 0; repeat < 5; ++repeat) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // far longer than workers watch for a job
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // far longer than workers spin
     std::atomic<int> sum = 0;
     pool.Run(100, [&](int task, int) { sum.fetch_add(task); });
     EXPECT_EQ(sum.load(), 4950);
@@ -49,7 +49,8 @@ TEST(ThreadPool, JobsAfterAPauseFindTheWorkersAsleepAndStillFinish) {
 
 TEST(ThreadPool, WhoHasNothingLeftTakesFromTheOthers) {
   ThreadPool pool(2);
-  // Task 0, the first of the caller's half, waits for all others: its half has to be done by the worker.
+  // Task 0, the first of the caller's half, waits for all others, so the worker must do the rest of that
+  // half.
   std::atomic<int> others = 0;
   pool.Run(8, [&](int task, int) {
     if (task != 0) {
@@ -62,7 +63,7 @@ TEST(ThreadPool, WhoHasNothingLeftTakesFromTheOthers) {
 }
 
 TEST(ThreadPool, AWorkerThatIsLateAtTheEndRunsNothing) {
-  // The last job may be over, and what it worked on gone, before a worker has looked at it.
+  // The last job may be over, and its function gone, before a worker has looked at it.
   std::atomic<int> calls = 0;
   const auto count = [&](int, int) { calls.fetch_add(1); };
   for (int repeat = 1; repeat <= 3000; ++repeat) {

@@ -53,7 +53,7 @@ constexpr Expected kTable4[] = {
     {"CNN/DM", "large", 0, 3, .74, .11, 2.0}, {"CNN/DM", "small", 1, 5, .53, .02, 1.9},
     {"CNN/DM", "base", 1, 3, .55, .04, 1.8},  {"CNN/DM", "large", 1, 3, .56, .11, 1.6}};
 
-// Speed where a draft step takes a tenth of the target's.
+// The speedup if a draft step takes a tenth of the target's.
 constexpr double kAlphas[] = {.5, .7, .8, .9, .95};
 constexpr int kLengths[] = {2, 3, 5, 8};
 constexpr double kAtATenth[5][4] = {{1.46, 1.44, 1.31, 1.11},
@@ -92,7 +92,7 @@ std::string Line(const char* format, Args... args) {
   return line;
 }
 
-// The page is read by people who will not run anything: its tables are the code's own.
+// The tables in the documentation are copies, so check them against the code.
 TEST(Analysis, TheTablesInTheDocumentationAreWhatTheCodeGives) {
   std::ifstream file("docs/exactness.md");
   const std::string page(std::istreambuf_iterator<char>(file), {});

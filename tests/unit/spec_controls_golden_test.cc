@@ -1,5 +1,5 @@
-// The sampling controls against the processors of the same name in `transformers`, by goldens that
-// scripts/make_controls_goldens.py wrote.
+// The sampling controls against the logits processors of the same name in `transformers`, on the goldens of
+// scripts/make_controls_goldens.py.
 
 #include <gtest/gtest.h>
 
@@ -96,7 +96,7 @@ TEST(ControlsGolden, AgreeWithTransformers) {
     for (size_t x = 0; x < logits.size(); ++x) {
       const double p = (*row)(static_cast<TokenId>(x)), expected = golden.probabilities[x];
       EXPECT_NEAR(p, expected, 1e-5) << golden.name << ", token " << x;
-      // The same tokens stay, except that weights below the smallest normal float are 0 here.
+      // The same tokens remain, except that weights below the smallest normal float are 0 here.
       EXPECT_TRUE(expected > 1e-37 ? p > 0 : expected > 0 || p == 0) << golden.name << ", token " << x;
     }
   }

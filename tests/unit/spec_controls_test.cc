@@ -82,7 +82,7 @@ TEST(Controls, TopPKeepsTheSmallestSetWithEnoughMass) {
 
 TEST(Controls, TopPCountsTheMassThatTopKLeft) {
   const std::vector<float> logits = {std::log(.1f), std::log(.5f), std::log(.15f), std::log(.25f)};
-  // After top_k 3 the masses are .555, .277, .166: two of them are enough for .8.
+  // After top_k 3 the masses are .555, .277 and .166, so two of them reach .8.
   const auto params = With([](auto& p) {
     p.top_k = 3;
     p.top_p = .8;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kVocab = 8;
 
-// The reason with which Prepare refuses q for a drafted token, or "ok".
+// Why Prepare refuses q for a drafted token, or "ok".
 std::string Reason(Distribution q, TokenId drafted = 1, bool allow_absent = false) {
   const absl::Status status = Prepare(q, drafted, kVocab, allow_absent);
   if (status.ok()) return "ok";
@@ -101,7 +101,7 @@ TEST(TruncateTopN, WithoutALimitIsTheRowItself) {
 }
 
 TEST(TruncateTopN, SurvivesTheWire) {
-  // What is sent are ids and weights; the receiver computes the same total from them, bit for bit.
+  // Only ids and weights are sent. The receiver computes the same total from them, bit for bit.
   std::mt19937 random(1);
   std::vector<float> weights(5000);
   for (float& w : weights) w = std::exp(std::normal_distribution<float>(0, 4)(random));

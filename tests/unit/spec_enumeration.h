@@ -1,13 +1,12 @@
-// Exact integration over all random numbers, by running the production code.
+// Integrates exactly over all random numbers, by running the production code.
 //
-// Every random decision of common/spec is a step function of one uniform number. The Enumerator stands in for
-// the generator: where a decision is asked for it finds the steps of that very function by bisection on the
-// grid k / 2^53 of numbers that the generator can give, follows one of them, and later comes back for the
-// others. A path through all decisions has the product of the steps' widths as its probability, and the paths
-// add up to 1.
+// Every random decision of common/spec is a step function of one uniform number. The Enumerator replaces the
+// generator. At a decision it finds the steps of that function by bisection on the grid k / 2^53 of the
+// generator's values, follows one of them, and later returns for the others. The probability of a path
+// through all decisions is the product of its steps' widths, and the paths sum to 1.
 //
-// Numbers are remembered by their counter. A counter that is asked for again gives a number within the step
-// already taken, so that noise used twice is integrated as what it is, and not as if it were fresh.
+// Numbers are remembered by their counter. A counter that is used again yields a number within the step
+// already taken, so noise that is used twice is integrated as such and not as if it were fresh.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,12 +24,12 @@ namespace outrider {
 
 class Enumerator final : public Noise {
  public:
-  // How counters are formed; all but the first are mistakes that the tests must notice.
+  // How counters are formed. All but the first are mistakes that the tests must notice.
   enum class Keying { kProduction, kPositionOnly, kOneStreamForDraftAndAccept };
 
   explicit Enumerator(Keying keying = Keying::kProduction) : keying_(keying) {}
 
-  // Runs experiment() once for each path; probability() is then the path's so far.
+  // Runs experiment() once for each path; probability() is then that path's.
   template <class Experiment>
   void ForEachPath(Experiment experiment) {
     path_.clear();
@@ -44,9 +43,9 @@ class Enumerator final : public Noise {
     } while (NextPath());
   }
   double probability() const { return probability_; }
-  // The tokens before the round whose noise is asked for next.
+  // Sets the number of tokens before the round whose noise is used next.
   void StartRound(uint64_t round_start) { round_start_ = round_start; }
-  // Whether any counter was asked for twice on a path.
+  // Whether any counter was used twice on a path.
   bool reused() const { return reused_; }
 
   int Decide(Purpose purpose, uint64_t position, uint64_t candidate,
@@ -63,8 +62,8 @@ class Enumerator final : public Noise {
     return taken.answer;
   }
 
-  // Three exponential numbers, scaled to sum 1, are uniform on a triangle. A race cuts the part of it that is
-  // still possible along straight lines, so that areas are probabilities. Vocabulary 3.
+  // Three exponential variables, scaled to sum 1, are uniform on a triangle. A race cuts the remaining part
+  // of it along straight lines, so that areas are probabilities. For a vocabulary of 3.
   TokenId Race(uint64_t position, const WeightRow& row) override {
     if (row.point_mass >= 0) return row.point_mass;
     Polygon& possible = races_.try_emplace(position, Polygon{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}}).first->second;
@@ -107,7 +106,7 @@ class Enumerator final : public Noise {
     const int last = step(Number(within.end - 1));
     for (uint64_t begin = within.begin; begin < within.end;) {
       const int answer = step(Number(begin));
-      // The first number with another answer lies in (same, other].
+      // The first number with another outcome lies in (same, other].
       uint64_t same = begin, other = within.end;
       if (answer == last) same = other - 1;
       while (other - same > 1) {

@@ -1,6 +1,6 @@
-// The proof that what is emitted has the target's distribution: exact enumeration over a vocabulary of three,
-// over several consecutive rounds of a sequence, to 1e-12. Each mistake in the second half must break the
-// same check.
+// Proves by exact enumeration that the emitted tokens have the target's distribution: over a vocabulary of
+// three, over several consecutive rounds of a sequence, to 1e-12. Each mistake in the second half must fail
+// the same check.
 
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ class Model {
     const std::vector<float>& weights = rows_[StateOf(context)];
     return {.weights = weights, .total = SumWeights(weights)};
   }
-  // What the model remembers of a context.
+  // The part of a context that the model depends on.
   static int StateOf(const Tokens& context) {
     const size_t n = context.size();
     return (n > 0 ? context[n - 1] : 0) + kVocab * (n > 1 ? context[n - 2] : 0);
@@ -62,7 +62,7 @@ struct Pair {
   Model target, draft;
 };
 
-// Pairs with everything that is special about distributions, and ordinary ones.
+// Pairs with all special cases of distributions, and `ordinary` random ones.
 std::vector<Pair> Pairs(int ordinary) {
   std::mt19937 random(17);
   using Kind = Model::Kind;
@@ -89,7 +89,7 @@ Tokens Join(Tokens a, const Tokens& b) {
   return a;
 }
 
-// One round after a context: the tokens that it emits.
+// Runs one round after a context and returns the emitted tokens.
 using Round = std::function<Tokens(const Pair&, const Tokens& context, Enumerator&)>;
 using VerifyFunction =
     std::function<absl::StatusOr<Verdict>(std::span<const ProposalNode>, RowSource, uint64_t n, Noise&)>;
@@ -99,7 +99,7 @@ struct Scheme {
   VerifyFunction verify;
   bool coupled = false;
   std::function<Distribution(const WeightRow&)> q = [](const WeightRow& row) { return TruncateTopN(row, 0); };
-  // A mistake: every row is shaped as if no token had been drafted before it.
+  // A mistake: shapes every row as if no token had been drafted before it.
   bool wrong_context = false;
 };
 
@@ -137,7 +137,7 @@ Scheme With(Rule rule, int k) {
   return {.k = k, .verify = Production({.rule = rule}), .coupled = rule == Rule::kCoupled};
 }
 
-// Probability under the target alone of `tokens` after `context`.
+// The probability of `tokens` after `context` under the target alone.
 double TargetLaw(const Model& target, Tokens context, const Tokens& tokens) {
   double probability = 1;
   for (TokenId token : tokens) {
@@ -147,7 +147,7 @@ double TargetLaw(const Model& target, Tokens context, const Tokens& tokens) {
   return probability;
 }
 
-// All sequences of a length.
+// All sequences of this length.
 std::vector<Tokens> Sequences(int length) {
   std::vector<Tokens> all = {{}};
   for (int i = 0; i < length; ++i) {
@@ -162,7 +162,8 @@ std::vector<Tokens> Sequences(int length) {
 
 using Law = std::map<Tokens, double>;
 
-// How far the first `length` tokens are from the target's law. Where fewer were emitted, the target goes on.
+// The largest deviation of the first `length` tokens from the target's law. Where fewer tokens were emitted,
+// the target continues.
 double Deviation(const Law& emitted, const Model& target, int length) {
   std::map<Tokens, double> begun;
   double total = 0;
@@ -195,10 +196,11 @@ Law LawOfARound(const Round& round, const Pair& pair, const Tokens& context) {
   return law;
 }
 
-// Rounds of one sequence, for rules whose rounds share no noise: the counter holds the round start, which
-// grows, so rounds are independent given the context, and a round depends on what the models remember of it.
+// The law of several rounds of one sequence, for rules whose rounds share no noise. The counter contains the
+// round's start, which grows, so rounds are independent given the context. A round depends on the context
+// only through the models' state.
 Law LawOfRounds(const Round& round, const Pair& pair, int rounds, size_t length) {
-  std::map<int, Law> after;  // by what the models remember
+  std::map<int, Law> after;  // by the models' state
   Law law = {{{}, 1.0}};
   for (int r = 0; r < rounds; ++r) {
     Law next;
@@ -225,7 +227,8 @@ double DeviationOverRounds(const Round& round, const Pair& pair) {
   return Deviation(LawOfRounds(round, pair, kRounds, kLength), pair.target, kLength);
 }
 
-// Rounds until `length` tokens are there, all noise integrated jointly: needed where rounds share noise.
+// The law of rounds until there are `length` tokens, with all noise integrated jointly, which is needed where
+// rounds share noise.
 double JointDeviation(const Round& round, const Pair& pair, int length, bool* reused = nullptr,
                       Enumerator::Keying keying = Enumerator::Keying::kProduction) {
   Enumerator noise(keying);
@@ -264,7 +267,7 @@ TEST(Exactness, RatioRulesNeverUseANumberTwiceAcrossRounds) {
   }
 }
 
-// The coupled rule uses the noise of a position again in the next round, on purpose.
+// The coupled rule reuses the noise of a position in the next round, on purpose.
 TEST(Exactness, CoupledRuleOverRoundsThatShareNoise) {
   for (int k : {0, 1, 2, 3}) {
     for (const Pair& pair : Pairs(2)) {
@@ -385,9 +388,9 @@ TEST(Lenience, RaisesAcceptanceAndBoundsTheProbabilityOfEachToken) {
   }
 }
 
-// ---- several proposals a position
+// ---- several candidates per position
 
-// A tree of depth 2: `wide` children of the root, and `wide` of each of them.
+// A tree of depth 2: `wide` children of the root, and `wide` children of each of them.
 Round TreeRound(ChildOrder order, int wide, std::function<Distribution(const WeightRow&, int child)> q,
                 bool without_replacement = false) {
   return [=](const Pair& pair, const Tokens& context, Enumerator& noise) {
@@ -508,7 +511,7 @@ TEST(NegativeControl, QNotNormalisedAfterTruncationIsNoticed) {
     scheme.q = [](const WeightRow& row) { return TruncateTopN(row, 2); };
     scheme.verify = [verify](std::span<const ProposalNode> draft, RowSource rows, uint64_t n, Noise& noise) {
       Proposal wrong(draft.begin(), draft.end());
-      for (ProposalNode& token : wrong) token.q.total *= 1.25;  // the mass of what was cut off
+      for (ProposalNode& token : wrong) token.q.total *= 1.25;  // the truncated mass
       return verify(wrong, rows, n, noise);
     };
     EXPECT_GT(WorstOverRounds(scheme), kNoticed);
@@ -531,7 +534,8 @@ TEST(NegativeControl, AnotherPositionsContextIsNoticedUnderTheCoupledRule) {
   EXPECT_GT(worst, kNoticed);
 }
 
-// Whether the impossible is accepted when the number is 0, which integration cannot see: it has no width.
+// Whether a token of probability 0 is accepted if the random number is 0. Integration cannot see this case,
+// which has measure 0.
 bool AcceptsTheImpossible(const VerifyFunction& verify) {
   const TestRow target = {0, 1, 1};
   ScriptedNoise noise({0.0, 0.0});
@@ -566,7 +570,7 @@ TEST(NegativeControl, OneStreamForDraftAndAcceptIsNoticed) {
   }
 }
 
-// The block rule with its loop left at the first prefix that fails.
+// The block rule, but its loop ends at the first prefix that fails.
 absl::StatusOr<Verdict> BlockThatStopsAtTheFirstFailure(std::span<const ProposalNode> draft, RowSource rows,
                                                         uint64_t n, Noise& noise) {
   Verdict verdict;

@@ -1,4 +1,4 @@
-// A small language for tests of common/spec.
+// Helpers for tests of common/spec.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ class TestRow {
   std::vector<float> weights_;
 };
 
-// Temperature 0: one-hot at the largest logit, ties to the lowest id.
+// Temperature 0: one-hot at the largest logit; ties go to the lowest id.
 inline WeightRow Greedy(const std::vector<float>& logits) {
   return {.point_mass = FindMax(logits).index, .logits = logits};
 }
@@ -55,17 +55,17 @@ inline Distribution PointMass(TokenId token) {
   return q;
 }
 
-// A chain of tokens, each with what it was drawn from.
+// A chain of tokens, each with the distribution it was drawn from.
 inline Proposal Chain(std::initializer_list<std::pair<TokenId, Distribution>> tokens) {
   Proposal chain;
   for (const auto& [token, q] : tokens) AppendToChain(token, q, chain);
   return chain;
 }
 
-// How many drafted tokens stand.
+// The number of accepted tokens.
 inline int Accepted(const Verdict& verdict) { return static_cast<int>(verdict.path.size()); }
 
-// Answers questions from a list of uniform numbers and notes what they were about.
+// Noise from a list of uniform numbers; records what each was used for.
 class ScriptedNoise final : public Noise {
  public:
   struct Question {

@@ -121,7 +121,7 @@ TEST(VerifyDraft, APointMassIsAcceptedWithItsProbabilityAndNeverDrawnAgain) {
 }
 
 TEST(VerifyDraft, AnEmptyResidualDrawsFromTheTargetAndSaysSo) {
-  // Only rounding leads here in practice; a q that claims more than a distribution can forces it.
+  // In practice only rounding leads here. A q that sums to more than 1 forces it.
   Distribution q = Dense({1, 1, 1, 1});
   q.total = 0.5;
   ScriptedNoise noise({0.9, 0.6});

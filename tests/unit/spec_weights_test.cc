@@ -66,7 +66,7 @@ TEST(SampleIndex, NeverReturnsAnIndexWithoutWeightAndNeverRunsBackwards) {
   for (int round = 0; round < 200; ++round) {
     std::vector<float> weights = RandomWeights(1 + random() % 900, round);
     for (float& w : weights) w = random() % 3 == 0 ? w : 0;
-    weights[random() % weights.size()] = 1e-20f;  // adds nothing to a sum, and is still a weight
+    weights[random() % weights.size()] = 1e-20f;  // adds nothing to a sum, but is a positive weight
     const double total = SumWeights(weights);
     size_t last = 0;
     for (double u = 0; u < 1; u += 0.003) {
@@ -139,8 +139,8 @@ TEST(Entropy, AgreesWithItsDefinition) {
   EXPECT_NEAR(Entropy(weights, total), entropy, 1e-5);
 }
 
-// Instruction sets, compilers and sanitizers may differ, bits may not: draft and target can be different
-// machines.
+// Results must be the same bits on all instruction sets, compilers and sanitizers: draft and target may run
+// on different machines.
 TEST(Weights, AreTheSameBitsOnEveryMachine) {
   uint64_t hash = 0;
   const auto mix = [&](auto value) {
@@ -194,7 +194,7 @@ TEST(KeepMass, KeepsTheShortestHeaviestPrefixWithEnoughMass) {
   std::mt19937 random(4);
   for (int round = 0; round < 300; ++round) {
     std::vector<float> weights(1 + random() % 1200);
-    // Whole numbers: sums are exact in any order, and there are many ties.
+    // Integers: sums are exact in any order, and there are many ties.
     for (float& w : weights) w = static_cast<float>(random() % (round % 2 == 0 ? 9 : 100000));
     weights[0] = 1;
     const double total = SumWeights(weights);

@@ -1,4 +1,4 @@
-// The engine's worker with a real model of random weights, driven as a target and as a draft.
+// The engine's worker with a real model of random weights, used as a target and as a draft.
 #include "common/engine/worker.h"
 
 #include <gmock/gmock.h>
@@ -49,7 +49,7 @@ std::shared_ptr<SequenceParams> Params(double temperature, uint64_t seed = 1) {
 
 Proposal& ProposalOf(WorkItem& item) { return std::get<VerifyWork>(item.work).proposal; }
 
-// Proposes a token that was not sampled.
+// Appends a token that was not sampled to a proposal.
 void Guess(TokenId token, Proposal& proposal) {
   AppendToChain(token, {Distribution::Form::kPointMass, {token}, {}, 1}, proposal);
 }
@@ -69,7 +69,7 @@ WorkItem Item(uint64_t id, uint64_t round, const std::vector<TokenId>& all, int 
   return item;
 }
 
-// With a model that leaves its logits to the host, and with one that decides.
+// Parameterised by whether the model runs device tasks or leaves its logits to the host.
 class WorkerTest : public ::testing::TestWithParam<bool> {
  protected:
   struct Options {
@@ -144,7 +144,7 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
     return state_;
   }
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the fields below
   std::condition_variable reported_;
   SequenceStoreCounts state_;
   int largest_batch_ = 0;
@@ -338,7 +338,8 @@ TEST_P(WorkerTest, ManySequencesShareForwardPassesAndGetWhatEachGetsAlone) {
   EXPECT_GT(largest_batch_, 1);
 }
 
-// Blocks for about one and a half of the sequences: the newer make way for the older, and all end alike.
+// Blocks for about one and a half sequences: newer sequences are preempted for older ones, and all get the
+// same result.
 TEST_P(WorkerTest, PreemptedSequencesAreSentAgainAndEndAsIfAlone) {
   auto roomy = Target();
   Options options;
@@ -377,7 +378,7 @@ TEST_P(WorkerTest, APromptThatBeginsLikeAnEarlierOneIsComputedFromWhereTheyPart)
   worker->Release(Id(1));
   EXPECT_EQ(Ask(*worker, Item(2, 1, second, 0)).prefix_hit, 28);
   EXPECT_EQ(Ask(*worker, Item(3, 1, first, 0)).prefix_hit, 48);
-  // A hit changes nothing.
+  // A hit does not change the result.
   auto cold = Target();
   EXPECT_EQ(Decode(*worker, 4, first, 8), Decode(*cold, 1, first, 8));
   EXPECT_EQ(Decode(*worker, 5, second, 8), Decode(*cold, 2, second, 8));
@@ -396,7 +397,7 @@ TEST_P(WorkerTest, ARejectedDraftAcrossABlockBoundaryLeavesNothingForOthers) {
   auto worker = Target();
   const std::vector<TokenId> prompt = Tokens(10);
   const std::vector<TokenId> plain = Decode(*worker, 1, prompt, 6);
-  // Blocks of four: the wrong guesses fill the block from 12 to 15.
+  // Blocks of four: the wrong guesses fill the block of positions 12 to 15.
   WorkItem item = Item(2, 1, prompt, 0);
   std::vector<TokenId> wrong = prompt;
   for (int i = 0; i < 7; ++i) {
@@ -462,8 +463,9 @@ TEST_P(WorkerTest, AForkOfWhatIsNotThereIsNotFound) {
   EXPECT_EQ(ask(1, Tokens(9), 8), absl::StatusCode::kOk);
 }
 
-// Arrivals, cancels and releases at random times, prompts that often begin alike, and too few blocks for all:
-// the worker checks its books after every step, and whoever gets to an end gets what it would have got alone.
+// Random arrivals, cancellations and releases, prompts that often share a prefix, and too few blocks for all:
+// the worker checks its invariants after every step, and every completed sequence has the result that it
+// would have alone.
 TEST_P(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
   Options options;
   options.kv_blocks = 60;

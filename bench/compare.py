@@ -1,13 +1,13 @@
-"""The shipped pair here, in Hugging Face transformers and in llama.cpp: same weights, prompts and threads.
+"""Compares the shipped pair here, in Hugging Face transformers and in llama.cpp: same weights, prompts and threads.
 
     python bench/compare.py [--json build/bench/compare.json]
 
-The three take turns, and a figure is the median over the turns. All compute in bfloat16 with as many threads each.
+The three take turns, and a figure is the median over the turns. All compute in bfloat16 on as many threads.
 Threads of llama.cpp and of transformers spin while they wait for each other, so both need a machine with nothing else
-to do: how busy it is, is said at the start. Needs the programs in build/release/bin.
+to do. The script reports at the start how busy the machine is. Needs the programs in build/release/bin.
 transformers takes part if this Python can import it (models/train/requirements.txt). llama.cpp is built into
 build/bench/llama.cpp on first use, in some minutes, from the source package of llama-cpp-python; its converter
-needs transformers too. Who cannot take part is named in one line and left out.
+needs transformers too. A system that cannot take part is named in one line and left out.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 from compare_systems import (FORWARD, PLAIN, ROOT, TEMPERATURES, LlamaCpp, Outrider, Transformers, Unavailable,
                              processors)
 
-SECONDS_WATCHED = 2  # for other programs, before the first turn
+SECONDS_WATCHED = 2  # how long other programs' load is measured, before the first turn
 
 
 def machine() -> str:
@@ -32,14 +32,14 @@ def machine() -> str:
 
 
 def busy_share() -> float:
-    """Of all processors' time, over the next seconds."""
+    """The busy share of all processors' time, measured over the next seconds."""
     def ticks() -> list[int]:
         return [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
 
     before = ticks()
     time.sleep(SECONDS_WATCHED)
     passed = [after - earlier for after, earlier in zip(ticks(), before)]
-    return 1 - (passed[3] + passed[4]) / sum(passed)  # idle, and idle with a disk at work
+    return 1 - (passed[3] + passed[4]) / sum(passed)  # idle, and waiting for a disk
 
 
 Rates = dict[tuple[str, str, float], float]
@@ -52,7 +52,7 @@ def best(rates: Rates, system: str, temperature: float, wanted: Callable[[str], 
 
 
 def ratios(rates: Rates) -> Iterator[dict]:
-    """Ours over theirs, as far as both were measured."""
+    """Our rates divided by theirs, where both were measured."""
     def speculative(mode: str) -> bool:
         return mode not in (PLAIN, FORWARD)
 
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
     prompts = json.loads(options.prompts.read_text())[options.set]["prompts"][:4]
-    # How OpenMP threads wait, how many there are and where they run is left to each system.
+    # Leave OpenMP's number of threads, their placement and how they wait to each system.
     for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_"))]:
         del os.environ[name]
     busy = busy_share()

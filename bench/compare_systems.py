@@ -1,4 +1,4 @@
-"""The systems that compare.py measures, each with the modes it has. A mode's figure is tokens a second."""
+"""The systems that compare.py measures, with their modes. The figure of a mode is in tokens per second."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ TEMPERATURES = (0.0, 1.0)
 FORWARD = "forward pass alone"  # no sampling, no services
 PLAIN = "plain"
 
-# What one mode did in one turn: its name, the temperature, and tokens a second after the first token.
+# The result of one mode in one turn: its name, the temperature, and tokens per second after the first token.
 Sample = tuple[str, float, float]
 
 
@@ -32,7 +32,7 @@ def processors() -> int:
 
 
 def run(command: list[str | Path], log: Path | None = None, **options) -> str:
-    """Standard output and error of a command that succeeds; otherwise its last line is the reason."""
+    """Returns the output (stdout and stderr) of a command. If it fails, its last line is the reason of Unavailable."""
     done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, errors="replace", **options)
     if log is not None:
@@ -96,7 +96,7 @@ class Transformers:
 
         def load(folder: Path):
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-            model.generation_config.eos_token_id = None  # every system goes on past the end of a text
+            model.generation_config.eos_token_id = None  # every system continues past the end of a text
             model.generation_config.pad_token_id = 0
             return model
 
@@ -106,7 +106,7 @@ class Transformers:
         self.prompts = [tokenizer(prompt, return_tensors="pt") for prompt in prompts]
 
         class Clock(BaseStreamer):
-            """When tokens come: the prompt first, then the new ones."""
+            """Records when tokens arrive: first the prompt, then each new one."""
 
             def __init__(self) -> None:
                 self.times: list[float] = []
@@ -120,7 +120,7 @@ class Transformers:
                 pass
 
         self.clock = Clock
-        self.rate(0.0, self.draft)  # what is set up at the first use
+        self.rate(0.0, self.draft)  # warm-up
 
     def rate(self, temperature: float, assistant) -> float:
         tokens, seconds = 0, 0.0
@@ -152,7 +152,7 @@ class LlamaCpp:
     name = "llama.cpp"
     PACKAGE = "llama-cpp-python==0.3.36"
     TOOLS = ("llama-bench", "llama-completion", "llama-speculative-simple")
-    # Named, though most are what it does by itself: a variable of the environment would take GGML_NATIVE away.
+    # Explicit, although most are defaults: an environment variable would switch GGML_NATIVE off.
     BUILD = ("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_NATIVE=ON", "-DGGML_OPENMP=ON",
              "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_OPENSSL=OFF")
     SPECULATION = {
@@ -161,15 +161,15 @@ class LlamaCpp:
                                         "--spec-draft-p-min", "0.5"),
         "speculative, n-gram": ("--spec-type", "ngram-cache"),
     }
-    # Its converter knows pre-tokenizers by the hash of what a tokenizer does with a text, and not this one's; and of
-    # a Llama it looks for SentencePiece first.
+    # The converter recognises pre-tokenizers by a hash of their output, and does not know this one's; for a Llama it
+    # looks for SentencePiece first.
     CONVERT = ("import sys; sys.path[:0] = ['.', 'gguf-py']; from conversion.base import TextModel; "
                "TextModel.get_vocab_base_pre = lambda self, tokenizer: 'llama-bpe'; "
                "TextModel._set_vocab_sentencepiece = TextModel._set_vocab_gpt2; "
                "import convert_hf_to_gguf; convert_hf_to_gguf.main()")
 
     def __init__(self, options: argparse.Namespace, prompts: list[str]) -> None:
-        require_transformers()  # of the converter
+        require_transformers()  # for the converter
         self.options, self.prompts = options, prompts
         self.folder = ROOT / "build/bench/llama.cpp"
         self.source = self.folder / "source"
@@ -185,7 +185,7 @@ class LlamaCpp:
         if not self.source.exists():
             run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--dest", self.folder,
                  self.PACKAGE], log)
-            unpacked = self.folder / "unpacked"  # has its final name once it is complete
+            unpacked = self.folder / "unpacked"  # renamed once it is complete
             shutil.rmtree(unpacked, ignore_errors=True)
             with tarfile.open(next(self.folder.glob("llama_cpp_python-*.tar.gz"))) as package:
                 for member in package:
@@ -206,7 +206,7 @@ class LlamaCpp:
 
     def rate(self, tool: str, arguments: list[str | Path], temperature: float,
              read: Callable[[str], tuple[float, float] | None]) -> float:
-        """Tokens a second over the prompts; `read` finds tokens and seconds in what the tool says."""
+        """Tokens per second over the prompts; `read` extracts tokens and seconds from the tool's output."""
         tokens, seconds = 0.0, 0.0
         for prompt in self.prompts:
             command = [self.tools / tool, "-m", self.target, *arguments, "-p", prompt,

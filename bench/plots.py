@@ -1,9 +1,9 @@
-"""Draws what the benchmarks measured.
+"""Plots the results of the benchmarks.
 
     python bench/plots.py [--results build/bench] [--out docs/images]
 
 speed-by-k.png from pair.json, alpha.png from alpha.json, throughput.png from serve.json, shape.png from shape.json; a
-file that is missing is named.
+file that is missing is reported.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Distinguishable with every kind of colour vision, and by their markers in grey.
+# Distinguishable with every kind of colour vision, and by their markers in greyscale.
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#555555"
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, GREY, "#e69f00", "#56b4e9")
 MARKERS = "osD^vPX"

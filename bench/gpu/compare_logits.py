@@ -1,4 +1,4 @@
-"""The engine's logits on a GPU beside those of transformers and of the engine on the CPU, for random models.
+"""Compares the engine's logits on a GPU with those of transformers and of the engine on the CPU, for random models.
 
     python bench/gpu/compare_logits.py --program build/release/bin/bench_logits [--device cuda:0] [--json FILE]
 
@@ -27,8 +27,8 @@ MODELS = {
 }
 COMMON = dict(intermediate_size=1024, num_hidden_layers=4, vocab_size=4096, max_position_embeddings=8192,
               rope_parameters=ROPE, initializer_range=0.06, bos_token_id=1, eos_token_id=2, attention_dropout=0.0)
-ROWS = 8  # whose logits are compared, the last of each prompt
-# Multiples of transformers' own error in bfloat16. Numbers of e4m3 have four bits fewer.
+ROWS = 8  # the last rows of each prompt, whose logits are compared
+# Multiples of transformers' own error in bfloat16. e4m3 has four bits less.
 LIMITS = {"bfloat16": 2.0, "fp8": 60.0}
 
 Prompts = list[list[int]]
@@ -76,7 +76,7 @@ def together(prompts: Prompts) -> list[list[dict[str, Any]]]:
 
 
 def in_chunks(prompts: Prompts) -> list[list[dict[str, Any]]]:
-    """Of each prompt first the beginning, in two pieces, then its last rows as 1, 5 and the rest."""
+    """Passes with each prompt's beginning in two chunks, then its last rows in chunks of 1, 5 and the rest."""
     passes = []
     for i, prompt in enumerate(prompts):
         begin, rest = prompt[:-ROWS], prompt[-ROWS:]

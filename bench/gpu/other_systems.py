@@ -1,4 +1,4 @@
-"""The pair of bench_shape in other systems on the same GPU: transformers' assisted generation, a minimal loop of torch.
+"""Runs the pair of bench_shape in other systems on the same GPU: assisted generation in transformers, a torch loop.
 
     python bench/gpu/other_systems.py --pair DIR --alphas .6 .7 .8 .9 [--device cuda:0] [--seconds 80] [--json FILE]
 
@@ -16,7 +16,7 @@ import torch
 
 KS = (2, 4)
 PROMPT_TOKENS = 8
-TOKENS_OF_WORLD = 200  # bench/controlled_pair.h: ids that each alpha has
+TOKENS_OF_WORLD = 200  # ids per alpha (bench/controlled_pair.h)
 
 Row = dict[str, Any]
 
@@ -26,7 +26,7 @@ def prompt_of(world: int) -> list[int]:
 
 
 def of_transformers(options: argparse.Namespace) -> Iterator[tuple[str, float | None, Callable[[], float]]]:
-    """What can be measured: its name, its alpha, and what measures it."""
+    """Yields the measurements: (name, alpha, function that measures)."""
     from transformers import AutoModelForCausalLM
 
     def load(name: str) -> Any:
@@ -96,7 +96,7 @@ def main() -> None:
                     row = {"system": system, "mode": mode, "alpha": alpha, "tokens_per_second": measure()}
                     print(f"{system}, {mode}: {row['tokens_per_second']:.1f} tokens/s", flush=True)
                     rows.append(row)
-            except Exception as error:  # another system's failure is a line, not the end of the comparison
+            except Exception as error:  # a failure of another system is reported and does not end the comparison
                 left_out.append({"system": system, "mode": "all that follows",
                                  "reason": f"{type(error).__name__}: {error}"})
             torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""The pieces of bench/gpu/run: what each runs, what must hold, and the lines of the table."""
+"""The pieces of bench/gpu/run: what each one runs and checks, and its lines of the table."""
 
 import contextlib
 import dataclasses
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 ALPHAS = [0.6, 0.7, 0.8, 0.9]
-# Bytes of keys and values for a token in bfloat16: 2 tensors x layers x KV heads x head_dim x 2 bytes.
+# Bytes of keys and values per token in bfloat16: 2 tensors x layers x KV heads x head_dim x 2 bytes.
 KV_BYTES = {"3B": 2 * 28 * 8 * 128 * 2, "1B": 2 * 16 * 8 * 64 * 2}
 CONTEXT = 256  # of bench_step
-WRITING = 120.0  # seconds that generated weights may take
-# What NVIDIA states, in bytes a second, of the first whose name is part of the driver's.
+WRITING = 120.0  # seconds allowed for writing the generated weights
+# NVIDIA's specifications in bytes per second; the first name that is part of the driver's name counts.
 BANDWIDTHS = {"H200": 4.8e12, "H100 NVL": 3.9e12, "H100 PCIe": 2.0e12, "H100": 3.35e12, "A100-SXM4-80GB": 2.039e12,
               "A100": 1.555e12, "L40S": 0.864e12, "L4": 0.3e12, "B200": 8.0e12}
 TARGETS = {("3B", "bfloat16"): 0.85, ("1B", "bfloat16"): 0.75}  # shares of the bandwidth, one sequence
@@ -35,7 +35,7 @@ class Failed(Exception):
 @dataclasses.dataclass
 class Result:
     outcome: str = "passed"
-    rows: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # what, and its figure
+    rows: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # (label, figure)
     data: Any = None
     seconds: float = 0
 
@@ -51,13 +51,13 @@ class Context:
     target: Path | None
     draft: Path | None
     quick: bool
-    deadline: float = 0  # of the present piece
+    deadline: float = 0  # of the current piece
 
     def seconds_left(self) -> float:
         return max(1.0, self.deadline - time.monotonic())
 
     def run(self, *command: str | Path, **environment: str) -> str:
-        """Standard output of a command, which is shown too; Failed with its last line if it fails."""
+        """Returns the output of a command and also prints it. Raises Failed with its last line if it fails."""
         words = [str(word) for word in command]
         process = subprocess.Popen(words, cwd=self.root, env=os.environ | environment, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -65,7 +65,7 @@ class Context:
         try:
             output, _ = process.communicate(timeout=self.seconds_left())
         except subprocess.TimeoutExpired:
-            # With the services that it has started.
+            # The services that it started, too.
             os.killpg(process.pid, 9)
             process.communicate()
             raise
@@ -83,7 +83,7 @@ class Context:
         folder = self.scratch / "pair"
         if not folder.exists():
             start = time.monotonic()
-            self.deadline += WRITING  # not the piece's own time
+            self.deadline += WRITING  # does not count towards the piece's time
             self.program("bench_shape", "--pair", folder, "--write-only", "--alpha", *map(str, ALPHAS))
             self.deadline += time.monotonic() - start - WRITING
         return folder
@@ -91,7 +91,7 @@ class Context:
 
 @contextlib.contextmanager
 def peak_memory(device: str) -> Iterator[list[int]]:
-    """The most MiB that are used on the GPU meanwhile, as the only element at the end."""
+    """Samples the GPU's memory use meanwhile. At the end, the only element of the list is the peak in MiB."""
     peak, ended = [0], threading.Event()
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits",
                f"--id={device.removeprefix('cuda:')}"]
@@ -112,7 +112,7 @@ def peak_memory(device: str) -> Iterator[list[int]]:
 
 
 def python_piece(context: Context, script: str, *arguments: str | Path) -> Any:
-    """The JSON of a script beside this file, which runs in a process of its own."""
+    """Runs a script beside this file in a process of its own and returns its JSON."""
     file = context.out / f"{script}.data.json"
     file.unlink(missing_ok=True)
     context.run(sys.executable, Path(__file__).with_name(f"{script}.py"), *arguments, "--json", file)
@@ -132,7 +132,7 @@ def logits(context: Context) -> Result:
 
 
 def laws(context: Context) -> Result:
-    """Law 1 and law 2 by the tests of the whole system, with both models on the GPU."""
+    """Checks law 1 and law 2 with the system's own tests, both models on the GPU."""
     chosen = {"tests/slow/test_laws.py": "not cache_was_lost" if context.quick else "",
               "tests/slow/test_distribution.py": "test_the_first_tokens_have_the_targets_distribution and "
                                                  "not block and not ngram and not auto"}
@@ -153,7 +153,7 @@ def bandwidth(gpu: str) -> float | None:
 
 
 def steps(context: Context) -> Result:
-    """Forward passes, and what share of the memory's bandwidth they make of their weights, keys and values."""
+    """Measures forward passes, and the share of the memory bandwidth that reading weights, keys and values reaches."""
     pair, limit, result = context.pair(), bandwidth(context.gpu), Result(data=[])
     for model in ("3B", "1B"):
         for dtype in ("bfloat16", "fp8"):

@@ -14,7 +14,7 @@ CACHE = 1024
 
 
 class Llama:
-    """The forward pass of a model folder, for `rows` tokens from a position on; a graph for each number of rows."""
+    """The forward pass of a model for `rows` tokens from a position on, with a CUDA graph per number of rows."""
 
     def __init__(self, folder: Path, device: str) -> None:
         self.config = json.loads((folder / "config.json").read_text())
@@ -82,7 +82,7 @@ class Llama:
 
 
 def draw(p: torch.Tensor) -> torch.Tensor:
-    """A token from each row, without synchronising."""
+    """Draws a token from each row, without synchronising."""
     return (p / torch.empty_like(p).exponential_()).argmax(-1)
 
 
@@ -92,13 +92,13 @@ class Loop:
         self.device = device
 
     def generate(self, prompt: list[int], count: int, k: int) -> int:
-        """At temperature 1; returns how many tokens came out, at least `count`."""
+        """Generates at temperature 1; returns the number of tokens, at least `count`."""
         tokens = torch.tensor(prompt, device=self.device)
         committed = len(prompt)
         last = draw(self.target.probabilities(tokens, 0)[-1:])
         if k > 0:
             self.draft.probabilities(tokens, 0)
-        done, behind = 1, last[:0]  # committed tokens that the draft has not seen
+        done, behind = 1, last[:0]  # committed tokens that are not in the draft's cache
         while done < count:
             if k == 0:
                 last = draw(self.target.probabilities(last, committed))
@@ -116,7 +116,7 @@ class Loop:
             p_all = self.target.probabilities(torch.cat([last, guess]), committed)
             index = guess[:, None]
             taken = torch.rand(k, device=self.device) * q_all.gather(1, index)[:, 0] < p_all[:k].gather(1, index)[:, 0]
-            accepted = int(taken.int().cumprod(0).sum())  # the one synchronisation of a round
+            accepted = int(taken.int().cumprod(0).sum())  # the only synchronisation of a round
             if accepted == k:
                 last, behind = draw(p_all[k:]), guess[k - 1:]
             else:
@@ -127,7 +127,7 @@ class Loop:
 
 
 def rate(loop: Loop, prompt: list[int], count: int, k: int) -> float:
-    """Tokens a second, the prompt left out."""
+    """Tokens per second, without the prompt."""
     clock = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
     assert len(prompt) + count + k + 1 < CACHE
     loop.generate(prompt, 4 * (k + 1), k)  # captures the graphs

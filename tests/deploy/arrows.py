@@ -1,10 +1,10 @@
-"""What the network policies of an overlay let through."""
+"""The connections that the network policies of an overlay allow."""
 
 from manifests import Object, component_of, container_of, labels_of, of_kind, port_number, selects, workloads
 
 Arrow = tuple[str, str, int]  # from, to, port
 
-# The arrows of the design, in both ends' policies: a pod may be spoken to, and may speak.
+# The connections of the design. Both ends' policies must allow each: ingress at one, egress at the other.
 INGRESS: set[Arrow] = {
     ("client", "coordinator", 7070), ("client", "coordinator", 8070),
     ("coordinator", "draft", 7071), ("coordinator", "target", 7072),
@@ -32,7 +32,7 @@ def _peers(peer: Object, pods: list[Object]) -> list[str]:
 
 
 def arrows(objects: list[Object]) -> tuple[set[Arrow], set[Arrow]]:
-    """Ingress and egress that are let through; ("anything", ...) where nothing is asked."""
+    """The allowed ingress and egress; ("anything", ...) where a policy has no condition."""
     pods = workloads(objects)
     ingress: set[Arrow] = set()
     egress: set[Arrow] = set()

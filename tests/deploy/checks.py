@@ -1,4 +1,4 @@
-"""What must hold for the objects of an overlay. Every check returns the list of what is wrong."""
+"""Checks of the objects of an overlay. Every check returns the list of problems."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from manifests import (Object, all_containers, arguments, component_of, containe
 
 Check = Callable[[list[Object]], list[str]]
 CHECKS: list[Check] = []
-# Seconds that a process takes to end its streams and connections once its drain is over (coordinator/main.cc).
+# Seconds that a process takes to end its streams and connections after its drain (coordinator/main.cc).
 END = 5
 
 
@@ -18,7 +18,7 @@ def check(function: Check) -> Check:
 
 @check
 def pods_run_without_privileges(objects: list[Object]) -> list[str]:
-    """The profile `restricted`, a root file system that nobody writes to, and no token for the API."""
+    """The profile `restricted`, a read-only root file system, and no API token."""
     wrong = []
     for workload in workloads(objects):
         pod = pod_of(workload)
@@ -81,7 +81,7 @@ def a_drain_fits_into_the_grace(objects: list[Object]) -> list[str]:
 
 @check
 def probes_ask_the_health_port(objects: list[Object]) -> list[str]:
-    """Life is another question than readiness, which ends with SIGTERM."""
+    """Liveness is separate from readiness, which ends with SIGTERM."""
     wrong = []
     for workload in workloads(objects):
         container = container_of(workload)
@@ -124,7 +124,7 @@ def services_lead_to_pods(objects: list[Object]) -> list[str]:
 
 
 def address_is_served(address: str, objects: list[Object]) -> bool:
-    """Whether a Service has that name and port; the name of a pod needs a headless one of its StatefulSet."""
+    """Whether a Service has that name and port; a pod's name needs its StatefulSet's headless Service."""
     host, port = address.rsplit(":", 1)
     *pod, name = host.split(".")
     service = find(objects, "Service", name)
@@ -140,7 +140,7 @@ def address_is_served(address: str, objects: list[Object]) -> bool:
 
 @check
 def coordinators_find_their_servers(objects: list[Object]) -> list[str]:
-    """Those that share a target are replicas of a Deployment; numbered ones have one each, and each has one."""
+    """Coordinators that share a target are replicas of a Deployment; numbered ones have a target each."""
     wrong = []
     for workload in workloads(objects):
         if component_of(workload) != "coordinator":
@@ -158,7 +158,7 @@ def coordinators_find_their_servers(objects: list[Object]) -> list[str]:
 
 @check
 def files_are_mounted(objects: list[Object]) -> list[str]:
-    """What flags name is in the image or in a volume, and volumes and mounts belong together."""
+    """Files named by flags are in the image or in a volume, and every volume has its mount."""
     wrong = []
     for workload in workloads(objects):
         volumes = {volume["name"] for volume in pod_of(workload).get("volumes", [])}

@@ -1,4 +1,4 @@
-"""The manifests of deploy/ as kustomize makes them, and what Kubernetes makes of them."""
+"""The manifests of deploy/ as kustomize renders them, and how Kubernetes interprets them."""
 
 import functools
 import re
@@ -16,7 +16,7 @@ TOOLS = ROOT / ".tools"
 PROGRAMS = Path(sys.executable).parent  # kubectl and hadolint come with the Python environment
 OVERLAYS = sorted(path.parent.name for path in KUBERNETES.glob("overlays/*/kustomization.yaml"))
 COMPONENTS = sorted(path.parent.name for path in KUBERNETES.glob("components/*/kustomization.yaml"))
-# What a component refers to and another one makes.
+# Objects that a component refers to and another one defines.
 NEEDED = {"weights-fetch": ["gpu"]}
 
 Object = dict[str, Any]
@@ -34,12 +34,12 @@ def text_of(overlay: str) -> str:
 
 
 def objects_of(overlay: str) -> list[Object]:
-    """A copy of its own for each caller."""
+    """The objects of an overlay; each caller gets a copy."""
     return list(yaml.safe_load_all(text_of(overlay)))
 
 
 def component_alone(component: str, scratch: Path) -> list[Object]:
-    """The base with one component and what that needs."""
+    """The base with one component and that component's dependencies."""
     def relative(path: Path) -> str:
         return str(Path(*[".."] * (len(scratch.resolve().parts) - 1)) / path.relative_to("/"))
 
@@ -78,7 +78,7 @@ def component_of(workload: Object) -> str:
 
 
 def container_of(workload: Object) -> Object:
-    """That of the service."""
+    """The service's container."""
     (container,) = pod_of(workload)["containers"]
     return container
 
@@ -93,13 +93,13 @@ def selects(selector: Object, labels: dict[str, str]) -> bool:
 
 
 def port_number(container: Object, port: int | str) -> int | None:
-    """Of a port by its name or number, if the container has it."""
+    """The number of a port, given its name or number, if the container has it."""
     return next((one["containerPort"] for one in container.get("ports", [])
                  if port in (one["name"], one["containerPort"])), None)
 
 
 def _resolve(text: str, variables: dict[str, str]) -> str:
-    """$(NAME) as the kubelet resolves it: what is not known stays as it is, and nothing is resolved twice."""
+    """Resolves $(NAME) as the kubelet does: unknown names stay as they are, and nothing is resolved twice."""
     return re.sub(r"\$\((\w+)\)", lambda match: variables.get(match[1], match[0]), text)
 
 

@@ -1,4 +1,4 @@
-"""A real API server takes every overlay, without a warning. Run by `make test-kubernetes`.
+"""A real API server accepts every overlay without a warning. Run by `make test-kubernetes`.
 
 It runs alone with its database, on loopback: objects are checked, defaulted and admitted as in a cluster, Pod Security
 included, but nothing is scheduled. Everything is a dry run, except what the dry runs need: definitions of custom
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def process(log: Path, *command: str | Path) -> Iterator[None]:
-    """Ends with this test, however that ends."""
+    """A process that is ended with this test, however that ends."""
     with log.open("w") as out, subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], stdout=out,
                                                 stderr=out) as popen:
         try:
@@ -54,7 +54,7 @@ class Server:
         return False
 
     def apply(self, objects: list[Object], *options: str) -> tuple[int, str]:
-        """Exit code, and what is said on stderr: errors and warnings."""
+        """The exit code, and the errors and warnings on stderr."""
         ran = subprocess.run([*self.kubectl, "apply", "--server-side", *options, "-f", "-"], text=True,
                              input=yaml.safe_dump_all(objects), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         return ran.returncode, ran.stderr
@@ -99,7 +99,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def pods(objects: list[Object]) -> list[Object]:
-    """As the controllers would make them, so that Pod Security is enforced and not only warned of."""
+    """The pods that the controllers would create, so that Pod Security is enforced and not only warned about."""
     return [{"apiVersion": "v1", "kind": "Pod", "spec": pod_of(workload),
              "metadata": {"name": name_of(workload), "namespace": "outrider", "labels": labels_of(workload)}}
             for workload in workloads(objects)]

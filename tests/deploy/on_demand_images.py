@@ -60,7 +60,7 @@ def test_the_containers_generate_text() -> None:
     ports = {name: free_port() for name in given}
 
     def start(name: str, **changed: str) -> contextlib.AbstractContextManager[str]:
-        """As the manifests do, but on loopback and on free ports."""
+        """Starts a container as the manifests do, but on loopback and on free ports."""
         ours = given[name] | {"--listen": f"127.0.0.1:{ports[name]}", "--metrics-listen": "127.0.0.1:0"}
         ours = {flag: value for flag, value in ours.items() if flag not in ("--health-listen", "--http-listen")}
         ours |= {f"--{flag}": value for flag, value in changed.items()}

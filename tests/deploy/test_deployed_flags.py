@@ -1,4 +1,4 @@
-"""What the manifests say of the programs is so: flags, ports, probes and metrics, asked of the programs themselves."""
+"""The manifests agree with the programs: flags, ports, probes and metrics, as the programs themselves report them."""
 
 import base64
 import re
@@ -16,7 +16,7 @@ from manifests import (KUBERNETES, OVERLAYS, arguments, component_of, compose, c
                        of_kind, pod_of, port_of, probes, workloads)
 
 PROGRAMS = ("outrider-coordinator", "outrider-draft", "outrider-target")
-# Where a container has the models, and where this tree has them.
+# The path of the models in a container, and in this tree.
 MODELS = {"/usr/share/outrider/models/tiny-target": TARGET_MODEL, "/usr/share/outrider/models/tiny-draft": DRAFT_MODEL}
 
 
@@ -32,7 +32,7 @@ def known() -> dict[str, dict[str, str]]:
 
 
 def deployed() -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Where, which program, and the flags that it is given there."""
+    """Every deployed container: where, which program, and its flags."""
     for overlay in OVERLAYS:
         for workload in workloads(objects_of(overlay)):
             yield overlay, name_of(workload), arguments(workload, objects_of(overlay))
@@ -70,7 +70,7 @@ class Deployed:
         self.objects = objects_of(overlay)
 
     def args(self, name: str) -> list[str]:
-        """Without where to listen, whom to call and which model: these the harness gives."""
+        """The flags without addresses and models, which the harness sets."""
         elsewhere = {"--listen", "--metrics-listen", "--health-listen", "--http-listen", "--target", "--draft",
                      "--model", "--tokenizer", "--threads"}
         ours = arguments(self.workloads[name], self.objects)
@@ -130,7 +130,7 @@ def test_while_it_drains_a_service_lives_but_is_not_ready(tmp_path: Path) -> Non
 
 
 def security_flags(folder: Path) -> dict[str, list[str]]:
-    """Those of the overlay `many`, with the files of its Secrets below a folder for each pod."""
+    """The security flags of the overlay `many`, with the files of its Secrets in a folder per pod."""
     made = subprocess.run([KUBERNETES / "components" / "tls" / "make_secrets"], check=True, stdout=subprocess.PIPE,
                           text=True).stdout
     secrets = {name_of(secret): secret["data"] for secret in yaml.safe_load_all(made)}

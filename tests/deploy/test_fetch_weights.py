@@ -1,4 +1,4 @@
-"""What the init container fetches from a hub, here one of our own on loopback."""
+"""The init container fetches weights from a hub, here a fake one on loopback."""
 
 import http.server
 import json
@@ -19,7 +19,7 @@ if shutil.which("curl") is None:
 
 
 class Hub:
-    """Repositories by name, their files by name; those in `private` ask for the token."""
+    """A fake hub: repositories by name, their files by name; those in `private` require the token."""
 
     def __init__(self) -> None:
         self.files: dict[str, dict[str, bytes]] = {}

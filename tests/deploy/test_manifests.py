@@ -1,4 +1,4 @@
-"""The manifests hang together, and each check refuses manifests that do not."""
+"""The manifests are consistent, and each check refuses inconsistent ones."""
 
 import subprocess
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def replace_argument(objects: list[Object], name: str, old: str, new: str) -> No
     args[args.index(old)] = new
 
 
-# What each check is there to find, done to the overlay `many`.
+# For each check, a change to the overlay `many` that it must find.
 MISTAKES: list[tuple[Check, Callable[[list[Object]], object]]] = [
     (pods_run_without_privileges, lambda o: pod(o, "draft")["securityContext"].pop("runAsNonRoot")),
     (pods_run_without_privileges, lambda o: container(o, "target")["securityContext"]["capabilities"].pop("drop")),

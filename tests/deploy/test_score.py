@@ -1,4 +1,4 @@
-"""kube-score has nothing against any overlay but what is named here."""
+"""kube-score accepts every overlay, except for what is listed here."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ import pytest
 
 from manifests import OVERLAYS, TOOLS, objects_of, text_of
 
-# Besides these, an object may say in its annotation kube-score/ignore what does not apply to it, with a comment.
+# In addition, an object's annotation kube-score/ignore lists, with a comment, what does not apply to it.
 IGNORED = {
     "container-image-pull-policy": "tags are versions, which do not change; and a node may have been given the image",
     "deployment-has-host-podantiaffinity": "topologySpreadConstraints spread the pods",
@@ -20,7 +20,7 @@ if not KUBE_SCORE.exists():
 
 
 def score(manifests: str) -> set[str]:
-    """The checks that do not pass, those ignored left out."""
+    """The checks that fail, without the ignored ones."""
     ran = subprocess.run([KUBE_SCORE, "score", "--kubernetes-version", "v1.36", "--output-format", "json", "-"],
                          input=manifests, stdout=subprocess.PIPE, text=True)
     found = [check for scored in json.loads(ran.stdout) for check in scored["checks"]]

@@ -1,4 +1,4 @@
-"""The Secrets that make_secrets makes are those that the tls component mounts, and good for the names in use."""
+"""make_secrets makes the Secrets that the tls component mounts, valid for the names in use."""
 
 import base64
 import shutil

@@ -1,7 +1,7 @@
-"""The second law: what is sampled through three processes has the target's distribution, under every rule.
+"""The second law: tokens sampled through three processes have the target's distribution, under every rule.
 
-The exact distributions are transformers' own (scripts/make_generation_goldens.py), and what the service says of prompts,
-which is compared with them. The negative control is a man in the middle who tells the target another q than the draft
+The exact distributions are transformers' (scripts/make_generation_goldens.py), and the service's scores of prompts,
+which are compared with them. The negative control is a man in the middle that sends the target another q than the draft
 sampled from: the same test must then fail.
 """
 
@@ -23,8 +23,8 @@ from harness import Cluster, cluster, draft_pb2, draft_pb2_grpc, load_goldens, l
 
 SAMPLES, LIES = 1600, 1200
 PER_CALL = 50
-# A true hypothesis is rejected this rarely; a false one must be rejected beyond all doubt. Seeds are fixed, so that a
-# run only differs from another where a draft ran out of time.
+# The level for a true hypothesis; a false one must be rejected beyond doubt. Seeds are fixed, so that a
+# run differs from another only where a draft ran out of time.
 ACCEPTABLE, DAMNING = 1e-3, 1e-6
 
 Cells = dict[tuple[int, ...], float]
@@ -33,7 +33,7 @@ BOS = 4094
 
 
 def p_value(observed: Counter[tuple[int, ...]], expected: Cells) -> float:
-    """Of the chi-square test; cells that expect fewer than 5 are put together."""
+    """The p-value of the chi-square test; cells with fewer than 5 expected counts are pooled."""
     assert abs(sum(expected.values()) - 1) < 1e-9
     assert set(observed) <= set(expected), "something impossible was emitted"
     total = sum(observed.values())
@@ -47,7 +47,7 @@ def p_value(observed: Counter[tuple[int, ...]], expected: Cells) -> float:
 
 
 def sample(c: Cluster, prompt: str, length: int, count: int = SAMPLES, **options: Any) -> list[tuple[int, ...]]:
-    """The first tokens of many answers, each with random numbers of its own."""
+    """The first tokens of many answers, each with its own random numbers."""
     options = {"temperature": 1.0, "max_tokens": length + 5, "ignore_eos": True} | options
     with ThreadPoolExecutor(2) as pool:
         calls = pool.map(lambda seed: c.generate_samples(prompt, PER_CALL, seed=seed, **options),
@@ -56,7 +56,7 @@ def sample(c: Cluster, prompt: str, length: int, count: int = SAMPLES, **options
 
 
 def next_tokens(c: Cluster, ids: list[int], top_k: int) -> dict[int, float]:
-    """What top_k leaves of the distribution after these tokens, by their score as a prompt."""
+    """The distribution after these tokens under top_k, from their scores as a prompt."""
     wanted = request([*ids, 0], max_tokens=1, k=0)
     wanted.logprobs.prompt = top_k
     last = next(iter(c.stub.Generate(wanted, timeout=60))).prompt_logprobs[-1]
@@ -77,7 +77,7 @@ def law_of(c: Cluster, prompt: str, top_k: int, depth: int) -> Cells:
 
 
 def first_of(law: Cells, length: int) -> Cells:
-    """The distribution of the first tokens alone."""
+    """The marginal distribution of the first `length` tokens."""
     cells: Cells = {}
     for path, p in law.items():
         cells[path[:length]] = cells.get(path[:length], 0) + p
@@ -85,7 +85,7 @@ def first_of(law: Cells, length: int) -> Cells:
 
 
 def observed_over_expected(c: Cluster) -> tuple[float, float]:
-    """The acceptance canary, and how many standard deviations it is off."""
+    """The acceptance canary, and its deviation from 1 in standard deviations."""
     metrics = c.coordinator.metrics()
     accepted, expected, variance = [metrics.value(f"outrider_spec_decode_{name}_total") for name in (
         "num_accepted_tokens", "expected_accepted_tokens", "expected_accepted_tokens_variance")]
@@ -105,7 +105,7 @@ def paths(goldens: dict[str, Any]) -> Cells:
 
 @pytest.fixture(scope="module")
 def pairs(goldens: dict[str, Any]) -> Cells:
-    """The likeliest first two tokens without top_k; all others together."""
+    """The most probable pairs of first tokens without top_k; all others are pooled."""
     cells = {(row["token"], token): row["p"] * p
              for row in goldens["pairs"] for token, p in zip(row["next"], row["p_next"], strict=True)}
     return cells | {REST: 1 - sum(cells.values())}
@@ -161,7 +161,7 @@ def test_so_they_have_over_the_whole_vocabulary(goldens: dict[str, Any], pairs: 
 
 
 class Liar(draft_pb2_grpc.DraftServicer):
-    """Passes everything on, except that every distribution becomes uniform over the tokens it names."""
+    """A proxy that replaces every distribution by the uniform one over its tokens."""
 
     def __init__(self, draft: grpc.Channel) -> None:
         self._draft = draft_pb2_grpc.DraftStub(draft)

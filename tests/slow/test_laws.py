@@ -1,4 +1,4 @@
-"""The first law for every way there is to speculate, and that a seed means the same in any company."""
+"""The first law for every configuration of speculation, and that a seed gives the same answer in any batch."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ Call = tuple[str, dict[str, Any]]
 
 @pytest.fixture(scope="module", params=DTYPES)
 def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """All drafters, and time for each proposal, however busy the machine is."""
+    """A cluster with all drafters and enough time for each proposal, however busy the machine is."""
     corpus = tmp_path_factory.mktemp("corpus") / "corpus.txt"
     corpus.write_text("\n".join(corpus_prompts(PROMPTS)))
     flags = ("--dtype", request.param, "--threads", "2")
@@ -39,7 +39,7 @@ def prompts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def plain(everything: Cluster, prompts: list[str]) -> list[list[int]]:
-    """One at a time, without a draft."""
+    """The answers one at a time, without a draft."""
     return [everything.generate(prompt, k=0, temperature=0, max_tokens=TOKENS, ignore_eos=True).tokens
             for prompt in prompts]
 
@@ -54,7 +54,7 @@ def test_greedy_one_at_a_time(k: int, everything: Cluster, prompts: list[str], p
 def test_greedy_in_mixed_batches_with_every_drafter_rule_and_length(everything: Cluster, prompts: list[str],
                                                                     plain: list[list[int]]) -> None:
     ways = list(itertools.product(DRAFTERS, RULES, KS))
-    # Each way meets nine or ten prompts, each prompt a quarter of the ways, and neighbours in a batch differ in all.
+    # Each configuration gets nine or ten prompts, each prompt a quarter of the configurations, and neighbours differ.
     chosen = [(way, index) for number, way in enumerate(ways) for index in range(number % 4, PROMPTS, 4)]
     chosen.sort(key=lambda pair: (pair[1] * 31 + ways.index(pair[0]) * 17) % 101)
     calls: list[Call] = [(prompts[index], {"drafter": drafter, "rule": rule, "k": k, "temperature": 0,
@@ -69,7 +69,7 @@ def test_greedy_in_mixed_batches_with_every_drafter_rule_and_length(everything: 
 
 
 def sampled_calls(prompts: list[str], count: int) -> list[Call]:
-    """Requests that differ in everything that a sampled answer may depend on, and in what it may not."""
+    """Requests that differ in everything that a sampled answer may depend on, and in what it must not depend on."""
     ways = itertools.cycle(itertools.product(["model", "ngram", "bigram"], RULES, [1, 3, 5, 0]))
     return [(prompts[i % len(prompts)],
              {"drafter": drafter, "rule": rule, "k": k, "temperature": [0.7, 1.0, 1.3][i % 3], "top_k": [0, 20][i % 2],
@@ -91,7 +91,7 @@ def test_and_after_its_cache_was_lost(everything: Cluster, prompts: list[str], t
     dtype = next(e["dtype"] for e in everything.target.events("serving"))
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(prompts))
-    # Room for a few of them: the others' caches are dropped and sent again, over and over.
+    # Blocks for a few of them: the others are preempted and sent again, over and over.
     flags = ("--dtype", dtype, "--threads", "2")
     with cluster(target=(*flags, "--kv-blocks", "40"), draft=flags,
                  coordinator=["--drafter-corpus", str(corpus), "--draft-budget", "60"]) as c:
@@ -114,7 +114,7 @@ def test_the_coupled_rule_gives_the_same_answer_with_every_drafter_and_length(ev
 
 
 def untrained(model: Path, folder: Path) -> Path:
-    """The same model with random matrices: its proposals are as good as none."""
+    """The same model with random matrices: its proposals are useless."""
     shutil.copytree(model, folder)
     file = folder / "model.safetensors"
     data = bytearray(file.read_bytes())

@@ -1,4 +1,4 @@
-"""A mixed load for a while, with servers killed under it: every answer is right, and nothing grows."""
+"""Soak test: a mixed load while servers are killed. Every answer is right, and no resource grows."""
 
 import itertools
 import re
@@ -17,7 +17,7 @@ ANSWERS = 60
 
 
 def invariant_calls() -> list[Call]:
-    """Requests whose answer depends on nothing but themselves."""
+    """Requests whose answers depend only on themselves."""
     ks, lengths = itertools.cycle([1, 4, 8, 0, 2]), itertools.cycle([12, 30, 70])
     calls: list[Call] = []
     for seed, (prompt, k, length) in enumerate(zip(load_prompts(), ks, lengths)):
@@ -28,7 +28,7 @@ def invariant_calls() -> list[Call]:
 
 def soak(c: Cluster, calls: Sequence[Call], expected: Sequence[list[int]],
          at: dict[int, Callable[[], None]] | None = None) -> None:
-    """ANSWERS answers by WORKERS at once, each third beside a request that is cancelled; at[n] is done after n."""
+    """Gets ANSWERS answers with WORKERS at once, every third beside a cancelled request; at[n] runs after n answers."""
     done = threading.Semaphore(0)
 
     def one(number: int) -> None:

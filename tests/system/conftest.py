@@ -1,4 +1,4 @@
-"""One undisturbed cluster for the tests that only ask, and logs for those that fail."""
+"""One shared cluster for the tests that do not disturb it, and logs for tests that fail."""
 
 from collections.abc import Iterator
 

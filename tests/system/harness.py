@@ -1,4 +1,4 @@
-"""Real processes of the three services, and a small language to talk to them.
+"""Runs the three services as real processes, with helpers to talk to them.
 
   with cluster() as c:
       assert c.generate("Once upon", k=4, temperature=0).tokens == c.generate("Once upon", k=0, temperature=0).tokens
@@ -41,7 +41,7 @@ DRAFT_MODEL = Path(os.environ.get("OUTRIDER_DRAFT_MODEL", ROOT / "models" / "tin
 DEVICE = os.environ.get("OUTRIDER_DEVICE", "cpu")
 DTYPES = ["float32", "bfloat16"] if DEVICE == "cpu" else ["bfloat16", "fp8"]
 
-# Only against hanging: nothing here measures time.
+# Only a guard against hanging: nothing here measures time.
 PATIENCE = 120.0
 DRAIN = 60.0
 
@@ -53,7 +53,7 @@ LENGTH, STOP = inference_pb2.FINISH_REASON_LENGTH, inference_pb2.FINISH_REASON_S
 
 
 def eventually(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
-    """The first true value of condition()."""
+    """Polls condition() and returns its first true value."""
     end = time.monotonic() + patience
     while not (value := condition()):
         assert time.monotonic() < end, f"waited {patience} s in vain: {what}"
@@ -67,7 +67,7 @@ _processes: list["Process"] = []
 
 
 class Process:
-    """A running program; its stderr is read line by line, and its stdout among that if asked for."""
+    """A running program. Its stderr, and its stdout if requested, is read line by line."""
 
     def __init__(self, program: str, *args: str, stdout_too: bool = False,
                  variables: Mapping[str, str] | None = None) -> None:
@@ -75,7 +75,7 @@ class Process:
         self.lines: list[str] = []
         self._more = threading.Condition()
         self._ended = False
-        # Nothing outlives the tests, however they end.
+        # No process outlives the tests, however they end.
         joined = ["sh", "-c", 'exec "$@" >&2', "sh"] if stdout_too else []
         command = ["setpriv", "--pdeathsig", "KILL", "--", *joined, str(BIN / program), *args]
         self.popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -133,7 +133,7 @@ class Process:
 
 
 def refusal(program: str, *args: str) -> str:
-    """What a program that must not start says: one line, an exit code that is not 0, and no crash."""
+    """The error of a program that must refuse to start: one line, a non-zero exit code, and no crash."""
     process = Process(program, *args)
     code = process.wait_end()
     assert code > 0, f"exit code {code}:\n" + "\n".join(process.lines)
@@ -143,10 +143,10 @@ def refusal(program: str, *args: str) -> str:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
-    """Shows what the processes said last when a test fails. Imported by the conftest.py of each folder."""
+    """Shows the last output of the processes when a test fails. Imported by the conftest.py of each folder."""
     report = (yield).get_result()
     if report.failed and _processes:
-        # Those that ended in a way that nobody asked for, and the latest.
+        # The processes that ended unexpectedly, and the most recent one.
         shown = [p for p in _processes if p.popen.poll() not in (None, 0, -signal.SIGKILL)] + _processes[-4:]
         report.sections.append(("logs of the services", "\n".join(p.tail() for p in dict.fromkeys(shown))))
 
@@ -177,17 +177,17 @@ class Metrics(dict[tuple[str, frozenset[tuple[str, str]]], float]):
                 self[key] = float(match[3])
 
     def value(self, name: str, **labels: str) -> float:
-        """Sum over all samples of that name that have these labels."""
+        """The sum over all samples of that name with these labels."""
         return sum(value for (sample, its), value in self.items() if sample == name and labels.items() <= set(its))
 
     def labelled(self, name: str, label: str) -> dict[str, float]:
-        """The sum for each value of a label; those that are 0 are left out."""
+        """The sum for each value of a label, without zeros."""
         values = {dict(its)[label] for sample, its in self if sample == name}
         return {value: total for value in values if (total := self.value(name, **{label: value}))}
 
 
 class Server(Process):
-    """One of the three services, serving."""
+    """One of the three services, running."""
 
     def __init__(self, program: str, *args: str, listen: str = "127.0.0.1:0") -> None:
         super().__init__(program, "--listen", listen, "--metrics-listen", "127.0.0.1:0", "--log-format", "json", *args)
@@ -220,7 +220,7 @@ class Server(Process):
 
 
 def with_defaults(defaults: dict[str, str], args: Sequence[str]) -> list[str]:
-    """The arguments, after the defaults of those flags that they do not give."""
+    """The arguments, preceded by the defaults of the flags that they lack."""
     given = {arg.partition("=")[0] for arg in args}
     return [part for flag, value in defaults.items() if flag not in given for part in (flag, value)] + list(args)
 
@@ -245,7 +245,7 @@ def start_coordinator(target: str, draft: str, *args: str) -> Server:
 
 @contextlib.contextmanager
 def running(*servers: Server) -> Iterator[list[Server]]:
-    """Ends the servers that are in the list by then: in an orderly way if all went well, at once if not."""
+    """Ends the servers in the list on exit: in an orderly way after success, at once after a failure."""
     alive = list(servers)
     try:
         yield alive
@@ -283,7 +283,7 @@ def request(prompt: Prompt, *, k: int | None = None, max_tokens: int | None = No
 
 @dataclasses.dataclass
 class Answer:
-    """A whole answer; positions have been checked while it came."""
+    """A complete answer, whose positions were checked as it arrived."""
     tokens: list[int] = dataclasses.field(default_factory=list)
     kinds: list[str] = dataclasses.field(default_factory=list)
     text: str = ""
@@ -311,7 +311,7 @@ class Answer:
         return self.finish.reason
 
     def check(self) -> "Answer":
-        """What holds for every answer that ended."""
+        """Checks what must hold for every complete answer."""
         assert self.finish is not None, "no last chunk"
         assert self.finish.usage.completion_tokens == len(self.tokens)
         for kind in ("accepted", "corrected", "bonus", "plain"):
@@ -356,7 +356,7 @@ class Cluster:
         return answer.check()
 
     def generate_samples(self, prompt: Prompt, n: int, **options: Any) -> list[Answer]:
-        """The samples of one call."""
+        """Generates several samples with one call."""
         answers = [Answer() for _ in range(n)]
         for chunk in self.stream(prompt, n=n, **options):
             answers[chunk.sample].add(chunk)
@@ -372,7 +372,7 @@ class Cluster:
         return Refusal.of(error.value)
 
     def wait_idle(self) -> None:
-        """Nothing runs and nothing is held any more."""
+        """Waits until no request runs and no server holds a sequence."""
         self.coordinator.wait_value("outrider_requests_running", 0)
         for name, server in (("target", self.target), ("draft", self.draft)):
             if server is not None and server.popen.poll() is None:
@@ -386,9 +386,9 @@ class Cluster:
 @contextlib.contextmanager
 def cluster(*, target: Sequence[str] = (), draft: Sequence[str] | None = (), coordinator: Sequence[str] = (),
             through: Callable[[str], contextlib.AbstractContextManager[str]] | None = None) -> Iterator[Cluster]:
-    """Three processes; `target`, `draft` and `coordinator` are more flags for each, draft None leaves it out.
+    """Runs the three processes. `target`, `draft` and `coordinator` are extra flags; draft None leaves it out.
 
-    `through` stands between coordinator and draft: it is given the draft's address and yields its own.
+    `through` is a proxy between coordinator and draft: it gets the draft's address and yields its own.
     """
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(running())
@@ -411,7 +411,7 @@ def cluster(*, target: Sequence[str] = (), draft: Sequence[str] | None = (), coo
 
 @dataclasses.dataclass
 class Refusal:
-    """How a call or an item failed."""
+    """The error of a call or an item."""
     code: str
     reason: str
     metadata: dict[str, str]
@@ -454,7 +454,7 @@ def prefix_hash(tokens: Sequence[int]) -> int:
 
 
 class Stream:
-    """One bidirectional stream: batches go out, results come in, in any order."""
+    """One bidirectional stream: sends batches and receives results, which may come in any order."""
 
     def __init__(self, method: Any, request_type: Any) -> None:
         self._request_type = request_type
@@ -476,7 +476,7 @@ class Stream:
         return self._results.pop(0)
 
     def ask(self, *items: Any) -> list[Any]:
-        """Results in the order of the items."""
+        """Sends items and returns their results in the order of the items."""
         self.send(*items)
         wanted = [(i.sequence.sequence_id, i.sequence.round) for i in (getattr(x, x.WhichOneof("kind")) for x in items)]
         results = [self.receive() for _ in items]
@@ -511,13 +511,13 @@ _sequence_numbers = itertools.count(1)
 
 @dataclasses.dataclass
 class RemoteSequence:
-    """A sequence as a coordinator sees it, writing items for either server."""
+    """A sequence as the coordinator sees it, which makes items for either server."""
     params: sequence_pb2.SequenceParams
     id: bytes = dataclasses.field(default_factory=lambda: next(_sequence_numbers).to_bytes(16, "big"))
 
     def update(self, round: int, tokens: Sequence[int], base: int = 0, *, hash: int | None = None,
                params: bool = True) -> sequence_pb2.SequenceUpdate:
-        """`tokens` are all committed ones."""
+        """Makes an update; `tokens` are all committed ones."""
         return sequence_pb2.SequenceUpdate(
             sequence_id=self.id, round=round, base=base, tokens=tokens[base:], params_hash=7,
             prefix_hash=prefix_hash(tokens[:base]) if hash is None else hash, params=self.params if params else None)
@@ -540,7 +540,7 @@ def new_sequence(prompt_length: int, *, rule: str = "token", temperature: float 
 
 
 def node(token: int, index: int, q: sequence_pb2.Distribution | None = None) -> sequence_pb2.DraftNode:
-    """A drafted token; by default drawn from a point mass."""
+    """A drafted token, by default with a point mass as q."""
     if q is None:
         q = sequence_pb2.Distribution(point_mass=sequence_pb2.Distribution.PointMass())
     return sequence_pb2.DraftNode(token=token, parent=index - 1, q=q)
@@ -563,7 +563,7 @@ def load_prompts() -> list[str]:
 
 
 def corpus_prompts(count: int) -> list[str]:
-    """Beginnings of paragraphs, from all over the corpus."""
+    """The beginnings of paragraphs from all parts of the corpus."""
     prompts = []
     with tarfile.open(ROOT / "models" / "train" / "corpus.tar.xz") as archive:
         for member in sorted(archive.getmembers(), key=lambda m: m.name):
@@ -576,7 +576,7 @@ def corpus_prompts(count: int) -> list[str]:
 
 
 def load_goldens(name: str) -> dict[str, Any]:
-    """Goldens for the target in use; anything else is a mistake worth a sentence of its own."""
+    """Loads goldens and checks that they belong to the target in use."""
     goldens = json.loads((DATA / name).read_text())
     digest = hashlib.sha256((TARGET_MODEL / "model.safetensors").read_bytes()).hexdigest()
     assert goldens["model_sha256"] == digest, (

@@ -1,4 +1,4 @@
-"""Clients of the coordinator's HTTP server, for the tests of OpenAI's API."""
+"""Clients of the coordinator's HTTP server, for tests of the OpenAI API."""
 
 import contextlib
 import http.client
@@ -17,7 +17,7 @@ from harness import PATIENCE, ROOT, TARGET_MODEL, Cluster
 MODEL = TARGET_MODEL.name
 
 TALK = [{"role": "system", "content": "You tell stories."}, {"role": "user", "content": "Once upon a time"}]
-# What the template "alternating" makes of it.
+# The prompt that the template "alternating" renders.
 TALK_WRITTEN = "<|begin_of_text|>[INST] You tell stories.\n\nOnce upon a time [/INST]"
 
 
@@ -49,7 +49,7 @@ def post(c: Cluster, path: str, body: Any) -> Iterator[http.client.HTTPResponse]
 
 
 def send(c: Cluster, body: dict[str, Any]) -> socket.socket:
-    """A request for completions by hand, of which nothing is read."""
+    """Sends a completion request over a socket and does not read the answer."""
     host, port = c.coordinator.http_address.rsplit(":", 1)
     connection = socket.socket()
     connection.settimeout(PATIENCE)

@@ -1,4 +1,4 @@
-"""A real Prometheus with the configuration of deploy/prometheus, and a load that moves what it watches."""
+"""A real Prometheus with the configuration of deploy/prometheus, and a load that changes the metrics."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ Sample = tuple[dict[str, str], float]
 
 
 class Prometheus(Process):
-    """Serving, with the configuration file of a folder; its data are beside it."""
+    """A running Prometheus with the configuration file of a folder; its data are beside it."""
 
     def __init__(self, folder: Path, configuration: str = "prometheus.yml") -> None:
         program = shutil.which("prometheus")
@@ -60,7 +60,7 @@ class Prometheus(Process):
         return [(sample["metric"], float(sample["value"][1])) for sample in data["result"]]
 
     def value(self, expr: str, at: float | None = None) -> float:
-        """Of an expression that has exactly one."""
+        """The value of an expression with exactly one sample."""
         [(_, value)] = self.query(expr, at)
         return value
 
@@ -68,7 +68,7 @@ class Prometheus(Process):
         return {labels[label]: value for labels, value in self.query(expr, at)}
 
     def wait_for_scrapes(self, targets: int, times: int = 1) -> float:
-        """Until each target has been scraped so often from now on; the time of the last of these scrapes."""
+        """Waits until each target has been scraped that often; returns the time of the last of these scrapes."""
         for _ in range(times):
             now = time.time()
             eventually(
@@ -79,7 +79,7 @@ class Prometheus(Process):
 
 
 def ask(address: str, path: str, **parameters: Any) -> Any:
-    """Data of Prometheus' HTTP API."""
+    """The data of an answer of Prometheus' HTTP API."""
     url = f"{address}/api/v1/{path}?{urllib.parse.urlencode(parameters, doseq=True)}"
     try:
         with urllib.request.urlopen(url, timeout=PATIENCE) as response:
@@ -109,7 +109,7 @@ def configure(folder: Path, c: Cluster, interval: str) -> None:
 
 @contextlib.contextmanager
 def watched(c: Cluster, folder: Path, interval: str = "1s") -> Iterator[Prometheus]:
-    """A Prometheus that has seen the counters before anything happens."""
+    """A Prometheus that has scraped the counters before any request."""
     configure(folder, c, interval)
     prometheus = Prometheus(folder)
     try:
@@ -123,7 +123,7 @@ REPEATING = '"Who is there?" said the fox. "It is I," said the hare.\n' * 8
 
 
 def calls(prompts: list[str], length: int = 60) -> list[tuple[str, dict[str, Any]]]:
-    """Plain and speculative rounds of every rule, drafters that are served and local ones, prompts that come twice."""
+    """Calls with plain and speculative rounds of every rule, all kinds of drafters, and repeated prompts."""
     sampled = {"temperature": 1.0, "max_tokens": length, "ignore_eos": True}
     found: list[tuple[str, dict[str, Any]]] = []
     for seed, prompt in enumerate(prompts[:4]):
@@ -145,13 +145,13 @@ def calls(prompts: list[str], length: int = 60) -> list[tuple[str, dict[str, Any
 
 
 def load(c: Cluster, prompts: list[str]) -> list[tuple[dict[str, Any], Answer]]:
-    """Answers to all of them, several at once, each with its options."""
+    """Runs all calls, several at once, and returns the answers with their options."""
     asked = calls(prompts)
     return [(options, answer) for (_, options), answer in zip(asked, c.generate_all(asked, at_once=4), strict=True)]
 
 
 def disturb(c: Cluster, prompts: list[str]) -> None:
-    """A client that leaves, and one that asks for what cannot be."""
+    """Sends one request whose client leaves, and one that is invalid."""
     abandoned = c.stream(prompts[0], k=3, temperature=1)
     next(abandoned)
     abandoned.cancel()

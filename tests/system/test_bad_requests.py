@@ -69,7 +69,7 @@ def test_a_bad_request_is_refused_with_its_field_and_range(case: str, pair: Clus
 def test_a_message_that_cannot_be_read_ends_its_call_and_nothing_else(pair: Cluster) -> None:
     with pair.coordinator.connect() as channel:
         raw = channel.unary_stream("/outrider.v1.Inference/Generate")
-        for message in (b"\x0a\x03ab\xff", b"\x0a\x7f", b"\xff\xff\xff"):  # no UTF-8, cut off, no protobuf at all
+        for message in (b"\x0a\x03ab\xff", b"\x0a\x7f", b"\xff\xff\xff"):  # not UTF-8, truncated, not protobuf at all
             with pytest.raises(grpc.RpcError) as error:
                 list(raw(message, timeout=PATIENCE))
             assert error.value.code() in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL,

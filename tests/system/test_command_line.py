@@ -1,4 +1,4 @@
-"""`outrider up` and `outrider generate`: what they start, what they say, and what becomes of it."""
+"""`outrider up` and `outrider generate`: what they start, what they print, and how they react to failures."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Many requests at once: each gives what it gives alone, and nothing is left behind."""
+"""Many requests at once: each has the same answer as alone, and nothing leaks."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import grpc
 
 from harness import STOP, Answer, Cluster, cluster, request
 
-# What a server complains about when it and the coordinator no longer agree on a sequence.
+# The errors of a server that disagrees with the coordinator about a sequence.
 DISAGREEMENTS = {"BASE_BEYOND_CACHED", "PREFIX_MISMATCH", "PARAMS_UNKNOWN", "SEQUENCE_UNKNOWN", "ROUND_STALE",
                  "ROUND_CONFLICT", "FAILED_PRECONDITION", "NOT_FOUND", "ABORTED"}
 
@@ -16,7 +16,7 @@ Call = tuple[str, dict[str, Any]]
 
 
 def mixed_load(prompts: Sequence[str], count: int) -> list[Call]:
-    """Requests that differ in everything."""
+    """Requests that differ in all parameters."""
     rules = itertools.cycle(["token", "coupled", "block"])
     temperatures = itertools.cycle([0, 0.6, 1.0, 0, 1.4])
     ks = itertools.cycle([0, 1, 2, 4, 8, 5, 3])
@@ -27,14 +27,14 @@ def mixed_load(prompts: Sequence[str], count: int) -> list[Call]:
 
 
 def comparable(answer: Answer, options: dict[str, Any]) -> list[tuple[tuple[int, ...], int, int]] | list[int]:
-    """What must be the same in another run: the tokens, where they do not depend on how many were drafted in time."""
+    """What is compared between runs: the tokens or, where these depend on drafting in time, the rounds."""
     if options["temperature"] == 0 or options["rule"] == "coupled":
         return answer.tokens
     return [(tuple(r.drafted), r.accepted, r.token) for r in answer.rounds]
 
 
 def same(one: Answer, other: Answer, options: dict[str, Any]) -> bool:
-    """A draft out of time ends a proposal early; from there on, sampled answers may differ."""
+    """Compares answers up to the first proposal that a deadline cut short: later, sampled answers may differ."""
     mine, others = comparable(one, options), comparable(other, options)
     if mine == others:
         return True
@@ -57,7 +57,7 @@ def test_sixteen_requests_at_once_give_what_each_gives_alone(pair: Cluster, prom
 def test_a_preempted_sequence_goes_on_as_if_nothing_had_been(pair: Cluster, prompts: list[str]) -> None:
     calls = [(prompt, {"k": 4, "temperature": 0, "max_tokens": 40, "ignore_eos": True}) for prompt in prompts[4:10]]
     alone = [pair.generate(prompt, **options) for prompt, options in calls]
-    # Room for about half of them.
+    # Blocks for about half of them.
     small = ("--kv-blocks", "26", "--block-size", "16")
     with cluster(target=small, draft=small) as c:
         together = c.generate_all(calls)

@@ -1,4 +1,4 @@
-"""The C++ SDK as its users have it: installed, found by CMake, linked by a program outside of the tree."""
+"""The C++ SDK as its users use it: installed, found by CMake, and linked by a program outside this tree."""
 
 import subprocess
 from pathlib import Path

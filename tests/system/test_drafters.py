@@ -1,4 +1,4 @@
-"""Whoever drafts: the text is the same under greedy decoding and the coupled rule, and guesses are counted by name."""
+"""Every drafter gives the same text under greedy decoding and the coupled rule, and is counted by name."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from harness import TARGET_MODEL, Answer, Cluster, cluster, refusal, request
 
-# Those that need no draft service, and those that use one.
+# The drafters that need no draft service, and those that do.
 LOCAL = ["ngram", "copy", "unigram", "bigram", "random"]
 ALL = ["model", "auto", *LOCAL]
 GREEDY = {"temperature": 0, "max_tokens": 40, "ignore_eos": True}
@@ -32,7 +32,7 @@ def trio(corpus: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def alone(corpus: Path) -> Iterator[Cluster]:
-    """No draft service at all."""
+    """A cluster without a draft service."""
     with cluster(draft=None, coordinator=["--drafter-corpus", str(corpus)]) as c:
         yield c
 

@@ -1,4 +1,4 @@
-"""Servers that die: the answer is the same, nothing is sent twice, and nobody has to restart the coordinator."""
+"""Servers die: the answer is the same, nothing is emitted twice, and the coordinator needs no restart."""
 
 import grpc
 import pytest
@@ -15,7 +15,7 @@ def undisturbed(pair: Cluster, prompts: list[str]) -> list[int]:
 
 
 def read(answer: Answer, stream: grpc.Call, tokens: int) -> None:
-    """Reads on until the answer has that many tokens."""
+    """Reads until the answer has that many tokens."""
     while len(answer.tokens) < tokens:
         answer.add(next(stream))
 
@@ -67,7 +67,7 @@ def test_a_draft_that_comes_back_drafts_for_requests_in_progress(prompts: list[s
 
 def test_a_draft_that_was_never_there_costs_only_the_speculation(pair: Cluster, prompts: list[str]) -> None:
     draft = start_draft()
-    draft.stop()  # nobody listens on its address now
+    draft.stop()  # nothing listens on its address now
     coordinator = start_coordinator(pair.target.address, draft.address)
     with running(coordinator), coordinator.connect() as channel:
         eventually(lambda: coordinator.health() == "SERVING", "ready without a draft")

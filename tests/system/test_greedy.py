@@ -1,10 +1,10 @@
-"""The first law: what greedy decoding and the coupled rule emit does not depend on who drafts."""
+"""The first law: the output of greedy decoding and the coupled rule does not depend on the drafter."""
 
 import pytest
 
 from harness import LENGTH, Cluster, load_goldens, request
 
-# Below this distance of the two best logits, float32 sums in another order may well choose the other token.
+# If the two largest logits are closer than this, another order of summation may choose the other token.
 TIE = 1e-3
 
 

@@ -1,4 +1,4 @@
-"""Where an answer ends: at its limit, at the context's, at an end id, at a stop string; the same for every K."""
+"""An answer ends at its own limit, the context's, an end id or a stop string, at the same place for every K."""
 
 import functools
 import itertools
@@ -21,7 +21,7 @@ def decode(tokens: list[int]) -> str:
 
 
 def agree(answers: list[Answer]) -> Answer:
-    """One of them, when all say the same."""
+    """Checks that all answers agree, and returns one of them."""
     first, *rest = answers
     for other in rest:
         assert (other.tokens, other.text, other.reason) == (first.tokens, first.text, first.reason)
@@ -61,7 +61,7 @@ def test_the_text_is_that_of_the_tokens(pair: Cluster, prompts: list[str]) -> No
 
 
 def middle_of_a_round(answer: Answer) -> tuple[int, int]:
-    """Index and id of an accepted token that is followed by another one of its round and was not seen before."""
+    """Index and id of an accepted token that occurs first here and is not the last of its round."""
     position = 0
     for r in answer.rounds:
         for i in range(r.accepted - 1):
@@ -89,7 +89,7 @@ def test_an_end_id_in_the_middle_of_a_round_discards_the_rest_of_it(pair: Cluste
 
 def test_the_models_own_end_ends_the_text_with_every_draft_length(pair: Cluster, prompts: list[str]) -> None:
     eos, = pair.stub.Describe(inference_pb2.DescribeRequest()).target.eos_ids
-    for bias in range(4, 40, 2):  # as much as it takes
+    for bias in range(4, 40, 2):  # as many as needed
         options = {"temperature": 0, "max_tokens": 60,
                    "logit_bias": [sequence_pb2.LogitBias(token=eos, bias=bias)]}
         if pair.generate(prompts[2], k=0, **options).reason == STOP:
@@ -111,7 +111,7 @@ def test_a_stop_string_across_tokens_ends_the_text_before_it(length: int, pair: 
     answer = agree([pair.generate(prompts[4], k=k, **options) for k in KS])
     assert (answer.reason, answer.finish.stop_string) == (STOP, stop)
     assert answer.text == whole.text[:end]
-    # The tokens up to the one that completes it, and none after.
+    # The tokens up to the one that completes the stop string, and no more.
     assert answer.tokens == whole.tokens[:len(answer.tokens)]
     assert stop in decode(answer.tokens) and stop not in decode(answer.tokens[:-1])
 

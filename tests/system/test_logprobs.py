@@ -9,7 +9,7 @@ from harness import Cluster, inference_pb2, request
 
 
 def chunks_of(pair: Cluster, wanted: inference_pb2.GenerateRequest) -> tuple[list[Any], list[Any]]:
-    """The positions of the answer and of the prompt, as they were reported."""
+    """The reported positions of the answer and of the prompt."""
     chunks = list(pair.stub.Generate(wanted, timeout=60))
     return ([token.logprobs for chunk in chunks for token in chunk.tokens],
             [position for chunk in chunks for position in chunk.prompt_logprobs])
@@ -28,7 +28,7 @@ def ask(prompt: Any, *, top: int | None = None, prompt_top: int | None = None, b
 
 def test_scoring_an_answer_as_a_prompt_gives_the_very_numbers_it_was_written_with(pair: Cluster,
                                                                                  prompts: list[str]) -> None:
-    # Bit for bit: verified five at a time, or fed as a prompt, a row depends on its prefix only.
+    # Bit for bit: verified five at a time or computed as a prompt, a row depends on its prefix only.
     first = prompts[0]
     written, scored_prompt = chunks_of(pair, ask(first, top=3, prompt_top=3, before=True, temperature=1, seed=5, k=5,
                                                  max_tokens=40, ignore_eos=True))

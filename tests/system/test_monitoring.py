@@ -1,4 +1,4 @@
-"""Prometheus, the rules and the dashboards see the running services as they are."""
+"""Prometheus, the rules and the dashboards show the true state of the running services."""
 
 import dataclasses
 import math
@@ -29,18 +29,18 @@ RULES = [
     for group in yaml.safe_load(path.read_text())["groups"]
     for rule in group["rules"]
 ]
-# Longer than the test can take, so that a window holds all of it.
+# Longer than the test can take, so that one window covers all of it.
 WHOLE = "1h"
 
 
 @dataclasses.dataclass
 class Seen:
-    """What was asked and answered, and who watched."""
+    """The requests and answers, and the Prometheus that watched."""
 
     c: Cluster
     prometheus: Prometheus
     answers: list[tuple[dict[str, Any], Answer]]
-    answered: float  # when all answers were there, scraped, and nothing else had been asked
+    answered: float  # the scrape after all answers and before any other request
     start: float
     end: float
 
@@ -61,7 +61,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
 
 
 def query_of(dashboard: str, panel: str, legend: str = "") -> str:
-    """The query of a panel, over all that has been."""
+    """The query of a panel over the whole history."""
     found = [t.expr for t in TARGETS if (t.dashboard, t.panel) == (dashboard, panel) and legend in t.legend]
     return read.fill_in(found[0], WHOLE)
 
@@ -80,7 +80,7 @@ def test_every_query_of_every_dashboard_returns_data(seen: Seen) -> None:
 
 @pytest.mark.parametrize("window", ["3s", WHOLE])
 def test_no_query_is_ever_infinite_or_not_a_number(seen: Seen, window: str) -> None:
-    """From before the first request to the idleness after the last."""
+    """Evaluates every query from before the first request to idleness after the last."""
     wrong = []
     for target in TARGETS:
         matrix = seen.prometheus.api(
@@ -115,7 +115,7 @@ def test_every_rule_is_evaluated_without_an_error(seen: Seen) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("record", rule.get("alert")))
 def test_every_rule_has_data(seen: Seen, rule: dict) -> None:
-    """A recording rule records something; all that an alert looks at is there."""
+    """Every recording rule has samples, and every series that an alert uses exists."""
     if "record" in rule:
         samples = seen.prometheus.query(rule["record"], seen.end)
         assert samples and all(math.isfinite(value) for _, value in samples)

@@ -1,4 +1,4 @@
-"""OpenAI's API by its official Python client: completions, streams, chat. What it says is what gRPC says."""
+"""The OpenAI API with its official Python client: completions, streams, chat. Answers equal those of gRPC."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield c
 
 
-# Its tokens do not depend on when a proposal comes.
+# Its tokens do not depend on when a proposal arrives.
 SAMPLED: dict[str, Any] = {"temperature": 0.9, "seed": 7, "max_tokens": 30}
 COUPLED = {"rule": "coupled", "ignore_eos": True}
 
@@ -71,7 +71,7 @@ def test_a_prompt_can_be_ids_and_there_can_be_several(pair: Cluster, client: ope
     options = {"model": MODEL, "temperature": 0, "max_tokens": 12}
     assert [c.text for c in client.completions.create(prompt=ids[0], **options).choices] == texts[:1]
     assert [c.text for c in client.completions.create(prompt=ids, **options).choices] == texts[:3]
-    # More than are worked on at once.
+    # More than run at once.
     answer = client.completions.create(prompt=prompts[:20], **options)
     assert [(c.index, c.text) for c in answer.choices] == list(enumerate(texts))
     assert answer.usage.completion_tokens == sum(
@@ -222,7 +222,7 @@ def test_a_chat_streams_and_tells_log_probabilities(chatty: Cluster) -> None:
         said = [token for piece in pieces if piece.logprobs for token in piece.logprobs.content]
         assert said == choice.logprobs.content and len(said) == 12
         for token in said:
-            # Greedy: the likeliest was taken.
+            # Greedy: the most probable token was taken.
             assert token.top_logprobs[0].logprob == token.logprob and len(token.top_logprobs) == 2
             assert bytes(token.bytes).decode() == token.token
 

@@ -1,4 +1,4 @@
-"""What the HTTP server of OpenAI's API does at its edges: models, health, refusals, clients that leave or do not read."""
+"""Edge cases of the OpenAI API's HTTP server: models, health, refusals, clients that leave or do not read."""
 
 import json
 import urllib.error
@@ -88,7 +88,7 @@ def test_a_request_can_be_followed_through_the_log(pair: Cluster, client: openai
         "X-Request-Id": "order-18", "traceparent": trace})
     assert answer._request_id == "order-18"
     assert pair.coordinator.wait_for_event("request", request_id="order-18")["traceparent"] == trace
-    # What is no name is not passed on.
+    # An invalid id is not passed on.
     nameless = client.completions.create(model=MODEL, prompt="Once", extra_headers={"X-Request-Id": "a b"})
     assert nameless._request_id not in ("a b", None)
     assert pair.coordinator.wait_for_event("request", request_id=nameless._request_id)
@@ -194,12 +194,12 @@ def test_a_client_that_leaves_before_its_whole_answer_frees_its_blocks(pair: Clu
 
 
 def test_a_client_that_does_not_read_is_waited_for(pair: Cluster, prompts: list[str]) -> None:
-    # More than sockets hold: 800 tokens of each sample, with 20 alternatives.
+    # More than socket buffers hold: 800 tokens per sample, with 20 alternatives.
     big = {"prompt": prompts[0], "max_tokens": 800, "n": 8, "ignore_eos": True, "logprobs": 20, "stream": True,
            "draft_tokens": 1, "temperature": 1}
     slow = send(pair, big)
     pair.coordinator.wait_value("outrider_requests_running", 1)
-    # As much work, asked for later and read.
+    # The same amount of work, requested later and read.
     with post(pair, "/v1/completions", big) as response:
         assert len(response.read()) > 4_000_000
     assert pair.coordinator.value("outrider_requests_running") == 1, "the answer that nobody reads went on"

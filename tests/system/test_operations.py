@@ -1,4 +1,4 @@
-"""What an operator uses: health, reflection, metrics, logs, and an orderly end."""
+"""What operators use: health, reflection, metrics, logs, and orderly shutdown."""
 
 import json
 import os

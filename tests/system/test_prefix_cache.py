@@ -1,4 +1,4 @@
-"""Prompts that begin alike are computed once, and K that nobody asked for: neither changes what is emitted."""
+"""The prefix cache and the policy's choice of K: neither changes the output."""
 
 from harness import Cluster, cluster, request
 
@@ -14,7 +14,7 @@ def test_a_prompt_that_was_seen_is_not_computed_again(prompts: list[str]) -> Non
         prompt = system_prompt(prompts)
         first, again = (c.generate(prompt, k=3, temperature=0, **LONG) for _ in range(2))
         assert first.finish.usage.cached_prompt_tokens == 0
-        # All full blocks but that of the last token.
+        # All full blocks except that of the last token.
         length = again.finish.usage.prompt_tokens
         assert length - 32 <= again.finish.usage.cached_prompt_tokens < length
         assert again.tokens == first.tokens

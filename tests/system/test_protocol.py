@@ -1,4 +1,4 @@
-"""The protocols of draft and target, spoken by hand to the bare servers."""
+"""The protocols of draft and target, against servers without a coordinator."""
 
 import itertools
 import math
@@ -40,7 +40,7 @@ def draft(draft_server: Server) -> Iterator[Stream]:
 
 
 def continuation(target: Stream, count: int) -> list[int]:
-    """What the target says greedily after PROMPT."""
+    """The target's greedy continuation of PROMPT."""
     sequence, tokens = new_sequence(len(PROMPT)), list(PROMPT)
     for round in range(1, count + 1):
         result, = target.ask(sequence.verify(round, tokens, len(tokens) - 1 if round > 1 else 0))
@@ -224,7 +224,7 @@ def test_a_bad_draft_fails_its_item_and_no_other(case: str, target: Stream) -> N
     assert (refusal.code, refusal.reason) == ("INVALID_ARGUMENT", reason)
     assert not failed.HasField("verdict")
     assert one.verdict.token == other.verdict.token == continuation(target, 1)[0]
-    # Nothing has changed: the same round may be asked properly.
+    # Nothing has changed: a valid item of the same round is accepted.
     again, = target.ask(bad.verify(1, PROMPT))
     assert again.verdict.token == one.verdict.token
 
@@ -288,10 +288,10 @@ def test_the_draft_follows_what_was_accepted(draft: Stream) -> None:
     sequence = new_sequence(len(PROMPT), temperature=1.0)
     first, = draft.ask(sequence.propose(1, PROMPT, k=4))
     x = [drafted.token for drafted in first.nodes]
-    # All accepted and a bonus: the last drafted token was never fed.
+    # All accepted and a bonus: the last drafted token was never computed.
     tokens = [*PROMPT, *x, 777]
     full, = draft.ask(sequence.propose(2, tokens, base=first.cached, params=False))
-    # Another one that never drafted before round 2 says the same.
+    # Another sequence that starts drafting in round 2 gives the same result.
     fresh = new_sequence(len(PROMPT), temperature=1.0)
     same, = draft.ask(fresh.propose(2, tokens))
     assert list(full.nodes) == list(same.nodes)
@@ -379,7 +379,7 @@ def test_what_cannot_fit_the_cache_is_refused_and_the_rest_makes_room() -> None:
             return eventually(ask, "room")
 
         first = until_there_is_room(one, PROMPT)
-        # The second waits until the first has been left alone for a while, and then takes its place.
+        # The second waits until the first counts as abandoned, and then preempts it.
         until_there_is_room(two, PROMPT[::-1])
         tokens = [*PROMPT, first.verdict.token]
         lost, = verify.ask(one.verify(next(rounds), tokens, base=len(PROMPT)))

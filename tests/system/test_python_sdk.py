@@ -1,4 +1,4 @@
-"""The Python SDK against the running services; what it does when calls fail in other ways is in tests/unit."""
+"""The Python SDK against the running services. tests/unit covers other failures of calls."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from http_clients import TALK, TALK_WRITTEN, chat_folder
 
 GREEDY = {"temperature": 0, "max_tokens": 40, "ignore_eos": True}
 LONG = {"draft_tokens": 2, "max_tokens": 600, "ignore_eos": True}
-# Servers free what a dead coordinator held on them after a second.
+# Servers free the sequences of a dead coordinator after a second.
 LEASED = {"target": ["--lease", "1"], "draft": ["--lease", "1"]}
 PATIENT = Retries(budget=PATIENCE)
 ONCE = Retries(budget=0)
@@ -169,7 +169,7 @@ def test_a_full_service_says_so_and_lets_in_who_waits(prompts: list[str]) -> Non
 
 def test_a_service_without_its_target_is_unavailable(prompts: list[str]) -> None:
     target = start_target()
-    target.stop()  # nobody listens on its address now
+    target.stop()  # nothing listens on its address now
     with running(start_coordinator(target.address, "")) as servers:
         with Client(servers[0].address, retries=ONCE) as client, pytest.raises(outrider.Unavailable) as error:
             client.generate(prompts[0])
@@ -182,7 +182,7 @@ def kill(c: Cluster) -> None:
 
 
 def end_in_order(c: Cluster) -> None:
-    """As a rolling update does."""
+    """Ends a server as a rolling update does."""
     c.coordinator.terminate()
     c.coordinator.wait_orderly_end()
     c.restart_coordinator()
@@ -215,7 +215,7 @@ def test_a_stream_outlives_a_service_that_restarts(disturb: Callable[[Cluster], 
             c.wait_idle()
             return bool(own_errors) if disturb is kill_target else resumed
 
-    # On a busy machine the generation may end before this process gets to disturb it.
+    # On a busy machine the generation may end before this process can interrupt it.
     assert any(disturbed_in_the_middle() for _ in range(3))
 
 
@@ -316,7 +316,7 @@ def test_an_asyncio_stream_outlives_a_coordinator_that_restarts(client: Client, 
             async for chunk in own.stream(prompts[7], temperature=0, **LONG):
                 chunks.append(chunk)
                 if len(chunks) == 5:
-                    kill(c)  # here: a process ends with the thread that started it (harness.py)
+                    kill(c)  # in this thread: a process ends with the thread that started it (harness.py)
             return chunks
 
     with cluster(**LEASED) as c:

@@ -1,4 +1,4 @@
-"""Several samples of one prompt: what each would be alone, from a prompt that is computed once."""
+"""Several samples of one prompt: each equals the one generated alone, and the prompt is computed once."""
 
 import grpc
 import pytest
@@ -27,14 +27,14 @@ def test_the_prompt_is_computed_once_by_the_target(prompts: list[str]) -> None:
             assert answers[0].finish.usage.prompt_tokens > 300
             return c.target.value("outrider_target_batch_rows_sum") - before
 
-        # A sample more is its last prompt token, and one for the second token.
+        # A further sample costs its last prompt token, and one row for the second token.
         assert rows(9) == rows(1) + 2 * 8
         c.wait_idle()
 
 
 def test_samples_share_blocks_until_they_part(prompts: list[str]) -> None:
     prompt = " ".join(prompts)[:1500]
-    # Room for the prompt once and a few blocks for each, by no means for the prompt eight times.
+    # Blocks for one copy of the prompt and a few per sample, but not for eight copies.
     small = ("--kv-blocks", "60", "--block-size", "16", "--no-prefix-cache")
     with cluster(draft=None, target=small) as c:
         answers = c.generate_samples(prompt, 8, k=0, temperature=1, seed=5, max_tokens=20, ignore_eos=True)

@@ -1,4 +1,4 @@
-"""TLS and bearer tokens, with certificates that openssl makes for the occasion."""
+"""TLS and bearer tokens, with certificates made by openssl for the test."""
 
 import contextlib
 import shutil
@@ -25,7 +25,7 @@ def openssl(*arguments: str | Path) -> None:
 
 @dataclass
 class Authority:
-    """A CA and what it signs."""
+    """A CA and the certificates that it signs."""
     folder: Path
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class Authority:
         return self.folder / "ca.pem"
 
     def sign(self, name: str, *, expired: bool = False) -> tuple[Path, Path]:
-        """Certificate and key for 127.0.0.1."""
+        """Signs a certificate for 127.0.0.1; returns certificate and key."""
         key, csr, cert = (self.folder / f"{name}.{end}" for end in ("key", "csr", "pem"))
         extensions = self.folder / f"{name}.ext"
         extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
@@ -52,7 +52,7 @@ class Authority:
         return cert, key
 
     def _sign_expired(self, csr: Path, cert: Path, extensions: Path) -> None:
-        """`openssl x509` of version 3.0 sets no dates; `openssl ca` does."""
+        """Uses `openssl ca`, because `openssl x509` of version 3.0 cannot set dates."""
         database = self.folder / "ca"
         database.mkdir()
         (database / "index.txt").touch()
@@ -87,7 +87,7 @@ def tls_flags(cert: Path, key: Path, *more: str | Path) -> list[str]:
 
 
 def describe(server: Server, ca: Path | None, *, token: str = "", identity: tuple[Path, Path] | None = None) -> grpc.StatusCode:
-    """The code that a call over a new connection ends with; ca None: plaintext."""
+    """The status code of a call over a new connection; ca None: plaintext."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     if ca is None:
         channel = grpc.insecure_channel(server.address, options)
@@ -115,7 +115,7 @@ def cli(server: Server, *flags: str | Path) -> subprocess.CompletedProcess[str]:
 
 @contextlib.contextmanager
 def secured(authority: Authority, token_file: Path) -> Iterator[Server]:
-    """All three with TLS, client certificates between them, and a token from clients."""
+    """The three services with TLS, client certificates between them, and a token for clients."""
     target_identity, draft_identity, coordinator_identity = (authority.sign(n) for n in ("target", "draft", "coordinator"))
     demand = ["--tls-client-ca", str(authority.ca)]
     with running() as servers:
@@ -139,7 +139,7 @@ def test_all_three_over_tls(authority: Authority, stranger: Authority, token_fil
         assert describe(coordinator, authority.ca, token="wrong") == UNAUTHENTICATED
         assert describe(coordinator, stranger.ca, token=TOKEN) == UNAVAILABLE
         assert describe(coordinator, None) == UNAVAILABLE
-        # However often it happens, the log says it once a minute.
+        # The log reports it at most once a minute.
         assert len(coordinator.events("calls refused for want of a known bearer token")) == 1
 
         wrong_ca = cli(coordinator, "--tls-ca", stranger.ca, "--tls-token-file", token_file)

@@ -1,4 +1,4 @@
-"""What cannot work stops at start: one line that names the culprit, and an exit code that is not 0."""
+"""Bad configurations fail at start, with one line that names the problem and a non-zero exit code."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ FREE = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
 
 
 def addresses(flags: list[str]) -> tuple[str, ...]:
-    """Free ones, where the flags under test give none."""
+    """Addresses with free ports, unless the flags under test set them."""
     return FREE[2:] if "--listen" in flags else FREE
 
 
@@ -34,7 +34,7 @@ def edit(path: Path, change: Callable[[dict], object]) -> None:
 
 
 def edit_tensors(path: Path, change: Callable[[dict], object]) -> None:
-    """Changes the header of a safetensors file; the data stays."""
+    """Changes the header of a safetensors file and keeps the data."""
     content = path.read_bytes()
     size, = struct.unpack("<Q", content[:8])
     header = json.loads(content[8:8 + size])
@@ -124,7 +124,7 @@ def tensors_with(change: Callable[[dict], object]) -> Damage:
     return lambda model: edit_tensors(model / WEIGHTS, change)
 
 
-# What is done to a model, and what the line must name.
+# A change to a model, and what the error must name.
 DAMAGE: dict[str, tuple[Damage, list[str]]] = {
     "no tokenizer": (without(TOKENIZER), [TOKENIZER]),
     "tokenizer cut off": (cut_off(TOKENIZER, 5000), [TOKENIZER]),
@@ -174,7 +174,7 @@ def test_a_coordinator_with_a_damaged_tokenizer_names_it(tmp_path: Path) -> None
 
 
 def with_other_tokens(model: Path, folder: Path) -> Path:
-    """The same weights, but two tokens have changed places."""
+    """A copy of the model whose tokenizer has two tokens swapped."""
     def swap(tokenizer: dict) -> None:
         vocab = tokenizer["model"]["vocab"]
         one, two = [token for token, index in vocab.items() if index in (1000, 1001)]
@@ -193,7 +193,7 @@ def test_a_draft_with_another_tokenizer_is_refused_and_requests_are_served_plain
         error = coordinator.wait_for_event("refused", server="draft")["error"]
         assert draft.events("serving")[0]["fingerprint"] in error
         assert target.events("serving")[0]["fingerprint"] in error
-        assert "different tokenizers" in error or "another tokenizer" in error  # which depends on who comes first
+        assert "different tokenizers" in error or "another tokenizer" in error  # which one depends on timing
         coordinator.wait_for_event("connected", server="target")
         assert coordinator.value("outrider_degraded") == 1
         assert coordinator.value("outrider_draft_up") == 0

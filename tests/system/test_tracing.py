@@ -1,4 +1,4 @@
-"""Who asked, through the logs of all three services; and how it goes, from the outside."""
+"""Tracing of requests through the logs of all three services, and the state as seen from outside."""
 
 import json
 import subprocess

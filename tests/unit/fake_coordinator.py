@@ -1,4 +1,4 @@
-"""A coordinator that fails as it is told to, for tests of its clients."""
+"""A fake coordinator that fails on demand, for tests of its clients."""
 
 import dataclasses
 import threading
@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 from outrider.v1 import inference_pb2, inference_pb2_grpc, sequence_pb2
 
-# Only against hanging.
+# Only a guard against hanging.
 PATIENCE = 60.0
 
 Act = Callable[["Call"], Iterator[inference_pb2.GenerateResponse]]
@@ -20,7 +20,7 @@ Act = Callable[["Call"], Iterator[inference_pb2.GenerateResponse]]
 
 @dataclasses.dataclass
 class Call:
-    """A call of Generate, as it came in."""
+    """A call of Generate as the server received it."""
     request: inference_pb2.GenerateRequest
     metadata: dict[str, str]
     context: grpc.ServicerContext
@@ -32,7 +32,7 @@ class Call:
 
 
 class FakeCoordinator(inference_pb2_grpc.InferenceServicer):
-    """Answers the first call by the first of the acts, and so on; further ones in full."""
+    """Answers each call with the next of the acts, and later calls with the complete answer."""
 
     def __init__(self, *acts: Act, credentials: grpc.ServerCredentials | None = None) -> None:
         self.calls: list[Call] = []
@@ -65,7 +65,7 @@ class FakeCoordinator(inference_pb2_grpc.InferenceServicer):
         return inference_pb2.DescribeResponse(version="fake", defaults={"rule": sequence_pb2.RULE_TOKEN})
 
 
-# The answer to everything: ten tokens in chunks of two, of which one has no text of its own.
+# The answer to every request: ten tokens in chunks of two, one of them without text of its own.
 TOKENS = list(range(100, 110))
 TEXTS = [f" t{token}" if token != 103 else "" for token in TOKENS]
 TEXT = "".join(TEXTS)
@@ -91,7 +91,7 @@ def whole(call: Call) -> Iterator[inference_pb2.GenerateResponse]:
 
 def fail(call: Call, code: grpc.StatusCode, reason: str = "", retry_after: float | None = None,
          **metadata: str) -> None:
-    """Ends the call as common/rpc/error.cc does; without a reason as a proxy might."""
+    """Fails the call as common/rpc/error.cc does; without a reason, as a proxy might."""
     if reason:
         details = [error_details_pb2.ErrorInfo(reason=reason, domain="outrider", metadata=metadata)]
         if retry_after is not None:
@@ -117,12 +117,12 @@ def failing(code: grpc.StatusCode, reason: str = "", *, after: int = 0, retry_af
 
 
 def sending(*responses: inference_pb2.GenerateResponse) -> Act:
-    """Sends these, and ends in order."""
+    """Sends these chunks and ends the call normally."""
     return lambda _: iter(responses)
 
 
 def endless(call: Call) -> Iterator[inference_pb2.GenerateResponse]:
-    """Sends two chunks, then nothing until the client has gone; never ends of itself within anybody's patience."""
+    """Sends two chunks, then nothing until the client is gone; does not end by itself."""
     yield chunk(0)
     yield chunk(2)
     call.ended.wait(10 * PATIENCE)

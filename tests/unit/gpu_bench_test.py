@@ -1,4 +1,4 @@
-"""What of the GPU's build and benchmark can be seen without a GPU: the plug-in's shape, arguments, and the pack."""
+"""The parts of the GPU's build and benchmark that can be tested without a GPU: the plug-in, arguments, and the pack."""
 
 import ctypes
 import json
@@ -22,14 +22,14 @@ def output(*command: str | Path) -> str:
 
 
 def run(*arguments: str, path: str = "") -> tuple[int, str]:
-    """Exit code and standard error of bench/gpu/run, with no nvidia-smi but one in `path`."""
+    """Exit code and stderr of bench/gpu/run; the only nvidia-smi is one in `path`."""
     done = subprocess.run([sys.executable, str(RUN), *arguments], capture_output=True, text=True,
                           env=os.environ | {"PATH": path})
     return done.returncode, done.stderr
 
 
 def fake_gpu(folder: Path) -> str:
-    """A folder with an nvidia-smi that knows one GPU."""
+    """A folder with an nvidia-smi that reports one GPU."""
     script = folder / "nvidia-smi"
     script.write_text("#!/bin/sh\necho NVIDIA H200\n")
     script.chmod(0o755)
@@ -81,7 +81,7 @@ def test_programs_that_are_missing_are_named(tmp_path, monkeypatch):
 
 
 def programs(folder: Path, **scripts: str) -> Path:
-    """Programs that do nothing, but for those given."""
+    """A folder with programs that do nothing, except for the given ones."""
     for name in ("outrider", "outrider-coordinator", "outrider-draft", "outrider-target", "bench_logits", "bench_pair",
                  "bench_serve", "bench_shape", "bench_step", "liboutrider_cuda.so"):
         (folder / name).write_text("#!/bin/sh\n" + scripts.get(name, ""))
@@ -90,7 +90,7 @@ def programs(folder: Path, **scripts: str) -> Path:
 
 
 def writes(report: object) -> str:
-    """A program that writes this into the file after --json, if it is given one."""
+    """A program that writes this to the file given with --json."""
     return ("file=/dev/null; while [ $# -gt 0 ]; do [ $1 = --json ] && file=$2; shift; done\n"
             f"cat >$file <<'END'\n{json.dumps(report)}\nEND\n")
 

@@ -1,4 +1,4 @@
-"""Questions to a PromQL expression, answered from its syntax tree."""
+"""Analyses a PromQL expression by its syntax tree."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import promql_parser
 
 
 def parse(expr: str) -> Any:
-    """ValueError if it is no PromQL."""
+    """The syntax tree; ValueError if the expression is invalid."""
     return promql_parser.parse(expr)
 
 
@@ -17,7 +17,7 @@ def kind(node: Any) -> str:
 
 
 def walk(node: Any, *above: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """All nodes, each with those above it, the nearest last."""
+    """Yields all nodes, each with its ancestors, the nearest last."""
     yield node, above
     below = [getattr(node, name, None) for name in ("lhs", "rhs", "expr", "vector_selector")]
     for child in [*below, *(getattr(node, "args", None) or [])]:
@@ -30,13 +30,13 @@ def selectors(tree: Any) -> list[Any]:
 
 
 def matchers(selector: Any) -> set[tuple[str, str, str]]:
-    """(label, operator, value)."""
+    """The matchers of a selector: (label, operator, value)."""
     spelled = {"MatchOp.Equal": "=", "MatchOp.NotEqual": "!=", "MatchOp.Re": "=~", "MatchOp.NotRe": "!~"}
     return {(m.name, spelled[str(m.op)], m.value) for m in selector.matchers.matchers}
 
 
 def without_offset(selector: Any) -> str:
-    """The text of a selector, as of now."""
+    """The text of a selector without its offset."""
     inside = ", ".join(
         f"{label}{operator}{json.dumps(value)}" for label, operator, value in sorted(matchers(selector))
     )
@@ -44,7 +44,7 @@ def without_offset(selector: Any) -> str:
 
 
 def unguarded_divisions(tree: Any) -> list[str]:
-    """Those whose divisor can be 0; a comparison > 0 leaves nothing instead."""
+    """Divisions whose divisor can be 0; a comparison > 0 yields no value instead."""
     return [
         node.prettify()
         for node, _ in walk(tree)
@@ -53,7 +53,7 @@ def unguarded_divisions(tree: Any) -> list[str]:
 
 
 def unguarded_quantiles(tree: Any) -> list[str]:
-    """histogram_quantile is NaN where nothing was observed; NaN >= 0 is false."""
+    """Uses of histogram_quantile without a guard: it is NaN without observations, and NaN >= 0 is false."""
     return [
         node.prettify()
         for node, above in walk(tree)

@@ -1,4 +1,4 @@
-"""The protos are written as buf's standard says, and break nobody who uses what has landed."""
+"""The protos follow buf's standard rules and are compatible with the landed version."""
 
 import shutil
 import sys
@@ -14,7 +14,7 @@ import protos  # noqa: E402
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The protos, to be spoilt."""
+    """A copy of the protos that a test may break."""
     return Path(shutil.copytree(ROOT / "proto", tmp_path / "proto"))
 
 

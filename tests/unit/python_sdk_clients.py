@@ -1,4 +1,4 @@
-"""The SDK's two clients behind one face, so that a test runs with each: it takes the fixture `of`."""
+"""The SDK's two clients behind one interface, so that a test with the fixture `of` runs with each."""
 
 import asyncio
 
@@ -68,5 +68,5 @@ class Asyncio:
 
 @pytest.fixture(params=[Blocking, Asyncio])
 def of(request: pytest.FixtureRequest) -> type[Blocking] | type[Asyncio]:
-    """Makes a client."""
+    """Returns a function that makes a client."""
     return request.param

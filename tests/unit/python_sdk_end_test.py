@@ -1,4 +1,4 @@
-"""Calls of the Python SDK that are ended from this side: timeouts, closing, cancelling. The service hears of each."""
+"""Calls of the Python SDK that the client ends: timeouts, closing, cancelling. The service notices each of them."""
 
 import asyncio
 import threading

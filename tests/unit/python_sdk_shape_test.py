@@ -1,4 +1,4 @@
-"""The Python SDK beside the protos: nothing of them is missing in it, and its types say what it does."""
+"""The Python SDK against the protos: it covers all of them, and its type annotations match its behaviour."""
 
 import dataclasses
 import hashlib
@@ -38,7 +38,7 @@ def test_the_package_has_the_version_of_the_services() -> None:
     assert outrider.__version__ == project[1]
 
 
-# An option for each field of a request, set to something else than it would be.
+# An option for each field of a request, set to a value other than the default.
 EVERY = {
     "max_tokens": 9, "temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.25, "repetition_penalty": 1.5,
     "presence_penalty": 0.5, "frequency_penalty": -0.5, "logit_bias": {5: 1.5, 7: -2.0}, "allowed_ids": [1, 2],
@@ -73,7 +73,7 @@ def test_every_field_of_a_request_can_be_set() -> None:
     (outrider.Finish, inference_pb2.Finish, {}),
     (outrider.TokenLogprob, sequence_pb2.TokenLogprob, {}),
     (outrider.PositionLogprobs, sequence_pb2.PositionLogprobs, {}),
-    (outrider.Chunk, inference_pb2.GenerateResponse, {"kinds", "texts", "logprobs"}),  # of each token, there
+    (outrider.Chunk, inference_pb2.GenerateResponse, {"kinds", "texts", "logprobs"}),  # per token there
     (outrider.ServerInfo, sequence_pb2.ServerInfo, {}),
     (outrider.Totals, inference_pb2.SpeculationTotals, {}),
     (outrider.Description, inference_pb2.DescribeResponse, {}),

@@ -1,4 +1,4 @@
-"""The Python SDK's calls against a coordinator that fails in every way: retries, resumption, errors.
+"""The Python SDK against a coordinator that fails in every way: retries, resumption, errors.
 
 Each test runs with the blocking client and with the one for asyncio.
 """
@@ -92,7 +92,7 @@ def test_a_busy_service_is_asked_again_when_it_said(of: type[Blocking]) -> None:
 
 @pytest.mark.parametrize("error, retries", [
     (failing(EXHAUSTED, "QUEUE_FULL", retry_after=3600), QUICK),  # longer than the budget
-    (failing(EXHAUSTED, "MESSAGE_TOO_LARGE"), QUICK),  # no time to come back at
+    (failing(EXHAUSTED, "MESSAGE_TOO_LARGE"), QUICK),  # without a retry delay
     (failing(UNAVAILABLE, "DRAINING"), Retries(budget=0)),
     (failing(grpc.StatusCode.INTERNAL, "LOGITS_NOT_FINITE"), QUICK),
     (failing(grpc.StatusCode.DEADLINE_EXCEEDED, "BUDGET_EXCEEDED"), QUICK)])
@@ -105,7 +105,7 @@ def test_what_cannot_get_better_in_time_is_raised_at_once(error: object, retries
 
 def test_retries_end_with_their_budget(of: type[Blocking]) -> None:
     with FakeCoordinator() as server:
-        pass  # nobody listens there any more
+        pass  # nothing listens there any more
     with pytest.raises(outrider.Unavailable) as error:
         of(server.address, Retries(budget=0.05, initial=0.001, maximum=0.01)).generate()
     assert error.value.reason == "UNAVAILABLE"

@@ -1,4 +1,4 @@
-"""The Python SDK over TLS, with tokens and certificates of its own; against gRPC's own server."""
+"""The Python SDK over TLS, with tokens and client certificates, against gRPC's own server."""
 
 import asyncio
 import subprocess
@@ -18,7 +18,7 @@ Generate = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two authorities, ca and other; each has signed a server's and a client's certificate."""
+    """A folder with two CAs, `ca` and `other`; each has signed a server's and a client's certificate."""
     folder = tmp_path_factory.mktemp("pem")
     for authority in ("ca", "other"):
         make(folder, authority, "/CN=authority")

@@ -48,7 +48,7 @@ void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
   }
 }
 
-// A chain; `prepare` has the last word about each q.
+// Parses a chain; `prepare` checks and completes each node.
 absl::StatusOr<Proposal> ParseNodes(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
                                     int vocab_size, absl::FunctionRef<absl::Status(ProposalNode&)> prepare) {
   Proposal proposal;

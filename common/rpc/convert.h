@@ -17,8 +17,7 @@ namespace outrider {
 absl::StatusOr<Proposal> ParseProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
                                        Rule rule, int vocab_size);
 
-// The same, but leaves q as it came, neither prepared nor checked. For the coordinator, which passes q on to
-// the target.
+// The same without preparing or checking q, for the coordinator, which only passes q on to the target.
 absl::StatusOr<Proposal> ParseUncheckedProposal(
     const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes, int vocab_size);
 

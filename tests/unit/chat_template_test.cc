@@ -1,4 +1,4 @@
-// Conversations written out as transformers writes them, and the files that templates come in.
+// Chat templates rendered as in transformers, and the files that contain them.
 #include <gmock/gmock.h>
 
 #include <fstream>

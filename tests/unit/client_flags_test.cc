@@ -15,7 +15,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Parse as the program does; throw what CLI11 throws.
+// Parse as the program does; throw CLI11's exceptions.
 GenerateFlags Parse(std::vector<std::string> arguments) {
   CLI::App command;
   GenerateFlags flags;

@@ -31,7 +31,7 @@ TEST(ListenAddress, OfAllInterfacesIsCalledOnLoopback) {
   EXPECT_EQ(ToCall(""), "");
 }
 
-// What a check says of addresses whose flags are --0, --1 and so on.
+// The result of the check for addresses whose flags are --0, --1 and so on.
 std::string Problem(const std::vector<std::string>& addresses) {
   static constexpr const char* kFlags[] = {"--0", "--1", "--2", "--3"};
   std::vector<ListenFlag> flags;

@@ -44,7 +44,7 @@ TEST(MetricsChange, QuantilesAreInterpolatedWithinTheirBucket) {
   const MetricsPage before = MetricsPage::Parse(
       "h_bucket{le=\"1\"} 5\nh_bucket{le=\"2\"} 5\nh_bucket{le=\"10\"} 5\nh_bucket{le=\"+Inf\"} 5\n"
       "h_sum 1\nh_count 5\n");
-  // Since then: 4 between 1 and 2, 4 between 2 and 10, 2 beyond.
+  // Since then: 4 between 1 and 2, 4 between 2 and 10, 2 above.
   const MetricsPage after = MetricsPage::Parse(
       "h_bucket{le=\"1\"} 5\nh_bucket{le=\"2\"} 9\nh_bucket{le=\"10\"} 13\nh_bucket{le=\"+Inf\"} 15\n"
       "h_sum 61\nh_count 15\n");

@@ -42,7 +42,7 @@ absl::StatusOr<Request> Parse(const v1::GenerateRequest& proto) {
 
 std::vector<TokenId> Encode(const std::string& text) { return TestTokenizer().Encode(text, false); }
 
-// A round of `draft` of which `accepted` stand, followed by `token`.
+// A round that accepts `accepted` tokens of `draft`, followed by `token`.
 v1::GenerateResponse Round(Generation& generation, const std::vector<TokenId>& draft, int accepted,
                            TokenId token) {
   Proposal proposal;
@@ -70,7 +70,7 @@ TEST(Request, FillsInTheDefaults) {
   EXPECT_EQ(request.max_tokens, 64 - static_cast<int>(request.prompt.size()));
 }
 
-// Field by field: what is refused, and that the error says where and what is allowed.
+// Field by field: what is refused, and that the error names the field and its range.
 TEST(Request, RefusesWhatIsOutOfRangeAndNamesTheField) {
   struct Case {
     std::string field;

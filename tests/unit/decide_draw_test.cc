@@ -1,5 +1,5 @@
-// What the device draws from a row, against common/spec: samples, residuals, races, truncated distributions,
-// and whole proposals against what the draft service does on the host.
+// The device's draws from a row, against common/spec: samples, residuals, races, truncated distributions, and
+// complete proposals against the draft service's on the host.
 #include <gtest/gtest.h>
 
 #include "common/engine/cuda/decide_rows.h"
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kSizes[] = {2, 5, 16, 31, 256, 257, 1000, 2049, 4100};
 
-// What thread 0 of a team got.
+// The result of thread 0 of a team.
 template <class T, class Work>
 T FromTeam(int threads, const Work& work) {
   T result{};
@@ -32,7 +32,7 @@ struct Shaped {
   WeightRow row;
 };
 
-// By the reference's code, so that these tests are about the draws alone.
+// Shaped by the reference's code, so that these tests are about the draws alone.
 Shaped RandomRow(Generator& random, int vocab, SamplingParams params) {
   Shaped shaped;
   shaped.weights = RandomLogits(random, vocab);
@@ -76,7 +76,7 @@ TEST(DeviceDraw, SamplesAreThoseOfTheSpecification) {
   }
 }
 
-// A threshold at or beyond the sum of the row, which rounding can bring about.
+// A threshold at or beyond the row's sum, which rounding can cause.
 TEST(DeviceDraw, BeyondTheEndTheLastTokenWithAnyWeightIsDrawn) {
   std::vector<float> weights(1000, 0.0f);
   weights[3] = weights[700] = 1;
@@ -91,7 +91,7 @@ TEST(DeviceDraw, BeyondTheEndTheLastTokenWithAnyWeightIsDrawn) {
   }
 }
 
-// A sparse q over a row, or a point mass: entries with more than p, with less, and outside of its support.
+// A sparse q over a row, or a point mass: entries above p, below p, and outside its support.
 Distribution RandomQ(Generator& random, const WeightRow& p) {
   Distribution q;
   const int vocab = static_cast<int>(p.vocab());
@@ -204,7 +204,7 @@ bool SameDraft(const ProposalNode& a, const ProposalNode& b) {
 }
 
 // Proposals on the device, over the device's own rows, against those on the host. `round_shift` makes the
-// device use the noise of another round. Returns how many differ.
+// device use another round's noise. Returns how many differ.
 int DifferentProposals(int threads, int rows, uint64_t seed, uint64_t round_shift) {
   Generator random(seed);
   int different = 0;

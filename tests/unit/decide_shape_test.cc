@@ -1,4 +1,4 @@
-// What the device makes of a row of logits, against Controls::Apply.
+// The controls on the device, against Controls::Apply.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -26,7 +26,7 @@ long double MassKept(std::span<const float> weights, std::span<const float> row)
   return mass;
 }
 
-// Two rows that differ must do so by where top_p cuts, and there only within the stated bound.
+// Two rows may differ only in where top_p cuts, and there only within the stated bound.
 void ExpectWithinBound(const std::vector<float>& logits, SamplingParams params, std::span<const float> device,
                        std::span<const float> reference) {
   const double top_p = std::exchange(params.top_p, 1);
@@ -87,7 +87,7 @@ TEST(DeviceShape, OneThreadHasTheBitsOfControls) {
 TEST(DeviceShape, SevenThreadsHaveTheBitsOfControls) { EXPECT_LE(ShapeRandomRows(7, 100, 2), 2); }
 TEST(DeviceShape, ThirtyTwoThreadsHaveTheBitsOfControls) { EXPECT_LE(ShapeRandomRows(32, 25, 3), 2); }
 
-// Where there are as many threads as tokens to keep, the largest that each thread saw bound the search.
+// With at least as many threads as tokens to keep, the largest token of each thread bounds the search.
 TEST(DeviceShape, FewTokensOfALongRowAreFoundByManyThreads) {
   Generator random(8);
   for (int i = 0; i < 60; ++i) {
@@ -161,7 +161,7 @@ TEST(DeviceShape, NoEntropyUnlessItIsWanted) {
 }
 
 TEST(DeviceSums, TheOrderOfASumShows) {
-  // So that agreement with SumWeights means something: the same numbers added from left to right, and in
+  // A negative control for the agreement with SumWeights: the same numbers added from left to right, and in
   // blocks of another size, give other bits.
   Generator random(7);
   int left_to_right = 0;

@@ -1,5 +1,5 @@
-// A small language for tests of what the device decides: teams of threads on the host, and rows that are hard
-// to get right.
+// Helpers for tests of the device's decisions: teams of threads on the host, and rows that are hard to get
+// right.
 #pragma once
 
 #include <algorithm>
@@ -55,7 +55,7 @@ class HostTeam {
   std::barrier<>* barrier_;
 };
 
-// Calls work(team) from every thread of a team of 1 to 32. What the scratch memory holds at first is noise.
+// Calls work(team) from every thread of a team of 1 to 32. The scratch memory starts with noise.
 template <class Work>
 void OnTeam(int size, const Work& work) {
   const auto scratch = std::make_unique<TeamScratch>();
@@ -80,8 +80,8 @@ T OneOf(Generator& random, std::initializer_list<T> choices) {
   return choices.begin()[Pick(random, static_cast<int>(choices.size()))];
 }
 
-// Finite logits: spread out or close together, with ties, with zeros of both signs, with tokens that are as
-// good as removed, in order, or all the same.
+// Finite logits: spread out or close together, with ties, with zeros of both signs, with tokens that are
+// practically removed, sorted, or all equal.
 inline std::vector<float> RandomLogits(Generator& random, int vocab) {
   std::normal_distribution<float> normal(0, OneOf(random, {0.01f, 1.0f, 4.0f, 30.0f}));
   std::vector<float> logits(vocab);
@@ -117,7 +117,7 @@ inline SamplingParams Sampling(double temperature, int top_k = 0, double top_p =
   return params;
 }
 
-// A row after the controls, by the code of the device on a team of threads.
+// A row after the controls, by the device's code on a team of threads.
 struct DeviceRow {
   std::vector<float> weights;
   ShapedRow shaped;

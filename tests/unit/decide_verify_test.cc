@@ -25,7 +25,7 @@ struct Case {
   std::vector<std::vector<float>> logits;  // draft.size() + 1 rows
 };
 
-// What a draft model that is more or less like the target says.
+// The logits of a draft model that is more or less like the target.
 void AddRandomNode(Generator& random, const std::vector<float>& target, Case& c) {
   const uint64_t position = c.round_start + c.draft.size();
   std::vector<float> logits = target;
@@ -72,7 +72,7 @@ absl::StatusOr<Verdict> OnTheHost(const Case& c) {
       {.rule = c.rule}, c.draft, [&](int i) { return controls->Apply({}, rows[i]); }, c.round_start, c.key);
 }
 
-// Among the rows and drafts of others, in one batch.
+// In a batch with the rows and drafts of others.
 absl::StatusOr<Verdict> OnTheDevice(const Case& c, int threads) {
   constexpr int kRowsBefore = 2, kDraftedBefore = 3, kEntriesBefore = 5;
   const size_t vocab = c.vocab;
@@ -141,7 +141,7 @@ TEST(DeviceVerify, OneThreadJudgesAsTheHostDoes) { ExpectSameVerdicts(1, 6000, 1
 TEST(DeviceVerify, SevenThreadsJudgeAsTheHostDoes) { ExpectSameVerdicts(7, 60, 2); }
 TEST(DeviceVerify, ThirtyTwoThreadsJudgeAsTheHostDoes) { ExpectSameVerdicts(32, 24, 3); }
 
-// How many of the verdicts over altered inputs still are those over the original ones.
+// How many verdicts on altered inputs equal those on the original ones.
 template <class Alter>
 int StillTheSame(int cases, const Alter& alter) {
   Generator random(4);
@@ -156,7 +156,7 @@ int StillTheSame(int cases, const Alter& alter) {
   return same;
 }
 
-// The comparison has to catch what a careless implementation would do.
+// The comparison must catch the mistakes of a careless implementation.
 TEST(DeviceVerify, TheWrongNoiseIsNoticed) {
   EXPECT_EQ(StillTheSame(500, [](Case&) {}), 500);
   EXPECT_LT(StillTheSame(500, [](Case& c) { ++c.round_start; }), 400);
@@ -194,7 +194,7 @@ TEST(DeviceVerify, ARowThatIsNotFiniteMattersOnlyWhereItIsReached) {
   EXPECT_GT(verdicts, 30);
 }
 
-// p and q agree but for rounding: now and then nothing is left of p where a token was rejected.
+// p and q agree except for rounding, so sometimes the residual is empty after a rejection.
 TEST(DeviceVerify, AnEmptyResidualIsThatOfTheHost) {
   Case c;
   c.vocab = 4;
@@ -203,7 +203,7 @@ TEST(DeviceVerify, AnEmptyResidualIsThatOfTheHost) {
   q.form = Distribution::Form::kSparse;
   q.ids = {0, 1, 2, 3};
   q.weights = {0.25f, 0.25f, 0.25f, 0.25f};
-  // The drafted token claims more than its share by the smallest amount, the others no less than theirs.
+  // q exceeds p by the smallest amount, at the drafted token and at all others, so the residual is empty.
   q.total = std::nextafter(1.0, 0.0);
   AppendToChain(2, q, c.draft);
   int empty = 0;
@@ -212,7 +212,7 @@ TEST(DeviceVerify, AnEmptyResidualIsThatOfTheHost) {
     const absl::StatusOr<Verdict> expected = OnTheHost(c), verdict = OnTheDevice(c, 1);
     EXPECT_TRUE(Same(*verdict, *expected));
   }
-  // A point mass on one side and all of p on it on the other, through the residual's own code.
+  // A point mass on one side and all of p on the same token on the other, through the residual's own code.
   const std::vector<float> weights = {0, 0, 3, 0};
   const DraftedToken drafted{1, 1, QForm::kSparse, 0, 2};
   const int32_t ids[] = {1, 2};

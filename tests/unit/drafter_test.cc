@@ -1,4 +1,4 @@
-// The drafters of the coordinator: what they propose, what from, and who hears of the verdict.
+// The drafters of the coordinator: what they propose from what, and which of them learn the verdict.
 #include <gmock/gmock.h>
 
 #include <asio/co_spawn.hpp>
@@ -56,7 +56,7 @@ Generation Sequence(Tokens prompt, const Options& options = {}) {
   return Generation(std::move(request), &TestTokenizer(), Clock::now());
 }
 
-// A round that rejects whatever was drafted, and ends in `token`.
+// A round that rejects every drafted token and ends in `token`.
 void Reject(Generation& generation, const Proposal& draft, TokenId token) {
   Verdict verdict;
   verdict.token = token;
@@ -202,7 +202,7 @@ TEST(LocalDrafter, TheCoupledRuleTakesNoDistribution) {
 
 constexpr int kVocab = 300;
 
-// Token 1 in half of the places, and always followed by 2 or, a third as often, by 3.
+// Token 1 in half of the positions, always followed by 2 or, a third as often, by 3.
 std::shared_ptr<const CorpusCounts> Corpus() {
   return std::make_shared<const CorpusCounts>(Tokens{1, 2, 1, 2, 1, 2, 1, 3});
 }
@@ -218,7 +218,7 @@ std::map<TokenId, float> WeightsOf(const ProposalNode& node) {
   return weights;
 }
 
-// The proposal as the target reads it.
+// The proposal as the target parses it.
 Proposal Received(const Proposal& proposal) {
   google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
   SerializeProposal(proposal, &nodes);
@@ -322,7 +322,7 @@ TEST(CorpusCounts, CountsATextFileAndRefusesOthersByName) {
 
 // --- one after another ------------------------------------------------------------------------------------
 
-// Proposes what it is told to, and remembers the verdicts.
+// A fake drafter that proposes what it is told to and records the verdicts.
 class FakeDrafter final : public Drafter {
  public:
   FakeDrafter(v1::DrafterKind kind, Tokens tokens) : kind_(kind), tokens_(std::move(tokens)) {}

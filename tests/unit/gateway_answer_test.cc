@@ -1,4 +1,4 @@
-// Chunks of generations as answers of OpenAI's API, whole and as streams.
+// Converts chunks of generations to answers of the OpenAI API, complete and streamed.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -59,7 +59,7 @@ v1::GenerateResponse Last(v1::GenerateResponse chunk, v1::FinishReason reason, c
   return chunk;
 }
 
-// The objects of a stream's events; the one that ends it is no JSON.
+// The JSON objects of a stream's events, without the final one, which is not JSON.
 std::vector<Json> Events(const std::string& stream) {
   std::vector<Json> events;
   for (size_t at = 0; at < stream.size();) {
@@ -184,7 +184,7 @@ TEST(OpenAiAnswer, EchoBeginsEveryChoiceWithThePrompt) {
   const OpenAiRequest request = RequestFor(Endpoint::kCompletions, R"("echo": true, "logprobs": 1, "n": 2)");
   OpenAiAnswer answer(&request, Header());
   v1::GenerateResponse first = WithLogprob(Chunk(" upon"), -1);
-  // Of "Once", all but a first token "O": there is no BOS.
+  // "Once" without a first token "O": there is no BOS.
   Position(first.add_prompt_logprobs(), "nce", -3);
   answer.Add(0, Last(std::move(first), v1::FINISH_REASON_STOP));
   answer.Add(0, Last(WithLogprob(Chunk(" more", 1), -2), v1::FINISH_REASON_STOP));

@@ -1,4 +1,4 @@
-// The HTTP server in front of a service that is made up.
+// The HTTP server in front of a fake service.
 #include <gmock/gmock.h>
 #include <httplib.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Answers "a" to every prompt, except that it is busy for one.
+// Answers "a" to every prompt, except one for which it is busy.
 class MadeUp final : public v1::Inference::Service {
  public:
   grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,

@@ -1,4 +1,4 @@
-// Requests of OpenAI's API in Outrider's terms: what is translated, refused, ignored.
+// Requests of the OpenAI API: what is translated, refused and ignored.
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 
 constexpr char kOneMessage[] = R"("messages": [{"role": "user", "content": "hi"}])";
 
-// A body that has what must be there, and `more`.
+// A body with the required fields and `more`.
 absl::StatusOr<OpenAiRequest> Completions(const std::string& more) {
   return ParseOpenAiRequest(Endpoint::kCompletions,
                             R"({"prompt": "Once")" + (more.empty() ? "}" : "," + more + "}"));
@@ -27,7 +27,7 @@ absl::StatusOr<OpenAiRequest> Chat(const std::string& more) {
                             std::string("{") + kOneMessage + (more.empty() ? "}" : "," + more + "}"));
 }
 
-// The error object that a refusal becomes.
+// The error object of a refusal.
 Json ErrorOf(const absl::StatusOr<OpenAiRequest>& request, Endpoint endpoint = Endpoint::kCompletions) {
   EXPECT_FALSE(request.ok());
   if (request.ok()) return {{"param", "none"}, {"code", "none"}, {"message", "none"}};
@@ -93,7 +93,7 @@ TEST(OpenAiRequest, TakesPromptsInEachForm) {
   EXPECT_EQ(prompts(R"(["one", "two"])")[1].text(), "two");
   EXPECT_THAT(prompts("[1, 2, 3]")[0].tokens().ids(), ElementsAre(1, 2, 3));
   EXPECT_THAT(prompts("[[1], [2, 3]]")[1].tokens().ids(), ElementsAre(2, 3));
-  // For the service to refuse.
+  // Left to the service to refuse.
   EXPECT_THAT(prompts("[]")[0].tokens().ids(), IsEmpty());
 }
 

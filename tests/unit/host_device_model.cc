@@ -21,7 +21,7 @@ using cuda::StepOutputs;
 using cuda::StepPlan;
 using cuda::StepShape;
 
-// The memory of one step, and the kernels on it.
+// The memory of one step, and the kernels that work on it.
 class HostStep {
  public:
   HostStep(const StepPlan& plan, BlockId spare, int vocab, int team)
@@ -124,7 +124,7 @@ absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRow
   const StepPlan plan = cuda::PlanStep(batch, cpu_->block_size(), spare);
   HostStep step(plan, spare[0], vocab, team_);
 
-  // The first pass, over the rows as the plan has them.
+  // The first pass, over the plan's rows.
   std::vector<SequenceRows> passes;
   std::map<int32_t, int> logits_of;  // by row of the pass
   int row = 0;

@@ -1,5 +1,5 @@
-// A device without a device: forward passes of the CPU's engine, and for everything else what the GPU runs,
-// its plans, its memory layout and the source of its kernels, on the host.
+// Simulates a device on the host: forward passes of the CPU's engine, and for everything else the GPU's code:
+// its plans, its memory layout and the source of its kernels.
 #pragma once
 
 #include <memory>
@@ -13,10 +13,10 @@
 
 namespace outrider::testing {
 
-// Decides as the CUDA library does. Computes in float32, whatever type it is asked for.
+// Runs device tasks as the CUDA plug-in does. Computes in float32, whatever dtype is requested.
 class HostDeviceModel final : public Model {
  public:
-  // `team` threads decide about a row. `cpu` has a block more than the model.
+  // `team` threads work on a row. `cpu` has one block more than this model.
   HostDeviceModel(std::unique_ptr<Runner> cpu, int team) : cpu_(std::move(cpu)), team_(team) {}
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
@@ -36,7 +36,7 @@ class HostDeviceModel final : public Model {
   std::vector<float> logits_;
 };
 
-// Loads such models. Takes any dtype.
+// Loads such models. Accepts any dtype.
 class HostDevice final : public Backend {
  public:
   explicit HostDevice(int team) : team_(team) {}

@@ -1,4 +1,5 @@
 // The coordinator's process: flags, connections, the public service, and an orderly end.
+#include <CLI/CLI.hpp>
 #include <asio/co_spawn.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>

@@ -1,3 +1,5 @@
+#include <CLI/CLI.hpp>
+
 #include "common/serve/model_service.h"
 #include "draft_service/draft_sampler.h"
 #include "draft_service/draft_service.h"

@@ -1,5 +1,7 @@
 #include "client/cli/flags.h"
 
+#include <CLI/CLI.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "client/cli/listen_address.h"
 #include "common/rpc/names.h"

@@ -1,7 +1,6 @@
 // The flags of the commands, and the request that they make.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -11,6 +10,11 @@
 #include "client/cli/local_services.h"
 #include "common/rpc/credentials.h"
 #include "outrider/v1/inference.pb.h"
+
+// CLI11's header costs five seconds in each file that includes it.
+namespace CLI {
+class App;
+}
 
 namespace outrider {
 

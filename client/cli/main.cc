@@ -1,4 +1,5 @@
 // The command line.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "client/cli/commands.h"

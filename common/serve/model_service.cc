@@ -1,5 +1,6 @@
 #include "common/serve/model_service.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <filesystem>
 

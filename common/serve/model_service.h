@@ -4,13 +4,17 @@
 
 #include <grpcpp/impl/service_type.h>
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "common/engine/worker.h"
 #include "outrider/v1/sequence.pb.h"
+
+// CLI11's header costs five seconds in each file that includes it.
+namespace CLI {
+class App;
+}
 
 namespace outrider {
 

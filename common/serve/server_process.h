@@ -1,7 +1,6 @@
 // What the process of every server has in common: flags, addresses, signals, and an orderly end.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -13,6 +12,11 @@
 #include "absl/synchronization/mutex.h"
 #include "common/obs/metrics_server.h"
 #include "common/rpc/server.h"
+
+// CLI11's header costs five seconds in each file that includes it.
+namespace CLI {
+class App;
+}
 
 namespace outrider {
 

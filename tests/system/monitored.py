@@ -52,7 +52,15 @@ class Prometheus(Process):
             return False
 
     def api(self, path: str, **parameters: Any) -> Any:
-        return ask(f"http://{self.address}", path, **parameters)
+        """Data of Prometheus' HTTP API."""
+        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters, doseq=True)}"
+        try:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{path} {parameters}: {error.read().decode()}") from None
+        assert answer["status"] == "success" and not answer.get("warnings"), answer
+        return answer["data"]
 
     def query(self, expr: str, at: float | None = None) -> list[Sample]:
         data = self.api("query", query=expr, **({} if at is None else {"time": at}))
@@ -76,18 +84,6 @@ class Prometheus(Process):
                 f"{targets} targets are scraped",
             )
         return self.value("max(timestamp(up))")
-
-
-def ask(address: str, path: str, **parameters: Any) -> Any:
-    """The data of an answer of Prometheus' HTTP API."""
-    url = f"{address}/api/v1/{path}?{urllib.parse.urlencode(parameters, doseq=True)}"
-    try:
-        with urllib.request.urlopen(url, timeout=PATIENCE) as response:
-            answer = json.load(response)
-    except urllib.error.HTTPError as error:
-        raise AssertionError(f"{path} {parameters}: {error.read().decode()}") from None
-    assert answer["status"] == "success" and not answer.get("warnings"), answer
-    return answer["data"]
 
 
 def services(c: Cluster) -> dict[str, Server]:
@@ -122,9 +118,9 @@ def watched(c: Cluster, folder: Path, interval: str = "1s") -> Iterator[Promethe
 REPEATING = '"Who is there?" said the fox. "It is I," said the hare.\n' * 8
 
 
-def calls(prompts: list[str], length: int = 60) -> list[tuple[str, dict[str, Any]]]:
+def calls(prompts: list[str]) -> list[tuple[str, dict[str, Any]]]:
     """Calls with plain and speculative rounds of every rule, all kinds of drafters, and repeated prompts."""
-    sampled = {"temperature": 1.0, "max_tokens": length, "ignore_eos": True}
+    sampled = {"temperature": 1.0, "max_tokens": 60, "ignore_eos": True}
     found: list[tuple[str, dict[str, Any]]] = []
     for seed, prompt in enumerate(prompts[:4]):
         found += [
@@ -141,7 +137,7 @@ def calls(prompts: list[str], length: int = 60) -> list[tuple[str, dict[str, Any
         found += [
             (REPEATING, sampled | {"seed": seed, "k": 4, "drafter": drafter, "temperature": 0.5}) for seed in range(2)
         ]
-    return found + [(prompts[0], {"temperature": 0, "max_tokens": length}) for _ in range(2)]  # K is the policy's
+    return found + [(prompts[0], {"temperature": 0, "max_tokens": 60}) for _ in range(2)]  # K is the policy's
 
 
 def load(c: Cluster, prompts: list[str]) -> list[tuple[dict[str, Any], Answer]]:

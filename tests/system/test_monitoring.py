@@ -17,12 +17,12 @@ import yaml
 from harness import ROOT, Answer, Cluster, cluster, eventually, load_prompts
 from monitored import Prometheus, disturb, load, services, watched
 
-sys.path[:0] = [str(ROOT / "deploy" / "grafana"), str(ROOT / "tests" / "unit")]
+sys.path.insert(0, str(ROOT / "tests" / "unit"))
 
+import dashboards  # noqa: E402
 import promql_tree  # noqa: E402
-import read  # noqa: E402
 
-TARGETS = [target for name, dashboard in read.load().items() for target in read.targets(name, dashboard)]
+TARGETS = [target for name, dashboard in dashboards.load().items() for target in dashboards.targets(name, dashboard)]
 RULES = [
     rule
     for path in sorted((ROOT / "deploy" / "prometheus" / "rules").glob("*.yml"))
@@ -63,7 +63,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
 def query_of(dashboard: str, panel: str, legend: str = "") -> str:
     """The query of a panel over the whole history."""
     found = [t.expr for t in TARGETS if (t.dashboard, t.panel) == (dashboard, panel) and legend in t.legend]
-    return read.fill_in(found[0], WHOLE)
+    return dashboards.fill_in(found[0], WHOLE)
 
 
 @pytest.mark.parametrize("job", ["outrider-coordinator", "outrider-draft", "outrider-target"])
@@ -74,7 +74,7 @@ def test_promtool_finds_nothing_wrong_with_the_metrics(seen: Seen, job: str) -> 
 
 
 def test_every_query_of_every_dashboard_returns_data(seen: Seen) -> None:
-    without = [str(t) for t in TARGETS if not seen.prometheus.query(read.fill_in(t.expr, WHOLE), seen.end)]
+    without = [str(t) for t in TARGETS if not seen.prometheus.query(dashboards.fill_in(t.expr, WHOLE), seen.end)]
     assert without == []
 
 
@@ -84,7 +84,7 @@ def test_no_query_is_ever_infinite_or_not_a_number(seen: Seen, window: str) -> N
     wrong = []
     for target in TARGETS:
         matrix = seen.prometheus.api(
-            "query_range", query=read.fill_in(target.expr, window), start=seen.start - 5, end=seen.end, step=1
+            "query_range", query=dashboards.fill_in(target.expr, window), start=seen.start - 5, end=seen.end, step=1
         )["result"]
         if not all(math.isfinite(float(value)) for series in matrix for _, value in series["values"]):
             wrong.append(str(target))
@@ -93,10 +93,10 @@ def test_no_query_is_ever_infinite_or_not_a_number(seen: Seen, window: str) -> N
 
 def test_every_choice_of_a_variable_finds_all_that_run(seen: Seen) -> None:
     jobs = set()
-    for dashboard in read.load().values():
+    for dashboard in dashboards.load().values():
         queries = {v["name"]: v["query"] for v in dashboard["templating"]["list"] if v["type"] == "query"}
         for name, query in queries.items():
-            selector = read.fill_in(query, WHOLE).removeprefix("label_values(").removesuffix(f", {name})")
+            selector = dashboards.fill_in(query, WHOLE).removeprefix("label_values(").removesuffix(f", {name})")
             found = seen.prometheus.api("series", **{"match[]": selector})
             assert {series[name] for series in found}, query
             jobs |= {series["job"] for series in found}

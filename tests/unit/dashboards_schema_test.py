@@ -7,18 +7,15 @@ ctest says so.
 import copy
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jsonschema
 import pytest
+from dashboards import load, panels
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = Path(os.environ.get("OUTRIDER_GRAFANA_SCHEMA", ROOT / ".tools" / "grafana" / "schema.json"))
-sys.path.insert(0, str(ROOT / "deploy" / "grafana"))
-
-from read import load, panels  # noqa: E402
 
 if not SCHEMA.exists():
     pytest.skip(f"no {SCHEMA}: scripts/install makes it from npm packages", allow_module_level=True)

@@ -13,13 +13,13 @@ from typing import Any
 
 import promql_tree
 import pytest
+from dashboards import FOLDER, fill_in, load, panels
 from promql_tree import kind, walk
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "deploy" / "grafana"))
 
 from build import build  # noqa: E402
-from read import FOLDER, fill_in, load, panels  # noqa: E402
 
 # Those of Grafana's value formats that mean something here.
 UNITS = {"none", "short", "s", "percentunit", "cps", "ops", "reqps"}

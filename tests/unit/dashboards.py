@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent / "dashboards"
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "dashboards"
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,17 @@
-#!/usr/bin/env python3
 """What transformers' apply_chat_template makes of conversations, for coordinator/api/chat_template.cc to agree with.
 
-  make_chat_goldens.py
-
-Needs the Python packages `transformers` and `jinja2`. Writes tests/data/chat/goldens.json: templates in the manner of
-several model families, written for this test, and that of the shipped pair; and for each conversation the text, or that
-the template refuses it.
+Writes tests/data/chat/goldens.json: templates in the manner of several model families, written for this test, and that
+of the shipped pair; and for each conversation the text, or that the template refuses it.
 """
 
 import datetime
 import json
-import pathlib
 
 import jinja2
+from paths import DATA, ROOT
 from transformers.utils import chat_template_utils
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-OUT = ROOT / "tests" / "data" / "chat" / "goldens.json"
+OUT = DATA / "chat" / "goldens.json"
 SHIPPED = json.loads((ROOT / "models" / "tiny-target" / "tokenizer_config.json").read_text())["chat_template"]
 
 # Noon, so that it is the same day nearly everywhere.
@@ -161,7 +156,3 @@ def main():
     for name, template in goldens["templates"].items():
         refused = sum("error" in golden for golden in template["goldens"])
         print(f"{name}: {len(template['goldens'])} conversations, {refused} refused")
-
-
-if __name__ == "__main__":
-    main()

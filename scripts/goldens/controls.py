@@ -1,10 +1,6 @@
-#!/usr/bin/env python3
 """What the logits processors of Hugging Face `transformers` say, for the tests of common/spec to agree with.
 
-  make_controls_goldens.py
-      Writes tests/data/spec/controls.golden.txt.
-
-Needs the Python packages `torch` and `transformers`. A golden is a few lines, the last of which is empty:
+Writes tests/data/spec/controls.golden.txt. A golden is a few lines, the last of which is empty:
 
   case NAME
   FIELD VALUE...          the sampling parameters, by the names of common/spec/controls.h; others keep their default
@@ -16,13 +12,13 @@ Needs the Python packages `torch` and `transformers`. A golden is a few lines, t
 Processors run in the order of common/spec/controls.h. `transformers` has none for presence and frequency penalties.
 """
 
-import pathlib
 import random
 
 import torch
+from paths import DATA
 from transformers import generation
 
-GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "spec" / "controls.golden.txt"
+GOLDEN = DATA / "spec" / "controls.golden.txt"
 
 # A token at a cut: the processors compute in float32, so a mass this close to top_p could fall on either side.
 TOO_CLOSE = 1e-5
@@ -120,7 +116,3 @@ def main():
         for case in [{"top_p": 0.9}, {"top_k": 50, "top_p": 0.95}, combined[3]]:
             write_case(out, "large " + "+".join(case), case, 1111, generator)
     print(f"{GOLDEN}: {GOLDEN.stat().st_size} bytes")
-
-
-if __name__ == "__main__":
-    main()

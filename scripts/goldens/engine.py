@@ -1,22 +1,15 @@
-#!/usr/bin/env python3
-"""Golden data for the engine's tests: logits that transformers computes in float32.
-
-  make_engine_goldens.py random              small random models and their logits, into tests/data/engine/
-  make_engine_goldens.py pair                the shipped pair's best tokens, into tests/data/engine/
-  make_engine_goldens.py model DIR OUT.json  the same for any model
+"""Logits that transformers computes in float32, for the engine's tests: small random models with theirs, and the best
+tokens of the shipped pair, in tests/data/engine/.
 """
 
-import argparse
 import json
 import shutil
-import sys
-from pathlib import Path
 
 import torch
+from paths import DATA, ROOT
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "tests" / "data" / "engine"
+OUT = DATA / "engine"
 POSITIONS = 200
 TOP = 8
 
@@ -64,7 +57,7 @@ def make_random(name, recipe, seed):
         for key, parameter in model.named_parameters():
             if "norm" in key:
                 parameter.uniform_(0.5, 1.5)
-    folder = DATA / name
+    folder = OUT / name
     shutil.rmtree(folder, ignore_errors=True)
     model.to(recipe["dtype"]).save_pretrained(folder, max_shard_size=recipe.get("shard", "5GB"))
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
@@ -96,27 +89,19 @@ def make_pretrained(model_dir, out):
     print(f"{out}: {len(tokens)} positions; transformers' bfloat16 agrees with its float32 on {same}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("random")
-    commands.add_parser("pair")
-    model = commands.add_parser("model")
-    model.add_argument("dir", type=Path)
-    model.add_argument("out", type=Path)
-    args = parser.parse_args()
+def random_models():
     torch.set_num_threads(1)
-    DATA.mkdir(parents=True, exist_ok=True)
-    if args.command == "random":
-        for seed, (name, recipe) in enumerate(MODELS.items()):
-            make_random(name, recipe, seed)
-    elif args.command == "pair":
-        for name in ("tiny-target", "tiny-draft"):
-            make_pretrained(ROOT / "models" / name, DATA / f"{name}.json")
-    else:
-        make_pretrained(args.dir, args.out)
-    return 0
+    OUT.mkdir(parents=True, exist_ok=True)
+    for seed, (name, recipe) in enumerate(MODELS.items()):
+        make_random(name, recipe, seed)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def pair():
+    for name in ("tiny-target", "tiny-draft"):
+        model(ROOT / "models" / name, OUT / f"{name}.json")
+
+
+def model(folder, out):
+    torch.set_num_threads(1)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    make_pretrained(folder, out)

@@ -1,24 +1,18 @@
-#!/usr/bin/env python3
-"""Golden data for the system tests: what transformers makes of the target alone, in float32.
-
-  make_generation_goldens.py [MODEL_DIR]     default: models/tiny-target
+"""What transformers makes of the target alone, in float32, for the system tests.
 
 Writes into tests/data/system/, from the prompts in prompts.json there:
   greedy.json         greedy continuations, with the distance of each token's logit to the runner-up's
   distributions.json  exact distributions of the first tokens after a prompt, for tests of the sampled text
-Run it again when the shipped target changes. Needs torch and transformers: models/train/requirements.txt.
 """
 
-import argparse
 import hashlib
 import json
-from pathlib import Path
 
+import paths
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "tests" / "data" / "system"
+DATA = paths.DATA / "system"
 
 NEW_TOKENS = 48
 # Of the prompts, the one whose continuations are enumerated.
@@ -62,15 +56,12 @@ def pairs(model, ids):
     return rows
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, nargs="?", default=ROOT / "models" / "tiny-target")
-    args = parser.parse_args()
+def main(folder):
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = LlamaForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation="eager").eval()
-    about = {"model_sha256": hashlib.sha256((args.model / "model.safetensors").read_bytes()).hexdigest()}
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    about = {"model_sha256": hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()}
     prompts = json.loads((DATA / "prompts.json").read_text())
 
     answers = [greedy(model, tokenizer, prompt) for prompt in prompts]
@@ -85,7 +76,3 @@ def main():
     (DATA / "distributions.json").write_text(
         json.dumps({**about, "prompt": prompt, "top_k": TOP_K, "top_k_paths": tree, "pairs": full}) + "\n")
     print(f"distributions.json: {len(tree)} paths; the likeliest {FIRST} tokens have {sum(r['p'] for r in full):.2f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,26 +1,18 @@
-#!/usr/bin/env python3
 """What the Hugging Face `tokenizers` library says, for the tests of common/text to agree with.
 
-  make_text_goldens.py train
-      Trains the two small tokenizers of tests/data/text from blake-poems.txt and writes their goldens.
-  make_text_goldens.py golden TOKENIZER_JSON GOLDEN_JSONL
-      Writes goldens for one tokenizer. For the shipped one, whenever it is trained again:
-      make_text_goldens.py golden models/tiny-target/tokenizer.json tests/data/text/tiny-target.golden.jsonl
-
-Needs the Python package `tokenizers`. A golden is one JSON object a line: the input ("text", or "base64" for
-bytes that are not UTF-8), "special" (whether special tokens were added), "ids", and "decoded" (without the special
-tokens if "special") where that is not simply the input.
+A golden is one JSON object a line: the input ("text", or "base64" for bytes that are not UTF-8), "special" (whether
+special tokens were added), "ids", and "decoded" (without the special tokens if "special") where that is not simply the
+input.
 """
 
-import argparse
 import base64
 import json
-import pathlib
 import random
 
+import paths
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-DATA = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "text"
+DATA = paths.DATA / "text"
 PROSE = DATA / "blake-poems.txt"
 
 WHITE_SPACE = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x85, 0xA0, 0x1680, 0x180E, *range(0x2000, 0x2010)]
@@ -124,7 +116,7 @@ def write_goldens(tokenizer_path, golden_path):
             if decoded != text:
                 golden["decoded"] = decoded
             out.write(json.dumps(golden, separators=(",", ":")) + "\n")
-    print(f"{golden_path}: {number + 1} goldens, {pathlib.Path(golden_path).stat().st_size} bytes")
+    print(f"{golden_path}: {number + 1} goldens, {golden_path.stat().st_size} bytes")
 
 
 def train_bpe(tokenizer, vocabulary_size, special_tokens):
@@ -170,23 +162,9 @@ def train_options():
     return tokenizer
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("train")
-    golden = commands.add_parser("golden")
-    golden.add_argument("tokenizer")
-    golden.add_argument("golden")
-    arguments = parser.parse_args()
-    if arguments.command == "golden":
-        write_goldens(arguments.tokenizer, arguments.golden)
-        return
-    for name, train in [("gpt2-small", train_gpt2_small), ("options", train_options)]:
+def train():
+    for name, trained in (("gpt2-small", train_gpt2_small()), ("options", train_options())):
         path = DATA / f"{name}.tokenizer.json"
-        train().save(str(path), pretty=False)
+        trained.save(str(path), pretty=False)
         print(f"{path}: {path.stat().st_size} bytes")
         write_goldens(path, DATA / f"{name}.golden.jsonl")
-
-
-if __name__ == "__main__":
-    main()

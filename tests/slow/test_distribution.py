@@ -1,6 +1,6 @@
 """The second law: tokens sampled through three processes have the target's distribution, under every rule.
 
-The exact distributions are transformers' (scripts/make_generation_goldens.py), and the service's scores of prompts,
+The exact distributions are transformers' (scripts/goldens/generation.py), and the service's scores of prompts,
 which are compared with them. The negative control is a man in the middle that sends the target another q than the draft
 sampled from: the same test must then fail.
 """

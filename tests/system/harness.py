@@ -580,5 +580,5 @@ def load_goldens(name: str) -> dict[str, Any]:
     goldens = json.loads((DATA / name).read_text())
     digest = hashlib.sha256((TARGET_MODEL / "model.safetensors").read_bytes()).hexdigest()
     assert goldens["model_sha256"] == digest, (
-        f"{name} was made for another model; scripts/make_generation_goldens.py {TARGET_MODEL} makes it anew")
+        f"{name} was made for another model; scripts/goldens generation {TARGET_MODEL} makes it anew")
     return goldens

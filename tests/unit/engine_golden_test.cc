@@ -1,4 +1,4 @@
-// The forward pass against transformers, on the goldens of scripts/make_engine_goldens.py in
+// The forward pass against transformers, on the goldens of scripts/goldens/engine.py in
 // tests/data/engine/.
 #include <cmath>
 #include <filesystem>

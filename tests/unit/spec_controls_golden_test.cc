@@ -1,5 +1,5 @@
 // The sampling controls against the logits processors of the same name in `transformers`, on the goldens of
-// scripts/make_controls_goldens.py.
+// scripts/goldens/controls.py.
 
 #include <gtest/gtest.h>
 

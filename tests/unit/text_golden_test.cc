@@ -1,4 +1,4 @@
-// Agreement with Hugging Face's `tokenizers` on the goldens of scripts/make_text_goldens.py.
+// Agreement with Hugging Face's `tokenizers` on the goldens of scripts/goldens/text.py.
 #include <gtest/gtest.h>
 
 #include <fstream>

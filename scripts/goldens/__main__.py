@@ -1,0 +1,46 @@
+"""Writes the goldens of the tests: what Hugging Face's libraries say, for our code to agree with.
+
+    python scripts/goldens COMMAND [...]      with the packages of models/train/requirements.txt, and jinja2 for `chat`
+
+Each command prints what it wrote. Run `tokenizer`, `pair` and `generation` again when the shipped pair changes.
+"""
+
+import argparse
+import importlib
+from pathlib import Path
+
+from paths import DATA, ROOT
+
+SHIPPED = ROOT / "models" / "tiny-target"
+
+# Command, what it writes, the module and function that do, and the arguments, with a default or without.
+COMMANDS = [
+    ("train", "two small tokenizers from blake-poems.txt, and their goldens", "text.train", []),
+    ("tokenizer", "goldens of one tokenizer", "text.write_goldens",
+     [("tokenizer_path", SHIPPED / "tokenizer.json"), ("golden_path", DATA / "text" / "tiny-target.golden.jsonl")]),
+    ("chat", "conversations as chat templates write them", "chat.main", []),
+    ("controls", "probabilities after logits processors", "controls.main", []),
+    ("models", "small random models, and their logits", "engine.random_models", []),
+    ("pair", "the best tokens of the shipped pair", "engine.pair", []),
+    ("model", "the same for any model", "engine.model", [("folder", None), ("out", None)]),
+    ("generation", "greedy continuations and exact distributions", "generation.main", [("folder", SHIPPED)]),
+]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command, what, function, arguments in COMMANDS:
+        subparser = commands.add_parser(command, help=what)
+        subparser.set_defaults(function=function)
+        for name, default in arguments:
+            subparser.add_argument(name, type=Path, nargs="?" if default else None, default=default)
+    arguments = vars(parser.parse_args())
+    del arguments["command"]
+    # Only what the command needs has to be installed.
+    module, function = arguments.pop("function").split(".")
+    getattr(importlib.import_module(module), function)(**arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,12 @@
 namespace outrider {
 namespace {
 
+// By pointers, which are copied many at a time; iterators of protobuf are not.
+template <class To, class From>
+std::vector<To> Copy(const google::protobuf::RepeatedField<From>& values) {
+  return std::vector<To>(values.data(), values.data() + values.size());
+}
+
 Distribution ParseDistribution(const v1::Distribution& proto) {
   Distribution q;
   switch (proto.form_case()) {
@@ -20,12 +26,12 @@ Distribution ParseDistribution(const v1::Distribution& proto) {
       break;
     case v1::Distribution::kSparse:
       q.form = Distribution::Form::kSparse;
-      q.ids.assign(proto.sparse().ids().begin(), proto.sparse().ids().end());
-      q.weights.assign(proto.sparse().weights().begin(), proto.sparse().weights().end());
+      q.ids = Copy<TokenId>(proto.sparse().ids());
+      q.weights = Copy<float>(proto.sparse().weights());
       break;
     case v1::Distribution::kDense:
       q.form = Distribution::Form::kDense;
-      q.weights.assign(proto.dense().weights().begin(), proto.dense().weights().end());
+      q.weights = Copy<float>(proto.dense().weights());
       break;
   }
   return q;

@@ -54,7 +54,7 @@ class Stream final : public Rpc<Protocol>::Reactor {
     return stream;
   }
 
-  void Post(typename Protocol::Item item) { outbox_.Post(std::move(item)); }
+  void Post(typename Protocol::Item&& item) { outbox_.Post(std::move(item)); }
   void Cancel() { context_.TryCancel(); }
 
   void OnReadDone(bool ok) override {
@@ -112,7 +112,7 @@ void Channel<Protocol>::Open(Handlers handlers) {
 }
 
 template <class Protocol>
-void Channel<Protocol>::Post(typename Protocol::Item item) {
+void Channel<Protocol>::Post(typename Protocol::Item&& item) {
   if (transport_->stream != nullptr) transport_->stream->Post(std::move(item));
 }
 

@@ -51,7 +51,7 @@ class Channel {
   // Opens a stream. The last one has ended.
   void Open(Handlers handlers);
   // Sends an item, in one message with others that wait. Dropped once the stream has ended.
-  void Post(typename Protocol::Item item);
+  void Post(typename Protocol::Item&& item);
   // Ends the stream.
   void Cancel();
   // Has the next attempt to connect made at once, not after a pause that grows with each that fails.

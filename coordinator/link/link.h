@@ -137,12 +137,12 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   // Sends an item that is not answered. Dropped while the link is down: the server frees what it has by
   // lease.
-  void Post(Item item) {
+  void Post(Item&& item) {
     if (up_) channel_.Post(std::move(item));
   }
 
   // Sends an item, whose answer will name that sequence and round.
-  std::unique_ptr<Call> Start(Item item, const std::string& sequence_id, uint64_t round) {
+  std::unique_ptr<Call> Start(Item&& item, const std::string& sequence_id, uint64_t round) {
     auto call = std::make_unique<Call>(this->shared_from_this(), sequence_id, round);
     if (up_) {
       channel_.Post(std::move(item));

@@ -43,7 +43,8 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& g
     }
     v1::TargetItem item = MakeItem(generation, proposal);
     const uint32_t proposal_bytes = generation.request().trace ? BytesOf(item.verify().draft()) : 0;
-    TargetLink::Answer answer = co_await Ask(std::move(item), generation.sequence_id(), deadline);
+    call_ = link_->Start(std::move(item), generation.sequence_id(), round_);
+    TargetLink::Answer answer = co_await call_->Wait(deadline);
     if (stopped_) co_return absl::CancelledError("cancelled");
     if (answer.status.ok()) {
       absl::StatusOr<Verdict> verdict =
@@ -92,21 +93,14 @@ asio::awaitable<absl::Status> TargetClient::SendPrefix(Generation& generation, C
   v1::TargetItem item;
   FillUpdate(generation, remote_, round_, end, item.mutable_verify()->mutable_sequence());
   item.mutable_verify()->set_append_only(true);
-  const TargetLink::Answer answer = co_await Ask(std::move(item), generation.sequence_id(), deadline);
+  call_ = link_->Start(std::move(item), generation.sequence_id(), round_);
+  const TargetLink::Answer answer = co_await call_->Wait(deadline);
   if (answer.status.ok()) {
     remote_.OnAnswer(answer.result.cached(), end, 0);
     co_return absl::OkStatus();
   }
   Proposal none;
   co_return co_await Recover(answer, none, deadline);
-}
-
-asio::awaitable<TargetLink::Answer> TargetClient::Ask(v1::TargetItem item, const std::string& sequence_id,
-                                                      Clock::time_point deadline) {
-  call_ = link_->Start(std::move(item), sequence_id, round_);
-  TargetLink::Answer answer = co_await call_->Wait(deadline);
-  call_ = nullptr;
-  co_return answer;
 }
 
 asio::awaitable<absl::Status> TargetClient::Recover(const TargetLink::Answer& answer, Proposal& proposal,

@@ -43,9 +43,6 @@ class TargetClient {
   asio::awaitable<absl::Status> SendPrefix(Generation& generation, Clock::time_point deadline);
   // A verify item of round_ over the tokens and the proposal.
   v1::TargetItem MakeItem(const Generation& generation, const Proposal& proposal) const;
-  // Sends an item of round_, and waits for its answer.
-  asio::awaitable<TargetLink::Answer> Ask(v1::TargetItem item, const std::string& sequence_id,
-                                          Clock::time_point deadline);
   // Corrects what is believed of the target, and empties a proposal that it refuses. OK if what is left is
   // worth sending again.
   asio::awaitable<absl::Status> Recover(const TargetLink::Answer& answer, Proposal& proposal,
@@ -56,7 +53,7 @@ class TargetClient {
   Metrics* const metrics_;
   RemoteSequence remote_;
   uint64_t round_ = 0;
-  std::unique_ptr<TargetLink::Call> call_;  // in flight
+  std::unique_ptr<TargetLink::Call> call_;  // the last one
   int failures_ = 0;                        // in a row, of a kind that should not repeat
   bool stopped_ = false;
 };

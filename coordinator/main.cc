@@ -3,6 +3,7 @@
 #include <asio/co_spawn.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
+#include <asio/post.hpp>
 #include <asio/use_future.hpp>
 #include <filesystem>
 #include <thread>
@@ -195,10 +196,10 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
                         process.rpc().InProcessChannel());
 }
 
-// Lets the calls in progress end, then ends those that have not, and the links.
+// Once nobody is let in any more: lets the calls in progress end, then ends those that have not, and the
+// links.
 asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, std::shared_ptr<DraftLink> draft,
                             std::shared_ptr<TargetLink> target) {
-  admission.Close();
   Event tick(co_await asio::this_coro::executor);
   const auto until = [&tick](Clock::time_point end, auto done) -> asio::awaitable<void> {
     while (!done() && Clock::now() < end) co_await tick.Wait(Clock::now() + std::chrono::milliseconds(5));
@@ -277,7 +278,7 @@ absl::Status Serve(const Flags& flags) {
 
   const auto keep_running = asio::make_work_guard(io);
   std::thread executor([&io] { io.run(); });
-  process->AwaitEnd();
+  process->AwaitEnd([&] { asio::post(io, asio::use_future([&] { admission.Close(); })).wait(); });
   const Clock::duration patience = ToDuration(flags.process.drain_seconds);
   asio::co_spawn(io, Drain(admission, patience, draft, target), asio::use_future).wait();
   io.stop();

@@ -78,16 +78,17 @@ void ServerProcess::SetServing(bool serving) {
   rpc_->SetServing(serving_);
 }
 
-void ServerProcess::AwaitEnd() {
+void ServerProcess::AwaitEnd(const std::function<void()>& refuse_new) {
   const sigset_t signals = EndSignals();
   int signal = 0;
   sigwait(&signals, &signal);
-  LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", drain_seconds_}});
   {
     absl::MutexLock lock(&mutex_);
     ending_ = true;
   }
   SetServing(false);
+  refuse_new();
+  LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", drain_seconds_}});
 }
 
 void ServerProcess::Exit() {

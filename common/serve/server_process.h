@@ -56,8 +56,9 @@ class ServerProcess {
   void SetServing(bool serving);
   bool serving() const { return serving_; }
 
-  // Waits for SIGINT or SIGTERM.
-  void AwaitEnd();
+  // Waits for SIGINT or SIGTERM. Calls `refuse_new` before the log says that the process drains: whoever
+  // reads that may rely on it.
+  void AwaitEnd(const std::function<void()>& refuse_new = [] {});
   // Ends the gRPC server, and then the process, with 0.
   [[noreturn]] void Exit();
 

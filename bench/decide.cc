@@ -113,12 +113,6 @@ void RegisterSums() {
   Register("sum/host", [](Bench& b) { return SumWeights(b.rows.p_weights); });
   Register("sum/team",
            [](Bench& b) { return SumRow(b.team, team::FloatRow{b.rows.p_weights.data()}, b.rows.n); });
-  Register("sample/host",
-           [](Bench& b) { return SampleIndex(b.rows.p_weights, b.rows.p.total, b.NextUniform()); });
-  Register("sample/team", [](Bench& b) {
-    return SampleIndex(b.team, team::FloatRow{b.rows.p_weights.data()}, b.rows.n, b.rows.p.total,
-                       b.NextUniform());
-  });
   Register("entropy/host", [](Bench& b) { return Entropy(b.rows.p_weights, b.rows.p.total); });
   Register("entropy/team", [](Bench& b) {
     return team::RowEntropy(b.team, b.rows.p_weights.data(), b.rows.n, b.rows.p.total);
@@ -166,11 +160,6 @@ void RegisterDraws() {
     team::TruncateTopN(b.team, b.rows.p_weights.data(), b.rows.n, kTopN, q.ids.data(), q.weights.data());
     return q;
   });
-  Register("race/host", [](Bench& b) { return Race(b.rows.p, kKey, b.next++); });
-  Register("race/team",
-           [](Bench& b) { return team::RaceRow(b.team, b.rows.p_weights.data(), b.rows.n, kKey, b.next++); });
-  Register("overlap/host", [](Bench& b) { return Overlap(b.rows.p, b.rows.q); });
-  Register("overlap/team", [](Bench& b) { return Overlap(b.team, b.Target(), b.Draft()); });
   Register("residual/host", [](Bench& b) {
     Residual residual(b.rows.p);
     residual.Subtract(b.rows.q);

@@ -4,6 +4,7 @@
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/post.hpp>
+#include <asio/thread_pool.hpp>
 #include <asio/use_future.hpp>
 #include <filesystem>
 #include <thread>
@@ -15,20 +16,27 @@
 #include "common/rpc/security_flags.h"
 #include "common/rpc/token_file.h"
 #include "common/serve/server_process.h"
+#include "common/serve/stall_watch.h"
 #include "common/text/model_fingerprint.h"
 #include "coordinator/api/chat_template.h"
 #include "coordinator/api/inference_service.h"
 #include "coordinator/gateway/gateway.h"
+#include "coordinator/link/executor_progress.h"
 
 namespace outrider {
 namespace {
 
 // Most samples of one request.
 constexpr int kMaxSamples = 64;
+// For long requests. One is not enough: the next would wait for it.
+constexpr size_t kParserThreads = 2;
+// The executor only moves messages. When it does nothing for so long, it hangs.
+constexpr absl::Duration kStallTimeout = absl::Minutes(1);
 
 struct Flags {
-  ProcessFlags process{.server = {.listen = "127.0.0.1:7070", .health_listen = ""},
-                       .metrics_listen = "127.0.0.1:9070"};
+  ProcessFlags process{
+      .server = {.listen = "127.0.0.1:7070", .health_listen = "", .max_receive_bytes = 4 << 20},
+      .metrics_listen = "127.0.0.1:9070"};
   std::string http_listen = "127.0.0.1:8070";
   std::vector<std::string> served_model_names;
   std::string target = "127.0.0.1:7072";
@@ -37,12 +45,14 @@ struct Flags {
   std::string tokenizer;
   std::string draft_tokens = "auto";
   double draft_budget_seconds = 0.1;
+  double target_wait_seconds = 60;
+  double item_timeout_seconds = 300;
   std::string rule = "token";
   std::string drafter;
   std::string drafter_corpus;
   NgramOptions ngram;
   CopyOptions copy;
-  int max_requests = 256;
+  AdmissionLimits admission;
 };
 
 void DefineFlags(CLI::App& app, Flags& flags) {
@@ -70,6 +80,18 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
   app.add_option(
+         "--target-wait", flags.target_wait_seconds,
+         "seconds that requests wait for a target that is away; then they end, and the coordinator is "
+         "not ready")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  app.add_option(
+         "--item-timeout", flags.item_timeout_seconds,
+         "seconds without any answer after which a server that has items to answer counts as lost; more "
+         "than the longest computation of a prompt takes")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  app.add_option(
          "--drafter", flags.drafter,
          "model, ngram, copy, auto, unigram, bigram, random or none, unless a request says otherwise; "
          "model if there is a draft service, else none")
@@ -94,9 +116,16 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--drafter-corpus", flags.drafter_corpus,
                  "text that the unigram and bigram drafters count; empty: they cannot be asked for");
-  app.add_option("--max-requests", flags.max_requests,
-                 "most requests in progress, each sample counted; more are refused")
+  app.add_option("--max-requests", flags.admission.max_samples,
+                 "most requests in progress, each sample counted; more wait")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-waiting-requests", flags.admission.max_waiting,
+                 "most requests of one client that wait, clients taking turns; more are refused")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-request-bytes", flags.process.server.max_receive_bytes, "size of the largest request")
+      ->check(CLI::Range(1024, kMaxMessageBytes / 2))
       ->capture_default_str();
   DefineDrainAndLogFlags(app, "seconds that running requests have after SIGTERM", flags.process);
 }
@@ -171,7 +200,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
                            .drafter = DrafterFromName(flags.drafter),
                            .has_draft_service = !flags.draft.empty(),
                            .has_corpus = corpus != nullptr,
-                           .max_samples = std::min(kMaxSamples, flags.max_requests),
+                           .max_samples = std::min(kMaxSamples, flags.admission.max_samples),
                            .chat_template = *std::move(chat_template)};
   if (absl::Status status = CheckDrafter(DefaultDrafter(defaults), defaults); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--drafter: ", std::string(status.message())));
@@ -189,7 +218,8 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
     authorize = [tokens = *std::move(tokens)](absl::string_view header) { return tokens->Check(header); };
   }
   return Gateway::Start({.listen = flags.http_listen,
-                         .max_requests = flags.max_requests,
+                         .max_requests = flags.admission.max_samples + flags.admission.max_waiting,
+                         .max_body_bytes = static_cast<size_t>(flags.process.server.max_receive_bytes),
                          .served_model_names = flags.served_model_names,
                          .ready = [&process] { return process.serving(); },
                          .authorize = authorize},
@@ -222,36 +252,46 @@ absl::Status Serve(const Flags& flags) {
   const auto credentials = MakeChannelCredentials(flags.backend);
   if (!credentials.ok()) return credentials.status();
   auto registry = std::make_shared<prometheus::Registry>();
-  Metrics metrics(*registry, flags.max_requests);
+  Metrics metrics(*registry, flags.admission.max_samples);
   asio::io_context io(1);
   std::shared_ptr<DraftLink> draft;
   std::shared_ptr<TargetLink> target;
   ServerProcess* process = nullptr;  // until the service is there; links connect later
-  // Ready means that requests can be answered, if only plain. A target that went away is expected back:
-  // requests wait for it.
+  // Ready means that requests can be answered, if only plain. A target that went away is expected back, and
+  // requests wait for it, for a while.
   const auto on_change = [&] {
     metrics.SetUp(draft != nullptr && draft->up(), target->up(), draft != nullptr && !draft->up());
-    process->SetServing(target->info() != nullptr);
+    process->SetServing(target->present());
+  };
+  const auto link_options = [&](const std::string& address) {
+    return LinkOptions{.address = address,
+                       .credentials = *credentials,
+                       .patience = ToDuration(flags.target_wait_seconds),
+                       .item_timeout = ToDuration(flags.item_timeout_seconds)};
   };
   target = std::make_shared<TargetLink>(
-      io.get_executor(), flags.target, *credentials,
+      io.get_executor(), link_options(flags.target),
       [&](const v1::ServerInfo& info) { return CheckFingerprint(info, tokenizer); }, on_change);
   if (!flags.draft.empty()) {
     draft = std::make_shared<DraftLink>(
-        io.get_executor(), flags.draft, *credentials,
+        io.get_executor(), link_options(flags.draft),
         [&](const v1::ServerInfo& info) {
           absl::Status status = CheckPair(info, target->info());
           return status.ok() ? CheckFingerprint(info, tokenizer) : status;
         },
         on_change);
   }
-  Admission admission(flags.max_requests);
+  Admission admission(io.get_executor(), flags.admission,
+                      [&] { metrics.SetRequests(admission.running(), admission.waiting()); });
+  asio::thread_pool parsers(kParserThreads);
   DraftLengthPolicy policy;
   RoundObserver observer(&metrics, &policy);
   InferenceService service({.executor = io.get_executor(),
+                            .parsers = parsers.get_executor(),
                             .tokenizer = &tokenizer,
                             .target = target,
                             .drafters = {.draft = draft,
+                                         .breaker = std::make_shared<CircuitBreaker>(),
                                          .draft_budget = ToDuration(flags.draft_budget_seconds),
                                          .corpus = loaded->corpus,
                                          .ngram = flags.ngram,
@@ -259,6 +299,7 @@ absl::Status Serve(const Flags& flags) {
                                          .metrics = &metrics},
                             .defaults = loaded->defaults,
                             .admission = &admission,
+                            .checks_tokens = !flags.process.server.security.token_file.empty(),
                             .policy = &policy,
                             .observer = &observer,
                             .metrics = &metrics});
@@ -278,6 +319,8 @@ absl::Status Serve(const Flags& flags) {
 
   const auto keep_running = asio::make_work_guard(io);
   std::thread executor([&io] { io.run(); });
+  const StallWatch watch("executor", kStallTimeout, ExecutorIsStuck(io.get_executor()),
+                         [process](bool hangs) { process->SetLive(!hangs); });
   process->AwaitEnd([&] { asio::post(io, asio::use_future([&] { admission.Close(); })).wait(); });
   const Clock::duration patience = ToDuration(flags.process.drain_seconds);
   asio::co_spawn(io, Drain(admission, patience, draft, target), asio::use_future).wait();
@@ -292,7 +335,12 @@ int Run(int argc, char** argv) {
   CLI::App app("Serves generations: drives a draft and a target service, and owns the text.",
                "outrider-coordinator");
   DefineFlags(app, flags);
-  return RunProcess(app, argc, argv, "coordinator", flags.process, [&] { return Serve(flags); });
+  return RunProcess(app, argc, argv, "coordinator", flags.process, [&] {
+    // A client's requests reach the queue, which refuses with a reason.
+    int& streams = flags.process.server.max_streams;
+    streams = std::max(streams, flags.admission.max_samples + 2 * flags.admission.max_waiting);
+    return Serve(flags);
+  });
 }
 
 }  // namespace

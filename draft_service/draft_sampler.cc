@@ -16,18 +16,11 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
   if (!row.ok()) return row.status();
 
   const SequenceParams& params = sequence.params();
-  const uint64_t position = context.size();
-  TokenId token;
-  Distribution q;
-  if (params.rule == Rule::kCoupled) {
-    token = Race(*row, params.key, position);
-  } else {
-    // q is exactly what is sent, and the token is drawn from it.
-    q = TruncateTopN(*row, params.draft_top_n);
-    token = DraftSample(q, params.key, position, static_cast<uint64_t>(sequence.committed()));
-  }
+  PhiloxNoise noise(params.key, static_cast<uint64_t>(sequence.committed()));
+  ProposalNode node = Propose(params.rule, *row, params.draft_top_n, context.size(), noise);
+  const TokenId token = node.token;
   Proposal& proposal = sequence.answer().proposal;
-  AppendToChain(token, std::move(q), proposal);
+  AppendToChain(token, std::move(node.q), proposal);
   if (static_cast<int>(proposal.size()) == sequence.work_as<ProposeWork>().draft_tokens) return true;
   sequence.Append(token);
   return false;

@@ -23,7 +23,7 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
   if (answer.status.ok()) {
     SerializeProposal(answer.proposal, result.mutable_nodes());
   } else {
-    *result.mutable_status() = ToProto(answer.status);
+    *result.mutable_status() = ItemError(answer.status);
   }
   return result;
 }

@@ -19,6 +19,7 @@ class DraftService final : public v1::Draft::CallbackService, public StreamServi
       grpc::CallbackServerContext* context) override;
 
   grpc::Service* service() override { return this; }
+  void RefuseStreams() override { streams_.Close(); }
   void EndStreams() override { streams_.EndAll(); }
 
  private:

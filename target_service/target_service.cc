@@ -23,7 +23,7 @@ v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const 
   result.set_prefix_hit(static_cast<uint32_t>(answer.prefix_hit));
   *result.mutable_timing() = ToProto(answer.timing);
   if (!answer.status.ok()) {
-    *result.mutable_status() = ToProto(answer.status);
+    *result.mutable_status() = ItemError(answer.status);
   } else if (answer.verdict != nullptr) {
     *result.mutable_verdict() = SerializeVerdict(*answer.verdict);
     for (const PositionLogProbabilities& position : answer.logprobs) {

@@ -17,6 +17,7 @@ class TargetService final : public v1::Target::CallbackService, public StreamSer
       grpc::CallbackServerContext* context) override;
 
   grpc::Service* service() override { return this; }
+  void RefuseStreams() override { streams_.Close(); }
   void EndStreams() override { streams_.EndAll(); }
 
  private:

@@ -50,7 +50,7 @@ absl::StatusOr<LocalServicesOptions> ServicesFor(const GenerateFlags& flags) {
 class AnswerWriter {
  public:
   AnswerWriter(const GenerateFlags& flags, std::string prompt)
-      : flags_(flags), prompt_(std::move(prompt)), look_(LookOfStandardOutput()), renderer_(look_) {}
+      : flags_(flags), prompt_(std::move(prompt)), style_(StyleOfStandardOutput()), renderer_(style_) {}
 
   // False once nobody reads it any more.
   bool Write(const v1::GenerateResponse& chunk) {
@@ -69,14 +69,14 @@ class AnswerWriter {
     const Completion& completion = samples.front();
     if (flags_.trace) {
       Put("\n");
-      if (look_.terminal) Put(renderer_.Prompt(prompt_));
-      Put(look_.terminal ? WithoutControls(completion.text) : completion.text);
+      if (style_.terminal) Put(renderer_.Prompt(prompt_));
+      Put(style_.terminal ? WithoutControls(completion.text) : completion.text);
     }
     Put("\n");
     // Standard output carries the text and nothing else when a program reads it.
-    if (look_.terminal) Put("\n");
+    if (style_.terminal) Put("\n");
     for (const Completion& sample : samples) {
-      std::fprintf(look_.terminal ? stdout : stderr, "%s\n", Summary(sample.finish).c_str());
+      std::fprintf(style_.terminal ? stdout : stderr, "%s\n", Summary(sample.finish).c_str());
     }
   }
 
@@ -96,7 +96,7 @@ class AnswerWriter {
   }
 
   std::string Opening() const {
-    if (!look_.terminal) return "";
+    if (!style_.terminal) return "";
     const std::string legend = renderer_.Legend();
     return absl::StrCat(legend, legend.empty() ? "" : "\n", renderer_.Prompt(prompt_));
   }
@@ -108,7 +108,7 @@ class AnswerWriter {
 
   const GenerateFlags& flags_;
   const std::string prompt_;
-  const Look look_;
+  const OutputStyle style_;
   const Renderer renderer_;
   bool begun_ = false;
   std::map<uint32_t, std::string> unfinished_samples_;

@@ -36,7 +36,7 @@ std::string OnOneLine(std::string_view text) {
 
 }  // namespace
 
-Look LookOfStandardOutput() {
+OutputStyle StyleOfStandardOutput() {
   const auto variable = [](const char* name) {
     const char* value = getenv(name);
     return std::string(value == nullptr ? "" : value);
@@ -62,29 +62,29 @@ std::string WithoutControls(std::string_view text) {
 }
 
 std::string Renderer::Paint(std::string_view text, v1::TokenKind kind) const {
-  const std::string shown = look_.terminal ? WithoutControls(text) : std::string(text);
-  const std::string colour = look_.colour ? ColourOf(kind) : "";
+  const std::string shown = style_.terminal ? WithoutControls(text) : std::string(text);
+  const std::string colour = style_.colour ? ColourOf(kind) : "";
   if (colour.empty() || shown.empty()) return shown;
   return absl::StrCat(colour, shown, kReset);
 }
 
 std::string Renderer::Legend() const {
-  if (!look_.colour) return "";
+  if (!style_.colour) return "";
   return absl::StrCat(Paint("accepted", v1::TOKEN_KIND_ACCEPTED), " from the draft, ",
                       Paint("corrected", v1::TOKEN_KIND_CORRECTED), ", ",
                       Paint("bonus", v1::TOKEN_KIND_BONUS), " and plain from the target\n");
 }
 
 std::string Renderer::RoundLegend() const {
-  if (!look_.colour) return "a line a round: accepted [-rejected-] {+corrected+} {*bonus*} plain\n";
+  if (!style_.colour) return "a line a round: accepted [-rejected-] {+corrected+} {*bonus*} plain\n";
   return absl::StrCat("a line a round: ", Paint("accepted", v1::TOKEN_KIND_ACCEPTED), " ", kRejected,
                       "rejected", kReset, " ", Paint("corrected", v1::TOKEN_KIND_CORRECTED), " ",
                       Paint("bonus", v1::TOKEN_KIND_BONUS), " plain\n");
 }
 
 std::string Renderer::Prompt(std::string_view prompt) const {
-  const std::string shown = look_.terminal ? WithoutControls(prompt) : std::string(prompt);
-  return look_.colour ? absl::StrCat(kDim, shown, kReset) : shown;
+  const std::string shown = style_.terminal ? WithoutControls(prompt) : std::string(prompt);
+  return style_.colour ? absl::StrCat(kDim, shown, kReset) : shown;
 }
 
 std::string Renderer::Chunk(const v1::GenerateResponse& chunk) const {
@@ -106,12 +106,12 @@ std::string Renderer::Round(const v1::GenerateResponse& chunk) const {
   std::string line = absl::StrFormat("%4d  ", trace.round());
   line += Paint(kept, v1::TOKEN_KIND_ACCEPTED);
   if (!rejected.empty()) {
-    if (look_.terminal) rejected = WithoutControls(rejected);
-    line += look_.colour ? absl::StrCat(kRejected, rejected, kReset) : absl::StrCat("[-", rejected, "-]");
+    if (style_.terminal) rejected = WithoutControls(rejected);
+    line += style_.colour ? absl::StrCat(kRejected, rejected, kReset) : absl::StrCat("[-", rejected, "-]");
   }
   if (chunk.tokens_size() > committed) {
     const std::string own = OnOneLine(trace.token_text());
-    const bool brackets = !look_.colour;
+    const bool brackets = !style_.colour;
     const bool corrected = trace.kind() == v1::TOKEN_KIND_CORRECTED;
     const bool bonus = trace.kind() == v1::TOKEN_KIND_BONUS;
     if (brackets && corrected) {

@@ -9,17 +9,17 @@
 namespace outrider {
 
 // What standard output can show.
-struct Look {
+struct OutputStyle {
   bool terminal = false;  // control characters in the text are made harmless
   bool colour = false;
 };
 
 // Looks at standard output, NO_COLOR and TERM.
-Look LookOfStandardOutput();
+OutputStyle StyleOfStandardOutput();
 
 class Renderer {
  public:
-  explicit Renderer(Look look) : look_(look) {}
+  explicit Renderer(OutputStyle style) : style_(style) {}
 
   // The line that explains Chunk, or Round. Chunk needs one only in colour.
   std::string Legend() const;
@@ -36,7 +36,7 @@ class Renderer {
  private:
   std::string Paint(std::string_view text, v1::TokenKind kind) const;
 
-  Look look_;
+  OutputStyle style_;
 };
 
 // Tokens, tokens/s, target calls, tokens a call, acceptance. One line without its end.

@@ -47,9 +47,10 @@ std::string Requests(const MetricsChange& change, double seconds) {
   const MetricsPage& now = change.after;
   const double ended = change.Increase(Name("requests_total"));
   const double failed = ended - change.Increase(Name("requests_total"), {{"code", "OK"}});
-  return Line("requests", absl::StrFormat("%.0f running of at most %.0f; ended %.1f/s, not OK %.1f/s",
-                                          now.Sum(Name("requests_running")), now.Sum(Name("requests_limit")),
-                                          ended / seconds, failed / seconds)) +
+  return Line("requests",
+              absl::StrFormat("%.0f running of at most %.0f, %.0f waiting; ended %.1f/s, not OK %.1f/s",
+                              now.Sum(Name("requests_running")), now.Sum(Name("requests_limit")),
+                              now.Sum(Name("requests_waiting")), ended / seconds, failed / seconds)) +
          Line("servers", absl::StrCat("target ", now.Sum(Name("target_up")) > 0 ? "up" : "DOWN",
                                       now.Sum(Name("draft_up")) > 0 ? ", draft up"
                                       : HasDraft(now)               ? ", draft DOWN: decoding is plain"

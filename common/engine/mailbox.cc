@@ -4,12 +4,37 @@
 
 namespace outrider {
 
-void Mailbox::Put(Command command) {
+Mailbox::Outcome Mailbox::PutItem(WorkItem& item) {
   {
     std::lock_guard lock(mutex_);
+    if (closed_) {
+      const bool first = refused_.size() < max_items_ && refused_.insert(item.id).second;
+      return first ? Outcome::kClosed : Outcome::kClosedAgain;
+    }
+    if (commands_.size() >= max_items_) return Outcome::kFull;
+    commands_.push_back(std::move(item));
+  }
+  changed_.notify_one();
+  return Outcome::kTaken;
+}
+
+void Mailbox::PutControl(Command command) {
+  {
+    std::lock_guard lock(mutex_);
+    if (commands_.size() >= 2 * max_items_) return;
     commands_.push_back(std::move(command));
   }
   changed_.notify_one();
+}
+
+void Mailbox::Close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+}
+
+bool Mailbox::busy() const {
+  std::lock_guard lock(mutex_);
+  return busy_ || !commands_.empty();
 }
 
 void Mailbox::Stop() {

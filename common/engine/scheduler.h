@@ -12,10 +12,15 @@ struct PendingRows {
   int logit_rows = 0;  // how many of the last ones need logits, in one pass; 0 .. rows
 };
 
-// Returns the rows for each sequence; 0 means that it must wait. The sum is at most `budget`. Decoding and
-// verification go before prefill, each in the order given. A sequence that does not fit is cut (chunked
-// prefill), but its logit_rows stay together. Every call makes progress if budget >= max logit_rows: a
-// sequence is not cut to nothing while the whole budget is free.
+// Returns the rows for each sequence; 0 means that it must wait. The sum is at most `budget`.
+//
+// Decoding and verification go before prefill, each in the order given. While prefills are pending, an eighth
+// of the budget is kept for them, so that no load of others makes a prompt wait for ever. The first sequence
+// that decodes may use that share too if it does not fit otherwise, so prefill can go without in a step whose
+// budget is less than 8/7 of one sequence's rows.
+//
+// A sequence that does not fit is cut (chunked prefill), but its logit_rows stay together. Every call makes
+// progress if budget >= max logit_rows: a sequence is not cut to nothing while the whole budget is free.
 std::vector<int> PlanStep(std::span<const PendingRows> pending, int budget);
 
 }  // namespace outrider

@@ -69,7 +69,7 @@ struct WorkItem {
   absl::Time deadline = absl::InfiniteFuture();
   absl::Time received;                        // set by Worker::Submit
   absl::Status invalid;                       // why the item is refused, if that was found while parsing it
-  std::function<void(const Answer&)> answer;  // called once, from the engine thread; must not block
+  std::function<void(const Answer&)> answer;  // called once, by Submit or the engine thread; must not block
   Work work;
 
   // The number of committed tokens of the sequence with this item.

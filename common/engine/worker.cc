@@ -14,6 +14,9 @@ namespace {
 // Sampling this many logits or more is spread over threads: waking a thread costs as much as sampling a few
 // thousand.
 constexpr int64_t kParallelLogits = 1 << 16;
+// Items that may wait for each sequence that is allowed. A sender has one item in flight for a sequence, so
+// more than one means that several senders ask for more sequences than there are.
+constexpr size_t kWaitingPerSequence = 4;
 // How often leases are checked.
 constexpr absl::Duration kLeaseCheck = absl::Seconds(1);
 
@@ -24,6 +27,14 @@ SequenceLimits LimitsOf(const Runner& runner) {
           .block_size = runner.block_size()};
 }
 
+void Refuse(const WorkItem& item, absl::Status status) {
+  Answer refusal;
+  refusal.status = std::move(status);
+  // What its sender believes, which nobody has looked at.
+  refusal.num_computed = static_cast<int>(item.base);
+  item.answer(refusal);
+}
+
 }  // namespace
 
 Worker::Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Sampler> sampler, const WorkerOptions& options,
@@ -32,6 +43,7 @@ Worker::Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Sampler> sampler,
       sampler_(std::move(sampler)),
       options_(options),
       hooks_(std::move(hooks)),
+      mailbox_(kWaitingPerSequence * static_cast<size_t>(options.sequences.max_sequences)),
       store_(LimitsOf(*runner_), options.sequences,
              [this](BlockId from, BlockId to) { runner_->CopyBlock(from, to); }) {
   ReportState();
@@ -45,14 +57,25 @@ Worker::~Worker() {
 
 void Worker::Submit(WorkItem item) {
   item.received = absl::Now();
-  mailbox_.Put(std::move(item));
-  runner_->Wake();
+  switch (mailbox_.PutItem(item)) {
+    case Mailbox::Outcome::kTaken:
+      return runner_->Wake();
+    case Mailbox::Outcome::kFull:
+      return Refuse(item, MakeError(absl::StatusCode::kResourceExhausted, "SERVER_BUSY",
+                                    "server_busy: too many items wait"));
+    case Mailbox::Outcome::kClosed:
+      return Refuse(item, MakeError(absl::StatusCode::kUnavailable, "DRAINING",
+                                    "draining: the server takes no new items"));
+    case Mailbox::Outcome::kClosedAgain:
+      return;
+  }
 }
 
 void Worker::Run() {
   std::vector<Command> commands;
   absl::Time next_lease_check = absl::Now() + kLeaseCheck;
   while (mailbox_.Take(/*busy=*/!store_.active().empty(), next_lease_check, commands)) {
+    iterations_.fetch_add(1, std::memory_order_relaxed);
     for (Command& command : commands) {
       std::visit([this](auto& c) { Handle(std::move(c)); }, command);
     }

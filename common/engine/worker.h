@@ -2,6 +2,7 @@
 // forward passes (continuous batching). Draft and target differ only in their Sampler.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -52,15 +53,31 @@ class Worker {
   // Stops the thread. Items in progress are answered UNAVAILABLE.
   ~Worker();
 
-  // Submits an item. It is answered exactly once unless it is cancelled or its sequence is released.
+  // Submits an item. It is answered exactly once unless it is cancelled or its sequence is released. It is
+  // refused at once, on this thread, with RESOURCE_EXHAUSTED, reason SERVER_BUSY, while four times as many
+  // items wait for the engine as sequences are allowed.
+  //
+  // After Drain an item is refused with UNAVAILABLE, reason DRAINING. Each sequence is told once; further
+  // items of it have no answer but the end of their stream, so that a sender that tries again at once does
+  // not spin.
   void Submit(WorkItem item);
   // Frees the sequence. Its id is not accepted again.
   void Release(const SequenceId& id) { mailbox_.Put(ReleaseCommand{id}); }
   // Drops the item of that round without an answer, if it is in progress. The sequence stays.
   void Cancel(const SequenceId& id, uint64_t round) { mailbox_.Put(CancelCommand{id, round}); }
 
+  // Takes no more items. Those that were submitted before are answered as usual.
+  void Drain() { mailbox_.Close(); }
   // Blocks until no item is queued or in progress, or until `deadline`.
   void AwaitIdle(absl::Time deadline) { mailbox_.AwaitIdle(deadline); }
+
+  // How far the engine thread has come. `iterations` grows with each step, and a step is bounded by
+  // max_batch_rows; as long as it does not grow while `busy`, the engine hangs. Thread-safe.
+  struct Progress {
+    bool busy = false;  // items wait or are in progress
+    uint64_t iterations = 0;
+  };
+  Progress progress() const { return {mailbox_.busy(), iterations_.load(std::memory_order_relaxed)}; }
 
   const Runner& runner() const { return *runner_; }
 
@@ -98,6 +115,7 @@ class Worker {
   const Hooks hooks_;
 
   Mailbox mailbox_;
+  std::atomic<uint64_t> iterations_ = 0;
   SequenceStore store_;  // engine thread
   std::thread thread_;
 };

@@ -41,7 +41,10 @@ void SetInfo(const google::rpc::ErrorInfo& info, absl::Status& status) {
 }  // namespace
 
 absl::Status BusyError(absl::string_view reason, absl::string_view message, absl::Duration retry_after) {
-  absl::Status status = MakeError(absl::StatusCode::kResourceExhausted, reason, message);
+  return WithRetryDelay(MakeError(absl::StatusCode::kResourceExhausted, reason, message), retry_after);
+}
+
+absl::Status WithRetryDelay(absl::Status status, absl::Duration retry_after) {
   google::rpc::RetryInfo retry;
   const absl::Duration whole = absl::Floor(retry_after, absl::Seconds(1));
   retry.mutable_retry_delay()->set_seconds(absl::ToInt64Seconds(whole));

@@ -15,6 +15,9 @@ namespace outrider {
 // RESOURCE_EXHAUSTED with a RetryInfo of `retry_after`.
 absl::Status BusyError(absl::string_view reason, absl::string_view message, absl::Duration retry_after);
 
+// The error with a RetryInfo of `retry_after`, in place of the one that it may have.
+absl::Status WithRetryDelay(absl::Status status, absl::Duration retry_after);
+
 // The delay of the error's RetryInfo; zero if it has none.
 absl::Duration RetryDelay(const absl::Status& status);
 

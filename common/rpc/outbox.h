@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -25,8 +26,12 @@ auto* BatchField(Message& message) {
   }
 }
 
-// May outlive its stream, so that any thread can still post; what is posted after Close is dropped.
+// May outlive its stream, so that any thread can still post; what is posted after Seal or Close is dropped.
 // Thread-safe.
+//
+// Bounded: when more than `max_bytes` wait because the other side does not read, all that waits is freed, the
+// outbox closes, and `overflowed` is true from then on. A write is in flight at that time, so the stream
+// learns of it in OnWritten.
 template <class Message>
 class Outbox {
  public:
@@ -34,14 +39,23 @@ class Outbox {
 
   // `start_write` begins the write of a message that stays valid and unchanged until OnWritten. It is called
   // with the outbox's lock held and must not call back.
-  explicit Outbox(std::function<void(const Message&)> start_write) : start_write_(std::move(start_write)) {}
+  explicit Outbox(std::function<void(const Message&)> start_write,
+                  size_t max_bytes = std::numeric_limits<size_t>::max())
+      : start_write_(std::move(start_write)), max_bytes_(max_bytes) {}
 
   // Queues an item and starts a write if none is in flight.
   void Post(Item item) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const size_t bytes = item.ByteSizeLong();
     absl::MutexLock lock(&mutex_);
-    if (closed_) return;
-    waiting_.push_back(std::move(item));
-    if (!writing_) StartNext();
+    if (sealed_) return;
+    waiting_bytes_ += bytes;
+    waiting_.push_back({std::move(item), bytes});
+    if (!writing_) {
+      StartNext();
+    } else if (waiting_bytes_ > max_bytes_) {
+      overflowed_ = true;
+      Drop();
+    }
   }
 
   // Sends a message of its own. Only allowed as the first call.
@@ -56,38 +70,70 @@ class Outbox {
   void OnWritten() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
-    if (!closed_ && !waiting_.empty()) StartNext();
+    if (!waiting_.empty()) StartNext();
   }
 
-  // Starts no write from now on. Returns true if none is in flight, so that the stream may be finished.
+  // Takes no items from now on. Those that wait are still written. Returns true if there are none and no
+  // write is in flight, so that the stream may be finished.
+  bool Seal() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    sealed_ = true;
+    return !writing_ && waiting_.empty();
+  }
+
+  // Takes no items and starts no write from now on. Returns true if none is in flight.
   bool Close() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    closed_ = true;
-    waiting_.clear();
+    Drop();
     return !writing_;
   }
 
+  // Whether items are still taken.
+  bool open() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return !sealed_;
+  }
+  bool overflowed() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return overflowed_;
+  }
+
  private:
+  struct Waiting {
+    Item item;
+    size_t bytes;
+  };
+
+  void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    sealed_ = true;
+    std::vector<Waiting>().swap(waiting_);
+    waiting_bytes_ = 0;
+  }
+
   void StartNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     in_flight_.Clear();
     size_t bytes = 0;
     size_t taken = 0;
     for (; taken < waiting_.size(); ++taken) {
-      bytes += waiting_[taken].ByteSizeLong();
-      if (taken > 0 && bytes > kBatchBytes) break;
-      *BatchField(in_flight_)->Add() = std::move(waiting_[taken]);
+      if (taken > 0 && bytes + waiting_[taken].bytes > kBatchBytes) break;
+      bytes += waiting_[taken].bytes;
+      *BatchField(in_flight_)->Add() = std::move(waiting_[taken].item);
     }
     waiting_.erase(waiting_.begin(), waiting_.begin() + taken);
+    waiting_bytes_ -= bytes;
     writing_ = true;
     start_write_(in_flight_);
   }
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   const std::function<void(const Message&)> start_write_;
-  std::vector<Item> waiting_ ABSL_GUARDED_BY(mutex_);
+  const size_t max_bytes_;
+  std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Message in_flight_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool sealed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool overflowed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace outrider

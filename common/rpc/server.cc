@@ -16,8 +16,32 @@
 namespace outrider {
 namespace {
 
+// A peer that is silent for this long is asked whether it lives, also when no call is open, and is given up
+// if it does not answer within the second time.
 constexpr int kKeepaliveMs = 20'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
+
+// The time that one attempt to connect may take, for TCP, TLS and HTTP/2 together. gRPC calls it the least
+// backoff. An attempt that is refused fails at once, and the next one follows within kMaxBackoffMs.
+constexpr int kConnectTimeoutMs = 5'000;
+constexpr int kFirstBackoffMs = 100;
+constexpr int kMaxBackoffMs = 500;
+
+// Bytes that gRPC may hold for all connections of a server: more than a dozen messages of the largest size.
+// Beyond it, gRPC shrinks its windows and then closes connections, so that no set of clients takes the memory
+// of the process.
+constexpr size_t kBufferBytes = size_t{1} << 30;
+
+// Keepalive is the same on both sides.
+template <class SetInt>
+void SetKeepalive(SetInt set) {
+  set(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // By default two pings without data in between are all, and an idle connection that was lost is noticed
+  // when the next request needs it.
+  set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+}
 
 // Keeps gRPC and protobuf from writing their own lines to stderr: their errors come back as a status. Only
 // the last message before an abort remains. GRPC_VERBOSITY shows everything that gRPC logs.
@@ -37,17 +61,19 @@ void QuietLibraries() {
 // Starts a server on one address. UNAVAILABLE if it cannot be bound.
 absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
     const std::string& address, grpc::Service* service,
-    const std::shared_ptr<grpc::ServerCredentials>& credentials, std::string* bound) {
+    const std::shared_ptr<grpc::ServerCredentials>& credentials, const grpc::ResourceQuota& quota,
+    const ServerOptions& options, std::string* bound) {
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(address, credentials, &port);
   if (service != nullptr) builder.RegisterService(service);
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxReceiveMessageSize(options.max_receive_bytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  // Our clients ping every kKeepaliveMs, which gRPC's default limit takes for an attack.
+  builder.SetResourceQuota(quota);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
+  SetKeepalive([&](const char* name, int value) { builder.AddChannelArgument(name, value); });
+  // Our clients ping every kKeepaliveMs, which gRPC's default limit of one ping in five minutes takes for an
+  // attack.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kKeepaliveMs / 2);
   // With SO_REUSEPORT, two servers on one port would share its connections at random.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -71,19 +97,20 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServerOptions&
   auto credentials = MakeServerCredentials(options.security);
   if (!credentials.ok()) return credentials.status();
   std::unique_ptr<RpcServer> server(new RpcServer);
-  auto main = Bind(options.listen, service, *credentials, &server->address_);
+  grpc::ResourceQuota quota("server");
+  quota.Resize(kBufferBytes);
+  auto main = Bind(options.listen, service, *credentials, quota, options, &server->address_);
   if (!main.ok()) return main.status();
   server->server_ = *std::move(main);
   if (!options.health_listen.empty()) {
     std::string bound;
     // Probes have no certificates, and learn only whether the process is healthy.
-    auto health = Bind(options.health_listen, nullptr, grpc::InsecureServerCredentials(), &bound);
+    auto health =
+        Bind(options.health_listen, nullptr, grpc::InsecureServerCredentials(), quota, options, &bound);
     if (!health.ok()) return health.status();
     server->health_server_ = *std::move(health);
   }
-  for (grpc::Server* one : {server->server_.get(), server->health_server_.get()}) {
-    if (one != nullptr) one->GetHealthCheckService()->SetServingStatus("live", true);
-  }
+  server->SetLive(true);
   server->SetServing(false);
   return server;
 }
@@ -94,9 +121,9 @@ std::shared_ptr<grpc::Channel> RpcServer::InProcessChannel() {
   return server_->InProcessChannel(ChannelArguments());
 }
 
-void RpcServer::SetServing(bool serving) {
+void RpcServer::SetHealth(const char* service, bool healthy) {
   for (grpc::Server* server : {server_.get(), health_server_.get()}) {
-    if (server != nullptr) server->GetHealthCheckService()->SetServingStatus("", serving);
+    if (server != nullptr) server->GetHealthCheckService()->SetServingStatus(service, healthy);
   }
 }
 
@@ -112,13 +139,12 @@ grpc::ChannelArguments ChannelArguments() {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  SetKeepalive([&](const char* name, int value) { arguments.SetInt(name, value); });
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstBackoffMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxBackoffMs);
   // A name that does not resolve yet, such as that of a starting pod, is resolved again as often.
-  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kMaxBackoffMs);
   return arguments;
 }
 

@@ -19,13 +19,17 @@ struct ServerOptions {
   std::string listen;         // "HOST:PORT" or "unix:PATH"; port 0 picks a free port
   std::string health_listen;  // a second address with only grpc.health.v1, plaintext; empty: none
   ServerSecurity security = {};
+  int max_receive_bytes = kMaxMessageBytes;  // a larger message ends its call with RESOURCE_EXHAUSTED
+  // Calls that one connection may have open; further ones wait at the client. More than the requests that a
+  // service lets in, so that those beyond are refused with a reason.
+  int max_streams = 4096;
 };
 
 // Owns the listeners. Thread-safe.
 class RpcServer {
  public:
   // Starts to serve. Health reports NOT_SERVING until SetServing, except for the service "live", which is
-  // SERVING as long as the process lives. UNAVAILABLE, naming the address, if it cannot be bound; the errors
+  // SERVING until SetLive. UNAVAILABLE, naming the address, if it cannot be bound; the errors
   // of MakeServerCredentials.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServerOptions& options,
                                                           grpc::Service* service);
@@ -37,22 +41,25 @@ class RpcServer {
   // A channel to this server within its own process, without a socket. Must not be used after Shutdown.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
-  // Sets the health of service "".
-  void SetServing(bool serving);
+  // Sets the health of service "". Not after Shutdown.
+  void SetServing(bool serving) { SetHealth("", serving); }
+  // Sets the health of service "live". Not after Shutdown.
+  void SetLive(bool live) { SetHealth("live", live); }
 
   // Refuses new calls, lets running ones finish within `drain`, then cancels them.
   void Shutdown(absl::Duration drain);
 
  private:
   RpcServer() = default;
+  void SetHealth(const char* service, bool healthy);
 
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::Server> health_server_;
 };
 
-// Arguments for channels between the services: message limits, keepalive, and reconnect backoff of at most
-// 500 ms.
+// Arguments for channels between the services: message limits, keepalive also while idle, 5 s for an attempt
+// to connect, and at most 500 ms from one that failed to the next.
 grpc::ChannelArguments ChannelArguments();
 
 }  // namespace outrider

@@ -8,6 +8,9 @@
 namespace outrider {
 namespace {
 
+// A few rounds of a small model: room is made when a round or a request of others ends.
+constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);
+
 absl::Duration ToDuration(const google::protobuf::Duration& duration) {
   return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
 }
@@ -91,6 +94,11 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
     item.params = std::move(params);
   }
   return item;
+}
+
+google::rpc::Status ItemError(const absl::Status& status) {
+  const bool passes = absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+  return ToProto(passes ? WithRetryDelay(status, kRetryDelay) : status);
 }
 
 v1::PositionLogprobs ToProto(const PositionLogProbabilities& position) {

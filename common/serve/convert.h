@@ -4,8 +4,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/engine/worker.h"
 #include "common/rpc/sampling.h"
+#include "google/rpc/status.pb.h"
 #include "outrider/v1/sequence.pb.h"
 
 namespace outrider {
@@ -21,6 +23,9 @@ absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top);
 // draft_top_n of 0. INVALID_ARGUMENT if the sequence id is invalid; any other problem is put into `invalid`
 // of the item, so that it can be answered.
 absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n);
+
+// The error of an item. One that passes by itself (RESOURCE_EXHAUSTED, UNAVAILABLE) says when to try again.
+google::rpc::Status ItemError(const absl::Status& status);
 
 v1::PositionLogprobs ToProto(const PositionLogProbabilities& position);
 v1::ItemTiming ToProto(const WorkTiming& timing);

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/decoder/model_config.h"
@@ -11,6 +12,7 @@
 #include "common/rpc/fresh_bits.h"
 #include "common/rpc/server.h"
 #include "common/serve/server_process.h"
+#include "common/serve/stall_watch.h"
 #include "common/text/model_fingerprint.h"
 #include "common/text/tokenizer.h"
 
@@ -23,6 +25,7 @@ struct Flags {
   WorkerOptions worker;
   double lease_seconds = 60;
   int max_draft_tokens = 16;
+  double stall_seconds = 60;
 };
 
 void DefineFlags(CLI::App& app, Flags& flags) {
@@ -58,6 +61,11 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--lease", flags.lease_seconds, "seconds until an untouched sequence is freed")
       ->check(CLI::Range(0.1, 1e6))
+      ->capture_default_str();
+  app.add_option("--stall-timeout", flags.stall_seconds,
+                 "seconds without a finished step, while items wait, after which health says that the engine "
+                 "hangs; more than the longest step takes; 0: never")
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   DefineDrainAndLogFlags(app, "seconds that running work has after SIGTERM", flags.process);
 }
@@ -177,6 +185,8 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   AddGauge(*registry, absl::StrCat(spec.name, "_model_info"), "1; which model is served, and how.",
            {{"model", info.model()}, {"dtype", info.dtype()}, {"device", info.device()}})
       ->Set(1);
+  prometheus::Gauge* const stalled =
+      AddGauge(*registry, absl::StrCat(spec.name, "_engine_stalled"), "1 while the engine hangs, else 0.");
   Worker worker(*std::move(runner), spec.make_sampler(), flags.worker, metrics.Hooks());
   const std::unique_ptr<StreamService> service = spec.make_service(worker, info);
   const auto started = ServerProcess::Start(flags.process, service->service(), registry);
@@ -191,7 +201,15 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
                       {"kernel", worker.runner().kernel_name()},
                       {"kv_blocks", static_cast<int64_t>(info.kv_blocks())},
                       {"fingerprint", absl::StrCat(absl::Hex(info.fingerprint(), absl::kZeroPad16))}});
-  process.AwaitEnd();
+  const StallWatch watch("engine", absl::Seconds(flags.stall_seconds), EngineIsStuck(worker),
+                         [&](bool hangs) {
+                           stalled->Set(hangs ? 1 : 0);
+                           process.SetLive(!hangs);
+                         });
+  process.AwaitEnd([&] {
+    service->RefuseStreams();
+    worker.Drain();
+  });
   // Rounds that are running end well; then the streams are closed, and their coordinators look elsewhere.
   worker.AwaitIdle(absl::Now() + absl::Seconds(flags.process.drain_seconds));
   service->EndStreams();
@@ -199,6 +217,13 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
 }
 
 }  // namespace
+
+std::function<bool()> EngineIsStuck(const Worker& worker) {
+  return [&worker, last = uint64_t{0}]() mutable {
+    const Worker::Progress progress = worker.progress();
+    return progress.busy && std::exchange(last, progress.iterations) == progress.iterations;
+  };
+}
 
 int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
   Flags flags;

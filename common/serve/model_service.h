@@ -23,7 +23,9 @@ class StreamService {
  public:
   virtual ~StreamService() = default;
   virtual grpc::Service* service() = 0;
-  // Ends all streams with UNAVAILABLE.
+  // Refuses new streams from now on.
+  virtual void RefuseStreams() = 0;
+  // Ends all streams with UNAVAILABLE once the answers that were given are written.
   virtual void EndStreams() = 0;
 };
 
@@ -38,6 +40,10 @@ struct ModelServiceSpec {
   // The gRPC service; both arguments outlive it.
   std::function<std::unique_ptr<StreamService>(Worker& worker, const v1::ServerInfo& info)> make_service;
 };
+
+// For a StallWatch: whether the engine has work and has done nothing since the last call. `worker` must
+// outlive the result.
+std::function<bool()> EngineIsStuck(const Worker& worker);
 
 // Runs the process until SIGINT or SIGTERM. Returns its exit code: 0 after an orderly end, 1 with one line on
 // stderr for a flag, file or address that cannot be used.

@@ -74,8 +74,21 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
 
 void ServerProcess::SetServing(bool serving) {
   absl::MutexLock lock(&mutex_);
-  serving_ = serving && !ending_;
+  ready_ = serving;
+  ReportHealth();
+}
+
+void ServerProcess::SetLive(bool live) {
+  absl::MutexLock lock(&mutex_);
+  live_ = live;
+  ReportHealth();
+}
+
+void ServerProcess::ReportHealth() {
+  if (ended_) return;
+  serving_ = ready_ && live_ && !ending_;
   rpc_->SetServing(serving_);
+  rpc_->SetLive(live_);
 }
 
 void ServerProcess::AwaitEnd(const std::function<void()>& refuse_new) {
@@ -85,13 +98,17 @@ void ServerProcess::AwaitEnd(const std::function<void()>& refuse_new) {
   {
     absl::MutexLock lock(&mutex_);
     ending_ = true;
+    ReportHealth();
   }
-  SetServing(false);
   refuse_new();
   LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", drain_seconds_}});
 }
 
 void ServerProcess::Exit() {
+  {
+    absl::MutexLock lock(&mutex_);
+    ended_ = true;
+  }
   rpc_->Shutdown(absl::Seconds(1));
   LogInfo("stopped");
   // What matters has ended. Taking the rest apart in order would take two seconds, until the metrics server's

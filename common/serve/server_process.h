@@ -52,25 +52,33 @@ class ServerProcess {
   // The address of /metrics that was bound; empty: none.
   std::string metrics_address() const { return metrics_ == nullptr ? "" : metrics_->address(); }
 
-  // What health says, false at first. From the signal to end on it stays false.
-  void SetServing(bool serving);
+  // What health says of service "", false at first. From the signal to end on it stays false.
+  void SetServing(bool serving) ABSL_LOCKS_EXCLUDED(mutex_);
   bool serving() const { return serving_; }
+
+  // What health says of service "live", true at first. While it is false the process does not serve either.
+  void SetLive(bool live) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits for SIGINT or SIGTERM. Calls `refuse_new` before the log says that the process drains: whoever
   // reads that may rely on it.
   void AwaitEnd(const std::function<void()>& refuse_new = [] {});
   // Ends the gRPC server, and then the process, with 0.
-  [[noreturn]] void Exit();
+  [[noreturn]] void Exit() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   explicit ServerProcess(double drain_seconds) : drain_seconds_(drain_seconds) {}
 
+  void ReportHealth() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const double drain_seconds_;
   std::unique_ptr<RpcServer> rpc_;
   std::unique_ptr<MetricsServer> metrics_;
-  std::atomic<bool> serving_ = false;
+  std::atomic<bool> serving_ = false;  // as health says
   absl::Mutex mutex_;
+  bool ready_ ABSL_GUARDED_BY(mutex_) = false;
+  bool live_ ABSL_GUARDED_BY(mutex_) = true;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace outrider

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/spec/check.h"
+#include "common/spec/shape_in_order.h"
 #include "common/spec/status.h"
 #include "common/spec/weights.h"
 
@@ -35,6 +36,44 @@ absl::Status CheckBias(const std::vector<std::pair<TokenId, float>>& bias, int v
   }
   return absl::OkStatus();
 }
+
+// A row as ShapeInOrder wants it. After KeepLargest only the tokens that stay are worked on.
+class HostRow {
+ public:
+  HostRow(std::span<float> row, float largest, ControlsScratch& scratch)
+      : row_(row), values_(row), largest_(largest), scratch_(scratch) {}
+
+  int size() const { return static_cast<int>(row_.size()); }
+  void KeepLargest(int k) {
+    auto& [largest, mass, ids, values] = scratch_;
+    SelectLargest(row_, static_cast<size_t>(k), largest);
+    std::sort(largest.begin(), largest.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+    ids.clear();
+    values.clear();
+    for (const WeightedToken& token : largest) {
+      ids.push_back(token.id);
+      values.push_back(token.value);
+    }
+    values_ = values;
+  }
+  void Exponentiate(float inverse_temperature) { ExpInPlace(values_, largest_, inverse_temperature); }
+  void KeepMass(double share) { outrider::KeepMass(values_, share * SumWeights(values_), scratch_.mass); }
+  void RemoveBelow(float bound) { outrider::RemoveBelow(values_, bound); }
+  // Writes the weights to the row and returns their sum.
+  double Finish() {
+    if (values_.data() != row_.data()) {
+      std::fill(row_.begin(), row_.end(), 0.0f);
+      for (size_t i = 0; i < values_.size(); ++i) row_[scratch_.ids[i]] = values_[i];
+    }
+    return SumWeights(row_);
+  }
+
+ private:
+  const std::span<float> row_;
+  std::span<float> values_;  // of all tokens, or of those in scratch_.ids
+  const float largest_;
+  ControlsScratch& scratch_;
+};
 
 // Whether some token is allowed, not bad, and not held back by min_tokens.
 bool SomeTokenIsLeft(const SamplingParams& params, int vocab) {
@@ -76,6 +115,20 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab) {
   return absl::OkStatus();
 }
 
+team::RowControls ToRowControls(const SamplingParams& params) {
+  team::RowControls controls;
+  controls.greedy = params.temperature == 0 ? 1 : 0;
+  // A temperature next to 0 overflows to infinity, and 0 * infinity would be NaN for the maximum itself.
+  if (params.temperature > 0) {
+    controls.inverse_temperature =
+        static_cast<float>(std::min<double>(1 / params.temperature, std::numeric_limits<float>::max()));
+  }
+  controls.top_k = params.top_k;
+  controls.top_p = params.top_p;
+  controls.min_p = static_cast<float>(params.min_p);
+  return controls;
+}
+
 void TokenCounts::Add(size_t index, int by) {
   const auto it = counts_.try_emplace(context_[index]).first;
   Count& count = it->second;
@@ -99,7 +152,11 @@ absl::StatusOr<Controls> Controls::Create(SamplingParams params, size_t prompt_l
 }
 
 Controls::Controls(SamplingParams params, size_t prompt_length, int vocab)
-    : params_(std::move(params)), prompt_length_(prompt_length), vocab_(vocab), counts_(prompt_length) {}
+    : params_(std::move(params)),
+      row_controls_(ToRowControls(params_)),
+      prompt_length_(prompt_length),
+      vocab_(vocab),
+      counts_(prompt_length) {}
 
 void Controls::ApplyPenalties(std::span<const TokenId> context, std::span<float> row) {
   for (const auto& [id, bias] : params_.logit_bias) row[id] += bias;
@@ -121,31 +178,17 @@ bool Controls::ApplyMasks(size_t context_length, std::span<float> row) {
   const bool hold_eos = context_length < prompt_length_ + params_.min_tokens && !params_.eos_ids.empty();
   if (params_.allowed_ids.empty() && params_.bad_ids.empty() && !hold_eos) return false;
   if (!params_.allowed_ids.empty()) {
-    values_.clear();
-    for (TokenId id : params_.allowed_ids) values_.push_back(row[id]);
+    std::vector<float>& values = scratch_.values;
+    values.clear();
+    for (TokenId id : params_.allowed_ids) values.push_back(row[id]);
     std::fill(row.begin(), row.end(), kRemoved);
-    for (size_t i = 0; i < values_.size(); ++i) row[params_.allowed_ids[i]] = values_[i];
+    for (size_t i = 0; i < values.size(); ++i) row[params_.allowed_ids[i]] = values[i];
   }
   for (TokenId id : params_.bad_ids) row[id] = kRemoved;
   if (hold_eos) {
     for (TokenId id : params_.eos_ids) row[id] = kRemoved;
   }
   return true;
-}
-
-void Controls::ShapeLargest(float max, float inverse_temperature, std::span<float> row) {
-  SelectLargest(row, params_.top_k, largest_);
-  std::sort(largest_.begin(), largest_.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
-  ids_.clear();
-  values_.clear();
-  for (const WeightedToken& token : largest_) {
-    ids_.push_back(token.id);
-    values_.push_back(token.value);
-  }
-  ExpInPlace(values_, max, inverse_temperature);
-  if (params_.top_p < 1) KeepMass(values_, params_.top_p * SumWeights(values_), mass_scratch_);
-  std::fill(row.begin(), row.end(), 0.0f);
-  for (size_t i = 0; i < ids_.size(); ++i) row[ids_[i]] = values_[i];
 }
 
 absl::StatusOr<WeightRow> Controls::Apply(std::span<const TokenId> context, std::span<float> row) {
@@ -155,19 +198,9 @@ absl::StatusOr<WeightRow> Controls::Apply(std::span<const TokenId> context, std:
   if (!max.finite) return NotFiniteError();
   if (ApplyMasks(context.size(), row)) max = FindMax(row);
   if (greedy()) return WeightRow{.point_mass = max.index, .logits = row};
-
-  // A temperature next to 0 overflows to infinity, and 0 * infinity would be NaN for the maximum itself.
-  const float inverse_temperature =
-      static_cast<float>(std::min<double>(1 / params_.temperature, std::numeric_limits<float>::max()));
-  if (params_.top_k > 0 && params_.top_k < vocab_) {
-    ShapeLargest(max.value, inverse_temperature, row);
-  } else {
-    ExpInPlace(row, max.value, inverse_temperature);
-    if (params_.top_p < 1) KeepMass(row, params_.top_p * SumWeights(row), mass_scratch_);
-  }
-  // The heaviest weight is exp(0) = 1, so that min_p, which is relative to it, is the bound itself.
-  if (params_.min_p > 0) RemoveBelow(row, static_cast<float>(params_.min_p));
-  return WeightRow{.weights = row, .total = SumWeights(row)};
+  HostRow shaping(row, max.value, scratch_);
+  ShapeInOrder(shaping, row_controls_);
+  return WeightRow{.weights = row, .total = shaping.Finish()};
 }
 
 }  // namespace outrider

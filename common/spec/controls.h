@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/spec/distribution.h"
 #include "common/spec/selection.h"
+#include "common/spec/team/row_types.h"
 #include "common/spec/types.h"
 
 namespace outrider {
@@ -35,6 +36,9 @@ struct SamplingParams {
 // InvalidArgument naming the field, its value and its range.
 absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab);
 
+// The controls that follow the penalties and masks, in the numbers that rows are computed with.
+team::RowControls ToRowControls(const SamplingParams& params);
+
 // How often each token stands in a context, kept up to date by following it: cost is the number of tokens by
 // which the context differs from the last one, plus one comparison of the shared part.
 class TokenCounts {
@@ -57,6 +61,14 @@ class TokenCounts {
   absl::flat_hash_map<TokenId, Count> counts_;
 };
 
+// Memory that Controls uses again from row to row.
+struct ControlsScratch {
+  std::vector<WeightedToken> largest;
+  MassScratch mass;
+  std::vector<TokenId> ids;   // the tokens that survive top_k, ascending
+  std::vector<float> values;  // their weights; before, the logits of allowed_ids
+};
+
 // The controls of one sequence. Not synchronised: one thread at a time. Holds scratch memory, so that a row
 // allocates nothing in the steady state.
 class Controls {
@@ -76,7 +88,7 @@ class Controls {
   absl::StatusOr<WeightRow> Apply(std::span<const TokenId> context, std::span<float> row);
 
   const SamplingParams& params() const { return params_; }
-  bool greedy() const { return params_.temperature == 0; }
+  bool greedy() const { return row_controls_.greedy != 0; }
   int vocab() const { return vocab_; }
 
  private:
@@ -84,18 +96,12 @@ class Controls {
   void ApplyPenalties(std::span<const TokenId> context, std::span<float> row);
   bool ApplyMasks(size_t context_length, std::span<float> row);
 
-  // Temperature, top_k and top_p over the top_k largest logits only.
-  void ShapeLargest(float max, float inverse_temperature, std::span<float> row);
-
   SamplingParams params_;
+  team::RowControls row_controls_;
   size_t prompt_length_;
   int vocab_;
   TokenCounts counts_;
-  // Scratch.
-  std::vector<WeightedToken> largest_;
-  MassScratch mass_scratch_;
-  std::vector<TokenId> ids_;   // the tokens that survive top_k, ascending
-  std::vector<float> values_;  // their weights; before, the logits of allowed_ids
+  ControlsScratch scratch_;
 };
 
 }  // namespace outrider

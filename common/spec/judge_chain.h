@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "common/spec/draw_token.h"
 #include "common/spec/host_device.h"
 #include "common/spec/random.h"
 #include "common/spec/team/exact_math.h"
@@ -34,14 +35,6 @@ OUTRIDER_HD bool NodeStands(Chain& chain, uint64_t position, Noise& noise) {
   return noise.Test(Purpose::kAccept, position, 0, [&](double u) { return chain.Accepts(u); });
 }
 
-// A token by sample(u), unless one has all of the row's mass.
-template <class Sample, class Noise>
-OUTRIDER_HD TokenId DrawToken(TokenId point_mass, Purpose purpose, uint64_t position, Noise& noise,
-                              const Sample& sample) {
-  if (point_mass >= 0) return point_mass;
-  return noise.Decide(purpose, position, 0, sample);
-}
-
 // The token that replaces a rejected one.
 template <class Chain, class Noise>
 OUTRIDER_HD TokenId DrawCorrection(Chain& chain, uint64_t position, Noise& noise, ChainVerdict* verdict) {
@@ -52,8 +45,7 @@ OUTRIDER_HD TokenId DrawCorrection(Chain& chain, uint64_t position, Noise& noise
 }
 
 // Judges a chain of `drafted` nodes, the first of which stands at position `round_start`. False, and nothing
-// in
-// `*verdict`, if a row that was reached is of no use.
+// in `*verdict`, if a row that was reached is of no use.
 //
 // A Chain is at one row at a time: the target's distribution p at a node, or after the last one.
 //   Reach(i)         goes to row i; false if that row is of no use
@@ -68,9 +60,8 @@ OUTRIDER_HD TokenId DrawCorrection(Chain& chain, uint64_t position, Noise& noise
 //   Overlap()        sum over y of min(p(y), q(y)); 0 if it is not to be counted
 //   Accepts(u)       the test of accepts.h
 //   AcceptsWithoutNoise()  what takes its place where p is a point mass
-//   Rest()           norm(max(p - q, 0)): Sample(u), and empty() if rounding left nothing, so that p is
-//   sampled
-// Noise is that of verify.h, or has the same functions: Decide, Test, and Race over a row().
+//   Rest()           norm(max(p - q, 0)): Sample(u), and empty() if rounding left nothing and p is sampled
+// Noise is as draw_token.h says.
 template <class Chain, class Noise>
 OUTRIDER_HD bool JudgeChain(Chain& chain, int drafted, bool coupled, uint64_t round_start, Noise& noise,
                             ChainVerdict* verdict) {
@@ -81,7 +72,7 @@ OUTRIDER_HD bool JudgeChain(Chain& chain, int drafted, bool coupled, uint64_t ro
     const uint64_t position = round_start + static_cast<uint64_t>(v.accepted);
     const bool last = v.accepted == drafted;
     if (coupled) {
-      v.token = chain.point_mass() >= 0 ? chain.point_mass() : noise.Race(position, chain.row());
+      v.token = RaceForToken(chain.row(), chain.point_mass(), position, noise);
       stands = !last && v.token == chain.token();
     } else if (last) {
       v.token = DrawToken(chain.point_mass(), Purpose::kBonus, position, noise,

@@ -67,6 +67,23 @@ class HostChain {
   std::vector<double> log_probabilities_;
 };
 
+// A draft's row as ProposeToken wants it.
+class HostDraft {
+ public:
+  HostDraft(const WeightRow& row, int top_n) : row_(row), top_n_(top_n) {}
+
+  const WeightRow& row() const { return row_; }
+  TokenId point_mass() const { return row_.point_mass; }
+  void MakeQ() { q_ = TruncateTopN(row_, top_n_); }
+  TokenId Sample(double u) const { return outrider::Sample(q_, u); }
+  Distribution TakeQ() { return std::move(q_); }
+
+ private:
+  const WeightRow& row_;
+  const int top_n_;
+  Distribution q_;
+};
+
 // The token rule and the coupled rule.
 absl::StatusOr<Verdict> VerifyInOrder(const VerifyOptions& options, std::span<const ProposalNode> proposal,
                                       RowSource rows, uint64_t n, Noise& noise) {
@@ -206,9 +223,15 @@ absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const Pro
   return Verify(options, proposal, rows, round_start, noise);
 }
 
+ProposalNode Propose(Rule rule, const WeightRow& row, int top_n, uint64_t position, Noise& noise) {
+  HostDraft draft(row, top_n);
+  const TokenId token = ProposeToken(draft, rule == Rule::kCoupled, position, noise);
+  return {.token = token, .q = draft.TakeQ()};
+}
+
 TokenId DraftSample(const Distribution& q, uint64_t position, Noise& noise) {
-  if (q.form == Distribution::Form::kPointMass) return q.ids[0];
-  return noise.Decide(Purpose::kDraft, position, 0, [&](double u) { return Sample(q, u); });
+  const TokenId point_mass = q.form == Distribution::Form::kPointMass ? q.ids[0] : -1;
+  return DrawToken(point_mass, Purpose::kDraft, position, noise, [&](double u) { return Sample(q, u); });
 }
 
 TokenId DraftSample(const Distribution& q, const RandomKey& key, uint64_t position, uint64_t round_start) {

@@ -79,8 +79,12 @@ absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const Pro
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
                                RowSource rows, uint64_t round_start, const RandomKey& key);
 
-// The draft's side of a rule: which token to propose at `position` in the round that began at `round_start`.
-// Ratio rules draw from q; the coupled rule runs the race over the draft's own row.
+// The draft's side of a rule: the node to propose at `position`, from the draft's own row. Ratio rules draw
+// the token from q, the row's `top_n` heaviest tokens as TruncateTopN gives them; the coupled rule runs the
+// race over the row, and q is absent.
+ProposalNode Propose(Rule rule, const WeightRow& row, int top_n, uint64_t position, Noise& noise);
+
+// The same for a ratio rule where q is known already.
 TokenId DraftSample(const Distribution& q, uint64_t position, Noise& noise);
 TokenId DraftSample(const Distribution& q, const RandomKey& key, uint64_t position, uint64_t round_start);
 

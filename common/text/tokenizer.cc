@@ -28,6 +28,12 @@ absl::Status WithName(std::string_view name, const absl::Status& status) {
 // byte-level alphabet.
 std::string DecodedBytes(const std::string& token) { return ByteLevelToBytes(token).value_or(token); }
 
+size_t LongestOf(const std::vector<std::string>& texts) {
+  size_t longest = 0;
+  for (const std::string& text : texts) longest = std::max(longest, text.size());
+  return longest;
+}
+
 }  // namespace
 
 Tokenizer::Tokenizer() = default;
@@ -64,6 +70,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view jso
       }
     }
   }
+  const bool leaves_out = std::any_of(spec->added.begin(), spec->added.end(),
+                                      [](const AddedToken& t) { return t.lstrip || t.rstrip; }) ||
+                          std::any_of(spec->steps.begin(), spec->steps.end(), [](const SplitStep& step) {
+                            return step.remove_matches || step.remove_between;
+                          });
+  if (!leaves_out) tokenizer->max_token_bytes_ = LongestOf(tokenizer->bytes_);
   tokenizer->prefix_ = std::move(spec->prefix);
   tokenizer->suffix_ = std::move(spec->suffix);
   return tokenizer;

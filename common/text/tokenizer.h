@@ -58,6 +58,9 @@ class Tokenizer {
   // The highest id plus 1. Some ids in [0, vocab_size()) may have no token.
   int vocab_size() const { return static_cast<int>(bytes_.size()); }
 
+  // The most bytes of text that one token stands for. None if some text is left out, so that any length fits.
+  std::optional<size_t> max_token_bytes() const { return max_token_bytes_; }
+
   // The id of a token as the file spells it (byte-level alphabet, so " the" is "Ġthe"), added tokens
   // included.
   std::optional<TokenId> TokenToId(std::string_view token) const;
@@ -88,6 +91,7 @@ class Tokenizer {
   std::string no_bytes_;
   StringMap<TokenId> ids_;
   uint64_t fingerprint_ = 0;
+  std::optional<size_t> max_token_bytes_;
 };
 
 }  // namespace outrider

@@ -1,8 +1,10 @@
 #include "coordinator/api/generate_call.h"
 
+#include <algorithm>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
 #include <asio/post.hpp>
+#include <asio/use_awaitable.hpp>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -11,6 +13,12 @@
 #include "coordinator/rounds/speculation_stats.h"
 
 namespace outrider {
+namespace {
+
+// Bytes of a request that are parsed on the executor: a fraction of a millisecond.
+constexpr size_t kMaxParsedHere = 4096;
+
+}  // namespace
 
 GenerateCall::Sample::Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork)
     : call(call),
@@ -39,13 +47,15 @@ void GenerateCall::Sample::StopServers() {
 }
 
 GenerateCall::GenerateCall(const ServiceParts* parts, const v1::GenerateRequest* request,
-                           v1::RequestContext context, Clock::time_point deadline)
+                           v1::RequestContext context, std::string client, Clock::time_point deadline)
     : parts_(*parts),
       proto_(request),
       context_(std::move(context)),
+      client_(std::move(client)),
       deadline_(deadline),
       received_(Clock::now()),
-      finished_(parts->executor) {}
+      finished_(parts->executor),
+      interrupted_(parts->executor) {}
 
 void GenerateCall::Start() {
   auto self = shared_from_this();
@@ -69,17 +79,18 @@ void GenerateCall::Interrupt(absl::Status reason) {
   if (cancelled_) return;
   cancelled_ = true;
   interruption_ = std::move(reason);
+  if (ticket_ != nullptr) ticket_->Cancel();
+  interrupted_.Notify();
   OnRoom();
   for (const auto& sample : samples_) sample->StopServers();
 }
 
 asio::awaitable<void> GenerateCall::Run() {
-  parts_.metrics->OnRequestStart();
-  absl::StatusOr<Request> request = Admit();
+  absl::StatusOr<Request> request = co_await Admit();
   absl::Status status = request.status();
-  if (request.ok()) {
-    status = co_await RunSamples(*std::move(request));
-    ticket_ = nullptr;
+  if (request.ok()) status = co_await RunSamples(*std::move(request));
+  ticket_ = nullptr;
+  if (!samples_.empty()) {
     LogEnd(status);
   } else {
     LogInfo("request refused", {{"request_id", context_.request_id()},
@@ -90,21 +101,43 @@ asio::awaitable<void> GenerateCall::Run() {
   writer_.End(ToGrpc(status));
 }
 
-absl::StatusOr<Request> GenerateCall::Admit() {
-  if (absl::Status status = parts_.admission->CheckOpen(); !status.ok()) return status;
-  if (parts_.target->info() == nullptr) {
-    return MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE",
-                     "the target has not been reachable yet");
-  }
-  absl::StatusOr<Request> request =
-      ParseRequest(*proto_, parts_.defaults, *parts_.tokenizer, *parts_.target->info());
-  if (!request.ok()) return request.status();
-  request->context = context_;
-  auto ticket = parts_.admission->Enter(request->samples,
+asio::awaitable<absl::StatusOr<Request>> GenerateCall::Admit() {
+  if (cancelled_) co_return interruption_;
+  // A number of samples that is out of range is refused when the request is parsed.
+  const int samples = std::clamp(static_cast<int>(proto_->n()), 1, parts_.defaults.max_samples);
+  auto ticket = parts_.admission->Enter(client_, samples,
                                         [this](absl::Status reason) { Interrupt(std::move(reason)); });
-  if (!ticket.ok()) return ticket.status();
+  if (!ticket.ok()) co_return ticket.status();
   ticket_ = *std::move(ticket);
-  return request;
+  if (absl::Status status = co_await ticket_->WaitForTurn(deadline_); !status.ok()) co_return status;
+  if (absl::Status status = co_await WaitForTarget(); !status.ok()) co_return status;
+  absl::StatusOr<Request> request = co_await Parse();
+  if (cancelled_) co_return interruption_;
+  if (request.ok()) request->context = context_;
+  co_return request;
+}
+
+asio::awaitable<absl::Status> GenerateCall::WaitForTarget() {
+  const Clock::time_point end = std::min(deadline_, Clock::now() + parts_.target->options().patience);
+  while (parts_.target->info() == nullptr && !cancelled_ && Clock::now() < end) {
+    co_await parts_.target->WaitChange(interrupted_, end);
+  }
+  if (cancelled_) co_return interruption_;
+  if (parts_.target->info() != nullptr) co_return absl::OkStatus();
+  if (Clock::now() >= deadline_) co_return absl::DeadlineExceededError("deadline exceeded");
+  co_return MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE",
+                      "the target has not been reachable yet");
+}
+
+asio::awaitable<absl::StatusOr<Request>> GenerateCall::Parse() {
+  const auto parse = [this, target = *parts_.target->info()] {
+    return ParseRequest(*proto_, parts_.defaults, *parts_.tokenizer, target);
+  };
+  if (proto_->ByteSizeLong() <= kMaxParsedHere) co_return parse();
+  // Others' rounds go on meanwhile.
+  co_return co_await asio::co_spawn(
+      parts_.parsers, [&parse]() -> asio::awaitable<absl::StatusOr<Request>> { co_return parse(); },
+      asio::use_awaitable);
 }
 
 asio::awaitable<absl::Status> GenerateCall::RunSamples(Request request) {

@@ -3,6 +3,7 @@
 
 #include <asio/awaitable.hpp>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "coordinator/api/chunk_writer.h"
@@ -15,8 +16,9 @@ namespace outrider {
 // Lives until gRPC and its coroutines are done with it. Executor thread, unless stated.
 class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
  public:
+  // `client` is who asks (ReadClient).
   GenerateCall(const ServiceParts* parts, const v1::GenerateRequest* request, v1::RequestContext context,
-               Clock::time_point deadline);
+               std::string client, Clock::time_point deadline);
 
   ChunkWriter* writer() { return &writer_; }
 
@@ -42,7 +44,10 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   };
 
   asio::awaitable<void> Run();
-  absl::StatusOr<Request> Admit();
+  // Waits for the call's turn, and for a target if there was none yet; only then looks at the request.
+  asio::awaitable<absl::StatusOr<Request>> Admit();
+  asio::awaitable<absl::Status> WaitForTarget();
+  asio::awaitable<absl::StatusOr<Request>> Parse();
   // Ends the samples where they are.
   void Interrupt(absl::Status reason);
   asio::awaitable<absl::Status> RunSamples(Request request);
@@ -56,14 +61,16 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   const ServiceParts& parts_;
   const v1::GenerateRequest* const proto_;  // gRPC's, valid until the stream is finished
   const v1::RequestContext context_;
+  const std::string client_;
   const Clock::time_point deadline_;
   const Clock::time_point received_;
   ChunkWriter writer_;
-  std::unique_ptr<Admission::Ticket> ticket_;  // from admission until the samples have ended
+  std::unique_ptr<Admission::Ticket> ticket_;  // from the queue until the samples have ended
   std::vector<std::unique_ptr<Sample>> samples_;
   uint32_t wanted_samples_ = 0;
   int unfinished_ = 0;
-  Event finished_;  // a sample other than the first is
+  Event finished_;     // a sample other than the first is
+  Event interrupted_;  // cancelled_ is true now
   bool cancelled_ = false;
   absl::Status interruption_;
 };

@@ -16,7 +16,8 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
                                          : Clock::time_point::max();
   v1::RequestContext request_context = ReadRequestContext(context->client_metadata());
   context->AddInitialMetadata(kRequestIdKey, request_context.request_id());
-  auto call = std::make_shared<GenerateCall>(&parts_, request, std::move(request_context), deadline);
+  auto call = std::make_shared<GenerateCall>(&parts_, request, std::move(request_context),
+                                             ReadClient(*context, parts_.checks_tokens), deadline);
   call->Start();
   return call->writer();
 }

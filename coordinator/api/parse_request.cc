@@ -2,6 +2,8 @@
 
 #include <ctime>
 #include <limits>
+#include <optional>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -16,13 +18,34 @@
 namespace outrider {
 namespace {
 
+constexpr int kMaxLogitBiases = 1024;
+constexpr int kMaxEndIds = 1024;
+
+// A reason of its own: clients that cut their prompts to the context look for it.
+absl::Status TooLong(absl::string_view length, size_t capacity) {
+  const std::string range = absl::StrCat("1 to ", capacity - 1, " tokens");
+  return MakeError(absl::StatusCode::kInvalidArgument, "CONTEXT_LENGTH_EXCEEDED",
+                   absl::StrCat("prompt: ", length, " leave no room for an answer; allowed: ", range),
+                   {{"field", "prompt"}, {"range", range}});
+}
+
+// Whether text is too long however it is tokenised: then nobody has to read it.
+absl::Status CheckBytes(size_t bytes, const Tokenizer& tokenizer, size_t capacity) {
+  const std::optional<size_t> longest = tokenizer.max_token_bytes();
+  if (!longest || bytes < capacity * *longest) return absl::OkStatus();
+  return TooLong(absl::StrCat(bytes, " bytes"), capacity);
+}
+
 absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const ChatTemplate* chat_template,
-                                               const Tokenizer& tokenizer) {
+                                               const Tokenizer& tokenizer, size_t capacity) {
   if (chat_template == nullptr) {
     return FieldError("chat", "text or tokens", "this model has no chat template and takes no conversations");
   }
   if (chat.messages().empty()) return FieldError("chat.messages", "at least one", "empty");
   std::vector<ChatMessage> messages;
+  size_t bytes = 0;
+  for (const v1::ChatMessage& message : chat.messages()) bytes += message.content().size();
+  if (auto status = CheckBytes(bytes, tokenizer, capacity); !status.ok()) return status;
   for (const v1::ChatMessage& message : chat.messages()) {
     if (message.role().empty()) return FieldError("chat.messages.role", "a role", "empty");
     if (!IsValidUtf8(message.role()) || !IsValidUtf8(message.content())) {
@@ -41,20 +64,25 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
 }
 
 absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& proto, const Tokenizer& tokenizer,
-                                                 uint32_t vocab_size, const ChatTemplate* chat_template) {
+                                                 uint32_t vocab_size, size_t capacity,
+                                                 const ChatTemplate* chat_template) {
   switch (proto.prompt_case()) {
     case v1::GenerateRequest::kText:
       if (proto.text().empty()) return FieldError("text", "at least one character", "empty");
+      if (auto status = CheckBytes(proto.text().size(), tokenizer, capacity); !status.ok()) return status;
       if (!IsValidUtf8(proto.text())) return FieldError("text", "valid UTF-8", "invalid UTF-8");
       return tokenizer.Encode(proto.text(), /*add_special_tokens=*/true);
     case v1::GenerateRequest::kTokens: {
       if (proto.tokens().ids().empty()) return FieldError("tokens.ids", "at least one", "empty");
+      if (static_cast<size_t>(proto.tokens().ids_size()) >= capacity) {
+        return TooLong(absl::StrCat(proto.tokens().ids_size(), " tokens"), capacity);
+      }
       if (auto status = CheckTokenIds(proto.tokens().ids(), vocab_size, "tokens.ids"); !status.ok())
         return status;
       return std::vector<TokenId>(proto.tokens().ids().begin(), proto.tokens().ids().end());
     }
     case v1::GenerateRequest::kChat:
-      return ParseChat(proto.chat(), chat_template, tokenizer);
+      return ParseChat(proto.chat(), chat_template, tokenizer, capacity);
     case v1::GenerateRequest::PROMPT_NOT_SET:
       break;
   }
@@ -100,6 +128,29 @@ absl::Status ParseSamples(const v1::GenerateRequest& proto, int max_samples, Req
     return FieldError("sample_index", absl::StrCat("0 to ", last), absl::StrCat(proto.sample_index()));
   }
   request.params.set_sample_index(proto.sample_index());
+  return absl::OkStatus();
+}
+
+// At most `most` entries.
+absl::Status CheckSize(int size, absl::string_view field, int most) {
+  if (size <= most) return absl::OkStatus();
+  return FieldError(field, absl::StrCat("at most ", most, " entries"), absl::StrCat(size, " entries"));
+}
+
+// What a client may make the servers keep for a sequence.
+absl::Status CheckSizes(const v1::GenerateRequest& proto, int vocab_size) {
+  const v1::SamplingParams& sampling = proto.sampling();
+  for (const auto& [size, field, most] :
+       {std::tuple(sampling.logit_bias_size(), "sampling.logit_bias", kMaxLogitBiases),
+        std::tuple(sampling.allowed_ids_size(), "sampling.allowed_ids", vocab_size),
+        std::tuple(sampling.bad_ids_size(), "sampling.bad_ids", vocab_size),
+        std::tuple(proto.stop().token_ids_size(), "stop.token_ids", kMaxEndIds)}) {
+    if (absl::Status status = CheckSize(size, field, most); !status.ok()) return status;
+  }
+  const uint32_t top_n = proto.speculation().draft_top_n();
+  if (top_n > static_cast<uint32_t>(vocab_size)) {
+    return FieldError("speculation.draft_top_n", absl::StrCat("0 to ", vocab_size), absl::StrCat(top_n));
+  }
   return absl::OkStatus();
 }
 
@@ -171,19 +222,14 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
                                      const Tokenizer& tokenizer, const v1::ServerInfo& target) {
   Request request;
   const uint32_t vocab_size = target.vocab_size();
-  auto prompt = ParsePrompt(proto, tokenizer, vocab_size, defaults.chat_template.get());
-  if (!prompt.ok()) return prompt.status();
-  request.prompt = *std::move(prompt);
   const size_t capacity =
       std::min<size_t>(target.max_context(), static_cast<size_t>(target.kv_blocks()) * target.block_size());
-  if (request.prompt.size() >= capacity) {
-    // A reason of its own: clients that cut their prompts to the context look for it.
-    const std::string range = absl::StrCat("1 to ", capacity - 1, " tokens");
-    return MakeError(absl::StatusCode::kInvalidArgument, "CONTEXT_LENGTH_EXCEEDED",
-                     absl::StrCat("prompt: ", request.prompt.size(),
-                                  " tokens leave no room for an answer; allowed: ", range),
-                     {{"field", "prompt"}, {"range", range}});
-  }
+  if (auto status = CheckSizes(proto, static_cast<int>(vocab_size)); !status.ok()) return status;
+  auto prompt = ParsePrompt(proto, tokenizer, vocab_size, capacity, defaults.chat_template.get());
+  if (!prompt.ok()) return prompt.status();
+  request.prompt = *std::move(prompt);
+  if (request.prompt.size() >= capacity)
+    return TooLong(absl::StrCat(request.prompt.size(), " tokens"), capacity);
   if (auto status = CheckTokenIds(proto.resume_from(), vocab_size, "resume_from"); !status.ok())
     return status;
   request.resumed.assign(proto.resume_from().begin(), proto.resume_from().end());

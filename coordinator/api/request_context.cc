@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/rpc/fresh_bits.h"
@@ -37,6 +40,15 @@ bool IsTraceparent(absl::string_view value) {
   return value.substr(0, 2) != "ff" && !is_zero(3, 32) && !is_zero(36, 16);
 }
 
+// gRPC knows the address of every connection, and none for a channel within the process.
+bool IsInProcess(const std::string& peer) { return peer == "unknown"; }
+
+// "ipv4:127.0.0.1:4711" without its port; ports of one host belong to one client.
+std::string HostOf(const std::string& peer) {
+  if (!absl::StartsWith(peer, "ipv")) return peer;
+  return peer.substr(0, peer.rfind(':'));
+}
+
 std::string NewRequestId() {
   return absl::StrCat(absl::Hex(FreshBits(), absl::kZeroPad16), absl::Hex(FreshBits(), absl::kZeroPad16));
 }
@@ -50,6 +62,23 @@ v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc
   const absl::string_view parent = Find(metadata, kTraceparentKey);
   if (IsTraceparent(parent)) context.set_traceparent(std::string(parent));
   return context;
+}
+
+std::string ClientAtHost(const std::string& host) { return absl::StrCat("host:", host); }
+
+std::string ReadClient(const grpc::CallbackServerContext& context, bool checks_tokens) {
+  const auto& metadata = context.client_metadata();
+  const absl::string_view token = Find(metadata, "authorization");
+  if (checks_tokens && !token.empty()) return absl::StrCat("token:", absl::HashOf(token));
+  const std::string peer = context.peer();
+  if (const absl::string_view named = Find(metadata, kClientKey); IsInProcess(peer) && !named.empty()) {
+    return std::string(named);
+  }
+  if (const auto auth = context.auth_context(); auth != nullptr && auth->IsPeerAuthenticated()) {
+    const std::vector<grpc::string_ref> names = auth->GetPeerIdentity();
+    if (!names.empty()) return absl::StrCat("certificate:", std::string(names[0].data(), names[0].size()));
+  }
+  return ClientAtHost(HostOf(peer));
 }
 
 }  // namespace outrider

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <map>
+#include <string>
 
 #include "outrider/v1/sequence.pb.h"
 
@@ -16,5 +17,14 @@ inline constexpr char kTraceparentKey[] = "traceparent";
 // x-request-id, or a random one if there is none or it is not 1 to 128 visible ASCII characters; and a W3C
 // traceparent if it is well formed (https://www.w3.org/TR/trace-context/).
 v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata);
+
+// The metadata key by which the gateway says who asks. Only calls from within the process are believed.
+inline constexpr char kClientKey[] = "x-outrider-client";
+// What the gateway says of a client that it knows by its address only.
+std::string ClientAtHost(const std::string& host);
+
+// Who asks, so that clients can be told apart: the bearer token, as a hash, where `checks_tokens`; else the
+// name in the client's certificate; else its host. Not for eyes.
+std::string ReadClient(const grpc::CallbackServerContext& context, bool checks_tokens);
 
 }  // namespace outrider

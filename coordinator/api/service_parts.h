@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "common/text/tokenizer.h"
-#include "coordinator/api/admission.h"
+#include "coordinator/admission/admission.h"
 #include "coordinator/api/parse_request.h"
 #include "coordinator/drafters/make_drafter.h"
 #include "coordinator/link/link.h"
@@ -18,11 +18,13 @@ namespace outrider {
 // All of it belongs to the process, and outlives the service. The executor has one thread.
 struct ServiceParts {
   asio::any_io_executor executor;
+  asio::any_io_executor parsers;  // threads for requests that take long to parse
   const Tokenizer* tokenizer;
   std::shared_ptr<TargetLink> target;
   DrafterParts drafters;
   RequestDefaults defaults;
   Admission* admission;
+  bool checks_tokens;  // each gRPC call has brought a bearer token that is known
   DraftLengthPolicy* policy;
   RoundObserver* observer;
   Metrics* metrics;

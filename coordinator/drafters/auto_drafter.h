@@ -18,6 +18,9 @@ class AutoDrafter final : public Drafter {
   // Each hears of its own proposals only.
   void OnVerdict(size_t n, size_t accepted) override;
   v1::DrafterKind kind() const override { return last_ == nullptr ? v1::DRAFTER_KIND_AUTO : last_->kind(); }
+  DraftOutcome outcome() const override {
+    return last_ == nullptr ? DraftOutcome::kUsable : last_->outcome();
+  }
   void Stop(const Generation& generation) override;
 
  private:

@@ -17,7 +17,8 @@ class NoDrafter final : public LocalDrafter {
 };
 
 std::unique_ptr<Drafter> MakeModelDrafter(const DrafterParts& parts, Fork fork) {
-  return std::make_unique<ModelDrafter>(parts.draft, parts.metrics, parts.draft_budget, std::move(fork));
+  return std::make_unique<ModelDrafter>(parts.draft, parts.breaker, parts.metrics, parts.draft_budget,
+                                        std::move(fork));
 }
 
 std::unique_ptr<Drafter> MakeAutoDrafter(const DrafterParts& parts, Fork fork) {

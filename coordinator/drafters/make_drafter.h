@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "coordinator/drafters/circuit_breaker.h"
 #include "coordinator/drafters/copy_drafter.h"
 #include "coordinator/drafters/corpus_counts.h"
 #include "coordinator/drafters/ngram_drafter.h"
@@ -15,6 +16,7 @@ namespace outrider {
 // What the drafters of all generations have in common.
 struct DrafterParts {
   std::shared_ptr<DraftLink> draft;            // null: no draft service is configured
+  std::shared_ptr<CircuitBreaker> breaker;     // of that draft
   Clock::duration draft_budget;                // for a proposal
   std::shared_ptr<const CorpusCounts> corpus;  // null: there is none
   NgramOptions ngram;

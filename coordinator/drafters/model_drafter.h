@@ -3,8 +3,12 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
+#include "coordinator/drafters/circuit_breaker.h"
+#include "coordinator/link/backoff.h"
 #include "coordinator/link/link.h"
+#include "coordinator/link/loss_count.h"
 #include "coordinator/rounds/drafter.h"
 #include "coordinator/rounds/metrics.h"
 #include "coordinator/rounds/remote_sequence.h"
@@ -13,41 +17,59 @@ namespace outrider {
 
 class ModelDrafter final : public Drafter {
  public:
-  // The draft answers within `budget` with the tokens it has by then.
-  ModelDrafter(std::shared_ptr<DraftLink> link, Metrics* metrics, Clock::duration budget, Fork fork)
-      : link_(std::move(link)), metrics_(metrics), budget_(budget), remote_(std::move(fork)) {}
+  // The draft answers within `budget` with the tokens it has by then. The breaker is the draft's own, shared
+  // by all generations.
+  ModelDrafter(std::shared_ptr<DraftLink> link, std::shared_ptr<CircuitBreaker> breaker, Metrics* metrics,
+               Clock::duration budget, Fork fork)
+      : link_(std::move(link)),
+        breaker_(std::move(breaker)),
+        metrics_(metrics),
+        budget_(budget),
+        remote_(std::move(fork)) {}
 
   void Begin(Generation& generation, int k) override;
   asio::awaitable<Proposal> Take(Generation& generation, v1::ItemTiming* timing) override;
   void OnVerdict(size_t n, size_t accepted) override { remote_.OnVerdict(n, accepted); }
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_MODEL; }
+  DraftOutcome outcome() const override { return outcome_; }
   void Stop(const Generation& generation) override;
 
  private:
   // An item whose answer has not been taken.
   struct InFlight {
+    std::unique_ptr<CircuitBreaker::Permit> permit;
+    std::unique_ptr<TurnQueue::Turn> turn;  // of a suspect
     std::unique_ptr<DraftLink::Call> call;
     Clock::time_point deadline;
     size_t n = 0;  // committed tokens that it knew of
     int k = 0;     // tokens that it asked for
   };
 
-  // Sends the tokens that the draft lacks, as a new round that asks for what is wanted. False if the draft
-  // cannot be asked now.
+  // Sends the tokens that the draft lacks, as a new round that asks for what is wanted. False if there is
+  // nothing to ask for, or nobody to ask: then nothing is in flight.
   bool Send(Generation& generation);
-  // The proposal, of at most k tokens.
+  // Leave to send an item, without the call. Null if the draft cannot be asked now; sets outcome_.
+  std::optional<InFlight> Prepare();
+  // The proposal, of 1 to k tokens.
   absl::StatusOr<Proposal> Parse(const v1::ProposeResult& result, int k) const;
   // Whether asking once more at once makes sense.
-  bool OnRefusal(const DraftLink::Answer& answer);
+  bool OnRefusal(const Generation& generation, const InFlight& item, const DraftLink::Answer& answer);
+  // After this the generation goes on without a draft.
+  void GiveUp(const Generation& generation);
 
   const std::shared_ptr<DraftLink> link_;
+  const std::shared_ptr<CircuitBreaker> breaker_;
   Metrics* const metrics_;
   const Clock::duration budget_;
   RemoteSequence remote_;
   int wanted_ = 0;    // K of the proposal that was begun
   int attempts_ = 0;  // items that were sent for it
   std::optional<InFlight> in_flight_;
-  Clock::time_point not_before_{};  // the draft was full: it is left alone until then
+  DraftOutcome outcome_ = DraftOutcome::kUsable;
+  LossCount losses_;
+  // The draft had no room for this sequence: it is left alone until then.
+  Backoff full_pause_{std::chrono::milliseconds(20), std::chrono::seconds(1)};
+  Clock::time_point not_before_{};
 };
 
 }  // namespace outrider

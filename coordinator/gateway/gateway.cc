@@ -19,7 +19,7 @@
 #include "common/rpc/fresh_bits.h"
 #include "coordinator/api/request_context.h"
 #include "coordinator/gateway/client_connection.h"
-#include "coordinator/gateway/exchange.h"
+#include "coordinator/gateway/completion.h"
 #include "coordinator/gateway/openai_error.h"
 #include "coordinator/gateway/openai_request.h"
 
@@ -29,8 +29,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr char kJson[] = "application/json";
-// A prompt of 128k tokens takes about 1 MB, as ids or as text.
-constexpr size_t kMaxBodyBytes = 4 << 20;
 // A thread is busy with a connection for as long as it is open. Some more than there can be requests, so that
 // the others are told to come back rather than left waiting.
 constexpr int kSpareThreads = 32;
@@ -78,11 +76,22 @@ class Answers {
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// What the headers say of who asks, as metadata of gRPC would.
-v1::RequestContext Asked(const httplib::Request& request) {
+// What the headers say of the request, as metadata of gRPC would.
+v1::RequestContext ContextOf(const httplib::Request& request) {
   const std::string id = request.get_header_value(kRequestIdKey);
   const std::string parent = request.get_header_value(kTraceparentKey);
   return ReadRequestContext({{kRequestIdKey, id}, {kTraceparentKey, parent}});
+}
+
+// The metadata of a call for this request: what it is named by, and who asks.
+CallMetadata MetadataOfCall(const v1::RequestContext& context, const httplib::Request& request) {
+  CallMetadata metadata = {{kRequestIdKey, context.request_id()},
+                           {kClientKey, ClientAtHost(request.remote_addr)}};
+  if (!context.traceparent().empty()) metadata.emplace_back(kTraceparentKey, context.traceparent());
+  if (const std::string token = request.get_header_value("Authorization"); !token.empty()) {
+    metadata.emplace_back("authorization", token);
+  }
+  return metadata;
 }
 
 void SetError(const absl::Status& status, Endpoint endpoint, httplib::Response& response) {
@@ -150,7 +159,7 @@ class Gateway::Server {
   void Configure() {
     const int threads = std::min(options_.max_requests, kMaxThreads - kSpareThreads) + kSpareThreads;
     http_.new_task_queue = [threads] { return new httplib::ThreadPool(static_cast<size_t>(threads)); };
-    http_.set_payload_max_length(kMaxBodyBytes);
+    http_.set_payload_max_length(options_.max_body_bytes);
     http_.set_write_timeout(kWriteTimeoutSeconds);
     http_.set_keep_alive_timeout(kIdleSeconds);
     http_.set_keep_alive_max_count(kMaxRequestsOfAConnection);
@@ -176,18 +185,19 @@ class Gateway::Server {
       SetError(absl::InternalError("the request could not be handled"), Endpoint::kCompletions, response);
     });
     // What the library refuses itself has no body.
-    http_.set_error_handler(httplib::Server::Handler([](const Request& request, Response& response) {
+    http_.set_error_handler(httplib::Server::Handler([this](const Request& request, Response& response) {
       if (!response.body.empty()) return;
       const int status = response.status;
       const bool unknown = status == 404;
-      SetError(MakeError(unknown ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument,
-                         unknown ? "UNKNOWN_URL" : "INVALID_HTTP",
-                         unknown ? absl::StrCat("nothing answers ", request.method, " ", request.path)
-                                 : absl::StrCat("HTTP error ", status,
-                                                status == 413 ? absl::StrCat("; a body has at most ",
-                                                                             kMaxBodyBytes, " bytes")
-                                                              : "")),
-               Endpoint::kCompletions, response);
+      SetError(
+          MakeError(unknown ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument,
+                    unknown ? "UNKNOWN_URL" : "INVALID_HTTP",
+                    unknown ? absl::StrCat("nothing answers ", request.method, " ", request.path)
+                            : absl::StrCat("HTTP error ", status,
+                                           status == 413 ? absl::StrCat("; a body has at most ",
+                                                                        options_.max_body_bytes, " bytes")
+                                                         : "")),
+          Endpoint::kCompletions, response);
       response.status = status;
     }));
   }
@@ -261,8 +271,8 @@ class Gateway::Server {
 
   void Generate(Endpoint endpoint, const Request& request, Response& response) {
     const Answers::Ticket ticket = answers_.Begin();
-    v1::RequestContext asked = Asked(request);
-    response.set_header(kRequestIdKey, asked.request_id());
+    v1::RequestContext context = ContextOf(request);
+    response.set_header(kRequestIdKey, context.request_id());
     absl::StatusOr<OpenAiRequest> parsed = ParseOpenAiRequest(endpoint, request.body);
     absl::Status status = parsed.status();
     std::string model;
@@ -273,7 +283,7 @@ class Gateway::Server {
       model = names.empty() ? parsed->model : names.front();
     }
     if (!status.ok()) {
-      LogInfo("http request refused", {{"request_id", asked.request_id()},
+      LogInfo("http request refused", {{"request_id", context.request_id()},
                                        {"path", request.path},
                                        {"code", absl::StatusCodeToString(status.code())},
                                        {"error", std::string(status.message())}});
@@ -283,22 +293,23 @@ class Gateway::Server {
                         .created = absl::ToUnixSeconds(absl::Now()),
                         .model = std::move(model)};
     const ClientConnection client(request.remote_addr, request.remote_port, port_);
-    Answer{ticket, std::make_shared<Exchange>(service_.get(), *std::move(parsed), std::move(header),
-                                              std::move(asked), [client] { return client.gone(); })}
-        .Give(response);
+    Answer{ticket,
+           std::make_shared<Completion>(service_.get(), *std::move(parsed), std::move(header),
+                                        MetadataOfCall(context, request), [client] { return client.gone(); })}
+        .Send(response);
   }
 
-  // By providers, which live until the answer is sent: so do a ticket and an exchange.
+  // By providers, which live until the answer is sent: so do a ticket and a completion.
   struct Answer {
     Answers::Ticket ticket;
-    std::shared_ptr<Exchange> exchange;
+    std::shared_ptr<Completion> completion;
 
-    void Give(Response& response) const {
-      const absl::Status status = exchange->request().stream ? Stream(response) : Whole(response);
-      if (!status.ok()) SetError(status, exchange->request().endpoint, response);
+    void Send(Response& response) const {
+      const absl::Status status = completion->request().stream ? Stream(response) : SendBody(response);
+      if (!status.ok()) SetError(status, completion->request().endpoint, response);
     }
-    absl::Status Whole(Response& response) const {
-      absl::StatusOr<std::string> body = exchange->Whole();
+    absl::Status SendBody(Response& response) const {
+      absl::StatusOr<std::string> body = completion->Body();
       if (!body.ok()) return body.status();
       const size_t size = body->size();
       response.set_content_provider(
@@ -310,11 +321,11 @@ class Gateway::Server {
     }
     absl::Status Stream(Response& response) const {
       // The first chunk shows whether there is an answer at all, and with it the HTTP status.
-      if (absl::Status status = exchange->Begin(); !status.ok()) return status;
+      if (absl::Status status = completion->Begin(); !status.ok()) return status;
       response.set_header("Cache-Control", "no-cache");
       response.set_chunked_content_provider(
-          "text/event-stream", [ticket = ticket, exchange = exchange](size_t, httplib::DataSink& sink) {
-            const std::optional<std::string> events = exchange->NextEvents();
+          "text/event-stream", [ticket = ticket, completion = completion](size_t, httplib::DataSink& sink) {
+            const std::optional<std::string> events = completion->NextEvents();
             if (!events) sink.done();
             return !events || events->empty() || sink.write(events->data(), events->size());
           });

@@ -17,7 +17,8 @@ namespace outrider {
 
 struct GatewayOptions {
   std::string listen;  // HOST:PORT; port 0 picks one
-  int max_requests;    // of the service; a few more than that can be connected at once
+  int max_requests;  // of the service, in progress or waiting; a few more than that can be connected at once
+  size_t max_body_bytes = 4 << 20;
   // What the model is called: requests may use any of the names, answers use the first. Empty: the target's
   // own.
   std::vector<std::string> served_model_names = {};

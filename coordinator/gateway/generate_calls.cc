@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "common/rpc/error.h"
-#include "coordinator/api/request_context.h"
 
 namespace outrider {
 namespace {
@@ -15,8 +14,11 @@ constexpr std::chrono::milliseconds kLongestWait{100};
 }  // namespace
 
 GenerateCalls::GenerateCalls(v1::Inference::Stub* service, const OpenAiRequest* request,
-                             v1::RequestContext asked, std::function<bool()> client_gone)
-    : service_(service), request_(request), asked_(std::move(asked)), client_gone_(std::move(client_gone)) {}
+                             CallMetadata metadata, std::function<bool()> client_gone)
+    : service_(service),
+      request_(request),
+      metadata_(std::move(metadata)),
+      client_gone_(std::move(client_gone)) {}
 
 GenerateCalls::~GenerateCalls() {
   Fail(absl::CancelledError("the answer is no longer wanted"));
@@ -29,7 +31,7 @@ GenerateCalls::~GenerateCalls() {
   }
 }
 
-std::optional<Piece> GenerateCalls::Next() {
+std::optional<PromptChunk> GenerateCalls::Next() {
   if (Call* call = std::exchange(shown_, nullptr)) call->reader->Read(&call->chunk, call);
   while (true) {
     StartCalls();
@@ -40,7 +42,7 @@ std::optional<Piece> GenerateCalls::Next() {
     if (call == nullptr || !Advance(call, ok)) continue;
     if (status_.ok()) {
       shown_ = call;
-      return Piece{call->prompt, &call->chunk};
+      return PromptChunk{call->prompt, &call->chunk};
     }
     call->reader->Read(&call->chunk, call);
   }
@@ -52,8 +54,7 @@ void GenerateCalls::StartCalls() {
     request.MergeFrom(request_->prompts[next_prompt_]);
     Call* const call = calls_.emplace_back(std::make_unique<Call>()).get();
     call->prompt = next_prompt_++;
-    call->context.AddMetadata(kRequestIdKey, asked_.request_id());
-    if (!asked_.traceparent().empty()) call->context.AddMetadata(kTraceparentKey, asked_.traceparent());
+    for (const auto& [key, value] : metadata_) call->context.AddMetadata(key, value);
     call->reader = service_->AsyncGenerate(&call->context, request, &queue_, call);
   }
 }

@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,8 +16,11 @@
 
 namespace outrider {
 
+// Keys and values, the keys in lower case.
+using CallMetadata = std::vector<std::pair<std::string, std::string>>;
+
 // A chunk of the answer to prompt number `prompt`.
-struct Piece {
+struct PromptChunk {
   size_t prompt;
   const v1::GenerateResponse* chunk;
 };
@@ -26,9 +31,9 @@ class GenerateCalls {
   // Prompts of a request that are worked on at once.
   static constexpr size_t kMaxAtOnce = 16;
 
-  // `service` and `request` must outlive this; `asked` goes with each call. `client_gone` is asked while
+  // `service` and `request` must outlive this; `metadata` goes with each call. `client_gone` is asked while
   // there is nothing to do, at least ten times a second, and with each chunk.
-  GenerateCalls(v1::Inference::Stub* service, const OpenAiRequest* request, v1::RequestContext asked,
+  GenerateCalls(v1::Inference::Stub* service, const OpenAiRequest* request, CallMetadata metadata,
                 std::function<bool()> client_gone);
   // Cancels what still runs.
   ~GenerateCalls();
@@ -37,7 +42,7 @@ class GenerateCalls {
 
   // Waits for the next chunk, which is valid until Next is called again. None at the end, when every call has
   // ended: after the last chunk, an error of any of them, or the client's going away.
-  std::optional<Piece> Next();
+  std::optional<PromptChunk> Next();
 
   // After the end: OK, or the first error.
   const absl::Status& status() const { return status_; }
@@ -63,7 +68,7 @@ class GenerateCalls {
 
   v1::Inference::Stub* const service_;
   const OpenAiRequest* const request_;
-  const v1::RequestContext asked_;
+  const CallMetadata metadata_;
   const std::function<bool()> client_gone_;
   grpc::CompletionQueue queue_;
   std::vector<std::unique_ptr<Call>> calls_;  // in progress

@@ -138,7 +138,7 @@ std::string OpenAiAnswer::LastEvents() const {
   return events + DoneEvent();
 }
 
-std::string OpenAiAnswer::Whole() const {
+std::string OpenAiAnswer::Body() const {
   Json answer = Headed(request_->endpoint == Endpoint::kChat ? "chat.completion" : "text_completion");
   answer["choices"] = Json::array();
   for (const auto& [index, choice] : choices_) answer["choices"].push_back(ChoiceJson(index, choice));

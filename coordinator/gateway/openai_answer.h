@@ -27,7 +27,7 @@ class OpenAiAnswer {
 
   // Either this with each chunk, and at the end the whole answer.
   void Add(size_t prompt, const v1::GenerateResponse& chunk) { AddTo(IndexOf(prompt, chunk), prompt, chunk); }
-  std::string Whole() const;
+  std::string Body() const;
 
   // Or this with each chunk, which gives the server-sent event that says it, perhaps none, and at the end
   // those that close the stream.

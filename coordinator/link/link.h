@@ -2,6 +2,7 @@
 // results to the items that asked for them.
 #pragma once
 
+#include <algorithm>
 #include <asio/any_io_executor.hpp>
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
@@ -18,11 +19,22 @@
 #include "common/rpc/error.h"
 #include "coordinator/link/channel.h"
 #include "coordinator/link/event.h"
+#include "coordinator/link/turn_queue.h"
 
 namespace outrider {
 
 // From one attempt to connect to the next.
 inline constexpr auto kRetryPause = std::chrono::milliseconds(200);
+
+struct LinkOptions {
+  std::string address = {};
+  std::shared_ptr<grpc::ChannelCredentials> credentials = {};
+  // How long a server may be away before it counts as gone, and those who wait for it give up.
+  Clock::duration patience = std::chrono::seconds(60);
+  // A server that has items to answer and sends no answer at all for so long hangs, however alive its
+  // process: its connection counts as lost. Keepalive notices only processes that do not run.
+  Clock::duration item_timeout = std::chrono::seconds(300);
+};
 
 // Held by shared_ptr. Everything runs on the executor, which has one thread.
 template <class Protocol>
@@ -37,7 +49,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   struct Answer {
     // The server's own, or UNAVAILABLE when the link was or went down, DEADLINE_EXCEEDED, or CANCELLED.
     absl::Status status;
-    Result result;  // of the server, also with an error of its own; else empty
+    Result result;      // of the server, also with an error of its own; else empty
+    bool lost = false;  // it was sent, and the link went down before an answer came
   };
 
   // An item that was sent and is not answered yet, or whose answer nobody has taken yet. Destruction gives
@@ -79,19 +92,22 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
     const std::shared_ptr<Link> link_;
     const std::pair<std::string, uint64_t> key_;
+    const Clock::time_point started_ = Clock::now();
     Event answered_;
     std::optional<Answer> answer_;
   };
 
-  Link(const asio::any_io_executor& executor, const std::string& address,
-       const std::shared_ptr<grpc::ChannelCredentials>& credentials, CheckServer check_server,
+  // `on_change` is called when up() or present() has changed.
+  Link(const asio::any_io_executor& executor, const LinkOptions& options, CheckServer check_server,
        std::function<void()> on_change)
       : executor_(executor),
-        address_(address),
+        options_(options),
         check_server_(std::move(check_server)),
         on_change_(std::move(on_change)),
-        channel_(address, credentials),
-        retry_(executor) {}
+        channel_(options.address, options.credentials),
+        retry_(executor),
+        absence_(executor),
+        silence_(executor) {}
 
   // Connects, and reconnects for ever.
   void Connect() {
@@ -116,22 +132,37 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   // Ends the connection; items in flight are answered CANCELLED.
   void Stop() {
     stopping_ = true;
-    retry_.cancel();
-    for (Event* event : waiting_up_) event->Notify();
+    for (asio::steady_timer* timer : {&retry_, &absence_, &silence_}) timer->cancel();
+    for (Event* event : waiting_) event->Notify();
     if (stream_open_) channel_.Cancel();
   }
   bool stopped() const { return stopping_ && !stream_open_; }
 
   bool up() const { return up_; }
+  // It is up, or went down less than options().patience ago.
+  bool present() const { return present_; }
+  // How many times it has come up.
+  uint64_t connections() const { return connections_; }
+  // When an item was last answered.
+  Clock::time_point last_answer() const { return last_answer_; }
   // Of the server that is or was last connected to; null before the first.
   const v1::ServerInfo* info() const { return info_ ? &*info_ : nullptr; }
+  const LinkOptions& options() const { return options_; }
+  const asio::any_io_executor& executor() const { return executor_; }
+  // For items that may be what the server dies of (LossCount).
+  TurnQueue& suspects() { return suspects_; }
+
+  // Until the link goes up or down or is stopped, `wake` is notified, or the deadline has come.
+  asio::awaitable<void> WaitChange(Event& wake, Clock::time_point deadline) {
+    waiting_.insert(&wake);
+    co_await wake.Wait(deadline);
+    waiting_.erase(&wake);
+  }
 
   // Until the link is up or the deadline has come.
   asio::awaitable<bool> WaitUp(Clock::time_point deadline) {
     Event changed(executor_);
-    waiting_up_.insert(&changed);
-    while (!up_ && Clock::now() < deadline && !stopping_) co_await changed.Wait(deadline);
-    waiting_up_.erase(&changed);
+    while (!up_ && Clock::now() < deadline && !stopping_) co_await WaitChange(changed, deadline);
     co_return up_;
   }
 
@@ -146,6 +177,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     auto call = std::make_unique<Call>(this->shared_from_this(), sequence_id, round);
     if (up_) {
       channel_.Post(std::move(item));
+      if (!watching_) WatchSilence(call->started_ + options_.item_timeout);
     } else {
       call->Finish({Down(), {}});
     }
@@ -155,11 +187,12 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
  private:
   absl::Status Down() const {
     return MakeError(absl::StatusCode::kUnavailable, Protocol::kUnavailable,
-                     absl::StrCat(Protocol::kName, "_unavailable: no connection to ", address_));
+                     absl::StrCat(Protocol::kName, "_unavailable: no connection to ", options_.address));
   }
 
   void OnResponse(typename Protocol::Response response) {
     if (response.has_info()) OnInfo(response.info());
+    if (response.results_size() > 0) last_answer_ = Clock::now();
     for (Result& result : *response.mutable_results()) {
       const auto it = calls_.find(std::pair(result.sequence_id(), result.round()));
       // Nobody waits any more for an answer that comes too late.
@@ -172,9 +205,9 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   void OnInfo(const v1::ServerInfo& info) {
     if (absl::Status status = check_server_(info); !status.ok()) {
       if (refusal_ != status) {
-        LogError(
-            "refused",
-            {{"server", Protocol::kName}, {"address", address_}, {"error", std::string(status.message())}});
+        LogError("refused", {{"server", Protocol::kName},
+                             {"address", options_.address},
+                             {"error", std::string(status.message())}});
       }
       refusal_ = status;
       channel_.Cancel();
@@ -183,8 +216,11 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     refusal_ = absl::OkStatus();
     failure_ = absl::StatusCode::kOk;
     info_ = info;
-    up_ = true;
-    LogInfo("connected", {{"server", Protocol::kName}, {"address", address_}, {"model", info.model()}});
+    up_ = present_ = true;
+    ++connections_;
+    absence_.cancel();
+    LogInfo("connected",
+            {{"server", Protocol::kName}, {"address", options_.address}, {"model", info.model()}});
     Changed();
   }
 
@@ -192,19 +228,22 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     stream_open_ = false;
     const std::string error(status.message());
     if (up_) {
-      LogWarning("disconnected", {{"server", Protocol::kName}, {"address", address_}, {"error", error}});
+      LogWarning("disconnected",
+                 {{"server", Protocol::kName}, {"address", options_.address}, {"error", error}});
     }
     // Why it cannot be reached: once, however often it is tried.
     if (!up_ && !stopping_ && refusal_.ok() && failure_ != status.code()) {
-      LogWarning("cannot connect", {{"server", Protocol::kName}, {"address", address_}, {"error", error}});
+      LogWarning("cannot connect",
+                 {{"server", Protocol::kName}, {"address", options_.address}, {"error", error}});
       failure_ = status.code();
     }
-    up_ = false;
+    const bool was_up = std::exchange(up_, false);
     for (const auto& [key, call] : calls_) {
-      call->Finish({stopping_ ? absl::CancelledError("stopping") : Down(), {}});
+      call->Finish({stopping_ ? absl::CancelledError("stopping") : Down(), {}, !stopping_});
     }
     Changed();
     if (stopping_) return;
+    if (was_up) AwaitReturn();
     channel_.ResetBackoff();
     retry_.expires_after(kRetryPause);
     retry_.async_wait([weak = this->weak_from_this()](const asio::error_code& error) {
@@ -212,24 +251,66 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     });
   }
 
+  // Declares the server gone if it does not come back in time.
+  void AwaitReturn() {
+    absence_.expires_after(options_.patience);
+    absence_.async_wait([weak = this->weak_from_this()](const asio::error_code& error) {
+      auto link = weak.lock();
+      if (!link || error || link->up_) return;
+      link->present_ = false;
+      link->Changed();
+    });
+  }
+
+  // Looks at `until` whether the server hangs. One timer for all items, so that an item costs none.
+  void WatchSilence(Clock::time_point until) {
+    watching_ = true;
+    silence_.expires_at(until);
+    silence_.async_wait([weak = this->weak_from_this()](const asio::error_code& error) {
+      if (auto link = weak.lock(); link && !error) link->CheckSilence();
+    });
+  }
+
+  void CheckSilence() {
+    watching_ = false;
+    auto oldest = Clock::time_point::max();
+    for (const auto& [key, call] : calls_) {
+      if (!call->answer_) oldest = std::min(oldest, call->started_);
+    }
+    if (!up_ || oldest == Clock::time_point::max()) return;
+    const Clock::time_point end = std::max(oldest, last_answer_) + options_.item_timeout;
+    if (Clock::now() < end) return WatchSilence(end);
+    LogWarning("silent", {{"server", Protocol::kName},
+                          {"address", options_.address},
+                          {"seconds", Seconds(options_.item_timeout)}});
+    channel_.Cancel();
+  }
+
   void Changed() {
-    for (Event* event : waiting_up_) event->Notify();
+    for (Event* event : waiting_) event->Notify();
     on_change_();
   }
 
   const asio::any_io_executor executor_;
-  const std::string address_;
+  const LinkOptions options_;
   const CheckServer check_server_;
   const std::function<void()> on_change_;
   Channel<Protocol> channel_;
   asio::steady_timer retry_;
-  absl::flat_hash_set<Event*> waiting_up_;
+  asio::steady_timer absence_;
+  asio::steady_timer silence_;
+  TurnQueue suspects_;
+  absl::flat_hash_set<Event*> waiting_;
   std::optional<v1::ServerInfo> info_;
   absl::Status refusal_;
   absl::StatusCode failure_ = absl::StatusCode::kOk;  // that was logged since it was last connected
   absl::flat_hash_map<std::pair<std::string, uint64_t>, Call*> calls_;
+  Clock::time_point last_answer_{};
+  uint64_t connections_ = 0;
   bool stream_open_ = false;
   bool up_ = false;
+  bool present_ = false;
+  bool watching_ = false;  // silence_ runs
   bool stopping_ = false;
 };
 

@@ -82,11 +82,23 @@ double DraftLengthPolicy::Seconds(const Kind& kind, int k) const {
   return seconds;
 }
 
+double DraftLengthPolicy::Rate(const Kind& kind, double alpha, int k) const {
+  double tokens = ExpectedTokens(std::min(alpha, 0.999), k);
+  double seconds = Seconds(kind, k);
+  if (k > 0) {
+    const double proposed = kind.proposed.mean(1);
+    const double failed = Seconds(kind, 0) + kind.failed_seconds.mean(0) / std::max(running_, 1);
+    tokens = proposed * tokens + (1 - proposed);
+    seconds = proposed * seconds + (1 - proposed) * failed;
+  }
+  return tokens / seconds;
+}
+
 int DraftLengthPolicy::Best(const Kind& kind, double alpha, int most) const {
   int best = 0;
   double best_rate = 0;
   for (int k = 0; k <= most; ++k) {
-    const double rate = ExpectedTokens(std::min(alpha, 0.999), k) / Seconds(kind, k);
+    const double rate = Rate(kind, alpha, k);
     if (rate > best_rate) {
       best = k;
       best_rate = rate;
@@ -131,31 +143,48 @@ bool DraftLengthPolicy::ExpectsToDraft(const Generation& generation) {
   return Best(kind, kind.accepted.mean(kUnknownAcceptance), request.draft_tokens) > 0;
 }
 
+void DraftLengthPolicy::ObserveVerify(Kind& kind, const RoundTimes& times) {
+  const v1::ItemTiming& verify = times.verify_server;
+  if (verify.batch_rows() == 0) return;
+  const double computing = Micros(verify.compute_us());
+  kind.verify_seconds.Observe(computing);
+  kind.verify_rows.Observe(verify.batch_rows());
+  kind.verify_batch.Observe(verify.batch_sequences());
+  if (running_ == 1) {
+    kind.verify.Observe(verify.batch_rows(), computing);
+    kind.verify_wire.Observe(outrider::Seconds(times.verify) - computing);
+  }
+}
+
+void DraftLengthPolicy::CountAttempt(Kind& kind) {
+  ++kind.drafted_rounds;
+  // What is known of the draft is as old as the last round that asked for one.
+  kind.step.Age(kind.plain_rounds);
+  for (RunningMean* mean : {&kind.step_seconds, &kind.draft_wire, &kind.draft_batch, &kind.accepted,
+                            &kind.proposed, &kind.failed_seconds}) {
+    mean->Age(kind.plain_rounds);
+  }
+  kind.plain_rounds = 0;
+}
+
+void DraftLengthPolicy::OnDraftFailed(const Generation& generation, const RoundTimes& times) {
+  Kind& kind = KindOf(generation);
+  ObserveVerify(kind, times);
+  CountAttempt(kind);
+  kind.proposed.Observe(0);
+  kind.failed_seconds.Observe(outrider::Seconds(times.draft));
+}
+
 void DraftLengthPolicy::OnRound(const Generation& generation, int drafted, int accepted,
                                 const RoundTimes& times) {
   Kind& kind = KindOf(generation);
-  const v1::ItemTiming& verify = times.verify_server;
-  if (verify.batch_rows() > 0) {
-    const double computing = Micros(verify.compute_us());
-    kind.verify_seconds.Observe(computing);
-    kind.verify_rows.Observe(verify.batch_rows());
-    kind.verify_batch.Observe(verify.batch_sequences());
-    if (running_ == 1) {
-      kind.verify.Observe(verify.batch_rows(), computing);
-      kind.verify_wire.Observe(outrider::Seconds(times.verify) - computing);
-    }
-  }
+  ObserveVerify(kind, times);
   if (drafted == 0) {
     ++kind.plain_rounds;
     return;
   }
-  ++kind.drafted_rounds;
-  // What is known of the draft is as old as the last round that had one.
-  kind.step.Age(kind.plain_rounds);
-  for (RunningMean* mean : {&kind.step_seconds, &kind.draft_wire, &kind.draft_batch, &kind.accepted}) {
-    mean->Age(kind.plain_rounds);
-  }
-  kind.plain_rounds = 0;
+  CountAttempt(kind);
+  kind.proposed.Observe(1);
   const v1::ItemTiming& draft = times.draft_server;
   const double batch = std::max<uint32_t>(draft.batch_sequences(), 1);
   const double step = Micros(draft.compute_us()) / drafted;

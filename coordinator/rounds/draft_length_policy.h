@@ -42,6 +42,10 @@ class LinearTime {
 // its kind. Several use that of their kind and take the same K: in step they share forward passes, out of
 // step they would not.
 //
+// A draft that is asked and gives nothing costs time for one token. With p the share of attempts that gave a
+// proposal and F the time of one that did not, what is compared is p (tokens) + (1-p) over p (time) +
+// (1-p) (the time of K = 0, and F/N), so that K falls to 0 while proposals fail.
+//
 // K looks at times and at what was committed before, never at the round's own random numbers: it changes no
 // distribution. But it changes which random numbers a token gets, so that requests with a seed under the
 // token and block rules keep a fixed K (Request::adaptive).
@@ -63,11 +67,15 @@ class DraftLengthPolicy {
 
   // After each round but the prompt's.
   void OnRound(const Generation& generation, int drafted, int accepted, const RoundTimes& times);
+  // Instead, if the draft was asked and gave nothing.
+  void OnDraftFailed(const Generation& generation, const RoundTimes& times);
 
  private:
   // What is learnt of generations with the same drafter, greedy ones apart from sampled ones.
   struct Kind {
     static constexpr double kDecay = LinearTime::kDecay;
+    // A failure is forgotten sooner than a time: within one pause between probes.
+    static constexpr double kFailureDecay = 0.98;
 
     // Alone: of a verification by rows, and of a draft step by sequences.
     LinearTime verify, step;
@@ -76,12 +84,19 @@ class DraftLengthPolicy {
     RunningMean verify_wire{kDecay}, draft_wire{kDecay};
     RunningMean verify_batch{kDecay}, draft_batch{kDecay};  // sequences
     RunningMean accepted{kDecay};                           // of the tokens that were judged
+    RunningMean proposed{kFailureDecay};                    // of the attempts to get a proposal
+    RunningMean failed_seconds{kFailureDecay};              // of those that gave none
     int drafted_rounds = 0, chosen_rounds = 0;
     int plain_rounds = 0;  // since anything was drafted
     // With several generations: the K of all, and when it is chosen anew.
     int common = 0, rounds_until_choice = 0;
   };
   Kind& KindOf(const Generation& generation);
+  void ObserveVerify(Kind& kind, const RoundTimes& times);
+  // An attempt to get a proposal ends the rounds without one.
+  static void CountAttempt(Kind& kind);
+  // Tokens for the time of a round, with a proposal of k tokens if the draft gives one.
+  double Rate(const Kind& kind, double alpha, int k) const;
   double Seconds(const Kind& kind, int k) const;
   // The K in [0, most] with the best rate.
   int Best(const Kind& kind, double alpha, int most) const;

@@ -3,6 +3,7 @@
 
 #include <asio/awaitable.hpp>
 
+#include "coordinator/rounds/draft_outcome.h"
 #include "coordinator/rounds/generation.h"
 
 namespace outrider {
@@ -26,6 +27,9 @@ class Drafter {
 
   // Who made the last proposal, for those who count.
   virtual v1::DrafterKind kind() const = 0;
+
+  // Why the last proposal is empty, if it is.
+  virtual DraftOutcome outcome() const { return DraftOutcome::kUsable; }
 
   // The generation is over, or its client gone: nothing is computed for it any more. Ends a Take in progress.
   virtual void Stop(const Generation& generation) = 0;

@@ -22,7 +22,8 @@ constexpr const char* kCodes[] = {
     "OK",          "CANCELLED",          "INVALID_ARGUMENT", "DEADLINE_EXCEEDED",
     "UNAVAILABLE", "RESOURCE_EXHAUSTED", "INTERNAL"};
 constexpr const char* kErrorReasons[] = {"DEADLINE_EXCEEDED", "UNAVAILABLE",    "RESOURCE_EXHAUSTED",
-                                         "NOT_FOUND",         "PARAMS_UNKNOWN", "PREFIX_MISMATCH"};
+                                         "NOT_FOUND",         "PARAMS_UNKNOWN", "PREFIX_MISMATCH",
+                                         "ITEM_LOST"};
 
 constexpr v1::TokenKind kKinds[] = {v1::TOKEN_KIND_ACCEPTED, v1::TOKEN_KIND_CORRECTED, v1::TOKEN_KIND_BONUS,
                                     v1::TOKEN_KIND_PLAIN};
@@ -83,6 +84,7 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
       prompt_tokens_(AddCounter(r, "prompt_tokens_total", "Tokens of prompts of finished requests.")),
       generation_tokens_(AddCounter(r, "generation_tokens_total", "Tokens in answers.")),
       running_(AddGauge(r, "requests_running", "Requests in progress.")),
+      waiting_(AddGauge(r, "requests_waiting", "Requests that wait for their turn to begin.")),
       requests_(CounterFamily(r, "requests_total", "Requests that ended, by status code.")),
       first_token_seconds_(AddHistogram(r, "time_to_first_token_seconds",
                                         "From the request to its first committed token, in seconds.",
@@ -102,13 +104,15 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
       target_errors_(CounterFamily(r, "target_errors_total", "Verifications that failed, by reason.")),
       degraded_(AddGauge(r, "degraded",
                          "1 while a draft service is configured but cannot be used: decoding is plain.")) {
-  auto& round_seconds =
-      HistogramFamily(r, "round_duration_seconds",
-                      "A whole round, in seconds, by kind: prefill computes the prompt, plain has no draft.");
+  auto& round_seconds = HistogramFamily(
+      r, "round_duration_seconds",
+      "A whole round, in seconds, by kind: prefill computes the prompt, plain wants no draft, "
+      "draft_failed wanted one and got none, speculative has one.");
   prefill_round_seconds_ = &round_seconds.Add({{"kind", "prefill"}}, kRoundBuckets);
   plain_round_seconds_ = &round_seconds.Add({{"kind", "plain"}}, kRoundBuckets);
   speculative_round_seconds_ = &round_seconds.Add({{"kind", "speculative"}}, kRoundBuckets);
-  AddGauge(r, "requests_limit", "Most requests in progress, each sample counted; more are refused.")
+  draft_failed_round_seconds_ = &round_seconds.Add({{"kind", "draft_failed"}}, kRoundBuckets);
+  AddGauge(r, "requests_limit", "Most requests in progress, each sample counted; more wait.")
       ->Set(max_requests);
   for (const char* code : kCodes) requests_.Add({{"code", code}});
   for (const char* reason : kErrorReasons) {
@@ -150,14 +154,20 @@ void Metrics::OnRound(const RoundReport& round) {
     entropy_->Increment(std::max(0.0, verdict.entropy));
   }
   if (verdict.empty_residual) empty_residuals_->Increment();
-  prometheus::Histogram* const seconds = round.prefill()       ? prefill_round_seconds_
-                                         : round.drafted() > 0 ? speculative_round_seconds_
-                                                               : plain_round_seconds_;
-  seconds->Observe(Seconds(round.times.round));
+  RoundSeconds(round)->Observe(Seconds(round.times.round));
   verify_seconds_->Observe(Seconds(round.times.verify));
   target_.OnItem(round.times.verify, round.times.verify_server);
   if (!round.prefill()) chosen_draft_tokens_->Observe(round.chosen);
+  if (round.outcome == DraftOutcome::kFailed && round.drafter == v1::DRAFTER_KIND_MODEL) {
+    draft_seconds_->Observe(Seconds(round.times.draft));
+  }
   if (round.drafted() > 0) CountDraft(round);
+}
+
+prometheus::Histogram* Metrics::RoundSeconds(const RoundReport& round) const {
+  if (round.prefill()) return prefill_round_seconds_;
+  if (round.drafted() > 0) return speculative_round_seconds_;
+  return round.outcome == DraftOutcome::kUsable ? plain_round_seconds_ : draft_failed_round_seconds_;
 }
 
 void Metrics::CountDraft(const RoundReport& round) {
@@ -207,10 +217,12 @@ v1::SpeculationTotals Metrics::Totals() const {
   return totals;
 }
 
-void Metrics::OnRequestEnd(const std::string& code) {
-  running_->Decrement();
-  requests_.Add({{"code", code}}).Increment();
+void Metrics::SetRequests(size_t running, size_t waiting) {
+  running_->Set(static_cast<double>(running));
+  waiting_->Set(static_cast<double>(waiting));
 }
+
+void Metrics::OnRequestEnd(const std::string& code) { requests_.Add({{"code", code}}).Increment(); }
 
 void Metrics::OnFinish(const v1::Finish& finish, double total_seconds) {
   prompt_tokens_->Increment(finish.usage().prompt_tokens());

@@ -25,7 +25,8 @@ class Metrics {
 
   void OnRound(const RoundReport& round);
   void OnEmitted(const v1::GenerateResponse& chunk);
-  void OnRequestStart() { running_->Increment(); }
+  // Requests in progress and those that wait for their turn.
+  void SetRequests(size_t running, size_t waiting);
   // `code` is "OK" or an absl status code's name.
   void OnRequestEnd(const std::string& code);
   void OnFinish(const v1::Finish& finish, double total_seconds);
@@ -47,6 +48,8 @@ class Metrics {
     prometheus::Histogram* queue_seconds;
     prometheus::Gauge* up;
   };
+  // The series of the round's kind.
+  prometheus::Histogram* RoundSeconds(const RoundReport& round) const;
   void CountDraft(const RoundReport& round);
   prometheus::Counter& PerPosition(std::vector<prometheus::Counter*>& counters,
                                    prometheus::Family<prometheus::Counter>& family, int position);
@@ -74,6 +77,7 @@ class Metrics {
   prometheus::Counter* prompt_tokens_;
   prometheus::Counter* generation_tokens_;
   prometheus::Gauge* running_;
+  prometheus::Gauge* waiting_;
   prometheus::Family<prometheus::Counter>& requests_;
   prometheus::Histogram* first_token_seconds_;
   prometheus::Histogram* per_token_seconds_;
@@ -81,6 +85,7 @@ class Metrics {
   prometheus::Histogram* prefill_round_seconds_;
   prometheus::Histogram* plain_round_seconds_;
   prometheus::Histogram* speculative_round_seconds_;
+  prometheus::Histogram* draft_failed_round_seconds_;
   prometheus::Histogram* draft_seconds_;
   prometheus::Histogram* verify_seconds_;
   Server draft_;

@@ -21,17 +21,21 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
 
   // The draft proposes...
   Proposal proposal;
+  DraftOutcome outcome = DraftOutcome::kUsable;
   const int k = policy_->DraftTokens(*generation_);
   if (k > 0) {
     drafter_->Begin(*generation_, k);
     proposal = co_await drafter_->Take(*generation_, &times.draft_server);
+    outcome = drafter_->outcome();
   }
   const Clock::time_point proposed = Clock::now();
   times.draft = proposed - start;
 
   // ...the target verifies...
+  const bool proposal_was_made = !proposal.empty();
   absl::StatusOr<TargetAnswer> answer = co_await target_->Verify(*generation_, proposal, deadline_);
   if (!answer.ok()) co_return answer.status();
+  if (proposal_was_made && proposal.empty()) outcome = DraftOutcome::kFailed;
   times.verify = Clock::now() - proposed;
   times.verify_server = answer->timing;
   drafter_->OnVerdict(n, answer->verdict.path.size());
@@ -45,6 +49,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
                       .proposal = &proposal,
                       .verdict = &answer->verdict,
                       .drafter = drafter_->kind(),
+                      .outcome = outcome,
                       .chosen = k,
                       .proposal_bytes = answer->proposal_bytes,
                       .times = times},

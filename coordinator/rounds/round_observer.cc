@@ -47,7 +47,11 @@ void LogRound(const RoundReport& report) {
 
 void RoundObserver::OnRound(const RoundReport& report, v1::GenerateResponse* chunk) {
   const Generation& generation = *report.generation;
-  if (!report.prefill()) {
+  if (report.prefill()) {
+    // Its time says nothing of the rounds that follow.
+  } else if (report.outcome == DraftOutcome::kFailed) {
+    policy_->OnDraftFailed(generation, report.times);
+  } else {
     policy_->OnRound(generation, report.drafted(), report.accepted(), report.times);
   }
   metrics_->OnRound(report);

@@ -4,6 +4,7 @@
 #include "common/spec/proposal.h"
 #include "common/spec/verdict.h"
 #include "coordinator/link/event.h"
+#include "coordinator/rounds/draft_outcome.h"
 #include "coordinator/rounds/generation.h"
 #include "outrider/v1/inference.pb.h"
 
@@ -29,6 +30,7 @@ struct RoundReport {
   const Proposal* proposal;      // what was verified
   const Verdict* verdict;
   v1::DrafterKind drafter;  // who proposed; matters only if anything was
+  DraftOutcome outcome;
   int chosen;               // K that was asked for
   uint32_t proposal_bytes;  // on the wire; only for requests that are traced
   RoundTimes times;

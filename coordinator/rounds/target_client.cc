@@ -1,6 +1,6 @@
 #include "coordinator/rounds/target_client.h"
 
-#include <asio/this_coro.hpp>
+#include <optional>
 
 #include "common/rpc/convert.h"
 #include "common/spec/status.h"
@@ -9,12 +9,8 @@
 namespace outrider {
 namespace {
 
-// How long a target may be away before the client is told.
-constexpr auto kTargetWait = std::chrono::seconds(60);
 // Tokens in one item; longer prefixes take several.
 constexpr size_t kMaxItemTokens = 8192;
-// A full target is asked again after this.
-constexpr auto kFullPause = std::chrono::milliseconds(20);
 // To be refused this often in a row is a defect, not a loss.
 constexpr int kMaxFailures = 8;
 
@@ -30,6 +26,12 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& g
                                                                    Clock::time_point deadline) {
   round_ = generation.NextRound();
   while (true) {
+    if (Clock::now() < not_before_) co_await wake_.Wait(std::min(deadline, not_before_));
+    std::optional<TurnQueue::Turn> turn;
+    if (losses_.suspect()) {
+      turn.emplace(&link_->suspects(), &wake_);
+      if (absl::Status status = co_await WaitForTurn(*turn, deadline); !status.ok()) co_return status;
+    }
     if (absl::Status status = co_await WaitForTarget(deadline); !status.ok()) co_return status;
     remote_.OnServer(link_->info()->boot_id());
     const size_t n = generation.size();
@@ -42,28 +44,36 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& g
       continue;
     }
     v1::TargetItem item = MakeItem(generation, proposal);
+    sent_ = n;
     const uint32_t proposal_bytes = generation.request().trace ? BytesOf(item.verify().draft()) : 0;
     call_ = link_->Start(std::move(item), generation.sequence_id(), round_);
     TargetLink::Answer answer = co_await call_->Wait(deadline);
     if (stopped_) co_return absl::CancelledError("cancelled");
     if (answer.status.ok()) {
-      absl::StatusOr<Verdict> verdict =
-          ParseVerdict(answer.result.verdict(), proposal, static_cast<int>(link_->info()->vocab_size()));
-      if (!verdict.ok()) co_return verdict.status();
-      remote_.OnAnswer(answer.result.cached(), n, verdict->path.size());
-      failures_ = 0;
-      co_return TargetAnswer{.verdict = *std::move(verdict),
-                             .proposal_bytes = proposal_bytes,
-                             .prefix_hit = answer.result.prefix_hit(),
-                             .logprobs = std::move(*answer.result.mutable_verdict()->mutable_logprobs()),
-                             .prompt_logprobs = std::move(*answer.result.mutable_prompt_logprobs()),
-                             .timing = std::move(*answer.result.mutable_timing())};
+      absl::StatusOr<TargetAnswer> taken = Take(std::move(answer.result), proposal);
+      if (taken.ok()) taken->proposal_bytes = proposal_bytes;
+      co_return taken;
     }
     const bool had_proposal = !proposal.empty();
-    if (auto status = co_await Recover(answer, proposal, deadline); !status.ok()) co_return status;
+    if (absl::Status status = Recover(answer, proposal, deadline); !status.ok()) co_return status;
     // Another content needs another round.
     if (had_proposal && proposal.empty()) round_ = generation.NextRound();
   }
+}
+
+absl::StatusOr<TargetAnswer> TargetClient::Take(v1::VerifyResult result, const Proposal& proposal) {
+  absl::StatusOr<Verdict> verdict =
+      ParseVerdict(result.verdict(), proposal, static_cast<int>(link_->info()->vocab_size()));
+  if (!verdict.ok()) return verdict.status();
+  remote_.OnAnswer(result.cached(), sent_, verdict->path.size());
+  losses_.OnAnswer(sent_);
+  full_pause_.Reset();
+  failures_ = 0;
+  return TargetAnswer{.verdict = *std::move(verdict),
+                      .prefix_hit = result.prefix_hit(),
+                      .logprobs = std::move(*result.mutable_verdict()->mutable_logprobs()),
+                      .prompt_logprobs = std::move(*result.mutable_prompt_logprobs()),
+                      .timing = std::move(*result.mutable_timing())};
 }
 
 v1::TargetItem TargetClient::MakeItem(const Generation& generation, const Proposal& proposal) const {
@@ -77,14 +87,30 @@ v1::TargetItem TargetClient::MakeItem(const Generation& generation, const Propos
   return item;
 }
 
+asio::awaitable<absl::Status> TargetClient::WaitForTurn(const TurnQueue::Turn& turn,
+                                                        Clock::time_point deadline) {
+  const Clock::time_point began = Clock::now();
+  while (!turn.has_come() && !stopped_) {
+    // A target that answers others comes to this one too.
+    const Clock::time_point patience = std::max(began, link_->last_answer()) + link_->options().patience;
+    const Clock::time_point end = std::min(deadline, patience);
+    if (Clock::now() >= end) break;
+    co_await wake_.Wait(end);
+  }
+  co_return turn.has_come() && !stopped_ ? absl::OkStatus() : GaveUp(deadline);
+}
+
 asio::awaitable<absl::Status> TargetClient::WaitForTarget(Clock::time_point deadline) {
-  if (stopped_) co_return absl::CancelledError("cancelled");
-  const Clock::time_point end = std::min(deadline, Clock::now() + kTargetWait);
-  if (co_await link_->WaitUp(end)) co_return absl::OkStatus();
-  if (stopped_) co_return absl::CancelledError("cancelled");
-  if (Clock::now() >= deadline) co_return absl::DeadlineExceededError("deadline exceeded");
-  co_return MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE",
-                      "the target is not reachable; resume_from continues this answer");
+  const Clock::time_point end = std::min(deadline, Clock::now() + link_->options().patience);
+  while (!link_->up() && !stopped_ && Clock::now() < end) co_await link_->WaitChange(wake_, end);
+  co_return link_->up() && !stopped_ && Clock::now() < deadline ? absl::OkStatus() : GaveUp(deadline);
+}
+
+absl::Status TargetClient::GaveUp(Clock::time_point deadline) const {
+  if (stopped_) return absl::CancelledError("cancelled");
+  if (Clock::now() >= deadline) return absl::DeadlineExceededError("deadline exceeded");
+  return MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE",
+                   "the target is not reachable; resume_from continues this answer");
 }
 
 asio::awaitable<absl::Status> TargetClient::SendPrefix(Generation& generation, Clock::time_point deadline) {
@@ -93,49 +119,63 @@ asio::awaitable<absl::Status> TargetClient::SendPrefix(Generation& generation, C
   v1::TargetItem item;
   FillUpdate(generation, remote_, round_, end, item.mutable_verify()->mutable_sequence());
   item.mutable_verify()->set_append_only(true);
+  sent_ = end;
   call_ = link_->Start(std::move(item), generation.sequence_id(), round_);
   const TargetLink::Answer answer = co_await call_->Wait(deadline);
   if (answer.status.ok()) {
     remote_.OnAnswer(answer.result.cached(), end, 0);
+    losses_.OnAnswer(end);
+    full_pause_.Reset();
     co_return absl::OkStatus();
   }
   Proposal none;
-  co_return co_await Recover(answer, none, deadline);
+  co_return Recover(answer, none, deadline);
 }
 
-asio::awaitable<absl::Status> TargetClient::Recover(const TargetLink::Answer& answer, Proposal& proposal,
-                                                    Clock::time_point deadline) {
+absl::Status TargetClient::Recover(const TargetLink::Answer& answer, Proposal& proposal,
+                                   Clock::time_point deadline) {
   const absl::Status& status = answer.status;
-  if (stopped_) co_return absl::CancelledError("cancelled");
+  if (stopped_) return absl::CancelledError("cancelled");
   if (status.code() == absl::StatusCode::kDeadlineExceeded && Clock::now() >= deadline) {
-    co_return absl::DeadlineExceededError("deadline exceeded");
+    return absl::DeadlineExceededError("deadline exceeded");
   }
   metrics_->OnTargetError(ReasonOf(status));
-  // The link is down, or the server is going down; WaitForTarget comes next.
-  if (status.code() == absl::StatusCode::kUnavailable) co_return absl::OkStatus();
+  if (answer.lost) return OnLost();
+  // The link was down already, or the server is going down; WaitForTarget comes next.
+  if (status.code() == absl::StatusCode::kUnavailable) return absl::OkStatus();
+  losses_.OnAnswer(sent_);
   switch (remote_.OnRefusal(status, answer.result.cached())) {
-    case Remedy::kWait: {
+    case Remedy::kWait:
       // Preempted: others need the room for a while.
-      Event pause(co_await asio::this_coro::executor);
-      co_await pause.Wait(std::min(deadline, Clock::now() + kFullPause));
-      co_return absl::OkStatus();
-    }
+      not_before_ = Clock::now() + full_pause_.Next(RetryAfter(status));
+      return absl::OkStatus();
     case Remedy::kResend:
       break;
     case Remedy::kNone:
       // A bad proposal is the drafter's fault, not the client's.
-      if (status.code() != absl::StatusCode::kInvalidArgument || proposal.empty()) co_return status;
+      if (status.code() != absl::StatusCode::kInvalidArgument || proposal.empty()) return status;
       LogWarning("draft refused by the target", {{"error", std::string(status.message())}});
       proposal.clear();
   }
   if (++failures_ > kMaxFailures) {
-    co_return absl::InternalError(absl::StrCat("the target keeps refusing: ", std::string(status.message())));
+    return absl::InternalError(absl::StrCat("the target keeps refusing: ", std::string(status.message())));
   }
-  co_return absl::OkStatus();
+  return absl::OkStatus();
+}
+
+absl::Status TargetClient::OnLost() {
+  losses_.OnLost(sent_);
+  if (!losses_.guilty()) return absl::OkStatus();
+  metrics_->OnTargetError("ITEM_LOST");
+  return MakeError(
+      absl::StatusCode::kInternal, "ITEM_LOST",
+      "the connection to the target was lost three times in a row under an item of this request, "
+      "which is not sent again");
 }
 
 void TargetClient::Stop(const Generation& generation) {
   stopped_ = true;
+  wake_.Notify();
   if (call_ != nullptr) call_->Cancel();
   v1::TargetItem item;
   item.mutable_release()->set_sequence_id(generation.sequence_id());

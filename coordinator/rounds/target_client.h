@@ -3,7 +3,9 @@
 
 #include <memory>
 
+#include "coordinator/link/backoff.h"
 #include "coordinator/link/link.h"
+#include "coordinator/link/loss_count.h"
 #include "coordinator/rounds/generation.h"
 #include "coordinator/rounds/metrics.h"
 #include "coordinator/rounds/remote_sequence.h"
@@ -24,12 +26,13 @@ struct TargetAnswer {
 class TargetClient {
  public:
   TargetClient(std::shared_ptr<TargetLink> link, Metrics* metrics, Fork fork)
-      : link_(std::move(link)), metrics_(metrics), remote_(std::move(fork)) {}
+      : link_(std::move(link)), metrics_(metrics), remote_(std::move(fork)), wake_(link_->executor()) {}
 
   // A verdict over `proposal`, which is emptied if the target cannot take it: then the round is plain. A
-  // target that is away is waited for, up to a minute. Errors are for the client: UNAVAILABLE when the target
-  // stays away, CANCELLED after Stop, DEADLINE_EXCEEDED at `deadline`, INTERNAL when the model yields no
-  // distribution or the verdict is none over `proposal`.
+  // target that is away is waited for, as long as the link's options say. Errors are for the client:
+  // UNAVAILABLE when the target stays away, CANCELLED after Stop, DEADLINE_EXCEEDED at `deadline`, INTERNAL
+  // when the model yields no distribution, the verdict is none over `proposal`, or the link was lost under
+  // the item too often (LossCount).
   asio::awaitable<absl::StatusOr<TargetAnswer>> Verify(Generation& generation, Proposal& proposal,
                                                        Clock::time_point deadline);
 
@@ -43,18 +46,31 @@ class TargetClient {
   asio::awaitable<absl::Status> SendPrefix(Generation& generation, Clock::time_point deadline);
   // A verify item of round_ over the tokens and the proposal.
   v1::TargetItem MakeItem(const Generation& generation, const Proposal& proposal) const;
+  // What an item's result says, and what follows for the next item.
+  absl::StatusOr<TargetAnswer> Take(v1::VerifyResult result, const Proposal& proposal);
   // Corrects what is believed of the target, and empties a proposal that it refuses. OK if what is left is
   // worth sending again.
-  asio::awaitable<absl::Status> Recover(const TargetLink::Answer& answer, Proposal& proposal,
-                                        Clock::time_point deadline);
+  absl::Status Recover(const TargetLink::Answer& answer, Proposal& proposal, Clock::time_point deadline);
+  // Counts a loss of the link; INTERNAL if the item is to blame.
+  absl::Status OnLost();
+  // Until the turn of a suspect has come.
+  asio::awaitable<absl::Status> WaitForTurn(const TurnQueue::Turn& turn, Clock::time_point deadline);
   asio::awaitable<absl::Status> WaitForTarget(Clock::time_point deadline);
+  // Why waiting has ended in vain.
+  absl::Status GaveUp(Clock::time_point deadline) const;
 
   const std::shared_ptr<TargetLink> link_;
   Metrics* const metrics_;
   RemoteSequence remote_;
   uint64_t round_ = 0;
+  size_t sent_ = 0;                         // tokens of the sequence up to the end of the last item
   std::unique_ptr<TargetLink::Call> call_;  // the last one
   int failures_ = 0;                        // in a row, of a kind that should not repeat
+  LossCount losses_;
+  // The target had no room: it is asked again then.
+  Backoff full_pause_{std::chrono::milliseconds(20), std::chrono::seconds(1)};
+  Clock::time_point not_before_{};
+  Event wake_;  // Stop
   bool stopped_ = false;
 };
 

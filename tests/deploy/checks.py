@@ -199,3 +199,21 @@ def autoscalers_own_the_replicas(objects: list[Object]) -> list[str]:
         if workload is None or "replicas" in workload["spec"]:
             wrong.append(f"{name_of(scaler)}: {goal} does not leave its replicas to it")
     return wrong
+
+
+@check
+def servers_hold_the_requests_of_all_coordinators(objects: list[Object]) -> list[str]:
+    """A server with fewer sequences than its coordinators have requests would evict what is in use."""
+    (coordinators,) = [w for w in workloads(objects) if component_of(w) == "coordinator"]
+    scalers = [s for s in of_kind(objects, "HorizontalPodAutoscaler")
+               if s["spec"]["scaleTargetRef"]["name"] == name_of(coordinators)]
+    most = max([coordinators["spec"].get("replicas", 1), *(s["spec"]["maxReplicas"] for s in scalers)])
+    requests = most * int(arguments(coordinators, objects)["--max-requests"])
+    wrong = []
+    for server in workloads(objects):
+        # Numbered coordinators have a target each.
+        own = component_of(server) == "target" and coordinators["kind"] == "StatefulSet"
+        needed = requests // most if own else requests
+        if component_of(server) != "coordinator" and int(arguments(server, objects)["--max-sequences"]) < needed:
+            wrong.append(f"{name_of(server)}: fewer sequences than the {needed} requests of its coordinators")
+    return wrong

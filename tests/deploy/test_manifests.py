@@ -12,7 +12,7 @@ from checks import (CHECKS, Check, a_drain_fits_into_the_grace, autoscalers_own_
                     coordinators_find_their_servers, disruptions_are_limited_and_pods_spread,
                     everything_is_in_the_namespace, files_are_mounted, images_are_versions,
                     no_secret_is_in_the_environment, pods_run_without_privileges, ports_are_those_of_the_flags,
-                    probes_ask_the_health_port, services_lead_to_pods)
+                    probes_ask_the_health_port, servers_hold_the_requests_of_all_coordinators, services_lead_to_pods)
 from manifests import (COMPONENTS, KUBERNETES, OVERLAYS, PROGRAMS, ROOT, Object, all_containers, arguments,
                        component_alone, component_of, compose, container_of, find, flags, labels_of, name_of,
                        objects_of, pod_of, selects, workloads)
@@ -72,6 +72,10 @@ MISTAKES: list[tuple[Check, Callable[[list[Object]], object]]] = [
     (coordinators_find_their_servers, lambda o: find(o, "Service", "outrider-target")["spec"].pop("clusterIP")),
     (coordinators_find_their_servers, lambda o: replace_argument(o, "coordinator", "--target=$(TARGET)",
                                                                  "--target=outrider-target:7072")),
+    (servers_hold_the_requests_of_all_coordinators, lambda o: replace_argument(
+        o, "draft", "--max-sequences=$(MAX_SEQUENCES)", "--max-sequences=256")),
+    (servers_hold_the_requests_of_all_coordinators, lambda o: replace_argument(
+        o, "target", "--max-sequences=$(MAX_SEQUENCES)", "--max-sequences=255")),
     (files_are_mounted, lambda o: container(o, "coordinator")["volumeMounts"].pop()),
     (files_are_mounted, lambda o: container(o, "draft").pop("envFrom")),
     (files_are_mounted, lambda o: container(o, "draft")["args"].append("--top-n=$(TOP_N)")),

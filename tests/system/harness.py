@@ -385,10 +385,12 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(*, target: Sequence[str] = (), draft: Sequence[str] | None = (), coordinator: Sequence[str] = (),
-            through: Callable[[str], contextlib.AbstractContextManager[str]] | None = None) -> Iterator[Cluster]:
+            through: Callable[[str], contextlib.AbstractContextManager[str]] | None = None,
+            target_through: Callable[[str], contextlib.AbstractContextManager[str]] | None = None) -> Iterator[Cluster]:
     """Runs the three processes. `target`, `draft` and `coordinator` are extra flags; draft None leaves it out.
 
-    `through` is a proxy between coordinator and draft: it gets the draft's address and yields its own.
+    `through` is a proxy between coordinator and draft: it gets the draft's address and yields its own. `target_through`
+    is one between coordinator and target.
     """
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(running())
@@ -399,7 +401,10 @@ def cluster(*, target: Sequence[str] = (), draft: Sequence[str] | None = (), coo
         address = "" if d is None else d.address
         if through is not None:
             address = stack.enter_context(through(address))
-        servers.append(c := start_coordinator(t.address, address, *coordinator))
+        target_address = t.address
+        if target_through is not None:
+            target_address = stack.enter_context(target_through(target_address))
+        servers.append(c := start_coordinator(target_address, address, *coordinator))
         channel = stack.enter_context(c.connect())
         eventually(lambda: c.health() == "SERVING", "the coordinator is ready")
         result = Cluster(t, d, c, inference_pb2_grpc.InferenceStub(channel), servers,

@@ -48,6 +48,14 @@ BAD = {
     "10,000 stop strings": ("stop.strings", changed(lambda r: r.stop.strings.extend(map(str, range(10_000))))),
     "empty stop string": ("stop.strings", changed(lambda r: r.stop.strings.append(""))),
     "long stop string": ("stop.strings", changed(lambda r: r.stop.strings.append("x" * 5000))),
+    "1025 logit biases": ("sampling.logit_bias", sampling(
+        logit_bias=[sequence_pb2.LogitBias(token=i) for i in range(1025)])),
+    "more allowed ids than tokens": ("sampling.allowed_ids", sampling(allowed_ids=[1] * 10**5)),
+    "more bad ids than tokens": ("sampling.bad_ids", sampling(bad_ids=[1] * 10**5)),
+    "1025 stop ids": ("stop.token_ids", changed(lambda r: r.stop.token_ids.extend([1] * 1025))),
+    "more resumed ids than the context has": ("resume_from", changed(lambda r: r.resume_from.extend([300] * 10**5))),
+    "draft_top_n beyond the vocabulary": ("speculation.draft_top_n", changed(
+        lambda r: setattr(r.speculation, "draft_top_n", 10**6))),
     "stop id out of range": ("stop.token_ids", changed(lambda r: r.stop.token_ids.append(10**6))),
     "unknown rule": ("speculation.rule", changed(lambda r: setattr(r.speculation, "rule", 99))),
     "unknown drafter": ("speculation.drafter", changed(lambda r: setattr(r.speculation, "drafter", 99))),
@@ -77,6 +85,22 @@ def test_a_message_that_cannot_be_read_ends_its_call_and_nothing_else(pair: Clus
     assert pair.generate("Once upon a time", k=2, max_tokens=4).tokens
 
 
+def test_a_request_that_is_too_large_ends_its_own_call_and_nothing_else(pair: Cluster, prompts: list[str]) -> None:
+    """Public messages are far smaller than those between the services, so that none becomes too large an item."""
+    stream = pair.stream(prompts[0], k=2, temperature=0, max_tokens=400, ignore_eos=True)
+    next(stream)
+    with pytest.raises(grpc.RpcError) as error:
+        list(pair.stub.Generate(request("x " * (3 << 20)), timeout=PATIENCE))
+    assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    # Text that no tokenisation could fit into the context is refused unread.
+    refusal = pair.refused(request("x " * (1 << 20)))
+    assert (refusal.code, refusal.reason, refusal.metadata["field"]) == (
+        "INVALID_ARGUMENT", "CONTEXT_LENGTH_EXCEEDED", "prompt")
+    assert "2097152 bytes" in refusal.message
+    assert sum(len(chunk.tokens) for chunk in stream) > 300
+    assert not pair.coordinator.value("outrider_target_errors_total")
+
+
 def test_a_refused_request_leaves_nothing_behind(pair: Cluster) -> None:
     for _, wanted in BAD.values():
         pair.refused(wanted)
@@ -84,7 +108,7 @@ def test_a_refused_request_leaves_nothing_behind(pair: Cluster) -> None:
 
 
 def test_more_requests_than_allowed_are_told_to_come_back(prompts: list[str]) -> None:
-    with cluster(draft=None, coordinator=["--max-requests", "1"]) as c:
+    with cluster(draft=None, coordinator=["--max-requests", "1", "--max-waiting-requests", "0"]) as c:
         stream = c.stream(prompts[0], ignore_eos=True)
         next(stream)
         refusal = c.refused(request(prompts[1], max_tokens=1))

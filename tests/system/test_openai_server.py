@@ -125,7 +125,7 @@ def test_a_refused_request_leaves_nothing_behind(pair: Cluster, client: openai.O
 
 
 def test_more_requests_than_allowed_are_told_when_to_come_back(prompts: list[str]) -> None:
-    with cluster(draft=None, coordinator=["--max-requests", "1"]) as c:
+    with cluster(draft=None, coordinator=["--max-requests", "1", "--max-waiting-requests", "0"]) as c:
         client = connect(c)
         stream = client.completions.create(model=MODEL, prompt=prompts[0], max_tokens=1000, stream=True,
                                            extra_body={"ignore_eos": True})
@@ -139,7 +139,7 @@ def test_more_requests_than_allowed_are_told_when_to_come_back(prompts: list[str
 
 
 def test_without_a_target_nothing_is_ready() -> None:
-    coordinator = start_coordinator("127.0.0.1:1", "")
+    coordinator = start_coordinator("127.0.0.1:1", "", "--target-wait", "0.2")
     with running(coordinator):
         client = openai.OpenAI(base_url=f"http://{coordinator.http_address}/v1", api_key="none", max_retries=0)
         with pytest.raises(openai.InternalServerError) as error:

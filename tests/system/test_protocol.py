@@ -373,7 +373,8 @@ def test_what_cannot_fit_the_cache_is_refused_and_the_rest_makes_room() -> None:
                 result, = verify.ask(sequence.verify(next(rounds), tokens))
                 if result.HasField("verdict"):
                     return result
-                assert Refusal.parse(result.status).code == "RESOURCE_EXHAUSTED"
+                refusal = Refusal.parse(result.status)
+                assert (refusal.code, refusal.retry) == ("RESOURCE_EXHAUSTED", True)
                 return None
 
             return eventually(ask, "room")

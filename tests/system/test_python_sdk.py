@@ -154,7 +154,7 @@ def test_a_wrong_request_names_its_field(field: str, prompt: str | list[int], op
 
 
 def test_a_full_service_says_so_and_lets_in_who_waits(prompts: list[str]) -> None:
-    with cluster(draft=None, coordinator=["--max-requests", "1"]) as c, ThreadPoolExecutor() as pool:
+    with cluster(draft=None, coordinator=["--max-requests", "1", "--max-waiting-requests", "0"]) as c, ThreadPoolExecutor() as pool:
         address = c.coordinator.address
         with Client(address, retries=ONCE) as hasty, Client(address, retries=PATIENT) as patient:
             first = hasty.stream(prompts[0], ignore_eos=True)
@@ -170,7 +170,7 @@ def test_a_full_service_says_so_and_lets_in_who_waits(prompts: list[str]) -> Non
 def test_a_service_without_its_target_is_unavailable(prompts: list[str]) -> None:
     target = start_target()
     target.stop()  # nothing listens on its address now
-    with running(start_coordinator(target.address, "")) as servers:
+    with running(start_coordinator(target.address, "", "--target-wait", "0.2")) as servers:
         with Client(servers[0].address, retries=ONCE) as client, pytest.raises(outrider.Unavailable) as error:
             client.generate(prompts[0])
         assert error.value.reason == "TARGET_UNAVAILABLE"

@@ -95,7 +95,7 @@ def test_what_cannot_be_is_refused_by_name(field: str, wanted: dict[str, object]
 
 
 def test_samples_count_as_requests(prompts: list[str]) -> None:
-    with cluster(draft=None, coordinator=["--max-requests", "4"]) as c:
+    with cluster(draft=None, coordinator=["--max-requests", "4", "--max-waiting-requests", "0"]) as c:
         assert c.refused(request(prompts[0], n=5)).metadata == {"field": "n", "range": "1 to 4"}
         stream = c.stream(prompts[0], n=3, k=0, temperature=1, ignore_eos=True)
         next(stream)

@@ -79,6 +79,8 @@ def test_a_server_needs_a_model(program: str) -> None:
     (["--draft-tokens", "99"], "--draft-tokens"),
     (["--rule", "guess"], "--rule"),
     (["--max-requests", "0"], "--max-requests"),
+    (["--target-wait", "0"], "--target-wait"),
+    (["--item-timeout", "-1"], "--item-timeout"),
     (["--tokenizer", "/nowhere"], "/nowhere"),
     (["--log-level", "shout"], "shout"),
     (["--listen", "no-such-host.invalid:1"], "no-such-host.invalid"),

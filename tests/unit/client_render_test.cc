@@ -14,9 +14,9 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr Look kPipe = {};
-constexpr Look kTerminal = {.terminal = true, .colour = false};
-constexpr Look kColour = {.terminal = true, .colour = true};
+constexpr OutputStyle kPipe = {};
+constexpr OutputStyle kTerminal = {.terminal = true, .colour = false};
+constexpr OutputStyle kColour = {.terminal = true, .colour = true};
 
 struct Token {
   std::string_view text;

@@ -67,6 +67,7 @@ TEST(TopView, SaysWhatHappened) {
   const MetricsPages before = Pages("", "");
   const MetricsPages after = Pages(
       "outrider_requests_running 3\n"
+      "outrider_requests_waiting 5\n"
       "outrider_requests_limit 256\n"
       "outrider_requests_total{code=\"OK\"} 4\n"
       "outrider_requests_total{code=\"CANCELLED\"} 2\n"
@@ -91,7 +92,7 @@ TEST(TopView, SaysWhatHappened) {
       "outrider_target_kv_blocks_used 10\n"
       "outrider_target_kv_blocks_free 30\n");
   const std::string view = TopView(before, after, 2);
-  EXPECT_THAT(view, HasSubstr("3 running of at most 256; ended 3.0/s, not OK 1.0/s"));
+  EXPECT_THAT(view, HasSubstr("3 running of at most 256, 5 waiting; ended 3.0/s, not OK 1.0/s"));
   EXPECT_THAT(view, HasSubstr("target up, draft DOWN: decoding is plain"));
   EXPECT_THAT(view, HasSubstr("150.0/s out"));
   EXPECT_THAT(view, HasSubstr("75.0 %, mean length 2.50; since the start observed / expected 1.000"));

@@ -80,7 +80,7 @@ TEST(Request, RefusesWhatIsOutOfRangeAndNamesTheField) {
   const std::vector<Case> cases = {
       {"prompt", [](auto& r) { r.clear_prompt(); }},
       {"text", [](auto& r) { r.set_text(""); }},
-      {"prompt", [](auto& r) { r.set_text(std::string(4000, 'x') + " y"); }, "CONTEXT_LENGTH_EXCEEDED"},
+      {"prompt", [](auto& r) { r.set_text(std::string(4000, 'x').append(" y")); }, "CONTEXT_LENGTH_EXCEEDED"},
       {"tokens.ids", [](auto& r) { r.mutable_tokens(); }},
       {"tokens.ids", [](auto& r) { r.mutable_tokens()->add_ids(1 << 20); }},
       {"sampling.temperature", [](auto& r) { r.mutable_sampling()->set_temperature(-1); }},

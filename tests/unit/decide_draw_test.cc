@@ -184,17 +184,10 @@ TEST(DeviceDraw, ADistributionIsTruncatedAsInTheSpecification) {
   }
 }
 
-// What draft_service/draft_sampler.cc does with a row.
 ProposalNode DraftOnTheHost(const WeightRow& row, Rule rule, int top_n, const RandomKey& key,
                             uint64_t position, uint64_t round_start) {
-  ProposalNode drafted;
-  if (rule == Rule::kCoupled) {
-    drafted.token = Race(row, key, position);
-  } else {
-    drafted.q = TruncateTopN(row, top_n);
-    drafted.token = DraftSample(drafted.q, key, position, round_start);
-  }
-  return drafted;
+  PhiloxNoise noise(key, round_start);
+  return Propose(rule, row, top_n, position, noise);
 }
 
 bool SameDraft(const ProposalNode& a, const ProposalNode& b) {

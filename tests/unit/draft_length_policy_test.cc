@@ -118,6 +118,41 @@ TEST_F(DraftLengthPolicyTest, DropsUnderLoadWhereRowsDecide) {
   EXPECT_EQ(last_k_, 0);
 }
 
+TEST_F(DraftLengthPolicyTest, DropsWhenProposalsFailAndComesBackWhenTheyDoNot) {
+  const Machine machine{.alpha = 0.9};
+  ShareOfBest(machine, 2000);
+  EXPECT_GT(last_k_, 2);
+  policy_.Begin();
+  RoundTimes failed = machine.Times(0);
+  failed.draft = std::chrono::milliseconds(150);
+  for (int i = 0; i < 3; ++i) policy_.OnDraftFailed(generation_, failed);
+  EXPECT_EQ(policy_.DraftTokens(generation_), 0) << "a failure costs hundreds of plain rounds";
+  policy_.End();
+  ShareOfBest(machine, 2000);
+  EXPECT_GT(last_k_, 2);
+}
+
+TEST_F(DraftLengthPolicyTest, ADraftThatNeverGivesAnythingIsNotAskedForLong) {
+  const Machine machine;
+  policy_.Begin();
+  Verdict verdict;
+  verdict.token = 2;
+  generation_.Commit({}, verdict);
+  RoundTimes failed = machine.Times(0);
+  failed.draft = std::chrono::milliseconds(1);
+  int asked = 0;
+  for (int round = 0; round < 400; ++round) {
+    if (policy_.DraftTokens(generation_) > 0) {
+      ++asked;
+      policy_.OnDraftFailed(generation_, failed);
+    } else {
+      policy_.OnRound(generation_, 0, 0, machine.Times(0));
+    }
+  }
+  policy_.End();
+  EXPECT_LT(asked, 20);
+}
+
 TEST_F(DraftLengthPolicyTest, FollowsASequenceThatBecomesEasier) {
   ShareOfBest({.alpha = 0.3}, 2000);
   const int hard = last_k_;

@@ -33,8 +33,10 @@ outrider_unit_test(worker_test
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/held_sampler.h
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
     ${CMAKE_CURRENT_LIST_DIR}/scheduler_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/worker_limits_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_test.cc
   LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler Threads::Threads)

@@ -20,8 +20,8 @@ ORDER = [
     ["proto", "common/spec", "common/kv", "common/text"],
     ["common/engine", "common/rpc", "common/obs", "common/serve"],
     ["draft_service", "target_service"],
-    ["coordinator/link", "coordinator/rounds", "coordinator/drafters", "coordinator/api", "coordinator/gateway",
-     "coordinator"],
+    ["coordinator/link", "coordinator/admission", "coordinator/rounds", "coordinator/drafters", "coordinator/api",
+     "coordinator/gateway", "coordinator"],
     ["client/sdk", "client/cli"],
 ]
 SERVICES = {"draft_service", "target_service", "coordinator"}

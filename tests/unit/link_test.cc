@@ -3,46 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <asio/co_spawn.hpp>
-#include <asio/io_context.hpp>
-#include <atomic>
-#include <optional>
-
-#include "common/rpc/batch_server.h"
-#include "common/rpc/server.h"
-#include "outrider/v1/target.grpc.pb.h"
+#include "coordinator/link/backoff.h"
+#include "tests/unit/link_testing.h"
 
 namespace outrider {
 namespace {
 
-constexpr auto kLong = std::chrono::seconds(60);
-
-// Answers every item, or, while it is silent, none.
-class FakeTarget final : public v1::Target::CallbackService {
- public:
-  grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* Verify(
-      grpc::CallbackServerContext* /*context*/) override {
-    return new Stream(
-        info_,
-        [this](v1::TargetItem&& item, const std::shared_ptr<Outbox<v1::VerifyResponse>>& results) {
-          if (silent) return;
-          v1::VerifyResult result;
-          result.set_sequence_id(item.verify().sequence().sequence_id());
-          result.set_round(item.verify().sequence().round());
-          result.set_cached(7);
-          results->Post(std::move(result));
-        },
-        &streams_);
-  }
-
-  std::atomic<bool> silent = false;
-
- private:
-  using Stream = BatchServerStream<v1::VerifyRequest, v1::VerifyResponse>;
-
-  const v1::ServerInfo info_;
-  Stream::Set streams_;
-};
+using Action = FakeTarget::Action;
 
 v1::TargetItem Item(const std::string& sequence_id, uint64_t round) {
   v1::TargetItem item;
@@ -51,42 +18,17 @@ v1::TargetItem Item(const std::string& sequence_id, uint64_t round) {
   return item;
 }
 
-class LinkTest : public ::testing::Test {
+class LinkTest : public LinkFixture<FakeTarget> {
  protected:
-  void SetUp() override { ASSERT_TRUE(server_.ok()) << server_.status(); }
-  void TearDown() override {
-    link_->Stop();
-    while (!link_->stopped()) io_.run_one();
-  }
-
-  void Connect() {
-    link_->Connect();
-    ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong)));
-  }
   std::unique_ptr<TargetLink::Call> Start(uint64_t round) {
     return link_->Start(Item("one", round), "one", round);
   }
+  TargetLink::Answer Answer(TargetLink::Call& call, Clock::duration patience = kLong) {
+    return Run(call.Wait(Clock::now() + patience));
+  }
   absl::Status Wait(TargetLink::Call& call, Clock::duration patience = kLong) {
-    return Run(call.Wait(Clock::now() + patience)).status;
+    return Answer(call, patience).status;
   }
-
-  template <class T>
-  T Run(asio::awaitable<T> coroutine) {
-    std::optional<T> result;
-    asio::co_spawn(io_, std::move(coroutine),
-                   [&result](const std::exception_ptr& /*error*/, T value) { result = std::move(value); });
-    while (!result) io_.run_one();
-    return *std::move(result);
-  }
-
-  FakeTarget target_;
-  absl::StatusOr<std::unique_ptr<RpcServer>> server_ =
-      RpcServer::Start({.listen = "127.0.0.1:0", .health_listen = ""}, &target_);
-  asio::io_context io_{1};
-  asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);
-  std::shared_ptr<TargetLink> link_ = std::make_shared<TargetLink>(
-      io_.get_executor(), (*server_)->address(), grpc::InsecureChannelCredentials(),
-      [](const v1::ServerInfo&) { return absl::OkStatus(); }, [] {});
 };
 
 TEST_F(LinkTest, GivesTheAnswerToTheCallThatAskedForIt) {
@@ -107,14 +49,14 @@ TEST_F(LinkTest, AnAnswerThatCameBeforeItWasWaitedForIsTakenEvenAfterTheDeadline
 
 TEST_F(LinkTest, ACallThatNobodyAnswersEndsAtItsDeadline) {
   Connect();
-  target_.silent = true;
+  server_.Do(Action::kIgnore);
   const auto call = Start(1);
   EXPECT_EQ(Wait(*call, std::chrono::milliseconds(1)).code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST_F(LinkTest, ACallThatIsCancelledEndsAtOnce) {
   Connect();
-  target_.silent = true;
+  server_.Do(Action::kIgnore);
   const auto call = Start(1);
   asio::post(io_, [&call] { call->Cancel(); });
   EXPECT_EQ(Wait(*call).code(), absl::StatusCode::kCancelled);
@@ -126,19 +68,101 @@ TEST_F(LinkTest, AnAnswerThatNobodyWantsAnyMoreIsDropped) {
   EXPECT_TRUE(Wait(*Start(2)).ok());
 }
 
-TEST_F(LinkTest, WithoutAServerACallIsUnavailable) {
-  const absl::Status status = Wait(*Start(1));
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ReasonOf(status), "TARGET_UNAVAILABLE");
+TEST_F(LinkTest, WithoutAServerACallIsUnavailableAndNotLost) {
+  Listen();
+  MakeLink();
+  const TargetLink::Answer answer = Answer(*Start(1));
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(answer.status), "TARGET_UNAVAILABLE");
+  EXPECT_FALSE(answer.lost) << "it was never sent";
 }
 
-TEST_F(LinkTest, WhenTheServerGoesCallsInFlightAreUnavailable) {
+TEST_F(LinkTest, WhenTheServerGoesCallsInFlightAreUnavailableAndLost) {
   Connect();
-  target_.silent = true;
+  server_.Do(Action::kIgnore);
   const auto call = Start(1);
-  (*server_)->Shutdown(absl::ZeroDuration());
-  EXPECT_EQ(Wait(*call).code(), absl::StatusCode::kUnavailable);
+  rpc_->Shutdown(absl::ZeroDuration());
+  const TargetLink::Answer answer = Answer(*call);
+  EXPECT_EQ(answer.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(answer.lost);
   EXPECT_FALSE(link_->up());
+}
+
+TEST_F(LinkTest, AServerThatAnswersNothingIsTakenForLostAndConnectedToAgain) {
+  Connect({.item_timeout = std::chrono::milliseconds(20)});
+  server_.Do(Action::kIgnore);
+  const auto call = Start(1);
+  EXPECT_TRUE(Answer(*call).lost);
+  ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong)));
+  EXPECT_EQ(link_->connections(), 2u);
+}
+
+TEST_F(LinkTest, AServerIsPresentOnceItWasMetAndUntilItHasBeenAwayForLong) {
+  Listen();
+  MakeLink({.patience = std::chrono::milliseconds(50)});
+  EXPECT_FALSE(link_->present());
+  link_->Connect();
+  ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong)));
+  EXPECT_TRUE(link_->present());
+  const std::string address = rpc_->address();
+  rpc_ = nullptr;
+  RunUntil([this] { return !link_->up(); });
+  EXPECT_TRUE(link_->present()) << "it may come back";
+  const int changes = changes_;
+  RunUntil([this] { return !link_->present(); });
+  EXPECT_GT(changes_, changes) << "whoever reports readiness has to hear of it";
+  rpc_ = *RpcServer::Start({.listen = address, .health_listen = ""}, &server_);
+  RunUntil([this] { return link_->present(); });
+  EXPECT_TRUE(link_->up());
+}
+
+TEST_F(LinkTest, AWaitForAChangeEndsWhenWhoeverWaitsIsWoken) {
+  Listen();
+  MakeLink();
+  Event wake(io_.get_executor());
+  const auto wait = [](TargetLink& link, Event& wake) -> asio::awaitable<bool> {
+    co_await link.WaitChange(wake, Clock::time_point::max());
+    co_return true;
+  };
+  std::optional<bool> over;
+  Spawn(wait(*link_, wake), &over);
+  io_.poll();
+  EXPECT_FALSE(over);
+  wake.Notify();
+  RunUntil([&over] { return over.has_value(); });
+}
+
+TEST(TurnQueue, LetsOneAtATimeGoOnInTheOrderInWhichTheyCame) {
+  TurnQueue queue;
+  auto first = std::make_unique<TurnQueue::Turn>(&queue);
+  auto second = std::make_unique<TurnQueue::Turn>(&queue);
+  const TurnQueue::Turn third(&queue);
+  EXPECT_TRUE(first->has_come());
+  EXPECT_FALSE(second->has_come());
+  second = nullptr;
+  EXPECT_TRUE(first->has_come()) << "one that gave up waiting changes nothing";
+  EXPECT_FALSE(third.has_come());
+  first = nullptr;
+  EXPECT_TRUE(third.has_come());
+}
+
+TEST(Backoff, DoublesUpToItsLimitAndBeginsAgainAfterASuccess) {
+  using std::chrono::milliseconds;
+  Backoff backoff(milliseconds(20), milliseconds(100));
+  const auto expect_about = [&backoff](milliseconds nominal, milliseconds at_least = {}) {
+    const Clock::duration pause = backoff.Next(at_least);
+    EXPECT_GE(pause, nominal / 2);
+    EXPECT_LE(pause, nominal * 3 / 2);
+  };
+  for (const int nominal : {20, 40, 80, 100, 100}) expect_about(milliseconds(nominal));
+  expect_about(milliseconds(700), milliseconds(700));
+  backoff.Reset();
+  expect_about(milliseconds(20));
+}
+
+TEST(Backoff, DoesNotHaveAllWhoWaitComeBackAtOnce) {
+  const auto pause = [] { return Backoff(std::chrono::seconds(1), std::chrono::seconds(1)).Next(); };
+  EXPECT_NE(pause(), pause());
 }
 
 }  // namespace

@@ -29,6 +29,26 @@ TEST(PlanStep, LetsLaterOnesWaitWhenTheBudgetIsUsedUp) {
   EXPECT_THAT(Plan({{6, 6}, {6, 6}, {6, 6}}, 12), ElementsAre(6, 6, 0));
 }
 
+TEST(PlanStep, KeepsAShareForPromptsHoweverMuchIsDecoded) {
+  std::vector<PendingRows> pending(64, {1, 1});
+  pending.push_back({500, 1});
+  const std::vector<int> plan = Plan(pending, 64);
+  EXPECT_EQ(plan.back(), 8);
+  EXPECT_EQ(std::accumulate(plan.begin(), plan.end(), 0), 64);
+}
+
+TEST(PlanStep, KeepsNoMoreForPromptsThanTheyCanUse) {
+  std::vector<PendingRows> pending(400, {1, 1});
+  pending.push_back({20, 1});
+  const std::vector<int> plan = Plan(pending, 400);
+  EXPECT_EQ(plan.back(), 20);
+  EXPECT_EQ(std::accumulate(plan.begin(), plan.end(), 0), 400);
+}
+
+TEST(PlanStep, GivesTheFirstVerificationTheWholeBudgetIfItNeedsIt) {
+  EXPECT_THAT(Plan({{500, 1}, {32, 32}, {1, 1}}, 32), ElementsAre(0, 32, 0));
+}
+
 // For any load: the budget holds, the rows that need logits are never split, and repeated steps finish every
 // sequence.
 TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {
@@ -45,6 +65,16 @@ TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {
       const std::vector<int> plan = PlanStep(pending, budget);
       ASSERT_LE(std::accumulate(plan.begin(), plan.end(), 0), budget);
       ASSERT_GT(std::accumulate(plan.begin(), plan.end(), 0), 0) << "no progress";
+      int prefills = 0, prefill_rows = 0;
+      for (size_t i = 0; i < plan.size(); ++i) {
+        if (pending[i].rows - pending[i].logit_rows <= 16) continue;
+        ++prefills;
+        prefill_rows += plan[i];
+      }
+      // The first that decodes has at most 16 + 31 rows.
+      if (prefills > 0 && budget >= 54) {
+        ASSERT_GT(prefill_rows, 0) << "prompts starve";
+      }
       std::vector<PendingRows> left;
       for (size_t i = 0; i < plan.size(); ++i) {
         const int rest = pending[i].rows - plan[i];

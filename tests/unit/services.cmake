@@ -2,12 +2,17 @@ outrider_unit_test(coordinator_test
   SOURCES
     unit/admission_test.cc
     unit/chat_template_test.cc
+    unit/circuit_breaker_test.cc
     unit/coordinator_test.cc
     unit/draft_length_policy_test.cc
     unit/drafter_test.cc
+    unit/executor_progress_test.cc
+    unit/fair_queue_test.cc
     unit/link_test.cc
+    unit/model_drafter_test.cc
     unit/remote_sequence_test.cc
     unit/request_context_test.cc
+    unit/target_client_test.cc
   LIBS outrider::coordinator nlohmann_json::nlohmann_json)
 outrider_unit_test(gateway_test
   SOURCES
@@ -15,4 +20,13 @@ outrider_unit_test(gateway_test
     unit/gateway_http_test.cc
     unit/gateway_request_test.cc
   LIBS outrider::gateway PkgConfig::HTTPLIB)
-outrider_unit_test(rpc_test SOURCES unit/rpc_token_file_test.cc LIBS outrider::rpc)
+outrider_unit_test(rpc_test
+  SOURCES
+    unit/rpc_stream_test.cc
+    unit/rpc_token_file_test.cc
+  LIBS outrider::rpc)
+outrider_unit_test(serve_test
+  SOURCES
+    unit/held_sampler.h
+    unit/stall_watch_test.cc
+  LIBS outrider::serve outrider::rejection_sampler)

@@ -77,6 +77,7 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
     int max_batch_rows = 64;
     int max_sequences = 64;
     absl::Duration lease = absl::Seconds(60);
+    absl::Duration abandoned_after = absl::Seconds(1);
   };
 
   std::unique_ptr<Worker> Start(std::unique_ptr<Sampler> sampler, const Options& options) {
@@ -90,21 +91,22 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
     absl::StatusOr<std::unique_ptr<Runner>> runner =
         GetParam() ? Runner::Load(load, testing::HostDevice(/*team=*/1)) : Runner::Load(load);
     EXPECT_TRUE(runner.ok()) << runner.status();
-    return std::make_unique<Worker>(
-        *std::move(runner), std::move(sampler),
-        WorkerOptions{.max_batch_rows = options.max_batch_rows,
-                      .sequences = {.max_sequences = options.max_sequences, .lease = options.lease},
-                      .check_invariants = true},
-        Worker::Hooks{[this](const StepStats& step) {
-                        std::lock_guard lock(mutex_);
-                        largest_batch_ = std::max(largest_batch_, step.sequences);
-                        most_rows_ = std::max(most_rows_, step.rows);
-                      },
-                      [this](const SequenceStoreCounts& state) {
-                        std::lock_guard lock(mutex_);
-                        state_ = state;
-                        reported_.notify_all();
-                      }});
+    return std::make_unique<Worker>(*std::move(runner), std::move(sampler),
+                                    WorkerOptions{.max_batch_rows = options.max_batch_rows,
+                                                  .sequences = {.max_sequences = options.max_sequences,
+                                                                .lease = options.lease,
+                                                                .abandoned_after = options.abandoned_after},
+                                                  .check_invariants = true},
+                                    Worker::Hooks{[this](const StepStats& step) {
+                                                    std::lock_guard lock(mutex_);
+                                                    largest_batch_ = std::max(largest_batch_, step.sequences);
+                                                    most_rows_ = std::max(most_rows_, step.rows);
+                                                  },
+                                                  [this](const SequenceStoreCounts& state) {
+                                                    std::lock_guard lock(mutex_);
+                                                    state_ = state;
+                                                    reported_.notify_all();
+                                                  }});
   }
   std::unique_ptr<Worker> Target(const Options& options) {
     return Start(std::make_unique<RejectionSampler>(), options);
@@ -516,7 +518,10 @@ TEST_P(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
         r.tokens.resize(r.prompt + 6);
         const std::vector<TokenId> prompt(r.tokens.begin(), r.tokens.begin() + r.prompt);
         auto [it, fresh] = alone.try_emplace(prompt);
-        if (fresh) it->second = Decode(*roomy, ++last_id, prompt, 6);
+        if (fresh) {
+          it->second = Decode(*roomy, ++last_id, prompt, 6);
+          roomy->Release(Id(last_id));
+        }
         ASSERT_EQ(r.tokens, it->second);
         ++checks;
       } else if (random() % 12 != 0) {
@@ -544,6 +549,7 @@ TEST_P(WorkerTest, WhatCanNeverFitIsRefusedAtOnce) {
 TEST_P(WorkerTest, OneMoreSequenceThanAllowedTakesThePlaceOfTheOneLeftAloneLongest) {
   Options options;
   options.max_sequences = 2;
+  options.abandoned_after = absl::ZeroDuration();
   auto worker = Target(options);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(Ask(*worker, Item(i, 1, Tokens(9), 0)).status.ok());
   EXPECT_EQ(Ask(*worker, Item(0, 2, Tokens(10), 9)).status.code(), absl::StatusCode::kNotFound);

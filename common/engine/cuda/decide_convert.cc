@@ -1,7 +1,6 @@
 #include "common/engine/cuda/decide_convert.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -29,16 +28,7 @@ ShapeParams ToShapeParams(const SamplingParams& params, bool entropy) {
   ShapeParams result;
   result.active = 1;
   result.entropy = entropy ? 1 : 0;
-  RowControls& controls = result.controls;
-  controls.greedy = params.temperature == 0 ? 1 : 0;
-  // As in Controls::Apply, whose bits this has to have.
-  if (params.temperature > 0) {
-    controls.inverse_temperature =
-        static_cast<float>(std::min<double>(1 / params.temperature, std::numeric_limits<float>::max()));
-  }
-  controls.top_k = params.top_k;
-  controls.top_p = params.top_p;
-  controls.min_p = static_cast<float>(params.min_p);
+  result.controls = ToRowControls(params);
   return result;
 }
 

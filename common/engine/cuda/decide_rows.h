@@ -10,6 +10,7 @@
 
 #include "common/engine/cuda/decide_types.h"
 #include "common/spec/accepts.h"
+#include "common/spec/draw_token.h"
 #include "common/spec/judge_chain.h"
 #include "common/spec/random.h"
 #include "common/spec/team/row_draw.h"
@@ -20,28 +21,58 @@
 
 namespace outrider::cuda {
 
-// A draft's choice after a shaped row, as the draft service makes it on the host. q_ids and q_weights have
-// room for kMaxTopN entries. `*output` is written by one thread.
+// The random numbers of a round whose races are run when they are asked for. Collective.
+template <class Team>
+struct RacingNoise : RoundNoise {
+  Team& team;
+
+  OUTRIDER_HD int Race(uint64_t position, const team::TargetRow& row) const {
+    return team::RaceRow(team, row.weights, row.n, key, position);
+  }
+};
+
+// A draft's row as ProposeToken wants it, in device memory. Collective; every thread has its own `q`.
+template <class Team>
+class DeviceDraft {
+ public:
+  OUTRIDER_HD DeviceDraft(Team& team, const team::TargetRow& row, int top_n, int32_t* q_ids, float* q_weights,
+                          ProposeOutput& q)
+      : team_(team), row_(row), top_n_(top_n), q_ids_(q_ids), q_weights_(q_weights), q_(q) {}
+
+  OUTRIDER_HD const team::TargetRow& row() const { return row_; }
+  OUTRIDER_HD TokenId point_mass() const { return row_.shaped.point_mass; }
+  OUTRIDER_HD void MakeQ() {
+    q_.form = QForm::kPointMass;
+    if (point_mass() >= 0) return;
+    q_.form = QForm::kSparse;
+    q_.count = team::TruncateTopN(team_, row_.weights, row_.n, top_n_, q_ids_, q_weights_);
+    q_.total = team::SumRow(team_, team::FloatRow{q_weights_}, q_.count);
+  }
+  OUTRIDER_HD TokenId Sample(double u) const {
+    return q_ids_[team::SampleIndex(team_, team::FloatRow{q_weights_}, q_.count, q_.total, u)];
+  }
+
+ private:
+  Team& team_;
+  const team::TargetRow row_;
+  const int top_n_;
+  int32_t* const q_ids_;
+  float* const q_weights_;
+  ProposeOutput& q_;
+};
+
+// The token that a draft proposes after a shaped row, and its q. q_ids and q_weights have room for kMaxTopN
+// entries. `*output` is written by one thread.
 template <class Team>
 OUTRIDER_HD void ProposeRow(Team& team, const float* weights, int n, const ShapedRow& shaped,
                             const ProposeInput& input, int step, ProposeOutput* output, int32_t* q_ids,
                             float* q_weights) {
-  const uint64_t position = input.position + static_cast<uint64_t>(step);
-  const bool coupled = input.coupled != 0;
-  ProposeOutput result{1, 0, coupled ? QForm::kAbsent : QForm::kPointMass, 0, shaped.finite};
-  if (shaped.finite == 0) {
-    result.form = QForm::kAbsent;
-  } else if (shaped.point_mass >= 0) {
-    result.token = shaped.point_mass;
-  } else if (coupled) {
-    result.token = team::RaceRow(team, weights, n, input.key, position);
-  } else {
-    result.form = QForm::kSparse;
-    result.count = team::TruncateTopN(team, weights, n, input.top_n, q_ids, q_weights);
-    const team::FloatRow q{q_weights};
-    result.total = team::SumRow(team, q, result.count);
-    const double u = Uniform(input.key, position, Purpose::kDraft, 0, input.round_start);
-    result.token = q_ids[team::SampleIndex(team, q, result.count, result.total, u)];
+  ProposeOutput result{1, 0, QForm::kAbsent, 0, shaped.finite};
+  if (shaped.finite != 0) {
+    DeviceDraft<Team> draft(team, {weights, n, shaped}, input.top_n, q_ids, q_weights, result);
+    const RacingNoise<Team> noise{{input.key, input.round_start}, team};
+    const uint64_t position = input.position + static_cast<uint64_t>(step);
+    result.token = ProposeToken(draft, input.coupled != 0, position, noise);
   }
   if (team.rank() == 0) *output = result;
 }

@@ -10,8 +10,9 @@
 namespace outrider {
 namespace {
 
-// A sequence that has been idle for this long counts as abandoned: a round is much shorter.
-constexpr absl::Duration kAbandonedAfter = absl::Seconds(1);
+// Most repetitions of an item in progress that wait for its answer. A sender repeats an item once for each
+// connection that it lost.
+constexpr size_t kMaxListeners = 16;
 
 absl::Status SequenceUnknown() {
   return MakeError(absl::StatusCode::kNotFound, "SEQUENCE_UNKNOWN", "sequence_unknown");
@@ -80,6 +81,10 @@ bool SequenceStore::AnswerOldRound(Entry& entry, WorkItem& item, uint64_t digest
   } else if (digest != entry.digest) {
     item.answer(Refusal(MakeError(absl::StatusCode::kAborted, "ROUND_CONFLICT", "round_conflict"),
                         entry.num_computed()));
+  } else if (entry.active_ && entry.listeners.size() >= kMaxListeners) {
+    item.answer(Refusal(
+        MakeError(absl::StatusCode::kResourceExhausted, "SERVER_BUSY", "server_busy: repeated too often"),
+        entry.num_computed()));
   } else if (entry.active_) {
     entry.listeners.push_back(std::move(item.answer));
   } else {
@@ -110,14 +115,14 @@ SequenceStore::Entry* SequenceStore::FindOrigin(const WorkItem& item) {
   return origin->cache_.prefix_hash(static_cast<int>(item.base)) == item.prefix_hash ? origin : nullptr;
 }
 
-// Evicts the least recently used idle sequence if there are too many; its coordinator sends it again when
-// needed.
+// Evicts the least recently used abandoned sequence if there are too many; its coordinator sends it again
+// when needed.
 absl::Status SequenceStore::MakeRoomForSequence() {
   if (static_cast<int>(entries_.size()) < options_.max_sequences) return absl::OkStatus();
   std::optional<SequenceId> oldest;
-  entries_.ForEachOldestFirst([&](const SequenceId& id, const Entry& entry) {
-    if (!entry.active_) oldest = id;
-    return entry.active_;
+  entries_.ForEachOldestFirst([&, now = absl::Now()](const SequenceId& id, const Entry& entry) {
+    if (Abandoned(entry, now)) oldest = id;
+    return !oldest;
   });
   if (!oldest) {
     return MakeError(absl::StatusCode::kResourceExhausted, "SEQUENCES_EXHAUSTED", "sequences_exhausted");
@@ -242,10 +247,9 @@ bool SequenceStore::Reserve(SequenceState& sequence, int rows) {
 bool SequenceStore::PreemptFor(const Entry& for_entry) {
   Entry* abandoned = nullptr;
   Entry* newest = nullptr;
-  const absl::Time long_ago = absl::Now() - kAbandonedAfter;
-  entries_.ForEachOldestFirst([&](const SequenceId&, Entry& entry) {
+  entries_.ForEachOldestFirst([&, now = absl::Now()](const SequenceId&, Entry& entry) {
     if (&entry == &for_entry || entry.blocks().empty()) return true;
-    if (!entry.active_ && entry.idle_since < long_ago) {
+    if (Abandoned(entry, now)) {
       abandoned = &entry;
       return false;
     }

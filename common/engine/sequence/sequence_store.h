@@ -24,6 +24,9 @@ struct SequenceStoreOptions {
   int max_sequences = 256;
   absl::Duration lease = absl::Seconds(60);
   bool prefix_cache = true;  // keep blocks of finished sequences for others with the same prefix
+  // A sequence that has been idle for this long counts as abandoned, and others may take its place: a round
+  // is much shorter.
+  absl::Duration abandoned_after = absl::Seconds(1);
 };
 
 // Gauges and counters of a store, for metrics.
@@ -47,6 +50,10 @@ class SequenceStore {
   // Admits an item and returns its sequence, which has work in progress from now on. Returns null if the item
   // is answered at once (refused, or a repetition of an answered one), or if it repeats the item in progress,
   // whose answer it will get.
+  //
+  // When max_sequences are held, a new one takes the place of an abandoned one, or is refused with
+  // RESOURCE_EXHAUSTED, reason SEQUENCES_EXHAUSTED: no two sequences that are in use evict each other in
+  // turn.
   SequenceState* Admit(WorkItem item);
 
   // Frees a sequence. Its id is not accepted again.
@@ -106,6 +113,9 @@ class SequenceStore {
   // The sequence that a new one with this item starts as a copy of, or null.
   Entry* FindOrigin(const WorkItem& item);
   absl::Status MakeRoomForSequence();
+  bool Abandoned(const Entry& entry, absl::Time now) const {
+    return !entry.active_ && now - entry.idle_since >= options_.abandoned_after;
+  }
   // Checks the item, then updates the sequence's parameters and tokens. An error leaves the tokens unchanged.
   absl::Status Reconcile(Entry& entry, const WorkItem& item);
   absl::Status UpdateParams(Entry& entry, const WorkItem& item);

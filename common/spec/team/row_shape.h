@@ -1,11 +1,11 @@
 // From a row of logits to the distribution that is sampled: Controls::Apply of common/spec, what follows the
-// penalties and masks, in the same order and with the same bits, but for the boundary of top_p (row_select.h
-// says by how much).
+// penalties and masks, with the same bits, but for the boundary of top_p (row_select.h says by how much).
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
+#include "common/spec/shape_in_order.h"
 #include "common/spec/team/exact_math.h"
 #include "common/spec/team/row_select.h"
 #include "common/spec/team/row_sums.h"
@@ -88,6 +88,39 @@ OUTRIDER_HD uint64_t CutAtMass(Team& team, const float* weights, int n, double m
   return SelectRow(team, WeightKeys{weights}, n, wanted, MassMeasure{}, target);
 }
 
+// A row as ShapeInOrder wants it. Tokens are removed in the pass that follows. Collective.
+template <class Team>
+class TeamRow {
+ public:
+  OUTRIDER_HD TeamRow(Team& team, float* row, int n, float largest)
+      : team_(team), row_(row), n_(n), largest_(largest) {}
+
+  OUTRIDER_HD int size() const { return n_; }
+  OUTRIDER_HD void KeepLargest(int k) {
+    cut_ = SelectRow(team_, LogitKeys{row_}, n_, k, CountMeasure{}, static_cast<uint64_t>(k));
+  }
+  OUTRIDER_HD void Exponentiate(float inverse_temperature) {
+    total_ = SumRow(team_, ExpRow{row_, largest_, inverse_temperature, cut_}, n_);
+    cut_ = kNoKey;
+  }
+  OUTRIDER_HD void KeepMass(double share) { cut_ = CutAtMass(team_, row_, n_, Times(share, total_)); }
+  OUTRIDER_HD void RemoveBelow(float bound) { bound_ = bound; }
+  // Removes what is still to be removed and returns the sum of the weights.
+  OUTRIDER_HD double Finish() {
+    if (cut_ == kNoKey && bound_ == 0) return total_;
+    return SumRow(team_, CutRow{row_, cut_, bound_}, n_);
+  }
+
+ private:
+  Team& team_;
+  float* const row_;
+  const int n_;
+  const float largest_;
+  uint64_t cut_ = kNoKey;
+  float bound_ = 0;
+  double total_ = 0;
+};
+
 // Shapes a row in place; `n` in [1, kMaxVocab]. `entropy`: whether it is wanted. `*shaped` is written by one
 // thread.
 template <class Team>
@@ -100,16 +133,9 @@ OUTRIDER_HD void ShapeRow(Team& team, float* row, int n, const RowControls& cont
   } else if (controls.greedy != 0) {
     result.point_mass = IdOf(largest);
   } else {
-    uint64_t cut = kNoKey;
-    if (controls.top_k > 0 && controls.top_k < n) {
-      cut = SelectRow(team, LogitKeys{row}, n, controls.top_k, CountMeasure{},
-                      static_cast<uint64_t>(controls.top_k));
-    }
-    result.total = SumRow(team, ExpRow{row, ValueOf(largest), controls.inverse_temperature, cut}, n);
-    if (controls.top_p < 1 || controls.min_p > 0) {
-      cut = controls.top_p < 1 ? CutAtMass(team, row, n, Times(controls.top_p, result.total)) : kNoKey;
-      result.total = SumRow(team, CutRow{row, cut, controls.min_p}, n);
-    }
+    TeamRow<Team> shaping(team, row, n, ValueOf(largest));
+    ShapeInOrder(shaping, controls);
+    result.total = shaping.Finish();
     if (entropy) result.entropy = RowEntropy(team, row, n, result.total);
   }
   if (team.rank() == 0) *shaped = result;

@@ -55,7 +55,7 @@ def requests_by_code(width: int = 8):
     return graph(
         "Requests that ended",
         "Requests per second by status code. CANCELLED comes from the client. RESOURCE_EXHAUSTED means that "
-        "--max-requests were running.",
+        "too many were waiting.",
         Query(rate("requests_total", "code"), "{{code}}"),
         unit="reqps",
         width=width,
@@ -66,8 +66,10 @@ def requests_by_code(width: int = 8):
 def running(width: int = 8):
     return graph(
         "Requests in progress",
-        "Running requests, and --max-requests. Above it requests are refused; each sample of a request counts.",
+        "Requests that run, those that wait for their turn, and --max-requests, above which requests wait. Each "
+        "sample of a request counts towards the limit.",
         Query(total("requests_running"), "running"),
+        Query(total("requests_waiting"), "waiting"),
         Query(total("requests_limit"), "limit"),
         unit="short",
         width=width,

@@ -47,7 +47,7 @@ def latency():
                 ),
                 graph(
                     "Mean duration of a round",
-                    "By kind: prefill computes the prompt, plain has no draft, speculative has one.",
+                    "By kind: prefill computes the prompt, plain wants no draft, draft_failed got none, speculative has one.",
                     Query(mean("round_duration_seconds", "kind"), "{{kind}}"),
                     unit="s",
                     width=12,

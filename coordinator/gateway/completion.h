@@ -1,4 +1,4 @@
-// The answering of one HTTP request by generations.
+// The answer to one HTTP request, made by generations.
 #pragma once
 
 #include <functional>
@@ -15,19 +15,19 @@
 namespace outrider {
 
 // One thread at a time. Destruction cancels what still runs.
-class Exchange {
+class Completion {
  public:
-  // `service` must outlive this; for `asked` and `client_gone` see GenerateCalls.
-  Exchange(v1::Inference::Stub* service, OpenAiRequest request, AnswerHeader header, v1::RequestContext asked,
-           std::function<bool()> client_gone)
+  // `service` must outlive this; for `metadata` and `client_gone` see GenerateCalls.
+  Completion(v1::Inference::Stub* service, OpenAiRequest request, AnswerHeader header, CallMetadata metadata,
+             std::function<bool()> client_gone)
       : request_(std::move(request)),
         answer_(&request_, std::move(header)),
-        calls_(service, &request_, std::move(asked), std::move(client_gone)) {}
+        calls_(service, &request_, std::move(metadata), std::move(client_gone)) {}
 
   const OpenAiRequest& request() const { return request_; }
 
-  // Either this: waits for the whole answer.
-  absl::StatusOr<std::string> Whole();
+  // Either this: waits for the whole answer and returns its body.
+  absl::StatusOr<std::string> Body();
 
   // Or this, once: waits until there is something to stream, or an error instead of it.
   absl::Status Begin();
@@ -39,7 +39,7 @@ class Exchange {
   const OpenAiRequest request_;
   OpenAiAnswer answer_;
   GenerateCalls calls_;
-  std::optional<Piece> first_;  // what Begin waited for
+  std::optional<PromptChunk> first_;  // what Begin waited for
   bool ended_ = false;
 };
 

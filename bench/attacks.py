@@ -1,0 +1,177 @@
+"""What hostile requests cost everybody else: the time of rounds of four streams, alone and under each attack.
+
+    .venv/bin/python bench/attacks.py [--seconds 10] [--turns 3] [--json build/bench/attacks.json]
+
+Starts the three services with the shipped pair. Quiet slices and attacked ones take turns. The figures are median and
+99th percentile of the rounds of four plain greedy streams, as the coordinator reports them, over all turns.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+from outrider.v1 import inference_pb2, inference_pb2_grpc, sequence_pb2
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = ROOT / "build/release/bin"
+MODELS = ROOT / "models"
+STREAMS = 4
+MIB = 1 << 20
+PROMPT = "It was a dark evening in November, and the old house by the river"
+
+
+def start(stack: contextlib.ExitStack, program: str, *flags: str) -> dict[str, str]:
+    """Starts a service; what it says about its addresses."""
+    process = subprocess.Popen([PROGRAMS / program, "--listen", "127.0.0.1:0", "--metrics-listen", "", "--log-format", "json",
+                                *flags], stderr=subprocess.PIPE, text=True)
+    stack.callback(process.wait)
+    stack.callback(process.terminate)
+    assert process.stderr is not None
+    serving: dict[str, str] = {}
+    for line in process.stderr:
+        serving = json.loads(line)
+        if serving["event"] == "serving":
+            break
+    threading.Thread(target=lambda: [None for _ in process.stderr or ()], daemon=True).start()
+    return serving
+
+
+class Services:
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        target = start(stack, "outrider-target", "--model", str(MODELS / "tiny-target"), "--threads", "1")["listen"]
+        draft = start(stack, "outrider-draft", "--model", str(MODELS / "tiny-draft"), "--threads", "1")["listen"]
+        serving = start(stack, "outrider-coordinator", "--tokenizer", str(MODELS / "tiny-target"), "--target", target,
+                        "--draft", draft, "--http-listen", "127.0.0.1:0")
+        self.address, self.http = serving["listen"], serving["http_listen"]
+
+    def connect(self) -> grpc.Channel:
+        return grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])
+
+
+def request(text: str, max_tokens: int | None = None, **sampling) -> inference_pb2.GenerateRequest:
+    return inference_pb2.GenerateRequest(
+        text=text, trace=True, sampling=sequence_pb2.SamplingParams(temperature=0, **sampling),
+        speculation=inference_pb2.SpeculationOptions(draft_tokens=0),
+        stop=inference_pb2.StopOptions(max_tokens=max_tokens, ignore_eos=True))
+
+
+Attack = Callable[[Services, grpc.Channel, threading.Event], object]
+
+
+def refused(channel: grpc.Channel, wanted: inference_pb2.GenerateRequest) -> None:
+    with contextlib.suppress(grpc.RpcError):
+        for _ in inference_pb2_grpc.InferenceStub(channel).Generate(wanted):
+            pass
+
+
+def quiet(_services: Services, _channel: grpc.Channel, stop: threading.Event) -> None:
+    stop.wait()
+
+
+def long_text(_services: Services, channel: grpc.Channel, stop: threading.Event) -> None:
+    """As long as a text can be that somebody has to tokenise."""
+    wanted = request("word " * (40_000 // 5))
+    while not stop.is_set():
+        refused(channel, wanted)
+
+
+def huge_text(_services: Services, channel: grpc.Channel, stop: threading.Event) -> None:
+    wanted = request("x " * (60 * MIB // 2))
+    while not stop.is_set():
+        refused(channel, wanted)
+
+
+def many_ids(_services: Services, channel: grpc.Channel, stop: threading.Event) -> None:
+    wanted = request("x", bad_ids=[1] * MIB)
+    while not stop.is_set():
+        refused(channel, wanted)
+
+
+def huge_body(services: Services, _channel: grpc.Channel, stop: threading.Event) -> None:
+    body = json.dumps({"prompt": "x " * (8 * MIB)})
+    while not stop.is_set():
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPConnection(services.http)
+            connection.request("POST", "/v1/completions", body)
+            connection.getresponse().read()
+            connection.close()
+
+
+def full_queue(_services: Services, channel: grpc.Channel, stop: threading.Event) -> None:
+    """As many requests as are let in and more, most of which are refused; those that run have one token each."""
+    stub = inference_pb2_grpc.InferenceStub(channel)
+    while not stop.is_set():
+        for call in [stub.Generate(request("x", max_tokens=1)) for _ in range(50)]:
+            with contextlib.suppress(grpc.RpcError):
+                list(call)
+
+
+ATTACKS: dict[str, Attack] = {
+    "quiet": quiet, "40 kB texts": long_text, "60 MB texts": huge_text, "lists of a million ids": many_ids,
+    "16 MB over HTTP": huge_body, "50 short requests at a time": full_queue}
+
+
+def rounds(services: Services, attack: Attack, seconds: float) -> list[int]:
+    """The times of the streams' rounds in us."""
+    stop, times = threading.Event(), []
+
+    def stream() -> None:
+        with services.connect() as channel:
+            while not stop.is_set():
+                call = inference_pb2_grpc.InferenceStub(channel).Generate(request(PROMPT, max_tokens=400))
+                for chunk in call:
+                    if chunk.trace.round > 0:
+                        times.append(chunk.trace.round_us)
+                    if stop.is_set():
+                        call.cancel()
+                        break
+
+    with services.connect() as channel:
+        threads = [threading.Thread(target=stream) for _ in range(STREAMS)]
+        threads.append(threading.Thread(target=attack, args=(services, channel, stop)))
+        for thread in threads:
+            thread.start()
+        time.sleep(seconds)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    return times
+
+
+def measure(turns: int, seconds: float) -> Iterator[tuple[str, list[int]]]:
+    with contextlib.ExitStack() as stack:
+        services = Services(stack)
+        for _ in range(turns):
+            for name, attack in ATTACKS.items():
+                yield name, rounds(services, attack, seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10, help="length of a slice")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    times: dict[str, list[int]] = {name: [] for name in ATTACKS}
+    for name, slice_of in measure(options.turns, options.seconds):
+        times[name] += slice_of
+    print(f"{'attack':28} {'rounds':>8} {'p50 us':>8} {'p99 us':>8}")
+    results = []
+    for name, of in times.items():
+        p50, p99 = statistics.median(of), statistics.quantiles(of, n=100)[98]
+        print(f"{name:28} {len(of):8} {p50:8.0f} {p99:8.0f}")
+        results.append({"attack": name, "rounds": len(of), "p50_us": p50, "p99_us": p99})
+    if options.json:
+        options.json.write_text(json.dumps({"results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+// Notices that a thread which has work makes no progress.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace outrider {
+
+// Asks at equal intervals, kChecks in a timeout, whether the thread is stuck. It counts as stalled when it
+// was stuck kChecks times in a row. Checks are counted rather than time, so that a process that was stopped
+// as a whole (SIGSTOP, a paused virtual machine) and goes on does not look stalled.
+class StallWatch {
+ public:
+  static constexpr int kChecks = 8;
+
+  // Starts to watch; a zero timeout switches the watch off. Both functions are called on the watch's own
+  // thread and must not block:
+  // - `is_stuck` says whether the thread has work and has done nothing since the last call;
+  // - `on_change` is told when the thread has stalled (true) and when it goes on (false). Each is also one
+  // line
+  //   of the log, which names `thread`.
+  StallWatch(std::string thread, absl::Duration timeout, std::function<bool()> is_stuck,
+             std::function<void(bool stalled)> on_change);
+  ~StallWatch();
+  StallWatch(const StallWatch&) = delete;
+  StallWatch& operator=(const StallWatch&) = delete;
+
+ private:
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::string name_;
+  const absl::Duration timeout_;
+  const std::function<bool()> is_stuck_;
+  const std::function<void(bool stalled)> on_change_;
+  absl::Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // not joinable: the watch is off
+};
+
+}  // namespace outrider

@@ -1,0 +1,110 @@
+"""More requests than may run wait their turn; clients take turns, and who waits can leave."""
+
+import contextlib
+import http.client
+import json
+
+import grpc
+import pytest
+
+from harness import PATIENCE, Cluster, Refusal, cluster, request
+
+WAITING = "outrider_requests_waiting"
+
+
+def ask_from(host: str, c: Cluster, prompt: str, **options: object) -> http.client.HTTPConnection:
+    """Asks as a client on another host, as far as the coordinator can tell."""
+    address, port = c.coordinator.http_address.rsplit(":", 1)
+    connection = http.client.HTTPConnection(address, int(port), timeout=PATIENCE, source_address=(host, 0))
+    body = {"prompt": prompt, "max_tokens": 3, "temperature": 0} | options
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    return connection
+
+
+def answer_of(connection: http.client.HTTPConnection) -> tuple[int, dict[str, object]]:
+    with contextlib.closing(connection):
+        response = connection.getresponse()
+        return response.status, json.load(response)
+
+
+def complete_from(host: str, c: Cluster, prompt: str) -> str:
+    status, body = answer_of(ask_from(host, c, prompt))
+    assert status == 200, body
+    return body["choices"][0]["text"]
+
+
+def test_a_client_with_many_requests_delays_another_by_one(prompts: list[str]) -> None:
+    flags = ["--max-requests", "2", "--max-waiting-requests", "500"]
+    with cluster(draft=None, coordinator=flags) as c:
+        expected = c.generate(prompts[1], k=0, temperature=0, max_tokens=3).text
+        many = [c.stream(prompts[0], k=0, temperature=0, max_tokens=60, ignore_eos=True) for _ in range(200)]
+        next(many[0])
+        before = c.coordinator.value("outrider_requests_total")
+        assert complete_from("127.0.0.2", c, prompts[1]) == expected
+        ended = c.coordinator.value("outrider_requests_total") - before
+        # Two that ran, two whose turn it was, the request itself, and what ended while its answer was read.
+        assert ended < 40, "the queue was first in, first out"
+        assert c.coordinator.value(WAITING) > 100
+        for stream in many:
+            stream.cancel()
+        c.wait_idle()
+        assert c.coordinator.value(WAITING) == 0
+
+
+def test_a_full_queue_of_one_client_is_not_anothers(prompts: list[str]) -> None:
+    with cluster(draft=None, coordinator=["--max-requests", "1", "--max-waiting-requests", "3"]) as c:
+        first = c.stream(prompts[0], k=0, temperature=0, ignore_eos=True)
+        next(first)
+        waiting = [ask_from("127.0.0.3", c, prompts[1]) for _ in range(3)]
+        c.coordinator.wait_value(WAITING, 3)
+        status, body = answer_of(ask_from("127.0.0.3", c, prompts[1]))
+        assert (status, body["error"]["code"]) == (429, "queue_full")
+        other = ask_from("127.0.0.2", c, prompts[1])
+        c.coordinator.wait_value(WAITING, 4)
+        first.cancel()
+        assert {answer_of(one)[0] for one in [*waiting, other]} == {200}
+        c.wait_idle()
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Cluster:
+    with cluster(draft=None, coordinator=["--max-requests", "1"]) as c:
+        yield c
+
+
+def test_who_waits_is_served_in_order_and_can_leave(narrow: Cluster, prompts: list[str]) -> None:
+    first = narrow.stream(prompts[0], k=0, temperature=0, ignore_eos=True)
+    next(first)
+    leaving, staying = (narrow.stream(prompts[1], k=0, temperature=0, max_tokens=4) for _ in range(2))
+    narrow.coordinator.wait_value(WAITING, 2)
+    assert narrow.coordinator.value("outrider_requests_running") == 1
+    leaving.cancel()
+    narrow.coordinator.wait_value(WAITING, 1)
+    first.cancel()
+    assert sum(len(chunk.tokens) for chunk in staying) == 4
+    narrow.wait_idle()
+
+
+def test_a_deadline_also_ends_waiting(narrow: Cluster, prompts: list[str]) -> None:
+    first = narrow.stream(prompts[0], k=0, temperature=0, ignore_eos=True)
+    next(first)
+    with pytest.raises(grpc.RpcError) as error:
+        list(narrow.stub.Generate(request(prompts[1], k=0), timeout=0.2))
+    assert error.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    narrow.coordinator.wait_value(WAITING, 0)
+    first.cancel()
+    narrow.wait_idle()
+
+
+def test_a_coordinator_that_drains_begins_nothing_that_waited(prompts: list[str]) -> None:
+    with cluster(draft=None, coordinator=["--max-requests", "1"]) as c:
+        running = c.stream(prompts[0], k=0, temperature=0, max_tokens=300, ignore_eos=True)
+        next(running)
+        waiting = c.stream(prompts[1], k=0, temperature=0, max_tokens=4)
+        c.coordinator.wait_value(WAITING, 1)
+        c.coordinator.terminate()
+        with pytest.raises(grpc.RpcError) as error:
+            list(waiting)
+        refusal = Refusal.of(error.value)
+        assert (refusal.code, refusal.reason) == ("UNAVAILABLE", "DRAINING")
+        assert sum(len(chunk.tokens) for chunk in running) > 200, "what ran goes on to its end"

@@ -1,0 +1,188 @@
+// Draft and target servers of gRPC that answer as a test tells them, and a link to one of them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <asio/co_spawn.hpp>
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "common/rpc/batch_server.h"
+#include "common/rpc/error.h"
+#include "common/rpc/server.h"
+#include "coordinator/link/link.h"
+#include "outrider/v1/draft.grpc.pb.h"
+#include "outrider/v1/target.grpc.pb.h"
+
+namespace outrider {
+
+// Only a guard against hanging.
+inline constexpr auto kLong = std::chrono::seconds(60);
+
+inline const v1::SequenceUpdate& UpdateOf(const v1::TargetItem& item) { return item.verify().sequence(); }
+inline const v1::SequenceUpdate& UpdateOf(const v1::DraftItem& item) { return item.propose().sequence(); }
+inline bool IsControl(const v1::TargetItem& item) { return !item.has_verify(); }
+inline bool IsControl(const v1::DraftItem& item) { return !item.has_propose(); }
+
+// What a fake server does with an item.
+template <class Protocol>
+class FakeServer {
+ public:
+  using Item = typename Protocol::Item;
+  using Result = typename Protocol::Result;
+  enum class Action { kAnswer, kIgnore, kDropStream };
+  // Fills in what the answer says beside sequence and round. Called from gRPC's threads, one at a time.
+  using OnItem = std::function<Action(const Item&, Result*)>;
+
+  FakeServer() {
+    info.set_vocab_size(4096);
+    info.set_max_context(2048);
+    info.set_max_draft_tokens(8);
+    info.set_boot_id(1);
+  }
+
+  // From now on. At first every item is answered with nothing.
+  void Do(OnItem on_item) {
+    absl::MutexLock lock(&mutex_);
+    on_item_ = std::move(on_item);
+  }
+  void Do(Action action) {
+    Do([action](const Item&, Result*) { return action; });
+  }
+  // Items that have arrived since the last call, without controls.
+  int TakeCount() {
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(count_, 0);
+  }
+
+  v1::ServerInfo info;
+
+ protected:
+  template <class Response>
+  void Handle(const Item& item, const std::shared_ptr<Outbox<Response>>& results,
+              grpc::CallbackServerContext* context) {
+    if (IsControl(item)) return;
+    Result result;
+    result.set_sequence_id(UpdateOf(item).sequence_id());
+    result.set_round(UpdateOf(item).round());
+    result.set_cached(UpdateOf(item).base() + static_cast<uint32_t>(UpdateOf(item).tokens_size()));
+    Action action = Action::kAnswer;
+    {
+      absl::MutexLock lock(&mutex_);
+      ++count_;
+      if (on_item_) action = on_item_(item, &result);
+    }
+    if (action == Action::kAnswer) results->Post(std::move(result));
+    if (action == Action::kDropStream) context->TryCancel();
+  }
+
+ private:
+  absl::Mutex mutex_;
+  OnItem on_item_ ABSL_GUARDED_BY(mutex_);
+  int count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+class FakeTarget final : public v1::Target::CallbackService, public FakeServer<TargetProtocol> {
+ public:
+  using Protocol = TargetProtocol;
+
+  grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* Verify(
+      grpc::CallbackServerContext* context) override {
+    return new Stream(
+        info,
+        [this, context](v1::TargetItem&& item, const std::shared_ptr<Outbox<v1::VerifyResponse>>& results) {
+          Handle(item, results, context);
+        },
+        &streams_);
+  }
+
+ private:
+  using Stream = BatchServerStream<v1::VerifyRequest, v1::VerifyResponse>;
+  Stream::Set streams_;
+};
+
+class FakeDraft final : public v1::Draft::CallbackService, public FakeServer<DraftProtocol> {
+ public:
+  using Protocol = DraftProtocol;
+
+  grpc::ServerBidiReactor<v1::ProposeRequest, v1::ProposeResponse>* Propose(
+      grpc::CallbackServerContext* context) override {
+    return new Stream(
+        info,
+        [this, context](v1::DraftItem&& item, const std::shared_ptr<Outbox<v1::ProposeResponse>>& results) {
+          Handle(item, results, context);
+        },
+        &streams_);
+  }
+
+ private:
+  using Stream = BatchServerStream<v1::ProposeRequest, v1::ProposeResponse>;
+  Stream::Set streams_;
+};
+
+// A server, the executor, and a link between them.
+template <class Server>
+class LinkFixture : public ::testing::Test {
+ protected:
+  using TheLink = Link<typename Server::Protocol>;
+
+  void TearDown() override {
+    if (link_ == nullptr) return;
+    link_->Stop();
+    while (!link_->stopped()) io_.run_one();
+  }
+
+  void Listen() {
+    auto server = RpcServer::Start({.listen = "127.0.0.1:0", .health_listen = ""}, &server_);
+    ASSERT_TRUE(server.ok()) << server.status();
+    rpc_ = *std::move(server);
+  }
+  void MakeLink(LinkOptions options = {}) {
+    options.address = rpc_->address();
+    options.credentials = grpc::InsecureChannelCredentials();
+    link_ = std::make_shared<TheLink>(
+        io_.get_executor(), options, [](const v1::ServerInfo&) { return absl::OkStatus(); },
+        [this] { ++changes_; });
+  }
+  void Connect(const LinkOptions& options = {}) {
+    Listen();
+    MakeLink(options);
+    link_->Connect();
+    ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong)));
+  }
+
+  template <class T>
+  T Run(asio::awaitable<T> coroutine) {
+    std::optional<T> result;
+    Spawn(std::move(coroutine), &result);
+    RunUntil([&] { return result.has_value(); });
+    return *std::move(result);
+  }
+  template <class T>
+  void Spawn(asio::awaitable<T> coroutine, std::optional<T>* result) {
+    asio::co_spawn(io_, std::move(coroutine),
+                   [result](const std::exception_ptr& /*error*/, T value) { *result = std::move(value); });
+  }
+  // Throws, and so fails the test, if nothing happens any more.
+  void RunUntil(const std::function<bool()>& done) {
+    while (!done()) {
+      if (io_.run_one_for(kLong) == 0) throw std::runtime_error("waited in vain");
+    }
+  }
+
+  Server server_;
+  std::unique_ptr<RpcServer> rpc_;
+  asio::io_context io_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);
+  std::shared_ptr<TheLink> link_;
+  int changes_ = 0;
+};
+
+}  // namespace outrider

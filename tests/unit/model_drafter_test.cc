@@ -1,0 +1,187 @@
+// The drafter that asks the draft service, against a draft that is empty, late, full or dies of an item.
+#include "coordinator/drafters/model_drafter.h"
+
+#include <gtest/gtest.h>
+#include <prometheus/registry.h>
+
+#include "tests/unit/link_testing.h"
+
+namespace outrider {
+namespace {
+
+using Action = FakeDraft::Action;
+
+constexpr auto kBudget = std::chrono::seconds(10);
+
+const Tokenizer& TestTokenizer() {
+  static const Tokenizer* tokenizer =
+      Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value().release();
+  return *tokenizer;
+}
+
+Generation Sequence(size_t tokens) {
+  Request request;
+  request.prompt.assign(tokens, 5);
+  request.max_tokens = 10'000;
+  request.params.set_rule(v1::RULE_COUPLED);
+  return Generation(std::move(request), &TestTokenizer(), Clock::now());
+}
+
+// As many tokens as were asked for.
+Action Propose(const v1::DraftItem& item, v1::ProposeResult* result) {
+  for (uint32_t i = 0; i < item.propose().draft_tokens(); ++i) {
+    result->add_nodes()->set_token(7);
+    result->mutable_nodes(static_cast<int>(i))->set_parent(static_cast<int>(i) - 1);
+  }
+  return Action::kAnswer;
+}
+
+Action Full(absl::Duration retry_after, v1::ProposeResult* result) {
+  *result->mutable_status() = ToProto(BusyError("KV_EXHAUSTED", "full", retry_after));
+  return Action::kAnswer;
+}
+
+class ModelDrafterTest : public LinkFixture<FakeDraft> {
+ protected:
+  void SetUp() override {
+    server_.Do(Propose);
+    Connect();
+  }
+
+  // A generation and its drafter.
+  struct Client {
+    Generation generation;
+    ModelDrafter drafter;
+  };
+  std::unique_ptr<Client> MakeClient(size_t tokens = 3, Clock::duration budget = kBudget) {
+    return std::unique_ptr<Client>(
+        new Client{Sequence(tokens), ModelDrafter(link_, breaker_, &metrics_, budget, Fork())});
+  }
+  // How many tokens a round is given.
+  size_t Round(Client& client, int k = 4) {
+    v1::ItemTiming timing;
+    client.drafter.Begin(client.generation, k);
+    const Proposal proposal = Run(client.drafter.Take(client.generation, &timing));
+    client.drafter.OnVerdict(client.generation.size(), 0);
+    return proposal.size();
+  }
+  void Reconnect() { ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong))); }
+  double ErrorsFor(const std::string& reason) {
+    for (const auto& family : registry_.Collect()) {
+      if (family.name != "outrider_draft_errors_total") continue;
+      for (const auto& metric : family.metric) {
+        if (metric.label[0].value == reason) return metric.counter.value;
+      }
+    }
+    return 0;
+  }
+
+  prometheus::Registry registry_;
+  Metrics metrics_{registry_, 1};
+  std::shared_ptr<CircuitBreaker> breaker_ = std::make_shared<CircuitBreaker>();
+};
+
+TEST_F(ModelDrafterTest, AnAnswerWithoutATokenIsAFailure) {
+  const auto client = MakeClient();
+  EXPECT_EQ(Round(*client), 4u);
+  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kUsable);
+  server_.Do(Action::kAnswer);
+  EXPECT_EQ(Round(*client), 0u);
+  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kFailed);
+  EXPECT_EQ(ErrorsFor("PROPOSAL_EMPTY"), 1);
+}
+
+TEST_F(ModelDrafterTest, ALateAnswerIsAFailure) {
+  server_.Do(Action::kIgnore);
+  const auto client = MakeClient(3, std::chrono::milliseconds(1));
+  EXPECT_EQ(Round(*client), 0u);
+  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kFailed);
+}
+
+TEST_F(ModelDrafterTest, ADraftThatKeepsFailingIsLeftAloneByAll) {
+  server_.Do(Action::kAnswer);
+  const auto client = MakeClient(), other = MakeClient();
+  for (int i = 0; i < CircuitBreaker::kFailures; ++i) Round(*client);
+  server_.TakeCount();
+  EXPECT_EQ(Round(*other), 0u);
+  EXPECT_EQ(other->drafter.outcome(), DraftOutcome::kAway);
+  EXPECT_EQ(server_.TakeCount(), 0);
+}
+
+TEST_F(ModelDrafterTest, ADraftThatIsDownIsAwayAndOneThatCameBackIsAskedAtOnce) {
+  server_.Do(Action::kAnswer);
+  const auto client = MakeClient();
+  for (int i = 0; i < CircuitBreaker::kFailures; ++i) Round(*client);
+  const std::string address = rpc_->address();
+  rpc_ = nullptr;
+  RunUntil([this] { return !link_->up(); });
+  EXPECT_EQ(Round(*client), 0u);
+  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kAway);
+  server_.Do(Propose);
+  rpc_ = *RpcServer::Start({.listen = address, .health_listen = ""}, &server_);
+  Reconnect();
+  EXPECT_EQ(Round(*client), 4u);
+}
+
+TEST_F(ModelDrafterTest, AFullDraftIsLeftAloneByThatSequenceOnly) {
+  server_.Do([](const auto& /*item*/, auto* result) { return Full(absl::Minutes(1), result); });
+  const auto client = MakeClient();
+  EXPECT_EQ(Round(*client), 0u);
+  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kFailed);
+  server_.TakeCount();
+  for (int i = 0; i < 5; ++i) {
+    Round(*client);
+    EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kUsable) << "the round is plain by choice";
+  }
+  EXPECT_EQ(server_.TakeCount(), 0);
+  server_.Do(Propose);
+  EXPECT_EQ(Round(*MakeClient()), 4u);
+}
+
+TEST_F(ModelDrafterTest, ASequenceThatFillsTheDraftsContextIsNotSentToIt) {
+  const size_t context = server_.info.max_context();
+  EXPECT_EQ(Round(*MakeClient(context - 2)), 2u) << "as many as fit";
+  server_.TakeCount();
+  const auto client = MakeClient(context);
+  client->drafter.Begin(client->generation, 0);
+  EXPECT_EQ(Round(*client), 0u);
+  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kUsable);
+  EXPECT_EQ(server_.TakeCount(), 0);
+}
+
+TEST_F(ModelDrafterTest, AnItemThatEndsTheConnectionThreeTimesInARowIsTheLastOfItsGeneration) {
+  server_.Do(Action::kDropStream);
+  const auto client = MakeClient();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(Round(*client), 0u);
+    EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kFailed);
+    Reconnect();
+  }
+  EXPECT_EQ(server_.TakeCount(), 3);
+  server_.Do(Propose);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Round(*client), 0u);
+  EXPECT_EQ(server_.TakeCount(), 0);
+  EXPECT_EQ(ErrorsFor("ITEM_LOST"), 1);
+  EXPECT_EQ(Round(*MakeClient()), 4u) << "others are drafted for";
+}
+
+TEST_F(ModelDrafterTest, ASuspectDoesWithoutADraftWhileAnotherIsOnItsWay) {
+  server_.Do(Action::kDropStream);
+  const auto client = MakeClient();
+  for (int i = 0; i < 2; ++i) {
+    Round(*client);
+    Reconnect();
+  }
+  server_.Do(Propose);
+  {
+    const TurnQueue::Turn other(&link_->suspects());
+    EXPECT_EQ(Round(*client), 0u);
+    EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kAway);
+  }
+  EXPECT_EQ(Round(*client), 4u);
+  const TurnQueue::Turn other(&link_->suspects());
+  EXPECT_EQ(Round(*client), 4u) << "the answer has cleared it";
+}
+
+}  // namespace
+}  // namespace outrider

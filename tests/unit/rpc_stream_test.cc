@@ -1,0 +1,266 @@
+// Streams of batches between real gRPC servers and clients, and the outbox that batches.
+#include <gmock/gmock.h>
+#include <grpc/grpc.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "common/rpc/batch_server.h"
+#include "common/rpc/error.h"
+#include "common/rpc/server.h"
+#include "outrider/v1/target.grpc.pb.h"
+
+namespace outrider {
+namespace {
+
+using ::testing::ElementsAre;
+using Results = Outbox<v1::VerifyResponse>;
+
+constexpr size_t kAnswerBytes = 100 << 10;
+
+v1::VerifyResult Result(uint64_t round, size_t bytes = 0) {
+  v1::VerifyResult result;
+  result.set_round(round);
+  result.set_sequence_id(std::string(bytes, 'x'));
+  return result;
+}
+
+// An outbox whose writes end when the test says so.
+class OutboxTest : public ::testing::Test {
+ protected:
+  static std::vector<uint64_t> Rounds(const v1::VerifyResponse& response) {
+    std::vector<uint64_t> rounds;
+    for (const v1::VerifyResult& result : response.results()) rounds.push_back(result.round());
+    return rounds;
+  }
+
+  std::vector<std::vector<uint64_t>> written_;
+  Results outbox_{[this](const v1::VerifyResponse& response) { written_.push_back(Rounds(response)); },
+                  /*max_bytes=*/1000};
+};
+
+TEST_F(OutboxTest, WhatIsPostedDuringAWriteLeavesWithTheNext) {
+  for (uint64_t round : {1, 2, 3}) outbox_.Post(Result(round));
+  outbox_.OnWritten();
+  EXPECT_THAT(written_, ElementsAre(ElementsAre(1), ElementsAre(2, 3)));
+}
+
+TEST_F(OutboxTest, SealedItWritesWhatWaitsAndTakesNothingMore) {
+  outbox_.Post(Result(1));
+  outbox_.Post(Result(2));
+  EXPECT_FALSE(outbox_.Seal());
+  outbox_.Post(Result(3));
+  outbox_.OnWritten();
+  EXPECT_FALSE(outbox_.Seal()) << "2 is in flight";
+  outbox_.OnWritten();
+  EXPECT_TRUE(outbox_.Seal());
+  EXPECT_THAT(written_, ElementsAre(ElementsAre(1), ElementsAre(2)));
+}
+
+TEST_F(OutboxTest, ClosedItDropsWhatWaits) {
+  outbox_.Post(Result(1));
+  outbox_.Post(Result(2));
+  EXPECT_FALSE(outbox_.Close());
+  outbox_.OnWritten();
+  EXPECT_TRUE(outbox_.Close());
+  EXPECT_THAT(written_, ElementsAre(ElementsAre(1)));
+}
+
+TEST_F(OutboxTest, MoreThanMayWaitIsDroppedAndClosesIt) {
+  outbox_.Post(Result(1, 5000));
+  EXPECT_TRUE(outbox_.open()) << "what is in flight does not wait";
+  outbox_.Post(Result(2, 600));
+  outbox_.Post(Result(3, 600));
+  EXPECT_TRUE(outbox_.overflowed());
+  EXPECT_FALSE(outbox_.open());
+  outbox_.OnWritten();
+  EXPECT_THAT(written_, ElementsAre(ElementsAre(1)));
+}
+
+TEST_F(OutboxTest, WhatWasWrittenDoesNotCountAnyMore) {
+  for (uint64_t round = 1; round < 20; ++round) {
+    outbox_.Post(Result(round, 600));
+    if (round > 1) outbox_.OnWritten();
+  }
+  EXPECT_FALSE(outbox_.overflowed());
+}
+
+// Gives as many answers to an item as the length of its sequence id says, at once.
+class ManyAnswers final : public v1::Target::CallbackService {
+ public:
+  explicit ManyAnswers(size_t max_waiting_bytes) : max_waiting_bytes_(max_waiting_bytes) {}
+
+  grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* Verify(
+      grpc::CallbackServerContext* /*context*/) override {
+    return new Stream(
+        info_,
+        [this](v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
+          const size_t answers = item.verify().sequence().sequence_id().size();
+          for (uint64_t round = 1; round <= answers; ++round) results->Post(Result(round, kAnswerBytes));
+          std::lock_guard lock(mutex_);
+          answered_ = true;
+          changed_.notify_all();
+        },
+        &streams_, max_waiting_bytes_);
+  }
+
+  // Until the answers to an item were given to its stream.
+  void AwaitAnswered() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return answered_; });
+  }
+  void Close() { streams_.Close(); }
+  void EndAll() { streams_.EndAll(); }
+
+ private:
+  using Stream = BatchServerStream<v1::VerifyRequest, v1::VerifyResponse>;
+
+  const size_t max_waiting_bytes_;
+  const v1::ServerInfo info_;
+  Stream::Set streams_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool answered_ = false;
+};
+
+// One stream, of a client that reads when the test says so.
+class Client {
+ public:
+  explicit Client(const std::shared_ptr<grpc::Channel>& channel) : stub_(v1::Target::NewStub(channel)) {}
+
+  // The server's first message has come.
+  bool Open(absl::Duration patience = absl::InfiniteDuration()) {
+    if (patience < absl::InfiniteDuration())
+      context_.set_deadline(absl::ToChronoTime(absl::Now() + patience));
+    stream_ = stub_->Verify(&context_);
+    v1::VerifyResponse first;
+    return stream_->Read(&first) && first.has_info();
+  }
+  void AskFor(size_t answers) {
+    v1::VerifyRequest request;
+    request.add_items()->mutable_verify()->mutable_sequence()->set_sequence_id(std::string(answers, 'x'));
+    ASSERT_TRUE(stream_->Write(request));
+  }
+  // The number of answers until the end.
+  size_t ReadAll() {
+    size_t answers = 0;
+    for (v1::VerifyResponse response; stream_->Read(&response);) answers += response.results_size();
+    return answers;
+  }
+  absl::Status End() { return FromGrpc(stream_->Finish()); }
+  void WritesDone() { stream_->WritesDone(); }
+
+ private:
+  const std::unique_ptr<v1::Target::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::VerifyRequest, v1::VerifyResponse>> stream_;
+};
+
+class StreamTest : public ::testing::Test {
+ protected:
+  // Keeps gRPC from ending itself with the last server of a test, which can take it ten seconds.
+  static void SetUpTestSuite() { grpc_init(); }
+
+  void Serve(size_t max_waiting_bytes = kMaxWaitingBytes, int max_streams = 16) {
+    service_ = std::make_unique<ManyAnswers>(max_waiting_bytes);
+    auto server = RpcServer::Start({.listen = "127.0.0.1:0", .health_listen = "", .max_streams = max_streams},
+                                   service_.get());
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    channel_ =
+        grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), ChannelArguments());
+  }
+
+  std::unique_ptr<ManyAnswers> service_;
+  std::unique_ptr<RpcServer> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+TEST_F(StreamTest, AnswersThatWaitAreWrittenBeforeAStreamEnds) {
+  Serve();
+  Client client(channel_);
+  ASSERT_TRUE(client.Open());
+  client.AskFor(200);
+  // More than a connection holds for a client that does not read.
+  service_->AwaitAnswered();
+  service_->EndAll();
+  EXPECT_EQ(client.ReadAll(), 200u);
+  const absl::Status end = client.End();
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(end), "DRAINING");
+}
+
+TEST_F(StreamTest, AnswersThatWaitAreWrittenToAClientThatHasNothingMoreToSay) {
+  Serve();
+  Client client(channel_);
+  ASSERT_TRUE(client.Open());
+  client.AskFor(200);
+  client.WritesDone();
+  EXPECT_EQ(client.ReadAll(), 200u);
+  EXPECT_TRUE(client.End().ok());
+}
+
+TEST_F(StreamTest, AReaderThatIsTooSlowLosesItsStreamAndNoOther) {
+  Serve(/*max_waiting_bytes=*/50 * kAnswerBytes);
+  Client slow(channel_), other(channel_);
+  ASSERT_TRUE(slow.Open());
+  ASSERT_TRUE(other.Open());
+  slow.AskFor(400);
+  service_->AwaitAnswered();
+  other.AskFor(1);
+  other.WritesDone();
+  EXPECT_EQ(other.ReadAll(), 1u);
+  EXPECT_TRUE(other.End().ok());
+  EXPECT_LT(slow.ReadAll(), 400u);
+  const absl::Status end = slow.End();
+  EXPECT_EQ(end.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(end), "READER_TOO_SLOW");
+}
+
+TEST_F(StreamTest, AServiceThatEndsRefusesNewStreams) {
+  Serve();
+  service_->Close();
+  Client late(channel_);
+  EXPECT_FALSE(late.Open());
+  EXPECT_EQ(ReasonOf(late.End()), "DRAINING");
+}
+
+TEST_F(StreamTest, AConnectionHasNoMoreStreamsThanAllowed) {
+  Serve(kMaxWaitingBytes, /*max_streams=*/1);
+  Client one(channel_);
+  ASSERT_TRUE(one.Open());
+  Client two(channel_);
+  EXPECT_FALSE(two.Open(absl::Milliseconds(500)));
+  EXPECT_EQ(two.End().code(), absl::StatusCode::kDeadlineExceeded);
+  one.WritesDone();
+  EXPECT_TRUE(one.End().ok());
+  Client three(channel_);
+  EXPECT_TRUE(three.Open());
+  three.WritesDone();
+}
+
+TEST(ChannelArguments, KeepIdleConnectionsAliveAndGiveAnAttemptTime) {
+  const grpc::ChannelArguments owner = ChannelArguments();
+  const grpc_channel_args arguments = owner.c_channel_args();
+  std::map<std::string, int> values;
+  for (size_t i = 0; i < arguments.num_args; ++i) {
+    const grpc_arg& argument = arguments.args[i];
+    if (argument.type == GRPC_ARG_INTEGER) values[argument.key] = argument.value.integer;
+  }
+  EXPECT_EQ(values.at(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA), 0);
+  EXPECT_EQ(values.at(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS), 1);
+  EXPECT_EQ(values.at(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS), 5000);
+  EXPECT_LE(values.at(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS), 500);
+}
+
+TEST(RetryDelay, IsThatWhichTheErrorWasGivenLast) {
+  const absl::Status busy = BusyError("SOME", "busy", absl::Milliseconds(1500));
+  EXPECT_EQ(RetryDelay(busy), absl::Milliseconds(1500));
+  EXPECT_EQ(RetryDelay(WithRetryDelay(busy, absl::Milliseconds(20))), absl::Milliseconds(20));
+  EXPECT_EQ(ReasonOf(WithRetryDelay(busy, absl::Milliseconds(20))), "SOME");
+}
+
+}  // namespace
+}  // namespace outrider

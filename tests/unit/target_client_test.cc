@@ -1,0 +1,216 @@
+// How verdicts are asked for, against a target that dies of an item, or is full.
+#include "coordinator/rounds/target_client.h"
+
+#include <gtest/gtest.h>
+#include <prometheus/registry.h>
+
+#include "tests/unit/link_testing.h"
+
+namespace outrider {
+namespace {
+
+using Action = FakeTarget::Action;
+
+constexpr TokenId kPoison = 666;
+constexpr TokenId kHarmless = 5;
+
+const Tokenizer& TestTokenizer() {
+  static const Tokenizer* tokenizer =
+      Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value().release();
+  return *tokenizer;
+}
+
+Generation Sequence(std::vector<TokenId> prompt) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.max_tokens = 1000;
+  return Generation(std::move(request), &TestTokenizer(), Clock::now());
+}
+
+bool Contains(const v1::TargetItem& item, TokenId token) {
+  const auto& tokens = UpdateOf(item).tokens();
+  return std::find(tokens.begin(), tokens.end(), static_cast<uint32_t>(token)) != tokens.end();
+}
+
+// The answer to an item: a plain verdict, or the tokens are held and that is all.
+Action Verdict7(const v1::TargetItem& item, v1::VerifyResult* result) {
+  if (!item.verify().append_only()) result->mutable_verdict()->set_token(7);
+  if (!item.verify().append_only()) result->mutable_verdict()->set_kind(v1::TOKEN_KIND_PLAIN);
+  return Action::kAnswer;
+}
+
+Action Full(absl::Duration retry_after, v1::VerifyResult* result) {
+  *result->mutable_status() = ToProto(BusyError("KV_EXHAUSTED", "full", retry_after));
+  return Action::kAnswer;
+}
+
+// A generation and its client.
+struct Client {
+  Client(std::shared_ptr<TargetLink> link, Metrics* metrics, std::vector<TokenId> prompt)
+      : generation(Sequence(std::move(prompt))), target(std::move(link), metrics, Fork()) {}
+
+  asio::awaitable<absl::Status> Verify(Clock::time_point deadline = Clock::time_point::max()) {
+    Proposal none;
+    absl::StatusOr<TargetAnswer> answer = co_await target.Verify(generation, none, deadline);
+    co_return answer.status();
+  }
+
+  Generation generation;
+  TargetClient target;
+  std::optional<absl::Status> status;
+};
+
+class TargetClientTest : public LinkFixture<FakeTarget> {
+ protected:
+  void SetUp() override {
+    server_.info.set_vocab_size(static_cast<uint32_t>(TestTokenizer().vocab_size()));
+    server_.Do(Verdict7);
+    Connect();
+  }
+  std::unique_ptr<Client> MakeClient(std::vector<TokenId> prompt) {
+    return std::make_unique<Client>(link_, &metrics_, std::move(prompt));
+  }
+  // Every item with the poison ends the stream, and with it those that wait for an answer: until the stream
+  // has ended so often, nothing is answered.
+  void DieOfPoison(int unanswered_deaths = 0) {
+    server_.Do([left = unanswered_deaths](const auto& item, auto* result) mutable {
+      if (Contains(item, kPoison)) {
+        --left;
+        return Action::kDropStream;
+      }
+      return left > 0 ? Action::kIgnore : Verdict7(item, result);
+    });
+  }
+  double ErrorsFor(const std::string& reason) {
+    for (const auto& family : registry_.Collect()) {
+      if (family.name != "outrider_target_errors_total") continue;
+      for (const auto& metric : family.metric) {
+        if (metric.label[0].value == reason) return metric.counter.value;
+      }
+    }
+    return 0;
+  }
+
+  prometheus::Registry registry_;
+  Metrics metrics_{registry_, 1};
+};
+
+TEST_F(TargetClientTest, AnItemThatEndsTheConnectionThreeTimesInARowEndsItsRequest) {
+  DieOfPoison();
+  const auto client = MakeClient({1, kPoison});
+  const absl::Status status = Run(client->Verify());
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ReasonOf(status), "ITEM_LOST");
+  EXPECT_EQ(server_.TakeCount(), 3);
+  EXPECT_EQ(ErrorsFor("ITEM_LOST"), 1);
+}
+
+TEST_F(TargetClientTest, LossesCountOnlyInARow) {
+  const auto client = MakeClient({1, kHarmless});
+  for (int i = 0; i < 3; ++i) {
+    server_.Do([losses = 2](const auto& item, auto* result) mutable {
+      return losses-- > 0 ? Action::kDropStream : Verdict7(item, result);
+    });
+    EXPECT_TRUE(Run(client->Verify()).ok());
+    EXPECT_EQ(server_.TakeCount(), 3);
+  }
+}
+
+TEST_F(TargetClientTest, ThePartsOfALongItemThatAreAnsweredDoNotClearTheOneThatIsNot) {
+  DieOfPoison();
+  std::vector<TokenId> prompt(9000, kHarmless);
+  prompt.push_back(kPoison);
+  EXPECT_EQ(ReasonOf(Run(MakeClient(std::move(prompt))->Verify())), "ITEM_LOST");
+}
+
+TEST_F(TargetClientTest, OthersThatWereInFlightGoOn) {
+  // Lost twice, together with the poison.
+  DieOfPoison(/*unanswered_deaths=*/2);
+  const auto innocent = MakeClient({1, kHarmless}), guilty = MakeClient({1, kPoison});
+  Spawn(innocent->Verify(), &innocent->status);
+  Spawn(guilty->Verify(), &guilty->status);
+  RunUntil([&] { return innocent->status && guilty->status; });
+  EXPECT_TRUE(innocent->status->ok()) << *innocent->status;
+  EXPECT_EQ(ReasonOf(*guilty->status), "ITEM_LOST");
+}
+
+TEST_F(TargetClientTest, AnItemThatWasLostTwiceIsSentOnlyWhenItsTurnHasCome) {
+  DieOfPoison();
+  auto other = std::make_unique<TurnQueue::Turn>(&link_->suspects());
+  const auto client = MakeClient({1, kPoison});
+  Spawn(client->Verify(), &client->status);
+  RunUntil([&] { return link_->suspects().size() == 2; });
+  EXPECT_EQ(server_.TakeCount(), 2);
+  other = nullptr;
+  RunUntil([&] { return client->status.has_value(); });
+  EXPECT_EQ(server_.TakeCount(), 1);
+}
+
+TEST_F(TargetClientTest, WhoeverWaitsForATurnHasItsDeadlineAndCanBeStopped) {
+  DieOfPoison();
+  const TurnQueue::Turn other(&link_->suspects());
+  const auto late = MakeClient({1, kPoison}), stopped = MakeClient({2, kPoison});
+  Spawn(late->Verify(Clock::now() + std::chrono::seconds(2)), &late->status);
+  Spawn(stopped->Verify(), &stopped->status);
+  RunUntil([&] { return late->status || link_->suspects().size() == 3; });
+  stopped->target.Stop(stopped->generation);
+  RunUntil([&] { return late->status && stopped->status; });
+  EXPECT_EQ(late->status->code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(stopped->status->code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(link_->suspects().size(), 1u);
+}
+
+TEST_F(TargetClientTest, AFullTargetIsAskedAgainUntilItHasRoom) {
+  server_.Do([refusals = 3](const auto& item, auto* result) mutable {
+    return refusals-- > 0 ? Full(absl::Milliseconds(1), result) : Verdict7(item, result);
+  });
+  EXPECT_TRUE(Run(MakeClient({1, kHarmless})->Verify()).ok());
+  EXPECT_EQ(server_.TakeCount(), 4);
+}
+
+TEST_F(TargetClientTest, AFullTargetIsLeftAloneForAsLongAsItAsks) {
+  server_.Do([](const auto& /*item*/, auto* result) { return Full(absl::Minutes(1), result); });
+  const auto client = MakeClient({1, kHarmless});
+  const absl::Status status = Run(client->Verify(Clock::now() + std::chrono::seconds(1)));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(server_.TakeCount(), 1);
+}
+
+TEST_F(TargetClientTest, AStopEndsThePauseThatAFullTargetAskedFor) {
+  server_.Do([](const auto& /*item*/, auto* result) { return Full(absl::Minutes(1), result); });
+  const auto client = MakeClient({1, kHarmless});
+  Spawn(client->Verify(), &client->status);
+  RunUntil([&] { return ErrorsFor("KV_EXHAUSTED") == 1; });
+  client->target.Stop(client->generation);
+  RunUntil([&] { return client->status.has_value(); });
+  EXPECT_EQ(client->status->code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(TargetClientTest, ATargetThatStaysAwayIsWaitedForAsLongAsTheLinkSaysOrUntilAStop) {
+  rpc_ = nullptr;
+  RunUntil([this] { return !link_->up(); });
+  const auto client = MakeClient({1, kHarmless});
+  Spawn(client->Verify(), &client->status);
+  asio::post(io_, [&] { client->target.Stop(client->generation); });
+  RunUntil([&] { return client->status.has_value(); });
+  EXPECT_EQ(client->status->code(), absl::StatusCode::kCancelled);
+}
+
+class ImpatientTargetClientTest : public TargetClientTest {
+ protected:
+  void SetUp() override {
+    server_.Do(Verdict7);
+    Connect({.patience = std::chrono::milliseconds(20)});
+  }
+};
+
+TEST_F(ImpatientTargetClientTest, ATargetThatStaysAwayTooLongEndsARequestSoThatItCanBeResumed) {
+  rpc_ = nullptr;
+  RunUntil([this] { return !link_->up(); });
+  const absl::Status status = Run(MakeClient({1, kHarmless})->Verify());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(status), "TARGET_UNAVAILABLE");
+}
+
+}  // namespace
+}  // namespace outrider

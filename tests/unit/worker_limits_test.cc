@@ -1,0 +1,120 @@
+// What a worker refuses while its engine is busy or ends.
+#include <gmock/gmock.h>
+
+#include <vector>
+
+#include "common/spec/status.h"
+#include "held_sampler.h"
+
+namespace outrider {
+namespace {
+
+using testing::FirstItem;
+using testing::Hold;
+using testing::Send;
+using testing::ShortReply;
+
+class WorkerLimitsTest : public ::testing::Test {
+ protected:
+  // A worker whose engine hangs with the item of sequence 1, whose answer is `first_`.
+  void Start(SequenceStoreOptions options = {}) {
+    worker_ = testing::StartHeldWorker(hold_, options);
+    first_ = Send(*worker_, FirstItem(1));
+    hold_->AwaitReached();
+  }
+  void TearDown() override { hold_->LetGo(); }
+
+  static bool Answered(const std::future<ShortReply>& reply) {
+    return reply.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+
+  const std::shared_ptr<Hold> hold_ = std::make_shared<Hold>();
+  std::unique_ptr<Worker> worker_;
+  std::future<ShortReply> first_;
+};
+
+TEST_F(WorkerLimitsTest, RefusesAtOnceWhatComesWhenTooManyItemsWait) {
+  Start({.max_sequences = 2});
+  std::vector<std::future<ShortReply>> waiting;
+  for (uint64_t id = 2; id < 10; ++id) waiting.push_back(Send(*worker_, FirstItem(id)));
+  EXPECT_FALSE(Answered(waiting.back())) << "four times the sequences may wait";
+  WorkItem more = FirstItem(1);
+  more.base = 2;
+  std::future<ShortReply> refused = Send(*worker_, std::move(more));
+  ASSERT_TRUE(Answered(refused)) << "the engine hangs";
+  const ShortReply reply = refused.get();
+  EXPECT_EQ(reply.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(reply.status), "SERVER_BUSY");
+  EXPECT_EQ(reply.num_computed, 2) << "nothing was lost";
+
+  hold_->LetGo();
+  EXPECT_TRUE(first_.get().status.ok());
+  for (std::future<ShortReply>& answer : waiting) answer.get();
+  EXPECT_TRUE(Send(*worker_, FirstItem(1)).get().status.ok()) << "it takes items again";
+}
+
+TEST_F(WorkerLimitsTest, RefusesRepetitionsOfAnItemInProgressBeyondSixteen) {
+  Start();
+  // The engine takes all of them before its next step.
+  std::vector<std::future<ShortReply>> repeated;
+  for (int i = 0; i < 20; ++i) repeated.push_back(Send(*worker_, FirstItem(2)));
+  hold_->LetGo();
+  int refused = 0;
+  for (std::future<ShortReply>& reply : repeated) {
+    const absl::Status status = reply.get().status;
+    if (status.ok()) continue;
+    ++refused;
+    EXPECT_EQ(ReasonOf(status), "SERVER_BUSY");
+  }
+  EXPECT_EQ(refused, 4);
+}
+
+TEST_F(WorkerLimitsTest, FinishesWhatItHasAndTakesNothingNewWhenItDrains) {
+  Start();
+  std::future<ShortReply> waiting = Send(*worker_, FirstItem(2));
+  worker_->Drain();
+  std::future<ShortReply> late = Send(*worker_, FirstItem(3));
+  ASSERT_TRUE(Answered(late));
+  const absl::Status status = late.get().status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(status), "DRAINING");
+  bool told_again = false;
+  WorkItem again = FirstItem(3);
+  again.answer = [&](const Answer& /*answer*/) { told_again = true; };
+  worker_->Submit(std::move(again));
+  EXPECT_FALSE(told_again) << "a sender that tries again at once would spin";
+
+  hold_->LetGo();
+  worker_->AwaitIdle(absl::InfiniteFuture());
+  ASSERT_TRUE(Answered(first_) && Answered(waiting));
+  EXPECT_TRUE(first_.get().status.ok());
+  EXPECT_TRUE(waiting.get().status.ok());
+}
+
+TEST_F(WorkerLimitsTest, MakesNoProgressWhileItsEngineHangs) {
+  Start();
+  const Worker::Progress before = worker_->progress();
+  EXPECT_TRUE(before.busy);
+  Send(*worker_, FirstItem(2));
+  EXPECT_EQ(worker_->progress().iterations, before.iterations);
+  hold_->LetGo();
+  first_.get();
+  worker_->AwaitIdle(absl::InfiniteFuture());
+  EXPECT_FALSE(worker_->progress().busy);
+  EXPECT_GT(worker_->progress().iterations, before.iterations);
+}
+
+TEST_F(WorkerLimitsTest, ASequenceThatWasJustUsedKeepsItsPlace) {
+  hold_->LetGo();
+  Start({.max_sequences = 2, .abandoned_after = absl::Hours(1)});
+  EXPECT_TRUE(first_.get().status.ok());
+  EXPECT_TRUE(Send(*worker_, FirstItem(2)).get().status.ok());
+  const absl::Status refused = Send(*worker_, FirstItem(3)).get().status;
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(refused), "SEQUENCES_EXHAUSTED");
+  worker_->Release(FirstItem(1).id);
+  EXPECT_TRUE(Send(*worker_, FirstItem(3)).get().status.ok());
+}
+
+}  // namespace
+}  // namespace outrider

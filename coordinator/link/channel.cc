@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "absl/synchronization/mutex.h"
 #include "common/rpc/outbox.h"
 #include "common/rpc/server.h"
 #include "outrider/v1/draft.grpc.pb.h"
@@ -46,7 +47,7 @@ class Stream final : public Rpc<Protocol>::Reactor {
   static std::shared_ptr<Stream> Start(typename Rpc<Protocol>::Service::Stub& stub, Handlers handlers) {
     std::shared_ptr<Stream> stream(new Stream(std::move(handlers)));
     stream->held_by_grpc_ = stream;
-    Rpc<Protocol>::Open(stub, &stream->context_, stream.get());
+    Rpc<Protocol>::Open(stub, stream->Context().get(), stream.get());
     // Writes come from outside of reactions, so the stream must not end under them.
     stream->AddHold();
     stream->StartRead(&stream->response_);
@@ -55,7 +56,9 @@ class Stream final : public Rpc<Protocol>::Reactor {
   }
 
   void Post(typename Protocol::Item&& item) { outbox_.Post(std::move(item)); }
-  void Cancel() { context_.TryCancel(); }
+  void Cancel() {
+    if (const std::shared_ptr<grpc::ClientContext> context = Context()) context->TryCancel();
+  }
 
   void OnReadDone(bool ok) override {
     if (!ok) {
@@ -70,6 +73,12 @@ class Stream final : public Rpc<Protocol>::Reactor {
   void OnWriteDone(bool /*ok*/) override { outbox_.OnWritten(); }
   void OnDone(const grpc::Status& status) override {
     const std::shared_ptr<Stream> last = std::move(held_by_grpc_);
+    // It holds gRPC's channel. Who lets go of that last waits for gRPC's threads, and this is one of them.
+    // The Transport still holds it: nobody knows yet that the stream has ended.
+    {
+      absl::MutexLock lock(&mutex_);
+      context_ = nullptr;
+    }
     handlers_.on_end(
         absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
   }
@@ -79,8 +88,16 @@ class Stream final : public Rpc<Protocol>::Reactor {
       : handlers_(std::move(handlers)),
         outbox_([this](const auto& message) { this->StartWrite(&message); }) {}
 
+  std::shared_ptr<grpc::ClientContext> Context() {
+    absl::MutexLock lock(&mutex_);
+    return context_;
+  }
+
   std::shared_ptr<Stream> held_by_grpc_;
-  grpc::ClientContext context_;
+  absl::Mutex mutex_;
+  // Null once the stream has ended.
+  std::shared_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_) =
+      std::make_shared<grpc::ClientContext>();
   const Handlers handlers_;
   Outbox<typename Rpc<Protocol>::Request> outbox_;
   typename Protocol::Response response_;

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "absl/synchronization/notification.h"
 #include "coordinator/link/backoff.h"
 #include "tests/unit/link_testing.h"
 
@@ -16,6 +20,17 @@ v1::TargetItem Item(const std::string& sequence_id, uint64_t round) {
   item.mutable_verify()->mutable_sequence()->set_sequence_id(sequence_id);
   item.mutable_verify()->mutable_sequence()->set_round(round);
   return item;
+}
+
+// Of this process.
+int ThreadsNamed(const std::string& wanted) {
+  int count = 0;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(thread.path() / "comm"), name);
+    count += name == wanted ? 1 : 0;
+  }
+  return count;
 }
 
 class LinkTest : public LinkFixture<FakeTarget> {
@@ -104,16 +119,33 @@ TEST_F(LinkTest, AServerIsPresentOnceItWasMetAndUntilItHasBeenAwayForLong) {
   link_->Connect();
   ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong)));
   EXPECT_TRUE(link_->present());
-  const std::string address = rpc_->address();
-  rpc_ = nullptr;
-  RunUntil([this] { return !link_->up(); });
+  Close();
   EXPECT_TRUE(link_->present()) << "it may come back";
   const int changes = changes_;
   RunUntil([this] { return !link_->present(); });
   EXPECT_GT(changes_, changes) << "whoever reports readiness has to hear of it";
-  rpc_ = *RpcServer::Start({.listen = address, .health_listen = ""}, &server_);
+  ASSERT_NO_FATAL_FAILURE(Listen());
   RunUntil([this] { return link_->present(); });
   EXPECT_TRUE(link_->up());
+}
+
+// Whoever lets go of gRPC's channel last waits for gRPC's threads, and one of those would wait for itself.
+TEST_F(LinkTest, AChannelThatIsDestroyedOnceItsStreamHasEndedIsNotLeftToAThreadOfTheTransport) {
+  Listen();
+  auto channel = std::make_unique<Channel<TargetProtocol>>(address_, grpc::InsecureChannelCredentials());
+  absl::Notification up, ended, destroyed;
+  channel->Open({[&](v1::VerifyResponse&& /*info*/) { up.Notify(); },
+                 [&](const absl::Status& /*status*/) {
+                   ended.Notify();
+                   // So that this thread is the last one that had to do with the stream, if it may be.
+                   destroyed.WaitForNotificationWithTimeout(absl::Milliseconds(100));
+                 }});
+  up.WaitForNotification();
+  rpc_ = nullptr;
+  ended.WaitForNotification();
+  channel = nullptr;
+  EXPECT_EQ(ThreadsNamed("nexting_thread"), 0) << "they end with the last channel, and were waited for";
+  destroyed.Notify();
 }
 
 TEST_F(LinkTest, AWaitForAChangeEndsWhenWhoeverWaitsIsWoken) {

@@ -1,6 +1,7 @@
 // Draft and target servers of gRPC that answer as a test tells them, and a link to one of them.
 #pragma once
 
+#include <grpc/grpc.h>
 #include <gtest/gtest.h>
 
 #include <asio/co_spawn.hpp>
@@ -10,10 +11,12 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "bench/temporary_folder.h"
 #include "common/rpc/batch_server.h"
 #include "common/rpc/error.h"
 #include "common/rpc/server.h"
@@ -127,11 +130,16 @@ class FakeDraft final : public v1::Draft::CallbackService, public FakeServer<Dra
   Stream::Set streams_;
 };
 
-// A server, the executor, and a link between them.
+// A server, the executor, and a link between them. The server's socket is a file of this test, so that nobody
+// else can have its address while the server is away.
 template <class Server>
 class LinkFixture : public ::testing::Test {
  protected:
   using TheLink = Link<typename Server::Protocol>;
+
+  // Keeps gRPC from ending itself with the last server of each test.
+  static void SetUpTestSuite() { grpc_init(); }
+  static void TearDownTestSuite() { grpc_shutdown(); }
 
   void TearDown() override {
     if (link_ == nullptr) return;
@@ -139,13 +147,19 @@ class LinkFixture : public ::testing::Test {
     while (!link_->stopped()) io_.run_one();
   }
 
+  // Also after a Close, at the same address.
   void Listen() {
-    auto server = RpcServer::Start({.listen = "127.0.0.1:0", .health_listen = ""}, &server_);
+    auto server = RpcServer::Start({.listen = address_, .health_listen = ""}, &server_);
     ASSERT_TRUE(server.ok()) << server.status();
     rpc_ = *std::move(server);
   }
+  // Until the link has noticed.
+  void Close() {
+    rpc_ = nullptr;
+    RunUntil([this] { return !link_->up(); });
+  }
   void MakeLink(LinkOptions options = {}) {
-    options.address = rpc_->address();
+    options.address = address_;
     options.credentials = grpc::InsecureChannelCredentials();
     link_ = std::make_shared<TheLink>(
         io_.get_executor(), options, [](const v1::ServerInfo&) { return absl::OkStatus(); },
@@ -177,6 +191,8 @@ class LinkFixture : public ::testing::Test {
     }
   }
 
+  const TemporaryFolder folder_;
+  const std::string address_ = "unix:" + folder_.path() + "/socket";
   Server server_;
   std::unique_ptr<RpcServer> rpc_;
   asio::io_context io_{1};

@@ -112,13 +112,11 @@ TEST_F(ModelDrafterTest, ADraftThatIsDownIsAwayAndOneThatCameBackIsAskedAtOnce) 
   server_.Do(Action::kAnswer);
   const auto client = MakeClient();
   for (int i = 0; i < CircuitBreaker::kFailures; ++i) Round(*client);
-  const std::string address = rpc_->address();
-  rpc_ = nullptr;
-  RunUntil([this] { return !link_->up(); });
+  Close();
   EXPECT_EQ(Round(*client), 0u);
   EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kAway);
   server_.Do(Propose);
-  rpc_ = *RpcServer::Start({.listen = address, .health_listen = ""}, &server_);
+  ASSERT_NO_FATAL_FAILURE(Listen());
   Reconnect();
   EXPECT_EQ(Round(*client), 4u);
 }

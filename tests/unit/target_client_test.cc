@@ -187,8 +187,7 @@ TEST_F(TargetClientTest, AStopEndsThePauseThatAFullTargetAskedFor) {
 }
 
 TEST_F(TargetClientTest, ATargetThatStaysAwayIsWaitedForAsLongAsTheLinkSaysOrUntilAStop) {
-  rpc_ = nullptr;
-  RunUntil([this] { return !link_->up(); });
+  Close();
   const auto client = MakeClient({1, kHarmless});
   Spawn(client->Verify(), &client->status);
   asio::post(io_, [&] { client->target.Stop(client->generation); });
@@ -205,8 +204,7 @@ class ImpatientTargetClientTest : public TargetClientTest {
 };
 
 TEST_F(ImpatientTargetClientTest, ATargetThatStaysAwayTooLongEndsARequestSoThatItCanBeResumed) {
-  rpc_ = nullptr;
-  RunUntil([this] { return !link_->up(); });
+  Close();
   const absl::Status status = Run(MakeClient({1, kHarmless})->Verify());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ReasonOf(status), "TARGET_UNAVAILABLE");

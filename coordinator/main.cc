@@ -1,11 +1,5 @@
 // The coordinator's process: flags, connections, the public service, and an orderly end.
 #include <CLI/CLI.hpp>
-#include <asio/co_spawn.hpp>
-#include <asio/executor_work_guard.hpp>
-#include <asio/io_context.hpp>
-#include <asio/post.hpp>
-#include <asio/thread_pool.hpp>
-#include <asio/use_future.hpp>
 #include <filesystem>
 #include <thread>
 
@@ -21,6 +15,7 @@
 #include "coordinator/api/chat_template.h"
 #include "coordinator/api/inference_service.h"
 #include "coordinator/gateway/gateway.h"
+#include "coordinator/link/asio.h"
 #include "coordinator/link/executor_progress.h"
 
 namespace outrider {

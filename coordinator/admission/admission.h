@@ -1,7 +1,6 @@
 // Which calls may run, in which order those that must wait begin, and how they end when the process does.
 #pragma once
 
-#include <asio/awaitable.hpp>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "coordinator/admission/fair_queue.h"
+#include "coordinator/link/asio.h"
 #include "coordinator/link/event.h"
 
 namespace outrider {

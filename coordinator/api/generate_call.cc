@@ -1,15 +1,12 @@
 #include "coordinator/api/generate_call.h"
 
 #include <algorithm>
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
-#include <asio/post.hpp>
-#include <asio/use_awaitable.hpp>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
+#include "coordinator/link/asio.h"
 #include "coordinator/rounds/speculation_stats.h"
 
 namespace outrider {

@@ -1,13 +1,13 @@
 // One call of Generate: its samples, and the stream to its client.
 #pragma once
 
-#include <asio/awaitable.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "coordinator/api/chunk_writer.h"
 #include "coordinator/api/service_parts.h"
+#include "coordinator/link/asio.h"
 #include "coordinator/rounds/round_loop.h"
 #include "coordinator/rounds/target_client.h"
 

@@ -1,9 +1,8 @@
 #include "coordinator/api/inference_service.h"
 
-#include <asio/post.hpp>
-
 #include "coordinator/api/generate_call.h"
 #include "coordinator/api/request_context.h"
+#include "coordinator/link/asio.h"
 
 namespace outrider {
 

@@ -1,13 +1,13 @@
 // What the public service and its calls work with.
 #pragma once
 
-#include <asio/any_io_executor.hpp>
 #include <memory>
 
 #include "common/text/tokenizer.h"
 #include "coordinator/admission/admission.h"
 #include "coordinator/api/parse_request.h"
 #include "coordinator/drafters/make_drafter.h"
+#include "coordinator/link/asio.h"
 #include "coordinator/link/link.h"
 #include "coordinator/rounds/draft_length_policy.h"
 #include "coordinator/rounds/metrics.h"

@@ -1,12 +1,9 @@
 // Lets a coroutine wait until something happens or a time has come.
 #pragma once
 
-#include <asio/awaitable.hpp>
-#include <asio/redirect_error.hpp>
-#include <asio/steady_timer.hpp>
-#include <asio/this_coro.hpp>
-#include <asio/use_awaitable.hpp>
 #include <chrono>
+
+#include "coordinator/link/asio.h"
 
 namespace outrider {
 
@@ -21,7 +18,7 @@ class Event {
 
   // Returns on the next Notify, or at `deadline`.
   asio::awaitable<void> Wait(Clock::time_point deadline = Clock::time_point::max()) {
-    asio::error_code ignored;
+    boost::system::error_code ignored;
     timer_.expires_at(deadline);
     co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }

@@ -1,11 +1,11 @@
 // Whether the executor gets on with its work.
 #pragma once
 
-#include <asio/any_io_executor.hpp>
-#include <asio/post.hpp>
 #include <atomic>
 #include <functional>
 #include <memory>
+
+#include "coordinator/link/asio.h"
 
 namespace outrider {
 

@@ -3,9 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <asio/any_io_executor.hpp>
-#include <asio/post.hpp>
-#include <asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
+#include "coordinator/link/asio.h"
 #include "coordinator/link/channel.h"
 #include "coordinator/link/event.h"
 #include "coordinator/link/turn_queue.h"
@@ -246,7 +244,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     if (was_up) AwaitReturn();
     channel_.ResetBackoff();
     retry_.expires_after(kRetryPause);
-    retry_.async_wait([weak = this->weak_from_this()](const asio::error_code& error) {
+    retry_.async_wait([weak = this->weak_from_this()](const boost::system::error_code& error) {
       if (auto link = weak.lock(); link && !error) link->Connect();
     });
   }
@@ -254,7 +252,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   // Declares the server gone if it does not come back in time.
   void AwaitReturn() {
     absence_.expires_after(options_.patience);
-    absence_.async_wait([weak = this->weak_from_this()](const asio::error_code& error) {
+    absence_.async_wait([weak = this->weak_from_this()](const boost::system::error_code& error) {
       auto link = weak.lock();
       if (!link || error || link->up_) return;
       link->present_ = false;
@@ -266,7 +264,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   void WatchSilence(Clock::time_point until) {
     watching_ = true;
     silence_.expires_at(until);
-    silence_.async_wait([weak = this->weak_from_this()](const asio::error_code& error) {
+    silence_.async_wait([weak = this->weak_from_this()](const boost::system::error_code& error) {
       if (auto link = weak.lock(); link && !error) link->CheckSilence();
     });
   }

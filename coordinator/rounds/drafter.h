@@ -1,8 +1,7 @@
 // Whoever proposes tokens.
 #pragma once
 
-#include <asio/awaitable.hpp>
-
+#include "coordinator/link/asio.h"
 #include "coordinator/rounds/draft_outcome.h"
 #include "coordinator/rounds/generation.h"
 

@@ -1,11 +1,11 @@
 // The loop that everything else serves: propose, verify, commit, send.
 #pragma once
 
-#include <asio/awaitable.hpp>
 #include <functional>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "coordinator/link/asio.h"
 #include "coordinator/rounds/draft_length_policy.h"
 #include "coordinator/rounds/drafter.h"
 #include "coordinator/rounds/generation.h"

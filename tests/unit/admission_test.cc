@@ -2,14 +2,12 @@
 
 #include <gmock/gmock.h>
 
-#include <asio/co_spawn.hpp>
-#include <asio/detached.hpp>
-#include <asio/io_context.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
+#include "coordinator/link/asio.h"
 
 namespace outrider {
 namespace {

@@ -1,9 +1,6 @@
 // The drafters of the coordinator: what they propose from what, and which of them learn the verdict.
 #include <gmock/gmock.h>
 
-#include <asio/co_spawn.hpp>
-#include <asio/io_context.hpp>
-#include <asio/use_future.hpp>
 #include <fstream>
 #include <random>
 
@@ -15,6 +12,7 @@
 #include "coordinator/drafters/copy_drafter.h"
 #include "coordinator/drafters/ngram_drafter.h"
 #include "coordinator/drafters/row_drafter.h"
+#include "coordinator/link/asio.h"
 
 namespace outrider {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <asio/io_context.hpp>
+#include "coordinator/link/asio.h"
 
 namespace outrider {
 namespace {

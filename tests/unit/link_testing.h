@@ -4,9 +4,6 @@
 #include <grpc/grpc.h>
 #include <gtest/gtest.h>
 
-#include <asio/co_spawn.hpp>
-#include <asio/executor_work_guard.hpp>
-#include <asio/io_context.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +17,7 @@
 #include "common/rpc/batch_server.h"
 #include "common/rpc/error.h"
 #include "common/rpc/server.h"
+#include "coordinator/link/asio.h"
 #include "coordinator/link/link.h"
 #include "outrider/v1/draft.grpc.pb.h"
 #include "outrider/v1/target.grpc.pb.h"

@@ -48,6 +48,7 @@ struct Flags {
   NgramOptions ngram;
   CopyOptions copy;
   AdmissionLimits admission;
+  bool share_prefix_cache = false;
 };
 
 void DefineFlags(CLI::App& app, Flags& flags) {
@@ -119,11 +120,17 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                  "most requests of one client that wait, clients taking turns; more are refused")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
+  app.add_flag(
+      "--share-prefix-cache", flags.share_prefix_cache,
+      "prompts of one client may be computed from the cache of another's, who can tell by the time of "
+      "the first token what others have sent; off: each client has its own");
   app.add_option("--max-request-bytes", flags.process.server.max_receive_bytes, "size of the largest request")
       ->check(CLI::Range(1024, kMaxMessageBytes / 2))
       ->capture_default_str();
   DefineDrainAndLogFlags(app, "seconds that running requests have after SIGTERM", flags.process);
 }
+
+constexpr char kRestart[] = "; a coordinator that is started again takes it";
 
 std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad16)); }
 
@@ -162,6 +169,20 @@ absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target
           ? absl::StrCat(" end a text with different tokens, ", both(drafts_ends, targets_ends))
           : absl::StrCat(" have different tokenizers, though both have ", draft.vocab_size(), " tokens"),
       Fingerprints(draft.fingerprint(), target->fingerprint())));
+}
+
+// Whether a target that comes back is the one that was there before, null if none was: the tokens of a
+// request are from one model. (A draft may change: with its q, its proposals are as good as any.)
+absl::Status CheckReturn(const v1::ServerInfo& info, const v1::ServerInfo* before) {
+  if (before == nullptr || info.weights_hash() == 0 || before->weights_hash() == 0) return absl::OkStatus();
+  if (info.dtype() != before->dtype()) {
+    return absl::FailedPreconditionError(absl::StrCat(info.model(), " came back in ", info.dtype(),
+                                                      " and was in ", before->dtype(), kRestart));
+  }
+  if (info.weights_hash() == before->weights_hash()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(info.model(), " came back with other weights (hashes ",
+                                                    Hex(info.weights_hash()), " and ",
+                                                    Hex(before->weights_hash()), ")", kRestart));
 }
 
 Clock::duration ToDuration(double seconds) {
@@ -258,18 +279,27 @@ absl::Status Serve(const Flags& flags) {
     metrics.SetUp(draft != nullptr && draft->up(), target->up(), draft != nullptr && !draft->up());
     process->SetServing(target->present());
   };
-  const auto link_options = [&](const std::string& address) {
+  const auto link_options = [&](const std::string& address, void (Metrics::*on_unexpected)()) {
     return LinkOptions{.address = address,
                        .credentials = *credentials,
                        .patience = ToDuration(flags.target_wait_seconds),
-                       .item_timeout = ToDuration(flags.item_timeout_seconds)};
+                       .item_timeout = ToDuration(flags.item_timeout_seconds),
+                       .on_unexpected = [&metrics, on_unexpected] { (metrics.*on_unexpected)(); }};
   };
   target = std::make_shared<TargetLink>(
-      io.get_executor(), link_options(flags.target),
-      [&](const v1::ServerInfo& info) { return CheckFingerprint(info, tokenizer); }, on_change);
+      io.get_executor(), link_options(flags.target, &Metrics::OnUnexpectedTarget),
+      [&](const v1::ServerInfo& info) {
+        absl::Status status = CheckReturn(info, target->info());
+        return status.ok() ? CheckFingerprint(info, tokenizer) : status;
+      },
+      [&] {
+        // It may be another than the draft was compared with, if with any.
+        if (target->up() && draft != nullptr) draft->CheckAgain();
+        on_change();
+      });
   if (!flags.draft.empty()) {
     draft = std::make_shared<DraftLink>(
-        io.get_executor(), link_options(flags.draft),
+        io.get_executor(), link_options(flags.draft, &Metrics::OnUnexpectedDraft),
         [&](const v1::ServerInfo& info) {
           absl::Status status = CheckPair(info, target->info());
           return status.ok() ? CheckFingerprint(info, tokenizer) : status;
@@ -295,6 +325,7 @@ absl::Status Serve(const Flags& flags) {
                             .defaults = loaded->defaults,
                             .admission = &admission,
                             .checks_tokens = !flags.process.server.security.token_file.empty(),
+                            .share_prefix_cache = flags.share_prefix_cache,
                             .policy = &policy,
                             .observer = &observer,
                             .metrics = &metrics});

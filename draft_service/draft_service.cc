@@ -51,8 +51,7 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::ProposeRequest, v1::ProposeResponse>* DraftService::Propose(
-    grpc::CallbackServerContext* /*context*/) {
+BatchReactor* DraftService::Propose(grpc::CallbackServerContext* /*context*/) {
   return new Stream(
       info_,
       [this](v1::DraftItem&& item, const std::shared_ptr<Results>& results) {

@@ -10,13 +10,13 @@ namespace outrider {
 
 // Converts items to work and answers to results. Thread-safe. `worker` and `info` must outlive it. Keeps
 // `default_top_n` tokens of a distribution unless the request says otherwise.
-class DraftService final : public v1::Draft::CallbackService, public StreamService {
+class DraftService final : public v1::Draft::WithRawCallbackMethod_Propose<v1::Draft::Service>,
+                           public StreamService {
  public:
   DraftService(Worker& worker, const v1::ServerInfo& info, int default_top_n)
       : worker_(worker), info_(info), default_top_n_(default_top_n) {}
 
-  grpc::ServerBidiReactor<v1::ProposeRequest, v1::ProposeResponse>* Propose(
-      grpc::CallbackServerContext* context) override;
+  BatchReactor* Propose(grpc::CallbackServerContext* context) override;
 
   grpc::Service* service() override { return this; }
   void RefuseStreams() override { streams_.Close(); }

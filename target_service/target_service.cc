@@ -80,8 +80,7 @@ absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info,
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* TargetService::Verify(
-    grpc::CallbackServerContext* /*context*/) {
+BatchReactor* TargetService::Verify(grpc::CallbackServerContext* /*context*/) {
   return new Stream(
       info_,
       [this](v1::TargetItem&& item, const std::shared_ptr<Results>& results) {

@@ -9,12 +9,12 @@
 namespace outrider {
 
 // Converts items to work and answers to results. Thread-safe. `worker` and `info` must outlive it.
-class TargetService final : public v1::Target::CallbackService, public StreamService {
+class TargetService final : public v1::Target::WithRawCallbackMethod_Verify<v1::Target::Service>,
+                            public StreamService {
  public:
   TargetService(Worker& worker, const v1::ServerInfo& info) : worker_(worker), info_(info) {}
 
-  grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* Verify(
-      grpc::CallbackServerContext* context) override;
+  BatchReactor* Verify(grpc::CallbackServerContext* context) override;
 
   grpc::Service* service() override { return this; }
   void RefuseStreams() override { streams_.Close(); }

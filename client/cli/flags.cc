@@ -124,6 +124,8 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {
         ->check(HostPortOrNothing())
         ->capture_default_str();
   }
+  command.add_flag("--insecure", options.insecure,
+                   "listen also where other hosts can connect; there is no TLS here");
 }
 
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags) {

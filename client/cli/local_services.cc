@@ -92,6 +92,9 @@ std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptio
   if (options.draft_budget_seconds > 0) {
     flags[kCoordinator].push_back(absl::StrCat("--draft-budget=", options.draft_budget_seconds));
   }
+  if (options.insecure) {
+    for (std::vector<std::string>& each : flags) each.push_back("--insecure");
+  }
   return flags;
 }
 

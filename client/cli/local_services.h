@@ -38,6 +38,7 @@ struct LocalServicesOptions {
   std::array<std::string, kServices> listen;
   std::array<std::string, kServices> metrics_listen;  // HOST:PORT; empty: none
   std::string http_listen;                            // of the coordinator, HOST:PORT; empty: none
+  bool insecure = false;                              // listen also where other hosts can connect
   // Names of the model in OpenAI's API; empty: the target's folder.
   std::vector<std::string> served_model_names;
   double drain_seconds = 0;  // that requests have left when Stop is called

@@ -2,12 +2,14 @@
 #include <array>
 #include <cstdio>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/commands.h"
 #include "client/cli/listen_address.h"
 #include "client/cli/signals.h"
 #include "client/cli/start_up.h"
+#include "common/rpc/exposure.h"
 
 namespace outrider {
 namespace {
@@ -74,7 +76,15 @@ absl::Status CheckAddresses(const LocalServicesOptions& options) {
     flags.push_back({kMetricsListenFlags[service], options.metrics_listen[service]});
   }
   flags.push_back({kHttpListenFlag, options.http_listen});
-  return CheckListenFlags(flags);
+  if (absl::Status status = CheckListenFlags(flags); !status.ok()) return status;
+  for (const ListenFlag& flag : flags) {
+    const bool is_open = !absl::StrContains(flag.flag, "metrics") && !flag.address.empty();
+    if (!is_open || options.insecure || IsLocalAddress(flag.address)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(flag.flag, ": ", flag.address,
+                                                   " can be reached from other hosts, and nothing is "
+                                                   "encrypted; --insecure serves whoever reaches it"));
+  }
+  return absl::OkStatus();
 }
 
 // With the addresses that it does not know by itself.

@@ -1,6 +1,7 @@
 // How a sequence is sampled, drafted and verified.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "common/spec/controls.h"
@@ -20,6 +21,7 @@ struct SequenceParams {
   double lenience = 1;
   int logprobs = -1;  // alternatives to report with each emitted token; -1: no log-probabilities
   bool logprobs_before_controls = false;
+  uint64_t cache_salt = 0;  // which cached prefixes it may find
 };
 
 }  // namespace outrider

@@ -7,7 +7,7 @@
 namespace outrider {
 
 PrefixIndex::PrefixIndex(BlockPool* pool, int block_size)
-    : pool_(pool), block_size_(static_cast<size_t>(block_size)), hash_of_(pool->num_blocks()) {
+    : pool_(pool), block_size_(static_cast<size_t>(block_size)), key_of_(pool->num_blocks()) {
   pool_->OnEvict([this](BlockId block) { EraseEntry(block); });
 }
 
@@ -15,19 +15,23 @@ std::span<const TokenId> PrefixIndex::TokensOf(const CachedSequence& sequence, s
   return sequence.tokens().subspan(index * block_size_, block_size_);
 }
 
+uint64_t PrefixIndex::KeyOf(const CachedSequence& sequence, size_t index, uint64_t salt) const {
+  return sequence.prefix_hash(static_cast<int>((index + 1) * block_size_)) ^ salt;
+}
+
 const PrefixIndex::Entry* PrefixIndex::FindEntry(const CachedSequence& sequence, size_t index,
-                                                 uint64_t parent) const {
-  const auto it = entries_.find(sequence.prefix_hash(static_cast<int>((index + 1) * block_size_)));
-  if (it == entries_.end() || it->second.parent != parent) return nullptr;
+                                                 uint64_t parent, uint64_t salt) const {
+  const auto it = entries_.find(KeyOf(sequence, index, salt));
+  if (it == entries_.end() || it->second.parent != parent || it->second.salt != salt) return nullptr;
   const std::span<const TokenId> tokens = TokensOf(sequence, index);
   return std::equal(tokens.begin(), tokens.end(), it->second.tokens.begin()) ? &it->second : nullptr;
 }
 
-PrefixIndex::Match PrefixIndex::Find(const CachedSequence& sequence, int limit) const {
+PrefixIndex::Match PrefixIndex::Find(const CachedSequence& sequence, int limit, uint64_t salt) const {
   Match match;
   const size_t full = static_cast<size_t>(std::min(limit, sequence.size())) / block_size_;
   for (size_t index = 0; index < full; ++index) {
-    const Entry* entry = FindEntry(sequence, index, index == 0 ? 0 : match.cursor.back());
+    const Entry* entry = FindEntry(sequence, index, index == 0 ? 0 : match.cursor.back(), salt);
     if (entry == nullptr) break;
     match.blocks.push_back(entry->block);
     match.cursor.push_back(entry->id);
@@ -35,30 +39,30 @@ PrefixIndex::Match PrefixIndex::Find(const CachedSequence& sequence, int limit) 
   return match;
 }
 
-void PrefixIndex::Insert(const CachedSequence& sequence, int n, Cursor& cursor) {
+void PrefixIndex::Insert(const CachedSequence& sequence, int n, Cursor& cursor, uint64_t salt) {
   OUTRIDER_CHECK(n <= sequence.num_computed());
   const size_t full = static_cast<size_t>(n) / block_size_;
   for (size_t index = cursor.size(); index < full; ++index) {
     const uint64_t parent = index == 0 ? 0 : cursor.back();
-    if (const Entry* known = FindEntry(sequence, index, parent); known != nullptr) {
+    if (const Entry* known = FindEntry(sequence, index, parent, salt); known != nullptr) {
       cursor.push_back(known->id);
       continue;
     }
-    const uint64_t hash = sequence.prefix_hash(static_cast<int>((index + 1) * block_size_));
+    const uint64_t key = KeyOf(sequence, index, salt);
     const BlockId block = sequence.table().blocks()[index];
     const std::span<const TokenId> tokens = TokensOf(sequence, index);
     // An entry that this replaces is of other tokens, or of a chain whose beginning was evicted and which
     // therefore cannot be found.
     entries_.insert_or_assign(
-        hash, Entry{++last_id_, parent, block, std::vector<TokenId>(tokens.begin(), tokens.end())});
-    hash_of_[block] = hash;
+        key, Entry{++last_id_, parent, block, salt, std::vector<TokenId>(tokens.begin(), tokens.end())});
+    key_of_[block] = key;
     pool_->MarkCacheable(block);
     cursor.push_back(last_id_);
   }
 }
 
 void PrefixIndex::EraseEntry(BlockId block) {
-  const auto it = entries_.find(hash_of_[block]);
+  const auto it = entries_.find(key_of_[block]);
   if (it != entries_.end() && it->second.block == block) entries_.erase(it);
 }
 

@@ -14,8 +14,10 @@ namespace outrider {
 
 // The keys and values of a token depend only on the tokens up to it, so a full block can serve every sequence
 // that begins with the same tokens. Entries form chains: each names the entry of the preceding block. An
-// entry is looked up by the hash of all tokens up to the block's end and then compared token by token. A hash
-// collision, accidental or crafted, is therefore a miss and never wrong data.
+// entry is looked up by the salt and the hash of all tokens up to the block's end and then compared token by
+// token. A hash collision, accidental or crafted, is therefore a miss and never wrong data. Entries of
+// different salts never meet, so that whoever has one salt cannot tell from a hit what was sent under
+// another.
 //
 // An entry lives until the pool evicts its block or an insertion with the same hash replaces it. Not
 // thread-safe.
@@ -26,18 +28,18 @@ class PrefixIndex {
 
   PrefixIndex(BlockPool* pool, int block_size);
 
-  // The longest chain of blocks over the first `limit` tokens of the sequence, first block first, and the
-  // cursor that goes with it. Takes no reference.
+  // The longest chain of blocks over the first `limit` tokens of the sequence that were inserted with this
+  // salt, first block first, and the cursor that goes with it. Takes no reference.
   struct Match {
     std::vector<BlockId> blocks;
     Cursor cursor;
   };
-  Match Find(const CachedSequence& sequence, int limit) const;
+  Match Find(const CachedSequence& sequence, int limit, uint64_t salt = 0) const;
 
   // Adds the full blocks among the first n tokens, which must be computed and final, and marks them
   // cacheable. Where another block with the same content is in the index already, that one stays. `cursor` is
   // the sequence's; it advances.
-  void Insert(const CachedSequence& sequence, int n, Cursor& cursor);
+  void Insert(const CachedSequence& sequence, int n, Cursor& cursor, uint64_t salt = 0);
 
   int size() const { return static_cast<int>(entries_.size()); }
 
@@ -46,19 +48,22 @@ class PrefixIndex {
     uint64_t id = 0;      // from 1 on, never reused
     uint64_t parent = 0;  // id of the preceding block's entry; 0 for a first block
     BlockId block = 0;
+    uint64_t salt = 0;
     std::vector<TokenId> tokens;
   };
 
-  // The entry of block `index` of the sequence if its parent is `parent`, else null.
-  const Entry* FindEntry(const CachedSequence& sequence, size_t index, uint64_t parent) const;
+  // Where the entry of block `index` of the sequence is.
+  uint64_t KeyOf(const CachedSequence& sequence, size_t index, uint64_t salt) const;
+  // That entry if its parent is `parent`, else null.
+  const Entry* FindEntry(const CachedSequence& sequence, size_t index, uint64_t parent, uint64_t salt) const;
   std::span<const TokenId> TokensOf(const CachedSequence& sequence, size_t index) const;
   void EraseEntry(BlockId block);
 
   BlockPool* const pool_;
   const size_t block_size_;
   uint64_t last_id_ = 0;
-  absl::flat_hash_map<uint64_t, Entry> entries_;  // by the hash of all tokens up to the block's end
-  std::vector<uint64_t> hash_of_;                 // [num_blocks], key in entries_
+  absl::flat_hash_map<uint64_t, Entry> entries_;  // by KeyOf
+  std::vector<uint64_t> key_of_;                  // [num_blocks], key in entries_
 };
 
 }  // namespace outrider

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "common/rpc/error.h"
 #include "common/rpc/outbox.h"
+#include "common/rpc/parse_message.h"
 #include "outrider/v1/sequence.pb.h"
 
 namespace outrider {
@@ -58,15 +59,20 @@ class StreamSet {
   absl::flat_hash_set<Stream*> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
+// What a raw method of a service returns: messages are parsed here, since gRPC would end a stream with OK at
+// one that it cannot parse.
+using BatchReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
 // One stream from one coordinator. Sends the server's ServerInfo first, then passes each item to `on_item`
 // together with the outbox for its answer. Deletes itself in OnDone.
 //
 // A coordinator that sends but does not read loses its stream with RESOURCE_EXHAUSTED, reason
 // READER_TOO_SLOW, when more than `max_waiting_bytes` of answers wait; it sees the end once it reads again.
+// One that sends what is no Request loses it with the error of ParseMessage.
 //
 // `on_item` is called from gRPC's threads, one call at a time per stream, and must not block.
 template <class Request, class Response>
-class BatchServerStream final : public grpc::ServerBidiReactor<Request, Response> {
+class BatchServerStream final : public BatchReactor {
  public:
   using RequestItem = typename Outbox<Request>::Item;
   using ItemFn = std::function<void(RequestItem&&, const std::shared_ptr<Outbox<Response>>&)>;
@@ -76,8 +82,12 @@ class BatchServerStream final : public grpc::ServerBidiReactor<Request, Response
                     size_t max_waiting_bytes = kMaxWaitingBytes)
       : on_item_(std::move(on_item)),
         set_(set),
-        outbox_(std::make_shared<Outbox<Response>>([this](const Response& m) { this->StartWrite(&m); },
-                                                   max_waiting_bytes)) {
+        outbox_(std::make_shared<Outbox<Response>>(
+            [this](const Response& message) {
+              response_ = SerializeMessage(message);
+              StartWrite(&response_);
+            },
+            max_waiting_bytes)) {
     if (!set_->Add(this)) {
       End(Set::Ending());
       return;
@@ -85,7 +95,7 @@ class BatchServerStream final : public grpc::ServerBidiReactor<Request, Response
     Response first;
     *first.mutable_info() = info;
     outbox_->PostFirst(std::move(first));
-    this->StartRead(&request_);
+    StartRead(&bytes_);
   }
 
   // Takes no answers from now on, writes those that wait, and ends the stream. The first call counts.
@@ -100,9 +110,9 @@ class BatchServerStream final : public grpc::ServerBidiReactor<Request, Response
     if (!ok) return End(grpc::Status::OK);
     // What comes later than the end is not begun: the end is its answer.
     if (!outbox_->open()) return;
+    if (absl::Status status = ParseMessage(bytes_, &request_); !status.ok()) return End(ToGrpc(status));
     for (RequestItem& item : *BatchField(request_)) on_item_(std::move(item), outbox_);
-    request_.Clear();
-    this->StartRead(&request_);
+    StartRead(&bytes_);
   }
 
   void OnWriteDone(bool ok) override {
@@ -129,13 +139,15 @@ class BatchServerStream final : public grpc::ServerBidiReactor<Request, Response
   void FinishIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (finished_ || !outbox_->Seal()) return;
     finished_ = true;
-    this->Finish(*end_);
+    Finish(*end_);
   }
 
   const ItemFn on_item_;
   Set* const set_;
   const std::shared_ptr<Outbox<Response>> outbox_;
+  grpc::ByteBuffer bytes_;  // of the request that is read
   Request request_;
+  grpc::ByteBuffer response_;  // that is written
   absl::Mutex mutex_;
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;

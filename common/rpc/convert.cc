@@ -1,5 +1,6 @@
 #include "common/rpc/convert.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -80,11 +81,30 @@ absl::StatusOr<Proposal> ParseNodes(const google::protobuf::RepeatedPtrField<v1:
   return proposal;
 }
 
-absl::Status BadVerdict(absl::string_view problem) {
-  return MakeError(absl::StatusCode::kInternal, "VERDICT_INVALID", absl::StrCat("verdict: ", problem));
+// Whether q has what its form needs. Whether that is a distribution is for the target to say.
+absl::Status CheckForm(const Distribution& q, bool may_be_absent, int vocab_size) {
+  const auto size = static_cast<size_t>(vocab_size);
+  if (q.form == Distribution::Form::kAbsent && !may_be_absent) return QMissingError();
+  if (q.form == Distribution::Form::kDense && q.weights.size() != size) {
+    return absl::InvalidArgumentError(absl::StrCat(q.weights.size(), " weights; allowed: ", size));
+  }
+  if (q.form != Distribution::Form::kSparse) return absl::OkStatus();
+  if (q.weights.size() != q.ids.size() || q.ids.size() > size) {
+    return absl::InvalidArgumentError(absl::StrCat(q.ids.size(), " ids and ", q.weights.size(),
+                                                   " weights; allowed: as many, at most ", size));
+  }
+  return absl::OkStatus();
 }
 
+// No sum over the tokens of a round comes near it, nor is below 0 but by rounding.
+constexpr double kMaxCanary = 1e6;
+constexpr double kRounding = 1e-3;
+
 }  // namespace
+
+absl::Status InvalidVerdict(absl::string_view problem) {
+  return MakeError(absl::StatusCode::kInternal, "VERDICT_INVALID", absl::StrCat("verdict: ", problem));
+}
 
 absl::StatusOr<Proposal> ParseProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
                                        Rule rule, int vocab_size) {
@@ -94,9 +114,11 @@ absl::StatusOr<Proposal> ParseProposal(const google::protobuf::RepeatedPtrField<
   });
 }
 
-absl::StatusOr<Proposal> ParseUncheckedProposal(
-    const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes, int vocab_size) {
-  return ParseNodes(nodes, vocab_size, [](ProposalNode&) { return absl::OkStatus(); });
+absl::StatusOr<Proposal> ParseUnpreparedProposal(
+    const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes, Rule rule, int vocab_size) {
+  const bool may_be_absent = rule == Rule::kCoupled;
+  return ParseNodes(nodes, vocab_size,
+                    [&](ProposalNode& node) { return CheckForm(node.q, may_be_absent, vocab_size); });
 }
 
 void SerializeProposal(std::span<const ProposalNode> proposal,
@@ -115,29 +137,34 @@ absl::StatusOr<Verdict> ParseVerdict(const v1::Verdict& message, std::span<const
   int parent = -1;
   for (uint32_t node : message.accepted()) {
     if (node >= proposal.size() || proposal[node].parent != parent) {
-      return BadVerdict(absl::StrCat("node ", node, " of ", proposal.size(), " does not follow ", parent));
+      return InvalidVerdict(
+          absl::StrCat("node ", node, " of ", proposal.size(), " does not follow ", parent));
     }
     parent = static_cast<int>(node);
     verdict.path.push_back(parent);
   }
   if (message.token() >= static_cast<uint32_t>(vocab_size)) {
-    return BadVerdict(absl::StrCat("token ", message.token(), " is not in the vocabulary"));
+    return InvalidVerdict(absl::StrCat("token ", message.token(), " is not in the vocabulary"));
   }
   verdict.token = static_cast<TokenId>(message.token());
-  switch (message.kind()) {
-    case v1::TOKEN_KIND_PLAIN:
-      verdict.kind = Verdict::Kind::kPlain;
-      break;
-    case v1::TOKEN_KIND_CORRECTED:
-      verdict.kind = Verdict::Kind::kCorrected;
-      break;
-    case v1::TOKEN_KIND_BONUS:
-      verdict.kind = Verdict::Kind::kBonus;
-      break;
-    default:
-      return BadVerdict(absl::StrCat("kind ", static_cast<int>(message.kind())));
+  // Something followed the last accepted node, or nothing did, or nothing was proposed.
+  const bool was_refused =
+      std::any_of(proposal.begin(), proposal.end(), [&](const auto& node) { return node.parent == parent; });
+  verdict.kind = proposal.empty() ? Verdict::Kind::kPlain
+                 : was_refused    ? Verdict::Kind::kCorrected
+                                  : Verdict::Kind::kBonus;
+  if (message.kind() != ToProto(verdict.kind)) {
+    return InvalidVerdict(absl::StrCat("kind ", static_cast<int>(message.kind()), " after ",
+                                       verdict.path.size(), " of ", proposal.size(), " nodes"));
   }
   const v1::Canary& canary = message.canary();
+  for (const double sum : {canary.expected_accepted(), canary.expected_accepted_variance(),
+                           canary.surprisal(), canary.entropy()}) {
+    if (!(sum >= -kRounding && sum <= kMaxCanary)) return InvalidVerdict(absl::StrCat("canary ", sum));
+  }
+  if (canary.reached() > proposal.size()) {
+    return InvalidVerdict(absl::StrCat("canary of ", canary.reached(), " nodes of ", proposal.size()));
+  }
   verdict.empty_residual = canary.residual_empty();
   verdict.expected_accepted = canary.expected_accepted();
   verdict.expected_variance = canary.expected_accepted_variance();

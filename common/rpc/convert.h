@@ -4,6 +4,7 @@
 #include <span>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/spec/proposal.h"
 #include "common/spec/verdict.h"
 #include "common/spec/verify.h"
@@ -17,18 +18,23 @@ namespace outrider {
 absl::StatusOr<Proposal> ParseProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
                                        Rule rule, int vocab_size);
 
-// The same without preparing or checking q, for the coordinator, which only passes q on to the target.
-absl::StatusOr<Proposal> ParseUncheckedProposal(
-    const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes, int vocab_size);
+// The same for the coordinator, which only passes q on to the target: of q it checks that it is there and has
+// as many entries as its form needs, and prepares nothing.
+absl::StatusOr<Proposal> ParseUnpreparedProposal(
+    const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes, Rule rule, int vocab_size);
 
 // Appends the nodes of `proposal` to `nodes`.
 void SerializeProposal(std::span<const ProposalNode> proposal,
                        google::protobuf::RepeatedPtrField<v1::DraftNode>* nodes);
 
 // Parses a verdict on `proposal`, without its log-probabilities. INTERNAL, reason VERDICT_INVALID, for a path
-// that does not follow `proposal` from its root, a token outside the vocabulary, or an unknown kind.
+// that does not follow `proposal` from its root, a token outside the vocabulary, a kind that does not go with
+// the path, or a canary out of range.
 absl::StatusOr<Verdict> ParseVerdict(const v1::Verdict& message, std::span<const ProposalNode> proposal,
                                      int vocab_size);
+
+// INTERNAL, reason VERDICT_INVALID: what the target answered cannot be true.
+absl::Status InvalidVerdict(absl::string_view problem);
 
 v1::Verdict SerializeVerdict(const Verdict& verdict);
 

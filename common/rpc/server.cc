@@ -4,14 +4,18 @@
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
+#include "common/rpc/exposure.h"
 
 namespace outrider {
 namespace {
@@ -58,6 +62,15 @@ void QuietLibraries() {
   });
 }
 
+// The reflection library adds itself to every server of the process.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins, [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; });
+  }
+};
+
 // Starts a server on one address. UNAVAILABLE if it cannot be bound.
 absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
     const std::string& address, grpc::Service* service,
@@ -70,6 +83,8 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
   builder.SetMaxReceiveMessageSize(options.max_receive_bytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   builder.SetResourceQuota(quota);
+  // Strangers need not be told what there is to call.
+  if (!IsLocalAddress(address)) builder.SetOption(std::make_unique<WithoutReflection>());
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
   SetKeepalive([&](const char* name, int value) { builder.AddChannelArgument(name, value); });
   // Our clients ping every kKeepaliveMs, which gRPC's default limit of one ping in five minutes takes for an

@@ -1,4 +1,5 @@
-// The gRPC server of all three services: health, reflection, limits, keepalive and orderly shutdown.
+// The gRPC server of all three services: health, reflection for this host, limits, keepalive and orderly
+// shutdown.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

@@ -82,6 +82,7 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
       params->logprobs = static_cast<int>(proto.logprobs());
     }
     params->logprobs_before_controls = proto.logprobs_before_controls();
+    params->cache_salt = proto.cache_salt();
     absl::StatusOr<Rule> rule = ParseRule(proto.rule());
     if (rule.ok()) {
       params->rule = *rule;

@@ -161,6 +161,7 @@ v1::ServerInfo Describe(const Runner& runner, const Flags& flags, uint64_t token
   info.set_kv_blocks(static_cast<uint32_t>(runner.kv_blocks()));
   info.set_block_size(static_cast<uint32_t>(runner.block_size()));
   info.set_weight_bytes(runner.weight_bytes());
+  info.set_weights_hash(runner.weights_hash());
   info.set_version(OUTRIDER_VERSION);
   for (TokenId id : config.eos_token_ids) info.add_eos_ids(static_cast<uint32_t>(id));
   return info;

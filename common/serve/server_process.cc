@@ -8,6 +8,7 @@
 
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
+#include "common/rpc/exposure.h"
 #include "common/rpc/security_flags.h"
 
 namespace outrider {
@@ -31,6 +32,8 @@ void DefineListenFlags(CLI::App& app, ProcessFlags& flags) {
   app.add_option("--health-listen", flags.server.health_listen,
                  "a second address with grpc.health.v1 only, without TLS; empty: none");
   DefineServerSecurityFlags(app, flags.server.security);
+  app.add_flag("--insecure", flags.insecure,
+               "serve without TLS also where other hosts can connect, to everybody who does");
 }
 
 void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlags& flags) {
@@ -57,6 +60,11 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
 absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
     const ProcessFlags& flags, grpc::Service* service,
     const std::shared_ptr<prometheus::Registry>& registry) {
+  if (absl::Status status =
+          CheckExposure("--listen", flags.server.listen, !flags.server.security.cert.empty(), flags.insecure);
+      !status.ok()) {
+    return status;
+  }
   std::unique_ptr<ServerProcess> process(new ServerProcess(flags.drain_seconds));
   AddBuildInfo(*registry, OUTRIDER_VERSION);
   ServerOptions options = flags.server;

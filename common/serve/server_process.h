@@ -22,6 +22,8 @@ namespace outrider {
 
 struct ProcessFlags {
   ServerOptions server;
+  // Serve without TLS where other hosts can connect. Metrics and health are always in plaintext.
+  bool insecure = false;
   std::string metrics_listen;  // empty: none
   double drain_seconds = 20;
   std::string log_level = "info";
@@ -43,7 +45,8 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
 // and Exit, which are for the main thread.
 class ServerProcess {
  public:
-  // Listens. UNAVAILABLE naming the address that cannot be had; see also RpcServer.
+  // Listens. UNAVAILABLE naming the address that cannot be had, INVALID_ARGUMENT for one that needs
+  // --insecure; see also RpcServer.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(
       const ProcessFlags& flags, grpc::Service* service,
       const std::shared_ptr<prometheus::Registry>& registry);

@@ -94,8 +94,9 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab) {
   if (params.top_k < 0) return OutOfRange("top_k", params.top_k, "[0, 2147483647]");
   if (!(params.top_p > 0 && params.top_p <= 1)) return OutOfRange("top_p", params.top_p, "(0, 1]");
   if (!(params.min_p >= 0 && params.min_p <= 1)) return OutOfRange("min_p", params.min_p, "[0, 1]");
-  if (!(params.repetition_penalty > 0 && params.repetition_penalty <= 10)) {
-    return OutOfRange("repetition_penalty", params.repetition_penalty, "(0, 10]");
+  // A logit is divided by it, and stays finite.
+  if (!(params.repetition_penalty >= 0.01 && params.repetition_penalty <= 10)) {
+    return OutOfRange("repetition_penalty", params.repetition_penalty, "[0.01, 10]");
   }
   if (!(params.presence_penalty >= -2 && params.presence_penalty <= 2)) {
     return OutOfRange("presence_penalty", params.presence_penalty, "[-2, 2]");

@@ -23,7 +23,7 @@ struct SamplingParams {
   int top_k = 0;                  // >= 0; 0 is off; ties at the cut go to the lowest ids, exactly k stay
   double top_p = 1;               // (0, 1]; 1 is off
   double min_p = 0;               // [0, 1]; 0 is off
-  double repetition_penalty = 1;  // (0, 10]; over prompt and output
+  double repetition_penalty = 1;  // [0.01, 10]; over prompt and output
   double presence_penalty = 0;    // [-2, 2]; over output
   double frequency_penalty = 0;   // [-2, 2]; over output
   std::vector<std::pair<TokenId, float>> logit_bias;  // each id once, bias in [-100, 100]

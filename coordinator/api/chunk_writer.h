@@ -10,12 +10,13 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/rpc/parse_message.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
 
 // The stream to one client. Belongs to gRPC until OnDone.
-class ChunkWriter final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
+class ChunkWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   // Chunks that a client may be behind before its generations wait for it.
   static constexpr size_t kMaxUnsent = 64;
@@ -28,9 +29,10 @@ class ChunkWriter final : public grpc::ServerWriteReactor<v1::GenerateResponse> 
   void SetHandlers(Handlers handlers) { handlers_ = std::move(handlers); }
 
   // Queues a chunk. Returns how many are unsent.
-  size_t Send(v1::GenerateResponse chunk) {
+  size_t Send(const v1::GenerateResponse& chunk) {
+    grpc::ByteBuffer bytes = SerializeMessage(chunk);
     absl::MutexLock lock(&mutex_);
-    queue_.push_back(std::move(chunk));
+    queue_.push_back(std::move(bytes));
     if (!writing_) WriteNext();
     return queue_.size();
   }
@@ -77,7 +79,7 @@ class ChunkWriter final : public grpc::ServerWriteReactor<v1::GenerateResponse> 
 
   Handlers handlers_;
   absl::Mutex mutex_;
-  std::deque<v1::GenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<grpc::ByteBuffer> queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
+#include "coordinator/api/request_context.h"
 #include "coordinator/link/asio.h"
 #include "coordinator/rounds/speculation_stats.h"
 
@@ -14,6 +15,12 @@ namespace {
 
 // Bytes of a request that are parsed on the executor: a fraction of a millisecond.
 constexpr size_t kMaxParsedHere = 4096;
+
+// Of an exception, which ends its request and no other: memory has run out, or there is a defect.
+absl::Status Failure(const std::exception& error) {
+  LogError("exception", {{"error", error.what()}});
+  return absl::InternalError("the request could not be carried out");
+}
 
 }  // namespace
 
@@ -32,7 +39,7 @@ GenerateCall::Sample::Sample(GenerateCall* call, uint32_t index, Request request
 asio::awaitable<absl::Status> GenerateCall::Sample::Send(v1::GenerateResponse chunk) {
   if (call->cancelled_) co_return absl::CancelledError("cancelled");
   chunk.set_sample(index);
-  const size_t unsent = call->writer_.Send(std::move(chunk));
+  const size_t unsent = call->writer_.Send(chunk);
   if (unsent >= ChunkWriter::kMaxUnsent) co_await room.Wait(call->deadline_);
   co_return call->cancelled_ ? absl::CancelledError("cancelled") : absl::OkStatus();
 }
@@ -43,10 +50,10 @@ void GenerateCall::Sample::StopServers() {
   target.Stop(generation);
 }
 
-GenerateCall::GenerateCall(const ServiceParts* parts, const v1::GenerateRequest* request,
+GenerateCall::GenerateCall(const ServiceParts* parts, const grpc::ByteBuffer& request,
                            v1::RequestContext context, std::string client, Clock::time_point deadline)
     : parts_(*parts),
-      proto_(request),
+      readable_(ParseMessage(request, &proto_)),
       context_(std::move(context)),
       client_(std::move(client)),
       deadline_(deadline),
@@ -82,10 +89,19 @@ void GenerateCall::Interrupt(absl::Status reason) {
   for (const auto& sample : samples_) sample->StopServers();
 }
 
-asio::awaitable<void> GenerateCall::Run() {
+asio::awaitable<absl::Status> GenerateCall::Serve() {
   absl::StatusOr<Request> request = co_await Admit();
-  absl::Status status = request.status();
-  if (request.ok()) status = co_await RunSamples(*std::move(request));
+  if (!request.ok()) co_return request.status();
+  co_return co_await RunSamples(*std::move(request));
+}
+
+asio::awaitable<void> GenerateCall::Run() {
+  absl::Status status;
+  try {
+    status = co_await Serve();
+  } catch (const std::exception& error) {
+    status = Failure(error);
+  }
   ticket_ = nullptr;
   if (!samples_.empty()) {
     LogEnd(status);
@@ -100,8 +116,9 @@ asio::awaitable<void> GenerateCall::Run() {
 
 asio::awaitable<absl::StatusOr<Request>> GenerateCall::Admit() {
   if (cancelled_) co_return interruption_;
+  if (!readable_.ok()) co_return readable_;
   // A number of samples that is out of range is refused when the request is parsed.
-  const int samples = std::clamp(static_cast<int>(proto_->n()), 1, parts_.defaults.max_samples);
+  const int samples = std::clamp(static_cast<int>(proto_.n()), 1, parts_.defaults.max_samples);
   auto ticket = parts_.admission->Enter(client_, samples,
                                         [this](absl::Status reason) { Interrupt(std::move(reason)); });
   if (!ticket.ok()) co_return ticket.status();
@@ -110,7 +127,10 @@ asio::awaitable<absl::StatusOr<Request>> GenerateCall::Admit() {
   if (absl::Status status = co_await WaitForTarget(); !status.ok()) co_return status;
   absl::StatusOr<Request> request = co_await Parse();
   if (cancelled_) co_return interruption_;
-  if (request.ok()) request->context = context_;
+  if (request.ok()) {
+    request->context = context_;
+    if (!parts_.share_prefix_cache) request->params.set_cache_salt(CacheSalt(client_));
+  }
   co_return request;
 }
 
@@ -128,9 +148,9 @@ asio::awaitable<absl::Status> GenerateCall::WaitForTarget() {
 
 asio::awaitable<absl::StatusOr<Request>> GenerateCall::Parse() {
   const auto parse = [this, target = *parts_.target->info()] {
-    return ParseRequest(*proto_, parts_.defaults, *parts_.tokenizer, target);
+    return ParseRequest(proto_, parts_.defaults, *parts_.tokenizer, target);
   };
-  if (proto_->ByteSizeLong() <= kMaxParsedHere) co_return parse();
+  if (proto_.ByteSizeLong() <= kMaxParsedHere) co_return parse();
   // Others' rounds go on meanwhile.
   co_return co_await asio::co_spawn(
       parts_.parsers, [&parse]() -> asio::awaitable<absl::StatusOr<Request>> { co_return parse(); },
@@ -150,9 +170,14 @@ asio::awaitable<absl::Status> GenerateCall::RunSamples(Request request) {
 asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   ++unfinished_;
   parts_.policy->Begin();
-  absl::Status status = co_await sample.loop.ComputePrompt();
-  if (status.ok() && sample.index == 0) StartSiblings();
-  if (status.ok()) status = co_await sample.loop.Decode();
+  absl::Status status;
+  try {
+    status = co_await sample.loop.ComputePrompt();
+    if (status.ok() && sample.index == 0) StartSiblings();
+    if (status.ok()) status = co_await sample.loop.Decode();
+  } catch (const std::exception& error) {
+    status = Failure(error);
+  }
   parts_.policy->End();
   if (status.ok()) {
     parts_.metrics->OnFinish(sample.generation.finish(), Seconds(Clock::now() - received_));

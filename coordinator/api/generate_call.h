@@ -17,7 +17,7 @@ namespace outrider {
 class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
  public:
   // `client` is who asks (ReadClient).
-  GenerateCall(const ServiceParts* parts, const v1::GenerateRequest* request, v1::RequestContext context,
+  GenerateCall(const ServiceParts* parts, const grpc::ByteBuffer& request, v1::RequestContext context,
                std::string client, Clock::time_point deadline);
 
   ChunkWriter* writer() { return &writer_; }
@@ -44,6 +44,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   };
 
   asio::awaitable<void> Run();
+  asio::awaitable<absl::Status> Serve();
   // Waits for the call's turn, and for a target if there was none yet; only then looks at the request.
   asio::awaitable<absl::StatusOr<Request>> Admit();
   asio::awaitable<absl::Status> WaitForTarget();
@@ -59,7 +60,8 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   void LogEnd(const absl::Status& status) const;
 
   const ServiceParts& parts_;
-  const v1::GenerateRequest* const proto_;  // gRPC's, valid until the stream is finished
+  v1::GenerateRequest proto_;
+  const absl::Status readable_;  // whether proto_ is what the client sent
   const v1::RequestContext context_;
   const std::string client_;
   const Clock::time_point deadline_;

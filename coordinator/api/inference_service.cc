@@ -6,8 +6,8 @@
 
 namespace outrider {
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
-    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(grpc::CallbackServerContext* context,
+                                                                       const grpc::ByteBuffer* request) {
   const auto left = context->deadline() - std::chrono::system_clock::now();
   const bool has_deadline = context->deadline() != std::chrono::system_clock::time_point::max();
   const Clock::time_point deadline = has_deadline
@@ -15,7 +15,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
                                          : Clock::time_point::max();
   v1::RequestContext request_context = ReadRequestContext(context->client_metadata());
   context->AddInitialMetadata(kRequestIdKey, request_context.request_id());
-  auto call = std::make_shared<GenerateCall>(&parts_, request, std::move(request_context),
+  auto call = std::make_shared<GenerateCall>(&parts_, *request, std::move(request_context),
                                              ReadClient(*context, parts_.checks_tokens), deadline);
   call->Start();
   return call->writer();

@@ -9,12 +9,13 @@
 namespace outrider {
 
 // gRPC calls in from its threads; everything else happens on the executor.
-class InferenceService final : public v1::Inference::CallbackService {
+class InferenceService final : public v1::Inference::WithRawCallbackMethod_Generate<
+                                   v1::Inference::WithCallbackMethod_Describe<v1::Inference::Service>> {
  public:
   explicit InferenceService(ServiceParts parts) : parts_(std::move(parts)) {}
 
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
-                                                           const v1::GenerateRequest* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context, const v1::DescribeRequest* request,
                                      v1::DescribeResponse* response) override;
 

@@ -1,10 +1,13 @@
 #include "coordinator/api/request_context.h"
 
+#define XXH_INLINE_ALL
+
+#include <xxhash.h>
+
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "absl/hash/hash.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -49,6 +52,8 @@ std::string HostOf(const std::string& peer) {
   return peer.substr(0, peer.rfind(':'));
 }
 
+uint64_t StableHash(absl::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
 std::string NewRequestId() {
   return absl::StrCat(absl::Hex(FreshBits(), absl::kZeroPad16), absl::Hex(FreshBits(), absl::kZeroPad16));
 }
@@ -64,12 +69,14 @@ v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc
   return context;
 }
 
+uint64_t CacheSalt(const std::string& client) { return StableHash(client); }
+
 std::string ClientAtHost(const std::string& host) { return absl::StrCat("host:", host); }
 
 std::string ReadClient(const grpc::CallbackServerContext& context, bool checks_tokens) {
   const auto& metadata = context.client_metadata();
   const absl::string_view token = Find(metadata, "authorization");
-  if (checks_tokens && !token.empty()) return absl::StrCat("token:", absl::HashOf(token));
+  if (checks_tokens && !token.empty()) return absl::StrCat("token:", StableHash(token));
   const std::string peer = context.peer();
   if (const absl::string_view named = Find(metadata, kClientKey); IsInProcess(peer) && !named.empty()) {
     return std::string(named);

@@ -24,7 +24,8 @@ struct ServiceParts {
   DrafterParts drafters;
   RequestDefaults defaults;
   Admission* admission;
-  bool checks_tokens;  // each gRPC call has brought a bearer token that is known
+  bool checks_tokens;       // each gRPC call has brought a bearer token that is known
+  bool share_prefix_cache;  // between clients
   DraftLengthPolicy* policy;
   RoundObserver* observer;
   Metrics* metrics;

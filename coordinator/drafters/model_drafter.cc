@@ -4,6 +4,7 @@
 
 #include "absl/strings/escaping.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/sampling.h"
 #include "common/spec/status.h"
 #include "coordinator/rounds/sequence_update.h"
 
@@ -108,7 +109,7 @@ asio::awaitable<Proposal> ModelDrafter::Take(Generation& generation, v1::ItemTim
       continue;
     }
     *timing = answer.result.timing();
-    absl::StatusOr<Proposal> proposal = Parse(answer.result, item.k);
+    absl::StatusOr<Proposal> proposal = Parse(generation, answer.result, item.k);
     if (proposal.ok()) {
       item.permit->Succeed();
       outcome_ = DraftOutcome::kUsable;
@@ -124,14 +125,17 @@ asio::awaitable<Proposal> ModelDrafter::Take(Generation& generation, v1::ItemTim
   co_return Proposal();
 }
 
-absl::StatusOr<Proposal> ModelDrafter::Parse(const v1::ProposeResult& result, int k) const {
+absl::StatusOr<Proposal> ModelDrafter::Parse(const Generation& generation, const v1::ProposeResult& result,
+                                             int k) const {
   if (result.nodes().empty()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded, "PROPOSAL_EMPTY", "no token in time");
   }
   if (result.nodes_size() > k) {
     return MakeError(absl::StatusCode::kInternal, "PROPOSAL_TOO_LONG", "more tokens than were asked for");
   }
-  return ParseUncheckedProposal(result.nodes(), static_cast<int>(link_->info()->vocab_size()));
+  const absl::StatusOr<Rule> rule = ParseRule(generation.request().params.rule());
+  if (!rule.ok()) return rule.status();
+  return ParseUnpreparedProposal(result.nodes(), *rule, static_cast<int>(link_->info()->vocab_size()));
 }
 
 bool ModelDrafter::OnRefusal(const Generation& generation, const InFlight& item,

@@ -51,7 +51,7 @@ class ModelDrafter final : public Drafter {
   // Leave to send an item, without the call. Null if the draft cannot be asked now; sets outcome_.
   std::optional<InFlight> Prepare();
   // The proposal, of 1 to k tokens.
-  absl::StatusOr<Proposal> Parse(const v1::ProposeResult& result, int k) const;
+  absl::StatusOr<Proposal> Parse(const Generation& generation, const v1::ProposeResult& result, int k) const;
   // Whether asking once more at once makes sense.
   bool OnRefusal(const Generation& generation, const InFlight& item, const DraftLink::Answer& answer);
   // After this the generation goes on without a draft.

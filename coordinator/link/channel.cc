@@ -63,6 +63,8 @@ class Stream final : public Rpc<Protocol>::Reactor {
   void OnReadDone(bool ok) override {
     if (!ok) {
       outbox_.Close();
+      // It may be a message that cannot be parsed, and the server goes on.
+      Cancel();
       this->RemoveHold();
       return;
     }

@@ -32,6 +32,8 @@ struct LinkOptions {
   // A server that has items to answer and sends no answer at all for so long hangs, however alive its
   // process: its connection counts as lost. Keepalive notices only processes that do not run.
   Clock::duration item_timeout = std::chrono::seconds(300);
+  // Called for an answer that nobody waits for: it comes too late, or names another sequence or round.
+  std::function<void()> on_unexpected = [] {};
 };
 
 // Held by shared_ptr. Everything runs on the executor, which has one thread.
@@ -127,6 +129,12 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
                    }});
   }
 
+  // Has the server that is connected checked once more: what it is compared with has changed.
+  void CheckAgain() {
+    if (!up_) return;
+    if (absl::Status status = check_server_(*info_); !status.ok()) Refuse(std::move(status));
+  }
+
   // Ends the connection; items in flight are answered CANCELLED.
   void Stop() {
     stopping_ = true;
@@ -193,24 +201,27 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     if (response.results_size() > 0) last_answer_ = Clock::now();
     for (Result& result : *response.mutable_results()) {
       const auto it = calls_.find(std::pair(result.sequence_id(), result.round()));
-      // Nobody waits any more for an answer that comes too late.
-      if (it == calls_.end()) continue;
+      if (it == calls_.end()) {
+        options_.on_unexpected();
+        continue;
+      }
       absl::Status status = FromProto(result.status());
       it->second->Finish({std::move(status), std::move(result)});
     }
   }
 
-  void OnInfo(const v1::ServerInfo& info) {
-    if (absl::Status status = check_server_(info); !status.ok()) {
-      if (refusal_ != status) {
-        LogError("refused", {{"server", Protocol::kName},
-                             {"address", options_.address},
-                             {"error", std::string(status.message())}});
-      }
-      refusal_ = status;
-      channel_.Cancel();
-      return;
+  void Refuse(absl::Status status) {
+    if (refusal_ != status) {
+      LogError("refused", {{"server", Protocol::kName},
+                           {"address", options_.address},
+                           {"error", std::string(status.message())}});
     }
+    refusal_ = std::move(status);
+    channel_.Cancel();
+  }
+
+  void OnInfo(const v1::ServerInfo& info) {
+    if (absl::Status status = check_server_(info); !status.ok()) return Refuse(std::move(status));
     refusal_ = absl::OkStatus();
     failure_ = absl::StatusCode::kOk;
     info_ = info;

@@ -42,8 +42,11 @@ Metrics::Server::Server(prometheus::Registry& r, const std::string& name)
                                      "Time that an item waited on a server until its engine began, in "
                                      "seconds, by server.")
                          .Add({{"server", name}}, kRoundBuckets)),
-      up(AddGauge(r, absl::StrCat(name, "_up"),
-                  absl::StrCat("1 while the ", name, " service can be used."))) {}
+      up(AddGauge(r, absl::StrCat(name, "_up"), absl::StrCat("1 while the ", name, " service can be used."))),
+      unexpected(&CounterFamily(r, "unexpected_answers_total",
+                                "Answers that nobody waited for, by server: they came too late, or name "
+                                "another sequence or round.")
+                      .Add({{"server", name}})) {}
 
 void Metrics::Server::OnItem(Clock::duration waited, const v1::ItemTiming& timing) {
   wire_seconds->Observe(std::max(0.0, Seconds(waited) - 1e-6 * ServerMicroseconds(timing)));

@@ -33,6 +33,9 @@ class Metrics {
   // An item that a server refused or did not answer, by reason.
   void OnDraftError(const std::string& reason) { draft_errors_.Add({{"reason", reason}}).Increment(); }
   void OnTargetError(const std::string& reason) { target_errors_.Add({{"reason", reason}}).Increment(); }
+  // Answers that nobody waits for.
+  void OnUnexpectedDraft() { draft_.unexpected->Increment(); }
+  void OnUnexpectedTarget() { target_.unexpected->Increment(); }
   void SetUp(bool draft, bool target, bool degraded);
 
   // Since the start of the process.
@@ -47,6 +50,7 @@ class Metrics {
     prometheus::Histogram* wire_seconds;
     prometheus::Histogram* queue_seconds;
     prometheus::Gauge* up;
+    prometheus::Counter* unexpected;
   };
   // The series of the round's kind.
   prometheus::Histogram* RoundSeconds(const RoundReport& round) const;

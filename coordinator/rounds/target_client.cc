@@ -50,8 +50,12 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& g
     TargetLink::Answer answer = co_await call_->Wait(deadline);
     if (stopped_) co_return absl::CancelledError("cancelled");
     if (answer.status.ok()) {
-      absl::StatusOr<TargetAnswer> taken = Take(std::move(answer.result), proposal);
-      if (taken.ok()) taken->proposal_bytes = proposal_bytes;
+      absl::StatusOr<TargetAnswer> taken = Take(generation, std::move(answer.result), proposal);
+      if (taken.ok()) {
+        taken->proposal_bytes = proposal_bytes;
+      } else {
+        metrics_->OnTargetError(ReasonOf(taken.status()));
+      }
       co_return taken;
     }
     const bool had_proposal = !proposal.empty();
@@ -61,10 +65,12 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& g
   }
 }
 
-absl::StatusOr<TargetAnswer> TargetClient::Take(v1::VerifyResult result, const Proposal& proposal) {
+absl::StatusOr<TargetAnswer> TargetClient::Take(const Generation& generation, v1::VerifyResult result,
+                                                const Proposal& proposal) {
   absl::StatusOr<Verdict> verdict =
       ParseVerdict(result.verdict(), proposal, static_cast<int>(link_->info()->vocab_size()));
   if (!verdict.ok()) return verdict.status();
+  if (absl::Status status = CheckReport(generation, result); !status.ok()) return status;
   remote_.OnAnswer(result.cached(), sent_, verdict->path.size());
   losses_.OnAnswer(sent_);
   full_pause_.Reset();
@@ -74,6 +80,24 @@ absl::StatusOr<TargetAnswer> TargetClient::Take(v1::VerifyResult result, const P
                       .logprobs = std::move(*result.mutable_verdict()->mutable_logprobs()),
                       .prompt_logprobs = std::move(*result.mutable_prompt_logprobs()),
                       .timing = std::move(*result.mutable_timing())};
+}
+
+absl::Status TargetClient::CheckReport(const Generation& generation, const v1::VerifyResult& result) const {
+  const v1::Verdict& verdict = result.verdict();
+  const bool wants = generation.request().params.has_logprobs();
+  const auto size = [](const auto& positions) { return static_cast<size_t>(positions.size()); };
+  if (size(verdict.logprobs()) != (wants ? size(verdict.accepted()) + 1 : 0)) {
+    return InvalidVerdict(absl::StrCat("log-probabilities of ", verdict.logprobs_size(), " tokens"));
+  }
+  if (size(result.prompt_logprobs()) != (generation.WantsPromptLogprobs() ? sent_ - 1 : 0)) {
+    return InvalidVerdict(
+        absl::StrCat("log-probabilities of ", result.prompt_logprobs_size(), " prompt tokens"));
+  }
+  if (result.prefix_hit() > sent_) {
+    return InvalidVerdict(
+        absl::StrCat(result.prefix_hit(), " of ", sent_, " tokens found in the prefix cache"));
+  }
+  return absl::OkStatus();
 }
 
 v1::TargetItem TargetClient::MakeItem(const Generation& generation, const Proposal& proposal) const {

@@ -47,7 +47,10 @@ class TargetClient {
   // A verify item of round_ over the tokens and the proposal.
   v1::TargetItem MakeItem(const Generation& generation, const Proposal& proposal) const;
   // What an item's result says, and what follows for the next item.
-  absl::StatusOr<TargetAnswer> Take(v1::VerifyResult result, const Proposal& proposal);
+  absl::StatusOr<TargetAnswer> Take(const Generation& generation, v1::VerifyResult result,
+                                    const Proposal& proposal);
+  // Whether what the result says beside the verdict is as much as was asked for.
+  absl::Status CheckReport(const Generation& generation, const v1::VerifyResult& result) const;
   // Corrects what is believed of the target, and empties a proposal that it refuses. OK if what is left is
   // worth sending again.
   absl::Status Recover(const TargetLink::Answer& answer, Proposal& proposal, Clock::time_point deadline);

@@ -59,3 +59,24 @@ def send(c: Cluster, body: dict[str, Any]) -> socket.socket:
     connection.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(data)}\r\n"
                        f"Connection: close\r\n\r\n".encode() + data)
     return connection
+
+
+def ask_from(host: str, c: Cluster, prompt: str, **options: object) -> http.client.HTTPConnection:
+    """Asks as a client on another host, as far as the coordinator can tell."""
+    address, port = c.coordinator.http_address.rsplit(":", 1)
+    connection = http.client.HTTPConnection(address, int(port), timeout=PATIENCE, source_address=(host, 0))
+    body = {"prompt": prompt, "max_tokens": 3, "temperature": 0} | options
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    return connection
+
+
+def answer_of(connection: http.client.HTTPConnection) -> tuple[int, dict[str, object]]:
+    with contextlib.closing(connection):
+        response = connection.getresponse()
+        return response.status, json.load(response)
+
+
+def complete_from(host: str, c: Cluster, prompt: str) -> str:
+    status, body = answer_of(ask_from(host, c, prompt))
+    assert status == 200, body
+    return body["choices"][0]["text"]

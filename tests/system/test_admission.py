@@ -1,36 +1,12 @@
 """More requests than may run wait their turn; clients take turns, and who waits can leave."""
 
-import contextlib
-import http.client
-import json
-
 import grpc
 import pytest
 
 from harness import PATIENCE, Cluster, Refusal, cluster, request
+from http_clients import answer_of, ask_from, complete_from
 
 WAITING = "outrider_requests_waiting"
-
-
-def ask_from(host: str, c: Cluster, prompt: str, **options: object) -> http.client.HTTPConnection:
-    """Asks as a client on another host, as far as the coordinator can tell."""
-    address, port = c.coordinator.http_address.rsplit(":", 1)
-    connection = http.client.HTTPConnection(address, int(port), timeout=PATIENCE, source_address=(host, 0))
-    body = {"prompt": prompt, "max_tokens": 3, "temperature": 0} | options
-    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-    return connection
-
-
-def answer_of(connection: http.client.HTTPConnection) -> tuple[int, dict[str, object]]:
-    with contextlib.closing(connection):
-        response = connection.getresponse()
-        return response.status, json.load(response)
-
-
-def complete_from(host: str, c: Cluster, prompt: str) -> str:
-    status, body = answer_of(ask_from(host, c, prompt))
-    assert status == 200, body
-    return body["choices"][0]["text"]
 
 
 def test_a_client_with_many_requests_delays_another_by_one(prompts: list[str]) -> None:

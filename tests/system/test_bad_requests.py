@@ -6,7 +6,7 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from harness import PATIENCE, Cluster, cluster, inference_pb2, request, sequence_pb2
+from harness import PATIENCE, Cluster, Refusal, cluster, inference_pb2, request, sequence_pb2
 
 Request = inference_pb2.GenerateRequest
 
@@ -36,6 +36,7 @@ BAD = {
     "min_p negative": ("sampling.min_p", sampling(min_p=-0.1)),
     "min_p above one": ("sampling.min_p", sampling(min_p=1.1)),
     "repetition penalty zero": ("sampling.repetition_penalty", sampling(repetition_penalty=0.0)),
+    "repetition penalty that would overflow": ("sampling.repetition_penalty", sampling(repetition_penalty=1e-30)),
     "repetition penalty negative": ("sampling.repetition_penalty", sampling(repetition_penalty=-1.0)),
     "presence penalty": ("sampling.presence_penalty", sampling(presence_penalty=-2.5)),
     "frequency penalty": ("sampling.frequency_penalty", sampling(frequency_penalty=2.5)),
@@ -77,12 +78,26 @@ def test_a_bad_request_is_refused_with_its_field_and_range(case: str, pair: Clus
 def test_a_message_that_cannot_be_read_ends_its_call_and_nothing_else(pair: Cluster) -> None:
     with pair.coordinator.connect() as channel:
         raw = channel.unary_stream("/outrider.v1.Inference/Generate")
-        for message in (b"\x0a\x03ab\xff", b"\x0a\x7f", b"\xff\xff\xff"):  # not UTF-8, truncated, not protobuf at all
+        for message, reason in ((b"\x0a\x7f", "MESSAGE_INVALID"), (b"\xff\xff\xff", "MESSAGE_INVALID"),
+                                (b"", "FIELD_INVALID")):  # truncated, not protobuf at all, empty
             with pytest.raises(grpc.RpcError) as error:
                 list(raw(message, timeout=PATIENCE))
-            assert error.value.code() in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL,
-                                          grpc.StatusCode.UNIMPLEMENTED}
+            refusal = Refusal.of(error.value)
+            assert (refusal.code, refusal.reason) == ("INVALID_ARGUMENT", reason)
     assert pair.generate("Once upon a time", k=2, max_tokens=4).tokens
+
+
+def test_text_that_is_not_utf8_is_refused_by_its_field(pair: Cluster) -> None:
+    wanted = request("spoil", k=2, max_tokens=4, stop=["harm"])
+    with pair.coordinator.connect() as channel:
+        raw = channel.unary_stream("/outrider.v1.Inference/Generate")
+        for field, text in (("text", b"spoil"), ("stop.strings", b"harm")):
+            message = wanted.SerializeToString().replace(text, b"\xff" * len(text))
+            with pytest.raises(grpc.RpcError) as error:
+                list(raw(message, timeout=PATIENCE))
+            refusal = Refusal.of(error.value)
+            assert (refusal.code, refusal.metadata["field"]) == ("INVALID_ARGUMENT", field)
+            assert refusal.metadata["range"] == "valid UTF-8"
 
 
 def test_a_request_that_is_too_large_ends_its_own_call_and_nothing_else(pair: Cluster, prompts: list[str]) -> None:

@@ -1,6 +1,7 @@
 """The prefix cache and the policy's choice of K: neither changes the output."""
 
 from harness import Cluster, cluster, request
+from http_clients import complete_from
 
 LONG = {"max_tokens": 24, "ignore_eos": True}
 
@@ -22,6 +23,19 @@ def test_a_prompt_that_was_seen_is_not_computed_again(prompts: list[str]) -> Non
         assert c.draft.value("outrider_draft_prefix_cache_hits_total") > 0
         c.wait_idle()
         assert c.target.value("outrider_target_kv_blocks_cached") > 0
+
+
+def test_a_client_does_not_find_what_another_sent_unless_they_share(prompts: list[str]) -> None:
+    prompt = system_prompt(prompts)
+    hits = "outrider_target_prefix_cache_hits_total"
+    for flags, shared in (([], False), (["--share-prefix-cache"], True)):
+        with cluster(draft=None, coordinator=flags) as c:
+            for host in ("127.0.0.2", "127.0.0.2"):
+                complete_from(host, c, prompt)
+            own = c.target.value(hits)
+            assert own > 0
+            complete_from("127.0.0.3", c, prompt)
+            assert (c.target.value(hits) > own) == shared
 
 
 def test_hits_change_nothing_in_any_answer(prompts: list[str]) -> None:

@@ -1,17 +1,21 @@
 """Bad configurations fail at start, with one line that names the problem and a non-zero exit code."""
 
+import contextlib
 import json
 import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from harness import (DRAFT_MODEL, TARGET_MODEL, Cluster, cluster, refusal, running, start_coordinator, start_draft,
+from harness import (DRAFT_MODEL, TARGET_MODEL, Cluster, cluster, eventually, refusal, running, start_coordinator, start_draft,
                      start_target)
 
 MODELS = {"outrider-target": TARGET_MODEL, "outrider-draft": DRAFT_MODEL}
+PROGRAMS = [*MODELS, "outrider-coordinator"]
 FREE = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
 
 
@@ -213,6 +217,69 @@ def test_a_draft_whose_texts_end_otherwise_is_refused_in_words(tmp_path: Path) -
     with running(coordinator, draft, target):
         error = coordinator.wait_for_event("refused", server="draft")["error"]
         assert f"{model.name} and target {TARGET_MODEL.name} end a text with different tokens, 7 8 for the draft" in error
+
+
+def test_a_draft_that_was_there_before_the_target_is_refused_all_the_same(tmp_path: Path) -> None:
+    """Draft and coordinator share a tokenizer; only the target shows that they are not a pair."""
+    model = copy_of(DRAFT_MODEL, tmp_path)
+    edit(model / "generation_config.json", lambda config: config.update(eos_token_id=[7, 8]))
+    draft = start_draft(model=model)
+    address = f"unix:{tmp_path}/target.sock"
+    coordinator = start_coordinator(address, draft.address)
+    coordinator.wait_for_event("connected", server="draft")
+    target = start_target(listen=address)
+    with running(coordinator, draft, target):
+        error = coordinator.wait_for_event("refused", server="draft")["error"]
+        assert "end a text with different tokens, 7 8 for the draft" in error
+        coordinator.wait_value("outrider_draft_up", 0)
+        assert coordinator.value("outrider_target_up") == 1
+
+
+def with_other_weights(model: Path, folder: Path) -> Path:
+    """A copy of the model that differs in one byte of its weights."""
+    copy = copy_of(model, folder)
+    weights = bytearray((copy / WEIGHTS).read_bytes())
+    weights[-2] ^= 1
+    (copy / WEIGHTS).write_bytes(weights)
+    return copy
+
+
+def test_a_target_that_comes_back_with_other_weights_is_refused_until_the_old_ones_are_back(
+        prompts: list[str], tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/target.sock"
+    target = start_target(listen=address)
+    coordinator = start_coordinator(address, "")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(running(coordinator))
+        coordinator.wait_for_event("connected", server="target")
+        for flags, model, problem in (([], with_other_weights(TARGET_MODEL, tmp_path), "other weights"),
+                                      (["--dtype", "int8"], TARGET_MODEL, "came back in int8")):
+            target.stop()
+            coordinator.wait_value("outrider_target_up", 0)
+            target = start_target(*flags, model=model, listen=address)
+            eventually(lambda problem=problem: any(problem in event["error"] for event in coordinator.events("refused")),
+                       f"a refusal that says '{problem}'")
+            assert coordinator.value("outrider_target_up") == 0
+        target.stop()
+        target = start_target(listen=address)
+        stack.enter_context(running(target))
+        coordinator.wait_value("outrider_target_up", 1)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_beyond_this_host_a_listener_needs_tls_or_a_word(program: str) -> None:
+    flags = ("--model", str(DRAFT_MODEL)) if program != "outrider-coordinator" else ("--tokenizer", str(TARGET_MODEL))
+    for address in ("0.0.0.0:0", "[::]:0"):
+        line = refusal(program, *flags, "--metrics-listen", "127.0.0.1:0", "--listen", address)
+        assert address in line and "--insecure" in line and "--tls-cert" in line
+
+
+def test_who_can_be_reached_from_elsewhere_describes_nothing(prompts: list[str]) -> None:
+    target = start_target("--insecure", listen="0.0.0.0:0")
+    with running(target), grpc.insecure_channel(target.address.replace("0.0.0.0", "127.0.0.1")) as channel:
+        with pytest.raises(grpc.RpcError) as error:
+            ProtoReflectionDescriptorDatabase(channel).get_services()
+        assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_a_target_with_another_tokenizer_is_refused_and_the_coordinator_is_not_ready(tmp_path: Path) -> None:

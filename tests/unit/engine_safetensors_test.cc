@@ -163,6 +163,34 @@ TEST_F(SafeTensorsTest, FollowsAnIndex) {
   EXPECT_EQ(tensors->Get("b", {2})->type, ElementType::kFloat16);
 }
 
+TEST_F(SafeTensorsTest, TheHashIsThatOfTheTensorsHoweverTheyAreSpread) {
+  const auto hash = [this] { return SafeTensors::Open(dir_)->Hash(); };
+  Write("one.safetensors", File(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8));
+  Write("two.safetensors", File(R"({"b":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}})", 4));
+  Write("model.safetensors.index.json", R"({"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
+  const uint64_t sharded = hash();
+  // The file's bytes count from 0; so do those of b when it comes first.
+  std::string bytes = File(
+      R"({"b":{"dtype":"F16","shape":[2],"data_offsets":[8,12]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+      12);
+  for (size_t i = 0; i < 4; ++i) bytes[bytes.size() - 4 + i] = static_cast<char>(i);
+  Write("model.safetensors", bytes);
+  EXPECT_EQ(hash(), sharded);
+  ++bytes.back();
+  Write("model.safetensors", bytes);
+  EXPECT_NE(hash(), sharded) << "one bit";
+}
+
+TEST_F(SafeTensorsTest, AShapeAndATypeAreInTheHashToo) {
+  const auto hash = [this](const std::string& type, const std::string& shape) {
+    Write("model.safetensors",
+          File(R"({"a":{"dtype":")" + type + R"(","shape":)" + shape + R"(,"data_offsets":[0,8]}})", 8));
+    return SafeTensors::Open(dir_)->Hash();
+  };
+  EXPECT_NE(hash("F16", "[2,2]"), hash("F16", "[4]"));
+  EXPECT_NE(hash("F16", "[4]"), hash("BF16", "[4]"));
+}
+
 TEST_F(SafeTensorsTest, RefusesAnIndexThatDisagreesWithItsFiles) {
   Write("one.safetensors", File(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8));
   const auto error_of = [this](const std::string& index) {

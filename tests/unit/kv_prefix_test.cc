@@ -86,6 +86,18 @@ TEST_F(PrefixIndexTest, FindsFullBlocksOfTheSameTokensOnly) {
   EXPECT_THAT(index_.Find(Known({0, 2, 3, 4, 5, 6, 7, 8, 9}), 8).blocks, IsEmpty());
 }
 
+TEST_F(PrefixIndexTest, WhatWasInsertedUnderOneSaltIsNotFoundUnderAnother) {
+  const CachedSequence first = Computed({1, 2, 3, 4, 5, 6, 7, 8, 9});
+  const CachedSequence second = Computed({1, 2, 3, 4, 5, 6, 7, 8, 9});
+  PrefixIndex::Cursor cursor, other;
+  index_.Insert(first, 8, cursor, /*salt=*/1);
+  EXPECT_THAT(index_.Find(Known({1, 2, 3, 4, 5, 6, 7, 8, 9}), 8, 2).blocks, IsEmpty());
+  EXPECT_THAT(index_.Find(Known({1, 2, 3, 4, 5, 6, 7, 8, 9}), 8).blocks, IsEmpty());
+  index_.Insert(second, 8, other, /*salt=*/2);
+  EXPECT_EQ(index_.Find(Known({1, 2, 3, 4, 5, 6, 7, 8, 9}), 8, 1).blocks.back(), first.table().blocks()[1]);
+  EXPECT_EQ(index_.Find(Known({1, 2, 3, 4, 5, 6, 7, 8, 9}), 8, 2).blocks.back(), second.table().blocks()[1]);
+}
+
 TEST_F(PrefixIndexTest, WhatIsFoundServesAfterItsSequenceIsGone) {
   {
     const CachedSequence first = Computed({1, 2, 3, 4, 5, 6, 7, 8});

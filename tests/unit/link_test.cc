@@ -83,6 +83,46 @@ TEST_F(LinkTest, AnAnswerThatNobodyWantsAnyMoreIsDropped) {
   EXPECT_TRUE(Wait(*Start(2)).ok());
 }
 
+TEST_F(LinkTest, AnAnswerForAnotherRoundOrSequenceIsCountedAndIsNobodys) {
+  int unexpected = 0;
+  Connect({.on_unexpected = [&unexpected] { ++unexpected; }});
+  const auto expect_none = [this](auto spoil) {
+    server_.Do([spoil](const v1::TargetItem& item, v1::VerifyResult* result) {
+      if (UpdateOf(item).round() == 1) spoil(result);
+      return Action::kAnswer;
+    });
+    const auto call = Start(1);
+    ASSERT_TRUE(Wait(*Start(2)).ok()) << "answers come in order, so the first was there before";
+    EXPECT_EQ(Wait(*call, std::chrono::milliseconds(1)).code(), absl::StatusCode::kDeadlineExceeded);
+  };
+  expect_none([](v1::VerifyResult* result) { result->set_round(77); });
+  EXPECT_EQ(unexpected, 1);
+  expect_none([](v1::VerifyResult* result) { result->set_sequence_id("another"); });
+  EXPECT_EQ(unexpected, 2);
+}
+
+TEST_F(LinkTest, AServerThatFailsASecondLookIsLeftUntilItPasses) {
+  Listen();
+  bool fits = true;
+  const auto check = [&fits](const v1::ServerInfo&) {
+    return fits ? absl::OkStatus() : absl::FailedPreconditionError("does not fit");
+  };
+  link_ = std::make_shared<TargetLink>(
+      io_.get_executor(),
+      LinkOptions{.address = rpc_->address(), .credentials = grpc::InsecureChannelCredentials()}, check,
+      [] {});
+  link_->Connect();
+  ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong)));
+  link_->CheckAgain();
+  ASSERT_TRUE(Wait(*Start(1)).ok());
+  fits = false;
+  link_->CheckAgain();
+  RunUntil([this] { return !link_->up(); });
+  fits = true;
+  RunUntil([this] { return link_->up(); });
+  EXPECT_EQ(link_->connections(), 2u);
+}
+
 TEST_F(LinkTest, WithoutAServerACallIsUnavailableAndNotLost) {
   Listen();
   MakeLink();

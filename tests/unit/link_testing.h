@@ -90,12 +90,12 @@ class FakeServer {
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-class FakeTarget final : public v1::Target::CallbackService, public FakeServer<TargetProtocol> {
+class FakeTarget final : public v1::Target::WithRawCallbackMethod_Verify<v1::Target::Service>,
+                         public FakeServer<TargetProtocol> {
  public:
   using Protocol = TargetProtocol;
 
-  grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* Verify(
-      grpc::CallbackServerContext* context) override {
+  BatchReactor* Verify(grpc::CallbackServerContext* context) override {
     return new Stream(
         info,
         [this, context](v1::TargetItem&& item, const std::shared_ptr<Outbox<v1::VerifyResponse>>& results) {
@@ -109,12 +109,12 @@ class FakeTarget final : public v1::Target::CallbackService, public FakeServer<T
   Stream::Set streams_;
 };
 
-class FakeDraft final : public v1::Draft::CallbackService, public FakeServer<DraftProtocol> {
+class FakeDraft final : public v1::Draft::WithRawCallbackMethod_Propose<v1::Draft::Service>,
+                        public FakeServer<DraftProtocol> {
  public:
   using Protocol = DraftProtocol;
 
-  grpc::ServerBidiReactor<v1::ProposeRequest, v1::ProposeResponse>* Propose(
-      grpc::CallbackServerContext* context) override {
+  BatchReactor* Propose(grpc::CallbackServerContext* context) override {
     return new Stream(
         info,
         [this, context](v1::DraftItem&& item, const std::shared_ptr<Outbox<v1::ProposeResponse>>& results) {

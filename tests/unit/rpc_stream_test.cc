@@ -1,6 +1,7 @@
 // Streams of batches between real gRPC servers and clients, and the outbox that batches.
 #include <gmock/gmock.h>
 #include <grpc/grpc.h>
+#include <grpcpp/generic/generic_stub.h>
 
 #include <condition_variable>
 #include <map>
@@ -88,12 +89,11 @@ TEST_F(OutboxTest, WhatWasWrittenDoesNotCountAnyMore) {
 }
 
 // Gives as many answers to an item as the length of its sequence id says, at once.
-class ManyAnswers final : public v1::Target::CallbackService {
+class ManyAnswers final : public v1::Target::WithRawCallbackMethod_Verify<v1::Target::Service> {
  public:
   explicit ManyAnswers(size_t max_waiting_bytes) : max_waiting_bytes_(max_waiting_bytes) {}
 
-  grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* Verify(
-      grpc::CallbackServerContext* /*context*/) override {
+  BatchReactor* Verify(grpc::CallbackServerContext* /*context*/) override {
     return new Stream(
         info_,
         [this](v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
@@ -217,6 +217,34 @@ TEST_F(StreamTest, AReaderThatIsTooSlowLosesItsStreamAndNoOther) {
   const absl::Status end = slow.End();
   EXPECT_EQ(end.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(end), "READER_TOO_SLOW");
+}
+
+TEST_F(StreamTest, BytesThatAreNoMessageEndTheirStreamWithAnErrorAndNoOther) {
+  Serve();
+  Client other(channel_);
+  ASSERT_TRUE(other.Open());
+  grpc::GenericStub stub(channel_);
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const auto wait = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  const auto stream = stub.PrepareCall(&context, "/outrider.v1.Target/Verify", &queue);
+  stream->StartCall(nullptr);
+  ASSERT_TRUE(wait());
+  const grpc::Slice garbage("\xff\xff\xff");
+  stream->Write(grpc::ByteBuffer(&garbage, 1), nullptr);
+  ASSERT_TRUE(wait());
+  grpc::Status status;
+  stream->Finish(&status, nullptr);
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ReasonOf(FromGrpc(status)), "MESSAGE_INVALID");
+  other.AskFor(2);
+  other.WritesDone();
+  EXPECT_EQ(other.ReadAll(), 2u);
 }
 
 TEST_F(StreamTest, AServiceThatEndsRefusesNewStreams) {

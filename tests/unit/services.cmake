@@ -8,6 +8,8 @@ outrider_unit_test(coordinator_test
     unit/drafter_test.cc
     unit/executor_progress_test.cc
     unit/fair_queue_test.cc
+    unit/generate_call_test.cc
+    unit/limited_memory.cc
     unit/link_test.cc
     unit/model_drafter_test.cc
     unit/remote_sequence_test.cc
@@ -22,9 +24,11 @@ outrider_unit_test(gateway_test
   LIBS outrider::gateway PkgConfig::HTTPLIB)
 outrider_unit_test(rpc_test
   SOURCES
+    unit/rpc_edges_test.cc
     unit/rpc_stream_test.cc
     unit/rpc_token_file_test.cc
-  LIBS outrider::rpc)
+    unit/rpc_verdict_test.cc
+  LIBS outrider::messages outrider::rpc)
 outrider_unit_test(serve_test
   SOURCES
     unit/held_sampler.h

@@ -172,7 +172,8 @@ TEST(Controls, EachFieldIsRefusedOutsideItsRange) {
   EXPECT_EQ(message([&](auto& p) { p.top_p = 0; }), "top_p: 0 is not in (0, 1]");
   EXPECT_EQ(message([&](auto& p) { p.top_p = 2; }), "top_p: 2 is not in (0, 1]");
   EXPECT_EQ(message([&](auto& p) { p.min_p = 1.5; }), "min_p: 1.5 is not in [0, 1]");
-  EXPECT_EQ(message([&](auto& p) { p.repetition_penalty = 0; }), "repetition_penalty: 0 is not in (0, 10]");
+  EXPECT_EQ(message([&](auto& p) { p.repetition_penalty = 0; }),
+            "repetition_penalty: 0 is not in [0.01, 10]");
   EXPECT_EQ(message([&](auto& p) { p.presence_penalty = nan; }), "presence_penalty: nan is not in [-2, 2]");
   EXPECT_EQ(message([&](auto& p) { p.frequency_penalty = 101; }), "frequency_penalty: 101 is not in [-2, 2]");
   EXPECT_EQ(message([&](auto& p) { p.logit_bias = {{6, 1}}; }), "logit_bias: 6 is not in [0, 6)");

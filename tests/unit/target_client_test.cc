@@ -105,6 +105,27 @@ TEST_F(TargetClientTest, AnItemThatEndsTheConnectionThreeTimesInARowEndsItsReque
   EXPECT_EQ(ErrorsFor("ITEM_LOST"), 1);
 }
 
+TEST_F(TargetClientTest, AnAnswerThatCannotBeTrueEndsItsRequestAndIsCounted) {
+  int spoilt = 0;
+  const auto expect_refused = [&](auto spoil) {
+    server_.Do([spoil](const auto& item, auto* result) {
+      const Action action = Verdict7(item, result);
+      spoil(result);
+      return action;
+    });
+    const absl::Status status = Run(MakeClient({1, kHarmless})->Verify());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(ReasonOf(status), "VERDICT_INVALID");
+    EXPECT_EQ(ErrorsFor("VERDICT_INVALID"), ++spoilt);
+  };
+  expect_refused([](v1::VerifyResult* result) { result->clear_verdict(); });
+  expect_refused([](v1::VerifyResult* result) { result->mutable_verdict()->add_accepted(0); });
+  expect_refused([](v1::VerifyResult* result) { result->mutable_verdict()->set_token(1u << 31); });
+  expect_refused([](v1::VerifyResult* result) { result->mutable_verdict()->add_logprobs(); });
+  expect_refused([](v1::VerifyResult* result) { result->add_prompt_logprobs(); });
+  expect_refused([](v1::VerifyResult* result) { result->set_prefix_hit(3); });
+}
+
 TEST_F(TargetClientTest, LossesCountOnlyInARow) {
   const auto client = MakeClient({1, kHarmless});
   for (int i = 0; i < 3; ++i) {

@@ -1,9 +1,12 @@
 #include "common/engine/decoder/safetensors.h"
 
+#define XXH_INLINE_ALL  // so that the plug-in for GPUs needs no further library
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -199,7 +202,7 @@ absl::Status SafeTensors::AddHeader(size_t file) {
     if (element_bytes != 0 && reinterpret_cast<uintptr_t>(data_begin + begin) % element_bytes != 0) {
       return bad("its bytes are not aligned to ", element_bytes);
     }
-    tensors_[name] = {file, type, *shape, data_begin + begin};
+    tensors_[name] = {file, type, *shape, absl::string_view(data_begin + begin, end - begin)};
     extents.push_back({begin, end, name});
   }
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
@@ -229,7 +232,7 @@ absl::StatusOr<TensorView> SafeTensors::Get(absl::string_view name, absl::Span<c
   if (entry.shape != shape) return refuse("shape ", ShapeName(entry.shape), ", expected ", ShapeName(shape));
   const std::optional<ElementType> type = ReadableType(entry.type);
   if (!type.has_value()) return refuse("dtype ", entry.type, ", expected F32, BF16 or F16");
-  return TensorView{*type, entry.shape, entry.data};
+  return TensorView{*type, entry.shape, entry.data.data()};
 }
 
 TensorView SafeTensors::Get(absl::string_view name, absl::Span<const int64_t> shape,
@@ -238,6 +241,21 @@ TensorView SafeTensors::Get(absl::string_view name, absl::Span<const int64_t> sh
   absl::StatusOr<TensorView> view = Get(name, shape);
   status = view.status();
   return view.ok() ? *std::move(view) : TensorView{};
+}
+
+uint64_t SafeTensors::Hash() const {
+  std::vector<absl::string_view> names;
+  for (const auto& [name, entry] : tensors_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  XXH3_state_t state;
+  XXH3_64bits_reset(&state);
+  for (const absl::string_view name : names) {
+    const Entry& entry = tensors_.at(name);
+    const std::string header = absl::StrCat(name, "\n", entry.type, "\n", ShapeName(entry.shape), "\n");
+    XXH3_64bits_update(&state, header.data(), header.size());
+    XXH3_64bits_update(&state, entry.data.data(), entry.data.size());
+  }
+  return XXH3_64bits_digest(&state);
 }
 
 }  // namespace outrider

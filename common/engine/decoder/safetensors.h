@@ -47,6 +47,10 @@ class SafeTensors {
   // already.
   TensorView Get(absl::string_view name, absl::Span<const int64_t> shape, absl::Status& status) const;
 
+  // XXH3-64 of names, types, shapes and bytes of all tensors in the order of their names: the same for the
+  // same weights, however they are spread over files. Reads everything.
+  uint64_t Hash() const;
+
  private:
   struct Mapping {
     std::string path;
@@ -57,7 +61,7 @@ class SafeTensors {
     size_t file;
     std::string type;
     std::vector<int64_t> shape;
-    const char* data;
+    absl::string_view data;
   };
 
   absl::Status AddFile(const std::string& path);

@@ -172,7 +172,7 @@ void SequenceStore::Start(Entry& entry, WorkItem item, uint64_t digest) {
 void SequenceStore::AdoptPrefix(Entry& entry) {
   if (!options_.prefix_cache || entry.num_computed() > 0 || entry.prompt_logprobs() >= 0) return;
   const int limit = entry.committed_ - 1;
-  PrefixIndex::Match match = prefixes_.Find(entry.cache_, limit);
+  PrefixIndex::Match match = prefixes_.Find(entry.cache_, limit, entry.params().cache_salt);
   entry.cache_.Adopt(match.blocks);
   entry.prefix_cursor = std::move(match.cursor);
   entry.answer_.prefix_hit = entry.num_computed();
@@ -217,8 +217,9 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
   } else if (answer.verdict != nullptr) {
     entry.cache_.Keep(entry.committed_, answer.verdict->path);
   }
-  if (options_.prefix_cache) {
-    prefixes_.Insert(entry.cache_, std::min(entry.committed_, entry.num_computed()), entry.prefix_cursor);
+  if (options_.prefix_cache && entry.num_computed() > 0) {
+    prefixes_.Insert(entry.cache_, std::min(entry.committed_, entry.num_computed()), entry.prefix_cursor,
+                     entry.params().cache_salt);
   }
   answer.num_computed = entry.num_computed();
   const absl::Time now = absl::Now();

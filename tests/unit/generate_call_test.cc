@@ -1,0 +1,108 @@
+// A call of Generate from end to end, against a target of gRPC's that answers as it is told.
+#include "coordinator/api/generate_call.h"
+
+#include <gmock/gmock.h>
+#include <prometheus/registry.h>
+
+#include <limits>
+#include <thread>
+
+#include "common/rpc/error.h"
+#include "coordinator/api/inference_service.h"
+#include "outrider/v1/inference.grpc.pb.h"
+#include "tests/unit/limited_memory.h"
+#include "tests/unit/link_testing.h"
+
+namespace outrider {
+namespace {
+
+const Tokenizer& TestTokenizer() {
+  static const Tokenizer* tokenizer =
+      Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value().release();
+  return *tokenizer;
+}
+
+class GenerateCallTest : public LinkFixture<FakeTarget> {
+ protected:
+  void SetUp() override {
+    server_.info.set_vocab_size(static_cast<uint32_t>(TestTokenizer().vocab_size()));
+    server_.info.set_kv_blocks(1024);
+    server_.info.set_block_size(16);
+    server_.Do([](const v1::TargetItem&, v1::VerifyResult* result) {
+      result->mutable_verdict()->set_token(7);
+      result->mutable_verdict()->set_kind(v1::TOKEN_KIND_PLAIN);
+      return FakeTarget::Action::kAnswer;
+    });
+    Connect();
+  }
+  void TearDown() override {
+    front_ = nullptr;
+    LinkFixture::TearDown();
+  }
+
+  void Serve() {
+    DrafterParts drafters;
+    drafters.metrics = &metrics_;
+    service_.emplace(
+        ServiceParts{.executor = io_.get_executor(),
+                     .parsers = io_.get_executor(),
+                     .tokenizer = &TestTokenizer(),
+                     .target = link_,
+                     .drafters = drafters,
+                     .defaults = {.rule = v1::RULE_TOKEN, .drafter = v1::DRAFTER_KIND_NONE, .max_samples = 1},
+                     .admission = &admission_,
+                     .checks_tokens = false,
+                     .share_prefix_cache = false,
+                     .policy = &policy_,
+                     .observer = &observer_,
+                     .metrics = &metrics_});
+    auto front = RpcServer::Start({.listen = "127.0.0.1:0", .health_listen = ""}, &*service_);
+    ASSERT_TRUE(front.ok()) << front.status();
+    front_ = *std::move(front);
+  }
+
+  absl::Status Generate(const std::string& text) {
+    std::optional<absl::Status> status;
+    std::thread client([&] {
+      const auto stub =
+          v1::Inference::NewStub(grpc::CreateChannel(front_->address(), grpc::InsecureChannelCredentials()));
+      grpc::ClientContext context;
+      v1::GenerateRequest request;
+      request.set_text(text);
+      request.mutable_stop()->set_max_tokens(3);
+      const auto stream = stub->Generate(&context, request);
+      v1::GenerateResponse chunk;
+      while (stream->Read(&chunk)) {
+      }
+      absl::Status end = FromGrpc(stream->Finish());
+      asio::post(io_, [&status, end = std::move(end)] { status = end; });
+    });
+    RunUntil([&status] { return status.has_value(); });
+    client.join();
+    return *status;
+  }
+
+  prometheus::Registry registry_;
+  Metrics metrics_{registry_, 1};
+  Admission admission_{io_.get_executor(), {.max_samples = 1, .max_waiting = 0}};
+  DraftLengthPolicy policy_;
+  RoundObserver observer_{&metrics_, &policy_};
+  std::optional<InferenceService> service_;
+  std::unique_ptr<RpcServer> front_;
+};
+
+TEST_F(GenerateCallTest, AnExceptionEndsItsRequestAndFreesItsPlace) {
+  Serve();
+  EXPECT_EQ(Generate("").code(), absl::StatusCode::kInvalidArgument)
+      << "protobuf has all it needs for errors";
+  const std::string text(3500, 'a');
+  largest_allocation = 3000;
+  const absl::Status status = Generate(text);
+  largest_allocation = std::numeric_limits<size_t>::max();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(admission_.running(), 0u);
+  EXPECT_TRUE(Generate("short").ok()) << "there is one place, and it is free";
+}
+
+}  // namespace
+}  // namespace outrider

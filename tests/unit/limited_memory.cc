@@ -1,0 +1,13 @@
+#include "tests/unit/limited_memory.h"
+
+#include <cstdlib>
+#include <new>
+
+// In a file of their own, where no compiler looks into them and sees a pointer from `new` go to `free`.
+void* operator new(size_t size) {
+  void* const memory = size <= outrider::largest_allocation ? std::malloc(size) : nullptr;
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t /*size*/) noexcept { std::free(memory); }

@@ -1,0 +1,12 @@
+// Memory that runs out when a test says so.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace outrider {
+
+// Of this thread: a larger allocation throws std::bad_alloc.
+inline thread_local size_t largest_allocation = SIZE_MAX;
+
+}  // namespace outrider

@@ -1,0 +1,107 @@
+// What the coordinator believes of a verdict, and of a proposal that it passes on.
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "common/rpc/convert.h"
+#include "common/spec/status.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kVocab = 100;
+
+// A chain of tokens, each with all of q on it.
+Proposal Chain(int length) {
+  Proposal proposal;
+  for (int i = 0; i < length; ++i) {
+    proposal.push_back({.token = i, .parent = i - 1, .q = {.form = Distribution::Form::kPointMass}});
+  }
+  return proposal;
+}
+
+// A verdict that accepts the first nodes of a chain.
+v1::Verdict Accepts(uint32_t accepted, v1::TokenKind kind) {
+  v1::Verdict verdict;
+  for (uint32_t i = 0; i < accepted; ++i) verdict.add_accepted(i);
+  verdict.set_token(7);
+  verdict.set_kind(kind);
+  return verdict;
+}
+
+bool Stands(const v1::Verdict& verdict, int drafted) {
+  const absl::Status status = ParseVerdict(verdict, Chain(drafted), kVocab).status();
+  EXPECT_EQ(ReasonOf(status), status.ok() ? "OK" : "VERDICT_INVALID");
+  return status.ok();
+}
+
+TEST(ParseVerdict, TakesTheKindThatGoesWithThePathAndNoOther) {
+  const auto kinds = {v1::TOKEN_KIND_UNSPECIFIED, v1::TOKEN_KIND_PLAIN, v1::TOKEN_KIND_CORRECTED,
+                      v1::TOKEN_KIND_BONUS, v1::TOKEN_KIND_ACCEPTED};
+  for (const v1::TokenKind kind : kinds) {
+    EXPECT_EQ(Stands(Accepts(0, kind), 0), kind == v1::TOKEN_KIND_PLAIN);
+    EXPECT_EQ(Stands(Accepts(0, kind), 3), kind == v1::TOKEN_KIND_CORRECTED);
+    EXPECT_EQ(Stands(Accepts(2, kind), 3), kind == v1::TOKEN_KIND_CORRECTED);
+    EXPECT_EQ(Stands(Accepts(3, kind), 3), kind == v1::TOKEN_KIND_BONUS);
+  }
+}
+
+TEST(ParseVerdict, TakesNoPathThatIsNotInTheProposal) {
+  EXPECT_FALSE(Stands(Accepts(4, v1::TOKEN_KIND_BONUS), 3));
+  EXPECT_FALSE(Stands(Accepts(1, v1::TOKEN_KIND_BONUS), 0));
+  v1::Verdict skips = Accepts(0, v1::TOKEN_KIND_CORRECTED);
+  skips.add_accepted(1);
+  EXPECT_FALSE(Stands(skips, 3));
+}
+
+TEST(ParseVerdict, TakesNoTokenOutsideTheVocabulary) {
+  v1::Verdict verdict = Accepts(0, v1::TOKEN_KIND_PLAIN);
+  verdict.set_token(kVocab);
+  EXPECT_FALSE(Stands(verdict, 0));
+}
+
+TEST(ParseVerdict, TakesNoCanaryThatWouldSpoilTheMetrics) {
+  const auto stands = [](void (v1::Canary::*set)(double), double value) {
+    v1::Verdict verdict = Accepts(2, v1::TOKEN_KIND_CORRECTED);
+    (verdict.mutable_canary()->*set)(value);
+    return Stands(verdict, 3);
+  };
+  for (const auto set : {&v1::Canary::set_expected_accepted, &v1::Canary::set_expected_accepted_variance,
+                         &v1::Canary::set_surprisal, &v1::Canary::set_entropy}) {
+    EXPECT_TRUE(stands(set, 1.5));
+    EXPECT_TRUE(stands(set, -1e-9)) << "rounding";
+    for (const double value : {std::nan(""), HUGE_VAL, -1.0, 1e9}) EXPECT_FALSE(stands(set, value)) << value;
+  }
+  v1::Verdict verdict = Accepts(2, v1::TOKEN_KIND_CORRECTED);
+  verdict.mutable_canary()->set_reached(4);
+  EXPECT_FALSE(Stands(verdict, 3));
+}
+
+absl::Status Unprepared(const v1::Distribution& q, Rule rule) {
+  google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
+  nodes.Add()->set_parent(-1);
+  *nodes.Mutable(0)->mutable_q() = q;
+  return ParseUnpreparedProposal(nodes, rule, kVocab).status();
+}
+
+TEST(ParseUnpreparedProposal, WantsAsManyEntriesAsTheFormNeeds) {
+  v1::Distribution q;
+  EXPECT_EQ(ReasonOf(Unprepared(q, Rule::kToken)), "DRAFT_DISTRIBUTION_INVALID") << "there is none";
+  EXPECT_TRUE(Unprepared(q, Rule::kCoupled).ok());
+  q.mutable_sparse()->add_ids(0);
+  EXPECT_FALSE(Unprepared(q, Rule::kToken).ok()) << "an id without a weight";
+  q.mutable_sparse()->add_weights(1);
+  EXPECT_TRUE(Unprepared(q, Rule::kToken).ok());
+  for (int i = 0; i < kVocab; ++i) {
+    q.mutable_sparse()->add_ids(0);
+    q.mutable_sparse()->add_weights(1);
+  }
+  EXPECT_FALSE(Unprepared(q, Rule::kToken).ok()) << "more entries than tokens";
+  q.mutable_dense()->add_weights(1);
+  EXPECT_FALSE(Unprepared(q, Rule::kToken).ok());
+  q.mutable_dense()->mutable_weights()->Resize(kVocab, 1);
+  EXPECT_TRUE(Unprepared(q, Rule::kToken).ok());
+}
+
+}  // namespace
+}  // namespace outrider

@@ -6,6 +6,7 @@ outrider_unit_test(engine_test
     ${CMAKE_CURRENT_LIST_DIR}/engine_golden_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_invariance_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_model_config_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/engine_packing_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_runner_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_safetensors_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_tensor_names_test.cc

@@ -9,6 +9,8 @@ outrider_unit_test(coordinator_test
     unit/executor_progress_test.cc
     unit/fair_queue_test.cc
     unit/link_test.cc
+    unit/link_testing.h
+    unit/metrics_test.cc
     unit/model_drafter_test.cc
     unit/remote_sequence_test.cc
     unit/request_context_test.cc
@@ -22,11 +24,18 @@ outrider_unit_test(gateway_test
   LIBS outrider::gateway PkgConfig::HTTPLIB)
 outrider_unit_test(rpc_test
   SOURCES
+    unit/rpc_convert_test.cc
     unit/rpc_stream_test.cc
     unit/rpc_token_file_test.cc
   LIBS outrider::rpc)
 outrider_unit_test(serve_test
   SOURCES
     unit/held_sampler.h
+    unit/serve_convert_test.cc
     unit/stall_watch_test.cc
   LIBS outrider::serve outrider::rejection_sampler)
+outrider_unit_test(model_services_test
+  SOURCES
+    unit/held_sampler.h
+    unit/model_services_test.cc
+  LIBS outrider::draft_service outrider::target_service outrider::rpc)

@@ -87,6 +87,25 @@ TEST(VerifyDraft, NeverAcceptsATokenOfProbabilityZeroAlsoWhenTheNumberIsZero) {
   EXPECT_EQ(verdict.token, 1);
 }
 
+TEST(VerifyDraft, CountsTheNodesThatItLookedAtTheRejectedOneIncluded) {
+  const Proposal draft = Chain({{0, Dense(kProposed)}, {1, Dense(kProposed)}, {0, Dense(kProposed)}});
+  ScriptedNoise second({0.0, 0.9, 0.0}), none({0.0, 0.0, 0.0, 0.0}), first({0.9, 0.0});
+  EXPECT_EQ(Judge({}, draft, {kTarget, kTarget}, second).judged, 2);
+  EXPECT_EQ(Judge({}, draft, {kTarget, kTarget, kTarget, kTarget}, none).judged, 3) << "the bonus is no node";
+  EXPECT_EQ(Judge({}, Chain({{1, Dense(kProposed)}}), {kTarget}, first).judged, 1);
+  ScriptedNoise plain({0.0});
+  EXPECT_EQ(Judge({}, {}, {kTarget}, plain).judged, 0);
+}
+
+TEST(VerifyDraft, OnlyExactRoundsHaveAnExpectation) {
+  const Proposal draft = Chain({{0, Dense(kProposed)}});
+  ScriptedNoise exact({0.0, 0.0}), lenient({0.0, 0.0});
+  EXPECT_DOUBLE_EQ(Judge({}, draft, {kTarget, kTarget}, exact).expected_accepted, 2.0 / 3);
+  const Verdict verdict = Judge({.lenience = 0.5}, draft, {kTarget, kTarget}, lenient);
+  EXPECT_EQ(verdict.expected_accepted, 0);
+  EXPECT_EQ(verdict.expected_variance, 0);
+}
+
 TEST(VerifyDraft, WithoutADraftIsPlainDecoding) {
   ScriptedNoise noise({0.6});
   const Verdict verdict = Judge({}, {}, {kTarget}, noise);

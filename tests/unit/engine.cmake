@@ -38,6 +38,7 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
     ${CMAKE_CURRENT_LIST_DIR}/scheduler_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/sequence_store_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_limits_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_test.cc
   LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler Threads::Threads)

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "common/spec/residual.h"
 #include "tests/unit/spec_testing.h"
@@ -273,6 +274,30 @@ TEST(VerifyCoupled, EmitsTheTargetsRaceWhateverTheDraftSays) {
       Judge({.rule = Rule::kCoupled}, Chain({{(first + 1) % 4, Distribution{}}}), rows, noise);
   EXPECT_EQ(Accepted(differ), 0);
   EXPECT_EQ(differ.token, first);
+}
+
+// Draft and target may be different programs, so the race is that of verify.h to the bit of its counters.
+TEST(VerifyCoupled, TheRaceIsTheOneOfTheWireContract) {
+  const std::vector<float> weights = {1, 2, 0, 1.5, 1, 3, 0.25, 2, 1, 0.5, 4};
+  const TestRow row(weights);
+  const RandomKey key = {.seed = 5, .sample_index = 6};
+  std::set<TokenId> winners;
+  for (uint64_t position = 0; position < 200; ++position) {
+    TokenId winner = -1;
+    double earliest = 0;
+    for (TokenId x = 0; x < static_cast<TokenId>(weights.size()); ++x) {
+      if (weights[x] == 0) continue;
+      const auto bits = RandomBits(
+          key, {position, static_cast<uint64_t>(Purpose::kGumbel), static_cast<uint64_t>(x / 4), 0});
+      const double arrival = -std::log1p(-UnitInterval(bits[x % 4])) / weights[x];
+      if (winner >= 0 && arrival >= earliest) continue;
+      winner = x;
+      earliest = arrival;
+    }
+    ASSERT_EQ(Race(row, key, position), winner) << "position " << position;
+    winners.insert(winner);
+  }
+  EXPECT_GT(winners.size(), 5u);
 }
 
 TEST(VerifyCoupled, TheRaceDoesNotDependOnTheScaleOfTheWeights) {

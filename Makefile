@@ -1,6 +1,6 @@
 # Thin names for scripts/*; CMake does the work.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build install bench lint clean test-kubernetes test-docker
+.PHONY: help demo test build install bench lint clean test-kubernetes test-docker test-mutants
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 24
@@ -29,6 +29,9 @@ bench: ## measure: tables, JSON in build/bench, plots in docs/images; BENCH=pair
 test-kubernetes: install ## a real API server takes every overlay; builds it first, some minutes
 	@scripts/install_apiserver
 	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/deploy/on_demand_apiserver.py
+
+test-mutants: install ## whether the tests notice the bugs of tests/mutants; ten minutes. MUTANT=... tries one
+	@.venv/bin/python scripts/test_mutants $(MUTANT)
 
 test-docker: install ## builds the images on a fresh Debian and generates with them; some minutes
 	@scripts/build_images

@@ -61,14 +61,13 @@ uint32_t CommittedTokens(const v1::SequenceUpdate& update) {
   return update.base() + static_cast<uint32_t>(update.tokens_size());
 }
 
-class InstantDraft final : public v1::Draft::CallbackService {
+class InstantDraft final : public v1::Draft::WithRawCallbackMethod_Propose<v1::Draft::Service> {
  public:
   explicit InstantDraft(const v1::ServerInfo& info) : info_(info) {}
   // Sets the form of proposals from now on. `form` must outlive this object.
   void SetForm(const Form* form) { form_ = form; }
 
-  grpc::ServerBidiReactor<v1::ProposeRequest, v1::ProposeResponse>* Propose(
-      grpc::CallbackServerContext* /*context*/) override {
+  BatchReactor* Propose(grpc::CallbackServerContext* /*context*/) override {
     return new Stream(
         info_,
         [this](v1::DraftItem&& item, const std::shared_ptr<Outbox<v1::ProposeResponse>>& results) {
@@ -99,12 +98,11 @@ class InstantDraft final : public v1::Draft::CallbackService {
   Stream::Set streams_;
 };
 
-class InstantTarget final : public v1::Target::CallbackService {
+class InstantTarget final : public v1::Target::WithRawCallbackMethod_Verify<v1::Target::Service> {
  public:
   explicit InstantTarget(const v1::ServerInfo& info) : info_(info) {}
 
-  grpc::ServerBidiReactor<v1::VerifyRequest, v1::VerifyResponse>* Verify(
-      grpc::CallbackServerContext* /*context*/) override {
+  BatchReactor* Verify(grpc::CallbackServerContext* /*context*/) override {
     return new Stream(
         info_,
         [](v1::TargetItem&& item, const std::shared_ptr<Outbox<v1::VerifyResponse>>& results) {

@@ -75,11 +75,12 @@ bool Generation::Append(TokenId token, std::string* text) {
     return true;
   }
   text->append(stops_.Append(detokenizer_.Append(token)));
+  const bool full = Room() == 0;
+  if (full && !stops_.match()) text->append(stops_.Append(detokenizer_.Flush()));
   if (stops_.match()) {
     ended_ = v1::FINISH_REASON_STOP;
-  } else if (Room() == 0) {
-    text->append(stops_.Append(detokenizer_.Flush()));
-    if (!stops_.match()) text->append(stops_.Flush());
+  } else if (full) {
+    text->append(stops_.Flush());
     ended_ = v1::FINISH_REASON_LENGTH;
   }
   return ended_.has_value();

@@ -61,6 +61,16 @@ Generation Start(const v1::GenerateRequest& proto) {
   return Generation(Parse(proto).value(), &TestTokenizer(), Clock::now());
 }
 
+// A first round that drafts this text and accepts it, where no more tokens are allowed.
+v1::GenerateResponse RoundOf(const std::string& text, v1::GenerateRequest request) {
+  std::vector<TokenId> draft = Encode(text);
+  request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(draft.size()));
+  Generation generation = Start(request);
+  const TokenId last = draft.back();
+  draft.pop_back();
+  return Round(generation, draft, static_cast<int>(draft.size()), last);
+}
+
 TEST(Request, FillsInTheDefaults) {
   const Request request = Parse(Text("The little boy")).value();
   EXPECT_EQ(request.prompt, TestTokenizer().Encode("The little boy", true));
@@ -118,6 +128,14 @@ TEST(Request, RefusesWhatIsOutOfRangeAndNamesTheField) {
   }
 }
 
+TEST(Request, ThePromptsLengthDoesNotCountWhatIsResumedFrom) {
+  v1::GenerateRequest request = Text("The little boy");
+  for (const TokenId token : Encode(" sings in")) request.add_resume_from(static_cast<uint32_t>(token));
+  const Request parsed = Parse(request).value();
+  EXPECT_EQ(parsed.resumed, Encode(" sings in"));
+  EXPECT_EQ(parsed.params.prompt_length(), Encode("The little boy").size());
+}
+
 TEST(Generation, CommitsTheAcceptedTokensAndThenTheVerdictsOwn) {
   Generation generation = Start(Text("The little boy"));
   const std::vector<TokenId> words = Encode(" sings in the green");
@@ -166,6 +184,36 @@ TEST(Generation, EndsAtMaxTokensInTheMiddleOfARound) {
   const v1::GenerateResponse chunk = Round(generation, words, 3, words[0]);
   EXPECT_EQ(chunk.finish().reason(), v1::FINISH_REASON_LENGTH);
   EXPECT_EQ(chunk.tokens_size(), 2);
+}
+
+TEST(Generation, AStopStringThatTheLastAllowedTokenCompletesIsTheReason) {
+  v1::GenerateRequest request = Text("The little boy");
+  request.mutable_stop()->add_strings("in the");
+  const v1::GenerateResponse chunk = RoundOf(" sings in the", request);
+  EXPECT_EQ(chunk.finish().reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(chunk.finish().stop_string(), "in the");
+  EXPECT_EQ(chunk.text(), " sings ");
+}
+
+// The bytes of a character that is never completed become text only when the generation ends.
+TEST(Generation, AStopStringThatTheLastTokensUnfinishedCharacterCompletesIsTheReason) {
+  v1::GenerateRequest request = Text("The little boy");
+  request.mutable_stop()->add_strings("\uFFFD");
+  request.mutable_stop()->set_max_tokens(1);
+  Generation generation = Start(request);
+  const v1::GenerateResponse chunk = Round(generation, {}, 0, Encode("\U0001F600")[0]);
+  EXPECT_EQ(chunk.finish().reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(chunk.finish().stop_string(), "\uFFFD");
+  EXPECT_EQ(chunk.text(), "");
+}
+
+TEST(Generation, TextThatWasHeldBackForAStopStringIsSentAtMaxTokens) {
+  v1::GenerateRequest request = Text("The little boy");
+  request.mutable_stop()->add_strings("in the green");
+  const v1::GenerateResponse chunk = RoundOf(" sings in the", request);
+  EXPECT_EQ(chunk.finish().reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(chunk.finish().stop_string(), "");
+  EXPECT_EQ(chunk.text(), " sings in the");
 }
 
 TEST(Generation, ResumesAfterTheTokensThatWereSentBefore) {

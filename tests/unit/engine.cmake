@@ -6,6 +6,7 @@ outrider_unit_test(engine_test
     ${CMAKE_CURRENT_LIST_DIR}/engine_golden_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_invariance_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_model_config_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/engine_packing_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_runner_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_safetensors_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_tensor_names_test.cc
@@ -37,6 +38,7 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
     ${CMAKE_CURRENT_LIST_DIR}/scheduler_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/sequence_store_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_limits_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_test.cc
   LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler Threads::Threads)

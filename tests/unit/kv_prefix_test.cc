@@ -1,8 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "common/kv/cached_sequence.h"
@@ -153,6 +155,43 @@ TEST_F(PrefixIndexTest, AChainWhoseEndWasEvictedIsMendedByTheNextWhoComputesIt) 
   EXPECT_EQ(index_.Find(Known(tokens), 8).blocks.size(), 1u);
   compute_and_leave();
   EXPECT_EQ(index_.Find(Known(tokens), 8).blocks.size(), 2u);
+}
+
+// Two sequences of two tokens with the same hash. The last step maps h + kStep * (token + 1) one to one, so
+// it takes two first tokens whose hashes differ by as many steps as second tokens can.
+std::pair<std::vector<TokenId>, std::vector<TokenId>> Collision() {
+  constexpr uint64_t kStep = 0x9e3779b97f4a7c15;
+  uint64_t inverse = 1;  // of kStep, modulo 2^64
+  for (int i = 0; i < 6; ++i) inverse *= 2 - kStep * inverse;
+  std::vector<std::pair<uint64_t, TokenId>> steps;
+  for (TokenId token = 0; token < 1 << 18; ++token) {
+    steps.emplace_back(ExtendPrefixHash(kEmptyPrefixHash, token) * inverse, token);
+  }
+  std::sort(steps.begin(), steps.end());
+  for (size_t i = 1; i < steps.size(); ++i) {
+    const uint64_t apart = steps[i].first - steps[i - 1].first;
+    if (apart < uint64_t{1} << 31) {
+      return {{steps[i - 1].second, static_cast<TokenId>(apart)}, {steps[i].second, 0}};
+    }
+  }
+  return {};
+}
+
+TEST_F(PrefixIndexTest, OtherTokensWithTheSameHashAreNotFound) {
+  auto [one, other] = Collision();
+  ASSERT_NE(one, other);
+  ASSERT_EQ(PrefixHash(one), PrefixHash(other));
+  for (std::vector<TokenId>* tokens : {&one, &other}) tokens->insert(tokens->end(), {3, 4, 5});
+  const CachedSequence first = Computed(one), second = Computed(other);
+  PrefixIndex::Cursor cursor;
+  index_.Insert(first, 4, cursor);
+  EXPECT_THAT(index_.Find(Known(one), 4).blocks, ElementsAre(first.table().blocks()[0]));
+  EXPECT_THAT(index_.Find(Known(other), 4).blocks, IsEmpty());
+  // The later one takes the place of the earlier.
+  PrefixIndex::Cursor second_cursor;
+  index_.Insert(second, 4, second_cursor);
+  EXPECT_THAT(index_.Find(Known(other), 4).blocks, ElementsAre(second.table().blocks()[0]));
+  EXPECT_THAT(index_.Find(Known(one), 4).blocks, IsEmpty());
 }
 
 // Sequences that often share a prefix, over a simulated memory that holds for each position a value computed

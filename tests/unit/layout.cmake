@@ -3,3 +3,9 @@ add_test(NAME layout_test
   COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_SOURCE_DIR}/unit/layout_test.py
   WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 set_tests_properties(layout_test PROPERTIES LABELS unit)
+
+# The bugs of tests/mutants, as far as they can be seen without a build.
+add_test(NAME mutants_test
+  COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_SOURCE_DIR}/unit/mutants_test.py
+  WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(mutants_test PROPERTIES LABELS unit ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)

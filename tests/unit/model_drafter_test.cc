@@ -98,6 +98,36 @@ TEST_F(ModelDrafterTest, ALateAnswerIsAFailure) {
   EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kFailed);
 }
 
+TEST_F(ModelDrafterTest, ADraftThatForgotASequenceIsSentAllOfItAndDrafts) {
+  const auto client = MakeClient(5);
+  Round(*client);
+  std::vector<v1::SequenceUpdate> sent;
+  server_.Do([&](const auto& item, auto* result) {
+    sent.push_back(UpdateOf(item));
+    if (sent.size() > 1) return Propose(item, result);
+    *result->mutable_status() = ToProto(absl::NotFoundError("forgotten"));
+    result->set_cached(0);
+    return Action::kAnswer;
+  });
+  EXPECT_EQ(Round(*client), 4u);
+  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kUsable);
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_GT(sent[0].base(), 0u);
+  EXPECT_EQ(sent[1].base(), 0u);
+  EXPECT_EQ(sent[1].tokens_size(), 5);
+  EXPECT_TRUE(sent[1].has_params());
+}
+
+TEST_F(ModelDrafterTest, MoreTokensThanWereAskedForAreNoProposal) {
+  server_.Do([](const auto& item, auto* result) {
+    Propose(item, result);
+    result->add_nodes()->set_token(7);
+    return Action::kAnswer;
+  });
+  EXPECT_EQ(Round(*MakeClient()), 0u);
+  EXPECT_EQ(ErrorsFor("PROPOSAL_TOO_LONG"), 1);
+}
+
 TEST_F(ModelDrafterTest, ADraftThatKeepsFailingIsLeftAloneByAll) {
   server_.Do(Action::kAnswer);
   const auto client = MakeClient(), other = MakeClient();

@@ -45,6 +45,24 @@ TEST(RemoteSequence, AfterARejectionTheDraftTruncatesToTheAgreedPrefix) {
   EXPECT_EQ(draft.Base(12), 11u);
 }
 
+// The draft may not be asked in the round that follows; what comes after the accepted tokens is not what it
+// drafted.
+TEST(RemoteSequence, TheVerdictsOwnTokenIsNotHeldByTheDraft) {
+  RemoteSequence draft;
+  draft.OnServer(1);
+  draft.OnAnswer(10 + 3, 10, 0);
+  draft.OnVerdict(10, 1);
+  draft.OnVerdict(12, 0);
+  EXPECT_EQ(draft.Base(15), 11u);
+}
+
+TEST(RemoteSequence, OfWhatTheTargetAcceptedItHoldsThePathAndNotItsOwnToken) {
+  RemoteSequence target;
+  target.OnServer(1);
+  target.OnAnswer(/*cached=*/10 + 4, /*n=*/10, /*accepted=*/2);
+  EXPECT_EQ(target.Base(20), 12u);
+}
+
 TEST(RemoteSequence, AnotherBootMeansThatNothingIsLeft) {
   RemoteSequence remote;
   remote.OnServer(1);

@@ -11,6 +11,8 @@ outrider_unit_test(coordinator_test
     unit/generate_call_test.cc
     unit/limited_memory.cc
     unit/link_test.cc
+    unit/link_testing.h
+    unit/metrics_test.cc
     unit/model_drafter_test.cc
     unit/remote_sequence_test.cc
     unit/request_context_test.cc
@@ -25,6 +27,7 @@ outrider_unit_test(gateway_test
 outrider_unit_test(rpc_test
   SOURCES
     unit/rpc_edges_test.cc
+    unit/rpc_convert_test.cc
     unit/rpc_stream_test.cc
     unit/rpc_token_file_test.cc
     unit/rpc_verdict_test.cc
@@ -32,5 +35,11 @@ outrider_unit_test(rpc_test
 outrider_unit_test(serve_test
   SOURCES
     unit/held_sampler.h
+    unit/serve_convert_test.cc
     unit/stall_watch_test.cc
   LIBS outrider::serve outrider::rejection_sampler)
+outrider_unit_test(model_services_test
+  SOURCES
+    unit/held_sampler.h
+    unit/model_services_test.cc
+  LIBS outrider::draft_service outrider::target_service outrider::rpc)

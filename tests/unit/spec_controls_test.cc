@@ -129,6 +129,28 @@ TEST(Controls, MinTokensHoldsBackEosUntilEnoughWereOutput) {
   ExpectNear(Shape(params, kLogits, {1, 1, 1, 1, 1}, 3), open);
 }
 
+TEST(Controls, GreedyTakesTheBestOfTheTokensThatMasksLeave) {
+  const auto greedy = [](const std::function<void(SamplingParams&)>& mask) {
+    const auto params = With([&](auto& p) {
+      p.temperature = 0;
+      mask(p);
+    });
+    return Shape(params, kLogits, {1}, 1);
+  };
+  ExpectNear(greedy([](auto& p) { p.bad_ids = {3}; }), {0, 0, 1, 0, 0, 0});
+  ExpectNear(greedy([](auto& p) { p.allowed_ids = {5, 1, 0}; }), {0, 1, 0, 0, 0, 0});
+  ExpectNear(greedy([](auto& p) {
+               p.min_tokens = 1;
+               p.eos_ids = {3, 2};
+             }),
+             {0, 0, 0, 0, 1, 0});
+}
+
+TEST(Controls, ATokenThatIsLeftKeepsItsWeightHoweverFarAheadTheRemovedOneWas) {
+  const std::vector<float> logits = {std::log(.25f), 300, std::log(.75f)};
+  ExpectNear(Shape(With([](auto& p) { p.bad_ids = {1}; }), logits), {.25, 0, .75});
+}
+
 TEST(Controls, NeverKeepNothing) {
   std::mt19937 random(1);
   for (int round = 0; round < 500; ++round) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "common/spec/residual.h"
 #include "tests/unit/spec_testing.h"
@@ -85,6 +86,25 @@ TEST(VerifyDraft, NeverAcceptsATokenOfProbabilityZeroAlsoWhenTheNumberIsZero) {
   const Verdict verdict = Judge({}, Chain({{0, Dense({1, 0, 0, 0})}}), {target}, noise);
   EXPECT_EQ(Accepted(verdict), 0);
   EXPECT_EQ(verdict.token, 1);
+}
+
+TEST(VerifyDraft, CountsTheNodesThatItLookedAtTheRejectedOneIncluded) {
+  const Proposal draft = Chain({{0, Dense(kProposed)}, {1, Dense(kProposed)}, {0, Dense(kProposed)}});
+  ScriptedNoise second({0.0, 0.9, 0.0}), none({0.0, 0.0, 0.0, 0.0}), first({0.9, 0.0});
+  EXPECT_EQ(Judge({}, draft, {kTarget, kTarget}, second).judged, 2);
+  EXPECT_EQ(Judge({}, draft, {kTarget, kTarget, kTarget, kTarget}, none).judged, 3) << "the bonus is no node";
+  EXPECT_EQ(Judge({}, Chain({{1, Dense(kProposed)}}), {kTarget}, first).judged, 1);
+  ScriptedNoise plain({0.0});
+  EXPECT_EQ(Judge({}, {}, {kTarget}, plain).judged, 0);
+}
+
+TEST(VerifyDraft, OnlyExactRoundsHaveAnExpectation) {
+  const Proposal draft = Chain({{0, Dense(kProposed)}});
+  ScriptedNoise exact({0.0, 0.0}), lenient({0.0, 0.0});
+  EXPECT_DOUBLE_EQ(Judge({}, draft, {kTarget, kTarget}, exact).expected_accepted, 2.0 / 3);
+  const Verdict verdict = Judge({.lenience = 0.5}, draft, {kTarget, kTarget}, lenient);
+  EXPECT_EQ(verdict.expected_accepted, 0);
+  EXPECT_EQ(verdict.expected_variance, 0);
 }
 
 TEST(VerifyDraft, WithoutADraftIsPlainDecoding) {
@@ -254,6 +274,30 @@ TEST(VerifyCoupled, EmitsTheTargetsRaceWhateverTheDraftSays) {
       Judge({.rule = Rule::kCoupled}, Chain({{(first + 1) % 4, Distribution{}}}), rows, noise);
   EXPECT_EQ(Accepted(differ), 0);
   EXPECT_EQ(differ.token, first);
+}
+
+// Draft and target may be different programs, so the race is that of verify.h to the bit of its counters.
+TEST(VerifyCoupled, TheRaceIsTheOneOfTheWireContract) {
+  const std::vector<float> weights = {1, 2, 0, 1.5, 1, 3, 0.25, 2, 1, 0.5, 4};
+  const TestRow row(weights);
+  const RandomKey key = {.seed = 5, .sample_index = 6};
+  std::set<TokenId> winners;
+  for (uint64_t position = 0; position < 200; ++position) {
+    TokenId winner = -1;
+    double earliest = 0;
+    for (TokenId x = 0; x < static_cast<TokenId>(weights.size()); ++x) {
+      if (weights[x] == 0) continue;
+      const auto bits = RandomBits(
+          key, {position, static_cast<uint64_t>(Purpose::kGumbel), static_cast<uint64_t>(x / 4), 0});
+      const double arrival = -std::log1p(-UnitInterval(bits[x % 4])) / weights[x];
+      if (winner >= 0 && arrival >= earliest) continue;
+      winner = x;
+      earliest = arrival;
+    }
+    ASSERT_EQ(Race(row, key, position), winner) << "position " << position;
+    winners.insert(winner);
+  }
+  EXPECT_GT(winners.size(), 5u);
 }
 
 TEST(VerifyCoupled, TheRaceDoesNotDependOnTheScaleOfTheWeights) {

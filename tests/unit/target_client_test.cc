@@ -181,6 +181,27 @@ TEST_F(TargetClientTest, WhoeverWaitsForATurnHasItsDeadlineAndCanBeStopped) {
   EXPECT_EQ(link_->suspects().size(), 1u);
 }
 
+TEST_F(TargetClientTest, ATargetThatForgotASequenceIsSentAllOfItAgain) {
+  const auto client = MakeClient({1, 2, 3, kHarmless});
+  ASSERT_TRUE(Run(client->Verify()).ok());
+  std::vector<v1::SequenceUpdate> sent;
+  server_.Do([&](const auto& item, auto* result) {
+    sent.push_back(UpdateOf(item));
+    if (sent.size() > 1) return Verdict7(item, result);
+    *result->mutable_status() = ToProto(absl::NotFoundError("forgotten"));
+    result->set_cached(0);
+    return Action::kAnswer;
+  });
+  EXPECT_TRUE(Run(client->Verify()).ok());
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_GT(sent[0].base(), 0u);
+  EXPECT_FALSE(sent[0].has_params()) << "it knew them";
+  EXPECT_EQ(sent[1].base(), 0u);
+  EXPECT_EQ(sent[1].tokens_size(), 4);
+  EXPECT_TRUE(sent[1].has_params());
+  EXPECT_EQ(ErrorsFor("NOT_FOUND"), 1);
+}
+
 TEST_F(TargetClientTest, AFullTargetIsAskedAgainUntilItHasRoom) {
   server_.Do([refusals = 3](const auto& item, auto* result) mutable {
     return refusals-- > 0 ? Full(absl::Milliseconds(1), result) : Verdict7(item, result);

@@ -175,6 +175,14 @@ TEST(TokenizerFingerprint, DependsOnWhatTokensMean) {
   EXPECT_NE(FingerprintAfter([](Json& json) { json["model"]["ignore_merges"] = true; }), fingerprint);
   EXPECT_NE(FingerprintAfter([](Json& json) { json["added_tokens"].clear(); }), fingerprint);
   EXPECT_NE(FingerprintAfter([](Json& json) { json["pre_tokenizer"]["use_regex"] = false; }), fingerprint);
+  for (const char* flag : {"special", "single_word", "lstrip", "rstrip", "normalized"}) {
+    EXPECT_NE(FingerprintAfter([flag](Json& json) {
+                Json& value = json["added_tokens"][0][flag];
+                value = !value.get<bool>();
+              }),
+              fingerprint)
+        << flag;
+  }
   EXPECT_NE(LoadTokenizer(kOptions)->Fingerprint(), fingerprint);
 }
 

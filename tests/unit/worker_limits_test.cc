@@ -53,6 +53,21 @@ TEST_F(WorkerLimitsTest, RefusesAtOnceWhatComesWhenTooManyItemsWait) {
   EXPECT_TRUE(Send(*worker_, FirstItem(1)).get().status.ok()) << "it takes items again";
 }
 
+TEST_F(WorkerLimitsTest, ACancelledItemIsNeverAnsweredAndItsSequenceIsServedAgain) {
+  Start();
+  std::future<ShortReply> cancelled = Send(*worker_, FirstItem(2)), other = Send(*worker_, FirstItem(3));
+  worker_->Cancel(FirstItem(2).id, 1);
+  worker_->Cancel(FirstItem(3).id, 2);  // another round than the one that waits
+  WorkItem next = FirstItem(2);
+  next.round = 2;
+  std::future<ShortReply> later = Send(*worker_, std::move(next));
+  hold_->LetGo();
+  EXPECT_TRUE(later.get().status.ok());
+  EXPECT_TRUE(other.get().status.ok());
+  // Whoever was to answer is gone.
+  EXPECT_THROW(cancelled.get(), std::future_error);
+}
+
 TEST_F(WorkerLimitsTest, RefusesRepetitionsOfAnItemInProgressBeyondSixteen) {
   Start();
   // The engine takes all of them before its next step.

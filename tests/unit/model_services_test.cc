@@ -1,0 +1,318 @@
+// The services of draft and target with a real model of random weights, as a coordinator sees them.
+#include <gmock/gmock.h>
+#include <grpc/grpc.h>
+
+#include <map>
+
+#include "common/kv/prefix_hash.h"
+#include "common/rpc/error.h"
+#include "common/rpc/server.h"
+#include "draft_service/draft_sampler.h"
+#include "draft_service/draft_service.h"
+#include "target_service/rejection_sampler.h"
+#include "target_service/target_service.h"
+#include "tests/unit/held_sampler.h"
+
+namespace outrider {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::IsEmpty;
+
+constexpr int kVocab = 256;
+
+const v1::ServerInfo& Info() {
+  static const auto& info = *[] {
+    auto* info = new v1::ServerInfo;
+    info->set_vocab_size(kVocab);
+    info->set_max_context(512);
+    info->set_max_draft_tokens(8);
+    return info;
+  }();
+  return info;
+}
+
+std::unique_ptr<Worker> StartWorker(std::unique_ptr<Sampler> sampler) {
+  RunnerOptions load;
+  load.model_dir = "tests/data/engine/mha-float32";
+  load.dtype = "float32";
+  load.threads = 1;
+  load.kv_blocks = 1024;
+  absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(load);
+  EXPECT_TRUE(runner.ok()) << runner.status();
+  return std::make_unique<Worker>(*std::move(runner), std::move(sampler), WorkerOptions{}, Worker::Hooks{});
+}
+
+// A service and one stream to it.
+template <class Request, class Response>
+class Connection {
+ public:
+  template <class MakeStub, class Open>
+  Connection(grpc::Service* service, MakeStub make_stub, Open open) {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(service);
+    server_ = builder.BuildAndStart();
+    stream_ = open(*make_stub(server_->InProcessChannel({})), &context_);
+    Response first;
+    EXPECT_TRUE(stream_->Read(&first) && first.has_info());
+  }
+  ~Connection() {
+    context_.TryCancel();
+    stream_->Finish();
+    server_->Shutdown();
+  }
+
+  template <class Item>
+  void Send(Item item) {
+    Request request;
+    *request.add_items() = std::move(item);
+    EXPECT_TRUE(stream_->Write(request));
+  }
+  auto Receive() {
+    while (waiting_.results().empty()) EXPECT_TRUE(stream_->Read(&waiting_));
+    auto result = waiting_.results(0);
+    waiting_.mutable_results()->DeleteSubrange(0, 1);
+    return result;
+  }
+  template <class Item>
+  auto Ask(Item item) {
+    Send(std::move(item));
+    return Receive();
+  }
+
+ private:
+  std::unique_ptr<grpc::Server> server_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<Request, Response>> stream_;
+  Response waiting_;
+};
+
+template <class Service>
+auto MakeStub(const std::shared_ptr<grpc::Channel>& channel) {
+  return Service::NewStub(channel);
+}
+
+using TargetConnection = Connection<v1::VerifyRequest, v1::VerifyResponse>;
+using DraftConnection = Connection<v1::ProposeRequest, v1::ProposeResponse>;
+
+auto OpenStream(v1::Target::Stub& stub, grpc::ClientContext* context) { return stub.Verify(context); }
+auto OpenDraftStream(v1::Draft::Stub& stub, grpc::ClientContext* context) { return stub.Propose(context); }
+
+class ModelServicesTest : public ::testing::Test {
+ protected:
+  // Keeps gRPC from ending itself with the last server of each test.
+  static void SetUpTestSuite() { grpc_init(); }
+  static void TearDownTestSuite() { grpc_shutdown(); }
+
+  // A sequence of greedy tokens, as updates that send all of it.
+  struct Sequence {
+    std::vector<uint32_t> tokens = {5, 42, 79, 116, 153};
+    v1::SequenceParams params = [] {
+      v1::SequenceParams params;
+      params.mutable_sampling()->set_temperature(0);
+      params.set_rule(v1::RULE_TOKEN);
+      params.set_prompt_length(5);
+      return params;
+    }();
+    std::string id = std::string(16, 'a');
+    uint64_t round = 0;
+  };
+  static void Fill(Sequence& sequence, v1::SequenceUpdate* update) {
+    update->set_sequence_id(sequence.id);
+    update->set_round(++sequence.round);
+    update->mutable_tokens()->Add(sequence.tokens.begin(), sequence.tokens.end());
+    update->set_prefix_hash(kEmptyPrefixHash);
+    update->set_params_hash(std::hash<std::string>()(sequence.params.SerializeAsString()));
+    *update->mutable_params() = sequence.params;
+  }
+  static v1::TargetItem Verify(Sequence& sequence, const std::vector<uint32_t>& draft = {}) {
+    v1::TargetItem item;
+    Fill(sequence, item.mutable_verify()->mutable_sequence());
+    for (size_t i = 0; i < draft.size(); ++i) {
+      v1::DraftNode* node = item.mutable_verify()->add_draft();
+      node->set_token(draft[i]);
+      node->set_parent(static_cast<int>(i) - 1);
+      node->mutable_q()->mutable_point_mass();
+    }
+    return item;
+  }
+  static v1::DraftItem Propose(Sequence& sequence, uint32_t k) {
+    v1::DraftItem item;
+    Fill(sequence, item.mutable_propose()->mutable_sequence());
+    item.mutable_propose()->set_draft_tokens(k);
+    return item;
+  }
+
+  // What the target says one token at a time.
+  std::vector<uint32_t> Plain(Sequence sequence, int count) {
+    sequence.id = std::string(16, 'p');
+    sequence.round = next_plain_ += 100;
+    std::vector<uint32_t> said;
+    for (int i = 0; i < count; ++i) {
+      said.push_back(target_.Ask(Verify(sequence)).verdict().token());
+      sequence.tokens.push_back(said.back());
+    }
+    return said;
+  }
+  // That verifying what it says leaves nothing to correct, whatever the row.
+  void ExpectThatDraftedTokensCount(const Sequence& sequence) {
+    const std::vector<uint32_t> said = Plain(sequence, 7);
+    Sequence drafted = sequence;
+    const v1::Verdict verdict = target_.Ask(Verify(drafted, {said.begin(), said.begin() + 6})).verdict();
+    EXPECT_THAT(verdict.accepted(), ElementsAre(0, 1, 2, 3, 4, 5)) << ::testing::PrintToString(said);
+    EXPECT_EQ(verdict.token(), said[6]);
+  }
+
+  uint64_t next_plain_ = 0;
+  std::unique_ptr<Worker> target_worker_ = StartWorker(std::make_unique<RejectionSampler>());
+  std::unique_ptr<Worker> draft_worker_ = StartWorker(std::make_unique<DraftSampler>());
+  TargetService target_service_{*target_worker_, Info()};
+  DraftService draft_service_{*draft_worker_, Info(), /*default_top_n=*/4};
+  TargetConnection target_{&target_service_, MakeStub<v1::Target>, OpenStream};
+  DraftConnection draft_{&draft_service_, MakeStub<v1::Draft>, OpenDraftStream};
+};
+
+TEST_F(ModelServicesTest, PenaltiesOfARowSeeTheDraftedTokensBeforeIt) {
+  for (const auto& [repetition, presence, frequency] :
+       std::vector<std::tuple<float, float, float>>{{1.8f, 0, 0}, {1, 2, 0}, {1, 0, 2}}) {
+    Sequence sequence;
+    // Of few tokens, so that those that were said are wanted again.
+    for (uint32_t id : {3, 8, 21, 40}) sequence.params.mutable_sampling()->add_allowed_ids(id);
+    const std::vector<uint32_t> free = Plain(sequence, 7);
+    sequence.params.mutable_sampling()->set_repetition_penalty(repetition);
+    sequence.params.mutable_sampling()->set_presence_penalty(presence);
+    sequence.params.mutable_sampling()->set_frequency_penalty(frequency);
+    sequence.id = std::string(16, static_cast<char>('b' + next_plain_ % 7));
+    EXPECT_NE(Plain(sequence, 7), free) << "the penalty makes no difference";
+    ExpectThatDraftedTokensCount(sequence);
+  }
+}
+
+TEST_F(ModelServicesTest, TheLeastNumberOfTokensCountsTheDraftedTokensBeforeARow) {
+  Sequence sequence;
+  const uint32_t first = Plain(sequence, 1)[0];
+  // What the model says first is the end, which is held back for three tokens.
+  sequence.params.add_end_ids(first);
+  v1::LogitBias* bias = sequence.params.mutable_sampling()->add_logit_bias();
+  bias->set_token(first);
+  bias->set_bias(100);
+  sequence.params.mutable_sampling()->set_min_tokens(3);
+  const std::vector<uint32_t> said = Plain(sequence, 5);
+  EXPECT_EQ(std::count(said.begin(), said.begin() + 3, first), 0);
+  EXPECT_EQ(said[3], first);
+  ExpectThatDraftedTokensCount(sequence);
+}
+
+// Tokens that are sent again after a loss are output as they were before.
+TEST_F(ModelServicesTest, OutputThatIsSentWithThePromptIsStillOutput) {
+  Sequence sequence;
+  const std::vector<uint32_t> said = Plain(sequence, 1);
+  v1::LogitBias* bias = sequence.params.mutable_sampling()->add_logit_bias();
+  bias->set_token(said[0]);
+  bias->set_bias(100);
+  sequence.params.mutable_sampling()->set_frequency_penalty(2);
+  Sequence resumed = sequence;
+  resumed.tokens.insert(resumed.tokens.end(), 60, said[0]);
+  EXPECT_NE(target_.Ask(Verify(resumed)).verdict().token(), said[0]) << "it was said sixty times";
+  resumed.params.set_prompt_length(65);
+  resumed.id = std::string(16, 'q');
+  EXPECT_EQ(target_.Ask(Verify(resumed)).verdict().token(), said[0]) << "none of them is output";
+}
+
+// The engine hangs until the cancellation has arrived.
+TEST_F(ModelServicesTest, ACancelledItemIsNotAnsweredAndItsSequenceGoesOn) {
+  const auto hold = std::make_shared<testing::Hold>();
+  const std::unique_ptr<Worker> worker = testing::StartHeldWorker(hold, {});
+  TargetService service(*worker, Info());
+  TargetConnection target(&service, MakeStub<v1::Target>, OpenStream);
+  Sequence first, sequence;
+  first.id = std::string(16, 'f');
+  target.Send(Verify(first));
+  hold->AwaitReached();
+  target.Send(Verify(sequence));
+  v1::TargetItem cancel;
+  cancel.mutable_cancel()->set_sequence_id(sequence.id);
+  cancel.mutable_cancel()->set_round(sequence.round);
+  target.Send(cancel);
+  target.Send(Verify(sequence));
+  EXPECT_EQ(ReasonOf(FromProto(target.Ask(v1::TargetItem()).status())), "ITEM_EMPTY") << "all have arrived";
+  hold->LetGo();
+  std::map<std::string, uint64_t> answered;
+  for (int i = 0; i < 2; ++i) {
+    const v1::VerifyResult result = target.Receive();
+    EXPECT_TRUE(result.has_verdict()) << FromProto(result.status());
+    answered[result.sequence_id()] = result.round();
+  }
+  EXPECT_EQ(answered[sequence.id], 2u);
+}
+
+TEST_F(ModelServicesTest, ACancellationOfAnotherRoundChangesNothing) {
+  Sequence sequence;
+  v1::TargetItem cancel;
+  cancel.mutable_cancel()->set_sequence_id(sequence.id);
+  cancel.mutable_cancel()->set_round(7);
+  target_.Send(cancel);
+  EXPECT_TRUE(target_.Ask(Verify(sequence)).has_verdict());
+}
+
+TEST_F(ModelServicesTest, AProposalHasItsDistributionsCutToWhatIsAskedFor) {
+  Sequence sequence;
+  sequence.params.mutable_sampling()->set_temperature(1);
+  const auto sizes = [this](Sequence& sequence) {
+    std::vector<int> sizes;
+    const v1::ProposeResult result = draft_.Ask(Propose(sequence, 3));
+    EXPECT_EQ(result.cached(), sequence.tokens.size() + 2);
+    for (const v1::DraftNode& node : result.nodes()) sizes.push_back(node.q().sparse().ids_size());
+    return sizes;
+  };
+  EXPECT_THAT(sizes(sequence), ElementsAre(4, 4, 4)) << "the service's default";
+  Sequence wide = sequence;
+  wide.id = std::string(16, 'w');
+  wide.params.set_draft_top_n(9);
+  EXPECT_THAT(sizes(wide), ElementsAre(9, 9, 9));
+}
+
+TEST_F(ModelServicesTest, TheDraftsOwnTemperatureIsTheDraftsOnly) {
+  Sequence sequence;
+  sequence.params.mutable_sampling()->set_temperature(1);
+  sequence.params.set_draft_temperature(0);
+  const v1::ProposeResult proposed = draft_.Ask(Propose(sequence, 3));
+  ASSERT_EQ(proposed.nodes_size(), 3);
+  for (const v1::DraftNode& node : proposed.nodes()) {
+    EXPECT_TRUE(node.q().has_point_mass());
+  }
+  Sequence same = sequence;
+  same.params.clear_draft_temperature();
+  same.round = 0;
+  sequence.round = 0;
+  same.id = std::string(16, 's');
+  EXPECT_EQ(target_.Ask(Verify(sequence)).verdict().token(), target_.Ask(Verify(same)).verdict().token());
+}
+
+TEST_F(ModelServicesTest, DraftAndTargetOfOneModelAgreeOnAGreedyChain) {
+  Sequence sequence;
+  sequence.params.mutable_sampling()->set_presence_penalty(1);
+  Sequence copy = sequence;
+  std::vector<uint32_t> drafted;
+  const v1::ProposeResult proposed = draft_.Ask(Propose(sequence, 5));
+  for (const v1::DraftNode& node : proposed.nodes()) drafted.push_back(node.token());
+  EXPECT_THAT(drafted, ElementsAreArray(Plain(copy, 5)));
+}
+
+TEST_F(ModelServicesTest, WhatCannotBeIsRefusedUnderTheItemsOwnName) {
+  Sequence sequence;
+  v1::DraftItem item = Propose(sequence, 9);
+  const v1::ProposeResult long_draft = draft_.Ask(item);
+  EXPECT_EQ(ReasonOf(FromProto(long_draft.status())), "K_OUT_OF_RANGE");
+  EXPECT_EQ(long_draft.sequence_id(), sequence.id);
+  EXPECT_EQ(long_draft.round(), sequence.round);
+  EXPECT_THAT(long_draft.nodes(), IsEmpty());
+  EXPECT_EQ(ReasonOf(FromProto(target_.Ask(v1::TargetItem()).status())), "ITEM_EMPTY");
+  Sequence nameless;
+  nameless.id = "short";
+  EXPECT_EQ(ReasonOf(FromProto(target_.Ask(Verify(nameless)).status())), "SEQUENCE_ID_INVALID");
+}
+
+}  // namespace
+}  // namespace outrider

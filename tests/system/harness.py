@@ -16,6 +16,7 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import tarfile
 import threading
@@ -186,11 +187,25 @@ class Metrics(dict[tuple[str, frozenset[tuple[str, str]]], float]):
         return {value: total for value in values if (total := self.value(name, **{label: value}))}
 
 
-class Server(Process):
-    """One of the three services, running."""
+_reserved: list[socket.socket] = []
 
-    def __init__(self, program: str, *args: str, listen: str = "127.0.0.1:0") -> None:
-        super().__init__(program, "--listen", listen, "--metrics-listen", "127.0.0.1:0", "--log-format", "json", *args)
+
+def reserve_address() -> str:
+    """An address that only servers of these tests get: its port stays bound here, also while no server has it, so that
+    the kernel gives it to no outgoing connection. A server may bind it nevertheless, since both reuse addresses."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    _reserved.append(reserved)
+    return f"127.0.0.1:{reserved.getsockname()[1]}"
+
+
+class Server(Process):
+    """One of the three services, running. Another one can take its place at the same address."""
+
+    def __init__(self, program: str, *args: str, listen: str = "") -> None:
+        super().__init__(program, "--listen", listen or reserve_address(), "--metrics-listen", "127.0.0.1:0",
+                         "--log-format", "json", *args)
         self.flags = args
         serving = self.wait_for_event("serving")
         self.address: str = serving["listen"]
@@ -230,11 +245,11 @@ def _start_model(program: str, model: Path, args: Sequence[str], listen: str) ->
     return Server(program, *with_defaults(defaults, args), listen=listen)
 
 
-def start_target(*args: str, model: Path = TARGET_MODEL, listen: str = "127.0.0.1:0") -> Server:
+def start_target(*args: str, model: Path = TARGET_MODEL, listen: str = "") -> Server:
     return _start_model("outrider-target", model, args, listen)
 
 
-def start_draft(*args: str, model: Path = DRAFT_MODEL, listen: str = "127.0.0.1:0") -> Server:
+def start_draft(*args: str, model: Path = DRAFT_MODEL, listen: str = "") -> Server:
     return _start_model("outrider-draft", model, args, listen)
 
 

@@ -173,16 +173,23 @@ class Metrics(dict[tuple[str, frozenset[tuple[str, str]]], float]):
                 assert match, f"not a sample: {line!r}"
                 key = (match[1], frozenset(self.LABEL.findall(match[2] or "")))
                 assert key not in self, f"{line!r} twice"
-                family = match[1] if match[1] in self.types else re.sub(r"_(bucket|sum|count)$", "", match[1])
-                assert family in self.types, f"{line!r} has no type"
+                assert self.family(match[1]) in self.types, f"{line!r} has no type"
                 self[key] = float(match[3])
 
+    def family(self, sample: str) -> str:
+        return sample if sample in self.types else re.sub(r"_(bucket|sum|count)$", "", sample)
+
     def value(self, name: str, **labels: str) -> float:
-        """The sum over all samples of that name with these labels."""
+        """The sum over all samples of that name with these labels. The name and the labels' names must exist; samples
+        with these values may be yet to come."""
+        known = {label for sample, its in self for label, _ in its if sample == name}
+        assert self.family(name) in self.types, f"there is no metric {name}"
+        assert labels.keys() <= known, f"{name} has the labels {known}"
         return sum(value for (sample, its), value in self.items() if sample == name and labels.items() <= set(its))
 
     def labelled(self, name: str, label: str) -> dict[str, float]:
-        """The sum for each value of a label, without zeros."""
+        """The sum for each value of a label, without zeros. The metric must exist."""
+        assert self.family(name) in self.types, f"there is no metric {name}"
         values = {dict(its)[label] for sample, its in self if sample == name}
         return {value: total for value in values if (total := self.value(name, **{label: value}))}
 

@@ -16,6 +16,7 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import tarfile
 import threading
@@ -172,25 +173,46 @@ class Metrics(dict[tuple[str, frozenset[tuple[str, str]]], float]):
                 assert match, f"not a sample: {line!r}"
                 key = (match[1], frozenset(self.LABEL.findall(match[2] or "")))
                 assert key not in self, f"{line!r} twice"
-                family = match[1] if match[1] in self.types else re.sub(r"_(bucket|sum|count)$", "", match[1])
-                assert family in self.types, f"{line!r} has no type"
+                assert self.family(match[1]) in self.types, f"{line!r} has no type"
                 self[key] = float(match[3])
 
+    def family(self, sample: str) -> str:
+        return sample if sample in self.types else re.sub(r"_(bucket|sum|count)$", "", sample)
+
     def value(self, name: str, **labels: str) -> float:
-        """The sum over all samples of that name with these labels."""
+        """The sum over all samples of that name with these labels. The name and the labels' names must exist; samples
+        with these values may be yet to come."""
+        known = {label for sample, its in self for label, _ in its if sample == name}
+        assert self.family(name) in self.types, f"there is no metric {name}"
+        assert labels.keys() <= known, f"{name} has the labels {known}"
         return sum(value for (sample, its), value in self.items() if sample == name and labels.items() <= set(its))
 
     def labelled(self, name: str, label: str) -> dict[str, float]:
-        """The sum for each value of a label, without zeros."""
+        """The sum for each value of a label, without zeros. The metric must exist."""
+        assert self.family(name) in self.types, f"there is no metric {name}"
         values = {dict(its)[label] for sample, its in self if sample == name}
         return {value: total for value in values if (total := self.value(name, **{label: value}))}
 
 
-class Server(Process):
-    """One of the three services, running."""
+_reserved: list[socket.socket] = []
 
-    def __init__(self, program: str, *args: str, listen: str = "127.0.0.1:0") -> None:
-        super().__init__(program, "--listen", listen, "--metrics-listen", "127.0.0.1:0", "--log-format", "json", *args)
+
+def reserve_address() -> str:
+    """An address that only servers of these tests get: its port stays bound here, also while no server has it, so that
+    the kernel gives it to no outgoing connection. A server may bind it nevertheless, since both reuse addresses."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    _reserved.append(reserved)
+    return f"127.0.0.1:{reserved.getsockname()[1]}"
+
+
+class Server(Process):
+    """One of the three services, running. Another one can take its place at the same address."""
+
+    def __init__(self, program: str, *args: str, listen: str = "") -> None:
+        super().__init__(program, "--listen", listen or reserve_address(), "--metrics-listen", "127.0.0.1:0",
+                         "--log-format", "json", *args)
         self.flags = args
         serving = self.wait_for_event("serving")
         self.address: str = serving["listen"]
@@ -230,11 +252,11 @@ def _start_model(program: str, model: Path, args: Sequence[str], listen: str) ->
     return Server(program, *with_defaults(defaults, args), listen=listen)
 
 
-def start_target(*args: str, model: Path = TARGET_MODEL, listen: str = "127.0.0.1:0") -> Server:
+def start_target(*args: str, model: Path = TARGET_MODEL, listen: str = "") -> Server:
     return _start_model("outrider-target", model, args, listen)
 
 
-def start_draft(*args: str, model: Path = DRAFT_MODEL, listen: str = "127.0.0.1:0") -> Server:
+def start_draft(*args: str, model: Path = DRAFT_MODEL, listen: str = "") -> Server:
     return _start_model("outrider-draft", model, args, listen)
 
 

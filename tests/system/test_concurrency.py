@@ -76,6 +76,7 @@ def test_the_steady_state_has_no_disagreement_and_leaves_no_block_in_use(prompts
 
 
 def test_cancelled_requests_free_their_blocks(pair: Cluster, prompts: list[str]) -> None:
+    before = pair.coordinator.value("outrider_requests_total", code="CANCELLED")
     streams = [pair.stream(prompt, k=2, temperature=1, ignore_eos=True) for prompt in prompts[:6]]
     for stream in streams:
         next(stream)
@@ -83,11 +84,15 @@ def test_cancelled_requests_free_their_blocks(pair: Cluster, prompts: list[str])
     for stream in streams:
         stream.cancel()
     pair.wait_idle()
-    assert pair.coordinator.value("outrider_requests_total", code="CANCELLED") >= len(streams)
+    pair.coordinator.wait_value("outrider_requests_total", before + len(streams), code="CANCELLED")
 
 
 def test_a_deadline_ends_a_request_and_frees_its_blocks(pair: Cluster, prompts: list[str]) -> None:
-    before = pair.coordinator.value("outrider_requests_total")
+    def late() -> float:
+        # The client's deadline and the server's are the same moment: either may be the first to act.
+        return sum(pair.coordinator.value("outrider_requests_total", code=code) for code in ("DEADLINE_EXCEEDED", "CANCELLED"))
+
+    before, ended = late(), pair.coordinator.value("outrider_requests_total")
     calls = [pair.stub.Generate(request(prompt, k=1, ignore_eos=True), timeout=0.05) for prompt in prompts[:4]]
     codes = set()
     for call in calls:
@@ -97,7 +102,8 @@ def test_a_deadline_ends_a_request_and_frees_its_blocks(pair: Cluster, prompts: 
             codes.add(error.code())
     assert codes == {grpc.StatusCode.DEADLINE_EXCEEDED}
     pair.wait_idle()
-    assert pair.coordinator.value("outrider_requests_total") >= before
+    pair.coordinator.wait_value("outrider_requests_total", ended + len(calls))
+    assert late() == before + len(calls)
 
 
 def test_a_stop_string_frees_the_blocks(pair: Cluster, prompts: list[str]) -> None:

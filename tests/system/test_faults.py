@@ -1,10 +1,14 @@
 """Servers die: the answer is the same, nothing is emitted twice, and the coordinator needs no restart."""
 
+import contextlib
+from collections.abc import Iterator
+
 import grpc
 import pytest
 
 from harness import (Answer, Cluster, cluster, eventually, inference_pb2_grpc, running, start_coordinator,
                      start_draft)
+from relay import Relay, relay
 
 LONG = {"k": 2, "temperature": 0, "max_tokens": 600, "ignore_eos": True}
 
@@ -53,16 +57,27 @@ def test_a_killed_draft_leaves_plain_decoding_and_comes_back(prompts: list[str],
 
 
 def test_a_draft_that_comes_back_drafts_for_requests_in_progress(prompts: list[str], undisturbed: list[int]) -> None:
-    with cluster() as c:
-        options = LONG | {"max_tokens": None, "k": 1}
-        stream, answer = c.stream(prompts[7], **options), Answer()
+    with contextlib.ExitStack() as stack:
+        relays: list[Relay] = []
+
+        @contextlib.contextmanager
+        def through(address: str) -> Iterator[str]:
+            relays.append(stack.enter_context(relay(address)))
+            yield relays[0].address
+
+        c = stack.enter_context(cluster(target_through=through))
+        stream, answer = c.stream(prompts[7], **LONG), Answer()
         read(answer, stream, 10)
+        # The request waits for the target until the draft is back.
+        relays[0].freeze()
         c.kill(c.draft)
+        c.wait_draft_up(False)
         c.restart_draft()
-        read_all(answer, stream)
-        assert answer.tokens[:len(undisturbed)] == undisturbed
         c.wait_draft_up(True)
-        assert c.generate(prompts[7], **LONG).speculation.drafted > 0
+        relays[0].thaw()
+        read_all(answer, stream)
+        assert answer.tokens == undisturbed
+        assert set(answer.kinds[-20:]) != {"plain"}, "nothing was drafted after the draft's return"
 
 
 def test_a_draft_that_was_never_there_costs_only_the_speculation(pair: Cluster, prompts: list[str]) -> None:
@@ -103,5 +118,7 @@ def test_both_servers_may_die_at_once(prompts: list[str], undisturbed: list[int]
         c.restart_draft()
         read_all(answer, stream)
         assert answer.tokens == undisturbed
+        assert c.coordinator.metrics().labelled("outrider_target_errors_total", "reason"), "not killed in the middle"
         c.wait_draft_up(True)
+        assert c.generate(prompts[7], **LONG).speculation.accepted > 0
         c.wait_idle()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness import LENGTH, Cluster, load_goldens, request
+from harness import LENGTH, PATIENCE, Cluster, inference_pb2, load_goldens, request, sequence_pb2
 
 # If the two largest logits are closer than this, another order of summation may choose the other token.
 TIE = 1e-3
@@ -50,6 +50,30 @@ def test_greedy_output_is_the_same_under_every_rule(rule: str, pair: Cluster, pr
                                                     plain: list[list[int]]) -> None:
     for prompt, tokens in zip(prompts[:5], plain, strict=False):
         assert pair.generate(prompt, k=5, rule=rule, temperature=0, max_tokens=48, ignore_eos=True).tokens == tokens
+
+
+@pytest.mark.parametrize("penalty", [{"repetition_penalty": 1.5}, {"presence_penalty": 1.5}, {"frequency_penalty": 1.0},
+                                     {"min_tokens": 30}], ids=lambda penalty: next(iter(penalty)))
+def test_controls_that_look_back_see_the_same_with_a_draft(penalty: dict[str, float], pair: Cluster,
+                                                           prompts: list[str]) -> None:
+    eos, = pair.stub.Describe(inference_pb2.DescribeRequest()).target.eos_ids
+    options = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
+    if "min_tokens" in penalty:  # the end would come soon
+        options |= {"ignore_eos": False, "logit_bias": [sequence_pb2.LogitBias(token=eos, bias=12)]}
+    changed = accepted = 0
+    for prompt in prompts[:5]:
+        free = pair.generate(prompt, k=0, **options)
+        plain, *others = [pair.generate(prompt, k=k, **options, **penalty) for k in (0, 2, 5, 8)]
+        changed += plain.tokens != free.tokens
+        for other in others:
+            assert (other.tokens, other.reason) == (plain.tokens, plain.reason), prompt
+            accepted += other.speculation.accepted
+        half = len(plain.tokens) // 2
+        resumed = request(prompt, k=5, **options, **penalty)
+        resumed.resume_from.extend(plain.tokens[:half])
+        rest = [token.id for chunk in pair.stub.Generate(resumed, timeout=PATIENCE) for token in chunk.tokens]
+        assert rest == plain.tokens[half:], "what is resumed from is output"
+    assert changed and accepted, "there was nothing to see"
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.3])

@@ -46,12 +46,15 @@ def test_every_draft_length_fills_the_context_exactly(pair: Cluster) -> None:
 
 def test_a_prompt_that_leaves_no_room_is_refused_at_once(pair: Cluster) -> None:
     context = pair.stub.Describe(inference_pb2.DescribeRequest()).target.max_context
+    pair.wait_idle()
+    computed = pair.target.value("outrider_target_batch_rows_sum")
     for length in (context, context + 1, 3 * context):
         refusal = pair.refused(request([300] * length, k=4))
         assert (refusal.code, refusal.metadata["field"]) == ("INVALID_ARGUMENT", "prompt")
         assert refusal.reason == "CONTEXT_LENGTH_EXCEEDED"
         assert str(context - 1) in refusal.metadata["range"]
-    assert pair.coordinator.value("outrider_target_kv_blocks_used") == 0
+    assert pair.target.value("outrider_target_kv_blocks_used") == 0
+    assert pair.target.value("outrider_target_batch_rows_sum") == computed
 
 
 def test_the_text_is_that_of_the_tokens(pair: Cluster, prompts: list[str]) -> None:
@@ -116,6 +119,17 @@ def test_a_stop_string_across_tokens_ends_the_text_before_it(length: int, pair: 
     assert stop in decode(answer.tokens) and stop not in decode(answer.tokens[:-1])
 
 
+def test_a_stop_string_that_the_last_allowed_token_completes_is_the_reason(pair: Cluster, prompts: list[str]) -> None:
+    whole = pair.generate(prompts[4], k=0, temperature=0, max_tokens=60, ignore_eos=True)
+    stop = whole.text[21:26]
+    count = next(n for n in range(1, 61) if stop in decode(whole.tokens[:n]))
+    options = {"temperature": 0, "ignore_eos": True, "stop": [stop]}
+    last = agree([pair.generate(prompts[4], k=k, max_tokens=count, **options) for k in KS])
+    assert (last.reason, last.finish.stop_string, len(last.tokens)) == (STOP, stop, count)
+    short = agree([pair.generate(prompts[4], k=k, max_tokens=count - 1, **options) for k in KS])
+    assert (short.reason, short.finish.stop_string, short.text) == (LENGTH, "", decode(whole.tokens[:count - 1]))
+
+
 def test_text_that_only_begins_like_a_stop_string_is_not_lost(pair: Cluster, prompts: list[str]) -> None:
     whole = pair.generate(prompts[4], k=0, temperature=0, max_tokens=40, ignore_eos=True)
     stop = whole.text[-5:] + "\N{SNOWMAN}"
@@ -134,10 +148,20 @@ def test_metrics_count_what_answers_say(pair: Cluster, prompts: list[str]) -> No
                 | {f"emitted_{kind}": kinds.get(kind, 0) for kind in ("accepted", "corrected", "bonus", "plain")})
 
     before = counts()
-    answers = [pair.generate(prompt, k=4, temperature=1, seed=1, max_tokens=40) for prompt in prompts[:5]]
+    answers = [pair.generate(prompt, k=4, temperature=1, seed=1, max_tokens=40, trace=True) for prompt in prompts[:5]]
     after = counts()
     for field in after:
         assert after[field] - before[field] == sum(getattr(answer.speculation, field) for answer in answers), field
-    speculation = answers[0].speculation
-    assert sum(speculation.drafted_per_position) == speculation.drafted
-    assert sum(speculation.accepted_per_position) == speculation.accepted
+    for answer in answers:
+        drafted = [len(r.drafted) for r in answer.rounds]
+        accepted = [r.accepted for r in answer.rounds]
+        assert list(answer.speculation.drafted_per_position) == [sum(k > i for k in drafted) for i in range(max(drafted))]
+        assert list(answer.speculation.accepted_per_position) == [sum(a > i for a in accepted) for i in range(max(drafted))]
+
+
+def test_a_metric_that_is_not_there_is_not_zero(pair: Cluster) -> None:
+    assert pair.coordinator.value("outrider_requests_total", code="NEVER_SEEN") == 0
+    with pytest.raises(AssertionError, match="no metric"):
+        pair.coordinator.value("outrider_target_kv_blocks_used")  # it is the target's
+    with pytest.raises(AssertionError, match="has the labels"):
+        pair.coordinator.value("outrider_requests_total", status="OK")

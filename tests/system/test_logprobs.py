@@ -54,12 +54,14 @@ def test_without_being_asked_for_nothing_is_reported(pair: Cluster, prompts: lis
 
 
 def test_a_draft_temperature_leaves_greedy_output_as_it_is(pair: Cluster, prompts: list[str]) -> None:
-    wanted = request(prompts[2], temperature=0, k=4, max_tokens=40)
-    plain = [token.id for chunk in pair.stub.Generate(wanted, timeout=60) for token in chunk.tokens]
+    wanted = request(prompts[2], temperature=0, k=4, max_tokens=40, seed=1)
+    plain = list(pair.stub.Generate(wanted, timeout=60))
     wanted.speculation.draft_temperature = 1.5
     other = list(pair.stub.Generate(wanted, timeout=60))
-    assert [token.id for chunk in other for token in chunk.tokens] == plain
-    assert other[-1].finish.speculation.exact
+    tokens, others = ([token.id for chunk in chunks for token in chunk.tokens] for chunks in (plain, other))
+    assert others == tokens
+    greedy, drafting_hot = plain[-1].finish.speculation, other[-1].finish.speculation
+    assert drafting_hot.exact and 0 < drafting_hot.acceptance_rate < greedy.acceptance_rate, "it was as greedy as before"
 
 
 def test_lenience_accepts_more_and_says_that_it_is_not_exact(pair: Cluster, prompts: list[str]) -> None:

@@ -243,12 +243,14 @@ def test_a_stream_that_is_cut_off_says_why(prompts: list[str]) -> None:
 def test_a_target_that_restarts_is_waited_for(prompts: list[str]) -> None:
     with cluster() as c:
         client = connect(c)
-        options = {"model": MODEL, "prompt": prompts[3], "temperature": 0, "max_tokens": 400,
-                   "extra_body": {"ignore_eos": True}}
+        options = {"model": MODEL, "prompt": prompts[3], "temperature": 0, "max_tokens": 1500,
+                   "extra_body": {"ignore_eos": True, "draft_tokens": 1}}
         whole = client.completions.create(**options).choices[0].text
         stream = iter(client.completions.create(stream=True, **options))
         text = next(stream).choices[0].text
         c.kill(c.target)
         c.restart_target()
         assert text + "".join(event.choices[0].text for event in stream) == whole
+        lost = c.coordinator.metrics().labelled("outrider_target_errors_total", "reason")
+        assert lost, "not killed in the middle"
         eventually(lambda: client.models.list().data, "the target is known again")

@@ -183,11 +183,14 @@ def test_a_released_sequence_is_never_known_again(target: Stream, draft: Stream)
 
 
 def test_a_cancelled_round_is_not_answered_and_the_sequence_stays(target: Stream) -> None:
-    sequence = new_sequence(len(PROMPT))
-    target.ask(sequence.verify(1, PROMPT))
-    cancel = target_pb2.TargetItem(cancel=sequence_pb2.CancelItem(sequence_id=sequence.id, round=2))
-    target.send(cancel, sequence.verify(3, PROMPT, base=len(PROMPT) - 1, params=False))
-    assert target.receive().round == 3
+    sequence, tokens = new_sequence(len(PROMPT)), [300 + i % 50 for i in range(target.info.max_context - 1)]
+    cancel = target_pb2.TargetItem(cancel=sequence_pb2.CancelItem(sequence_id=sequence.id, round=1))
+    # So many tokens take several steps, and the cancellation comes with them. Without it round 1 is answered first: it is
+    # superseded.
+    target.send(sequence.verify(1, tokens), cancel, sequence.verify(2, PROMPT))
+    assert target.receive().round == 2
+    third, = target.ask(sequence.verify(3, PROMPT, base=len(PROMPT) - 1, params=False))
+    assert third.HasField("verdict")
 
 
 # --- target: bad items -----------------------------------------------------------------------------------------
@@ -322,7 +325,7 @@ def test_a_proposal_ends_at_the_context(draft: Stream) -> None:
     context = draft.info.max_context
     tokens = [300 + i % 50 for i in range(context - 3)]
     result, = draft.ask(new_sequence(len(tokens)).propose(1, tokens, k=8))
-    assert not result.HasField("status") and len(result.nodes) <= 3
+    assert not result.HasField("status") and len(result.nodes) == 3
 
 
 # --- blocks ----------------------------------------------------------------------------------------------------
@@ -330,11 +333,11 @@ def test_a_proposal_ends_at_the_context(draft: Stream) -> None:
 
 def test_releasing_frees_the_blocks(target: Stream, target_server: Server) -> None:
     sequence = new_sequence(len(PROMPT))
-    target.ask(sequence.verify(1, PROMPT))
     used = target_server.value("outrider_target_kv_blocks_used")
-    assert used > 0
+    target.ask(sequence.verify(1, PROMPT))
+    eventually(lambda: target_server.value("outrider_target_kv_blocks_used") > used, "it has blocks")
     target.send(target_pb2.TargetItem(release=released(sequence.id)))
-    eventually(lambda: target_server.value("outrider_target_kv_blocks_used") < used, "its blocks are free")
+    eventually(lambda: target_server.value("outrider_target_kv_blocks_used") <= used, "its blocks are free")
 
 
 def test_a_lease_that_ends_frees_the_blocks_and_the_sequence_may_come_back() -> None:

@@ -81,6 +81,7 @@ def test_samples_outlive_a_target_that_restarts(prompts: list[str]) -> None:
                 c.kill(c.target)
                 c.restart_target()
         assert tokens == undisturbed
+        assert c.coordinator.metrics().labelled("outrider_target_errors_total", "reason"), "not killed in the middle"
 
 
 @pytest.mark.parametrize("field, wanted", [

@@ -176,8 +176,10 @@ TEST_P(DeviceWorkerTest, SaysWhatTheHostSays) {
       texts[s].push_back(host.verdict->token);
     }
   }
-  // Draft and target are the same model, so only another seed's noise can make them disagree.
-  EXPECT_GT(accepted + corrected, 0);
+  EXPECT_GT(accepted, 0);
+  // Draft and target are the same model. What was drawn from a q of 24 tokens is more likely there than in p.
+  const bool same = setting.temperature == 0 || setting.rule == Rule::kCoupled || setting.top_k > 0;
+  EXPECT_EQ(corrected == 0, same) << corrected;
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -93,8 +93,10 @@ TEST_P(RandomModel, BFloat16LogitsAreNear) {
   const Golden golden = ReadGolden(std::get<0>(GetParam()), runner->config().decoder.vocab_size);
   const Logits logits = AllLogits(*runner, golden.tokens);
   ASSERT_EQ(logits.size(), golden.logits.size());
-  // The only difference is that weights, keys and values are rounded to bfloat16's eight bits.
-  EXPECT_LE(RootMeanSquareDifference(logits, golden.logits), 0.05 * golden.spread);
+  // The only difference is that weights, keys and values, and with some kernels operands, are rounded to
+  // bfloat16's eight bits.
+  const double tolerance = FindKernels(options.kernels.c_str())->rounds_operands ? 0.05 : 0.03;
+  EXPECT_LE(RootMeanSquareDifference(logits, golden.logits), tolerance * golden.spread);
   RecordProperty("difference",
                  std::to_string(RootMeanSquareDifference(logits, golden.logits) / golden.spread));
 }

@@ -49,8 +49,8 @@ TEST(PlanStep, GivesTheFirstVerificationTheWholeBudgetIfItNeedsIt) {
   EXPECT_THAT(Plan({{500, 1}, {32, 32}, {1, 1}}, 32), ElementsAre(0, 32, 0));
 }
 
-// For any load: the budget holds, the rows that need logits are never split, and repeated steps finish every
-// sequence.
+// For any load: the budget holds and is used, the rows that need logits are never split, and repeated steps
+// finish every sequence.
 TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {
   std::mt19937 random(1);
   for (int load = 0; load < 200; ++load) {
@@ -76,10 +76,15 @@ TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {
         ASSERT_GT(prefill_rows, 0) << "prompts starve";
       }
       std::vector<PendingRows> left;
+      const int unused = budget - std::accumulate(plan.begin(), plan.end(), 0);
       for (size_t i = 0; i < plan.size(); ++i) {
         const int rest = pending[i].rows - plan[i];
         if (rest == 0) continue;
         ASSERT_GE(rest, pending[i].logit_rows) << "logit_rows rows were split";
+        // Nothing is kept for prompts that are not there.
+        if (prefills == 0) {
+          ASSERT_LT(unused, rest) << "there was room for the rest";
+        }
         left.push_back({rest, pending[i].logit_rows});
       }
       pending = left;

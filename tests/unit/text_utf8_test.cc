@@ -11,6 +11,20 @@
 namespace outrider {
 namespace {
 
+// Next to each border of what is a character (Unicode 15, table 3-7).
+TEST(IsValidUtf8, KnowsTheBordersOfWhatIsACharacter) {
+  for (const char* valid :
+       {"", "\x7F", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80", "\xEF\xBF\xBF",
+        "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF", "a\xC2\x80z"}) {
+    EXPECT_TRUE(IsValidUtf8(valid)) << ::testing::PrintToString(valid);
+  }
+  for (const char* invalid : {"\x80", "\xBF", "\xC1\xBF", "\xC2\x7F", "\xC2\xC0", "\xC2", "\xE0\x9F\xBF",
+                              "\xED\xA0\x80", "\xED\xBF\xBF", "\xE1\x80", "\xE1\x80\x7F", "\xF0\x8F\xBF\xBF",
+                              "\xF4\x90\x80\x80", "\xF1\x80\x80", "\xF5\x80\x80\x80", "\xFF", "a\xC2"}) {
+    EXPECT_FALSE(IsValidUtf8(invalid)) << ::testing::PrintToString(invalid);
+  }
+}
+
 TEST(LossyUtf8, ReplacesEachMaximalIllFormedSubsequenceOnce) {
   EXPECT_EQ(LossyUtf8("plain \u00e9\u4e2d\U0001F600"), "plain \u00e9\u4e2d\U0001F600");
   EXPECT_EQ(LossyUtf8("a\x80z"), "a\uFFFDz");

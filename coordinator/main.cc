@@ -204,21 +204,28 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
 }
 
 // Null if there is to be none.
-absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, ServerProcess& process) {
+absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, ServerProcess& process,
+                                                      Metrics& metrics) {
   if (flags.http_listen.empty()) return nullptr;
-  std::function<absl::Status(absl::string_view)> authorize;
+  GatewayOptions options{
+      .listen = flags.http_listen,
+      .served_model_names = flags.served_model_names,
+      .ready = [&process] { return process.serving(); },
+      .authorize = nullptr,
+      .on_refused = [&metrics](int status) { metrics.OnHttpRefused(status); },
+      .on_request_end = [&metrics](const std::string& code) { metrics.OnRequestEnd(code); }};
   if (const std::string& file = flags.process.server.security.token_file; !file.empty()) {
     auto tokens = TokenFile::Open(file);
     if (!tokens.ok()) return tokens.status();
-    authorize = [tokens = *std::move(tokens)](absl::string_view header) { return tokens->Check(header); };
+    options.authorize = [tokens = *std::move(tokens)](absl::string_view header) {
+      return tokens->Check(header);
+    };
   }
-  return Gateway::Start({.listen = flags.http_listen,
-                         .max_requests = flags.admission.max_samples + flags.admission.max_waiting,
-                         .max_body_bytes = static_cast<size_t>(flags.process.server.max_receive_bytes),
-                         .served_model_names = flags.served_model_names,
-                         .ready = [&process] { return process.serving(); },
-                         .authorize = authorize},
-                        process.rpc().InProcessChannel());
+  options.limits.max_body_bytes = static_cast<size_t>(flags.process.server.max_receive_bytes);
+  // So that the service says who must wait, and connections without a request leave room.
+  options.limits.max_connections = std::max(options.limits.max_connections,
+                                            2 * (flags.admission.max_samples + flags.admission.max_waiting));
+  return Gateway::Start(std::move(options), process.rpc().InProcessChannel());
 }
 
 // Once nobody is let in any more: lets the calls in progress end, then ends those that have not, and the
@@ -301,7 +308,7 @@ absl::Status Serve(const Flags& flags) {
   const auto started = ServerProcess::Start(flags.process, &service, registry);
   if (!started.ok()) return started.status();
   process = started->get();
-  const auto gateway = StartGateway(flags, *process);
+  const auto gateway = StartGateway(flags, *process, metrics);
   if (!gateway.ok()) return gateway.status();
   LogInfo("serving", {{"listen", process->rpc().address()},
                       {"metrics_listen", process->metrics_address()},

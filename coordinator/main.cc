@@ -33,6 +33,8 @@ struct Flags {
       .server = {.listen = "127.0.0.1:7070", .health_listen = "", .max_receive_bytes = 4 << 20},
       .metrics_listen = "127.0.0.1:9070"};
   std::string http_listen = "127.0.0.1:8070";
+  bool http_tls_terminated = false;
+  std::string http_token_file;
   std::vector<std::string> served_model_names;
   std::string target = "127.0.0.1:7072";
   std::string draft = "127.0.0.1:7071";
@@ -60,6 +62,11 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--http-listen", flags.http_listen,
                  "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
       ->capture_default_str();
+  app.add_flag("--http-tls-terminated", flags.http_tls_terminated,
+               "a proxy in front of --http-listen terminates TLS: HTTP is served without it and API keys are "
+               "checked all the same");
+  app.add_option("--http-token-file", flags.http_token_file,
+                 "clients of --http-listen must send one of these bearer tokens, one a line; --token-file");
   app.add_option(
          "--served-model-name", flags.served_model_names,
          "name of the model in OpenAI's API; may be given again: the first is in answers, requests may use "
@@ -203,10 +210,26 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
   return Loaded{*std::move(tokenizer), std::move(corpus), std::move(defaults)};
 }
 
+// Null: every client of the HTTP listener is let in.
+absl::StatusOr<std::shared_ptr<TokenFile>> OpenHttpTokens(const Flags& flags) {
+  const ServerSecurity& security = flags.process.server.security;
+  const std::string& path = flags.http_token_file.empty() ? security.token_file : flags.http_token_file;
+  if (path.empty()) return nullptr;
+  if (security.cert.empty() && !flags.http_tls_terminated) {
+    return absl::InvalidArgumentError(
+        "--http-token-file: API keys need TLS; give --tls-cert and --tls-key, or --http-tls-terminated if a "
+        "proxy in front of --http-listen terminates it");
+  }
+  return TokenFile::Open(path);
+}
+
 // Null if there is to be none.
 absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, ServerProcess& process,
                                                       Metrics& metrics) {
   if (flags.http_listen.empty()) return nullptr;
+  const auto tokens = OpenHttpTokens(flags);
+  if (!tokens.ok()) return tokens.status();
+  const ServerSecurity& security = flags.process.server.security;
   GatewayOptions options{
       .listen = flags.http_listen,
       .served_model_names = flags.served_model_names,
@@ -214,12 +237,13 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
       .authorize = nullptr,
       .on_refused = [&metrics](int status) { metrics.OnHttpRefused(status); },
       .on_request_end = [&metrics](const std::string& code) { metrics.OnRequestEnd(code); }};
-  if (const std::string& file = flags.process.server.security.token_file; !file.empty()) {
-    auto tokens = TokenFile::Open(file);
-    if (!tokens.ok()) return tokens.status();
-    options.authorize = [tokens = *std::move(tokens)](absl::string_view header) {
-      return tokens->Check(header);
-    };
+  if (*tokens != nullptr) {
+    options.authorize = [tokens = *tokens](absl::string_view header) { return tokens->Check(header); };
+  }
+  if (!flags.http_tls_terminated) {
+    options.cert = security.cert;
+    options.key = security.key;
+    options.client_ca = security.client_ca;
   }
   options.limits.max_body_bytes = static_cast<size_t>(flags.process.server.max_receive_bytes);
   // So that the service says who must wait, and connections without a request leave room.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/obs/log.h"
+#include "common/rpc/exposure.h"
 #include "common/rpc/names.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/token_file.h"
@@ -33,6 +34,8 @@ struct Flags {
       .server = {.listen = "127.0.0.1:7070", .health_listen = "", .max_receive_bytes = 4 << 20},
       .metrics_listen = "127.0.0.1:9070"};
   std::string http_listen = "127.0.0.1:8070";
+  bool http_tls_terminated = false;
+  std::string http_token_file;
   std::vector<std::string> served_model_names;
   std::string target = "127.0.0.1:7072";
   std::string draft = "127.0.0.1:7071";
@@ -61,6 +64,11 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--http-listen", flags.http_listen,
                  "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
       ->capture_default_str();
+  app.add_flag("--http-tls-terminated", flags.http_tls_terminated,
+               "a proxy in front of --http-listen terminates TLS: HTTP is served without it and API keys are "
+               "checked all the same");
+  app.add_option("--http-token-file", flags.http_token_file,
+                 "clients of --http-listen must send one of these bearer tokens, one a line; --token-file");
   app.add_option(
          "--served-model-name", flags.served_model_names,
          "name of the model in OpenAI's API; may be given again: the first is in answers, requests may use "
@@ -224,22 +232,50 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
   return Loaded{*std::move(tokenizer), std::move(corpus), std::move(defaults)};
 }
 
-// Null if there is to be none.
-absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, ServerProcess& process) {
-  if (flags.http_listen.empty()) return nullptr;
-  std::function<absl::Status(absl::string_view)> authorize;
-  if (const std::string& file = flags.process.server.security.token_file; !file.empty()) {
-    auto tokens = TokenFile::Open(file);
-    if (!tokens.ok()) return tokens.status();
-    authorize = [tokens = *std::move(tokens)](absl::string_view header) { return tokens->Check(header); };
+// Null: every client of the HTTP listener is let in.
+absl::StatusOr<std::shared_ptr<TokenFile>> OpenHttpTokens(const Flags& flags) {
+  const ServerSecurity& security = flags.process.server.security;
+  const std::string& path = flags.http_token_file.empty() ? security.token_file : flags.http_token_file;
+  if (path.empty()) return nullptr;
+  if (security.cert.empty() && !flags.http_tls_terminated) {
+    return absl::InvalidArgumentError(
+        "--http-token-file: API keys need TLS; give --tls-cert and --tls-key, or --http-tls-terminated if a "
+        "proxy in front of --http-listen terminates it");
   }
-  return Gateway::Start({.listen = flags.http_listen,
-                         .max_requests = flags.admission.max_samples + flags.admission.max_waiting,
-                         .max_body_bytes = static_cast<size_t>(flags.process.server.max_receive_bytes),
-                         .served_model_names = flags.served_model_names,
-                         .ready = [&process] { return process.serving(); },
-                         .authorize = authorize},
-                        process.rpc().InProcessChannel());
+  return TokenFile::Open(path);
+}
+
+// Null if there is to be none.
+absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, ServerProcess& process,
+                                                      Metrics& metrics) {
+  if (flags.http_listen.empty()) return nullptr;
+  const ServerSecurity& security = flags.process.server.security;
+  const bool is_secured = flags.http_tls_terminated || !security.cert.empty();
+  absl::Status exposure =
+      CheckExposure("--http-listen", flags.http_listen, is_secured, flags.process.insecure);
+  if (!exposure.ok()) return exposure;
+  const auto tokens = OpenHttpTokens(flags);
+  if (!tokens.ok()) return tokens.status();
+  GatewayOptions options{
+      .listen = flags.http_listen,
+      .served_model_names = flags.served_model_names,
+      .ready = [&process] { return process.serving(); },
+      .authorize = nullptr,
+      .on_refused = [&metrics](int status) { metrics.OnHttpRefused(status); },
+      .on_request_end = [&metrics](const std::string& code) { metrics.OnRequestEnd(code); }};
+  if (*tokens != nullptr) {
+    options.authorize = [tokens = *tokens](absl::string_view header) { return tokens->Check(header); };
+  }
+  if (!flags.http_tls_terminated) {
+    options.cert = security.cert;
+    options.key = security.key;
+    options.client_ca = security.client_ca;
+  }
+  options.limits.max_body_bytes = static_cast<size_t>(flags.process.server.max_receive_bytes);
+  // So that the service says who must wait, and connections without a request leave room.
+  options.limits.max_connections = std::max(options.limits.max_connections,
+                                            2 * (flags.admission.max_samples + flags.admission.max_waiting));
+  return Gateway::Start(std::move(options), process.rpc().InProcessChannel());
 }
 
 // Once nobody is let in any more: lets the calls in progress end, then ends those that have not, and the
@@ -332,7 +368,7 @@ absl::Status Serve(const Flags& flags) {
   const auto started = ServerProcess::Start(flags.process, &service, registry);
   if (!started.ok()) return started.status();
   process = started->get();
-  const auto gateway = StartGateway(flags, *process);
+  const auto gateway = StartGateway(flags, *process, metrics);
   if (!gateway.ok()) return gateway.status();
   LogInfo("serving", {{"listen", process->rpc().address()},
                       {"metrics_listen", process->metrics_address()},

@@ -1,22 +1,75 @@
-// Apart from the rest of metrics_page.h, since this header takes long to compile.
-#include <httplib.h>
+// Apart from the rest of metrics_page.h, since these headers take long to compile.
+
+// First: Boost 1.74 uses std::exchange without its header.
+#include <utility>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/use_future.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <chrono>
+#include <future>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/metrics_page.h"
 
 namespace outrider {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using asio::ip::tcp;
+
+// For the connection, and for the answer.
+constexpr std::chrono::seconds kTimeout{1};
+
+// Throws boost::system::system_error.
+asio::awaitable<http::response<http::string_body>> Get(std::string address, std::string path) {
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const std::string port = colon == std::string::npos ? "80" : address.substr(colon + 1);
+  beast::tcp_stream stream(co_await asio::this_coro::executor);
+  tcp::resolver resolver(stream.get_executor());
+  const auto ends = co_await resolver.async_resolve(host, port, asio::use_awaitable);
+  stream.expires_after(kTimeout);
+  co_await stream.async_connect(ends, asio::use_awaitable);
+  http::request<http::empty_body> request(http::verb::get, path, 11);
+  request.set(http::field::host, address);
+  request.keep_alive(false);
+  stream.expires_after(kTimeout);
+  co_await http::async_write(stream, request, asio::use_awaitable);
+  beast::flat_buffer buffer;
+  http::response<http::string_body> response;
+  co_await http::async_read(stream, buffer, response, asio::use_awaitable);
+  co_return response;
+}
+
+}  // namespace
 
 absl::StatusOr<MetricsPage> FetchMetrics(const std::string& address) {
-  httplib::Client client("http://" + address);
-  client.set_connection_timeout(1);
-  client.set_read_timeout(1);
-  const httplib::Result answer = client.Get("/metrics");
-  if (!answer || answer->status != 200) {
-    return absl::UnavailableError(absl::StrCat(
-        "no metrics at http://", address,
-        "/metrics: ", answer ? absl::StrCat("status ", answer->status) : httplib::to_string(answer.error())));
+  std::string error;
+  try {
+    asio::io_context io(1);
+    auto answer = asio::co_spawn(io, Get(address, "/metrics"), asio::use_future);
+    io.run();
+    const http::response<http::string_body> response = answer.get();
+    if (response.result() == http::status::ok) return MetricsPage::Parse(response.body());
+    error = absl::StrCat("status ", response.result_int());
+  } catch (const boost::system::system_error& failure) {
+    error = failure.code().message();
   }
-  return MetricsPage::Parse(answer->body);
+  return absl::UnavailableError(absl::StrCat("no metrics at http://", address, "/metrics: ", error));
 }
 
 }  // namespace outrider

@@ -71,19 +71,23 @@ v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc
 
 uint64_t CacheSalt(const std::string& client) { return StableHash(client); }
 
+std::string ClientWithToken(absl::string_view authorization) {
+  return absl::StrCat("token:", StableHash(authorization));
+}
+std::string ClientWithCertificate(const std::string& name) { return absl::StrCat("certificate:", name); }
 std::string ClientAtHost(const std::string& host) { return absl::StrCat("host:", host); }
 
 std::string ReadClient(const grpc::CallbackServerContext& context, bool checks_tokens) {
   const auto& metadata = context.client_metadata();
   const absl::string_view token = Find(metadata, "authorization");
-  if (checks_tokens && !token.empty()) return absl::StrCat("token:", StableHash(token));
+  if (checks_tokens && !token.empty()) return ClientWithToken(token);
   const std::string peer = context.peer();
   if (const absl::string_view named = Find(metadata, kClientKey); IsInProcess(peer) && !named.empty()) {
     return std::string(named);
   }
   if (const auto auth = context.auth_context(); auth != nullptr && auth->IsPeerAuthenticated()) {
     const std::vector<grpc::string_ref> names = auth->GetPeerIdentity();
-    if (!names.empty()) return absl::StrCat("certificate:", std::string(names[0].data(), names[0].size()));
+    if (!names.empty()) return ClientWithCertificate(std::string(names[0].data(), names[0].size()));
   }
   return ClientAtHost(HostOf(peer));
 }

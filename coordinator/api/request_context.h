@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "outrider/v1/sequence.pb.h"
 
 namespace outrider {
@@ -20,7 +21,10 @@ v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc
 
 // The metadata key by which the gateway says who asks. Only calls from within the process are believed.
 inline constexpr char kClientKey[] = "x-outrider-client";
-// What the gateway says of a client that it knows by its address only.
+// What it says of a client that it knows by its bearer token, by the name in its certificate, or by its
+// address only.
+std::string ClientWithToken(absl::string_view authorization);
+std::string ClientWithCertificate(const std::string& name);
 std::string ClientAtHost(const std::string& host);
 
 // Who asks, so that clients can be told apart: the bearer token, as a hash, where `checks_tokens`; else the

@@ -6,25 +6,26 @@
 
 namespace outrider {
 
-absl::StatusOr<std::string> Completion::Body() {
-  while (const std::optional<PromptChunk> next = calls_.Next()) answer_.Add(next->prompt, *next->chunk);
-  if (!calls_.status().ok()) return calls_.status();
-  return answer_.Body();
+asio::awaitable<absl::StatusOr<std::string>> Completion::Body() {
+  while (const std::optional<PromptChunk> next = co_await calls_.Next())
+    answer_.Add(next->prompt, *next->chunk);
+  if (!calls_.status().ok()) co_return calls_.status();
+  co_return answer_.Body();
 }
 
-absl::Status Completion::Begin() {
-  first_ = calls_.Next();
-  return first_ ? absl::OkStatus() : calls_.status();
+asio::awaitable<absl::Status> Completion::Begin() {
+  first_ = co_await calls_.Next();
+  co_return first_ ? absl::OkStatus() : calls_.status();
 }
 
-std::optional<std::string> Completion::NextEvents() {
-  if (ended_) return std::nullopt;
+asio::awaitable<std::optional<std::string>> Completion::NextEvents() {
+  if (ended_) co_return std::nullopt;
   std::optional<PromptChunk> next = std::exchange(first_, std::nullopt);
-  if (!next) next = calls_.Next();
-  if (next) return answer_.AddAsEvent(next->prompt, *next->chunk);
+  if (!next) next = co_await calls_.Next();
+  if (next) co_return answer_.AddAsEvent(next->prompt, *next->chunk);
   ended_ = true;
-  if (calls_.status().ok()) return answer_.LastEvents();
-  return ServerSentEvent(ToHttpError(calls_.status(), request_.endpoint).body) + DoneEvent();
+  if (calls_.status().ok()) co_return answer_.LastEvents();
+  co_return ServerSentEvent(ToHttpError(calls_.status(), request_.endpoint).body) + DoneEvent();
 }
 
 }  // namespace outrider

@@ -1,7 +1,6 @@
 // The answer to one HTTP request, made by generations.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,26 +13,26 @@
 
 namespace outrider {
 
-// One thread at a time. Destruction cancels what still runs.
+// One executor thread. Destruction cancels what still runs.
 class Completion {
  public:
-  // `service` must outlive this; for `metadata` and `client_gone` see GenerateCalls.
-  Completion(v1::Inference::Stub* service, OpenAiRequest request, AnswerHeader header, CallMetadata metadata,
-             std::function<bool()> client_gone)
+  // `service` and `client` must outlive this; for `metadata` see GenerateCalls.
+  Completion(const asio::any_io_executor& executor, v1::Inference::Stub* service, OpenAiRequest request,
+             AnswerHeader header, CallMetadata metadata, HttpClient* client)
       : request_(std::move(request)),
         answer_(&request_, std::move(header)),
-        calls_(service, &request_, std::move(metadata), std::move(client_gone)) {}
+        calls_(executor, service, &request_, std::move(metadata), client) {}
 
   const OpenAiRequest& request() const { return request_; }
 
   // Either this: waits for the whole answer and returns its body.
-  absl::StatusOr<std::string> Body();
+  asio::awaitable<absl::StatusOr<std::string>> Body();
 
   // Or this, once: waits until there is something to stream, or an error instead of it.
-  absl::Status Begin();
+  asio::awaitable<absl::Status> Begin();
   // And then this, until it gives none: the next events, perhaps empty. The last ones tell of an error, if
   // there was one, and close the stream.
-  std::optional<std::string> NextEvents();
+  asio::awaitable<std::optional<std::string>> NextEvents();
 
  private:
   const OpenAiRequest request_;

@@ -12,28 +12,38 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "coordinator/gateway/http_message.h"
 
 namespace outrider {
 
 struct GatewayOptions {
-  std::string listen;  // HOST:PORT; port 0 picks one
-  int max_requests;  // of the service, in progress or waiting; a few more than that can be connected at once
-  size_t max_body_bytes = 4 << 20;
+  std::string listen = {};  // HOST:PORT; port 0 picks one
+  // PEM files: certificate chain and private key to serve HTTPS with, and the authorities of clients, which
+  // must then show a certificate. Files that change are read again. All empty: HTTP.
+  std::string cert = {};
+  std::string key = {};
+  std::string client_ca = {};
+  HttpLimits limits = {};
   // What the model is called: requests may use any of the names, answers use the first. Empty: the target's
   // own.
   std::vector<std::string> served_model_names = {};
-  // What /health says. Any thread.
-  std::function<bool()> ready;
+  // What /health says. Any thread, as the rest.
+  std::function<bool()> ready = {};
   // Whether the value of an Authorization header, perhaps empty, opens everything but /health. Null: any
-  // does. Any thread.
-  std::function<absl::Status(absl::string_view authorization)> authorize;
+  // does.
+  std::function<absl::Status(absl::string_view authorization)> authorize = {};
+  // Called with the HTTP status of each request that is refused here rather than by the service. May be null.
+  std::function<void(int status)> on_refused = {};
+  // Called with the code of each such refusal of a generation, as requests_total has it. May be null.
+  std::function<void(const std::string& code)> on_request_end = {};
 };
 
 // Translates between JSON and the gRPC service behind a channel, and does nothing else: what is valid, when a
 // request is admitted and what it costs is for the service to say. Thread-safe.
 class Gateway {
  public:
-  // Starts to serve. UNAVAILABLE naming the address if it cannot be had.
+  // Starts to serve. UNAVAILABLE naming the address if it cannot be had; INVALID_ARGUMENT naming what else is
+  // wrong.
   static absl::StatusOr<std::unique_ptr<Gateway>> Start(GatewayOptions options,
                                                         const std::shared_ptr<grpc::Channel>& channel);
   ~Gateway();
@@ -41,7 +51,8 @@ class Gateway {
   // The address that was bound, with the port that was picked.
   const std::string& address() const;
 
-  // Waits until the answers in progress are with their clients, at most for `patience`.
+  // Takes no more connections, and waits until the answers in progress are with their clients, at most for
+  // `patience`.
   void Finish(absl::Duration patience);
 
  private:

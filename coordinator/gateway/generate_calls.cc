@@ -1,96 +1,128 @@
 #include "coordinator/gateway/generate_calls.h"
 
-#include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "common/rpc/error.h"
 
 namespace outrider {
-namespace {
 
-constexpr std::chrono::milliseconds kLongestWait{100};
+// gRPC's threads only post to the executor. Lives until gRPC has done with it, longer than its owner perhaps.
+class GenerateCalls::Call final : public grpc::ClientReadReactor<v1::GenerateResponse> {
+ public:
+  Call(GenerateCalls* owner, size_t prompt) : owner_(owner), prompt_(prompt), work_(owner->executor_) {}
 
-}  // namespace
+  void Start() {
+    request_ = owner_->request_->common;
+    request_.MergeFrom(owner_->request_->prompts[prompt_]);
+    for (const auto& [key, value] : owner_->metadata_) context_.AddMetadata(key, value);
+    owner_->service_->async()->Generate(&context_, &request_, this);
+    // The end is not told of while a chunk waits to be shown.
+    held_ = true;
+    AddHold();
+    ReadOn();
+    StartCall();
+  }
 
-GenerateCalls::GenerateCalls(v1::Inference::Stub* service, const OpenAiRequest* request,
-                             CallMetadata metadata, std::function<bool()> client_gone)
-    : service_(service),
+  size_t prompt() const { return prompt_; }
+  const v1::GenerateResponse& chunk() const { return chunk_; }
+
+  void ReadOn() {
+    reading_ = true;
+    StartRead(&chunk_);
+  }
+  // Ends the call, of which its owner hears no more.
+  void Abandon() {
+    owner_ = nullptr;
+    context_.TryCancel();
+    if (!reading_) Release();
+  }
+
+  void OnReadDone(bool ok) override {
+    asio::post(work_.get_executor(), [this, ok] {
+      reading_ = false;
+      if (ok && owner_ != nullptr) return owner_->OnChunk(this);
+      Release();
+    });
+  }
+  void OnDone(const grpc::Status& status) override {
+    asio::post(work_.get_executor(), [this, status] {
+      if (owner_ != nullptr) owner_->OnEnd(this, status);
+      delete this;
+    });
+  }
+
+ private:
+  void Release() {
+    if (std::exchange(held_, false)) RemoveHold();
+  }
+
+  GenerateCalls* owner_;  // null: it wants no more; the executor's thread
+  const size_t prompt_;
+  const asio::executor_work_guard<asio::any_io_executor> work_;
+  grpc::ClientContext context_;
+  v1::GenerateRequest request_;
+  v1::GenerateResponse chunk_;
+  bool reading_ = false;
+  bool held_ = false;
+};
+
+GenerateCalls::GenerateCalls(const asio::any_io_executor& executor, v1::Inference::Stub* service,
+                             const OpenAiRequest* request, CallMetadata metadata, HttpClient* client)
+    : executor_(executor),
+      service_(service),
       request_(request),
       metadata_(std::move(metadata)),
-      client_gone_(std::move(client_gone)) {}
-
-GenerateCalls::~GenerateCalls() {
-  Fail(absl::CancelledError("the answer is no longer wanted"));
-  while (Next()) {
-  }
-  queue_.Shutdown();
-  void* tag = nullptr;
-  bool ok = false;
-  while (queue_.Next(&tag, &ok)) {
-  }
+      client_(client),
+      changed_(executor) {
+  const auto on_gone = [this] { Fail(absl::CancelledError("the client has gone away")); };
+  if (client_->gone) on_gone();
+  client_->on_gone = on_gone;
 }
 
-std::optional<PromptChunk> GenerateCalls::Next() {
-  if (Call* call = std::exchange(shown_, nullptr)) call->reader->Read(&call->chunk, call);
+GenerateCalls::~GenerateCalls() {
+  client_->on_gone = nullptr;
+  Fail(absl::CancelledError("the answer is no longer wanted"));
+}
+
+asio::awaitable<std::optional<PromptChunk>> GenerateCalls::Next() {
+  if (Call* call = std::exchange(shown_, nullptr)) call->ReadOn();
   while (true) {
     StartCalls();
-    if (calls_.empty()) return std::nullopt;
-    bool ok = false;
-    Call* const call = Wait(&ok);
-    if (status_.ok() && client_gone_()) Fail(absl::CancelledError("the client has gone away"));
-    if (call == nullptr || !Advance(call, ok)) continue;
-    if (status_.ok()) {
-      shown_ = call;
-      return PromptChunk{call->prompt, &call->chunk};
+    if (!ready_.empty()) {
+      shown_ = ready_.front();
+      ready_.pop_front();
+      co_return PromptChunk{shown_->prompt(), &shown_->chunk()};
     }
-    call->reader->Read(&call->chunk, call);
+    if (calls_.empty()) co_return std::nullopt;
+    co_await changed_.Wait();
   }
 }
 
 void GenerateCalls::StartCalls() {
   while (status_.ok() && next_prompt_ < request_->prompts.size() && calls_.size() < kMaxAtOnce) {
-    v1::GenerateRequest request = request_->common;
-    request.MergeFrom(request_->prompts[next_prompt_]);
-    Call* const call = calls_.emplace_back(std::make_unique<Call>()).get();
-    call->prompt = next_prompt_++;
-    for (const auto& [key, value] : metadata_) call->context.AddMetadata(key, value);
-    call->reader = service_->AsyncGenerate(&call->context, request, &queue_, call);
+    Call* const call = *calls_.insert(new Call(this, next_prompt_++)).first;
+    call->Start();
   }
 }
 
-GenerateCalls::Call* GenerateCalls::Wait(bool* ok) {
-  void* tag = nullptr;
-  const auto end = std::chrono::system_clock::now() + kLongestWait;
-  return queue_.AsyncNext(&tag, ok, end) == grpc::CompletionQueue::GOT_EVENT ? static_cast<Call*>(tag)
-                                                                             : nullptr;
+void GenerateCalls::OnChunk(Call* call) {
+  ready_.push_back(call);
+  changed_.Notify();
 }
 
-bool GenerateCalls::Advance(Call* call, bool ok) {
-  switch (call->state) {
-    case State::kStarting:
-      // Reading tells whether the call has begun.
-      call->state = State::kReading;
-      call->reader->Read(&call->chunk, call);
-      return false;
-    case State::kReading:
-      if (ok) return true;
-      call->state = State::kFinishing;
-      call->reader->Finish(&call->status, call);
-      return false;
-    case State::kFinishing:
-      if (!call->status.ok()) Fail(FromGrpc(call->status));
-      calls_.erase(std::find_if(calls_.begin(), calls_.end(),
-                                [call](const std::unique_ptr<Call>& each) { return each.get() == call; }));
-      return false;
-  }
-  return false;
+void GenerateCalls::OnEnd(Call* call, const grpc::Status& status) {
+  calls_.erase(call);
+  if (!status.ok()) Fail(FromGrpc(status));
+  changed_.Notify();
 }
 
 void GenerateCalls::Fail(absl::Status status) {
   if (!status_.ok()) return;
   status_ = std::move(status);
-  for (const std::unique_ptr<Call>& call : calls_) call->context.TryCancel();
+  for (Call* call : std::exchange(calls_, {})) call->Abandon();
+  ready_.clear();
+  shown_ = nullptr;
+  changed_.Notify();
 }
 
 }  // namespace outrider

@@ -3,15 +3,17 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <functional>
-#include <memory>
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "coordinator/gateway/http_message.h"
 #include "coordinator/gateway/openai_request.h"
+#include "coordinator/link/event.h"
 #include "outrider/v1/inference.grpc.pb.h"
 
 namespace outrider {
@@ -25,56 +27,48 @@ struct PromptChunk {
   const v1::GenerateResponse* chunk;
 };
 
-// One thread. A call is read on only when Next is called, so that a slow client slows its generations down.
+// One executor thread. A call is read on only when Next is called, so that a slow client slows its
+// generations down: of each prompt in progress, one chunk is held here.
 class GenerateCalls {
  public:
   // Prompts of a request that are worked on at once.
   static constexpr size_t kMaxAtOnce = 16;
 
-  // `service` and `request` must outlive this; `metadata` goes with each call. `client_gone` is asked while
-  // there is nothing to do, at least ten times a second, and with each chunk.
-  GenerateCalls(v1::Inference::Stub* service, const OpenAiRequest* request, CallMetadata metadata,
-                std::function<bool()> client_gone);
+  // `service`, `request` and `client` must outlive this; `metadata` goes with each call.
+  GenerateCalls(const asio::any_io_executor& executor, v1::Inference::Stub* service,
+                const OpenAiRequest* request, CallMetadata metadata, HttpClient* client);
   // Cancels what still runs.
   ~GenerateCalls();
   GenerateCalls(const GenerateCalls&) = delete;
   GenerateCalls& operator=(const GenerateCalls&) = delete;
 
-  // Waits for the next chunk, which is valid until Next is called again. None at the end, when every call has
-  // ended: after the last chunk, an error of any of them, or the client's going away.
-  std::optional<PromptChunk> Next();
+  // Waits for the next chunk, which is valid until Next is called again. None at the end: after the last
+  // chunk of all calls, an error of any of them, or the client's going away.
+  asio::awaitable<std::optional<PromptChunk>> Next();
 
   // After the end: OK, or the first error.
   const absl::Status& status() const { return status_; }
 
  private:
-  enum class State { kStarting, kReading, kFinishing };
-  struct Call {
-    size_t prompt;
-    State state = State::kStarting;
-    grpc::ClientContext context;
-    v1::GenerateResponse chunk;
-    grpc::Status status;
-    std::unique_ptr<grpc::ClientAsyncReader<v1::GenerateResponse>> reader;
-  };
+  class Call;
 
   void StartCalls();
-  // The next call of which something is known; null after a while in which nothing happened.
-  Call* Wait(bool* ok);
-  // Takes the call on from what it waited for. True if its next chunk is there.
-  bool Advance(Call* call, bool ok);
+  void OnChunk(Call* call);
+  void OnEnd(Call* call, const grpc::Status& status);
   // Ends all calls; the first reason counts.
   void Fail(absl::Status status);
 
+  const asio::any_io_executor executor_;
   v1::Inference::Stub* const service_;
   const OpenAiRequest* const request_;
   const CallMetadata metadata_;
-  const std::function<bool()> client_gone_;
-  grpc::CompletionQueue queue_;
-  std::vector<std::unique_ptr<Call>> calls_;  // in progress
-  Call* shown_ = nullptr;                     // whose chunk Next returned
+  HttpClient* const client_;
+  absl::flat_hash_set<Call*> calls_;  // in progress; they delete themselves
+  std::deque<Call*> ready_;           // those whose chunk Next can return
+  Call* shown_ = nullptr;             // whose chunk Next returned
   size_t next_prompt_ = 0;
   absl::Status status_;
+  Event changed_;
 };
 
 }  // namespace outrider

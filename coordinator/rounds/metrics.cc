@@ -21,6 +21,7 @@ const Buckets kRequestBuckets = {1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1,
 constexpr const char* kCodes[] = {
     "OK",          "CANCELLED",          "INVALID_ARGUMENT", "DEADLINE_EXCEEDED",
     "UNAVAILABLE", "RESOURCE_EXHAUSTED", "INTERNAL"};
+constexpr const char* kHttpRefusals[] = {"400", "401", "404", "408", "413", "431", "503"};
 constexpr const char* kErrorReasons[] = {"DEADLINE_EXCEEDED", "UNAVAILABLE",    "RESOURCE_EXHAUSTED",
                                          "NOT_FOUND",         "PARAMS_UNKNOWN", "PREFIX_MISMATCH",
                                          "ITEM_LOST"};
@@ -89,6 +90,9 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
       running_(AddGauge(r, "requests_running", "Requests in progress.")),
       waiting_(AddGauge(r, "requests_waiting", "Requests that wait for their turn to begin.")),
       requests_(CounterFamily(r, "requests_total", "Requests that ended, by status code.")),
+      http_refused_(CounterFamily(r, "http_refused_total",
+                                  "HTTP requests that were refused before they reached the service, by HTTP "
+                                  "status.")),
       first_token_seconds_(AddHistogram(r, "time_to_first_token_seconds",
                                         "From the request to its first committed token, in seconds.",
                                         kRequestBuckets)),
@@ -118,6 +122,7 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
   AddGauge(r, "requests_limit", "Most requests in progress, each sample counted; more wait.")
       ->Set(max_requests);
   for (const char* code : kCodes) requests_.Add({{"code", code}});
+  for (const char* code : kHttpRefusals) http_refused_.Add({{"code", code}});
   for (const char* reason : kErrorReasons) {
     draft_errors_.Add({{"reason", reason}});
     target_errors_.Add({{"reason", reason}});

@@ -29,6 +29,8 @@ class Metrics {
   void SetRequests(size_t running, size_t waiting);
   // `code` is "OK" or an absl status code's name.
   void OnRequestEnd(const std::string& code);
+  // An HTTP request that was refused before it reached the service.
+  void OnHttpRefused(int status) { http_refused_.Add({{"code", std::to_string(status)}}).Increment(); }
   void OnFinish(const v1::Finish& finish, double total_seconds);
   // An item that a server refused or did not answer, by reason.
   void OnDraftError(const std::string& reason) { draft_errors_.Add({{"reason", reason}}).Increment(); }
@@ -83,6 +85,7 @@ class Metrics {
   prometheus::Gauge* running_;
   prometheus::Gauge* waiting_;
   prometheus::Family<prometheus::Counter>& requests_;
+  prometheus::Family<prometheus::Counter>& http_refused_;
   prometheus::Histogram* first_token_seconds_;
   prometheus::Histogram* per_token_seconds_;
   prometheus::Histogram* request_seconds_;

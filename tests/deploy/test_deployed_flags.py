@@ -2,7 +2,9 @@
 
 import base64
 import re
+import ssl
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -171,3 +173,8 @@ def test_with_tls_as_deployed_only_those_with_a_token_are_served(tmp_path: Path)
                 except grpc.RpcError as error:
                     codes[given] = error.code()
         assert codes == {token: 4, "another": grpc.StatusCode.UNAUTHENTICATED}
+        models = urllib.request.Request(f"https://localhost:{port_of(coordinator.http_address)}/v1/models",
+                                        headers={"Authorization": f"Bearer {token}"})
+        trust = ssl.create_default_context(cafile=str(files / "tls" / "ca.crt"))
+        with urllib.request.urlopen(models, timeout=PATIENCE, context=trust) as answer:
+            assert answer.status == 200

@@ -1,68 +1,19 @@
-"""TLS and bearer tokens, with certificates made by openssl for the test."""
+"""TLS and bearer tokens of the gRPC services."""
 
 import contextlib
-import shutil
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
 from outrider import Client, Retries, Tls, Unauthenticated, Unavailable
 
+from certificates import Authority, install, tls_flags
 from harness import (BIN, PATIENCE, TARGET_MODEL, Server, eventually, inference_pb2, inference_pb2_grpc, refusal, running,
                      start_coordinator, start_draft, start_target)
 
 TOKEN = "s3cret-token"
-
-
-def openssl(*arguments: str | Path) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
-
-
-@dataclass
-class Authority:
-    """A CA and the certificates that it signs."""
-    folder: Path
-
-    def __post_init__(self) -> None:
-        self.folder.mkdir()
-        openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-                "-subj", f"/CN={self.folder.name}", "-keyout", self.folder / "ca.key", "-out", self.ca)
-
-    @property
-    def ca(self) -> Path:
-        return self.folder / "ca.pem"
-
-    def sign(self, name: str, *, expired: bool = False) -> tuple[Path, Path]:
-        """Signs a certificate for 127.0.0.1; returns certificate and key."""
-        key, csr, cert = (self.folder / f"{name}.{end}" for end in ("key", "csr", "pem"))
-        extensions = self.folder / f"{name}.ext"
-        extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-        openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
-                "-keyout", key, "-out", csr)
-        if expired:
-            self._sign_expired(csr, cert, extensions)
-        else:
-            openssl("x509", "-req", "-in", csr, "-CA", self.ca, "-CAkey", self.folder / "ca.key", "-CAcreateserial",
-                    "-extfile", extensions, "-out", cert, "-days", "2")
-        return cert, key
-
-    def _sign_expired(self, csr: Path, cert: Path, extensions: Path) -> None:
-        """Uses `openssl ca`, because `openssl x509` of version 3.0 cannot set dates."""
-        database = self.folder / "ca"
-        database.mkdir()
-        (database / "index.txt").touch()
-        (database / "serial").write_text("1000\n")
-        config = self.folder / "ca.cnf"
-        config.write_text(f"[ca]\ndefault_ca=d\n[d]\ndatabase={database}/index.txt\nserial={database}/serial\n"
-                          f"new_certs_dir={database}\ndefault_md=sha256\npolicy=p\n[p]\ncommonName=supplied\n")
-        openssl("ca", "-batch", "-config", config, "-in", csr, "-out", cert, "-cert", self.ca, "-keyfile",
-                self.folder / "ca.key", "-startdate", "20200101000000Z", "-enddate", "20200102000000Z", "-extfile",
-                extensions, "-notext")
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +31,6 @@ def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokens") / "tokens"
     path.write_text(f"{TOKEN}\n")
     return path
-
-
-def tls_flags(cert: Path, key: Path, *more: str | Path) -> list[str]:
-    return ["--tls-cert", str(cert), "--tls-key", str(key), *map(str, more)]
 
 
 def describe(server: Server, ca: Path | None, *, token: str = "", identity: tuple[Path, Path] | None = None) -> grpc.StatusCode:
@@ -150,21 +97,6 @@ def test_all_three_over_tls(authority: Authority, stranger: Authority, token_fil
         assert cli(coordinator).returncode == 1
 
 
-def test_the_http_api_wants_the_same_token(authority: Authority, token_file: Path) -> None:
-    def models(token: str) -> int:
-        ask = urllib.request.Request(f"http://{coordinator.http_address}/v1/models",
-                                     headers={"Authorization": f"Bearer {token}"} if token else {})
-        try:
-            with urllib.request.urlopen(ask, timeout=PATIENCE) as answer:
-                return answer.status
-        except urllib.error.HTTPError as error:
-            return error.code
-
-    with secured(authority, token_file) as coordinator:
-        assert models(TOKEN) == 200
-        assert models("") == models("wrong") == 401
-
-
 def test_the_python_client_over_tls(authority: Authority, stranger: Authority, token_file: Path) -> None:
     def generate(**security: object) -> int:
         with Client(coordinator.address, retries=Retries(budget=0), **security) as client:
@@ -208,17 +140,11 @@ def test_an_expired_certificate_is_refused_and_its_successor_used_without_a_rest
                                                                                     tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
 
-    def install(identity: tuple[Path, Path]) -> None:
-        for source, place in zip(identity, (cert, key), strict=True):
-            fresh = place.with_suffix(".new")
-            shutil.copy(source, fresh)
-            fresh.rename(place)
-
-    install(authority.sign("expired", expired=True))
+    install(authority.sign("expired", expired=True), (cert, key))
     with running() as servers:
         servers.append(coordinator := start_coordinator("127.0.0.1:1", "", *tls_flags(cert, key)))
         assert describe(coordinator, authority.ca) == UNAVAILABLE
-        install(authority.sign("fresh"))
+        install(authority.sign("fresh"), (cert, key))
         eventually(lambda: describe(coordinator, authority.ca) == OK, "the new certificate is in use")
 
 

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from harness import (DRAFT_MODEL, TARGET_MODEL, Cluster, cluster, eventually, refusal, running, start_coordinator, start_draft,
+from harness import (DRAFT_MODEL, TARGET_MODEL, Cluster, Server, cluster, eventually, refusal, running, start_coordinator, start_draft,
                      start_target)
 
 MODELS = {"outrider-target": TARGET_MODEL, "outrider-draft": DRAFT_MODEL}
@@ -272,6 +272,14 @@ def test_beyond_this_host_a_listener_needs_tls_or_a_word(program: str) -> None:
     for address in ("0.0.0.0:0", "[::]:0"):
         line = refusal(program, *flags, "--metrics-listen", "127.0.0.1:0", "--listen", address)
         assert address in line and "--insecure" in line and "--tls-cert" in line
+
+
+def test_http_beyond_this_host_needs_tls_or_a_word_too() -> None:
+    flags = (*FREE, "--tokenizer", str(TARGET_MODEL), "--http-listen", "0.0.0.0:0")
+    assert "--http-listen: 0.0.0.0:0" in refusal("outrider-coordinator", *flags)
+    for word in ("--insecure", "--http-tls-terminated"):
+        with running(Server("outrider-coordinator", *flags[4:], word)) as [coordinator]:
+            assert coordinator.http_address.startswith("0.0.0.0:")
 
 
 def test_who_can_be_reached_from_elsewhere_describes_nothing(prompts: list[str]) -> None:

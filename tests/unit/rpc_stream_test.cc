@@ -237,6 +237,10 @@ TEST_F(StreamTest, BytesThatAreNoMessageEndTheirStreamWithAnErrorAndNoOther) {
   const grpc::Slice garbage("\xff\xff\xff");
   stream->Write(grpc::ByteBuffer(&garbage, 1), nullptr);
   ASSERT_TRUE(wait());
+  grpc::ByteBuffer read;
+  do {
+    stream->Read(&read, nullptr);
+  } while (wait());
   grpc::Status status;
   stream->Finish(&status, nullptr);
   ASSERT_TRUE(wait());

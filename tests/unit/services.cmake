@@ -22,8 +22,10 @@ outrider_unit_test(gateway_test
   SOURCES
     unit/gateway_answer_test.cc
     unit/gateway_http_test.cc
+    unit/gateway_limits_test.cc
     unit/gateway_request_test.cc
-  LIBS outrider::gateway PkgConfig::HTTPLIB)
+    unit/http_client.cc
+  LIBS outrider::gateway)
 outrider_unit_test(rpc_test
   SOURCES
     unit/rpc_edges_test.cc

@@ -27,6 +27,7 @@ class ServerInfo:
         boot_id: New for each start of the process.
         fingerprint: Of the tokens that the model knows; draft and target have the same.
         max_message_bytes: Largest message that it takes.
+        weights_hash: Of the weights; a target that restarts with others is not used.
     """
 
     model: str
@@ -43,6 +44,7 @@ class ServerInfo:
     boot_id: int
     fingerprint: int
     max_message_bytes: int
+    weights_hash: int
 
 
 @dataclass(frozen=True)

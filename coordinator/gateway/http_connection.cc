@@ -1,0 +1,147 @@
+#include "coordinator/gateway/http_connection.h"
+
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+
+namespace outrider {
+
+asio::awaitable<void> HttpConnection::Run() {
+  bool going_on = co_await stream_->Handshake(Clock::now() + limits_.head);
+  if (going_on) {
+    client_.address = stream_->ClientAddress();
+    client_.certificate = stream_->ClientCertificate();
+    while (going_on) going_on = co_await Exchange();
+    co_await stream_->Linger(Clock::now() + limits_.linger);
+  }
+  stream_->Close();
+}
+
+asio::awaitable<void> HttpConnection::TurnAway() {
+  const bool secured = co_await stream_->Handshake(Clock::now() + limits_.linger);
+  if (secured) {
+    const HttpResponse refusal = handlers_.refuse(503, "too many connections are open");
+    co_await stream_->Write(absl::StrCat(HttpHead(refusal, refusal.body.size(), false, false), refusal.body),
+                            limits_.linger);
+    co_await stream_->Linger(Clock::now() + limits_.linger);
+  }
+  stream_->Close();
+}
+
+void HttpConnection::Finish() {
+  finishing_ = true;
+  if (waiting_) stream_->Close();
+}
+
+asio::awaitable<bool> HttpConnection::Exchange() {
+  HttpParser parser(limits_);
+  std::optional<HttpProblem> problem = co_await ReadHead(parser);
+  HttpRequest request;
+  if (!problem) {
+    request = parser.TakeHead();
+    request.client = &client_;
+    if (request.path.size() > limits_.max_url_bytes) {
+      problem = HttpProblem{414, absl::StrCat("a URL has at most ", limits_.max_url_bytes, " bytes")};
+    }
+  }
+  if (!problem) {
+    if (const std::optional<HttpResponse> early = handlers_.check(request)) {
+      // A body that is not read cannot be told from the next request.
+      finishing_ |= early->close || !parser.done();
+      const bool sent = co_await Send(*early, parser, request.method != "HEAD");
+      co_return sent && !finishing_;
+    }
+    problem = co_await ReadBody(parser);
+  }
+  if (problem) {
+    finishing_ = true;
+    if (problem->status != 0)
+      co_await Send(handlers_.refuse(problem->status, problem->message), parser, true);
+    co_return false;
+  }
+  request.body = parser.TakeBody();
+  co_return co_await Answer(parser, request);
+}
+
+asio::awaitable<std::optional<HttpProblem>> HttpConnection::Read(HttpParser& parser,
+                                                                 bool (HttpParser::*done)() const,
+                                                                 Clock::time_point deadline) {
+  while (!(parser.*done)()) {
+    if (const size_t taken = stream_->received().empty() ? 0 : parser.Put(stream_->received()); taken > 0) {
+      stream_->Take(taken);
+      if (!parser.problem()) continue;
+    }
+    if (parser.problem()) co_return parser.problem();
+    const HttpStream::Read read = co_await stream_->ReadMore(deadline);
+    if (read == HttpStream::Read::kEnd) co_return HttpProblem{0, "the client has gone"};
+    if (read == HttpStream::Read::kLate) co_return HttpProblem{408, "the request took too long to come"};
+  }
+  co_return std::nullopt;
+}
+
+asio::awaitable<std::optional<HttpProblem>> HttpConnection::ReadHead(HttpParser& parser) {
+  if (stream_->received().empty()) {
+    if (finishing_) co_return HttpProblem{0, "no request is in progress"};
+    waiting_ = true;
+    const auto patience = std::exchange(first_, false) ? limits_.head : limits_.idle;
+    const HttpStream::Read read = co_await stream_->ReadMore(Clock::now() + patience);
+    waiting_ = false;
+    if (read != HttpStream::Read::kMore) co_return HttpProblem{0, "no request came"};
+  }
+  co_return co_await Read(parser, &HttpParser::head_done, Clock::now() + limits_.head);
+}
+
+asio::awaitable<std::optional<HttpProblem>> HttpConnection::ReadBody(HttpParser& parser) {
+  parser.AllowBody();
+  if (parser.problem()) co_return parser.problem();
+  if (parser.expects_continue() && !parser.done() && stream_->received().empty()) {
+    const bool sent = co_await stream_->Write(kHttpContinue, limits_.write);
+    if (!sent) co_return HttpProblem{0, "the client has gone"};
+  }
+  co_return co_await Read(parser, &HttpParser::done, Clock::now() + limits_.body);
+}
+
+asio::awaitable<bool> HttpConnection::Answer(const HttpParser& parser, const HttpRequest& request) {
+  on_busy_(true);
+  const absl::Cleanup idle = [this] {
+    stream_->Unwatch();
+    client_.on_gone = nullptr;
+    on_busy_(false);
+  };
+  stream_->Watch([this] {
+    client_.gone = true;
+    if (client_.on_gone) client_.on_gone();
+  });
+  const HttpResponse response = co_await handlers_.answer(request);
+  finishing_ |= response.close;
+  const bool sent = co_await Send(response, parser, request.method != "HEAD");
+  co_return sent && !finishing_;
+}
+
+asio::awaitable<bool> HttpConnection::Send(const HttpResponse& response, const HttpParser& parser,
+                                           bool with_body) {
+  const bool chunks = response.next_piece != nullptr && parser.chunks_allowed();
+  finishing_ |= !parser.keep_alive() || (response.next_piece != nullptr && !chunks);
+  if (response.next_piece != nullptr) {
+    co_return co_await SendPieces(response, HttpHead(response, std::nullopt, chunks, !finishing_), chunks);
+  }
+  std::string text = HttpHead(response, response.body.size(), false, !finishing_);
+  if (with_body) text += response.body;
+  co_return co_await stream_->Write(text, limits_.write);
+}
+
+asio::awaitable<bool> HttpConnection::SendPieces(const HttpResponse& response, std::string text,
+                                                 bool chunks) {
+  while (const std::optional<std::string> piece = co_await response.next_piece()) {
+    // Nothing, as a chunk, would be the end.
+    if (!piece->empty()) text += chunks ? HttpChunk(*piece) : *piece;
+    const bool sent = co_await stream_->Write(text, limits_.write);
+    if (!sent) co_return false;
+    text.clear();
+  }
+  if (chunks) text += kLastHttpChunk;
+  co_return co_await stream_->Write(text, limits_.write);
+}
+
+}  // namespace outrider

@@ -1,0 +1,68 @@
+// One connection of an HTTP client: its requests, one after the other, and their answers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "coordinator/gateway/http_message.h"
+#include "coordinator/gateway/http_parser.h"
+#include "coordinator/gateway/http_stream.h"
+
+namespace outrider {
+
+// Who answers. The connections' thread.
+struct HttpHandlers {
+  // An answer that the head of a request is enough for, a refusal as a rule. The body is read only without
+  // it.
+  std::function<std::optional<HttpResponse>(const HttpRequest& head)> check;
+  // The answer to a request, which stays where it is until the answer is sent.
+  std::function<asio::awaitable<HttpResponse>(const HttpRequest& request)> answer;
+  // The answer to what is not a request, or not one that can be taken.
+  std::function<HttpResponse(int status, const std::string& message)> refuse;
+};
+
+// Held by shared_ptr. One executor thread.
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+ public:
+  // `handlers` and `limits` must outlive this. A connection beyond those allowed gets `refusal`, unless it is
+  // null, and no more. `on_busy` is told when a request is complete, and when its answer is sent or given up.
+  HttpConnection(std::shared_ptr<HttpStream> stream, const HttpHandlers& handlers, const HttpLimits& limits,
+                 std::function<void(bool)> on_busy)
+      : stream_(std::move(stream)), handlers_(handlers), limits_(limits), on_busy_(std::move(on_busy)) {}
+
+  // Until the end of the connection.
+  asio::awaitable<void> Run();
+  // Instead of it: tells the client to come back.
+  asio::awaitable<void> TurnAway();
+
+  // Ends the connection after the answer in progress, if there is one.
+  void Finish();
+  // Ends it now.
+  void Close() { stream_->Close(); }
+
+ private:
+  // One request. False if it is the last.
+  asio::awaitable<bool> Exchange();
+  // Reads the head, or else the rest. A status of 0: the client has gone or sent nothing.
+  asio::awaitable<std::optional<HttpProblem>> Read(HttpParser& parser, bool (HttpParser::*done)() const,
+                                                   Clock::time_point deadline);
+  asio::awaitable<std::optional<HttpProblem>> ReadHead(HttpParser& parser);
+  asio::awaitable<std::optional<HttpProblem>> ReadBody(HttpParser& parser);
+  asio::awaitable<bool> Answer(const HttpParser& parser, const HttpRequest& request);
+  asio::awaitable<bool> Send(const HttpResponse& response, const HttpParser& parser, bool with_body);
+  // True if the whole answer was sent.
+  asio::awaitable<bool> SendPieces(const HttpResponse& response, std::string head, bool chunks);
+
+  const std::shared_ptr<HttpStream> stream_;
+  const HttpHandlers& handlers_;
+  const HttpLimits& limits_;
+  const std::function<void(bool)> on_busy_;
+  HttpClient client_;
+  bool first_ = true;       // no request has come yet
+  bool waiting_ = false;    // for the first byte of a request
+  bool finishing_ = false;  // the request in progress is the last
+};
+
+}  // namespace outrider

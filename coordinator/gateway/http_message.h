@@ -1,0 +1,72 @@
+// HTTP requests and answers, between the server that carries them and those who answer.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/link/asio.h"
+
+namespace outrider {
+
+// Who asks, for as long as the connection is open. The connection's thread.
+struct HttpClient {
+  std::string address;            // numeric, without the port
+  std::string certificate;        // the name in the certificate that was shown; empty: none
+  bool gone = false;              // it has closed its end, or the connection is lost
+  std::function<void()> on_gone;  // called when it goes; may be null
+};
+
+struct HttpRequest {
+  std::string method;
+  std::string path;  // without the query
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::string body;
+  HttpClient* client;
+
+  // The first header of that name, in upper or lower case; empty if there is none.
+  absl::string_view Header(absl::string_view name) const {
+    for (const auto& [key, value] : headers) {
+      if (absl::EqualsIgnoreCase(key, name)) return value;
+    }
+    return {};
+  }
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::string body;
+  // If it is set, the body is what this gives, piece by piece, until it gives none. It is asked for a piece
+  // only when the client's socket has taken the last one.
+  std::function<asio::awaitable<std::optional<std::string>>()> next_piece;
+  bool close = false;  // the connection is not used again
+};
+
+// What a client may take of the server. Deadlines are for the whole of a thing, however slowly it moves.
+struct HttpLimits {
+  // A handshake of TLS, and from the first byte of a head to its last: a round trip or two. Also what a new
+  // connection has until its first byte.
+  std::chrono::milliseconds head = std::chrono::seconds(10);
+  // The largest body over a slow line.
+  std::chrono::milliseconds body = std::chrono::seconds(60);
+  // Without any progress of an answer: the client does not read.
+  std::chrono::milliseconds write = std::chrono::seconds(60);
+  // Between requests. Longer than the minute for which load balancers keep connections, so that they close
+  // first and never write into a connection that is being closed.
+  std::chrono::milliseconds idle = std::chrono::seconds(75);
+  // How long a client is read, and what it sends dropped, after the last answer. Else the answer would be
+  // lost with the connection while the client still writes.
+  std::chrono::milliseconds linger = std::chrono::seconds(5);
+  size_t max_head_bytes = 16 << 10;  // all headers together, as of other servers
+  size_t max_url_bytes = 8 << 10;
+  size_t max_body_bytes = 4 << 20;
+  int max_connections = 1024;  // each takes a descriptor and 16 KiB
+};
+
+}  // namespace outrider

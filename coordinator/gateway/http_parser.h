@@ -1,0 +1,61 @@
+// Reads requests of HTTP/1 out of bytes, and writes the heads of answers. Only its source includes
+// Boost.Beast, which takes long to compile.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "coordinator/gateway/http_message.h"
+
+namespace outrider {
+
+// Why a request cannot be read on.
+struct HttpProblem {
+  int status;  // of the answer
+  std::string message;
+};
+
+// One request. One thread.
+class HttpParser {
+ public:
+  explicit HttpParser(const HttpLimits& limits);
+  ~HttpParser();
+
+  // Takes what it can and returns how many bytes that were; the rest is for the next time, with more behind
+  // it. Stops behind the head, until AllowBody.
+  size_t Put(absl::string_view bytes);
+  // What was wrong with the bytes, or with the size of what they announce.
+  const std::optional<HttpProblem>& problem() const { return problem_; }
+
+  bool head_done() const;
+  bool done() const;  // the request is complete
+  // Once, after the head: the request without its body.
+  HttpRequest TakeHead() const;
+  // Checks what the head says of the body.
+  void AllowBody();
+  // The client waits for a "100 Continue" before it sends the body.
+  bool expects_continue() const;
+  std::string TakeBody();
+
+  bool keep_alive() const;
+  bool chunks_allowed() const;  // in the answer, which HTTP/1.0 does not know
+
+ private:
+  struct Parser;
+
+  const HttpLimits& limits_;
+  const std::unique_ptr<Parser> parser_;
+  std::optional<HttpProblem> problem_;
+};
+
+// The head of an answer, up to the empty line. Without a length the body is in chunks, or ends with the
+// connection.
+std::string HttpHead(const HttpResponse& response, std::optional<size_t> length, bool chunks,
+                     bool keep_alive);
+std::string HttpChunk(absl::string_view piece);
+inline constexpr char kLastHttpChunk[] = "0\r\n\r\n";
+inline constexpr char kHttpContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+
+}  // namespace outrider

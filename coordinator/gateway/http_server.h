@@ -1,0 +1,66 @@
+// An HTTP/1.1 server.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "coordinator/gateway/http_connection.h"
+#include "coordinator/gateway/tls_files.h"
+
+namespace outrider {
+
+// Runs all connections on a thread of its own, which calls the handlers. Thread-safe.
+class HttpServer {
+ public:
+  // Listens on `listen`, HOST:PORT; port 0 picks one. `tls` null: plaintext. INVALID_ARGUMENT for what is not
+  // HOST:PORT, UNAVAILABLE for an address that cannot be had, both with the name of --http-listen.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& listen,
+                                                           std::unique_ptr<TlsFiles> tls,
+                                                           const HttpLimits& limits, HttpHandlers handlers);
+  // Ends all connections, and waits for what the handlers have begun.
+  ~HttpServer();
+
+  // The address that was bound, with the port that was picked.
+  const std::string& address() const { return address_; }
+
+  // Takes no more connections and requests, and waits until the answers in progress are with their clients,
+  // at most for `patience`.
+  void Finish(absl::Duration patience);
+
+ private:
+  using Connection = std::shared_ptr<HttpConnection>;
+
+  HttpServer(std::unique_ptr<TlsFiles> tls, const HttpLimits& limits, HttpHandlers handlers)
+      : tls_(std::move(tls)), limits_(limits), handlers_(std::move(handlers)) {}
+  absl::Status Listen(const std::string& listen);
+  asio::awaitable<void> Accept();
+  void Begin(asio::ip::tcp::socket socket);
+  void End(const Connection& connection, bool served, const std::exception_ptr& thrown);
+  void Count(bool busy);
+
+  const std::unique_ptr<TlsFiles> tls_;
+  const HttpLimits limits_;
+  const HttpHandlers handlers_;
+  std::string address_;
+  asio::io_context io_{1};
+  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_ =
+      asio::make_work_guard(io_);
+  asio::ip::tcp::acceptor acceptor_{io_};
+  absl::flat_hash_set<Connection> connections_;  // the server's thread, as the next
+  int served_ = 0;                               // those of them that are not turned away
+  std::thread thread_;
+
+  absl::Mutex mutex_;
+  int answering_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace outrider

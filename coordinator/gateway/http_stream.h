@@ -1,0 +1,76 @@
+// The bytes of one HTTP connection, with TLS or without.
+#pragma once
+
+#include <array>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "coordinator/link/event.h"
+
+namespace outrider {
+
+// Held by shared_ptr. One executor thread; one coroutine, which never waits beyond the deadlines that it
+// gives.
+class HttpStream : public std::enable_shared_from_this<HttpStream> {
+ public:
+  using Socket = asio::ip::tcp::socket;
+  enum class Read { kMore, kEnd, kLate };
+
+  // `tls` null: plaintext.
+  HttpStream(Socket socket, std::shared_ptr<asio::ssl::context> tls);
+
+  // With TLS, to be called first. False if it failed or took too long.
+  asio::awaitable<bool> Handshake(Clock::time_point deadline);
+  // The name in the client's certificate; empty: it has shown none.
+  std::string ClientCertificate();
+  std::string ClientAddress() const;
+
+  // What has come and was not taken.
+  absl::string_view received() const { return received_; }
+  void Take(size_t bytes) { received_.erase(0, bytes); }
+  asio::awaitable<Read> ReadMore(Clock::time_point deadline);
+
+  // Reads ahead until Unwatch, so that the client's going away is noticed, and calls `on_gone` then. A client
+  // that sends more than kReadAhead meanwhile is noticed when it is written to.
+  void Watch(std::function<void()> on_gone);
+  void Unwatch();
+
+  // False if the client has gone, or took nothing for `patience`.
+  asio::awaitable<bool> Write(absl::string_view bytes, Clock::duration patience);
+
+  // Tells the client that nothing more comes, and drops what it sends until it has closed its end as well.
+  asio::awaitable<void> Linger(Clock::time_point deadline);
+  // Ends what is in progress.
+  void Close();
+
+ private:
+  static constexpr size_t kReadAhead = 16 << 10;
+
+  void StartRead();
+  void End();
+
+  Socket socket_;
+  const std::shared_ptr<asio::ssl::context> context_;
+  std::optional<asio::ssl::stream<Socket&>> tls_;
+  std::array<char, 16 << 10> piece_;  // what is being read
+  std::string received_;
+  bool reading_ = false;
+  bool ended_ = false;
+  bool watched_ = false;
+  std::function<void()> on_gone_;
+  Event came_;  // something was read, or the end
+
+  // Of the handshake or the write in progress.
+  bool busy_ = false;
+  boost::system::error_code error_;
+  size_t written_ = 0;
+  Event done_;
+};
+
+}  // namespace outrider

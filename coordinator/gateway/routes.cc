@@ -1,0 +1,39 @@
+#include "coordinator/gateway/routes.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/strip.h"
+
+namespace outrider {
+namespace {
+
+// %2F and the like are characters of the name.
+std::string Decoded(absl::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size() && absl::ascii_isxdigit(text[i + 1]) &&
+        absl::ascii_isxdigit(text[i + 2])) {
+      decoded += absl::HexStringToBytes(text.substr(i + 1, 2));
+      i += 2;
+    } else {
+      decoded += text[i];
+    }
+  }
+  return decoded;
+}
+
+}  // namespace
+
+Route RouteOf(const std::string& path) {
+  if (path == "/health") return {Route::Kind::kHealth};
+  if (path == "/v1/models") return {Route::Kind::kModels};
+  if (path == "/v1/completions") return {Route::Kind::kCompletions};
+  if (path == "/v1/chat/completions") return {Route::Kind::kChat};
+  absl::string_view model = path;
+  if (absl::ConsumePrefix(&model, "/v1/models/") && !model.empty()) {
+    return {Route::Kind::kModel, Decoded(model)};
+  }
+  return {};
+}
+
+}  // namespace outrider

@@ -1,0 +1,127 @@
+// The HTTP gateway in front of a fake service, for tests.
+#pragma once
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/error.h"
+#include "common/rpc/server.h"
+#include "coordinator/gateway/gateway.h"
+#include "outrider/v1/inference.grpc.pb.h"
+#include "tests/unit/http_client.h"
+
+namespace outrider {
+
+using Json = nlohmann::json;
+
+// Answers "a" to every prompt, except those that name something else.
+class MadeUp final : public v1::Inference::Service {
+ public:
+  static constexpr int kManyChunks = 800;
+  static constexpr size_t kChunkBytes = 64 << 10;
+
+  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
+                        v1::DescribeResponse* response) override {
+    if (has_target) response->mutable_target()->set_model("made-up");
+    return grpc::Status::OK;
+  }
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    ++calls;
+    if (request->text() == "busy") return ToGrpc(BusyError("QUEUE_FULL", "full", absl::Seconds(3)));
+    if (request->text() == "hang") return Hang(*context);
+    if (request->text() == "much") return WriteMuch(*writer);
+    v1::GenerateResponse chunk;
+    chunk.set_text("a");
+    writer->Write(chunk);
+    if (request->text() == "half")
+      return ToGrpc(MakeError(absl::StatusCode::kUnavailable, "DRAINING", "bye"));
+    if (request->text() == "endless") return Hang(*context);
+    chunk.mutable_finish()->set_reason(v1::FINISH_REASON_STOP);
+    writer->Write(chunk);
+    return grpc::Status::OK;
+  }
+
+  std::atomic<bool> has_target = true;
+  std::atomic<int> calls = 0;
+  std::atomic<int> cancelled = 0;
+  std::atomic<int> written = 0;  // chunks of the first of those who asked for much
+  std::atomic<int> asked_for_much = 0;
+  std::atomic<int> cut_short = 0;  // of those, how many were not written to the end
+
+ private:
+  grpc::Status Hang(grpc::ServerContext& context) {
+    while (!context.IsCancelled()) std::this_thread::yield();
+    ++cancelled;
+    return grpc::Status::CANCELLED;
+  }
+  grpc::Status WriteMuch(grpc::ServerWriter<v1::GenerateResponse>& writer) {
+    const bool first = asked_for_much++ == 0;
+    v1::GenerateResponse chunk;
+    chunk.set_text(std::string(kChunkBytes, 'a'));
+    for (int i = 0; i < kManyChunks; ++i) {
+      if (!writer.Write(chunk)) {
+        ++cut_short;
+        return grpc::Status::CANCELLED;
+      }
+      written += first;
+    }
+    chunk.mutable_finish()->set_reason(v1::FINISH_REASON_STOP);
+    writer.Write(chunk);
+    return grpc::Status::OK;
+  }
+};
+
+// Waits for what must come about; a test that waits in vain is ended by its limit.
+template <class Condition>
+void Await(Condition condition) {
+  while (!condition()) std::this_thread::yield();
+}
+
+class GatewayTest : public ::testing::Test {
+ protected:
+  // Beside the token, what every request is sent with.
+  static constexpr char kToken[] = "Authorization: Bearer secret\r\n";
+
+  GatewayTest() : GatewayTest(GatewayOptions{}) {}
+  explicit GatewayTest(GatewayOptions options) {
+    server_ = RpcServer::Start({.listen = "127.0.0.1:0", .health_listen = ""}, &service_).value();
+    options.listen = "127.0.0.1:0";
+    options.ready = [this] { return ready_.load(); };
+    options.authorize = [](absl::string_view authorization) {
+      if (authorization == "Bearer secret") return absl::OkStatus();
+      return MakeError(absl::StatusCode::kUnauthenticated, "UNAUTHENTICATED", "a bearer token is needed");
+    };
+    options.on_refused = [this](int status) { last_refused_ = status; };
+    gateway_ = Gateway::Start(std::move(options), server_->InProcessChannel()).value();
+    client_ = Connect();
+  }
+
+  std::unique_ptr<HttpTestClient> Connect(int receive_buffer = 0) {
+    return std::make_unique<HttpTestClient>(gateway_->address(), receive_buffer);
+  }
+  HttpAnswer Get(const std::string& path) { return client_->Ask("GET", path, kToken); }
+  HttpAnswer Post(const Json& body) { return client_->Ask("POST", "/v1/completions", kToken, body.dump()); }
+  // The text of a request for a completion.
+  static std::string PostText(const Json& body, const std::string& headers = kToken) {
+    return absl::StrCat("POST /v1/completions HTTP/1.1\r\n", headers, "Content-Length: ", body.dump().size(),
+                        "\r\n\r\n", body.dump());
+  }
+
+  MadeUp service_;
+  std::atomic<bool> ready_ = true;
+  std::atomic<int> last_refused_ = 0;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<Gateway> gateway_;
+  std::unique_ptr<HttpTestClient> client_;
+};
+
+}  // namespace outrider

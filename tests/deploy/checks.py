@@ -111,6 +111,14 @@ def ports_are_those_of_the_flags(objects: list[Object]) -> list[str]:
 
 
 @check
+def plaintext_is_said_and_only_where_there_is_no_tls(objects: list[Object]) -> list[str]:
+    """A process starts on all interfaces with TLS or a word, and who has TLS needs no word."""
+    flags = {name_of(workload): arguments(workload, objects) for workload in workloads(objects)}
+    return [f"{name}: {has_tls=} {is_insecure=}" for name, given in flags.items()
+            if (has_tls := "--tls-cert" in given) == (is_insecure := given.get("--insecure") == "true")]
+
+
+@check
 def services_lead_to_pods(objects: list[Object]) -> list[str]:
     wrong = []
     for service in of_kind(objects, "Service"):

@@ -11,7 +11,8 @@ from arrows import EGRESS, FETCHING, INGRESS, arrows, denied_by_default
 from checks import (CHECKS, Check, a_drain_fits_into_the_grace, autoscalers_own_the_replicas,
                     coordinators_find_their_servers, disruptions_are_limited_and_pods_spread,
                     everything_is_in_the_namespace, files_are_mounted, images_are_versions,
-                    no_secret_is_in_the_environment, pods_run_without_privileges, ports_are_those_of_the_flags,
+                    no_secret_is_in_the_environment, plaintext_is_said_and_only_where_there_is_no_tls,
+                    pods_run_without_privileges, ports_are_those_of_the_flags,
                     probes_ask_the_health_port, servers_hold_the_requests_of_all_coordinators, services_lead_to_pods)
 from manifests import (COMPONENTS, KUBERNETES, OVERLAYS, PROGRAMS, ROOT, Object, all_containers, arguments,
                        component_alone, component_of, compose, container_of, find, flags, labels_of, name_of,
@@ -66,6 +67,9 @@ MISTAKES: list[tuple[Check, Callable[[list[Object]], object]]] = [
     (ports_are_those_of_the_flags, lambda o: container(o, "target")["ports"].pop()),
     (ports_are_those_of_the_flags, lambda o: replace_argument(
         o, "draft", "--metrics-listen=0.0.0.0:9071", "--metrics-listen=127.0.0.1:9071")),
+    (plaintext_is_said_and_only_where_there_is_no_tls, lambda o: container(o, "draft")["args"].append("--insecure=true")),
+    (plaintext_is_said_and_only_where_there_is_no_tls, lambda o: container(o, "target")["args"].remove(
+        "--tls-cert=/etc/outrider/tls/tls.crt")),
     (services_lead_to_pods, lambda o: find(o, "Service", "outrider-draft")["spec"]["selector"].update(x="y")),
     (services_lead_to_pods, lambda o: find(o, "Service", "outrider-draft")["spec"]["ports"][0].update(port=7072)),
     (coordinators_find_their_servers, lambda o: find(o, "StatefulSet", "outrider-target")["spec"].update(replicas=3)),

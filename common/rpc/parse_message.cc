@@ -50,10 +50,9 @@ std::string Flatten(const grpc::ByteBuffer& bytes) {
 }  // namespace
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
-  grpc::ByteBuffer read = bytes;  // a reference: reading empties it
-  if (grpc::SerializationTraits<google::protobuf::Message>::Deserialize(&read, message).ok()) {
-    return absl::OkStatus();
-  }
+  // Which takes a pointer and only reads.
+  grpc::ProtoBufferReader reader(const_cast<grpc::ByteBuffer*>(&bytes));
+  if (reader.status().ok() && message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
   UnknownFieldSet fields;
   if (fields.ParseFromString(Flatten(bytes))) {
     const std::string path = FindInvalidText(fields, *message->GetDescriptor());

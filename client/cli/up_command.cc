@@ -2,7 +2,6 @@
 #include <array>
 #include <cstdio>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/commands.h"
@@ -69,17 +68,19 @@ class Supervisor {
 
 // Before anything is started: nothing else could say so well which flag is to be mended.
 absl::Status CheckAddresses(const LocalServicesOptions& options) {
+  std::vector<ListenFlag> requests;  // where requests are served
   std::vector<ListenFlag> flags;
   for (Service service : {kCoordinator, kDraft, kTarget}) {
     if (service == kDraft && options.draft_model == kNoDraftModel) continue;
-    flags.push_back({kListenFlags[service], options.listen[service]});
+    requests.push_back({kListenFlags[service], options.listen[service]});
+    flags.push_back(requests.back());
     flags.push_back({kMetricsListenFlags[service], options.metrics_listen[service]});
   }
   flags.push_back({kHttpListenFlag, options.http_listen});
+  if (!options.http_listen.empty()) requests.push_back(flags.back());
   if (absl::Status status = CheckListenFlags(flags); !status.ok()) return status;
-  for (const ListenFlag& flag : flags) {
-    const bool is_open = !absl::StrContains(flag.flag, "metrics") && !flag.address.empty();
-    if (!is_open || options.insecure || IsLocalAddress(flag.address)) continue;
+  for (const ListenFlag& flag : requests) {
+    if (options.insecure || IsLocalAddress(flag.address)) continue;
     return absl::InvalidArgumentError(absl::StrCat(flag.flag, ": ", flag.address,
                                                    " can be reached from other hosts, and nothing is "
                                                    "encrypted; --insecure serves whoever reaches it"));

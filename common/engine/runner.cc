@@ -8,7 +8,6 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "common/engine/decoder/safetensors.h"
 
 namespace outrider {
 namespace {
@@ -60,9 +59,6 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
       backend.Load(runner->config_.decoder, options, runner->thread_pool_);
   if (!model.ok()) return model.status();
   runner->model_ = *std::move(model);
-  const absl::StatusOr<SafeTensors> weights = SafeTensors::Open(options.model_dir);
-  if (!weights.ok()) return weights.status();
-  runner->weights_hash_ = weights->Hash();
   return runner;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -71,8 +70,6 @@ class Runner {
   int max_batch_rows() const { return options_.max_batch_rows; }
   size_t bytes_per_block() const { return model_->bytes_per_block(); }  // keys and values of all layers
   size_t weight_bytes() const { return model_->weight_bytes(); }        // resident, as packed
-  // SafeTensors::Hash of the files that the weights are from.
-  uint64_t weights_hash() const { return weights_hash_; }
 
  private:
   Runner(const RunnerOptions& options, ModelConfig config);
@@ -84,7 +81,6 @@ class Runner {
   const ModelConfig config_;
   ThreadPool thread_pool_;
   std::unique_ptr<Model> model_;  // uses thread_pool_
-  uint64_t weights_hash_ = 0;
 };
 
 }  // namespace outrider

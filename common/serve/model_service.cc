@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/decoder/model_config.h"
+#include "common/engine/decoder/safetensors.h"
 #include "common/obs/log.h"
 #include "common/obs/metric_families.h"
 #include "common/rpc/fresh_bits.h"
@@ -144,7 +145,8 @@ class WorkerMetrics {
   prometheus::Histogram* batch_rows_;
 };
 
-v1::ServerInfo Describe(const Runner& runner, const Flags& flags, uint64_t tokenizer_fingerprint) {
+v1::ServerInfo Describe(const Runner& runner, const Flags& flags, uint64_t tokenizer_fingerprint,
+                        uint64_t weights_hash) {
   const ModelConfig& config = runner.config();
   v1::ServerInfo info;
   info.set_boot_id(FreshBits());
@@ -161,7 +163,7 @@ v1::ServerInfo Describe(const Runner& runner, const Flags& flags, uint64_t token
   info.set_kv_blocks(static_cast<uint32_t>(runner.kv_blocks()));
   info.set_block_size(static_cast<uint32_t>(runner.block_size()));
   info.set_weight_bytes(runner.weight_bytes());
-  info.set_weights_hash(runner.weights_hash());
+  info.set_weights_hash(weights_hash);
   info.set_version(OUTRIDER_VERSION);
   for (TokenId id : config.eos_token_ids) info.add_eos_ids(static_cast<uint32_t>(id));
   return info;
@@ -178,7 +180,9 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   if (!tokenizer.ok()) return tokenizer.status();
   absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(flags.runner);
   if (!runner.ok()) return runner.status();
-  const v1::ServerInfo info = Describe(**runner, flags, (*tokenizer)->Fingerprint());
+  const absl::StatusOr<SafeTensors> weights = SafeTensors::Open(flags.runner.model_dir);
+  if (!weights.ok()) return weights.status();
+  const v1::ServerInfo info = Describe(**runner, flags, (*tokenizer)->Fingerprint(), weights->Hash());
   tokenizer->reset();
 
   auto registry = std::make_shared<prometheus::Registry>();

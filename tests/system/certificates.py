@@ -1,9 +1,11 @@
-"""Certificates made by openssl for a test."""
+"""Certificates made by openssl for a test, and its token."""
 
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+TOKEN = "s3cret-token"
 
 
 def openssl(*arguments: str | Path) -> None:

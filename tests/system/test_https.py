@@ -14,30 +14,13 @@ from typing import Any
 import openai
 import pytest
 
-from certificates import Authority, install, tls_flags
+from certificates import TOKEN, Authority, install, tls_flags
 from harness import PATIENCE, TARGET_MODEL, Server, eventually, refusal, running, start_coordinator, start_target
 
-TOKEN, OTHER = "s3cret-token", "an0ther-token"
+OTHER = "an0ther-token"
 
 NO_ANSWER = 0  # the status of a connection that fails or is closed
 UNUSABLE = "certificates of the http listener cannot be used, those before stay in use"
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls") / "ours")
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls") / "strangers")
-
-
-@pytest.fixture(scope="module")
-def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tokens") / "tokens"
-    path.write_text(f"{TOKEN}\n")
-    return path
 
 
 @pytest.fixture(scope="module")

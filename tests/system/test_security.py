@@ -9,28 +9,9 @@ import grpc
 import pytest
 from outrider import Client, Retries, Tls, Unauthenticated, Unavailable
 
-from certificates import Authority, install, tls_flags
+from certificates import TOKEN, Authority, install, tls_flags
 from harness import (BIN, PATIENCE, TARGET_MODEL, Server, eventually, inference_pb2, inference_pb2_grpc, refusal, running,
                      start_coordinator, start_draft, start_target)
-
-TOKEN = "s3cret-token"
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls") / "ours")
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls") / "strangers")
-
-
-@pytest.fixture(scope="module")
-def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tokens") / "tokens"
-    path.write_text(f"{TOKEN}\n")
-    return path
 
 
 def describe(server: Server, ca: Path | None, *, token: str = "", identity: tuple[Path, Path] | None = None) -> grpc.StatusCode:

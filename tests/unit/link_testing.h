@@ -3,6 +3,7 @@
 
 #include <grpc/grpc.h>
 #include <gtest/gtest.h>
+#include <prometheus/registry.h>
 
 #include <functional>
 #include <memory>
@@ -31,6 +32,18 @@ inline const v1::SequenceUpdate& UpdateOf(const v1::TargetItem& item) { return i
 inline const v1::SequenceUpdate& UpdateOf(const v1::DraftItem& item) { return item.propose().sequence(); }
 inline bool IsControl(const v1::TargetItem& item) { return !item.has_verify(); }
 inline bool IsControl(const v1::DraftItem& item) { return !item.has_propose(); }
+
+// A counter with one label, by that label's value; 0 if there is none yet.
+inline double CounterOf(const prometheus::Registry& registry, const std::string& name,
+                        const std::string& label) {
+  for (const auto& family : registry.Collect()) {
+    if (family.name != name) continue;
+    for (const auto& metric : family.metric) {
+      if (metric.label[0].value == label) return metric.counter.value;
+    }
+  }
+  return 0;
+}
 
 // What a fake server does with an item.
 template <class Protocol>

@@ -67,13 +67,7 @@ class ModelDrafterTest : public LinkFixture<FakeDraft> {
   }
   void Reconnect() { ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong))); }
   double ErrorsFor(const std::string& reason) {
-    for (const auto& family : registry_.Collect()) {
-      if (family.name != "outrider_draft_errors_total") continue;
-      for (const auto& metric : family.metric) {
-        if (metric.label[0].value == reason) return metric.counter.value;
-      }
-    }
-    return 0;
+    return CounterOf(registry_, "outrider_draft_errors_total", reason);
   }
 
   prometheus::Registry registry_;

@@ -82,13 +82,7 @@ class TargetClientTest : public LinkFixture<FakeTarget> {
     });
   }
   double ErrorsFor(const std::string& reason) {
-    for (const auto& family : registry_.Collect()) {
-      if (family.name != "outrider_target_errors_total") continue;
-      for (const auto& metric : family.metric) {
-        if (metric.label[0].value == reason) return metric.counter.value;
-      }
-    }
-    return 0;
+    return CounterOf(registry_, "outrider_target_errors_total", reason);
   }
 
   prometheus::Registry registry_;

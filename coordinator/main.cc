@@ -256,7 +256,9 @@ absl::Status Serve(const Flags& flags) {
   // Ready means that requests can be answered, if only plain. A target that went away is expected back, and
   // requests wait for it, for a while.
   const auto on_change = [&] {
-    metrics.SetUp(draft != nullptr && draft->up(), target->up(), draft != nullptr && !draft->up());
+    metrics.SetDraft(flags.draft, draft != nullptr && draft->up(), draft != nullptr && !draft->up());
+    metrics.SetTarget(flags.target, target->up());
+    if (target->info() != nullptr) process->SetModelName(target->info()->model());
     process->SetServing(target->present());
   };
   const auto link_options = [&](const std::string& address, void (Metrics::*on_unexpected)()) {

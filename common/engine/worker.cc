@@ -57,7 +57,10 @@ Worker::~Worker() {
 
 void Worker::Submit(WorkItem item) {
   item.received = absl::Now();
-  switch (mailbox_.PutItem(item)) {
+  CountItems(1);  // first, since the engine may have done with it before this thread goes on
+  const Mailbox::Outcome outcome = mailbox_.PutItem(item);
+  if (outcome != Mailbox::Outcome::kTaken) CountItems(-1);
+  switch (outcome) {
     case Mailbox::Outcome::kTaken:
       return runner_->Wake();
     case Mailbox::Outcome::kFull:
@@ -93,7 +96,12 @@ void Worker::Run() {
   }
 }
 
+void Worker::CountItems(int more) const {
+  if (hooks_.on_items) hooks_.on_items(more);
+}
+
 void Worker::Handle(WorkItem item) {
+  ++items_;
   if (SequenceState* sequence = store_.Admit(std::move(item))) sampler_->Begin(*sequence);
 }
 
@@ -117,6 +125,7 @@ void Worker::EndExpired() {
 void Worker::Step() {
   std::vector<ScheduledSequence> scheduled = Schedule();
   if (scheduled.empty()) return;
+  ReportState();
   const absl::StatusOr<LogitsView> logits = RunModel(scheduled);
   if (logits.ok()) return Postprocess(scheduled, *logits);
 
@@ -225,6 +234,8 @@ void Worker::SampleAll(std::vector<Decision>& decisions) {
 
 void Worker::ReportState() {
   if (hooks_.on_state) hooks_.on_state(store_.counts());
+  const int in_progress = static_cast<int>(store_.active().size());
+  if (items_ != in_progress) CountItems(in_progress - std::exchange(items_, in_progress));
 }
 
 }  // namespace outrider

@@ -39,11 +39,13 @@ struct StepStats {
 // Thread-safe.
 class Worker {
  public:
-  // Called from the engine thread: on_step after each forward pass, on_state after each iteration of the
-  // loop. The constructor also calls on_state once.
+  // Called from the engine thread, but for on_items, which any thread calls: on_step after each forward pass,
+  // on_state before each and after each iteration of the loop. The constructor also calls on_state once.
   struct Hooks {
     std::function<void(const StepStats&)> on_step;
     std::function<void(const SequenceStoreCounts&)> on_state;
+    // So many items more wait or are in progress: one when it comes, fewer when they are done with.
+    std::function<void(int)> on_items = nullptr;
     // The device failed; the model cannot be used any more.
     std::function<void(const absl::Status&)> on_failure = nullptr;
   };
@@ -99,6 +101,7 @@ class Worker {
   // Everything below runs on the engine thread.
   void Run();
   void Handle(WorkItem item);
+  void CountItems(int more) const;
   void Handle(const ReleaseCommand& command) { store_.Release(command.id); }
   void Handle(const CancelCommand& command) { store_.Cancel(command.id, command.round); }
   void EndExpired();
@@ -116,7 +119,8 @@ class Worker {
 
   Mailbox mailbox_;
   std::atomic<uint64_t> iterations_ = 0;
-  SequenceStore store_;  // engine thread
+  SequenceStore store_;  // engine thread, as the next
+  int items_ = 0;        // that were taken from the mailbox and are counted as being there
   std::thread thread_;
 };
 

@@ -9,6 +9,22 @@
 
 namespace outrider {
 
+void ModelNameLabel::Set(const std::string& model_name) {
+  absl::MutexLock lock(&mutex_);
+  model_name_ = model_name;
+}
+
+std::vector<prometheus::MetricFamily> ModelNameLabel::Collect() const {
+  std::vector<prometheus::MetricFamily> families = registry_->Collect();
+  absl::MutexLock lock(&mutex_);
+  if (model_name_.empty()) return families;
+  for (prometheus::MetricFamily& family : families) {
+    for (prometheus::ClientMetric& metric : family.metric)
+      metric.label.push_back({"model_name", model_name_});
+  }
+  return families;
+}
+
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     const std::string& listen, const std::shared_ptr<prometheus::Registry>& registry) {
   std::unique_ptr<MetricsServer> server(new MetricsServer);
@@ -21,7 +37,8 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     return absl::UnavailableError(absl::StrCat("--metrics-listen: cannot listen on ", listen,
                                                ": in use or not an address of this host"));
   }
-  server->exposer_->RegisterCollectable(registry);
+  server->series_ = std::make_shared<ModelNameLabel>(registry);
+  server->exposer_->RegisterCollectable(server->series_);
   return server;
 }
 

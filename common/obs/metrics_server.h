@@ -1,18 +1,37 @@
 // Serves a Prometheus registry on /metrics.
 #pragma once
 
+#include <prometheus/collectable.h>
 #include <prometheus/registry.h>
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 
 namespace prometheus {
 class Exposer;
 }
 
 namespace outrider {
+
+// A registry whose series carry one more label, model_name, once the model is known. Thread-safe.
+class ModelNameLabel : public prometheus::Collectable {
+ public:
+  explicit ModelNameLabel(std::shared_ptr<prometheus::Collectable> registry)
+      : registry_(std::move(registry)) {}
+
+  void Set(const std::string& model_name);
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const std::shared_ptr<prometheus::Collectable> registry_;
+  mutable absl::Mutex mutex_;
+  std::string model_name_ ABSL_GUARDED_BY(mutex_);  // empty: not known yet
+};
 
 // Owns the HTTP server. Thread-safe.
 class MetricsServer {
@@ -21,6 +40,8 @@ class MetricsServer {
   // bound.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
       const std::string& listen, const std::shared_ptr<prometheus::Registry>& registry);
+  // The label model_name of all series from now on.
+  void SetModelName(const std::string& model_name) { series_->Set(model_name); }
   ~MetricsServer();
 
   // The bound address, with the port that was picked.
@@ -30,6 +51,7 @@ class MetricsServer {
   MetricsServer() = default;
 
   std::string address_;
+  std::shared_ptr<ModelNameLabel> series_;
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 

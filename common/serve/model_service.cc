@@ -86,7 +86,7 @@ class WorkerMetrics {
       return AddHistogram(registry, absl::StrCat(name, "_", metric), help, buckets);
     };
     sequences_ = gauge("sequences", "Sequences that the server holds.");
-    waiting_ = gauge("items_in_progress", "Items that are being worked on or wait for the engine.");
+    items_ = gauge("items_in_progress", "Items that are being worked on or wait for the engine.");
     blocks_used_ = gauge("kv_blocks_used", "Blocks of the KV cache in use.");
     blocks_cached_ =
         gauge("kv_blocks_cached",
@@ -113,7 +113,6 @@ class WorkerMetrics {
             },
             [this](const SequenceStoreCounts& counts) {
               sequences_->Set(counts.sequences);
-              waiting_->Set(counts.in_progress);
               blocks_used_->Set(counts.blocks_used);
               blocks_cached_->Set(counts.blocks_cached);
               blocks_free_->Set(counts.blocks_free);
@@ -124,6 +123,7 @@ class WorkerMetrics {
               raise(prefix_hit_, counts.prefix_hit);
               raise(preemptions_, counts.preemptions);
             },
+            [this](int more) { items_->Increment(more); },
             // A GPU that failed does not come back in this process; whoever started it starts another.
             [](const absl::Status& failure) {
               LogError("the model failed", {{"error", std::string(failure.message())}});
@@ -133,7 +133,7 @@ class WorkerMetrics {
 
  private:
   prometheus::Gauge* sequences_;
-  prometheus::Gauge* waiting_;
+  prometheus::Gauge* items_;
   prometheus::Gauge* blocks_used_;
   prometheus::Gauge* blocks_cached_;
   prometheus::Gauge* blocks_free_;
@@ -197,6 +197,7 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   const auto started = ServerProcess::Start(flags.process, service->service(), registry);
   if (!started.ok()) return started.status();
   ServerProcess& process = **started;
+  process.SetModelName(info.model());
   process.SetServing(true);
   LogInfo("serving", {{"listen", process.rpc().address()},
                       {"metrics_listen", process.metrics_address()},

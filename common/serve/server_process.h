@@ -55,6 +55,11 @@ class ServerProcess {
   // The address of /metrics that was bound; empty: none.
   std::string metrics_address() const { return metrics_ == nullptr ? "" : metrics_->address(); }
 
+  // The model that is served, or that is to be drafted with, for the metrics.
+  void SetModelName(const std::string& model_name) {
+    if (metrics_ != nullptr) metrics_->SetModelName(model_name);
+  }
+
   // What health says of service "", false at first. From the signal to end on it stays false.
   void SetServing(bool serving) ABSL_LOCKS_EXCLUDED(mutex_);
   bool serving() const { return serving_; }

@@ -111,6 +111,7 @@ asio::awaitable<void> GenerateCall::Run() {
                                 {"error", std::string(status.message())}});
   }
   parts_.metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
+  if (!IsRefusal(status)) parts_.metrics->OnRequestTime(Seconds(Clock::now() - received_));
   writer_.End(ToGrpc(status));
 }
 
@@ -173,20 +174,27 @@ asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   absl::Status status;
   try {
     status = co_await sample.loop.ComputePrompt();
+    if (sample.index == 0) OnFirstToken(sample.generation);
     if (status.ok() && sample.index == 0) StartSiblings();
     if (status.ok()) status = co_await sample.loop.Decode();
   } catch (const std::exception& error) {
     status = Failure(error);
   }
   parts_.policy->End();
-  if (status.ok()) {
-    parts_.metrics->OnFinish(sample.generation.finish(), Seconds(Clock::now() - received_));
-  } else {
-    Interrupt(status);
-  }
+  parts_.metrics->OnSampleEnd(sample.generation.progress());
+  if (!status.ok()) Interrupt(status);
   if (sample.index > 0) sample.StopServers();
   --unfinished_;
   finished_.Notify();
+}
+
+void GenerateCall::OnFirstToken(const Generation& first) const {
+  if (first.stats().rounds() == 0) return;  // there is none: an error, or all had come before
+  parts_.metrics->OnFirstToken(first.progress().first_token_seconds, first.request().prompt.size());
+}
+
+bool GenerateCall::IsRefusal(const absl::Status& status) const {
+  return samples_.empty() && (absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status));
 }
 
 void GenerateCall::StartSiblings() {

@@ -57,6 +57,10 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   void StartSiblings();
   void OnRoom();
   void OnCancel() { Interrupt(absl::CancelledError("cancelled by the client")); }
+  // Counts the first sample's, and with it the prompt.
+  void OnFirstToken(const Generation& first) const;
+  // Whether the request was not even begun, for what it is or for who sent how many.
+  bool IsRefusal(const absl::Status& status) const;
   void LogEnd(const absl::Status& status) const;
 
   const ServiceParts& parts_;

@@ -78,7 +78,8 @@ class Gateway::Server {
         options_.listen, std::move(tls), options_.limits,
         {.check = [this](const HttpRequest& head) { return Check(head); },
          .answer = [this](const HttpRequest& request) { return Answer(request); },
-         .refuse = [this](int status, const std::string& message) { return Refuse(status, message); }});
+         .refuse = [this](int status, const std::string& message,
+                          const std::string& path) { return Refuse(status, message, path); }});
     if (!http.ok()) return http.status();
     http_ = *std::move(http);
     return absl::OkStatus();
@@ -88,14 +89,22 @@ class Gateway::Server {
   void Finish(absl::Duration patience) { http_->Finish(patience); }
 
  private:
-  HttpResponse Refuse(int status, const std::string& message) {
-    refusals_.Add(status);
+  // Every refusal is counted, and as the end of a request too if it was one for a generation.
+  void Count(int http_status, const absl::Status& status, const Route& route) {
+    refusals_.Add(http_status);
+    if (route.Posts() && options_.on_request_end) {
+      options_.on_request_end(absl::StatusCodeToString(status.code()));
+    }
+  }
+
+  HttpResponse Refuse(int status, const std::string& message, const std::string& path) {
+    const absl::Status invalid = MakeError(absl::StatusCode::kInvalidArgument, "INVALID_HTTP", message);
+    Count(status, invalid, RouteOf(path));
     if (status == 503) {
       return ErrorResponse(WithRetryDelay(
           MakeError(absl::StatusCode::kUnavailable, "TOO_MANY_CONNECTIONS", message), absl::Seconds(1)));
     }
-    HttpResponse response =
-        ErrorResponse(MakeError(absl::StatusCode::kInvalidArgument, "INVALID_HTTP", message));
+    HttpResponse response = ErrorResponse(invalid);
     response.status = status;
     return response;
   }
@@ -103,29 +112,31 @@ class Gateway::Server {
   // A refusal that the head of a request is enough for.
   std::optional<HttpResponse> Check(const HttpRequest& head) {
     const Route route = RouteOf(head.path);
+    absl::Status status;
     std::optional<HttpResponse> refusal;
     if (route.kind == Route::Kind::kUnknown) {
-      refusal = ErrorResponse(MakeError(absl::StatusCode::kNotFound, "UNKNOWN_URL",
-                                        absl::StrCat("nothing answers ", head.method, " ", head.path)));
+      status = MakeError(absl::StatusCode::kNotFound, "UNKNOWN_URL",
+                         absl::StrCat("nothing answers ", head.method, " ", head.path));
+      refusal = ErrorResponse(status);
     } else if (head.method == "OPTIONS") {
       HttpResponse methods;
       methods.status = 204;
       methods.headers.emplace_back("Allow", route.methods());
       return methods;
     } else if (!route.Takes(head.method)) {
-      refusal = ErrorResponse(
-          MakeError(absl::StatusCode::kInvalidArgument, "METHOD_NOT_ALLOWED",
-                    absl::StrCat(head.path, " does not answer ", head.method, " but ", route.methods())));
+      status = MakeError(absl::StatusCode::kInvalidArgument, "METHOD_NOT_ALLOWED",
+                         absl::StrCat(head.path, " does not answer ", head.method, " but ", route.methods()));
+      refusal = ErrorResponse(status);
       refusal->status = 405;
       refusal->headers.emplace_back("Allow", route.methods());
     } else if (options_.authorize != nullptr && route.kind != Route::Kind::kHealth) {
-      const absl::Status status = options_.authorize(head.Header("Authorization"));
+      status = options_.authorize(head.Header("Authorization"));
       if (status.ok()) return std::nullopt;
       refusal = ErrorResponse(status);
       refusal->headers.emplace_back("WWW-Authenticate", "Bearer");
       refusal->close = true;
     }
-    if (refusal) refusals_.Add(refusal->status);
+    if (refusal) Count(refusal->status, status, route);
     return refusal;
   }
 
@@ -241,18 +252,12 @@ class Gateway::Server {
                                        MetadataOfCall(context, request), request.client));
     } else {
       response = ErrorResponse(status, endpoint);
-      CountRefusal(context, status, response.status);
+      Count(response.status, status, RouteOf(request.path));
+      LogDebug("http request refused",
+               {{"request_id", context.request_id()}, {"code", absl::StatusCodeToString(status.code())}});
     }
     response.headers.emplace_back(kRequestIdKey, context.request_id());
     co_return response;
-  }
-
-  // Of a generation, before it reaches the service.
-  void CountRefusal(const v1::RequestContext& context, const absl::Status& status, int http_status) {
-    const std::string code = absl::StatusCodeToString(status.code());
-    refusals_.Add(http_status);
-    if (options_.on_request_end) options_.on_request_end(code);
-    LogDebug("http request refused", {{"request_id", context.request_id()}, {"code", code}});
   }
 
   static asio::awaitable<HttpResponse> Complete(std::shared_ptr<Completion> completion) {

@@ -21,7 +21,7 @@ asio::awaitable<void> HttpConnection::Run() {
 asio::awaitable<void> HttpConnection::TurnAway() {
   const bool secured = co_await stream_->Handshake(Clock::now() + limits_.linger);
   if (secured) {
-    const HttpResponse refusal = handlers_.refuse(503, "too many connections are open");
+    const HttpResponse refusal = handlers_.refuse(503, "too many connections are open", /*path=*/"");
     co_await stream_->Write(absl::StrCat(HttpHead(refusal, refusal.body.size(), false, false), refusal.body),
                             limits_.linger);
     co_await stream_->Linger(Clock::now() + limits_.linger);
@@ -56,8 +56,9 @@ asio::awaitable<bool> HttpConnection::Exchange() {
   }
   if (problem) {
     finishing_ = true;
-    if (problem->status != 0)
-      co_await Send(handlers_.refuse(problem->status, problem->message), parser, true);
+    if (problem->status != 0) {
+      co_await Send(handlers_.refuse(problem->status, problem->message, request.path), parser, true);
+    }
     co_return false;
   }
   request.body = parser.TakeBody();

@@ -19,8 +19,8 @@ struct HttpHandlers {
   std::function<std::optional<HttpResponse>(const HttpRequest& head)> check;
   // The answer to a request, which stays where it is until the answer is sent.
   std::function<asio::awaitable<HttpResponse>(const HttpRequest& request)> answer;
-  // The answer to what is not a request, or not one that can be taken.
-  std::function<HttpResponse(int status, const std::string& message)> refuse;
+  // The answer to what is not a request, or not one that can be taken. `path` is empty where it is not known.
+  std::function<HttpResponse(int status, const std::string& message, const std::string& path)> refuse;
 };
 
 // Held by shared_ptr. One executor thread.

@@ -20,6 +20,8 @@ constexpr double kUnknownAcceptance = 0.7;
 // One round in so many drafts a token more or less than seems best: times can only be told apart at sizes
 // that differ, and next to the best K little is lost.
 constexpr int kTryNeighbourEvery = 16;
+// And one in so many is plain, so that what speculation gains is known, in the metrics too.
+constexpr int kTryPlainEvery = 256;
 // Several generations take the same K for so many rounds of each.
 constexpr int kRoundsInStep = 16;
 // While nothing is drafted, one round in so many is, to see whether it would pay again.
@@ -127,7 +129,8 @@ int DraftLengthPolicy::DraftTokens(const Generation& generation) {
   const RunningMean& own = generation.recent_acceptance();
   const double alpha = (kPriorTokens * others + own.sum()) / (kPriorTokens + own.weight());
   const int best = Best(kind, alpha, most);
-  if (best > 0 && ++kind.chosen_rounds % kTryNeighbourEvery == 0) {
+  if (best > 0 && ++kind.chosen_rounds % kTryPlainEvery == 0) return 0;
+  if (best > 0 && kind.chosen_rounds % kTryNeighbourEvery == 0) {
     return std::clamp(best + (kind.chosen_rounds / kTryNeighbourEvery % 2 == 0 ? 1 : -1), 1, most);
   }
   if (best == 0 && kind.plain_rounds >= kProbeEvery) return std::min(most, kProbeTokens);

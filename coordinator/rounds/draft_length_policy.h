@@ -56,6 +56,8 @@ class DraftLengthPolicy {
   // A generation takes part from Begin until End.
   void Begin() { ++running_; }
   void End() { --running_; }
+  // How many do.
+  int running() const { return running_; }
 
   // K for the next round: at most what the request allows and what is left of the answer, which a round may
   // complete with K + 1 tokens. The prompt's own round is plain, since the first token should not wait for a

@@ -166,6 +166,12 @@ void Generation::CountRound(const Proposal& proposal, const Verdict& verdict) {
   }
 }
 
+Generation::Progress Generation::progress() const {
+  return {.tokens = emitted() - static_cast<int>(request_.resumed.size()),
+          .first_token_seconds = Seconds(first_token_ - received_),
+          .decode_seconds = Seconds(last_token_ - first_token_)};
+}
+
 v1::Finish Generation::MakeFinish() const {
   v1::Finish finish;
   finish.set_reason(*ended_);
@@ -174,8 +180,8 @@ v1::Finish Generation::MakeFinish() const {
   usage->set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
   usage->set_completion_tokens(static_cast<uint32_t>(emitted()));
   usage->set_cached_prompt_tokens(cached_prompt_tokens_);
-  usage->set_first_token_seconds(Seconds(first_token_ - received_));
-  usage->set_decode_seconds(Seconds(last_token_ - first_token_));
+  usage->set_first_token_seconds(progress().first_token_seconds);
+  usage->set_decode_seconds(progress().decode_seconds);
   v1::SpeculationStats* stats = finish.mutable_speculation();
   *stats = stats_;
   stats->set_acceptance_rate(AcceptanceRate(stats_));

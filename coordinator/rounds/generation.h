@@ -68,6 +68,14 @@ class Generation {
   const v1::SpeculationStats& stats() const { return stats_; }
   const v1::Finish& finish() const { return *finish_; }
 
+  // What this call has emitted so far, without the tokens resumed from, and how long that took.
+  struct Progress {
+    int tokens;
+    double first_token_seconds;  // from receipt to the first token
+    double decode_seconds;       // from there to the last one
+  };
+  Progress progress() const;
+
   // Text of a token, for display.
   std::string Display(TokenId token) const;
 

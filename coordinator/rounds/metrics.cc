@@ -19,8 +19,8 @@ const Buckets kRequestBuckets = {1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1,
 
 // Series that exist from the start can be told from zero to one, and from a scrape that failed.
 constexpr const char* kCodes[] = {
-    "OK",          "CANCELLED",          "INVALID_ARGUMENT", "DEADLINE_EXCEEDED",
-    "UNAVAILABLE", "RESOURCE_EXHAUSTED", "INTERNAL"};
+    "OK",          "CANCELLED",          "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "UNAUTHENTICATED",
+    "UNAVAILABLE", "RESOURCE_EXHAUSTED", "NOT_FOUND",        "INTERNAL"};
 constexpr const char* kHttpRefusals[] = {"400", "401", "404", "408", "413", "431", "503"};
 constexpr const char* kErrorReasons[] = {"DEADLINE_EXCEEDED", "UNAVAILABLE",    "RESOURCE_EXHAUSTED",
                                          "NOT_FOUND",         "PARAMS_UNKNOWN", "PREFIX_MISMATCH",
@@ -43,7 +43,10 @@ Metrics::Server::Server(prometheus::Registry& r, const std::string& name)
                                      "Time that an item waited on a server until its engine began, in "
                                      "seconds, by server.")
                          .Add({{"server", name}}, kRoundBuckets)),
-      up(AddGauge(r, absl::StrCat(name, "_up"), absl::StrCat("1 while the ", name, " service can be used."))),
+      up(prometheus::BuildGauge()
+             .Name(absl::StrCat(kMetricPrefix, name, "_up"))
+             .Help(absl::StrCat("1 while the ", name, " service can be used, by its address."))
+             .Register(r)),
       unexpected(&CounterFamily(r, "unexpected_answers_total",
                                 "Answers that nobody waited for, by server: they came too late, or name "
                                 "another sequence or round.")
@@ -85,7 +88,8 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
                                         "K that was asked for, in each round after the prompt's; 0: plain.",
                                         {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 31})),
       rounds_(AddCounter(r, "rounds_total", "Calls of the target that returned a verdict.")),
-      prompt_tokens_(AddCounter(r, "prompt_tokens_total", "Tokens of prompts of finished requests.")),
+      prompt_tokens_(AddCounter(r, "prompt_tokens_total",
+                                "Tokens of prompts that were computed, once for all samples of a request.")),
       generation_tokens_(AddCounter(r, "generation_tokens_total", "Tokens in answers.")),
       running_(AddGauge(r, "requests_running", "Requests in progress.")),
       waiting_(AddGauge(r, "requests_waiting", "Requests that wait for their turn to begin.")),
@@ -94,17 +98,21 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
                                   "HTTP requests that were refused before they reached the service, by HTTP "
                                   "status.")),
       first_token_seconds_(AddHistogram(r, "time_to_first_token_seconds",
-                                        "From the request to its first committed token, in seconds.",
+                                        "From the request to its first committed token, in seconds; observed "
+                                        "when it comes.",
                                         kRequestBuckets)),
       per_token_seconds_(AddHistogram(r, "time_per_output_token_seconds",
-                                      "Decoding time over tokens after the first, a request, in seconds.",
+                                      "Decoding time over tokens after the first, a sample, in seconds.",
                                       kRoundBuckets)),
       request_seconds_(AddHistogram(r, "e2e_request_latency_seconds",
-                                    "From the request to its end, in seconds.", kRequestBuckets)),
+                                    "From the request to its end, good or bad, in seconds; refusals do not "
+                                    "count.",
+                                    kRequestBuckets)),
       draft_seconds_(AddHistogram(r, "round_draft_seconds", "Part of a round spent waiting for the proposal.",
                                   kRoundBuckets)),
       verify_seconds_(AddHistogram(r, "round_verify_seconds",
                                    "Part of a round spent waiting for the verdict.", kRoundBuckets)),
+      speedup_(r),
       draft_(r, "draft"),
       target_(r, "target"),
       draft_errors_(CounterFamily(r, "draft_errors_total", "Proposals that failed, by reason.")),
@@ -133,6 +141,11 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
   for (v1::TokenKind kind : kKinds) emitted_[kind] = &emitted.Add({{"kind", NameOf(kind)}});
   PerPosition(drafted_at_, drafted_per_position_, kMaxDraftTokens - 1);
   PerPosition(accepted_at_, accepted_per_position_, kMaxDraftTokens - 1);
+  auto& drafts = CounterFamily(r, "spec_decode_num_drafts_by_drafter_total",
+                               "Rounds that verified at least one drafted token, by who drafted and rule.");
+  auto& first_accepted =
+      CounterFamily(r, "spec_decode_num_accepted_drafts_by_drafter_total",
+                    "Of them, those whose first drafted token was accepted, whatever K was.");
   auto& drafted = CounterFamily(r, "spec_decode_num_draft_tokens_by_drafter_total",
                                 "Drafted tokens that were sent to the target, by who drafted them and rule.");
   auto& accepted = CounterFamily(r, "spec_decode_num_accepted_tokens_by_drafter_total",
@@ -141,7 +154,8 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
                                v1::DRAFTER_KIND_UNIGRAM, v1::DRAFTER_KIND_BIGRAM, v1::DRAFTER_KIND_RANDOM}) {
     for (v1::Rule rule : kRules) {
       const prometheus::Labels labels = {{"drafter", NameOf(kind)}, {"rule", NameOf(rule)}};
-      by_drafter_[{kind, rule}] = {&drafted.Add(labels), &accepted.Add(labels)};
+      by_drafter_[{kind, rule}] = {&drafts.Add(labels), &first_accepted.Add(labels), &drafted.Add(labels),
+                                   &accepted.Add(labels)};
     }
   }
 }
@@ -163,6 +177,7 @@ void Metrics::OnRound(const RoundReport& round) {
   }
   if (verdict.empty_residual) empty_residuals_->Increment();
   RoundSeconds(round)->Observe(Seconds(round.times.round));
+  speedup_.OnRound(round);
   verify_seconds_->Observe(Seconds(round.times.verify));
   target_.OnItem(round.times.verify, round.times.verify_server);
   if (!round.prefill()) chosen_draft_tokens_->Observe(round.chosen);
@@ -189,6 +204,8 @@ void Metrics::CountDraft(const RoundReport& round) {
   accepted_tokens_->Increment(round.accepted());
   const v1::Rule rule = round.generation->request().params.rule();
   if (const auto counters = by_drafter_.find({round.drafter, rule}); counters != by_drafter_.end()) {
+    counters->second.drafts->Increment();
+    if (round.accepted() > 0) counters->second.first_accepted->Increment();
     counters->second.drafted->Increment(round.drafted());
     counters->second.accepted->Increment(round.accepted());
   }
@@ -230,21 +247,22 @@ void Metrics::SetRequests(size_t running, size_t waiting) {
   waiting_->Set(static_cast<double>(waiting));
 }
 
-void Metrics::OnRequestEnd(const std::string& code) { requests_.Add({{"code", code}}).Increment(); }
-
-void Metrics::OnFinish(const v1::Finish& finish, double total_seconds) {
-  prompt_tokens_->Increment(finish.usage().prompt_tokens());
-  first_token_seconds_->Observe(finish.usage().first_token_seconds());
-  if (finish.usage().completion_tokens() > 1) {
-    per_token_seconds_->Observe(finish.usage().decode_seconds() / (finish.usage().completion_tokens() - 1));
-  }
-  request_seconds_->Observe(total_seconds);
+void Metrics::OnFirstToken(double seconds, size_t prompt_tokens) {
+  first_token_seconds_->Observe(seconds);
+  prompt_tokens_->Increment(static_cast<double>(prompt_tokens));
 }
 
-void Metrics::SetUp(bool draft, bool target, bool degraded) {
-  draft_.up->Set(draft ? 1 : 0);
-  target_.up->Set(target ? 1 : 0);
+void Metrics::OnSampleEnd(const Generation::Progress& progress) {
+  if (progress.tokens > 1) per_token_seconds_->Observe(progress.decode_seconds / (progress.tokens - 1));
+}
+
+void Metrics::SetDraft(const std::string& address, bool up, bool degraded) {
+  draft_.up.Add({{"address", address}}).Set(up ? 1 : 0);
   degraded_->Set(degraded ? 1 : 0);
+}
+
+void Metrics::SetTarget(const std::string& address, bool up) {
+  target_.up.Add({{"address", address}}).Set(up ? 1 : 0);
 }
 
 }  // namespace outrider

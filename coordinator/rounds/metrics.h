@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/rounds/generation.h"
 #include "coordinator/rounds/round_report.h"
+#include "coordinator/rounds/speedup_metrics.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
@@ -27,18 +29,24 @@ class Metrics {
   void OnEmitted(const v1::GenerateResponse& chunk);
   // Requests in progress and those that wait for their turn.
   void SetRequests(size_t running, size_t waiting);
-  // `code` is "OK" or an absl status code's name.
-  void OnRequestEnd(const std::string& code);
+  // The prompt is computed: the first token has come, so many seconds after the request. Once a request.
+  void OnFirstToken(double seconds, size_t prompt_tokens);
+  // A sample has ended, well or not.
+  void OnSampleEnd(const Generation::Progress& progress);
+  // A request that was let in has ended, so many seconds after it came.
+  void OnRequestTime(double seconds) { request_seconds_->Observe(seconds); }
+  // Any request. `code` is "OK" or an absl status code's name.
+  void OnRequestEnd(const std::string& code) { requests_.Add({{"code", code}}).Increment(); }
   // An HTTP request that was refused before it reached the service.
   void OnHttpRefused(int status) { http_refused_.Add({{"code", std::to_string(status)}}).Increment(); }
-  void OnFinish(const v1::Finish& finish, double total_seconds);
   // An item that a server refused or did not answer, by reason.
   void OnDraftError(const std::string& reason) { draft_errors_.Add({{"reason", reason}}).Increment(); }
   void OnTargetError(const std::string& reason) { target_errors_.Add({{"reason", reason}}).Increment(); }
   // Answers that nobody waits for.
   void OnUnexpectedDraft() { draft_.unexpected->Increment(); }
   void OnUnexpectedTarget() { target_.unexpected->Increment(); }
-  void SetUp(bool draft, bool target, bool degraded);
+  void SetDraft(const std::string& address, bool up, bool degraded);
+  void SetTarget(const std::string& address, bool up);
 
   // Since the start of the process.
   v1::SpeculationTotals Totals() const;
@@ -51,7 +59,7 @@ class Metrics {
 
     prometheus::Histogram* wire_seconds;
     prometheus::Histogram* queue_seconds;
-    prometheus::Gauge* up;
+    prometheus::Family<prometheus::Gauge>& up;
     prometheus::Counter* unexpected;
   };
   // The series of the round's kind.
@@ -67,6 +75,8 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& drafted_per_position_;
   std::vector<prometheus::Counter*> accepted_at_, drafted_at_;  // executor thread
   struct DrafterCounters {
+    prometheus::Counter* drafts;
+    prometheus::Counter* first_accepted;
     prometheus::Counter* drafted;
     prometheus::Counter* accepted;
   };
@@ -95,6 +105,7 @@ class Metrics {
   prometheus::Histogram* draft_failed_round_seconds_;
   prometheus::Histogram* draft_seconds_;
   prometheus::Histogram* verify_seconds_;
+  SpeedupMetrics speedup_;
   Server draft_;
   Server target_;
   prometheus::Family<prometheus::Counter>& draft_errors_;

@@ -51,6 +51,8 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
                       .drafter = drafter_->kind(),
                       .outcome = outcome,
                       .chosen = k,
+                      .emitted = chunk.tokens_size(),
+                      .running = policy_->running(),
                       .proposal_bytes = answer->proposal_bytes,
                       .times = times},
                      &chunk);

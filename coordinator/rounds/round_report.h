@@ -32,11 +32,15 @@ struct RoundReport {
   v1::DrafterKind drafter;  // who proposed; matters only if anything was
   DraftOutcome outcome;
   int chosen;               // K that was asked for
+  int emitted;              // tokens
+  int running;              // generations in progress, this one included
   uint32_t proposal_bytes;  // on the wire; only for requests that are traced
   RoundTimes times;
 
   // It computed the prompt.
   bool prefill() const { return generation->stats().rounds() == 1; }
+  // The draft was to be asked, and could be.
+  bool speculative() const { return chosen > 0 && outcome != DraftOutcome::kAway; }
   int drafted() const { return static_cast<int>(proposal->size()); }
   int accepted() const { return static_cast<int>(verdict->path.size()); }
 };

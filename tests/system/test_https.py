@@ -72,6 +72,14 @@ def test_a_refused_generation_is_a_request_that_ended(secured: Server, authority
     assert secured.value("outrider_http_refused_total", code="400") == 1
 
 
+def test_what_the_head_of_a_generation_is_refused_for_counts_too(secured: Server, authority: Authority) -> None:
+    for code, how in (("UNAUTHENTICATED", {}), ("INVALID_ARGUMENT", {"token": TOKEN, "body": {"prompt": "x" * (5 << 20)}})):
+        before = secured.value("outrider_requests_total", code=code)
+        assert ask(secured, "/v1/models", trust(authority)) == 401
+        assert ask(secured, "/v1/completions", trust(authority), **{"body": {}} | how) in {401, 413, NO_ANSWER}
+        assert secured.value("outrider_requests_total", code=code) - before == 1, "the list of models is no request"
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_old_tls_is_refused(secured: Server, authority: Authority) -> None:
     for version, answered in ((ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_1, False)):

@@ -42,5 +42,6 @@ def targets(name: str, dashboard: dict) -> Iterator[Target]:
 
 
 def fill_in(text: str, rate_interval: str) -> str:
-    """With "All" chosen for job and instance."""
+    """With "All" chosen for every variable."""
+    text = text.replace("$namespace", ".*").replace("$model_name", ".*")
     return text.replace("$__rate_interval", rate_interval).replace("$job", ".+").replace("$instance", ".+")

@@ -25,6 +25,8 @@ from build import build  # noqa: E402
 UNITS = {"none", "short", "s", "percentunit", "cps", "ops", "reqps"}
 # Stands for $__rate_interval, which is no duration until Grafana puts one in.
 MAGIC = 7919
+# Labels that a Prometheus with other scrape configurations may not have.
+MAYBE_ABSENT = ("namespace", "model_name")
 COUNTER = re.compile(r"_(total|bucket|sum|count)$")
 
 
@@ -48,16 +50,16 @@ def wrong_datasource_variable(dashboard: dict) -> list[str]:
 
 
 def wrong_choices(dashboard: dict) -> list[str]:
-    """job and instance: from the templated source, several or all, up to date with the time range."""
+    """What can be chosen: from the templated source, several or all, up to date with the time range."""
     wrong = []
-    for name in ("job", "instance"):
+    for name, given in (("namespace", ""), ("model_name", "namespace"), ("job", "namespace"), ("instance", "job")):
         variable = variables(dashboard).get(name, {})
         wanted = {
             "type": "query",
-            "label": name.capitalize(),
+            "label": name.replace("_", " ").capitalize(),
             "multi": True,
             "includeAll": True,
-            "allValue": ".+",
+            "allValue": ".*" if name in MAYBE_ABSENT else ".+",
             "refresh": 2,
             "datasource": {"type": "prometheus", "uid": "${datasource}"},
         }
@@ -68,7 +70,7 @@ def wrong_choices(dashboard: dict) -> list[str]:
             matchers = promql_tree.matchers(promql_tree.parse(selector[1])) if selector else None
         except ValueError:
             matchers = None
-        if matchers is None or (name == "instance" and ("job", "=~", "$job") not in matchers):
+        if matchers is None or (given and (given, "=~", f"${given}") not in matchers):
             wrong.append(f"variable {name}: {variable.get('query')}")
     return wrong
 
@@ -121,14 +123,20 @@ def other_windows(dashboard: dict) -> list[str]:
 
 
 def unfiltered(dashboard: dict) -> list[str]:
-    wanted = {("job", "=~", "$job"), ("instance", "=~", "$instance")}
+    wanted = {(name, "=~", f"${name}") for name in ("namespace", "job", "instance")}
     return [
         f"{p['title']}: {selector.name}"
         for p in panels(dashboard)
         for tree in parsed(p)
         for selector in promql_tree.selectors(tree)
-        if not wanted <= promql_tree.matchers(selector)
+        if not wanted | model_of(selector.name) <= promql_tree.matchers(selector)
     ]
+
+
+def model_of(series: str) -> set[tuple[str, str, str]]:
+    """A draft's own series name another model than the one that is served."""
+    of_draft = series.startswith("outrider_draft_") and series not in ("outrider_draft_up", "outrider_draft_errors_total")
+    return set() if of_draft else {("model_name", "=~", "$model_name")}
 
 
 def bare_counters(dashboard: dict) -> list[str]:
@@ -202,15 +210,15 @@ def test_every_dashboard_has_a_name_of_its_own() -> None:
 
 def test_variables_are_filled_in() -> None:
     assert (
-        fill_in('rate(a_total{job=~"$job", instance=~"$instance"}[$__rate_interval])', "1m")
-        == 'rate(a_total{job=~".+", instance=~".+"}[1m])'
+        fill_in('rate(a_total{namespace=~"$namespace", job=~"$job", instance=~"$instance"}[$__rate_interval])', "1m")
+        == 'rate(a_total{namespace=~".*", job=~".+", instance=~".+"}[1m])'
     )
 
 
 # A dashboard that follows every rule: ours, cut down to one panel.
 GOOD = copy.deepcopy(load()["latency"])
 GOOD["panels"] = [panel for panel in panels(GOOD) if panel["title"] == "Wire"]
-SELECTOR = 'job=~"$job", instance=~"$instance"'
+SELECTOR = 'namespace=~"$namespace", model_name=~"$model_name", job=~"$job", instance=~"$instance"'
 RATE = f"rate(outrider_a_total{{{SELECTOR}}}[$__rate_interval])"
 
 
@@ -238,6 +246,8 @@ BAD: list[tuple[Callable, Callable[[dict], Any]]] = [
     (invalid_promql, with_query(f"sum ({RATE}")),
     (other_windows, with_query(RATE.replace("$__rate_interval", "5m"))),
     (unfiltered, with_query(RATE.replace('job=~"$job", ', ""))),
+    (unfiltered, with_query(RATE.replace('namespace=~"$namespace", ', ""))),
+    (unfiltered, with_query(RATE.replace('model_name=~"$model_name", ', ""))),
     (unfiltered, with_query(RATE.replace('instance=~"$instance"', 'instance="$instance"'))),
     (bare_counters, with_query(f"sum (outrider_a_total{{{SELECTOR}}})")),
     (bare_counters, with_query(f"max_over_time(outrider_a_total{{{SELECTOR}}}[$__rate_interval])")),

@@ -72,6 +72,7 @@ class DraftLengthPolicyTest : public ::testing::Test {
     for (int round = 0; round < rounds; ++round) {
       const int k = policy_.DraftTokens(generation_);
       last_k_ = k;
+      if (k == 0 && round >= rounds / 2) ++plain_;
       int accepted = 0;
       while (accepted < k && uniform_(random_) < machine.alpha) ++accepted;
       Proposal draft;
@@ -95,6 +96,7 @@ class DraftLengthPolicyTest : public ::testing::Test {
   std::mt19937 random_{5};
   std::uniform_real_distribution<double> uniform_;
   int last_k_ = 0;
+  int plain_ = 0;  // rounds, of those whose rate counts
 };
 
 TEST_F(DraftLengthPolicyTest, ComesCloseToTheBestFixedLength) {
@@ -110,6 +112,14 @@ TEST_F(DraftLengthPolicyTest, DropsToPlainDecodingWhenDraftingDoesNotPayAndComes
   EXPECT_EQ(last_k_, 0);
   EXPECT_GT(ShareOfBest({.step_us = 20, .alpha = 0.9}, 20000), 0.9);
   EXPECT_GT(last_k_, 2);
+}
+
+TEST_F(DraftLengthPolicyTest, AGenerationAloneTriesPlainRoundsNowAndThen) {
+  EXPECT_GT(ShareOfBest({.alpha = 0.9}, 8192), 0.96);
+  EXPECT_EQ(plain_, 4096 / 256);
+  plain_ = 0;
+  ShareOfBest({.alpha = 0.9, .batch = 4}, 8192);
+  EXPECT_EQ(plain_, 0) << "it would wait for the drafts of the others";
 }
 
 TEST_F(DraftLengthPolicyTest, DropsUnderLoadWhereRowsDecide) {

@@ -68,7 +68,8 @@ class HeldSampler final : public Sampler {
   RejectionSampler target_;
 };
 
-inline std::unique_ptr<Worker> StartHeldWorker(std::shared_ptr<Hold> hold, SequenceStoreOptions sequences) {
+inline std::unique_ptr<Worker> StartHeldWorker(std::shared_ptr<Hold> hold, SequenceStoreOptions sequences,
+                                               Worker::Hooks hooks = {}) {
   RunnerOptions load;
   load.model_dir = "tests/data/engine/mha-float32";
   load.dtype = "float32";
@@ -78,7 +79,7 @@ inline std::unique_ptr<Worker> StartHeldWorker(std::shared_ptr<Hold> hold, Seque
   EXPECT_TRUE(runner.ok()) << runner.status();
   return std::make_unique<Worker>(*std::move(runner), std::make_unique<HeldSampler>(std::move(hold)),
                                   WorkerOptions{.sequences = sequences, .check_invariants = true},
-                                  Worker::Hooks{});
+                                  std::move(hooks));
 }
 
 // The first item of a sequence: a verification of its prompt, without a proposal.

@@ -31,6 +31,8 @@ class MetricsTest : public ::testing::Test {
     size_t drafted = 0, accepted = 0;
     int chosen = 0;  // K that was asked for
     DraftOutcome outcome = DraftOutcome::kUsable;
+    int running = 1;  // generations in progress
+    Clock::duration time{};
   };
 
   // The generation of the rounds from now on; the round of its prompt is over.
@@ -54,14 +56,18 @@ class MetricsTest : public ::testing::Test {
     verdict.expected_accepted = 0.5 * static_cast<double>(round.drafted);
     verdict.expected_variance = 0.25;
     const v1::GenerateResponse chunk = generation_->Commit(proposal, verdict);
+    RoundTimes times;
+    times.round = round.time;
     metrics_.OnRound({.generation = generation_.get(),
                       .proposal = &proposal,
                       .verdict = &verdict,
                       .drafter = v1::DRAFTER_KIND_MODEL,
                       .outcome = round.outcome,
                       .chosen = round.chosen,
+                      .emitted = chunk.tokens_size(),
+                      .running = round.running,
                       .proposal_bytes = 0,
-                      .times = {}});
+                      .times = times});
     metrics_.OnEmitted(chunk);
   }
 
@@ -81,6 +87,16 @@ class MetricsTest : public ::testing::Test {
   }
   double Counter(const std::string& name, const std::string& label = "") {
     return Series(name, label).counter.value;
+  }
+  double RoundSeconds(const std::string& mode, const std::string& running) {
+    for (const auto& family : registry_.Collect()) {
+      if (family.name != "outrider_spec_decode_round_seconds_total") continue;
+      for (const auto& metric : family.metric) {
+        if (metric.label[0].value == mode && metric.label[1].value == running) return metric.counter.value;
+      }
+    }
+    ADD_FAILURE() << "no series " << mode << " " << running;
+    return -1;
   }
   // Of the first positions.
   std::vector<double> AtPositions(const std::string& name, int count) {
@@ -170,18 +186,63 @@ TEST_F(MetricsTest, TellRoundsOfThePromptPlainOnesAndThoseWhoseDraftFailedApart)
 }
 
 TEST_F(MetricsTest, TheTimePerTokenIsThatOfTheTokensAfterTheFirst) {
-  v1::Finish finish;
-  finish.mutable_usage()->set_completion_tokens(4);
-  finish.mutable_usage()->set_first_token_seconds(5);
-  finish.mutable_usage()->set_decode_seconds(6);
-  metrics_.OnFinish(finish, 11);
-  finish.mutable_usage()->set_completion_tokens(1);
-  metrics_.OnFinish(finish, 5);
+  metrics_.OnSampleEnd({.tokens = 4, .first_token_seconds = 5, .decode_seconds = 6});
+  metrics_.OnSampleEnd({.tokens = 1, .first_token_seconds = 5, .decode_seconds = 0});
   const prometheus::ClientMetric::Histogram per_token = Series("time_per_output_token_seconds").histogram;
   EXPECT_EQ(per_token.sample_count, 1u) << "one token alone took no time of its own";
   EXPECT_DOUBLE_EQ(per_token.sample_sum, 2);
-  EXPECT_DOUBLE_EQ(Series("time_to_first_token_seconds").histogram.sample_sum, 10);
-  EXPECT_DOUBLE_EQ(Series("e2e_request_latency_seconds").histogram.sample_sum, 16);
+}
+
+TEST_F(MetricsTest, TokensResumedFromTookNoTime) {
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.resumed = {4, 5, 6, 7};
+  request.max_tokens = 1000;
+  generation_ = std::make_unique<Generation>(std::move(request), &TestTokenizer(), Clock::now());
+  EXPECT_EQ(generation_->progress().tokens, 0);
+  Count({});
+  Count({.drafted = 2, .accepted = 1, .chosen = 2});
+  EXPECT_EQ(generation_->progress().tokens, 3);
+}
+
+TEST_F(MetricsTest, CountDraftsWhoseFirstTokenWasAcceptedWhateverKWas) {
+  Begin();
+  Count({.drafted = 5, .accepted = 2, .chosen = 5});
+  Count({.drafted = 1, .accepted = 1, .chosen = 1});
+  Count({.drafted = 3, .accepted = 0, .chosen = 3});
+  const auto of_the_model = [this](const char* name) {
+    for (const auto& family : registry_.Collect()) {
+      if (family.name != name) continue;
+      for (const auto& metric : family.metric) {
+        if (metric.label[0].value == "model" && metric.label[1].value == "token") return metric.counter.value;
+      }
+    }
+    return -1.0;
+  };
+  EXPECT_EQ(of_the_model("outrider_spec_decode_num_drafts_by_drafter_total"), 3);
+  EXPECT_EQ(of_the_model("outrider_spec_decode_num_accepted_drafts_by_drafter_total"), 2);
+}
+
+TEST_F(MetricsTest, TheSpeedUpComparesRoundsOfAsManyGenerations) {
+  constexpr std::chrono::seconds kSecond{1};
+  Begin();
+  Count({.drafted = 3, .accepted = 2, .chosen = 3, .running = 1, .time = 2 * kSecond});
+  Count({.chosen = 3, .outcome = DraftOutcome::kFailed, .running = 1, .time = 5 * kSecond});
+  Count({.running = 1, .time = kSecond});
+  EXPECT_EQ(RoundSeconds("speculative", "1"), 7) << "a draft that failed is a cost of drafting";
+  EXPECT_EQ(RoundSeconds("plain", "1"), 1);
+  // Of three, the others drafted until a moment ago.
+  Count({.drafted = 3, .accepted = 0, .chosen = 3, .running = 3, .time = 2 * kSecond});
+  Count({.running = 3, .time = 20 * kSecond});
+  Count({.running = 3, .time = 20 * kSecond});
+  EXPECT_EQ(RoundSeconds("plain", "4"), 0);
+  Count({.running = 3, .time = 4 * kSecond});
+  EXPECT_EQ(RoundSeconds("plain", "4"), 4);
+  EXPECT_EQ(RoundSeconds("speculative", "4"), 2);
+  EXPECT_EQ(RoundSeconds("speculative", "1"), 7);
+  // The draft could not be asked: nothing was paid for it.
+  Count({.chosen = 3, .outcome = DraftOutcome::kAway, .running = 1000, .time = 4 * kSecond});
+  EXPECT_EQ(RoundSeconds("speculative", "+Inf"), 0);
 }
 
 }  // namespace

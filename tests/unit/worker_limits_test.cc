@@ -1,6 +1,7 @@
 // What a worker refuses while its engine is busy or ends.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <vector>
 
 #include "common/spec/status.h"
@@ -18,7 +19,9 @@ class WorkerLimitsTest : public ::testing::Test {
  protected:
   // A worker whose engine hangs with the item of sequence 1, whose answer is `first_`.
   void Start(SequenceStoreOptions options = {}) {
-    worker_ = testing::StartHeldWorker(hold_, options);
+    worker_ = testing::StartHeldWorker(
+        hold_, options,
+        {.on_step = nullptr, .on_state = nullptr, .on_items = [this](int more) { items_ += more; }});
     first_ = Send(*worker_, FirstItem(1));
     hold_->AwaitReached();
   }
@@ -28,6 +31,7 @@ class WorkerLimitsTest : public ::testing::Test {
     return reply.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }
 
+  std::atomic<int> items_ = 0;  // as the metrics have it
   const std::shared_ptr<Hold> hold_ = std::make_shared<Hold>();
   std::unique_ptr<Worker> worker_;
   std::future<ShortReply> first_;
@@ -38,6 +42,7 @@ TEST_F(WorkerLimitsTest, RefusesAtOnceWhatComesWhenTooManyItemsWait) {
   std::vector<std::future<ShortReply>> waiting;
   for (uint64_t id = 2; id < 10; ++id) waiting.push_back(Send(*worker_, FirstItem(id)));
   EXPECT_FALSE(Answered(waiting.back())) << "four times the sequences may wait";
+  EXPECT_EQ(items_, 9) << "they count from when they came";
   WorkItem more = FirstItem(1);
   more.base = 2;
   std::future<ShortReply> refused = Send(*worker_, std::move(more));
@@ -46,11 +51,14 @@ TEST_F(WorkerLimitsTest, RefusesAtOnceWhatComesWhenTooManyItemsWait) {
   EXPECT_EQ(reply.status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(reply.status), "SERVER_BUSY");
   EXPECT_EQ(reply.num_computed, 2) << "nothing was lost";
+  EXPECT_EQ(items_, 9);
 
   hold_->LetGo();
   EXPECT_TRUE(first_.get().status.ok());
   for (std::future<ShortReply>& answer : waiting) answer.get();
   EXPECT_TRUE(Send(*worker_, FirstItem(1)).get().status.ok()) << "it takes items again";
+  worker_->AwaitIdle(absl::InfiniteFuture());
+  EXPECT_EQ(items_, 0);
 }
 
 TEST_F(WorkerLimitsTest, ACancelledItemIsNeverAnsweredAndItsSequenceIsServedAgain) {

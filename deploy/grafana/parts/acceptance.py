@@ -2,12 +2,13 @@
 
 from parts.common import (
     ACCEPTANCE,
-    CANARY_WINDOW,
+    COMPARED_TOKENS,
     DEVIATIONS,
     EXPECTED,
+    LONG_WINDOW,
     OBSERVED,
-    PLAIN_SECONDS_A_TOKEN,
-    SPECULATIVE_SECONDS_A_TOKEN,
+    SECONDS_IF_PLAIN,
+    SECONDS_TAKEN,
     acceptance_number,
     canary_number,
     length,
@@ -20,7 +21,7 @@ from parts.panels import Query, bars, graph, number, spread
 from parts.promql import growth, mean, rate, ratio, total
 
 K = "spec_decode_chosen_draft_tokens"
-SURPRISAL = ratio(growth("spec_decode_surprisal_nats_total"), growth("spec_decode_entropy_nats_total"))
+SURPRISAL = ratio(*(growth(f"spec_decode_{part}_nats_total", "instance") for part in ("surprisal", "entropy")))
 
 
 def acceptance_by(labels: str) -> str:
@@ -68,11 +69,12 @@ def acceptance():
 def surprisal_number():
     return number(
         "Surprisal over entropy",
-        "-ln p of the emitted tokens divided by its expectation, the entropy of p. Tends to 1 if sampling is right.",
-        Query(SURPRISAL),
+        "-ln p of the emitted tokens divided by its expectation, the entropy of p, for each coordinator. Tends to 1 "
+        "if sampling is right.",
+        Query(SURPRISAL, "{{instance}}"),
         unit="none",
         decimals=3,
-        window=CANARY_WINDOW,
+        window=LONG_WINDOW,
     )
 
 
@@ -132,37 +134,37 @@ def accepted_panels() -> list:
 
 
 def lossless_panels() -> list:
-    window = f" Each point covers at least {CANARY_WINDOW}."
+    window = f" Each point covers at least {LONG_WINDOW}."
     return [
         graph(
             "Acceptance canary, in standard deviations",
             "Accepted tokens minus the number that p and q predict, in standard deviations. Stays within 5 as long as "
             "drafted tokens are drawn from the q that is sent." + window,
-            Query(DEVIATIONS, "deviations"),
+            Query(DEVIATIONS, "{{instance}}"),
             unit="none",
             from_zero=False,
             width=6,
-            window=CANARY_WINDOW,
+            window=LONG_WINDOW,
             steps=("red", ((-5, "transparent"), (5, "red"))),
         ),
         graph(
             "Acceptance canary, ratio",
             "Accepted tokens divided by their expectation, token rule only. Tends to 1." + window,
-            Query(ratio(growth(OBSERVED), growth(EXPECTED)), "observed / expected"),
+            Query(ratio(growth(OBSERVED, "instance"), growth(EXPECTED, "instance")), "{{instance}}"),
             unit="none",
             from_zero=False,
             width=6,
-            window=CANARY_WINDOW,
+            window=LONG_WINDOW,
         ),
         graph(
             "Surprisal canary",
             "-ln p of the emitted tokens divided by the entropy of p at the same positions. Tends to 1 under every "
             "rule. Shows a wrong residual, which the acceptance canary cannot." + window,
-            Query(SURPRISAL, "surprisal / entropy"),
+            Query(SURPRISAL, "{{instance}}"),
             unit="none",
             from_zero=False,
             width=6,
-            window=CANARY_WINDOW,
+            window=LONG_WINDOW,
         ),
         graph(
             "Empty residuals",
@@ -200,10 +202,12 @@ def gain_panels() -> list:
         speedup(),
         graph(
             "Seconds a token",
-            "Duration of rounds divided by the tokens that they emitted, by kind of round, without prompts.",
-            Query(PLAIN_SECONDS_A_TOKEN, "plain"),
-            Query(SPECULATIVE_SECONDS_A_TOKEN, "speculative"),
+            "Time of speculative rounds divided by their tokens, and what a token would have taken in plain rounds of as "
+            "many generations in progress; without prompts.",
+            Query(ratio(SECONDS_IF_PLAIN, COMPARED_TOKENS), "plain"),
+            Query(ratio(SECONDS_TAKEN, COMPARED_TOKENS), "speculative"),
             unit="s",
+            window=LONG_WINDOW,
         ),
         graph(
             "Draft availability",

@@ -1,26 +1,39 @@
 """Panels that more than one dashboard shows, and the definitions behind them."""
 
 from parts.panels import Query, graph, number
-from parts.promql import growth, mean, quantile, rate, ratio, total
+from parts.promql import growth, quantile, rate, ratio, total
 
-# The canaries need much data: a point covers at least this much time.
-CANARY_WINDOW = "10m"
+# The canaries, and comparisons with the few plain rounds that there may be, need much data: a point covers at least this
+# much time.
+LONG_WINDOW = "10m"
 
 ACCEPTED, DRAFTED = "spec_decode_num_accepted_tokens_total", "spec_decode_num_draft_tokens_total"
 ACCEPTANCE = ratio(rate(ACCEPTED), rate(DRAFTED))
 MEAN_LENGTH = f"1 + {ratio(rate(ACCEPTED), rate('spec_decode_num_drafts_total'))}"
 
-PLAIN_SECONDS_A_TOKEN = mean("round_duration_seconds", where='kind="plain"')
-SPECULATIVE_SECONDS_A_TOKEN = ratio(
-    rate("round_duration_seconds_sum", where='kind="speculative"'),
-    rate("spec_decode_num_emitted_tokens_total", where='kind=~"accepted|corrected|bonus"'),
+
+
+def of_rounds(unit: str, mode: str) -> str:
+    """Seconds or tokens per second of the rounds that are compared, by how many generations were in progress."""
+    return rate(f"spec_decode_round_{unit}_total", "running", where=f'mode="{mode}"')
+
+
+PLAIN_BY_RUNNING = ratio(of_rounds("seconds", "plain"), of_rounds("tokens", "plain"))
+COMPARED_TOKENS = f"sum ({of_rounds('tokens', 'speculative')} and {PLAIN_BY_RUNNING})"
+SECONDS_IF_PLAIN = f"sum ({of_rounds('tokens', 'speculative')} * ({PLAIN_BY_RUNNING}))"
+SECONDS_TAKEN = f"sum ({of_rounds('seconds', 'speculative')} and {PLAIN_BY_RUNNING})"
+SPEEDUP = ratio(SECONDS_IF_PLAIN, SECONDS_TAKEN)
+SPEEDUP_DESCRIPTION = (
+    "The time that the tokens of speculative rounds would have taken in plain rounds, divided by the time that they "
+    "took, failed drafts included. Compares rounds of as many generations in progress, without prompts; no data where "
+    "there are no plain ones."
 )
-SPEEDUP = f"({PLAIN_SECONDS_A_TOKEN}) / (({SPECULATIVE_SECONDS_A_TOKEN}) > 0)"
 
 OBSERVED, EXPECTED = (f"spec_decode_{kind}_accepted_tokens_total" for kind in ("observed", "expected"))
+VARIANCE = "spec_decode_expected_accepted_tokens_variance_total"
+# By instance, so that a wrong pair cannot hide among right ones.
 DEVIATIONS = (
-    f"({growth(OBSERVED)} - {growth(EXPECTED)})"
-    f" / sqrt({growth('spec_decode_expected_accepted_tokens_variance_total')} > 0)"
+    f"({growth(OBSERVED, 'instance')} - {growth(EXPECTED, 'instance')}) / sqrt({growth(VARIANCE, 'instance')} > 0)"
 )
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -44,7 +57,7 @@ def first_token(width: int = 8):
 def per_token(width: int = 8):
     return graph(
         "Time per output token",
-        "Decoding time divided by the number of tokens after the first, one value per request; p50, p90 and p99.",
+        "Decoding time divided by the number of tokens after the first, one value per sample; p50, p90 and p99.",
         *quantiles("time_per_output_token_seconds"),
         unit="s",
         width=width,
@@ -99,11 +112,11 @@ def length_number():
 def speedup_number():
     return number(
         "Speed-up",
-        "Seconds per token in plain rounds divided by those in speculative rounds, without prompts. "
-        "No data unless there are rounds of both kinds.",
+        SPEEDUP_DESCRIPTION,
         Query(SPEEDUP),
         unit="none",
         decimals=2,
+        window=LONG_WINDOW,
         steps=("red", ((1, "green"),)),
     )
 
@@ -121,11 +134,11 @@ def length(width: int = 8):
 def speedup(width: int = 8):
     return graph(
         "Speed-up against plain decoding",
-        "Seconds per token in plain rounds divided by those in speculative rounds, without prompts. "
-        "No data unless there are rounds of both kinds.",
+        SPEEDUP_DESCRIPTION,
         Query(SPEEDUP, "speed-up"),
         unit="none",
         width=width,
+        window=LONG_WINDOW,
         steps=("red", ((1, "green"),)),
     )
 
@@ -133,12 +146,12 @@ def speedup(width: int = 8):
 def canary_number():
     return number(
         "Acceptance canary",
-        "Accepted tokens minus the number that p and q predict, in standard deviations. Beyond 5 the text does not "
-        "have the target's distribution.",
-        Query(DEVIATIONS),
+        "Accepted tokens minus the number that p and q predict, in standard deviations, for each coordinator. Beyond 5 "
+        "the text does not have the target's distribution.",
+        Query(DEVIATIONS, "{{instance}}"),
         unit="none",
         decimals=1,
-        window=CANARY_WINDOW,
+        window=LONG_WINDOW,
         steps=("red", ((-5, "green"), (5, "red"))),
     )
 

@@ -61,14 +61,19 @@ def work_panels() -> list:
             "Forward passes per second by the number of their sequences.",
             rate("target_batch_sequences_bucket", "le"),
             unit="none",
-            width=12,
         ),
         spread(
             "Rows in a pass of the target",
             "Forward passes per second by the number of tokens that they feed.",
             rate("target_batch_rows_bucket", "le"),
             unit="none",
-            width=12,
+        ),
+        graph(
+            "Engine stalled",
+            "1 while items wait and no forward pass has ended for --stall-timeout seconds: the engine hangs.",
+            *both(lambda server: total(f"{server}_engine_stalled", "instance")),
+            unit="none",
+            top=1,
         ),
     ]
 

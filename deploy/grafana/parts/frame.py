@@ -16,6 +16,7 @@ Rows = dict[str, list]
 
 def frame(name: str, title: str, description: str, of: str, rows: Rows) -> dashboard.Dashboard:
     """`of` is a regular expression for the series whose jobs and instances can be chosen."""
+    served = "outrider_rounds_total|outrider_target_sequences"
     board = dashboard.Dashboard(title).uid(f"outrider-{name}").description(description).tags(["outrider"])
     board.time("now-1h", "now").refresh("30s").tooltip(DashboardCursorSync.CROSSHAIR).timezone("browser").editable()
     board.with_variable(
@@ -24,8 +25,15 @@ def frame(name: str, title: str, description: str, of: str, rows: Rows) -> dashb
         .type("prometheus")
         .current(VariableOption(text="default", value="default"))
     )
-    board.with_variable(_choice("job", f'label_values({{__name__=~"{of}"}}, job)'))
-    board.with_variable(_choice("instance", f'label_values({{__name__=~"{of}", job=~"$job"}}, instance)'))
+    # Who scrapes without our configuration may have no namespaces.
+    board.with_variable(_choice("namespace", f'label_values({{__name__=~"{of}"}}, namespace)', every=".*"))
+    board.with_variable(
+        _choice("model_name", f'label_values({{__name__=~"{served}", namespace=~"$namespace"}}, model_name)', every=".*")
+    )
+    board.with_variable(_choice("job", f'label_values({{__name__=~"{of}", namespace=~"$namespace"}}, job)'))
+    board.with_variable(
+        _choice("instance", f'label_values({{__name__=~"{of}", namespace=~"$namespace", job=~"$job"}}, instance)')
+    )
     board.link(
         dashboard.DashboardLink("Outrider")
         .type(DashboardLinkType.DASHBOARDS)
@@ -54,15 +62,15 @@ def _leave_out_what_newer_grafana_refuses(built) -> None:
             panel.options.footer = None
 
 
-def _choice(name: str, query: str) -> dashboard.QueryVariable:
+def _choice(name: str, query: str, every: str = ".+") -> dashboard.QueryVariable:
     return (
         dashboard.QueryVariable(name)
-        .label(name.capitalize())
+        .label(name.replace("_", " ").capitalize())
         .datasource(DATASOURCE)
         .query(query)
         .multi(True)
         .include_all(True)
-        .all_value(".+")
+        .all_value(every)
         .current(VariableOption(text=["All"], value=["$__all"]))
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(VariableSort.ALPHABETICAL_ASC)

@@ -1,14 +1,19 @@
 """The PromQL that the dashboards share.
 
-Every series is filtered by the variables job and instance. Every rate is over $__rate_interval. Every divisor is above
+Every series is filtered by the variables namespace, model_name, job and instance, but for those of a draft's engine by
+model_name: they name the draft's model, not the one that is served. Every rate is over $__rate_interval. Every divisor is above
 0, so where nothing happened a panel shows no data, never NaN or infinity.
 """
 
 PREFIX = "outrider_"
+# What coordinators say of their drafts.
+OF_COORDINATOR = ("draft_up", "draft_errors_total")
 
 
 def series(name: str, where: str = "") -> str:
-    matchers = ['job=~"$job"', 'instance=~"$instance"'] + ([where] if where else [])
+    of_draft = name.startswith("draft_") and name not in OF_COORDINATOR
+    variables = ["namespace", *([] if of_draft else ["model_name"]), "job", "instance"]
+    matchers = [f'{variable}=~"${variable}"' for variable in variables] + ([where] if where else [])
     return f"{PREFIX}{name}{{{', '.join(matchers)}}}"
 
 
@@ -22,9 +27,9 @@ def rate(name: str, by: str = "", where: str = "") -> str:
     return f"sum{_by(by)} (rate({series(name, where)}[$__rate_interval]))"
 
 
-def growth(name: str) -> str:
+def growth(name: str, by: str = "") -> str:
     """How much a counter grew within the window."""
-    return f"sum (increase({series(name)}[$__rate_interval]))"
+    return f"sum{_by(by)} (increase({series(name)}[$__rate_interval]))"
 
 
 def ratio(top: str, bottom: str) -> str:

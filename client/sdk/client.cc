@@ -83,6 +83,7 @@ absl::StatusOr<std::vector<Completion>> Client::GenerateSamples(const v1::Genera
     pause = std::min(2 * pause, kLongestPause);
     *wanted.mutable_resume_from() = request.resume_from();
     for (const v1::GeneratedToken& token : completions[0].tokens) wanted.add_resume_from(token.id());
+    if (!completions[0].tokens.empty()) wanted.mutable_logprobs()->clear_prompt();  // it is all known
   }
   const bool whole = std::all_of(completions.begin(), completions.end(), [](const Completion& completion) {
     return completion.finish.reason() != v1::FINISH_REASON_UNSPECIFIED;
@@ -101,8 +102,13 @@ absl::Status Client::Attempt(const v1::GenerateRequest& request, const OnChunk& 
   if (deadline < absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
   if (cancellation != nullptr && !cancellation->Attach(&context)) return absl::CancelledError("cancelled");
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader = stub_->Generate(&context, request);
+  // Of the prompt, what came before the last attempt broke off comes again.
+  int known = static_cast<int>(completions[0].prompt_logprobs.size());
   v1::GenerateResponse chunk;
   while (reader->Read(&chunk)) {
+    const int again = std::min(known, chunk.prompt_logprobs_size());
+    chunk.mutable_prompt_logprobs()->DeleteSubrange(0, again);
+    known -= again;
     if (chunk.sample() >= completions.size()) completions.resize(chunk.sample() + 1);
     Completion& completion = completions[chunk.sample()];
     completion.text += chunk.text();

@@ -26,10 +26,12 @@ OpenAiAnswer::OpenAiAnswer(const OpenAiRequest* request, AnswerHeader header)
 }
 
 OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1::GenerateResponse& chunk) {
-  if (!chunk.prompt_logprobs().empty()) prompt_logprobs_[prompt] = chunk.prompt_logprobs();
-  const bool is_new = !choices_.contains(index);
+  if (!chunk.prompt_logprobs().empty()) prompt_logprobs_[prompt].MergeFrom(chunk.prompt_logprobs());
   Choice& choice = choices_[index];
-  if (is_new && request_->echo) BeginWithPrompt(prompt, choice);
+  // Chunks without a token are the beginning of what is to be known of the prompt.
+  if (request_->echo && !choice.echoed && (!chunk.tokens().empty() || chunk.has_finish())) {
+    BeginWithPrompt(prompt, choice);
+  }
   choice.text += chunk.text();
   for (const v1::GeneratedToken& token : chunk.tokens()) {
     if (token.has_logprobs()) choice.logprobs.Add(token.logprobs());
@@ -43,6 +45,7 @@ OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1:
 }
 
 void OpenAiAnswer::BeginWithPrompt(size_t prompt, Choice& choice) const {
+  choice.echoed = true;
   choice.text = request_->prompts[prompt].text();
   if (!request_->logprobs()) return;
   // All of its tokens but the first, which nothing comes before; that is a BOS, or else some text.

@@ -38,6 +38,7 @@ class OpenAiAnswer {
   struct Choice {
     std::string text;  // since the last event; all of it if there are none
     OpenAiLogprobs logprobs;
+    bool echoed = false;        // it begins with the prompt
     bool begun = false;         // an event of it was sent
     std::string finish_reason;  // empty: it goes on
     std::string stop_string;    // empty: none ended it
@@ -59,7 +60,7 @@ class OpenAiAnswer {
   const OpenAiRequest* const request_;
   const AnswerHeader header_;
   std::map<size_t, Choice> choices_;
-  // Of prompts that are echoed with log-probabilities: what their first chunk said.
+  // Of prompts that are echoed with log-probabilities: what their first chunks said.
   std::map<size_t, google::protobuf::RepeatedPtrField<v1::PositionLogprobs>> prompt_logprobs_;
   v1::Usage usage_;
   v1::SpeculationStats speculation_;

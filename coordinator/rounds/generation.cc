@@ -114,12 +114,16 @@ v1::GenerateResponse Generation::Commit(const Proposal& proposal, const Verdict&
   return chunk;
 }
 
-void Generation::AddLogprobs(const Logprobs& emitted, const Logprobs& prompt,
-                             v1::GenerateResponse* chunk) const {
+void Generation::AddLogprobs(const Logprobs& emitted, v1::GenerateResponse* chunk) const {
   for (int i = 0; i < std::min(emitted.size(), chunk->tokens_size()); ++i) {
     *chunk->mutable_tokens(i)->mutable_logprobs() = WithText(emitted[i]);
   }
-  for (const v1::PositionLogprobs& position : prompt) *chunk->add_prompt_logprobs() = WithText(position);
+}
+
+void Generation::AddPromptLogprobs(const Logprobs& prompt, int first, int most,
+                                   v1::GenerateResponse* chunk) const {
+  const int end = std::min(prompt.size(), first + most);
+  for (int i = first; i < end; ++i) *chunk->add_prompt_logprobs() = WithText(prompt[i]);
 }
 
 void Generation::CountToken(v1::TokenKind kind) {

@@ -53,10 +53,12 @@ class Generation {
   // ends the generation; the rest is discarded. Returns the chunk to send, with `finish` if it is over.
   v1::GenerateResponse Commit(const Proposal& proposal, const Verdict& verdict);
 
-  // Adds the texts of the tokens to log-probabilities, and those to the chunk that Commit made: `emitted` are
-  // of the round's tokens, `prompt` of the prompt's.
+  // Adds the texts of the tokens to log-probabilities of the round's tokens, and those to the chunk that
+  // Commit made.
   using Logprobs = google::protobuf::RepeatedPtrField<v1::PositionLogprobs>;
-  void AddLogprobs(const Logprobs& emitted, const Logprobs& prompt, v1::GenerateResponse* chunk) const;
+  void AddLogprobs(const Logprobs& emitted, v1::GenerateResponse* chunk) const;
+  // The same of the prompt's, from `first` on, at most `most`.
+  void AddPromptLogprobs(const Logprobs& prompt, int first, int most, v1::GenerateResponse* chunk) const;
 
   // Before the first round: the chunk to send if tokens resumed from already end the generation.
   std::optional<v1::GenerateResponse> FinishedAlready();

@@ -1,6 +1,12 @@
 #include "coordinator/rounds/round_loop.h"
 
 namespace outrider {
+namespace {
+
+// Positions of the prompt in one chunk: with 20 alternatives each, half a millisecond's work and 100 kB.
+constexpr int kPromptPiece = 128;
+
+}  // namespace
 
 asio::awaitable<absl::Status> RoundLoop::ComputePrompt() {
   if (auto chunk = generation_->FinishedAlready()) co_return co_await send_(*std::move(chunk));
@@ -12,6 +18,20 @@ asio::awaitable<absl::Status> RoundLoop::Decode() {
   absl::Status status;
   while (status.ok() && !generation_->finished()) status = co_await Round();
   co_return status;
+}
+
+asio::awaitable<absl::StatusOr<int>> RoundLoop::SendPromptLogprobs(const Generation::Logprobs& prompt) {
+  int sent = 0;
+  while (prompt.size() - sent > kPromptPiece) {
+    v1::GenerateResponse piece;
+    piece.set_position(static_cast<uint32_t>(generation_->emitted()));
+    generation_->AddPromptLogprobs(prompt, sent, kPromptPiece, &piece);
+    sent += kPromptPiece;
+    if (absl::Status status = co_await send_(std::move(piece)); !status.ok()) co_return status;
+    // Others' rounds go on between pieces.
+    co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
+  }
+  co_return sent;
 }
 
 asio::awaitable<absl::Status> RoundLoop::Round() {
@@ -42,8 +62,11 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
 
   // ...what stands is committed...
   if (generation_->emitted() == 0) generation_->OnPromptCached(answer->prefix_hit);
+  const absl::StatusOr<int> sent = co_await SendPromptLogprobs(answer->prompt_logprobs);
+  if (!sent.ok()) co_return sent.status();
   v1::GenerateResponse chunk = generation_->Commit(proposal, answer->verdict);
-  generation_->AddLogprobs(answer->logprobs, answer->prompt_logprobs, &chunk);
+  generation_->AddLogprobs(answer->logprobs, &chunk);
+  generation_->AddPromptLogprobs(answer->prompt_logprobs, *sent, kPromptPiece, &chunk);
   times.round = Clock::now() - start;
   observer_->OnRound({.generation = generation_,
                       .proposal = &proposal,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "coordinator/link/asio.h"
 #include "coordinator/rounds/draft_length_policy.h"
 #include "coordinator/rounds/drafter.h"
@@ -40,6 +41,9 @@ class RoundLoop {
 
  private:
   asio::awaitable<absl::Status> Round();
+  // Sends the beginning of what was asked for of the prompt in chunks of its own. Returns how many positions
+  // it has sent; the rest goes with the first token.
+  asio::awaitable<absl::StatusOr<int>> SendPromptLogprobs(const Generation::Logprobs& prompt);
 
   Generation* const generation_;
   Drafter* const drafter_;

@@ -59,7 +59,7 @@ def next_tokens(c: Cluster, ids: list[int], top_k: int) -> dict[int, float]:
     """The distribution after these tokens under top_k, from their scores as a prompt."""
     wanted = request([*ids, 0], max_tokens=1, k=0)
     wanted.logprobs.prompt = top_k
-    last = next(iter(c.stub.Generate(wanted, timeout=60))).prompt_logprobs[-1]
+    last = c.score(wanted)[-1]
     weights = {token.id: math.exp(token.logprob) for token in last.top}
     return {token: weight / sum(weights.values()) for token, weight in weights.items()}
 
@@ -68,7 +68,7 @@ def law_of(c: Cluster, prompt: str, top_k: int, depth: int) -> Cells:
     """The exact distribution of the first `depth` tokens under top_k."""
     wanted = request(prompt, max_tokens=1, k=0)
     wanted.logprobs.prompt = 0
-    ids = [BOS] + [position.token.id for position in next(iter(c.stub.Generate(wanted, timeout=60))).prompt_logprobs]
+    ids = [BOS] + [position.token.id for position in c.score(wanted)]
     law: Cells = {(): 1.0}
     for _ in range(depth):
         law = {(*path, token): p * q for path, p in law.items()

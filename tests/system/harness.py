@@ -377,6 +377,10 @@ class Cluster:
             answer.add(chunk)
         return answer.check()
 
+    def score(self, wanted: inference_pb2.GenerateRequest) -> list[sequence_pb2.PositionLogprobs]:
+        """What the chunks of an answer say of the prompt."""
+        return [position for chunk in self.stub.Generate(wanted, timeout=PATIENCE) for position in chunk.prompt_logprobs]
+
     def generate_samples(self, prompt: Prompt, n: int, **options: Any) -> list[Answer]:
         """Generates several samples with one call."""
         answers = [Answer() for _ in range(n)]

@@ -38,6 +38,17 @@ def test_scoring_an_answer_as_a_prompt_gives_the_very_numbers_it_was_written_wit
     assert scored == scored_prompt + written
 
 
+def test_a_long_prompt_is_scored_in_several_chunks(pair: Cluster, prompts: list[str]) -> None:
+    text = max(prompts, key=len)
+    chunks = list(pair.stub.Generate(ask(text, prompt_top=20, max_tokens=3), timeout=60))
+    pieces = [len(chunk.prompt_logprobs) for chunk in chunks]
+    assert pieces[:2] == [128, 128] and max(pieces[2:]) < 128
+    assert [len(chunk.tokens) > 0 for chunk in chunks[:3]] == [False, False, True]
+    assert sum(pieces) == chunks[-1].finish.usage.prompt_tokens - 1
+    scored = "".join(position.token.text for chunk in chunks for position in chunk.prompt_logprobs)
+    assert text.endswith(scored.strip()), "in order, each once"
+
+
 def test_alternatives_are_ordered_and_belong_to_the_distribution_after_the_controls(pair: Cluster,
                                                                                    prompts: list[str]) -> None:
     positions, _ = chunks_of(pair, ask(prompts[1], top=5, temperature=0.8, top_k=5, seed=1, max_tokens=30))

@@ -69,8 +69,7 @@ def test_scoring_a_prompt_that_was_seen_scores_all_of_it(pair: Cluster, prompts:
     for _ in range(2):
         wanted = request(system_prompt(prompts), max_tokens=1, k=0)
         wanted.logprobs.prompt = 1
-        chunk = next(iter(pair.stub.Generate(wanted, timeout=60)))
-        scored.append([position.token.logprob for position in chunk.prompt_logprobs])
+        scored.append([position.token.logprob for position in pair.score(wanted)])
     assert scored[0] == scored[1] and len(scored[0]) > 200
 
 

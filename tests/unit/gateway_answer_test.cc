@@ -183,16 +183,20 @@ TEST(OpenAiAnswer, ChatLogprobsAreObjects) {
 TEST(OpenAiAnswer, EchoBeginsEveryChoiceWithThePrompt) {
   const OpenAiRequest request = RequestFor(Endpoint::kCompletions, R"("echo": true, "logprobs": 1, "n": 2)");
   OpenAiAnswer answer(&request, Header());
+  // "Once" without a first token "O": there is no BOS. A long prompt's tokens come in several chunks.
+  v1::GenerateResponse piece;
+  Position(piece.add_prompt_logprobs(), "n", -3);
+  answer.Add(0, piece);
   v1::GenerateResponse first = WithLogprob(Chunk(" upon"), -1);
-  // "Once" without a first token "O": there is no BOS.
-  Position(first.add_prompt_logprobs(), "nce", -3);
+  Position(first.add_prompt_logprobs(), "ce", -2);
   answer.Add(0, Last(std::move(first), v1::FINISH_REASON_STOP));
   answer.Add(0, Last(WithLogprob(Chunk(" more", 1), -2), v1::FINISH_REASON_STOP));
   const Json whole = Json::parse(answer.Body());
   EXPECT_EQ(whole["choices"][0]["text"], "Once upon");
   EXPECT_EQ(whole["choices"][1]["text"], "Once more");
-  EXPECT_EQ(whole["choices"][1]["logprobs"]["tokens"], Json::array({"nce", " more"}));
-  EXPECT_EQ(whole["choices"][1]["logprobs"]["text_offset"], Json::array({1, 4}));
+  EXPECT_EQ(whole["choices"][0]["logprobs"]["tokens"], Json::array({"n", "ce", " upon"}));
+  EXPECT_EQ(whole["choices"][1]["logprobs"]["tokens"], Json::array({"n", "ce", " more"}));
+  EXPECT_EQ(whole["choices"][1]["logprobs"]["text_offset"], Json::array({1, 2, 4}));
 }
 
 }  // namespace

@@ -4,13 +4,14 @@ Each test runs with the blocking client and with the one for asyncio.
 """
 
 import pickle
+from collections.abc import Iterator
 
 import grpc
 import outrider
 import pytest
-from fake_coordinator import TEXT, TEXTS, TOKENS, FakeCoordinator, chunk, failing, sending, whole
+from fake_coordinator import TEXT, TEXTS, TOKENS, Act, Call, FakeCoordinator, chunk, fail, failing, sending, whole
 from outrider import Client, Retries
-from outrider.v1 import sequence_pb2
+from outrider.v1 import inference_pb2, sequence_pb2
 from python_sdk_clients import QUICK, Blocking
 
 UNAVAILABLE, EXHAUSTED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -51,6 +52,27 @@ def test_prompt_logprobs_are_asked_for_once(of: type[Blocking]) -> None:
         options = [call.request.logprobs for call in server.calls]
     assert [o.HasField("prompt") for o in options] == [True, True, False]
     assert [o.top for o in options] == [2, 2, 2]
+
+
+def test_prompt_logprobs_that_broke_off_are_received_once(of: type[Blocking]) -> None:
+    def piece(*ids: int) -> inference_pb2.GenerateResponse:
+        return inference_pb2.GenerateResponse(prompt_logprobs=[{"token": {"id": token}} for token in ids])
+
+    def scoring(broken: bool) -> Act:
+        def act(call: Call) -> Iterator[inference_pb2.GenerateResponse]:
+            yield piece(1, 2)
+            yield piece(3)
+            if broken:
+                fail(call, UNAVAILABLE)
+            yield piece(4, 5)
+            yield from whole(call)
+        return act
+
+    with FakeCoordinator(scoring(broken=True), scoring(broken=False)) as server:
+        completion = of(server.address).generate(prompt_logprobs=0)
+        assert [call.request.logprobs.HasField("prompt") for call in server.calls] == [True, True]
+    assert [position.token.id for position in completion.prompt_logprobs] == [1, 2, 3, 4, 5]
+    assert completion.text == TEXT
 
 
 @pytest.mark.parametrize("options, drawn", [({"rule": "coupled"}, True), ({"rule": "coupled", "seed": 7}, False),

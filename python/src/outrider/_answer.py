@@ -158,7 +158,8 @@ class Chunk:
         position: Index in the answer of the first of them.
         sample: Which of several samples this is a piece of.
         logprobs: One for each token, if they were asked for.
-        prompt_logprobs: Of the prompt's tokens from the second on, in the first chunk, if they were asked for.
+        prompt_logprobs: Of the prompt's tokens from the second on, if they were asked for. Those of a long prompt
+            come in several chunks, of which only the last has a token.
         trace: The round, if it was asked for.
         finish: Only in the last chunk of a sample.
     """

@@ -32,6 +32,8 @@ class Progress:
         self._received = [len(request.resume_from)] * self._samples
         self._unfinished = set(range(self._samples))
         self._begun = False
+        # Positions of the prompt that were received, and how many of them the present call has yet to repeat.
+        self._scored = self._repeated = 0
 
     @property
     def complete(self) -> bool:
@@ -49,9 +51,13 @@ class Progress:
             raise DataLoss(f"sample {sample}: no chunk at {response.position} was expected", reason="ANSWER_GAP")
         self._begun = True
         self._received[sample] += len(response.tokens)
-        if self._samples == 1:
+        known = min(self._repeated, len(response.prompt_logprobs))
+        del response.prompt_logprobs[:known]
+        self._repeated -= known
+        self._scored += len(response.prompt_logprobs)
+        if self._samples == 1 and response.tokens:
             self.request.resume_from.extend(token.id for token in response.tokens)
-            # They were in the first chunk.
+            # They all came before the first token or with it.
             self.request.logprobs.ClearField("prompt")
         if response.HasField("finish"):
             self._unfinished.remove(sample)
@@ -68,6 +74,7 @@ class Progress:
         """Seconds to wait before the next call. Raises the error if there is to be none."""
         if self._samples > 1 and self._begun:
             raise error  # several samples cannot be resumed
+        self._repeated = self._scored
         return self._attempts.wait_after(error)
 
     def _draw_seed(self) -> None:

@@ -33,7 +33,7 @@ class Model {
   // The longest sequence that the KV pool and the position encoding support.
   virtual int max_positions() const = 0;
   virtual size_t bytes_per_block() const = 0;  // keys and values of all layers
-  virtual size_t weight_bytes() const = 0;     // resident, as packed
+  virtual size_t weight_bytes() const = 0;     // as packed, without the embedding
 };
 
 }  // namespace outrider

@@ -10,18 +10,19 @@
 namespace outrider {
 namespace {
 
-void SplitPiece(std::string_view piece, const SplitStep& step, const Regex& regex,
-                std::vector<std::string_view>* out) {
+absl::Status SplitPiece(std::string_view piece, const SplitStep& step, const Regex& regex,
+                        std::vector<std::string_view>* out) {
   auto emit = [&](size_t begin, size_t end, bool removed) {
     if (begin != end && !removed) out->push_back(piece.substr(begin, end - begin));
   };
   size_t done = 0;
-  regex.ForEachMatch(piece, [&](size_t begin, size_t end) {
+  absl::Status status = regex.ForEachMatch(piece, [&](size_t begin, size_t end) {
     emit(done, begin, step.remove_between);
     emit(begin, end, step.remove_matches);
     done = end;
   });
   emit(done, piece.size(), step.remove_between);
+  return status;
 }
 
 }  // namespace
@@ -45,7 +46,8 @@ absl::StatusOr<std::unique_ptr<const PreTokenizer>> PreTokenizer::Create(
   return std::unique_ptr<const PreTokenizer>(new PreTokenizer(std::move(steps)));
 }
 
-void PreTokenizer::Split(std::string_view text, absl::FunctionRef<void(std::string_view)> word) const {
+absl::Status PreTokenizer::Split(std::string_view text,
+                                 absl::FunctionRef<void(std::string_view)> word) const {
   std::vector<std::string_view> pieces;
   if (!text.empty()) pieces.push_back(text);
   std::deque<std::string> owned;  // Pieces that a space was added to; a deque does not move them.
@@ -54,7 +56,7 @@ void PreTokenizer::Split(std::string_view text, absl::FunctionRef<void(std::stri
     next.reserve(pieces.size());
     for (const std::string_view piece : pieces) {
       if (step.regex.has_value()) {
-        SplitPiece(piece, step.spec, *step.regex, &next);
+        if (absl::Status status = SplitPiece(piece, step.spec, *step.regex, &next); !status.ok()) return status;
       } else if (piece.starts_with(" ")) {
         next.push_back(piece);
       } else {
@@ -64,6 +66,7 @@ void PreTokenizer::Split(std::string_view text, absl::FunctionRef<void(std::stri
     pieces = std::move(next);
   }
   for (const std::string_view piece : pieces) word(piece);
+  return absl::OkStatus();
 }
 
 }  // namespace outrider

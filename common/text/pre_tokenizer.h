@@ -20,8 +20,8 @@ class PreTokenizer {
   static absl::StatusOr<std::unique_ptr<const PreTokenizer>> Create(const std::vector<SplitStep>& steps);
 
   // Calls `word` for each word of `text` (valid UTF-8), in order. No word is empty. The argument is valid
-  // during the call only.
-  void Split(std::string_view text, absl::FunctionRef<void(std::string_view)> word) const;
+  // during the call only. RESOURCE_EXHAUSTED, before any call, as for Regex.
+  absl::Status Split(std::string_view text, absl::FunctionRef<void(std::string_view)> word) const;
 
  private:
   struct Step {

@@ -1,5 +1,6 @@
 #include "common/text/regex.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -42,6 +43,76 @@ size_t NextCharacter(std::string_view text, size_t position) {
   return position;
 }
 
+// PCRE2 counts the steps of a match from each place where it tries one, so that its limit alone would allow this
+// many for every character of a text.
+constexpr uint32_t kUsualSteps = 256;
+// What a match at one place may take of the memory with which the interpreter remembers where to go back to.
+constexpr uint32_t kHeapKibibytes = 512 << 10;
+
+// Finds matches in one text, with a limit of the steps over all of it.
+class Search {
+ public:
+  Search(const pcre2_code* pcre, std::string_view text)
+      : pcre_(pcre),
+        text_(text),
+        data_(pcre2_match_data_create(1, nullptr)),
+        context_(pcre2_match_context_create(nullptr)),
+        steps_left_(32 * static_cast<uint64_t>(text.size())) {
+    pcre2_set_heap_limit(context_.get(), kHeapKibibytes);
+  }
+
+  // PCRE2's result for the first match that begins at `position` or later.
+  int From(size_t position) {
+    int result = Try(position, 0, kUsualSteps);
+    if (result != PCRE2_ERROR_MATCHLIMIT) return result;
+    // Somewhere from here on a match takes more steps. A long word does; it may, out of what the text may take.
+    for (; position <= text_.size(); position = NextCharacter(text_, position)) {
+      result = TryHere(position);
+      if (result != PCRE2_ERROR_NOMATCH) return result;
+    }
+    return PCRE2_ERROR_NOMATCH;
+  }
+
+  // The last match.
+  std::pair<size_t, size_t> found() const {
+    const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(data_.get());
+    return {offsets[0], offsets[1]};
+  }
+
+ private:
+  int TryHere(size_t position) {
+    int result = Try(position, PCRE2_ANCHORED, kUsualSteps);
+    for (uint64_t steps = kUsualSteps * 4; result == PCRE2_ERROR_MATCHLIMIT; steps *= 4) {
+      steps = std::min(steps, steps_left_);
+      if (steps <= kUsualSteps) break;
+      steps_left_ -= steps;
+      result = Try(position, PCRE2_ANCHORED, steps);
+    }
+    return result;
+  }
+
+  int Try(size_t position, uint32_t options, uint64_t steps) {
+    const auto limit = static_cast<uint32_t>(std::min<uint64_t>(steps, std::numeric_limits<uint32_t>::max()));
+    pcre2_set_match_limit(context_.get(), limit);
+    pcre2_set_depth_limit(context_.get(), limit);
+    options |= PCRE2_NO_UTF_CHECK;  // validating the UTF-8 again for every match would take quadratic time
+    int result = Match(position, options);
+    // The interpreter goes back on the heap.
+    if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = Match(position, options | PCRE2_NO_JIT);
+    return result == PCRE2_ERROR_DEPTHLIMIT ? PCRE2_ERROR_MATCHLIMIT : result;
+  }
+
+  int Match(size_t position, uint32_t options) {
+    return pcre2_match(pcre_, Bytes(text_), text_.size(), position, options, data_.get(), context_.get());
+  }
+
+  const pcre2_code* const pcre_;
+  const std::string_view text_;
+  const MatchDataPtr data_;
+  const MatchContextPtr context_;
+  uint64_t steps_left_;  // of what matches take beyond kUsualSteps
+};
+
 }  // namespace
 
 struct Regex::Code {
@@ -64,32 +135,23 @@ absl::StatusOr<Regex> Regex::Compile(const std::string& pattern, Syntax syntax) 
   return Regex(std::move(code));
 }
 
-void Regex::ForEachMatch(std::string_view text, absl::FunctionRef<void(size_t, size_t)> match) const {
-  const pcre2_code* pcre = code_->pcre.get();
-  MatchDataPtr data(pcre2_match_data_create(1, nullptr));
-  MatchContextPtr context(pcre2_match_context_create(nullptr));
-  // No limits: backtracking over a megabyte of spaces means a long text, not a runaway pattern.
-  pcre2_set_match_limit(context.get(), std::numeric_limits<uint32_t>::max());
-  pcre2_set_depth_limit(context.get(), std::numeric_limits<uint32_t>::max());
-
-  // Validating the UTF-8 again for every match would take quadratic time.
-  const uint32_t options = PCRE2_NO_UTF_CHECK;
+absl::Status Regex::ForEachMatch(std::string_view text, absl::FunctionRef<void(size_t, size_t)> match) const {
+  Search search(code_->pcre.get(), text);
   size_t position = 0;
   size_t last_end = std::string_view::npos;
   while (position <= text.size()) {
-    int result = pcre2_match(pcre, Bytes(text), text.size(), position, options, data.get(), context.get());
-    if (result == PCRE2_ERROR_JIT_STACKLIMIT) {  // The interpreter backtracks on the heap.
-      result = pcre2_match(pcre, Bytes(text), text.size(), position, options | PCRE2_NO_JIT, data.get(),
-                           context.get());
+    const int result = search.From(position);
+    if (result == PCRE2_ERROR_NOMATCH) break;
+    if (result < 0) {
+      return absl::ResourceExhaustedError(
+          Concat("a regex of the tokenizer does not come to an end on this text: ", ErrorMessage(result)));
     }
-    if (result < 0) return;
-    const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(data.get());
-    const size_t begin = offsets[0];
-    const size_t end = offsets[1];
+    const auto [begin, end] = search.found();
     if (begin != end || begin != last_end) match(begin, end);
     last_end = end;
     position = begin == end ? NextCharacter(text, end) : end;
   }
+  return absl::OkStatus();
 }
 
 }  // namespace outrider

@@ -91,7 +91,7 @@ void Tokenizer::AddToken(const std::string& token, TokenId id, bool special) {
   ids_[token] = id;
 }
 
-std::vector<TokenId> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
+absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
   std::string replaced;
   if (!IsValidUtf8(text)) {
     replaced = LossyUtf8(text);
@@ -100,12 +100,15 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, bool add_special_t
   std::vector<TokenId> tokens;
   tokens.reserve(text.size() / 3 + 8);
   if (add_special_tokens) tokens = prefix_;
+  absl::Status status;
   added_->Split(
       text,
       [&](std::string_view between) {
-        pre_tokenizer_->Split(between, [&](std::string_view word) { model_->Encode(word, &tokens); });
+        if (!status.ok()) return;
+        status = pre_tokenizer_->Split(between, [&](std::string_view word) { model_->Encode(word, &tokens); });
       },
       [&](TokenId token) { tokens.push_back(token); });
+  if (!status.ok()) return status;
   if (add_special_tokens) tokens.insert(tokens.end(), suffix_.begin(), suffix_.end());
   return tokens;
 }

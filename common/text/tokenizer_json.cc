@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "common/text/json.h"
 #include "common/text/strings.h"
 
 namespace outrider {
@@ -283,11 +284,10 @@ TokenizerSpec Read(const Field& root) {
 }  // namespace
 
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json) {
+  const absl::StatusOr<Json> root = ParseJson(json);
+  if (!root.ok()) return root.status();
   try {
-    const Json root = Json::parse(json);
-    return Read({root, ""});
-  } catch (const Json::parse_error& error) {
-    return absl::InvalidArgumentError(Concat("not JSON: byte ", error.byte));
+    return Read({*root, ""});
   } catch (const Problem& problem) {
     return absl::InvalidArgumentError(problem.what());
   } catch (const Json::exception& error) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/text/json.h"
 #include "common/text/read_file.h"
 #include "jinja/lexer.h"
 #include "jinja/parser.h"
@@ -85,7 +86,11 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Load(const std
 
   Json config = Json::object();
   if (config_text->has_value()) {
-    config = Json::parse(**config_text, nullptr, /*allow_exceptions=*/false);
+    auto parsed = ParseJson<Json>(**config_text);
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(config_path.string(), ": ", parsed.status().message()));
+    }
+    config = *std::move(parsed);
     if (!config.is_object()) {
       return absl::InvalidArgumentError(absl::StrCat(config_path.string(), ": not a JSON object"));
     }

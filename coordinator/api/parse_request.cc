@@ -36,6 +36,13 @@ absl::Status CheckBytes(size_t bytes, const Tokenizer& tokenizer, size_t capacit
   return TooLong(absl::StrCat(bytes, " bytes"), capacity);
 }
 
+absl::StatusOr<std::vector<TokenId>> Encode(const std::string& text, bool add_special_tokens,
+                                            const Tokenizer& tokenizer, absl::string_view field) {
+  auto tokens = tokenizer.Encode(text, add_special_tokens);
+  if (tokens.ok()) return tokens;
+  return FieldError(field, "text that the model's tokenizer can split", std::string(tokens.status().message()));
+}
+
 absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const ChatTemplate* chat_template,
                                                const Tokenizer& tokenizer, size_t capacity) {
   if (chat_template == nullptr) {
@@ -58,8 +65,10 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
     return FieldError("chat.messages", "what the model's chat template takes",
                       std::string(text.status().message()));
   }
-  std::vector<TokenId> tokens = tokenizer.Encode(*text, /*add_special_tokens=*/false);
-  if (tokens.empty()) return FieldError("chat.messages", "at least one token", "the template writes nothing");
+  auto tokens = Encode(*text, /*add_special_tokens=*/false, tokenizer, "chat.messages");
+  if (tokens.ok() && tokens->empty()) {
+    return FieldError("chat.messages", "at least one token", "the template writes nothing");
+  }
   return tokens;
 }
 
@@ -71,7 +80,7 @@ absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& prot
       if (proto.text().empty()) return FieldError("text", "at least one character", "empty");
       if (auto status = CheckBytes(proto.text().size(), tokenizer, capacity); !status.ok()) return status;
       if (!IsValidUtf8(proto.text())) return FieldError("text", "valid UTF-8", "invalid UTF-8");
-      return tokenizer.Encode(proto.text(), /*add_special_tokens=*/true);
+      return Encode(proto.text(), /*add_special_tokens=*/true, tokenizer, "text");
     case v1::GenerateRequest::kTokens: {
       if (proto.tokens().ids().empty()) return FieldError("tokens.ids", "at least one", "empty");
       if (static_cast<size_t>(proto.tokens().ids_size()) >= capacity) {

@@ -20,7 +20,9 @@ absl::StatusOr<std::shared_ptr<const CorpusCounts>> CorpusCounts::Load(const std
   const std::optional<std::string> text = ReadFile(path);
   if (!text) return absl::NotFoundError(absl::StrCat(path, ": cannot be read, or is empty"));
   if (!IsValidUtf8(*text)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not UTF-8"));
-  return std::make_shared<const CorpusCounts>(tokenizer.Encode(*text, /*add_special_tokens=*/false));
+  auto tokens = tokenizer.Encode(*text, /*add_special_tokens=*/false);
+  if (!tokens.ok()) return absl::Status(tokens.status().code(), absl::StrCat(path, ": ", tokens.status().message()));
+  return std::make_shared<const CorpusCounts>(*tokens);
 }
 
 const CorpusCounts::Counts& CorpusCounts::After(TokenId token) const {

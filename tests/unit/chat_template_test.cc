@@ -97,6 +97,9 @@ TEST_F(ChatTemplateFiles, AFileOfItsOwnComesFirst) {
 TEST_F(ChatTemplateFiles, ADamagedFileIsNamed) {
   Write("tokenizer_config.json", "{");
   EXPECT_THAT(Render(), HasSubstr("tokenizer_config.json"));
+  Write("tokenizer_config.json", R"({"chat_template": [{"name": )" + std::string(1'000'000, '[') +
+                                     std::string(1'000'000, ']') + "}]}");
+  EXPECT_THAT(Render(), HasSubstr("tokenizer_config.json: JSON that nests more than 64 deep"));
   Write("tokenizer_config.json", R"({"chat_template": "{% if %}"})");
   EXPECT_THAT(Render(), HasSubstr("tokenizer_config.json: chat_template: "));
   Write("chat_template.jinja", "{{ 1 +");
@@ -136,7 +139,7 @@ TEST_F(ChatRequest, SpecialTokensOfTheTemplateAreTokensAndNothingIsAdded) {
   Say("user", "The little boy");
   const Request request = Parse().value();
   std::vector<TokenId> expected = {*tokenizer_->TokenToId("<|endoftext|>")};
-  for (TokenId id : tokenizer_->Encode("user: The little boy\n", false)) expected.push_back(id);
+  for (TokenId id : tokenizer_->Encode("user: The little boy\n", false).value()) expected.push_back(id);
   EXPECT_EQ(request.prompt, expected);
 }
 

@@ -40,7 +40,7 @@ absl::StatusOr<Request> Parse(const v1::GenerateRequest& proto) {
   return ParseRequest(proto, RequestDefaults(), TestTokenizer(), Target());
 }
 
-std::vector<TokenId> Encode(const std::string& text) { return TestTokenizer().Encode(text, false); }
+std::vector<TokenId> Encode(const std::string& text) { return TestTokenizer().Encode(text, false).value(); }
 
 // A round that accepts `accepted` tokens of `draft`, followed by `token`.
 v1::GenerateResponse Round(Generation& generation, const std::vector<TokenId>& draft, int accepted,
@@ -73,7 +73,7 @@ v1::GenerateResponse RoundOf(const std::string& text, v1::GenerateRequest reques
 
 TEST(Request, FillsInTheDefaults) {
   const Request request = Parse(Text("The little boy")).value();
-  EXPECT_EQ(request.prompt, TestTokenizer().Encode("The little boy", true));
+  EXPECT_EQ(request.prompt, TestTokenizer().Encode("The little boy", true).value());
   EXPECT_EQ(request.draft_tokens, 5);
   EXPECT_EQ(request.params.rule(), v1::RULE_TOKEN);
   EXPECT_THAT(request.end_ids, ElementsAre(0));

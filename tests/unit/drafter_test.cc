@@ -308,7 +308,7 @@ TEST(CorpusCounts, CountsATextFileAndRefusesOthersByName) {
   ASSERT_TRUE(corpus.ok()) << corpus.status();
   float total = 0;
   for (const auto& [token, count] : (*corpus)->unigrams()) total += count;
-  EXPECT_EQ(static_cast<size_t>(total), TestTokenizer().Encode("the cat and the dog", false).size());
+  EXPECT_EQ(static_cast<size_t>(total), TestTokenizer().Encode("the cat and the dog", false).value().size());
 
   std::ofstream(path, std::ios::trunc).flush();
   for (const std::string& bad : {path, path + ".missing", folder.path()}) {

@@ -13,6 +13,7 @@ namespace outrider {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -125,7 +126,7 @@ TEST_F(ModelConfigTest, GenerationConfigOverridesTheEndOfSequence) {
   EXPECT_THAT(Read().status().message(),
               AllOf(HasSubstr("generation_config.json"), HasSubstr("eos_token_id")));
   Write("generation_config.json", "{");
-  EXPECT_THAT(Read().status().message(), HasSubstr("generation_config.json: not a JSON object"));
+  EXPECT_THAT(Read().status().message(), HasSubstr("generation_config.json: not JSON: byte 2"));
 }
 
 TEST_F(ModelConfigTest, RefusesAnUnknownFamilyAndListsThoseThatWork) {
@@ -176,9 +177,20 @@ TEST_F(ModelConfigTest, RefusesAFileThatIsMissingOrNotJson) {
   EXPECT_EQ(ReadModelConfig(dir_).status().code(), absl::StatusCode::kNotFound);
   for (const char* text : {"", "{", "[]", "null", "{\"vocab_size\": 3,}"}) {
     Write("config.json", text);
-    EXPECT_THAT(ReadModelConfig(dir_).status().message(), HasSubstr("config.json: not a JSON object"))
+    EXPECT_THAT(std::string(ReadModelConfig(dir_).status().message()),
+                AnyOf(HasSubstr("config.json: not a JSON object"), HasSubstr("config.json: not JSON: byte"),
+                      HasSubstr("config.json: cannot be read, or is empty")))
         << text;
   }
+}
+
+// The stack ends before a million calls do.
+TEST_F(ModelConfigTest, RefusesJsonThatNestsDeep) {
+  std::string deep = config_.dump();
+  deep.insert(1, "\"hidden_size\":" + std::string(1'000'000, '[') + std::string(1'000'000, ']') + ",");
+  Write("config.json", deep);
+  EXPECT_EQ(std::string(ReadModelConfig(dir_).status().message()),
+            dir_ + "/config.json: JSON that nests more than 64 deep");
 }
 
 }  // namespace

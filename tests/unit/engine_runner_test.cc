@@ -63,6 +63,22 @@ TEST(RunnerLoad, SaysHowToBuildThePluginThatIsNotBesideTheProgram) {
               AllOf(HasSubstr("--device cuda:3: this build has no CUDA"), HasSubstr("make build CUDA=1")));
 }
 
+// What is read in place then ends the process with SIGBUS.
+TEST(RunnerLoad, FilesThatShrinkAfterTheLoadChangeNothing) {
+  const TemporaryFolder folder;
+  std::filesystem::copy(Options(kModel).model_dir, folder.path());
+  RunnerOptions options = Options(kModel);
+  options.model_dir = folder.path();
+  auto runner = Runner::Load(options);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const std::vector<TokenId> prompt = {1, 2, 3};
+  const Logits before = AllLogits(**runner, prompt);
+  for (const auto& file : std::filesystem::directory_iterator(folder.path())) {
+    std::filesystem::resize_file(file.path(), 0);
+  }
+  EXPECT_EQ(AllLogits(**runner, prompt), before);
+}
+
 TEST(RunnerLoad, SizesThePoolByTheFreeMemoryButNoLargerThanCanBeUsed) {
   RunnerOptions options = Options(kModel);
   options.kv_blocks = 0;

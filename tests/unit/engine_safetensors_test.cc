@@ -106,7 +106,10 @@ TEST_F(SafeTensorsTest, RefusesAnyTruncation) {
 TEST_F(SafeTensorsTest, RefusesDamagedHeaders) {
   const auto error_of_header = [this](const std::string& header) { return ErrorOf(File(header, 32)); };
   EXPECT_THAT(error_of_header("[1]"), HasSubstr("the header is not a JSON object"));
-  EXPECT_THAT(error_of_header("{\"a\":"), HasSubstr("the header is not a JSON object"));
+  EXPECT_THAT(error_of_header("{\"a\":"), HasSubstr("the header is not JSON: byte 9"));
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":)" + deep + R"(,"data_offsets":[0,32]}})"),
+              HasSubstr("the header is JSON that nests more than 64 deep"));
   EXPECT_THAT(error_of_header(R"({"a":1})"), HasSubstr("tensor a: no dtype"));
   EXPECT_THAT(error_of_header(R"({"a":{"dtype":7,"shape":[8],"data_offsets":[0,32]}})"),
               HasSubstr("no dtype"));
@@ -197,7 +200,8 @@ TEST_F(SafeTensorsTest, RefusesAnIndexThatDisagreesWithItsFiles) {
     Write("model.safetensors.index.json", index);
     return std::string(SafeTensors::Open(dir_).status().message());
   };
-  EXPECT_THAT(error_of("{"), HasSubstr("index.json: not a JSON object with a weight_map"));
+  EXPECT_THAT(error_of("{"), HasSubstr("index.json: not JSON: byte 2"));
+  EXPECT_THAT(error_of(std::string(1'000'000, '[')), HasSubstr("index.json: JSON that nests more than 64 deep"));
   EXPECT_THAT(error_of(R"({"weight_map":{"a":"one.safetensors","b":"one.safetensors"}})"),
               HasSubstr("no tensor b"));
   EXPECT_THAT(error_of(R"({"weight_map":{"a":"three.safetensors"}})"), HasSubstr("three.safetensors"));

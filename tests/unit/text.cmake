@@ -3,6 +3,7 @@ find_package(nlohmann_json CONFIG REQUIRED)
 outrider_unit_test(text_test
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/text_golden_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/text_regex_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/text_stop_matcher_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/text_tokenizer_file_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/text_tokenizer_test.cc

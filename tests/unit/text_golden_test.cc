@@ -41,7 +41,7 @@ void ExpectAgreement(const std::string& tokenizer_path, const std::string& golde
   int count = 0;
   for (std::string line; std::getline(lines, line); ++count) {
     const Golden golden = ParseGolden(line);
-    EXPECT_EQ(tokenizer->Encode(golden.input, golden.special), golden.ids) << line;
+    EXPECT_EQ(tokenizer->Encode(golden.input, golden.special).value(), golden.ids) << line;
     EXPECT_EQ(tokenizer->Decode(golden.ids, golden.special), golden.decoded) << line;
     EXPECT_EQ(StreamedText(*tokenizer, golden.ids, golden.special), golden.decoded) << line;
   }

@@ -64,7 +64,7 @@ TEST(LossyUtf8Stream, GivesTheSameWhereverTheBytesAreCut) {
 
 TEST(StreamingDetokenizer, ReleasesACharacterWithItsLastByte) {
   const auto tokenizer = LoadTokenizer(kGpt2Small);
-  const std::vector<TokenId> tokens = tokenizer->Encode("\U0001F600", false);
+  const std::vector<TokenId> tokens = tokenizer->Encode("\U0001F600", false).value();
   ASSERT_EQ(tokens.size(), 4);
   StreamingDetokenizer detokenizer(tokenizer.get(), true);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(detokenizer.Append(tokens[i]), "");
@@ -74,7 +74,7 @@ TEST(StreamingDetokenizer, ReleasesACharacterWithItsLastByte) {
 
 TEST(StreamingDetokenizer, ReplacesACharacterThatIsNeverCompleted) {
   const auto tokenizer = LoadTokenizer(kGpt2Small);
-  const std::vector<TokenId> tokens = tokenizer->Encode("\U0001F600", false);
+  const std::vector<TokenId> tokens = tokenizer->Encode("\U0001F600", false).value();
   StreamingDetokenizer detokenizer(tokenizer.get(), true);
   EXPECT_EQ(detokenizer.Append(tokens[0]), "");
   EXPECT_EQ(detokenizer.Append(*tokenizer->TokenToId("a")), "\uFFFDa");

@@ -1,6 +1,7 @@
 #include "common/engine/cpu/cpu_weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -112,9 +113,8 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const De
   absl::StatusOr<SafeTensors> files = SafeTensors::Open(model_dir);
   if (!files.ok()) return files.status();
   CpuWeights weights;
-  weights.files = *std::move(files);
   weights.storage = storage;
-  Loader loader(weights.files, storage);
+  Loader loader(*files, storage);
   const DecoderTensors tensors = TensorsOf(spec);
   weights.embedding = loader.Get(tensors.embedding);
   weights.layers.resize(tensors.layers.size());
@@ -133,6 +133,11 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const De
   absl::StatusOr<Buffer> memory = loader.PackAll(pool, progress);
   if (!memory.ok()) return memory.status();
   weights.memory = *std::move(memory);
+  absl::StatusOr<Buffer> copy = Buffer::Allocate(weights.embedding.bytes(), "the embedding");
+  if (!copy.ok()) return copy.status();
+  std::memcpy(copy->data(), weights.embedding.data, copy->bytes());
+  weights.embedding.data = copy->data();
+  weights.embedding_memory = *std::move(copy);
   return weights;
 }
 

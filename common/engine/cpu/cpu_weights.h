@@ -31,8 +31,8 @@ struct CpuLayer {
 };
 
 struct CpuWeights {
-  Buffer memory;      // holds everything below except the embedding
-  SafeTensors files;  // stay mapped because the embedding is read in place
+  Buffer memory;            // holds everything below except the embedding
+  Buffer embedding_memory;  // not in the files' mapping: they may shrink under it
   Storage storage = Storage::kFloat32;
   TensorView embedding;  // [vocab, hidden], as stored
   std::vector<CpuLayer> layers;
@@ -40,7 +40,8 @@ struct CpuWeights {
   PackedMatrix head;
 };
 
-// Maps the files and packs every matrix; norms become float32. Errors are those of SafeTensors and Buffer.
+// Packs every matrix, and copies the embedding; norms become float32. Whoever changes or truncates a file afterwards
+// changes nothing. Errors are those of SafeTensors and Buffer.
 // `progress` may be null.
 absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const DecoderSpec& spec,
                                           Storage storage, ThreadPool& pool,

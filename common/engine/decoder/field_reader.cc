@@ -2,17 +2,21 @@
 
 #include <cmath>
 #include <cstdint>
-#include <fstream>
+#include <optional>
+
+#include "common/text/json.h"
+#include "common/text/read_file.h"
 
 namespace outrider {
 
 using Json = nlohmann::json;
 
 absl::StatusOr<Json> ReadJsonObject(const std::string& path) {
-  std::ifstream stream(path);
-  if (!stream) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  Json json = Json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
+  const std::optional<std::string> text = ReadFile(path);
+  if (!text) return absl::NotFoundError(absl::StrCat(path, ": cannot be read, or is empty"));
+  absl::StatusOr<Json> json = ParseJson(*text);
+  if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", json.status().message()));
+  if (!json->is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
   return json;
 }
 

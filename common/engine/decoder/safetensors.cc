@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,6 +21,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/text/json.h"
+#include "common/text/read_file.h"
 
 namespace outrider {
 namespace {
@@ -101,8 +102,9 @@ absl::StatusOr<SafeTensors> SafeTensors::Open(const std::string& model_dir) {
     if (absl::Status status = tensors.AddFile(single); !status.ok()) return status;
     return tensors;
   }
-  std::ifstream stream(index_path);
-  const Json index = Json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const absl::StatusOr<Json> parsed = ParseJson(ReadFile(index_path).value_or(""));
+  if (!parsed.ok()) return absl::DataLossError(absl::StrCat(index_path, ": ", parsed.status().message()));
+  const Json& index = *parsed;
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     return absl::DataLossError(absl::StrCat(index_path, ": not a JSON object with a weight_map"));
   }
@@ -172,7 +174,9 @@ absl::Status SafeTensors::AddHeader(size_t file) {
   const char* header_begin = mapping.data + sizeof(header_bytes);
   const char* data_begin = header_begin + header_bytes;
   const uint64_t data_bytes = mapping.bytes - sizeof(header_bytes) - header_bytes;
-  const Json header = Json::parse(header_begin, data_begin, nullptr, /*allow_exceptions=*/false);
+  const absl::StatusOr<Json> parsed = ParseJson({header_begin, header_bytes});
+  if (!parsed.ok()) return damaged("the header is ", parsed.status().message());
+  const Json& header = *parsed;
   if (!header.is_object()) return damaged("the header is not a JSON object");
 
   struct Extent {

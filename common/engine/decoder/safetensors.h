@@ -23,6 +23,11 @@ struct TensorView {
   const char* data = nullptr;
 
   size_t element_bytes() const { return type == ElementType::kFloat32 ? 4 : 2; }
+  size_t bytes() const {
+    size_t bytes = element_bytes();
+    for (const int64_t size : shape) bytes *= static_cast<size_t>(size);
+    return bytes;
+  }
 };
 
 // Keeps the files mapped read-only while it lives; copies nothing. Tensors of other element types are listed

@@ -1,0 +1,52 @@
+// Parses JSON files that anybody may have written.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace outrider {
+
+// Deeper than any file of a model. The library parses and frees a value of any depth, but copies and writes it
+// with one call inside another, down to the end of the stack.
+inline constexpr int kMaxJsonDepth = 64;
+
+// Whether lists and objects lie more than kMaxJsonDepth deep in each other. Of text that is no JSON, anything.
+inline bool NestsTooDeep(std::string_view json) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kMaxJsonDepth) return true;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
+// INVALID_ARGUMENT, in one line, for text that is no JSON or nests too deep. `Json` is nlohmann::json or
+// nlohmann::ordered_json.
+template <typename Json = nlohmann::json>
+absl::StatusOr<Json> ParseJson(std::string_view text) {
+  if (NestsTooDeep(text)) {
+    return absl::InvalidArgumentError(absl::StrCat("JSON that nests more than ", kMaxJsonDepth, " deep"));
+  }
+  try {
+    return Json::parse(text);
+  } catch (const typename Json::parse_error& error) {
+    return absl::InvalidArgumentError(absl::StrCat("not JSON: byte ", error.byte));
+  }
+}
+
+}  // namespace outrider

@@ -1,6 +1,6 @@
 # Thin names for scripts/*; CMake does the work.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build install bench lint clean test-kubernetes test-docker test-mutants
+.PHONY: help demo test build install bench lint clean test-fuzz test-kubernetes test-docker test-mutants
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 24
@@ -8,7 +8,7 @@ help: ## list the targets
 demo: ## install, build, and generate from a prompt with the shipped pair
 	@scripts/demo
 
-test: ## install, build and run every test; LAYER=unit (asan, tsan, system, slow) runs one layer
+test: ## install, build and run every test; LAYER=unit (asan, tsan, fuzz, system, slow) runs one layer
 	@scripts/test $(LAYER)
 
 build: ## install what the build needs, and build into build/release/bin; CUDA=1 (or a GPU here) with the plug-in for GPUs
@@ -29,6 +29,9 @@ bench: ## measure: tables, JSON in build/bench, plots in docs/images; BENCH=pair
 test-kubernetes: install ## a real API server takes every overlay; builds it first, some minutes
 	@scripts/install_apiserver
 	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/deploy/on_demand_apiserver.py
+
+test-fuzz: install ## a million inputs for each parser, RUNS=... for another number; an hour
+	@scripts/test_fuzz
 
 test-mutants: install ## whether the tests notice the bugs of tests/mutants; ten minutes. MUTANT=... tries one
 	@.venv/bin/python scripts/test_mutants $(MUTANT)

@@ -46,6 +46,8 @@ absl::StatusOr<Json> ParseJson(std::string_view text) {
     return Json::parse(text);
   } catch (const typename Json::parse_error& error) {
     return absl::InvalidArgumentError(absl::StrCat("not JSON: byte ", error.byte));
+  } catch (const typename Json::exception&) {  // the parser throws no other
+    return absl::InvalidArgumentError("JSON with a number that no double can hold");
   }
 }
 

@@ -107,6 +107,8 @@ TEST_F(SafeTensorsTest, RefusesDamagedHeaders) {
   const auto error_of_header = [this](const std::string& header) { return ErrorOf(File(header, 32)); };
   EXPECT_THAT(error_of_header("[1]"), HasSubstr("the header is not a JSON object"));
   EXPECT_THAT(error_of_header("{\"a\":"), HasSubstr("the header is not JSON: byte 9"));
+  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[1e999],"data_offsets":[0,32]}})"),
+              HasSubstr("the header is JSON with a number that no double can hold"));
   const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
   EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":)" + deep + R"(,"data_offsets":[0,32]}})"),
               HasSubstr("the header is JSON that nests more than 64 deep"));

@@ -1,0 +1,61 @@
+# outrider_fuzz(NAME LIBS ...) makes a fuzz target of NAME.cc, run by ctest for ten seconds under the label "fuzz".
+# libFuzzer comes as a library. GCC has no -fsanitize=fuzzer, but counts what driver.cc passes on; a hook that libFuzzer
+# only has to refuse GCC's counts makes room for it.
+find_library(LIBFUZZER Fuzzer PATHS /usr/lib/llvm-14/lib REQUIRED)
+set(OUTRIDER_PRECOMPILED outrider_service_headers)
+set(libfuzzer ${CMAKE_CURRENT_BINARY_DIR}/libFuzzer.a)
+add_custom_command(OUTPUT ${libfuzzer}
+  COMMAND ${CMAKE_OBJCOPY} --weaken-symbol=__sanitizer_cov_trace_pc ${LIBFUZZER} ${libfuzzer}
+  DEPENDS ${LIBFUZZER} VERBATIM)
+add_custom_target(libfuzzer DEPENDS ${libfuzzer})
+outrider_library(fuzz_driver SOURCES fuzz/driver.cc)
+set_target_properties(outrider_fuzz_driver PROPERTIES COMPILE_OPTIONS "" DISABLE_PRECOMPILE_HEADERS ON)
+add_dependencies(outrider_fuzz_driver libfuzzer)
+
+# Of the services only what parses: what else is in their libraries takes minutes to compile.
+outrider_library(fuzz_parsers
+  SOURCES
+    ${CMAKE_SOURCE_DIR}/common/rpc/convert.cc
+    ${CMAKE_SOURCE_DIR}/common/rpc/error.cc
+    ${CMAKE_SOURCE_DIR}/common/rpc/parse_message.cc
+    ${CMAKE_SOURCE_DIR}/common/rpc/sampling.cc
+    ${CMAKE_SOURCE_DIR}/common/serve/convert.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/api/chat_template.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/api/parse_request.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/gateway/http_parser.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/gateway/json_fields.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/gateway/openai_request.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/gateway/unsupported_fields.cc
+  PUBLIC outrider::proto outrider::spec outrider::text absl::status absl::statusor nlohmann_json::nlohmann_json llama::jinja)
+
+add_custom_target(fuzz)
+function(outrider_fuzz name)
+  cmake_parse_arguments(ARG "" "" "LIBS" ${ARGN})
+  outrider_program(fuzz_${name} SOURCES fuzz/${name}.cc LIBS ${ARG_LIBS} outrider::fuzz_driver ${libfuzzer})
+  set_target_properties(fuzz_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+  add_dependencies(fuzz fuzz_${name})
+  # What is found goes into the first folder.
+  set(found ${CMAKE_BINARY_DIR}/found/${name})
+  file(MAKE_DIRECTORY ${found})
+  add_test(NAME fuzz_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+    COMMAND fuzz_${name} -seed=1 -max_total_time=10 -timeout=10 -rss_limit_mb=1024 -max_len=4096 -print_final_stats=1
+      -artifact_prefix=${found}/ ${found} tests/fuzz/corpus/${name})
+  set_tests_properties(fuzz_${name} PROPERTIES LABELS fuzz)
+endfunction()
+
+outrider_fuzz(safetensors LIBS outrider::decoder)
+outrider_fuzz(config LIBS outrider::decoder)
+outrider_fuzz(split_pattern LIBS outrider::text)
+outrider_fuzz(stop_matcher LIBS outrider::text)
+outrider_fuzz(tokenizer_file LIBS outrider::text)
+outrider_fuzz(tokenizer_text LIBS outrider::text)
+outrider_fuzz(chat_template LIBS outrider::fuzz_parsers)
+outrider_fuzz(generate_request LIBS outrider::fuzz_parsers)
+outrider_fuzz(http_request LIBS outrider::fuzz_parsers)
+outrider_fuzz(openai_request LIBS outrider::fuzz_parsers)
+outrider_fuzz(sequence_item LIBS outrider::fuzz_parsers)
+outrider_fuzz(verdict LIBS outrider::fuzz_parsers)
+
+# The control: its defect has to be found.
+outrider_fuzz(planted_defect)
+set_tests_properties(fuzz_planted_defect PROPERTIES PASS_REGULAR_EXPRESSION "heap-buffer-overflow.*planted_defect.cc")

@@ -1,0 +1,20 @@
+// The body of a POST to OpenAI's API.
+#include "coordinator/gateway/openai_request.h"
+#include "tests/fuzz/target.h"
+
+namespace outrider {
+
+void FuzzTarget(std::string_view input) {
+  for (const Endpoint endpoint : {Endpoint::kCompletions, Endpoint::kChat}) {
+    const auto request = ParseOpenAiRequest(endpoint, std::string(input));
+    if (request.ok()) {
+      Require(!request->prompts.empty(), "a request has a prompt");
+      continue;
+    }
+    const absl::StatusCode code = request.status().code();
+    Require(code == absl::StatusCode::kInvalidArgument || code == absl::StatusCode::kUnimplemented,
+            "what is wrong is the client's");
+  }
+}
+
+}  // namespace outrider

@@ -11,11 +11,12 @@
 
 namespace outrider {
 
-// Deeper than any file of a model. The library parses and frees a value of any depth, but copies and writes it
-// with one call inside another, down to the end of the stack.
+// Deeper than any file of a model. The library parses and frees a value of any depth, but copies and writes
+// it with one call inside another, down to the end of the stack.
 inline constexpr int kMaxJsonDepth = 64;
 
-// Whether lists and objects lie more than kMaxJsonDepth deep in each other. Of text that is no JSON, anything.
+// Whether lists and objects lie more than kMaxJsonDepth deep in each other. Of text that is no JSON,
+// anything.
 inline bool NestsTooDeep(std::string_view json) {
   int depth = 0;
   bool in_string = false;

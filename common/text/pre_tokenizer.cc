@@ -56,7 +56,8 @@ absl::Status PreTokenizer::Split(std::string_view text,
     next.reserve(pieces.size());
     for (const std::string_view piece : pieces) {
       if (step.regex.has_value()) {
-        if (absl::Status status = SplitPiece(piece, step.spec, *step.regex, &next); !status.ok()) return status;
+        if (absl::Status status = SplitPiece(piece, step.spec, *step.regex, &next); !status.ok())
+          return status;
       } else if (piece.starts_with(" ")) {
         next.push_back(piece);
       } else {

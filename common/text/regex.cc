@@ -43,8 +43,8 @@ size_t NextCharacter(std::string_view text, size_t position) {
   return position;
 }
 
-// PCRE2 counts the steps of a match from each place where it tries one, so that its limit alone would allow this
-// many for every character of a text.
+// PCRE2 counts the steps of a match from each place where it tries one, so that its limit alone would allow
+// this many for every character of a text.
 constexpr uint32_t kUsualSteps = 256;
 // What a match at one place may take of the memory with which the interpreter remembers where to go back to.
 constexpr uint32_t kHeapKibibytes = 512 << 10;
@@ -65,7 +65,8 @@ class Search {
   int From(size_t position) {
     int result = Try(position, 0, kUsualSteps);
     if (result != PCRE2_ERROR_MATCHLIMIT) return result;
-    // Somewhere from here on a match takes more steps. A long word does; it may, out of what the text may take.
+    // Somewhere from here on a match takes more steps. A long word does; it may, out of what the text may
+    // take.
     for (; position <= text_.size(); position = NextCharacter(text_, position)) {
       result = TryHere(position);
       if (result != PCRE2_ERROR_NOMATCH) return result;

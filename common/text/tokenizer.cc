@@ -105,7 +105,8 @@ absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, bo
       text,
       [&](std::string_view between) {
         if (!status.ok()) return;
-        status = pre_tokenizer_->Split(between, [&](std::string_view word) { model_->Encode(word, &tokens); });
+        status =
+            pre_tokenizer_->Split(between, [&](std::string_view word) { model_->Encode(word, &tokens); });
       },
       [&](TokenId token) { tokens.push_back(token); });
   if (!status.ok()) return status;

@@ -44,8 +44,8 @@ class Tokenizer {
 
   // The ids of `text`. Special tokens in the text are recognised, as in HF. `add_special_tokens` adds the
   // post-processor's tokens (for Llama 3 the BOS). Ill-formed UTF-8 is first replaced as LossyUtf8 does,
-  // which is what HF gets to see. O(n log n) in the bytes of the longest word. RESOURCE_EXHAUSTED if a pattern
-  // of the file takes too long to split this text: only a damaged or hostile file has one.
+  // which is what HF gets to see. O(n log n) in the bytes of the longest word. RESOURCE_EXHAUSTED if a
+  // pattern of the file takes too long to split this text: only a damaged or hostile file has one.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text, bool add_special_tokens) const;
 
   // The text of `tokens`, always valid UTF-8 (LossyUtf8 of their concatenated bytes). Ids outside the

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/text/json.h"
 #include "common/text/read_file.h"
+#include "coordinator/api/jinja_limits.h"
 #include "jinja/lexer.h"
 #include "jinja/parser.h"
 #include "jinja/runtime.h"
@@ -32,7 +33,9 @@ absl::StatusOr<std::optional<std::string>> ReadIfThere(const fs::path& path) {
 
 jinja::program ParseProgram(const std::string& source) {
   jinja::lexer lexer;
-  return jinja::parse_from_tokens(lexer.tokenize(source));
+  const jinja::lexer_result tokens = lexer.tokenize(source);
+  CheckTokens(source, tokens);
+  return jinja::parse_from_tokens(tokens);
 }
 
 // The line that says what is wrong: the engine wraps it into what it was doing, and marks what a template
@@ -130,8 +133,11 @@ absl::StatusOr<std::string> ChatTemplate::Render(std::span<const ChatMessage> me
   // Parsed each time: the engine changes a program while it runs, and an exception can leave it changed. It
   // costs less than a millisecond.
   try {
-    const jinja::program program = ParseProgram(source_);
+    JinjaLimits limits;
+    jinja::program program = ParseProgram(source_);
+    limits.Bound(&program);
     jinja::context context;
+    limits.Bound(&context);
     context.current_time = now;
     jinja::global_from_json(context, variables, /*mark_input=*/false);
     const jinja::value result = jinja::runtime(context).execute(program);

@@ -32,7 +32,7 @@ class ChatTemplate {
 
   // The conversation up to where the assistant speaks, special tokens written out. `now` is for templates
   // that tell the model the date. INVALID_ARGUMENT, in the template's words, if it does not take the
-  // conversation.
+  // conversation or goes beyond JinjaLimits.
   absl::StatusOr<std::string> Render(std::span<const ChatMessage> messages, std::time_t now) const;
 
  private:

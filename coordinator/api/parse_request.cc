@@ -40,7 +40,8 @@ absl::StatusOr<std::vector<TokenId>> Encode(const std::string& text, bool add_sp
                                             const Tokenizer& tokenizer, absl::string_view field) {
   auto tokens = tokenizer.Encode(text, add_special_tokens);
   if (tokens.ok()) return tokens;
-  return FieldError(field, "text that the model's tokenizer can split", std::string(tokens.status().message()));
+  return FieldError(field, "text that the model's tokenizer can split",
+                    std::string(tokens.status().message()));
 }
 
 absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const ChatTemplate* chat_template,

@@ -1,5 +1,5 @@
-// Between libFuzzer, which is made for Clang, and GCC: libFuzzer takes GCC's comparisons as they are, and counts of
-// where the program was in a section of its own.
+// Between libFuzzer, which is made for Clang, and GCC: libFuzzer takes GCC's comparisons as they are, and
+// counts of where the program was in a section of its own.
 #include <cstddef>
 #include <cstdint>
 
@@ -28,6 +28,7 @@ extern "C" void __sanitizer_cov_trace_cmpd(double, double) {}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // A null pointer is no view of nothing.
-  outrider::FuzzTarget(size == 0 ? std::string_view("") : std::string_view(reinterpret_cast<const char*>(data), size));
+  outrider::FuzzTarget(size == 0 ? std::string_view("")
+                                 : std::string_view(reinterpret_cast<const char*>(data), size));
   return 0;
 }

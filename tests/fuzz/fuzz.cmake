@@ -1,4 +1,4 @@
-# outrider_fuzz(NAME LIBS ...) makes a fuzz target of NAME.cc, run by ctest for ten seconds under the label "fuzz".
+# outrider_fuzz(SOURCE LIBS ...) makes a fuzz target named like its source, run by ctest for ten seconds under the label "fuzz".
 # libFuzzer comes as a library. GCC has no -fsanitize=fuzzer, but counts what driver.cc passes on; a hook that libFuzzer
 # only has to refuse GCC's counts makes room for it.
 find_library(LIBFUZZER Fuzzer PATHS /usr/lib/llvm-14/lib REQUIRED)
@@ -21,6 +21,8 @@ outrider_library(fuzz_parsers
     ${CMAKE_SOURCE_DIR}/common/rpc/sampling.cc
     ${CMAKE_SOURCE_DIR}/common/serve/convert.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/chat_template.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/api/jinja_limits.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/api/jinja_nodes.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_request.cc
     ${CMAKE_SOURCE_DIR}/coordinator/gateway/http_parser.cc
     ${CMAKE_SOURCE_DIR}/coordinator/gateway/json_fields.cc
@@ -29,9 +31,10 @@ outrider_library(fuzz_parsers
   PUBLIC outrider::proto outrider::spec outrider::text absl::status absl::statusor nlohmann_json::nlohmann_json llama::jinja)
 
 add_custom_target(fuzz)
-function(outrider_fuzz name)
+function(outrider_fuzz source)
+  cmake_path(GET source STEM name)
   cmake_parse_arguments(ARG "" "" "LIBS" ${ARGN})
-  outrider_program(fuzz_${name} SOURCES fuzz/${name}.cc LIBS ${ARG_LIBS} outrider::fuzz_driver ${libfuzzer})
+  outrider_program(fuzz_${name} SOURCES ${source} LIBS ${ARG_LIBS} outrider::fuzz_driver ${libfuzzer})
   set_target_properties(fuzz_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
   add_dependencies(fuzz fuzz_${name})
   # What is found goes into the first folder.
@@ -43,19 +46,19 @@ function(outrider_fuzz name)
   set_tests_properties(fuzz_${name} PROPERTIES LABELS fuzz)
 endfunction()
 
-outrider_fuzz(safetensors LIBS outrider::decoder)
-outrider_fuzz(config LIBS outrider::decoder)
-outrider_fuzz(split_pattern LIBS outrider::text)
-outrider_fuzz(stop_matcher LIBS outrider::text)
-outrider_fuzz(tokenizer_file LIBS outrider::text)
-outrider_fuzz(tokenizer_text LIBS outrider::text)
-outrider_fuzz(chat_template LIBS outrider::fuzz_parsers)
-outrider_fuzz(generate_request LIBS outrider::fuzz_parsers)
-outrider_fuzz(http_request LIBS outrider::fuzz_parsers)
-outrider_fuzz(openai_request LIBS outrider::fuzz_parsers)
-outrider_fuzz(sequence_item LIBS outrider::fuzz_parsers)
-outrider_fuzz(verdict LIBS outrider::fuzz_parsers)
+outrider_fuzz(fuzz/safetensors.cc LIBS outrider::decoder)
+outrider_fuzz(fuzz/config.cc LIBS outrider::decoder)
+outrider_fuzz(fuzz/split_pattern.cc LIBS outrider::text)
+outrider_fuzz(fuzz/stop_matcher.cc LIBS outrider::text)
+outrider_fuzz(fuzz/tokenizer_file.cc LIBS outrider::text)
+outrider_fuzz(fuzz/tokenizer_text.cc LIBS outrider::text)
+outrider_fuzz(fuzz/chat_template.cc LIBS outrider::fuzz_parsers)
+outrider_fuzz(fuzz/generate_request.cc LIBS outrider::fuzz_parsers)
+outrider_fuzz(fuzz/http_request.cc LIBS outrider::fuzz_parsers)
+outrider_fuzz(fuzz/openai_request.cc LIBS outrider::fuzz_parsers)
+outrider_fuzz(fuzz/sequence_item.cc LIBS outrider::fuzz_parsers)
+outrider_fuzz(fuzz/verdict.cc LIBS outrider::fuzz_parsers)
 
 # The control: its defect has to be found.
-outrider_fuzz(planted_defect)
+outrider_fuzz(fuzz/planted_defect.cc)
 set_tests_properties(fuzz_planted_defect PROPERTIES PASS_REGULAR_EXPRESSION "heap-buffer-overflow.*planted_defect.cc")

@@ -21,7 +21,8 @@ RequestDefaults Defaults() {
   RequestDefaults defaults;
   defaults.max_samples = 4;
   defaults.chat_template =
-      ChatTemplate::Parse("{% for m in messages %}{{ m.role + ':' + m.content | trim }}{% endfor %}", {}).value();
+      ChatTemplate::Parse("{% for m in messages %}{{ m.role + ':' + m.content | trim }}{% endfor %}", {})
+          .value();
   return defaults;
 }
 
@@ -40,8 +41,9 @@ void FuzzTarget(std::string_view input) {
     return;
   }
   Require(!request->prompt.empty() && request->prompt.size() < 256, "a prompt leaves room for an answer");
-  Require(request->max_tokens >= 1 && request->prompt.size() + static_cast<size_t>(request->max_tokens) <= 256,
-          "an answer fits the context");
+  Require(
+      request->max_tokens >= 1 && request->prompt.size() + static_cast<size_t>(request->max_tokens) <= 256,
+      "an answer fits the context");
   Require(request->draft_tokens >= 0 && request->draft_tokens <= 16, "K is in range");
 }
 

@@ -1,5 +1,5 @@
-// The control of all the others: a defect that only a fuzzer that sees comparisons and branches finds in seconds, and
-// that must be found.
+// The control of all the others: a defect that only a fuzzer that sees comparisons and branches finds in
+// seconds, and that must be found.
 #include <cstring>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// An item of a coordinator's stream, as a target takes it in: a proposal that is accepted can be judged, and the
-// verdict is one that a coordinator takes.
+// An item of a coordinator's stream, as a target takes it in: a proposal that is accepted can be judged, and
+// the verdict is one that a coordinator takes.
 #include <cmath>
 
 #include "common/rpc/convert.h"
@@ -22,7 +22,8 @@ void Judge(const WorkItem& item, const Proposal& proposal) {
   Require(verdict.ok(), "a proposal that was accepted is judged");
   Require(verdict->path.size() <= proposal.size(), "a path is one of the proposal");
   const auto read = ParseVerdict(SerializeVerdict(*verdict), proposal, kVocab);
-  Require(read.ok() && read->path == verdict->path && read->token == verdict->token, "a verdict survives the wire");
+  Require(read.ok() && read->path == verdict->path && read->token == verdict->token,
+          "a verdict survives the wire");
 }
 
 }  // namespace
@@ -32,7 +33,8 @@ void FuzzTarget(std::string_view input) {
   if (!message.ParseFromArray(input.data(), static_cast<int>(input.size()))) return;
   const auto item = ParseUpdate(message.verify().sequence(), kVocab, /*default_top_n=*/4);
   if (!item.ok() || !item->invalid.ok() || item->params == nullptr) return;
-  for (const TokenId token : item->tokens) Require(token >= 0 && token < kVocab, "a token is in the vocabulary");
+  for (const TokenId token : item->tokens)
+    Require(token >= 0 && token < kVocab, "a token is in the vocabulary");
   if (!ValidateSamplingParams(item->params->sampling, kVocab).ok()) return;
   const auto proposal = ParseProposal(message.verify().draft(), item->params->rule, kVocab);
   if (proposal.ok()) Judge(*item, *proposal);

@@ -42,8 +42,9 @@ void FuzzTarget(std::string_view bytes) {
   }
   Require(cut.match->stop_index == bytewise.match->stop_index, "the same stop string is found");
   Require(cut.match->text_size == cut.emitted.size(), "nothing of a stop string is emitted");
-  Require(input.rest().substr(cut.emitted.size()).starts_with(stops[static_cast<size_t>(cut.match->stop_index)]),
-          "the stop string follows");
+  Require(
+      input.rest().substr(cut.emitted.size()).starts_with(stops[static_cast<size_t>(cut.match->stop_index)]),
+      "the stop string follows");
 }
 
 }  // namespace outrider

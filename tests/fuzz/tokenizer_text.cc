@@ -10,7 +10,8 @@ namespace outrider {
 void FuzzTarget(std::string_view input) {
   static const auto tokenizer = Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value();
   const std::vector<TokenId> tokens = tokenizer->Encode(input, /*add_special_tokens=*/false).value();
-  Require(tokenizer->Decode(tokens, /*skip_special_tokens=*/false) == LossyUtf8(input), "text comes back as it was");
+  Require(tokenizer->Decode(tokens, /*skip_special_tokens=*/false) == LossyUtf8(input),
+          "text comes back as it was");
   StreamingDetokenizer stream(tokenizer.get(), /*skip_special_tokens=*/false);
   std::string streamed;
   for (const TokenId token : tokens) {

@@ -106,6 +106,95 @@ TEST_F(ChatTemplateFiles, ADamagedFileIsNamed) {
   EXPECT_THAT(Render(), AllOf(HasSubstr("chat_template.jinja: "), Not(HasSubstr("\n"))));
 }
 
+// What a template does with two turns.
+std::string Rendered(const std::string& source) {
+  const auto chat_template = ChatTemplate::Parse(source, {});
+  if (!chat_template.ok()) return std::string(chat_template.status().message());
+  const std::vector<ChatMessage> messages = {{"user", "a,b"}, {"assistant", "c"}};
+  const auto text = (*chat_template)->Render(messages, 0);
+  return text.ok() ? *text : std::string(text.status().message());
+}
+
+std::string Times(int count, const std::string& text) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+struct Hostile {
+  const char* name;
+  std::string source;
+  std::string error;
+};
+
+class HostileTemplate : public ::testing::TestWithParam<Hostile> {};
+
+TEST_P(HostileTemplate, IsAnError) { EXPECT_THAT(Rendered(GetParam().source), HasSubstr(GetParam().error)); }
+
+INSTANTIATE_TEST_SUITE_P(
+    ChatTemplate, HostileTemplate,
+    ::testing::Values(
+        Hostile{"Loop", Times(4, "{% for i in range(9999) %}") + "x" + Times(4, "{% endfor %}"),
+                "too many steps"},
+        Hostile{"LongRange", "{{ range(1000000000000) | length }}", "a range of more than"},
+        Hostile{"RangeFromBelow", "{{ range(-9000000000000000000, 9000000000000000000) | length }}",
+                "a range"},
+        Hostile{"Recursion", "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}",
+                "it calls itself too often"},
+        Hostile{
+            "Doubling",
+            "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+            "not come to an end"},
+        Hostile{"Sharing", Times(1, "{% set x = ['ab'] %}") + Times(60, "{% set x = [x, x] %}") + "{{ x }}",
+                "not come to an end"},
+        Hostile{"Repetition", "{{ 'ab' * 1000000000000 }}", "not come to an end"},
+        Hostile{"Replacement", "{% set x = 'a' * 100000 %}{{ x | replace('a', x) | length }}",
+                "more than 16 MiB"},
+        Hostile{"Indentation", "{{ 'a' | indent(1000000000, true) }}", "more than 16 MiB"},
+        Hostile{"Splitting", "{% set x = ',' * 900000 %}{{ x.split(',') | length }}",
+                "split has too much to do"},
+        Hostile{"OwnMember", "{% set n = namespace() %}{% set n.x = [n] %}{{ n | tojson }}",
+                "contains itself"},
+        Hostile{"OwnElement", "{% set x = [1] %}{% set f = x.append %}{{ f([x]) }}", "contains itself"},
+        Hostile{"Division", "{{ 1 is divisibleby(0) }}", "divisibleby is not supported"},
+        Hostile{"HiddenDivision", "{{ [1] | select('divisible' ~ 'by', 0) }}",
+                "divisibleby is not supported"},
+        Hostile{"Brackets", "{{ " + Times(50'000, "(") + "1" + Times(50'000, ")") + " }}", "chat_template: "},
+        Hostile{"Nots", "{{ " + Times(50'000, "not ") + "1 }}", "more than 1000 tokens"},
+        Hostile{"Blocks", Times(9'000, "{% if 1 %}") + Times(9'000, "{% endif %}"),
+                "nests more than 100 deep"},
+        Hostile{"Branches", "{% if 0 %}" + Times(9'000, "{% elif 0 %}") + "{% endif %}",
+                "nests more than 100 deep"},
+        Hostile{"Size", Times(300'000, "a"), "larger than 256 KiB"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(ChatTemplate, WithinLimitsEverythingIsAsItWas) {
+  EXPECT_EQ(Rendered("{% for i in range(3) %}{{ i }}{% endfor %}"), "012");
+  EXPECT_EQ(Rendered("{% for i in range(5, 0, -2) if i != 3 %}{{ i }}{% else %}none{% endfor %}"), "51");
+  EXPECT_EQ(Rendered("{% set n = namespace(x='') %}{% for m in messages %}{% set n.x = n.x ~ m.role[0] %}{% "
+                     "endfor %}{{ n.x }}"),
+            "ua");
+  EXPECT_EQ(Rendered("{{ messages[0].content.split(',')[-1] }}{{ 'ab' * 3 }}{{ "
+                     "messages[0].content|replace(',', ';') }}"),
+            "bababab"
+            "a;b");
+  EXPECT_EQ(Rendered("{% macro m(x, y=2) %}{{ x }}{{ y }}{% endmacro %}{{ m(1) }}{{ m(3, y=4) }}"), "1234");
+  EXPECT_EQ(Rendered("{% set x = [3, 1] %}{% set _ = x.append(2) %}{{ x | sort | join('-') }}"), "1-2-3");
+  EXPECT_EQ(Rendered("{% filter upper %}a{{ messages|length }}{% endfilter %}"), "A2");
+  EXPECT_EQ(Rendered("{{ 'yes' if messages is defined and 'a' in messages[0].content else 'no' }}"), "yes");
+  EXPECT_EQ(Rendered(Times(300, "{% if 1 %}x{% endif %}{% set a = 1 %}")), Times(300, "x"));
+}
+
+// A conversation of thousands of turns stays far from the limits.
+TEST(ChatTemplate, ALongConversationIsRendered) {
+  const auto chat_template = ChatTemplate::Load("models/tiny-target");
+  ASSERT_TRUE(chat_template.ok());
+  const std::vector<ChatMessage> messages(5000, {"user", std::string(400, 'x')});
+  const auto text = (*chat_template)->Render(messages, 0);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_GT(text->size(), 2'000'000);
+}
+
 class ChatRequest : public ::testing::Test {
  protected:
   ChatRequest() : tokenizer_(Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value()) {
@@ -139,7 +228,8 @@ TEST_F(ChatRequest, SpecialTokensOfTheTemplateAreTokensAndNothingIsAdded) {
   Say("user", "The little boy");
   const Request request = Parse().value();
   std::vector<TokenId> expected = {*tokenizer_->TokenToId("<|endoftext|>")};
-  for (TokenId id : tokenizer_->Encode("user: The little boy\n", false).value()) expected.push_back(id);
+  const std::vector<TokenId> text = tokenizer_->Encode("user: The little boy\n", false).value();
+  expected.insert(expected.end(), text.begin(), text.end());
   EXPECT_EQ(request.prompt, expected);
 }
 

@@ -203,7 +203,8 @@ TEST_F(SafeTensorsTest, RefusesAnIndexThatDisagreesWithItsFiles) {
     return std::string(SafeTensors::Open(dir_).status().message());
   };
   EXPECT_THAT(error_of("{"), HasSubstr("index.json: not JSON: byte 2"));
-  EXPECT_THAT(error_of(std::string(1'000'000, '[')), HasSubstr("index.json: JSON that nests more than 64 deep"));
+  EXPECT_THAT(error_of(std::string(1'000'000, '[')),
+              HasSubstr("index.json: JSON that nests more than 64 deep"));
   EXPECT_THAT(error_of(R"({"weight_map":{"a":"one.safetensors","b":"one.safetensors"}})"),
               HasSubstr("no tensor b"));
   EXPECT_THAT(error_of(R"({"weight_map":{"a":"three.safetensors"}})"), HasSubstr("three.safetensors"));

@@ -35,12 +35,14 @@ TEST_P(RunawayPattern, IsAnErrorNotAHang) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Regex, RunawayPattern,
-                         ::testing::Values("(?:a+)+[bc]", "(?:a|a)+[bc]", "(?:a|aa)+[bc]", "(?:a*)*[bc]", "(?=(?:a+)+[bc])a"));
+                         ::testing::Values("(?:a+)+[bc]", "(?:a|a)+[bc]", "(?:a|aa)+[bc]", "(?:a*)*[bc]",
+                                           "(?=(?:a+)+[bc])a"));
 
 // Takes n^2 and more steps if it may.
 TEST(Regex, APatternThatIsSlowOnALongWordIsAnError) {
   for (const char* pattern : {"a*a*a*[bc]", "a+(?!a)[bc]", "[ab]*a{9}[bc]"}) {
-    const absl::Status status = MustCompile(pattern).ForEachMatch(Word(kMegabyte / 16, 'a'), [](size_t, size_t) {});
+    const absl::Status status =
+        MustCompile(pattern).ForEachMatch(Word(kMegabyte / 16, 'a'), [](size_t, size_t) {});
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << pattern;
   }
 }

@@ -40,9 +40,8 @@ struct CpuWeights {
   PackedMatrix head;
 };
 
-// Packs every matrix, and copies the embedding; norms become float32. Whoever changes or truncates a file afterwards
-// changes nothing. Errors are those of SafeTensors and Buffer.
-// `progress` may be null.
+// Packs every matrix, and copies the embedding; norms become float32. Whoever changes or truncates a file
+// afterwards changes nothing. Errors are those of SafeTensors and Buffer. `progress` may be null.
 absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const DecoderSpec& spec,
                                           Storage storage, ThreadPool& pool,
                                           const std::function<void(double)>& progress);

@@ -1,0 +1,216 @@
+#include "coordinator/api/jinja_limits.h"
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "coordinator/api/jinja_nodes.h"
+
+namespace outrider {
+namespace {
+
+using jinja::token;
+using jinja::value;
+
+constexpr size_t kMaxSource = 256 << 10;
+constexpr int kMaxNesting = 100;          // brackets in brackets and blocks in blocks
+constexpr int kMaxTokens = 1000;          // of one expression or tag: a chain of operators is a tree as deep
+constexpr uint64_t kMaxWork = 5'000'000;  // a second
+constexpr uint64_t kStepWork = 50;        // a step takes as long as a walk over this many values
+constexpr uint64_t kBytesPerWork = 16;
+constexpr uint64_t kMaxString = 16 << 20;
+constexpr uint64_t kMaxMoved = uint64_t{1}
+                               << 33;  // bytes, by functions that move the rest of a text at each match
+constexpr int kMaxValueDepth = 64;
+constexpr int64_t kMaxRange = 100'000;
+constexpr size_t kSortedAnyhow = 16;  // std::sort compares neighbours, whatever they are
+
+// How much deeper the parser stands after a tag of this name, without those that it leaves.
+class BlockDepth {
+ public:
+  int After(const std::string& name) {
+    if (name == "if" || name == "for" || name == "macro" || name == "call" || name == "filter" ||
+        name == "set") {
+      outer_.push_back(depth_++);
+    } else if (name == "elif") {
+      ++depth_;
+    } else if (name.starts_with("end") && !outer_.empty()) {
+      depth_ = outer_.back();
+      outer_.pop_back();
+    }
+    return depth_;
+  }
+  // A `set` with a value has no end.
+  void Leave() {
+    if (outer_.empty()) return;
+    depth_ = outer_.back();
+    outer_.pop_back();
+  }
+
+ private:
+  std::vector<int> outer_;
+  int depth_ = 0;
+};
+
+uint64_t Bytes(const value& text) { return text->val_str.length(); }
+
+bool IsText(const value& v) { return jinja::is_val<jinja::value_string>(v); }
+
+uint64_t CountMatches(const std::string& text, const std::string& what) {
+  if (what.empty()) return text.size();
+  uint64_t count = 0;
+  for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + what.size())) ++count;
+  return count;
+}
+
+// Whether std::sort can rely on the engine's comparison.
+bool HaveOneOrder(const std::vector<value>& values) {
+  const auto all = [&](auto is) { return std::all_of(values.begin(), values.end(), is); };
+  return values.size() <= kSortedAnyhow || all(IsText) ||
+         all([](const value& v) { return jinja::is_val<jinja::value_int>(v); });
+}
+
+value BoundedRange(const jinja::func_args& arguments) {
+  const auto at = [&](size_t i) { return static_cast<double>(arguments.get_args()[i]->val_int); };
+  const size_t count = arguments.count();
+  if (count >= 1 && count <= 3) {
+    const double first = count == 1 ? 0 : at(0);
+    const double last = count == 1 ? at(0) : at(1);
+    const double step = count == 3 ? at(2) : 1;
+    if (step != 0 && (last - first) / step > static_cast<double>(kMaxRange)) {
+      JinjaLimits::Fail("a range of more than " + std::to_string(kMaxRange) + " numbers");
+    }
+  }
+  return jinja::global_builtins().at("range")(arguments);
+}
+
+}  // namespace
+
+void CheckTokens(const std::string& source, const jinja::lexer_result& tokens) {
+  if (source.size() > kMaxSource) throw std::runtime_error("the template is larger than 256 KiB");
+  BlockDepth blocks;
+  int brackets = 0, size = 0, depth = 0;
+  bool is_set = false;
+  for (size_t i = 0; i < tokens.tokens.size(); ++i) {
+    ++size;
+    switch (tokens.tokens[i].t) {
+      case token::open_statement:
+        if (i + 1 < tokens.tokens.size()) {
+          depth = blocks.After(tokens.tokens[i + 1].value);
+          is_set = tokens.tokens[i + 1].value == "set";
+        }
+        [[fallthrough]];
+      case token::open_expression:
+        size = brackets = 0;
+        break;
+      case token::equals:
+        if (std::exchange(is_set, false) && brackets == 0) blocks.Leave();
+        break;
+      case token::open_paren:
+      case token::open_square_bracket:
+      case token::open_curly_bracket:
+        ++brackets;
+        break;
+      case token::close_paren:
+      case token::close_square_bracket:
+      case token::close_curly_bracket:
+        --brackets;
+        break;
+      default:
+        break;
+    }
+    if (size > kMaxTokens)
+      throw std::runtime_error("an expression of the template has more than 1000 tokens");
+    if (brackets + depth > kMaxNesting) throw std::runtime_error("the template nests more than 100 deep");
+  }
+}
+
+void JinjaLimits::Bound(jinja::program* program) {
+  JinjaNodes nodes(this);
+  nodes.Bound(program->body);
+  // Each turn of a loop, and each call, copies all variables.
+  step_ = kStepWork + nodes.variables();
+}
+
+void JinjaLimits::Bound(jinja::context* context) {
+  context->set_val("range", jinja::mk_val<jinja::value_func>("range", BoundedRange));
+}
+
+void JinjaLimits::Fail(const std::string& what) {
+  throw jinja::raised_exception("the chat template does not come to an end: " + what);
+}
+
+void JinjaLimits::Spend(uint64_t work) {
+  work_ += work;
+  if (work_ > kMaxWork) Fail("it takes too many steps, or too much memory");
+}
+
+void JinjaLimits::SpendStep() { Spend(step_); }
+
+void JinjaLimits::Measure(const value& v, int depth) {
+  if (depth > kMaxValueDepth) Fail("its values nest too deep");
+  Spend(1);
+  if (IsText(v)) {
+    if (Bytes(v) > kMaxString) Fail("it makes a text of more than 16 MiB");
+    Spend(Bytes(v) / kBytesPerWork + v->val_str.parts.size());
+  }
+  for (const value& element : v->val_arr) Measure(element, depth + 1);
+  for (const auto& [key, element] : v->val_obj) {
+    Measure(key, depth + 1);
+    Measure(element, depth + 1);
+  }
+  if (const auto* named = jinja::cast_val<std::shared_ptr<jinja::value_kwarg_t>>(v))
+    Measure(named->val, depth + 1);
+}
+
+void JinjaLimits::CheckInsert(const value& container, const value& v, int depth) {
+  if (v == container || depth > kMaxValueDepth) Fail("a value contains itself");
+  Spend(1);
+  for (const value& element : v->val_arr) CheckInsert(container, element, depth + 1);
+  for (const auto& [key, element] : v->val_obj) CheckInsert(container, element, depth + 1);
+}
+
+void JinjaLimits::CheckCall(const std::string& name, const value& input,
+                            const std::vector<value>& arguments) {
+  // Divides by zero, which ends the process; `select` and the like call it by its name.
+  if (name == "divisibleby") throw std::runtime_error("divisibleby is not supported");
+  uint64_t argument_bytes = 1;
+  for (const value& argument : arguments) {
+    Measure(argument);
+    if (IsText(argument) && argument->val_str.str() == "divisibleby") {
+      throw std::runtime_error("divisibleby is not supported");
+    }
+    const auto* named = jinja::cast_val<std::shared_ptr<jinja::value_kwarg_t>>(argument);
+    const value& given = named == nullptr ? argument : named->val;
+    argument_bytes += Bytes(given);
+    // Spaces to indent by.
+    const bool is_number = jinja::is_val<jinja::value_int>(given);
+    if (is_number && (name == "indent" || name == "tojson" || name == "string" || name == "safe")) {
+      argument_bytes += static_cast<uint64_t>(std::max<int64_t>(given->val_int, 0));
+    }
+    if (name == "append" && input != nullptr) CheckInsert(input, argument);
+  }
+  if (input == nullptr) return;
+  const uint64_t before = work_;
+  Measure(input);
+  const uint64_t size = (work_ - before) * kBytesPerWork;  // at least
+  const bool multiplies = name == "replace" || name == "join" || name == "indent" || name == "tojson" ||
+                          name == "format" || name == "string" || name == "safe";
+  if (multiplies && argument_bytes > kMaxString / std::max<uint64_t>(size, 1) && argument_bytes > 64) {
+    Fail("it makes a text of more than 16 MiB");
+  }
+  const bool moves = name == "replace" || name == "split" || name == "rsplit";
+  if (moves && IsText(input)) {
+    const std::string text = input->val_str.str();
+    const std::string what = arguments.empty() || !IsText(arguments[0]) ? " " : arguments[0]->val_str.str();
+    if (CountMatches(text, what) * text.size() > kMaxMoved) Fail(name + " has too much to do");
+  }
+  if (name == "sort" && !HaveOneOrder(input->val_arr))
+    throw std::runtime_error("sort of values of several kinds");
+  if (name == "dictsort" && input->val_obj.size() > kSortedAnyhow) {
+    throw std::runtime_error("dictsort of more than 16 entries is not supported");
+  }
+}
+
+}  // namespace outrider

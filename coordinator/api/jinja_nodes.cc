@@ -1,0 +1,241 @@
+#include "coordinator/api/jinja_nodes.h"
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "coordinator/api/jinja_limits.h"
+
+namespace outrider {
+namespace {
+
+using jinja::context;
+using jinja::statement_ptr;
+using jinja::value;
+
+constexpr int kMaxCalls =
+    300;  // nodes inside nodes: a template has some tens, and recursion takes ten a time
+
+// Stands for an operand that is known already.
+struct Constant : jinja::expression {
+  explicit Constant(value known) : known(std::move(known)) {}
+  value execute_impl(context&) override { return known; }
+  value known;
+};
+
+statement_ptr Known(const value& v) { return std::make_unique<Constant>(v); }
+
+class Call {
+ public:
+  explicit Call(JinjaLimits* limits) : limits_(limits) {
+    if (limits->calls() >= kMaxCalls) JinjaLimits::Fail("it calls itself too often");
+    ++limits_->calls();
+  }
+  ~Call() { --limits_->calls(); }
+  Call(const Call&) = delete;
+
+ private:
+  JinjaLimits* const limits_;
+};
+
+// The nodes' work, by the engine unless there is another form below.
+template <class Node>
+value Run(Node& node, context& ctx, JinjaLimits&) {
+  return node.Node::execute_impl(ctx);
+}
+
+std::vector<value> Execute(const jinja::statements& arguments, context& ctx) {
+  std::vector<value> values;
+  for (const statement_ptr& argument : arguments) values.push_back(argument->execute(ctx));
+  return values;
+}
+
+jinja::statements Known(const std::vector<value>& values) {
+  jinja::statements nodes;
+  for (const value& v : values) nodes.push_back(Known(v));
+  return nodes;
+}
+
+// What is called by the name of a filter or a test, on `input`, with its arguments known.
+statement_ptr KnownCall(const statement_ptr& called, const value& input, context& ctx, JinjaLimits& limits) {
+  const auto* call = jinja::cast_stmt<jinja::call_expression>(called);
+  const auto* name = jinja::cast_stmt<jinja::identifier>(call == nullptr ? called : call->callee);
+  if (name == nullptr) throw std::runtime_error("the name of a filter or a test is missing");
+  const std::vector<value> arguments = call == nullptr ? std::vector<value>() : Execute(call->args, ctx);
+  limits.CheckCall(name->val, input, arguments);
+  auto known = std::make_unique<jinja::identifier>(name->val);
+  if (call == nullptr) return known;
+  return std::make_unique<jinja::call_expression>(std::move(known), Known(arguments));
+}
+
+value Run(jinja::binary_expression& node, context& ctx, JinjaLimits& limits) {
+  if (node.op.value == "and" || node.op.value == "or")
+    return node.jinja::binary_expression::execute_impl(ctx);
+  const value left = node.left->execute(ctx);
+  const value right = node.right->execute(ctx);
+  limits.Measure(left);
+  limits.Measure(right);
+  if (node.op.value == "*") {
+    const uint64_t bytes = left->val_str.length() + right->val_str.length();
+    for (const value& times : {left, right}) {
+      if (jinja::is_val<jinja::value_int>(times) && times->val_int > 0 && bytes > 0) {
+        limits.Spend(static_cast<uint64_t>(times->val_int));
+        limits.Spend(static_cast<uint64_t>(times->val_int) * bytes / 16);
+      }
+    }
+  }
+  return jinja::binary_expression(node.op, Known(left), Known(right)).execute_impl(ctx);
+}
+
+value Run(jinja::filter_expression& node, context& ctx, JinjaLimits& limits) {
+  const value input = node.operand->execute(ctx);
+  return jinja::filter_expression(Known(input), KnownCall(node.filter, input, ctx, limits)).execute_impl(ctx);
+}
+
+value Run(jinja::filter_statement& node, context& ctx, JinjaLimits& limits) {
+  const auto parts = jinja::mk_val<jinja::value_array>();
+  for (const statement_ptr& statement : node.body) parts->push_back(statement->execute(ctx));
+  const value input = jinja::runtime::gather_string_parts(parts);
+  return jinja::filter_expression(Known(input), KnownCall(node.filter, input, ctx, limits)).execute_impl(ctx);
+}
+
+value Run(jinja::test_expression& node, context& ctx, JinjaLimits& limits) {
+  const value input = node.operand->execute(ctx);
+  return jinja::test_expression(Known(input), node.negate, KnownCall(node.test, input, ctx, limits))
+      .execute_impl(ctx);
+}
+
+value Run(jinja::call_expression& node, context& ctx, JinjaLimits& limits) {
+  const std::vector<value> arguments = Execute(node.args, ctx);
+  const value callee = node.callee->execute(ctx);
+  if (const auto* function = jinja::cast_val<std::shared_ptr<jinja::value_func_t>>(callee)) {
+    limits.CheckCall(function->name, function->arg0, arguments);
+  }
+  return jinja::call_expression(Known(callee), Known(arguments)).execute_impl(ctx);
+}
+
+value Run(jinja::call_statement& node, context& ctx, JinjaLimits&) {
+  auto* call = jinja::cast_stmt<jinja::call_expression>(node.call);
+  const value callee = call->callee->execute(ctx);
+  const auto* function = jinja::cast_val<std::shared_ptr<jinja::value_func_t>>(callee);
+  if (function != nullptr && function->arg0 != nullptr)
+    throw std::runtime_error("a call block calls macros only");
+  return node.jinja::call_statement::execute_impl(ctx);
+}
+
+value Run(jinja::set_statement& node, context& ctx, JinjaLimits& limits) {
+  auto* member = jinja::cast_stmt<jinja::member_expression>(node.assignee);
+  if (member == nullptr || node.val == nullptr) return node.jinja::set_statement::execute_impl(ctx);
+  const auto* name = jinja::cast_stmt<jinja::identifier>(member->property);
+  const value assigned = node.val->execute(ctx);
+  const value object = member->object->execute(ctx);
+  if (member->computed || name == nullptr || !jinja::is_val<jinja::value_object>(object)) {
+    throw std::runtime_error("only members of a namespace can be set");
+  }
+  limits.CheckInsert(object, assigned);
+  object->insert(jinja::mk_val<jinja::value_string>(name->val), assigned);
+  return jinja::mk_val<jinja::value_undefined>();
+}
+
+// Like the engine's node, and counted.
+template <class Node>
+struct Bounded final : Node {
+  Bounded(Node&& node, JinjaLimits* limits) : Node(std::move(node)), limits(limits) {}
+
+  value execute_impl(context& ctx) override {
+    const Call call(limits);
+    limits->SpendStep();
+    value result = Run(static_cast<Node&>(*this), ctx, *limits);
+    limits->Measure(result);
+    return result;
+  }
+  JinjaLimits* const limits;
+};
+
+// A statement of a body, whose value becomes text.
+struct Output final : jinja::statement {
+  Output(statement_ptr node, JinjaLimits* limits) : node(std::move(node)), limits(limits) {
+    pos = this->node->pos;
+  }
+  value execute_impl(context& ctx) override {
+    limits->SpendStep();
+    value result = node->execute(ctx);
+    limits->Measure(result);
+    return result;
+  }
+  const statement_ptr node;
+  JinjaLimits* const limits;
+};
+
+}  // namespace
+
+void JinjaNodes::Bound(jinja::statements& body) {
+  for (statement_ptr& statement : body) {
+    BoundNode(statement);
+    statement = std::make_unique<Output>(std::move(statement), limits_);
+  }
+}
+
+void JinjaNodes::BoundAll(jinja::statements& nodes) {
+  for (statement_ptr& node : nodes) BoundNode(node);
+}
+
+void JinjaNodes::BoundChild(std::vector<Pair>& pairs) {
+  for (auto& [key, element] : pairs) {
+    BoundNode(key);
+    BoundNode(element);
+  }
+}
+
+template <class Node, class... Children>
+bool JinjaNodes::Replace(statement_ptr& node, Children Node::*... children) {
+  auto* const found = dynamic_cast<Node*>(node.get());
+  if (found == nullptr) return false;
+  (BoundChild(found->*children), ...);
+  const size_t pos = found->pos;
+  node = std::make_unique<Bounded<Node>>(std::move(*found), limits_);
+  node->pos = pos;
+  return true;
+}
+
+void JinjaNodes::BoundNode(statement_ptr& node) {
+  if (node == nullptr) return;
+  // Bodies first: the statements in them are not looked at by the engine, all others may be.
+  if (auto* found = jinja::cast_stmt<jinja::if_statement>(node)) Bound(found->body), Bound(found->alternate);
+  if (auto* found = jinja::cast_stmt<jinja::for_statement>(node))
+    Bound(found->body), Bound(found->default_block);
+  if (auto* found = jinja::cast_stmt<jinja::set_statement>(node)) Bound(found->body), ++variables_;
+  if (auto* found = jinja::cast_stmt<jinja::macro_statement>(node)) {
+    Bound(found->body);
+    variables_ += 1 + found->args.size();
+  }
+  if (auto* found = jinja::cast_stmt<jinja::call_statement>(node)) Bound(found->body);
+  if (auto* found = jinja::cast_stmt<jinja::filter_statement>(node)) Bound(found->body);
+  // Identifiers, literals and the like stay; members and conditions only pass on what is there.
+  if (auto* found = jinja::cast_stmt<jinja::member_expression>(node)) {
+    BoundNode(found->object), BoundNode(found->property);
+  } else if (auto* found = jinja::cast_stmt<jinja::slice_expression>(node)) {
+    BoundNode(found->start_expr), BoundNode(found->stop_expr), BoundNode(found->step_expr);
+  } else {
+    using namespace jinja;
+    Replace(node, &if_statement::test) || Replace(node, &for_statement::iterable) ||
+        Replace(node, &set_statement::assignee, &set_statement::val) ||
+        Replace(node, &macro_statement::args) ||
+        Replace(node, &call_statement::call, &call_statement::caller_args) ||
+        Replace(node, &filter_statement::filter) ||
+        Replace(node, &call_expression::callee, &call_expression::args) ||
+        Replace(node, &array_literal::val) || Replace(node, &tuple_literal::val) ||
+        Replace(node, &object_literal::val) ||
+        Replace(node, &binary_expression::left, &binary_expression::right) ||
+        Replace(node, &filter_expression::operand, &filter_expression::filter) ||
+        Replace(node, &select_expression::lhs, &select_expression::test) ||
+        Replace(node, &test_expression::operand, &test_expression::test) ||
+        Replace(node, &unary_expression::argument) || Replace(node, &keyword_argument_expression::val) ||
+        Replace(node, &spread_expression::argument) ||
+        Replace(node, &ternary_expression::condition, &ternary_expression::true_expr,
+                &ternary_expression::false_expr);
+  }
+}
+
+}  // namespace outrider

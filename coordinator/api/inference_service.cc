@@ -1,5 +1,7 @@
 #include "coordinator/api/inference_service.h"
 
+#include "common/rpc/error.h"
+#include "common/rpc/parse_message.h"
 #include "coordinator/api/generate_call.h"
 #include "coordinator/api/request_context.h"
 #include "coordinator/link/asio.h"
@@ -22,30 +24,41 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(grpc::Cal
 }
 
 grpc::ServerUnaryReactor* InferenceService::Describe(grpc::CallbackServerContext* context,
-                                                     const v1::DescribeRequest* /*request*/,
-                                                     v1::DescribeResponse* response) {
+                                                     const grpc::ByteBuffer* request,
+                                                     grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  v1::DescribeRequest unused;
+  if (absl::Status status = ParseMessage(*request, &unused); !status.ok()) {
+    reactor->Finish(ToGrpc(status));
+    return reactor;
+  }
   asio::post(parts_.executor, [this, response, reactor] {
-    if (parts_.target->up()) *response->mutable_target() = *parts_.target->info();
-    const DraftLink* draft = parts_.drafters.draft.get();
-    if (draft != nullptr && draft->up()) *response->mutable_draft() = *draft->info();
-    response->set_running(static_cast<uint32_t>(parts_.admission->running()));
-    v1::SpeculationOptions* defaults = response->mutable_defaults();
-    defaults->set_drafter(DefaultDrafter(parts_.defaults));
-    if (!parts_.defaults.adaptive) {
-      defaults->set_draft_tokens(static_cast<uint32_t>(parts_.defaults.draft_tokens));
-    }
-    defaults->set_rule(parts_.defaults.rule);
-    if (parts_.target->info() != nullptr) {
-      response->set_max_draft_tokens(parts_.target->info()->max_draft_tokens());
-    }
-    response->set_version(OUTRIDER_VERSION);
-    response->set_degraded(draft != nullptr && !draft->up());
-    response->set_tokenizer_fingerprint(parts_.tokenizer->Fingerprint());
-    *response->mutable_totals() = parts_.metrics->Totals();
+    *response = SerializeMessage(Description());
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
+}
+
+v1::DescribeResponse InferenceService::Description() const {
+  v1::DescribeResponse description;
+  if (parts_.target->up()) *description.mutable_target() = *parts_.target->info();
+  const DraftLink* draft = parts_.drafters.draft.get();
+  if (draft != nullptr && draft->up()) *description.mutable_draft() = *draft->info();
+  description.set_running(static_cast<uint32_t>(parts_.admission->running()));
+  v1::SpeculationOptions* defaults = description.mutable_defaults();
+  defaults->set_drafter(DefaultDrafter(parts_.defaults));
+  if (!parts_.defaults.adaptive) {
+    defaults->set_draft_tokens(static_cast<uint32_t>(parts_.defaults.draft_tokens));
+  }
+  defaults->set_rule(parts_.defaults.rule);
+  if (parts_.target->info() != nullptr) {
+    description.set_max_draft_tokens(parts_.target->info()->max_draft_tokens());
+  }
+  description.set_version(OUTRIDER_VERSION);
+  description.set_degraded(draft != nullptr && !draft->up());
+  description.set_tokenizer_fingerprint(parts_.tokenizer->Fingerprint());
+  *description.mutable_totals() = parts_.metrics->Totals();
+  return description;
 }
 
 }  // namespace outrider

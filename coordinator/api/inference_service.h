@@ -10,16 +10,19 @@ namespace outrider {
 
 // gRPC calls in from its threads; everything else happens on the executor.
 class InferenceService final : public v1::Inference::WithRawCallbackMethod_Generate<
-                                   v1::Inference::WithCallbackMethod_Describe<v1::Inference::Service>> {
+                                   v1::Inference::WithRawCallbackMethod_Describe<v1::Inference::Service>> {
  public:
   explicit InferenceService(ServiceParts parts) : parts_(std::move(parts)) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
-  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context, const v1::DescribeRequest* request,
-                                     v1::DescribeResponse* response) override;
+  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
 
  private:
+  // On the executor.
+  v1::DescribeResponse Description() const;
+
   const ServiceParts parts_;
 };
 

@@ -326,14 +326,13 @@ absl::Status Serve(const Flags& flags) {
   if (draft != nullptr) draft->Connect();
 
   const auto keep_running = asio::make_work_guard(io);
+  // It runs up to the end of the process: gRPC waits for every call, also for one that comes after the last of the others.
   std::thread executor([&io] { io.run(); });
   const StallWatch watch("executor", kStallTimeout, ExecutorIsStuck(io.get_executor()),
                          [process](bool hangs) { process->SetLive(!hangs); });
   process->AwaitEnd([&] { asio::post(io, asio::use_future([&] { admission.Close(); })).wait(); });
   const Clock::duration patience = ToDuration(flags.process.drain_seconds);
   asio::co_spawn(io, Drain(admission, patience, draft, target), asio::use_future).wait();
-  io.stop();
-  executor.join();
   if (*gateway != nullptr) (*gateway)->Finish(absl::Seconds(1));
   process->Exit();
 }

@@ -4,8 +4,12 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <iostream>
+#include <string>
+#include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/rpc/exposure.h"
@@ -53,7 +57,15 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
   // Before any thread exists, so that all of them leave these signals to AwaitEnd.
   const sigset_t signals = EndSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  LogError("cannot start", {{"error", std::string(serve().message())}});
+  // Nobody need read the log: a write into a closed pipe fails, and does not end the process.
+  signal(SIGPIPE, SIG_IGN);
+  std::string error;
+  try {
+    error = std::string(serve().message());
+  } catch (const std::exception& exception) {  // no thread or no memory to be had
+    error = exception.what();
+  }
+  LogError("cannot start", {{"error", error}});
   return 1;
 }
 
@@ -117,7 +129,14 @@ void ServerProcess::Exit() {
     absl::MutexLock lock(&mutex_);
     ended_ = true;
   }
-  rpc_->Shutdown(absl::Seconds(1));
+  // A call whose client has not read all of it is not cancelled, which would look like its client's doing: the
+  // connection ends with the process. On a thread of its own, for gRPC waits for every call.
+  absl::Notification all_read;
+  std::thread([this, &all_read] {
+    rpc_->Shutdown(absl::Hours(1));
+    all_read.Notify();
+  }).detach();
+  all_read.WaitForNotificationWithTimeout(absl::Seconds(1));
   LogInfo("stopped");
   // What matters has ended. Taking the rest apart in order would take two seconds, until the metrics server's
   // threads look up.

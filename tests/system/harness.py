@@ -52,6 +52,9 @@ DRAFTERS = {"": 0} | {name: inference_pb2.DrafterKind.Value(f"DRAFTER_KIND_{name
                       for name in ("model", "ngram", "copy", "auto", "unigram", "bigram", "random", "none")}
 LENGTH, STOP = inference_pb2.FINISH_REASON_LENGTH, inference_pb2.FINISH_REASON_STOP
 
+# Options of a channel whose buffers stay small, so that an answer that is not read stands still soon.
+UNPROBED = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
+
 
 def eventually(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
     """Polls condition() and returns its first true value."""
@@ -62,23 +65,30 @@ def eventually(condition: Callable[[], Any], what: str, patience: float = PATIEN
     return value
 
 
+def took(row: int, what: str, since: float, until: float | None = None) -> None:
+    """Prints how long something took, by default until now, for the table of faults in docs/operations.md (pytest -s). No test
+    depends on it."""
+    print(f"\nfault {row}: {what}: {1000 * ((until or time.monotonic()) - since):.0f} ms")
+
+
 # --- processes ------------------------------------------------------------------------------------------------
 
 _processes: list["Process"] = []
 
 
 class Process:
-    """A running program. Its stderr, and its stdout if requested, is read line by line."""
+    """A running program. Its stderr, and its stdout if requested, is read line by line. It gets at most `within` MB of memory."""
 
     def __init__(self, program: str, *args: str, stdout_too: bool = False,
-                 variables: Mapping[str, str] | None = None) -> None:
+                 variables: Mapping[str, str] | None = None, within: int | None = None) -> None:
         self.program, self.args = program, args
         self.lines: list[str] = []
         self._more = threading.Condition()
         self._ended = False
         # No process outlives the tests, however they end.
         joined = ["sh", "-c", 'exec "$@" >&2', "sh"] if stdout_too else []
-        command = ["setpriv", "--pdeathsig", "KILL", "--", *joined, str(BIN / program), *args]
+        limited = ["prlimit", f"--data={within}000000", "--"] if within is not None else []
+        command = ["setpriv", "--pdeathsig", "KILL", "--", *limited, *joined, str(BIN / program), *args]
         self.popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                       stderr=subprocess.PIPE, text=True, errors="replace",
                                       env=os.environ | dict(variables or {}))
@@ -129,13 +139,17 @@ class Process:
         self.terminate()
         self.wait_orderly_end()
 
+    def resident_mebibytes(self) -> float:
+        status = Path(f"/proc/{self.popen.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1024
+
     def tail(self) -> str:
         return "\n".join([f"--- {self.program} ({self.popen.poll()})", *self.lines[-15:]])
 
 
-def refusal(program: str, *args: str) -> str:
+def refusal(program: str, *args: str, within: int | None = None) -> str:
     """The error of a program that must refuse to start: one line, a non-zero exit code, and no crash."""
-    process = Process(program, *args)
+    process = Process(program, *args, within=within)
     code = process.wait_end()
     assert code > 0, f"exit code {code}:\n" + "\n".join(process.lines)
     assert len(process.lines) == 1, "\n".join(process.lines)
@@ -361,6 +375,7 @@ class Cluster:
         self._servers.append(self.target)
 
     def restart_coordinator(self) -> None:
+        """Where the one before was. Channels of clients connect to it again by themselves."""
         self.coordinator = Server(self.coordinator.program, *self.coordinator.flags, listen=self.coordinator.address)
         self._servers.append(self.coordinator)
 

@@ -1,8 +1,9 @@
-"""A man in the middle: stands between the coordinator and a draft or target, and decides about each item.
+"""A man in the middle: stands between the coordinator and a draft or target, and decides about each item and each result.
 
   proxy = Proxy("target")
   with cluster(target_through=proxy) as c:
       proxy.on_item = lambda sequence: MARK not in sequence.tokens
+      proxy.on_result = lambda result: [result, result]  # says everything twice
 """
 
 import contextlib
@@ -20,11 +21,12 @@ OPTIONS = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_back
 
 
 class Proxy(target_pb2_grpc.TargetServicer, draft_pb2_grpc.DraftServicer):
-    """Passes on what on_item approves of; the rest is swallowed, without an answer."""
+    """Passes on what on_item approves of; the rest is swallowed, without an answer. Results leave as on_result has them."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self.on_item: Callable[[sequence_pb2.SequenceUpdate], bool] = lambda sequence: True
+        self.on_result: Callable[[Any], list[Any]] = lambda result: [result]
 
     @contextlib.contextmanager
     def __call__(self, address: str) -> Iterator[str]:
@@ -51,7 +53,11 @@ class Proxy(target_pb2_grpc.TargetServicer, draft_pb2_grpc.DraftServicer):
         answers = self._method(self._approved(requests))
         context.add_callback(answers.cancel)
         with contextlib.suppress(grpc.RpcError):
-            yield from answers
+            for answer in answers:
+                results = [sent for result in answer.results for sent in self.on_result(result)]
+                del answer.results[:]
+                answer.results.extend(results)
+                yield answer
 
     def _approved(self, requests: Iterator[Any]) -> Iterator[Any]:
         with contextlib.suppress(grpc.RpcError):

@@ -1,12 +1,13 @@
 """A bad request is refused with the field and its range; the service stays up and holds nothing."""
 
 import math
+import time
 from collections.abc import Callable
 
 import grpc
 import pytest
 
-from harness import PATIENCE, Cluster, Refusal, cluster, inference_pb2, request, sequence_pb2
+from harness import PATIENCE, Cluster, Refusal, cluster, eventually, inference_pb2, request, sequence_pb2, took
 
 Request = inference_pb2.GenerateRequest
 
@@ -39,6 +40,8 @@ BAD = {
     "repetition penalty that would overflow": ("sampling.repetition_penalty", sampling(repetition_penalty=1e-30)),
     "repetition penalty negative": ("sampling.repetition_penalty", sampling(repetition_penalty=-1.0)),
     "presence penalty": ("sampling.presence_penalty", sampling(presence_penalty=-2.5)),
+    "presence penalty NaN": ("sampling.presence_penalty", sampling(presence_penalty=math.nan)),
+    "frequency penalty negative": ("sampling.frequency_penalty", sampling(frequency_penalty=-2.5)),
     "frequency penalty": ("sampling.frequency_penalty", sampling(frequency_penalty=2.5)),
     "logit bias of no token": ("sampling.logit_bias", sampling(logit_bias=[sequence_pb2.LogitBias(token=10**6)])),
     "logit bias NaN": ("sampling.logit_bias", sampling(logit_bias=[sequence_pb2.LogitBias(bias=math.nan)])),
@@ -87,6 +90,39 @@ def test_a_message_that_cannot_be_read_ends_its_call_and_nothing_else(pair: Clus
     assert pair.generate("Once upon a time", k=2, max_tokens=4).tokens
 
 
+# A field of each wire type with numbers that no message has: varint, 64 bits, bytes, 32 bits.
+UNKNOWN_FIELDS = b"\xc0\xb8\x02\x05" b"\xc9\xb8\x02" + bytes(8) + b"\xd2\xb8\x02\x03abc" b"\xdd\xb8\x02" + bytes(4)
+
+
+def test_fields_that_nobody_knows_change_nothing(pair: Cluster) -> None:
+    wanted = request("Once upon a time", k=2, temperature=0, max_tokens=4)
+    message = wanted.SerializeToString() + UNKNOWN_FIELDS
+    assert Request.FromString(message).text == wanted.text
+    with pair.coordinator.connect() as channel:
+        answers = [[chunk for chunk in channel.unary_stream(
+            "/outrider.v1.Inference/Generate", response_deserializer=inference_pb2.GenerateResponse.FromString)(
+                sent, timeout=PATIENCE)] for sent in (message, wanted.SerializeToString())]
+    tokens = [[token.id for chunk in answer for token in chunk.tokens] for answer in answers]
+    assert tokens[0] == tokens[1] and len(tokens[0]) == 4
+
+
+# Of each process, the method that takes a message.
+METHODS = {"coordinator": "/outrider.v1.Inference/Generate", "target": "/outrider.v1.Target/Verify",
+           "draft": "/outrider.v1.Draft/Propose"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_messages_of_100_mb_are_refused_and_their_memory_is_used_again(name: str, pair: Cluster) -> None:
+    """The allocator may keep the room of two, however many come."""
+    server, before = getattr(pair, name), getattr(pair, name).resident_mebibytes()
+    for _ in range(8):
+        with server.connect() as channel, pytest.raises(grpc.RpcError) as error:
+            list(channel.stream_stream(METHODS[name])(iter([bytes(100_000_000)]), timeout=PATIENCE))
+        assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    eventually(lambda: server.resident_mebibytes() < before + 200, "the memory is free again")
+    assert pair.generate("Once upon a time", k=2, max_tokens=4).tokens
+
+
 def test_text_that_is_not_utf8_is_refused_by_its_field(pair: Cluster) -> None:
     wanted = request("spoil", k=2, max_tokens=4, stop=["harm"])
     with pair.coordinator.connect() as channel:
@@ -126,7 +162,9 @@ def test_more_requests_than_allowed_are_told_to_come_back(prompts: list[str]) ->
     with cluster(draft=None, coordinator=["--max-requests", "1", "--max-waiting-requests", "0"]) as c:
         stream = c.stream(prompts[0], ignore_eos=True)
         next(stream)
+        asked = time.monotonic()
         refusal = c.refused(request(prompts[1], max_tokens=1))
+        took(15, "queue full, until a request was refused", asked)
         assert (refusal.code, refusal.reason, refusal.retry) == ("RESOURCE_EXHAUSTED", "QUEUE_FULL", True)
         stream.cancel()
         c.wait_idle()

@@ -1,12 +1,14 @@
 """Many requests at once: each has the same answer as alone, and nothing leaks."""
 
 import itertools
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import grpc
+import pytest
 
-from harness import STOP, Answer, Cluster, cluster, request
+from harness import PATIENCE, STOP, UNPROBED, Answer, Cluster, cluster, inference_pb2_grpc, request, took
 
 # The errors of a server that disagrees with the coordinator about a sequence.
 DISAGREEMENTS = {"BASE_BEYOND_CACHED", "PREFIX_MISMATCH", "PARAMS_UNKNOWN", "SEQUENCE_UNKNOWN", "ROUND_STALE",
@@ -66,6 +68,19 @@ def test_a_preempted_sequence_goes_on_as_if_nothing_had_been(pair: Cluster, prom
         c.wait_idle()
 
 
+def test_two_sequences_that_do_not_fit_together_take_turns_without_a_deadlock(pair: Cluster, prompts: list[str]) -> None:
+    """Each needs more than half of the cache. A prompt that needs more than all of it is refused at once."""
+    calls = [(prompt, {"k": 4, "temperature": 0, "max_tokens": 180, "ignore_eos": True}) for prompt in prompts[:3]]
+    quiet = [pair.generate(prompt, **options).tokens for prompt, options in calls]
+    small = ("--kv-blocks", "20", "--block-size", "16")
+    with cluster(target=small, draft=small) as c:
+        assert [answer.tokens for answer in c.generate_all(calls)] == quiet
+        assert c.target.value("outrider_target_preemptions_total") > 0
+        refusal = c.refused(request([300] * 400, max_tokens=1))
+        assert refusal.code == "INVALID_ARGUMENT" and "400" in refusal.message, refusal
+        c.wait_idle()
+
+
 def test_the_steady_state_has_no_disagreement_and_leaves_no_block_in_use(prompts: list[str]) -> None:
     with cluster() as c:
         c.generate_all(mixed_load(prompts, 40), at_once=8)
@@ -85,6 +100,35 @@ def test_cancelled_requests_free_their_blocks(pair: Cluster, prompts: list[str])
         stream.cancel()
     pair.wait_idle()
     pair.coordinator.wait_value("outrider_requests_total", before + len(streams), code="CANCELLED")
+
+
+STEPS, ROWS = "outrider_target_step_duration_seconds_count", "outrider_target_batch_rows_sum"
+
+
+@pytest.mark.parametrize(("row", "how"), [(16, "CANCELLED"), (17, "DEADLINE_EXCEEDED")])
+def test_nothing_is_computed_for_clients_that_are_gone(row: int, how: str, prompts: list[str]) -> None:
+    """They leave in the middle of their prompts, which take many steps."""
+    long = [[300 + (i * j) % 700 for i in range(1000)] for j in range(1, 9)]
+    small_steps = ["--max-batch-tokens", "32", "--no-prefix-cache"]
+    with cluster(target=small_steps, draft=small_steps) as c:
+        calls = [c.stub.Generate(request(prompt, k=4), timeout=0.3 if how == "DEADLINE_EXCEEDED" else PATIENCE) for prompt in long]
+        c.target.wait_value("outrider_target_sequences", len(long))
+        if how == "CANCELLED":
+            for call in calls:
+                call.cancel()
+        for call in calls:
+            with pytest.raises(grpc.RpcError) as error:
+                list(call)
+            assert error.value.code().name == how
+        left, steps = time.monotonic(), c.target.value(STEPS)
+        c.target.wait_value("outrider_target_kv_blocks_used", 0)
+        took(row, f"clients gone ({how}), at most until their blocks were free", left)
+        print(f"\nfault {row}: clients gone ({how}), at most until their blocks were free: {c.target.value(STEPS) - steps:.0f} steps")
+        c.wait_idle()
+        computed = c.target.value(ROWS)
+        assert computed < len(long) * 1000 / 2, "the prompts were computed"
+        c.generate(prompts[0], k=0, max_tokens=1)
+        assert c.target.value(ROWS) < computed + 100, "they were computed after all"
 
 
 def test_a_deadline_ends_a_request_and_frees_its_blocks(pair: Cluster, prompts: list[str]) -> None:
@@ -111,3 +155,31 @@ def test_a_stop_string_frees_the_blocks(pair: Cluster, prompts: list[str]) -> No
     stop = whole.text[len(whole.text) // 2:][:6]
     assert pair.generate(prompts[0], k=4, temperature=0, max_tokens=40, stop=[stop]).reason == STOP
     pair.wait_idle()
+
+
+def test_a_client_that_does_not_read_keeps_little_memory_and_holds_nobody_up(prompts: list[str]) -> None:
+    # 0.7 MB, more than the transport's buffers hold.
+    big = request(prompts[0], n=4, k=1, temperature=1, max_tokens=400, ignore_eos=True)
+    big.logprobs.top = 20
+    with cluster() as c, grpc.insecure_channel(c.coordinator.address, UNPROBED) as channel:
+        def tokens_of(call: grpc.Call) -> int:
+            return sum(len(chunk.tokens) for chunk in call)
+
+        def others(beside: str) -> None:
+            began = time.monotonic()
+            for _ in range(5):
+                c.generate(prompts[1], k=1, temperature=0, max_tokens=100, ignore_eos=True)
+            took(18, f"five answers to another client, {beside}", began)
+
+        assert tokens_of(c.stub.Generate(big, timeout=PATIENCE)) == 4 * 400
+        others("alone")
+        before = c.coordinator.resident_mebibytes()
+        unread = inference_pb2_grpc.InferenceStub(channel).Generate(big, timeout=PATIENCE)
+        c.coordinator.wait_value("outrider_requests_running", 1)
+        # The same amount of work, asked for later and read.
+        assert tokens_of(c.stub.Generate(big, timeout=PATIENCE)) == 4 * 400
+        assert c.coordinator.value("outrider_requests_running") == 1, "the answer that nobody reads went on"
+        others("beside one that does not read")
+        assert c.coordinator.resident_mebibytes() < before + 16
+        assert tokens_of(unread) == 4 * 400
+        c.wait_idle()

@@ -1,13 +1,15 @@
 """Servers die: the answer is the same, nothing is emitted twice, and the coordinator needs no restart."""
 
 import contextlib
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
 
-from harness import (Answer, Cluster, cluster, eventually, inference_pb2_grpc, running, start_coordinator,
-                     start_draft)
+from harness import (PATIENCE, Answer, Cluster, cluster, eventually, inference_pb2_grpc, request, running, start_coordinator,
+                     start_draft, took)
 from relay import Relay, relay
 
 LONG = {"k": 2, "temperature": 0, "max_tokens": 600, "ignore_eos": True}
@@ -43,6 +45,7 @@ def test_a_killed_draft_leaves_plain_decoding_and_comes_back(prompts: list[str],
         c.wait_draft_up(False)
         c.coordinator.wait_value("outrider_degraded", 1)
         c.coordinator.wait_for_event("disconnected", server="draft")
+        assert [event["server"] for event in c.coordinator.events("disconnected")] == ["draft"], "one line says so"
         assert c.coordinator.health() == "SERVING"
         away = c.generate(prompts[0], k=4, temperature=0, max_tokens=30)
         assert away.speculation.drafted == 0
@@ -73,7 +76,9 @@ def test_a_draft_that_comes_back_drafts_for_requests_in_progress(prompts: list[s
         c.kill(c.draft)
         c.wait_draft_up(False)
         c.restart_draft()
+        back = time.monotonic()
         c.wait_draft_up(True)
+        took(1, "draft started again, from its start until the coordinator used it", back)
         relays[0].thaw()
         read_all(answer, stream)
         assert answer.tokens == undisturbed
@@ -121,4 +126,37 @@ def test_both_servers_may_die_at_once(prompts: list[str], undisturbed: list[int]
         assert c.coordinator.metrics().labelled("outrider_target_errors_total", "reason"), "not killed in the middle"
         c.wait_draft_up(True)
         assert c.generate(prompts[7], **LONG).speculation.accepted > 0
+        c.wait_idle()
+
+
+@pytest.mark.parametrize("how", [{"temperature": 0}, {"rule": "coupled", "temperature": 0.9, "seed": 5}], ids=["greedy", "coupled"])
+def test_what_a_killed_coordinator_held_is_freed_by_lease_and_its_stream_resumed(how: dict[str, Any], pair: Cluster,
+                                                                                prompts: list[str]) -> None:
+    options = LONG | how
+    quiet = pair.generate(prompts[7], **options)
+    lease = ["--lease", "1"]
+    with cluster(target=lease, draft=lease) as c:
+        stream, answer = c.stream(prompts[7], **options), Answer()
+        read(answer, stream, 10)
+        assert c.target.value("outrider_target_kv_blocks_used") > 0
+        c.kill(c.coordinator)
+        killed = time.monotonic()
+        with pytest.raises(grpc.RpcError) as error:
+            read_all(answer, stream)
+        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+        for name, server in (("target", c.target), ("draft", c.draft)):
+            server.wait_value(f"outrider_{name}_kv_blocks_used", 0)
+            server.wait_value(f"outrider_{name}_sequences", 0)
+        took(11, "coordinator killed, until both servers had freed its sequences (lease of 1 s)", killed)
+
+        c.restart_coordinator()
+        back = time.monotonic()
+        resumed = request(prompts[7], **options)
+        resumed.resume_from.extend(answer.tokens)
+        stream = c.stub.Generate(resumed, timeout=PATIENCE, wait_for_ready=True)
+        read(answer, stream, len(answer.tokens) + 1)
+        took(11, "coordinator started again, from its start until a stream was resumed", back)
+        for chunk in stream:
+            answer.add(chunk)
+        assert (answer.tokens, answer.text, answer.reason) == (quiet.tokens, quiet.text, quiet.reason)
         c.wait_idle()

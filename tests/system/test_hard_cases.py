@@ -1,10 +1,12 @@
-"""Items that kill a server, servers that hang, and targets that stay away: one request never hurts another."""
+"""Items that kill a server or make it compute nonsense, servers that hang or stay away: one request never hurts another."""
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from harness import Answer, Cluster, cluster, eventually, request, sequence_pb2
+from harness import DRAFT_MODEL, TARGET_MODEL, Answer, Cluster, cluster, eventually, request, sequence_pb2
+from models import with_nan_for
 from proxies import Proxy
 
 # A token that no text of the tests has.
@@ -158,3 +160,27 @@ def test_a_draft_that_hangs_costs_a_few_rounds_and_is_counted(prompts: list[str]
         eventually(lambda: c.generate(prompts[0], **GREEDY | {"max_tokens": 50}).speculation.accepted > 0,
                    "the draft is asked again")
         c.coordinator.wait_for_event("draft asked again")
+
+
+def test_logits_that_are_no_numbers_end_their_sequence_and_no_other(prompts: list[str], tmp_path: Path) -> None:
+    calls = [(prompt, GREEDY | {"max_tokens": 200}) for prompt in prompts[:4]]
+    with cluster(target=["--model", str(with_nan_for(MARK, TARGET_MODEL, tmp_path))]) as c:
+        alone = [c.generate(prompt, **options).tokens for prompt, options in calls]
+        with ThreadPoolExecutor() as pool:
+            others = pool.submit(c.generate_all, calls)
+            for k in (0, 2):
+                refused = c.refused(request(POISON, k=k, max_tokens=20))
+                assert (refused.code, refused.reason) == ("INTERNAL", "LOGITS_NOT_FINITE")
+            assert [answer.tokens for answer in others.result()] == alone
+        c.wait_idle()
+
+
+def test_a_draft_whose_logits_are_no_numbers_costs_only_speculation(pair: Cluster, prompts: list[str], tmp_path: Path) -> None:
+    options = GREEDY | {"max_tokens": 60}
+    with cluster(draft=["--model", str(with_nan_for(MARK, DRAFT_MODEL, tmp_path))]) as c:
+        answer = c.generate(POISON, **options)
+        assert answer.tokens == pair.generate(POISON, **options).tokens
+        assert answer.speculation.drafted == 0
+        assert c.coordinator.value("outrider_draft_errors_total", reason="LOGITS_NOT_FINITE") > 0
+        eventually(lambda: c.generate(prompts[0], **options).speculation.accepted > 0, "others have drafts")
+        c.wait_idle()

@@ -1,8 +1,10 @@
 """What operators use: health, reflection, metrics, logs, and orderly shutdown."""
 
+import contextlib
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -10,7 +12,7 @@ import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from harness import Answer, Cluster, Server, cluster, eventually, inference_pb2, request
+from harness import PATIENCE, UNPROBED, Answer, Cluster, Server, cluster, eventually, inference_pb2, inference_pb2_grpc, request
 
 SERVICES = {"target": "outrider.v1.Target", "draft": "outrider.v1.Draft", "coordinator": "outrider.v1.Inference"}
 
@@ -101,6 +103,44 @@ def test_a_coordinator_out_of_time_ends_its_streams_so_that_they_can_be_resumed(
         assert c.coordinator.wait_end() == 0
     assert answer.tokens == undisturbed[:len(answer.tokens)]
     assert 0 < len(answer.tokens) < len(undisturbed)
+
+
+def test_a_stream_that_is_read_slowly_can_be_resumed_too(prompts: list[str]) -> None:
+    """What was generated for it does not fit between, so that nothing can be said to its client when time is out."""
+    wanted = request(prompts[7], k=2, temperature=0, ignore_eos=True, max_tokens=900)
+    wanted.logprobs.top = 20
+    with cluster(coordinator=["--drain", "0"]) as c, grpc.insecure_channel(c.coordinator.address, UNPROBED) as channel:
+        stream, answer = inference_pb2_grpc.InferenceStub(channel).Generate(wanted, timeout=PATIENCE), Answer()
+        answer.add(next(stream))
+        eventually(lambda: c.target.value("outrider_target_batch_rows_sum") > 200, "more is generated than is read")
+        c.coordinator.stop()
+        with pytest.raises(grpc.RpcError) as error:
+            for chunk in stream:
+                answer.add(chunk)
+        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert len(answer.tokens) < 900
+
+
+def test_a_coordinator_told_to_end_does_so_though_clients_go_on_asking() -> None:
+    """Also those whose calls come when everything else has ended."""
+    with cluster(draft=None) as c:
+        def ask() -> None:
+            with c.coordinator.connect() as channel:
+                stub = inference_pb2_grpc.InferenceStub(channel)
+                while c.coordinator.popen.poll() is None:
+                    with contextlib.suppress(grpc.RpcError):
+                        list(stub.Generate(request("x", max_tokens=1), timeout=1))
+
+        with ThreadPoolExecutor() as pool:
+            asking = [pool.submit(ask) for _ in range(6)]
+            eventually(lambda: c.coordinator.value("outrider_requests_total", code="OK") > 20, "all of them ask")
+            c.coordinator.terminate()
+            try:
+                c.coordinator.wait_orderly_end()
+            finally:
+                c.coordinator.kill()
+            for one in asking:
+                one.result()
 
 
 def test_a_server_told_to_end_says_so_before_it_goes(prompts: list[str]) -> None:

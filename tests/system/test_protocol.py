@@ -167,6 +167,21 @@ def test_an_unknown_sequence_is_not_found(target: Stream) -> None:
     assert target.refused(new_sequence(len(PROMPT)).verify(1, PROMPT, base=10)).code == "NOT_FOUND"
 
 
+def test_a_round_from_an_earlier_boot_is_not_found_and_can_be_sent_whole() -> None:
+    sequence = new_sequence(len(PROMPT))
+    address, verdicts = "", []
+    for _ in range(2):
+        server = start_target(listen=address)
+        address = server.address
+        with running(server), target_stream(server) as stream:
+            if verdicts:
+                tokens = [*PROMPT, verdicts[0].token]
+                assert stream.refused(sequence.verify(2, tokens, base=len(PROMPT))).code == "NOT_FOUND"
+            result, = stream.ask(sequence.verify(len(verdicts) + 1, PROMPT))
+            verdicts.append(result.verdict)
+    assert verdicts[0] == verdicts[1]
+
+
 def test_a_sequence_begins_with_its_parameters(target: Stream) -> None:
     refusal = target.refused(new_sequence(len(PROMPT)).verify(1, PROMPT, params=False))
     assert (refusal.code, refusal.reason) == ("FAILED_PRECONDITION", "PARAMS_UNKNOWN")

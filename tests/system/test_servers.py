@@ -64,9 +64,10 @@ def busy(kind: str, *flags: str) -> Iterator[tuple[Server, Busy]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_told_to_end_answers_what_it_has_and_takes_nothing_new(kind: str) -> None:
-    with busy(kind) as (server, work):
+    with busy(kind, "--drain", "60") as (server, work):
         server.terminate()
         server.wait_for_event("draining")
+        assert (server.health(), server.health(service="live")) == ("NOT_SERVING", "SERVING")
         work.stream.send(work.item(1, PROMPT))
         results, end = results_until_the_end(work.stream)
         refused = [Refusal.parse(result.status) for result in results if result.HasField("status")]

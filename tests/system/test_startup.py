@@ -1,18 +1,19 @@
 """Bad configurations fail at start, with one line that names the problem and a non-zero exit code."""
 
 import contextlib
-import json
-import shutil
-import struct
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from harness import (DRAFT_MODEL, TARGET_MODEL, Cluster, Server, cluster, eventually, refusal, running, start_coordinator, start_draft,
-                     start_target)
+from harness import (BIN, DRAFT_MODEL, DRAIN, PATIENCE, TARGET_MODEL, Cluster, Server, cluster, eventually, refusal, reserve_address,
+                     running, start_coordinator, start_draft, start_target)
+from models import WEIGHTS, copy_of, edit, edit_tensors, with_more_tokens
 
 MODELS = {"outrider-target": TARGET_MODEL, "outrider-draft": DRAFT_MODEL}
 PROGRAMS = [*MODELS, "outrider-coordinator"]
@@ -22,30 +23,6 @@ FREE = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
 def addresses(flags: list[str]) -> tuple[str, ...]:
     """Addresses with free ports, unless the flags under test set them."""
     return FREE[2:] if "--listen" in flags else FREE
-
-
-def copy_of(model: Path, folder: Path) -> Path:
-    copy = folder / model.name
-    shutil.copytree(model, copy, copy_function=shutil.copyfile)
-    copy.chmod(0o755)
-    return copy
-
-
-def edit(path: Path, change: Callable[[dict], object]) -> None:
-    value = json.loads(path.read_text())
-    change(value)
-    path.write_text(json.dumps(value))
-
-
-def edit_tensors(path: Path, change: Callable[[dict], object]) -> None:
-    """Changes the header of a safetensors file and keeps the data."""
-    content = path.read_bytes()
-    size, = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8:8 + size])
-    change(header)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # the data stays aligned
-    path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size:])
 
 
 BAD_FLAGS = {
@@ -106,7 +83,7 @@ def test_a_port_in_use_is_named(pair: Cluster) -> None:
 
 
 TENSOR = "model.layers.1.mlp.up_proj.weight"
-TOKENIZER, CONFIG, WEIGHTS = "tokenizer.json", "config.json", "model.safetensors"
+TOKENIZER, CONFIG = "tokenizer.json", "config.json"
 Damage = Callable[[Path], object]
 
 
@@ -127,7 +104,7 @@ def config_with(**values: object) -> Damage:
 
 
 def tensors_with(change: Callable[[dict], object]) -> Damage:
-    return lambda model: edit_tensors(model / WEIGHTS, change)
+    return lambda model: edit_tensors(model / WEIGHTS, lambda header, _: change(header))
 
 
 # A change to a model, and what the error must name.
@@ -164,6 +141,14 @@ def test_a_damaged_file_is_named(case: str, tmp_path: Path) -> None:
     damage(model)
     line = refusal("outrider-draft", "--model", str(model), *FREE)
     assert all(culprit in line for culprit in culprits), line
+
+
+@pytest.mark.parametrize("megabytes, what", [(40, f"bytes for the weights of {TARGET_MODEL}"), (200, "bytes for the KV pool")])
+def test_memory_that_runs_out_at_the_start_is_named(megabytes: int, what: str) -> None:
+    """The weights need 44 MB as float32, and the cache more than 200."""
+    line = refusal("outrider-target", "--model", str(TARGET_MODEL), "--dtype", "float32", "--kv-blocks", "100000", *FREE,
+                   within=megabytes)
+    assert what in line, line
 
 
 def test_another_family_is_refused_with_those_that_work_before_its_tokenizer_is_read(tmp_path: Path) -> None:
@@ -204,6 +189,17 @@ def test_a_draft_with_another_tokenizer_is_refused_and_requests_are_served_plain
         assert coordinator.value("outrider_degraded") == 1
         assert coordinator.value("outrider_draft_up") == 0
         assert coordinator.health() == "SERVING"
+
+
+def test_a_draft_with_another_vocabulary_size_is_refused_with_both(tmp_path: Path) -> None:
+    target = start_target()
+    draft = start_draft(model=with_more_tokens(DRAFT_MODEL, tmp_path))
+    coordinator = start_coordinator(target.address, draft.address)
+    with running(coordinator, draft, target):
+        error = coordinator.wait_for_event("refused", server="draft")["error"]
+        assert "4160" in error and "4096" in error
+        assert all(server.events("serving")[0]["fingerprint"] in error for server in (draft, target)), error
+        coordinator.wait_value("outrider_draft_up", 0)
 
 
 def test_a_draft_whose_texts_end_otherwise_is_refused_in_words(tmp_path: Path) -> None:
@@ -264,6 +260,28 @@ def test_a_target_that_comes_back_with_other_weights_is_refused_until_the_old_on
         target = start_target(listen=address)
         stack.enter_context(running(target))
         coordinator.wait_value("outrider_target_up", 1)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("log", ["full disk", "pipe that nobody reads any more"])
+def test_a_log_that_cannot_be_written_ends_nobody(log: str, program: str) -> None:
+    address = reserve_address()
+    model = ["--model", str(DRAFT_MODEL)] if program != "outrider-coordinator" else ["--tokenizer", str(TARGET_MODEL)]
+    read_end, write_end = os.pipe() if log != "full disk" else (None, os.open("/dev/full", os.O_WRONLY))
+    process = subprocess.Popen([BIN / program, *model, "--listen", address, "--metrics-listen", "", "--log-level", "debug"],
+                               stderr=write_end)
+    os.close(write_end)
+    if read_end is not None:
+        os.close(read_end)
+    try:
+        with grpc.insecure_channel(address) as channel:
+            live = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service="live"), timeout=PATIENCE,
+                                                             wait_for_ready=True)
+        assert live.status == health_pb2.HealthCheckResponse.SERVING
+        process.terminate()  # which it logs
+        assert process.wait(DRAIN) == 0
+    finally:
+        process.kill()
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

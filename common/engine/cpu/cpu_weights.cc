@@ -38,9 +38,10 @@ class Loader {
     norms_.push_back({Get(norm), size, to, Reserve(static_cast<size_t>(size) * sizeof(float))});
   }
 
-  absl::StatusOr<Buffer> PackAll(ThreadPool& pool, const std::function<void(double)>& progress) {
+  absl::StatusOr<Buffer> PackAll(absl::string_view model_dir, ThreadPool& pool,
+                                 const std::function<void(double)>& progress) {
     if (!status_.ok()) return status_;
-    absl::StatusOr<Buffer> memory = Buffer::Allocate(bytes_, "weights");
+    absl::StatusOr<Buffer> memory = Buffer::Allocate(bytes_, absl::StrCat("the weights of ", model_dir));
     if (!memory.ok()) return memory.status();
     for (const Norm& norm : norms_) {
       float* to = reinterpret_cast<float*>(memory->data() + norm.offset);
@@ -130,7 +131,7 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const De
   }
   loader.AddNorm(tensors.final_norm, &weights.final_norm);
   loader.AddMatrix(tensors.head, &weights.head);
-  absl::StatusOr<Buffer> memory = loader.PackAll(pool, progress);
+  absl::StatusOr<Buffer> memory = loader.PackAll(model_dir, pool, progress);
   if (!memory.ok()) return memory.status();
   weights.memory = *std::move(memory);
   absl::StatusOr<Buffer> copy = Buffer::Allocate(weights.embedding.bytes(), "the embedding");

@@ -10,8 +10,10 @@ import argparse
 import contextlib
 import http.client
 import json
+import socket
 import statistics
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -44,12 +46,17 @@ def start(stack: contextlib.ExitStack, program: str, *flags: str) -> dict[str, s
     return serving
 
 
+KEY = "bench"
+
+
 class Services:
     def __init__(self, stack: contextlib.ExitStack) -> None:
+        keys = Path(stack.enter_context(tempfile.TemporaryDirectory()), "keys")
+        keys.write_text(f"{KEY}\n")
         target = start(stack, "outrider-target", "--model", str(MODELS / "tiny-target"), "--threads", "1")["listen"]
         draft = start(stack, "outrider-draft", "--model", str(MODELS / "tiny-draft"), "--threads", "1")["listen"]
         serving = start(stack, "outrider-coordinator", "--tokenizer", str(MODELS / "tiny-target"), "--target", target,
-                        "--draft", draft, "--http-listen", "127.0.0.1:0")
+                        "--draft", draft, "--http-listen", "127.0.0.1:0", "--http-tls-terminated", "--http-token-file", str(keys))
         self.address, self.http = serving["listen"], serving["http_listen"]
 
     def connect(self) -> grpc.Channel:
@@ -95,14 +102,54 @@ def many_ids(_services: Services, channel: grpc.Channel, stop: threading.Event) 
         refused(channel, wanted)
 
 
-def huge_body(services: Services, _channel: grpc.Channel, stop: threading.Event) -> None:
-    body = json.dumps({"prompt": "x " * (8 * MIB)})
+def largest_message(_services: Services, channel: grpc.Channel, stop: threading.Event) -> None:
+    """As large as one may be; its stop strings are read before there are found to be too many."""
+    wanted = request("x")
+    wanted.stop.strings.extend(["x" * 4096] * 1000)
+    while not stop.is_set():
+        refused(channel, wanted)
+
+
+def no_message(_services: Services, channel: grpc.Channel, stop: threading.Event) -> None:
+    generate = channel.unary_stream("/outrider.v1.Inference/Generate")
+    while not stop.is_set():
+        for message in (b"\xff\xff\xff", b"\x0a\x7f", b"\x0a\x02\xff\xff"):
+            with contextlib.suppress(grpc.RpcError):
+                list(generate(message))
+
+
+def post(services: Services, body: str, key: str, stop: threading.Event) -> None:
     while not stop.is_set():
         with contextlib.suppress(OSError, http.client.HTTPException):
             connection = http.client.HTTPConnection(services.http)
-            connection.request("POST", "/v1/completions", body)
+            connection.request("POST", "/v1/completions", body, {"Authorization": f"Bearer {key}"})
             connection.getresponse().read()
             connection.close()
+
+
+def huge_body(services: Services, _channel: grpc.Channel, stop: threading.Event) -> None:
+    post(services, json.dumps({"prompt": "x " * (8 * MIB)}), KEY, stop)
+
+
+def wrong_key(services: Services, _channel: grpc.Channel, stop: threading.Event) -> None:
+    post(services, json.dumps({"prompt": "x"}), "wrong", stop)
+
+
+def slow_headers(services: Services, _channel: grpc.Channel, stop: threading.Event) -> None:
+    """500 connections, each of which sends a header a byte at a time, and begins again when it is closed."""
+    address = services.http.rsplit(":", 1)
+    connections: list[socket.socket] = []
+    while not stop.is_set():
+        while len(connections) < 500:
+            connections.append(socket.create_connection((address[0], int(address[1])), timeout=10))
+        for connection in connections[:]:
+            try:
+                connection.sendall(b"P")
+            except OSError:
+                connections.remove(connection)
+        stop.wait(0.1)
+    for connection in connections:
+        connection.close()
 
 
 def full_queue(_services: Services, channel: grpc.Channel, stop: threading.Event) -> None:
@@ -116,7 +163,8 @@ def full_queue(_services: Services, channel: grpc.Channel, stop: threading.Event
 
 ATTACKS: dict[str, Attack] = {
     "quiet": quiet, "40 kB texts": long_text, "60 MB texts": huge_text, "lists of a million ids": many_ids,
-    "16 MB over HTTP": huge_body, "50 short requests at a time": full_queue}
+    "messages of 4 MB": largest_message, "bytes that are no message": no_message, "16 MB over HTTP": huge_body,
+    "wrong keys over HTTP": wrong_key, "500 slow HTTP headers": slow_headers, "50 short requests at a time": full_queue}
 
 
 def rounds(services: Services, attack: Attack, seconds: float) -> list[int]:

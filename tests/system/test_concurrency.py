@@ -171,7 +171,6 @@ def test_a_client_that_does_not_read_keeps_little_memory_and_holds_nobody_up(pro
                 c.generate(prompts[1], k=1, temperature=0, max_tokens=100, ignore_eos=True)
             took(18, f"five answers to another client, {beside}", began)
 
-        assert tokens_of(c.stub.Generate(big, timeout=PATIENCE)) == 4 * 400
         others("alone")
         before = c.coordinator.resident_mebibytes()
         unread = inference_pb2_grpc.InferenceStub(channel).Generate(big, timeout=PATIENCE)

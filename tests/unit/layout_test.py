@@ -260,8 +260,24 @@ def broken_links(tree):
     return wrong
 
 
+def wrong_fault_table(tree):
+    """The table of faults has each number once, and each row names tests that exist."""
+    page = "docs/operations.md"
+    rows = re.findall(r"^\| (\d+) \|(.*)$", tree.get(page, ""), re.M)
+    if [int(number) for number, _ in rows] not in ([], list(range(1, 26))):
+        return [f"{page}: the rows of faults are {', '.join(number for number, _ in rows)}"]
+    known = {name for path, text in tree.of(".py").items() if path.startswith("tests/system/test_")
+             for name in re.findall(r"^def (test_\w+)", text, re.M)}
+    wrong = []
+    for number, row in rows:
+        tests = re.findall(r"`(test_\w+)`", row)
+        wrong += [f"{page}: fault {number}: there is no {name}" for name in tests if name not in known]
+        wrong += [] if tests else [f"{page}: fault {number} names no test"]
+    return wrong
+
+
 CHECKS = [wrong_dependencies, reached_backends, wire_in_core, second_transports, long_files, unfinished, machine_paths,
-          unused_flags, globbed_sources, unbuilt_sources, broken_links]
+          unused_flags, globbed_sources, unbuilt_sources, broken_links, wrong_fault_table]
 
 
 @pytest.fixture(scope="module")
@@ -297,6 +313,8 @@ def test_new_files_are_read_and_ignored_ones_are_not(tmp_path):
     assert Tree.read(tmp_path) == {".gitignore": "ignored.cc\n", "new.cc": "int x;"}
 
 
+FAULTS = "\n".join(f"| {number} | a fault | `test_a_fault` |" for number in range(1, 26))
+
 # A small tree that follows every rule, in the shapes that a careless check would take for an offence.
 GOOD = {
     "CMakeLists.txt": 'file(GLOB WHEELS "${VENV}/lib/python3*/nvidia")  # file(GLOB S *.cc) would be refused\n',
@@ -331,6 +349,8 @@ GOOD = {
                      "[Here](#--stop-and-when), [there](../common/spec), [elsewhere](https://example.com/a.md#b).\n"
                      "```\n# No heading\n[no link](gone.md)\n```\n## Notes\n[twice](notes.md#notes-1)\n",
     "bench/notes.py": '"""See docs/notes.md#notes."""',
+    "docs/operations.md": FAULTS,
+    "tests/system/test_faults.py": "def test_a_fault() -> None:",
 }
 
 BAD = [
@@ -392,6 +412,10 @@ BAD = [
     (broken_links, {"docs/a.md": "# Alone\n[twice](#alone-1)"}),
     (broken_links, {"docs/a.md": "```\n# Example\n```\n[no heading](#example)"}),
     (broken_links, {"bench/a.py": "# docs/moved.md says why"}),
+    # A fault that is missing, one without a test, and one whose test is gone.
+    (wrong_fault_table, {"docs/operations.md": FAULTS.replace("| 7 |", "| 8 |")}),
+    (wrong_fault_table, {"docs/operations.md": FAULTS.replace("| 7 | a fault | `test_a_fault` |", "| 7 | a fault | |")}),
+    (wrong_fault_table, {"docs/operations.md": FAULTS.replace("| 7 | a fault | `test_a_fault` |", "| 7 | a fault | `test_gone` |")}),
 ]
 
 

@@ -21,6 +21,8 @@
 namespace outrider {
 namespace {
 
+// How long the last answers may take to be read.
+constexpr Clock::duration kUnread = std::chrono::seconds(1);
 // Most samples of one request.
 constexpr int kMaxSamples = 64;
 // For long requests. One is not enough: the next would wait for it.
@@ -334,7 +336,11 @@ absl::Status Serve(const Flags& flags) {
   const Clock::duration patience = ToDuration(flags.process.drain_seconds);
   asio::co_spawn(io, Drain(admission, patience, draft, target), asio::use_future).wait();
   if (*gateway != nullptr) (*gateway)->Finish(absl::Seconds(1));
-  process->Exit();
+  // Then connections end with the process, and clients of calls that are left see UNAVAILABLE. gRPC's own end would cancel
+  // calls that come meanwhile, which looks like their clients' doing.
+  const Clock::time_point end = Clock::now() + kUnread;
+  while (service.unfinished() > 0 && Clock::now() < end) std::this_thread::sleep_for(kUnread / 1000);
+  process->Exit(absl::ZeroDuration());
 }
 
 int Run(int argc, char** argv) {

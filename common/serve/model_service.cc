@@ -219,7 +219,7 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   // Rounds that are running end well; then the streams are closed, and their coordinators look elsewhere.
   worker.AwaitIdle(absl::Now() + absl::Seconds(flags.process.drain_seconds));
   service->EndStreams();
-  process.Exit();
+  process.Exit(absl::Seconds(1));
 }
 
 }  // namespace

@@ -124,19 +124,20 @@ void ServerProcess::AwaitEnd(const std::function<void()>& refuse_new) {
   LogInfo("draining", {{"signal", std::string(strsignal(signal))}, {"drain_seconds", drain_seconds_}});
 }
 
-void ServerProcess::Exit() {
+void ServerProcess::Exit(absl::Duration patience) {
   {
     absl::MutexLock lock(&mutex_);
     ended_ = true;
   }
-  // A call whose client has not read all of it is not cancelled, which would look like its client's doing: the
-  // connection ends with the process. On a thread of its own, for gRPC waits for every call.
-  absl::Notification all_read;
-  std::thread([this, &all_read] {
-    rpc_->Shutdown(absl::Hours(1));
-    all_read.Notify();
-  }).detach();
-  all_read.WaitForNotificationWithTimeout(absl::Seconds(1));
+  if (patience > absl::ZeroDuration()) {
+    // On a thread of its own: gRPC waits for every call, whatever becomes of it, and the process does not.
+    absl::Notification ended;
+    std::thread([this, &ended, patience] {
+      rpc_->Shutdown(patience);
+      ended.Notify();
+    }).detach();
+    ended.WaitForNotificationWithTimeout(patience + absl::Seconds(1));
+  }
   LogInfo("stopped");
   // What matters has ended. Taking the rest apart in order would take two seconds, until the metrics server's
   // threads look up.

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "common/obs/metrics_server.h"
 #include "common/rpc/server.h"
 
@@ -70,8 +71,9 @@ class ServerProcess {
   // Waits for SIGINT or SIGTERM. Calls `refuse_new` before the log says that the process drains: whoever
   // reads that may rely on it.
   void AwaitEnd(const std::function<void()>& refuse_new = [] {});
-  // Ends the gRPC server, and then the process, with 0.
-  [[noreturn]] void Exit() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends the gRPC server, whose calls have that long to end by themselves, and then the process, with 0. Without patience
+  // the connections end with the process.
+  [[noreturn]] void Exit(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   explicit ServerProcess(double drain_seconds) : drain_seconds_(drain_seconds) {}

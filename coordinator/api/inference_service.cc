@@ -17,8 +17,13 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(grpc::Cal
                                          : Clock::time_point::max();
   v1::RequestContext request_context = ReadRequestContext(context->client_metadata());
   context->AddInitialMetadata(kRequestIdKey, request_context.request_id());
-  auto call = std::make_shared<GenerateCall>(&parts_, *request, std::move(request_context),
-                                             ReadClient(*context, parts_.checks_tokens), deadline);
+  ++unfinished_;
+  std::shared_ptr<GenerateCall> call(new GenerateCall(&parts_, *request, std::move(request_context),
+                                                      ReadClient(*context, parts_.checks_tokens), deadline),
+                                     [this](GenerateCall* ended) {
+                                       delete ended;
+                                       --unfinished_;
+                                     });
   call->Start();
   return call->writer();
 }

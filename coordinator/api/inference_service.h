@@ -1,6 +1,7 @@
 // The public gRPC service.
 #pragma once
 
+#include <atomic>
 #include <utility>
 
 #include "coordinator/api/service_parts.h"
@@ -19,10 +20,14 @@ class InferenceService final : public v1::Inference::WithRawCallbackMethod_Gener
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override;
 
+  // Generations whose end has not been sent yet. Thread-safe.
+  int unfinished() const { return unfinished_; }
+
  private:
   // On the executor.
   v1::DescribeResponse Description() const;
 
+  std::atomic<int> unfinished_ = 0;
   const ServiceParts parts_;
 };
 

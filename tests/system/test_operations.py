@@ -1,6 +1,5 @@
 """What operators use: health, reflection, metrics, logs, and orderly shutdown."""
 
-import contextlib
 import json
 import os
 import time
@@ -122,14 +121,17 @@ def test_a_stream_that_is_read_slowly_can_be_resumed_too(prompts: list[str]) -> 
 
 
 def test_a_coordinator_told_to_end_does_so_though_clients_go_on_asking() -> None:
-    """Also those whose calls come when everything else has ended."""
+    """Also those whose calls come when everything else has ended: all of them are told what makes them try elsewhere."""
+    codes = set()
     with cluster(draft=None) as c:
         def ask() -> None:
             with c.coordinator.connect() as channel:
                 stub = inference_pb2_grpc.InferenceStub(channel)
                 while c.coordinator.popen.poll() is None:
-                    with contextlib.suppress(grpc.RpcError):
-                        list(stub.Generate(request("x", max_tokens=1), timeout=1))
+                    try:
+                        list(stub.Generate(request("x", max_tokens=1), timeout=PATIENCE))
+                    except grpc.RpcError as error:
+                        codes.add(error.code())
 
         with ThreadPoolExecutor() as pool:
             asking = [pool.submit(ask) for _ in range(6)]
@@ -141,6 +143,7 @@ def test_a_coordinator_told_to_end_does_so_though_clients_go_on_asking() -> None
                 c.coordinator.kill()
             for one in asking:
                 one.result()
+    assert codes == {grpc.StatusCode.UNAVAILABLE}
 
 
 def test_a_server_told_to_end_says_so_before_it_goes(prompts: list[str]) -> None:

@@ -1,0 +1,236 @@
+"""Mixed load for minutes while the three processes are killed, ended, frozen and cut off. Then it checks what must hold.
+
+    .venv/bin/python bench/soak.py [--minutes 2] [--seed 1]
+
+Runs the programs of OUTRIDER_BIN (build/release/bin) with the shipped pair. What is asked for and what is done to the processes
+is drawn from the seed; when the two meet is up to the machine. Prints what was asked, and how long streams took to go on after
+each disturbance. Exits with 1 and the reason when one of these does not hold:
+
+- every answer that depends on nothing but its request is that of a quiet run, and has each position once;
+- a request fails only as its kind says, or because the coordinator was away;
+- each disturbance met streams that outlasted it, and each of these went on;
+- afterwards nothing runs or waits, no server holds a sequence or a used block, and every block is accounted for;
+- the processes do not grow while the load goes on undisturbed;
+- no process ends by itself or logs an error, and each that is told to end does, with 0.
+"""
+
+import argparse
+import collections
+import contextlib
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "system"))
+
+from harness import Cluster, Server, cluster, eventually, reserve_address
+from relay import Relay, relay
+from soak_load import Load
+
+# A cache that the load fills, and a short lease, so that what a killed coordinator held is free before the end.
+KV_BLOCKS = 256
+SERVER_FLAGS = ["--kv-blocks", str(KV_BLOCKS), "--block-size", "16", "--lease", "3"]
+# The part of the time without disturbances, in which the processes may not grow by more than so many MiB.
+QUIET, SLICES, GROWTH = 0.3, 4, 8.0
+SERVERS = ("target", "draft", "coordinator")
+
+# How something goes wrong, how it ends, and how many seconds it lasts at most.
+Disturbance = tuple[Callable[[], object], Callable[[], object], float]
+
+
+class Soak:
+    """The processes, the load, and what is done to them. Its methods run on one thread: a process dies with its starter."""
+
+    def __init__(self, c: Cluster, relays: dict[str, Relay], seed: int) -> None:
+        self.cluster, self.relays = c, relays
+        self.rng = random.Random(f"{seed} disturbances")
+        self.load = Load(c, seed)
+        self.servers = [c.target, c.draft, c.coordinator]  # all there ever were
+        self.disturbances = self._disturbances()
+        self.recoveries: dict[str, list[float]] = {name: [] for name in self.disturbances}
+        self.hits: collections.Counter[str] = collections.Counter()
+        self.lost_items: collections.Counter[str] = collections.Counter()
+        self.started = time.monotonic()
+
+    def _disturbances(self) -> dict[str, Disturbance]:
+        found: dict[str, Disturbance] = {}
+        for name in SERVERS:
+            found |= {f"{name} killed": (partial(self._kill, name), partial(self._restart, name), 0.5),
+                      f"{name} told to end": (partial(self._signal, name, signal.SIGTERM), partial(self._replace, name), 0.5),
+                      f"{name} frozen": (partial(self._signal, name, signal.SIGSTOP),
+                                         partial(self._signal, name, signal.SIGCONT), 3)}
+        for name, way in self.relays.items():
+            found |= {f"{name}: no packets": (way.freeze, way.thaw, 3),
+                      f"{name}: no connections": (partial(self._cut, way), way.thaw, 3),
+                      f"{name}: delay and jitter": (partial(way.slow, 0.005, 0.03), partial(way.slow, 0, 0), 3)}
+        return found
+
+    def _server(self, name: str) -> Server:
+        server: Server = getattr(self.cluster, name)
+        return server
+
+    def _signal(self, name: str, what: signal.Signals) -> None:
+        self._server(name).popen.send_signal(what)
+
+    def _kill(self, name: str) -> None:
+        self.cluster.kill(self._server(name))
+
+    def _replace(self, name: str) -> None:
+        """The server was told to end: another one takes its place once it has."""
+        self._server(name).wait_orderly_end()
+        self.cluster._servers.remove(self._server(name))
+        self._restart(name)
+
+    def _restart(self, name: str) -> None:
+        getattr(self.cluster, f"restart_{name}")()
+        self.servers.append(self._server(name))
+
+    def _cut(self, way: Relay) -> None:
+        way.freeze()
+        way.cut()
+
+    def disturb(self, name: str) -> None:
+        """Waits for streams, disturbs them, and waits until each has gone on or ended."""
+        begin, end, longest = self.disturbances[name]
+        self.await_healthy()
+        streams = eventually(lambda: self.load.errors or self.load.in_progress(), "there are streams to disturb")
+        self.load.check()
+        of_coordinator = name.startswith("coordinator")
+        if of_coordinator:
+            self.count_lost_items()  # the counts end with it
+        print(f"{time.monotonic() - self.started:6.1f} s: {name}", flush=True)
+        before = {stream: stream.chunks for stream in streams}
+        with self.load.coordinator_absent() if of_coordinator else contextlib.nullcontext():
+            began = time.monotonic()
+            begin()
+            self.hits[name] += sum(not stream.over for stream in streams)
+            if name.startswith("draft"):  # which nobody waits for
+                self._await_progress(before)
+                self.recoveries[name].append(time.monotonic() - began)
+            time.sleep(self.rng.uniform(0, longest))
+            end()
+        if not name.startswith("draft"):
+            ended, before = time.monotonic(), {stream: stream.chunks for stream in streams}
+            self._await_progress(before)
+            self.recoveries[name].append(time.monotonic() - ended)
+
+    def _await_progress(self, before: dict[object, int]) -> None:
+        eventually(lambda: self.load.errors or all(stream.over or stream.chunks > chunks for stream, chunks in before.items()),
+                   "every stream goes on")
+        self.load.check()
+
+    def await_healthy(self) -> None:
+        eventually(lambda: all(self.cluster.coordinator.value(f"outrider_{name}_up") for name in ("target", "draft")),
+                   "target and draft are connected")
+
+    def count_lost_items(self) -> None:
+        metrics = self.cluster.coordinator.metrics()
+        for name in ("target", "draft"):
+            self.lost_items[name] += int(sum(metrics.labelled(f"outrider_{name}_errors_total", "reason").values()))
+
+    # --- the phases -----------------------------------------------------------------------------------------------
+
+    def run_disturbed(self, seconds: float) -> None:
+        """Until the time is over and everything has happened at least once."""
+        end = time.monotonic() + seconds
+        order: list[str] = []
+        with self.load.running():
+            while order or time.monotonic() < end:
+                order = order or self.rng.sample(sorted(self.disturbances), len(self.disturbances))
+                self.disturb(order.pop())
+                time.sleep(self.rng.uniform(0, 0.5))
+                if time.monotonic() > end and all(self.recoveries.values()):
+                    return
+
+    def run_quiet(self, seconds: float) -> None:
+        """The same load in slices: the processes may not grow from the second on, when all caches are full."""
+        sizes = []
+        for _ in range(SLICES):
+            with self.load.running():
+                time.sleep(seconds / SLICES)
+            self.cluster.wait_idle()
+            sizes.append([self._server(name).resident_mebibytes() for name in SERVERS])
+        print("resident MiB after each slice without disturbances:",
+              ", ".join(f"{name} {' '.join(f'{size:.0f}' for size in column)}" for name, column in zip(SERVERS, zip(*sizes))))
+        for name, second, last in zip(SERVERS, sizes[1], sizes[-1]):
+            assert last < second + GROWTH, f"the {name} grows: {sizes}"
+
+    def check(self) -> None:
+        """What must hold once the load is over."""
+        for name, hits in self.hits.items():
+            assert hits, f"{name}: met no stream"
+        assert self.load.resumed, "no stream was resumed"
+        self.count_lost_items()
+        for name in ("target", "draft"):
+            assert self.lost_items[name], f"no request lost an item at the {name}"
+        self.cluster.wait_idle()
+        self.cluster.coordinator.wait_value("outrider_requests_waiting", 0)
+        for name in ("target", "draft"):
+            metrics = self._server(name).metrics()
+            assert metrics.value(f"outrider_{name}_items_in_progress") == 0
+            blocks = sum(metrics.value(f"outrider_{name}_kv_blocks_{state}") for state in ("used", "cached", "free"))
+            assert blocks == KV_BLOCKS, f"{name}: {blocks} of {KV_BLOCKS} blocks"
+        for server in self.servers:
+            wrong = [line for line in server.lines if '"level":"error"' in line]
+            assert not wrong, f"{server.program}: {wrong[0]}"
+        for name in SERVERS:
+            assert self._server(name).popen.poll() is None, f"the {name} ended by itself"
+
+    def report(self) -> None:
+        kinds = sorted({kind for kind, _ in self.load.outcomes})
+        print(f"\n{'asked for':24} outcomes")
+        for kind in kinds:
+            outcomes = {outcome: n for (of, outcome), n in sorted(self.load.outcomes.items()) if of == kind}
+            print(f"{kind:24} {', '.join(f'{n} {outcome}' for outcome, n in outcomes.items())}")
+        print(f"\n{self.load.resumed} streams resumed, {self.load.repeated} calls asked again, items lost: "
+              f"{self.lost_items['target']} at the target, {self.lost_items['draft']} at the draft")
+        print(f"\n{'disturbance':28} {'times':>5} {'streams met':>11} {'all went on after, s: median':>28} {'longest':>8}")
+        for name, times in self.recoveries.items():
+            print(f"{name:28} {len(times):5} {self.hits[name]:11} {statistics.median(times):28.2f} {max(times):8.2f}")
+
+
+@contextlib.contextmanager
+def started(seed: int) -> Iterator[Soak]:
+    with contextlib.ExitStack() as stack:
+        relays: dict[str, Relay] = {}
+
+        @contextlib.contextmanager
+        def through(name: str, address: str) -> Iterator[str]:
+            relays[name] = stack.enter_context(relay(address))
+            yield relays[name].address
+
+        c = stack.enter_context(cluster(target=SERVER_FLAGS, draft=SERVER_FLAGS, coordinator=["--http-listen", reserve_address()],
+                                        through=partial(through, "draft"), target_through=partial(through, "target")))
+        yield Soak(c, relays, seed)
+
+
+def soak(minutes: float, seed: int) -> None:
+    """Raises AssertionError where something does not hold."""
+    with started(seed) as s:
+        s.run_disturbed(60 * minutes * (1 - QUIET))
+        s.report()
+        s.run_quiet(60 * minutes * QUIET)
+        s.check()
+    # They have all ended with 0: leaving the cluster waits for that.
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    try:
+        soak(options.minutes, options.seed)
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        sys.exit(f"soak: seed {options.seed}: {error}")
+    print("soak: everything held")
+
+
+if __name__ == "__main__":
+    main()

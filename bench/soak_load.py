@@ -1,0 +1,381 @@
+"""The load of bench/soak.py: requests of every kind, drawn from a seed, each with its answer checked as far as it can be.
+
+Each Worker asks for one thing after another, on a thread of its own. What it draws depends on the seed and its number
+only. A request that the coordinator's absence ended is resumed or asked again; any other error ends the soak.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import random
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import httpx2
+import openai
+from outrider.v1 import inference_pb2_grpc
+
+from harness import LENGTH, PATIENCE, Answer, Cluster, Refusal, inference_pb2, load_prompts, request
+from http_clients import MODEL, connect
+from proxies import OPTIONS
+from test_bad_requests import BAD
+from test_openai_server import BAD as BAD_OVER_HTTP
+
+WORKERS = 8
+DRAFTERS = ("", "model", "model", "ngram", "copy", "auto", "random", "none")
+KS = (None, 0, 1, 2, 4, 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A request whose answer depends on nothing but itself: greedy, or under the coupled rule."""
+    prompt: str
+    options: dict[str, Any]
+    answers: tuple[Answer, ...]  # what it got while nothing disturbed it, one for each sample
+
+
+def draw_calls(c: Cluster, seed: int) -> list[Call]:
+    """Draws calls and gets their answers without drafts."""
+    rng, prompts, calls = random.Random(f"{seed} calls"), load_prompts(), []
+    for number in range(24):
+        long = number % 4 == 0
+        prompt = " ".join(rng.choices(prompts, k=40))[:1500] if long else rng.choice(prompts)
+        options = {"max_tokens": rng.choice([12, 40, 120, 300]), "ignore_eos": rng.random() < 0.7,
+                   "n": 1 if rng.random() < 0.8 else rng.choice([2, 4])}
+        options |= {"temperature": 0} if number % 2 else {"rule": "coupled", "temperature": 0.9, "seed": number}
+        answers = c.generate_samples(prompt, k=0, **options)
+        if number % 6 == 0:
+            text = answers[0].text
+            options["stop"] = [text[len(text) // 2:][:5] or "x", "\N{SNOWMAN}"]
+            answers = c.generate_samples(prompt, k=0, **options)
+        calls.append(Call(prompt, options, tuple(answers)))
+    return calls
+
+
+class Stream:
+    """How far a stream has come that is read without a pause."""
+
+    def __init__(self) -> None:
+        self.chunks, self.over = 0, False
+
+
+class Load:
+    """What the workers share. Thread-safe."""
+
+    def __init__(self, c: Cluster, seed: int) -> None:
+        self.cluster = c
+        self.calls = draw_calls(c, seed)
+        self.outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
+        self.resumed = self.repeated = 0
+        self.streams: set[Stream] = set()
+        self.errors: list[str] = []
+        self._absences: list[list[float]] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._workers = [Worker(self, number, random.Random(f"{seed} {number}")) for number in range(WORKERS)]
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        self._stop.clear()
+        threads = [threading.Thread(target=self._work, args=(worker,)) for worker in self._workers]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+        self.check()
+
+    def check(self) -> None:
+        assert not self.errors, self.errors[0]
+
+    @contextlib.contextmanager
+    def coordinator_absent(self) -> Iterator[None]:
+        """Calls that run at some time within this may end with UNAVAILABLE."""
+        self._absences.append(absence := [time.monotonic(), float("inf")])
+        try:
+            yield
+        finally:
+            absence[1] = time.monotonic()
+
+    def lost(self, began: float, error: Exception) -> None:
+        """Takes note of a call that was lost with the coordinator, and waits a little; raises if it was not."""
+        if not any(end > began for _, end in self._absences):
+            raise error
+        with self._lock:
+            self.repeated += 1
+        time.sleep(0.05)
+
+    def count_resumed(self, streams: int) -> None:
+        with self._lock:
+            self.resumed += streams
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[Stream]:
+        stream = Stream()
+        with self._lock:
+            self.streams.add(stream)
+        try:
+            yield stream
+        finally:
+            stream.over = True
+            with self._lock:
+                self.streams.remove(stream)
+
+    def in_progress(self) -> list[Stream]:
+        with self._lock:
+            return [stream for stream in self.streams if stream.chunks]
+
+    def _work(self, worker: "Worker") -> None:
+        while not self._stop.is_set() and not self.errors:
+            kind = worker.draw()
+            try:
+                outcome = kind(worker)
+                with self._lock:
+                    self.outcomes[kind.__name__.replace("_", " "), outcome] += 1
+            except Exception:
+                self.errors.append(f"worker {worker.number}, {kind.__name__}: {traceback.format_exc()}")
+
+
+def is_unavailable(error: Exception) -> bool:
+    """Whether this is how a client of either API sees that the coordinator is away, or goes."""
+    if isinstance(error, grpc.RpcError):
+        return error.code() == grpc.StatusCode.UNAVAILABLE
+    if isinstance(error, openai.APIConnectionError | httpx2.TransportError):
+        return True
+    return isinstance(error, openai.APIError) and error.code == "draining"
+
+
+class Worker:
+    """Asks for one thing after another, with connections of its own."""
+
+    def __init__(self, load: Load, number: int, rng: random.Random) -> None:
+        self.load, self.number, self.rng = load, number, rng
+        self.channel = grpc.insecure_channel(load.cluster.coordinator.address, OPTIONS)
+        self.stub = inference_pb2_grpc.InferenceStub(self.channel)
+        self.http = connect(load.cluster)
+
+    def draw(self) -> Callable[["Worker"], str]:
+        return self.rng.choices(list(KINDS), list(KINDS.values()))[0]
+
+    def call(self, *, samples: bool = False) -> Call:
+        return self.rng.choice([call for call in self.load.calls if (call.options["n"] > 1) == samples])
+
+    def speculation(self) -> dict[str, Any]:
+        return {"k": self.rng.choice(KS), "drafter": self.rng.choice(DRAFTERS),
+                "draft_top_n": self.rng.choice([0, 0, 8])}
+
+    def repeat(self, ask: Callable[[], Any]) -> Any:
+        """Asks until the coordinator was there all the time."""
+        while True:
+            began = time.monotonic()
+            try:
+                return ask()
+            except (grpc.RpcError, openai.APIError, httpx2.TransportError) as error:
+                if not is_unavailable(error):
+                    raise
+                self.load.lost(began, error)
+
+    def stream(self, wanted: inference_pb2.GenerateRequest, pause: float = 0) -> list[Answer]:
+        """The whole answers to a request. One that breaks off is resumed from what has come, or begins again if that cannot
+        be. After its first chunk nothing is read for `pause` seconds."""
+        answers = [Answer() for _ in range(wanted.n or 1)]
+
+        def ask() -> None:
+            if wanted.n > 1:
+                answers[:] = [Answer() for _ in answers]
+            else:
+                wanted.resume_from[:] = answers[0].tokens
+                self.load.count_resumed(bool(wanted.resume_from))
+            for chunk in self.stub.Generate(wanted, timeout=PATIENCE, wait_for_ready=True):
+                answers[chunk.sample].add(chunk)
+                if watched:
+                    watched.chunks += 1
+                elif chunk.position == 0:
+                    time.sleep(pause)
+
+        with self.load.watched() if not pause else contextlib.nullcontext() as watched:
+            self.repeat(ask)
+        return answers
+
+
+def check(answers: list[Answer], call: Call) -> str:
+    for answer, quiet in zip(answers, call.answers, strict=True):
+        assert answer.tokens == quiet.tokens, f"{call}: got {answer.tokens}"
+        assert (answer.text, answer.reason) == (quiet.text, quiet.reason), f"{call}: got {answer}"
+        assert answer.finish.usage.completion_tokens == len(quiet.tokens)
+    return "whole"
+
+
+# --- kinds of requests: what each returns is its outcome ----------------------------------------------------------
+
+
+def invariant_answer(w: Worker) -> str:
+    call = w.call()
+    return check(w.stream(request(call.prompt, **call.options, **w.speculation(), trace=w.rng.random() < 0.3)), call)
+
+
+def several_samples(w: Worker) -> str:
+    call = w.call(samples=True)
+    return check(w.stream(request(call.prompt, **call.options, **w.speculation())), call)
+
+
+def slow_reader(w: Worker) -> str:
+    call = w.call()
+    wanted = request(call.prompt, **call.options, **w.speculation())
+    wanted.logprobs.top = 20  # more than the buffers between hold
+    return check(w.stream(wanted, pause=2), call)
+
+
+def sampled_answer(w: Worker) -> str:
+    """Of these only the form is known: tests/slow/test_distribution.py looks at what they say."""
+    wanted = request(w.call().prompt, **w.speculation(), rule=w.rng.choice(["token", "block"]), temperature=0.8, top_p=0.95,
+                     max_tokens=w.rng.choice([5, 60, 200]), ignore_eos=True)
+    wanted.logprobs.top = 2
+    [answer] = w.stream(wanted)
+    assert (len(answer.tokens), answer.reason) == (wanted.stop.max_tokens, LENGTH), answer
+    return "whole"
+
+
+def body(w: Worker, call: Call) -> dict[str, Any]:
+    options = dict(call.options)
+    extra = {key: options.pop(key) for key in ("rule", "ignore_eos") if key in options}
+    if (k := w.rng.choice(KS)) is not None:
+        extra["draft_tokens"] = k
+    return {"model": MODEL, "prompt": call.prompt, "extra_body": extra} | options
+
+
+def http_stream(w: Worker) -> str:
+    call = w.call()
+    options = body(w, call)
+
+    def ask() -> str:
+        with w.load.watched() as watched:
+            text = ""
+            for event in w.http.completions.create(stream=True, **options):
+                text += event.choices[0].text
+                watched.chunks += 1
+            return text
+
+    text = w.repeat(ask)
+    assert text == call.answers[0].text, f"{call}: got {text!r}"
+    return "whole"
+
+
+def http_answer(w: Worker) -> str:
+    call = w.call(samples=True)
+    options = body(w, call)
+    texts = [choice.text for choice in w.repeat(lambda: w.http.completions.create(**options)).choices]
+    assert texts == [answer.text for answer in call.answers], f"{call}: got {texts}"
+    return "whole"
+
+
+ENDLESS = {"max_tokens": 800, "ignore_eos": True, "temperature": 1}
+
+
+def cancelled(w: Worker) -> str:
+    wanted, began = request(w.call().prompt, **w.speculation(), **ENDLESS), time.monotonic()
+    stream = w.stub.Generate(wanted, timeout=PATIENCE, wait_for_ready=True)
+    try:
+        for _ in range(w.rng.choice([0, 1, 20])):
+            next(stream)
+    except grpc.RpcError as error:
+        assert is_unavailable(error), error
+        w.load.lost(began, error)
+        return "lost"
+    stream.cancel()
+    return "left"
+
+
+def http_client_leaves(w: Worker) -> str:
+    options, began = {"model": MODEL, "prompt": w.call().prompt, "max_tokens": 800, "extra_body": {"ignore_eos": True}}, time.monotonic()
+    try:
+        stream = w.http.completions.create(stream=True, **options)
+        for _ in itertools.islice(stream, w.rng.choice([0, 1, 20])):
+            pass
+    except (openai.APIError, httpx2.TransportError) as error:
+        if not is_unavailable(error):
+            raise
+        w.load.lost(began, error)
+        return "lost"
+    stream.close()
+    return "left"
+
+
+def short_deadline(w: Worker) -> str:
+    wanted, began = request(w.call().prompt, **w.speculation(), **ENDLESS), time.monotonic()
+    try:
+        for _ in w.stub.Generate(wanted, timeout=w.rng.choice([0.001, 0.05, 0.3])):
+            pass
+    except grpc.RpcError as error:
+        if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+            return "late"
+        assert is_unavailable(error), error
+        w.load.lost(began, error)
+        return "lost"
+    raise AssertionError("800 tokens within so short a deadline")
+
+
+def bad_request(w: Worker) -> str:
+    field, wanted = BAD[w.rng.choice(list(BAD))]
+
+    def ask() -> Refusal:
+        try:
+            list(w.stub.Generate(wanted, timeout=PATIENCE, wait_for_ready=True))
+        except grpc.RpcError as error:
+            if is_unavailable(error):
+                raise
+            return Refusal.of(error)
+        raise AssertionError(f"{wanted} was taken")
+
+    refusal = w.repeat(ask)
+    assert (refusal.code, refusal.metadata["field"]) == ("INVALID_ARGUMENT", field), refusal
+    return "refused"
+
+
+UNREADABLE = [b"\x0a\x7f", b"\xff\xff\xff", b"", b"\x0a\x02\xff\xff", b"x" * (5 << 20)]
+
+
+def unreadable_message(w: Worker) -> str:
+    message = w.rng.choice(UNREADABLE)
+
+    def ask() -> grpc.StatusCode:
+        try:
+            list(w.channel.unary_stream("/outrider.v1.Inference/Generate")(message, timeout=PATIENCE, wait_for_ready=True))
+        except grpc.RpcError as error:
+            if is_unavailable(error):
+                raise
+            return error.code()
+        raise AssertionError(f"{message[:10]!r} was taken")
+
+    code = w.repeat(ask)
+    too_large = len(message) > 4 << 20
+    assert code == (grpc.StatusCode.RESOURCE_EXHAUSTED if too_large else grpc.StatusCode.INVALID_ARGUMENT), code
+    return "refused"
+
+
+def bad_http_request(w: Worker) -> str:
+    field, options = BAD_OVER_HTTP[w.rng.choice(list(BAD_OVER_HTTP))]
+
+    def ask() -> openai.BadRequestError:
+        try:
+            w.http.completions.create(**({"model": MODEL, "prompt": "Once"} | options))
+        except openai.BadRequestError as error:
+            return error
+        raise AssertionError(f"{options} was taken")
+
+    assert w.repeat(ask).param == field
+    return "refused"
+
+
+# How often each is asked for.
+KINDS: dict[Callable[[Worker], str], int] = {
+    invariant_answer: 10, several_samples: 2, slow_reader: 2, sampled_answer: 4, http_stream: 4, http_answer: 1, cancelled: 3,
+    http_client_leaves: 2, short_deadline: 2, bad_request: 3, unreadable_message: 1, bad_http_request: 2}

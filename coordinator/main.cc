@@ -328,7 +328,7 @@ absl::Status Serve(const Flags& flags) {
   if (draft != nullptr) draft->Connect();
 
   const auto keep_running = asio::make_work_guard(io);
-  // It runs up to the end of the process: gRPC waits for every call, also for one that comes after the last of the others.
+  // It runs up to the end of the process, so that a call that comes after the others have ended is answered too.
   std::thread executor([&io] { io.run(); });
   const StallWatch watch("executor", kStallTimeout, ExecutorIsStuck(io.get_executor()),
                          [process](bool hangs) { process->SetLive(!hangs); });
@@ -336,8 +336,8 @@ absl::Status Serve(const Flags& flags) {
   const Clock::duration patience = ToDuration(flags.process.drain_seconds);
   asio::co_spawn(io, Drain(admission, patience, draft, target), asio::use_future).wait();
   if (*gateway != nullptr) (*gateway)->Finish(absl::Seconds(1));
-  // Then connections end with the process, and clients of calls that are left see UNAVAILABLE. gRPC's own end would cancel
-  // calls that come meanwhile, which looks like their clients' doing.
+  // Then connections end with the process, and clients of calls that are left see UNAVAILABLE. gRPC's own end
+  // would cancel calls that come meanwhile, which looks like their clients' doing.
   const Clock::time_point end = Clock::now() + kUnread;
   while (service.unfinished() > 0 && Clock::now() < end) std::this_thread::sleep_for(kUnread / 1000);
   process->Exit(absl::ZeroDuration());

@@ -71,8 +71,8 @@ class ServerProcess {
   // Waits for SIGINT or SIGTERM. Calls `refuse_new` before the log says that the process drains: whoever
   // reads that may rely on it.
   void AwaitEnd(const std::function<void()>& refuse_new = [] {});
-  // Ends the gRPC server, whose calls have that long to end by themselves, and then the process, with 0. Without patience
-  // the connections end with the process.
+  // Ends the gRPC server, whose calls have that long to end by themselves, and then the process, with 0.
+  // Without patience the connections end with the process.
   [[noreturn]] void Exit(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

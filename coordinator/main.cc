@@ -328,7 +328,8 @@ absl::Status Serve(const Flags& flags) {
   if (draft != nullptr) draft->Connect();
 
   const auto keep_running = asio::make_work_guard(io);
-  // It runs up to the end of the process, so that a call that comes after the others have ended is answered too.
+  // It runs up to the end of the process, so that a call that comes after the others have ended is answered
+  // too.
   std::thread executor([&io] { io.run(); });
   const StallWatch watch("executor", kStallTimeout, ExecutorIsStuck(io.get_executor()),
                          [process](bool hangs) { process->SetLive(!hangs); });

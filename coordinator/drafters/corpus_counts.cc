@@ -21,7 +21,8 @@ absl::StatusOr<std::shared_ptr<const CorpusCounts>> CorpusCounts::Load(const std
   if (!text) return absl::NotFoundError(absl::StrCat(path, ": cannot be read, or is empty"));
   if (!IsValidUtf8(*text)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not UTF-8"));
   auto tokens = tokenizer.Encode(*text, /*add_special_tokens=*/false);
-  if (!tokens.ok()) return absl::Status(tokens.status().code(), absl::StrCat(path, ": ", tokens.status().message()));
+  if (!tokens.ok())
+    return absl::Status(tokens.status().code(), absl::StrCat(path, ": ", tokens.status().message()));
   return std::make_shared<const CorpusCounts>(*tokens);
 }
 

@@ -18,6 +18,8 @@ if(Jinja_FOUND AND NOT TARGET llama::jinja)
     ${JINJA_ROOT}/unicode.cpp)
   add_library(llama::jinja ALIAS llama_jinja)
   target_compile_options(llama_jinja PRIVATE -w)
+  # Its nodes assert what they are made of, which a template decides; what it does with them it checks again, and throws.
+  target_compile_definitions(llama_jinja PUBLIC NDEBUG)
   if(OUTRIDER_SANITIZE MATCHES undefined)
     target_compile_options(llama_jinja PRIVATE -fno-sanitize=undefined)  # its arithmetic is not ours to mend
   endif()

@@ -15,8 +15,9 @@ void FuzzTarget(std::string_view input) {
   StreamingDetokenizer stream(tokenizer.get(), /*skip_special_tokens=*/false);
   std::string streamed;
   for (const TokenId token : tokens) {
-    streamed += stream.Append(token);
-    Require(IsValidUtf8(streamed), "no character is cut");
+    const std::string piece = stream.Append(token);
+    Require(IsValidUtf8(piece), "no character is cut");
+    streamed += piece;
   }
   Require(streamed + stream.Flush() == LossyUtf8(input), "a stream has the same text");
 }

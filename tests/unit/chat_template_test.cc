@@ -165,6 +165,13 @@ INSTANTIATE_TEST_SUITE_P(
                 "nests more than 100 deep"},
         Hostile{"Branches", "{% if 0 %}" + Times(9'000, "{% elif 0 %}") + "{% endif %}",
                 "nests more than 100 deep"},
+        Hostile{"FilterThatIsANumber", "{{ 1 | 5 }}", "the name of a filter or a test is missing"},
+        Hostile{"FilterWithAMember", "{{ 1 | int(2).x }}", "the name of a filter or a test is missing"},
+        Hostile{"TestThatIsAText", "{{ 1 is 'odd' }}", "the name of a filter or a test is missing"},
+        Hostile{"FilterBlock", "{% filter 'a' %}b{% endfilter %}", "the name of a filter or a test is missing"},
+        Hostile{"LoopOverANumber", "{% for 5 in [1] %}{% endfor %}", "Invalid loop variable"},
+        Hostile{"MacroThatIsANumber", "{% macro 5() %}{% endmacro %}", "must be an identifier"},
+        Hostile{"ArgumentThatIsANumber", "{{ range(5=3) }}", "must be identifiers"},
         Hostile{"Size", Times(300'000, "a"), "larger than 256 KiB"}),
     [](const auto& info) { return info.param.name; });
 

@@ -14,14 +14,14 @@ using jinja::token;
 using jinja::value;
 
 constexpr size_t kMaxSource = 256 << 10;
-constexpr int kMaxNesting = 100;          // brackets in brackets and blocks in blocks
-constexpr int kMaxTokens = 1000;          // of one expression or tag: a chain of operators is a tree as deep
+constexpr int kMaxNesting = 100;  // brackets in brackets and blocks in blocks
+constexpr int kMaxTokens = 1000;  // of one expression or tag: a chain of operators is a tree as deep
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 constexpr uint64_t kMaxWork = 20'000;  // else most of a fuzzer's time goes into loops
 #else
 constexpr uint64_t kMaxWork = 5'000'000;  // a second
 #endif
-constexpr uint64_t kStepWork = 50;        // a step takes as long as a walk over this many values
+constexpr uint64_t kStepWork = 50;  // a step takes as long as a walk over this many values
 constexpr uint64_t kBytesPerWork = 16;
 constexpr uint64_t kMaxString = 16 << 20;
 constexpr uint64_t kMaxMoved = uint64_t{1}

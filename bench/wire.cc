@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "bench/load.h"
 #include "bench/pair_helpers.h"
+#include "bench/polling_thread.h"
 #include "bench/temporary_folder.h"
 #include "client/cli/child_process.h"
 #include "common/obs/flags.h"
@@ -61,70 +62,73 @@ uint32_t CommittedTokens(const v1::SequenceUpdate& update) {
   return update.base() + static_cast<uint32_t>(update.tokens_size());
 }
 
-class InstantDraft final : public v1::Draft::WithRawCallbackMethod_Propose<v1::Draft::Service> {
+class InstantDraft final : public v1::Draft::WithRawMethod_Propose<v1::Draft::Service> {
  public:
   explicit InstantDraft(const v1::ServerInfo& info) : info_(info) {}
   // Sets the form of proposals from now on. `form` must outlive this object.
   void SetForm(const Form* form) { form_ = form; }
 
-  BatchReactor* Propose(grpc::CallbackServerContext* /*context*/) override {
-    return new Stream(
-        info_,
-        [this](v1::DraftItem&& item, const std::shared_ptr<Outbox<v1::ProposeResponse>>& results) {
-          if (!item.has_propose()) return;
-          const int k = static_cast<int>(item.propose().draft_tokens());
-          v1::ProposeResult result;
-          result.set_sequence_id(item.propose().sequence().sequence_id());
-          result.set_round(item.propose().sequence().round());
-          result.set_cached(CommittedTokens(item.propose().sequence()) +
-                            static_cast<uint32_t>(std::max(k - 1, 0)));
-          for (int i = 0; i < k; ++i) {
-            v1::DraftNode* node = result.add_nodes();
-            node->set_token(kToken);
-            node->set_parent(i - 1);
-            const Form* form = form_;
-            if (form->rule != v1::RULE_COUPLED) *node->mutable_q() = form->q;
-          }
-          results->Post(std::move(result));
-        },
-        &streams_);
+  void Serve(QueuePoller& poller) {
+    streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+      RequestPropose(context, stream, queue, queue, tag);
+    });
   }
 
  private:
-  using Stream = BatchServerStream<v1::ProposeRequest, v1::ProposeResponse>;
+  using Results = Outbox<v1::ProposeResponse>;
+
+  void OnItem(const v1::DraftItem& item, const std::shared_ptr<Results>& results) const {
+    if (!item.has_propose()) return;
+    const int k = static_cast<int>(item.propose().draft_tokens());
+    v1::ProposeResult result;
+    result.set_sequence_id(item.propose().sequence().sequence_id());
+    result.set_round(item.propose().sequence().round());
+    result.set_cached(CommittedTokens(item.propose().sequence()) + static_cast<uint32_t>(std::max(k - 1, 0)));
+    for (int i = 0; i < k; ++i) {
+      v1::DraftNode* node = result.add_nodes();
+      node->set_token(kToken);
+      node->set_parent(i - 1);
+      const Form* form = form_;
+      if (form->rule != v1::RULE_COUPLED) *node->mutable_q() = form->q;
+    }
+    results->Post(std::move(result));
+  }
 
   const v1::ServerInfo info_;
   std::atomic<const Form*> form_ = nullptr;
-  Stream::Set streams_;
+  BatchServer<v1::ProposeRequest, v1::ProposeResponse> streams_{
+      info_, [this](auto&& item, const auto& results) { OnItem(item, results); }};
 };
 
-class InstantTarget final : public v1::Target::WithRawCallbackMethod_Verify<v1::Target::Service> {
+class InstantTarget final : public v1::Target::WithRawMethod_Verify<v1::Target::Service> {
  public:
   explicit InstantTarget(const v1::ServerInfo& info) : info_(info) {}
 
-  BatchReactor* Verify(grpc::CallbackServerContext* /*context*/) override {
-    return new Stream(
-        info_,
-        [](v1::TargetItem&& item, const std::shared_ptr<Outbox<v1::VerifyResponse>>& results) {
-          if (!item.has_verify()) return;
-          const auto drafted = static_cast<uint32_t>(item.verify().draft_size());
-          v1::VerifyResult result;
-          result.set_sequence_id(item.verify().sequence().sequence_id());
-          result.set_round(item.verify().sequence().round());
-          result.set_cached(CommittedTokens(item.verify().sequence()) + drafted);
-          for (uint32_t i = 0; i < drafted; ++i) result.mutable_verdict()->add_accepted(i);
-          result.mutable_verdict()->set_token(kToken);
-          result.mutable_verdict()->set_kind(drafted > 0 ? v1::TOKEN_KIND_BONUS : v1::TOKEN_KIND_PLAIN);
-          results->Post(std::move(result));
-        },
-        &streams_);
+  void Serve(QueuePoller& poller) {
+    streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+      RequestVerify(context, stream, queue, queue, tag);
+    });
   }
 
  private:
-  using Stream = BatchServerStream<v1::VerifyRequest, v1::VerifyResponse>;
+  using Results = Outbox<v1::VerifyResponse>;
+
+  static void OnItem(const v1::TargetItem& item, const std::shared_ptr<Results>& results) {
+    if (!item.has_verify()) return;
+    const auto drafted = static_cast<uint32_t>(item.verify().draft_size());
+    v1::VerifyResult result;
+    result.set_sequence_id(item.verify().sequence().sequence_id());
+    result.set_round(item.verify().sequence().round());
+    result.set_cached(CommittedTokens(item.verify().sequence()) + drafted);
+    for (uint32_t i = 0; i < drafted; ++i) result.mutable_verdict()->add_accepted(i);
+    result.mutable_verdict()->set_token(kToken);
+    result.mutable_verdict()->set_kind(drafted > 0 ? v1::TOKEN_KIND_BONUS : v1::TOKEN_KIND_PLAIN);
+    results->Post(std::move(result));
+  }
 
   const v1::ServerInfo info_;
-  Stream::Set streams_;
+  BatchServer<v1::VerifyRequest, v1::VerifyResponse> streams_{
+      info_, [](auto&& item, const auto& results) { OnItem(item, results); }};
 };
 
 absl::StatusOr<Client> ConnectWhenServing(ChildProcess& coordinator, const std::string& address) {
@@ -285,10 +289,15 @@ int Main(int argc, char** argv) {
   info.set_max_message_bytes(kMaxMessageBytes);
   InstantDraft draft(info);
   InstantTarget target(info);
-  auto draft_server = RpcServer::Start({.listen = socket("draft"), .health_listen = ""}, &draft);
+  PollingThread draft_thread, target_thread;
+  auto draft_server =
+      RpcServer::Start({.listen = socket("draft"), .health_listen = ""}, &draft, draft_thread.poller());
   if (!draft_server.ok()) return Fail(draft_server.status());
-  auto target_server = RpcServer::Start({.listen = socket("target"), .health_listen = ""}, &target);
+  draft.Serve(*draft_thread.poller());
+  auto target_server =
+      RpcServer::Start({.listen = socket("target"), .health_listen = ""}, &target, target_thread.poller());
   if (!target_server.ok()) return Fail(target_server.status());
+  target.Serve(*target_thread.poller());
 
   auto client = ConnectWhenServing(**coordinator, socket("coordinator"));
   if (!client.ok()) return Fail(client.status());

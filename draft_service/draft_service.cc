@@ -51,17 +51,12 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
 
 }  // namespace
 
-BatchReactor* DraftService::Propose(grpc::CallbackServerContext* /*context*/) {
-  return new Stream(
-      info_,
-      [this](v1::DraftItem&& item, const std::shared_ptr<Results>& results) {
-        if (HandleControlItem(item, worker_)) return;
-        SubmitItem(
-            item.has_propose() ? &item.propose().sequence() : nullptr, static_cast<int>(info_.vocab_size()),
-            default_top_n_, [&](WorkItem& work) { return ParsePropose(item.propose(), info_, work); },
-            ToResult, results, worker_);
-      },
-      &streams_);
+void DraftService::OnItem(v1::DraftItem&& item, const std::shared_ptr<Results>& results) {
+  if (HandleControlItem(item, worker_)) return;
+  SubmitItem(
+      item.has_propose() ? &item.propose().sequence() : nullptr, static_cast<int>(info_.vocab_size()),
+      default_top_n_, [&](WorkItem& work) { return ParsePropose(item.propose(), info_, work); }, ToResult,
+      results, worker_);
 }
 
 }  // namespace outrider

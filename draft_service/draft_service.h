@@ -10,25 +10,28 @@ namespace outrider {
 
 // Converts items to work and answers to results. Thread-safe. `worker` and `info` must outlive it. Keeps
 // `default_top_n` tokens of a distribution unless the request says otherwise.
-class DraftService final : public v1::Draft::WithRawCallbackMethod_Propose<v1::Draft::Service>,
-                           public StreamService {
+class DraftService final : public v1::Draft::WithRawMethod_Propose<v1::Draft::Service>, public StreamService {
  public:
   DraftService(Worker& worker, const v1::ServerInfo& info, int default_top_n)
       : worker_(worker), info_(info), default_top_n_(default_top_n) {}
 
-  BatchReactor* Propose(grpc::CallbackServerContext* context) override;
-
   grpc::Service* service() override { return this; }
+  void Serve(QueuePoller& poller) override {
+    streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+      RequestPropose(context, stream, queue, queue, tag);
+    });
+  }
   void RefuseStreams() override { streams_.Close(); }
   void EndStreams() override { streams_.EndAll(); }
 
  private:
-  using Stream = BatchServerStream<v1::ProposeRequest, v1::ProposeResponse>;
+  void OnItem(v1::DraftItem&& item, const std::shared_ptr<Outbox<v1::ProposeResponse>>& results);
 
   Worker& worker_;
   const v1::ServerInfo& info_;
   const int default_top_n_;
-  Stream::Set streams_;
+  BatchServer<v1::ProposeRequest, v1::ProposeResponse> streams_{
+      info_, [this](auto&& item, const auto& results) { OnItem(std::move(item), results); }};
 };
 
 }  // namespace outrider

@@ -80,19 +80,13 @@ absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info,
 
 }  // namespace
 
-BatchReactor* TargetService::Verify(grpc::CallbackServerContext* /*context*/) {
-  return new Stream(
-      info_,
-      [this](v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
-        if (HandleControlItem(item, worker_)) return;
-        const int vocab_size = static_cast<int>(info_.vocab_size());
-        // default_top_n matters to the draft only; any valid value will do.
-        SubmitItem(
-            item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size, /*default_top_n=*/vocab_size,
-            [&](WorkItem& work) { return ParseVerify(item.verify(), info_, work); }, ToResult, results,
-            worker_);
-      },
-      &streams_);
+void TargetService::OnItem(v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
+  if (HandleControlItem(item, worker_)) return;
+  const int vocab_size = static_cast<int>(info_.vocab_size());
+  // default_top_n matters to the draft only; any valid value will do.
+  SubmitItem(
+      item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size, /*default_top_n=*/vocab_size,
+      [&](WorkItem& work) { return ParseVerify(item.verify(), info_, work); }, ToResult, results, worker_);
 }
 
 }  // namespace outrider

@@ -9,23 +9,27 @@
 namespace outrider {
 
 // Converts items to work and answers to results. Thread-safe. `worker` and `info` must outlive it.
-class TargetService final : public v1::Target::WithRawCallbackMethod_Verify<v1::Target::Service>,
+class TargetService final : public v1::Target::WithRawMethod_Verify<v1::Target::Service>,
                             public StreamService {
  public:
   TargetService(Worker& worker, const v1::ServerInfo& info) : worker_(worker), info_(info) {}
 
-  BatchReactor* Verify(grpc::CallbackServerContext* context) override;
-
   grpc::Service* service() override { return this; }
+  void Serve(QueuePoller& poller) override {
+    streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+      RequestVerify(context, stream, queue, queue, tag);
+    });
+  }
   void RefuseStreams() override { streams_.Close(); }
   void EndStreams() override { streams_.EndAll(); }
 
  private:
-  using Stream = BatchServerStream<v1::VerifyRequest, v1::VerifyResponse>;
+  void OnItem(v1::TargetItem&& item, const std::shared_ptr<Outbox<v1::VerifyResponse>>& results);
 
   Worker& worker_;
   const v1::ServerInfo& info_;
-  Stream::Set streams_;
+  BatchServer<v1::VerifyRequest, v1::VerifyResponse> streams_{
+      info_, [this](auto&& item, const auto& results) { OnItem(std::move(item), results); }};
 };
 
 }  // namespace outrider

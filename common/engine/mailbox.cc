@@ -3,6 +3,13 @@
 #include <utility>
 
 namespace outrider {
+namespace {
+
+// From one look at the source to the next while there is work: a step of a small draft takes as long as
+// several looks.
+constexpr absl::Duration kBusyPause = absl::Microseconds(100);
+
+}  // namespace
 
 Mailbox::Outcome Mailbox::PutItem(WorkItem& item) {
   {
@@ -14,7 +21,7 @@ Mailbox::Outcome Mailbox::PutItem(WorkItem& item) {
     if (commands_.size() >= max_items_) return Outcome::kFull;
     commands_.push_back(std::move(item));
   }
-  changed_.notify_one();
+  WakeTaker();
   return Outcome::kTaken;
 }
 
@@ -24,7 +31,7 @@ void Mailbox::PutControl(Command command) {
     if (commands_.size() >= 2 * max_items_) return;
     commands_.push_back(std::move(command));
   }
-  changed_.notify_one();
+  WakeTaker();
 }
 
 void Mailbox::Close() {
@@ -42,21 +49,52 @@ void Mailbox::Stop() {
     std::lock_guard lock(mutex_);
     stopped_ = true;
   }
-  changed_.notify_one();
+  WakeTaker();
+}
+
+void Mailbox::WakeTaker() {
+  if (!source_.poll) return changed_.notify_one();
+  std::thread::id taker;
+  {
+    std::lock_guard lock(mutex_);
+    taker = taker_;
+  }
+  if (taker != std::thread::id() && taker != std::this_thread::get_id()) source_.wake();
 }
 
 bool Mailbox::Take(bool busy, absl::Time deadline, std::vector<Command>& commands) {
-  std::unique_lock lock(mutex_);
-  busy_ = busy;
-  if (!busy) {
-    idle_.notify_all();
-    changed_.wait_until(lock, absl::ToChronoTime(deadline),
-                        [this] { return stopped_ || !commands_.empty(); });
+  {
+    std::lock_guard lock(mutex_);
+    busy_ = busy;
+    if (!busy) idle_.notify_all();
   }
+  if (!busy) {
+    AwaitCommands(deadline);
+  } else if (source_.poll && absl::Now() >= next_poll_) {
+    source_.poll(absl::InfinitePast());
+    next_poll_ = absl::Now() + kBusyPause;
+  }
+  std::lock_guard lock(mutex_);
   commands.clear();
   commands.swap(commands_);
   busy_ |= !commands.empty();
   return !stopped_;
+}
+
+void Mailbox::AwaitCommands(absl::Time deadline) {
+  std::unique_lock lock(mutex_);
+  const auto changed = [this] { return stopped_ || !commands_.empty(); };
+  if (!source_.poll) {
+    changed_.wait_until(lock, absl::ToChronoTime(deadline), changed);
+    return;
+  }
+  taker_ = std::this_thread::get_id();
+  while (!changed() && absl::Now() < deadline) {
+    lock.unlock();
+    source_.poll(deadline);
+    lock.lock();
+  }
+  taker_ = {};
 }
 
 void Mailbox::AwaitIdle(absl::Time deadline) {

@@ -4,7 +4,10 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
+#include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -26,13 +29,24 @@ struct CancelCommand {
 
 using Command = std::variant<WorkItem, ReleaseCommand, CancelCommand>;
 
+// Where commands come from, if the thread that takes them is to fetch them itself.
+struct CommandSource {
+  // Puts what has arrived into the mailbox, or waits for something to arrive, until `deadline`; may return
+  // early. Called by the taker.
+  std::function<void(absl::Time deadline)> poll;
+  // Makes a poll that waits return. Thread-safe.
+  std::function<void()> wake;
+};
+
 // Any thread may put commands; one thread takes them.
 //
 // Bounded: an item is refused when `max_items` commands wait. Releases and cancels, which have no answer, are
 // dropped when twice as many do; a lease frees what a lost release leaves behind.
 class Mailbox {
  public:
-  explicit Mailbox(size_t max_items) : max_items_(max_items) {}
+  // Without a source the taker sleeps until another thread has put something.
+  explicit Mailbox(size_t max_items, CommandSource source = {})
+      : max_items_(max_items), source_(std::move(source)) {}
 
   enum class Outcome {
     kTaken,
@@ -63,14 +77,20 @@ class Mailbox {
 
  private:
   void PutControl(Command command);
+  // After a change of what the taker waits for.
+  void WakeTaker();
+  void AwaitCommands(absl::Time deadline);
 
   const size_t max_items_;
+  const CommandSource source_;
   // Not absl::Mutex: ThreadSanitizer cannot see into Debian's build of it.
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // a command has arrived, or Stop was called
   std::condition_variable idle_;
   std::vector<Command> commands_;
-  bool busy_ = false;  // the taker has commands or unfinished work
+  bool busy_ = false;                            // the taker has commands or unfinished work
+  absl::Time next_poll_ = absl::InfinitePast();  // of a taker that is busy; the taker's
+  std::thread::id taker_;                        // while it waits in a poll
   bool closed_ = false;
   absl::flat_hash_set<SequenceId> refused_;  // since Close; at most max_items_
   bool stopped_ = false;

@@ -38,12 +38,12 @@ void Refuse(const WorkItem& item, absl::Status status) {
 }  // namespace
 
 Worker::Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Sampler> sampler, const WorkerOptions& options,
-               Hooks hooks)
+               Hooks hooks, CommandSource source)
     : runner_(std::move(runner)),
       sampler_(std::move(sampler)),
       options_(options),
       hooks_(std::move(hooks)),
-      mailbox_(kWaitingPerSequence * static_cast<size_t>(options.sequences.max_sequences)),
+      mailbox_(kWaitingPerSequence * static_cast<size_t>(options.sequences.max_sequences), std::move(source)),
       store_(LimitsOf(*runner_), options.sequences,
              [this](BlockId from, BlockId to) { runner_->CopyBlock(from, to); }) {
   ReportState();

@@ -50,8 +50,10 @@ class Worker {
     std::function<void(const absl::Status&)> on_failure = nullptr;
   };
 
+  // The engine thread fetches from `source`, if there is one, whenever it is idle, and now and then between
+  // steps.
   Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Sampler> sampler, const WorkerOptions& options,
-         Hooks hooks);
+         Hooks hooks, CommandSource source = {});
   // Stops the thread. Items in progress are answered UNAVAILABLE.
   ~Worker();
 

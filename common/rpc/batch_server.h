@@ -1,8 +1,10 @@
-// The server's end of a bidirectional stream of batched items.
+// The server's end of bidirectional streams of batched items.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/async_stream.h>
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -13,6 +15,7 @@
 #include "common/rpc/error.h"
 #include "common/rpc/outbox.h"
 #include "common/rpc/parse_message.h"
+#include "common/rpc/queue_poller.h"
 #include "outrider/v1/sequence.pb.h"
 
 namespace outrider {
@@ -22,11 +25,54 @@ namespace outrider {
 // has stopped.
 inline constexpr size_t kMaxWaitingBytes = size_t{256} << 20;
 
-// The open streams of a service, so that they can be ended at shutdown. Thread-safe; must outlive its
-// streams.
-template <class Stream>
-class StreamSet {
+// A stream of a raw method: messages are parsed here, since gRPC would end a stream with OK at one that it
+// cannot parse.
+using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+// The streams of one method, each from one coordinator. Sends the server's ServerInfo first, then passes each
+// item to `on_item` together with the outbox for its answer.
+//
+// A coordinator that sends but does not read loses its stream with RESOURCE_EXHAUSTED, reason
+// READER_TOO_SLOW, when more than `max_waiting_bytes` of answers wait; it sees the end once it reads again.
+// One that sends what is no Request loses it with the error of ParseMessage.
+//
+// `on_item` is called by whoever polls the queue, one call at a time per stream, and must not block.
+// Thread-safe; outlives its server.
+template <class Request, class Response>
+class BatchServer {
  public:
+  using RequestItem = typename Outbox<Request>::Item;
+  using ItemFn = std::function<void(RequestItem&&, const std::shared_ptr<Outbox<Response>>&)>;
+  // Calls the service's own Request<Method>.
+  using RequestCallFn =
+      std::function<void(grpc::ServerContext*, RawStream*, grpc::ServerCompletionQueue*, QueueTag*)>;
+
+  BatchServer(const v1::ServerInfo& info, ItemFn on_item, size_t max_waiting_bytes = kMaxWaitingBytes)
+      : info_(info), on_item_(std::move(on_item)), max_waiting_bytes_(max_waiting_bytes) {}
+
+  // Takes streams from now on. The server has started with this poller.
+  void Serve(QueuePoller& poller, RequestCallFn request_call) {
+    poller_ = &poller;
+    request_call_ = std::move(request_call);
+    new Stream(this);
+  }
+  // Refuses new streams from now on.
+  void Close() {
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+  }
+  // Ends every stream with UNAVAILABLE, reason DRAINING, once the answers that it was given are written.
+  void EndAll() {
+    absl::MutexLock lock(&mutex_);
+    for (Stream* stream : streams_) stream->End(Ending());
+  }
+
+ private:
+  class Stream;
+
+  static grpc::Status Ending() {
+    return ToGrpc(MakeError(absl::StatusCode::kUnavailable, "DRAINING", "shutting down"));
+  }
   // False if the stream is not to be served: the service ends.
   bool Add(Stream* stream) {
     absl::MutexLock lock(&mutex_);
@@ -38,84 +84,77 @@ class StreamSet {
     absl::MutexLock lock(&mutex_);
     streams_.erase(stream);
   }
-  // Refuses new streams from now on.
-  void Close() {
-    absl::MutexLock lock(&mutex_);
-    closed_ = true;
-  }
-  // Ends every stream with UNAVAILABLE, reason DRAINING, once the answers that it was given are written.
-  void EndAll() {
-    absl::MutexLock lock(&mutex_);
-    closed_ = true;
-    for (Stream* stream : streams_) stream->End(Ending());
-  }
-  static grpc::Status Ending() {
-    return ToGrpc(MakeError(absl::StatusCode::kUnavailable, "DRAINING", "shutting down"));
-  }
 
- private:
+  const v1::ServerInfo& info_;
+  const ItemFn on_item_;
+  const size_t max_waiting_bytes_;
+  QueuePoller* poller_ = nullptr;
+  RequestCallFn request_call_;
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<Stream*> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What a raw method of a service returns: messages are parsed here, since gRPC would end a stream with OK at
-// one that it cannot parse.
-using BatchReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
-
-// One stream from one coordinator. Sends the server's ServerInfo first, then passes each item to `on_item`
-// together with the outbox for its answer. Deletes itself in OnDone.
-//
-// A coordinator that sends but does not read loses its stream with RESOURCE_EXHAUSTED, reason
-// READER_TOO_SLOW, when more than `max_waiting_bytes` of answers wait; it sees the end once it reads again.
-// One that sends what is no Request loses it with the error of ParseMessage.
-//
-// `on_item` is called from gRPC's threads, one call at a time per stream, and must not block.
+// Waits for a call, serves it, and deletes itself when the last of its operations has ended.
 template <class Request, class Response>
-class BatchServerStream final : public BatchReactor {
+class BatchServer<Request, Response>::Stream {
  public:
-  using RequestItem = typename Outbox<Request>::Item;
-  using ItemFn = std::function<void(RequestItem&&, const std::shared_ptr<Outbox<Response>>&)>;
-  using Set = StreamSet<BatchServerStream>;
-
-  BatchServerStream(const v1::ServerInfo& info, ItemFn on_item, Set* set,
-                    size_t max_waiting_bytes = kMaxWaitingBytes)
-      : on_item_(std::move(on_item)),
-        set_(set),
+  explicit Stream(BatchServer* server)
+      : server_(server),
         outbox_(std::make_shared<Outbox<Response>>(
             [this](const Response& message) {
               response_ = SerializeMessage(message);
-              StartWrite(&response_);
+              Begin();
+              stream_.Write(response_, &written_);
             },
-            max_waiting_bytes)) {
-    if (!set_->Add(this)) {
-      End(Set::Ending());
-      return;
-    }
-    Response first;
-    *first.mutable_info() = info;
-    outbox_->PostFirst(std::move(first));
-    StartRead(&bytes_);
+            server->max_waiting_bytes_)) {
+    Begin();
+    server_->request_call_(&context_, &stream_, server_->poller_->Join(), &called_);
   }
+  ~Stream() { server_->poller_->Leave(); }
 
   // Takes no answers from now on, writes those that wait, and ends the stream. The first call counts.
-  // Thread-safe until OnDone.
+  // Thread-safe.
   void End(grpc::Status status) {
     absl::MutexLock lock(&mutex_);
     if (!end_) end_ = std::move(status);
     FinishIfIdle();
   }
 
-  void OnReadDone(bool ok) override {
+ private:
+  // An operation whose end will be told by a tag.
+  void Begin() { running_.fetch_add(1); }
+  QueueTag Tag(void (Stream::*on_end)(bool ok)) {
+    return QueueTag([this, on_end](bool ok) {
+      (this->*on_end)(ok);
+      if (running_.fetch_sub(1) == 1) delete this;
+    });
+  }
+
+  void OnCall(bool ok) {
+    if (!ok) return;  // the server ends
+    new Stream(server_);
+    if (!server_->Add(this)) return End(Ending());
+    Response first;
+    *first.mutable_info() = server_->info_;
+    outbox_->PostFirst(std::move(first));
+    Read();
+  }
+
+  void Read() {
+    Begin();
+    stream_.Read(&bytes_, &read_done_);
+  }
+  void OnRead(bool ok) {
     if (!ok) return End(grpc::Status::OK);
     // What comes later than the end is not begun: the end is its answer.
     if (!outbox_->open()) return;
     if (absl::Status status = ParseMessage(bytes_, &request_); !status.ok()) return End(ToGrpc(status));
-    for (RequestItem& item : *BatchField(request_)) on_item_(std::move(item), outbox_);
-    StartRead(&bytes_);
+    for (RequestItem& item : *BatchField(request_)) server_->on_item_(std::move(item), outbox_);
+    Read();
   }
 
-  void OnWriteDone(bool ok) override {
+  void OnWritten(bool ok) {
     // A failed write means that the client is gone.
     if (!ok) outbox_->Close();
     outbox_->OnWritten();
@@ -128,29 +167,33 @@ class BatchServerStream final : public BatchReactor {
     if (end_) FinishIfIdle();
   }
 
-  void OnDone() override {
-    set_->Remove(this);
-    outbox_->Close();
-    delete this;
-  }
-
- private:
   // gRPC allows one call of Finish, with no write in flight.
   void FinishIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (finished_ || !outbox_->Seal()) return;
-    finished_ = true;
-    Finish(*end_);
+    if (finishing_ || !outbox_->Seal()) return;
+    finishing_ = true;
+    Begin();
+    stream_.Finish(*end_, &finished_);
+  }
+  void OnFinished(bool /*ok*/) {
+    server_->Remove(this);
+    outbox_->Close();
   }
 
-  const ItemFn on_item_;
-  Set* const set_;
+  BatchServer* const server_;
+  grpc::ServerContext context_;
+  RawStream stream_{&context_};
   const std::shared_ptr<Outbox<Response>> outbox_;
+  std::atomic<int> running_ = 0;  // operations
+  QueueTag called_ = Tag(&Stream::OnCall);
+  QueueTag read_done_ = Tag(&Stream::OnRead);
+  QueueTag written_ = Tag(&Stream::OnWritten);
+  QueueTag finished_ = Tag(&Stream::OnFinished);
   grpc::ByteBuffer bytes_;  // of the request that is read
   Request request_;
   grpc::ByteBuffer response_;  // that is written
   absl::Mutex mutex_;
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace outrider

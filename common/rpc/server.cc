@@ -75,8 +75,9 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
 absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
     const std::string& address, grpc::Service* service,
     const std::shared_ptr<grpc::ServerCredentials>& credentials, const grpc::ResourceQuota& quota,
-    const ServerOptions& options, std::string* bound) {
+    const ServerOptions& options, std::string* bound, std::unique_ptr<grpc::ServerCompletionQueue>* queue) {
   grpc::ServerBuilder builder;
+  if (queue != nullptr) *queue = builder.AddCompletionQueue();
   int port = 0;
   builder.AddListeningPort(address, credentials, &port);
   if (service != nullptr) builder.RegisterService(service);
@@ -105,7 +106,7 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServerOptions& options,
-                                                            grpc::Service* service) {
+                                                            grpc::Service* service, QueuePoller* poller) {
   QuietLibraries();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -114,17 +115,20 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServerOptions&
   std::unique_ptr<RpcServer> server(new RpcServer);
   grpc::ResourceQuota quota("server");
   quota.Resize(kBufferBytes);
-  auto main = Bind(options.listen, service, *credentials, quota, options, &server->address_);
+  auto main = Bind(options.listen, service, *credentials, quota, options, &server->address_,
+                   poller != nullptr ? &server->queue_ : nullptr);
   if (!main.ok()) return main.status();
   server->server_ = *std::move(main);
   if (!options.health_listen.empty()) {
     std::string bound;
     // Probes have no certificates, and learn only whether the process is healthy.
-    auto health =
-        Bind(options.health_listen, nullptr, grpc::InsecureServerCredentials(), quota, options, &bound);
+    auto health = Bind(options.health_listen, nullptr, grpc::InsecureServerCredentials(), quota, options,
+                       &bound, nullptr);
     if (!health.ok()) return health.status();
     server->health_server_ = *std::move(health);
   }
+  if (poller != nullptr) poller->Attach(server->queue_.get());
+  server->poller_ = poller;
   server->SetLive(true);
   server->SetServing(false);
   return server;
@@ -143,11 +147,16 @@ void RpcServer::SetHealth(const char* service, bool healthy) {
 }
 
 void RpcServer::Shutdown(absl::Duration drain) {
-  for (std::unique_ptr<grpc::Server>* server : {&server_, &health_server_}) {
-    if (*server == nullptr) continue;
-    (*server)->Shutdown(absl::ToChronoTime(absl::Now() + drain));
-    server->reset();
+  const auto deadline = absl::ToChronoTime(absl::Now() + drain);
+  for (grpc::Server* server : {server_.get(), health_server_.get()}) {
+    if (server != nullptr) server->Shutdown(deadline);
   }
+  if (queue_ != nullptr) {
+    poller_->Detach();
+    queue_ = nullptr;
+  }
+  server_ = nullptr;  // which the queue needs to the end
+  health_server_ = nullptr;
 }
 
 grpc::ChannelArguments ChannelArguments() {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/credentials.h"
+#include "common/rpc/queue_poller.h"
 
 namespace outrider {
 
@@ -32,8 +33,11 @@ class RpcServer {
   // Starts to serve. Health reports NOT_SERVING until SetServing, except for the service "live", which is
   // SERVING until SetLive. UNAVAILABLE, naming the address, if it cannot be bound; the errors
   // of MakeServerCredentials.
+  //
+  // `poller` polls the queue of a service that has raw or asynchronous methods, up to the end of Shutdown.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServerOptions& options,
-                                                          grpc::Service* service);
+                                                          grpc::Service* service,
+                                                          QueuePoller* poller = nullptr);
   ~RpcServer();
 
   // The bound address, with the port that was picked.
@@ -55,6 +59,8 @@ class RpcServer {
   void SetHealth(const char* service, bool healthy);
 
   std::string address_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  QueuePoller* poller_ = nullptr;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::Server> health_server_;
 };

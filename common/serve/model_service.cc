@@ -192,11 +192,15 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
       ->Set(1);
   prometheus::Gauge* const stalled =
       AddGauge(*registry, absl::StrCat(spec.name, "_engine_stalled"), "1 while the engine hangs, else 0.");
-  Worker worker(*std::move(runner), spec.make_sampler(), flags.worker, metrics.Hooks());
+  // The engine thread reads its items itself.
+  QueuePoller poller;
+  Worker worker(*std::move(runner), spec.make_sampler(), flags.worker, metrics.Hooks(),
+                {[&poller](absl::Time deadline) { poller.Poll(deadline); }, [&poller] { poller.Wake(); }});
   const std::unique_ptr<StreamService> service = spec.make_service(worker, info);
-  const auto started = ServerProcess::Start(flags.process, service->service(), registry);
+  const auto started = ServerProcess::Start(flags.process, service->service(), registry, &poller);
   if (!started.ok()) return started.status();
   ServerProcess& process = **started;
+  service->Serve(poller);
   process.SetModelName(info.model());
   process.SetServing(true);
   LogInfo("serving", {{"listen", process.rpc().address()},
@@ -232,6 +236,10 @@ std::function<bool()> EngineIsStuck(const Worker& worker) {
 }
 
 int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
+  // By default all of gRPC's threads share one epoll set, so that one of them may wake for a message of the
+  // engine thread's streams, only to wake that. With poll each thread looks at its own connections, of which
+  // a model server has few.
+  setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
   Flags flags;
   flags.process.server.listen = spec.listen;
   flags.process.metrics_listen = spec.metrics_listen;

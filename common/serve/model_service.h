@@ -9,6 +9,7 @@
 #include <string>
 
 #include "common/engine/worker.h"
+#include "common/rpc/queue_poller.h"
 #include "outrider/v1/sequence.pb.h"
 
 // CLI11's header costs five seconds in each file that includes it.
@@ -23,6 +24,8 @@ class StreamService {
  public:
   virtual ~StreamService() = default;
   virtual grpc::Service* service() = 0;
+  // Takes streams from now on. The server has started with this poller.
+  virtual void Serve(QueuePoller& poller) = 0;
   // Refuses new streams from now on.
   virtual void RefuseStreams() = 0;
   // Ends all streams with UNAVAILABLE once the answers that were given are written.

@@ -71,7 +71,7 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
 
 absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
     const ProcessFlags& flags, grpc::Service* service,
-    const std::shared_ptr<prometheus::Registry>& registry) {
+    const std::shared_ptr<prometheus::Registry>& registry, QueuePoller* poller) {
   if (absl::Status status =
           CheckExposure("--listen", flags.server.listen, !flags.server.security.cert.empty(), flags.insecure);
       !status.ok()) {
@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
   AddBuildInfo(*registry, OUTRIDER_VERSION);
   ServerOptions options = flags.server;
   options.security.on_refused = LogRefusedTokens;
-  auto rpc = RpcServer::Start(options, service);
+  auto rpc = RpcServer::Start(options, service, poller);
   if (!rpc.ok()) return rpc.status();
   process->rpc_ = *std::move(rpc);
   if (!flags.metrics_listen.empty()) {

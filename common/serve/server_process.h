@@ -50,7 +50,7 @@ class ServerProcess {
   // --insecure; see also RpcServer.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(
       const ProcessFlags& flags, grpc::Service* service,
-      const std::shared_ptr<prometheus::Registry>& registry);
+      const std::shared_ptr<prometheus::Registry>& registry, QueuePoller* poller = nullptr);
 
   RpcServer& rpc() { return *rpc_; }
   // The address of /metrics that was bound; empty: none.

@@ -25,7 +25,8 @@ outrider_library(fuzz_parsers
     ${CMAKE_SOURCE_DIR}/coordinator/gateway/json_fields.cc
     ${CMAKE_SOURCE_DIR}/coordinator/gateway/openai_request.cc
     ${CMAKE_SOURCE_DIR}/coordinator/gateway/unsupported_fields.cc
-  PUBLIC outrider::proto outrider::spec outrider::text absl::status absl::statusor nlohmann_json::nlohmann_json)
+  PUBLIC outrider::chat_template outrider::proto outrider::spec outrider::text absl::status absl::statusor
+         nlohmann_json::nlohmann_json)
 
 add_custom_target(fuzz)
 function(outrider_fuzz source)

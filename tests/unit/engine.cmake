@@ -37,6 +37,7 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/held_sampler.h
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
+    ${CMAKE_CURRENT_LIST_DIR}/mailbox_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/scheduler_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/sequence_store_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_limits_test.cc

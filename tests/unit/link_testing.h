@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "bench/polling_thread.h"
 #include "bench/temporary_folder.h"
 #include "common/rpc/batch_server.h"
 #include "common/rpc/error.h"
@@ -52,7 +53,7 @@ class FakeServer {
   using Item = typename Protocol::Item;
   using Result = typename Protocol::Result;
   enum class Action { kAnswer, kIgnore, kDropStream };
-  // Fills in what the answer says beside sequence and round. Called from gRPC's threads, one at a time.
+  // Fills in what the answer says beside sequence and round. Called from the polling thread.
   using OnItem = std::function<Action(const Item&, Result*)>;
 
   FakeServer() {
@@ -78,10 +79,9 @@ class FakeServer {
 
   v1::ServerInfo info;
 
- protected:
-  template <class Response>
-  void Handle(const Item& item, const std::shared_ptr<Outbox<Response>>& results,
-              grpc::CallbackServerContext* context) {
+  // For the services below.
+  template <class Results, class Streams>
+  void Handle(const Item& item, const std::shared_ptr<Results>& results, Streams& streams) {
     if (IsControl(item)) return;
     Result result;
     result.set_sequence_id(UpdateOf(item).sequence_id());
@@ -94,7 +94,7 @@ class FakeServer {
       if (on_item_) action = on_item_(item, &result);
     }
     if (action == Action::kAnswer) results->Post(std::move(result));
-    if (action == Action::kDropStream) context->TryCancel();
+    if (action == Action::kDropStream) streams.EndAll();
   }
 
  private:
@@ -103,42 +103,48 @@ class FakeServer {
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-class FakeTarget final : public v1::Target::WithRawCallbackMethod_Verify<v1::Target::Service>,
-                         public FakeServer<TargetProtocol> {
+class FakeTarget final : public FakeServer<TargetProtocol> {
  public:
   using Protocol = TargetProtocol;
 
-  BatchReactor* Verify(grpc::CallbackServerContext* context) override {
-    return new Stream(
-        info,
-        [this, context](v1::TargetItem&& item, const std::shared_ptr<Outbox<v1::VerifyResponse>>& results) {
-          Handle(item, results, context);
-        },
-        &streams_);
-  }
+  // For one gRPC server.
+  class Service final : public v1::Target::WithRawMethod_Verify<v1::Target::Service> {
+   public:
+    explicit Service(FakeTarget& fake)
+        : streams_(fake.info, [this, &fake](auto&& item, const auto& results) {
+            fake.Handle(item, results, streams_);
+          }) {}
+    void Serve(QueuePoller& poller) {
+      streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+        RequestVerify(context, stream, queue, queue, tag);
+      });
+    }
 
- private:
-  using Stream = BatchServerStream<v1::VerifyRequest, v1::VerifyResponse>;
-  Stream::Set streams_;
+   private:
+    BatchServer<v1::VerifyRequest, v1::VerifyResponse> streams_;
+  };
 };
 
-class FakeDraft final : public v1::Draft::WithRawCallbackMethod_Propose<v1::Draft::Service>,
-                        public FakeServer<DraftProtocol> {
+class FakeDraft final : public FakeServer<DraftProtocol> {
  public:
   using Protocol = DraftProtocol;
 
-  BatchReactor* Propose(grpc::CallbackServerContext* context) override {
-    return new Stream(
-        info,
-        [this, context](v1::DraftItem&& item, const std::shared_ptr<Outbox<v1::ProposeResponse>>& results) {
-          Handle(item, results, context);
-        },
-        &streams_);
-  }
+  // For one gRPC server.
+  class Service final : public v1::Draft::WithRawMethod_Propose<v1::Draft::Service> {
+   public:
+    explicit Service(FakeDraft& fake)
+        : streams_(fake.info, [this, &fake](auto&& item, const auto& results) {
+            fake.Handle(item, results, streams_);
+          }) {}
+    void Serve(QueuePoller& poller) {
+      streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+        RequestPropose(context, stream, queue, queue, tag);
+      });
+    }
 
- private:
-  using Stream = BatchServerStream<v1::ProposeRequest, v1::ProposeResponse>;
-  Stream::Set streams_;
+   private:
+    BatchServer<v1::ProposeRequest, v1::ProposeResponse> streams_;
+  };
 };
 
 // A server, the executor, and a link between them. The server's socket is a file of this test, so that nobody
@@ -160,9 +166,12 @@ class LinkFixture : public ::testing::Test {
 
   // Also after a Close, at the same address.
   void Listen() {
-    auto server = RpcServer::Start({.listen = address_, .health_listen = ""}, &server_);
+    service_ = std::make_unique<typename Server::Service>(server_);
+    auto server =
+        RpcServer::Start({.listen = address_, .health_listen = ""}, service_.get(), polling_.poller());
     ASSERT_TRUE(server.ok()) << server.status();
     rpc_ = *std::move(server);
+    service_->Serve(*polling_.poller());
   }
   // Until the link has noticed.
   void Close() {
@@ -205,6 +214,8 @@ class LinkFixture : public ::testing::Test {
   const TemporaryFolder folder_;
   const std::string address_ = "unix:" + folder_.path() + "/socket";
   Server server_;
+  PollingThread polling_;
+  std::unique_ptr<typename Server::Service> service_;
   std::unique_ptr<RpcServer> rpc_;
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "bench/polling_thread.h"
 #include "common/kv/prefix_hash.h"
 #include "common/rpc/error.h"
 #include "common/rpc/server.h"
@@ -49,18 +50,19 @@ template <class Request, class Response>
 class Connection {
  public:
   template <class MakeStub, class Open>
-  Connection(grpc::Service* service, MakeStub make_stub, Open open) {
-    grpc::ServerBuilder builder;
-    builder.RegisterService(service);
-    server_ = builder.BuildAndStart();
-    stream_ = open(*make_stub(server_->InProcessChannel({})), &context_);
+  Connection(StreamService* service, MakeStub make_stub, Open open) {
+    server_ = RpcServer::Start({.listen = "127.0.0.1:0", .health_listen = ""}, service->service(),
+                               polling_.poller())
+                  .value();
+    service->Serve(*polling_.poller());
+    stream_ = open(*make_stub(server_->InProcessChannel()), &context_);
     Response first;
     EXPECT_TRUE(stream_->Read(&first) && first.has_info());
   }
   ~Connection() {
     context_.TryCancel();
     stream_->Finish();
-    server_->Shutdown();
+    server_->Shutdown(absl::ZeroDuration());
   }
 
   template <class Item>
@@ -82,7 +84,8 @@ class Connection {
   }
 
  private:
-  std::unique_ptr<grpc::Server> server_;
+  PollingThread polling_;
+  std::unique_ptr<RpcServer> server_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<Request, Response>> stream_;
   Response waiting_;

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "bench/polling_thread.h"
 #include "common/rpc/batch_server.h"
 #include "common/rpc/error.h"
 #include "common/rpc/server.h"
@@ -88,22 +89,18 @@ TEST_F(OutboxTest, WhatWasWrittenDoesNotCountAnyMore) {
   EXPECT_FALSE(outbox_.overflowed());
 }
 
-// Gives as many answers to an item as the length of its sequence id says, at once.
-class ManyAnswers final : public v1::Target::WithRawCallbackMethod_Verify<v1::Target::Service> {
+// Gives as many answers to an item as the length of its sequence id says, at once; to an item without one
+// none, and keeps the thread that polls until it is let go.
+class ManyAnswers final : public v1::Target::WithRawMethod_Verify<v1::Target::Service> {
  public:
-  explicit ManyAnswers(size_t max_waiting_bytes) : max_waiting_bytes_(max_waiting_bytes) {}
+  explicit ManyAnswers(size_t max_waiting_bytes)
+      : streams_(
+            info_, [this](auto&& item, const auto& results) { Answer(item, results); }, max_waiting_bytes) {}
 
-  BatchReactor* Verify(grpc::CallbackServerContext* /*context*/) override {
-    return new Stream(
-        info_,
-        [this](v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
-          const size_t answers = item.verify().sequence().sequence_id().size();
-          for (uint64_t round = 1; round <= answers; ++round) results->Post(Result(round, kAnswerBytes));
-          std::lock_guard lock(mutex_);
-          answered_ = true;
-          changed_.notify_all();
-        },
-        &streams_, max_waiting_bytes_);
+  void Serve(QueuePoller& poller) {
+    streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+      RequestVerify(context, stream, queue, queue, tag);
+    });
   }
 
   // Until the answers to an item were given to its stream.
@@ -111,18 +108,40 @@ class ManyAnswers final : public v1::Target::WithRawCallbackMethod_Verify<v1::Ta
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return answered_; });
   }
+  void AwaitHeld() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return held_; });
+  }
+  void LetGo() {
+    std::lock_guard lock(mutex_);
+    held_ = false;
+    changed_.notify_all();
+  }
   void Close() { streams_.Close(); }
   void EndAll() { streams_.EndAll(); }
 
  private:
-  using Stream = BatchServerStream<v1::VerifyRequest, v1::VerifyResponse>;
+  void Answer(const v1::TargetItem& item, const std::shared_ptr<Results>& results) {
+    const size_t answers = item.verify().sequence().sequence_id().size();
+    if (answers == 0) return Hold();
+    for (uint64_t round = 1; round <= answers; ++round) results->Post(Result(round, kAnswerBytes));
+    std::lock_guard lock(mutex_);
+    answered_ = true;
+    changed_.notify_all();
+  }
+  void Hold() {
+    std::unique_lock lock(mutex_);
+    held_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !held_; });
+  }
 
-  const size_t max_waiting_bytes_;
   const v1::ServerInfo info_;
-  Stream::Set streams_;
+  BatchServer<v1::VerifyRequest, v1::VerifyResponse> streams_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool answered_ = false;
+  bool held_ = false;
 };
 
 // One stream, of a client that reads when the test says so.
@@ -166,13 +185,15 @@ class StreamTest : public ::testing::Test {
   void Serve(size_t max_waiting_bytes = kMaxWaitingBytes, int max_streams = 16) {
     service_ = std::make_unique<ManyAnswers>(max_waiting_bytes);
     auto server = RpcServer::Start({.listen = "127.0.0.1:0", .health_listen = "", .max_streams = max_streams},
-                                   service_.get());
+                                   service_.get(), polling_.poller());
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
+    service_->Serve(*polling_.poller());
     channel_ =
         grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), ChannelArguments());
   }
 
+  PollingThread polling_;
   std::unique_ptr<ManyAnswers> service_;
   std::unique_ptr<RpcServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
@@ -249,6 +270,34 @@ TEST_F(StreamTest, BytesThatAreNoMessageEndTheirStreamWithAnErrorAndNoOther) {
   other.AskFor(2);
   other.WritesDone();
   EXPECT_EQ(other.ReadAll(), 2u);
+}
+
+// The thread that polls has a long step to do, as an engine thread may.
+TEST_F(StreamTest, WhileTheThreadThatPollsIsBusyOthersAreServed) {
+  Serve();
+  Client busy(channel_), other(channel_);
+  ASSERT_TRUE(busy.Open());
+  ASSERT_TRUE(other.Open());
+  busy.AskFor(0);
+  service_->AwaitHeld();
+  other.AskFor(3);
+  other.WritesDone();
+  EXPECT_EQ(other.ReadAll(), 3u);
+  EXPECT_TRUE(other.End().ok());
+  Client late(channel_);
+  EXPECT_TRUE(late.Open());
+  late.WritesDone();
+  EXPECT_TRUE(late.End().ok());
+  service_->LetGo();
+  busy.WritesDone();
+  EXPECT_EQ(busy.ReadAll(), 0u);
+}
+
+TEST(QueuePoller, WithoutAQueueItWaitsToBeWoken) {
+  QueuePoller poller;
+  poller.Poll(absl::Now() + absl::Milliseconds(1));
+  poller.Wake();
+  poller.Poll(absl::InfiniteFuture());
 }
 
 TEST_F(StreamTest, AServiceThatEndsRefusesNewStreams) {

@@ -1,0 +1,29 @@
+// Polls the queue of servers that have nothing else to do.
+#pragma once
+
+#include <atomic>
+#include <thread>
+
+#include "common/rpc/queue_poller.h"
+
+namespace outrider {
+
+// Outlives the server.
+class PollingThread {
+ public:
+  ~PollingThread() {
+    stop_ = true;
+    poller_.Wake();
+    thread_.join();
+  }
+  QueuePoller* poller() { return &poller_; }
+
+ private:
+  QueuePoller poller_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_{[this] {
+    while (!stop_) poller_.Poll(absl::InfiniteFuture());
+  }};
+};
+
+}  // namespace outrider

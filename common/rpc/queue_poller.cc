@@ -1,0 +1,123 @@
+#include "common/rpc/queue_poller.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace outrider {
+namespace {
+
+// For how long the thread that polls may be away before it is stood in for.
+constexpr absl::Duration kPatience = absl::Milliseconds(20);
+
+}  // namespace
+
+QueuePoller::QueuePoller()
+    : alarm_tag_([this](bool /*ok*/) {
+        absl::MutexLock lock(&mutex_);
+        alarm_is_set_ = false;
+      }),
+      helper_([this] { Help(); }) {}
+
+QueuePoller::~QueuePoller() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  helper_.join();
+}
+
+void QueuePoller::Attach(grpc::ServerCompletionQueue* queue) {
+  absl::MutexLock lock(&mutex_);
+  queue_ = queue;
+}
+
+void QueuePoller::Detach() {
+  const absl::Condition unused(
+      +[](int* count) { return *count == 0; }, &users_);
+  const absl::Condition unpolled(
+      +[](int* count) { return *count == 0; }, &polling_);
+  grpc::ServerCompletionQueue* queue = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(unused);
+    queue = std::exchange(queue_, nullptr);
+    queue->Shutdown();
+    mutex_.Await(unpolled);
+  }
+  // gRPC wants to see that nothing is left.
+  void* tag = nullptr;
+  for (bool ok = false; queue->Next(&tag, &ok);) static_cast<QueueTag*>(tag)->End(ok);
+}
+
+grpc::ServerCompletionQueue* QueuePoller::Join() {
+  absl::MutexLock lock(&mutex_);
+  ++users_;
+  return queue_;
+}
+
+void QueuePoller::Leave() {
+  absl::MutexLock lock(&mutex_);
+  --users_;
+}
+
+void QueuePoller::Poll(absl::Time deadline) {
+  Ended ended;
+  polls_.fetch_add(1);
+  const bool polled = Next(deadline, &ended);
+  polls_.fetch_add(1);
+  if (ended.tag != nullptr) ended.tag->End(ended.ok);
+  if (polled) return;
+  absl::MutexLock lock(&mutex_);
+  const auto changed = [](QueuePoller* poller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(poller->mutex_) {
+    return poller->woken_ || poller->queue_ != nullptr;
+  };
+  mutex_.AwaitWithDeadline(absl::Condition(+changed, this), deadline);
+  woken_ = false;
+}
+
+void QueuePoller::Wake() {
+  absl::MutexLock lock(&mutex_);
+  if (queue_ == nullptr) {
+    woken_ = true;
+  } else if (!std::exchange(alarm_is_set_, true)) {
+    alarm_.Set(queue_, gpr_inf_past(GPR_CLOCK_MONOTONIC), &alarm_tag_);
+  }
+}
+
+bool QueuePoller::Next(absl::Time deadline, Ended* ended) {
+  grpc::ServerCompletionQueue* queue = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (queue_ == nullptr) return false;
+    queue = queue_;
+    ++polling_;
+  }
+  void* tag = nullptr;
+  // To gRPC, times before 1970 are the end of time.
+  const auto until = absl::ToChronoTime(std::max(deadline, absl::UnixEpoch()));
+  if (queue->AsyncNext(&tag, &ended->ok, until) == grpc::CompletionQueue::GOT_EVENT) {
+    ended->tag = static_cast<QueueTag*>(tag);
+  }
+  absl::MutexLock lock(&mutex_);
+  --polling_;
+  return true;
+}
+
+void QueuePoller::Help() {
+  uint64_t last = 0;
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), kPatience)) return;
+    }
+    const uint64_t polls = polls_;
+    const bool away = polls % 2 == 0 && polls == last;
+    last = polls;
+    // Until it is back.
+    for (Ended ended; away && polls_ == polls && Next(absl::Now() + kPatience, &ended); ended = {}) {
+      if (ended.tag != nullptr) ended.tag->End(ended.ok);
+    }
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,78 @@
+// Polls a server's completion queue on the thread that acts on what arrives. A message then wakes one thread,
+// where gRPC's own threads would take it and wake another.
+#pragma once
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace outrider {
+
+// What a completion queue calls the end of an operation by. `on_end` is told whether the operation succeeded.
+class QueueTag {
+ public:
+  explicit QueueTag(std::function<void(bool ok)> on_end) : on_end_(std::move(on_end)) {}
+  void End(bool ok) { on_end_(ok); }
+
+ private:
+  const std::function<void(bool ok)> on_end_;
+};
+
+// All tags of the queue are QueueTags.
+//
+// A thread of this class's own takes over while the one that polls is busy with other things for long, so
+// that pings are answered and items refused or cancelled meanwhile. What ends may therefore be told on either
+// thread, also on both at once.
+class QueuePoller {
+ public:
+  QueuePoller();
+  ~QueuePoller();
+  QueuePoller(const QueuePoller&) = delete;
+  QueuePoller& operator=(const QueuePoller&) = delete;
+
+  // From now on there is something to poll.
+  void Attach(grpc::ServerCompletionQueue* queue) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Once the server of the queue has ended its calls: waits for the users, ends the queue and lets go of it.
+  void Detach() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A user begins operations on the queue that Join returns, up to Leave. Thread-safe.
+  grpc::ServerCompletionQueue* Join() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Waits for an operation to end, until `deadline`, and tells whoever began it. For one thread.
+  void Poll(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes a Poll that waits return. Thread-safe.
+  void Wake() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Ended {
+    QueueTag* tag = nullptr;  // null: nothing in time
+    bool ok = false;
+  };
+
+  // False if there is no queue.
+  bool Next(absl::Time deadline, Ended* ended) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Help() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::Mutex mutex_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ServerCompletionQueue* queue_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  int users_ ABSL_GUARDED_BY(mutex_) = 0;
+  int polling_ ABSL_GUARDED_BY(mutex_) = 0;     // threads that wait on it
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;  // while there is no queue
+  bool alarm_is_set_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
+  QueueTag alarm_tag_;
+  std::atomic<uint64_t> polls_ = 0;  // odd: Poll waits
+  std::thread helper_;
+};
+
+}  // namespace outrider

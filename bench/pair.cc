@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "bench/pair_helpers.h"
+#include "bench/process_costs.h"
 #include "bench/tally.h"
 #include "common/obs/flags.h"
 #include "common/spec/analysis.h"
@@ -43,10 +44,11 @@ struct Result {
   double Rate() const { return tally.tokens / seconds; }
 };
 
-// Mean times of a round, in microseconds.
+// Means of a round: times in microseconds, and what the three services spend on it.
 struct RoundTimes {
   int k = 0;
-  double rounds = 0;
+  double rounds = 0, tokens = 0;
+  ProcessCosts costs = {};
   double draft_server = 0, draft_wire = 0, verify_server = 0, verify_wire = 0, coordinator = 0, total = 0;
 };
 
@@ -204,11 +206,15 @@ class PairBench {
   // Averages over the rounds of traced generations, without the prompt's round.
   absl::StatusOr<RoundTimes> MeasureRoundTimes(double temperature, int k) const {
     RoundTimes times{.k = k};
+    const ProcessCosts before = CostsOfChildren();
+    double all_rounds = 0;
     for (const std::string& prompt : prompts_) {
       v1::GenerateRequest request = MakeRequest(prompt, temperature, k, 1, flags_.max_tokens);
       request.set_trace(true);
       auto answer = client_.Generate(request, [&](const v1::GenerateResponse& chunk) {
         const v1::RoundTrace& trace = chunk.trace();
+        ++all_rounds;
+        times.tokens += chunk.tokens_size();
         if (trace.round() < 2 || trace.drafted_size() < k) return;
         ++times.rounds;
         times.draft_server += trace.draft_compute_us();
@@ -220,6 +226,9 @@ class PairBench {
       });
       if (!answer.ok()) return answer.status();
     }
+    times.costs = CostsOfChildren() - before;
+    times.costs.voluntary /= all_rounds;
+    times.costs.involuntary /= all_rounds;
     for (double* sum : {&times.draft_server, &times.draft_wire, &times.verify_server, &times.verify_wire,
                         &times.coordinator, &times.total}) {
       *sum /= times.rounds;
@@ -233,13 +242,19 @@ class PairBench {
         "%.0f\n",
         times.k, times.draft_server, times.draft_wire, times.verify_server, times.verify_wire,
         times.coordinator, times.total);
+    const double cpu_microseconds = times.costs.cpu_seconds * 1e6 / times.tokens;
+    absl::PrintF("  and %.1f context switches, %.1f more against a thread's will; CPU time %.0f us a token\n",
+                 times.costs.voluntary, times.costs.involuntary, cpu_microseconds);
     return {{"k", times.k},
             {"draft_server", times.draft_server},
             {"draft_wire", times.draft_wire},
             {"verify_server", times.verify_server},
             {"verify_wire", times.verify_wire},
             {"coordinator", times.coordinator},
-            {"total", times.total}};
+            {"total", times.total},
+            {"voluntary_switches", times.costs.voluntary},
+            {"involuntary_switches", times.costs.involuntary},
+            {"cpu_microseconds_per_token", cpu_microseconds}};
   }
 
   const Client& client_;

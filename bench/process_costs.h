@@ -1,0 +1,48 @@
+// What the processes that this one has started cost: context switches and CPU time.
+#pragma once
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace outrider {
+
+struct ProcessCosts {
+  double voluntary = 0;    // context switches: a thread went to sleep
+  double involuntary = 0;  // a thread had to make room for another
+  double cpu_seconds = 0;
+
+  ProcessCosts operator-(const ProcessCosts& before) const {
+    return {voluntary - before.voluntary, involuntary - before.involuntary, cpu_seconds - before.cpu_seconds};
+  }
+};
+
+// Of all threads that run now; zero where there is no /proc.
+inline ProcessCosts CostsOfChildren() {
+  namespace fs = std::filesystem;
+  ProcessCosts costs;
+  std::error_code ignored;
+  for (const fs::directory_entry& self : fs::directory_iterator("/proc/self/task", ignored)) {
+    std::ifstream children(self.path() / "children");
+    for (std::string pid; children >> pid;) {
+      for (const fs::directory_entry& task : fs::directory_iterator("/proc/" + pid + "/task", ignored)) {
+        double nanoseconds = 0;
+        std::ifstream(task.path() / "schedstat") >> nanoseconds;
+        costs.cpu_seconds += nanoseconds * 1e-9;
+        std::ifstream status(task.path() / "status");
+        for (std::string name; status >> name;) {
+          if (name == "voluntary_ctxt_switches:" || name == "nonvoluntary_ctxt_switches:") {
+            double count = 0;
+            status >> count;
+            (name[0] == 'v' ? costs.voluntary : costs.involuntary) += count;
+          }
+        }
+      }
+    }
+  }
+  return costs;
+}
+
+}  // namespace outrider

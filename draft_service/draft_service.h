@@ -21,6 +21,8 @@ class DraftService final : public v1::Draft::WithRawMethod_Propose<v1::Draft::Se
       RequestPropose(context, stream, queue, queue, tag);
     });
   }
+  void HoldAnswers() override { streams_.Hold(); }
+  void ReleaseAnswers() override { streams_.Release(); }
   void RefuseStreams() override { streams_.Close(); }
   void EndStreams() override { streams_.EndAll(); }
 

@@ -20,6 +20,8 @@ class TargetService final : public v1::Target::WithRawMethod_Verify<v1::Target::
       RequestVerify(context, stream, queue, queue, tag);
     });
   }
+  void HoldAnswers() override { streams_.Hold(); }
+  void ReleaseAnswers() override { streams_.Release(); }
   void RefuseStreams() override { streams_.Close(); }
   void EndStreams() override { streams_.EndAll(); }
 

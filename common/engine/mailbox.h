@@ -36,6 +36,9 @@ struct CommandSource {
   std::function<void(absl::Time deadline)> poll;
   // Makes a poll that waits return. Thread-safe.
   std::function<void()> wake;
+  // Answers that are given between these two leave together.
+  std::function<void()> hold_answers;
+  std::function<void()> release_answers;
 };
 
 // Any thread may put commands; one thread takes them.

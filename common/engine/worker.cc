@@ -43,7 +43,8 @@ Worker::Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Sampler> sampler,
       sampler_(std::move(sampler)),
       options_(options),
       hooks_(std::move(hooks)),
-      mailbox_(kWaitingPerSequence * static_cast<size_t>(options.sequences.max_sequences), std::move(source)),
+      source_(std::move(source)),
+      mailbox_(kWaitingPerSequence * static_cast<size_t>(options.sequences.max_sequences), source_),
       store_(LimitsOf(*runner_), options.sequences,
              [this](BlockId from, BlockId to) { runner_->CopyBlock(from, to); }) {
   ReportState();
@@ -127,7 +128,13 @@ void Worker::Step() {
   if (scheduled.empty()) return;
   ReportState();
   const absl::StatusOr<LogitsView> logits = RunModel(scheduled);
-  if (logits.ok()) return Postprocess(scheduled, *logits);
+  if (logits.ok()) {
+    // One message, so that whoever reads it has all of them for the next step.
+    if (source_.hold_answers) source_.hold_answers();
+    Postprocess(scheduled, *logits);
+    if (source_.release_answers) source_.release_answers();
+    return;
+  }
 
   // An invalid batch is a bug in this program; it affects only the items of the batch.
   if (!absl::IsInvalidArgument(logits.status()) && hooks_.on_failure) hooks_.on_failure(logits.status());

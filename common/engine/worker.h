@@ -119,6 +119,7 @@ class Worker {
   const WorkerOptions options_;
   const Hooks hooks_;
 
+  const CommandSource source_;
   Mailbox mailbox_;
   std::atomic<uint64_t> iterations_ = 0;
   SequenceStore store_;  // engine thread, as the next

@@ -61,10 +61,16 @@ class BatchServer {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
   }
+  // Answers that are given between Hold and Release leave together.
+  void Hold() {
+    ForEach([](Stream* stream) { stream->outbox().Hold(); });
+  }
+  void Release() {
+    ForEach([](Stream* stream) { stream->outbox().Release(); });
+  }
   // Ends every stream with UNAVAILABLE, reason DRAINING, once the answers that it was given are written.
   void EndAll() {
-    absl::MutexLock lock(&mutex_);
-    for (Stream* stream : streams_) stream->End(Ending());
+    ForEach([](Stream* stream) { stream->End(Ending()); });
   }
 
  private:
@@ -72,6 +78,11 @@ class BatchServer {
 
   static grpc::Status Ending() {
     return ToGrpc(MakeError(absl::StatusCode::kUnavailable, "DRAINING", "shutting down"));
+  }
+  template <class Fn>
+  void ForEach(Fn fn) {
+    absl::MutexLock lock(&mutex_);
+    for (Stream* stream : streams_) fn(stream);
   }
   // False if the stream is not to be served: the service ends.
   bool Add(Stream* stream) {
@@ -112,6 +123,8 @@ class BatchServer<Request, Response>::Stream {
     server_->request_call_(&context_, &stream_, server_->poller_->Join(), &called_);
   }
   ~Stream() { server_->poller_->Leave(); }
+
+  Outbox<Response>& outbox() { return *outbox_; }
 
   // Takes no answers from now on, writes those that wait, and ends the stream. The first call counts.
   // Thread-safe.

@@ -1,4 +1,5 @@
-// Batches items onto one stream: items posted while a write is in flight leave together with the next write.
+// Batches items onto one stream: items posted while a write is in flight, or between Hold and Release, leave
+// together with the next write.
 #pragma once
 
 #include <cstddef>
@@ -43,6 +44,17 @@ class Outbox {
                   size_t max_bytes = std::numeric_limits<size_t>::max())
       : start_write_(std::move(start_write)), max_bytes_(max_bytes) {}
 
+  // From now on no write is started, up to Release. Whoever posts several items at once says so.
+  void Hold() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    held_ = true;
+  }
+  void Release() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    held_ = false;
+    if (!writing_ && !waiting_.empty()) StartNext();
+  }
+
   // Queues an item and starts a write if none is in flight.
   void Post(Item item) ABSL_LOCKS_EXCLUDED(mutex_) {
     const size_t bytes = item.ByteSizeLong();
@@ -50,9 +62,9 @@ class Outbox {
     if (sealed_) return;
     waiting_bytes_ += bytes;
     waiting_.push_back({std::move(item), bytes});
-    if (!writing_) {
+    if (!writing_ && !held_) {
       StartNext();
-    } else if (waiting_bytes_ > max_bytes_) {
+    } else if (writing_ && waiting_bytes_ > max_bytes_) {
       overflowed_ = true;
       Drop();
     }
@@ -70,7 +82,7 @@ class Outbox {
   void OnWritten() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
-    if (!waiting_.empty()) StartNext();
+    if (!held_ && !waiting_.empty()) StartNext();
   }
 
   // Takes no items from now on. Those that wait are still written. Returns true if there are none and no
@@ -132,6 +144,7 @@ class Outbox {
   size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Message in_flight_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool held_ ABSL_GUARDED_BY(mutex_) = false;
   bool sealed_ ABSL_GUARDED_BY(mutex_) = false;
   bool overflowed_ ABSL_GUARDED_BY(mutex_) = false;
 };

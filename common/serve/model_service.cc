@@ -194,9 +194,13 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
       AddGauge(*registry, absl::StrCat(spec.name, "_engine_stalled"), "1 while the engine hangs, else 0.");
   // The engine thread reads its items itself.
   QueuePoller poller;
+  std::unique_ptr<StreamService> service;
   Worker worker(*std::move(runner), spec.make_sampler(), flags.worker, metrics.Hooks(),
-                {[&poller](absl::Time deadline) { poller.Poll(deadline); }, [&poller] { poller.Wake(); }});
-  const std::unique_ptr<StreamService> service = spec.make_service(worker, info);
+                {.poll = [&](absl::Time deadline) { poller.Poll(deadline); },
+                 .wake = [&] { poller.Wake(); },
+                 .hold_answers = [&] { service->HoldAnswers(); },
+                 .release_answers = [&] { service->ReleaseAnswers(); }});
+  service = spec.make_service(worker, info);
   const auto started = ServerProcess::Start(flags.process, service->service(), registry, &poller);
   if (!started.ok()) return started.status();
   ServerProcess& process = **started;

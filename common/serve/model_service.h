@@ -26,6 +26,9 @@ class StreamService {
   virtual grpc::Service* service() = 0;
   // Takes streams from now on. The server has started with this poller.
   virtual void Serve(QueuePoller& poller) = 0;
+  // Answers that are given between these two leave together.
+  virtual void HoldAnswers() = 0;
+  virtual void ReleaseAnswers() = 0;
   // Refuses new streams from now on.
   virtual void RefuseStreams() = 0;
   // Ends all streams with UNAVAILABLE once the answers that were given are written.

@@ -55,6 +55,8 @@ class Stream final : public Rpc<Protocol>::Reactor {
     return stream;
   }
 
+  void Hold() { outbox_.Hold(); }
+  void Release() { outbox_.Release(); }
   void Post(typename Protocol::Item&& item) { outbox_.Post(std::move(item)); }
   void Cancel() {
     if (const std::shared_ptr<grpc::ClientContext> context = Context()) context->TryCancel();
@@ -128,6 +130,16 @@ Channel<Protocol>::~Channel() = default;
 template <class Protocol>
 void Channel<Protocol>::Open(Handlers handlers) {
   transport_->stream = Stream<Protocol>::Start(*transport_->stub, std::move(handlers));
+}
+
+template <class Protocol>
+void Channel<Protocol>::Hold() {
+  if (transport_->stream != nullptr) transport_->stream->Hold();
+}
+
+template <class Protocol>
+void Channel<Protocol>::Release() {
+  if (transport_->stream != nullptr) transport_->stream->Release();
 }
 
 template <class Protocol>

@@ -50,7 +50,10 @@ class Channel {
 
   // Opens a stream. The last one has ended.
   void Open(Handlers handlers);
-  // Sends an item, in one message with others that wait. Dropped once the stream has ended.
+  // Sends an item, in one message with others that wait, or that are posted up to Release. Dropped once the
+  // stream has ended.
+  void Hold();
+  void Release();
   void Post(typename Protocol::Item&& item);
   // Ends the stream.
   void Cancel();

@@ -175,14 +175,14 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   // Sends an item that is not answered. Dropped while the link is down: the server frees what it has by
   // lease.
   void Post(Item&& item) {
-    if (up_) channel_.Post(std::move(item));
+    if (up_) Send(std::move(item));
   }
 
   // Sends an item, whose answer will name that sequence and round.
   std::unique_ptr<Call> Start(Item&& item, const std::string& sequence_id, uint64_t round) {
     auto call = std::make_unique<Call>(this->shared_from_this(), sequence_id, round);
     if (up_) {
-      channel_.Post(std::move(item));
+      Send(std::move(item));
       if (!watching_) WatchSilence(call->started_ + options_.item_timeout);
     } else {
       call->Finish({Down(), {}});
@@ -191,6 +191,21 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   }
 
  private:
+  // Items of sequences that go on at the same time, as after the answers of one step, leave together, or the
+  // server would begin a step with the first of them.
+  void Send(Item&& item) {
+    if (!std::exchange(holding_, true)) {
+      channel_.Hold();
+      asio::post(executor_, [weak = this->weak_from_this()] {
+        auto link = weak.lock();
+        if (!link) return;
+        link->holding_ = false;
+        link->channel_.Release();
+      });
+    }
+    channel_.Post(std::move(item));
+  }
+
   absl::Status Down() const {
     return MakeError(absl::StatusCode::kUnavailable, Protocol::kUnavailable,
                      absl::StrCat(Protocol::kName, "_unavailable: no connection to ", options_.address));
@@ -320,6 +335,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   bool up_ = false;
   bool present_ = false;
   bool watching_ = false;  // silence_ runs
+  bool holding_ = false;   // the channel, until what is ready to run has run
   bool stopping_ = false;
 };
 

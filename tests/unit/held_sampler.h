@@ -69,7 +69,7 @@ class HeldSampler final : public Sampler {
 };
 
 inline std::unique_ptr<Worker> StartHeldWorker(std::shared_ptr<Hold> hold, SequenceStoreOptions sequences,
-                                               Worker::Hooks hooks = {}) {
+                                               Worker::Hooks hooks = {}, CommandSource source = {}) {
   RunnerOptions load;
   load.model_dir = "tests/data/engine/mha-float32";
   load.dtype = "float32";
@@ -79,7 +79,7 @@ inline std::unique_ptr<Worker> StartHeldWorker(std::shared_ptr<Hold> hold, Seque
   EXPECT_TRUE(runner.ok()) << runner.status();
   return std::make_unique<Worker>(*std::move(runner), std::make_unique<HeldSampler>(std::move(hold)),
                                   WorkerOptions{.sequences = sequences, .check_invariants = true},
-                                  std::move(hooks));
+                                  std::move(hooks), std::move(source));
 }
 
 // The first item of a sequence: a verification of its prompt, without a proposal.

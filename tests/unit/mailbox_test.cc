@@ -17,7 +17,10 @@ using ::testing::SizeIs;
 class Source {
  public:
   CommandSource functions() {
-    return {[this](absl::Time deadline) { Poll(deadline); }, [this] { Wake(); }};
+    return {.poll = [this](absl::Time deadline) { Poll(deadline); },
+            .wake = [this] { Wake(); },
+            .hold_answers = nullptr,
+            .release_answers = nullptr};
   }
   void Give(int commands) { left_ = commands; }
   void AwaitWaiting() {

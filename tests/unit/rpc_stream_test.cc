@@ -49,6 +49,19 @@ TEST_F(OutboxTest, WhatIsPostedDuringAWriteLeavesWithTheNext) {
   EXPECT_THAT(written_, ElementsAre(ElementsAre(1), ElementsAre(2, 3)));
 }
 
+TEST_F(OutboxTest, WhatIsPostedWhileItIsHeldLeavesTogether) {
+  outbox_.Hold();
+  for (uint64_t round : {1, 2}) outbox_.Post(Result(round));
+  EXPECT_TRUE(written_.empty());
+  outbox_.Release();
+  outbox_.Hold();
+  outbox_.Post(Result(3));
+  outbox_.OnWritten();
+  EXPECT_FALSE(outbox_.Seal()) << "3 waits";
+  outbox_.Release();
+  EXPECT_THAT(written_, ElementsAre(ElementsAre(1, 2), ElementsAre(3)));
+}
+
 TEST_F(OutboxTest, SealedItWritesWhatWaitsAndTakesNothingMore) {
   outbox_.Post(Result(1));
   outbox_.Post(Result(2));

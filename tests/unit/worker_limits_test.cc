@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <string>
 #include <vector>
 
 #include "common/spec/status.h"
@@ -59,6 +60,25 @@ TEST_F(WorkerLimitsTest, RefusesAtOnceWhatComesWhenTooManyItemsWait) {
   EXPECT_TRUE(Send(*worker_, FirstItem(1)).get().status.ok()) << "it takes items again";
   worker_->AwaitIdle(absl::InfiniteFuture());
   EXPECT_EQ(items_, 0);
+}
+
+TEST_F(WorkerLimitsTest, TheAnswersOfAStepAreHeldTogether) {
+  std::vector<std::string> events;  // on the engine thread
+  CommandSource source{.poll = nullptr,
+                       .wake = nullptr,
+                       .hold_answers = [&] { events.push_back("hold"); },
+                       .release_answers = [&] { events.push_back("release"); }};
+  worker_ = testing::StartHeldWorker(hold_, {}, {}, std::move(source));
+  for (uint64_t id = 1; id <= 3; ++id) {
+    WorkItem item = FirstItem(id);
+    item.answer = [&](const Answer& /*answer*/) { events.push_back("answer"); };
+    worker_->Submit(std::move(item));
+    if (id == 1) hold_->AwaitReached();
+  }
+  hold_->LetGo();
+  worker_->AwaitIdle(absl::InfiniteFuture());
+  EXPECT_THAT(events,
+              ::testing::ElementsAre("hold", "answer", "release", "hold", "answer", "answer", "release"));
 }
 
 TEST_F(WorkerLimitsTest, ACancelledItemIsNeverAnsweredAndItsSequenceIsServedAgain) {

@@ -70,7 +70,7 @@ void ThreadPool::Wake() {
 
 void ThreadPool::TakeTasks(int worker) {
   const uint32_t version = job_.version.load(std::memory_order_acquire);
-  const int64_t tasks = job_.tasks.load(std::memory_order_acquire);
+  const int tasks = job_.tasks.load(std::memory_order_acquire);
   const Call call = job_.call.load(std::memory_order_acquire);
   void* const object = job_.object.load(std::memory_order_acquire);
   if (version % 2 != 0 || job_.version.load(std::memory_order_relaxed) != version) return;  // Work retries
@@ -78,8 +78,8 @@ void ThreadPool::TakeTasks(int worker) {
   int done = 0;
   for (int i = 0; i < threads_; ++i) {
     const int owner = (worker + i) % threads_;
-    const uint64_t begin = static_cast<uint64_t>(owner * tasks / threads_);
-    const uint64_t end = static_cast<uint64_t>((owner + 1) * tasks / threads_);
+    const uint64_t begin = static_cast<uint64_t>(FirstTask(owner, tasks));
+    const uint64_t end = static_cast<uint64_t>(FirstTask(owner + 1, tasks));
     std::atomic<uint64_t>& taken = ranges_[static_cast<size_t>(owner)].taken;
     uint64_t seen = taken.load(std::memory_order_acquire);
     while (true) {

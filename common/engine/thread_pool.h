@@ -47,6 +47,11 @@ class ThreadPool {
   void Wake();
 
   int threads() const { return threads_; }
+  // The first task of the range with which `worker` starts if there are `tasks`; that of worker threads() is
+  // `tasks`.
+  int FirstTask(int worker, int tasks) const {
+    return static_cast<int>(static_cast<int64_t>(worker) * tasks / threads_);
+  }
 
  private:
   using Call = void (*)(void* object, int task, int worker);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/engine/cpu/packing.h"
 #include "common/engine/decoder/elements.h"
 
 namespace outrider {
@@ -123,26 +124,31 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
   int rows = static_cast<int>(rows_.size());
   const int hidden = spec_.hidden_size;
   const int attention_columns = spec_.heads * spec_.head_dim;
+  const Product head = {weights_.head, Epilogue::kStore};
   for (int i = 0; i < spec_.layers; ++i) {
     const CpuLayer& layer = weights_.layers[static_cast<size_t>(i)];
+    const bool last = i == spec_.layers - 1;
+    const Product qkv = {layer.qkv, Epilogue::kStore};
+    const Product attention_out = {layer.attention_out, Epilogue::kAdd};
+    const Product gate_up = {layer.gate_up, Epilogue::kSiluMul};
+    const Product mlp_out = {layer.mlp_out, Epilogue::kAdd};
+    const Product after =
+        last ? head : Product{weights_.layers[static_cast<size_t>(i) + 1].qkv, qkv.epilogue};
     Normalize(layer.attention_norm, rows);
-    Multiply(layer.qkv, Epilogue::kStore, rows, normalized_, hidden, qkv_, qkv_columns_, qkv_columns_);
+    Multiply(qkv, attention_out, rows, normalized_, hidden, qkv_, qkv_columns_);
     Attend(i);
-    if (i == spec_.layers - 1) {
+    if (last) {
       DropRowsWithoutLogits();
       rows = static_cast<int>(logit_rows_.size());
     }
-    Multiply(layer.attention_out, Epilogue::kAdd, rows, attention_out_, attention_columns, hidden_, hidden,
-             hidden);
+    Multiply(attention_out, gate_up, rows, attention_out_, attention_columns, hidden_, hidden);
     Normalize(layer.mlp_norm, rows);
-    Multiply(layer.gate_up, Epilogue::kSiluMul, rows, normalized_, hidden, activations_,
-             spec_.intermediate_size, spec_.intermediate_size);
-    Multiply(layer.mlp_out, Epilogue::kAdd, rows, activations_, spec_.intermediate_size, hidden_, hidden,
-             hidden);
+    Multiply(gate_up, mlp_out, rows, normalized_, hidden, activations_, spec_.intermediate_size);
+    Multiply(mlp_out, after, rows, activations_, spec_.intermediate_size, hidden_, hidden);
   }
   Normalize(weights_.final_norm, rows);
-  Multiply(weights_.head, Epilogue::kStore, rows, normalized_, hidden, logits_, spec_.vocab_size,
-           spec_.vocab_size);
+  const Product first_of_next_step = {weights_.layers[0].qkv, Epilogue::kStore};
+  Multiply(head, first_of_next_step, rows, normalized_, hidden, logits_, spec_.vocab_size);
   return LogitsView{logits_.floats(), rows, spec_.vocab_size};
 }
 
@@ -257,25 +263,50 @@ void CpuModel::Normalize(const float* weight, int rows) {
   });
 }
 
-void CpuModel::Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, const Buffer& x,
-                        int x_stride, const Buffer& y, int y_stride, int y_columns) {
+void CpuModel::Multiply(const Product& product, const Product& next, int rows, const Buffer& x, int x_stride,
+                        const Buffer& y, int y_stride) {
   if (rows == 0) return;
-  const LinearArgs args = {matrix.data, weights_.storage, epilogue, matrix.k, matrix.n, rows,
-                           x.data(),    x_stride,         y.data(), y_stride, y_columns};
-  // A task gets whole pairs of gate and up panels.
-  const int unit = epilogue == Epilogue::kSiluMul ? 2 : 1;
-  const int units = (matrix.n + unit * kPanel - 1) / (unit * kPanel);
-  const int per_thread = (units + thread_pool_.threads() - 1) / thread_pool_.threads();
-  const int units_per_task = kPanelsPerTask / unit;
+  const Partition partition = Divide(product, rows), next_partition = Divide(next, rows);
+  thread_pool_.Run(partition.tasks, [&](int task, int worker) {
+    const bool ends_range =
+        task + 1 == partition.tasks || task + 1 == thread_pool_.FirstTask(worker + 1, partition.tasks);
+    const PackedMatrix& next_matrix = ends_range ? next.matrix : product.matrix;
+    const int next_panel =
+        ends_range ? next_partition.FirstPanel(thread_pool_.FirstTask(worker, next_partition.tasks))
+                   : partition.FirstPanel(task + 1);
+    LinearArgs args;
+    args.weights = product.matrix.data;
+    args.storage = weights_.storage;
+    args.epilogue = product.epilogue;
+    args.k = product.matrix.k;
+    args.n = product.matrix.n;
+    args.rows = rows;
+    args.x = x.data();
+    args.x_stride = x_stride;
+    args.y = y.data();
+    args.y_stride = y_stride;
+    args.y_columns = y_stride;
+    args.first_panel = partition.FirstPanel(task);
+    args.last_panel = partition.FirstPanel(task + 1);
+    args.next = next_matrix.data +
+                static_cast<size_t>(next_panel) * PackedBytes(kPanel, next_matrix.k, weights_.storage);
+    kernels_.linear(args);
+  });
+}
+
+CpuModel::Partition CpuModel::Divide(const Product& product, int rows) const {
+  const PackedMatrix& matrix = product.matrix;
+  Partition partition;
+  partition.panels_per_unit = product.epilogue == Epilogue::kSiluMul ? 2 : 1;
+  const int unit = partition.panels_per_unit * kPanel;
+  partition.units = (matrix.n + unit - 1) / unit;
+  const int per_thread = (partition.units + thread_pool_.threads() - 1) / thread_pool_.threads();
+  const int units_per_task = kPanelsPerTask / partition.panels_per_unit;
   const int tasks_per_thread = std::max(1, (per_thread + units_per_task / 2) / units_per_task);
   const int64_t cost = static_cast<int64_t>(matrix.n) * matrix.k * (3 + rows) / 4;
-  const int tasks = cost < kMinParallelCost ? 1 : std::min(units, tasks_per_thread * thread_pool_.threads());
-  thread_pool_.Run(tasks, [&](int task, int) {
-    const auto boundary = [&](int t) {
-      return static_cast<int>(static_cast<int64_t>(t) * units / tasks) * unit;
-    };
-    kernels_.linear(args, boundary(task), boundary(task + 1));
-  });
+  partition.tasks =
+      cost < kMinParallelCost ? 1 : std::min(partition.units, tasks_per_thread * thread_pool_.threads());
+  return partition;
 }
 
 void CpuModel::ForRows(int rows, absl::FunctionRef<void(int row)> fn) {

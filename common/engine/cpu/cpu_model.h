@@ -71,6 +71,20 @@ class CpuModel final : public Model {
     int first_head;
     int heads;
   };
+  struct Product {
+    const PackedMatrix& matrix;
+    Epilogue epilogue;
+  };
+  // How a matrix product is divided into tasks. A task gets whole units: pairs of gate and up panels, or
+  // panels.
+  struct Partition {
+    int panels_per_unit;
+    int units;
+    int tasks;
+    int FirstPanel(int task) const {
+      return static_cast<int>(static_cast<int64_t>(task) * units / tasks) * panels_per_unit;
+    }
+  };
 
   CpuModel(const DecoderSpec& spec, CpuWeights weights, const CpuModelOptions& options,
            const Kernels& kernels, ThreadPool& thread_pool);
@@ -83,8 +97,10 @@ class CpuModel final : public Model {
   // Compacts hidden_ and attention_out_ to the rows that need logits.
   void DropRowsWithoutLogits();
   void Normalize(const float* weight, int rows);
-  void Multiply(const PackedMatrix& matrix, Epilogue epilogue, int rows, const Buffer& x, int x_stride,
-                const Buffer& y, int y_stride, int y_columns);
+  // `next` is the product after this one.
+  void Multiply(const Product& product, const Product& next, int rows, const Buffer& x, int x_stride,
+                const Buffer& y, int y_stride);
+  Partition Divide(const Product& product, int rows) const;
   // Calls fn(row) for every row, in parallel if that pays off.
   void ForRows(int rows, absl::FunctionRef<void(int row)> fn);
   KvLayer LayerOfCache(int layer) const;

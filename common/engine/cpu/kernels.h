@@ -56,6 +56,11 @@ struct LinearArgs {
   void* y;  // float32; operands for kSiluMul
   int64_t y_stride;
   int y_columns;  // columns of y without padding
+  // This call computes the columns of panels [first_panel, last_panel) for all rows. For kSiluMul both are
+  // even.
+  int first_panel;
+  int last_panel;
+  const void* next;  // the weights that this thread will probably read next, to be prefetched meanwhile
 };
 
 // One layer's part of the KV pool. A block's keys are [kv_head][head_dim][slot_stride] for float32 and
@@ -105,8 +110,7 @@ struct RotateArgs {
 
 struct Kernels {
   const char* name;
-  // Computes the columns of panels [first, last) for all rows. For kSiluMul both are even.
-  void (*linear)(const LinearArgs& args, int first_panel, int last_panel);
+  void (*linear)(const LinearArgs& args);
   void (*attention)(const AttentionArgs& args);
   void (*rotate_and_store)(const RotateArgs& args);
   // y = x / sqrt(mean(x^2) + epsilon) * weight, as operands for weights of this storage.

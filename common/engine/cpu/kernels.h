@@ -65,7 +65,8 @@ struct LinearArgs {
 
 // One layer's part of the KV pool. A block's keys are [kv_head][head_dim][slot_stride] for float32 and
 // [kv_head][head_dim / 2][slot_stride][2] for bfloat16, so that scores of adjacent positions are computed
-// side by side. Its values are [kv_head][block_size][value_stride].
+// side by side. Its values are [kv_head][block_size][value_stride], the dimensions of bfloat16 in an order of
+// the kernel set's own.
 struct KvLayer {
   char* base;  // block 0
   int64_t block_bytes;

@@ -13,7 +13,7 @@ constexpr int kLanes = 16;
 constexpr int kPanelsPerTile = 2;
 constexpr int kPanelsPerTileOneRow = 4;
 constexpr int kRowsPerTile = 6;
-constexpr int kQueriesPerTile = 4;
+constexpr int kQueriesPerTile = 5;
 
 typedef float Vec __attribute__((vector_size(64)));
 typedef int32_t IntVec __attribute__((vector_size(64)));

@@ -145,7 +145,7 @@ int Main(int argc, char** argv) {
   benchmark::AddCustomContext(
       "kv_bytes_per_token",
       std::to_string((*runner)->bytes_per_block() / static_cast<size_t>((*runner)->block_size())));
-  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}) Register(**runner, {.rows = rows});
+  for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 64}) Register(**runner, {.rows = rows});
   if (!device) Register(**runner, {.rows = kContext});
   for (const int count : counts) {
     if (count == 1) continue;

@@ -70,8 +70,8 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
 }
 
 absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
-    const ProcessFlags& flags, grpc::Service* service,
-    const std::shared_ptr<prometheus::Registry>& registry, QueuePoller* poller) {
+    const ProcessFlags& flags, grpc::Service* service, const std::shared_ptr<prometheus::Registry>& registry,
+    QueuePoller* poller) {
   if (absl::Status status =
           CheckExposure("--listen", flags.server.listen, !flags.server.security.cert.empty(), flags.insecure);
       !status.ok()) {

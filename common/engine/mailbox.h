@@ -1,4 +1,4 @@
-// The queue of commands from other threads to the engine thread, first in, first out.
+// The queue of commands to the engine thread, first in, first out.
 #pragma once
 
 #include <condition_variable>
@@ -34,7 +34,7 @@ struct CommandSource {
   // Puts what has arrived into the mailbox, or waits for something to arrive, until `deadline`; may return
   // early. Called by the taker.
   std::function<void(absl::Time deadline)> poll;
-  // Makes a poll that waits return. Thread-safe.
+  // Makes a poll that waits, or the next one, return. Thread-safe.
   std::function<void()> wake;
   // Answers that are given between these two leave together.
   std::function<void()> hold_answers;

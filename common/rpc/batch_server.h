@@ -114,15 +114,13 @@ class BatchServer<Request, Response>::Stream {
       : server_(server),
         outbox_(std::make_shared<Outbox<Response>>(
             [this](const Response& message) {
-              response_ = SerializeMessage(message);
               Begin();
-              stream_.Write(response_, &written_);
+              stream_.Write(SerializeMessage(message), &written_);
             },
             server->max_waiting_bytes_)) {
     Begin();
     server_->request_call_(&context_, &stream_, server_->poller_->Join(), &called_);
   }
-  ~Stream() { server_->poller_->Leave(); }
 
   Outbox<Response>& outbox() { return *outbox_; }
 
@@ -135,17 +133,21 @@ class BatchServer<Request, Response>::Stream {
   }
 
  private:
-  // An operation whose end will be told by a tag.
+  // An operation whose end will be told by a tag, or the call itself, which ends with its Finish.
   void Begin() { running_.fetch_add(1); }
   QueueTag Tag(void (Stream::*on_end)(bool ok)) {
-    return QueueTag([this, on_end](bool ok) {
+    return QueueTag([this, on_end, poller = server_->poller_](bool ok) {
       (this->*on_end)(ok);
-      if (running_.fetch_sub(1) == 1) delete this;
+      if (running_.fetch_sub(1) > 1) return;
+      QueuePoller* const left = poller;  // deletion takes it along
+      delete this;
+      left->Leave();
     });
   }
 
   void OnCall(bool ok) {
     if (!ok) return;  // the server ends
+    Begin();
     new Stream(server_);
     if (!server_->Add(this)) return End(Ending());
     Response first;
@@ -190,6 +192,7 @@ class BatchServer<Request, Response>::Stream {
   void OnFinished(bool /*ok*/) {
     server_->Remove(this);
     outbox_->Close();
+    running_.fetch_sub(1);
   }
 
   BatchServer* const server_;
@@ -203,7 +206,6 @@ class BatchServer<Request, Response>::Stream {
   QueueTag finished_ = Tag(&Stream::OnFinished);
   grpc::ByteBuffer bytes_;  // of the request that is read
   Request request_;
-  grpc::ByteBuffer response_;  // that is written
   absl::Mutex mutex_;
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -18,7 +18,7 @@ struct ServerSecurity {
   std::string client_ca = {};   // PEM; clients must present a certificate signed by one of these
   std::string token_file = {};  // clients must send one of these bearer tokens, one per line
   // Called with the number of calls refused for their token since the last report, at most once a minute,
-  // from gRPC's threads. May be null.
+  // from a thread that polls. May be null.
   std::function<void(int refused)> on_refused = {};
 };
 

@@ -73,6 +73,7 @@ class Outbox {
   // Sends a message of its own. Only allowed as the first call.
   void PostFirst(Message message) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
+    if (sealed_) return;
     in_flight_ = std::move(message);
     writing_ = true;
     start_write_(in_flight_);

@@ -8,6 +8,8 @@ namespace {
 
 // For how long the thread that polls may be away before it is stood in for.
 constexpr absl::Duration kPatience = absl::Milliseconds(20);
+// Ends that are told in one Poll. Streams that bring more than that do not keep the engine from its work.
+constexpr int kMaxEnds = 256;
 
 }  // namespace
 
@@ -61,12 +63,18 @@ void QueuePoller::Leave() {
 }
 
 void QueuePoller::Poll(absl::Time deadline) {
-  Ended ended;
-  polls_.fetch_add(1);
-  const bool polled = Next(deadline, &ended);
-  polls_.fetch_add(1);
-  if (ended.tag != nullptr) ended.tag->End(ended.ok);
-  if (polled) return;
+  for (int i = 0; i < kMaxEnds; ++i) {
+    Ended ended;
+    polls_.fetch_add(1);
+    const bool polled = Next(i == 0 ? deadline : absl::InfinitePast(), &ended);
+    polls_.fetch_add(1);
+    if (!polled && i == 0) return AwaitQueue(deadline);
+    if (ended.tag == nullptr) return;
+    ended.tag->End(ended.ok);
+  }
+}
+
+void QueuePoller::AwaitQueue(absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
   const auto changed = [](QueuePoller* poller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(poller->mutex_) {
     return poller->woken_ || poller->queue_ != nullptr;
@@ -115,7 +123,12 @@ void QueuePoller::Help() {
     last = polls;
     // Until it is back.
     for (Ended ended; away && polls_ == polls && Next(absl::Now() + kPatience, &ended); ended = {}) {
-      if (ended.tag != nullptr) ended.tag->End(ended.ok);
+      if (ended.tag == nullptr) continue;
+      ended.tag->End(ended.ok);
+      if (ended.tag != &alarm_tag_) continue;
+      // It was for the other thread.
+      Wake();
+      break;
     }
   }
 }

@@ -29,8 +29,8 @@ class QueueTag {
 // All tags of the queue are QueueTags.
 //
 // A thread of this class's own takes over while the one that polls is busy with other things for long, so
-// that pings are answered and items refused or cancelled meanwhile. What ends may therefore be told on either
-// thread, also on both at once.
+// that pings are answered and items refused or cancelled meanwhile; it looks fifty times a second. What ends
+// may therefore be told on either thread, also on both at once.
 class QueuePoller {
  public:
   QueuePoller();
@@ -47,9 +47,10 @@ class QueuePoller {
   grpc::ServerCompletionQueue* Join() ABSL_LOCKS_EXCLUDED(mutex_);
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits for an operation to end, until `deadline`, and tells whoever began it. For one thread.
+  // Waits for an operation to end, until `deadline`, and tells whoever began it; then those that have ended
+  // meanwhile, so that the engine sees what all streams have brought before its next step. For one thread.
   void Poll(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Makes a Poll that waits return. Thread-safe.
+  // Makes a Poll that waits, or the next one, return. Thread-safe.
   void Wake() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -60,6 +61,8 @@ class QueuePoller {
 
   // False if there is no queue.
   bool Next(absl::Time deadline, Ended* ended) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Until there is one, somebody wakes this thread, or `deadline`.
+  void AwaitQueue(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   void Help() ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Mutex mutex_;

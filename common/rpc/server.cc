@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -151,10 +152,8 @@ void RpcServer::Shutdown(absl::Duration drain) {
   for (grpc::Server* server : {server_.get(), health_server_.get()}) {
     if (server != nullptr) server->Shutdown(deadline);
   }
-  if (queue_ != nullptr) {
-    poller_->Detach();
-    queue_ = nullptr;
-  }
+  if (poller_ != nullptr) std::exchange(poller_, nullptr)->Detach();
+  queue_ = nullptr;
   server_ = nullptr;  // which the queue needs to the end
   health_server_ = nullptr;
 }

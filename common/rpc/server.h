@@ -34,7 +34,7 @@ class RpcServer {
   // SERVING until SetLive. UNAVAILABLE, naming the address, if it cannot be bound; the errors
   // of MakeServerCredentials.
   //
-  // `poller` polls the queue of a service that has raw or asynchronous methods, up to the end of Shutdown.
+  // `poller` polls the queue of a service with asynchronous methods, and outlives the server.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServerOptions& options,
                                                           grpc::Service* service,
                                                           QueuePoller* poller = nullptr);

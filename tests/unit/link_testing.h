@@ -53,7 +53,7 @@ class FakeServer {
   using Item = typename Protocol::Item;
   using Result = typename Protocol::Result;
   enum class Action { kAnswer, kIgnore, kDropStream };
-  // Fills in what the answer says beside sequence and round. Called from the polling thread.
+  // Fills in what the answer says beside sequence and round. One call at a time.
   using OnItem = std::function<Action(const Item&, Result*)>;
 
   FakeServer() {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "bench/polling_thread.h"
 #include "common/rpc/batch_server.h"
 #include "common/rpc/error.h"
@@ -130,6 +131,8 @@ class ManyAnswers final : public v1::Target::WithRawMethod_Verify<v1::Target::Se
     held_ = false;
     changed_.notify_all();
   }
+  void HoldAnswers() { streams_.Hold(); }
+  void ReleaseAnswers() { streams_.Release(); }
   void Close() { streams_.Close(); }
   void EndAll() { streams_.EndAll(); }
 
@@ -183,6 +186,7 @@ class Client {
   }
   absl::Status End() { return FromGrpc(stream_->Finish()); }
   void WritesDone() { stream_->WritesDone(); }
+  void Cancel() { context_.TryCancel(); }
 
  private:
   const std::unique_ptr<v1::Target::Stub> stub_;
@@ -311,6 +315,79 @@ TEST(QueuePoller, WithoutAQueueItWaitsToBeWoken) {
   poller.Poll(absl::Now() + absl::Milliseconds(1));
   poller.Wake();
   poller.Poll(absl::InfiniteFuture());
+}
+
+TEST(QueuePoller, OnePollTellsAllThatHasEnded) {
+  grpc::ServerBuilder builder;
+  const std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  QueuePoller poller;
+  poller.Attach(queue.get());
+  int told = 0;
+  QueueTag tag([&](bool ok) { told += ok ? 1 : 0; });
+  std::vector<grpc::Alarm> alarms(5);
+  for (grpc::Alarm& alarm : alarms) alarm.Set(queue.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), &tag);
+  poller.Poll(absl::InfiniteFuture());
+  EXPECT_EQ(told, 5);
+  server->Shutdown();
+  poller.Detach();
+}
+
+// The thread that is to poll does not yet, so another stands in for it.
+TEST(QueuePoller, AWakeThatReachesTheWrongThreadIsPassedOn) {
+  grpc::ServerBuilder builder;
+  const std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  QueuePoller poller;
+  poller.Attach(queue.get());
+  absl::Notification told;
+  QueueTag tag([&](bool /*ok*/) { told.Notify(); });
+  grpc::Alarm alarm;
+  alarm.Set(queue.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), &tag);
+  told.WaitForNotification();
+  poller.Wake();
+  poller.Poll(absl::InfiniteFuture());
+  server->Shutdown();
+  poller.Detach();
+}
+
+TEST_F(StreamTest, AnAddressThatIsTakenIsNamed) {
+  Serve();
+  QueuePoller poller;
+  for (const bool is_main : {true, false}) {
+    ManyAnswers service(kMaxWaitingBytes);
+    const auto server = RpcServer::Start({.listen = is_main ? server_->address() : "127.0.0.1:0",
+                                          .health_listen = is_main ? "" : server_->address()},
+                                         &service, &poller);
+    EXPECT_EQ(server.status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(ReasonOf(server.status()), "ADDRESS_UNAVAILABLE");
+  }
+}
+
+// The coordinator goes while an answer is held back.
+TEST_F(StreamTest, AStreamWhoseAnswersAreHeldBackStaysUntilTheyAreReleased) {
+  Serve();
+  service_->HoldAnswers();
+  {
+    Client client(channel_);
+    ASSERT_TRUE(client.Open());
+    service_->HoldAnswers();  // of this stream too
+    client.AskFor(1);
+    service_->AwaitAnswered();
+    client.WritesDone();
+    client.Cancel();
+    EXPECT_EQ(client.ReadAll(), 0u);
+    EXPECT_EQ(client.End().code(), absl::StatusCode::kCancelled);
+    Client other(channel_);
+    ASSERT_TRUE(other.Open()) << "the end of the first has been seen";
+    other.WritesDone();
+  }
+  service_->ReleaseAnswers();
+  Client last(channel_);
+  ASSERT_TRUE(last.Open());
+  last.AskFor(2);
+  last.WritesDone();
+  EXPECT_EQ(last.ReadAll(), 2u);
 }
 
 TEST_F(StreamTest, AServiceThatEndsRefusesNewStreams) {

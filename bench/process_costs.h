@@ -1,8 +1,6 @@
 // What the processes that this one has started cost: context switches and CPU time.
 #pragma once
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -27,11 +25,13 @@ inline ProcessCosts CostsOfChildren() {
   for (const fs::directory_entry& self : fs::directory_iterator("/proc/self/task", ignored)) {
     std::ifstream children(self.path() / "children");
     for (std::string pid; children >> pid;) {
-      for (const fs::directory_entry& task : fs::directory_iterator("/proc/" + pid + "/task", ignored)) {
+      // A process, or a thread, may end meanwhile.
+      for (auto task = fs::directory_iterator("/proc/" + pid + "/task", ignored);
+           task != fs::directory_iterator(); task.increment(ignored)) {
         double nanoseconds = 0;
-        std::ifstream(task.path() / "schedstat") >> nanoseconds;
+        std::ifstream(task->path() / "schedstat") >> nanoseconds;
         costs.cpu_seconds += nanoseconds * 1e-9;
-        std::ifstream status(task.path() / "status");
+        std::ifstream status(task->path() / "status");
         for (std::string name; status >> name;) {
           if (name == "voluntary_ctxt_switches:" || name == "nonvoluntary_ctxt_switches:") {
             double count = 0;

@@ -34,17 +34,14 @@ void QueuePoller::Attach(grpc::ServerCompletionQueue* queue) {
 }
 
 void QueuePoller::Detach() {
-  const absl::Condition unused(
-      +[](int* count) { return *count == 0; }, &users_);
-  const absl::Condition unpolled(
-      +[](int* count) { return *count == 0; }, &polling_);
+  const auto is_zero = +[](int* count) { return *count == 0; };
   grpc::ServerCompletionQueue* queue = nullptr;
   {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(unused);
+    mutex_.Await(absl::Condition(is_zero, &users_));
     queue = std::exchange(queue_, nullptr);
     queue->Shutdown();
-    mutex_.Await(unpolled);
+    mutex_.Await(absl::Condition(is_zero, &polling_));
   }
   // gRPC wants to see that nothing is left.
   void* tag = nullptr;

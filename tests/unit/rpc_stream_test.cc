@@ -317,38 +317,39 @@ TEST(QueuePoller, WithoutAQueueItWaitsToBeWoken) {
   poller.Poll(absl::InfiniteFuture());
 }
 
-TEST(QueuePoller, OnePollTellsAllThatHasEnded) {
-  grpc::ServerBuilder builder;
-  const std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  QueuePoller poller;
-  poller.Attach(queue.get());
+// A poller of a queue that no service uses.
+class AttachedPoller : public ::testing::Test {
+ protected:
+  AttachedPoller() { poller_.Attach(queue_.get()); }
+  ~AttachedPoller() override {
+    server_->Shutdown();
+    poller_.Detach();
+  }
+
+  grpc::ServerBuilder builder_;
+  const std::unique_ptr<grpc::ServerCompletionQueue> queue_ = builder_.AddCompletionQueue();
+  const std::unique_ptr<grpc::Server> server_ = builder_.BuildAndStart();
+  QueuePoller poller_;
+};
+
+TEST_F(AttachedPoller, OnePollTellsAllThatHasEnded) {
   int told = 0;
   QueueTag tag([&](bool ok) { told += ok ? 1 : 0; });
   std::vector<grpc::Alarm> alarms(5);
-  for (grpc::Alarm& alarm : alarms) alarm.Set(queue.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), &tag);
-  poller.Poll(absl::InfiniteFuture());
+  for (grpc::Alarm& alarm : alarms) alarm.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), &tag);
+  poller_.Poll(absl::InfiniteFuture());
   EXPECT_EQ(told, 5);
-  server->Shutdown();
-  poller.Detach();
 }
 
 // The thread that is to poll does not yet, so another stands in for it.
-TEST(QueuePoller, AWakeThatReachesTheWrongThreadIsPassedOn) {
-  grpc::ServerBuilder builder;
-  const std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  QueuePoller poller;
-  poller.Attach(queue.get());
+TEST_F(AttachedPoller, AWakeThatReachesTheWrongThreadIsPassedOn) {
   absl::Notification told;
   QueueTag tag([&](bool /*ok*/) { told.Notify(); });
   grpc::Alarm alarm;
-  alarm.Set(queue.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), &tag);
+  alarm.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), &tag);
   told.WaitForNotification();
-  poller.Wake();
-  poller.Poll(absl::InfiniteFuture());
-  server->Shutdown();
-  poller.Detach();
+  poller_.Wake();
+  poller_.Poll(absl::InfiniteFuture());
 }
 
 TEST_F(StreamTest, AnAddressThatIsTakenIsNamed) {

@@ -68,8 +68,8 @@ class InstantDraft final : public v1::Draft::WithRawMethod_Propose<v1::Draft::Se
   // Sets the form of proposals from now on. `form` must outlive this object.
   void SetForm(const Form* form) { form_ = form; }
 
-  void Serve(QueuePoller& poller) {
-    streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+  void Serve(RpcServer& server) {
+    streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {
       RequestPropose(context, stream, queue, queue, tag);
     });
   }
@@ -104,8 +104,8 @@ class InstantTarget final : public v1::Target::WithRawMethod_Verify<v1::Target::
  public:
   explicit InstantTarget(const v1::ServerInfo& info) : info_(info) {}
 
-  void Serve(QueuePoller& poller) {
-    streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+  void Serve(RpcServer& server) {
+    streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {
       RequestVerify(context, stream, queue, queue, tag);
     });
   }
@@ -293,11 +293,11 @@ int Main(int argc, char** argv) {
   auto draft_server =
       RpcServer::Start({.listen = socket("draft"), .health_listen = ""}, &draft, draft_thread.poller());
   if (!draft_server.ok()) return Fail(draft_server.status());
-  draft.Serve(*draft_thread.poller());
+  draft.Serve(**draft_server);
   auto target_server =
       RpcServer::Start({.listen = socket("target"), .health_listen = ""}, &target, target_thread.poller());
   if (!target_server.ok()) return Fail(target_server.status());
-  target.Serve(*target_thread.poller());
+  target.Serve(**target_server);
 
   auto client = ConnectWhenServing(**coordinator, socket("coordinator"));
   if (!client.ok()) return Fail(client.status());

@@ -17,6 +17,7 @@
 #include "coordinator/link/asio.h"
 #include "coordinator/link/check_server.h"
 #include "coordinator/link/executor_progress.h"
+#include "coordinator/link/grpc_context.h"
 
 namespace outrider {
 namespace {
@@ -251,7 +252,7 @@ absl::Status Serve(const Flags& flags) {
   if (!credentials.ok()) return credentials.status();
   auto registry = std::make_shared<prometheus::Registry>();
   Metrics metrics(*registry, flags.admission.max_samples);
-  asio::io_context io(1);
+  GrpcContext context;
   std::shared_ptr<DraftLink> draft;
   std::shared_ptr<TargetLink> target;
   ServerProcess* process = nullptr;  // until the service is there; links connect later
@@ -271,7 +272,7 @@ absl::Status Serve(const Flags& flags) {
                        .on_unexpected = [&metrics, on_unexpected] { (metrics.*on_unexpected)(); }};
   };
   target = std::make_shared<TargetLink>(
-      io.get_executor(), link_options(flags.target, &Metrics::OnUnexpectedTarget),
+      context, link_options(flags.target, &Metrics::OnUnexpectedTarget),
       [&](const v1::ServerInfo& info) {
         absl::Status status = CheckReturn(info, target->info());
         return status.ok() ? CheckFingerprint(info, tokenizer) : status;
@@ -283,19 +284,19 @@ absl::Status Serve(const Flags& flags) {
       });
   if (!flags.draft.empty()) {
     draft = std::make_shared<DraftLink>(
-        io.get_executor(), link_options(flags.draft, &Metrics::OnUnexpectedDraft),
+        context, link_options(flags.draft, &Metrics::OnUnexpectedDraft),
         [&](const v1::ServerInfo& info) {
           absl::Status status = CheckPair(info, target->info());
           return status.ok() ? CheckFingerprint(info, tokenizer) : status;
         },
         on_change);
   }
-  Admission admission(io.get_executor(), flags.admission,
+  Admission admission(context.get_executor(), flags.admission,
                       [&] { metrics.SetRequests(admission.running(), admission.waiting()); });
   asio::thread_pool parsers(kParserThreads);
   DraftLengthPolicy policy;
   RoundObserver observer(&metrics, &policy);
-  InferenceService service({.executor = io.get_executor(),
+  InferenceService service({.executor = context.get_executor(),
                             .parsers = parsers.get_executor(),
                             .tokenizer = &tokenizer,
                             .target = target,
@@ -327,15 +328,15 @@ absl::Status Serve(const Flags& flags) {
   target->Connect();
   if (draft != nullptr) draft->Connect();
 
-  const auto keep_running = asio::make_work_guard(io);
   // It runs up to the end of the process, so that a call that comes after the others have ended is answered
   // too.
-  std::thread executor([&io] { io.run(); });
-  const StallWatch watch("executor", kStallTimeout, ExecutorIsStuck(io.get_executor()),
+  std::thread executor([&context] { context.Run(); });
+  const StallWatch watch("executor", kStallTimeout, ExecutorIsStuck(context.get_executor()),
                          [process](bool hangs) { process->SetLive(!hangs); });
-  process->AwaitEnd([&] { asio::post(io, asio::use_future([&] { admission.Close(); })).wait(); });
+  process->AwaitEnd(
+      [&] { asio::post(context.get_executor(), asio::use_future([&] { admission.Close(); })).wait(); });
   const Clock::duration patience = ToDuration(flags.process.drain_seconds);
-  asio::co_spawn(io, Drain(admission, patience, draft, target), asio::use_future).wait();
+  asio::co_spawn(context.get_executor(), Drain(admission, patience, draft, target), asio::use_future).wait();
   if (*gateway != nullptr) (*gateway)->Finish(absl::Seconds(1));
   // Then connections end with the process, and clients of calls that are left see UNAVAILABLE. gRPC's own end
   // would cancel calls that come meanwhile, which looks like their clients' doing.

@@ -16,8 +16,8 @@ class DraftService final : public v1::Draft::WithRawMethod_Propose<v1::Draft::Se
       : worker_(worker), info_(info), default_top_n_(default_top_n) {}
 
   grpc::Service* service() override { return this; }
-  void Serve(QueuePoller& poller) override {
-    streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+  void Serve(RpcServer& server) override {
+    streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {
       RequestPropose(context, stream, queue, queue, tag);
     });
   }

@@ -15,8 +15,8 @@ class TargetService final : public v1::Target::WithRawMethod_Verify<v1::Target::
   TargetService(Worker& worker, const v1::ServerInfo& info) : worker_(worker), info_(info) {}
 
   grpc::Service* service() override { return this; }
-  void Serve(QueuePoller& poller) override {
-    streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+  void Serve(RpcServer& server) override {
+    streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {
       RequestVerify(context, stream, queue, queue, tag);
     });
   }

@@ -16,6 +16,7 @@
 #include "common/rpc/outbox.h"
 #include "common/rpc/parse_message.h"
 #include "common/rpc/queue_poller.h"
+#include "common/rpc/server.h"
 #include "outrider/v1/sequence.pb.h"
 
 namespace outrider {
@@ -50,9 +51,10 @@ class BatchServer {
   BatchServer(const v1::ServerInfo& info, ItemFn on_item, size_t max_waiting_bytes = kMaxWaitingBytes)
       : info_(info), on_item_(std::move(on_item)), max_waiting_bytes_(max_waiting_bytes) {}
 
-  // Takes streams from now on. The server has started with this poller.
-  void Serve(QueuePoller& poller, RequestCallFn request_call) {
-    poller_ = &poller;
+  // Takes streams from now on. `server` was started with a poller.
+  void Serve(RpcServer& server, RequestCallFn request_call) {
+    poller_ = server.poller();
+    queue_ = server.queue();
     request_call_ = std::move(request_call);
     new Stream(this);
   }
@@ -100,6 +102,7 @@ class BatchServer {
   const ItemFn on_item_;
   const size_t max_waiting_bytes_;
   QueuePoller* poller_ = nullptr;
+  grpc::ServerCompletionQueue* queue_ = nullptr;
   RequestCallFn request_call_;
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
@@ -119,7 +122,8 @@ class BatchServer<Request, Response>::Stream {
             },
             server->max_waiting_bytes_)) {
     Begin();
-    server_->request_call_(&context_, &stream_, server_->poller_->Join(), &called_);
+    server_->poller_->Join();
+    server_->request_call_(&context_, &stream_, server_->queue_, &called_);
   }
 
   Outbox<Response>& outbox() { return *outbox_; }

@@ -28,14 +28,14 @@ QueuePoller::~QueuePoller() {
   helper_.join();
 }
 
-void QueuePoller::Attach(grpc::ServerCompletionQueue* queue) {
+void QueuePoller::Attach(grpc::CompletionQueue* queue) {
   absl::MutexLock lock(&mutex_);
   queue_ = queue;
 }
 
 void QueuePoller::Detach() {
   const auto is_zero = +[](int* count) { return *count == 0; };
-  grpc::ServerCompletionQueue* queue = nullptr;
+  grpc::CompletionQueue* queue = nullptr;
   {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(is_zero, &users_));
@@ -48,10 +48,9 @@ void QueuePoller::Detach() {
   for (bool ok = false; queue->Next(&tag, &ok);) static_cast<QueueTag*>(tag)->End(ok);
 }
 
-grpc::ServerCompletionQueue* QueuePoller::Join() {
+void QueuePoller::Join() {
   absl::MutexLock lock(&mutex_);
   ++users_;
-  return queue_;
 }
 
 void QueuePoller::Leave() {
@@ -90,7 +89,7 @@ void QueuePoller::Wake() {
 }
 
 bool QueuePoller::Next(absl::Time deadline, Ended* ended) {
-  grpc::ServerCompletionQueue* queue = nullptr;
+  grpc::CompletionQueue* queue = nullptr;
   {
     absl::MutexLock lock(&mutex_);
     if (queue_ == nullptr) return false;

@@ -1,4 +1,4 @@
-// Polls a server's completion queue on the thread that acts on what arrives. A message then wakes one thread,
+// Polls a completion queue of gRPC on the thread that acts on what arrives. A message then wakes one thread,
 // where gRPC's own threads would take it and wake another.
 #pragma once
 
@@ -39,12 +39,12 @@ class QueuePoller {
   QueuePoller& operator=(const QueuePoller&) = delete;
 
   // From now on there is something to poll.
-  void Attach(grpc::ServerCompletionQueue* queue) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Once the server of the queue has ended its calls: waits for the users, ends the queue and lets go of it.
+  void Attach(grpc::CompletionQueue* queue) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for the users, whose calls must end, then ends the queue and lets go of it.
   void Detach() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A user begins operations on the queue that Join returns, up to Leave. Thread-safe.
-  grpc::ServerCompletionQueue* Join() ABSL_LOCKS_EXCLUDED(mutex_);
+  // A user begins operations on the queue, up to Leave. Thread-safe.
+  void Join() ABSL_LOCKS_EXCLUDED(mutex_);
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits for an operation to end, until `deadline`, and tells whoever began it; then those that have ended
@@ -67,7 +67,7 @@ class QueuePoller {
 
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  grpc::ServerCompletionQueue* queue_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  grpc::CompletionQueue* queue_ ABSL_GUARDED_BY(mutex_) = nullptr;
   int users_ ABSL_GUARDED_BY(mutex_) = 0;
   int polling_ ABSL_GUARDED_BY(mutex_) = 0;     // threads that wait on it
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;  // while there is no queue

@@ -43,6 +43,10 @@ class RpcServer {
   // The bound address, with the port that was picked.
   const std::string& address() const { return address_; }
 
+  // Null unless it was started with a poller. Not after Shutdown.
+  QueuePoller* poller() { return poller_; }
+  grpc::ServerCompletionQueue* queue() { return queue_.get(); }
+
   // A channel to this server within its own process, without a socket. Must not be used after Shutdown.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 

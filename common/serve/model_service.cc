@@ -204,7 +204,7 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   const auto started = ServerProcess::Start(flags.process, service->service(), registry, &poller);
   if (!started.ok()) return started.status();
   ServerProcess& process = **started;
-  service->Serve(poller);
+  service->Serve(process.rpc());
   process.SetModelName(info.model());
   process.SetServing(true);
   LogInfo("serving", {{"listen", process.rpc().address()},
@@ -240,11 +240,6 @@ std::function<bool()> EngineIsStuck(const Worker& worker) {
 }
 
 int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
-  // By default all of gRPC's threads share one epoll set, so that one of them may wake for a message of the
-  // engine thread's streams, only to wake that. With poll each queue has its own connections, of which a
-  // model server has few. gRPC gives new ones to the engine's queue and to that of the health checks in turn;
-  // one of the latter that has streams still wakes both.
-  setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
   Flags flags;
   flags.process.server.listen = spec.listen;
   flags.process.metrics_listen = spec.metrics_listen;

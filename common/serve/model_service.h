@@ -9,7 +9,7 @@
 #include <string>
 
 #include "common/engine/worker.h"
-#include "common/rpc/queue_poller.h"
+#include "common/rpc/server.h"
 #include "outrider/v1/sequence.pb.h"
 
 // CLI11's header costs five seconds in each file that includes it.
@@ -24,8 +24,8 @@ class StreamService {
  public:
   virtual ~StreamService() = default;
   virtual grpc::Service* service() = 0;
-  // Takes streams from now on. The server has started with this poller.
-  virtual void Serve(QueuePoller& poller) = 0;
+  // Takes streams from now on. `server` was started with a poller.
+  virtual void Serve(RpcServer& server) = 0;
   // Answers that are given between these two leave together.
   virtual void HoldAnswers() = 0;
   virtual void ReleaseAnswers() = 0;

@@ -19,7 +19,7 @@ struct Call {
   v1::DescribeRequest request;
   v1::DescribeResponse response;
   std::optional<grpc::Status> status;
-  Event done;
+  SocketEvent done;
 };
 
 }  // namespace

@@ -68,7 +68,7 @@ class GenerateCalls {
   Call* shown_ = nullptr;             // whose chunk Next returned
   size_t next_prompt_ = 0;
   absl::Status status_;
-  Event changed_;
+  SocketEvent changed_;
 };
 
 }  // namespace outrider

@@ -80,7 +80,7 @@ absl::Status HttpServer::Listen(const std::string& listen) {
 }
 
 asio::awaitable<void> HttpServer::Accept() {
-  Event pause(io_.get_executor());
+  SocketEvent pause(io_.get_executor());
   while (acceptor_.is_open()) {
     error_code error;
     tcp::socket socket = co_await acceptor_.async_accept(asio::redirect_error(asio::use_awaitable, error));

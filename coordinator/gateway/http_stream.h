@@ -64,13 +64,13 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
   bool ended_ = false;
   bool watched_ = false;
   std::function<void()> on_gone_;
-  Event came_;  // something was read, or the end
+  SocketEvent came_;  // something was read, or the end
 
   // Of the handshake or the write in progress.
   bool busy_ = false;
   boost::system::error_code error_;
   size_t written_ = 0;
-  Event done_;
+  SocketEvent done_;
 };
 
 }  // namespace outrider

@@ -2,9 +2,9 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <utility>
 
-#include "absl/synchronization/mutex.h"
 #include "common/rpc/outbox.h"
 #include "common/rpc/server.h"
 #include "outrider/v1/draft.grpc.pb.h"
@@ -21,9 +21,8 @@ template <>
 struct Rpc<DraftProtocol> {
   using Service = v1::Draft;
   using Request = v1::ProposeRequest;
-  using Reactor = grpc::ClientBidiReactor<Request, v1::ProposeResponse>;
-  static void Open(Service::Stub& stub, grpc::ClientContext* context, Reactor* reactor) {
-    stub.async()->Propose(context, reactor);
+  static auto Prepare(Service::Stub& stub, grpc::ClientContext* context, grpc::CompletionQueue* queue) {
+    return stub.PrepareAsyncPropose(context, queue);
   }
 };
 
@@ -31,105 +30,116 @@ template <>
 struct Rpc<TargetProtocol> {
   using Service = v1::Target;
   using Request = v1::VerifyRequest;
-  using Reactor = grpc::ClientBidiReactor<Request, v1::VerifyResponse>;
-  static void Open(Service::Stub& stub, grpc::ClientContext* context, Reactor* reactor) {
-    stub.async()->Verify(context, reactor);
+  static auto Prepare(Service::Stub& stub, grpc::ClientContext* context, grpc::CompletionQueue* queue) {
+    return stub.PrepareAsyncVerify(context, queue);
   }
 };
 
-// One life of the stream. gRPC may be done with it, on its own thread, before Start has returned; so it lives
-// until both gRPC and whoever called Start have let go.
+// One life of the stream. It lives until it has ended and the channel has let go of it.
 template <class Protocol>
-class Stream final : public Rpc<Protocol>::Reactor {
+class Stream {
  public:
   using Handlers = typename Channel<Protocol>::Handlers;
 
-  static std::shared_ptr<Stream> Start(typename Rpc<Protocol>::Service::Stub& stub, Handlers handlers) {
-    std::shared_ptr<Stream> stream(new Stream(std::move(handlers)));
-    stream->held_by_grpc_ = stream;
-    Rpc<Protocol>::Open(stub, stream->Context().get(), stream.get());
-    // Writes come from outside of reactions, so the stream must not end under them.
-    stream->AddHold();
-    stream->StartRead(&stream->response_);
-    stream->StartCall();
+  static std::shared_ptr<Stream> Start(typename Rpc<Protocol>::Service::Stub& stub, GrpcContext& context,
+                                       Handlers handlers) {
+    std::shared_ptr<Stream> stream(new Stream(stub, context, std::move(handlers)));
+    stream->until_it_ends_ = stream;
+    stream->poller_.Join();
+    stream->stream_->StartCall(&stream->started_);
     return stream;
   }
 
   void Hold() { outbox_.Hold(); }
   void Release() { outbox_.Release(); }
   void Post(typename Protocol::Item&& item) { outbox_.Post(std::move(item)); }
-  void Cancel() {
-    if (const std::shared_ptr<grpc::ClientContext> context = Context()) context->TryCancel();
-  }
+  void Cancel() { context_.TryCancel(); }
 
-  void OnReadDone(bool ok) override {
+ private:
+  Stream(typename Rpc<Protocol>::Service::Stub& stub, GrpcContext& context, Handlers handlers)
+      : handlers_(std::move(handlers)),
+        poller_(context.poller()),
+        stream_(Rpc<Protocol>::Prepare(stub, &context_, &context.queue())),
+        outbox_([this](const auto& message) { stream_->Write(message, &written_); }) {}
+
+  void OnStarted(bool ok) {
+    if (!ok) return End();
+    stream_->Read(&response_, &read_done_);
+  }
+  void OnReadDone(bool ok) {
     if (!ok) {
-      outbox_.Close();
       // It may be a message that cannot be parsed, and the server goes on.
       Cancel();
-      this->RemoveHold();
-      return;
+      return End();
     }
     handlers_.on_response(std::move(response_));
     response_.Clear();
-    this->StartRead(&response_);
+    stream_->Read(&response_, &read_done_);
   }
-  void OnWriteDone(bool /*ok*/) override { outbox_.OnWritten(); }
-  void OnDone(const grpc::Status& status) override {
-    const std::shared_ptr<Stream> last = std::move(held_by_grpc_);
-    // It holds gRPC's channel. Who lets go of that last waits for gRPC's threads, and this is one of them.
-    // The Transport still holds it: nobody knows yet that the stream has ended.
-    {
-      absl::MutexLock lock(&mutex_);
-      context_ = nullptr;
-    }
+  void OnWritten() {
+    outbox_.OnWritten();
+    if (!outbox_.open()) Finish();
+  }
+
+  // Once nothing is read any more.
+  void End() {
+    if (outbox_.Close()) Finish();
+  }
+  // No write is in flight.
+  void Finish() {
+    if (!finishing_.exchange(true)) stream_->Finish(&status_, &finished_);
+  }
+  void OnFinished() {
     handlers_.on_end(
-        absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
+        absl::Status(static_cast<absl::StatusCode>(status_.error_code()), status_.error_message()));
+    QueuePoller& poller = poller_;
+    until_it_ends_ = nullptr;
+    poller.Leave();
   }
 
- private:
-  explicit Stream(Handlers handlers)
-      : handlers_(std::move(handlers)),
-        outbox_([this](const auto& message) { this->StartWrite(&message); }) {}
-
-  std::shared_ptr<grpc::ClientContext> Context() {
-    absl::MutexLock lock(&mutex_);
-    return context_;
-  }
-
-  std::shared_ptr<Stream> held_by_grpc_;
-  absl::Mutex mutex_;
-  // Null once the stream has ended.
-  std::shared_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_) =
-      std::make_shared<grpc::ClientContext>();
   const Handlers handlers_;
+  QueuePoller& poller_;
+  grpc::ClientContext context_;
+  const std::unique_ptr<
+      grpc::ClientAsyncReaderWriter<typename Rpc<Protocol>::Request, typename Protocol::Response>>
+      stream_;
   Outbox<typename Rpc<Protocol>::Request> outbox_;
   typename Protocol::Response response_;
+  grpc::Status status_;
+  std::atomic<bool> finishing_ = false;
+  QueueTag started_{[this](bool ok) { OnStarted(ok); }};
+  QueueTag read_done_{[this](bool ok) { OnReadDone(ok); }};
+  QueueTag written_{[this](bool /*ok*/) { OnWritten(); }};
+  QueueTag finished_{[this](bool /*ok*/) { OnFinished(); }};
+  std::shared_ptr<Stream> until_it_ends_;
 };
 
 }  // namespace
 
 template <class Protocol>
 struct Channel<Protocol>::Transport {
+  GrpcContext& context;
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<typename Rpc<Protocol>::Service::Stub> stub;
-  std::shared_ptr<Stream<Protocol>> stream;
+  std::shared_ptr<Stream<Protocol>> stream = nullptr;
 };
 
 template <class Protocol>
-Channel<Protocol>::Channel(const std::string& address,
-                           const std::shared_ptr<grpc::ChannelCredentials>& credentials)
-    : transport_(std::make_unique<Transport>()) {
-  transport_->channel = grpc::CreateCustomChannel(address, credentials, ChannelArguments());
-  transport_->stub = Rpc<Protocol>::Service::NewStub(transport_->channel);
+Channel<Protocol>::Channel(GrpcContext& context, const std::string& address,
+                           const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  auto channel = grpc::CreateCustomChannel(address, credentials, ChannelArguments());
+  auto stub = Rpc<Protocol>::Service::NewStub(channel);
+  transport_ = std::make_unique<Transport>(context, std::move(channel), std::move(stub));
 }
 
 template <class Protocol>
-Channel<Protocol>::~Channel() = default;
+Channel<Protocol>::~Channel() {
+  Cancel();
+}
 
 template <class Protocol>
 void Channel<Protocol>::Open(Handlers handlers) {
-  transport_->stream = Stream<Protocol>::Start(*transport_->stub, std::move(handlers));
+  transport_->stream = Stream<Protocol>::Start(*transport_->stub, transport_->context, std::move(handlers));
 }
 
 template <class Protocol>

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "coordinator/link/grpc_context.h"
 #include "outrider/v1/draft.pb.h"
 #include "outrider/v1/target.pb.h"
 
@@ -33,8 +34,8 @@ struct TargetProtocol {
   static constexpr const char* kUnavailable = "TARGET_UNAVAILABLE";
 };
 
-// Has at most one stream open. One thread calls the methods; the handlers are called from threads of the
-// transport, one at a time.
+// Has at most one stream open. One thread calls the methods; the handlers are called by whoever polls the
+// context's queue, one at a time.
 template <class Protocol>
 class Channel {
  public:
@@ -44,14 +45,15 @@ class Channel {
     std::function<void(const absl::Status&)> on_end;
   };
 
-  Channel(const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials);
-  // A stream that is open lives on until it ends; its handlers must bear that.
+  Channel(GrpcContext& context, const std::string& address,
+          const std::shared_ptr<grpc::ChannelCredentials>& credentials);
+  // Ends the stream. Its handlers may still be called, up to on_end.
   ~Channel();
 
   // Opens a stream. The last one has ended.
   void Open(Handlers handlers);
-  // Sends an item, in one message with others that wait, or that are posted up to Release. Dropped once the
-  // stream has ended.
+  // Sends an item, in one message with others that wait, or that are posted up to Release. Not before the
+  // first response; dropped once the stream has ended.
   void Hold();
   void Release();
   void Post(typename Protocol::Item&& item);
@@ -62,7 +64,7 @@ class Channel {
 
  private:
   struct Transport;
-  const std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Transport> transport_;
 };
 
 extern template class Channel<DraftProtocol>;

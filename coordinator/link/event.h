@@ -1,22 +1,20 @@
 // Lets a coroutine wait until something happens or a time has come.
 #pragma once
 
-#include <chrono>
-
 #include "coordinator/link/asio.h"
+#include "coordinator/link/clock.h"
+#include "coordinator/link/grpc_timer.h"
 
 namespace outrider {
 
-using Clock = std::chrono::steady_clock;
-
-inline double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-// One executor thread. Must outlive those who wait.
-class Event {
+// For one thread, that of the executor. Must outlive the one who waits. `Timer` is what the executor's
+// context has.
+template <class Timer>
+class BasicEvent {
  public:
-  explicit Event(const asio::any_io_executor& executor) : timer_(executor) {}
+  explicit BasicEvent(const asio::any_io_executor& executor) : timer_(executor) {}
 
-  // Returns on the next Notify, or at `deadline`.
+  // Returns on the next Notify, or at `deadline`. For one coroutine at a time.
   asio::awaitable<void> Wait(Clock::time_point deadline = Clock::time_point::max()) {
     boost::system::error_code ignored;
     timer_.expires_at(deadline);
@@ -27,7 +25,12 @@ class Event {
   void Notify() { timer_.cancel(); }
 
  private:
-  asio::steady_timer timer_;
+  Timer timer_;
 };
+
+// Of a GrpcContext, where requests are served.
+using Event = BasicEvent<GrpcTimer>;
+// Of an io_context, where there are sockets.
+using SocketEvent = BasicEvent<asio::steady_timer>;
 
 }  // namespace outrider

@@ -17,6 +17,7 @@
 #include "coordinator/link/asio.h"
 #include "coordinator/link/channel.h"
 #include "coordinator/link/event.h"
+#include "coordinator/link/grpc_context.h"
 #include "coordinator/link/turn_queue.h"
 
 namespace outrider {
@@ -98,16 +99,16 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   };
 
   // `on_change` is called when up() or present() has changed.
-  Link(const asio::any_io_executor& executor, const LinkOptions& options, CheckServer check_server,
+  Link(GrpcContext& context, const LinkOptions& options, CheckServer check_server,
        std::function<void()> on_change)
-      : executor_(executor),
+      : executor_(context.get_executor()),
         options_(options),
         check_server_(std::move(check_server)),
         on_change_(std::move(on_change)),
-        channel_(options.address, options.credentials),
-        retry_(executor),
-        absence_(executor),
-        silence_(executor) {}
+        channel_(context, options.address, options.credentials),
+        retry_(executor_),
+        absence_(executor_),
+        silence_(executor_) {}
 
   // Connects, and reconnects for ever.
   void Connect() {
@@ -138,7 +139,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   // Ends the connection; items in flight are answered CANCELLED.
   void Stop() {
     stopping_ = true;
-    for (asio::steady_timer* timer : {&retry_, &absence_, &silence_}) timer->cancel();
+    for (GrpcTimer* timer : {&retry_, &absence_, &silence_}) timer->cancel();
     for (Event* event : waiting_) event->Notify();
     if (stream_open_) channel_.Cancel();
   }
@@ -320,9 +321,9 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   const CheckServer check_server_;
   const std::function<void()> on_change_;
   Channel<Protocol> channel_;
-  asio::steady_timer retry_;
-  asio::steady_timer absence_;
-  asio::steady_timer silence_;
+  GrpcTimer retry_;
+  GrpcTimer absence_;
+  GrpcTimer silence_;
   TurnQueue suspects_;
   absl::flat_hash_set<Event*> waiting_;
   std::optional<v1::ServerInfo> info_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
 #include "coordinator/link/asio.h"
+#include "coordinator/link/grpc_context.h"
 
 namespace outrider {
 namespace {
@@ -28,7 +29,7 @@ class AdmissionTest : public ::testing::Test {
       return nullptr;
     }
     asio::co_spawn(
-        io_,
+        context_.get_executor(),
         [this, name, deadline, waiting = ticket->get()]() -> asio::awaitable<void> {
           const absl::Status status = co_await waiting->WaitForTurn(deadline);
           log_.push_back(status.ok() ? absl::StrCat(name, " runs")
@@ -39,16 +40,15 @@ class AdmissionTest : public ::testing::Test {
     return *std::move(ticket);
   }
   void Run() {
-    io_.restart();
-    io_.poll();
+    while (context_.RunSome(Clock::now())) continue;
   }
 
-  asio::io_context io_;
+  GrpcContext context_;
   std::vector<std::string> log_;
 };
 
 TEST_F(AdmissionTest, LetsInAsManySamplesAsThereIsRoomForAndRefusesWhatTheQueueCannotHold) {
-  Admission admission(io_.get_executor(), {.max_samples = 4, .max_waiting = 0});
+  Admission admission(context_.get_executor(), {.max_samples = 4, .max_waiting = 0});
   const Ticket first = Enter(admission, "a", "first", 3);
   EXPECT_EQ(Enter(admission, "a", "second", 2), nullptr);
   const absl::Status refused = admission.Enter("a", 2, nullptr).status();
@@ -61,7 +61,7 @@ TEST_F(AdmissionTest, LetsInAsManySamplesAsThereIsRoomForAndRefusesWhatTheQueueC
 
 TEST_F(AdmissionTest, ATicketThatGoesLetsTheNextRun) {
   int changes = 0;
-  Admission admission(io_.get_executor(), {.max_samples = 4, .max_waiting = 8}, [&] { ++changes; });
+  Admission admission(context_.get_executor(), {.max_samples = 4, .max_waiting = 8}, [&] { ++changes; });
   Ticket first = Enter(admission, "a", "first", 4);
   const Ticket second = Enter(admission, "a", "second", 3), third = Enter(admission, "a", "third", 1);
   EXPECT_EQ(admission.waiting(), 2u);
@@ -75,14 +75,14 @@ TEST_F(AdmissionTest, ATicketThatGoesLetsTheNextRun) {
 }
 
 TEST_F(AdmissionTest, NobodyOvertakesWhoWaitsForMoreRoom) {
-  Admission admission(io_.get_executor(), {.max_samples = 4, .max_waiting = 8});
+  Admission admission(context_.get_executor(), {.max_samples = 4, .max_waiting = 8});
   Ticket first = Enter(admission, "a", "first", 2);
   const Ticket large = Enter(admission, "b", "large", 4), small = Enter(admission, "c", "small", 1);
   EXPECT_THAT(log_, ElementsAre("first runs"));
 }
 
 TEST_F(AdmissionTest, AClientWithManyRequestsDelaysAnotherByOne) {
-  Admission admission(io_.get_executor(), {.max_samples = 1, .max_waiting = 1000});
+  Admission admission(context_.get_executor(), {.max_samples = 1, .max_waiting = 1000});
   std::vector<Ticket> many;
   for (int i = 0; i < 1000; ++i) many.push_back(Enter(admission, "many", absl::StrCat("many", i)));
   const Ticket one = Enter(admission, "one", "one");
@@ -94,7 +94,7 @@ TEST_F(AdmissionTest, AClientWithManyRequestsDelaysAnotherByOne) {
 }
 
 TEST_F(AdmissionTest, AFullQueueOfOneClientIsNotAnothers) {
-  Admission admission(io_.get_executor(), {.max_samples = 1, .max_waiting = 2});
+  Admission admission(context_.get_executor(), {.max_samples = 1, .max_waiting = 2});
   std::vector<Ticket> tickets;
   for (const char* name : {"a0", "a1", "a2", "a3"}) tickets.push_back(Enter(admission, "a", name));
   tickets.push_back(Enter(admission, "b", "b0"));
@@ -106,7 +106,7 @@ TEST_F(AdmissionTest, AFullQueueOfOneClientIsNotAnothers) {
 }
 
 TEST_F(AdmissionTest, WhoGoesOrIsCancelledOrRunsOutOfTimeWaitsNoMore) {
-  Admission admission(io_.get_executor(), {.max_samples = 1, .max_waiting = 8});
+  Admission admission(context_.get_executor(), {.max_samples = 1, .max_waiting = 8});
   const Ticket running = Enter(admission, "a", "running");
   Ticket gone = Enter(admission, "a", "gone"), cancelled = Enter(admission, "a", "cancelled");
   const Ticket late = Enter(admission, "a", "late", 1, Clock::now());
@@ -119,7 +119,7 @@ TEST_F(AdmissionTest, WhoGoesOrIsCancelledOrRunsOutOfTimeWaitsNoMore) {
 }
 
 TEST_F(AdmissionTest, OnceClosedNobodyBeginsAndWhoWaitedIsTold) {
-  Admission admission(io_.get_executor(), {.max_samples = 1, .max_waiting = 8});
+  Admission admission(context_.get_executor(), {.max_samples = 1, .max_waiting = 8});
   const Ticket running = Enter(admission, "a", "running"), waiting = Enter(admission, "a", "waiting");
   admission.Close();
   Run();
@@ -129,7 +129,7 @@ TEST_F(AdmissionTest, OnceClosedNobodyBeginsAndWhoWaitedIsTold) {
 }
 
 TEST_F(AdmissionTest, EndsTheCallsInProgressAndNoOthers) {
-  Admission admission(io_.get_executor(), {.max_samples = 4, .max_waiting = 8});
+  Admission admission(context_.get_executor(), {.max_samples = 4, .max_waiting = 8});
   const Ticket running = Enter(admission, "a", "running");
   Enter(admission, "a", "over").reset();
   admission.EndAll();

@@ -44,8 +44,8 @@ class GenerateCallTest : public LinkFixture<FakeTarget> {
     DrafterParts drafters;
     drafters.metrics = &metrics_;
     service_.emplace(
-        ServiceParts{.executor = io_.get_executor(),
-                     .parsers = io_.get_executor(),
+        ServiceParts{.executor = context_.get_executor(),
+                     .parsers = context_.get_executor(),
                      .tokenizer = &TestTokenizer(),
                      .target = link_,
                      .drafters = drafters,
@@ -75,7 +75,7 @@ class GenerateCallTest : public LinkFixture<FakeTarget> {
       while (stream->Read(&chunk)) {
       }
       absl::Status end = FromGrpc(stream->Finish());
-      asio::post(io_, [&status, end = std::move(end)] { status = end; });
+      asio::post(context_.get_executor(), [&status, end = std::move(end)] { status = end; });
     });
     RunUntil([&status] { return status.has_value(); });
     client.join();
@@ -84,7 +84,7 @@ class GenerateCallTest : public LinkFixture<FakeTarget> {
 
   prometheus::Registry registry_;
   Metrics metrics_{registry_, 1};
-  Admission admission_{io_.get_executor(), {.max_samples = 1, .max_waiting = 0}};
+  Admission admission_{context_.get_executor(), {.max_samples = 1, .max_waiting = 0}};
   DraftLengthPolicy policy_;
   RoundObserver observer_{&metrics_, &policy_};
   std::optional<InferenceService> service_;

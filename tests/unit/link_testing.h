@@ -20,6 +20,7 @@
 #include "common/rpc/error.h"
 #include "common/rpc/server.h"
 #include "coordinator/link/asio.h"
+#include "coordinator/link/grpc_context.h"
 #include "coordinator/link/link.h"
 #include "outrider/v1/draft.grpc.pb.h"
 #include "outrider/v1/target.grpc.pb.h"
@@ -114,8 +115,8 @@ class FakeTarget final : public FakeServer<TargetProtocol> {
         : streams_(fake.info, [this, &fake](auto&& item, const auto& results) {
             fake.Handle(item, results, streams_);
           }) {}
-    void Serve(QueuePoller& poller) {
-      streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+    void Serve(RpcServer& server) {
+      streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {
         RequestVerify(context, stream, queue, queue, tag);
       });
     }
@@ -136,8 +137,8 @@ class FakeDraft final : public FakeServer<DraftProtocol> {
         : streams_(fake.info, [this, &fake](auto&& item, const auto& results) {
             fake.Handle(item, results, streams_);
           }) {}
-    void Serve(QueuePoller& poller) {
-      streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+    void Serve(RpcServer& server) {
+      streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {
         RequestPropose(context, stream, queue, queue, tag);
       });
     }
@@ -161,7 +162,7 @@ class LinkFixture : public ::testing::Test {
   void TearDown() override {
     if (link_ == nullptr) return;
     link_->Stop();
-    while (!link_->stopped()) io_.run_one();
+    while (!link_->stopped()) context_.RunSome(Clock::time_point::max());
   }
 
   // Also after a Close, at the same address.
@@ -171,7 +172,7 @@ class LinkFixture : public ::testing::Test {
         RpcServer::Start({.listen = address_, .health_listen = ""}, service_.get(), polling_.poller());
     ASSERT_TRUE(server.ok()) << server.status();
     rpc_ = *std::move(server);
-    service_->Serve(*polling_.poller());
+    service_->Serve(*rpc_);
   }
   // Until the link has noticed.
   void Close() {
@@ -182,8 +183,7 @@ class LinkFixture : public ::testing::Test {
     options.address = address_;
     options.credentials = grpc::InsecureChannelCredentials();
     link_ = std::make_shared<TheLink>(
-        io_.get_executor(), options, [](const v1::ServerInfo&) { return absl::OkStatus(); },
-        [this] { ++changes_; });
+        context_, options, [](const v1::ServerInfo&) { return absl::OkStatus(); }, [this] { ++changes_; });
   }
   void Connect(const LinkOptions& options = {}) {
     Listen();
@@ -201,13 +201,13 @@ class LinkFixture : public ::testing::Test {
   }
   template <class T>
   void Spawn(asio::awaitable<T> coroutine, std::optional<T>* result) {
-    asio::co_spawn(io_, std::move(coroutine),
+    asio::co_spawn(context_.get_executor(), std::move(coroutine),
                    [result](const std::exception_ptr& /*error*/, T value) { *result = std::move(value); });
   }
   // Throws, and so fails the test, if nothing happens any more.
   void RunUntil(const std::function<bool()>& done) {
     while (!done()) {
-      if (io_.run_one_for(kLong) == 0) throw std::runtime_error("waited in vain");
+      if (!context_.RunSome(Clock::now() + kLong)) throw std::runtime_error("waited in vain");
     }
   }
 
@@ -217,8 +217,7 @@ class LinkFixture : public ::testing::Test {
   PollingThread polling_;
   std::unique_ptr<typename Server::Service> service_;
   std::unique_ptr<RpcServer> rpc_;
-  asio::io_context io_{1};
-  asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);
+  GrpcContext context_;
   std::shared_ptr<TheLink> link_;
   int changes_ = 0;
 };

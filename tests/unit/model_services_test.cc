@@ -54,7 +54,7 @@ class Connection {
     server_ = RpcServer::Start({.listen = "127.0.0.1:0", .health_listen = ""}, service->service(),
                                polling_.poller())
                   .value();
-    service->Serve(*polling_.poller());
+    service->Serve(*server_);
     stream_ = open(*make_stub(server_->InProcessChannel()), &context_);
     Response first;
     EXPECT_TRUE(stream_->Read(&first) && first.has_info());

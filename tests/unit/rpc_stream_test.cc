@@ -111,8 +111,8 @@ class ManyAnswers final : public v1::Target::WithRawMethod_Verify<v1::Target::Se
       : streams_(
             info_, [this](auto&& item, const auto& results) { Answer(item, results); }, max_waiting_bytes) {}
 
-  void Serve(QueuePoller& poller) {
-    streams_.Serve(poller, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+  void Serve(RpcServer& server) {
+    streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {
       RequestVerify(context, stream, queue, queue, tag);
     });
   }
@@ -205,7 +205,7 @@ class StreamTest : public ::testing::Test {
                                    service_.get(), polling_.poller());
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    service_->Serve(*polling_.poller());
+    service_->Serve(*server_);
     channel_ =
         grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), ChannelArguments());
   }

@@ -226,7 +226,7 @@ TEST_F(TargetClientTest, ATargetThatStaysAwayIsWaitedForAsLongAsTheLinkSaysOrUnt
   Close();
   const auto client = MakeClient({1, kHarmless});
   Spawn(client->Verify(), &client->status);
-  asio::post(io_, [&] { client->target.Stop(client->generation); });
+  asio::post(context_.get_executor(), [&] { client->target.Stop(client->generation); });
   RunUntil([&] { return client->status.has_value(); });
   EXPECT_EQ(client->status->code(), absl::StatusCode::kCancelled);
 }

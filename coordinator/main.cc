@@ -45,6 +45,7 @@ struct Flags {
   std::string tokenizer;
   std::string draft_tokens = "auto";
   double draft_budget_seconds = 0.1;
+  double stream_interval_seconds = 0.005;
   double target_wait_seconds = 60;
   double item_timeout_seconds = 300;
   std::string rule = "token";
@@ -84,6 +85,12 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--draft-budget", flags.draft_budget_seconds,
                  "seconds that the draft has for a proposal; it answers with what it has by then")
       ->check(CLI::Range(0.001, 60.0))
+      ->capture_default_str();
+  app.add_option(
+         "--stream-interval", flags.stream_interval_seconds,
+         "seconds from one chunk of a stream to the next; tokens that come meanwhile leave together, the "
+         "first at once; 0: each round's leave by themselves")
+      ->check(CLI::Range(0.0, 10.0))
       ->capture_default_str();
   app.add_option(
          "--target-wait", flags.target_wait_seconds,
@@ -311,6 +318,7 @@ absl::Status Serve(const Flags& flags) {
                             .admission = &admission,
                             .checks_tokens = !flags.process.server.security.token_file.empty(),
                             .share_prefix_cache = flags.share_prefix_cache,
+                            .stream_interval = ToDuration(flags.stream_interval_seconds),
                             .policy = &policy,
                             .observer = &observer,
                             .metrics = &metrics});

@@ -34,12 +34,15 @@ GenerateCall::Sample::Sample(GenerateCall* call, uint32_t index, Request request
       loop(
           &generation, drafter.get(), &target, call->parts_.policy, call->parts_.observer,
           [this](v1::GenerateResponse chunk) { return Send(std::move(chunk)); }, call->deadline_),
+      pacer(std::make_shared<ChunkPacer>(
+          call->parts_.executor, call->parts_.stream_interval,
+          [this](const v1::GenerateResponse& chunk) { unsent = this->call->writer_.Send(chunk); })),
       room(call->parts_.executor) {}
 
 asio::awaitable<absl::Status> GenerateCall::Sample::Send(v1::GenerateResponse chunk) {
   if (call->cancelled_) co_return absl::CancelledError("cancelled");
   chunk.set_sample(index);
-  const size_t unsent = call->writer_.Send(chunk);
+  pacer->Add(std::move(chunk));
   if (unsent >= ChunkWriter::kMaxUnsent) co_await room.Wait(call->deadline_);
   co_return call->cancelled_ ? absl::CancelledError("cancelled") : absl::OkStatus();
 }
@@ -76,7 +79,10 @@ void GenerateCall::Start() {
 }
 
 void GenerateCall::OnRoom() {
-  for (const auto& sample : samples_) sample->room.Notify();
+  for (const auto& sample : samples_) {
+    sample->unsent = 0;
+    sample->room.Notify();
+  }
 }
 
 void GenerateCall::Interrupt(absl::Status reason) {
@@ -180,6 +186,7 @@ asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   } catch (const std::exception& error) {
     status = Failure(error);
   }
+  sample.pacer->Flush();
   parts_.policy->End();
   parts_.metrics->OnSampleEnd(sample.generation.progress());
   if (!status.ok()) Interrupt(status);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/api/chunk_pacer.h"
 #include "coordinator/api/chunk_writer.h"
 #include "coordinator/api/service_parts.h"
 #include "coordinator/link/asio.h"
@@ -39,7 +40,9 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
     TargetClient target;
     Generation generation;
     RoundLoop loop;
-    Event room;  // the client has caught up
+    const std::shared_ptr<ChunkPacer> pacer;
+    size_t unsent = 0;  // chunks, when one was last sent, unless the client has caught up since
+    Event room;         // the client has caught up
     bool stopped = false;
   };
 

@@ -24,8 +24,9 @@ struct ServiceParts {
   DrafterParts drafters;
   RequestDefaults defaults;
   Admission* admission;
-  bool checks_tokens;       // each gRPC call has brought a bearer token that is known
-  bool share_prefix_cache;  // between clients
+  bool checks_tokens;               // each gRPC call has brought a bearer token that is known
+  bool share_prefix_cache;          // between clients
+  Clock::duration stream_interval;  // from one chunk to a client to the next
   DraftLengthPolicy* policy;
   RoundObserver* observer;
   Metrics* metrics;

@@ -53,6 +53,7 @@ class GenerateCallTest : public LinkFixture<FakeTarget> {
                      .admission = &admission_,
                      .checks_tokens = false,
                      .share_prefix_cache = false,
+                     .stream_interval = {},
                      .policy = &policy_,
                      .observer = &observer_,
                      .metrics = &metrics_});

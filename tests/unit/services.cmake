@@ -2,6 +2,7 @@ outrider_unit_test(coordinator_test
   SOURCES
     unit/admission_test.cc
     unit/chat_template_test.cc
+    unit/chunk_pacer_test.cc
     unit/circuit_breaker_test.cc
     unit/coordinator_test.cc
     unit/draft_length_policy_test.cc

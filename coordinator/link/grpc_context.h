@@ -1,8 +1,6 @@
 // Where the coordinator's coroutines run.
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
 #include <atomic>
 #include <thread>
 #include <utility>

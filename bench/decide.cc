@@ -85,6 +85,13 @@ struct Bench {
     std::copy(from.begin(), from.end(), copy.begin());
     return copy.data();
   }
+  void MakeTurns() {
+    std::mt19937 random(2);
+    for (int i = 0; i < 32; ++i) {
+      turns.push_back(rows.logits);
+      std::shuffle(turns.back().begin(), turns.back().end(), random);
+    }
+  }
   team::TargetRow Target() const { return {rows.p_weights.data(), rows.n, {rows.p.total, 0, -1, 1}}; }
   team::SparseQ Draft() const {
     return {rows.q.ids.data(), rows.q.weights.data(), static_cast<int>(rows.q.ids.size()),
@@ -94,7 +101,9 @@ struct Bench {
   Rows rows;
   OneThread team;
   std::vector<float> copy;
-  std::vector<WeightedToken> kept;
+  std::vector<std::vector<float>> turns;  // other rows
+  std::vector<TokenId> ids;
+  std::vector<float> kept;
   MassScratch mass_scratch;
   size_t next = 0;
   std::optional<Controls> controls;
@@ -132,7 +141,7 @@ void RegisterShapes() {
     return SumRow(b.team, team::ExpRow{b.Copy(b.rows.logits), 12, 1, team::kNoKey}, b.rows.n);
   });
   Register("top_k/host", [](Bench& b) {
-    SelectLargest(b.rows.logits, kTopK, b.kept);
+    SelectLargest(b.rows.logits, kTopK, kLeastFinite, b.ids, b.kept);
     return b.kept.data();
   });
   Register("top_k/team", [](Bench& b) {
@@ -183,6 +192,17 @@ void RegisterDecisions() {
       b.controls = *Controls::Create(params, 0, b.rows.n);
     }
     return b.controls->Apply({}, {b.Copy(b.rows.logits), b.copy.size()});
+  });
+  // Rows take turns, so that no branch is predicted because the row was seen before.
+  Register("propose", [](Bench& b) {
+    if (!b.controls) {
+      b.controls = *Controls::Create({}, 0, b.rows.n);
+      b.MakeTurns();
+    }
+    const uint64_t n = b.next++;
+    const WeightRow row = *b.controls->Apply({}, {b.Copy(b.turns[n % b.turns.size()]), b.copy.size()});
+    PhiloxNoise noise(kKey, n);
+    return Propose(Rule::kToken, row, kTopN, n, noise).token;
   });
   for (const Rule rule : {Rule::kToken, Rule::kCoupled}) {
     Register(rule == Rule::kToken ? "verify/token" : "verify/coupled", [rule](Bench& b) {

@@ -45,16 +45,8 @@ class HostRow {
 
   int size() const { return static_cast<int>(row_.size()); }
   void KeepLargest(int k) {
-    auto& [largest, mass, ids, values] = scratch_;
-    SelectLargest(row_, static_cast<size_t>(k), largest);
-    std::sort(largest.begin(), largest.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
-    ids.clear();
-    values.clear();
-    for (const WeightedToken& token : largest) {
-      ids.push_back(token.id);
-      values.push_back(token.value);
-    }
-    values_ = values;
+    SelectLargest(row_, static_cast<size_t>(k), kLeastFinite, scratch_.ids, scratch_.values);
+    values_ = scratch_.values;
   }
   void Exponentiate(float inverse_temperature) { ExpInPlace(values_, largest_, inverse_temperature); }
   void KeepMass(double share) { outrider::KeepMass(values_, share * SumWeights(values_), scratch_.mass); }

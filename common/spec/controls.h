@@ -63,7 +63,6 @@ class TokenCounts {
 
 // Memory that Controls uses again from row to row.
 struct ControlsScratch {
-  std::vector<WeightedToken> largest;
   MassScratch mass;
   std::vector<TokenId> ids;   // the tokens that survive top_k, ascending
   std::vector<float> values;  // their weights; before, the logits of allowed_ids

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -117,17 +118,8 @@ Distribution TruncateTopN(const WeightRow& row, int n) {
     return q;
   }
   q.form = Distribution::Form::kSparse;
-  std::vector<WeightedToken> kept;
-  kept.reserve(2 * static_cast<size_t>(n) + kWeightBlock);
-  SelectLargest(row.weights, n, kept);
-  std::erase_if(kept, [](const WeightedToken& t) { return !(t.value > 0); });
-  std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
-  q.ids.reserve(kept.size());
-  q.weights.reserve(kept.size());
-  for (const WeightedToken& t : kept) {
-    q.ids.push_back(t.id);
-    q.weights.push_back(t.value);
-  }
+  constexpr float kLeastPositive = std::numeric_limits<float>::denorm_min();
+  SelectLargest(row.weights, static_cast<size_t>(n), kLeastPositive, q.ids, q.weights);
   q.total = SumWeights(q.weights);
   return q;
 }

@@ -12,7 +12,10 @@ namespace {
 std::vector<WeightedToken> Best(std::span<const float> values, int n) {
   std::vector<WeightedToken> best;
   if (n <= 0) return best;
-  SelectLargest(values, static_cast<size_t>(n), best);
+  std::vector<TokenId> ids;
+  std::vector<float> kept;
+  SelectLargest(values, static_cast<size_t>(n), kLeastFinite, ids, kept);
+  for (size_t i = 0; i < ids.size(); ++i) best.push_back({kept[i], ids[i]});
   std::sort(best.begin(), best.end(), Heavier);
   return best;
 }

@@ -9,27 +9,54 @@
 #include "common/spec/weights.h"
 
 namespace outrider {
+namespace {
 
-void SelectLargest(std::span<const float> values, size_t k, std::vector<WeightedToken>& kept) {
+// Most columns of a row of which the maxima are found.
+constexpr size_t kMaxColumns = 2048;
+
+// A bound that at least k values reach, and in most rows not many more. The largest values of k columns are k
+// values of the row; where heavy tokens are not all in the same columns, few others reach the least of them.
+float RoughBound(std::span<const float> values, size_t k) {
+  const size_t columns = (2 * k + kWeightBlock - 1) / kWeightBlock * kWeightBlock;
+  const size_t slack = k / 4;
+  if (columns > kMaxColumns || 4 * columns > values.size()) return BoundOfLargest(values, k, slack).value;
+  float maxima[kMaxColumns];
+  FindColumnMaxima(values, {maxima, columns});
+  return BoundOfLargest({maxima, columns}, k, slack).value;
+}
+
+}  // namespace
+
+void SelectLargest(std::span<const float> values, size_t k, float least, std::vector<TokenId>& ids,
+                   std::vector<float>& kept) {
   OUTRIDER_CHECK(k >= 1);
+  ids.clear();
   kept.clear();
-  // Collect tokens block by block; whenever more than 2k are there, throw away all but the k heaviest, and
-  // from then on look only at tokens heavier than the lightest of those: a later token of equal weight has a
-  // higher id and loses.
-  float threshold = -std::numeric_limits<float>::infinity();
-  const auto cut = [&] {
-    if (kept.size() <= k) return;
-    std::nth_element(kept.begin(), kept.begin() + (k - 1), kept.end(), Heavier);
-    kept.resize(k);
-    threshold = kept.back().value;
-  };
-  TokenId found[kWeightBlock + 1];
+  const float bound = k < values.size() ? std::max(least, RoughBound(values, k)) : least;
+  TokenId found[kWeightBlock];
   for (size_t begin = 0; begin < values.size(); begin += kWeightBlock) {
-    const size_t count = CollectAbove(values, begin, threshold, found);
-    for (size_t i = 0; i < count; ++i) kept.push_back({values[found[i]], found[i]});
-    if (kept.size() > 2 * k) cut();
+    const size_t count = CollectAtLeast(values, begin, bound, found);
+    ids.insert(ids.end(), found, found + count);
+    for (size_t i = 0; i < count; ++i) kept.push_back(values[found[i]]);
   }
-  cut();
+  if (kept.size() <= k) return;
+
+  const ValueAndCount reached = BoundOfLargest(kept, k, /*slack=*/0);
+  // More than k reach it only if some are equal to it. Of these the last ones go.
+  const auto is_bound = [&](float value) { return value == reached.value; };
+  size_t equal = std::count_if(kept.begin(), kept.end(), is_bound);
+  const size_t last_equal = equal - (reached.count - k);
+  size_t to = 0;
+  equal = 0;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const float value = kept[i];
+    if (is_bound(value) && ++equal > last_equal) continue;
+    ids[to] = ids[i];
+    kept[to] = value;
+    to += value >= reached.value;
+  }
+  ids.resize(to);
+  kept.resize(to);
 }
 
 namespace {
@@ -37,11 +64,10 @@ namespace {
 // The weights in [low, high), low > 0, ids ascending.
 void CollectBetween(std::span<const float> weights, float low, float high,
                     std::vector<WeightedToken>& tokens) {
-  const float below_low = std::bit_cast<float>(std::bit_cast<uint32_t>(low) - 1);
-  TokenId ids[kWeightBlock + 1];
+  TokenId ids[kWeightBlock];
   tokens.clear();
   for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
-    const size_t count = CollectAbove(weights, begin, below_low, ids);
+    const size_t count = CollectAtLeast(weights, begin, low, ids);
     for (size_t i = 0; i < count; ++i) {
       if (weights[ids[i]] < high) tokens.push_back({weights[ids[i]], ids[i]});
     }

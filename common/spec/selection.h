@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -19,10 +20,13 @@ inline bool Heavier(const WeightedToken& a, const WeightedToken& b) {
   return a.value != b.value ? a.value > b.value : a.id < b.id;
 }
 
-// Fills `kept` with the min(k, values.size()) first tokens of `values` in that order, themselves in no
-// particular order. Values are not NaN; those of -infinity are never kept. k >= 1. One pass that reads, plus
-// work for about k log(n / k) tokens.
-void SelectLargest(std::span<const float> values, size_t k, std::vector<WeightedToken>& kept);
+// Fills `kept` with the min(k, values.size()) first values in that order and `ids` with their tokens, ids
+// ascending. Values are not NaN; those below `least` are never kept. k >= 1. Two passes over the row, and
+// work for little more than k tokens: no sort, and few branches that depend on the values.
+void SelectLargest(std::span<const float> values, size_t k, float least, std::vector<TokenId>& ids,
+                   std::vector<float>& kept);
+// What leaves out -infinity only.
+inline constexpr float kLeastFinite = std::numeric_limits<float>::lowest();
 
 // Memory for KeepMass, to be used again from row to row.
 struct MassScratch {

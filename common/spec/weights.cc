@@ -113,24 +113,67 @@ OUTRIDER_VECTOR_CLONES bool AnyEqual(const float* values, size_t n, float wanted
   return found != 0;
 }
 
-OUTRIDER_VECTOR_CLONES size_t Above(const float* values, size_t n, float threshold, TokenId first,
-                                    TokenId* found) {
+// Bit i tells whether values[i] >= bound, i < kLanes.
+inline __attribute__((always_inline)) uint32_t WhichReach(const float* values, const Floats4& bound) {
+  constexpr Ints4 kBits[] = {
+      {1, 2, 4, 8}, {16, 32, 64, 128}, {256, 512, 1024, 2048}, {4096, 8192, 16384, 32768}};
+  Ints4 bits = {};
+  for (size_t part = 0; part < 4; ++part) {
+    Floats4 x;
+    std::memcpy(&x, values + 4 * part, sizeof(x));
+    bits |= (x >= bound) & kBits[part];
+  }
+  uint64_t halves[2];
+  std::memcpy(halves, &bits, sizeof(halves));
+  const uint64_t both = halves[0] | halves[1];
+  return static_cast<uint32_t>(both | both >> 32);
+}
+
+OUTRIDER_VECTOR_CLONES size_t AtLeast(const float* values, size_t n, float bound, TokenId first,
+                                      TokenId* found) {
+  const Floats4 bounds = {bound, bound, bound, bound};
   size_t count = 0;
   size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    int any = 0;
-    for (size_t lane = 0; lane < kLanes; ++lane) any |= values[i + lane] > threshold;
-    if (any == 0) continue;
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      found[count] = first + static_cast<TokenId>(i + lane);
-      count += values[i + lane] > threshold;
+    for (uint32_t bits = WhichReach(values + i, bounds); bits != 0; bits &= bits - 1) {
+      found[count++] = first + static_cast<TokenId>(i) + std::countr_zero(bits);
     }
   }
   for (; i < n; ++i) {
-    found[count] = first + static_cast<TokenId>(i);
-    count += values[i] > threshold;
+    if (values[i] >= bound) found[count++] = first + static_cast<TokenId>(i);
   }
   return count;
+}
+
+// maxima[i] <- max(maxima[i], values[i]).
+OUTRIDER_VECTOR_CLONES void RaiseMaxima(const float* values, size_t n, float* maxima) {
+  for (size_t i = 0; i < n; ++i) maxima[i] = values[i] > maxima[i] ? values[i] : maxima[i];
+}
+
+// Integers in the order of the floats that they stand for. The mapping is its own inverse.
+inline int32_t OrderOfBits(int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
+inline int64_t OrderOf(float value) { return OrderOfBits(std::bit_cast<int32_t>(value)); }
+inline float InOrder(int64_t order) { return std::bit_cast<float>(OrderOfBits(static_cast<int32_t>(order))); }
+
+// See BoundOfLargest.
+OUTRIDER_VECTOR_CLONES ValueAndCount Bisect(const float* values, size_t n, size_t k, size_t slack) {
+  // From `low` on there are `count` >= k values, from `high` on fewer than k.
+  int64_t low = OrderOf(-std::numeric_limits<float>::infinity());
+  int64_t high = OrderOf(std::numeric_limits<float>::infinity());
+  size_t count = n;
+  while (count > k + slack && high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    const float bound = InOrder(middle);
+    int32_t at_least = 0;
+    for (size_t i = 0; i < n; ++i) at_least += values[i] >= bound;
+    if (static_cast<size_t>(at_least) >= k) {
+      low = middle;
+      count = static_cast<size_t>(at_least);
+    } else {
+      high = middle;
+    }
+  }
+  return {InOrder(low), count};
 }
 
 OUTRIDER_VECTOR_CLONES void LogTimes(const float* weights, size_t n, float* products) {
@@ -277,9 +320,21 @@ MaxResult FindMax(std::span<const float> values) {
   return result;
 }
 
-size_t CollectAbove(std::span<const float> values, size_t begin, float threshold, TokenId* found) {
-  return Above(values.data() + begin, std::min(kWeightBlock, values.size() - begin), threshold,
-               static_cast<TokenId>(begin), found);
+size_t CollectAtLeast(std::span<const float> values, size_t begin, float bound, TokenId* found) {
+  return AtLeast(values.data() + begin, std::min(kWeightBlock, values.size() - begin), bound,
+                 static_cast<TokenId>(begin), found);
+}
+
+ValueAndCount BoundOfLargest(std::span<const float> values, size_t k, size_t slack) {
+  OUTRIDER_CHECK(k >= 1 && k <= values.size());
+  return Bisect(values.data(), values.size(), k, slack);
+}
+
+void FindColumnMaxima(std::span<const float> values, std::span<float> maxima) {
+  std::fill(maxima.begin(), maxima.end(), -std::numeric_limits<float>::infinity());
+  for (size_t begin = 0; begin < values.size(); begin += maxima.size()) {
+    RaiseMaxima(values.data() + begin, std::min(maxima.size(), values.size() - begin), maxima.data());
+  }
 }
 
 void ExpInPlace(std::span<float> values, float max, float inverse_temperature) {

@@ -41,9 +41,21 @@ struct MaxResult {
 };
 MaxResult FindMax(std::span<const float> values);
 
-// Of the kWeightBlock values from `begin` on (fewer at the end), writes the indices of those above
-// `threshold` to found[0..], ascending, and returns how many. `found` has room for kWeightBlock + 1.
-size_t CollectAbove(std::span<const float> values, size_t begin, float threshold, TokenId* found);
+// Of the kWeightBlock values from `begin` on (fewer at the end), writes the indices of those that are at
+// least `bound` to found[0..], ascending, and returns how many. `found` has room for kWeightBlock.
+size_t CollectAtLeast(std::span<const float> values, size_t begin, float bound, TokenId* found);
+
+// A bound that k to k + slack of the values reach, or where equal values leave no such bound, the k-th
+// largest of them; and how many reach it. 1 <= k <= values.size(); values are finite or -infinity.
+struct ValueAndCount {
+  float value = 0;
+  size_t count = 0;
+};
+ValueAndCount BoundOfLargest(std::span<const float> values, size_t k, size_t slack);
+
+// maxima[c] <- the largest of values[c], values[c + maxima.size()], values[c + 2 * maxima.size()], ...;
+// -infinity where there is none.
+void FindColumnMaxima(std::span<const float> values, std::span<float> maxima);
 
 // values[x] <- exp((values[x] - max) * inverse_temperature) for values <= max (-infinity allowed, gives 0). A
 // result below the smallest normal float is 0. Relative error at most 2^-22 plus that of rounding the

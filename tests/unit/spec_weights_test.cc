@@ -173,21 +173,72 @@ TEST(OverlapAndSubtract, AddUpToTheFirstDistribution) {
   EXPECT_NEAR(SumWeights(residual) + OverlapMass(p, scale_p, q, scale_q), 1, 1e-14);
 }
 
+// What SelectLargest should keep, in the order of the ids.
+std::vector<WeightedToken> LargestBySorting(const std::vector<float>& values, size_t k, float least) {
+  std::vector<WeightedToken> tokens;
+  for (size_t i = 0; i < values.size(); ++i) tokens.push_back({values[i], static_cast<TokenId>(i)});
+  std::sort(tokens.begin(), tokens.end(), Heavier);
+  tokens.resize(std::min(k, tokens.size()));
+  std::erase_if(tokens, [&](const WeightedToken& token) { return token.value < least; });
+  std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  return tokens;
+}
+
+void ExpectEqualsSorting(const std::vector<float>& values, size_t k, float least = kLeastFinite) {
+  const std::vector<WeightedToken> expected = LargestBySorting(values, k, least);
+  std::vector<TokenId> ids = {7};  // of the row before
+  std::vector<float> kept = {7};
+  SelectLargest(values, k, least, ids, kept);
+  ASSERT_EQ(ids.size(), expected.size()) << k << " of " << values.size();
+  ASSERT_EQ(kept.size(), expected.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ASSERT_EQ(ids[i], expected[i].id) << k << " of " << values.size();
+    ASSERT_EQ(kept[i], expected[i].value);
+  }
+}
+
 TEST(SelectLargest, EqualsSortingForEveryK) {
   std::mt19937 random(3);
   for (int round = 0; round < 300; ++round) {
     std::vector<float> values(1 + random() % 1200);
     for (float& v : values) v = static_cast<float>(random() % 50);  // many ties
-    std::vector<WeightedToken> expected;
-    for (size_t i = 0; i < values.size(); ++i) expected.push_back({values[i], static_cast<TokenId>(i)});
-    std::sort(expected.begin(), expected.end(), Heavier);
-    const size_t k = 1 + random() % (values.size() + 5);
-    std::vector<WeightedToken> kept;
-    SelectLargest(values, k, kept);
-    std::sort(kept.begin(), kept.end(), Heavier);
-    ASSERT_EQ(kept.size(), std::min(k, values.size()));
-    for (size_t i = 0; i < kept.size(); ++i) ASSERT_EQ(kept[i].id, expected[i].id) << k;
+    ExpectEqualsSorting(values, 1 + random() % (values.size() + 5));
   }
+}
+
+TEST(SelectLargest, EqualsSortingForLogitsOfEveryVocabulary) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(-1, 2.5f);
+  for (int round = 0; round < 100; ++round) {
+    std::vector<float> values(1 + random() % 20000);
+    for (float& v : values) v = normal(random);
+    for (const size_t k : {1, 2, 64, 500, 1200}) ExpectEqualsSorting(values, k);
+  }
+}
+
+TEST(SelectLargest, FindsHeavyTokensThatStandInOneColumn) {
+  std::vector<float> values(64 * kWeightBlock);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i % kWeightBlock == 3 ? 1000 + i : i % 100);
+  }
+  for (const size_t k : {1, 63, 64, 65, 100}) ExpectEqualsSorting(values, k);
+}
+
+TEST(SelectLargest, KeepsNothingBelowTheLeast) {
+  constexpr float kRemoved = -kInfinity;
+  std::vector<float> logits(3000, kRemoved);
+  for (const size_t id : {2, 299, 1000, 2999}) logits[id] = -5;
+  for (const size_t k : {1, 4, 5, 700, 3000}) ExpectEqualsSorting(logits, k);
+  const std::vector<float> weights = {0, 1e-38f, 0, 1, -0.0f};
+  for (const size_t k : {1, 2, 3, 5}) {
+    ExpectEqualsSorting(weights, k, std::numeric_limits<float>::denorm_min());
+  }
+}
+
+TEST(SelectLargest, TakesBothZerosForEqual) {
+  std::vector<float> values(40, -1);
+  for (size_t i = 10; i < 20; ++i) values[i] = i % 2 == 0 ? 0.0f : -0.0f;
+  for (size_t k = 1; k < 12; ++k) ExpectEqualsSorting(values, k);
 }
 
 TEST(KeepMass, KeepsTheShortestHeaviestPrefixWithEnoughMass) {

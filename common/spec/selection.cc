@@ -32,6 +32,9 @@ void SelectLargest(std::span<const float> values, size_t k, float least, std::ve
   OUTRIDER_CHECK(k >= 1);
   ids.clear();
   kept.clear();
+  const size_t room = std::min(k + k / 2, values.size());
+  ids.reserve(room);
+  kept.reserve(room);
   const float bound = k < values.size() ? std::max(least, RoughBound(values, k)) : least;
   TokenId found[kWeightBlock];
   for (size_t begin = 0; begin < values.size(); begin += kWeightBlock) {

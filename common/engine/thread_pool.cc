@@ -63,7 +63,9 @@ void ThreadPool::Publish(int tasks, Call call, void* object) {
 }
 
 void ThreadPool::Wake() {
-  if (sleepers_.load() == 0) return;
+  // Once for each sleep. A worker that has been woken may wait long for a CPU; waking it again would not
+  // help.
+  if (!asleep_.load() || !asleep_.exchange(false)) return;
   alarms_.fetch_add(1);
   alarms_.notify_all();
 }
@@ -106,11 +108,10 @@ void ThreadPool::Work(int worker) {
     for (int spins = 1; job_.version.load(std::memory_order_acquire) == seen; ++spins) {
       Pause();
       if (spins % kSpinsPerClockRead == 0 && std::chrono::steady_clock::now() > deadline) {
-        // A job published after this check of the version finds a sleeper and wakes it.
+        // A job published after this check of the version finds somebody asleep and rings the alarm.
         const uint32_t alarms = alarms_.load();
-        sleepers_.fetch_add(1);
+        asleep_.store(true);
         if (job_.version.load() == seen) alarms_.wait(alarms);
-        sleepers_.fetch_sub(1);
         break;
       }
     }

@@ -83,8 +83,8 @@ class ThreadPool {
   std::unique_ptr<Range[]> ranges_;
   Job job_;
   alignas(64) std::atomic<int> unfinished_{0};
-  alignas(64) std::atomic<int> sleepers_{0};
-  std::atomic<uint32_t> alarms_{0};  // sleepers wait for it to change
+  alignas(64) std::atomic<bool> asleep_{false};  // some worker is, or is about to be, and was not woken yet
+  std::atomic<uint32_t> alarms_{0};              // sleepers wait for it to change
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };

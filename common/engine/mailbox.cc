@@ -5,9 +5,9 @@
 namespace outrider {
 namespace {
 
-// From one look at the source to the next while there is work: a step of a small draft takes as long as
-// several looks.
-constexpr absl::Duration kBusyPause = absl::Microseconds(100);
+// From one look at the source to the next while there is work. A look and what it leads to cost as much as
+// half a step of a small draft, which does all steps of an item in about this time.
+constexpr absl::Duration kBusyPause = absl::Microseconds(200);
 
 }  // namespace
 
@@ -68,10 +68,9 @@ bool Mailbox::Take(bool busy, absl::Time deadline, std::vector<Command>& command
     busy_ = busy;
     if (!busy) idle_.notify_all();
   }
-  if (!busy) {
-    AwaitCommands(deadline);
-  } else if (source_.poll && absl::Now() >= next_poll_) {
-    source_.poll(absl::InfinitePast());
+  if (!busy) AwaitCommands(deadline);
+  if (source_.poll && (!busy || absl::Now() >= next_poll_)) {
+    if (busy) source_.poll(absl::InfinitePast());
     next_poll_ = absl::Now() + kBusyPause;
   }
   std::lock_guard lock(mutex_);

@@ -58,8 +58,25 @@ void QueuePoller::Leave() {
   --users_;
 }
 
+void QueuePoller::BeginLater(std::function<void()> begin) {
+  absl::MutexLock lock(&mutex_);
+  waiting_.push_back(std::move(begin));
+}
+
+void QueuePoller::BeginWaiting() {
+  std::vector<std::function<void()>> waiting;
+  {
+    absl::MutexLock lock(&mutex_);
+    waiting.swap(waiting_);
+  }
+  for (const auto& begin : waiting) begin();
+}
+
 void QueuePoller::Poll(absl::Time deadline) {
+  // A thread that does not wait has work for a while, so it may as well see all that has arrived.
+  const bool waits = deadline != absl::InfinitePast();
   for (int i = 0; i < kMaxEnds; ++i) {
+    if (i == 0 || !waits) BeginWaiting();
     Ended ended;
     polls_.fetch_add(1);
     const bool polled = Next(i == 0 ? deadline : absl::InfinitePast(), &ended);
@@ -118,9 +135,11 @@ void QueuePoller::Help() {
     const bool away = polls % 2 == 0 && polls == last;
     last = polls;
     // Until it is back.
+    if (away) BeginWaiting();
     for (Ended ended; away && polls_ == polls && Next(absl::Now() + kPatience, &ended); ended = {}) {
       if (ended.tag == nullptr) continue;
       ended.tag->End(ended.ok);
+      BeginWaiting();
       if (ended.tag != &alarm_tag_) continue;
       // It was for the other thread.
       Wake();

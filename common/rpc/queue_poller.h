@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -47,6 +48,10 @@ class QueuePoller {
   void Join() ABSL_LOCKS_EXCLUDED(mutex_);
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Calls `begin`, which begins an operation, when the queue is next polled, so that a thread that has waited
+  // first acts on what it was told. Thread-safe.
+  void BeginLater(std::function<void()> begin) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Waits for an operation to end, until `deadline`, and tells whoever began it; then those that have ended
   // meanwhile, so that the engine sees what all streams have brought before its next step. For one thread.
   void Poll(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -61,6 +66,7 @@ class QueuePoller {
 
   // False if there is no queue.
   bool Next(absl::Time deadline, Ended* ended) ABSL_LOCKS_EXCLUDED(mutex_);
+  void BeginWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
   // Until there is one, somebody wakes this thread, or `deadline`.
   void AwaitQueue(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   void Help() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -69,8 +75,9 @@ class QueuePoller {
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::CompletionQueue* queue_ ABSL_GUARDED_BY(mutex_) = nullptr;
   int users_ ABSL_GUARDED_BY(mutex_) = 0;
-  int polling_ ABSL_GUARDED_BY(mutex_) = 0;     // threads that wait on it
-  bool woken_ ABSL_GUARDED_BY(mutex_) = false;  // while there is no queue
+  int polling_ ABSL_GUARDED_BY(mutex_) = 0;                             // threads that wait on it
+  std::vector<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);  // to be begun
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;                          // while there is no queue
   bool alarm_is_set_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
   QueueTag alarm_tag_;

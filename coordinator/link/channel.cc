@@ -64,7 +64,12 @@ class Stream {
 
   void OnStarted(bool ok) {
     if (!ok) return End();
-    stream_->Read(&response_, &read_done_);
+    Read();
+  }
+  // gRPC tells the server of each read that there is room again, which would wake it between its answer and
+  // the next item.
+  void Read() {
+    poller_.BeginLater([this] { stream_->Read(&response_, &read_done_); });
   }
   void OnReadDone(bool ok) {
     if (!ok) {
@@ -74,7 +79,7 @@ class Stream {
     }
     handlers_.on_response(std::move(response_));
     response_.Clear();
-    stream_->Read(&response_, &read_done_);
+    Read();
   }
   void OnWritten() {
     outbox_.OnWritten();

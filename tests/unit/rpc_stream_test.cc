@@ -3,6 +3,7 @@
 #include <grpc/grpc.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -339,6 +340,38 @@ TEST_F(AttachedPoller, OnePollTellsAllThatHasEnded) {
   for (grpc::Alarm& alarm : alarms) alarm.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), &tag);
   poller_.Poll(absl::InfiniteFuture());
   EXPECT_EQ(told, 5);
+}
+
+TEST_F(AttachedPoller, WhoWaitedActsFirstAndThenBeginsWhatMayWait) {
+  int begun = 0;
+  QueueTag tag([&](bool /*ok*/) { poller_.BeginLater([&] { ++begun; }); });
+  grpc::Alarm alarm;
+  alarm.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), &tag);
+  poller_.Poll(absl::InfiniteFuture());
+  EXPECT_EQ(begun, 0);
+  poller_.Poll(absl::InfinitePast());
+  EXPECT_EQ(begun, 1);
+}
+
+TEST_F(AttachedPoller, WhoDoesNotWaitBeginsAtOnceWhatMayWait) {
+  std::atomic<int> polls = 0, told_in = 0, begun_in = 0;
+  QueueTag tag([&](bool /*ok*/) {
+    told_in = polls.load();
+    poller_.BeginLater([&] { begun_in = polls.load(); });
+  });
+  grpc::Alarm alarm;
+  alarm.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), &tag);
+  while (begun_in == 0) {
+    ++polls;
+    poller_.Poll(absl::InfinitePast());
+  }
+  EXPECT_EQ(begun_in, told_in);
+}
+
+TEST_F(AttachedPoller, WhatMayWaitIsBegunForAThreadThatIsAway) {
+  absl::Notification begun;
+  poller_.BeginLater([&] { begun.Notify(); });
+  EXPECT_TRUE(begun.WaitForNotificationWithTimeout(absl::Seconds(10)));
 }
 
 // The thread that is to poll does not yet, so another stands in for it.

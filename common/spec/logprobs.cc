@@ -43,6 +43,10 @@ std::vector<TokenLogProbability> TopLogProbabilities(std::span<const float> logi
 
 double LogSumExp(std::span<const float> logits) {
   const float max = FindMax(logits).value;
+  return max + std::log(SumExp(logits, max));
+}
+
+double SumExp(std::span<const float> logits, float max) {
   float weights[kWeightBlock];
   double sum = 0;
   for (size_t begin = 0; begin < logits.size(); begin += kWeightBlock) {
@@ -51,7 +55,7 @@ double LogSumExp(std::span<const float> logits) {
     ExpInPlace({weights, size}, max, 1);
     sum += SumWeights({weights, size});
   }
-  return max + std::log(sum);
+  return sum;
 }
 
 }  // namespace outrider

@@ -17,6 +17,8 @@ struct ProposalNode {
   // parent compete for one position.
   int parent = -1;
   Distribution q;  // prepared (see Prepare); kAbsent under the coupled rule
+  // How sure the draft was before it drew the token (draft_stop.h); 0: it did not say.
+  float confidence = 0;
 };
 
 // Parents come before their children, siblings in the order in which they were drawn. Empty: nothing is

@@ -4,6 +4,7 @@ outrider_unit_test(spec_test
     unit/spec_controls_golden_test.cc
     unit/spec_controls_test.cc
     unit/spec_distribution_test.cc
+    unit/spec_draft_stop_test.cc
     unit/spec_logprobs_test.cc
     unit/spec_random_test.cc
     unit/spec_testing.h

@@ -8,8 +8,10 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <set>
 #include <vector>
 
+#include "common/spec/draft_stop.h"
 #include "common/spec/residual.h"
 #include "common/spec/verify.h"
 #include "common/spec/verify_tree.h"
@@ -99,6 +101,14 @@ struct Scheme {
   VerifyFunction verify;
   bool coupled = false;
   std::function<Distribution(const WeightRow&)> q = [](const WeightRow& row) { return TruncateTopN(row, 0); };
+  // Whether the draft ends after these tokens; all of them stay.
+  std::function<bool(std::span<const ProposalNode>)> ends = [](std::span<const ProposalNode>) {
+    return false;
+  };
+  // A mistake: takes back the last of these tokens, and ends.
+  std::function<bool(std::span<const ProposalNode>)> drops = [](std::span<const ProposalNode>) {
+    return false;
+  };
   // A mistake: shapes every row as if no token had been drafted before it.
   bool wrong_context = false;
 };
@@ -114,7 +124,13 @@ Round ChainRound(const Scheme& scheme) {
       Distribution q = scheme.coupled ? Distribution{} : scheme.q(row);
       const TokenId x = scheme.coupled ? noise.Race(n + i, row) : DraftSample(q, n + i, noise);
       AppendToChain(x, std::move(q), draft);
+      draft.back().confidence = Confidence(row);
+      if (scheme.drops(draft)) {
+        draft.pop_back();
+        break;
+      }
       seen.push_back(x);
+      if (scheme.ends(draft)) break;
     }
     const auto rows = [&](int i) -> absl::StatusOr<WeightRow> {
       return pair.target.Row(scheme.wrong_context ? context : Tokens(seen.begin(), seen.begin() + n + i));
@@ -295,26 +311,110 @@ TEST(Exactness, APointMassQ) {
   }
 }
 
+// With the target at temperature 0.
+Scheme GreedyTarget(Scheme scheme) {
+  scheme.verify = [verify = scheme.verify](std::span<const ProposalNode> draft, RowSource rows, uint64_t n,
+                                           Noise& noise) {
+    return verify(
+        draft,
+        [&](int i) -> absl::StatusOr<WeightRow> {
+          const WeightRow row = *rows(i);
+          return WeightRow{.point_mass = FindMax(row.weights).index, .logits = row.weights};
+        },
+        n, noise);
+  };
+  return scheme;
+}
+
+// Of at most three drafted tokens.
+void ExpectGreedy(const Scheme& scheme, const Pair& pair) {
+  Tokens greedy;
+  while (greedy.size() < 4) greedy.push_back(FindMax(pair.target.Row(greedy).weights).index);
+  for (const auto& [tokens, probability] : LawOfARound(ChainRound(scheme), pair, {})) {
+    EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), greedy.begin())) << probability;
+  }
+}
+
 TEST(Exactness, AGreedyTargetEmitsItsArgmaxUnderEveryRule) {
-  for (const Pair& pair : Pairs(4)) {
-    for (Rule rule : {Rule::kToken, Rule::kBlock, Rule::kCoupled}) {
-      Scheme scheme = With(rule, 3);
-      const VerifyFunction verify = scheme.verify;
-      scheme.verify = [&](std::span<const ProposalNode> draft, RowSource rows, uint64_t n, Noise& noise) {
-        return verify(
-            draft,
-            [&](int i) -> absl::StatusOr<WeightRow> {
-              const WeightRow row = *rows(i);
-              return WeightRow{.point_mass = FindMax(row.weights).index, .logits = row.weights};
-            },
-            n, noise);
-      };
-      Tokens greedy;
-      while (greedy.size() < 4) greedy.push_back(FindMax(pair.target.Row(greedy).weights).index);
-      for (const auto& [tokens, probability] : LawOfARound(ChainRound(scheme), pair, {})) {
-        EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), greedy.begin())) << probability;
-      }
+  for (Rule rule : {Rule::kToken, Rule::kBlock, Rule::kCoupled}) {
+    for (const Pair& pair : Pairs(4)) ExpectGreedy(GreedyTarget(With(rule, 3)), pair);
+  }
+}
+
+// Ends where the draft is unsure. How sure it was of a token depends on those before it.
+bool EndsWhereUnsure(std::span<const ProposalNode> drafted) {
+  return EndsDraft({.acceptance = {.4f, .4f, .4f, .4f, .6f, .7f, .8f, .9f}, .least = .45f}, drafted);
+}
+
+// Ends after token 1, which stays.
+bool EndsAfterTokenOne(std::span<const ProposalNode> drafted) { return drafted.back().token == 1; }
+
+TEST(ExactnessOfShortDrafts, TheirLengthDependsOnWhatWasDrawn) {
+  std::set<std::set<size_t>> lengths_of_rounds;
+  for (const Pair& pair : Pairs(12)) {
+    std::set<size_t> lengths;
+    Scheme scheme = With(Rule::kToken, 3);
+    scheme.ends = EndsWhereUnsure;
+    const VerifyFunction verify = scheme.verify;
+    scheme.verify = [&](std::span<const ProposalNode> draft, RowSource rows, uint64_t n, Noise& noise) {
+      lengths.insert(draft.size());
+      return verify(draft, rows, n, noise);
+    };
+    LawOfARound(ChainRound(scheme), pair, {});
+    lengths_of_rounds.insert(lengths);
+  }
+  EXPECT_TRUE(lengths_of_rounds.contains({1}));
+  EXPECT_TRUE(lengths_of_rounds.contains({2, 3})) << "by the first token";
+}
+
+TEST(ExactnessOfShortDrafts, EndingByWhatIsKnownBeforeADrawIsExact) {
+  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
+    for (int k : {2, 3}) {
+      Scheme scheme = With(rule, k);
+      scheme.ends = EndsWhereUnsure;
+      EXPECT_LT(WorstOverRounds(scheme), kExact) << "k = " << k;
     }
+  }
+}
+
+TEST(ExactnessOfShortDrafts, EndingAfterATokenThatStaysIsExact) {
+  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
+    for (int k : {2, 3}) {
+      Scheme scheme = With(rule, k);
+      scheme.ends = EndsAfterTokenOne;
+      EXPECT_LT(WorstOverRounds(scheme), kExact) << "k = " << k;
+    }
+  }
+}
+
+TEST(ExactnessOfShortDrafts, RoundsOfDifferentLengthsNeverUseANumberTwice) {
+  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
+    Scheme scheme = With(rule, 2);
+    scheme.ends = EndsWhereUnsure;
+    for (const Pair& pair : Pairs(2)) {
+      bool reused = true;
+      EXPECT_LT(JointDeviation(ChainRound(scheme), pair, 2, &reused), kExact);
+      EXPECT_FALSE(reused);
+    }
+  }
+}
+
+// The coupled rule emits the target's own winners, so that there even a token that was drawn may go.
+TEST(ExactnessOfShortDrafts, TheCoupledRuleIsExactHoweverADraftEnds) {
+  for (const Pair& pair : Pairs(2)) {
+    Scheme scheme = With(Rule::kCoupled, 2);
+    scheme.ends = EndsWhereUnsure;
+    EXPECT_LT(JointDeviation(ChainRound(scheme), pair, 4), kExact);
+    scheme.drops = EndsAfterTokenOne;
+    EXPECT_LT(JointDeviation(ChainRound(scheme), pair, 4), kExact);
+  }
+}
+
+TEST(ExactnessOfShortDrafts, AGreedyTargetEmitsItsArgmaxHoweverADraftEnds) {
+  for (Rule rule : {Rule::kToken, Rule::kBlock, Rule::kCoupled}) {
+    Scheme scheme = GreedyTarget(With(rule, 3));
+    scheme.ends = EndsWhereUnsure;
+    for (const Pair& pair : Pairs(4)) ExpectGreedy(scheme, pair);
   }
 }
 
@@ -513,6 +613,40 @@ TEST(NegativeControl, QNotNormalisedAfterTruncationIsNoticed) {
       Proposal wrong(draft.begin(), draft.end());
       for (ProposalNode& token : wrong) token.q.total *= 1.25;  // the truncated mass
       return verify(wrong, rows, n, noise);
+    };
+    EXPECT_GT(WorstOverRounds(scheme), kNoticed);
+  }
+}
+
+// Ends the draft before a token that the draft itself finds unlikely, once that token is known.
+TEST(NegativeControl, ATokenThatIsTakenBackForItsProbabilityIsNoticed) {
+  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
+    for (size_t first : {size_t{1}, size_t{2}}) {
+      Scheme scheme = With(rule, 2);
+      scheme.drops = [first](std::span<const ProposalNode> drafted) {
+        return drafted.size() >= first && drafted.back().q(drafted.back().token) < .4;
+      };
+      EXPECT_GT(WorstOverRounds(scheme), kNoticed) << "from token " << first << " on";
+    }
+  }
+}
+
+TEST(NegativeControl, ATokenThatIsTakenBackForItsValueIsNoticed) {
+  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
+    Scheme scheme = With(rule, 2);
+    scheme.drops = EndsAfterTokenOne;
+    EXPECT_GT(WorstOverRounds(scheme), kNoticed);
+  }
+}
+
+// A whole proposal that is lost for what is in it, as one would be that came late for that.
+TEST(NegativeControl, AProposalThatIsDroppedForItsValuesIsNoticed) {
+  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
+    Scheme scheme = With(rule, 2);
+    const VerifyFunction verify = scheme.verify;
+    scheme.verify = [verify](std::span<const ProposalNode> draft, RowSource rows, uint64_t n, Noise& noise) {
+      const bool late = draft.size() == 2 && !EndsWhereUnsure(draft);
+      return verify(late ? std::span<const ProposalNode>() : draft, rows, n, noise);
     };
     EXPECT_GT(WorstOverRounds(scheme), kNoticed);
   }

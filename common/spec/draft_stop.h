@@ -1,0 +1,39 @@
+// When a draft ends before it has all the tokens that it may have: once the next one does not pay.
+//
+// What counts is how sure the draft was of each token, known before the token is drawn: the largest
+// probability of its row, which is exp(-H) with H the row's min-entropy. Shannon's entropy tells less about
+// acceptance, and takes longer to compute. Agrawal et al. (AdaEDL, arXiv 2410.18351) stop by a bound of the
+// acceptance of one token, a function of its entropy; here acceptance by confidence is measured, and what
+// counts is the chance that all tokens so far stand, as in SpecDec++ (Huang et al., arXiv 2405.19715).
+//
+// Pure functions, any thread.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "common/spec/distribution.h"
+#include "common/spec/proposal.h"
+
+namespace outrider {
+
+// Any values are exact: they decide how much is drafted, and a token that was drawn stays.
+struct DraftStop {
+  // How likely a token is accepted if those before it are, by the bin of its confidence (ConfidenceBin).
+  // Empty: the draft never ends early.
+  std::vector<float> acceptance = {};
+  // The draft ends after the token with which the chance that all its tokens are accepted falls below this.
+  float least = 0;
+};
+
+// The largest probability of a row, in (0, 1]; at temperature 0 that of the softmax of its logits.
+float Confidence(const WeightRow& row);
+
+// The bin, in [0, bins), of a confidence. Bins are equally wide; what is not in [0, 1] goes to the first or
+// the last, NaN to the first.
+int ConfidenceBin(float confidence, int bins);
+
+// Whether the draft ends after these tokens, a chain whose confidences are known.
+bool EndsDraft(const DraftStop& stop, std::span<const ProposalNode> drafted);
+
+}  // namespace outrider

@@ -92,7 +92,10 @@ class PairBench {
     std::vector<Result> results(modes_.size());
     Result oracle;
     // A warm-up: the policy learns costs on first use.
-    if (auto warm = Generate(modes_.back(), 0, temperature, 1); !warm.ok()) return warm.status();
+    for (const Mode& mode : modes_) {
+      if (mode.k) continue;
+      if (auto warm = Generate(mode, 0, temperature, 1); !warm.ok()) return warm.status();
+    }
     for (int repeat = 1; repeat <= flags_.repeats; ++repeat) {
       for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
         std::vector<Result> here(modes_.size());

@@ -1,10 +1,11 @@
 // Measures many streams of a pair through all three services: plain decoding, speculative decoding with a
 // fixed K, and with the K that the coordinator chooses. Either a closed loop, in which each of N streams
 // always has one request in flight, or an open loop with Poisson arrivals at a given rate. Modes take turns
-// in short slices, so that drifting machine speed favours none of them. The result is the ratio within the
-// run.
+// in short slices, so that drifting machine speed favours none of them. The result is the ratio within a
+// turn, and how far it differs between turns.
 #include <atomic>
 #include <iostream>
+#include <numeric>
 #include <optional>
 #include <random>
 
@@ -28,7 +29,7 @@ struct Flags {
   std::vector<double> temperatures = {0, 1};
   std::vector<int> fixed_k = {2, 4};
   int max_tokens = 32;
-  SliceFlags slices{.turns = 2, .seconds = 1.6};
+  SliceFlags slices{.turns = 5, .seconds = 1.6};
 };
 
 struct Mode {
@@ -117,6 +118,16 @@ class ServeBench {
     return result;
   }
 
+  // Of all that was run, at least one thing: how the policy did beside the best of the others.
+  nlohmann::ordered_json Summary() const {
+    const Spread policy(policy_to_best_);
+    const double mean = std::accumulate(policy_to_best_.begin(), policy_to_best_.end(), 0.0) /
+                        static_cast<double>(policy_to_best_.size());
+    absl::PrintF("\npolicy / best of the others, medians of %d turns: %.3f in the mean, %.3f to %.3f\n",
+                 flags_.slices.turns, mean, policy.least, policy.most);
+    return {{"mean", mean}, {"min", policy.least}, {"max", policy.most}};
+  }
+
  private:
   using Slice = std::function<absl::StatusOr<Tally>(const Mode&, int turn)>;
 
@@ -202,38 +213,62 @@ class ServeBench {
     return sum;
   }
 
-  // Runs one uncounted slice, in which services and policy warm up; then every mode once per turn, forth and
-  // back, so that a drift within a turn cancels out.
+  // Runs one uncounted slice, in which services and policy warm up; then every mode once per turn, forth in
+  // one and back in the next, so that a drift cancels out.
   absl::StatusOr<nlohmann::ordered_json> MeasureInTurns(const Slice& slice) {
     if (auto warm = slice(modes_.back(), 0); !warm.ok()) return warm.status();
-    std::vector<Tally> tallies(modes_.size());
+    std::vector<std::vector<Tally>> tallies(modes_.size());  // by mode and turn
     for (int turn = 1; turn <= flags_.slices.turns; ++turn) {
       for (size_t i = 0; i < modes_.size(); ++i) {
         const size_t mode = turn % 2 == 1 ? i : modes_.size() - 1 - i;
         auto tally = slice(modes_[mode], turn);
         if (!tally.ok()) return tally.status();
-        tallies[mode].Add(*tally);
+        tallies[mode].push_back(*std::move(tally));
       }
     }
     return Report(tallies);
   }
 
-  nlohmann::ordered_json Report(const std::vector<Tally>& tallies) const {
-    absl::PrintF("%-8s %10s %9s %11s %24s %24s %24s\n", "", "tokens/s", "vs plain", "acceptance",
+  // The least, the median and the largest of some values, one for each turn.
+  struct Spread {
+    explicit Spread(std::vector<double> values)
+        : least(*std::min_element(values.begin(), values.end())),
+          median(Percentile(values, .5)),
+          most(*std::max_element(values.begin(), values.end())) {}
+    nlohmann::ordered_json Json() const { return {{"min", least}, {"median", median}, {"max", most}}; }
+
+    double least, median, most;
+  };
+  static Spread RatesOf(const std::vector<Tally>& turns) {
+    std::vector<double> rates;
+    for (const Tally& tally : turns) rates.push_back(tally.Rate());
+    return Spread(std::move(rates));
+  }
+  static Spread RatiosOf(const std::vector<Tally>& turns, const std::vector<Tally>& to) {
+    std::vector<double> ratios;
+    for (size_t i = 0; i < turns.size(); ++i) ratios.push_back(turns[i].Rate() / to[i].Rate());
+    return Spread(std::move(ratios));
+  }
+
+  nlohmann::ordered_json Report(const std::vector<std::vector<Tally>>& tallies) {
+    absl::PrintF("%-8s %20s %9s %11s %24s %24s %24s\n", "", "tokens/s, min to max", "vs plain", "acceptance",
                  "first token ms 50/95/99", "per token ms 50/95/99", "request ms 50/95/99");
     nlohmann::ordered_json rows;
-    double best = 0;
+    size_t best = 0;
     for (size_t i = 0; i < modes_.size(); ++i) {
-      const Tally& tally = tallies[i];
+      Tally tally;
+      for (const Tally& turn : tallies[i]) tally.Add(turn);
       const double acceptance = tally.drafted > 0 ? tally.accepted / tally.drafted : 0;
-      const double ratio = tally.Rate() / tallies[0].Rate();
-      if (modes_[i].k) best = std::max(best, tally.Rate());
-      absl::PrintF("%-8s %10.0f %9.2f %11.3f %24s %24s %24s\n", modes_[i].name, tally.Rate(), ratio,
-                   acceptance, Milliseconds(tally.first_token), Milliseconds(tally.per_token),
-                   Milliseconds(tally.request));
+      const Spread rate = RatesOf(tallies[i]);
+      const Spread ratio = RatiosOf(tallies[i], tallies[0]);
+      if (modes_[i].k && rate.median > RatesOf(tallies[best]).median) best = i;
+      absl::PrintF("%-8s %6.0f %6.0f-%6.0f %9.2f %11.3f %24s %24s %24s\n", modes_[i].name, rate.median,
+                   rate.least, rate.most, ratio.median, acceptance, Milliseconds(tally.first_token),
+                   Milliseconds(tally.per_token), Milliseconds(tally.request));
       rows.push_back({{"mode", modes_[i].name},
-                      {"tokens_per_second", tally.Rate()},
-                      {"ratio_to_plain", ratio},
+                      {"tokens_per_second", rate.median},
+                      {"tokens_per_second_spread", rate.Json()},
+                      {"ratio_to_plain", ratio.median},
                       {"acceptance_rate", acceptance},
                       {"requests", tally.request.size()},
                       {"refused", tally.refused},
@@ -241,9 +276,11 @@ class ServeBench {
                       {"per_token_seconds", Percentiles(tally.per_token)},
                       {"request_seconds", Percentiles(tally.request)}});
     }
-    const double policy = tallies.back().Rate() / best;
-    absl::PrintF("policy / best of the others: %.3f\n", policy);
-    return {{"modes", rows}, {"policy_to_best", policy}};
+    const Spread policy = RatiosOf(tallies.back(), tallies[best]);
+    policy_to_best_.push_back(policy.median);
+    absl::PrintF("policy / %s, the best of the others: %.3f, %.3f to %.3f\n", modes_[best].name,
+                 policy.median, policy.least, policy.most);
+    return {{"modes", rows}, {"policy_to_best", policy.median}, {"policy_to_best_spread", policy.Json()}};
   }
 
   static std::string Milliseconds(std::vector<double> values) {
@@ -256,6 +293,7 @@ class ServeBench {
   const Flags& flags_;
   const std::vector<std::string> prompts_;
   std::vector<Mode> modes_;
+  std::vector<double> policy_to_best_;  // the medians that were reported
   std::atomic<int> requests_ = 0;
 };
 
@@ -304,6 +342,7 @@ int Main(int argc, char** argv) {
       (*report)["closed"].push_back(*std::move(result));
     }
   }
+  (*report)["policy_to_best"] = bench.Summary();
   if (!flags.json.empty()) std::ofstream(flags.json) << report->dump(1) << "\n";
   return 0;
 }

@@ -4,6 +4,17 @@
 #include <variant>
 
 namespace outrider {
+namespace {
+
+// Whether one more token would come after the deadline, if it took as long as those before it. An answer that
+// leaves in time is used whatever its values are; one that is late for its length may not be.
+bool IsLateForMore(const SequenceState& sequence, size_t drafted) {
+  if (sequence.deadline() == absl::InfiniteFuture()) return false;
+  const absl::Time now = absl::Now();
+  return now + (now - sequence.started_at()) / static_cast<int64_t>(drafted) > sequence.deadline();
+}
+
+}  // namespace
 
 void DraftSampler::Begin(SequenceState& sequence) {
   sequence.set_logit_rows(std::holds_alternative<ProposeWork>(sequence.work()) ? 1 : 0);
@@ -15,18 +26,24 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
       sequence.controls().Apply(context, {rows.row(0).data(), rows.row(0).size()});
   if (!row.ok()) return row.status();
 
+  const ProposeWork& work = sequence.work_as<ProposeWork>();
+  const float confidence = work.stop ? Confidence(*row) : 0;
   const SequenceParams& params = sequence.params();
   PhiloxNoise noise(params.key, static_cast<uint64_t>(sequence.committed()));
   ProposalNode node = Propose(params.rule, *row, params.draft_top_n, context.size(), noise);
   const TokenId token = node.token;
   Proposal& proposal = sequence.answer().proposal;
   AppendToChain(token, std::move(node.q), proposal);
-  if (static_cast<int>(proposal.size()) == sequence.work_as<ProposeWork>().draft_tokens) return true;
+  proposal.back().confidence = confidence;
+  if (static_cast<int>(proposal.size()) == work.draft_tokens) return true;
+  if (work.stop && EndsDraft(*work.stop, proposal)) return true;
+  if (IsLateForMore(sequence, proposal.size())) return true;
   sequence.Append(token);
   return false;
 }
 
-// A device drafts all tokens in one step, so a deadline cannot end it halfway.
+// A device drafts all tokens in one step, so neither a deadline nor a DraftStop ends it halfway, and its
+// proposals have no confidences: who asked sees by that that it has to choose K itself.
 std::optional<DeviceTask> DraftSampler::MakeDeviceTask(const SequenceState& sequence) const {
   return DeviceTask{.params = &sequence.params(),
                     .round_start = static_cast<uint64_t>(sequence.committed()),

@@ -1,4 +1,5 @@
-// The draft's sampler: samples a token from the logits and feeds it back, until K tokens are drafted.
+// The draft's sampler: samples a token from the logits and feeds it back, until K tokens are drafted, more do
+// not pay, or the time is over.
 #pragma once
 
 #include "common/engine/sampler.h"

@@ -22,6 +22,9 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
   *result.mutable_timing() = ToProto(answer.timing);
   if (answer.status.ok()) {
     SerializeProposal(answer.proposal, result.mutable_nodes());
+    for (const ProposalNode& node : answer.proposal) {
+      if (node.confidence > 0) result.add_confidence(node.confidence);
+    }
   } else {
     *result.mutable_status() = ItemError(answer.status);
   }
@@ -44,7 +47,13 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
   const size_t n = work.committed();
   const size_t room = n < info.max_context() ? info.max_context() - n : 0;
   if (const size_t k = std::min<size_t>(item.draft_tokens(), room); k > 0) {
-    work.work = ProposeWork{.draft_tokens = static_cast<int>(k)};
+    ProposeWork propose{.draft_tokens = static_cast<int>(k)};
+    if (item.has_stop()) {
+      const auto& acceptance = item.stop().acceptance();
+      propose.stop =
+          DraftStop{.acceptance = {acceptance.begin(), acceptance.end()}, .least = item.stop().least()};
+    }
+    work.work = std::move(propose);
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "common/engine/sequence_params.h"
 #include "common/kv/sequence_id.h"
+#include "common/spec/draft_stop.h"
 #include "common/spec/logprobs.h"
 #include "common/spec/proposal.h"
 #include "common/spec/verdict.h"
@@ -43,7 +44,8 @@ struct AppendWork {};
 
 // Drafts a chain of tokens.
 struct ProposeWork {
-  int draft_tokens = 1;  // K, at least 1
+  int draft_tokens = 1;                // K, at least 1
+  std::optional<DraftStop> stop = {};  // when to end before that; the proposal then has confidences
 };
 
 // Verifies a proposal, which may be empty.

@@ -2,19 +2,19 @@
 
 namespace outrider {
 
-void AutoDrafter::Begin(Generation& generation, int k) {
-  if (k == 0) return second_->Begin(generation, 0);
-  k_ = k;
+void AutoDrafter::Begin(Generation& generation, const DraftLength& length) {
+  if (length.most == 0) return second_->Begin(generation, length);
+  length_ = length;
   proposed_at_ = generation.size();
   last_ = first_.get();
-  first_->Begin(generation, k);
+  first_->Begin(generation, length);
 }
 
 asio::awaitable<Proposal> AutoDrafter::Take(Generation& generation, v1::ItemTiming* timing) {
   Proposal proposal = co_await first_->Take(generation, timing);
   if (!proposal.empty()) co_return proposal;
   last_ = second_.get();
-  second_->Begin(generation, k_);
+  second_->Begin(generation, length_);
   co_return co_await second_->Take(generation, timing);
 }
 

@@ -12,8 +12,8 @@ class AutoDrafter final : public Drafter {
   AutoDrafter(std::unique_ptr<Drafter> first, std::unique_ptr<Drafter> second)
       : first_(std::move(first)), second_(std::move(second)) {}
 
-  // The first is always asked first. With k = 0 only the second has something to do.
-  void Begin(Generation& generation, int k) override;
+  // The first is always asked first. If nothing is wanted, only the second has something to do.
+  void Begin(Generation& generation, const DraftLength& length) override;
   asio::awaitable<Proposal> Take(Generation& generation, v1::ItemTiming* timing) override;
   // Each hears of its own proposals only.
   void OnVerdict(size_t n, size_t accepted) override;
@@ -26,7 +26,7 @@ class AutoDrafter final : public Drafter {
  private:
   const std::unique_ptr<Drafter> first_;
   const std::unique_ptr<Drafter> second_;
-  int k_ = 0;                // of the proposal that was begun
+  DraftLength length_;       // of the proposal that was begun
   Drafter* last_ = nullptr;  // who was asked last
   size_t proposed_at_ = 0;   // committed tokens at the time
 };

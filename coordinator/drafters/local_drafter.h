@@ -13,7 +13,7 @@ class LocalDrafter : public Drafter {
   // The proposal, at once.
   virtual Proposal Draft(const Generation& generation, int k) = 0;
 
-  void Begin(Generation& /*generation*/, int k) final { k_ = k; }
+  void Begin(Generation& /*generation*/, const DraftLength& length) final { k_ = length.most; }
   asio::awaitable<Proposal> Take(Generation& generation, v1::ItemTiming* timing) final {
     const Clock::time_point start = Clock::now();
     Proposal proposal = Draft(generation, k_);

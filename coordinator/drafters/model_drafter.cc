@@ -35,8 +35,8 @@ void SetBudget(Clock::duration allowed, google::protobuf::Duration* budget) {
 
 }  // namespace
 
-void ModelDrafter::Begin(Generation& generation, int k) {
-  wanted_ = k;
+void ModelDrafter::Begin(Generation& generation, const DraftLength& length) {
+  wanted_ = length;
   attempts_ = 0;
   outcome_ = DraftOutcome::kUsable;
   // Until an item that is in flight is answered, nobody knows what the draft holds.
@@ -46,8 +46,9 @@ void ModelDrafter::Begin(Generation& generation, int k) {
 bool ModelDrafter::Send(Generation& generation) {
   if (attempts_ == kMaxAttempts) return false;
   const size_t n = generation.size();
-  const int k = link_->info() == nullptr ? wanted_ : Allowed(*link_->info(), n, wanted_);
-  if (k < 0 || (k == 0 && wanted_ > 0)) return false;
+  const int wanted = wanted_.most;
+  const int k = link_->info() == nullptr ? wanted : Allowed(*link_->info(), n, wanted);
+  if (k < 0 || (k == 0 && wanted > 0)) return false;
   std::optional<InFlight> item = Prepare();
   if (!item) return false;
   ++attempts_;
@@ -57,6 +58,11 @@ bool ModelDrafter::Send(Generation& generation) {
   v1::ProposeItem* propose = message.mutable_propose();
   FillUpdate(generation, remote_, round, n, propose->mutable_sequence());
   propose->set_draft_tokens(static_cast<uint32_t>(k));
+  if (wanted_.stop) {
+    v1::DraftStop* stop = propose->mutable_stop();
+    stop->mutable_acceptance()->Add(wanted_.stop->acceptance.begin(), wanted_.stop->acceptance.end());
+    stop->set_least(wanted_.stop->least);
+  }
   const Clock::duration allowed = budget_ + kBudgetPerToken * propose->sequence().tokens_size();
   SetBudget(allowed, propose->mutable_sequence()->mutable_budget());
   item->call = link_->Start(std::move(message), generation.sequence_id(), round);
@@ -135,7 +141,14 @@ absl::StatusOr<Proposal> ModelDrafter::Parse(const Generation& generation, const
   }
   const absl::StatusOr<Rule> rule = ParseRule(generation.request().params.rule());
   if (!rule.ok()) return rule.status();
-  return ParseUnpreparedProposal(result.nodes(), *rule, static_cast<int>(link_->info()->vocab_size()));
+  auto proposal =
+      ParseUnpreparedProposal(result.nodes(), *rule, static_cast<int>(link_->info()->vocab_size()));
+  if (proposal.ok() && result.confidence_size() == result.nodes_size()) {
+    for (int i = 0; i < result.confidence_size(); ++i) {
+      (*proposal)[static_cast<size_t>(i)].confidence = result.confidence(i);
+    }
+  }
+  return proposal;
 }
 
 bool ModelDrafter::OnRefusal(const Generation& generation, const InFlight& item,

@@ -27,7 +27,7 @@ class ModelDrafter final : public Drafter {
         budget_(budget),
         remote_(std::move(fork)) {}
 
-  void Begin(Generation& generation, int k) override;
+  void Begin(Generation& generation, const DraftLength& length) override;
   asio::awaitable<Proposal> Take(Generation& generation, v1::ItemTiming* timing) override;
   void OnVerdict(size_t n, size_t accepted) override { remote_.OnVerdict(n, accepted); }
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_MODEL; }
@@ -62,8 +62,8 @@ class ModelDrafter final : public Drafter {
   Metrics* const metrics_;
   const Clock::duration budget_;
   RemoteSequence remote_;
-  int wanted_ = 0;    // K of the proposal that was begun
-  int attempts_ = 0;  // items that were sent for it
+  DraftLength wanted_;  // of the proposal that was begun
+  int attempts_ = 0;    // items that were sent for it
   std::optional<InFlight> in_flight_;
   DraftOutcome outcome_ = DraftOutcome::kUsable;
   LossCount losses_;

@@ -17,6 +17,8 @@ constexpr int kWhileLearning = 4;
 // How many judged tokens of its own outweigh what is known of others.
 constexpr double kPriorTokens = 60;
 constexpr double kUnknownAcceptance = 0.7;
+// The same for tokens of one bin of confidence.
+constexpr double kPriorOfABin = 4;
 // One round in so many drafts a token more or less than seems best: times can only be told apart at sizes
 // that differ, and next to the best K little is lost.
 constexpr int kTryNeighbourEvery = 16;
@@ -109,32 +111,66 @@ int DraftLengthPolicy::Best(const Kind& kind, double alpha, int most) const {
   return best;
 }
 
-int DraftLengthPolicy::DraftTokens(const Generation& generation) {
-  if (generation.emitted() == 0) return 0;
+double DraftLengthPolicy::Acceptance(const Kind& kind, int bin) {
+  const double all = kind.accepted.mean(kUnknownAcceptance);
+  if (bin == AcceptanceByConfidence::kUnknown) return all;
+  return (kPriorOfABin * all + kind.by_confidence.accepted(bin)) /
+         (kPriorOfABin + kind.by_confidence.judged(bin));
+}
+
+double DraftLengthPolicy::ExcessOfRejections(const Kind& kind, const Generation& generation) {
+  const AcceptanceByConfidence& own = generation.recent_acceptance();
+  const double prior = kPriorTokens * (1 - Acceptance(kind, AcceptanceByConfidence::kUnknown));
+  double rejected = prior, expected = prior;
+  for (int bin = 0; bin <= AcceptanceByConfidence::kUnknown; ++bin) {
+    rejected += own.judged(bin) - own.accepted(bin);
+    expected += own.judged(bin) * (1 - Acceptance(kind, bin));
+  }
+  return expected > 0 ? rejected / expected : 1;
+}
+
+DraftStop DraftLengthPolicy::StopFor(const Kind& kind, double excess, double alpha, int best) const {
+  DraftStop stop;
+  for (int bin = 0; bin < AcceptanceByConfidence::kBins; ++bin) {
+    stop.acceptance.push_back(static_cast<float>(std::max(1 - excess * (1 - Acceptance(kind, bin)), 0.0)));
+  }
+  const double seconds = Seconds(kind, best + 1) - Seconds(kind, best);
+  stop.least = static_cast<float>(Rate(kind, alpha, best) * seconds / alpha);
+  return stop;
+}
+
+DraftLength DraftLengthPolicy::Choose(const Generation& generation) {
+  if (generation.emitted() == 0) return {};
   const int limit = generation.request().draft_tokens;
   const int most = std::min(limit, std::max(generation.Room() - 1, 0));
-  if (!generation.request().adaptive || most == 0) return most;
+  if (!generation.request().adaptive || most == 0) return {most};
 
   Kind& kind = KindOf(generation);
-  if (kind.drafted_rounds < kRoundsToLearn) return std::min(most, kWhileLearning);
-  const double others = kind.accepted.mean(kUnknownAcceptance);
+  const bool may_stop = running_ <= 1 && generation.request().drafter == v1::DRAFTER_KIND_MODEL;
+  // Without a rule to stop by: the draft drafts them all, and says how sure it was.
+  const auto all_of = [&](int k) {
+    return DraftLength{.most = k, .stop = may_stop ? std::optional(DraftStop()) : std::nullopt};
+  };
+  if (kind.drafted_rounds < kRoundsToLearn) return all_of(std::min(most, kWhileLearning));
   if (running_ > 1) {
     if (kind.rounds_until_choice-- <= 0) {
-      kind.common = Best(kind, others, limit);
+      kind.common = Best(kind, kind.accepted.mean(kUnknownAcceptance), limit);
       kind.rounds_until_choice = kRoundsInStep * running_;
     }
-    if (kind.common == 0 && kind.plain_rounds >= kProbeEvery * running_) return std::min(most, kProbeTokens);
-    return std::min(kind.common, most);
+    if (kind.common == 0 && kind.plain_rounds >= kProbeEvery * running_)
+      return {std::min(most, kProbeTokens)};
+    return {std::min(kind.common, most)};
   }
-  const RunningMean& own = generation.recent_acceptance();
-  const double alpha = (kPriorTokens * others + own.sum()) / (kPriorTokens + own.weight());
+  const double excess = ExcessOfRejections(kind, generation);
+  const double alpha = std::max(1 - excess * (1 - kind.accepted.mean(kUnknownAcceptance)), 0.0);
   const int best = Best(kind, alpha, most);
-  if (best > 0 && ++kind.chosen_rounds % kTryPlainEvery == 0) return 0;
-  if (best > 0 && kind.chosen_rounds % kTryNeighbourEvery == 0) {
-    return std::clamp(best + (kind.chosen_rounds / kTryNeighbourEvery % 2 == 0 ? 1 : -1), 1, most);
+  if (best == 0) return all_of(kind.plain_rounds >= kProbeEvery ? std::min(most, kProbeTokens) : 0);
+  if (++kind.chosen_rounds % kTryPlainEvery == 0) return {};
+  if (may_stop && kind.knows_confidence) return {most, StopFor(kind, excess, alpha, best)};
+  if (kind.chosen_rounds % kTryNeighbourEvery == 0) {
+    return all_of(std::clamp(best + (kind.chosen_rounds / kTryNeighbourEvery % 2 == 0 ? 1 : -1), 1, most));
   }
-  if (best == 0 && kind.plain_rounds >= kProbeEvery) return std::min(most, kProbeTokens);
-  return best;
+  return all_of(best);
 }
 
 bool DraftLengthPolicy::ExpectsToDraft(const Generation& generation) {
@@ -178,11 +214,11 @@ void DraftLengthPolicy::OnDraftFailed(const Generation& generation, const RoundT
   kind.failed_seconds.Observe(outrider::Seconds(times.draft));
 }
 
-void DraftLengthPolicy::OnRound(const Generation& generation, int drafted, int accepted,
+void DraftLengthPolicy::OnRound(const Generation& generation, const Proposal& drafted, size_t accepted,
                                 const RoundTimes& times) {
   Kind& kind = KindOf(generation);
   ObserveVerify(kind, times);
-  if (drafted == 0) {
+  if (drafted.empty()) {
     ++kind.plain_rounds;
     return;
   }
@@ -190,15 +226,21 @@ void DraftLengthPolicy::OnRound(const Generation& generation, int drafted, int a
   kind.proposed.Observe(1);
   const v1::ItemTiming& draft = times.draft_server;
   const double batch = std::max<uint32_t>(draft.batch_sequences(), 1);
-  const double step = Micros(draft.compute_us()) / drafted;
+  const double step = Micros(draft.compute_us()) / static_cast<double>(drafted.size());
   kind.step_seconds.Observe(step);
   kind.draft_batch.Observe(batch);
   if (running_ == 1) {
     kind.step.Observe(batch, step);
     kind.draft_wire.Observe(outrider::Seconds(times.draft) - Micros(draft.compute_us()));
   }
-  const double judged = accepted + (accepted < drafted ? 1 : 0);
-  kind.accepted.Observe(accepted / judged, judged);
+  kind.knows_confidence = drafted.front().confidence > 0;
+  if (kind.knows_confidence) {
+    kind.by_confidence.Observe(drafted, accepted);
+    kind.accepted.Observe(accepted > 0 ? 1 : 0);
+    return;
+  }
+  const auto judged = static_cast<double>(std::min(accepted + 1, drafted.size()));
+  kind.accepted.Observe(static_cast<double>(accepted) / judged, judged);
 }
 
 }  // namespace outrider

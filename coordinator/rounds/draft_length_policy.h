@@ -1,9 +1,11 @@
-// Decides, once a round, how many tokens to draft.
+// Decides, once a round, how much to draft.
 #pragma once
 
 #include <map>
 #include <utility>
 
+#include "coordinator/rounds/acceptance_by_confidence.h"
+#include "coordinator/rounds/draft_length.h"
 #include "coordinator/rounds/generation.h"
 #include "coordinator/rounds/round_report.h"
 #include "coordinator/rounds/running_mean.h"
@@ -42,6 +44,14 @@ class LinearTime {
 // its kind. Several use that of their kind and take the same K: in step they share forward passes, out of
 // step they would not.
 //
+// A draft model that drafts for a generation alone decides itself when to stop, by a rule that it is given
+// (DraftStop). With a(c) the acceptance of tokens of confidence c, its next token yields a(c_1) ... a(c_i)
+// alpha tokens and takes d(time)/dK, in which the best K yields so and so many: the draft goes on while its
+// token yields more. What a generation's own tokens tell is how much more often they are rejected than those
+// of its kind with the same confidences; a(c) and alpha are corrected by that. Where drafts end early, the
+// mean over all judged tokens would be too good, since later ones are drafted only where the draft is sure.
+// There alpha is the share of first tokens, which every draft has.
+//
 // A draft that is asked and gives nothing costs time for one token. With p the share of attempts that gave a
 // proposal and F the time of one that did not, what is compared is p (tokens) + (1-p) over p (time) +
 // (1-p) (the time of K = 0, and F/N), so that K falls to 0 while proposals fail.
@@ -59,16 +69,17 @@ class DraftLengthPolicy {
   // How many do.
   int running() const { return running_; }
 
-  // K for the next round: at most what the request allows and what is left of the answer, which a round may
+  // For the next round: at most what the request allows and what is left of the answer, which a round may
   // complete with K + 1 tokens. The prompt's own round is plain, since the first token should not wait for a
-  // draft.
-  int DraftTokens(const Generation& generation);
+  // draft. A K that the request fixes is drafted in full.
+  DraftLength Choose(const Generation& generation);
 
   // Whether it would be worth while to have the draft compute the prompt of a generation that begins.
   bool ExpectsToDraft(const Generation& generation);
 
-  // After each round but the prompt's.
-  void OnRound(const Generation& generation, int drafted, int accepted, const RoundTimes& times);
+  // After each round but the prompt's, with what was drafted and how many of that were accepted.
+  void OnRound(const Generation& generation, const Proposal& drafted, size_t accepted,
+               const RoundTimes& times);
   // Instead, if the draft was asked and gave nothing.
   void OnDraftFailed(const Generation& generation, const RoundTimes& times);
 
@@ -76,6 +87,8 @@ class DraftLengthPolicy {
   // What is learnt of generations with the same drafter, greedy ones apart from sampled ones.
   struct Kind {
     static constexpr double kDecay = LinearTime::kDecay;
+    // How far a draft can be trusted changes less than times do, and a bin sees fewer tokens.
+    static constexpr double kConfidenceDecay = 0.998;
     // A failure is forgotten sooner than a time: within one pause between probes.
     static constexpr double kFailureDecay = 0.98;
 
@@ -85,9 +98,11 @@ class DraftLengthPolicy {
     RunningMean verify_seconds{kDecay}, verify_rows{kDecay}, step_seconds{kDecay};
     RunningMean verify_wire{kDecay}, draft_wire{kDecay};
     RunningMean verify_batch{kDecay}, draft_batch{kDecay};  // sequences
-    RunningMean accepted{kDecay};                           // of the tokens that were judged
-    RunningMean proposed{kFailureDecay};                    // of the attempts to get a proposal
-    RunningMean failed_seconds{kFailureDecay};              // of those that gave none
+    RunningMean accepted{kDecay};  // of the tokens that were judged; of first ones where drafts end early
+    AcceptanceByConfidence by_confidence{kConfidenceDecay};
+    bool knows_confidence = false;              // the draft says how sure it was
+    RunningMean proposed{kFailureDecay};        // of the attempts to get a proposal
+    RunningMean failed_seconds{kFailureDecay};  // of those that gave none
     int drafted_rounds = 0, chosen_rounds = 0;
     int plain_rounds = 0;  // since anything was drafted
     // With several generations: the K of all, and when it is chosen anew.
@@ -97,6 +112,13 @@ class DraftLengthPolicy {
   void ObserveVerify(Kind& kind, const RoundTimes& times);
   // An attempt to get a proposal ends the rounds without one.
   static void CountAttempt(Kind& kind);
+  // Acceptance of tokens of that bin, among all of a kind.
+  static double Acceptance(const Kind& kind, int bin);
+  // How many times as many of a generation's tokens are rejected as of all of its kind with their
+  // confidences.
+  static double ExcessOfRejections(const Kind& kind, const Generation& generation);
+  // Ends a draft whose next token yields less than a round with the best K, `best`, in that time.
+  DraftStop StopFor(const Kind& kind, double excess, double alpha, int best) const;
   // Tokens for the time of a round, with a proposal of k tokens if the draft gives one.
   double Rate(const Kind& kind, double alpha, int k) const;
   double Seconds(const Kind& kind, int k) const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "coordinator/link/asio.h"
+#include "coordinator/rounds/draft_length.h"
 #include "coordinator/rounds/draft_outcome.h"
 #include "coordinator/rounds/generation.h"
 
@@ -12,9 +13,10 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
-  // Starts the work on a proposal of at most k tokens to follow the generation's. With k = 0 no proposal is
-  // wanted; a drafter that must compute the prompt itself starts on that, while the target does.
-  virtual void Begin(Generation& generation, int k) = 0;
+  // Starts the work on a proposal of at most `length.most` tokens to follow the generation's. If that is 0,
+  // no proposal is wanted; a drafter that must compute the prompt itself starts on that, while the target
+  // does.
+  virtual void Begin(Generation& generation, const DraftLength& length) = 0;
 
   // Waits for the proposal that was begun. Never fails: when there is nothing to propose, or nobody answers
   // in time, the proposal is empty and the round plain. *timing is what the drafter's own work took.

@@ -146,10 +146,7 @@ void Generation::CountRound(const Proposal& proposal, const Verdict& verdict) {
     recent_acceptance_.Age(1);
     return;
   }
-  // Positions at which something was tried: those of the path, and the one at which nothing was accepted.
-  const auto accepted = static_cast<double>(verdict.path.size());
-  const double tried = std::max(1.0, accepted + (verdict.kind == Verdict::Kind::kCorrected ? 1 : 0));
-  recent_acceptance_.Observe(accepted / tried, tried);
+  recent_acceptance_.Observe(proposal, verdict.path.size());
   stats_.set_drafts(stats_.drafts() + 1);
   stats_.set_drafted(stats_.drafted() + proposal.size());
   stats_.set_accepted(stats_.accepted() + verdict.path.size());
@@ -165,7 +162,7 @@ void Generation::CountRound(const Proposal& proposal, const Verdict& verdict) {
   }
   if (request_.params.rule() == v1::RULE_TOKEN) {
     expected_accepted_ += verdict.expected_accepted;
-    observed_accepted_ += accepted;
+    observed_accepted_ += static_cast<double>(verdict.path.size());
     judged_ += verdict.judged;
   }
 }

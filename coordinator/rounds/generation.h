@@ -14,8 +14,8 @@
 #include "common/text/streaming_detokenizer.h"
 #include "common/text/tokenizer.h"
 #include "coordinator/link/event.h"
+#include "coordinator/rounds/acceptance_by_confidence.h"
 #include "coordinator/rounds/request.h"
-#include "coordinator/rounds/running_mean.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
@@ -63,8 +63,8 @@ class Generation {
   // Before the first round: the chunk to send if tokens resumed from already end the generation.
   std::optional<v1::GenerateResponse> FinishedAlready();
 
-  // Of the drafted tokens that were judged, 1 for an accepted one; what was lately counts most.
-  const RunningMean& recent_acceptance() const { return recent_acceptance_; }
+  // Of its own drafted tokens.
+  const AcceptanceByConfidence& recent_acceptance() const { return recent_acceptance_; }
 
   bool finished() const { return finish_.has_value(); }
   const v1::SpeculationStats& stats() const { return stats_; }
@@ -99,7 +99,7 @@ class Generation {
   StreamingDetokenizer detokenizer_;
   StopMatcher stops_;
   v1::SpeculationStats stats_;
-  RunningMean recent_acceptance_{0.99};
+  AcceptanceByConfidence recent_acceptance_{0.99};
   double expected_accepted_ = 0;
   double observed_accepted_ = 0;  // of the rounds that expected_accepted_ covers
   int64_t judged_ = 0;            // drafted tokens that those rounds looked at

@@ -84,9 +84,11 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
       empty_residuals_(
           AddCounter(r, "spec_decode_empty_residuals_total",
                      "Corrections whose residual had no mass, so that p itself was drawn from.")),
-      chosen_draft_tokens_(AddHistogram(r, "spec_decode_chosen_draft_tokens",
-                                        "K that was asked for, in each round after the prompt's; 0: plain.",
-                                        {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 31})),
+      chosen_draft_tokens_(
+          AddHistogram(r, "spec_decode_chosen_draft_tokens",
+                       "K that was asked for, or that a draft chose that was to end by itself, in "
+                       "each round after the prompt's; 0: plain.",
+                       {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 31})),
       rounds_(AddCounter(r, "rounds_total", "Calls of the target that returned a verdict.")),
       prompt_tokens_(AddCounter(r, "prompt_tokens_total",
                                 "Tokens of prompts that were computed, once for all samples of a request.")),

@@ -10,7 +10,7 @@ constexpr int kPromptPiece = 128;
 
 asio::awaitable<absl::Status> RoundLoop::ComputePrompt() {
   if (auto chunk = generation_->FinishedAlready()) co_return co_await send_(*std::move(chunk));
-  if (policy_->ExpectsToDraft(*generation_)) drafter_->Begin(*generation_, 0);
+  if (policy_->ExpectsToDraft(*generation_)) drafter_->Begin(*generation_, {});
   co_return co_await Round();
 }
 
@@ -42,11 +42,13 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   // The draft proposes...
   Proposal proposal;
   DraftOutcome outcome = DraftOutcome::kUsable;
-  const int k = policy_->DraftTokens(*generation_);
+  const DraftLength length = policy_->Choose(*generation_);
+  int k = length.most;
   if (k > 0) {
-    drafter_->Begin(*generation_, k);
+    drafter_->Begin(*generation_, length);
     proposal = co_await drafter_->Take(*generation_, &times.draft_server);
     outcome = drafter_->outcome();
+    if (length.stop && !proposal.empty()) k = static_cast<int>(proposal.size());
   }
   const Clock::time_point proposed = Clock::now();
   times.draft = proposed - start;

@@ -52,7 +52,7 @@ void RoundObserver::OnRound(const RoundReport& report, v1::GenerateResponse* chu
   } else if (report.outcome == DraftOutcome::kFailed) {
     policy_->OnDraftFailed(generation, report.times);
   } else {
-    policy_->OnRound(generation, report.drafted(), report.accepted(), report.times);
+    policy_->OnRound(generation, *report.proposal, report.verdict->path.size(), report.times);
   }
   metrics_->OnRound(report);
   metrics_->OnEmitted(*chunk);

@@ -31,7 +31,7 @@ struct RoundReport {
   const Verdict* verdict;
   v1::DrafterKind drafter;  // who proposed; matters only if anything was
   DraftOutcome outcome;
-  int chosen;               // K that was asked for
+  int chosen;               // K: what was asked for, or what a draft gave that was to choose itself
   int emitted;              // tokens
   int running;              // generations in progress, this one included
   uint32_t proposal_bytes;  // on the wire; only for requests that are traced

@@ -135,6 +135,23 @@ def test_the_first_tokens_have_the_targets_distribution(way: dict[str, str], gol
             assert observed_over_expected(c)[1] < 5
 
 
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_so_they_have_where_drafts_end_early(rule: str, goldens: dict[str, Any]) -> None:
+    # One after another and without a seed, since otherwise K is chosen for all, or fixed. So runs differ.
+    with cluster() as c:
+        law = law_of(c, goldens["prompt"], 5, 3)
+        answers = [c.generate(goldens["prompt"], temperature=1.0, top_k=5, max_tokens=14, ignore_eos=True, rule=rule)
+                   for _ in range(SAMPLES // 3)]
+        for length in (2, 3):
+            observed = Counter(tuple(answer.tokens[:length]) for answer in answers)
+            assert p_value(observed, first_of(law, length)) > DAMNING, length
+        drafts, drafted = [c.coordinator.metrics().value(f"outrider_spec_decode_num_{name}_total")
+                           for name in ("drafts", "draft_tokens")]
+        assert 1.1 < drafted / drafts < 8
+        if rule == "token":
+            assert observed_over_expected(c)[1] < 5
+
+
 @pytest.mark.parametrize("drafter, rule", [("ngram", "block"), ("copy", "token"), ("unigram", "token"),
                                            ("bigram", "token"), ("bigram", "block"), ("random", "token")])
 def test_so_they_have_with_drafters_that_need_no_draft_service(drafter: str, rule: str, goldens: dict[str, Any],

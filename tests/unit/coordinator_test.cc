@@ -242,12 +242,12 @@ TEST(DraftLengthPolicy, LeavesRoomForTheTokenThatFollowsTheDraft) {
   request.mutable_stop()->set_max_tokens(4);
   Generation generation = Start(request);
   const TokenId word = Encode(" green")[0];
-  EXPECT_EQ(DraftLengthPolicy().DraftTokens(generation), 0) << "the prompt's own round is plain";
+  EXPECT_EQ(DraftLengthPolicy().Choose(generation).most, 0) << "the prompt's own round is plain";
   Round(generation, {}, 0, word);
-  EXPECT_EQ(DraftLengthPolicy().DraftTokens(generation), 2);
+  EXPECT_EQ(DraftLengthPolicy().Choose(generation).most, 2);
   Round(generation, {}, 0, word);
   Round(generation, {}, 0, word);
-  EXPECT_EQ(DraftLengthPolicy().DraftTokens(generation), 0);
+  EXPECT_EQ(DraftLengthPolicy().Choose(generation).most, 0);
 }
 
 TEST(Error, CarriesReasonAndMetadataAcrossTheWire) {

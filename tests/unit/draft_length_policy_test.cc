@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include <optional>
 #include <random>
 
 #include "common/spec/analysis.h"
@@ -70,7 +71,7 @@ class DraftLengthPolicyTest : public ::testing::Test {
     for (int i = 0; i < machine.batch; ++i) policy_.Begin();
     double share = 0;
     for (int round = 0; round < rounds; ++round) {
-      const int k = policy_.DraftTokens(generation_);
+      const int k = policy_.Choose(generation_).most;
       last_k_ = k;
       if (k == 0 && round >= rounds / 2) ++plain_;
       int accepted = 0;
@@ -83,7 +84,7 @@ class DraftLengthPolicyTest : public ::testing::Test {
       if (k > 0) verdict.kind = accepted == k ? Verdict::Kind::kBonus : Verdict::Kind::kCorrected;
       const bool prompt = generation_.emitted() == 0;
       generation_.Commit(draft, verdict);
-      if (!prompt) policy_.OnRound(generation_, k, accepted, machine.Times(k));
+      if (!prompt) policy_.OnRound(generation_, draft, static_cast<size_t>(accepted), machine.Times(k));
       if (round >= rounds / 2) share += machine.TokensPerSecond(k) / machine.Best(kMost) / (rounds / 2);
     }
     for (int i = 0; i < machine.batch; ++i) policy_.End();
@@ -136,7 +137,7 @@ TEST_F(DraftLengthPolicyTest, DropsWhenProposalsFailAndComesBackWhenTheyDoNot) {
   RoundTimes failed = machine.Times(0);
   failed.draft = std::chrono::milliseconds(150);
   for (int i = 0; i < 3; ++i) policy_.OnDraftFailed(generation_, failed);
-  EXPECT_EQ(policy_.DraftTokens(generation_), 0) << "a failure costs hundreds of plain rounds";
+  EXPECT_EQ(policy_.Choose(generation_).most, 0) << "a failure costs hundreds of plain rounds";
   policy_.End();
   ShareOfBest(machine, 2000);
   EXPECT_GT(last_k_, 2);
@@ -152,11 +153,11 @@ TEST_F(DraftLengthPolicyTest, ADraftThatNeverGivesAnythingIsNotAskedForLong) {
   failed.draft = std::chrono::milliseconds(1);
   int asked = 0;
   for (int round = 0; round < 400; ++round) {
-    if (policy_.DraftTokens(generation_) > 0) {
+    if (policy_.Choose(generation_).most > 0) {
       ++asked;
       policy_.OnDraftFailed(generation_, failed);
     } else {
-      policy_.OnRound(generation_, 0, 0, machine.Times(0));
+      policy_.OnRound(generation_, {}, 0, machine.Times(0));
     }
   }
   policy_.End();
@@ -171,7 +172,7 @@ TEST_F(DraftLengthPolicyTest, FollowsASequenceThatBecomesEasier) {
 }
 
 TEST_F(DraftLengthPolicyTest, DraftsNothingForThePromptAndNeverPastTheEnd) {
-  EXPECT_EQ(policy_.DraftTokens(generation_), 0);
+  EXPECT_EQ(policy_.Choose(generation_).most, 0);
   Request request = MakeRequest();
   request.max_tokens = 3;
   request.adaptive = false;
@@ -179,9 +180,161 @@ TEST_F(DraftLengthPolicyTest, DraftsNothingForThePromptAndNeverPastTheEnd) {
   Verdict verdict;
   verdict.token = 2;
   generation.Commit({}, verdict);
-  EXPECT_EQ(policy_.DraftTokens(generation), 1);
+  EXPECT_EQ(policy_.Choose(generation).most, 1);
   generation.Commit({}, verdict);
-  EXPECT_EQ(policy_.DraftTokens(generation), 0);
+  EXPECT_EQ(policy_.Choose(generation).most, 0);
+}
+
+// A draft model that says how sure it was, and stops as it is told.
+class DraftThatStopsTest : public DraftLengthPolicyTest {
+ protected:
+  static constexpr float kSure = 0.9f, kUnsure = 0.1f;
+
+  struct Model {
+    double sure = 0.6;  // how often it is
+    double accepted_if_sure = 0.98, accepted_if_not = 0.4;
+    bool persistent = false;  // as sure of a round's other tokens as of its first
+  };
+  struct Outcome {
+    Proposal drafted;
+    size_t accepted = 0;
+  };
+
+  Outcome Draft(const DraftLength& length, const Model& model) {
+    Outcome outcome;
+    bool sure = uniform_(random_) < model.sure;
+    for (int i = 0; i < length.most; ++i) {
+      if (i > 0 && !model.persistent) sure = uniform_(random_) < model.sure;
+      const bool stands = uniform_(random_) < (sure ? model.accepted_if_sure : model.accepted_if_not);
+      if (stands && outcome.accepted == outcome.drafted.size()) ++outcome.accepted;
+      AppendToChain(2, {}, outcome.drafted);
+      if (length.stop) outcome.drafted.back().confidence = sure ? kSure : kUnsure;
+      if (length.stop && EndsDraft(*length.stop, outcome.drafted)) break;
+    }
+    return outcome;
+  }
+  static void Commit(const Outcome& outcome, Generation& generation) {
+    Verdict verdict;
+    verdict.path = ChainPath(outcome.accepted);
+    verdict.token = 2;
+    if (!outcome.drafted.empty()) {
+      verdict.kind =
+          outcome.accepted == outcome.drafted.size() ? Verdict::Kind::kBonus : Verdict::Kind::kCorrected;
+    }
+    generation.Commit(outcome.drafted, verdict);
+  }
+
+  // Tokens a second that rounds yield: those that the policy chooses, or of a fixed K.
+  double Rate(const Machine& machine, const Model& model, std::optional<int> fixed_k, int rounds = 4000) {
+    double tokens = 0, seconds = 0;
+    if (!fixed_k) policy_.Begin();
+    for (int round = 0; round < rounds; ++round) {
+      const DraftLength length = fixed_k ? DraftLength{*fixed_k} : policy_.Choose(generation_);
+      const Outcome outcome = Draft(length, model);
+      const RoundTimes times = machine.Times(static_cast<int>(outcome.drafted.size()));
+      if (!fixed_k) {
+        const bool prompt = generation_.emitted() == 0;
+        Commit(outcome, generation_);
+        if (!prompt) policy_.OnRound(generation_, outcome.drafted, outcome.accepted, times);
+      }
+      if (round < rounds / 4) continue;
+      tokens += static_cast<double>(outcome.accepted) + 1;
+      seconds += Seconds(times.draft) + Seconds(times.verify);
+    }
+    if (!fixed_k) policy_.End();
+    return tokens / seconds;
+  }
+};
+
+TEST_F(DraftThatStopsTest, BeatsEveryFixedLength) {
+  const Machine machine{.row_us = 20};
+  double best = 0;
+  for (int k = 0; k <= kMost; ++k) best = std::max(best, Rate(machine, {}, k));
+  EXPECT_GT(Rate(machine, {}, std::nullopt), 1.03 * best);
+}
+
+TEST_F(DraftThatStopsTest, LosesNothingWhereItsConfidenceSaysNothing) {
+  const Machine machine{.row_us = 20};
+  const Model model{.accepted_if_sure = 0.7, .accepted_if_not = 0.7};
+  double best = 0;
+  for (int k = 0; k <= kMost; ++k) best = std::max(best, Rate(machine, model, k));
+  EXPECT_GT(Rate(machine, model, std::nullopt), 0.96 * best);
+}
+
+TEST_F(DraftThatStopsTest, IsToStopOnlyWhereTheLengthIsThePolicysAndNobodyWaits) {
+  Rate({}, {}, std::nullopt, 200);
+  policy_.Begin();
+  EXPECT_TRUE(policy_.Choose(generation_).stop) << "alone";
+  policy_.Begin();
+  EXPECT_FALSE(policy_.Choose(generation_).stop) << "others would wait for it";
+  policy_.End();
+  for (auto change : {+[](Request& request) { request.adaptive = false; },
+                      +[](Request& request) { request.drafter = v1::DRAFTER_KIND_NGRAM; }}) {
+    Request request = MakeRequest();
+    change(request);
+    Generation other(std::move(request), tokenizer_.get(), Clock::now());
+    Commit({}, other);
+    EXPECT_FALSE(policy_.Choose(other).stop);
+    EXPECT_GT(policy_.Choose(other).most, 0);
+  }
+  policy_.End();
+}
+
+TEST_F(DraftThatStopsTest, StopsSoonerWhereAGenerationIsHarderThanItsConfidenceSays) {
+  Rate({}, {}, std::nullopt, 1000);
+  policy_.Begin();
+  Generation easy(MakeRequest(), tokenizer_.get(), Clock::now());
+  Generation hard(MakeRequest(), tokenizer_.get(), Clock::now());
+  for (int i = 0; i < 60; ++i) {
+    Outcome outcome = Draft({.most = 1, .stop = DraftStop()}, {.sure = 1});
+    outcome.accepted = 1;
+    Commit(outcome, easy);
+    outcome.accepted = i % 2;
+    Commit(outcome, hard);
+  }
+  EXPECT_LT(policy_.Choose(hard).stop->acceptance.back(),
+            policy_.Choose(easy).stop->acceptance.back() - 0.02);
+  policy_.End();
+}
+
+// Long drafts are those that the draft is sure of: a mean over their tokens says nothing about others.
+TEST_F(DraftThatStopsTest, TokensThatOnlyASureDraftHasDoNotMakeItLookBetter) {
+  const Machine machine{.verify_us = 300};
+  Rate(machine, {.sure = 0.3, .accepted_if_sure = 0.98, .accepted_if_not = 0.1, .persistent = true},
+       std::nullopt);
+  policy_.Begin();
+  ASSERT_TRUE(policy_.Choose(generation_).stop);
+  policy_.Begin();
+  EXPECT_LE(policy_.Choose(generation_).most, 2) << "as for .36; .8 of the judged tokens were accepted";
+  policy_.End();
+  policy_.End();
+}
+
+TEST(AcceptanceByConfidence, DoesNotDependOnWhereDraftsEnd) {
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> uniform;
+  AcceptanceByConfidence whole(1), short_of(1);
+  const DraftStop stop{.acceptance = {.5f, 1}, .least = .7f};
+  for (int round = 0; round < 20000; ++round) {
+    const float confidence = round % 2 == 0 ? .9f : .1f;
+    Proposal drafted;
+    size_t accepted = 0;
+    for (int i = 0; i < 4; ++i) {
+      if (uniform(random) < confidence && accepted == drafted.size()) ++accepted;
+      AppendToChain(0, {}, drafted);
+      drafted.back().confidence = confidence;
+    }
+    whole.Observe(drafted, accepted);
+    while (drafted.size() > 1 && EndsDraft(stop, std::span(drafted).first(drafted.size() - 1)))
+      drafted.pop_back();
+    short_of.Observe(drafted, std::min(accepted, drafted.size()));
+  }
+  for (const AcceptanceByConfidence* record : {&whole, &short_of}) {
+    EXPECT_NEAR(record->accepted(0) / record->judged(0), .1, .01);
+    EXPECT_NEAR(record->accepted(7) / record->judged(7), .9, .01);
+    EXPECT_EQ(record->judged(AcceptanceByConfidence::kUnknown), 0);
+  }
+  EXPECT_LT(short_of.judged(0), .95 * whole.judged(0));
 }
 
 TEST(LinearTime, FindsWhatDoesAndWhatDoesNotDependOnTheSize) {

@@ -324,7 +324,7 @@ TEST(CorpusCounts, CountsATextFileAndRefusesOthersByName) {
 class FakeDrafter final : public Drafter {
  public:
   FakeDrafter(v1::DrafterKind kind, Tokens tokens) : kind_(kind), tokens_(std::move(tokens)) {}
-  void Begin(Generation& /*generation*/, int /*k*/) override {}
+  void Begin(Generation& /*generation*/, const DraftLength& /*length*/) override {}
   asio::awaitable<Proposal> Take(Generation& /*generation*/, v1::ItemTiming* /*timing*/) override {
     co_return PointMasses(tokens_, v1::RULE_TOKEN);
   }
@@ -346,7 +346,7 @@ class AutoDrafterTest : public ::testing::Test {
   Tokens Propose() {
     asio::io_context io;
     v1::ItemTiming timing;
-    drafter_.Begin(generation_, 4);
+    drafter_.Begin(generation_, {4});
     auto proposal = asio::co_spawn(io, drafter_.Take(generation_, &timing), asio::use_future);
     io.run();
     return TokensOf(proposal.get());

@@ -1,6 +1,7 @@
 // The drafter that asks the draft service, against a draft that is empty, late, full or dies of an item.
 #include "coordinator/drafters/model_drafter.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <prometheus/registry.h>
 
@@ -60,7 +61,7 @@ class ModelDrafterTest : public LinkFixture<FakeDraft> {
   // How many tokens a round is given.
   size_t Round(Client& client, int k = 4) {
     v1::ItemTiming timing;
-    client.drafter.Begin(client.generation, k);
+    client.drafter.Begin(client.generation, {k});
     const Proposal proposal = Run(client.drafter.Take(client.generation, &timing));
     client.drafter.OnVerdict(client.generation.size(), 0);
     return proposal.size();
@@ -122,6 +123,36 @@ TEST_F(ModelDrafterTest, MoreTokensThanWereAskedForAreNoProposal) {
   EXPECT_EQ(ErrorsFor("PROPOSAL_TOO_LONG"), 1);
 }
 
+TEST_F(ModelDrafterTest, WhenToStopIsSentAndHowSureTheDraftWasComesBack) {
+  v1::ProposeItem sent;
+  bool knows = true;
+  server_.Do([&](const auto& item, auto* result) {
+    sent = item.propose();
+    Propose(item, result);
+    if (knows) result->mutable_confidence()->Add(0.5f);
+    while (result->nodes_size() > 1) result->mutable_nodes()->RemoveLast();
+    return Action::kAnswer;
+  });
+  const auto client = MakeClient();
+  v1::ItemTiming timing;
+  const auto round = [&](const DraftLength& length) {
+    client->drafter.Begin(client->generation, length);
+    Proposal proposal = Run(client->drafter.Take(client->generation, &timing));
+    client->drafter.OnVerdict(client->generation.size(), 0);
+    return proposal;
+  };
+  const Proposal proposal = round({.most = 4, .stop = DraftStop{.acceptance = {.25f, .75f}, .least = .5f}});
+  ASSERT_EQ(proposal.size(), 1u);
+  EXPECT_EQ(proposal[0].confidence, 0.5f);
+  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kUsable);
+  EXPECT_EQ(sent.draft_tokens(), 4u);
+  EXPECT_THAT(sent.stop().acceptance(), testing::ElementsAre(.25f, .75f));
+  EXPECT_EQ(sent.stop().least(), .5f);
+  knows = false;
+  EXPECT_EQ(round({.most = 4})[0].confidence, 0);
+  EXPECT_FALSE(sent.has_stop());
+}
+
 TEST_F(ModelDrafterTest, ADraftThatKeepsFailingIsLeftAloneByAll) {
   server_.Do(Action::kAnswer);
   const auto client = MakeClient(), other = MakeClient();
@@ -165,7 +196,7 @@ TEST_F(ModelDrafterTest, ASequenceThatFillsTheDraftsContextIsNotSentToIt) {
   EXPECT_EQ(Round(*MakeClient(context - 2)), 2u) << "as many as fit";
   server_.TakeCount();
   const auto client = MakeClient(context);
-  client->drafter.Begin(client->generation, 0);
+  client->drafter.Begin(client->generation, {});
   EXPECT_EQ(Round(*client), 0u);
   EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kUsable);
   EXPECT_EQ(server_.TakeCount(), 0);

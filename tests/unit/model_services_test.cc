@@ -250,6 +250,24 @@ TEST_F(ModelServicesTest, ACancelledItemIsNotAnsweredAndItsSequenceGoesOn) {
   EXPECT_EQ(answered[sequence.id], 2u);
 }
 
+TEST_F(ModelServicesTest, ADraftThatIsToStopSaysHowSureItWasOfEachToken) {
+  Sequence sequence;
+  const auto ask = [&](std::vector<float> acceptance, float least) {
+    v1::DraftItem item = Propose(sequence, 4);
+    v1::DraftStop* stop = item.mutable_propose()->mutable_stop();
+    stop->mutable_acceptance()->Add(acceptance.begin(), acceptance.end());
+    stop->set_least(least);
+    return draft_.Ask(std::move(item));
+  };
+  EXPECT_TRUE(draft_.Ask(Propose(sequence, 4)).confidence().empty());
+  const v1::ProposeResult whole = ask({}, 2);
+  EXPECT_EQ(whole.nodes_size(), 4);
+  EXPECT_EQ(whole.confidence_size(), 4);
+  const v1::ProposeResult one = ask({.5f, .5f}, 2);
+  EXPECT_EQ(one.nodes_size(), 1);
+  EXPECT_THAT(one.confidence(), ElementsAre(whole.confidence(0)));
+}
+
 TEST_F(ModelServicesTest, ACancellationOfAnotherRoundChangesNothing) {
   Sequence sequence;
   v1::TargetItem cancel;

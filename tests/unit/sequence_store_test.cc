@@ -32,6 +32,7 @@ class SequenceStoreTest : public ::testing::Test {
     item.answer = [this, id](const Answer& answer) {
       answers_.push_back(id);
       last_ = answer.status;
+      last_proposal_ = answer.proposal;
     };
     return item;
   }
@@ -46,6 +47,7 @@ class SequenceStoreTest : public ::testing::Test {
 
   std::vector<uint64_t> answers_;  // whose items were answered, in order
   absl::Status last_;
+  Proposal last_proposal_;
   SequenceStore store_{{.context = 100, .vocab = 200, .kv_blocks = kBlocks, .block_size = kBlockSize},
                        {.max_sequences = 8, .lease = absl::Seconds(60), .prefix_cache = false},
                        [](BlockId, BlockId) {}};
@@ -105,6 +107,32 @@ TEST_F(SequenceStoreTest, TheNewestMakesRoomForAnOlderOne) {
   EXPECT_EQ(ReasonOf(last_), "KV_EXHAUSTED");
   EXPECT_TRUE(middle->active());
   EXPECT_EQ(store_.counts().preemptions, 1);
+  store_.CheckInvariants();
+}
+
+// How far a draft has come when its blocks are taken may depend on its tokens.
+TEST_F(SequenceStoreTest, ADraftThatMakesRoomAnswersWithWhatItHas) {
+  SequenceState* older = Compute(1, 4 * kBlockSize);
+  SequenceState* draft = Compute(2, 4 * kBlockSize);
+  AppendToChain(5, {}, draft->answer().proposal);
+  draft->Append(5);
+  older->Append(7);
+  EXPECT_TRUE(store_.Reserve(*older, 1));
+  EXPECT_THAT(answers_, ElementsAre(2));
+  EXPECT_TRUE(last_.ok()) << last_;
+  EXPECT_EQ(last_proposal_.size(), 1u);
+  EXPECT_EQ(draft->tokens().size(), 0u);
+  store_.CheckInvariants();
+}
+
+TEST_F(SequenceStoreTest, ADraftThatFindsNoRoomAnswersWithWhatItHas) {
+  Compute(1, 4 * kBlockSize);
+  SequenceState* draft = Compute(2, 4 * kBlockSize);
+  AppendToChain(5, {}, draft->answer().proposal);
+  draft->Append(5);
+  EXPECT_FALSE(store_.Reserve(*draft, 1));
+  EXPECT_TRUE(last_.ok()) << last_;
+  EXPECT_EQ(last_proposal_.size(), 1u);
   store_.CheckInvariants();
 }
 

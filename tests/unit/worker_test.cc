@@ -99,6 +99,7 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
                                                                 .abandoned_after = options.abandoned_after},
                                                   .check_invariants = true},
                                     Worker::Hooks{[this](const StepStats& step) {
+                                                    absl::SleepFor(step_takes_longer_);
                                                     std::lock_guard lock(mutex_);
                                                     largest_batch_ = std::max(largest_batch_, step.sequences);
                                                     most_rows_ = std::max(most_rows_, step.rows);
@@ -148,7 +149,8 @@ class WorkerTest : public ::testing::TestWithParam<bool> {
     return state_;
   }
 
-  std::mutex mutex_;  // guards the fields below
+  absl::Duration step_takes_longer_;  // set before a worker is started
+  std::mutex mutex_;                  // guards the fields below
   std::condition_variable reported_;
   SequenceStoreCounts state_;
   int largest_batch_ = 0;
@@ -249,6 +251,47 @@ TEST_P(WorkerTest, TheDraftAnswersWithWhatItHasWhenItsTimeIsOver) {
   item.work = ProposeWork{8};
   item.deadline = absl::Now() + absl::Hours(1);
   EXPECT_EQ(Ask(*worker, std::move(item)).proposal.size(), 8u);
+}
+
+TEST_P(WorkerTest, ADraftEndsWhereMoreDoesNotPay) {
+  auto worker = Draft();
+  const auto propose = [&](uint64_t sequence, double temperature, std::optional<DraftStop> stop) {
+    WorkItem item = Item(sequence, 1, Tokens(9), 0, temperature);
+    item.work = ProposeWork{.draft_tokens = 5, .stop = std::move(stop)};
+    return Ask(*worker, std::move(item));
+  };
+  uint64_t id = 0;
+  for (const double temperature : {0.0, 1.0}) {
+    const Reply whole = propose(++id, temperature, std::nullopt);
+    const Reply sure = propose(++id, temperature, DraftStop{.acceptance = {1}, .least = .5f});
+    const Reply unsure = propose(++id, temperature, DraftStop{.acceptance = {.8f}, .least = .5f});
+    EXPECT_EQ(sure.proposal, whole.proposal);
+    EXPECT_EQ(whole.draft[0].confidence, 0);
+    if (GetParam()) {
+      EXPECT_EQ(unsure.proposal, whole.proposal) << "a device takes no notice";
+      EXPECT_EQ(sure.draft[0].confidence, 0) << "and says so";
+      continue;
+    }
+    EXPECT_EQ(unsure.proposal, std::vector(whole.proposal.begin(), whole.proposal.begin() + 4))
+        << ".8^4 < .5";
+    EXPECT_EQ(unsure.num_computed, 9 + 3);
+    for (const ProposalNode& node : unsure.draft) {
+      EXPECT_GT(node.confidence, 1.0 / 256);
+      EXPECT_LE(node.confidence, 1);
+    }
+  }
+}
+
+// What leaves in time is used; what is late may be lost, which must not depend on its tokens.
+TEST_P(WorkerTest, TheDraftBeginsNoStepThatWouldEndTooLate) {
+  step_takes_longer_ = absl::Milliseconds(300);
+  auto worker = Draft();
+  WorkItem item = Item(1, 1, Tokens(9), 0);
+  item.work = ProposeWork{8};
+  item.deadline = absl::Now() + absl::Milliseconds(500);
+  const Reply reply = Ask(*worker, std::move(item));
+  EXPECT_TRUE(reply.status.ok()) << reply.status;
+  EXPECT_EQ(reply.proposal.size(), GetParam() ? 8u : 1u);
 }
 
 TEST_P(WorkerTest, TheTargetRefusesWhatItHasNotBegunInTime) {

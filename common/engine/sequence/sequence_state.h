@@ -41,8 +41,9 @@ class SequenceState {
   absl::Time deadline() const { return item_.deadline; }
   // Whether work is in progress.
   bool active() const { return active_; }
-  // Whether the work was part of a forward pass yet.
+  // Whether the work was part of a forward pass yet, and when the first of them began.
   bool started() const { return started_; }
+  absl::Time started_at() const { return started_at_; }
   // Alternatives to report with each committed token; -1: the prompt is not scored.
   int prompt_logprobs() const;
 

@@ -270,7 +270,10 @@ void SequenceStore::EvictCache(Entry& victim) {
   victim.cache_.Reset();
   victim.prefix_cursor.clear();
   victim.committed_ = 0;
-  if (victim.active_) Finish(victim, KvExhausted());
+  if (!victim.active_) return;
+  // What was drafted is used. How far a draft has come may depend on its tokens: to lose it would be to
+  // choose among them.
+  Finish(victim, victim.answer_.proposal.empty() ? KvExhausted() : absl::OkStatus());
 }
 
 void SequenceStore::ExpireLeases(absl::Time now) {

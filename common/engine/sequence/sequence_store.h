@@ -65,8 +65,8 @@ class SequenceStore {
   const std::vector<SequenceState*>& active() const { return active_; }
 
   // Makes the next `rows` positions of an active sequence writable. If blocks run out, it preempts other
-  // sequences, whose work ends with RESOURCE_EXHAUSTED. Returns false if this sequence's own work ended that
-  // way.
+  // sequences, whose work ends with RESOURCE_EXHAUSTED, or with the tokens that they have drafted. Returns
+  // false if this sequence's own work ended that way.
   bool Reserve(SequenceState& sequence, int rows);
 
   // Ends the work in progress with `status` and the sequence's answer. Of a verified proposal, the verdict's

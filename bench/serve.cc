@@ -223,6 +223,10 @@ class ServeBench {
         const size_t mode = turn % 2 == 1 ? i : modes_.size() - 1 - i;
         auto tally = slice(modes_[mode], turn);
         if (!tally.ok()) return tally.status();
+        if (tally->tokens == 0) {
+          return absl::DeadlineExceededError(
+              "no token came in a slice: use a longer --slice or a quieter machine");
+        }
         tallies[mode].push_back(*std::move(tally));
       }
     }

@@ -1,22 +1,26 @@
 #include "common/spec/draft_stop.h"
 
 #include <algorithm>
+#include <cmath>
 
-#include "common/spec/logprobs.h"
 #include "common/spec/weights.h"
 
 namespace outrider {
 
 float Confidence(const WeightRow& row) {
-  if (row.point_mass >= 0) {
-    return static_cast<float>(1 / SumExp(row.logits, row.logits[static_cast<size_t>(row.point_mass)]));
-  }
-  return static_cast<float>(FindMax(row.weights).value / row.total);
+  const bool greedy = row.point_mass >= 0;
+  const std::span<const float> values = greedy ? row.logits : row.weights;
+  const size_t likeliest = static_cast<size_t>(greedy ? row.point_mass : FindMax(values).index);
+  const float next =
+      std::max(FindMax(values.first(likeliest)).value, FindMax(values.subspan(likeliest + 1)).value);
+  if (greedy) return 1 / (1 + std::exp(next - values[likeliest]));
+  return values[likeliest] / (values[likeliest] + std::max(next, 0.0f));
 }
 
 int ConfidenceBin(float confidence, int bins) {
-  if (!(confidence > 0)) return 0;
-  return std::min(static_cast<int>(std::min(confidence, 1.0f) * static_cast<float>(bins)), bins - 1);
+  if (!(confidence > 0.5f)) return 0;
+  return std::min(static_cast<int>((2 * std::min(confidence, 1.0f) - 1) * static_cast<float>(bins)),
+                  bins - 1);
 }
 
 bool EndsDraft(const DraftStop& stop, std::span<const ProposalNode> drafted) {

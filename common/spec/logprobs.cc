@@ -43,10 +43,6 @@ std::vector<TokenLogProbability> TopLogProbabilities(std::span<const float> logi
 
 double LogSumExp(std::span<const float> logits) {
   const float max = FindMax(logits).value;
-  return max + std::log(SumExp(logits, max));
-}
-
-double SumExp(std::span<const float> logits, float max) {
   float weights[kWeightBlock];
   double sum = 0;
   for (size_t begin = 0; begin < logits.size(); begin += kWeightBlock) {
@@ -55,7 +51,7 @@ double SumExp(std::span<const float> logits, float max) {
     ExpInPlace({weights, size}, max, 1);
     sum += SumWeights({weights, size});
   }
-  return sum;
+  return max + std::log(sum);
 }
 
 }  // namespace outrider

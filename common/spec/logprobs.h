@@ -36,7 +36,4 @@ std::vector<TokenLogProbability> TopLogProbabilities(std::span<const float> logi
 // controls. Finite logits; relative accuracy of the sum about 1e-7.
 double LogSumExp(std::span<const float> logits);
 
-// The sum of exp(logits - max) for the largest of them. -infinity gives 0; accuracy as above.
-double SumExp(std::span<const float> logits, float max);
-
 }  // namespace outrider

@@ -188,7 +188,7 @@ TEST_F(DraftLengthPolicyTest, DraftsNothingForThePromptAndNeverPastTheEnd) {
 // A draft model that says how sure it was, and stops as it is told.
 class DraftThatStopsTest : public DraftLengthPolicyTest {
  protected:
-  static constexpr float kSure = 0.9f, kUnsure = 0.1f;
+  static constexpr float kSure = 0.95f, kUnsure = 0.55f;
 
   struct Model {
     double sure = 0.6;  // how often it is
@@ -316,13 +316,13 @@ TEST(AcceptanceByConfidence, DoesNotDependOnWhereDraftsEnd) {
   AcceptanceByConfidence whole(1), short_of(1);
   const DraftStop stop{.acceptance = {.5f, 1}, .least = .7f};
   for (int round = 0; round < 20000; ++round) {
-    const float confidence = round % 2 == 0 ? .9f : .1f;
+    const bool sure = round % 2 == 0;
     Proposal drafted;
     size_t accepted = 0;
     for (int i = 0; i < 4; ++i) {
-      if (uniform(random) < confidence && accepted == drafted.size()) ++accepted;
+      if (uniform(random) < (sure ? .9 : .1) && accepted == drafted.size()) ++accepted;
       AppendToChain(0, {}, drafted);
-      drafted.back().confidence = confidence;
+      drafted.back().confidence = sure ? .95f : .55f;
     }
     whole.Observe(drafted, accepted);
     while (drafted.size() > 1 && EndsDraft(stop, std::span(drafted).first(drafted.size() - 1)))

@@ -19,22 +19,26 @@ Proposal Drafted(std::initializer_list<float> confidences) {
   return proposal;
 }
 
-TEST(DraftStop, ConfidenceIsTheLargestProbability) {
-  EXPECT_FLOAT_EQ(Confidence(TestRow({1, 4, 0, 3})), 0.5f);
+TEST(DraftStop, ConfidenceComparesTheTwoLikeliestTokens) {
+  EXPECT_FLOAT_EQ(Confidence(TestRow({1, 4, 0, 3})), 4.0f / 7);
+  EXPECT_FLOAT_EQ(Confidence(TestRow({3, 1, 1})), 0.75f);
+  EXPECT_FLOAT_EQ(Confidence(TestRow({1, 1, 3})), 0.75f);
+  EXPECT_FLOAT_EQ(Confidence(TestRow({0, 2, 2})), 0.5f);
   EXPECT_FLOAT_EQ(Confidence(TestRow({0, 2, 0})), 1);
 }
 
 TEST(DraftStop, AtTemperatureZeroItIsThatOfTheSoftmax) {
   const float removed = -std::numeric_limits<float>::infinity();
-  const std::vector<float> logits = {0, std::log(3.0f), removed, 0};
-  EXPECT_NEAR(Confidence(Greedy(logits)), 0.6, 1e-6);
-  EXPECT_FLOAT_EQ(Confidence(Greedy({removed, 800, removed})), 1);
+  const std::vector<float> logits = {0, std::log(3.0f), removed, -1};
+  EXPECT_FLOAT_EQ(Confidence(Greedy(logits)), 0.75f);
+  const std::vector<float> one_left = {removed, 800, removed};
+  EXPECT_FLOAT_EQ(Confidence({.point_mass = 1, .logits = one_left}), 1);
 }
 
 TEST(DraftStop, BinsAreEquallyWideAndTakeAnything) {
-  EXPECT_EQ(ConfidenceBin(0, 4), 0);
-  EXPECT_EQ(ConfidenceBin(0.24f, 4), 0);
-  EXPECT_EQ(ConfidenceBin(0.25f, 4), 1);
+  EXPECT_EQ(ConfidenceBin(0.5f, 4), 0);
+  EXPECT_EQ(ConfidenceBin(0.62f, 4), 0);
+  EXPECT_EQ(ConfidenceBin(0.63f, 4), 1);
   EXPECT_EQ(ConfidenceBin(1, 4), 3);
   EXPECT_EQ(ConfidenceBin(-3, 4), 0);
   EXPECT_EQ(ConfidenceBin(7, 4), 3);
@@ -44,10 +48,10 @@ TEST(DraftStop, BinsAreEquallyWideAndTakeAnything) {
 
 TEST(DraftStop, EndsOnceTheChanceThatAllStandIsTooSmall) {
   const DraftStop stop = {.acceptance = {0.5, 0.8}, .least = 0.35f};
-  EXPECT_FALSE(EndsDraft(stop, Drafted({0.1f})));
-  EXPECT_FALSE(EndsDraft(stop, Drafted({0.1f, 0.9f}))) << ".40";
-  EXPECT_TRUE(EndsDraft(stop, Drafted({0.1f, 0.9f, 0.9f}))) << ".32";
-  EXPECT_TRUE(EndsDraft(stop, Drafted({0.1f, 0.1f}))) << ".25";
+  EXPECT_FALSE(EndsDraft(stop, Drafted({0.6f})));
+  EXPECT_FALSE(EndsDraft(stop, Drafted({0.6f, 0.9f}))) << ".40";
+  EXPECT_TRUE(EndsDraft(stop, Drafted({0.6f, 0.9f, 0.9f}))) << ".32";
+  EXPECT_TRUE(EndsDraft(stop, Drafted({0.6f, 0.6f}))) << ".25";
   EXPECT_FALSE(EndsDraft(stop, Drafted({0.9f, 0.9f, 0.9f}))) << ".51";
 }
 

@@ -343,7 +343,7 @@ TEST(Exactness, AGreedyTargetEmitsItsArgmaxUnderEveryRule) {
 
 // Ends where the draft is unsure. How sure it was of a token depends on those before it.
 bool EndsWhereUnsure(std::span<const ProposalNode> drafted) {
-  return EndsDraft({.acceptance = {.4f, .4f, .4f, .4f, .6f, .7f, .8f, .9f}, .least = .45f}, drafted);
+  return EndsDraft({.acceptance = {.4f, .6f, .6f, .6f, .7f, .7f, .8f, .9f}, .least = .45f}, drafted);
 }
 
 // Ends after token 1, which stays.

@@ -276,7 +276,7 @@ TEST_P(WorkerTest, ADraftEndsWhereMoreDoesNotPay) {
         << ".8^4 < .5";
     EXPECT_EQ(unsure.num_computed, 9 + 3);
     for (const ProposalNode& node : unsure.draft) {
-      EXPECT_GT(node.confidence, 1.0 / 256);
+      EXPECT_GE(node.confidence, 0.5);
       EXPECT_LE(node.confidence, 1);
     }
   }

@@ -7,7 +7,11 @@ Threads of llama.cpp and of transformers spin while they wait for each other, so
 to do. The script reports at the start how busy the machine is. Needs the programs in build/release/bin.
 transformers takes part if this Python can import it (models/train/requirements.txt). llama.cpp is built into
 build/bench/llama.cpp on first use, in some minutes, from the source package of llama-cpp-python; its converter
-needs transformers too. A system that cannot take part is named in one line and left out.
+needs transformers too.
+
+A system that fails, for whatever reason, is named in one line and left out; the line names the log of what was not
+foreseen. What it measured in earlier turns is dropped, since a median over fewer turns of a drifting machine cannot
+be set beside the others'.
 """
 
 import argparse
@@ -15,12 +19,13 @@ import json
 import os
 import re
 import statistics
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from compare_systems import (FORWARD, PLAIN, ROOT, TEMPERATURES, LlamaCpp, Outrider, Transformers, Unavailable,
+from compare_systems import (FORWARD, PLAIN, ROOT, TEMPERATURES, LlamaCpp, Outrider, System, Transformers, leave_out,
                              processors)
 
 SECONDS_WATCHED = 2  # how long other programs' load is measured, before the first turn
@@ -42,7 +47,25 @@ def busy_share() -> float:
     return 1 - (passed[3] + passed[4]) / sum(passed)  # idle, and waiting for a disk
 
 
-Rates = dict[tuple[str, str, float], float]
+Rates = dict[tuple[str, str, float], float]  # by system, mode and temperature
+
+
+def take_turns(kinds: list[type[System]], options: argparse.Namespace, prompts: list[str]) -> Rates:
+    """The medians over the turns. A system that fails is in none of them."""
+    systems: dict[type[System], System] = {}
+    samples: dict[tuple[str, str, float], list[float]] = defaultdict(list)
+    for turn in range(options.turns):
+        for kind in kinds if turn == 0 else list(systems):
+            try:
+                if turn == 0:
+                    systems[kind] = kind(options, prompts)
+                for mode, temperature, rate in systems[kind].measure():
+                    samples[kind.name, mode, temperature].append(rate)
+            except Exception as error:  # other projects' code: anything can go wrong in it
+                leave_out(kind.name, error)
+                systems.pop(kind, None)
+    names = {kind.name for kind in systems}
+    return {key: statistics.median(values) for key, values in samples.items() if key[0] in names}
 
 
 def best(rates: Rates, system: str, temperature: float, wanted: Callable[[str], bool]) -> tuple[float, str] | None:
@@ -90,20 +113,9 @@ def main() -> None:
     busy = busy_share()
     print(f"{machine()}, {options.threads} threads; other programs take {busy:.0%} of its processors", flush=True)
 
-    systems: list = [Outrider, Transformers, LlamaCpp]
-    samples: dict[tuple[str, str, float], list[float]] = defaultdict(list)
-    for turn in range(options.turns):
-        for i, system in enumerate(systems):
-            try:
-                if turn == 0:
-                    systems[i] = system(options, prompts)
-                for mode, temperature, rate in systems[i].measure():
-                    samples[system.name, mode, temperature].append(rate)
-            except Unavailable as reason:
-                print(f"compare: {system.name} is left out: {reason}", flush=True)
-                systems[i] = None
-        systems = [system for system in systems if system is not None]
-    rates = {key: statistics.median(values) for key, values in samples.items()}
+    rates = take_turns([Outrider, Transformers, LlamaCpp], options, prompts)
+    if not rates:
+        sys.exit("compare: no system could be measured")
 
     def shown(rate: float | None) -> str:
         return f"{'-':>16}" if rate is None else f"{rate:16.0f}"

@@ -10,11 +10,14 @@ import sys
 import tarfile
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "build/release/bin"
+OUT = ROOT / "build/bench"
 TEMPERATURES = (0.0, 1.0)
 FORWARD = "forward pass alone"  # no sampling, no services
 PLAIN = "plain"
@@ -23,12 +26,35 @@ PLAIN = "plain"
 Sample = tuple[str, float, float]
 
 
+class System(Protocol):
+    """What takes turns. It is made before its first turn, and may fail there and in any turn."""
+
+    name: str
+
+    def __init__(self, options: argparse.Namespace, prompts: list[str]) -> None: ...
+
+    def measure(self) -> Iterator[Sample]: ...
+
+
 class Unavailable(Exception):
     """Why a system cannot take part."""
 
 
 def processors() -> int:
     return len(os.sched_getaffinity(0))
+
+
+def leave_out(name: str, error: Exception) -> None:
+    """Says in one line why `name` takes no part. What was not foreseen leaves its traceback in a log."""
+    if isinstance(error, Unavailable):
+        reason = str(error)
+    else:
+        log = OUT / f"compare-{name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("".join(traceback.format_exception(error)))
+        said = (str(error).strip().splitlines() or ["no message"])[0]
+        reason = f"{type(error).__name__}: {said} (log: {log})"
+    print(f"compare: {name} is left out: {reason}", flush=True)
 
 
 def run(command: list[str | Path], log: Path | None = None, **options) -> str:
@@ -171,7 +197,7 @@ class LlamaCpp:
     def __init__(self, options: argparse.Namespace, prompts: list[str]) -> None:
         require_transformers()  # for the converter
         self.options, self.prompts = options, prompts
-        self.folder = ROOT / "build/bench/llama.cpp"
+        self.folder = OUT / "llama.cpp"
         self.source = self.folder / "source"
         self.tools = self.folder / "build/bin"
         if not all((self.tools / tool).exists() for tool in self.TOOLS):

@@ -61,8 +61,8 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
   signal(SIGPIPE, SIG_IGN);
   // By default all of gRPC's threads share one epoll set, so that one of them may wake for a message of the
   // streams between the services, only to wake the thread that polls their queue. With poll each queue has
-  // its own connections. (gRPC gives a model server's new ones to the engine's queue and to that of the health
-  // checks in turn; one of the latter that has streams still wakes both.)
+  // its own connections. (gRPC gives a model server's new ones to the engine's queue and to that of the
+  // health checks in turn; one of the latter that has streams still wakes both.)
   setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
   std::string error;
   try {

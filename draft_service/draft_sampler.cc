@@ -6,12 +6,12 @@
 namespace outrider {
 namespace {
 
-// Whether one more token would come after the deadline, if it took as long as those before it. An answer that
-// leaves in time is used whatever its values are; one that is late for its length may not be.
-bool IsLateForMore(const SequenceState& sequence, size_t drafted) {
+// Whether one more token would come after the deadline, if it took as long as the last. An answer that leaves
+// in time is used whatever its values are; one that is late for its length may not be.
+bool IsLateForMore(const SequenceState& sequence) {
   if (sequence.deadline() == absl::InfiniteFuture()) return false;
   const absl::Time now = absl::Now();
-  return now + (now - sequence.started_at()) / static_cast<int64_t>(drafted) > sequence.deadline();
+  return now + (now - sequence.step_started_at()) > sequence.deadline();
 }
 
 }  // namespace
@@ -24,7 +24,11 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
   const std::span<const TokenId> context = sequence.tokens();
   absl::StatusOr<WeightRow> row =
       sequence.controls().Apply(context, {rows.row(0).data(), rows.row(0).size()});
-  if (!row.ok()) return row.status();
+  if (!row.ok()) {
+    // What was drafted before is not to be lost for what it is.
+    if (!sequence.answer().proposal.empty()) return true;
+    return row.status();
+  }
 
   const ProposeWork& work = sequence.work_as<ProposeWork>();
   const float confidence = work.stop ? Confidence(*row) : 0;
@@ -37,7 +41,7 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
   proposal.back().confidence = confidence;
   if (static_cast<int>(proposal.size()) == work.draft_tokens) return true;
   if (work.stop && EndsDraft(*work.stop, proposal)) return true;
-  if (IsLateForMore(sequence, proposal.size())) return true;
+  if (IsLateForMore(sequence)) return true;
   sequence.Append(token);
   return false;
 }

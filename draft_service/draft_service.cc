@@ -31,6 +31,9 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
   return result;
 }
 
+// More bins than anybody needs to tell confidences apart.
+constexpr int kMaxBins = 256;
+
 // Fills in work.work: K tokens to draft, or as many as fit the context.
 absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& info, WorkItem& work) {
   if (work.params != nullptr && work.params->draft_temperature) {
@@ -42,6 +45,11 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
     return MakeError(
         absl::StatusCode::kInvalidArgument, "K_OUT_OF_RANGE",
         absl::StrCat("draft_tokens: ", item.draft_tokens(), "; allowed: 0 to ", info.max_draft_tokens()));
+  }
+  if (item.stop().acceptance_size() > kMaxBins) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "STOP_OUT_OF_RANGE",
+                     absl::StrCat("stop.acceptance: ", item.stop().acceptance_size(),
+                                  " entries; allowed: 0 to ", kMaxBins));
   }
   // The last drafted token is never computed, so the cache ends up with n + K - 1 tokens.
   const size_t n = work.committed();

@@ -79,11 +79,12 @@ class Outbox {
     start_write_(in_flight_);
   }
 
-  // Call when the write in flight has ended.
-  void OnWritten() ABSL_LOCKS_EXCLUDED(mutex_) {
+  // Call when the write in flight has ended. Returns true if there will be none any more.
+  bool OnWritten() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
     if (!held_ && !waiting_.empty()) StartNext();
+    return sealed_ && !writing_ && waiting_.empty();
   }
 
   // Takes no items from now on. Those that wait are still written. Returns true if there are none and no

@@ -6,18 +6,17 @@
 namespace outrider {
 namespace {
 
-// For how long the thread that polls may be away before it is stood in for.
-constexpr absl::Duration kPatience = absl::Milliseconds(20);
 // Ends that are told in one Poll. Streams that bring more than that do not keep the engine from its work.
 constexpr int kMaxEnds = 256;
 
 }  // namespace
 
-QueuePoller::QueuePoller()
+QueuePoller::QueuePoller(absl::Duration patience)
     : alarm_tag_([this](bool /*ok*/) {
         absl::MutexLock lock(&mutex_);
         alarm_is_set_ = false;
       }),
+      patience_(patience),
       helper_([this] { Help(); }) {}
 
 QueuePoller::~QueuePoller() {
@@ -129,14 +128,14 @@ void QueuePoller::Help() {
   while (true) {
     {
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), kPatience)) return;
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), patience_)) return;
     }
     const uint64_t polls = polls_;
     const bool away = polls % 2 == 0 && polls == last;
     last = polls;
     // Until it is back.
     if (away) BeginWaiting();
-    for (Ended ended; away && polls_ == polls && Next(absl::Now() + kPatience, &ended); ended = {}) {
+    for (Ended ended; away && polls_ == polls && Next(absl::Now() + patience_, &ended); ended = {}) {
       if (ended.tag == nullptr) continue;
       ended.tag->End(ended.ok);
       BeginWaiting();

@@ -34,7 +34,8 @@ class QueueTag {
 // may therefore be told on either thread, also on both at once.
 class QueuePoller {
  public:
-  QueuePoller();
+  // A thread stands in for the one that polls once that has been away for `patience`.
+  explicit QueuePoller(absl::Duration patience = absl::Milliseconds(20));
   ~QueuePoller();
   QueuePoller(const QueuePoller&) = delete;
   QueuePoller& operator=(const QueuePoller&) = delete;
@@ -49,7 +50,7 @@ class QueuePoller {
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Calls `begin`, which begins an operation, when the queue is next polled, so that a thread that has waited
-  // first acts on what it was told. Thread-safe.
+  // first acts on what it was told. For who is told of an end, or polls: a poll that waits is not woken.
   void BeginLater(std::function<void()> begin) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits for an operation to end, until `deadline`, and tells whoever began it; then those that have ended
@@ -81,6 +82,7 @@ class QueuePoller {
   bool alarm_is_set_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
   QueueTag alarm_tag_;
+  const absl::Duration patience_;
   std::atomic<uint64_t> polls_ = 0;  // odd: Poll waits
   std::thread helper_;
 };

@@ -108,7 +108,13 @@ asio::awaitable<Proposal> ModelDrafter::Take(Generation& generation, v1::ItemTim
     // What was drafted is in the draft's cache but not committed yet; OnVerdict tells how much of it will be.
     remote_.OnAnswer(answer.result.cached(), item.n, 0);
     losses_.OnAnswer(item.n);
-    full_pause_.Reset();
+    if (answer.result.cached() < item.n && answer.result.nodes_size() > 0) {
+      // The draft was short of blocks and has dropped the sequence. To feed it again at once would take them
+      // from others.
+      not_before_ = Clock::now() + full_pause_.Next();
+    } else {
+      full_pause_.Reset();
+    }
     // That was the prompt alone.
     if (item.k == 0) {
       item.permit->Succeed();

@@ -2,7 +2,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <utility>
 
 #include "common/rpc/outbox.h"
@@ -73,27 +72,25 @@ class Stream {
   }
   void OnReadDone(bool ok) {
     if (!ok) {
-      // It may be a message that cannot be parsed, and the server goes on.
-      Cancel();
-      return End();
+      const std::shared_ptr<Stream> self = until_it_ends_;
+      End();
+      // It may be a message that cannot be parsed, and the server goes on. Not before the status was asked
+      // for, or it would be CANCELLED whatever the server says.
+      return Cancel();
     }
     handlers_.on_response(std::move(response_));
     response_.Clear();
     Read();
   }
   void OnWritten() {
-    outbox_.OnWritten();
-    if (!outbox_.open()) Finish();
+    if (outbox_.OnWritten()) Finish();
   }
 
-  // Once nothing is read any more.
+  // Once nothing is read any more. If a write is in flight, its end comes first.
   void End() {
     if (outbox_.Close()) Finish();
   }
-  // No write is in flight.
-  void Finish() {
-    if (!finishing_.exchange(true)) stream_->Finish(&status_, &finished_);
-  }
+  void Finish() { stream_->Finish(&status_, &finished_); }
   void OnFinished() {
     handlers_.on_end(
         absl::Status(static_cast<absl::StatusCode>(status_.error_code()), status_.error_message()));
@@ -111,7 +108,6 @@ class Stream {
   Outbox<typename Rpc<Protocol>::Request> outbox_;
   typename Protocol::Response response_;
   grpc::Status status_;
-  std::atomic<bool> finishing_ = false;
   QueueTag started_{[this](bool ok) { OnStarted(ok); }};
   QueueTag read_done_{[this](bool ok) { OnReadDone(ok); }};
   QueueTag written_{[this](bool /*ok*/) { OnWritten(); }};

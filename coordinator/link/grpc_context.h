@@ -33,7 +33,7 @@ class GrpcContext {
   QueuePoller& poller() { return poller_; }
 
   // Runs what is ready to run; if nothing is, waits for something until `deadline`. False if nothing was run.
-  // For one thread.
+  // For one thread, always the same.
   bool RunSome(Clock::time_point deadline);
   // For ever.
   [[noreturn]] void Run();

@@ -1,11 +1,11 @@
 // Timers of a GrpcContext.
 #pragma once
 
-#include <cassert>
 #include <map>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
+#include "common/spec/check.h"
 #include "coordinator/link/asio.h"
 #include "coordinator/link/clock.h"
 
@@ -63,7 +63,7 @@ class GrpcTimer {
   auto async_wait(Token&& token) {
     return asio::async_initiate<Token, void(boost::system::error_code)>(
         [this](auto handler) {
-          assert(!on_end_);
+          OUTRIDER_CHECK(!on_end_);
           auto executor = asio::get_associated_executor(handler, executor_);
           on_end_ = [handler = std::move(handler),
                      executor = std::move(executor)](boost::system::error_code error) mutable {

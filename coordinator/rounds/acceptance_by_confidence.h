@@ -7,8 +7,10 @@
 
 #include <array>
 #include <cmath>
+#include <span>
 
 #include "common/spec/draft_stop.h"
+#include "common/spec/proposal.h"
 
 namespace outrider {
 

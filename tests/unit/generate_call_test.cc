@@ -53,7 +53,7 @@ class GenerateCallTest : public LinkFixture<FakeTarget> {
                      .admission = &admission_,
                      .checks_tokens = false,
                      .share_prefix_cache = false,
-                     .stream_interval = {},
+                     .stream_interval = std::chrono::hours(1),
                      .policy = &policy_,
                      .observer = &observer_,
                      .metrics = &metrics_});
@@ -62,7 +62,7 @@ class GenerateCallTest : public LinkFixture<FakeTarget> {
     front_ = *std::move(front);
   }
 
-  absl::Status Generate(const std::string& text) {
+  absl::Status Generate(const std::string& text, int* tokens = nullptr) {
     std::optional<absl::Status> status;
     std::thread client([&] {
       const auto stub =
@@ -74,6 +74,7 @@ class GenerateCallTest : public LinkFixture<FakeTarget> {
       const auto stream = stub->Generate(&context, request);
       v1::GenerateResponse chunk;
       while (stream->Read(&chunk)) {
+        if (tokens != nullptr) *tokens += chunk.tokens_size();
       }
       absl::Status end = FromGrpc(stream->Finish());
       asio::post(context_.get_executor(), [&status, end = std::move(end)] { status = end; });
@@ -103,6 +104,20 @@ TEST_F(GenerateCallTest, AnExceptionEndsItsRequestAndFreesItsPlace) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(admission_.running(), 0u);
   EXPECT_TRUE(Generate("short").ok()) << "there is one place, and it is free";
+}
+
+// The second one waits to leave with others when the third fails.
+TEST_F(GenerateCallTest, TokensThatWaitLeaveBeforeAnError) {
+  Serve();
+  int rounds = 0;
+  server_.Do([&rounds](const v1::TargetItem&, v1::VerifyResult* result) {
+    result->mutable_verdict()->set_token(++rounds < 3 ? 7 : 1 << 30);
+    result->mutable_verdict()->set_kind(v1::TOKEN_KIND_PLAIN);
+    return FakeTarget::Action::kAnswer;
+  });
+  int tokens = 0;
+  EXPECT_EQ(ReasonOf(Generate("a", &tokens)), "VERDICT_INVALID");
+  EXPECT_EQ(tokens, 2);
 }
 
 }  // namespace

@@ -170,6 +170,18 @@ TEST_F(LinkTest, AChannelThatIsDestroyedEndsItsStream) {
   EXPECT_TRUE(absl::IsCancelled(end)) << end;
 }
 
+TEST_F(LinkTest, TheServersOwnReasonIsWhatAStreamEndsWith) {
+  Listen();
+  Channel<DraftProtocol> channel(context_, address_, grpc::InsecureChannelCredentials());
+  absl::Status end;
+  channel.Open({[](v1::ProposeResponse&& /*response*/) {},
+                [&](const absl::Status& status) {
+                  asio::post(context_.get_executor(), [&end, status] { end = status; });
+                }});
+  RunUntil([&] { return !end.ok(); });
+  EXPECT_TRUE(absl::IsUnimplemented(end)) << end;
+}
+
 TEST_F(LinkTest, AWaitForAChangeEndsWhenWhoeverWaitsIsWoken) {
   Listen();
   MakeLink();

@@ -318,10 +318,12 @@ TEST(QueuePoller, WithoutAQueueItWaitsToBeWoken) {
   poller.Poll(absl::InfiniteFuture());
 }
 
-// A poller of a queue that no service uses.
+// A poller of a queue that no service uses. No thread stands in for it.
 class AttachedPoller : public ::testing::Test {
  protected:
-  AttachedPoller() { poller_.Attach(queue_.get()); }
+  explicit AttachedPoller(absl::Duration patience = absl::InfiniteDuration()) : poller_(patience) {
+    poller_.Attach(queue_.get());
+  }
   ~AttachedPoller() override {
     server_->Shutdown();
     poller_.Detach();
@@ -331,6 +333,11 @@ class AttachedPoller : public ::testing::Test {
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_ = builder_.AddCompletionQueue();
   const std::unique_ptr<grpc::Server> server_ = builder_.BuildAndStart();
   QueuePoller poller_;
+};
+
+class StoodInPoller : public AttachedPoller {
+ protected:
+  StoodInPoller() : AttachedPoller(absl::Milliseconds(20)) {}
 };
 
 TEST_F(AttachedPoller, OnePollTellsAllThatHasEnded) {
@@ -368,14 +375,14 @@ TEST_F(AttachedPoller, WhoDoesNotWaitBeginsAtOnceWhatMayWait) {
   EXPECT_EQ(begun_in, told_in);
 }
 
-TEST_F(AttachedPoller, WhatMayWaitIsBegunForAThreadThatIsAway) {
+TEST_F(StoodInPoller, WhatMayWaitIsBegunForAThreadThatIsAway) {
   absl::Notification begun;
   poller_.BeginLater([&] { begun.Notify(); });
   EXPECT_TRUE(begun.WaitForNotificationWithTimeout(absl::Seconds(10)));
 }
 
 // The thread that is to poll does not yet, so another stands in for it.
-TEST_F(AttachedPoller, AWakeThatReachesTheWrongThreadIsPassedOn) {
+TEST_F(StoodInPoller, AWakeThatReachesTheWrongThreadIsPassedOn) {
   absl::Notification told;
   QueueTag tag([&](bool /*ok*/) { told.Notify(); });
   grpc::Alarm alarm;

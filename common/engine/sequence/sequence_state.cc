@@ -10,6 +10,7 @@ int SequenceState::prompt_logprobs() const {
 void SequenceState::OnStep(absl::Time start, int batch_sequences, int batch_rows) {
   answer_.timing.batch_sequences = batch_sequences;
   answer_.timing.batch_rows = batch_rows;
+  step_started_at_ = start;
   if (started_) return;
   started_ = true;
   started_at_ = start;

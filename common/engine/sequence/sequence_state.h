@@ -41,9 +41,9 @@ class SequenceState {
   absl::Time deadline() const { return item_.deadline; }
   // Whether work is in progress.
   bool active() const { return active_; }
-  // Whether the work was part of a forward pass yet, and when the first of them began.
+  // Whether the work was part of a forward pass yet, and when the last of them began.
   bool started() const { return started_; }
-  absl::Time started_at() const { return started_at_; }
+  absl::Time step_started_at() const { return step_started_at_; }
   // Alternatives to report with each committed token; -1: the prompt is not scored.
   int prompt_logprobs() const;
 
@@ -77,7 +77,8 @@ class SequenceState {
   int logit_rows_ = 0;
   bool active_ = false;
   bool started_ = false;
-  absl::Time started_at_;
+  absl::Time started_at_;       // when the first forward pass began
+  absl::Time step_started_at_;  // and the last
 };
 
 }  // namespace outrider

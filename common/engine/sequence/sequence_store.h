@@ -66,7 +66,7 @@ class SequenceStore {
 
   // Makes the next `rows` positions of an active sequence writable. If blocks run out, it preempts other
   // sequences, whose work ends with RESOURCE_EXHAUSTED, or with the tokens that they have drafted. Returns
-  // false if this sequence's own work ended that way.
+  // false if this sequence's own work ended in one of these ways.
   bool Reserve(SequenceState& sequence, int rows);
 
   // Ends the work in progress with `status` and the sequence's answer. Of a verified proposal, the verdict's

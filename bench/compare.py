@@ -1,17 +1,18 @@
-"""Compares the shipped pair here, in Hugging Face transformers and in llama.cpp: same weights, prompts and threads.
+"""Compares the shipped pair here, in transformers, llama.cpp and vLLM: same weights, prompts and threads.
 
     python bench/compare.py [--json build/bench/compare.json]
 
-The three take turns, and a figure is the median over the turns. All compute in bfloat16 on as many threads.
-Threads of llama.cpp and of transformers spin while they wait for each other, so both need a machine with nothing else
-to do. The script reports at the start how busy the machine is. Needs the programs in build/release/bin.
+They take turns, and a figure is the median over the turns. All compute in bfloat16 on as many threads. The threads of
+the others spin while they wait for each other, so these need a machine with nothing else to do. The script reports at
+the start how busy the machine is. Needs the programs in build/release/bin.
 transformers takes part if this Python can import it (models/train/requirements.txt). llama.cpp is built into
 build/bench/llama.cpp on first use, in some minutes, from the source package of llama-cpp-python; its converter
-needs transformers too.
+needs transformers too. vLLM is installed into build/bench/vllm on first use (compare_vllm.txt, 5.4 GB) and needs a
+Python of 3.11 or later.
 
 A system that fails, for whatever reason, is named in one line and left out; the line names the log of what was not
 foreseen. What it measured in earlier turns is dropped, since a median over fewer turns of a drifting machine cannot
-be set beside the others'.
+be set beside the others'. The same goes for a mode of vLLM.
 """
 
 import argparse
@@ -25,8 +26,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from compare_systems import (FORWARD, PLAIN, ROOT, TEMPERATURES, LlamaCpp, Outrider, System, Transformers, leave_out,
-                             processors)
+from compare_systems import (FORWARD, PLAIN, ROOT, TEMPERATURES, LlamaCpp, Outrider, System, Transformers, Vllm,
+                             leave_out, processors)
 
 SECONDS_WATCHED = 2  # how long other programs' load is measured, before the first turn
 
@@ -51,7 +52,7 @@ Rates = dict[tuple[str, str, float], float]  # by system, mode and temperature
 
 
 def take_turns(kinds: list[type[System]], options: argparse.Namespace, prompts: list[str]) -> Rates:
-    """The medians over the turns. A system that fails is in none of them."""
+    """The medians over the turns of what was measured in each, by the systems that did not fail."""
     systems: dict[type[System], System] = {}
     samples: dict[tuple[str, str, float], list[float]] = defaultdict(list)
     for turn in range(options.turns):
@@ -65,7 +66,8 @@ def take_turns(kinds: list[type[System]], options: argparse.Namespace, prompts: 
                 leave_out(kind.name, error)
                 systems.pop(kind, None)
     names = {kind.name for kind in systems}
-    return {key: statistics.median(values) for key, values in samples.items() if key[0] in names}
+    return {key: statistics.median(values) for key, values in samples.items()
+            if key[0] in names and len(values) == options.turns}
 
 
 def best(rates: Rates, system: str, temperature: float, wanted: Callable[[str], bool]) -> tuple[float, str] | None:
@@ -83,8 +85,10 @@ def ratios(rates: Rates) -> Iterator[dict]:
         ("forward pass", lambda mode: mode == FORWARD, LlamaCpp.name, lambda mode: mode == FORWARD),
         ("plain, through the services", lambda mode: mode == PLAIN, LlamaCpp.name, lambda mode: mode == PLAIN),
         ("plain, through the services", lambda mode: mode == PLAIN, Transformers.name, lambda mode: mode == PLAIN),
+        ("plain, through the services", lambda mode: mode == PLAIN, Vllm.name, lambda mode: mode == PLAIN),
         ("speculative", speculative, LlamaCpp.name, lambda mode: mode != FORWARD),
         ("speculative", speculative, Transformers.name, speculative),
+        ("speculative", speculative, Vllm.name, lambda mode: True),
     ]
     for temperature in TEMPERATURES:
         for what, ours_wanted, system, theirs_wanted in questions:
@@ -113,7 +117,7 @@ def main() -> None:
     busy = busy_share()
     print(f"{machine()}, {options.threads} threads; other programs take {busy:.0%} of its processors", flush=True)
 
-    rates = take_turns([Outrider, Transformers, LlamaCpp], options, prompts)
+    rates = take_turns([Outrider, Transformers, LlamaCpp, Vllm], options, prompts)
     if not rates:
         sys.exit("compare: no system could be measured")
 

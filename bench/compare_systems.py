@@ -268,3 +268,74 @@ class LlamaCpp:
     def read_speculative(said: str) -> tuple[float, float] | None:
         decoded = re.search(r"decoded +(\d+) tokens in +([\d.]+) seconds", said)
         return decoded and (float(decoded[1]), float(decoded[2]))
+
+
+class Vllm:
+    """vLLM's build for CPUs, in an environment of its own, since it needs another torch."""
+
+    name = "vLLM"
+    REQUIREMENTS = ROOT / "bench/compare_vllm.txt"
+    SPECULATION: dict[str, dict | None] = {
+        PLAIN: None,
+        **{f"speculative, K = {k}": {"method": "draft_model", "num_speculative_tokens": k} for k in (2, 4)},
+        "speculative, n-gram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2,
+                                "prompt_lookup_max": 4},
+    }
+
+    def __init__(self, options: argparse.Namespace, prompts: list[str]) -> None:
+        self.options, self.prompts = options, prompts
+        self.folder = OUT / "vllm"
+        self.python = self.folder / "bin/python"
+        self.modes = list(self.SPECULATION)
+        installed, wanted = self.folder / "installed", self.REQUIREMENTS.read_text()
+        if not installed.exists() or installed.read_text() != wanted:
+            self.install()
+            installed.write_text(wanted)
+
+    def install(self) -> None:
+        print(f"compare: installing vLLM in {self.folder.relative_to(ROOT)}, once, 5.4 GB", flush=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        run([sys.executable, "-m", "venv", self.folder])
+        run([self.python, "-m", "pip", "install", "--no-deps", "-r", self.REQUIREMENTS], self.folder / "install.log")
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        cores = sorted(os.sched_getaffinity(0))[:self.options.threads]
+        return os.environ | {
+            # By default one core is left to the processes that schedule; every system has the same number of threads.
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+            "LD_PRELOAD": str(self.folder / "lib/libiomp5.so"),  # as its documentation says
+            "VLLM_CACHE_ROOT": str(self.folder / "cache"),  # compiled kernels
+            "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "cache/inductor"),
+            "TMPDIR": str(folder),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+
+    def rates(self, mode: str) -> dict[str, float]:
+        speculation = self.SPECULATION[mode]
+        if speculation is not None and speculation["method"] == "draft_model":
+            speculation = speculation | {"model": str(self.options.draft)}
+        with tempfile.TemporaryDirectory() as folder:
+            prompts, rates = (Path(folder) / name for name in ("prompts.json", "rates.json"))
+            prompts.write_text(json.dumps(self.prompts))
+            command = [self.python, ROOT / "bench/compare_vllm.py", "--target", self.options.target,
+                       "--prompts", prompts, "--max-tokens", str(self.options.max_tokens), "--json", rates,
+                       "--temperatures", *map(str, TEMPERATURES)]
+            if speculation is not None:
+                command += ["--speculation", json.dumps(speculation)]
+            run(command, self.folder / f"{mode}.log", env=self.environment(Path(folder)))
+            return json.loads(rates.read_text())
+
+    def measure(self) -> Iterator[Sample]:
+        for mode in list(self.modes):
+            try:
+                rates = self.rates(mode)
+            except Unavailable as reason:
+                if mode == PLAIN:
+                    raise
+                leave_out(f"{self.name}, {mode}", reason)
+                self.modes.remove(mode)
+                continue
+            for temperature in TEMPERATURES:
+                yield mode, temperature, rates[str(temperature)]

@@ -1,4 +1,4 @@
-"""A system that fails in bench/compare.py is left out with one line, and the others are measured."""
+"""A system or mode that fails in bench/compare.py is left out with one line, and the others are measured."""
 
 import argparse
 import sys
@@ -119,3 +119,32 @@ def test_a_tool_that_is_killed_is_left_out(programs, capsys):
     tool(programs / "bench_step", "")
     assert compare.take_turns([compare_systems.Outrider, Steady], OPTIONS, []) == {("steady", "plain", 0.0): 20}
     assert lines(capsys) == ["compare: outrider is left out: bench_pair ended with -9: no output"]
+
+
+def installed_vllm(out, script):
+    """vLLM's environment with a script in place of Python; $json is the file for the rates."""
+    (out / "vllm/bin").mkdir(parents=True)
+    (out / "vllm/installed").write_text(compare_systems.Vllm.REQUIREMENTS.read_text())
+    tool(out / "vllm/bin/python", 'all="$*" json=$(echo "$*" | sed "s/.*--json \\([^ ]*\\).*/\\1/")\n' + script)
+
+
+def test_a_mode_of_vllm_that_fails_in_a_later_turn_is_left_out(out, capsys):
+    installed_vllm(out, """case $all in
+  *ngram*) if [ -e "$0.seen" ]; then echo first; echo no such kernel; exit 3; else touch "$0.seen"; fi ;;
+esac
+echo '{"0.0": 5, "1.0": 6}' >"$json"
+""")
+    rates = compare.take_turns([compare_systems.Vllm], OPTIONS, [])
+    assert rates == {("vLLM", mode, temperature): rate for temperature, rate in ((0.0, 5), (1.0, 6))
+                     for mode in ("plain", "speculative, K = 2", "speculative, K = 4")}
+    log = out / "vllm/speculative, n-gram.log"
+    assert lines(capsys) == [
+        f"compare: vLLM, speculative, n-gram is left out: python ended with 3: no such kernel (log: {log})"]
+    assert log.read_text().endswith("first\nno such kernel\n")
+
+
+def test_vllm_that_cannot_decode_plainly_is_left_out(out, capsys):
+    installed_vllm(out, "echo no such kernel; exit 3\n")
+    assert compare.take_turns([compare_systems.Vllm, Steady], OPTIONS, []) == {("steady", "plain", 0.0): 20}
+    assert [line.partition(" (log: ")[0] for line in lines(capsys)] == [
+        "compare: vLLM is left out: python ended with 3: no such kernel"]

@@ -11,6 +11,8 @@ namespace outrider {
 // Outlives the server.
 class PollingThread {
  public:
+  // See QueuePoller for `busy_poll`.
+  explicit PollingThread(absl::Duration busy_poll = absl::ZeroDuration()) : poller_(busy_poll) {}
   ~PollingThread() {
     stop_ = true;
     poller_.Wake();

@@ -33,6 +33,7 @@ struct Flags {
   std::vector<int> streams = {1, 16, 64};
   int k = 4;
   int vocab_size = 128256;
+  double busy_poll_seconds = 0;
   SliceFlags slices{.turns = 2, .seconds = 1};
 };
 
@@ -258,11 +259,16 @@ int Main(int argc, char** argv) {
   app.add_option("--vocab-size", flags.vocab_size, "vocabulary of the simulated servers; default: Llama 3's")
       ->check(CLI::Range(4096, 1 << 20))
       ->capture_default_str();
+  app.add_option("--busy-poll", flags.busy_poll_seconds,
+                 "seconds that coordinator and servers look for a message before they sleep")
+      ->check(CLI::Range(0.0, 0.001))
+      ->capture_default_str();
   AddSliceFlags(app, flags.slices);
   app.add_option("--json", flags.json, "file for the results");
   UseOneLineErrors(app);
   CLI11_PARSE(app, argc, argv);
 
+  GiveQueuesTheirConnections();  // as the services do
   auto tokenizer = Tokenizer::Load(flags.tokenizer + "/tokenizer.json");
   if (!tokenizer.ok()) return Fail(tokenizer.status());
   const TemporaryFolder folder;
@@ -270,11 +276,12 @@ int Main(int argc, char** argv) {
   const auto socket = [&](const char* service) { return absl::StrCat("unix:", folder.path(), "/", service); };
   const std::string programs = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
   // Before gRPC starts threads in this process.
-  auto coordinator = ChildProcess::Spawn(
-      {programs + "/outrider-coordinator", "--listen=" + socket("coordinator"), "--metrics-listen", "",
-       "--http-listen", "", "--target=" + socket("target"), "--draft=" + socket("draft"),
-       "--tokenizer=" + flags.tokenizer, "--draft-budget=60"},
-      folder.path() + "/log");
+  auto coordinator =
+      ChildProcess::Spawn({programs + "/outrider-coordinator", "--listen=" + socket("coordinator"),
+                           "--metrics-listen", "", "--http-listen", "", "--target=" + socket("target"),
+                           "--draft=" + socket("draft"), "--tokenizer=" + flags.tokenizer,
+                           "--draft-budget=60", absl::StrCat("--busy-poll=", flags.busy_poll_seconds)},
+                          folder.path() + "/log");
   if (!coordinator.ok()) return Fail(coordinator.status());
 
   v1::ServerInfo info;
@@ -289,7 +296,8 @@ int Main(int argc, char** argv) {
   info.set_max_message_bytes(kMaxMessageBytes);
   InstantDraft draft(info);
   InstantTarget target(info);
-  PollingThread draft_thread, target_thread;
+  const absl::Duration busy_poll = absl::Seconds(flags.busy_poll_seconds);
+  PollingThread draft_thread(busy_poll), target_thread(busy_poll);
   auto draft_server =
       RpcServer::Start({.listen = socket("draft"), .health_listen = ""}, &draft, draft_thread.poller());
   if (!draft_server.ok()) return Fail(draft_server.status());

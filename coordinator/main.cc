@@ -259,7 +259,7 @@ absl::Status Serve(const Flags& flags) {
   if (!credentials.ok()) return credentials.status();
   auto registry = std::make_shared<prometheus::Registry>();
   Metrics metrics(*registry, flags.admission.max_samples);
-  GrpcContext context;
+  GrpcContext context(absl::Seconds(flags.process.busy_poll_seconds));
   std::shared_ptr<DraftLink> draft;
   std::shared_ptr<TargetLink> target;
   ServerProcess* process = nullptr;  // until the service is there; links connect later

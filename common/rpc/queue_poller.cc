@@ -1,6 +1,7 @@
 #include "common/rpc/queue_poller.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 namespace outrider {
@@ -11,11 +12,14 @@ constexpr int kMaxEnds = 256;
 
 }  // namespace
 
-QueuePoller::QueuePoller(absl::Duration patience)
+void GiveQueuesTheirConnections() { setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0); }
+
+QueuePoller::QueuePoller(absl::Duration busy_poll, absl::Duration patience)
     : alarm_tag_([this](bool /*ok*/) {
         absl::MutexLock lock(&mutex_);
         alarm_is_set_ = false;
       }),
+      busy_poll_(busy_poll),
       patience_(patience),
       helper_([this] { Help(); }) {}
 
@@ -72,17 +76,23 @@ void QueuePoller::BeginWaiting() {
 }
 
 void QueuePoller::Poll(absl::Time deadline) {
-  // A thread that does not wait has work for a while, so it may as well see all that has arrived.
-  const bool waits = deadline != absl::InfinitePast();
-  for (int i = 0; i < kMaxEnds; ++i) {
-    if (i == 0 || !waits) BeginWaiting();
-    Ended ended;
-    polls_.fetch_add(1);
-    const bool polled = Next(i == 0 ? deadline : absl::InfinitePast(), &ended);
-    polls_.fetch_add(1);
-    if (!polled && i == 0) return AwaitQueue(deadline);
-    if (ended.tag == nullptr) return;
+  BeginWaiting();
+  Ended ended;
+  polls_.fetch_add(1);
+  bool polled = Next(absl::InfinitePast(), &ended);
+  const bool waits = polled && ended.tag == nullptr && deadline != absl::InfinitePast();
+  if (waits) polled = AwaitNext(deadline, &ended);
+  polls_.fetch_add(1);
+  if (!polled) return AwaitQueue(deadline);
+  for (int ends = 1; ended.tag != nullptr; ++ends) {
     ended.tag->End(ended.ok);
+    if (ends == kMaxEnds) return;
+    // What was there already may be the first of many messages.
+    if (!waits) BeginWaiting();
+    ended = {};
+    polls_.fetch_add(1);
+    Next(absl::InfinitePast(), &ended);
+    polls_.fetch_add(1);
   }
 }
 
@@ -102,6 +112,17 @@ void QueuePoller::Wake() {
   } else if (!std::exchange(alarm_is_set_, true)) {
     alarm_.Set(queue_, gpr_inf_past(GPR_CLOCK_MONOTONIC), &alarm_tag_);
   }
+}
+
+bool QueuePoller::AwaitNext(absl::Time deadline, Ended* ended) {
+  if (busy_poll_ > absl::ZeroDuration() && deadline != absl::InfinitePast()) {
+    const absl::Time end = std::min(deadline, absl::Now() + busy_poll_);
+    do {
+      if (!Next(absl::InfinitePast(), ended)) return false;
+      if (ended->tag != nullptr) return true;
+    } while (absl::Now() < end);
+  }
+  return Next(deadline, ended);
 }
 
 bool QueuePoller::Next(absl::Time deadline, Ended* ended) {

@@ -17,6 +17,15 @@
 
 namespace outrider {
 
+// To be called before anything else of gRPC.
+//
+// By default all of gRPC's threads share one epoll set, so that one of them may wake for a message of the
+// streams between the services, only to wake the thread that polls their queue. With poll each queue has its
+// own connections. (gRPC gives a model server's new ones to the engine's queue and to that of the health
+// checks in turn; one of the latter that has streams still wakes both.) The variable GRPC_POLL_STRATEGY of
+// the environment has precedence.
+void GiveQueuesTheirConnections();
+
 // What a completion queue calls the end of an operation by. `on_end` is told whether the operation succeeded.
 class QueueTag {
  public:
@@ -34,8 +43,10 @@ class QueueTag {
 // may therefore be told on either thread, also on both at once.
 class QueuePoller {
  public:
-  // A thread stands in for the one that polls once that has been away for `patience`.
-  explicit QueuePoller(absl::Duration patience = absl::Milliseconds(20));
+  // Poll looks again and again for `busy_poll` before it lets the thread sleep: waking it takes longer than a
+  // short wait. A thread stands in for the one that polls once that has been away for `patience`.
+  explicit QueuePoller(absl::Duration busy_poll = absl::ZeroDuration(),
+                       absl::Duration patience = absl::Milliseconds(20));
   ~QueuePoller();
   QueuePoller(const QueuePoller&) = delete;
   QueuePoller& operator=(const QueuePoller&) = delete;
@@ -49,12 +60,13 @@ class QueuePoller {
   void Join() ABSL_LOCKS_EXCLUDED(mutex_);
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Calls `begin`, which begins an operation, when the queue is next polled, so that a thread that has waited
-  // first acts on what it was told. For who is told of an end, or polls: a poll that waits is not woken.
+  // Calls `begin`, which begins an operation, when the queue is next polled, or in this Poll if it did not
+  // have to wait: a thread that waited first acts on what it was told. For who is told of an end, or polls: a
+  // poll that waits is not woken.
   void BeginLater(std::function<void()> begin) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits for an operation to end, until `deadline`, and tells whoever began it; then those that have ended
-  // meanwhile, so that the engine sees what all streams have brought before its next step. For one thread.
+  // Tells whoever began it of each operation that has ended. If none has, waits for one until `deadline`. The
+  // engine thus sees what all streams have brought before its next step. For one thread.
   void Poll(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes a Poll that waits, or the next one, return. Thread-safe.
   void Wake() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -65,7 +77,8 @@ class QueuePoller {
     bool ok = false;
   };
 
-  // False if there is no queue.
+  // False if there is no queue. AwaitNext looks again and again at first, Next sleeps at once.
+  bool AwaitNext(absl::Time deadline, Ended* ended) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Next(absl::Time deadline, Ended* ended) ABSL_LOCKS_EXCLUDED(mutex_);
   void BeginWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
   // Until there is one, somebody wakes this thread, or `deadline`.
@@ -82,6 +95,7 @@ class QueuePoller {
   bool alarm_is_set_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
   QueueTag alarm_tag_;
+  const absl::Duration busy_poll_;
   const absl::Duration patience_;
   std::atomic<uint64_t> polls_ = 0;  // odd: Poll waits
   std::thread helper_;

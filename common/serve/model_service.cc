@@ -193,7 +193,7 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   prometheus::Gauge* const stalled =
       AddGauge(*registry, absl::StrCat(spec.name, "_engine_stalled"), "1 while the engine hangs, else 0.");
   // The engine thread reads its items itself.
-  QueuePoller poller;
+  QueuePoller poller(absl::Seconds(flags.process.busy_poll_seconds));
   std::unique_ptr<StreamService> service;
   Worker worker(*std::move(runner), spec.make_sampler(), flags.worker, metrics.Hooks(),
                 {.poll = [&](absl::Time deadline) { poller.Poll(deadline); },

@@ -13,6 +13,7 @@
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/rpc/exposure.h"
+#include "common/rpc/queue_poller.h"
 #include "common/rpc/security_flags.h"
 
 namespace outrider {
@@ -35,6 +36,11 @@ void DefineListenFlags(CLI::App& app, ProcessFlags& flags) {
       ->capture_default_str();
   app.add_option("--health-listen", flags.server.health_listen,
                  "a second address with grpc.health.v1 only, without TLS; empty: none");
+  app.add_option("--busy-poll", flags.busy_poll_seconds,
+                 "seconds that the thread which acts on messages looks for the next one before it sleeps; up "
+                 "to 0.001, for a process with a CPU to spare; 0: it sleeps at once")
+      ->check(CLI::Range(0.0, 0.001))
+      ->capture_default_str();
   DefineServerSecurityFlags(app, flags.server.security);
   app.add_flag("--insecure", flags.insecure,
                "serve without TLS also where other hosts can connect, to everybody who does");
@@ -59,11 +65,7 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   // Nobody need read the log: a write into a closed pipe fails, and does not end the process.
   signal(SIGPIPE, SIG_IGN);
-  // By default all of gRPC's threads share one epoll set, so that one of them may wake for a message of the
-  // streams between the services, only to wake the thread that polls their queue. With poll each queue has
-  // its own connections. (gRPC gives a model server's new ones to the engine's queue and to that of the
-  // health checks in turn; one of the latter that has streams still wakes both.)
-  setenv("GRPC_POLL_STRATEGY", "poll", /*overwrite=*/0);
+  GiveQueuesTheirConnections();
   std::string error;
   try {
     error = std::string(serve().message());

@@ -26,12 +26,13 @@ struct ProcessFlags {
   // Serve without TLS where other hosts can connect. Metrics and health are always in plaintext.
   bool insecure = false;
   std::string metrics_listen;  // empty: none
+  double busy_poll_seconds = 0;
   double drain_seconds = 20;
   std::string log_level = "info";
   std::string log_format = "auto";
 };
 
-// --listen, --metrics-listen, --health-listen and those of security.
+// --listen, --metrics-listen, --health-listen, --busy-poll and those of security.
 void DefineListenFlags(CLI::App& app, ProcessFlags& flags);
 // --drain, explained by `drain`, --log-level and --log-format.
 void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlags& flags);

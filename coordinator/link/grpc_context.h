@@ -19,7 +19,10 @@ class GrpcContext {
  public:
   class Executor;
 
-  GrpcContext() { poller_.Attach(&queue_); }
+  // See QueuePoller for `busy_poll`.
+  explicit GrpcContext(absl::Duration busy_poll = absl::ZeroDuration()) : poller_(busy_poll) {
+    poller_.Attach(&queue_);
+  }
   // Waits for the streams to end.
   ~GrpcContext() { poller_.Detach(); }
   GrpcContext(const GrpcContext&) = delete;

@@ -30,6 +30,7 @@ outrider_unit_test(gateway_test
   LIBS outrider::gateway)
 outrider_unit_test(rpc_test
   SOURCES
+    unit/queue_poller_test.cc
     unit/rpc_edges_test.cc
     unit/rpc_convert_test.cc
     unit/rpc_stream_test.cc

@@ -26,15 +26,15 @@ class ChunkPacer : public std::enable_shared_from_this<ChunkPacer> {
   void Add(v1::GenerateResponse chunk) {
     const bool at_once =
         chunk.has_finish() || chunk.has_trace() || chunk.prompt_logprobs_size() > 0 || Clock::now() >= next_;
+    const bool is_timed = waiting_.has_value();
     Join(std::move(chunk));
     if (at_once) return Flush();
-    if (!std::exchange(timing_, true)) StartTimer();
+    if (!is_timed) StartTimer();
   }
 
   // Sends what waits.
   void Flush() {
     timer_.cancel();
-    timing_ = false;
     if (!waiting_) return;
     next_ = Clock::now() + interval_;
     send_(*std::exchange(waiting_, std::nullopt));
@@ -61,7 +61,6 @@ class ChunkPacer : public std::enable_shared_from_this<ChunkPacer> {
   const Clock::duration interval_;
   const std::function<void(const v1::GenerateResponse&)> send_;
   GrpcTimer timer_;
-  bool timing_ = false;
   Clock::time_point next_;  // when a chunk may leave; at first any time
   std::optional<v1::GenerateResponse> waiting_;
 };

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "common/rpc/error.h"
 #include "common/rpc/outbox.h"
 #include "common/rpc/server.h"
 #include "outrider/v1/draft.grpc.pb.h"
@@ -92,8 +93,7 @@ class Stream {
   }
   void Finish() { stream_->Finish(&status_, &finished_); }
   void OnFinished() {
-    handlers_.on_end(
-        absl::Status(static_cast<absl::StatusCode>(status_.error_code()), status_.error_message()));
+    handlers_.on_end(FromGrpc(status_));
     QueuePoller& poller = poller_;
     until_it_ends_ = nullptr;
     poller.Leave();

@@ -367,24 +367,22 @@ TEST(ExactnessOfShortDrafts, TheirLengthDependsOnWhatWasDrawn) {
   EXPECT_TRUE(lengths_of_rounds.contains({2, 3})) << "by the first token";
 }
 
-TEST(ExactnessOfShortDrafts, EndingByWhatIsKnownBeforeADrawIsExact) {
+void ExpectExactWhereDraftsEnd(const decltype(Scheme::ends)& ends) {
   for (Rule rule : {Rule::kToken, Rule::kBlock}) {
     for (int k : {2, 3}) {
       Scheme scheme = With(rule, k);
-      scheme.ends = EndsWhereUnsure;
+      scheme.ends = ends;
       EXPECT_LT(WorstOverRounds(scheme), kExact) << "k = " << k;
     }
   }
 }
 
+TEST(ExactnessOfShortDrafts, EndingByWhatIsKnownBeforeADrawIsExact) {
+  ExpectExactWhereDraftsEnd(EndsWhereUnsure);
+}
+
 TEST(ExactnessOfShortDrafts, EndingAfterATokenThatStaysIsExact) {
-  for (Rule rule : {Rule::kToken, Rule::kBlock}) {
-    for (int k : {2, 3}) {
-      Scheme scheme = With(rule, k);
-      scheme.ends = EndsAfterTokenOne;
-      EXPECT_LT(WorstOverRounds(scheme), kExact) << "k = " << k;
-    }
-  }
+  ExpectExactWhereDraftsEnd(EndsAfterTokenOne);
 }
 
 TEST(ExactnessOfShortDrafts, RoundsOfDifferentLengthsNeverUseANumberTwice) {

@@ -28,7 +28,7 @@ class Model {
   virtual bool CanRun(const DeviceTask& task) const = 0;
 
   virtual std::string dtype() const = 0;        // "float32", "bfloat16", "int8" or "fp8"
-  virtual std::string kernel_name() const = 0;  // "avx512bf16", "avx512", "avx2", "portable" or "cuda"
+  virtual std::string kernel_name() const = 0;  // of FindKernels, or "cuda"
   virtual int kv_blocks() const = 0;
   // The longest sequence that the KV pool and the position encoding support.
   virtual int max_positions() const = 0;

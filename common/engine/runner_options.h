@@ -19,7 +19,7 @@ struct RunnerOptions {
   int max_sequences = 256;   // most sequences that the pool must hold; used if kv_blocks is 0
   int block_size = 16;       // tokens per block
   int max_batch_rows = 512;  // most rows of a forward pass, over all its sequences
-  std::string kernels;       // for the CPU: avx512bf16, avx512, avx2 or portable; empty: the best supported
+  std::string kernels;       // for the CPU, by name (FindKernels); empty: the best supported
   std::function<void(double fraction)> progress;  // called by Load with 0 to 1, never decreasing; may be null
 };
 

@@ -1,7 +1,10 @@
 #include "common/engine/cpu/kernels.h"
 
 #include <cstring>
-#include <initializer_list>
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace outrider {
 
@@ -31,23 +34,44 @@ const Kernels* Avx2Kernels() {
   return nullptr;
 }
 
+const Kernels* NeonBFloat16Kernels() {
+#if defined(__aarch64__)
+  if ((getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0) return &kernels_internal::kNeonBFloat16;
+#endif
+  return nullptr;
+}
+
+const Kernels* NeonKernels() {
+#if defined(__aarch64__)
+  return &kernels_internal::kNeon;
+#else
+  return nullptr;
+#endif
+}
+
 const Kernels* PortableKernels() { return &kernels_internal::kPortable; }
 
+namespace {
+
+constexpr const Kernels* (*kFastestFirst[])() = {&Avx512BFloat16Kernels, &Avx512Kernels, &Avx2Kernels,
+                                                 &NeonBFloat16Kernels,   &NeonKernels,   &PortableKernels};
+
+}  // namespace
+
 const Kernels& BestKernels() {
-  if (const Kernels* kernels = Avx512BFloat16Kernels()) return *kernels;
-  if (const Kernels* kernels = Avx512Kernels()) return *kernels;
-  if (const Kernels* kernels = Avx2Kernels()) return *kernels;
+  for (const auto kernels : kFastestFirst) {
+    if (kernels() != nullptr) return *kernels();
+  }
   return *PortableKernels();
 }
 
 const Kernels* FindKernels(const char* name) {
-  for (const Kernels* kernels :
-       {Avx512BFloat16Kernels(), Avx512Kernels(), Avx2Kernels(), PortableKernels()}) {
-    if (kernels != nullptr && std::strcmp(kernels->name, name) == 0) return kernels;
+  for (const auto kernels : kFastestFirst) {
+    if (kernels() != nullptr && std::strcmp(kernels()->name, name) == 0) return kernels();
   }
   return nullptr;
 }
 
-bool CpuPrefersBFloat16() { return Avx512BFloat16Kernels() != nullptr; }
+bool CpuPrefersBFloat16() { return BestKernels().rounds_operands; }
 
 }  // namespace outrider

@@ -124,10 +124,12 @@ struct Kernels {
 const Kernels* Avx512BFloat16Kernels();
 const Kernels* Avx512Kernels();
 const Kernels* Avx2Kernels();
+const Kernels* NeonBFloat16Kernels();
+const Kernels* NeonKernels();
 const Kernels* PortableKernels();
 // The fastest of the above.
 const Kernels& BestKernels();
-// By name ("avx512bf16", "avx512", "avx2", "portable"); null if this CPU cannot run it.
+// By name ("avx512bf16", "avx512", "avx2", "neonbf16", "neon", "portable"); null if this CPU cannot run it.
 const Kernels* FindKernels(const char* name);
 // Whether this CPU has bfloat16 arithmetic, which makes bfloat16 the default for weights.
 bool CpuPrefersBFloat16();
@@ -138,6 +140,9 @@ extern const Kernels kPortable;
 extern const Kernels kAvx512BFloat16;
 extern const Kernels kAvx512;
 extern const Kernels kAvx2;
+#elif defined(__aarch64__)
+extern const Kernels kNeonBFloat16;
+extern const Kernels kNeon;
 #endif
 }  // namespace kernels_internal
 

@@ -1,0 +1,35 @@
+// The kernels for ARM64, all of which has fused multiply-adds on four lanes. kernels_portable.cc compiles
+// there too, with a multiplication and an addition for each, and reads the weights again for every row.
+#include <arm_neon.h>
+
+#include "common/engine/cpu/kernels.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kLanes = 4;
+// Panels per tile, as many as fit their accumulators into registers. A single row takes more, since the
+// chains of one panel are too few to hide latency.
+constexpr int kPanelsPerTile = 1;
+constexpr int kPanelsPerTileOneRow = 2;
+constexpr int kRowsPerTile = 3;
+constexpr int kQueriesPerTile = 4;
+
+typedef float Vec __attribute__((vector_size(16)));
+typedef int32_t IntVec __attribute__((vector_size(16)));
+
+inline Vec Fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
+
+#include "common/engine/cpu/kernels_widen.inc"
+
+}  // namespace
+}  // namespace outrider
+
+#include "common/engine/cpu/kernels_attention.inc"
+#include "common/engine/cpu/kernels_linear.inc"
+
+namespace outrider::kernels_internal {
+
+const Kernels kNeon = {"neon", &Linear, &Attention, &RotateAndStore, &RmsNorm, false};
+
+}  // namespace outrider::kernels_internal

@@ -1,0 +1,45 @@
+// The kernels for ARM64 with bfloat16 dot products (FEAT_BF16), each of which adds two products to a chain.
+//
+// BFDOT adds the two products before it adds them to the sum, rounds each of these steps to odd, and takes
+// subnormal numbers for zero. AVX-512's rounds otherwise, so the bits of the two differ. Either is a function
+// of the sum and of the two pairs alone, which is all that batch invariance asks for.
+#include <arm_neon.h>
+
+#include "common/engine/cpu/kernels.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kLanes = 4;
+// Panels per tile, as many as fit their accumulators into registers. A single row takes more, since the
+// chains of one panel are too few to hide latency.
+constexpr int kPanelsPerTile = 1;
+constexpr int kPanelsPerTileOneRow = 2;
+constexpr int kRowsPerTile = 3;
+constexpr int kQueriesPerTile = 5;
+
+typedef float Vec __attribute__((vector_size(16)));
+typedef int32_t IntVec __attribute__((vector_size(16)));
+
+inline Vec Fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
+
+// The operand type for bfloat16 weights, and one step of a chain: two adjacent k.
+using Operand = uint16_t;
+inline Vec AccumulatePair(Vec sum, const Operand* x, IntVec weights) {
+  int32_t pair;
+  __builtin_memcpy(&pair, x, sizeof(pair));
+  return vbfdotq_f32(sum, reinterpret_cast<bfloat16x8_t>(pair - IntVec{}),
+                     reinterpret_cast<bfloat16x8_t>(weights));
+}
+
+}  // namespace
+}  // namespace outrider
+
+#include "common/engine/cpu/kernels_attention.inc"
+#include "common/engine/cpu/kernels_linear.inc"
+
+namespace outrider::kernels_internal {
+
+const Kernels kNeonBFloat16 = {"neonbf16", &Linear, &Attention, &RotateAndStore, &RmsNorm, true};
+
+}  // namespace outrider::kernels_internal

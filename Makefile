@@ -1,6 +1,6 @@
 # Thin names for scripts/*; CMake does the work.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build install bench lint clean test-fuzz test-kubernetes test-docker test-mutants
+.PHONY: help demo test build install bench lint clean test-arm64 test-fuzz test-kubernetes test-docker test-mutants
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 24
@@ -25,6 +25,9 @@ install: ## install the Debian packages and the Python environment of build and 
 # BENCH_PYTHON=... gives compare.py a Python with models/train/requirements.txt, which .venv has not.
 bench: ## measure: tables, JSON in build/bench, plots in docs/images; BENCH=pair runs one benchmark
 	@scripts/bench $(BENCH)
+
+test-arm64: install ## the engine's unit tests for ARM64, emulated by QEMU; half an hour
+	@scripts/test_arm64
 
 test-kubernetes: install ## a real API server takes every overlay; builds it first, some minutes
 	@scripts/install_apiserver

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "bench/temporary_folder.h"
 
 namespace outrider {
@@ -187,7 +188,8 @@ TEST_F(ModelConfigTest, RefusesAFileThatIsMissingOrNotJson) {
 // The stack ends before a million calls do.
 TEST_F(ModelConfigTest, RefusesJsonThatNestsDeep) {
   std::string deep = config_.dump();
-  deep.insert(1, "\"hidden_size\":" + std::string(1'000'000, '[') + std::string(1'000'000, ']') + ",");
+  deep.insert(
+      1, absl::StrCat("\"hidden_size\":", std::string(1'000'000, '['), std::string(1'000'000, ']'), ","));
   Write("config.json", deep);
   EXPECT_EQ(std::string(ReadModelConfig(dir_).status().message()),
             dir_ + "/config.json: JSON that nests more than 64 deep");

@@ -26,7 +26,7 @@ install: ## install the Debian packages and the Python environment of build and 
 bench: ## measure: tables, JSON in build/bench, plots in docs/images; BENCH=pair runs one benchmark
 	@scripts/bench $(BENCH)
 
-test-arm64: install ## the engine's unit tests for ARM64, emulated by QEMU; half an hour
+test-arm64: install ## the engine's unit tests for ARM64, emulated by QEMU; a quarter of an hour
 	@scripts/test_arm64
 
 test-kubernetes: install ## a real API server takes every overlay; builds it first, some minutes

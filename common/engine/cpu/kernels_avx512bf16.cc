@@ -29,6 +29,17 @@ inline Vec AccumulatePair(Vec sum, const Operand* x, IntVec weights) {
                           reinterpret_cast<__m512bh>(weights));
 }
 
+// Two adjacent k of int8 weights. (GCC 12 converts bytes one by one unless it is told the instructions, and
+// takes the unmasked forms of these for uninitialised.)
+inline IntVec WidenBytes(const char* from) {
+  constexpr __mmask16 kAll = 0xffff;
+  const auto floats = [from](int first) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + first));
+    return _mm512_maskz_cvtepi32_ps(kAll, _mm512_maskz_cvtepi8_epi32(kAll, bytes));
+  };
+  return reinterpret_cast<IntVec>(_mm512_cvtne2ps_pbh(floats(kLanes), floats(0)));
+}
+
 }  // namespace
 }  // namespace outrider
 

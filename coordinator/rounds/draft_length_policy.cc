@@ -8,9 +8,8 @@
 namespace outrider {
 namespace {
 
-// So much of the sizes' spread is assumed with a slope of kAssumedSlope of the mean, until there is more.
+// So much of the sizes' spread is assumed, with the assumed slope, until there is more.
 constexpr double kAssumedSpread = 0.001;
-constexpr double kAssumedSlope = 0.2;
 // Before so many rounds with a draft nothing is known, and this K is taken.
 constexpr int kRoundsToLearn = 12;
 constexpr int kWhileLearning = 4;
@@ -54,7 +53,7 @@ double LinearTime::per_unit() const {
   const double spread = size_size_ / weight_ - size * size;
   const double together = size_seconds_ / weight_ - size * seconds;
   const double assumed = kAssumedSpread * size * size;
-  const double slope = (together + assumed * kAssumedSlope * seconds / size) / (spread + assumed);
+  const double slope = (together + assumed * assumed_slope_ * seconds / size) / (spread + assumed);
   return std::clamp(slope, 0.0, seconds / size);
 }
 
@@ -78,12 +77,11 @@ double DraftLengthPolicy::Seconds(const Kind& kind, int k) const {
   const double row = per_unit(kind.verify, kind.verify_seconds, kind.verify_rows);
   double seconds =
       kind.verify.fixed() / kind.verify_batch.mean(1) + row * (k + 1) + kind.verify_wire.mean(0) / streams;
-  if (k > 0) {
-    const double sequence = per_unit(kind.step, kind.step_seconds, kind.draft_batch);
-    seconds +=
-        k * (kind.step.fixed() / kind.draft_batch.mean(1) + sequence) + kind.draft_wire.mean(0) / streams;
-  }
-  return seconds;
+  if (k == 0) return seconds;
+  seconds += kind.draft_wire.mean(0) / streams;
+  if (running_ <= 1) return seconds + kind.proposal.fixed() + k * kind.proposal.per_unit();
+  const double sequence = per_unit(kind.step, kind.step_seconds, kind.draft_batch);
+  return seconds + k * (kind.step.fixed() / kind.draft_batch.mean(1) + sequence);
 }
 
 double DraftLengthPolicy::Rate(const Kind& kind, double alpha, int k) const {
@@ -198,6 +196,7 @@ void DraftLengthPolicy::ObserveVerify(Kind& kind, const RoundTimes& times) {
 void DraftLengthPolicy::CountAttempt(Kind& kind) {
   ++kind.drafted_rounds;
   // What is known of the draft is as old as the last round that asked for one.
+  kind.proposal.Age(kind.plain_rounds);
   kind.step.Age(kind.plain_rounds);
   for (RunningMean* mean : {&kind.step_seconds, &kind.draft_wire, &kind.draft_batch, &kind.accepted,
                             &kind.proposed, &kind.failed_seconds}) {
@@ -230,6 +229,7 @@ void DraftLengthPolicy::OnRound(const Generation& generation, const Proposal& dr
   kind.step_seconds.Observe(step);
   kind.draft_batch.Observe(batch);
   if (running_ == 1) {
+    kind.proposal.Observe(static_cast<double>(drafted.size()), Micros(draft.compute_us()));
     kind.step.Observe(batch, step);
     kind.draft_wire.Observe(outrider::Seconds(times.draft) - Micros(draft.compute_us()));
   }

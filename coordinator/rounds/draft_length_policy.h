@@ -19,6 +19,9 @@ class LinearTime {
   // An observation counts half after about 140 more.
   static constexpr double kDecay = 0.995;
 
+  // While all sizes are alike, one unit more is taken to cost so much of what one costs in the mean.
+  explicit LinearTime(double assumed_slope) : assumed_slope_(assumed_slope) {}
+
   void Observe(double size, double seconds);
   // As if that many observations had been missed.
   void Age(double observations);
@@ -27,18 +30,21 @@ class LinearTime {
   double per_unit() const;
 
  private:
+  double assumed_slope_;
   double weight_ = 0, size_ = 0, seconds_ = 0, size_size_ = 0, size_seconds_ = 0;  // decayed sums
 };
 
 // Chooses the K that yields most tokens for the time that a round takes from everybody:
 //
-//   (1 - alpha^(K+1)) / (1 - alpha)  over  V/B + v (K+1) + w/N + [K > 0] (K (D/B' + d) + w'/N)
+//   (1 - alpha^(K+1)) / (1 - alpha)  over  V/B + v (K+1) + w/N + [K > 0] (P(K) + w'/N)
 //
-// where V + v rows is the time of a verification, D + d sequences that of a draft step, B and B' the numbers
-// of sequences that share them, w and w' what messages add to a generation that runs alone, and N the
-// generations in progress; all measured. With one generation this is Theorem 3.8 of Leviathan et al. (arXiv
-// 2211.17192); with many, what is paid once a step is shared and rows decide, so that under load K falls, to
-// 0 where plain decoding is faster. V and D are measured while a generation runs alone: under load steps also
+// where V + v rows is the time of a verification, P(K) that of a proposal, B the number of sequences that
+// share a verification, w and w' what messages add to a generation that runs alone, and N the generations in
+// progress; all measured. With several, P(K) = K (D/B' + d), where D + d sequences is the time of a draft
+// step and B' sequences share it. With one, P(K) = E + e K, since a proposal's first step takes longer: its
+// weights are no longer near. Then this is Theorem 3.8 of Leviathan et al. (arXiv 2211.17192); with many,
+// what is paid once a step is shared and rows decide, so that under load K falls, to 0 where plain decoding
+// is faster. V and D are measured while a generation runs alone: under load steps also
 // take longer because others use the same processors, and that is counted with the rows. alpha is the
 // share of judged tokens that were accepted lately: for a generation alone its own, begun with that of all of
 // its kind. Several use that of their kind and take the same K: in step they share forward passes, out of
@@ -92,8 +98,9 @@ class DraftLengthPolicy {
     // A failure is forgotten sooner than a time: within one pause between probes.
     static constexpr double kFailureDecay = 0.98;
 
-    // Alone: of a verification by rows, and of a draft step by sequences.
-    LinearTime verify, step;
+    // Alone: of a verification by rows, of a proposal by tokens, and of a draft step by sequences. As long as
+    // nothing else is known, rows and sequences cost little, and tokens cost what they do in the mean.
+    LinearTime verify{0.2}, proposal{1}, step{0.2};
     // Always.
     RunningMean verify_seconds{kDecay}, verify_rows{kDecay}, step_seconds{kDecay};
     RunningMean verify_wire{kDecay}, draft_wire{kDecay};

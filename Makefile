@@ -3,7 +3,7 @@
 .PHONY: help demo test build install bench lint clean test-arm64 test-fuzz test-kubernetes test-docker test-mutants
 
 help: ## list the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 24
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 24
 
 demo: ## install, build, and generate from a prompt with the shipped pair
 	@scripts/demo
@@ -26,7 +26,7 @@ install: ## install the Debian packages and the Python environment of build and 
 bench: ## measure: tables, JSON in build/bench, plots in docs/images; BENCH=pair runs one benchmark
 	@scripts/bench $(BENCH)
 
-test-arm64: install ## the engine's unit tests for ARM64, emulated by QEMU; a quarter of an hour
+test-arm64: install ## the engine's unit tests for ARM64, emulated by QEMU; some minutes
 	@scripts/test_arm64
 
 test-kubernetes: install ## a real API server takes every overlay; builds it first, some minutes

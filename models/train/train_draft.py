@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--target", type=Path, default=HERE.parent / "tiny-target")
     parser.add_argument("--out", type=Path, default=HERE.parent / "tiny-draft")
-    parser.add_argument("--tokens", type=int, default=13_000_000)
+    parser.add_argument("--tokens", type=int, default=33_000_000)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--kl-until", type=float, default=0.45,

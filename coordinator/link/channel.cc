@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <utility>
 
 #include "common/rpc/error.h"
@@ -115,6 +116,43 @@ class Stream {
   std::shared_ptr<Stream> until_it_ends_;
 };
 
+// Polls for a channel that has no stream, until it is connected or a time is over. gRPC makes progress with a
+// connection only while somebody polls for its channel; beside calls, that is its own timer, every five
+// seconds.
+class Connecting {
+ public:
+  static void Start(std::shared_ptr<grpc::Channel> channel, GrpcContext& context, Clock::duration within) {
+    std::shared_ptr<Connecting> connecting(new Connecting(std::move(channel), context, within));
+    connecting->until_it_ends_ = connecting;
+    connecting->context_.poller().Join();
+    connecting->Await();
+  }
+
+ private:
+  Connecting(std::shared_ptr<grpc::Channel> channel, GrpcContext& context, Clock::duration within)
+      : channel_(std::move(channel)),
+        context_(context),
+        end_(std::chrono::system_clock::now() +
+             std::chrono::duration_cast<std::chrono::system_clock::duration>(within)) {}
+
+  void Await() {
+    const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) return End();
+    channel_->NotifyOnStateChange(state, end_, &context_.queue(), &changed_);
+  }
+  void End() {
+    QueuePoller& poller = context_.poller();
+    until_it_ends_ = nullptr;
+    poller.Leave();
+  }
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  GrpcContext& context_;
+  const std::chrono::system_clock::time_point end_;
+  QueueTag changed_{[this](bool in_time) { in_time ? Await() : End(); }};
+  std::shared_ptr<Connecting> until_it_ends_;
+};
+
 }  // namespace
 
 template <class Protocol>
@@ -164,9 +202,10 @@ void Channel<Protocol>::Cancel() {
 }
 
 template <class Protocol>
-void Channel<Protocol>::ResetBackoff() {
+void Channel<Protocol>::ConnectAgain(Clock::duration within) {
   // Names that do not resolve would otherwise be asked for at intervals that grow to two minutes.
   grpc::experimental::ChannelResetConnectionBackoff(transport_->channel.get());
+  Connecting::Start(transport_->channel, transport_->context, within);
 }
 
 template class Channel<DraftProtocol>;

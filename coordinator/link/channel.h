@@ -59,8 +59,9 @@ class Channel {
   void Post(typename Protocol::Item&& item);
   // Ends the stream.
   void Cancel();
-  // Has the next attempt to connect made at once, not after a pause that grows with each that fails.
-  void ResetBackoff();
+  // Without a stream: tries to connect at once, not after a pause that grows with each attempt that fails,
+  // and goes on for `within`.
+  void ConnectAgain(Clock::duration within);
 
  private:
   struct Transport;

@@ -269,7 +269,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     Changed();
     if (stopping_) return;
     if (was_up) AwaitReturn();
-    channel_.ResetBackoff();
+    channel_.ConnectAgain(kRetryPause);
     retry_.expires_after(kRetryPause);
     retry_.async_wait([weak = this->weak_from_this()](const boost::system::error_code& error) {
       if (auto link = weak.lock(); link && !error) link->Connect();

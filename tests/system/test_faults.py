@@ -113,6 +113,17 @@ def test_a_killed_target_is_waited_for(prompts: list[str], undisturbed: list[int
         c.wait_idle()
 
 
+def test_a_target_that_stays_away_is_connected_to_again(prompts: list[str], undisturbed: list[int]) -> None:
+    with cluster() as c:
+        stream, answer = c.stream(prompts[7], **LONG), Answer()
+        read(answer, stream, 10)
+        c.kill(c.target)
+        c.coordinator.wait_for_event("cannot connect", server="target")
+        c.restart_target()
+        read_all(answer, stream)
+        assert answer.tokens == undisturbed
+
+
 def test_both_servers_may_die_at_once(prompts: list[str], undisturbed: list[int]) -> None:
     with cluster() as c:
         stream, answer = c.stream(prompts[7], **LONG), Answer()

@@ -18,6 +18,7 @@
 #include "bench/temporary_folder.h"
 #include "common/rpc/batch_server.h"
 #include "common/rpc/error.h"
+#include "common/rpc/queue_poller.h"
 #include "common/rpc/server.h"
 #include "coordinator/link/asio.h"
 #include "coordinator/link/grpc_context.h"
@@ -26,6 +27,9 @@
 #include "outrider/v1/target.grpc.pb.h"
 
 namespace outrider {
+
+// From the start of the program, as in the services: gRPC reads it once.
+inline const bool kPollsAsTheServicesDo = (GiveQueuesTheirConnections(), true);
 
 // Only a guard against hanging.
 inline constexpr auto kLong = std::chrono::seconds(60);

@@ -75,6 +75,7 @@ inline int Fail(const char* program, const absl::Status& status) {
 }
 
 inline void AddComputeFlags(CLI::App& app, LocalServicesOptions& services) {
+  app.add_option("--engine", services.engine, "native or torch")->capture_default_str();
   app.add_option("--device", services.device, "cpu or cuda:N")->capture_default_str();
   app.add_option("--draft-device", services.draft_device, "default: the target's");
   app.add_option("--dtype", services.dtype, "auto, float32, bfloat16 or int8; fp8 on a GPU")

@@ -2,7 +2,7 @@
 // verification of a draft. On a GPU the logits are judged on the device, as in service, and many sequences
 // and drafting of K tokens are measured too.
 //
-//   bench_step MODEL_DIR [DTYPE [THREADS [KERNELS]]] [--device=cuda:N] [--benchmark_...]
+//   bench_step MODEL_DIR [DTYPE [THREADS [KERNELS]]] [--engine=torch] [--device=cuda:N] [--benchmark_...]
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -117,14 +117,16 @@ int Main(int argc, char** argv) {
     absl::string_view word = argv[i];
     if (absl::ConsumePrefix(&word, "--device=")) {
       options.device = std::string(word);
+    } else if (absl::ConsumePrefix(&word, "--engine=")) {
+      options.engine = std::string(word);
     } else {
       words.emplace_back(word);
     }
   }
   if (words.empty() || absl::StartsWith(words[0], "--")) {
-    std::fprintf(
-        stderr,
-        "usage: bench_step MODEL_DIR [DTYPE [THREADS [KERNELS]]] [--device=cuda:N] [--benchmark_...]\n");
+    std::fprintf(stderr,
+                 "usage: bench_step MODEL_DIR [DTYPE [THREADS [KERNELS]]] [--engine=torch] [--device=cuda:N] "
+                 "[--benchmark_...]\n");
     return 1;
   }
   options.model_dir = words[0];

@@ -34,6 +34,10 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOpt
                          "none with --target-model"),
       command.add_option("--drafter-corpus", options.drafter_corpus,
                          "text for the unigram and bigram drafters"),
+      command
+          .add_option("--engine", options.engine,
+                      "of draft and target: native, or torch for libtorch, exact up to rounding")
+          ->capture_default_str(),
       command.add_option("--device", options.device, "of draft and target: cpu or cuda:N")
           ->capture_default_str(),
       command.add_option("--draft-device", options.draft_device,

@@ -25,6 +25,8 @@ Json PositionJson(const v1::PositionLogprobs& position) {
 Json ServerJson(const v1::ServerInfo& info) {
   return {{"model", info.model()},
           {"version", info.version()},
+          {"engine", info.engine()},
+          {"row_invariant", info.row_invariant()},
           {"device", info.device()},
           {"dtype", info.dtype()},
           {"weight_bytes", info.weight_bytes()},

@@ -82,8 +82,10 @@ std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptio
   const std::string& draft_device = options.draft_device.empty() ? options.device : options.draft_device;
   const std::string threads = absl::StrCat("--threads=", options.threads);
   std::array<std::vector<std::string>, kServices> flags;
-  flags[kTarget] = {"--model", target_model, "--device", options.device, "--dtype", options.dtype, threads};
-  flags[kDraft] = {"--model", draft_model, "--device", draft_device, "--dtype", draft_dtype, threads, kTopN};
+  flags[kTarget] = {"--model",      target_model, "--engine",    options.engine, "--device",
+                    options.device, "--dtype",    options.dtype, threads};
+  flags[kDraft] = {"--model",    draft_model, "--engine",  options.engine, "--device",
+                   draft_device, "--dtype",   draft_dtype, threads,        kTopN};
   flags[kCoordinator] = {"--tokenizer", target_model, "--drafter-corpus", options.drafter_corpus};
   if (options.draft_model == kNoDraftModel) flags[kCoordinator].push_back("--drafter=ngram");
   for (const std::string& name : options.served_model_names) {

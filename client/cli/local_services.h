@@ -27,9 +27,10 @@ struct LocalServicesOptions {
   std::string draft_model;     // or kNoDraftModel
   std::string drafter_corpus;  // text for the unigram and bigram drafters; empty: there are none
   std::string dtype = "auto";
-  std::string draft_dtype;     // empty: dtype
-  std::string device = "cpu";  // or cuda:N
-  std::string draft_device;    // empty: device
+  std::string draft_dtype;        // empty: dtype
+  std::string engine = "native";  // or torch
+  std::string device = "cpu";     // or cuda:N
+  std::string draft_device;       // empty: device
   // Each of draft and target. They take turns within a stream, so each may have every CPU. 0: one per CPU.
   int threads = 0;
   double draft_budget_seconds = 0;  // that the draft has for a proposal; 0: the coordinator's default

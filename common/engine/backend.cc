@@ -1,37 +1,51 @@
 #include "common/engine/backend.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/engine/cpu/cpu_backend.h"
-#include "common/engine/cuda_plugin.h"
+#include "common/engine/plugin.h"
 
 namespace outrider {
 namespace {
 
 constexpr int kMaxDevices = 64;
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& device) {
-  if (device == "cpu") return std::make_unique<CpuBackend>();
+// N of cuda:N, nothing for the CPU.
+absl::StatusOr<std::optional<int>> CudaDevice(const std::string& device) {
+  if (device == "cpu") return std::nullopt;
   absl::string_view number = device;
   int index = 0;
   if (absl::ConsumePrefix(&number, "cuda:") && absl::SimpleAtoi(number, &index) && index >= 0 &&
       index < kMaxDevices) {
-    return std::make_unique<CudaPlugin>(index);
+    return index;
   }
   return absl::InvalidArgumentError(
       absl::StrCat("--device ", device, ": must be cpu or cuda:N with N from 0 to ", kMaxDevices - 1));
 }
 
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& engine, const std::string& device) {
+  const absl::StatusOr<std::optional<int>> cuda_device = CudaDevice(device);
+  if (!cuda_device.ok()) return cuda_device.status();
+  if (engine == "torch") return std::make_unique<PluginBackend>(kTorchPlugin, *cuda_device);
+  if (engine != "native") {
+    return absl::InvalidArgumentError(absl::StrCat("--engine ", engine, ": must be native or torch"));
+  }
+  if (cuda_device->has_value()) return std::make_unique<PluginBackend>(kCudaPlugin, *cuda_device);
+  return std::make_unique<CpuBackend>();
+}
+
 absl::Status CheckDtype(const RunnerOptions& options, absl::Span<const absl::string_view> dtypes) {
   if (std::find(dtypes.begin(), dtypes.end(), options.dtype) != dtypes.end()) return absl::OkStatus();
+  const std::string engine = options.engine == "native" ? "" : absl::StrCat(" --engine ", options.engine);
   return absl::InvalidArgumentError(absl::StrCat("--dtype ", options.dtype, ": must be one of ",
-                                                 absl::StrJoin(dtypes, ", "), " with --device ",
+                                                 absl::StrJoin(dtypes, ", "), " with", engine, " --device ",
                                                  options.device));
 }
 

@@ -1,4 +1,4 @@
-// A backend runs models on one kind of device: the CPU or CUDA GPUs.
+// A backend runs models: our kernels for the CPU, those for CUDA GPUs, or libtorch on either.
 #pragma once
 
 #include <memory>
@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/tensor_source.h"
 #include "common/engine/model.h"
 #include "common/engine/runner_options.h"
 #include "common/engine/thread_pool.h"
@@ -24,17 +25,18 @@ class Backend {
   // one that this backend does not support.
   virtual absl::Status Check(const RunnerOptions& options) const = 0;
 
-  // Loads the weights of options.model_dir and allocates a KV pool and all scratch memory. `options` passed
-  // Check. The model may run work on `threads`, which must outlive it, inside its own calls.
-  // FAILED_PRECONDITION if the device cannot be used; INVALID_ARGUMENT, naming file and field or tensor, for
-  // a model that this backend does not support; NOT_FOUND for missing files; RESOURCE_EXHAUSTED if there is
-  // not enough memory.
-  virtual absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const RunnerOptions& options,
+  // Copies the weights and allocates a KV pool and all scratch memory. `options` passed Check. The model may
+  // run work on `threads`, which must outlive it, inside its own calls. FAILED_PRECONDITION if the device
+  // cannot be used; INVALID_ARGUMENT, naming file and field or tensor, for a model that this backend does not
+  // support; NOT_FOUND for missing files; RESOURCE_EXHAUSTED if there is not enough memory.
+  virtual absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+                                                      const RunnerOptions& options,
                                                       ThreadPool& threads) const = 0;
 };
 
-// The backend for a value of --device. INVALID_ARGUMENT, listing the valid values, for any other.
-absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& device);
+// The backend for the values of --engine and --device. INVALID_ARGUMENT, listing the valid values, for any
+// other.
+absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& engine, const std::string& device);
 
 // For implementations of Check: INVALID_ARGUMENT unless options.dtype is in `dtypes`.
 absl::Status CheckDtype(const RunnerOptions& options, absl::Span<const absl::string_view> dtypes);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/batch.h"
@@ -21,14 +22,21 @@ class Model {
   // that the device failed.
   virtual absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) = 0;
   virtual void CopyBlock(BlockId from, BlockId to) = 0;
+  // Reads what the cache holds of one token: float32 [layers, 2, kv_heads, head_dim], the rotated keys and
+  // the values. For tests and tools that compare backends.
+  virtual absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) = 0;
   // A hint from any thread that Forward will be called soon.
   virtual void Wake() = 0;
 
   // Whether Forward supports this task. A model without device tasks returns false.
   virtual bool CanRun(const DeviceTask& task) const = 0;
 
+  // Whether a row's results depend bit for bit only on the tokens of its own prefix (Runner). Else they do up
+  // to rounding.
+  virtual bool row_invariant() const = 0;
+
   virtual std::string dtype() const = 0;        // "float32", "bfloat16", "int8" or "fp8"
-  virtual std::string kernel_name() const = 0;  // of FindKernels, or "cuda"
+  virtual std::string kernel_name() const = 0;  // of FindKernels, "cuda" or "torch"
   virtual int kv_blocks() const = 0;
   // The longest sequence that the KV pool and the position encoding support.
   virtual int max_positions() const = 0;

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/engine/decoder/safetensors.h"
 
 namespace outrider {
 namespace {
@@ -43,7 +44,7 @@ absl::Status CheckRanges(const RunnerOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& options) {
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = BackendFor(options.device);
+  const absl::StatusOr<std::unique_ptr<Backend>> backend = BackendFor(options.engine, options.device);
   if (!backend.ok()) return backend.status();
   return Load(options, **backend);
 }
@@ -54,9 +55,11 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
   if (!status.ok()) return status;
   absl::StatusOr<ModelConfig> config = ReadModelConfig(options.model_dir);
   if (!config.ok()) return config.status();
+  const absl::StatusOr<SafeTensors> weights = SafeTensors::Open(options.model_dir);
+  if (!weights.ok()) return weights.status();
   std::unique_ptr<Runner> runner(new Runner(options, *std::move(config)));
   absl::StatusOr<std::unique_ptr<Model>> model =
-      backend.Load(runner->config_.decoder, options, runner->thread_pool_);
+      backend.Load(runner->config_.decoder, *weights, options, runner->thread_pool_);
   if (!model.ok()) return model.status();
   runner->model_ = *std::move(model);
   return runner;
@@ -75,6 +78,19 @@ absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch)
 
 void Runner::ParallelFor(int count, absl::FunctionRef<void(int i)> task) {
   thread_pool_.Run(count, [&](int i, int /*worker*/) { task(i); });
+}
+
+absl::StatusOr<std::vector<float>> Runner::ReadSlot(BlockId block, int slot) {
+  if (block < 0 || block >= model_->kv_blocks() || slot < 0 || slot >= options_.block_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot ", slot, " of block ", block, " is not in the pool"));
+  }
+  const DecoderSpec& spec = config_.decoder;
+  std::vector<float> values(2 * static_cast<size_t>(spec.layers) * static_cast<size_t>(spec.kv_heads) *
+                            static_cast<size_t>(spec.head_dim));
+  if (absl::Status status = model_->ReadSlot(block, slot, absl::MakeSpan(values)); !status.ok())
+    return status;
+  return values;
 }
 
 absl::Status Runner::CheckBatch(absl::Span<const SequenceRows> batch) const {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -22,9 +23,10 @@ namespace outrider {
 // Owns a model (weights, KV pool, scratch memory) and the host's compute threads. Validates each batch, so
 // that the model need not.
 //
-// The results of a row (its logits, keys and values) depend bit for bit only on the tokens of its own prefix:
-// not on the batch, the chunking of the prompt, the number of threads, the block size or the block ids. They
-// do depend on the dtype and on the instruction set of the kernels (`kernel_name`).
+// Where row_invariant() is true, the results of a row (its logits, keys and values) depend bit for bit only
+// on the tokens of its own prefix: not on the batch, the chunking of the prompt, the number of threads, the
+// block size or the block ids. They do depend on the dtype and on the instruction set of the kernels
+// (`kernel_name`). Elsewhere this holds up to rounding.
 //
 // Two sequences of a batch may share blocks that they only read (a common prefix). A slot that is written
 // belongs to one sequence. Truncation needs no call: slots at and after `position` are overwritten.
@@ -32,12 +34,12 @@ namespace outrider {
 // Not thread-safe, except for Wake. The pool's threads sleep between calls.
 class Runner {
  public:
-  // Loads the model on the backend for options.device. INVALID_ARGUMENT, naming the flag, for bad options, or
-  // naming file and field or tensor for an unsupported model; NOT_FOUND for missing files; RESOURCE_EXHAUSTED
-  // if there is not enough memory for the weights or the pool; FAILED_PRECONDITION if the device cannot be
-  // used.
+  // Loads the model on the backend for options.engine and options.device. INVALID_ARGUMENT, naming the flag,
+  // for bad options, or naming file and field or tensor for an unsupported model; NOT_FOUND for missing
+  // files; RESOURCE_EXHAUSTED if there is not enough memory for the weights or the pool; FAILED_PRECONDITION
+  // if the device cannot be used.
   static absl::StatusOr<std::unique_ptr<Runner>> Load(const RunnerOptions& options);
-  // The same on this backend, whatever options.device says.
+  // The same on this backend, whatever the options say.
   static absl::StatusOr<std::unique_ptr<Runner>> Load(const RunnerOptions& options, const Backend& backend);
 
   // Runs one forward pass: appends each sequence's tokens to the cache and returns the requested logits,
@@ -58,10 +60,15 @@ class Runner {
   // the pool.
   void CopyBlock(BlockId from, BlockId to) { model_->CopyBlock(from, to); }
 
+  // Reads the keys and values of one token back, as Model::ReadSlot defines them. INVALID_ARGUMENT for a slot
+  // that is not in the pool; INTERNAL if the device fails.
+  absl::StatusOr<std::vector<float>> ReadSlot(BlockId block, int slot);
+
   // Whether a sequence of a batch may carry this task.
   bool CanRun(const DeviceTask& task) const { return model_->CanRun(task); }
 
   const ModelConfig& config() const { return config_; }
+  bool row_invariant() const { return model_->row_invariant(); }
   std::string dtype() const { return model_->dtype(); }  // as resolved, if it was "auto"
   std::string kernel_name() const { return model_->kernel_name(); }
   int threads() const { return thread_pool_.threads(); }

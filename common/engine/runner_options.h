@@ -7,11 +7,13 @@
 namespace outrider {
 
 struct RunnerOptions {
-  std::string model_dir;       // a Hugging Face directory: config.json and safetensors
-  std::string device = "cpu";  // or "cuda:N"
+  std::string model_dir;          // a Hugging Face directory: config.json and safetensors
+  std::string engine = "native";  // our kernels for the device, or "torch": libtorch
+  std::string device = "cpu";     // or "cuda:N"
   // On the CPU: float32, bfloat16, int8 (weights only, one scale per output; keys and values bfloat16), or
   // auto, which is bfloat16 if the CPU has instructions for it, else float32. On a GPU: bfloat16, fp8 (e4m3
-  // weights and operands; keys and values bfloat16), or auto, which is bfloat16.
+  // weights and operands; keys and values bfloat16), or auto, which is bfloat16. With the engine torch:
+  // float32, bfloat16, or auto, which is float32 on the CPU and bfloat16 on a GPU.
   std::string dtype = "auto";
   int threads = 0;    // compute threads, the caller's included; 0: one per CPU this process may run on
   int kv_blocks = 0;  // size of the pool; 0: as many as fit kv_memory_fraction of the free memory

@@ -32,9 +32,14 @@ struct Flags {
 void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--model", flags.runner.model_dir, "Hugging Face directory of the model")->required();
   DefineListenFlags(app, flags.process);
+  app.add_option("--engine", flags.runner.engine,
+                 "native: kernels of this project; torch: libtorch, exact up to rounding")
+      ->capture_default_str();
   app.add_option("--device", flags.runner.device, "cpu or cuda:N")->capture_default_str();
-  app.add_option("--dtype", flags.runner.dtype,
-                 "auto, float32, bfloat16 or int8 (weights) on the CPU; auto, bfloat16 or fp8 on a GPU")
+  app.add_option(
+         "--dtype", flags.runner.dtype,
+         "auto, float32, bfloat16 or int8 (weights) on the CPU; auto, bfloat16 or fp8 on a GPU; auto, "
+         "float32 or bfloat16 with --engine torch")
       ->capture_default_str();
   app.add_option("--threads", flags.runner.threads, "threads that compute; 0: one per CPU")
       ->check(CLI::Range(0, 1024))
@@ -158,6 +163,8 @@ v1::ServerInfo Describe(const Runner& runner, const Flags& flags, uint64_t token
   info.set_max_context(static_cast<uint32_t>(config.decoder.max_position_embeddings));
   info.set_max_draft_tokens(static_cast<uint32_t>(flags.max_draft_tokens));
   info.set_max_message_bytes(kMaxMessageBytes);
+  info.set_engine(flags.runner.engine);
+  info.set_row_invariant(runner.row_invariant());
   info.set_device(flags.runner.device);
   info.set_dtype(runner.dtype());
   info.set_kv_blocks(static_cast<uint32_t>(runner.kv_blocks()));
@@ -211,6 +218,7 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
                       {"metrics_listen", process.metrics_address()},
                       {"model", info.model()},
                       {"dtype", info.dtype()},
+                      {"engine", info.engine()},
                       {"device", info.device()},
                       {"kernel", worker.runner().kernel_name()},
                       {"kv_blocks", static_cast<int64_t>(info.kv_blocks())},

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness import Cluster, cluster, draft_pb2, draft_pb2_grpc, load_goldens, load_prompts, request
+from harness import BIN, Cluster, cluster, draft_pb2, draft_pb2_grpc, load_goldens, load_prompts, request
 
 SAMPLES, LIES = 1600, 1200
 PER_CALL = 50
@@ -132,6 +132,20 @@ def test_the_first_tokens_have_the_targets_distribution(way: dict[str, str], gol
                 observed = Counter(path[:length] for path in seen)
                 assert p_value(observed, first_of(law, length)) > ACCEPTABLE, (k, length)
         if way["rule"] == "token":
+            assert observed_over_expected(c)[1] < 5
+
+
+@pytest.mark.skipif(not (BIN / "liboutrider_torch.so").exists(), reason="built without libtorch")
+@pytest.mark.parametrize("rule", ["token", "coupled"])
+def test_so_they_have_on_libtorch(rule: str, goldens: dict[str, Any]) -> None:
+    with cluster(draft=None) as native:
+        law = law_of(native, goldens["prompt"], 5, 3)
+    with cluster(target=["--engine", "torch"], draft=["--engine", "torch"]) as c:
+        seen = sample(c, goldens["prompt"], 3, k=3, top_k=5, rule=rule)
+        for length in (1, 2, 3):
+            observed = Counter(path[:length] for path in seen)
+            assert p_value(observed, first_of(law, length)) > ACCEPTABLE, length
+        if rule == "token":
             assert observed_over_expected(c)[1] < 5
 
 

@@ -4,11 +4,13 @@ outrider_unit_test(engine_test
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/controlled_pair_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_golden_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/engine_goldens.h
     ${CMAKE_CURRENT_LIST_DIR}/engine_invariance_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_model_config_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_packing_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_runner_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_safetensors_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/engine_self_test_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_tensor_names_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_thread_pool_test.cc
   LIBS outrider::engine nlohmann_json::nlohmann_json)
@@ -43,3 +45,16 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/worker_limits_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_test.cc
   LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler Threads::Threads)
+
+if(OUTRIDER_TORCH)
+  outrider_unit_test(torch_model_test
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/torch_model_test.cc
+    LIBS outrider::engine nlohmann_json::nlohmann_json)
+  # A plug-in lies beside the program that loads it.
+  set_target_properties(torch_model_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  add_dependencies(torch_model_test outrider_torch)
+  outrider_unit_test(torch_step_test
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/torch_step_test.cc
+    LIBS outrider_torch_decoder)
+  set_target_properties(torch_step_test PROPERTIES BUILD_RPATH ${TORCH_ROOT}/lib)
+endif()

@@ -1,67 +1,10 @@
-// The forward pass against transformers, on the goldens of scripts/goldens/engine.py in
-// tests/data/engine/.
-#include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
+// The forward pass against transformers.
+#include <algorithm>
 
-#include "tests/unit/engine_helpers.h"
+#include "tests/unit/engine_goldens.h"
 
 namespace outrider::testing {
 namespace {
-
-nlohmann::json ReadJson(const std::string& path) {
-  std::ifstream stream(path);
-  return nlohmann::json::parse(stream);
-}
-
-struct Golden {
-  std::vector<TokenId> tokens;
-  Logits logits;
-  double spread = 0;  // standard deviation of the logits
-};
-
-Golden ReadGolden(const std::string& model, int vocab) {
-  Golden golden;
-  golden.tokens = ReadJson(DataDir(model) + "/golden_tokens.json").get<std::vector<TokenId>>();
-  std::ifstream stream(DataDir(model) + "/golden_logits.f32", std::ios::binary);
-  double sum = 0, squares = 0;
-  for (size_t r = 0; r < golden.tokens.size(); ++r) {
-    std::vector<float>& row = golden.logits.emplace_back(static_cast<size_t>(vocab));
-    stream.read(reinterpret_cast<char*>(row.data()),
-                static_cast<std::streamsize>(row.size() * sizeof(float)));
-    for (const float x : row) {
-      sum += x;
-      squares += static_cast<double>(x) * x;
-    }
-  }
-  EXPECT_TRUE(stream.good());
-  const double count = static_cast<double>(golden.tokens.size()) * vocab;
-  golden.spread = std::sqrt(squares / count - sum / count * (sum / count));
-  return golden;
-}
-
-double RootMeanSquareDifference(const Logits& a, const Logits& b) {
-  double squares = 0, count = 0;
-  for (size_t r = 0; r < a.size(); ++r) {
-    for (size_t i = 0; i < a[r].size(); ++i) {
-      const double difference = static_cast<double>(a[r][i]) - b[r][i];
-      squares += difference * difference;
-      count += 1;
-    }
-  }
-  return std::sqrt(squares / count);
-}
-
-double LargestDifference(const Logits& a, const Logits& b) {
-  double largest = 0;
-  for (size_t r = 0; r < a.size(); ++r) {
-    for (size_t i = 0; i < a[r].size(); ++i) {
-      largest = std::max(largest, static_cast<double>(std::abs(a[r][i] - b[r][i])));
-    }
-  }
-  return largest;
-}
 
 class RandomModel : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
 

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <limits>
 
-#include "common/engine/cpu/memory.h"
 #include "common/engine/decoder/elements.h"
+#include "common/engine/memory.h"
 
 namespace outrider::testing {
 namespace {

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "bench/temporary_folder.h"
-#include "common/engine/cpu/memory.h"
 #include "common/engine/decoder/rope.h"
+#include "common/engine/memory.h"
 #include "tests/unit/engine_helpers.h"
 
 namespace outrider::testing {

@@ -39,7 +39,7 @@ def fake_gpu(folder: Path) -> str:
 @needs_plugin
 def test_the_plugin_exports_one_function():
     symbols = re.findall(r"^\S* [A-Za-z] (\S+)$", output("nm", "-D", "--defined-only", PLUGIN), re.M)
-    assert symbols == ["outrider_create_device_model"]
+    assert symbols == ["outrider_create_cuda_model"]
 
 
 @needs_plugin
@@ -53,7 +53,7 @@ def test_the_plugin_links_no_driver_and_looks_beside_itself_first():
 
 @needs_plugin
 def test_the_plugin_loads_where_there_is_no_gpu():
-    assert ctypes.CDLL(str(PLUGIN)).outrider_create_device_model is not None
+    assert ctypes.CDLL(str(PLUGIN)).outrider_create_cuda_model is not None
 
 
 def test_without_a_gpu_it_says_so_in_one_line():

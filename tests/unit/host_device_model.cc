@@ -96,6 +96,7 @@ class HostStep {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> HostDevice::Load(const DecoderSpec& /*spec*/,
+                                                        const TensorSource& /*weights*/,
                                                         const RunnerOptions& options,
                                                         ThreadPool& /*threads*/) const {
   RunnerOptions load;
@@ -182,6 +183,12 @@ absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRow
   step.Read();
   logits_ = std::move(of_host);
   return LogitsView{logits_.data(), host_rows, vocab};
+}
+
+absl::Status HostDeviceModel::ReadSlot(BlockId block, int slot, absl::Span<float> values) {
+  const absl::StatusOr<std::vector<float>> read = cpu_->ReadSlot(block, slot);
+  if (read.ok()) std::copy(read->begin(), read->end(), values.begin());
+  return read.status();
 }
 
 }  // namespace outrider::testing

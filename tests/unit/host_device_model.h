@@ -21,8 +21,10 @@ class HostDeviceModel final : public Model {
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override { cpu_->CopyBlock(from, to); }
+  absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
   void Wake() override { cpu_->Wake(); }
   bool CanRun(const DeviceTask& task) const override;
+  bool row_invariant() const override { return true; }
   std::string dtype() const override { return cpu_->dtype(); }
   std::string kernel_name() const override { return cpu_->kernel_name(); }
   int kv_blocks() const override { return cpu_->kv_blocks() - 1; }
@@ -42,7 +44,8 @@ class HostDevice final : public Backend {
   explicit HostDevice(int team) : team_(team) {}
 
   absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const RunnerOptions& options,
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+                                              const RunnerOptions& options,
                                               ThreadPool& threads) const override;
 
  private:

@@ -17,6 +17,13 @@ add_test(NAME hardening_test
 set_tests_properties(hardening_test PROPERTIES
   LABELS unit ENVIRONMENT "OUTRIDER_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};PYTHONDONTWRITEBYTECODE=1")
 
+# What the plug-in on libtorch links to.
+add_test(NAME torch_plugin_test
+  COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_SOURCE_DIR}/unit/torch_plugin_test.py
+  WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(torch_plugin_test PROPERTIES
+  LABELS unit ENVIRONMENT "OUTRIDER_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};PYTHONDONTWRITEBYTECODE=1")
+
 # What bench/compare.py does when a system fails.
 add_test(NAME compare_test
   COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_SOURCE_DIR}/unit/compare_test.py

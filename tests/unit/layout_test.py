@@ -29,13 +29,14 @@ SERVICES = {"draft_service", "target_service", "coordinator"}
 CORE = {"common/spec", "common/kv", "common/text", "common/engine"}
 FREE = {"tests", "bench"}  # may include everything
 # Parts of the engine, each with those outside it that may include its headers; and what knows no other part.
-BACKENDS = {"common/engine/cpu": {"common/engine/backend.cc"}, "common/engine/cuda": set()}
+BACKENDS = {"common/engine/cpu": {"common/engine/backend.cc"}, "common/engine/cuda": set(), "common/engine/torch": set()}
 DECODER = "common/engine/decoder"
 
 CPP = (".h", ".cc", ".inc", ".cu", ".cuh")
 PROGRAM = CPP + (".py", ".proto", ".cmake", ".sh", ".md", ".txt", ".yaml", ".yml", ".toml")
 PROGRAM_NAMES = {"Makefile", "Dockerfile", "run", ".clang-format", ".clang-tidy", ".gitignore", "CMakePresets.json"}
 WIRE = re.compile(r"(google/protobuf|google/rpc|grpc|grpcpp)/|.*\.pb\.h$")
+LIBTORCH = re.compile(r"(ATen|c10|caffe2|torch)/")
 
 
 class Tree(dict):
@@ -141,6 +142,13 @@ def wire_in_core(tree):
         if chain:
             wrong.append(f"{path}: reaches protobuf or gRPC by {' > '.join(chain)}")
     return wrong
+
+
+def libtorch_elsewhere(tree):
+    """libtorch is one plug-in's business. It never meets protobuf, since the engine does without."""
+    return [f"{path}: includes {name}" for path in tree.of(*CPP)
+            if not path.startswith(("common/engine/torch/", "tests/unit/torch_"))
+            for name, _ in includes(tree, path) if LIBTORCH.match(name)]
 
 
 def long_files(tree):
@@ -276,7 +284,7 @@ def wrong_fault_table(tree):
     return wrong
 
 
-CHECKS = [wrong_dependencies, reached_backends, wire_in_core, second_transports, long_files, unfinished, machine_paths,
+CHECKS = [wrong_dependencies, reached_backends, wire_in_core, libtorch_elsewhere, second_transports, long_files, unfinished, machine_paths,
           unused_flags, globbed_sources, unbuilt_sources, broken_links, wrong_fault_table]
 
 
@@ -331,6 +339,10 @@ GOOD = {
     "common/engine/cpu/model.h": "",
     "common/engine/cpu/model.cc": '#include "common/engine/cpu/model.h"\n#include "common/engine/decoder/spec.h"',
     "common/engine/cuda/limits.h": '#include "common/engine/runner.h"',
+    "common/engine/torch/CMakeLists.txt": "add_library(outrider_torch MODULE decoder.cc)",
+    "common/engine/torch/decoder.cc": '#include <ATen/ATen.h>\n#include "common/engine/decoder/spec.h"',
+    "tests/unit/torch.cmake": "outrider_unit_test(torch_test SOURCES torch_step_test.cc)",
+    "tests/unit/torch_step_test.cc": "#include <ATen/ATen.h>",
     "common/engine/decoder/spec.h": "",
     "common/engine/decoder/llama.cc": '#include "common/engine/decoder/spec.h"',
     "target_service/CMakeLists.txt": "add_executable(outrider-target ${CMAKE_CURRENT_SOURCE_DIR}/main.cc)",
@@ -378,6 +390,10 @@ BAD = [
                     "common/rpc/c.h": "#include <google/protobuf/message.h>"}),
     (wire_in_core, {"draft_service/draft_sampler.cc": '#include "common/rpc/b.h"',
                     "common/rpc/b.h": '#include "outrider/v1/x.pb.h"'}),
+    # Outside of its folder.
+    (libtorch_elsewhere, {"common/engine/runner.h": "#include <ATen/ATen.h>"}),
+    (libtorch_elsewhere, {"tests/unit/engine_test.cc": "# include <torch/torch.h>"}),
+    (wire_in_core, {"common/engine/torch/a.cc": "#include <ATen/ATen.h>\n#include <grpcpp/grpcpp.h>"}),
     # Two subjects in a file.
     (long_files, {"common/kv/a.h": "int x;\n" * 401}),
     # The coordinator's transport.

@@ -6,8 +6,8 @@
 #include "common/engine/cpu/cpu_model.h"
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kernels.h"
-#include "common/engine/cpu/memory.h"
 #include "common/engine/kv_size.h"
+#include "common/engine/memory.h"
 
 namespace outrider {
 namespace {
@@ -36,14 +36,14 @@ absl::Status CpuBackend::Check(const RunnerOptions& options) const {
   return CheckDtype(options, {"auto", "float32", "bfloat16", "int8"});
 }
 
-absl::StatusOr<std::unique_ptr<Model>> CpuBackend::Load(const DecoderSpec& spec, const RunnerOptions& options,
+absl::StatusOr<std::unique_ptr<Model>> CpuBackend::Load(const DecoderSpec& spec, const TensorSource& weights,
+                                                        const RunnerOptions& options,
                                                         ThreadPool& threads) const {
   const Storage storage = StorageFor(options.dtype);
-  absl::StatusOr<CpuWeights> weights =
-      LoadCpuWeights(options.model_dir, spec, storage, threads, options.progress);
-  if (!weights.ok()) return weights.status();
+  absl::StatusOr<CpuWeights> packed = LoadCpuWeights(weights, spec, storage, threads, options.progress);
+  if (!packed.ok()) return packed.status();
   const int kv_blocks = options.kv_blocks > 0 ? options.kv_blocks : BlocksThatFit(spec, options, storage);
-  return CpuModel::Create(spec, *std::move(weights), {kv_blocks, options.block_size, options.max_batch_rows},
+  return CpuModel::Create(spec, *std::move(packed), {kv_blocks, options.block_size, options.max_batch_rows},
                           options.kernels.empty() ? BestKernels() : *FindKernels(options.kernels.c_str()),
                           threads);
 }

@@ -9,7 +9,8 @@ namespace outrider {
 class CpuBackend final : public Backend {
  public:
   absl::Status Check(const RunnerOptions& options) const override;
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const RunnerOptions& options,
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+                                              const RunnerOptions& options,
                                               ThreadPool& threads) const override;
 };
 

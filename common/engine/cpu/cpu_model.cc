@@ -329,4 +329,13 @@ void CpuModel::CopyBlock(BlockId from, BlockId to) {
               cache_.data() + static_cast<size_t>(from) * kv_geometry_.block_bytes, kv_geometry_.block_bytes);
 }
 
+absl::Status CpuModel::ReadSlot(BlockId block, int slot, absl::Span<float> values) {
+  const size_t per_layer = 2 * static_cast<size_t>(spec_.kv_heads) * static_cast<size_t>(spec_.head_dim);
+  for (int layer = 0; layer < spec_.layers; ++layer) {
+    float* const out = values.data() + static_cast<size_t>(layer) * per_layer;
+    kernels_.read_slot({LayerOfCache(layer), block, slot, spec_.kv_heads, out});
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace outrider

@@ -11,9 +11,9 @@
 #include "absl/types/span.h"
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kernels.h"
-#include "common/engine/cpu/memory.h"
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/decoder/rope.h"
+#include "common/engine/memory.h"
 #include "common/engine/model.h"
 #include "common/engine/thread_pool.h"
 
@@ -44,9 +44,11 @@ class CpuModel final : public Model {
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override;
+  absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
   void Wake() override { thread_pool_.Wake(); }
 
   bool CanRun(const DeviceTask& /*task*/) const override { return false; }
+  bool row_invariant() const override { return true; }
   std::string dtype() const override;
   std::string kernel_name() const override { return kernels_.name; }
   int kv_blocks() const override { return options_.kv_blocks; }

@@ -16,10 +16,10 @@ namespace {
 // Collects everything that must be packed, so that one allocation of the right size can hold it.
 class Loader {
  public:
-  Loader(const SafeTensors& files, Storage storage) : files_(files), storage_(storage) {}
+  Loader(const TensorSource& source, Storage storage) : source_(source), storage_(storage) {}
 
   // After the first error, all calls do nothing.
-  TensorView Get(const StoredTensor& tensor) { return files_.Get(tensor.name, tensor.shape, status_); }
+  TensorView Get(const StoredTensor& tensor) { return source_.Get(tensor.name, tensor.shape, status_); }
 
   // Adds the rows of all parts, in order.
   void AddMatrix(const StoredMatrix& matrix, PackedMatrix* to) {
@@ -38,10 +38,9 @@ class Loader {
     norms_.push_back({Get(norm), size, to, Reserve(static_cast<size_t>(size) * sizeof(float))});
   }
 
-  absl::StatusOr<Buffer> PackAll(absl::string_view model_dir, ThreadPool& pool,
-                                 const std::function<void(double)>& progress) {
+  absl::StatusOr<Buffer> PackAll(ThreadPool& pool, const std::function<void(double)>& progress) {
     if (!status_.ok()) return status_;
-    absl::StatusOr<Buffer> memory = Buffer::Allocate(bytes_, absl::StrCat("the weights of ", model_dir));
+    absl::StatusOr<Buffer> memory = Buffer::Allocate(bytes_, "the weights");
     if (!memory.ok()) return memory.status();
     for (const Norm& norm : norms_) {
       float* to = reinterpret_cast<float*>(memory->data() + norm.offset);
@@ -98,7 +97,7 @@ class Loader {
     return offset;
   }
 
-  const SafeTensors& files_;
+  const TensorSource& source_;
   const Storage storage_;
   absl::Status status_;
   std::vector<Matrix> matrices_;
@@ -108,14 +107,12 @@ class Loader {
 
 }  // namespace
 
-absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const DecoderSpec& spec,
+absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const DecoderSpec& spec,
                                           Storage storage, ThreadPool& pool,
                                           const std::function<void(double)>& progress) {
-  absl::StatusOr<SafeTensors> files = SafeTensors::Open(model_dir);
-  if (!files.ok()) return files.status();
   CpuWeights weights;
   weights.storage = storage;
-  Loader loader(*files, storage);
+  Loader loader(source, storage);
   const DecoderTensors tensors = TensorsOf(spec);
   weights.embedding = loader.Get(tensors.embedding);
   weights.layers.resize(tensors.layers.size());
@@ -131,7 +128,7 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const De
   }
   loader.AddNorm(tensors.final_norm, &weights.final_norm);
   loader.AddMatrix(tensors.head, &weights.head);
-  absl::StatusOr<Buffer> memory = loader.PackAll(model_dir, pool, progress);
+  absl::StatusOr<Buffer> memory = loader.PackAll(pool, progress);
   if (!memory.ok()) return memory.status();
   weights.memory = *std::move(memory);
   absl::StatusOr<Buffer> copy = Buffer::Allocate(weights.embedding.bytes(), "the embedding");

@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/kernels.h"
-#include "common/engine/cpu/memory.h"
 #include "common/engine/decoder/decoder_spec.h"
-#include "common/engine/decoder/safetensors.h"
+#include "common/engine/decoder/tensor_source.h"
+#include "common/engine/memory.h"
 #include "common/engine/thread_pool.h"
 
 namespace outrider {
@@ -41,8 +41,8 @@ struct CpuWeights {
 };
 
 // Packs every matrix, and copies the embedding; norms become float32. Whoever changes or truncates a file
-// afterwards changes nothing. Errors are those of SafeTensors and Buffer. `progress` may be null.
-absl::StatusOr<CpuWeights> LoadCpuWeights(const std::string& model_dir, const DecoderSpec& spec,
+// afterwards changes nothing. Errors are those of the source and of Buffer. `progress` may be null.
+absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const DecoderSpec& spec,
                                           Storage storage, ThreadPool& pool,
                                           const std::function<void(double)>& progress);
 

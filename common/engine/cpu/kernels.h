@@ -109,11 +109,21 @@ struct RotateArgs {
   const float* sines;
 };
 
+// Reads the key and value of one slot, of all KV heads, as RotateArgs stored them.
+struct ReadSlotArgs {
+  KvLayer kv;
+  int32_t block;
+  int slot;
+  int kv_heads;
+  float* out;  // keys, then values: [kv_heads][head_dim] each
+};
+
 struct Kernels {
   const char* name;
   void (*linear)(const LinearArgs& args);
   void (*attention)(const AttentionArgs& args);
   void (*rotate_and_store)(const RotateArgs& args);
+  void (*read_slot)(const ReadSlotArgs& args);
   // y = x / sqrt(mean(x^2) + epsilon) * weight, as operands for weights of this storage.
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int n, Storage storage, void* y);
   // Whether operands for bfloat16 and int8 weights are bfloat16.

@@ -28,6 +28,6 @@ inline Vec Fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 
 namespace outrider::kernels_internal {
 
-const Kernels kAvx2 = {"avx2", &Linear, &Attention, &RotateAndStore, &RmsNorm, false};
+const Kernels kAvx2 = {"avx2", &Linear, &Attention, &RotateAndStore, &ReadSlot, &RmsNorm, false};
 
 }  // namespace outrider::kernels_internal

@@ -29,6 +29,6 @@ inline Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 
 namespace outrider::kernels_internal {
 
-const Kernels kAvx512 = {"avx512", &Linear, &Attention, &RotateAndStore, &RmsNorm, false};
+const Kernels kAvx512 = {"avx512", &Linear, &Attention, &RotateAndStore, &ReadSlot, &RmsNorm, false};
 
 }  // namespace outrider::kernels_internal

@@ -48,6 +48,7 @@ inline IntVec WidenBytes(const char* from) {
 
 namespace outrider::kernels_internal {
 
-const Kernels kAvx512BFloat16 = {"avx512bf16", &Linear, &Attention, &RotateAndStore, &RmsNorm, true};
+const Kernels kAvx512BFloat16 = {"avx512bf16", &Linear,  &Attention, &RotateAndStore,
+                                 &ReadSlot,    &RmsNorm, true};
 
 }  // namespace outrider::kernels_internal

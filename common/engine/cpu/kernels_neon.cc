@@ -30,6 +30,6 @@ inline Vec Fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
 
 namespace outrider::kernels_internal {
 
-const Kernels kNeon = {"neon", &Linear, &Attention, &RotateAndStore, &RmsNorm, false};
+const Kernels kNeon = {"neon", &Linear, &Attention, &RotateAndStore, &ReadSlot, &RmsNorm, false};
 
 }  // namespace outrider::kernels_internal

@@ -40,6 +40,6 @@ inline Vec AccumulatePair(Vec sum, const Operand* x, IntVec weights) {
 
 namespace outrider::kernels_internal {
 
-const Kernels kNeonBFloat16 = {"neonbf16", &Linear, &Attention, &RotateAndStore, &RmsNorm, true};
+const Kernels kNeonBFloat16 = {"neonbf16", &Linear, &Attention, &RotateAndStore, &ReadSlot, &RmsNorm, true};
 
 }  // namespace outrider::kernels_internal

@@ -27,6 +27,6 @@ inline Vec Fma(Vec a, Vec b, Vec c) { return a * b + c; }
 
 namespace outrider::kernels_internal {
 
-const Kernels kPortable = {"portable", &Linear, &Attention, &RotateAndStore, &RmsNorm, false};
+const Kernels kPortable = {"portable", &Linear, &Attention, &RotateAndStore, &ReadSlot, &RmsNorm, false};
 
 }  // namespace outrider::kernels_internal

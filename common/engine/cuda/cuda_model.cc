@@ -38,8 +38,8 @@ absl::Status CheckShape(const DecoderSpec& spec, const std::string& model_dir) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(const DecoderSpec& spec, int device,
-                                                         const RunnerOptions& options) {
+absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(const DecoderSpec& spec, const TensorSource& weights,
+                                                         int device, const RunnerOptions& options) {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
   if (error != cudaSuccess || device >= devices) {
@@ -49,11 +49,11 @@ absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(const DecoderSpec& spec
                              : absl::StrCat("no GPU can be used here: ", cudaGetErrorString(error))));
   }
   std::unique_ptr<CudaModel> model(new CudaModel(spec, device, options));
-  if (absl::Status status = model->Load(); !status.ok()) return status;
+  if (absl::Status status = model->Load(weights); !status.ok()) return status;
   return model;
 }
 
-absl::Status CudaModel::Load() {
+absl::Status CudaModel::Load(const TensorSource& source) {
   if (absl::Status status = CheckShape(spec_, options_.model_dir); !status.ok()) return status;
   // The current device is per thread, and Forward runs on another thread than Load.
   absl::Status status = ToStatus(cudaSetDevice(device_), "choosing the device");
@@ -63,8 +63,7 @@ absl::Status CudaModel::Load() {
   status = Assign(Matmul::Create(operand_, stream_), matmul_);
   if (!status.ok()) return status;
   Weights weights;
-  status =
-      Assign(LoadWeights(options_.model_dir, spec_, operand_, *matmul_, stream_, options_.progress), weights);
+  status = Assign(LoadWeights(source, spec_, operand_, *matmul_, stream_, options_.progress), weights);
   if (!status.ok()) return status;
 
   max_rows_ = std::max(kMaxCapturedRows,
@@ -148,6 +147,12 @@ void CudaModel::DropGraphs() {
 void CudaModel::CopyBlock(BlockId from, BlockId to) {
   cudaSetDevice(device_);
   layers_->CopyBlock(from, to);
+}
+
+absl::Status CudaModel::ReadSlot(BlockId block, int slot, absl::Span<float> values) {
+  if (absl::Status status = ToStatus(cudaSetDevice(device_), "choosing the device"); !status.ok())
+    return status;
+  return layers_->ReadSlot(block, slot, values);
 }
 
 absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> batch) {

@@ -29,15 +29,17 @@ class CudaModel final : public Model {
  public:
   // FAILED_PRECONDITION if there is no such device; INVALID_ARGUMENT, naming file and field, for a model that
   // the kernels do not support; else errors of files and memory.
-  static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderSpec& spec, int device,
-                                                       const RunnerOptions& options);
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderSpec& spec, const TensorSource& weights,
+                                                       int device, const RunnerOptions& options);
   ~CudaModel() override;
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override;
+  absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
   void Wake() override {}
 
   bool CanRun(const DeviceTask& task) const override { return cuda::CanRun(task, spec_.vocab_size); }
+  bool row_invariant() const override { return true; }
   std::string dtype() const override { return operand_ == Operand::kFp8 ? "fp8" : "bfloat16"; }
   std::string kernel_name() const override { return "cuda"; }
   int kv_blocks() const override { return kv_blocks_; }
@@ -51,7 +53,7 @@ class CudaModel final : public Model {
         device_(device),
         options_(options),
         operand_(options.dtype == "fp8" ? Operand::kFp8 : Operand::kBFloat16) {}
-  absl::Status Load();
+  absl::Status Load(const TensorSource& source);
   absl::Status AllocateStepMemory();
   absl::Status CreateAttention();
 

@@ -1,8 +1,10 @@
 #include "common/engine/cuda/decoder_layers.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
+#include "common/engine/decoder/elements.h"
 #include "common/engine/decoder/rope.h"
 
 namespace outrider::cuda {
@@ -174,6 +176,22 @@ void DecoderLayers::CopyBlock(BlockId from, BlockId to) {
   cudaMemcpyAsync(cache_.data() + static_cast<size_t>(to) * block_bytes_,
                   cache_.data() + static_cast<size_t>(from) * block_bytes_, block_bytes_,
                   cudaMemcpyDeviceToDevice, stream_);
+}
+
+absl::Status DecoderLayers::ReadSlot(BlockId block, int slot, absl::Span<float> values) {
+  std::vector<uint16_t> copy(block_bytes_ / kBFloat16Bytes);
+  absl::Status status =
+      ToStatus(cudaMemcpyAsync(copy.data(), cache_.data() + static_cast<size_t>(block) * block_bytes_,
+                               block_bytes_, cudaMemcpyDeviceToHost, stream_),
+               "reading the cache");
+  if (status.ok()) status = ToStatus(cudaStreamSynchronize(stream_), "reading the cache");
+  if (!status.ok()) return status;
+  // Of each head of keys or values, the slot's row.
+  const size_t dim = static_cast<size_t>(spec_.head_dim), slots = static_cast<size_t>(options_.block_size);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = FromBFloat16(copy[(i / dim * slots + static_cast<size_t>(slot)) * dim + i % dim]);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace outrider::cuda

@@ -59,6 +59,8 @@ class DecoderLayers {
   absl::Status Enqueue(const Pass& pass);
 
   void CopyBlock(BlockId from, BlockId to);
+  // As Model::ReadSlot. Waits for the stream.
+  absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values);
 
   // A block that no sequence uses, for the padding rows of a batch.
   int spare_block() const { return options_.kv_blocks; }

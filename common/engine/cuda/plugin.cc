@@ -2,13 +2,13 @@
 #include <type_traits>
 
 #include "common/engine/cuda/cuda_model.h"
-#include "common/engine/cuda_plugin.h"
+#include "common/engine/plugin.h"
 
-extern "C" __attribute__((visibility("default"))) void outrider_create_device_model(
-    const outrider::DecoderSpec& spec, int device, const outrider::RunnerOptions& options,
-    absl::StatusOr<std::unique_ptr<outrider::Model>>& result) {
-  result = outrider::cuda::CudaModel::Create(spec, device, options);
+extern "C" __attribute__((visibility("default"))) void outrider_create_cuda_model(
+    const outrider::DecoderSpec& spec, const outrider::TensorSource& weights, std::optional<int> cuda_device,
+    const outrider::RunnerOptions& options, absl::StatusOr<std::unique_ptr<outrider::Model>>& result) {
+  result = outrider::cuda::CudaModel::Create(spec, weights, *cuda_device, options);
 }
 
 // Program and plug-in must agree on its type.
-static_assert(std::is_same_v<decltype(outrider_create_device_model), outrider::CreateDeviceModelFunction>);
+static_assert(std::is_same_v<decltype(outrider_create_cuda_model), outrider::CreatePluginModelFunction>);

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/engine/cuda/layer_kernels.h"
 #include "common/engine/decoder/elements.h"
-#include "common/engine/decoder/safetensors.h"
 #include "common/engine/decoder/tensor_names.h"
 
 namespace outrider::cuda {
@@ -26,8 +25,8 @@ int64_t Elements(const TensorView& tensor) {
 // After the first error, all calls do nothing.
 class Loader {
  public:
-  Loader(const SafeTensors& files, Operand operand, Matmul& matmul, cudaStream_t stream)
-      : files_(files), operand_(operand), matmul_(matmul), stream_(stream) {
+  Loader(const TensorSource& source, Operand operand, Matmul& matmul, cudaStream_t stream)
+      : source_(source), operand_(operand), matmul_(matmul), stream_(stream) {
     Store(PinnedMemory::Allocate(kStagingBytes, "uploads"), staging_);
   }
 
@@ -92,7 +91,7 @@ class Loader {
   size_t bytes() const { return bytes_; }
 
  private:
-  TensorView Get(const StoredTensor& tensor) { return files_.Get(tensor.name, tensor.shape, status_); }
+  TensorView Get(const StoredTensor& tensor) { return source_.Get(tensor.name, tensor.shape, status_); }
 
   template <class T>
   void Store(absl::StatusOr<T> allocated, T& to) {
@@ -164,7 +163,7 @@ class Loader {
     status_ = ToStatus(cudaGetLastError(), "making fp8 weights");
   }
 
-  const SafeTensors& files_;
+  const TensorSource& source_;
   const Operand operand_;
   Matmul& matmul_;
   const cudaStream_t stream_;
@@ -176,12 +175,10 @@ class Loader {
 
 }  // namespace
 
-absl::StatusOr<Weights> LoadWeights(const std::string& model_dir, const DecoderSpec& spec, Operand operand,
+absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpec& spec, Operand operand,
                                     Matmul& matmul, cudaStream_t stream,
                                     const std::function<void(double)>& progress) {
-  absl::StatusOr<SafeTensors> files = SafeTensors::Open(model_dir);
-  if (!files.ok()) return files.status();
-  Loader loader(*files, operand, matmul, stream);
+  Loader loader(source, operand, matmul, stream);
   const DecoderTensors tensors = TensorsOf(spec);
 
   Weights weights;

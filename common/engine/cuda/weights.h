@@ -12,6 +12,7 @@
 #include "common/engine/cuda/device_memory.h"
 #include "common/engine/cuda/matmul.h"
 #include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/tensor_source.h"
 
 namespace outrider::cuda {
 
@@ -42,10 +43,10 @@ struct Weights {
   Matrix head;  // the embedding itself if they are tied and bfloat16
 };
 
-// Uploads the weights of a Hugging Face directory as bfloat16, rounded to nearest even, quantises the
-// matrices to fp8 on the device if `operand` says so, and plans the products. Errors are those of SafeTensors
+// Uploads the weights as bfloat16, rounded to nearest even, quantises the
+// matrices to fp8 on the device if `operand` says so, and plans the products. Errors are those of the source
 // and of CUDA. `progress` may be null.
-absl::StatusOr<Weights> LoadWeights(const std::string& model_dir, const DecoderSpec& spec, Operand operand,
+absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpec& spec, Operand operand,
                                     Matmul& matmul, cudaStream_t stream,
                                     const std::function<void(double)>& progress);
 

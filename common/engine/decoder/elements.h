@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "common/engine/decoder/safetensors.h"
+#include "common/engine/decoder/tensor_source.h"
 
 namespace outrider {
 

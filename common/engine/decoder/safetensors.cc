@@ -239,14 +239,6 @@ absl::StatusOr<TensorView> SafeTensors::Get(absl::string_view name, absl::Span<c
   return TensorView{*type, entry.shape, entry.data.data()};
 }
 
-TensorView SafeTensors::Get(absl::string_view name, absl::Span<const int64_t> shape,
-                            absl::Status& status) const {
-  if (!status.ok()) return {};
-  absl::StatusOr<TensorView> view = Get(name, shape);
-  status = view.status();
-  return view.ok() ? *std::move(view) : TensorView{};
-}
-
 uint64_t SafeTensors::Hash() const {
   std::vector<absl::string_view> names;
   for (const auto& [name, entry] : tensors_) names.push_back(name);

@@ -11,28 +11,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/engine/decoder/tensor_source.h"
 
 namespace outrider {
 
-enum class ElementType : uint8_t { kFloat32, kBFloat16, kFloat16 };
-
-// A tensor inside a mapped file: row-major, little-endian, aligned to its element size.
-struct TensorView {
-  ElementType type = ElementType::kFloat32;
-  std::vector<int64_t> shape;
-  const char* data = nullptr;
-
-  size_t element_bytes() const { return type == ElementType::kFloat32 ? 4 : 2; }
-  size_t bytes() const {
-    size_t bytes = element_bytes();
-    for (const int64_t size : shape) bytes *= static_cast<size_t>(size);
-    return bytes;
-  }
-};
-
 // Keeps the files mapped read-only while it lives; copies nothing. Tensors of other element types are listed
 // but cannot be read. Immutable once open, and thread-safe.
-class SafeTensors {
+class SafeTensors final : public TensorSource {
  public:
   // NOT_FOUND for a missing file; DATA_LOSS, naming the file and if possible the tensor, for a truncated
   // file, a header that violates the format (length, JSON, shapes that match their bytes, offsets in bounds,
@@ -40,17 +25,13 @@ class SafeTensors {
   static absl::StatusOr<SafeTensors> Open(const std::string& model_dir);
 
   SafeTensors() = default;
-  ~SafeTensors();
+  ~SafeTensors() override;
   SafeTensors(SafeTensors&& other) noexcept;
   SafeTensors& operator=(SafeTensors&& other) noexcept;
 
   bool Has(absl::string_view name) const { return tensors_.contains(name); }
-  // INVALID_ARGUMENT, naming file and tensor, if it is missing, has another shape or an element type that
-  // cannot be read.
-  absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const;
-  // The same for many tensors in a row: stores an error in `status`, and does nothing if there is one
-  // already.
-  TensorView Get(absl::string_view name, absl::Span<const int64_t> shape, absl::Status& status) const;
+  using TensorSource::Get;
+  absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;
 
   // XXH3-64 of names, types, shapes and bytes of all tensors in the order of their names: the same for the
   // same weights, however they are spread over files. Reads everything.

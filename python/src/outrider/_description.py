@@ -28,6 +28,8 @@ class ServerInfo:
         fingerprint: Of the tokens that the model knows; draft and target have the same.
         max_message_bytes: Largest message that it takes.
         weights_hash: Of the weights; a target that restarts with others is not used.
+        engine: What computes: "native" or "torch".
+        row_invariant: Whether a token's results depend bit for bit only on the tokens before it.
     """
 
     model: str
@@ -45,6 +47,8 @@ class ServerInfo:
     fingerprint: int
     max_message_bytes: int
     weights_hash: int
+    engine: str
+    row_invariant: bool
 
 
 @dataclass(frozen=True)

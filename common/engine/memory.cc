@@ -1,4 +1,4 @@
-#include "common/engine/cpu/memory.h"
+#include "common/engine/memory.h"
 
 #include <sys/mman.h>
 

@@ -1,0 +1,53 @@
+// Backends in shared libraries of their own, which are loaded on first use: our CUDA kernels, and libtorch.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/backend.h"
+#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/model.h"
+#include "common/engine/runner_options.h"
+
+namespace outrider {
+
+// The function that a plug-in exports: makes a model on device N of cuda:N, or on the CPU. `options` have
+// passed Check, and their `threads` is not 0. Library and program are built from the same sources, so C++
+// types may cross the boundary.
+using CreatePluginModelFunction = void(const DecoderSpec& spec, const TensorSource& weights,
+                                       std::optional<int> cuda_device, const RunnerOptions& options,
+                                       absl::StatusOr<std::unique_ptr<Model>>& result);
+
+// A plug-in, which lies beside the program.
+struct PluginDescription {
+  const char* library;  // its file
+  const char* symbol;   // its CreatePluginModelFunction
+  absl::Span<const absl::string_view> dtypes;
+  const char* how_to_build;  // where the file is missing
+  bool is_tested;            // whether Load tests it first (self_test.h)
+};
+extern const PluginDescription kCudaPlugin;
+extern const PluginDescription kTorchPlugin;
+
+// Loads models through a plug-in. FAILED_PRECONDITION, on one line, if the library or one of its dependencies
+// cannot be loaded, or if it fails its test; else the library's errors.
+class PluginBackend final : public Backend {
+ public:
+  // cuda_device is N of cuda:N, nothing for the CPU.
+  PluginBackend(const PluginDescription& plugin, std::optional<int> cuda_device)
+      : plugin_(plugin), cuda_device_(cuda_device) {}
+
+  absl::Status Check(const RunnerOptions& options) const override;
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+                                              const RunnerOptions& options,
+                                              ThreadPool& threads) const override;
+
+ private:
+  const PluginDescription& plugin_;
+  const std::optional<int> cuda_device_;
+};
+
+}  // namespace outrider

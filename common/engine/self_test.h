@@ -1,0 +1,18 @@
+// Whether a device computes what the CPU does.
+#pragma once
+
+#include "absl/status/status.h"
+#include "common/engine/backend.h"
+#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/runner_options.h"
+#include "common/engine/thread_pool.h"
+
+namespace outrider {
+
+// Loads a small model of made-up weights on the backend, with the heads of `spec`, and compares its logits
+// with those of the CPU's kernels in float32. INTERNAL if the device fails, or if the difference is more than
+// rounding to options.dtype explains; else the errors of Backend::Load. Takes a fraction of a second.
+absl::Status SelfTest(const Backend& backend, const DecoderSpec& spec, const RunnerOptions& options,
+                      ThreadPool& threads);
+
+}  // namespace outrider

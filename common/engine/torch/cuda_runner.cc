@@ -1,0 +1,114 @@
+// Steps on an NVIDIA GPU: a stream of their own, page-locked logits, and a CUDA graph for each shape of
+// decode steps. All that is in liboutrider_torch_cuda.so.
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <map>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/engine/torch/step_runner.h"
+
+namespace outrider::libtorch {
+namespace {
+
+// Most graphs that are kept. Each takes a few megabytes of device memory.
+constexpr size_t kMaxGraphs = 64;
+
+class CudaRunner final : public StepRunner {
+ public:
+  explicit CudaRunner(c10::DeviceIndex device)
+      : stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device)),
+        pool_(at::cuda::graph_pool_handle()) {}
+
+  at::Device device() const override { return stream_.device(); }
+  size_t FreeMemory() const override {
+    const c10::cuda::CUDAGuard guard(stream_.device());
+    size_t free_bytes = 0, all_bytes = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &all_bytes));
+    return free_bytes;
+  }
+  bool PrefersFewShapes() const override { return true; }
+
+  void InOrder(absl::FunctionRef<void()> work) override {
+    const c10::cuda::CUDAStreamGuard guard(stream_);
+    work();
+  }
+
+  at::Tensor Run(const Step& step, Forward forward) override {
+    const at::Tensor logits = step.is_decode ? Replay(step, forward) : forward(step);
+    if (!host_.defined() || host_.size(0) < logits.size(0)) {
+      host_ = at::empty(logits.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
+    }
+    const at::Tensor to = host_.narrow(0, 0, logits.size(0));
+    to.copy_(logits, /*non_blocking=*/true);
+    stream_.synchronize();
+    return to;
+  }
+
+ private:
+  struct Graph {
+    Step inputs;  // what the graph reads
+    at::Tensor logits;
+    at::cuda::CUDAGraph graph;
+  };
+  using Shape = std::vector<int64_t>;
+
+  static Shape ShapeOf(const Step& step) {
+    Shape shape;
+    for (const at::Tensor& tensor : TensorsOf(step)) {
+      shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
+    }
+    return shape;
+  }
+
+  at::Tensor Replay(const Step& step, Forward forward) {
+    const auto found = graphs_.find(ShapeOf(step));
+    if (found == graphs_.end()) return Capture(step, forward);
+    const std::vector<at::Tensor> from = TensorsOf(step), to = TensorsOf(found->second->inputs);
+    for (size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
+    found->second->graph.replay();
+    return found->second->logits;
+  }
+
+  // Runs the step twice: so that libraries have what they allocate on first use, and into the graph.
+  at::Tensor Capture(const Step& step, Forward forward) {
+    const at::Tensor logits = forward(step);
+    if (graphs_.size() >= kMaxGraphs) graphs_.clear();
+    auto captured = std::make_unique<Graph>();
+    captured->inputs = step;
+    captured->graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+    captured->logits = forward(captured->inputs);
+    captured->graph.capture_end();
+    graphs_.emplace(ShapeOf(step), std::move(captured));
+    return logits;
+  }
+
+  const c10::cuda::CUDAStream stream_;
+  const at::cuda::MempoolId_t pool_;
+  std::map<Shape, std::unique_ptr<Graph>> graphs_;
+  at::Tensor host_;  // [rows, vocab], page-locked
+};
+
+}  // namespace
+}  // namespace outrider::libtorch
+
+extern "C" __attribute__((visibility("default"))) void outrider_create_torch_cuda_runner(
+    int device, absl::StatusOr<std::unique_ptr<outrider::libtorch::StepRunner>>& result) {
+  if (const int devices = c10::cuda::device_count(); device >= devices) {
+    result = absl::FailedPreconditionError(absl::StrCat("this machine has ", devices, " usable GPUs"));
+    return;
+  }
+  result = std::make_unique<outrider::libtorch::CudaRunner>(static_cast<c10::DeviceIndex>(device));
+}
+
+// Both plug-ins must agree on its type.
+static_assert(std::is_same_v<decltype(outrider_create_torch_cuda_runner),
+                             outrider::libtorch::CreateCudaRunnerFunction>);

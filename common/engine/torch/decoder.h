@@ -1,0 +1,44 @@
+// The forward pass of a decoder on tensors.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/torch/paged_cache.h"
+#include "common/engine/torch/step.h"
+#include "common/engine/torch/weights.h"
+
+namespace outrider::libtorch {
+
+// Computes on any device, in the weights' dtype; the residual stream, norms and rotations are float32.
+// Functions throw c10::Error if the device fails. Not thread-safe.
+class Decoder {
+ public:
+  Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache);
+
+  // Stores the rows' keys and values in the cache, and returns the wanted logits, float32 [wanted, vocab].
+  at::Tensor Forward(const Step& step);
+
+  PagedCache& cache() { return cache_; }
+  const PagedCache& cache() const { return cache_; }
+  const Weights& weights() const { return weights_; }
+
+ private:
+  // Cosines and sines of the rows' positions, [rows, 1, head_dim / 2] each.
+  struct Angles {
+    at::Tensor cosines, sines;
+  };
+
+  // One layer: its addition to the residual stream x [rows, hidden].
+  at::Tensor Layer(int layer, at::Tensor x, const Angles& angles, const Step& step);
+  // Attention of queries [rows, heads, head_dim] over the cache: [rows, heads * head_dim].
+  at::Tensor Attend(int layer, const at::Tensor& queries, const Step& step) const;
+  at::Tensor Normalize(const at::Tensor& x, const at::Tensor& weight) const;
+
+  const DecoderSpec spec_;
+  const Weights weights_;
+  PagedCache cache_;
+  at::Tensor inverse_frequencies_;  // [head_dim / 2], float32
+};
+
+}  // namespace outrider::libtorch

@@ -1,0 +1,150 @@
+#include "common/engine/torch/step.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <utility>
+
+namespace outrider::libtorch {
+namespace {
+
+// Most rows of a decode step, padding included.
+constexpr uint64_t kMaxDecodeRows = 64;
+// Most blocks that a decode step gathers for each one that it needs.
+constexpr uint64_t kMaxPadding = 4;
+
+using Indices = std::vector<int64_t>;
+
+// A sequence of the batch and its first row in the step.
+struct Member {
+  const SequenceRows* sequence;
+  int64_t first_row;
+};
+
+uint64_t BlocksOf(const SequenceRows& sequence, int block_size) {
+  const uint64_t end = static_cast<uint64_t>(sequence.position) + sequence.tokens.size();
+  return (end + static_cast<uint64_t>(block_size) - 1) / static_cast<uint64_t>(block_size);
+}
+
+std::vector<Member> List(absl::Span<const SequenceRows> batch) {
+  std::vector<Member> members;
+  int64_t row = 0;
+  for (const SequenceRows& sequence : batch) {
+    members.push_back({&sequence, row});
+    row += static_cast<int64_t>(sequence.tokens.size());
+  }
+  return members;
+}
+
+// By number of rows, and by number of blocks up to a factor of two, so that at most half of a table is
+// padding.
+std::vector<std::vector<Member>> Group(absl::Span<const SequenceRows> batch, int block_size) {
+  std::map<std::pair<size_t, uint64_t>, std::vector<Member>> groups;
+  for (const Member& member : List(batch)) {
+    const SequenceRows& sequence = *member.sequence;
+    groups[{sequence.tokens.size(), std::bit_ceil(BlocksOf(sequence, block_size))}].push_back(member);
+  }
+  std::vector<std::vector<Member>> listed;
+  for (auto& [key, members] : groups) listed.push_back(std::move(members));
+  return listed;
+}
+
+at::Tensor Upload(const Indices& indices, const at::TensorOptions& options) {
+  return at::tensor(indices, at::kLong).to(options.device());
+}
+
+// `blocks` is the width of the table.
+AttentionGroup MakeGroup(const std::vector<Member>& members, uint64_t blocks, int block_size,
+                         const Step& step, const at::TensorOptions& options) {
+  AttentionGroup group;
+  group.sequences = static_cast<int64_t>(members.size());
+  group.rows_each = static_cast<int64_t>(members[0].sequence->tokens.size());
+  Indices rows, table;
+  for (const Member& member : members) {
+    for (int64_t r = 0; r < group.rows_each; ++r) rows.push_back(member.first_row + r);
+    const uint64_t own = BlocksOf(*member.sequence, block_size);
+    for (uint64_t b = 0; b < blocks; ++b) table.push_back(member.sequence->blocks[std::min(b, own - 1)]);
+  }
+  group.rows = Upload(rows, options);
+  group.table = Upload(table, options).view({group.sequences, -1});
+  const at::Tensor keys = at::arange(group.table.size(1) * block_size, group.rows.options());
+  const at::Tensor queries = step.positions.index_select(0, group.rows);
+  const at::Tensor hidden = (keys > queries.unsqueeze(1)).view({group.sequences, 1, group.rows_each, -1});
+  group.unwritten = hidden.select(2, group.rows_each - 1).unsqueeze(-1).contiguous();
+  group.mask =
+      at::zeros(hidden.sizes(), options).masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+  return group;
+}
+
+// A step without its groups.
+Step ListRows(absl::Span<const SequenceRows> batch, int block_size, const at::TensorOptions& options) {
+  Indices tokens, positions, blocks, slots, logit_rows;
+  for (const SequenceRows& sequence : batch) {
+    const int64_t count = static_cast<int64_t>(sequence.tokens.size());
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t position = sequence.position + i;
+      if (i >= count - sequence.logit_rows) logit_rows.push_back(static_cast<int64_t>(tokens.size()));
+      tokens.push_back(sequence.tokens[static_cast<size_t>(i)]);
+      positions.push_back(position);
+      blocks.push_back(sequence.blocks[static_cast<size_t>(position / block_size)]);
+      slots.push_back(position % block_size);
+    }
+  }
+  Step step;
+  step.tokens = Upload(tokens, options);
+  step.positions = Upload(positions, options);
+  step.blocks = Upload(blocks, options);
+  step.slots = Upload(slots, options);
+  step.logit_rows = Upload(logit_rows, options);
+  return step;
+}
+
+}  // namespace
+
+Step MakeStep(absl::Span<const SequenceRows> batch, int block_size, const at::TensorOptions& options) {
+  Step step = ListRows(batch, block_size, options);
+  for (const std::vector<Member>& members : Group(batch, block_size)) {
+    uint64_t blocks = 0;
+    for (const Member& member : members) blocks = std::max(blocks, BlocksOf(*member.sequence, block_size));
+    step.groups.push_back(MakeGroup(members, blocks, block_size, step, options));
+  }
+  return step;
+}
+
+std::optional<Step> MakeDecodeStep(absl::Span<const SequenceRows> batch, int block_size, BlockId spare,
+                                   const at::TensorOptions& options) {
+  const size_t rows_each = batch[0].tokens.size();
+  uint64_t longest = 0, needed = 0;
+  for (const SequenceRows& sequence : batch) {
+    if (sequence.tokens.size() != rows_each) return std::nullopt;
+    if (static_cast<size_t>(sequence.logit_rows) != rows_each) return std::nullopt;
+    longest = std::max(longest, BlocksOf(sequence, block_size));
+    needed += BlocksOf(sequence, block_size);
+  }
+  const uint64_t sequences = std::bit_ceil(batch.size()), blocks = std::bit_ceil(longest);
+  if (sequences * rows_each > kMaxDecodeRows || sequences * blocks > kMaxPadding * needed)
+    return std::nullopt;
+
+  const std::vector<TokenId> tokens(rows_each, 0);
+  const std::vector<BlockId> spares(rows_each, spare);  // enough for any block size
+  std::vector<SequenceRows> padded(batch.begin(), batch.end());
+  padded.resize(
+      sequences,
+      {.tokens = tokens, .position = 0, .blocks = spares, .logit_rows = static_cast<int>(rows_each)});
+  Step step = ListRows(padded, block_size, options);
+  step.groups.push_back(MakeGroup(List(padded), blocks, block_size, step, options));
+  step.is_decode = true;
+  return step;
+}
+
+std::vector<at::Tensor> TensorsOf(const Step& step) {
+  std::vector<at::Tensor> tensors = {step.tokens, step.positions, step.blocks, step.slots, step.logit_rows};
+  for (const AttentionGroup& group : step.groups) {
+    tensors.insert(tensors.end(), {group.rows, group.table, group.mask, group.unwritten});
+  }
+  return tensors;
+}
+
+}  // namespace outrider::libtorch

@@ -1,0 +1,50 @@
+// A batch as tensors.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/engine/batch.h"
+#include "common/kv/block_id.h"
+
+namespace outrider::libtorch {
+
+// Sequences with equally many rows and similarly long contexts, whose attention is one product.
+struct AttentionGroup {
+  int64_t sequences = 0;
+  int64_t rows_each = 0;
+  at::Tensor rows;   // [sequences * rows_each], rows of the step, sequence by sequence
+  at::Tensor table;  // [sequences, blocks], padded by repeating a sequence's last block
+  at::Tensor mask;   // [sequences, 1, rows_each, blocks * block_size]: 0 where a row attends, else -infinity
+  at::Tensor unwritten;  // [sequences, 1, blocks * block_size, 1]: whether no row attends there
+};
+
+// A row is a token. Rows are those of the batch, in its order. Everything is on the model's device; indices
+// are int64.
+struct Step {
+  at::Tensor tokens;      // [rows]
+  at::Tensor positions;   // [rows]
+  at::Tensor blocks;      // [rows], where a row's key and value go: block and slot
+  at::Tensor slots;       // [rows]
+  at::Tensor logit_rows;  // [wanted], the rows whose logits are wanted
+  std::vector<AttentionGroup> groups;
+  bool is_decode = false;  // made by MakeDecodeStep
+};
+
+// `options` say the mask's dtype, and the device.
+Step MakeStep(absl::Span<const SequenceRows> batch, int block_size, const at::TensorOptions& options);
+
+// For few sequences with equally many rows, all of whose logits are wanted, a step of one group whose sizes
+// are powers of two but for the rows of each: so that few shapes occur. Further sequences, which come last,
+// write to the block `spare` and yield logits that mean nothing. Nothing for other batches, or if most of it
+// would be padding.
+std::optional<Step> MakeDecodeStep(absl::Span<const SequenceRows> batch, int block_size, BlockId spare,
+                                   const at::TensorOptions& options);
+
+// All tensors of a step, in a fixed order.
+std::vector<at::Tensor> TensorsOf(const Step& step);
+
+}  // namespace outrider::libtorch

@@ -1,0 +1,41 @@
+// Where a decoder's steps run.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "common/engine/torch/step.h"
+
+namespace outrider::libtorch {
+
+// One thread. Functions throw c10::Error if the device fails.
+class StepRunner {
+ public:
+  using Forward = absl::FunctionRef<at::Tensor(const Step& step)>;
+
+  virtual ~StepRunner() = default;
+
+  virtual at::Device device() const = 0;
+  // Bytes that can still be allocated there.
+  virtual size_t FreeMemory() const = 0;
+  // Whether steps of a shape that was seen before run faster, so that it pays to pad them (MakeDecodeStep).
+  virtual bool PrefersFewShapes() const = 0;
+
+  // Calls `work` with everything that it does on tensors in this runner's order. The functions below are
+  // called inside it.
+  virtual void InOrder(absl::FunctionRef<void()> work) = 0;
+  // Computes the step's logits with `forward`, always the same, and waits for them. They are on the host, and
+  // valid until the next call.
+  virtual at::Tensor Run(const Step& step, Forward forward) = 0;
+};
+
+// The function that liboutrider_torch_cuda.so exports: makes a runner for cuda:`device`. FAILED_PRECONDITION
+// if there is no such device.
+using CreateCudaRunnerFunction = void(int device, absl::StatusOr<std::unique_ptr<StepRunner>>& result);
+inline constexpr char kCreateCudaRunner[] = "outrider_create_torch_cuda_runner";
+
+}  // namespace outrider::libtorch

@@ -1,0 +1,115 @@
+#include "common/engine/torch/torch_model.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/engine/kv_size.h"
+#include "common/engine/torch/cpu_runner.h"
+#include "common/engine/torch/cuda_library.h"
+
+namespace outrider::libtorch {
+namespace {
+
+// Calls `work` in the runner's order, with libtorch's exceptions as errors. `what` says what was tried.
+absl::Status Try(StepRunner& runner, absl::string_view what, absl::FunctionRef<absl::Status()> work) {
+  const auto message = [&](const c10::Error& error) {
+    return absl::StrCat(what, ": ", error.what_without_backtrace());
+  };
+  try {
+    const c10::InferenceMode no_gradients;
+    absl::Status status;
+    runner.InOrder([&] { status = work(); });
+    return status;
+  } catch (const c10::OutOfMemoryError& error) {
+    return absl::ResourceExhaustedError(message(error));
+  } catch (const c10::Error& error) {
+    return absl::InternalError(message(error));
+  }
+}
+
+absl::StatusOr<std::unique_ptr<StepRunner>> RunnerFor(std::optional<int> cuda_device) {
+  if (cuda_device.has_value()) return LoadCudaRunner(*cuda_device);
+  return std::make_unique<CpuRunner>();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderSpec& spec,
+                                                          const TensorSource& weights,
+                                                          std::optional<int> cuda_device,
+                                                          const RunnerOptions& options) {
+  absl::StatusOr<std::unique_ptr<StepRunner>> runner = RunnerFor(cuda_device);
+  if (!runner.ok()) {
+    return absl::Status(runner.status().code(), absl::StrCat("--engine torch --device ", options.device, ": ",
+                                                             runner.status().message()));
+  }
+  const bool bfloat16 = options.dtype == "bfloat16" || (options.dtype == "auto" && cuda_device.has_value());
+  std::unique_ptr<TorchModel> model(new TorchModel(*std::move(runner), bfloat16));
+  const absl::Status status = Try(*model->runner_, absl::StrCat("loading ", options.model_dir),
+                                  [&] { return model->Load(spec, weights, options); });
+  if (!status.ok()) return status;
+  return model;
+}
+
+absl::Status TorchModel::Load(const DecoderSpec& spec, const TensorSource& source,
+                              const RunnerOptions& options) {
+  at::set_num_threads(options.threads);
+  absl::StatusOr<Weights> weights = LoadWeights(source, spec, TensorOptions(), options.progress);
+  if (!weights.ok()) return weights.status();
+  bytes_per_block_ = PagedCache::BlockBytes(spec, options.block_size, TensorOptions());
+  const double memory = options.kv_memory_fraction * static_cast<double>(runner_->FreeMemory());
+  kv_blocks_ = options.kv_blocks > 0 ? std::min(options.kv_blocks, std::numeric_limits<int>::max() - 1)
+                                     : KvBlocksThatFit(memory, bytes_per_block_, spec.max_position_embeddings,
+                                                       options.block_size, options.max_sequences);
+  max_positions_ = static_cast<int>(
+      std::min<int64_t>(spec.max_position_embeddings, int64_t{kv_blocks_} * options.block_size));
+  absl::StatusOr<PagedCache> cache =
+      PagedCache::Create(spec, kv_blocks_ + 1, options.block_size, TensorOptions());
+  if (!cache.ok()) return cache.status();
+  decoder_.emplace(spec, *std::move(weights), *std::move(cache));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LogitsView> TorchModel::Forward(absl::Span<const SequenceRows> batch) {
+  LogitsView view;
+  for (const SequenceRows& sequence : batch) view.rows += sequence.logit_rows;
+  const absl::Status status = Try(*runner_, "a forward pass", [&] {
+    const at::Tensor logits =
+        runner_->Run(ToStep(batch), [this](const Step& step) { return decoder_->Forward(step); });
+    view.data = logits.mutable_data_ptr<float>();
+    view.vocab = static_cast<int>(logits.size(1));
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  return view;
+}
+
+Step TorchModel::ToStep(absl::Span<const SequenceRows> batch) const {
+  const int block_size = decoder_->cache().block_size();
+  if (runner_->PrefersFewShapes()) {
+    if (auto step = MakeDecodeStep(batch, block_size, kv_blocks_, TensorOptions())) return *std::move(step);
+  }
+  return MakeStep(batch, block_size, TensorOptions());
+}
+
+void TorchModel::CopyBlock(BlockId from, BlockId to) {
+  const c10::InferenceMode no_gradients;
+  runner_->InOrder([&] { decoder_->cache().CopyBlock(from, to); });
+}
+
+absl::Status TorchModel::ReadSlot(BlockId block, int slot, absl::Span<float> values) {
+  return Try(*runner_, "reading the cache", [&] {
+    decoder_->cache().ReadSlot(block, slot, values);
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace outrider::libtorch

@@ -1,0 +1,64 @@
+// The model behind --engine torch.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/tensor_source.h"
+#include "common/engine/model.h"
+#include "common/engine/runner_options.h"
+#include "common/engine/torch/decoder.h"
+#include "common/engine/torch/step_runner.h"
+
+namespace outrider::libtorch {
+
+// Runs the decoder of decoder.h on libtorch's threads and devices. A row's results depend on the rows beside
+// it by rounding: libtorch chooses its products by their shape.
+class TorchModel final : public Model {
+ public:
+  // cuda_device is N of cuda:N, nothing for the CPU; options.threads is not 0. FAILED_PRECONDITION if
+  // libtorch has no such device; RESOURCE_EXHAUSTED if there is not enough memory; else errors of the
+  // weights.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderSpec& spec, const TensorSource& weights,
+                                                       std::optional<int> cuda_device,
+                                                       const RunnerOptions& options);
+
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
+  void CopyBlock(BlockId from, BlockId to) override;
+  absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
+  void Wake() override {}
+
+  bool CanRun(const DeviceTask& /*task*/) const override { return false; }
+  bool row_invariant() const override { return false; }
+  std::string dtype() const override { return bfloat16_ ? "bfloat16" : "float32"; }
+  std::string kernel_name() const override { return "torch"; }
+  int kv_blocks() const override { return kv_blocks_; }
+  int max_positions() const override { return max_positions_; }
+  size_t bytes_per_block() const override { return bytes_per_block_; }
+  size_t weight_bytes() const override { return decoder_->weights().bytes; }
+
+ private:
+  TorchModel(std::unique_ptr<StepRunner> runner, bool bfloat16)
+      : runner_(std::move(runner)), bfloat16_(bfloat16) {}
+
+  absl::Status Load(const DecoderSpec& spec, const TensorSource& source, const RunnerOptions& options);
+  Step ToStep(absl::Span<const SequenceRows> batch) const;
+  at::TensorOptions TensorOptions() const {
+    return at::TensorOptions(bfloat16_ ? at::kBFloat16 : at::kFloat).device(runner_->device());
+  }
+
+  const std::unique_ptr<StepRunner> runner_;
+  const bool bfloat16_;
+  int kv_blocks_ = 0;
+  int max_positions_ = 0;
+  size_t bytes_per_block_ = 0;
+  std::optional<Decoder> decoder_;  // its cache has one block more, which no sequence uses
+};
+
+}  // namespace outrider::libtorch

@@ -1,0 +1,274 @@
+// The engine on libtorch against the CPU's kernels in the same runner, and against transformers.
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "tests/unit/engine_goldens.h"
+
+namespace outrider::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// The largest difference that rounding explains in float32, as a share of the spread of what is compared.
+constexpr double kTolerance = 1e-4;
+
+RunnerOptions TorchOptions(const std::string& model) {
+  RunnerOptions options = Options(model);
+  options.engine = "torch";
+  return options;
+}
+
+double Spread(absl::Span<const float> values) {
+  double sum = 0, squares = 0;
+  for (const float x : values) {
+    sum += x;
+    squares += static_cast<double>(x) * x;
+  }
+  const double count = static_cast<double>(values.size());
+  return std::sqrt(std::max(0.0, squares / count - sum / count * (sum / count)));
+}
+
+// The largest difference as a share of the spread of `expected`.
+double Difference(absl::Span<const float> values, absl::Span<const float> expected) {
+  EXPECT_EQ(values.size(), expected.size());
+  double largest = 0;
+  for (size_t i = 0; i < std::min(values.size(), expected.size()); ++i) {
+    largest = std::max(largest, static_cast<double>(std::abs(values[i] - expected[i])));
+  }
+  return largest / Spread(expected);
+}
+
+// Two runners that are given the same steps.
+class Twins {
+ public:
+  explicit Twins(const std::string& model, int block_size = 16) {
+    RunnerOptions options = Options(model);
+    options.block_size = block_size;
+    options.kv_blocks = 128;
+    native_ = LoadOrDie(options);
+    options.engine = "torch";
+    torch_ = LoadOrDie(options);
+  }
+
+  int vocab() const { return native_->config().decoder.vocab_size; }
+
+  // The largest difference of the logits.
+  double Step(absl::Span<const SequenceRows> batch) {
+    const absl::StatusOr<LogitsView> expected = native_->Forward(batch), found = torch_->Forward(batch);
+    EXPECT_TRUE(expected.ok()) << expected.status();
+    EXPECT_TRUE(found.ok()) << found.status();
+    if (!expected.ok() || !found.ok()) return 1;
+    EXPECT_EQ(found->rows, expected->rows);
+    EXPECT_EQ(found->vocab, expected->vocab);
+    double largest = 0;
+    for (int r = 0; r < expected->rows; ++r) {
+      largest = std::max(largest, Difference(found->row(r), expected->row(r)));
+    }
+    return largest;
+  }
+
+  void CopyBlock(BlockId from, BlockId to) {
+    native_->CopyBlock(from, to);
+    torch_->CopyBlock(from, to);
+  }
+
+  // The largest difference of the keys and values of the first `length` tokens.
+  double CacheDifference(absl::Span<const BlockId> blocks, int length) {
+    double largest = 0;
+    for (int position = 0; position < length; ++position) {
+      const BlockId block = blocks[static_cast<size_t>(position / native_->block_size())];
+      const int slot = position % native_->block_size();
+      largest =
+          std::max(largest, Difference(*torch_->ReadSlot(block, slot), *native_->ReadSlot(block, slot)));
+    }
+    return largest;
+  }
+
+  Runner& torch() { return *torch_; }
+
+ private:
+  std::unique_ptr<Runner> native_, torch_;
+};
+
+// A sequence of a random history.
+struct Sequence {
+  std::vector<TokenId> tokens;
+  std::vector<BlockId> blocks;
+  size_t held = 0;  // tokens in the cache
+};
+
+class TorchModel : public ::testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(All, TorchModel, ::testing::ValuesIn(RandomModels()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST_P(TorchModel, Float32LogitsAreThoseOfTransformers) {
+  const auto runner = LoadOrDie(TorchOptions(GetParam()));
+  const Golden golden = ReadGolden(GetParam(), runner->config().decoder.vocab_size);
+  const Logits logits = AllLogits(*runner, golden.tokens);
+  ASSERT_EQ(logits.size(), golden.logits.size());
+  EXPECT_LE(LargestDifference(logits, golden.logits), kTolerance * golden.spread);
+}
+
+TEST_P(TorchModel, BFloat16LogitsAreNear) {
+  RunnerOptions options = TorchOptions(GetParam());
+  options.dtype = "bfloat16";
+  const auto runner = LoadOrDie(options);
+  const Golden golden = ReadGolden(GetParam(), runner->config().decoder.vocab_size);
+  const Logits logits = AllLogits(*runner, golden.tokens);
+  ASSERT_EQ(logits.size(), golden.logits.size());
+  EXPECT_LE(RootMeanSquareDifference(logits, golden.logits), 0.05 * golden.spread);
+}
+
+TEST_P(TorchModel, ChunksGiveTheLogitsOfTheCpu) {
+  for (const int block_size : {1, 3, 16}) {
+    Twins twins(GetParam(), block_size);
+    const std::vector<TokenId> tokens = SomeTokens(60, twins.vocab());
+    const std::vector<BlockId> blocks = BlocksFor(twins.torch(), 60, 3);
+    std::mt19937 random(5);
+    for (int position = 0; position < 60;) {
+      const int count = std::min(60 - position, 1 + static_cast<int>(random() % 9));
+      const SequenceRows rows = {
+          absl::MakeConstSpan(tokens).subspan(static_cast<size_t>(position), static_cast<size_t>(count)),
+          position, blocks, static_cast<int>(random() % (static_cast<unsigned>(count) + 1))};
+      ASSERT_LE(twins.Step({&rows, 1}), kTolerance) << "block size " << block_size << ", " << position;
+      position += count;
+    }
+    EXPECT_LE(twins.CacheDifference(blocks, 60), kTolerance);
+  }
+}
+
+// Sequences of different lengths that grow by different counts, are truncated, and fork by copying a block.
+TEST_P(TorchModel, RandomHistoriesGiveTheLogitsAndTheCacheOfTheCpu) {
+  Twins twins(GetParam(), 4);
+  std::mt19937 random(11);
+  const auto below = [&](size_t limit) { return static_cast<size_t>(random()) % limit; };
+  std::vector<BlockId> free(128);
+  std::iota(free.begin(), free.end(), 0);
+  const auto take = [&] {
+    std::swap(free[below(free.size())], free.back());
+    const BlockId block = free.back();
+    free.pop_back();
+    return block;
+  };
+  std::vector<Sequence> sequences(5);
+  for (int step = 0; step < 40; ++step) {
+    for (Sequence& sequence : sequences) {
+      if (below(4) == 0) sequence.held = below(sequence.held + 1);  // truncated: the rest will be overwritten
+    }
+    if (Sequence& from = sequences[0], &to = sequences[1]; step % 7 == 6) {
+      free.insert(free.end(), to.blocks.begin(), to.blocks.end());
+      to = {from.tokens, {}, from.held};
+      for (const BlockId block : from.blocks) {
+        to.blocks.push_back(take());
+        twins.CopyBlock(block, to.blocks.back());
+      }
+    }
+    std::vector<SequenceRows> batch;
+    for (Sequence& sequence : sequences) {
+      const size_t count = below(4) == 0 ? 0 : below(3) == 0 ? 1 + below(12) : 1;
+      if (count == 0 || sequence.held + count > 80) {
+        sequence.held = std::min<size_t>(sequence.held, 70);
+        continue;
+      }
+      sequence.tokens.resize(sequence.held);
+      for (const TokenId token : SomeTokens(static_cast<int>(count), twins.vocab(), random())) {
+        sequence.tokens.push_back(token);
+      }
+      while (sequence.blocks.size() * 4 < sequence.tokens.size()) sequence.blocks.push_back(take());
+      batch.push_back({absl::MakeConstSpan(sequence.tokens).subspan(sequence.held),
+                       static_cast<int>(sequence.held), sequence.blocks, static_cast<int>(below(count + 1))});
+      sequence.held = sequence.tokens.size();
+    }
+    if (batch.empty()) continue;
+    ASSERT_LE(twins.Step(batch), kTolerance) << "step " << step;
+  }
+  for (const Sequence& sequence : sequences) {
+    EXPECT_LE(twins.CacheDifference(sequence.blocks, static_cast<int>(sequence.held)), kTolerance);
+  }
+}
+
+// A negative control: what is compared above differs by much more where a token of the prefix does.
+TEST_P(TorchModel, AnotherTokenInThePrefixIsSeen) {
+  Twins twins(GetParam());
+  std::vector<TokenId> tokens = SomeTokens(20, twins.vocab());
+  const std::vector<BlockId> blocks = BlocksFor(twins.torch(), 20);
+  const SequenceRows all = {tokens, 0, blocks, 0};
+  ASSERT_TRUE(twins.torch().Forward({&all, 1}).ok());
+  tokens[0] = (tokens[0] + 1) % twins.vocab();
+  const SequenceRows last = {absl::MakeConstSpan(tokens).subspan(19), 19, blocks, 1};
+  EXPECT_GT(twins.Step({&last, 1}), 100 * kTolerance);  // the CPU's cache is empty
+}
+
+TEST(TorchRunner, SaysWhatItIs) {
+  RunnerOptions options = TorchOptions("gqa3-sharded");
+  options.dtype = "auto";
+  options.threads = 2;
+  const auto runner = LoadOrDie(options);
+  EXPECT_EQ(runner->dtype(), "float32");
+  EXPECT_EQ(runner->kernel_name(), "torch");
+  EXPECT_FALSE(runner->row_invariant());
+  EXPECT_EQ(runner->threads(), 2);
+  EXPECT_EQ(runner->kv_blocks(), 64);
+  EXPECT_EQ(runner->bytes_per_block(), 2u * 3 * 2 * 16 * 16 * 4);
+  options.engine = "native";
+  EXPECT_TRUE(LoadOrDie(options)->row_invariant());
+  options.dtype = "float32";
+  // The CPU packs its weights with padding.
+  EXPECT_LE(runner->weight_bytes(), LoadOrDie(options)->weight_bytes());
+}
+
+TEST(TorchRunner, RefusesWhatItCannotDo) {
+  const auto error = [](auto&& change) {
+    RunnerOptions options = TorchOptions("gqa3-sharded");
+    change(options);
+    return std::string(Runner::Load(options).status().message());
+  };
+  EXPECT_EQ(error([](auto& o) { o.dtype = "int8"; }),
+            "--dtype int8: must be one of auto, float32, bfloat16 with --engine torch --device cpu");
+  EXPECT_THAT(error([](auto& o) { o.kernels = "portable"; }),
+              HasSubstr("are for --engine native --device cpu"));
+  EXPECT_THAT(error([](auto& o) { o.device = "cuda:0"; }), HasSubstr("--engine torch --device cuda:0: "));
+  EXPECT_THAT(error([](auto& o) { o.model_dir = "tests/data/engine"; }), HasSubstr("config.json"));
+}
+
+TEST(TorchRunner, SaysWhatCannotBeAllocated) {
+  RunnerOptions options = TorchOptions("gqa3-sharded");
+  options.kv_blocks = std::numeric_limits<int>::max();
+  options.block_size = 1 << 20;
+  const absl::Status status = Runner::Load(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(status.message(), HasSubstr("--kv-blocks"));
+}
+
+class TorchShippedModel : public ::testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Pair, TorchShippedModel, ::testing::Values("tiny-target", "tiny-draft"),
+                         [](const auto& info) {
+                           return info.param == "tiny-target" ? std::string("Target") : std::string("Draft");
+                         });
+
+TEST_P(TorchShippedModel, Float32TopLogitsAreThoseOfTransformers) {
+  const nlohmann::json golden = ReadJson(DataDir(GetParam() + ".json"));
+  RunnerOptions options = TorchOptions("");
+  options.model_dir = "models/" + GetParam();
+  const Logits logits = AllLogits(*LoadOrDie(options), golden["tokens"].get<std::vector<TokenId>>());
+  const std::vector<int> best = golden["float32_best"].get<std::vector<int>>();
+  const double tolerance = kTolerance * golden["spread"].get<double>();
+  ASSERT_EQ(logits.size(), best.size());
+  for (size_t r = 0; r < logits.size(); ++r) {
+    EXPECT_EQ(Best(logits[r]), best[r]) << "position " << r;
+    for (size_t i = 0; i < golden["top_tokens"][r].size(); ++i) {
+      const float logit = logits[r][golden["top_tokens"][r][i].get<size_t>()];
+      ASSERT_NEAR(logit, golden["top_logits"][r][i].get<float>(), tolerance) << "position " << r;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outrider::testing

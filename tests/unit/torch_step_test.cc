@@ -1,0 +1,122 @@
+// Steps that are padded to few shapes, as CUDA graphs need them, give what other steps give. On the CPU.
+#include <c10/core/InferenceMode.h>
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "common/engine/decoder/model_config.h"
+#include "common/engine/decoder/safetensors.h"
+#include "common/engine/torch/decoder.h"
+#include "common/engine/torch/step.h"
+
+namespace outrider::libtorch {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr char kModel[] = "tests/data/engine/gqa3-sharded";
+constexpr int kBlockSize = 4, kBlocks = 64;
+const at::TensorOptions kFloat32 = at::TensorOptions(at::kFloat);
+
+// Sequences of growing length, whose blocks lie scattered.
+class DecodeStep : public ::testing::Test {
+ protected:
+  struct Sequence {
+    std::vector<TokenId> tokens;
+    std::vector<BlockId> blocks;
+  };
+
+  DecodeStep() {
+    const SafeTensors files = *SafeTensors::Open(kModel);
+    const DecoderSpec spec = ReadModelConfig(kModel)->decoder;
+    decoder_.emplace(spec, *LoadWeights(files, spec, kFloat32, nullptr),
+                     *PagedCache::Create(spec, kBlocks + 1, kBlockSize, kFloat32));
+    for (int s = 0; s < 3; ++s) {
+      Sequence& sequence = sequences_.emplace_back();
+      for (int i = 0; i < 30; ++i) sequence.tokens.push_back((i * 37 + s) % spec.vocab_size);
+      for (int b = 0; b < 10; ++b) sequence.blocks.push_back(b * 3 + s);
+    }
+  }
+
+  // Of each sequence the `rows` tokens from `position` on.
+  std::vector<SequenceRows> Batch(int count, size_t position, size_t rows, int logit_rows) const {
+    std::vector<SequenceRows> batch;
+    for (const Sequence& sequence : absl::MakeConstSpan(sequences_).first(static_cast<size_t>(count))) {
+      batch.push_back({.tokens = absl::MakeConstSpan(sequence.tokens).subspan(position, rows),
+                       .position = static_cast<int>(position),
+                       .blocks = sequence.blocks,
+                       .logit_rows = logit_rows});
+    }
+    return batch;
+  }
+  std::vector<SequenceRows> Batch(int count, size_t position, size_t rows) const {
+    return Batch(count, position, rows, static_cast<int>(rows));
+  }
+  std::optional<Step> Padded(const std::vector<SequenceRows>& batch) const {
+    return MakeDecodeStep(batch, kBlockSize, kBlocks, kFloat32);
+  }
+
+  const c10::InferenceMode no_gradients_;
+  std::optional<Decoder> decoder_;
+  std::vector<Sequence> sequences_;
+};
+
+TEST_F(DecodeStep, GivesTheLogitsAndTheCacheOfAnyOtherStep) {
+  for (const int count : {1, 2, 3}) {
+    for (const size_t rows : {1, 2, 5}) {
+      decoder_->Forward(MakeStep(Batch(3, 0, 17, 0), kBlockSize, kFloat32));
+      const std::vector<SequenceRows> batch = Batch(count, 17, rows);
+      const std::optional<Step> padded = Padded(batch);
+      ASSERT_TRUE(padded.has_value());
+      const at::Tensor found = decoder_->Forward(*padded).narrow(0, 0, count * static_cast<int64_t>(rows));
+      const at::Tensor next = decoder_->Forward(MakeStep(Batch(3, 17 + rows, 1), kBlockSize, kFloat32));
+      const at::Tensor expected = decoder_->Forward(MakeStep(batch, kBlockSize, kFloat32));
+      EXPECT_LT((found - expected).abs().max().item<float>(), 1e-4 * expected.std().item<float>());
+      // What it wrote serves the next step.
+      const at::Tensor next_of_them = next.narrow(0, 0, count);
+      const at::Tensor again = decoder_->Forward(MakeStep(Batch(3, 17 + rows, 1), kBlockSize, kFloat32));
+      EXPECT_LT((next_of_them - again.narrow(0, 0, count)).abs().max().item<float>(),
+                1e-4 * again.std().item<float>());
+    }
+  }
+}
+
+TEST_F(DecodeStep, HasSizesThatArePowersOfTwo) {
+  const std::optional<Step> step = Padded(Batch(3, 17, 2));  // 19 tokens in 5 blocks
+  ASSERT_TRUE(step.has_value());
+  ASSERT_EQ(step->groups.size(), 1u);
+  EXPECT_THAT(step->groups[0].table.sizes(), ElementsAre(4, 8));
+  EXPECT_THAT(step->groups[0].mask.sizes(), ElementsAre(4, 1, 2, 32));
+  EXPECT_THAT(step->tokens.sizes(), ElementsAre(8));
+  EXPECT_THAT(step->logit_rows.sizes(), ElementsAre(8));
+}
+
+TEST_F(DecodeStep, HasTheShapeOfTheOneBeforeUntilItsBlocksDouble) {
+  const auto shape = [&](size_t position) {
+    std::vector<std::vector<int64_t>> sizes;
+    for (const at::Tensor& tensor : TensorsOf(*Padded(Batch(2, position, 1)))) {
+      sizes.push_back(tensor.sizes().vec());
+    }
+    return sizes;
+  };
+  EXPECT_EQ(shape(16), shape(28));  // 5 and 8 blocks
+  EXPECT_NE(shape(15), shape(16));  // 4 and 5
+}
+
+TEST_F(DecodeStep, IsMadeOfBatchesThatNeedLittlePadding) {
+  EXPECT_FALSE(Padded(Batch(2, 5, 2, 1)).has_value()) << "some logits are not wanted";
+  std::vector<SequenceRows> unequal = Batch(2, 5, 2);
+  unequal[1].tokens.remove_suffix(1);
+  unequal[1].logit_rows = 1;
+  EXPECT_FALSE(Padded(unequal).has_value());
+  EXPECT_FALSE(Padded(Batch(3, 0, 30)).has_value()) << "a prompt";
+  std::vector<SequenceRows> one_long = Batch(3, 0, 1);
+  one_long[0] = Batch(1, 29, 1)[0];  // 8 blocks; the others have one
+  EXPECT_TRUE(Padded(one_long).has_value());
+  std::vector<SequenceRows> many(32, Batch(1, 0, 1)[0]);
+  many[0] = one_long[0];
+  EXPECT_FALSE(Padded(many).has_value()) << "32 sequences of 8 blocks for 39";
+}
+
+}  // namespace
+}  // namespace outrider::libtorch

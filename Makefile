@@ -13,7 +13,7 @@ test: ## install, build and run every test; LAYER=unit (asan, tsan, fuzz, system
 
 build: ## install what the build needs, and build into build/release/bin; CUDA=1 (or a GPU here) with the plug-in for GPUs
 	@scripts/install build $(TORCH_PART) $(CUDA_PART)
-	@scripts/build release $(PROGRAMS) plugins
+	@scripts/build release $(PROGRAMS) $(PLUGINS)
 
 PROGRAMS := outrider outrider-coordinator outrider-draft outrider-target
 # CUDA=0 leaves the plug-in out where there is a GPU.
@@ -22,8 +22,9 @@ CUDA_PART = $(if $(filter-out 0,$(CUDA)),cuda)
 # TORCH=0 leaves out the plug-in for --engine torch, for which 0.5 GB are fetched.
 TORCH ?= 1
 TORCH_PART = $(if $(filter-out 0,$(TORCH)),torch)
+PLUGINS = $(if $(TORCH_PART),outrider_torch $(if $(CUDA_PART),outrider_torch_cuda)) $(if $(CUDA_PART),outrider_cuda)
 install: ## install the Debian packages and the Python environment of build and tests, where missing
-	@scripts/install $(TORCH_PART) $(CUDA_PART)
+	@scripts/install $(CUDA_PART)
 
 # BENCH_PYTHON=... gives compare.py a Python with models/train/requirements.txt, which .venv has not.
 bench: ## measure: tables, JSON in build/bench, plots in docs/images; BENCH=pair runs one benchmark

@@ -41,6 +41,23 @@ absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& engine, c
   return std::make_unique<CpuBackend>();
 }
 
+absl::Status CheckNative(const DecoderSpec& spec, const RunnerOptions& options) {
+  const std::pair<bool, const char*> features[] = {
+      {spec.activation != Activation::kSilu, "another activation than SiLU"},
+      {spec.norms_plus_one, "norms that are stored less 1"},
+      {spec.output_norms, "norms of what attention and MLP put out"},
+      {spec.embedding_scale.has_value(), "scaled embeddings"},
+      {spec.query_scale.has_value(), "another scale of queries"},
+      {spec.attention_softcap.has_value() || spec.final_softcap.has_value(), "soft caps"},
+      {spec.sliding_rope_theta.has_value(), "two kinds of rotation"}};
+  for (const auto& [is_there, what] : features) {
+    if (!is_there) continue;
+    return absl::InvalidArgumentError(absl::StrCat(options.model_dir, "/config.json: the model has ", what,
+                                                   ", which only --engine torch computes"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckDtype(const RunnerOptions& options, absl::Span<const absl::string_view> dtypes) {
   if (std::find(dtypes.begin(), dtypes.end(), options.dtype) != dtypes.end()) return absl::OkStatus();
   const std::string engine = options.engine == "native" ? "" : absl::StrCat(" --engine ", options.engine);

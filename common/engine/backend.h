@@ -25,10 +25,11 @@ class Backend {
   // one that this backend does not support.
   virtual absl::Status Check(const RunnerOptions& options) const = 0;
 
-  // Copies the weights and allocates a KV pool and all scratch memory. `options` passed Check. The model may
-  // run work on `threads`, which must outlive it, inside its own calls. FAILED_PRECONDITION if the device
-  // cannot be used; INVALID_ARGUMENT, naming file and field or tensor, for a model that this backend does not
-  // support; NOT_FOUND for missing files; RESOURCE_EXHAUSTED if there is not enough memory.
+  // Copies the weights and allocates a KV pool and, but for libtorch, all scratch memory. `options` passed
+  // Check. The model may run work on `threads`, which must outlive it, inside its own calls.
+  // FAILED_PRECONDITION if the device cannot be used; INVALID_ARGUMENT, naming file and field or tensor, for
+  // a model that this backend does not support; NOT_FOUND for missing files; RESOURCE_EXHAUSTED if there is
+  // not enough memory.
   virtual absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
                                                       const RunnerOptions& options,
                                                       ThreadPool& threads) const = 0;
@@ -37,6 +38,9 @@ class Backend {
 // The backend for the values of --engine and --device. INVALID_ARGUMENT, listing the valid values, for any
 // other.
 absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& engine, const std::string& device);
+
+// INVALID_ARGUMENT, naming what it is, if our own kernels do not have something of the model.
+absl::Status CheckNative(const DecoderSpec& spec, const RunnerOptions& options);
 
 // For implementations of Check: INVALID_ARGUMENT unless options.dtype is in `dtypes`.
 absl::Status CheckDtype(const RunnerOptions& options, absl::Span<const absl::string_view> dtypes);

@@ -19,7 +19,8 @@ class Model {
   virtual ~Model() = default;
 
   // Runs one forward pass. The batch is not empty and valid as Runner::Forward defines it. An error means
-  // that the device failed.
+  // that the device failed, but for RESOURCE_EXHAUSTED: a model that allocates memory for each step had too
+  // little for this one.
   virtual absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) = 0;
   virtual void CopyBlock(BlockId from, BlockId to) = 0;
   // Reads what the cache holds of one token: float32 [layers, 2, kv_heads, head_dim], the rotated keys and

@@ -42,11 +42,11 @@ constexpr absl::string_view kTorchDtypes[] = {"auto", "float32", "bfloat16"};
 const PluginDescription kCudaPlugin = {
     "liboutrider_cuda.so", "outrider_create_cuda_model", kCudaDtypes,
     "this build has no CUDA (liboutrider_cuda.so beside the program); make it with: make build CUDA=1",
-    /*is_tested=*/true};
+    /*is_native=*/true};
 const PluginDescription kTorchPlugin = {
     "liboutrider_torch.so", "outrider_create_torch_model", kTorchDtypes,
     "this build has no libtorch (liboutrider_torch.so beside the program); make it with: make build",
-    /*is_tested=*/false};
+    /*is_native=*/false};
 
 absl::Status PluginBackend::Check(const RunnerOptions& options) const {
   if (!options.kernels.empty()) {
@@ -60,9 +60,9 @@ absl::StatusOr<std::unique_ptr<Model>> PluginBackend::Load(const DecoderSpec& sp
                                                            const TensorSource& weights,
                                                            const RunnerOptions& options,
                                                            ThreadPool& threads) const {
-  const auto refuse = [&](const auto&... why) {
+  const auto refuse = [&](const char* why) {
     return absl::FailedPreconditionError(
-        absl::StrCat("--engine ", options.engine, " --device ", options.device, ": ", why...));
+        absl::StrCat("--engine ", options.engine, " --device ", options.device, ": ", why));
   };
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -74,12 +74,9 @@ absl::StatusOr<std::unique_ptr<Model>> PluginBackend::Load(const DecoderSpec& sp
   auto* const create = reinterpret_cast<CreatePluginModelFunction*>(dlsym(handle, plugin_.symbol));
   if (create == nullptr) return refuse(dlerror());
   const LoadedPlugin loaded(create, cuda_device_);
-  if (plugin_.is_tested) {
-    const absl::Status tested = SelfTest(loaded, spec, options, threads);
-    if (absl::IsInternal(tested)) {
-      return refuse("the kernels fail their test: ", tested.message(), "; --engine torch does without them");
-    }
-    if (!tested.ok()) return tested;
+  if (plugin_.is_native) {
+    if (absl::Status status = CheckNative(spec, options); !status.ok()) return status;
+    if (absl::Status status = SelfTest(loaded, spec, options, threads); !status.ok()) return status;
   }
   return loaded.Load(spec, weights, options, threads);
 }

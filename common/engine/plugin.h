@@ -27,7 +27,7 @@ struct PluginDescription {
   const char* symbol;   // its CreatePluginModelFunction
   absl::Span<const absl::string_view> dtypes;
   const char* how_to_build;  // where the file is missing
-  bool is_tested;            // whether Load tests it first (self_test.h)
+  bool is_native;  // our kernels: Load sees whether they have what the model needs, and tests them first
 };
 extern const PluginDescription kCudaPlugin;
 extern const PluginDescription kTorchPlugin;

@@ -10,8 +10,9 @@
 namespace outrider {
 
 // Loads a small model of made-up weights on the backend, with the heads of `spec`, and compares its logits
-// with those of the CPU's kernels in float32. INTERNAL if the device fails, or if the difference is more than
-// rounding to options.dtype explains; else the errors of Backend::Load. Takes a fraction of a second.
+// with those of the CPU's kernels in float32. FAILED_PRECONDITION, with a hint at --engine torch, if the
+// backend has no code for the device (UNIMPLEMENTED), or if the difference is more than rounding to
+// options.dtype explains; else the errors of Backend::Load and Model::Forward. Takes a fraction of a second.
 absl::Status SelfTest(const Backend& backend, const DecoderSpec& spec, const RunnerOptions& options,
                       ThreadPool& threads);
 

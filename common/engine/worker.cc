@@ -136,8 +136,10 @@ void Worker::Step() {
     return;
   }
 
-  // An invalid batch is a bug in this program; it affects only the items of the batch.
-  if (!absl::IsInvalidArgument(logits.status()) && hooks_.on_failure) hooks_.on_failure(logits.status());
+  // An invalid batch is a bug in this program, and one that is too large is too large for this moment; they
+  // affect only the items of the batch.
+  const bool lost = !absl::IsInvalidArgument(logits.status()) && !absl::IsResourceExhausted(logits.status());
+  if (lost && hooks_.on_failure) hooks_.on_failure(logits.status());
   for (const ScheduledSequence& s : scheduled) {
     store_.Finish(*s.sequence, absl::InternalError(logits.status().message()));
   }

@@ -130,15 +130,16 @@ class Connecting {
 
  private:
   Connecting(std::shared_ptr<grpc::Channel> channel, GrpcContext& context, Clock::duration within)
-      : channel_(std::move(channel)),
-        context_(context),
-        end_(std::chrono::system_clock::now() +
-             std::chrono::duration_cast<std::chrono::system_clock::duration>(within)) {}
+      : channel_(std::move(channel)), context_(context), end_(Clock::now() + within) {}
 
   void Await() {
     const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
-    if (state == GRPC_CHANNEL_READY) return End();
-    channel_->NotifyOnStateChange(state, end_, &context_.queue(), &changed_);
+    const Clock::duration left = end_ - Clock::now();
+    if (state == GRPC_CHANNEL_READY || left <= Clock::duration::zero()) return End();
+    // gRPC has deadlines on the wall clock, which may be set.
+    const auto deadline = std::chrono::system_clock::now() +
+                          std::chrono::duration_cast<std::chrono::system_clock::duration>(left);
+    channel_->NotifyOnStateChange(state, deadline, &context_.queue(), &changed_);
   }
   void End() {
     QueuePoller& poller = context_.poller();
@@ -148,7 +149,7 @@ class Connecting {
 
   const std::shared_ptr<grpc::Channel> channel_;
   GrpcContext& context_;
-  const std::chrono::system_clock::time_point end_;
+  const Clock::time_point end_;
   QueueTag changed_{[this](bool in_time) { in_time ? Await() : End(); }};
   std::shared_ptr<Connecting> until_it_ends_;
 };

@@ -58,6 +58,11 @@ absl::Status CheckReturn(const v1::ServerInfo& info, const v1::ServerInfo* befor
     return absl::FailedPreconditionError(absl::StrCat(info.model(), " came back in ", info.dtype(),
                                                       " and was in ", before->dtype(), kRestart));
   }
+  if (info.engine() != before->engine()) {
+    return absl::FailedPreconditionError(absl::StrCat(info.model(), " came back on the engine ",
+                                                      info.engine(), " and was on ", before->engine(),
+                                                      kRestart));
+  }
   if (info.weights_hash() == before->weights_hash()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(info.model(), " came back with other weights (hashes ",
                                                     Hex(info.weights_hash()), " and ",

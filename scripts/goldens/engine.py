@@ -7,7 +7,8 @@ import shutil
 
 import torch
 from paths import DATA, ROOT
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import (AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM,
+                          MistralConfig, Qwen2Config, Qwen3Config)
 
 OUT = DATA / "engine"
 POSITIONS = 200
@@ -22,7 +23,7 @@ lamp had just been lit. There was soup, there was bread, and there was a letter 
 days under the blue jug; it was from his brother, who never wrote unless something had gone wrong. He read it
 slowly, folded it again along the same creases, and asked how soon the mail coach would leave in the morning."""
 
-# What each model is for: heads to KV heads, head_dim, tying, dtype, files, rope.
+# What each model is for: heads to KV heads, head_dim, tying, dtype, files, rope; what other families have.
 MODELS = {
     "mha-float32": dict(
         config=dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
@@ -43,6 +44,38 @@ MODELS = {
         config=dict(hidden_size=36, intermediate_size=42, num_hidden_layers=2, num_attention_heads=2,
                     num_key_value_heads=1, head_dim=128, vocab_size=203, tie_word_embeddings=False),
         dtype=torch.float16),
+    "qwen2-bias": dict(
+        family=Qwen2Config,
+        config=dict(hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+                    vocab_size=203, tie_word_embeddings=True, rope_parameters=dict(rope_theta=1e6, rope_type="default")),
+        dtype=torch.bfloat16),
+    "qwen3-head-norms": dict(
+        family=Qwen3Config,
+        config=dict(hidden_size=48, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+                    head_dim=32, vocab_size=203, tie_word_embeddings=False, use_sliding_window=True, sliding_window=24,
+                    max_window_layers=1),
+        dtype=torch.bfloat16),
+    "mistral-window": dict(
+        family=MistralConfig,
+        config=dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                    head_dim=24, vocab_size=203, sliding_window=17),
+        dtype=torch.bfloat16),
+    # With soft caps; the engine on libtorch alone has what Gemma needs.
+    "gemma2": dict(
+        family=Gemma2Config,
+        config=dict(hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                    head_dim=32, query_pre_attn_scalar=20, vocab_size=203, sliding_window=16, attn_logit_softcapping=5.0,
+                    final_logit_softcapping=9.0),
+        dtype=torch.bfloat16),
+    # With two kinds of rotation, and norms of heads.
+    "gemma3": dict(
+        family=Gemma3TextConfig,
+        config=dict(hidden_size=48, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+                    head_dim=32, query_pre_attn_scalar=32, vocab_size=203, sliding_window=16,
+                    layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+                    rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=1000.0),
+                                         full_attention=dict(rope_type="linear", factor=8.0, rope_theta=50000.0))),
+        dtype=torch.bfloat16),
 }
 
 
@@ -51,16 +84,19 @@ def make_random(name, recipe, seed):
     # The usual 0.02 would make every attention uniform and every logit small.
     common = dict(initializer_range=0.3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2,
                   attention_dropout=0.0)
-    config = LlamaConfig(**{**common, **recipe["config"]})
-    model = LlamaForCausalLM(config)
+    config = recipe.get("family", LlamaConfig)(**{**common, **recipe["config"]})
+    model = AutoModelForCausalLM.from_config(config)
+    plus_one = config.model_type.startswith("gemma")  # its norms are stored less 1
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             if "norm" in key:
-                parameter.uniform_(0.5, 1.5)
+                parameter.uniform_(0.5 - plus_one, 1.5 - plus_one)
+            elif key.endswith("bias"):
+                parameter.normal_()
     folder = OUT / name
     shutil.rmtree(folder, ignore_errors=True)
     model.to(recipe["dtype"]).save_pretrained(folder, max_shard_size=recipe.get("shard", "5GB"))
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     tokens = torch.randint(0, config.vocab_size, (96,))
     with torch.no_grad():
         logits = model(tokens[None]).logits[0]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness import (BIN, DRAFT_MODEL, TARGET_MODEL, Cluster, Process, cluster, inference_pb2, load_goldens, refusal,
-                     request)
+                     request, running, start_coordinator, start_target)
 from models import with_nan_for
 
 TORCH = ["--engine", "torch"]
@@ -84,6 +84,18 @@ def test_a_killed_target_is_replaced_and_no_token_lost(prompts: list[str]) -> No
         tokens += [token.id for chunk in stream for token in chunk.tokens]
         assert len(tokens) == 48
         assert tokens[:clear(golden)] == golden["tokens"][:clear(golden)]
+
+
+def test_a_target_that_comes_back_on_another_engine_is_not_used(tmp_path: Path) -> None:
+    # Else an answer would be begun by one that keeps the first law bit by bit, and ended by one that does not.
+    address = f"unix:{tmp_path}/target.sock"
+    target = start_target(listen=address)
+    with running(start_coordinator(address, "")) as (coordinator,):
+        coordinator.wait_for_event("connected", server="target")
+        target.stop()
+        with running(start_target(*TORCH, listen=address)):
+            refused = coordinator.wait_for_event("refused", server="target")
+            assert "came back on the engine torch and was on native" in refused["error"]
 
 
 def test_logits_that_are_no_numbers_end_their_sequence_and_no_other(prompts: list[str], tmp_path: Path) -> None:

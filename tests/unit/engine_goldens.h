@@ -52,11 +52,14 @@ inline double RootMeanSquareDifference(const Logits& a, const Logits& b) {
   return std::sqrt(squares / count);
 }
 
+// The larger of both; NaN if either is, so that what is no number is never taken for what was expected.
+inline double Larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
 inline double LargestDifference(const Logits& a, const Logits& b) {
   double largest = 0;
   for (size_t r = 0; r < a.size(); ++r) {
     for (size_t i = 0; i < a[r].size(); ++i) {
-      largest = std::max(largest, static_cast<double>(std::abs(a[r][i] - b[r][i])));
+      largest = Larger(largest, std::abs(static_cast<double>(a[r][i]) - b[r][i]));
     }
   }
   return largest;

@@ -18,7 +18,13 @@ using Logits = std::vector<std::vector<float>>;  // [rows][vocab]
 
 inline const std::vector<std::string>& RandomModels() {
   static const auto& models =
-      *new std::vector<std::string>{"mha-float32", "gqa3-sharded", "gqa4-llama3-rope", "dim128-odd-sizes"};
+      *new std::vector<std::string>{"mha-float32", "gqa3-sharded",     "gqa4-llama3-rope", "dim128-odd-sizes",
+                                    "qwen2-bias",  "qwen3-head-norms", "mistral-window"};
+  return models;
+}
+// Which the engine on libtorch has alone.
+inline const std::vector<std::string>& GemmaModels() {
+  static const auto& models = *new std::vector<std::string>{"gemma2", "gemma3"};
   return models;
 }
 

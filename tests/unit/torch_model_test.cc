@@ -1,5 +1,6 @@
 // The engine on libtorch against the CPU's kernels in the same runner, and against transformers.
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -35,7 +36,7 @@ double Difference(absl::Span<const float> values, absl::Span<const float> expect
   EXPECT_EQ(values.size(), expected.size());
   double largest = 0;
   for (size_t i = 0; i < std::min(values.size(), expected.size()); ++i) {
-    largest = std::max(largest, static_cast<double>(std::abs(values[i] - expected[i])));
+    largest = Larger(largest, std::abs(static_cast<double>(values[i]) - expected[i]));
   }
   return largest / Spread(expected);
 }
@@ -64,7 +65,7 @@ class Twins {
     EXPECT_EQ(found->vocab, expected->vocab);
     double largest = 0;
     for (int r = 0; r < expected->rows; ++r) {
-      largest = std::max(largest, Difference(found->row(r), expected->row(r)));
+      largest = Larger(largest, Difference(found->row(r), expected->row(r)));
     }
     return largest;
   }
@@ -80,12 +81,12 @@ class Twins {
     for (int position = 0; position < length; ++position) {
       const BlockId block = blocks[static_cast<size_t>(position / native_->block_size())];
       const int slot = position % native_->block_size();
-      largest =
-          std::max(largest, Difference(*torch_->ReadSlot(block, slot), *native_->ReadSlot(block, slot)));
+      largest = Larger(largest, Difference(*torch_->ReadSlot(block, slot), *native_->ReadSlot(block, slot)));
     }
     return largest;
   }
 
+  Runner& native() { return *native_; }
   Runner& torch() { return *torch_; }
 
  private:
@@ -107,7 +108,20 @@ INSTANTIATE_TEST_SUITE_P(All, TorchModel, ::testing::ValuesIn(RandomModels()), [
   return name;
 });
 
-TEST_P(TorchModel, Float32LogitsAreThoseOfTransformers) {
+class TorchGolden : public ::testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(All, TorchGolden, ::testing::ValuesIn([] {
+                           std::vector<std::string> models = RandomModels();
+                           models.insert(models.end(), GemmaModels().begin(), GemmaModels().end());
+                           return models;
+                         }()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_P(TorchGolden, Float32LogitsAreThoseOfTransformers) {
   const auto runner = LoadOrDie(TorchOptions(GetParam()));
   const Golden golden = ReadGolden(GetParam(), runner->config().decoder.vocab_size);
   const Logits logits = AllLogits(*runner, golden.tokens);
@@ -115,7 +129,17 @@ TEST_P(TorchModel, Float32LogitsAreThoseOfTransformers) {
   EXPECT_LE(LargestDifference(logits, golden.logits), kTolerance * golden.spread);
 }
 
-TEST_P(TorchModel, BFloat16LogitsAreNear) {
+// Logits that were computed in chunks, one of them a token at a time.
+TEST_P(TorchGolden, SoAreThoseOfChunks) {
+  const auto runner = LoadOrDie(TorchOptions(GetParam()));
+  const Golden golden = ReadGolden(GetParam(), runner->config().decoder.vocab_size);
+  for (const int chunk : {1, 7}) {
+    EXPECT_LE(LargestDifference(AllLogits(*runner, golden.tokens, chunk), golden.logits),
+              kTolerance * golden.spread);
+  }
+}
+
+TEST_P(TorchGolden, BFloat16LogitsAreNear) {
   RunnerOptions options = TorchOptions(GetParam());
   options.dtype = "bfloat16";
   const auto runner = LoadOrDie(options);
@@ -193,16 +217,31 @@ TEST_P(TorchModel, RandomHistoriesGiveTheLogitsAndTheCacheOfTheCpu) {
   }
 }
 
-// A negative control: what is compared above differs by much more where a token of the prefix does.
+// Negative controls: what is compared above differs by much more where a token of the prefix does, and what
+// is no number is never near.
 TEST_P(TorchModel, AnotherTokenInThePrefixIsSeen) {
   Twins twins(GetParam());
-  std::vector<TokenId> tokens = SomeTokens(20, twins.vocab());
-  const std::vector<BlockId> blocks = BlocksFor(twins.torch(), 20);
-  const SequenceRows all = {tokens, 0, blocks, 0};
-  ASSERT_TRUE(twins.torch().Forward({&all, 1}).ok());
-  tokens[0] = (tokens[0] + 1) % twins.vocab();
-  const SequenceRows last = {absl::MakeConstSpan(tokens).subspan(19), 19, blocks, 1};
-  EXPECT_GT(twins.Step({&last, 1}), 100 * kTolerance);  // the CPU's cache is empty
+  std::vector<TokenId> tokens = SomeTokens(12, twins.vocab());
+  const std::vector<BlockId> blocks = BlocksFor(twins.torch(), 12);
+  const auto feed = [&](Runner& runner) {
+    const SequenceRows prompt = {absl::MakeConstSpan(tokens).first(11), 0, blocks, 0};
+    ASSERT_TRUE(runner.Forward({&prompt, 1}).ok());
+  };
+  const SequenceRows last = {absl::MakeConstSpan(tokens).subspan(11), 11, blocks, 1};
+  feed(twins.torch());
+  feed(twins.native());
+  EXPECT_LE(twins.Step({&last, 1}), kTolerance);
+  tokens[3] = (tokens[3] + 1) % twins.vocab();
+  feed(twins.native());
+  EXPECT_GT(twins.Step({&last, 1}), 100 * kTolerance);
+}
+
+TEST(Difference, IsNeverSmallWhereANumberIsMissing) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> expected = {1, 2, 3};
+  EXPECT_FALSE(Difference({{nan, 2, 3}}, expected) <= kTolerance);
+  EXPECT_FALSE(Difference({{1, 2, nan}}, expected) <= kTolerance);
+  EXPECT_FALSE(LargestDifference({{1, nan, 3}}, {expected}) <= kTolerance);
 }
 
 TEST(TorchRunner, SaysWhatItIs) {

@@ -17,6 +17,7 @@ using ::testing::ElementsAre;
 constexpr char kModel[] = "tests/data/engine/gqa3-sharded";
 constexpr int kBlockSize = 4, kBlocks = 64;
 const at::TensorOptions kFloat32 = at::TensorOptions(at::kFloat);
+const StepOptions kOptions = {kBlockSize, /*sliding_window=*/0, kFloat32};
 
 // Sequences of growing length, whose blocks lie scattered.
 class DecodeStep : public ::testing::Test {
@@ -53,7 +54,7 @@ class DecodeStep : public ::testing::Test {
     return Batch(count, position, rows, static_cast<int>(rows));
   }
   std::optional<Step> Padded(const std::vector<SequenceRows>& batch) const {
-    return MakeDecodeStep(batch, kBlockSize, kBlocks, kFloat32);
+    return MakeDecodeStep(batch, kBlocks, kOptions);
   }
 
   const c10::InferenceMode no_gradients_;
@@ -64,17 +65,17 @@ class DecodeStep : public ::testing::Test {
 TEST_F(DecodeStep, GivesTheLogitsAndTheCacheOfAnyOtherStep) {
   for (const int count : {1, 2, 3}) {
     for (const size_t rows : {1, 2, 5}) {
-      decoder_->Forward(MakeStep(Batch(3, 0, 17, 0), kBlockSize, kFloat32));
+      decoder_->Forward(MakeStep(Batch(3, 0, 17, 0), kOptions));
       const std::vector<SequenceRows> batch = Batch(count, 17, rows);
       const std::optional<Step> padded = Padded(batch);
       ASSERT_TRUE(padded.has_value());
       const at::Tensor found = decoder_->Forward(*padded).narrow(0, 0, count * static_cast<int64_t>(rows));
-      const at::Tensor next = decoder_->Forward(MakeStep(Batch(3, 17 + rows, 1), kBlockSize, kFloat32));
-      const at::Tensor expected = decoder_->Forward(MakeStep(batch, kBlockSize, kFloat32));
+      const at::Tensor next = decoder_->Forward(MakeStep(Batch(3, 17 + rows, 1), kOptions));
+      const at::Tensor expected = decoder_->Forward(MakeStep(batch, kOptions));
       EXPECT_LT((found - expected).abs().max().item<float>(), 1e-4 * expected.std().item<float>());
       // What it wrote serves the next step.
       const at::Tensor next_of_them = next.narrow(0, 0, count);
-      const at::Tensor again = decoder_->Forward(MakeStep(Batch(3, 17 + rows, 1), kBlockSize, kFloat32));
+      const at::Tensor again = decoder_->Forward(MakeStep(Batch(3, 17 + rows, 1), kOptions));
       EXPECT_LT((next_of_them - again.narrow(0, 0, count)).abs().max().item<float>(),
                 1e-4 * again.std().item<float>());
     }

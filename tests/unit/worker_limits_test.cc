@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "changed_model.h"
 #include "common/spec/status.h"
 #include "held_sampler.h"
 
@@ -157,6 +158,36 @@ TEST_F(WorkerLimitsTest, ASequenceThatWasJustUsedKeepsItsPlace) {
   EXPECT_EQ(ReasonOf(refused), "SEQUENCES_EXHAUSTED");
   worker_->Release(FirstItem(1).id);
   EXPECT_TRUE(Send(*worker_, FirstItem(3)).get().status.ok());
+}
+
+// What on_failure is told of while a model fails with this.
+class WorkerFailureTest : public ::testing::TestWithParam<absl::Status> {};
+
+INSTANTIATE_TEST_SUITE_P(Statuses, WorkerFailureTest,
+                         ::testing::Values(absl::InternalError("lost"),
+                                           absl::ResourceExhaustedError("too large"),
+                                           absl::InvalidArgumentError("a bug")),
+                         [](const auto& info) { return absl::StatusCodeToString(info.param.code()); });
+
+TEST_P(WorkerFailureTest, OnlyADeviceThatIsLostIsReportedAsLost) {
+  absl::Status failing = GetParam();
+  std::vector<absl::Status> lost;
+  RunnerOptions load;
+  load.model_dir = "tests/data/engine/mha-float32";
+  load.kv_blocks = 64;
+  auto runner =
+      Runner::Load(load, testing::ChangedBackend([&](LogitsView) { return std::exchange(failing, {}); }));
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const auto hold = std::make_shared<Hold>();
+  hold->LetGo();
+  Worker worker(*std::move(runner), std::make_unique<testing::HeldSampler>(hold), {},
+                {.on_step = nullptr,
+                 .on_state = nullptr,
+                 .on_items = nullptr,
+                 .on_failure = [&](const absl::Status& status) { lost.push_back(status); }});
+  EXPECT_EQ(Send(worker, FirstItem(1)).get().status.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(Send(worker, FirstItem(2)).get().status.ok()) << "the model is still there";
+  EXPECT_EQ(lost.size(), absl::IsInternal(GetParam()) ? 1u : 0u);
 }
 
 }  // namespace

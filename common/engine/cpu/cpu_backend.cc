@@ -39,8 +39,12 @@ absl::Status CpuBackend::Check(const RunnerOptions& options) const {
 absl::StatusOr<std::unique_ptr<Model>> CpuBackend::Load(const DecoderSpec& spec, const TensorSource& weights,
                                                         const RunnerOptions& options,
                                                         ThreadPool& threads) const {
+  if (absl::Status status = CheckNative(spec, options); !status.ok()) return status;
   const Storage storage = StorageFor(options.dtype);
   absl::StatusOr<CpuWeights> packed = LoadCpuWeights(weights, spec, storage, threads, options.progress);
+  if (absl::IsResourceExhausted(packed.status())) {
+    return absl::ResourceExhaustedError(absl::StrCat(packed.status().message(), " of ", options.model_dir));
+  }
   if (!packed.ok()) return packed.status();
   const int kv_blocks = options.kv_blocks > 0 ? options.kv_blocks : BlocksThatFit(spec, options, storage);
   return CpuModel::Create(spec, *std::move(packed), {kv_blocks, options.block_size, options.max_batch_rows},

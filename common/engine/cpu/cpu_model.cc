@@ -211,6 +211,7 @@ void CpuModel::Attend(int layer) {
     args.heads = spec_.heads;
     args.kv_heads = spec_.kv_heads;
     args.q = qkv_.floats() + static_cast<int64_t>(r) * qkv_columns_;
+    FinishHeads(weights_.layers[static_cast<size_t>(layer)], args.q);
     args.q_scale = scale;
     args.cosines = rope_.cosines.data() + static_cast<int64_t>(row.position) * half;
     args.sines = rope_.sines.data() + static_cast<int64_t>(row.position) * half;
@@ -228,6 +229,7 @@ void CpuModel::Attend(int layer) {
     args.heads = task.heads;
     args.rows = task.rows;
     args.first_position = task.first_position;
+    args.window = spec_.Slides(layer) ? spec_.sliding_window : 0;
     args.q = qkv_.floats() + static_cast<int64_t>(task.first_row) * qkv_columns_ + column;
     args.q_stride = qkv_columns_;
     args.out =
@@ -238,6 +240,18 @@ void CpuModel::Attend(int layer) {
     args.scratch_stride = scores_stride_;
     kernels_.attention(args);
   });
+}
+
+void CpuModel::FinishHeads(const CpuLayer& layer, float* qkv) const {
+  if (layer.qkv_bias != nullptr) {
+    for (int i = 0; i < qkv_columns_; ++i) qkv[i] += layer.qkv_bias[i];
+  }
+  if (layer.query_norm == nullptr) return;
+  for (int head = 0; head < spec_.heads + spec_.kv_heads; ++head) {
+    float* const x = qkv + head * spec_.head_dim;
+    kernels_.rms_norm(x, head < spec_.heads ? layer.query_norm : layer.key_norm,
+                      static_cast<float>(spec_.rms_norm_eps), spec_.head_dim, Storage::kFloat32, x);
+  }
 }
 
 void CpuModel::DropRowsWithoutLogits() {

@@ -96,6 +96,8 @@ class CpuModel final : public Model {
   void ListAttentionTasks(absl::Span<const SequenceRows> batch);
   void Embed();
   void Attend(int layer);
+  // Adds the bias to a row of qkv_ and normalises its heads, where the layer does so.
+  void FinishHeads(const CpuLayer& layer, float* qkv) const;
   // Compacts hidden_ and attention_out_ to the rows that need logits.
   void DropRowsWithoutLogits();
   void Normalize(const float* weight, int rows);

@@ -33,19 +33,28 @@ class Loader {
     if (status_.ok()) Add(InterleavedPanels(std::move(parts[0]), std::move(parts[1])), to);
   }
 
-  void AddNorm(const StoredTensor& norm, const float** to) {
-    const int size = static_cast<int>(norm.shape[0]);
-    norms_.push_back({Get(norm), size, to, Reserve(static_cast<size_t>(size) * sizeof(float))});
+  void AddNorm(const StoredTensor& norm, const float** to) { AddVector({norm}, to); }
+
+  // Adds the elements of all parts, in order.
+  void AddVector(const std::vector<StoredTensor>& parts, const float** to) {
+    size_t size = 0;
+    for (const StoredTensor& part : parts) size += static_cast<size_t>(part.shape[0]);
+    size_t offset = Reserve(size * sizeof(float));
+    for (const StoredTensor& part : parts) {
+      vectors_.push_back({Get(part), static_cast<int>(part.shape[0]), to, offset});
+      offset += static_cast<size_t>(part.shape[0]) * sizeof(float);
+      to = nullptr;
+    }
   }
 
   absl::StatusOr<Buffer> PackAll(ThreadPool& pool, const std::function<void(double)>& progress) {
     if (!status_.ok()) return status_;
     absl::StatusOr<Buffer> memory = Buffer::Allocate(bytes_, "the weights");
     if (!memory.ok()) return memory.status();
-    for (const Norm& norm : norms_) {
-      float* to = reinterpret_cast<float*>(memory->data() + norm.offset);
-      ReadElements(norm.source, 0, norm.size, to);
-      *norm.to = to;
+    for (const Vector& vector : vectors_) {
+      float* to = reinterpret_cast<float*>(memory->data() + vector.offset);
+      ReadElements(vector.source, 0, vector.size, to);
+      if (vector.to != nullptr) *vector.to = to;
     }
     for (const Matrix& matrix : matrices_) {
       char* to = memory->data() + matrix.offset;
@@ -66,10 +75,10 @@ class Loader {
     PackedMatrix* to;
     size_t offset;
   };
-  struct Norm {
+  struct Vector {
     TensorView source;
     int size;
-    const float** to;
+    const float** to;  // null for a part that is not the first
     size_t offset;
   };
 
@@ -101,7 +110,7 @@ class Loader {
   const Storage storage_;
   absl::Status status_;
   std::vector<Matrix> matrices_;
-  std::vector<Norm> norms_;
+  std::vector<Vector> vectors_;
   size_t bytes_ = 0;
 };
 
@@ -121,6 +130,11 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const Deco
     CpuLayer& to = weights.layers[i];
     loader.AddNorm(from.attention_norm, &to.attention_norm);
     loader.AddMatrix(from.qkv, &to.qkv);
+    if (!from.qkv_bias.empty()) loader.AddVector(from.qkv_bias, &to.qkv_bias);
+    if (!from.qk_norm.empty()) {
+      loader.AddNorm(from.qk_norm[0], &to.query_norm);
+      loader.AddNorm(from.qk_norm[1], &to.key_norm);
+    }
     loader.AddMatrix(from.attention_out, &to.attention_out);
     loader.AddNorm(from.mlp_norm, &to.mlp_norm);
     loader.AddInterleaved(from.gate_up, &to.gate_up);

@@ -24,6 +24,9 @@ struct PackedMatrix {
 struct CpuLayer {
   const float* attention_norm = nullptr;  // [hidden]
   PackedMatrix qkv;                       // queries, keys, values of all heads
+  const float* qkv_bias = nullptr;        // [columns of qkv]; null: none
+  const float* query_norm = nullptr;      // [head_dim]; null: none, and then there is no key_norm
+  const float* key_norm = nullptr;
   PackedMatrix attention_out;
   const float* mlp_norm = nullptr;
   PackedMatrix gate_up;  // panels of gate and up alternate

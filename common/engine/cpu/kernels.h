@@ -87,6 +87,7 @@ struct AttentionArgs {
   int heads;  // rows * heads <= kMaxQueries
   int rows;
   int first_position;
+  int window;      // how many positions a row attends to, its own included; 0: all
   const float* q;  // row 0, first head; rotated and scaled
   int64_t q_stride;
   void* out;  // operands; row 0, first head
@@ -124,7 +125,8 @@ struct Kernels {
   void (*attention)(const AttentionArgs& args);
   void (*rotate_and_store)(const RotateArgs& args);
   void (*read_slot)(const ReadSlotArgs& args);
-  // y = x / sqrt(mean(x^2) + epsilon) * weight, as operands for weights of this storage.
+  // y = x / sqrt(mean(x^2) + epsilon) * weight, as operands for weights of this storage. y may be x if these
+  // are float32.
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int n, Storage storage, void* y);
   // Whether operands for bfloat16 and int8 weights are bfloat16.
   bool rounds_operands;

@@ -139,7 +139,8 @@ absl::Status DecoderLayers::Enqueue(const Pass& pass) {
     LaunchAddNorm(*product, residual, layer.attention_norm, epsilon, NextOperand(), rows, hidden, stream_);
     product = Multiply(layer.qkv, rows);
     if (!product.ok()) return product.status();
-    LaunchRotateAndStore(*product, pass.places, cosines_.as<float>(), sines_.as<float>(), heads_,
+    const HeadFinish finish = {layer.qkv_bias, layer.query_norm, layer.key_norm, epsilon};
+    LaunchRotateAndStore(*product, finish, pass.places, cosines_.as<float>(), sines_.as<float>(), heads_,
                          queries_.as<__nv_bfloat16>(), KvOf(i), rows, stream_);
     // In bfloat16, attention writes the next product's operand directly.
     const bool direct = operand_type_ == Operand::kBFloat16;

@@ -18,8 +18,9 @@ namespace outrider::cuda {
 inline absl::Status ToStatus(cudaError_t error, absl::string_view doing) {
   if (error == cudaSuccess) return absl::OkStatus();
   const std::string message = absl::StrCat("CUDA: ", cudaGetErrorString(error), " while ", doing);
-  return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(message)
-                                            : absl::InternalError(message);
+  if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(message);
+  if (error == cudaErrorNoKernelImageForDevice) return absl::UnimplementedError(message);
+  return absl::InternalError(message);
 }
 
 // Moves the value into `to`; returns the status.

@@ -81,8 +81,19 @@ __global__ void AddNorm(const int32_t* indices, Product product, const float* hi
 }
 
 // One block per row and head; heads are numbered queries, keys, values.
-__global__ void RotateAndStore(Product qkv, const RowPlace* places, const float* cosines, const float* sines,
-                               HeadShape shape, __nv_bfloat16* queries, KvLayerView kv) {
+// The sum over the block's threads, at most 64, in a fixed order. All of them get it.
+__device__ float SumOverHead(float x) {
+  __shared__ float sums[64];
+  sums[threadIdx.x] = x;
+  __syncthreads();
+  float sum = 0;
+  for (int i = 0; i < blockDim.x; ++i) sum += sums[i];
+  return sum;
+}
+
+// A block is a head of a row, and a thread a pair of its dimensions.
+__global__ void RotateAndStore(Product qkv, HeadFinish finish, const RowPlace* places, const float* cosines,
+                               const float* sines, HeadShape shape, __nv_bfloat16* queries, KvLayerView kv) {
   const int64_t row = blockIdx.x;
   const int head = blockIdx.y;
   const int dim = shape.head_dim;
@@ -99,14 +110,23 @@ __global__ void RotateAndStore(Product qkv, const RowPlace* places, const float*
     to = kv.base + place.block * kv.block_stride + (is_value ? part : 0) +
          (int64_t{kv_head} * kv.block_size + place.slot) * dim;
   }
-  for (int i = threadIdx.x; i < half; i += blockDim.x) {
-    const float low = At(qkv, row, head * dim + i, columns);
-    const float high = At(qkv, row, head * dim + half + i, columns);
-    const float cosine = is_value ? 1 : cosines[int64_t{place.position} * half + i];
-    const float sine = is_value ? 0 : sines[int64_t{place.position} * half + i];
-    to[i] = __float2bfloat16(low * cosine - high * sine);
-    to[half + i] = __float2bfloat16(high * cosine + low * sine);
+  const int i = threadIdx.x;
+  float low = At(qkv, row, head * dim + i, columns);
+  float high = At(qkv, row, head * dim + half + i, columns);
+  if (finish.bias != nullptr) {
+    low += finish.bias[head * dim + i];
+    high += finish.bias[head * dim + half + i];
   }
+  if (finish.query_norm != nullptr && !is_value) {
+    const float* norm = head < shape.heads ? finish.query_norm : finish.key_norm;
+    const float scale = 1 / sqrtf(SumOverHead(low * low + high * high) / dim + finish.epsilon);
+    low = low * scale * norm[i];
+    high = high * scale * norm[half + i];
+  }
+  const float cosine = is_value ? 1 : cosines[int64_t{place.position} * half + i];
+  const float sine = is_value ? 0 : sines[int64_t{place.position} * half + i];
+  to[i] = __float2bfloat16(low * cosine - high * sine);
+  to[half + i] = __float2bfloat16(high * cosine + low * sine);
 }
 
 __global__ void Quantize(const __nv_bfloat16* x, OperandRows out, int columns) {
@@ -149,12 +169,12 @@ void LaunchAddNormOf(const int32_t* indices, const Product& product, const float
       indices, product, hidden, nullptr, weight, epsilon, out, columns);
 }
 
-void LaunchRotateAndStore(const Product& qkv, const RowPlace* places, const float* cosines,
-                          const float* sines, const HeadShape& shape, __nv_bfloat16* queries,
-                          const KvLayerView& kv, int rows, cudaStream_t stream) {
+void LaunchRotateAndStore(const Product& qkv, const HeadFinish& finish, const RowPlace* places,
+                          const float* cosines, const float* sines, const HeadShape& shape,
+                          __nv_bfloat16* queries, const KvLayerView& kv, int rows, cudaStream_t stream) {
   const dim3 grid(Unsigned(rows), Unsigned(shape.heads + 2 * shape.kv_heads));
-  RotateAndStore<<<grid, Unsigned(shape.head_dim / 2), 0, stream>>>(qkv, places, cosines, sines, shape,
-                                                                    queries, kv);
+  RotateAndStore<<<grid, Unsigned(shape.head_dim / 2), 0, stream>>>(qkv, finish, places, cosines,
+                                                                    sines, shape, queries, kv);
 }
 
 void LaunchQuantize(const __nv_bfloat16* x, const OperandRows& out, int rows, int columns,

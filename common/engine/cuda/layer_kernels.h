@@ -59,12 +59,20 @@ void LaunchAddNorm(const Product& product, float* hidden, const float* weight, f
 void LaunchAddNormOf(const int32_t* indices, const Product& product, const float* hidden, const float* weight,
                      float epsilon, const OperandRows& out, int rows, int columns, cudaStream_t stream);
 
-// Rotates the queries and keys of qkv [rows, (heads + 2 kv_heads) * head_dim] by their positions, pairing the
-// halves of a head. Writes the queries to `queries` [rows, heads, head_dim], and keys and values to their
-// places in the cache. cosines and sines are [positions, head_dim / 2].
-void LaunchRotateAndStore(const Product& qkv, const RowPlace* places, const float* cosines,
-                          const float* sines, const HeadShape& shape, __nv_bfloat16* queries,
-                          const KvLayerView& kv, int rows, cudaStream_t stream);
+// What a model does to queries, keys and values before they are rotated. Null: nothing.
+struct HeadFinish {
+  const float* bias = nullptr;        // [(heads + 2 kv_heads) * head_dim], added
+  const float* query_norm = nullptr;  // [head_dim], an RMS norm of each head; with key_norm
+  const float* key_norm = nullptr;
+  float epsilon = 0;
+};
+
+// Finishes the heads, then rotates the queries and keys of qkv [rows, (heads + 2 kv_heads) * head_dim] by
+// their positions, pairing the halves of a head. Writes the queries to `queries` [rows, heads, head_dim], and
+// keys and values to their places in the cache. cosines and sines are [positions, head_dim / 2].
+void LaunchRotateAndStore(const Product& qkv, const HeadFinish& finish, const RowPlace* places,
+                          const float* cosines, const float* sines, const HeadShape& shape,
+                          __nv_bfloat16* queries, const KvLayerView& kv, int rows, cudaStream_t stream);
 
 // out = x, [rows, columns], as fp8.
 void LaunchQuantize(const __nv_bfloat16* x, const OperandRows& out, int rows, int columns,

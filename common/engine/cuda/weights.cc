@@ -30,13 +30,24 @@ class Loader {
     Store(PinnedMemory::Allocate(kStagingBytes, "uploads"), staging_);
   }
 
-  const float* AddNorm(const StoredTensor& norm) {
-    const TensorView view = Get(norm);
-    const int size = static_cast<int>(norm.shape[0]);
-    char* const to = Allocate(sizeof(float) * static_cast<size_t>(size), norm.name);
+  const float* AddNorm(const StoredTensor& norm) { return AddVector({norm}); }
+
+  // The elements of all parts, in order; null if there are none.
+  const float* AddVector(const std::vector<StoredTensor>& parts) {
+    if (parts.empty()) return nullptr;
+    std::vector<TensorView> views;
+    int64_t size = 0;
+    for (const StoredTensor& part : parts) {
+      views.push_back(Get(part));
+      size += part.shape[0];
+    }
+    char* const to = Allocate(sizeof(float) * static_cast<size_t>(size), parts[0].name);
     if (!status_.ok()) return nullptr;
-    float* const staged = staging_.as<float>();
-    ReadElements(view, 0, size, staged);
+    float* staged = staging_.as<float>();
+    for (const TensorView& view : views) {
+      ReadElements(view, 0, static_cast<int>(view.shape[0]), staged);
+      staged += view.shape[0];
+    }
     Upload(to, sizeof(float) * static_cast<size_t>(size));
     return reinterpret_cast<const float*>(to);
   }
@@ -186,6 +197,9 @@ absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpe
   for (const LayerTensors& layer : tensors.layers) {
     weights.layers.push_back({.attention_norm = loader.AddNorm(layer.attention_norm),
                               .qkv = loader.AddMatrix(layer.qkv),
+                              .qkv_bias = loader.AddVector(layer.qkv_bias),
+                              .query_norm = spec.qk_norm ? loader.AddNorm(layer.qk_norm[0]) : nullptr,
+                              .key_norm = spec.qk_norm ? loader.AddNorm(layer.qk_norm[1]) : nullptr,
                               .attention_out = loader.AddMatrix(layer.attention_out),
                               .mlp_norm = loader.AddNorm(layer.mlp_norm),
                               .gate_up = loader.AddMatrix(layer.gate_up),

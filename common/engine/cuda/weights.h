@@ -28,6 +28,9 @@ struct Matrix {
 struct Layer {
   const float* attention_norm = nullptr;  // [hidden]
   Matrix qkv;                             // queries, keys, values of all heads
+  const float* qkv_bias = nullptr;        // [columns of qkv]; null unless spec.qkv_bias
+  const float* query_norm = nullptr;      // [head_dim]; both null unless spec.qk_norm
+  const float* key_norm = nullptr;
   Matrix attention_out;
   const float* mlp_norm = nullptr;
   Matrix gate_up;  // all of gate, then all of up

@@ -1,7 +1,10 @@
 // The architecture of a decoder: the sizes and constants that a forward pass needs, for every model family.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace outrider {
 
@@ -13,9 +16,11 @@ struct Llama3RopeScaling {
   int original_max_position_embeddings = 8192;
 };
 
+enum class Activation : uint8_t { kSilu, kGeluTanh };
+
 // A pre-norm decoder. Each layer adds to the residual stream first the attention over its RMS norm, with
-// rotary positions and grouped-query heads, then a SiLU-gated MLP over its RMS norm. A final norm and the
-// head give the logits. There are no biases. A family that differs adds a field for the difference.
+// rotary positions and grouped-query heads, then a gated MLP over its RMS norm. A final norm and the head
+// give the logits. The first part below describes Llama; what other families add is off by default.
 struct DecoderSpec {
   int vocab_size = 0;
   int hidden_size = 0;
@@ -29,6 +34,26 @@ struct DecoderSpec {
   double rope_theta = 10000;
   std::optional<Llama3RopeScaling> rope_scaling = std::nullopt;
   bool tie_word_embeddings = false;  // the head is the embedding matrix
+
+  // Qwen and Mistral.
+  bool qkv_bias = false;  // a bias on queries, keys and values
+  bool qk_norm = false;   // an RMS norm of each head's query and key, before they are rotated
+  // In layers that slide a row attends to this many positions, the last of which is its own.
+  int sliding_window = 0;
+  std::vector<bool> slides = {};  // by layer; empty: none does
+
+  // Gemma.
+  Activation activation = Activation::kSilu;
+  bool norms_plus_one = false;  // norms are stored less 1
+  bool output_norms = false;    // attention and MLP are normalised once more before they are added
+  std::optional<double> embedding_scale = std::nullopt;     // of the token's embedding
+  std::optional<double> query_scale = std::nullopt;         // in place of 1 / sqrt(head_dim)
+  std::optional<double> attention_softcap = std::nullopt;   // cap * tanh(score / cap)
+  std::optional<double> final_softcap = std::nullopt;       // likewise, of the logits
+  std::optional<double> sliding_rope_theta = std::nullopt;  // in layers that slide, which are not scaled
+  double rope_linear_factor = 1;                            // divides the other layers' frequencies
+
+  bool Slides(int layer) const { return !slides.empty() && slides[static_cast<size_t>(layer)]; }
 };
 
 }  // namespace outrider

@@ -8,7 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/engine/decoder/field_reader.h"
+#include "common/engine/decoder/gemma.h"
 #include "common/engine/decoder/llama.h"
+#include "common/engine/decoder/mistral.h"
+#include "common/engine/decoder/qwen.h"
 
 namespace outrider {
 namespace {
@@ -18,7 +21,9 @@ struct Family {
   DecoderSpec (*read)(FieldReader& fields);
 };
 
-constexpr Family kFamilies[] = {{"llama", ReadLlama}};
+constexpr Family kFamilies[] = {{"llama", ReadLlama},   {"qwen2", ReadQwen2},
+                                {"qwen3", ReadQwen3},   {"mistral", ReadMistral},
+                                {"gemma2", ReadGemma2}, {"gemma3_text", ReadGemma3}};
 
 DecoderSpec ReadDecoder(FieldReader& fields) {
   const std::string model_type = fields.String("model_type", "");

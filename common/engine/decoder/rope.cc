@@ -24,9 +24,18 @@ std::vector<float> RopeInverseFrequencies(const DecoderSpec& spec) {
                                        smooth * static_cast<double>(frequency));
       }
     }
-    frequencies.push_back(frequency);
+    frequencies.push_back(frequency / static_cast<float>(spec.rope_linear_factor));
   }
   return frequencies;
+}
+
+std::vector<float> SlidingRopeInverseFrequencies(const DecoderSpec& spec) {
+  if (!spec.sliding_rope_theta.has_value()) return RopeInverseFrequencies(spec);
+  DecoderSpec unscaled = spec;
+  unscaled.rope_theta = *spec.sliding_rope_theta;
+  unscaled.rope_scaling.reset();
+  unscaled.rope_linear_factor = 1;
+  return RopeInverseFrequencies(unscaled);
 }
 
 RopeTable::RopeTable(const DecoderSpec& spec, int positions) {

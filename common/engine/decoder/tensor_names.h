@@ -21,9 +21,13 @@ struct StoredMatrix {
 };
 
 struct LayerTensors {
-  StoredTensor attention_norm;  // [hidden]
-  StoredMatrix qkv;             // queries, keys, values of all heads
+  StoredTensor attention_norm;         // [hidden]
+  StoredMatrix qkv;                    // queries, keys, values of all heads
+  std::vector<StoredTensor> qkv_bias;  // of the parts of qkv; empty unless spec.qkv_bias
+  std::vector<StoredTensor> qk_norm;   // of a query, of a key: [head_dim]; empty unless spec.qk_norm
   StoredMatrix attention_out;
+  std::vector<StoredTensor>
+      output_norms;  // of attention, of the MLP: [hidden]; empty unless spec.output_norms
   StoredTensor mlp_norm;
   StoredMatrix gate_up;  // gate, up
   StoredMatrix mlp_out;

@@ -19,7 +19,7 @@
 namespace outrider::libtorch {
 namespace {
 
-// Most graphs that are kept. Each takes a few megabytes of device memory.
+// Most graphs that are kept. What a step computes lies in memory that they share.
 constexpr size_t kMaxGraphs = 64;
 
 class CudaRunner final : public StepRunner {
@@ -55,8 +55,7 @@ class CudaRunner final : public StepRunner {
 
  private:
   struct Graph {
-    Step inputs;  // what the graph reads
-    at::Tensor logits;
+    Step inputs;  // what the graph reads; it writes to graph_logits_
     at::cuda::CUDAGraph graph;
   };
   using Shape = std::vector<int64_t>;
@@ -71,30 +70,54 @@ class CudaRunner final : public StepRunner {
 
   at::Tensor Replay(const Step& step, Forward forward) {
     const auto found = graphs_.find(ShapeOf(step));
-    if (found == graphs_.end()) return Capture(step, forward);
+    if (found == graphs_.end()) return RunAndCapture(step, forward);
     const std::vector<at::Tensor> from = TensorsOf(step), to = TensorsOf(found->second->inputs);
     for (size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
     found->second->graph.replay();
-    return found->second->logits;
+    return graph_logits_.narrow(0, 0, step.logit_rows.size(0));
   }
 
-  // Runs the step twice: so that libraries have what they allocate on first use, and into the graph.
-  at::Tensor Capture(const Step& step, Forward forward) {
+  // Runs the step first, so that libraries have what they allocate on first use. Without the graph the same
+  // shape only takes longer.
+  at::Tensor RunAndCapture(const Step& step, Forward forward) {
     const at::Tensor logits = forward(step);
-    if (graphs_.size() >= kMaxGraphs) graphs_.clear();
-    auto captured = std::make_unique<Graph>();
-    captured->inputs = step;
-    captured->graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
-    captured->logits = forward(captured->inputs);
-    captured->graph.capture_end();
-    graphs_.emplace(ShapeOf(step), std::move(captured));
+    if (captures_) {
+      try {
+        Capture(step, forward, logits);
+      } catch (const c10::Error&) {
+        captures_ = false;
+      }
+    }
     return logits;
   }
 
+  void Capture(const Step& step, Forward forward, const at::Tensor& logits) {
+    if (!graph_logits_.defined()) {
+      graph_logits_ = at::empty({kMaxDecodeRows, logits.size(1)}, logits.options());
+    }
+    if (graphs_.size() >= kMaxGraphs) {
+      graphs_.clear();
+      pool_ = at::cuda::graph_pool_handle();  // the allocator gives up a pool with its last graph
+    }
+    auto captured = std::make_unique<Graph>();
+    captured->inputs = step;
+    captured->graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
+    try {
+      graph_logits_.narrow(0, 0, logits.size(0)).copy_(forward(captured->inputs));
+    } catch (const c10::Error&) {
+      captured->graph.capture_end();  // or the stream would go on recording
+      throw;
+    }
+    captured->graph.capture_end();
+    graphs_.emplace(ShapeOf(step), std::move(captured));
+  }
+
   const c10::cuda::CUDAStream stream_;
-  const at::cuda::MempoolId_t pool_;
+  at::cuda::MempoolId_t pool_;  // of all graphs
   std::map<Shape, std::unique_ptr<Graph>> graphs_;
-  at::Tensor host_;  // [rows, vocab], page-locked
+  bool captures_ = true;     // until it fails once
+  at::Tensor graph_logits_;  // [kMaxDecodeRows, vocab], not in the pool
+  at::Tensor host_;          // [rows, vocab], page-locked
 };
 
 }  // namespace
@@ -106,7 +129,11 @@ extern "C" __attribute__((visibility("default"))) void outrider_create_torch_cud
     result = absl::FailedPreconditionError(absl::StrCat("this machine has ", devices, " usable GPUs"));
     return;
   }
-  result = std::make_unique<outrider::libtorch::CudaRunner>(static_cast<c10::DeviceIndex>(device));
+  try {
+    result = std::make_unique<outrider::libtorch::CudaRunner>(static_cast<c10::DeviceIndex>(device));
+  } catch (const c10::Error& error) {
+    result = absl::FailedPreconditionError(error.what_without_backtrace());
+  }
 }
 
 // Both plug-ins must agree on its type.

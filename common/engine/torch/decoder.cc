@@ -1,5 +1,6 @@
 #include "common/engine/torch/decoder.h"
 
+#include <cmath>
 #include <utility>
 
 #include "common/engine/decoder/rope.h"
@@ -8,51 +9,75 @@ namespace outrider::libtorch {
 namespace {
 
 // Rotates the pairs (x[i], x[i + head_dim / 2]) of every head, Hugging Face's layout. x: [rows, heads,
-// head_dim].
+// head_dim], float32.
 at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines) {
-  const std::vector<at::Tensor> halves = x.to(at::kFloat).chunk(2, -1);
+  const std::vector<at::Tensor> halves = x.chunk(2, -1);
   const at::Tensor &a = halves[0], &b = halves[1];
-  return at::cat({a * cosines - b * sines, b * cosines + a * sines}, -1).to(x.scalar_type());
+  return at::cat({a * cosines - b * sines, b * cosines + a * sines}, -1);
+}
+
+at::Tensor SoftCap(const at::Tensor& x, double cap) { return at::tanh(x / cap) * cap; }
+
+// Attention whose scores are capped: what scaled_dot_product_attention cannot do.
+at::Tensor CappedAttention(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
+                           const at::Tensor& mask, double scale, double cap) {
+  const at::Tensor scores = SoftCap(at::matmul(q, keys.transpose(-1, -2)).to(at::kFloat) * scale, cap);
+  return at::matmul(at::softmax(scores + mask, -1).to(values.scalar_type()), values);
 }
 
 }  // namespace
 
 Decoder::Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache)
-    : spec_(spec),
-      weights_(std::move(weights)),
-      cache_(std::move(cache)),
-      inverse_frequencies_(
-          at::tensor(RopeInverseFrequencies(spec), at::kFloat).to(weights_.embedding.device())) {}
+    : spec_(spec), weights_(std::move(weights)), cache_(std::move(cache)) {
+  const auto upload = [this](const std::vector<float>& values) {
+    return at::tensor(values, at::kFloat).to(weights_.embedding.device());
+  };
+  inverse_frequencies_ = upload(RopeInverseFrequencies(spec));
+  sliding_inverse_frequencies_ = upload(SlidingRopeInverseFrequencies(spec));
+}
 
 at::Tensor Decoder::Forward(const Step& step) {
-  const at::Tensor angles = step.positions.to(at::kFloat).view({-1, 1, 1}) * inverse_frequencies_;
-  const Angles of_rows = {angles.cos(), angles.sin()};
+  const Angles angles = AnglesOf(step.positions, inverse_frequencies_);
+  const Angles sliding_angles = AnglesOf(step.positions, sliding_inverse_frequencies_);
   at::Tensor x = weights_.embedding.index_select(0, step.tokens).to(at::kFloat);
-  for (int layer = 0; layer < spec_.layers; ++layer) x = Layer(layer, x, of_rows, step);
+  if (spec_.embedding_scale) x = x * *spec_.embedding_scale;
+  for (int layer = 0; layer < spec_.layers; ++layer) {
+    x = Layer(layer, x, spec_.Slides(layer) ? sliding_angles : angles, step);
+  }
   x = Normalize(x.index_select(0, step.logit_rows), weights_.final_norm);
-  return at::linear(x, weights_.head).to(at::kFloat);
+  const at::Tensor logits = at::linear(ToOperand(x), weights_.head).to(at::kFloat);
+  return spec_.final_softcap ? SoftCap(logits, *spec_.final_softcap) : logits;
+}
+
+Decoder::Angles Decoder::AnglesOf(const at::Tensor& positions, const at::Tensor& inverse_frequencies) const {
+  const at::Tensor angles = positions.to(at::kFloat).view({-1, 1, 1}) * inverse_frequencies;
+  return {angles.cos(), angles.sin()};
 }
 
 at::Tensor Decoder::Layer(int layer, at::Tensor x, const Angles& angles, const Step& step) {
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
   const int64_t heads = spec_.heads, kv_heads = spec_.kv_heads;
 
-  const at::Tensor normalized = Normalize(x, weights.attention_norm);
   const at::Tensor qkv =
-      at::linear(normalized, weights.qkv).view({-1, heads + 2 * kv_heads, int64_t{spec_.head_dim}});
+      at::linear(ToOperand(Normalize(x, weights.attention_norm)), weights.qkv, weights.qkv_bias)
+          .view({-1, heads + 2 * kv_heads, int64_t{spec_.head_dim}});
   const std::vector<at::Tensor> parts = qkv.split_with_sizes({heads, kv_heads, kv_heads}, 1);
-  const at::Tensor queries = Rotate(parts[0], angles.cosines, angles.sines);
-  const at::Tensor keys = Rotate(parts[1], angles.cosines, angles.sines);
-  cache_.Store(layer, step.blocks, step.slots, keys, parts[2]);
-  x = x + at::linear(Attend(layer, queries, step), weights.attention_out);
+  const at::Tensor queries = Normalize(parts[0], weights.query_norm).to(at::kFloat);
+  const at::Tensor keys = Normalize(parts[1], weights.key_norm).to(at::kFloat);
+  cache_.Store(layer, step.blocks, step.slots, ToOperand(Rotate(keys, angles.cosines, angles.sines)),
+               parts[2]);
+  const at::Tensor attended = Attend(layer, ToOperand(Rotate(queries, angles.cosines, angles.sines)), step);
+  x = x + Normalize(at::linear(attended, weights.attention_out), weights.attention_out_norm);
 
-  const at::Tensor gate_up = at::linear(Normalize(x, weights.mlp_norm), weights.gate_up);
+  const at::Tensor gate_up = at::linear(ToOperand(Normalize(x, weights.mlp_norm)), weights.gate_up);
   const std::vector<at::Tensor> gate_and_up = gate_up.chunk(2, -1);
-  return x + at::linear(at::silu(gate_and_up[0]) * gate_and_up[1], weights.mlp_out);
+  const at::Tensor inner = Activate(gate_and_up[0]) * gate_and_up[1];
+  return x + Normalize(at::linear(inner, weights.mlp_out), weights.mlp_out_norm);
 }
 
 at::Tensor Decoder::Attend(int layer, const at::Tensor& queries, const Step& step) const {
   const int64_t kv_heads = spec_.kv_heads, sharing = spec_.heads / spec_.kv_heads, dim = spec_.head_dim;
+  const double scale = spec_.query_scale.value_or(1 / std::sqrt(static_cast<double>(dim)));
   at::Tensor out = at::empty_like(queries);
   for (const AttentionGroup& group : step.groups) {
     const int64_t sequences = group.sequences, rows = group.rows_each;
@@ -62,8 +87,12 @@ at::Tensor Decoder::Attend(int layer, const at::Tensor& queries, const Step& ste
                              .view({sequences, rows, kv_heads, sharing, dim})
                              .permute({0, 2, 3, 1, 4})
                              .reshape({sequences, kv_heads, sharing * rows, dim});
-    const at::Tensor attended =
-        at::scaled_dot_product_attention(q, keys, values, group.mask.repeat({1, 1, sharing, 1}));
+    const at::Tensor mask =
+        (spec_.Slides(layer) ? group.sliding_mask : group.mask).repeat({1, 1, sharing, 1});
+    const at::Tensor attended = spec_.attention_softcap
+                                    ? CappedAttention(q, keys, values, mask, scale, *spec_.attention_softcap)
+                                    : at::scaled_dot_product_attention(q, keys, values, mask, /*dropout_p=*/0,
+                                                                       /*is_causal=*/false, scale);
     out.index_copy_(0, group.rows,
                     attended.view({sequences, kv_heads, sharing, rows, dim})
                         .permute({0, 3, 1, 2, 4})
@@ -72,8 +101,13 @@ at::Tensor Decoder::Attend(int layer, const at::Tensor& queries, const Step& ste
   return out.flatten(1);
 }
 
+at::Tensor Decoder::Activate(const at::Tensor& x) const {
+  return spec_.activation == Activation::kGeluTanh ? at::gelu(x, "tanh") : at::silu(x);
+}
+
 at::Tensor Decoder::Normalize(const at::Tensor& x, const at::Tensor& weight) const {
-  return at::rms_norm(x, weight.sizes(), weight, spec_.rms_norm_eps).to(weights_.embedding.scalar_type());
+  if (!weight.defined()) return x;
+  return at::rms_norm(x.to(at::kFloat), weight.sizes(), weight, spec_.rms_norm_eps);
 }
 
 }  // namespace outrider::libtorch

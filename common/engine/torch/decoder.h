@@ -29,16 +29,21 @@ class Decoder {
     at::Tensor cosines, sines;
   };
 
-  // One layer: its addition to the residual stream x [rows, hidden].
+  Angles AnglesOf(const at::Tensor& positions, const at::Tensor& inverse_frequencies) const;
+  // The residual stream after a layer. x: [rows, hidden], before it.
   at::Tensor Layer(int layer, at::Tensor x, const Angles& angles, const Step& step);
   // Attention of queries [rows, heads, head_dim] over the cache: [rows, heads * head_dim].
   at::Tensor Attend(int layer, const at::Tensor& queries, const Step& step) const;
+  at::Tensor Activate(const at::Tensor& x) const;
+  // In float32, over the last dimension; x itself if the weight is undefined.
   at::Tensor Normalize(const at::Tensor& x, const at::Tensor& weight) const;
+  at::Tensor ToOperand(const at::Tensor& x) const { return x.to(weights_.embedding.scalar_type()); }
 
   const DecoderSpec spec_;
   const Weights weights_;
   PagedCache cache_;
-  at::Tensor inverse_frequencies_;  // [head_dim / 2], float32
+  at::Tensor inverse_frequencies_;          // [head_dim / 2], float32
+  at::Tensor sliding_inverse_frequencies_;  // the same for layers that slide
 };
 
 }  // namespace outrider::libtorch

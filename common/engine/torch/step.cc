@@ -1,6 +1,7 @@
 #include "common/engine/torch/step.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -10,8 +11,6 @@
 namespace outrider::libtorch {
 namespace {
 
-// Most rows of a decode step, padding included.
-constexpr uint64_t kMaxDecodeRows = 64;
 // Most blocks that a decode step gathers for each one that it needs.
 constexpr uint64_t kMaxPadding = 4;
 
@@ -51,35 +50,44 @@ std::vector<std::vector<Member>> Group(absl::Span<const SequenceRows> batch, int
   return listed;
 }
 
-at::Tensor Upload(const Indices& indices, const at::TensorOptions& options) {
-  return at::tensor(indices, at::kLong).to(options.device());
+at::Tensor Upload(const Indices& indices, const StepOptions& options) {
+  return at::tensor(indices, at::kLong).to(options.tensors.device());
+}
+
+// -infinity where `hidden` says so, else 0.
+at::Tensor Mask(const at::Tensor& hidden, const StepOptions& options) {
+  return at::zeros(hidden.sizes(), options.tensors)
+      .masked_fill_(hidden, -std::numeric_limits<double>::infinity());
 }
 
 // `blocks` is the width of the table.
-AttentionGroup MakeGroup(const std::vector<Member>& members, uint64_t blocks, int block_size,
-                         const Step& step, const at::TensorOptions& options) {
+AttentionGroup MakeGroup(const std::vector<Member>& members, uint64_t blocks, const Step& step,
+                         const StepOptions& options) {
   AttentionGroup group;
   group.sequences = static_cast<int64_t>(members.size());
   group.rows_each = static_cast<int64_t>(members[0].sequence->tokens.size());
   Indices rows, table;
   for (const Member& member : members) {
     for (int64_t r = 0; r < group.rows_each; ++r) rows.push_back(member.first_row + r);
-    const uint64_t own = BlocksOf(*member.sequence, block_size);
+    const uint64_t own = BlocksOf(*member.sequence, options.block_size);
     for (uint64_t b = 0; b < blocks; ++b) table.push_back(member.sequence->blocks[std::min(b, own - 1)]);
   }
   group.rows = Upload(rows, options);
   group.table = Upload(table, options).view({group.sequences, -1});
-  const at::Tensor keys = at::arange(group.table.size(1) * block_size, group.rows.options());
-  const at::Tensor queries = step.positions.index_select(0, group.rows);
-  const at::Tensor hidden = (keys > queries.unsqueeze(1)).view({group.sequences, 1, group.rows_each, -1});
-  group.unwritten = hidden.select(2, group.rows_each - 1).unsqueeze(-1).contiguous();
-  group.mask =
-      at::zeros(hidden.sizes(), options).masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+  const at::Tensor keys = at::arange(group.table.size(1) * options.block_size, group.rows.options());
+  const at::Tensor queries = step.positions.index_select(0, group.rows).unsqueeze(1);
+  const std::array<int64_t, 4> shape = {group.sequences, 1, group.rows_each, keys.size(0)};
+  const at::Tensor later = (keys > queries).view(shape);
+  group.unwritten = later.select(2, group.rows_each - 1).unsqueeze(-1).contiguous();
+  group.mask = Mask(later, options);
+  if (options.sliding_window > 0) {
+    group.sliding_mask = Mask(later | (keys <= queries - options.sliding_window).view(shape), options);
+  }
   return group;
 }
 
 // A step without its groups.
-Step ListRows(absl::Span<const SequenceRows> batch, int block_size, const at::TensorOptions& options) {
+Step ListRows(absl::Span<const SequenceRows> batch, const StepOptions& options) {
   Indices tokens, positions, blocks, slots, logit_rows;
   for (const SequenceRows& sequence : batch) {
     const int64_t count = static_cast<int64_t>(sequence.tokens.size());
@@ -88,8 +96,8 @@ Step ListRows(absl::Span<const SequenceRows> batch, int block_size, const at::Te
       if (i >= count - sequence.logit_rows) logit_rows.push_back(static_cast<int64_t>(tokens.size()));
       tokens.push_back(sequence.tokens[static_cast<size_t>(i)]);
       positions.push_back(position);
-      blocks.push_back(sequence.blocks[static_cast<size_t>(position / block_size)]);
-      slots.push_back(position % block_size);
+      blocks.push_back(sequence.blocks[static_cast<size_t>(position / options.block_size)]);
+      slots.push_back(position % options.block_size);
     }
   }
   Step step;
@@ -103,28 +111,30 @@ Step ListRows(absl::Span<const SequenceRows> batch, int block_size, const at::Te
 
 }  // namespace
 
-Step MakeStep(absl::Span<const SequenceRows> batch, int block_size, const at::TensorOptions& options) {
-  Step step = ListRows(batch, block_size, options);
-  for (const std::vector<Member>& members : Group(batch, block_size)) {
+Step MakeStep(absl::Span<const SequenceRows> batch, const StepOptions& options) {
+  Step step = ListRows(batch, options);
+  for (const std::vector<Member>& members : Group(batch, options.block_size)) {
     uint64_t blocks = 0;
-    for (const Member& member : members) blocks = std::max(blocks, BlocksOf(*member.sequence, block_size));
-    step.groups.push_back(MakeGroup(members, blocks, block_size, step, options));
+    for (const Member& member : members) {
+      blocks = std::max(blocks, BlocksOf(*member.sequence, options.block_size));
+    }
+    step.groups.push_back(MakeGroup(members, blocks, step, options));
   }
   return step;
 }
 
-std::optional<Step> MakeDecodeStep(absl::Span<const SequenceRows> batch, int block_size, BlockId spare,
-                                   const at::TensorOptions& options) {
+std::optional<Step> MakeDecodeStep(absl::Span<const SequenceRows> batch, BlockId spare,
+                                   const StepOptions& options) {
   const size_t rows_each = batch[0].tokens.size();
   uint64_t longest = 0, needed = 0;
   for (const SequenceRows& sequence : batch) {
     if (sequence.tokens.size() != rows_each) return std::nullopt;
     if (static_cast<size_t>(sequence.logit_rows) != rows_each) return std::nullopt;
-    longest = std::max(longest, BlocksOf(sequence, block_size));
-    needed += BlocksOf(sequence, block_size);
+    longest = std::max(longest, BlocksOf(sequence, options.block_size));
+    needed += BlocksOf(sequence, options.block_size);
   }
   const uint64_t sequences = std::bit_ceil(batch.size()), blocks = std::bit_ceil(longest);
-  if (sequences * rows_each > kMaxDecodeRows || sequences * blocks > kMaxPadding * needed)
+  if (sequences * rows_each > uint64_t{kMaxDecodeRows} || sequences * blocks > kMaxPadding * needed)
     return std::nullopt;
 
   const std::vector<TokenId> tokens(rows_each, 0);
@@ -133,8 +143,8 @@ std::optional<Step> MakeDecodeStep(absl::Span<const SequenceRows> batch, int blo
   padded.resize(
       sequences,
       {.tokens = tokens, .position = 0, .blocks = spares, .logit_rows = static_cast<int>(rows_each)});
-  Step step = ListRows(padded, block_size, options);
-  step.groups.push_back(MakeGroup(List(padded), blocks, block_size, step, options));
+  Step step = ListRows(padded, options);
+  step.groups.push_back(MakeGroup(List(padded), blocks, step, options));
   step.is_decode = true;
   return step;
 }
@@ -143,6 +153,7 @@ std::vector<at::Tensor> TensorsOf(const Step& step) {
   std::vector<at::Tensor> tensors = {step.tokens, step.positions, step.blocks, step.slots, step.logit_rows};
   for (const AttentionGroup& group : step.groups) {
     tensors.insert(tensors.end(), {group.rows, group.table, group.mask, group.unwritten});
+    if (group.sliding_mask.defined()) tensors.push_back(group.sliding_mask);
   }
   return tensors;
 }

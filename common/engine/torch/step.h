@@ -18,7 +18,10 @@ struct AttentionGroup {
   int64_t rows_each = 0;
   at::Tensor rows;   // [sequences * rows_each], rows of the step, sequence by sequence
   at::Tensor table;  // [sequences, blocks], padded by repeating a sequence's last block
-  at::Tensor mask;   // [sequences, 1, rows_each, blocks * block_size]: 0 where a row attends, else -infinity
+  // [sequences, 1, rows_each, blocks * block_size]: 0 where a row attends, else -infinity. In layers that
+  // slide the second; undefined if none does.
+  at::Tensor mask;
+  at::Tensor sliding_mask;
   at::Tensor unwritten;  // [sequences, 1, blocks * block_size, 1]: whether no row attends there
 };
 
@@ -34,15 +37,24 @@ struct Step {
   bool is_decode = false;  // made by MakeDecodeStep
 };
 
-// `options` say the mask's dtype, and the device.
-Step MakeStep(absl::Span<const SequenceRows> batch, int block_size, const at::TensorOptions& options);
+// What steps depend on beside their batch.
+struct StepOptions {
+  int block_size = 0;
+  int sliding_window = 0;     // of DecoderSpec; 0 if no layer slides
+  at::TensorOptions tensors;  // the masks' dtype, and the device
+};
+
+Step MakeStep(absl::Span<const SequenceRows> batch, const StepOptions& options);
+
+// Most rows of a decode step, padding included.
+inline constexpr int64_t kMaxDecodeRows = 64;
 
 // For few sequences with equally many rows, all of whose logits are wanted, a step of one group whose sizes
 // are powers of two but for the rows of each: so that few shapes occur. Further sequences, which come last,
 // write to the block `spare` and yield logits that mean nothing. Nothing for other batches, or if most of it
 // would be padding.
-std::optional<Step> MakeDecodeStep(absl::Span<const SequenceRows> batch, int block_size, BlockId spare,
-                                   const at::TensorOptions& options);
+std::optional<Step> MakeDecodeStep(absl::Span<const SequenceRows> batch, BlockId spare,
+                                   const StepOptions& options);
 
 // All tensors of a step, in a fixed order.
 std::vector<at::Tensor> TensorsOf(const Step& step);

@@ -4,11 +4,14 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/engine/kv_size.h"
@@ -18,10 +21,11 @@
 namespace outrider::libtorch {
 namespace {
 
-// Calls `work` in the runner's order, with libtorch's exceptions as errors. `what` says what was tried.
+// Calls `work` in the runner's order, with the exceptions of libtorch and of its libraries as errors, on one
+// line. `what` says what was tried.
 absl::Status Try(StepRunner& runner, absl::string_view what, absl::FunctionRef<absl::Status()> work) {
-  const auto message = [&](const c10::Error& error) {
-    return absl::StrCat(what, ": ", error.what_without_backtrace());
+  const auto message = [&](absl::string_view error) {
+    return absl::StrCat(what, ": ", error.substr(0, error.find('\n')));
   };
   try {
     const c10::InferenceMode no_gradients;
@@ -29,9 +33,16 @@ absl::Status Try(StepRunner& runner, absl::string_view what, absl::FunctionRef<a
     runner.InOrder([&] { status = work(); });
     return status;
   } catch (const c10::OutOfMemoryError& error) {
-    return absl::ResourceExhaustedError(message(error));
+    return absl::ResourceExhaustedError(message(error.what_without_backtrace()));
   } catch (const c10::Error& error) {
-    return absl::InternalError(message(error));
+    const absl::string_view why = error.what_without_backtrace();
+    // What the CPU's allocator throws has no type of its own.
+    return absl::StrContains(why, "DefaultCPUAllocator") ? absl::ResourceExhaustedError(message(why))
+                                                         : absl::InternalError(message(why));
+  } catch (const std::bad_alloc& error) {
+    return absl::ResourceExhaustedError(message(error.what()));
+  } catch (const std::exception& error) {
+    return absl::InternalError(message(error.what()));
   }
 }
 
@@ -62,17 +73,17 @@ absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderSpec& spe
 absl::Status TorchModel::Load(const DecoderSpec& spec, const TensorSource& source,
                               const RunnerOptions& options) {
   at::set_num_threads(options.threads);
-  absl::StatusOr<Weights> weights = LoadWeights(source, spec, TensorOptions(), options.progress);
+  step_options_ = {options.block_size, spec.sliding_window, Tensors()};
+  absl::StatusOr<Weights> weights = LoadWeights(source, spec, Tensors(), options.progress);
   if (!weights.ok()) return weights.status();
-  bytes_per_block_ = PagedCache::BlockBytes(spec, options.block_size, TensorOptions());
+  bytes_per_block_ = PagedCache::BlockBytes(spec, options.block_size, Tensors());
   const double memory = options.kv_memory_fraction * static_cast<double>(runner_->FreeMemory());
   kv_blocks_ = options.kv_blocks > 0 ? std::min(options.kv_blocks, std::numeric_limits<int>::max() - 1)
                                      : KvBlocksThatFit(memory, bytes_per_block_, spec.max_position_embeddings,
                                                        options.block_size, options.max_sequences);
   max_positions_ = static_cast<int>(
       std::min<int64_t>(spec.max_position_embeddings, int64_t{kv_blocks_} * options.block_size));
-  absl::StatusOr<PagedCache> cache =
-      PagedCache::Create(spec, kv_blocks_ + 1, options.block_size, TensorOptions());
+  absl::StatusOr<PagedCache> cache = PagedCache::Create(spec, kv_blocks_ + 1, options.block_size, Tensors());
   if (!cache.ok()) return cache.status();
   decoder_.emplace(spec, *std::move(weights), *std::move(cache));
   return absl::OkStatus();
@@ -81,6 +92,7 @@ absl::Status TorchModel::Load(const DecoderSpec& spec, const TensorSource& sourc
 absl::StatusOr<LogitsView> TorchModel::Forward(absl::Span<const SequenceRows> batch) {
   LogitsView view;
   for (const SequenceRows& sequence : batch) view.rows += sequence.logit_rows;
+  if (!copied_.ok()) return copied_;
   const absl::Status status = Try(*runner_, "a forward pass", [&] {
     const at::Tensor logits =
         runner_->Run(ToStep(batch), [this](const Step& step) { return decoder_->Forward(step); });
@@ -93,16 +105,17 @@ absl::StatusOr<LogitsView> TorchModel::Forward(absl::Span<const SequenceRows> ba
 }
 
 Step TorchModel::ToStep(absl::Span<const SequenceRows> batch) const {
-  const int block_size = decoder_->cache().block_size();
   if (runner_->PrefersFewShapes()) {
-    if (auto step = MakeDecodeStep(batch, block_size, kv_blocks_, TensorOptions())) return *std::move(step);
+    if (auto step = MakeDecodeStep(batch, kv_blocks_, step_options_)) return *std::move(step);
   }
-  return MakeStep(batch, block_size, TensorOptions());
+  return MakeStep(batch, step_options_);
 }
 
 void TorchModel::CopyBlock(BlockId from, BlockId to) {
-  const c10::InferenceMode no_gradients;
-  runner_->InOrder([&] { decoder_->cache().CopyBlock(from, to); });
+  copied_.Update(Try(*runner_, "copying a block", [&] {
+    decoder_->cache().CopyBlock(from, to);
+    return absl::OkStatus();
+  }));
 }
 
 absl::Status TorchModel::ReadSlot(BlockId block, int slot, absl::Span<float> values) {

@@ -49,15 +49,17 @@ class TorchModel final : public Model {
 
   absl::Status Load(const DecoderSpec& spec, const TensorSource& source, const RunnerOptions& options);
   Step ToStep(absl::Span<const SequenceRows> batch) const;
-  at::TensorOptions TensorOptions() const {
+  at::TensorOptions Tensors() const {
     return at::TensorOptions(bfloat16_ ? at::kBFloat16 : at::kFloat).device(runner_->device());
   }
 
   const std::unique_ptr<StepRunner> runner_;
   const bool bfloat16_;
+  StepOptions step_options_;
   int kv_blocks_ = 0;
   int max_positions_ = 0;
   size_t bytes_per_block_ = 0;
+  absl::Status copied_;             // the first failure of CopyBlock, for Forward to report
   std::optional<Decoder> decoder_;  // its cache has one block more, which no sequence uses
 };
 

@@ -12,15 +12,20 @@
 
 namespace outrider::libtorch {
 
-// Matrices are [outputs, inputs], of the dtype and on the device that LoadWeights was given. Norms are
-// float32.
+// Matrices are [outputs, inputs], of the dtype and on the device that LoadWeights was given, as are biases.
+// Norms are float32, as they are multiplied with.
 struct LayerWeights {
   at::Tensor attention_norm;  // [hidden]
   at::Tensor qkv;             // queries, keys, values of all heads
+  at::Tensor qkv_bias;        // [columns of qkv]; undefined unless spec.qkv_bias
+  at::Tensor query_norm;      // [head_dim]; both undefined unless spec.qk_norm
+  at::Tensor key_norm;
   at::Tensor attention_out;
-  at::Tensor mlp_norm;  // [hidden]
-  at::Tensor gate_up;   // all of gate, then all of up
+  at::Tensor attention_out_norm;  // [hidden]; undefined unless spec.output_norms
+  at::Tensor mlp_norm;            // [hidden]
+  at::Tensor gate_up;             // all of gate, then all of up
   at::Tensor mlp_out;
+  at::Tensor mlp_out_norm;  // [hidden]; undefined unless spec.output_norms
 };
 
 struct Weights {

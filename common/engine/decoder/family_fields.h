@@ -1,0 +1,39 @@
+// Fields of config.json that families have in common.
+#pragma once
+
+#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/field_reader.h"
+
+namespace outrider {
+
+// Fails unless the field `architectures`, if there is one, names this class alone.
+void RequireArchitecture(FieldReader& fields, const char* name);
+// Fails unless the string field, if there is one, has this value.
+void RequireValue(FieldReader& fields, const char* field, const char* value);
+// Fails if the field is true.
+void RefuseTrue(FieldReader& fields, const char* field, const char* why);
+
+// Sizes, the norms' epsilon, and whether embedding and head are one; `tied` if the field is absent.
+void ReadSizes(FieldReader& fields, DecoderSpec& spec, bool tied = false);
+// Both spellings: `rope_theta` beside `rope_scaling`, or everything inside `rope_parameters` (transformers
+// 5), there for each type of layer if they differ.
+void ReadRope(FieldReader& fields, DecoderSpec& spec);
+// `sliding_window`, and which layers slide: `layer_types` if it is there, else slides(layer).
+template <class Slides>
+void ReadSlidingLayers(FieldReader& fields, DecoderSpec& spec, Slides slides);
+
+namespace family_internal {
+// The types of the layers, if the field is there.
+std::vector<bool> ReadLayerTypes(FieldReader& fields, int layers);
+}  // namespace family_internal
+
+template <class Slides>
+void ReadSlidingLayers(FieldReader& fields, DecoderSpec& spec, Slides slides) {
+  if (!fields.Has("sliding_window")) return;
+  spec.sliding_window = fields.Int("sliding_window", 1);
+  spec.slides = family_internal::ReadLayerTypes(fields, spec.layers);
+  if (!spec.slides.empty()) return;
+  for (int layer = 0; layer < spec.layers; ++layer) spec.slides.push_back(slides(layer));
+}
+
+}  // namespace outrider

@@ -1,0 +1,65 @@
+// A model that computes something else, or fails.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/engine/backend.h"
+#include "common/engine/model.h"
+
+namespace outrider::testing {
+
+// A model of the CPU's whose logits are changed.
+class ChangedModel final : public Model {
+ public:
+  using Change = std::function<absl::Status(LogitsView logits)>;
+
+  ChangedModel(std::unique_ptr<Model> model, Change change)
+      : model_(std::move(model)), change_(std::move(change)) {}
+
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override {
+    absl::StatusOr<LogitsView> logits = model_->Forward(batch);
+    if (!logits.ok()) return logits;
+    if (absl::Status status = change_(*logits); !status.ok()) return status;
+    return logits;
+  }
+  void CopyBlock(BlockId from, BlockId to) override { model_->CopyBlock(from, to); }
+  absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override {
+    return model_->ReadSlot(block, slot, values);
+  }
+  void Wake() override { model_->Wake(); }
+  bool CanRun(const DeviceTask& task) const override { return model_->CanRun(task); }
+  bool row_invariant() const override { return model_->row_invariant(); }
+  std::string dtype() const override { return model_->dtype(); }
+  std::string kernel_name() const override { return model_->kernel_name(); }
+  int kv_blocks() const override { return model_->kv_blocks(); }
+  int max_positions() const override { return model_->max_positions(); }
+  size_t bytes_per_block() const override { return model_->bytes_per_block(); }
+  size_t weight_bytes() const override { return model_->weight_bytes(); }
+
+ private:
+  const std::unique_ptr<Model> model_;
+  const Change change_;
+};
+
+class ChangedBackend final : public Backend {
+ public:
+  explicit ChangedBackend(ChangedModel::Change change) : change_(std::move(change)) {}
+
+  absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+                                              const RunnerOptions& options,
+                                              ThreadPool& threads) const override {
+    absl::StatusOr<std::unique_ptr<Model>> model =
+        (*BackendFor("native", "cpu"))->Load(spec, weights, options, threads);
+    if (!model.ok()) return model.status();
+    return std::make_unique<ChangedModel>(*std::move(model), change_);
+  }
+
+ private:
+  const ChangedModel::Change change_;
+};
+
+}  // namespace outrider::testing

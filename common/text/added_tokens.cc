@@ -85,23 +85,39 @@ int32_t AddedTokens::Trie::LongestPrefix(std::string_view text) const {
   return longest;
 }
 
-absl::StatusOr<std::unique_ptr<const AddedTokens>> AddedTokens::Create(std::vector<AddedToken> tokens) {
+absl::StatusOr<std::unique_ptr<const AddedTokens>> AddedTokens::Create(std::vector<AddedToken> tokens,
+                                                                       Normalizer normalizer) {
   absl::StatusOr<Regex> word_character = Regex::Compile(RustWordCharacter(), Regex::Syntax::kPattern);
   if (!word_character.ok()) return word_character.status();
-  return std::unique_ptr<const AddedTokens>(new AddedTokens(std::move(tokens), *std::move(word_character)));
+  return std::unique_ptr<const AddedTokens>(
+      new AddedTokens(std::move(tokens), std::move(normalizer), *std::move(word_character)));
 }
 
-AddedTokens::AddedTokens(std::vector<AddedToken> tokens, Regex word_character)
-    : tokens_(std::move(tokens)), word_character_(std::move(word_character)) {
-  for (size_t i = 0; i < tokens_.size(); ++i) {
-    (tokens_[i].normalized ? normalized_ : plain_).Add(tokens_[i].content, static_cast<int32_t>(i));
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens, Normalizer normalizer, Regex word_character)
+    : normalizer_(std::move(normalizer)), word_character_(std::move(word_character)) {
+  for (AddedToken& token : tokens) {
+    std::string text = token.normalized ? normalizer_.Normalize(token.content) : token.content;
+    (token.normalized ? normalized_ : plain_).Add(text, static_cast<int32_t>(entries_.size()));
+    entries_.push_back({std::move(token), std::move(text)});
   }
 }
 
-void AddedTokens::Split(std::string_view text, absl::FunctionRef<void(std::string_view)> between,
+void AddedTokens::Split(std::string_view text, absl::FunctionRef<void(const Stretch&)> between,
                         absl::FunctionRef<void(TokenId)> found) const {
+  std::string owned;
   SplitBy(
-      plain_, text, [&](std::string_view part) { SplitBy(normalized_, part, between, found); }, found);
+      plain_, text,
+      [&](std::string_view part) {
+        std::string_view normalized = part;
+        if (!normalizer_.does_nothing()) normalized = owned = normalizer_.Normalize(part);
+        SplitBy(
+            normalized_, normalized,
+            [&](std::string_view stretch) {
+              between({stretch, part.data() == text.data() && stretch.data() == normalized.data()});
+            },
+            found);
+      },
+      found);
 }
 
 void AddedTokens::SplitBy(const Trie& trie, std::string_view text,
@@ -114,9 +130,9 @@ void AddedTokens::SplitBy(const Trie& trie, std::string_view text,
       ++i;
       continue;
     }
-    const AddedToken& token = tokens_[index];
+    const AddedToken& token = entries_[index].token;
     size_t begin = i;
-    size_t end = i + token.content.size();
+    size_t end = i + entries_[index].text.size();
     i = end;  // A rejected match is skipped all the same, as in HF.
     if (token.single_word && !IsSingleWord(text, begin, end)) continue;
     if (token.lstrip) begin = std::max(StripLeft(text, begin, done), done);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "common/text/normalizer.h"
 #include "common/text/regex.h"
 #include "common/text/tokenizer_spec.h"
 
@@ -20,12 +22,19 @@ namespace outrider {
 // Immutable and thread-safe.
 class AddedTokens {
  public:
-  static absl::StatusOr<std::unique_ptr<const AddedTokens>> Create(std::vector<AddedToken> tokens);
+  static absl::StatusOr<std::unique_ptr<const AddedTokens>> Create(std::vector<AddedToken> tokens,
+                                                                   Normalizer normalizer);
 
+  // A stretch of text between added tokens, normalized. Valid during the call only.
+  struct Stretch {
+    std::string_view text;
+    bool at_start = false;  // whether it begins the whole text
+  };
   // Splits `text` (valid UTF-8) at added tokens as Hugging Face does: the leftmost match wins, then the
-  // longest; tokens that are not `normalized` are matched before the others. Calls `found` for each added
-  // token and `between` for each non-empty stretch of text between them, in order.
-  void Split(std::string_view text, absl::FunctionRef<void(std::string_view)> between,
+  // longest. Tokens that are not `normalized` are matched first; what is between them is normalized, and the
+  // others are matched in that. Calls `found` for each added token and `between` for each non-empty stretch
+  // between them, in order.
+  void Split(std::string_view text, absl::FunctionRef<void(const Stretch&)> between,
              absl::FunctionRef<void(TokenId)> found) const;
 
  private:
@@ -43,13 +52,20 @@ class AddedTokens {
     std::bitset<256> first_bytes_;  // Rules out most positions in a text without a lookup.
   };
 
-  AddedTokens(std::vector<AddedToken> tokens, Regex word_character);
+  // A token, and what it looks like where it is looked for.
+  struct Entry {
+    AddedToken token;
+    std::string text;
+  };
+
+  AddedTokens(std::vector<AddedToken> tokens, Normalizer normalizer, Regex word_character);
 
   void SplitBy(const Trie& trie, std::string_view text, absl::FunctionRef<void(std::string_view)> between,
                absl::FunctionRef<void(TokenId)> found) const;
   bool IsSingleWord(std::string_view text, size_t begin, size_t end) const;
 
-  std::vector<AddedToken> tokens_;
+  std::vector<Entry> entries_;
+  Normalizer normalizer_;
   Regex word_character_;
   Trie plain_;
   Trie normalized_;

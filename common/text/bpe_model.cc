@@ -1,5 +1,6 @@
 #include "common/text/bpe_model.h"
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <queue>
@@ -7,6 +8,7 @@
 #include "absl/status/status.h"
 #include "common/text/byte_level.h"
 #include "common/text/strings.h"
+#include "common/text/utf8.h"
 
 namespace outrider {
 
@@ -14,10 +16,10 @@ namespace outrider {
 class BpeModel::Word {
  public:
   Word(const BpeModel& model, std::string_view bytes) : model_(model) {
-    symbols_.reserve(bytes.size());
-    for (const char byte : bytes) {
-      const TokenId token = model.byte_tokens_[static_cast<uint8_t>(byte)];
-      if (token < 0) continue;
+    std::vector<TokenId> tokens;
+    model.Spell(bytes, &tokens);
+    symbols_.reserve(tokens.size());
+    for (const TokenId token : tokens) {
       const auto position = static_cast<int32_t>(symbols_.size());
       symbols_.push_back({.token = token, .previous = position - 1, .next = position + 1});
     }
@@ -93,13 +95,35 @@ class BpeModel::Word {
 absl::StatusOr<std::unique_ptr<const BpeModel>> BpeModel::Create(const TokenizerSpec& spec) {
   std::unique_ptr<BpeModel> model(new BpeModel());
   StringViewMap<TokenId> ids(spec.vocab.begin(), spec.vocab.end());
+  const auto id_of = [&ids](std::string_view token) {
+    const auto id = ids.find(token);
+    return id == ids.end() ? kNoToken : id->second;
+  };
   for (int byte = 0; byte < 256; ++byte) {
-    const auto token = ids.find(ByteLevelCharacter(static_cast<uint8_t>(byte)));
-    model->byte_tokens_[byte] = token == ids.end() ? -1 : token->second;
-    if (token == ids.end() && spec.has_unknown_token) {
+    const bool byte_level = spec.spelling.byte_level;
+    TokenId& token = model->byte_tokens_[byte];
+    token = kNoToken;
+    if (byte_level) token = id_of(ByteLevelCharacter(static_cast<uint8_t>(byte)));
+    if (!byte_level && spec.byte_fallback) token = id_of(ByteToken(static_cast<uint8_t>(byte)));
+    if (byte_level && token == kNoToken && (spec.unknown_token || spec.byte_fallback)) {
       return absl::InvalidArgumentError(
           Concat("model.unk_token is not supported with a vocabulary that lacks byte ", byte));
     }
+  }
+  if (!spec.spelling.byte_level) {
+    model->character_tokens_.emplace();
+    for (const auto& [token, id] : spec.vocab) {
+      if (!token.empty() && CharacterSize(token) == token.size())
+        model->character_tokens_->emplace(token, id);
+    }
+    if (spec.unknown_token) {
+      model->unknown_ = id_of(*spec.unknown_token);
+      if (model->unknown_ == kNoToken) {
+        return absl::InvalidArgumentError(
+            Concat("model.unk_token \"", *spec.unknown_token, "\" is not in model.vocab"));
+      }
+    }
+    model->fuse_unknown_ = spec.fuse_unknown;
   }
   model->merges_.reserve(spec.merges.size());
   for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
@@ -116,12 +140,39 @@ absl::StatusOr<std::unique_ptr<const BpeModel>> BpeModel::Create(const Tokenizer
   }
   if (spec.ignore_merges) {
     for (const auto& [token, id] : spec.vocab) {
-      if (std::optional<std::string> bytes = ByteLevelToBytes(token)) {
+      if (std::optional<std::string> bytes = spec.spelling.byte_level ? ByteLevelToBytes(token) : token) {
         model->whole_words_[*std::move(bytes)] = id;
       }
     }
   }
   return model;
+}
+
+void BpeModel::Spell(std::string_view word, std::vector<TokenId>* out) const {
+  if (character_tokens_) {
+    for (size_t size; !word.empty(); word.remove_prefix(size)) {
+      size = CharacterSize(word);
+      SpellCharacter(word.substr(0, size), out);
+    }
+    return;
+  }
+  for (const char byte : word) {
+    if (const TokenId token = byte_tokens_[static_cast<uint8_t>(byte)]; token != kNoToken)
+      out->push_back(token);
+  }
+}
+
+void BpeModel::SpellCharacter(std::string_view character, std::vector<TokenId>* out) const {
+  if (const auto token = character_tokens_->find(character); token != character_tokens_->end()) {
+    out->push_back(token->second);
+    return;
+  }
+  const auto has_token = [this](char byte) { return byte_tokens_[static_cast<uint8_t>(byte)] != kNoToken; };
+  if (std::all_of(character.begin(), character.end(), has_token)) {
+    for (const char byte : character) out->push_back(byte_tokens_[static_cast<uint8_t>(byte)]);
+  } else if (unknown_ != kNoToken && !(fuse_unknown_ && !out->empty() && out->back() == unknown_)) {
+    out->push_back(unknown_);
+  }
 }
 
 void BpeModel::Encode(std::string_view word, std::vector<TokenId>* out) const {

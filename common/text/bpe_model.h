@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,7 +26,8 @@ class BpeModel {
   // INVALID_ARGUMENT for a merge whose parts or result are not in the vocabulary.
   static absl::StatusOr<std::unique_ptr<const BpeModel>> Create(const TokenizerSpec& spec);
 
-  // Appends the ids of the bytes of `word` to `out`. O(n log n). A byte without a token is dropped, as in HF.
+  // Appends the ids of `word` to `out`. O(n log n). A byte or character without a token becomes what the file
+  // says, or is dropped, as in HF.
   void Encode(std::string_view word, std::vector<TokenId>* out) const;
 
  private:
@@ -37,7 +39,16 @@ class BpeModel {
 
   BpeModel() = default;
 
-  std::array<TokenId, 256> byte_tokens_;  // -1 for a byte without a token.
+  static constexpr TokenId kNoToken = -1;
+  // Appends the tokens that `word` is before any merge.
+  void Spell(std::string_view word, std::vector<TokenId>* out) const;
+  void SpellCharacter(std::string_view character, std::vector<TokenId>* out) const;
+
+  std::array<TokenId, 256> byte_tokens_;  // kNoToken for a byte without one
+  std::optional<StringMap<TokenId>>
+      character_tokens_;  // unless tokens are spelled in the byte-level alphabet
+  TokenId unknown_ = kNoToken;
+  bool fuse_unknown_ = false;
   absl::flat_hash_map<std::pair<TokenId, TokenId>, Merge> merges_;
   StringMap<TokenId> whole_words_;  // By the token's bytes; empty unless ignore_merges is set.
   mutable WordCache cache_;

@@ -3,6 +3,9 @@
 #include <array>
 #include <cstddef>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+
 namespace outrider {
 namespace {
 
@@ -38,6 +41,16 @@ std::string ByteLevelCharacter(uint8_t byte) {
   const int code_point = kAlphabet.code_point[byte];
   if (code_point < 0x80) return {static_cast<char>(code_point)};
   return {static_cast<char>(0xC0 | (code_point >> 6)), static_cast<char>(0x80 | (code_point & 0x3F))};
+}
+
+std::string ByteToken(uint8_t byte) { return absl::StrFormat("<0x%02X>", byte); }
+
+std::optional<uint8_t> ByteOfToken(std::string_view token) {
+  uint32_t byte = 0;
+  if (token.size() != 6 || !absl::SimpleHexAtoi(absl::string_view(token.data() + 3, 2), &byte))
+    return std::nullopt;
+  if (token != ByteToken(static_cast<uint8_t>(byte))) return std::nullopt;
+  return static_cast<uint8_t>(byte);
 }
 
 std::optional<std::string> ByteLevelToBytes(std::string_view token) {

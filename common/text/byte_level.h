@@ -12,6 +12,11 @@ namespace outrider {
 // The character for `byte`, as UTF-8.
 std::string ByteLevelCharacter(uint8_t byte);
 
+// What a vocabulary that is not in this alphabet calls a byte: "<0x00>" to "<0xFF>", as SentencePiece does.
+std::string ByteToken(uint8_t byte);
+// The byte that such a token stands for; nullopt for any other token.
+std::optional<uint8_t> ByteOfToken(std::string_view token);
+
 // The bytes that `token` stands for; nullopt if one of its characters is not in the alphabet.
 std::optional<std::string> ByteLevelToBytes(std::string_view token);
 

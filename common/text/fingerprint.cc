@@ -46,6 +46,19 @@ uint64_t FingerprintOf(const TokenizerSpec& spec) {
     hash.Add(right);
   }
   hash.Add(Flags({spec.ignore_merges}));
+  // What byte-level files do without: theirs stay what they were.
+  if (!spec.spelling.byte_level || !spec.normalizer.empty()) {
+    hash.Add(Flags({spec.spelling.byte_level, spec.spelling.drops_leading_space, spec.byte_fallback,
+                    spec.fuse_unknown, spec.unknown_token.has_value()}));
+    hash.Add(spec.spelling.space);
+    hash.Add(spec.unknown_token.value_or(""));
+    hash.Add(uint64_t{spec.normalizer.size()});
+    for (const NormalizeStep& step : spec.normalizer) {
+      hash.Add(static_cast<uint64_t>(step.kind));
+      hash.Add(step.pattern);
+      hash.Add(step.content);
+    }
+  }
   hash.Add(uint64_t{spec.added.size()});
   for (const AddedToken& token : spec.added) {
     hash.Add(static_cast<uint64_t>(token.id));
@@ -56,7 +69,7 @@ uint64_t FingerprintOf(const TokenizerSpec& spec) {
   for (const SplitStep& step : spec.steps) {
     hash.Add(static_cast<uint64_t>(step.kind));
     hash.Add(step.pattern);
-    hash.Add(Flags({step.remove_matches, step.remove_between}));
+    hash.Add(step.join_previous ? 4 : Flags({step.remove_matches, step.remove_between}));
   }
   return hash.value();
 }

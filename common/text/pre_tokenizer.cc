@@ -17,8 +17,12 @@ absl::Status SplitPiece(std::string_view piece, const SplitStep& step, const Reg
   };
   size_t done = 0;
   absl::Status status = regex.ForEachMatch(piece, [&](size_t begin, size_t end) {
-    emit(done, begin, step.remove_between);
-    emit(begin, end, step.remove_matches);
+    if (step.join_previous) {
+      emit(done, end, false);
+    } else {
+      emit(done, begin, step.remove_between);
+      emit(begin, end, step.remove_matches);
+    }
     done = end;
   });
   emit(done, piece.size(), step.remove_between);
@@ -32,7 +36,7 @@ absl::StatusOr<std::unique_ptr<const PreTokenizer>> PreTokenizer::Create(
   std::vector<Step> steps;
   for (const SplitStep& spec : specs) {
     Step step{.spec = spec, .regex = std::nullopt};
-    if (spec.kind != SplitStep::Kind::kPrefixSpace) {
+    if (spec.kind == SplitStep::Kind::kRegex || spec.kind == SplitStep::Kind::kString) {
       const bool literal = spec.kind == SplitStep::Kind::kString;
       absl::StatusOr<std::string> pattern = literal ? spec.pattern : PcreFromOniguruma(spec.pattern);
       if (!pattern.ok()) return pattern.status();
@@ -46,7 +50,7 @@ absl::StatusOr<std::unique_ptr<const PreTokenizer>> PreTokenizer::Create(
   return std::unique_ptr<const PreTokenizer>(new PreTokenizer(std::move(steps)));
 }
 
-absl::Status PreTokenizer::Split(std::string_view text,
+absl::Status PreTokenizer::Split(std::string_view text, bool at_start,
                                  absl::FunctionRef<void(std::string_view)> word) const {
   std::vector<std::string_view> pieces;
   if (!text.empty()) pieces.push_back(text);
@@ -58,11 +62,13 @@ absl::Status PreTokenizer::Split(std::string_view text,
       if (step.regex.has_value()) {
         if (absl::Status status = SplitPiece(piece, step.spec, *step.regex, &next); !status.ok())
           return status;
-      } else if (piece.starts_with(" ")) {
-        next.push_back(piece);
-      } else {
-        next.push_back(owned.emplace_back(Concat(" ", piece)));
+        continue;
       }
+      const bool wanted =
+          step.spec.kind == SplitStep::Kind::kPrefixSpace || (at_start && piece.data() == text.data());
+      const std::string& prefix = step.spec.pattern;
+      next.push_back(!wanted || piece.starts_with(prefix) ? piece
+                                                          : owned.emplace_back(Concat(prefix, piece)));
     }
     pieces = std::move(next);
   }

@@ -20,13 +20,15 @@ class PreTokenizer {
   static absl::StatusOr<std::unique_ptr<const PreTokenizer>> Create(const std::vector<SplitStep>& steps);
 
   // Calls `word` for each word of `text` (valid UTF-8), in order. No word is empty. The argument is valid
-  // during the call only. RESOURCE_EXHAUSTED, before any call, as for Regex.
-  absl::Status Split(std::string_view text, absl::FunctionRef<void(std::string_view)> word) const;
+  // during the call only. `at_start` says whether this is where a text begins. RESOURCE_EXHAUSTED, before any
+  // call, as for Regex.
+  absl::Status Split(std::string_view text, bool at_start,
+                     absl::FunctionRef<void(std::string_view)> word) const;
 
  private:
   struct Step {
     SplitStep spec;
-    std::optional<Regex> regex;  // nullopt for kPrefixSpace
+    std::optional<Regex> regex;  // nullopt for kPrefixSpace and kStartSpace
   };
 
   explicit PreTokenizer(std::vector<Step> steps) : steps_(std::move(steps)) {}

@@ -9,8 +9,9 @@
 
 namespace outrider {
 
-// The concatenated outputs of Append and Flush equal Tokenizer::Decode of all tokens. Every output is valid
-// UTF-8. One per stream; not thread-safe. The tokenizer must outlive it.
+// The concatenated outputs of Append and Flush equal Tokenizer::Decode of all tokens, with the leading space
+// that Decode may strip: a stream continues a text. Every output is valid UTF-8. One per stream; not
+// thread-safe. The tokenizer must outlive it.
 class StreamingDetokenizer {
  public:
   StreamingDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens)

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_replace.h"
 #include "common/text/added_tokens.h"
 #include "common/text/bpe_model.h"
 #include "common/text/byte_level.h"
@@ -24,9 +25,29 @@ absl::Status WithName(std::string_view name, const absl::Status& status) {
   return {status.code(), Concat(name, ": ", status.message())};
 }
 
-// The bytes that the decoder emits for a token: the token as written if one of its characters is not in the
-// byte-level alphabet.
-std::string DecodedBytes(const std::string& token) { return ByteLevelToBytes(token).value_or(token); }
+// The bytes that the decoder emits for a token: in the byte-level alphabet, the token as written if one of
+// its characters is not in it.
+std::string DecodedBytes(const std::string& token, const Spelling& spelling) {
+  if (spelling.byte_level) return ByteLevelToBytes(token).value_or(token);
+  if (const std::optional<uint8_t> byte = ByteOfToken(token)) return std::string(1, static_cast<char>(*byte));
+  return absl::StrReplaceAll(token, {{spelling.space, " "}});
+}
+
+// Whether a token may stand for more bytes of text than it decodes to, or for any number of them. `has_bytes`
+// says whether each byte has a token.
+bool LeavesOut(const TokenizerSpec& spec, bool has_bytes) {
+  const auto shortens = [&](const NormalizeStep& step) {
+    const bool marks_spaces = step.pattern == " " && step.content == spec.spelling.space;
+    return step.kind == NormalizeStep::Kind::kNfc ||
+           (step.kind == NormalizeStep::Kind::kReplace && !marks_spaces);
+  };
+  return std::any_of(spec.added.begin(), spec.added.end(),
+                     [](const AddedToken& t) { return t.lstrip || t.rstrip; }) ||
+         std::any_of(spec.steps.begin(), spec.steps.end(),
+                     [](const SplitStep& step) { return step.remove_matches || step.remove_between; }) ||
+         std::any_of(spec.normalizer.begin(), spec.normalizer.end(), shortens) ||
+         (!spec.spelling.byte_level && !(spec.byte_fallback && has_bytes));
+}
 
 size_t LongestOf(const std::vector<std::string>& texts) {
   size_t longest = 0;
@@ -52,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view jso
   if (!model.ok()) return WithName(name, model.status());
   auto pre_tokenizer = PreTokenizer::Create(spec->steps);
   if (!pre_tokenizer.ok()) return WithName(name, pre_tokenizer.status());
-  auto added = AddedTokens::Create(spec->added);
+  auto added = AddedTokens::Create(spec->added, Normalizer(spec->normalizer));
   if (!added.ok()) return WithName(name, added.status());
 
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer());
@@ -60,8 +81,16 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view jso
   tokenizer->model_ = *std::move(model);
   tokenizer->pre_tokenizer_ = *std::move(pre_tokenizer);
   tokenizer->added_ = *std::move(added);
+  tokenizer->spelling_ = spec->spelling;
   for (const auto& [token, id] : spec->vocab) tokenizer->AddToken(token, id, /*special=*/false);
-  for (const AddedToken& token : spec->added) tokenizer->AddToken(token.content, token.id, token.special);
+  for (const AddedToken& token : spec->added) {
+    tokenizer->AddToken(token.content, token.id, token.special);
+    // Such a token is decoded as what it is looked for.
+    if (token.normalized && !spec->normalizer.empty()) {
+      tokenizer->bytes_[token.id] =
+          DecodedBytes(Normalizer(spec->normalizer).Normalize(token.content), spec->spelling);
+    }
+  }
   for (const std::vector<TokenId>* around : {&spec->prefix, &spec->suffix}) {
     for (const TokenId id : *around) {
       if (id >= tokenizer->vocab_size()) {
@@ -70,12 +99,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view jso
       }
     }
   }
-  const bool leaves_out = std::any_of(spec->added.begin(), spec->added.end(),
-                                      [](const AddedToken& t) { return t.lstrip || t.rstrip; }) ||
-                          std::any_of(spec->steps.begin(), spec->steps.end(), [](const SplitStep& step) {
-                            return step.remove_matches || step.remove_between;
-                          });
-  if (!leaves_out) tokenizer->max_token_bytes_ = LongestOf(tokenizer->bytes_);
+  bool has_bytes = true;
+  for (int byte = 0; byte < 256; ++byte) {
+    has_bytes = has_bytes && tokenizer->TokenToId(ByteToken(static_cast<uint8_t>(byte))).has_value();
+  }
+  if (!LeavesOut(*spec, has_bytes)) tokenizer->max_token_bytes_ = LongestOf(tokenizer->bytes_);
   tokenizer->prefix_ = std::move(spec->prefix);
   tokenizer->suffix_ = std::move(spec->suffix);
   return tokenizer;
@@ -86,7 +114,7 @@ void Tokenizer::AddToken(const std::string& token, TokenId id, bool special) {
     bytes_.resize(id + 1);
     special_.resize(id + 1);
   }
-  bytes_[id] = DecodedBytes(token);
+  bytes_[id] = DecodedBytes(token, spelling_);
   special_[id] = special;
   ids_[token] = id;
 }
@@ -103,10 +131,10 @@ absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, bo
   absl::Status status;
   added_->Split(
       text,
-      [&](std::string_view between) {
+      [&](const AddedTokens::Stretch& between) {
         if (!status.ok()) return;
-        status =
-            pre_tokenizer_->Split(between, [&](std::string_view word) { model_->Encode(word, &tokens); });
+        status = pre_tokenizer_->Split(between.text, between.at_start,
+                                       [&](std::string_view word) { model_->Encode(word, &tokens); });
       },
       [&](TokenId token) { tokens.push_back(token); });
   if (!status.ok()) return status;
@@ -119,6 +147,7 @@ std::string Tokenizer::Decode(std::span<const TokenId> tokens, bool skip_special
   for (const TokenId token : tokens) {
     if (!skip_special_tokens || !IsSpecial(token)) bytes += TokenBytes(token);
   }
+  if (spelling_.drops_leading_space && bytes.starts_with(' ')) bytes.erase(0, 1);
   return LossyUtf8(bytes);
 }
 

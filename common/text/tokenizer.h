@@ -1,5 +1,5 @@
-// A Hugging Face `tokenizer.json` with byte-level BPE: encodes and decodes exactly as the `tokenizers`
-// library does.
+// A Hugging Face `tokenizer.json` with BPE, over bytes or as SentencePiece has it: encodes and decodes
+// exactly as the `tokenizers` library does.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/spec/types.h"
 #include "common/text/strings.h"
+#include "common/text/tokenizer_spec.h"
 
 namespace outrider {
 
@@ -21,10 +22,12 @@ class AddedTokens;
 class BpeModel;
 class PreTokenizer;
 
-// Supports: model BPE (both forms of merges, ignore_merges); pre-tokenizers ByteLevel, Split (Regex or
-// String; Isolated or Removed), Digits and Sequence ending in ByteLevel; added tokens with lstrip, rstrip,
-// single_word and normalized; post-processors TemplateProcessing, ByteLevel and Sequence; decoder ByteLevel;
-// no normalizer. Anything else is refused by name. The file's `truncation` and `padding` are ignored: the
+// Supports: model BPE (both forms of merges, ignore_merges, byte_fallback, fuse_unk); normalizers NFC,
+// Prepend, Replace (String) and Sequence; pre-tokenizers ByteLevel, Split (Regex or String; Isolated, Removed
+// or MergedWithPrevious), Digits, Metaspace without split, and Sequence, ending in ByteLevel if the decoder
+// is that; added tokens with lstrip, rstrip, single_word and normalized; post-processors TemplateProcessing,
+// ByteLevel and Sequence; decoders ByteLevel, and Replace, ByteFallback, Fuse with or without Strip. Anything
+// else is refused by name. The file's `truncation` and `padding` are ignored: the
 // coordinator refuses requests that are too long and never truncates them.
 //
 // Const members are thread-safe. The only mutable state is a bounded cache of encoded words, in shards with a
@@ -48,8 +51,9 @@ class Tokenizer {
   // pattern of the file takes too long to split this text: only a damaged or hostile file has one.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text, bool add_special_tokens) const;
 
-  // The text of `tokens`, always valid UTF-8 (LossyUtf8 of their concatenated bytes). Ids outside the
-  // vocabulary add nothing; with `skip_special_tokens`, neither do special tokens.
+  // The text of `tokens`, always valid UTF-8 (LossyUtf8 of their concatenated bytes; HF replaces each byte of
+  // an ill-formed run of byte tokens). Ids outside the vocabulary add nothing; with `skip_special_tokens`,
+  // neither do special tokens. Without a leading space if the file's decoder strips it.
   std::string Decode(std::span<const TokenId> tokens, bool skip_special_tokens) const;
 
   // The bytes of `token`, which may be a part of a character. Empty for an id without a token. The reference
@@ -87,6 +91,7 @@ class Tokenizer {
   std::unique_ptr<const BpeModel> model_;
   std::vector<TokenId> prefix_;
   std::vector<TokenId> suffix_;
+  Spelling spelling_;
   std::vector<std::string> bytes_;  // [vocab_size]
   std::vector<bool> special_;       // [vocab_size]
   std::string no_bytes_;

@@ -1,6 +1,7 @@
 #include "common/text/tokenizer_json.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -125,7 +126,9 @@ void ReadModel(const Field& model, TokenizerSpec* spec) {
     if (model.Has(affix) && !model.At(affix).String().empty()) FailUnsupported(model, affix);
   }
   spec->ignore_merges = model.BoolOr("ignore_merges", false);
-  spec->has_unknown_token = model.Has("unk_token") || model.BoolOr("byte_fallback", false);
+  if (model.Has("unk_token")) spec->unknown_token = model.At("unk_token").String();
+  spec->fuse_unknown = model.BoolOr("fuse_unk", false);
+  spec->byte_fallback = model.BoolOr("byte_fallback", false);
 }
 
 void ReadAddedTokens(const Field& added, TokenizerSpec* spec) {
@@ -177,6 +180,8 @@ void ReadSplit(const Field& split, TokenizerSpec* spec) {
   if (behavior == "Removed") {
     step.remove_matches = !invert;
     step.remove_between = invert;
+  } else if (behavior == "MergedWithPrevious" && !invert) {
+    step.join_previous = true;
   } else if (behavior != "Isolated") {
     FailUnsupported(split, Concat("behavior \"", behavior, "\""));
   }
@@ -185,7 +190,7 @@ void ReadSplit(const Field& split, TokenizerSpec* spec) {
 
 void ReadByteLevel(const Field& byte_level, TokenizerSpec* spec) {
   if (byte_level.At("add_prefix_space").Bool()) {
-    spec->steps.emplace_back().kind = SplitStep::Kind::kPrefixSpace;
+    spec->steps.push_back({.kind = SplitStep::Kind::kPrefixSpace, .pattern = " "});
   }
   if (byte_level.BoolOr("use_regex", true)) spec->steps.emplace_back().pattern = kGpt2Pattern;
 }
@@ -200,15 +205,37 @@ std::vector<Field> Flatten(const Field& field, const char* list) {
   return flat;
 }
 
+// Spaces become symbols, as the normalizer has it elsewhere, and a text begins with one.
+void ReadMetaspace(const Field& metaspace, TokenizerSpec* spec) {
+  if (metaspace.BoolOr("split", true)) FailUnsupported(metaspace, "split");
+  const std::string& symbol = metaspace.At("replacement").String();
+  if (symbol != spec->spelling.space) Fail(metaspace.path, ".replacement is not the decoder's");
+  spec->normalizer.push_back({NormalizeStep::Kind::kReplace, " ", symbol});
+  const std::string scheme =
+      metaspace.Has("prepend_scheme") ? metaspace.At("prepend_scheme").String() : "always";
+  if (scheme == "always") {
+    spec->steps.push_back({.kind = SplitStep::Kind::kPrefixSpace, .pattern = symbol});
+  } else if (scheme == "first") {
+    spec->steps.push_back({.kind = SplitStep::Kind::kStartSpace, .pattern = symbol});
+  } else if (scheme != "never") {
+    FailUnsupported(metaspace, Concat("prepend_scheme \"", scheme, "\""));
+  }
+}
+
 void ReadPreTokenizer(const Field& root, TokenizerSpec* spec) {
-  if (!root.Has("pre_tokenizer")) Fail("pre_tokenizer: null is not supported, it must end in ByteLevel");
+  if (!root.Has("pre_tokenizer")) {
+    if (!spec->spelling.byte_level) return;
+    Fail("pre_tokenizer: null is not supported, it must end in ByteLevel");
+  }
   const std::vector<Field> fields = Flatten(root.At("pre_tokenizer"), "pretokenizers");
   for (size_t i = 0; i < fields.size(); ++i) {
     const std::string& type = fields[i].Type();
     const bool last = i + 1 == fields.size();
-    if (type == "ByteLevel" && last) return ReadByteLevel(fields[i], spec);
+    if (type == "ByteLevel" && last && spec->spelling.byte_level) return ReadByteLevel(fields[i], spec);
     if (type == "Split") {
       ReadSplit(fields[i], spec);
+    } else if (type == "Metaspace" && !spec->spelling.byte_level && fields.size() == 1) {
+      ReadMetaspace(fields[i], spec);
     } else if (type == "Digits") {
       const bool individual = fields[i].At("individual_digits").Bool();
       spec->steps.push_back({.pattern = individual ? "\\p{N}" : "\\p{N}+"});
@@ -216,7 +243,7 @@ void ReadPreTokenizer(const Field& root, TokenizerSpec* spec) {
       FailUnsupported(fields[i], Concat("\"", type, "\"", last ? " as the last step" : ""));
     }
   }
-  Fail("pre_tokenizer does not end in ByteLevel, which is not supported");
+  if (spec->spelling.byte_level) Fail("pre_tokenizer does not end in ByteLevel, which is not supported");
 }
 
 void ReadTemplate(const Field& field, TokenizerSpec* spec) {
@@ -252,32 +279,66 @@ void ReadPostProcessor(const Field& root, TokenizerSpec* spec) {
   }
 }
 
-// Accepts no normalizer, or a Sequence of none.
-void CheckNormalizer(const Field& root) {
+// Steps, and bytes in place of one, so that a damaged file cannot make gigabytes of a short text.
+constexpr size_t kMaxNormalizeSteps = 4, kMaxGrowth = 4;
+
+void ReadNormalizer(const Field& root, TokenizerSpec* spec) {
   if (!root.Has("normalizer")) return;
-  for (const Field& field : Flatten(root.At("normalizer"), "normalizers")) {
-    FailUnsupported(field, Concat("\"", field.Type(), "\""));
+  const std::vector<Field> fields = Flatten(root.At("normalizer"), "normalizers");
+  if (fields.size() > kMaxNormalizeSteps) {
+    Fail("normalizer: more than ", kMaxNormalizeSteps, " steps are not supported");
+  }
+  for (const Field& field : fields) {
+    const std::string& type = field.Type();
+    if (type == "NFC") {
+      spec->normalizer.push_back({NormalizeStep::Kind::kNfc, "", ""});
+    } else if (type == "Prepend") {
+      spec->normalizer.push_back({NormalizeStep::Kind::kPrepend, "", field.At("prepend").String()});
+    } else if (type == "Replace" && field.At("pattern").Has("String")) {
+      const std::string& pattern = field.At("pattern").At("String").String();
+      const std::string& content = field.At("content").String();
+      if (pattern.empty()) Fail(field.path, ".pattern is empty");
+      if (content.size() > kMaxGrowth * pattern.size())
+        FailUnsupported(field, "a content that is so much longer");
+      spec->normalizer.push_back({NormalizeStep::Kind::kReplace, pattern, content});
+    } else {
+      FailUnsupported(field, Concat("\"", type, "\""));
+    }
   }
 }
 
-void CheckDecoder(const Field& root) {
-  if (!root.Has("decoder")) Fail("decoder: null is not supported, it must be ByteLevel");
+// ByteLevel, or what SentencePiece's vocabularies come with: Replace, ByteFallback, Fuse and, at most, Strip.
+void ReadDecoder(const Field& root, TokenizerSpec* spec) {
+  if (!root.Has("decoder")) Fail("decoder: null is not supported");
   const std::vector<Field> fields = Flatten(root.At("decoder"), "decoders");
-  for (const Field& field : fields) {
-    if (fields.size() != 1 || field.Type() != "ByteLevel") {
-      FailUnsupported(field, Concat("\"", field.Type(), "\""));
+  if (fields.size() == 1 && fields[0].Type() == "ByteLevel") return;
+  spec->spelling.byte_level = false;
+  constexpr std::string_view kOrder[] = {"Replace", "ByteFallback", "Fuse", "Strip"};
+  for (size_t i = 0; i < fields.size(); ++i) {
+    if (i >= std::size(kOrder) || fields[i].Type() != kOrder[i]) {
+      FailUnsupported(fields[i], Concat("\"", fields[i].Type(), "\" as step ", i + 1));
     }
   }
+  if (fields.size() < 3) Fail("decoder is neither ByteLevel nor Replace, ByteFallback, Fuse");
+  if (fields[0].At("content").String() != " ") FailUnsupported(fields[0], "what is put in place");
+  spec->spelling.space = fields[0].At("pattern").At("String").String();
+  if (spec->spelling.space.empty()) Fail(fields[0].path, ".pattern is empty");
+  if (fields.size() == 3) return;
+  const Field& strip = fields[3];
+  if (strip.At("content").String() != " " || strip.At("start").Id() != 1 || strip.At("stop").Id() != 0) {
+    FailUnsupported(strip, "this Strip");
+  }
+  spec->spelling.drops_leading_space = true;
 }
 
 TokenizerSpec Read(const Field& root) {
   TokenizerSpec spec;
   ReadModel(root.At("model"), &spec);
   if (root.Has("added_tokens")) ReadAddedTokens(root.At("added_tokens"), &spec);
-  CheckNormalizer(root);
+  ReadDecoder(root, &spec);
+  ReadNormalizer(root, &spec);
   ReadPreTokenizer(root, &spec);
   ReadPostProcessor(root, &spec);
-  CheckDecoder(root);
   return spec;
 }
 

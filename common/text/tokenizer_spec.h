@@ -1,6 +1,7 @@
 // The content of a tokenizer.json as plain data: parsed by tokenizer_json, made into objects by Tokenizer.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,24 +17,48 @@ struct AddedToken {
   bool single_word = false;  // Matches only where no word character is adjacent.
   bool lstrip = false;       // Includes the white space before it.
   bool rstrip = false;       // Includes the white space after it.
-  bool normalized = false;   // Matched after the others (there is no normalizer).
+  bool normalized = false;   // Matched after the others, in normalized text.
+};
+
+// One step of changing text before it is split.
+struct NormalizeStep {
+  enum class Kind { kNfc, kPrepend, kReplace };
+  Kind kind = Kind::kNfc;
+  std::string pattern;  // for kReplace
+  std::string content;  // what is prepended, or takes the pattern's place
 };
 
 // One step of splitting text into words.
 struct SplitStep {
-  enum class Kind { kRegex, kString, kPrefixSpace };
+  // kPrefixSpace puts the pattern before a word that does not begin with it; kStartSpace only before the
+  // first word of a text.
+  enum class Kind { kRegex, kString, kPrefixSpace, kStartSpace };
   Kind kind = Kind::kRegex;
-  std::string pattern;          // In Oniguruma's syntax; for kString the string itself.
+  std::string pattern;          // In Oniguruma's syntax; else the string itself.
   bool remove_matches = false;  // Drops the matches; by default each is a piece.
   bool remove_between = false;  // Drops the text between matches.
+  bool join_previous = false;   // A match ends the piece before it.
+};
+
+// How tokens spell bytes.
+struct Spelling {
+  // Whether by the byte-level alphabet (byte_level.h). Else as they are, but for `space`, and for bytes of
+  // characters without a token: "<0x00>" to "<0xFF>".
+  bool byte_level = true;
+  std::string space;                 // what stands for a space
+  bool drops_leading_space = false;  // a text's first, when it is decoded
 };
 
 struct TokenizerSpec {
   std::vector<std::pair<std::string, TokenId>> vocab;  // The model's, as spelled in the file, sorted by id.
   std::vector<std::pair<std::string, std::string>> merges;  // By rank.
   bool ignore_merges = false;                               // A word that is a token is not split by merges.
-  bool has_unknown_token = false;
+  std::optional<std::string> unknown_token;                 // for what has none
+  bool fuse_unknown = false;                                // one for several in a row
+  bool byte_fallback = false;  // A character without a token is spelled in bytes.
+  Spelling spelling;
   std::vector<AddedToken> added;  // Sorted by id; contents and ids are unique.
+  std::vector<NormalizeStep> normalizer;
   std::vector<SplitStep> steps;
   std::vector<TokenId> prefix;
   std::vector<TokenId> suffix;

@@ -2,12 +2,20 @@
 // subsequence (Unicode, section 3.9, table 3-7 and "best practice") becomes one U+FFFD.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace outrider {
 
 bool IsValidUtf8(std::string_view bytes);
+
+// The bytes of the first character of `text`, which is valid and not empty.
+inline size_t CharacterSize(std::string_view text) {
+  size_t size = 1;
+  while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) ++size;
+  return size;
+}
 
 // `bytes` with every ill-formed subsequence replaced. Valid text is returned unchanged.
 std::string LossyUtf8(std::string_view bytes);

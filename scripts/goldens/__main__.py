@@ -15,7 +15,7 @@ SHIPPED = ROOT / "models" / "tiny-target"
 
 # Command, what it writes, the module and function that do, and the arguments, with a default or without.
 COMMANDS = [
-    ("train", "two small tokenizers from blake-poems.txt, and their goldens", "text.train", []),
+    ("train", "small tokenizers from blake-poems.txt, and their goldens", "text.train", []),
     ("tokenizer", "goldens of one tokenizer", "text.write_goldens",
      [("tokenizer_path", SHIPPED / "tokenizer.json"), ("golden_path", DATA / "text" / "tiny-target.golden.jsonl")]),
     ("chat", "conversations as chat templates write them", "chat.main", []),

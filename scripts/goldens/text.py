@@ -10,7 +10,8 @@ import json
 import random
 
 import paths
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors,
+                        trainers)
 
 DATA = paths.DATA / "text"
 PROSE = DATA / "blake-poems.txt"
@@ -162,8 +163,80 @@ def train_options():
     return tokenizer
 
 
+def train_qwen():
+    """As Qwen 2 to 3: composed characters, single digits, ChatML's special tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    pattern = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+               r"|\s+(?!\S)|\s+")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    train_bpe(tokenizer, 600, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    tokenizer.add_tokens([AddedToken("<think>", normalized=False), AddedToken("caf\u00e9", normalized=True)])
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    return tokenizer
+
+
+def with_sentencepieces_ids(trained, with_bytes):
+    """The model of a trained tokenizer with special tokens first, then bytes, then the rest."""
+    model = json.loads(trained.to_str())["model"]
+    tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256) if with_bytes]
+    tokens += sorted(set(model["vocab"]) - set(tokens), key=model["vocab"].get)
+    return models.BPE({token: i for i, token in enumerate(tokens)}, [tuple(merge) for merge in model["merges"]],
+                      unk_token="<unk>", fuse_unk=True, byte_fallback=with_bytes)
+
+
+def train_sentencepiece(vocabulary_size, with_bytes=True):
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+    trained.train([str(PROSE)], trainers.BpeTrainer(vocab_size=vocabulary_size, special_tokens=["<unk>"],
+                                                    show_progress=False))
+    return Tokenizer(with_sentencepieces_ids(trained, with_bytes))
+
+
+def finish_sentencepiece(tokenizer, *more):
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, *more])
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.add_tokens([AddedToken("[INST]", special=True, normalized=False), AddedToken("<word>", normalized=True)])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return tokenizer
+
+
+def train_mistral():
+    """As Mistral 7B v0.1 and Llama 2: a symbol for spaces, put before each stretch of text too."""
+    tokenizer = train_sentencepiece(500)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    return finish_sentencepiece(tokenizer, decoders.Strip(content=" ", left=1, right=0))
+
+
+def train_metaspace():
+    """As later ones of Mistral: the symbol comes before the first stretch only."""
+    tokenizer = train_sentencepiece(500)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    return finish_sentencepiece(tokenizer, decoders.Strip(content=" ", left=1, right=0))
+
+
+def train_gemma():
+    """As Gemma: the symbol takes the spaces' place, and nothing is put before a text."""
+    tokenizer = train_sentencepiece(400)
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+    return finish_sentencepiece(tokenizer)
+
+
+def train_unknown():
+    """Without tokens for bytes: what has none is unknown."""
+    tokenizer = train_sentencepiece(300, with_bytes=False)
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    return finish_sentencepiece(tokenizer)
+
+
 def train():
-    for name, trained in (("gpt2-small", train_gpt2_small()), ("options", train_options())):
+    for name, trained in (("gpt2-small", train_gpt2_small()), ("options", train_options()), ("qwen", train_qwen()),
+                          ("mistral", train_mistral()), ("metaspace", train_metaspace()), ("gemma", train_gemma()),
+                          ("unknown", train_unknown())):
         path = DATA / f"{name}.tokenizer.json"
         trained.save(str(path), pretty=False)
         print(f"{path}: {path.stat().st_size} bytes")

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 WEIGHTS = "model.safetensors"
 EMBEDDING = "model.embed_tokens.weight"
 NAN = b"\xc0\x7f"  # of a bfloat16
@@ -68,3 +70,55 @@ def with_more_tokens(model: Path, folder: Path) -> Path:
     edit(copy / "config.json", lambda config: config.update(vocab_size=config["vocab_size"] + 64))
     edit_tensors(copy / WEIGHTS, change)
     return copy
+
+
+# --- other families --------------------------------------------------------------------------------------------
+
+# What differs between families, in the names of their config.json.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": False, "sliding_window": 4096},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "attention_bias": False},
+    "mistral": {"architectures": ["MistralForCausalLM"], "sliding_window": 9},
+    "gemma2": {"architectures": ["Gemma2ForCausalLM"], "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 9,
+               "query_pre_attn_scalar": 16, "attn_logit_softcapping": 20.0, "final_logit_softcapping": 10.0}}
+
+
+def random_model(folder: Path, family: str, tokenizer: Path, layers: int, seed: int) -> Path:
+    """A model of a family with random weights and a real tokenizer.json, whose vocabulary is padded as Qwen's is."""
+    hidden, inner, heads, kv_heads, dim = 32, 48, 4, 2, 16
+    content = json.loads(tokenizer.read_text())
+    ids = [*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"])]
+    vocab = max(ids) + 10
+    config = {"model_type": family, "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": inner,
+              "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim,
+              "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": True,
+              "eos_token_id": 2, "dtype": "float32"} | FAMILIES[family]
+    tensors: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
+    for layer in range(layers):
+        inside = {"input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,),
+                  "self_attn.q_proj.weight": (heads * dim, hidden), "self_attn.k_proj.weight": (kv_heads * dim, hidden),
+                  "self_attn.v_proj.weight": (kv_heads * dim, hidden), "self_attn.o_proj.weight": (hidden, heads * dim),
+                  "mlp.gate_proj.weight": (inner, hidden), "mlp.up_proj.weight": (inner, hidden),
+                  "mlp.down_proj.weight": (hidden, inner)}
+        if family == "qwen2":
+            inside |= {f"self_attn.{name}_proj.bias": (inside[f"self_attn.{name}_proj.weight"][0],) for name in "qkv"}
+        if family == "qwen3":
+            inside |= {"self_attn.q_norm.weight": (dim,), "self_attn.k_norm.weight": (dim,)}
+        if family == "gemma2":
+            inside |= {f"{name}_feedforward_layernorm.weight": (hidden,) for name in ("pre", "post")}
+        tensors |= {f"model.layers.{layer}.{name}": shape for name, shape in inside.items()}
+    random = np.random.default_rng(seed)
+    header: dict[str, Any] = {}
+    data = bytearray()
+    for name, shape in tensors.items():
+        values = random.normal(0, 0.2 if len(shape) == 2 else 0.1, shape) + ("norm" in name and family != "gemma2")
+        begin = len(data)
+        data += values.astype("<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    shutil.copyfile(tokenizer, folder / "tokenizer.json")
+    (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return folder

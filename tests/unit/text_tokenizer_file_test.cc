@@ -128,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"/added_tokens/0/content", "new",
                 "added_tokens[0]: id 0 is \"new\" here and \"<|endoftext|>\""},
         Refusal{"/added_tokens/0/lstrip", 1, "added_tokens[0].lstrip is not true or false"},
-        Refusal{"/normalizer", {{"type", "NFC"}}, "normalizer: \"NFC\" is not supported"},
+        Refusal{"/normalizer", {{"type", "NFKC"}}, "normalizer: \"NFKC\" is not supported"},
         Refusal{"/pre_tokenizer", nullptr, "pre_tokenizer: null is not supported"},
         Refusal{"/pre_tokenizer", {{"type", "Metaspace"}}, "pre_tokenizer: \"Metaspace\" as the last step"},
         Refusal{"/pre_tokenizer", kSplit, "pre_tokenizer does not end in ByteLevel"},
@@ -142,7 +142,45 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"/pre_tokenizer", SplitBy("(x"), "missing closing parenthesis"},
         Refusal{"/post_processor", {{"type", "BertProcessing"}}, "post_processor: \"BertProcessing\" is not"},
         Refusal{"/decoder", nullptr, "decoder: null is not supported"},
-        Refusal{"/decoder", {{"type", "WordPiece"}}, "decoder: \"WordPiece\" is not supported"}));
+        Refusal{"/decoder", {{"type", "WordPiece"}}, "decoder: \"WordPiece\" as step 1 is not supported"}));
+
+class SentencePieceFileRefuses : public ::testing::TestWithParam<Refusal> {};
+
+TEST_P(SentencePieceFileRefuses, ByName) {
+  Json json = Json::parse(MustReadFile("tests/data/text/mistral.tokenizer.json"));
+  json[Json::json_pointer(GetParam().pointer)] = GetParam().value;
+  EXPECT_THAT(ParseError(json.dump()), AllOf(StartsWith("t.json: "), HasSubstr(GetParam().message)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, SentencePieceFileRefuses,
+    ::testing::Values(
+        Refusal{"/model/unk_token", "<none>", "model.unk_token \"<none>\" is not in model.vocab"},
+        Refusal{"/normalizer/normalizers/0/type", "Lowercase", "\"Lowercase\" is not supported"},
+        Refusal{"/normalizer/normalizers/1/pattern", {{"Regex", " "}}, "\"Replace\" is not supported"},
+        Refusal{"/normalizer/normalizers/1/pattern/String", "", "pattern is empty"},
+        Refusal{"/normalizer/normalizers/1/content", "longer", "a content that is so much longer"},
+        Refusal{"/normalizer/normalizers",
+                Json::array({{{"type", "NFC"}},
+                             {{"type", "NFC"}},
+                             {{"type", "NFC"}},
+                             {{"type", "NFC"}},
+                             {{"type", "NFC"}}}),
+                "more than 4 steps"},
+        Refusal{"/pre_tokenizer", kByteLevel, "pre_tokenizer: \"ByteLevel\" as the last step"},
+        Refusal{
+            "/pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "\u2581"}}, "split is not supported"},
+        Refusal{"/pre_tokenizer",
+                {{"type", "Metaspace"}, {"replacement", "_"}, {"split", false}},
+                "pre_tokenizer.replacement is not the decoder's"},
+        Refusal{
+            "/pre_tokenizer",
+            {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"split", false}, {"prepend_scheme", "last"}},
+            "prepend_scheme \"last\""},
+        Refusal{"/decoder/decoders/3/start", 2, "this Strip"},
+        Refusal{"/decoder/decoders/0/content", "_", "what is put in place"},
+        Refusal{"/decoder/decoders/1/type", "CTC", "\"CTC\" as step 2"},
+        Refusal{"/decoder/decoders", Json::array({{{"type", "Fuse"}}}), "\"Fuse\" as step 1"}));
 
 TEST(TokenizerFile, TemplateWithATokenOutsideTheVocabularyIsRefused) {
   const Json bos = {{"id", "<s>"}, {"ids", {123456}}, {"tokens", {"<s>"}}};

@@ -111,5 +111,17 @@ TEST(Tokenizer, AnswersTheSameWhenTheWordCacheOverflows) {
   EXPECT_EQ(tokenizer->Decode(first, false), words);
 }
 
+// What a coordinator tells by before it splits a text that no context has room for.
+TEST(Tokenizer, KnowsHowMuchTextATokenStandsForUnlessTextIsLeftOut) {
+  const auto longest = [](const std::string& name) {
+    return LoadTokenizer("tests/data/text/" + name + ".tokenizer.json")->max_token_bytes();
+  };
+  EXPECT_GT(longest("gpt2-small"), 1u);
+  EXPECT_GT(longest("mistral"), 1u);
+  EXPECT_EQ(longest("options"), std::nullopt) << "it drops dashes";
+  EXPECT_EQ(longest("qwen"), std::nullopt) << "it composes characters";
+  EXPECT_EQ(longest("unknown"), std::nullopt) << "a token stands for any number of unknown characters";
+}
+
 }  // namespace
 }  // namespace outrider

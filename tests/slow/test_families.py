@@ -1,0 +1,78 @@
+"""Both laws for pairs of other families, with random weights and their kind of tokenizer, through the three processes."""
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import BIN, ROOT, Cluster, cluster
+from models import random_model
+from test_distribution import ACCEPTABLE, Cells, first_of, next_tokens, p_value, sample
+
+TEXT = "Tyger Tyger, burning bright, in the cafe\u0301s of 1794"
+TOKENIZERS = ROOT / "tests" / "data" / "text"
+# Family, tokenizer, engine.
+PAIRS = {"qwen2": ("qwen", "native"), "qwen3": ("qwen", "native"), "mistral": ("mistral", "native"),
+         "gemma2": ("gemma", "torch")}
+
+
+class Pair:
+    def __init__(self, folder: Path, family: str) -> None:
+        tokenizer, self.engine = PAIRS[family]
+        if self.engine == "torch" and not (BIN / "liboutrider_torch.so").exists():
+            pytest.skip("built without libtorch")
+        path = TOKENIZERS / f"{tokenizer}.tokenizer.json"
+        self.target = random_model(folder / "target", family, path, 2, seed=1)
+        self.draft = random_model(folder / "draft", family, path, 1, seed=1)  # begins as the target does
+
+
+@pytest.fixture(params=PAIRS, scope="module")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="module")
+def c(pair: Pair) -> Iterator[Cluster]:
+    engine = ["--engine", pair.engine]
+    with cluster(target=["--model", str(pair.target), *engine], draft=["--model", str(pair.draft), *engine],
+                 coordinator=["--tokenizer", str(pair.target)]) as running:
+        yield running
+
+
+def law_of(c: Cluster, ids: list[int], top_k: int, depth: int) -> Cells:
+    law: Cells = {(): 1.0}
+    for _ in range(depth):
+        law = {(*path, token): p * q for path, p in law.items()
+               for token, q in next_tokens(c, [*ids, *path], top_k).items()}
+    return law
+
+
+def test_greedy_output_and_the_coupled_rules_are_the_same_with_every_draft_length(c: Cluster) -> None:
+    accepted = 0
+    for options in ({"temperature": 0}, {"rule": "coupled", "temperature": 0.8, "seed": 3}):
+        plain, *others = [c.generate(TEXT, k=k, max_tokens=60, ignore_eos=True, **options) for k in (0, 1, 4)]
+        assert len(plain.tokens) == 60
+        for other in others:
+            assert other.tokens == plain.tokens
+            accepted += other.speculation.accepted
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_samples_have_the_targets_distribution(rule: str, c: Cluster) -> None:
+    ids = [5, 300, 12]
+    law = law_of(c, ids, 4, 3)
+    seen = sample(c, ids, 3, 800, k=3, top_k=4, rule=rule)
+    for length in (1, 2, 3):
+        assert p_value(Counter(path[:length] for path in seen), first_of(law, length)) > ACCEPTABLE, length
+
+
+def test_the_command_line_generates_the_same(pair: Pair, c: Cluster) -> None:
+    command = [BIN / "outrider", "generate", TEXT, "--target-model", pair.target, "--draft-model", pair.draft, "--engine",
+               pair.engine, "--dtype", "float32", "--temperature", "0", "--max-tokens", "20", "--ignore-eos", "--json"]
+    answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    expected = c.generate(TEXT, k=0, temperature=0, max_tokens=20, ignore_eos=True)
+    assert (answer["tokens"], answer["text"]) == (expected.tokens, expected.text)

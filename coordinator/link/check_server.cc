@@ -58,7 +58,8 @@ absl::Status CheckReturn(const v1::ServerInfo& info, const v1::ServerInfo* befor
     return absl::FailedPreconditionError(absl::StrCat(info.model(), " came back in ", info.dtype(),
                                                       " and was in ", before->dtype(), kRestart));
   }
-  if (info.engine() != before->engine()) {
+  // A server of an earlier version does not say.
+  if (!info.engine().empty() && !before->engine().empty() && info.engine() != before->engine()) {
     return absl::FailedPreconditionError(absl::StrCat(info.model(), " came back on the engine ",
                                                       info.engine(), " and was on ", before->engine(),
                                                       kRestart));

@@ -27,7 +27,8 @@ class MadeUpWeights final : public TensorSource {
     const int64_t size = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
     if (values.empty()) {
       const float bound = std::sqrt(3.0f / static_cast<float>(shape.back()));
-      for (int64_t i = 0; i < size; ++i) values.push_back(shape.size() == 1 ? 1.0f : bound * Next());
+      for (int64_t i = 0; i < size; ++i)
+        values.push_back(shape.size() == 1 ? 1 + 0.5f * Next() : bound * Next());
     }
     return TensorView{
         ElementType::kFloat32, {shape.begin(), shape.end()}, reinterpret_cast<const char*>(values.data())};
@@ -49,6 +50,8 @@ DecoderSpec SmallSpec(const DecoderSpec& spec) {
   DecoderSpec small = spec;
   small.vocab_size = small.hidden_size = small.intermediate_size = 256;
   small.layers = 2;
+  small.sliding_window = 0;
+  small.slides.clear();
   small.heads = spec.heads / spec.kv_heads;
   small.kv_heads = 1;
   small.max_position_embeddings = kPromptTokens + kFurtherTokens;

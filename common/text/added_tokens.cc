@@ -97,6 +97,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, Normalizer normalizer, 
     : normalizer_(std::move(normalizer)), word_character_(std::move(word_character)) {
   for (AddedToken& token : tokens) {
     std::string text = token.normalized ? normalizer_.Normalize(token.content) : token.content;
+    if (text.empty()) continue;  // no text has it
     (token.normalized ? normalized_ : plain_).Add(text, static_cast<int32_t>(entries_.size()));
     entries_.push_back({std::move(token), std::move(text)});
   }

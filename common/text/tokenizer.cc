@@ -33,13 +33,11 @@ std::string DecodedBytes(const std::string& token, const Spelling& spelling) {
   return absl::StrReplaceAll(token, {{spelling.space, " "}});
 }
 
-// Whether a token may stand for more bytes of text than it decodes to, or for any number of them. `has_bytes`
-// says whether each byte has a token.
+// Whether a token may stand for any number of bytes. `has_bytes` says whether each byte has a token.
 bool LeavesOut(const TokenizerSpec& spec, bool has_bytes) {
   const auto shortens = [&](const NormalizeStep& step) {
     const bool marks_spaces = step.pattern == " " && step.content == spec.spelling.space;
-    return step.kind == NormalizeStep::Kind::kNfc ||
-           (step.kind == NormalizeStep::Kind::kReplace && !marks_spaces);
+    return step.kind == NormalizeStep::Kind::kReplace && !marks_spaces;
   };
   return std::any_of(spec.added.begin(), spec.added.end(),
                      [](const AddedToken& t) { return t.lstrip || t.rstrip; }) ||
@@ -49,10 +47,19 @@ bool LeavesOut(const TokenizerSpec& spec, bool has_bytes) {
          (!spec.spelling.byte_level && !(spec.byte_fallback && has_bytes));
 }
 
-size_t LongestOf(const std::vector<std::string>& texts) {
+// The most bytes of text that become one token: of the token as it is spelled too, since a text may spell
+// spaces so. Composing takes at most three bytes in place of each (nine of a Hangul syllable's parts become
+// three).
+size_t LongestOf(const TokenizerSpec& spec, const std::vector<std::string>& decoded) {
   size_t longest = 0;
-  for (const std::string& text : texts) longest = std::max(longest, text.size());
-  return longest;
+  for (const std::string& bytes : decoded) longest = std::max(longest, bytes.size());
+  if (!spec.spelling.byte_level) {
+    for (const auto& [token, id] : spec.vocab) longest = std::max(longest, token.size());
+  }
+  const bool composes =
+      std::any_of(spec.normalizer.begin(), spec.normalizer.end(),
+                  [](const NormalizeStep& step) { return step.kind == NormalizeStep::Kind::kNfc; });
+  return composes ? 3 * longest : longest;
 }
 
 }  // namespace
@@ -103,7 +110,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view jso
   for (int byte = 0; byte < 256; ++byte) {
     has_bytes = has_bytes && tokenizer->TokenToId(ByteToken(static_cast<uint8_t>(byte))).has_value();
   }
-  if (!LeavesOut(*spec, has_bytes)) tokenizer->max_token_bytes_ = LongestOf(tokenizer->bytes_);
+  if (!LeavesOut(*spec, has_bytes)) tokenizer->max_token_bytes_ = LongestOf(*spec, tokenizer->bytes_);
   tokenizer->prefix_ = std::move(spec->prefix);
   tokenizer->suffix_ = std::move(spec->suffix);
   return tokenizer;
@@ -150,6 +157,8 @@ std::string Tokenizer::Decode(std::span<const TokenId> tokens, bool skip_special
   if (spelling_.drops_leading_space && bytes.starts_with(' ')) bytes.erase(0, 1);
   return LossyUtf8(bytes);
 }
+
+std::string Tokenizer::TokenText(TokenId token) const { return LossyUtf8(TokenBytes(token)); }
 
 const std::string& Tokenizer::TokenBytes(TokenId token) const {
   return token >= 0 && token < vocab_size() ? bytes_[token] : no_bytes_;

@@ -56,6 +56,9 @@ class Tokenizer {
   // neither do special tokens. Without a leading space if the file's decoder strips it.
   std::string Decode(std::span<const TokenId> tokens, bool skip_special_tokens) const;
 
+  // TokenBytes as valid UTF-8 (LossyUtf8), to be shown. Unlike Decode it keeps a leading space.
+  std::string TokenText(TokenId token) const;
+
   // The bytes of `token`, which may be a part of a character. Empty for an id without a token. The reference
   // is valid as long as the tokenizer.
   const std::string& TokenBytes(TokenId token) const;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "common/text/json.h"
 #include "common/text/strings.h"
+#include "common/text/utf8.h"
 
 namespace outrider {
 namespace {
@@ -210,6 +211,7 @@ void ReadMetaspace(const Field& metaspace, TokenizerSpec* spec) {
   if (metaspace.BoolOr("split", true)) FailUnsupported(metaspace, "split");
   const std::string& symbol = metaspace.At("replacement").String();
   if (symbol != spec->spelling.space) Fail(metaspace.path, ".replacement is not the decoder's");
+  if (CharacterSize(symbol) != symbol.size()) Fail(metaspace.path, ".replacement is no single character");
   spec->normalizer.push_back({NormalizeStep::Kind::kReplace, " ", symbol});
   const std::string scheme =
       metaspace.Has("prepend_scheme") ? metaspace.At("prepend_scheme").String() : "always";

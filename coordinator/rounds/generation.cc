@@ -201,8 +201,6 @@ v1::PositionLogprobs Generation::WithText(v1::PositionLogprobs logprobs) const {
   return logprobs;
 }
 
-std::string Generation::Display(TokenId token) const {
-  return tokenizer_->Decode(std::span(&token, 1), /*skip_special_tokens=*/false);
-}
+std::string Generation::Display(TokenId token) const { return tokenizer_->TokenText(token); }
 
 }  // namespace outrider

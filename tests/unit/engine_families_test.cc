@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "bench/temporary_folder.h"
 #include "common/engine/decoder/model_config.h"
@@ -158,6 +159,33 @@ TEST_F(Family, Gemma3RotatesInTwoWays) {
   ASSERT_TRUE(larger.ok()) << larger.status();
   EXPECT_FLOAT_EQ(RopeInverseFrequencies(*larger)[3], RopeInverseFrequencies(*spec)[3] / 8);
   EXPECT_EQ(SlidingRopeInverseFrequencies(*larger), SlidingRopeInverseFrequencies(*spec));
+}
+
+// As in transformers 5.23.
+TEST_F(Family, WhatIsAbsentHasTheFamilysDefault) {
+  const auto without = [this](Json config, std::vector<const char*> fields) {
+    for (const char* field : fields) config.erase(field);
+    const absl::StatusOr<DecoderSpec> spec = Read(config);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return spec.value_or(DecoderSpec());
+  };
+  EXPECT_EQ(without(mistral_, {"sliding_window"}).sliding_window, 4096);
+  const DecoderSpec gemma2 =
+      without(gemma2_, {"attn_logit_softcapping", "final_logit_softcapping", "sliding_window", "head_dim"});
+  EXPECT_EQ(gemma2.attention_softcap, 50);
+  EXPECT_EQ(gemma2.final_softcap, 30);
+  EXPECT_EQ(gemma2.sliding_window, 4096);
+  EXPECT_EQ(gemma2.head_dim, 256);
+  const DecoderSpec gemma3 = without(gemma3_, {"rope_theta", "rope_local_base_freq"});
+  EXPECT_EQ(gemma3.rope_theta, 1e6);
+  EXPECT_EQ(gemma3.sliding_rope_theta, 1e4);
+}
+
+TEST_F(Family, AWindowThatNoLayerHasIsNone) {
+  Json config = qwen25_;
+  config["use_sliding_window"] = true;
+  config["max_window_layers"] = 24;
+  EXPECT_EQ(Read(config)->sliding_window, 0);
 }
 
 TEST_F(Family, WhatIsNotSupportedIsNamed) {

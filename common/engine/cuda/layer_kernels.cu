@@ -80,7 +80,6 @@ __global__ void AddNorm(const int32_t* indices, Product product, const float* hi
   WriteOperand(out, row, columns, [&](int c) { return sum[c] * factor * weight[c]; });
 }
 
-// One block per row and head; heads are numbered queries, keys, values.
 // The sum over the block's threads, at most 64, in a fixed order. All of them get it.
 __device__ float SumOverHead(float x) {
   __shared__ float sums[64];
@@ -91,7 +90,7 @@ __device__ float SumOverHead(float x) {
   return sum;
 }
 
-// A block is a head of a row, and a thread a pair of its dimensions.
+// One block per row and head; heads are numbered queries, keys, values. A thread is a pair of a head's dimensions.
 __global__ void RotateAndStore(Product qkv, HeadFinish finish, const RowPlace* places, const float* cosines,
                                const float* sines, HeadShape shape, __nv_bfloat16* queries, KvLayerView kv) {
   const int64_t row = blockIdx.x;

@@ -1,6 +1,8 @@
 // Fields of config.json that families have in common.
 #pragma once
 
+#include <algorithm>
+
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/decoder/field_reader.h"
 
@@ -18,7 +20,8 @@ void ReadSizes(FieldReader& fields, DecoderSpec& spec, bool tied = false);
 // Both spellings: `rope_theta` beside `rope_scaling`, or everything inside `rope_parameters` (transformers
 // 5), there for each type of layer if they differ.
 void ReadRope(FieldReader& fields, DecoderSpec& spec);
-// `sliding_window`, and which layers slide: `layer_types` if it is there, else slides(layer).
+// `sliding_window`, 4096 if it is absent and none if it is null, and which layers slide: `layer_types` if it
+// is there, else slides(layer).
 template <class Slides>
 void ReadSlidingLayers(FieldReader& fields, DecoderSpec& spec, Slides slides);
 
@@ -29,11 +32,18 @@ std::vector<bool> ReadLayerTypes(FieldReader& fields, int layers);
 
 template <class Slides>
 void ReadSlidingLayers(FieldReader& fields, DecoderSpec& spec, Slides slides) {
-  if (!fields.Has("sliding_window")) return;
-  spec.sliding_window = fields.Int("sliding_window", 1);
+  spec.sliding_window = fields.IsAbsent("sliding_window") ? 4096
+                        : fields.Has("sliding_window")    ? fields.Int("sliding_window", 1)
+                                                          : 0;
+  if (spec.sliding_window == 0) return;
   spec.slides = family_internal::ReadLayerTypes(fields, spec.layers);
-  if (!spec.slides.empty()) return;
-  for (int layer = 0; layer < spec.layers; ++layer) spec.slides.push_back(slides(layer));
+  if (spec.slides.empty()) {
+    for (int layer = 0; layer < spec.layers; ++layer) spec.slides.push_back(slides(layer));
+  }
+  if (std::find(spec.slides.begin(), spec.slides.end(), true) == spec.slides.end()) {
+    spec.slides.clear();
+    spec.sliding_window = 0;
+  }
 }
 
 }  // namespace outrider

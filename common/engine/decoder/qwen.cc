@@ -11,7 +11,7 @@ void ReadCommon(FieldReader& fields, DecoderSpec& spec) {
   ReadRope(fields, spec);
   // The window is often given and not used.
   if (!fields.Bool("use_sliding_window", false)) return;
-  const int first = fields.Has("max_window_layers") ? fields.Int("max_window_layers", 0) : 0;
+  const int first = fields.Has("max_window_layers") ? fields.Int("max_window_layers", 0) : 28;
   ReadSlidingLayers(fields, spec, [first](int layer) { return layer >= first; });
 }
 

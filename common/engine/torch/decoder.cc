@@ -40,7 +40,9 @@ at::Tensor Decoder::Forward(const Step& step) {
   const Angles angles = AnglesOf(step.positions, inverse_frequencies_);
   const Angles sliding_angles = AnglesOf(step.positions, sliding_inverse_frequencies_);
   at::Tensor x = weights_.embedding.index_select(0, step.tokens).to(at::kFloat);
-  if (spec_.embedding_scale) x = x * *spec_.embedding_scale;
+  // Rounded to the weights' type, as in transformers.
+  if (spec_.embedding_scale)
+    x = x * ToOperand(at::scalar_tensor(*spec_.embedding_scale, x.options())).to(at::kFloat);
   for (int layer = 0; layer < spec_.layers; ++layer) {
     x = Layer(layer, x, spec_.Slides(layer) ? sliding_angles : angles, step);
   }

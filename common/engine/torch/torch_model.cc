@@ -112,10 +112,12 @@ Step TorchModel::ToStep(absl::Span<const SequenceRows> batch) const {
 }
 
 void TorchModel::CopyBlock(BlockId from, BlockId to) {
-  copied_.Update(Try(*runner_, "copying a block", [&] {
+  const absl::Status status = Try(*runner_, "copying a block", [&] {
     decoder_->cache().CopyBlock(from, to);
     return absl::OkStatus();
-  }));
+  });
+  // Whatever the reason, the cache is not what it is taken for.
+  if (!status.ok()) copied_.Update(absl::InternalError(status.message()));
 }
 
 absl::Status TorchModel::ReadSlot(BlockId block, int slot, absl::Span<float> values) {

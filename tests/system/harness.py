@@ -383,6 +383,16 @@ class Cluster:
         self.draft = start_draft(*self._flags[1], listen=self.draft.address)
         self._servers.append(self.draft)
 
+    def lost_target_during(self, number: int) -> bool:
+        """Whether the target went before the request of this number, from 1, had ended."""
+        def ends() -> list[str]:
+            events = [json.loads(line) for line in list(self.coordinator.lines) if line.startswith("{")]
+            return [e["event"] for e in events
+                    if e["event"] == "request" or (e["event"], e.get("server")) == ("disconnected", "target")]
+
+        eventually(lambda: ends().count("request") >= number, "the request is logged")
+        return "disconnected" in ends() and ends()[:ends().index("disconnected")].count("request") < number
+
     def stream(self, prompt: Prompt, **options: Any) -> grpc.Call:
         return self.stub.Generate(request(prompt, **options), timeout=PATIENCE)
 

@@ -1,7 +1,6 @@
 """Servers die: the answer is the same, nothing is emitted twice, and the coordinator needs no restart."""
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -25,13 +24,6 @@ def read(answer: Answer, stream: grpc.Call, tokens: int) -> None:
     """Reads until the answer has that many tokens."""
     while len(answer.tokens) < tokens:
         answer.add(next(stream))
-
-
-def lost_in_the_middle(c: Cluster) -> bool:
-    """Whether the target went before the first request had ended."""
-    events = [json.loads(line) for line in c.coordinator.lines if line.startswith("{")]
-    kinds = ["lost" if (e["event"], e.get("server")) == ("disconnected", "target") else e["event"] for e in events]
-    return kinds.index("lost") < kinds.index("request")
 
 
 def read_all(answer: Answer, stream: grpc.Call) -> Answer:
@@ -116,7 +108,7 @@ def test_a_killed_target_is_waited_for(prompts: list[str], undisturbed: list[int
         c.restart_target()
         read_all(answer, stream)
         assert answer.tokens == undisturbed
-        assert lost_in_the_middle(c)
+        assert c.lost_target_during(1), "not killed in the middle"
         c.wait_idle()
 
 
@@ -129,7 +121,7 @@ def test_a_target_that_stays_away_is_connected_to_again(prompts: list[str], undi
         c.restart_target()
         read_all(answer, stream)
         assert answer.tokens == undisturbed
-        assert lost_in_the_middle(c)
+        assert c.lost_target_during(1), "not killed in the middle"
 
 
 def test_both_servers_may_die_at_once(prompts: list[str], undisturbed: list[int]) -> None:
@@ -142,7 +134,7 @@ def test_both_servers_may_die_at_once(prompts: list[str], undisturbed: list[int]
         c.restart_draft()
         read_all(answer, stream)
         assert answer.tokens == undisturbed
-        assert lost_in_the_middle(c)
+        assert c.lost_target_during(1), "not killed in the middle"
         c.wait_draft_up(True)
         assert c.generate(prompts[7], **LONG).speculation.accepted > 0
         c.wait_idle()

@@ -1,12 +1,11 @@
 #include "common/engine/plugin.h"
 
-#include <dlfcn.h>
-
 #include <filesystem>
 #include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/engine/library.h"
 #include "common/engine/self_test.h"
 
 namespace outrider {
@@ -60,20 +59,15 @@ absl::StatusOr<std::unique_ptr<Model>> PluginBackend::Load(const DecoderSpec& sp
                                                            const TensorSource& weights,
                                                            const RunnerOptions& options,
                                                            ThreadPool& threads) const {
-  const auto refuse = [&](const char* why) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("--engine ", options.engine, " --device ", options.device, ": ", why));
-  };
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::filesystem::path library = program.parent_path() / plugin_.library;
-  if (!std::filesystem::exists(library, error)) return refuse(plugin_.how_to_build);
-  // Never closed: the runtimes of CUDA and OpenMP cannot be unloaded.
-  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) return refuse(dlerror());
-  auto* const create = reinterpret_cast<CreatePluginModelFunction*>(dlsym(handle, plugin_.symbol));
-  if (create == nullptr) return refuse(dlerror());
-  const LoadedPlugin loaded(create, cuda_device_);
+  const absl::StatusOr<void*> create =
+      FindInLibrary(program.parent_path() / plugin_.library, plugin_.symbol, plugin_.how_to_build);
+  if (!create.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("--engine ", options.engine, " --device ",
+                                                      options.device, ": ", create.status().message()));
+  }
+  const LoadedPlugin loaded(reinterpret_cast<CreatePluginModelFunction*>(*create), cuda_device_);
   if (plugin_.is_native) {
     if (absl::Status status = CheckNative(spec, options); !status.ok()) return status;
     if (absl::Status status = SelfTest(loaded, spec, options, threads); !status.ok()) return status;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/text/split_pattern.h"
+#include "common/text/utf8.h"
 
 namespace outrider {
 namespace {
@@ -19,10 +20,7 @@ size_t CharacterBefore(std::string_view text, size_t end) {
 }
 
 size_t CharacterAfter(std::string_view text, size_t begin) {
-  do {
-    ++begin;
-  } while (begin < text.size() && IsContinuation(text[begin]));
-  return begin;
+  return begin + CharacterSize(text.substr(begin));
 }
 
 // The characters with the Unicode property White_Space, which is Rust's \s.

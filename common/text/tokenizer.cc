@@ -80,7 +80,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view jso
   if (!model.ok()) return WithName(name, model.status());
   auto pre_tokenizer = PreTokenizer::Create(spec->steps);
   if (!pre_tokenizer.ok()) return WithName(name, pre_tokenizer.status());
-  auto added = AddedTokens::Create(spec->added, Normalizer(spec->normalizer));
+  const Normalizer normalizer(spec->normalizer);
+  auto added = AddedTokens::Create(spec->added, normalizer);
   if (!added.ok()) return WithName(name, added.status());
 
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer());
@@ -93,9 +94,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view jso
   for (const AddedToken& token : spec->added) {
     tokenizer->AddToken(token.content, token.id, token.special);
     // Such a token is decoded as what it is looked for.
-    if (token.normalized && !spec->normalizer.empty()) {
-      tokenizer->bytes_[token.id] =
-          DecodedBytes(Normalizer(spec->normalizer).Normalize(token.content), spec->spelling);
+    if (token.normalized && !normalizer.does_nothing()) {
+      tokenizer->bytes_[token.id] = DecodedBytes(normalizer.Normalize(token.content), spec->spelling);
     }
   }
   for (const std::vector<TokenId>* around : {&spec->prefix, &spec->suffix}) {

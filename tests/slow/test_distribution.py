@@ -64,16 +64,21 @@ def next_tokens(c: Cluster, ids: list[int], top_k: int) -> dict[int, float]:
     return {token: weight / sum(weights.values()) for token, weight in weights.items()}
 
 
-def law_of(c: Cluster, prompt: str, top_k: int, depth: int) -> Cells:
-    """The exact distribution of the first `depth` tokens under top_k."""
-    wanted = request(prompt, max_tokens=1, k=0)
-    wanted.logprobs.prompt = 0
-    ids = [BOS] + [position.token.id for position in c.score(wanted)]
+def law_after(c: Cluster, ids: list[int], top_k: int, depth: int) -> Cells:
+    """The exact distribution of the `depth` tokens after these under top_k."""
     law: Cells = {(): 1.0}
     for _ in range(depth):
         law = {(*path, token): p * q for path, p in law.items()
                for token, q in next_tokens(c, [*ids, *path], top_k).items()}
     return law
+
+
+def law_of(c: Cluster, prompt: str, top_k: int, depth: int) -> Cells:
+    """The exact distribution of the first `depth` tokens under top_k."""
+    wanted = request(prompt, max_tokens=1, k=0)
+    wanted.logprobs.prompt = 0
+    ids = [BOS] + [position.token.id for position in c.score(wanted)]
+    return law_after(c, ids, top_k, depth)
 
 
 def first_of(law: Cells, length: int) -> Cells:

@@ -10,7 +10,7 @@ import pytest
 
 from harness import BIN, ROOT, Cluster, cluster
 from models import random_model
-from test_distribution import ACCEPTABLE, Cells, first_of, next_tokens, p_value, sample
+from test_distribution import ACCEPTABLE, first_of, law_after, p_value, sample
 
 TEXT = "Tyger Tyger, burning bright, in the cafe\u0301s of 1794"
 TOKENIZERS = ROOT / "tests" / "data" / "text"
@@ -42,14 +42,6 @@ def c(pair: Pair) -> Iterator[Cluster]:
         yield running
 
 
-def law_of(c: Cluster, ids: list[int], top_k: int, depth: int) -> Cells:
-    law: Cells = {(): 1.0}
-    for _ in range(depth):
-        law = {(*path, token): p * q for path, p in law.items()
-               for token, q in next_tokens(c, [*ids, *path], top_k).items()}
-    return law
-
-
 def test_greedy_output_and_the_coupled_rules_are_the_same_with_every_draft_length(c: Cluster) -> None:
     accepted = 0
     for options in ({"temperature": 0}, {"rule": "coupled", "temperature": 0.8, "seed": 3}):
@@ -64,7 +56,7 @@ def test_greedy_output_and_the_coupled_rules_are_the_same_with_every_draft_lengt
 @pytest.mark.parametrize("rule", ["token", "block"])
 def test_samples_have_the_targets_distribution(rule: str, c: Cluster) -> None:
     ids = [5, 300, 12]
-    law = law_of(c, ids, 4, 3)
+    law = law_after(c, ids, 4, 3)
     seen = sample(c, ids, 3, 800, k=3, top_k=4, rule=rule)
     for length in (1, 2, 3):
         assert p_value(Counter(path[:length] for path in seen), first_of(law, length)) > ACCEPTABLE, length

@@ -27,15 +27,20 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     path.write_text(json.dumps(value))
 
 
+def write_tensors(path: Path, header: dict[str, Any], data: bytes) -> None:
+    """Writes a safetensors file."""
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # the data stays aligned
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
 def edit_tensors(path: Path, change: Callable[[dict[str, Any], bytearray], object]) -> None:
     """Changes the header and the data of a safetensors file."""
     content = path.read_bytes()
     size, = struct.unpack("<Q", content[:8])
     header, data = json.loads(content[8:8 + size]), bytearray(content[8 + size:])
     change(header, data)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # the data stays aligned
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    write_tensors(path, header, data)
 
 
 def with_nan_for(token: int, model: Path, folder: Path) -> Path:
@@ -115,10 +120,8 @@ def random_model(folder: Path, family: str, tokenizer: Path, layers: int, seed: 
         begin = len(data)
         data += values.astype("<f4").tobytes()
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, len(data)]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     shutil.copyfile(tokenizer, folder / "tokenizer.json")
-    (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(text)) + text + data)
+    write_tensors(folder / WEIGHTS, header, data)
     return folder

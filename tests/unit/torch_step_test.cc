@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 constexpr char kModel[] = "tests/data/engine/gqa3-sharded";
 constexpr int kBlockSize = 4, kBlocks = 64;
 const at::TensorOptions kFloat32 = at::TensorOptions(at::kFloat);
-const StepOptions kOptions = {kBlockSize, /*sliding_window=*/0, kFloat32};
+const StepOptions kOptions = {kBlockSize, /*sliding_window=*/0, /*sharing=*/3, kFloat32};
 
 // Sequences of growing length, whose blocks lie scattered.
 class DecodeStep : public ::testing::Test {
@@ -87,7 +87,7 @@ TEST_F(DecodeStep, HasSizesThatArePowersOfTwo) {
   ASSERT_TRUE(step.has_value());
   ASSERT_EQ(step->groups.size(), 1u);
   EXPECT_THAT(step->groups[0].table.sizes(), ElementsAre(4, 8));
-  EXPECT_THAT(step->groups[0].mask.sizes(), ElementsAre(4, 1, 2, 32));
+  EXPECT_THAT(step->groups[0].mask.sizes(), ElementsAre(4, 1, 3 * 2, 32));
   EXPECT_THAT(step->tokens.sizes(), ElementsAre(8));
   EXPECT_THAT(step->logit_rows.sizes(), ElementsAre(8));
 }

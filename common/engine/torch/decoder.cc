@@ -38,7 +38,8 @@ Decoder::Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache)
 
 at::Tensor Decoder::Forward(const Step& step) {
   const Angles angles = AnglesOf(step.positions, inverse_frequencies_);
-  const Angles sliding_angles = AnglesOf(step.positions, sliding_inverse_frequencies_);
+  const Angles sliding_angles =
+      spec_.sliding_rope_theta ? AnglesOf(step.positions, sliding_inverse_frequencies_) : angles;
   at::Tensor x = weights_.embedding.index_select(0, step.tokens).to(at::kFloat);
   // Rounded to the weights' type, as in transformers.
   if (spec_.embedding_scale)
@@ -89,8 +90,7 @@ at::Tensor Decoder::Attend(int layer, const at::Tensor& queries, const Step& ste
                              .view({sequences, rows, kv_heads, sharing, dim})
                              .permute({0, 2, 3, 1, 4})
                              .reshape({sequences, kv_heads, sharing * rows, dim});
-    const at::Tensor mask =
-        (spec_.Slides(layer) ? group.sliding_mask : group.mask).repeat({1, 1, sharing, 1});
+    const at::Tensor& mask = spec_.Slides(layer) ? group.sliding_mask : group.mask;
     const at::Tensor attended = spec_.attention_softcap
                                     ? CappedAttention(q, keys, values, mask, scale, *spec_.attention_softcap)
                                     : at::scaled_dot_product_attention(q, keys, values, mask, /*dropout_p=*/0,

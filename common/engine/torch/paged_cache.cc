@@ -7,8 +7,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace outrider::libtorch {
-namespace {}  // namespace
-
 size_t PagedCache::BlockBytes(const DecoderSpec& spec, int block_size, const at::TensorOptions& options) {
   return 2 * options.dtype().itemsize() * static_cast<size_t>(spec.layers) *
          static_cast<size_t>(spec.kv_heads) * static_cast<size_t>(block_size) *

@@ -54,10 +54,11 @@ at::Tensor Upload(const Indices& indices, const StepOptions& options) {
   return at::tensor(indices, at::kLong).to(options.tensors.device());
 }
 
-// -infinity where `hidden` says so, else 0.
+// -infinity where `hidden` says so, else 0; for each head that shares.
 at::Tensor Mask(const at::Tensor& hidden, const StepOptions& options) {
   return at::zeros(hidden.sizes(), options.tensors)
-      .masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+      .masked_fill_(hidden, -std::numeric_limits<double>::infinity())
+      .repeat({1, 1, options.sharing, 1});
 }
 
 // `blocks` is the width of the table.

@@ -18,8 +18,8 @@ struct AttentionGroup {
   int64_t rows_each = 0;
   at::Tensor rows;   // [sequences * rows_each], rows of the step, sequence by sequence
   at::Tensor table;  // [sequences, blocks], padded by repeating a sequence's last block
-  // [sequences, 1, rows_each, blocks * block_size]: 0 where a row attends, else -infinity. In layers that
-  // slide the second; undefined if none does.
+  // [sequences, 1, sharing * rows_each, blocks * block_size]: 0 where a row attends, else -infinity. In
+  // layers that slide the second; undefined if none does.
   at::Tensor mask;
   at::Tensor sliding_mask;
   at::Tensor unwritten;  // [sequences, 1, blocks * block_size, 1]: whether no row attends there
@@ -41,6 +41,7 @@ struct Step {
 struct StepOptions {
   int block_size = 0;
   int sliding_window = 0;     // of DecoderSpec; 0 if no layer slides
+  int sharing = 1;            // query heads that share keys and values: each has the masks' rows once
   at::TensorOptions tensors;  // the masks' dtype, and the device
 };
 

@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderSpec& spe
 absl::Status TorchModel::Load(const DecoderSpec& spec, const TensorSource& source,
                               const RunnerOptions& options) {
   at::set_num_threads(options.threads);
-  step_options_ = {options.block_size, spec.sliding_window, Tensors()};
+  step_options_ = {options.block_size, spec.sliding_window, spec.heads / spec.kv_heads, Tensors()};
   absl::StatusOr<Weights> weights = LoadWeights(source, spec, Tensors(), options.progress);
   if (!weights.ok()) return weights.status();
   bytes_per_block_ = PagedCache::BlockBytes(spec, options.block_size, Tensors());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
@@ -38,6 +39,11 @@ Distribution ParseDistribution(const v1::Distribution& proto) {
   return q;
 }
 
+// Weights 0 at the end are not sent: a target may not even have their tokens.
+std::vector<float>::const_iterator EndOfNonzero(const std::vector<float>& weights) {
+  return std::find_if(weights.rbegin(), weights.rend(), [](float weight) { return weight != 0; }).base();
+}
+
 void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
   switch (q.form) {
     case Distribution::Form::kAbsent:
@@ -50,7 +56,7 @@ void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
       proto->mutable_sparse()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
       break;
     case Distribution::Form::kDense:
-      proto->mutable_dense()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
+      proto->mutable_dense()->mutable_weights()->Add(q.weights.begin(), EndOfNonzero(q.weights));
       break;
   }
 }
@@ -85,8 +91,8 @@ absl::StatusOr<Proposal> ParseNodes(const google::protobuf::RepeatedPtrField<v1:
 absl::Status CheckForm(const Distribution& q, bool may_be_absent, int vocab_size) {
   const auto size = static_cast<size_t>(vocab_size);
   if (q.form == Distribution::Form::kAbsent && !may_be_absent) return QMissingError();
-  if (q.form == Distribution::Form::kDense && q.weights.size() != size) {
-    return absl::InvalidArgumentError(absl::StrCat(q.weights.size(), " weights; allowed: ", size));
+  if (q.form == Distribution::Form::kDense && q.weights.size() > size) {
+    return absl::InvalidArgumentError(absl::StrCat(q.weights.size(), " weights; allowed: at most ", size));
   }
   if (q.form != Distribution::Form::kSparse) return absl::OkStatus();
   if (q.weights.size() != q.ids.size() || q.ids.size() > size) {

@@ -89,7 +89,7 @@ absl::Status Prepare(Distribution& q, TokenId drafted, int vocab, bool allow_abs
       }
       break;
     case Distribution::Form::kDense:
-      if (!q.ids.empty() || q.weights.size() != static_cast<size_t>(vocab)) {
+      if (!q.ids.empty() || q.weights.size() > static_cast<size_t>(vocab)) {
         return Bad("q_size_mismatch", q.weights.size(), " weights for a vocabulary of ", vocab);
       }
       break;
@@ -98,6 +98,7 @@ absl::Status Prepare(Distribution& q, TokenId drafted, int vocab, bool allow_abs
   if (q.form != Distribution::Form::kPointMass) {
     if (absl::Status status = CheckWeights(q); !status.ok()) return status;
   }
+  if (q.form == Distribution::Form::kDense) q.weights.resize(static_cast<size_t>(vocab));
   if (!(q(drafted) > 0))
     return Bad("q_zero_for_drafted_token", "token ", drafted, " cannot come from this q");
   return absl::OkStatus();

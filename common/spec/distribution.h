@@ -36,7 +36,7 @@ struct Distribution {
     kPointMass,  // all mass on ids[0]: greedy, n-gram and copy drafters; ids may be left empty on the wire,
                  // which means the drafted token
     kSparse,     // weights[i] belongs to ids[i]; ids strictly ascending
-    kDense,      // weights[x] belongs to token x
+    kDense,      // weights[x] belongs to token x; on the wire, further tokens have weight 0
   };
   Form form = Form::kAbsent;
   std::vector<TokenId> ids = {};
@@ -54,10 +54,10 @@ team::SparseQ EntriesOf(const Distribution& q);
 // INVALID_ARGUMENT, reason Q_MISSING: a rule that compares p with q got no q.
 absl::Status QMissingError();
 
-// Checks what arrived for `drafted` and sets `total`. INVALID_ARGUMENT with one of the reasons
-// DRAFT_TOKEN_OUT_OF_RANGE, Q_MISSING (kAbsent, unless allow_absent), Q_SIZE_MISMATCH, Q_ID_OUT_OF_RANGE,
-// Q_IDS_NOT_ASCENDING (covers duplicates), Q_NOT_FINITE (NaN or infinity), Q_NEGATIVE, Q_SUM_NOT_POSITIVE,
-// Q_ZERO_FOR_DRAFTED_TOKEN.
+// Checks what arrived for `drafted`, sets `total`, and gives a dense q `vocab` weights. INVALID_ARGUMENT with
+// one of the reasons DRAFT_TOKEN_OUT_OF_RANGE, Q_MISSING (kAbsent, unless allow_absent), Q_SIZE_MISMATCH,
+// Q_ID_OUT_OF_RANGE, Q_IDS_NOT_ASCENDING (covers duplicates), Q_NOT_FINITE (NaN or infinity), Q_NEGATIVE,
+// Q_SUM_NOT_POSITIVE, Q_ZERO_FOR_DRAFTED_TOKEN.
 absl::Status Prepare(Distribution& q, TokenId drafted, int vocab, bool allow_absent = false);
 
 // The n heaviest tokens of a row (ties at the cut go to the lowest ids) as a sparse distribution, prepared:

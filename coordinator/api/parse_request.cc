@@ -37,15 +37,25 @@ absl::Status CheckBytes(size_t bytes, const Tokenizer& tokenizer, size_t capacit
 }
 
 absl::StatusOr<std::vector<TokenId>> Encode(const std::string& text, bool add_special_tokens,
-                                            const Tokenizer& tokenizer, absl::string_view field) {
+                                            const Tokenizer& tokenizer, uint32_t vocab_size,
+                                            absl::string_view field) {
   auto tokens = tokenizer.Encode(text, add_special_tokens);
-  if (tokens.ok()) return tokens;
-  return FieldError(field, "text that the model's tokenizer can split",
-                    std::string(tokens.status().message()));
+  if (!tokens.ok()) {
+    return FieldError(field, "text that the model's tokenizer can split",
+                      std::string(tokens.status().message()));
+  }
+  // A tokenizer may spell tokens that its model lacks, as that of Gemma 3 1B does with <image_soft_token>.
+  for (const TokenId token : *tokens) {
+    if (static_cast<uint32_t>(token) < vocab_size) continue;
+    return FieldError(field, absl::StrCat("text of the model's ", vocab_size, " tokens"),
+                      absl::StrCat("token ", token));
+  }
+  return tokens;
 }
 
 absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const ChatTemplate* chat_template,
-                                               const Tokenizer& tokenizer, size_t capacity) {
+                                               const Tokenizer& tokenizer, uint32_t vocab_size,
+                                               size_t capacity) {
   if (chat_template == nullptr) {
     return FieldError("chat", "text or tokens", "this model has no chat template and takes no conversations");
   }
@@ -66,7 +76,7 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
     return FieldError("chat.messages", "what the model's chat template takes",
                       std::string(text.status().message()));
   }
-  auto tokens = Encode(*text, /*add_special_tokens=*/false, tokenizer, "chat.messages");
+  auto tokens = Encode(*text, /*add_special_tokens=*/false, tokenizer, vocab_size, "chat.messages");
   if (tokens.ok() && tokens->empty()) {
     return FieldError("chat.messages", "at least one token", "the template writes nothing");
   }
@@ -81,7 +91,7 @@ absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& prot
       if (proto.text().empty()) return FieldError("text", "at least one character", "empty");
       if (auto status = CheckBytes(proto.text().size(), tokenizer, capacity); !status.ok()) return status;
       if (!IsValidUtf8(proto.text())) return FieldError("text", "valid UTF-8", "invalid UTF-8");
-      return Encode(proto.text(), /*add_special_tokens=*/true, tokenizer, "text");
+      return Encode(proto.text(), /*add_special_tokens=*/true, tokenizer, vocab_size, "text");
     case v1::GenerateRequest::kTokens: {
       if (proto.tokens().ids().empty()) return FieldError("tokens.ids", "at least one", "empty");
       if (static_cast<size_t>(proto.tokens().ids_size()) >= capacity) {
@@ -92,7 +102,7 @@ absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& prot
       return std::vector<TokenId>(proto.tokens().ids().begin(), proto.tokens().ids().end());
     }
     case v1::GenerateRequest::kChat:
-      return ParseChat(proto.chat(), chat_template, tokenizer, capacity);
+      return ParseChat(proto.chat(), chat_template, tokenizer, vocab_size, capacity);
     case v1::GenerateRequest::PROMPT_NOT_SET:
       break;
   }

@@ -16,17 +16,17 @@ class NoDrafter final : public LocalDrafter {
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_NONE; }
 };
 
-std::unique_ptr<Drafter> MakeModelDrafter(const DrafterParts& parts, Fork fork) {
-  return std::make_unique<ModelDrafter>(parts.draft, parts.breaker, parts.metrics, parts.draft_budget,
+std::unique_ptr<Drafter> MakeModelDrafter(const DrafterParts& parts, int vocab, Fork fork) {
+  return std::make_unique<ModelDrafter>(parts.draft, parts.breaker, parts.metrics, parts.draft_budget, vocab,
                                         std::move(fork));
 }
 
-std::unique_ptr<Drafter> MakeAutoDrafter(const DrafterParts& parts, Fork fork) {
+std::unique_ptr<Drafter> MakeAutoDrafter(const DrafterParts& parts, int vocab, Fork fork) {
   if (parts.draft == nullptr) return std::make_unique<NgramDrafter>(parts.ngram);
   NgramOptions only_long = parts.ngram;
   only_long.min_context = only_long.max_context;
   return std::make_unique<AutoDrafter>(std::make_unique<NgramDrafter>(only_long),
-                                       MakeModelDrafter(parts, std::move(fork)));
+                                       MakeModelDrafter(parts, vocab, std::move(fork)));
 }
 
 }  // namespace
@@ -34,13 +34,13 @@ std::unique_ptr<Drafter> MakeAutoDrafter(const DrafterParts& parts, Fork fork) {
 std::unique_ptr<Drafter> MakeDrafter(v1::DrafterKind kind, const DrafterParts& parts, int vocab, Fork fork) {
   switch (kind) {
     case v1::DRAFTER_KIND_MODEL:
-      return MakeModelDrafter(parts, std::move(fork));
+      return MakeModelDrafter(parts, vocab, std::move(fork));
     case v1::DRAFTER_KIND_NGRAM:
       return std::make_unique<NgramDrafter>(parts.ngram);
     case v1::DRAFTER_KIND_COPY:
       return std::make_unique<CopyDrafter>(parts.copy);
     case v1::DRAFTER_KIND_AUTO:
-      return MakeAutoDrafter(parts, std::move(fork));
+      return MakeAutoDrafter(parts, vocab, std::move(fork));
     case v1::DRAFTER_KIND_UNIGRAM:
       return std::make_unique<RowDrafter>(kind, MakeUnigramRows(parts.corpus, vocab));
     case v1::DRAFTER_KIND_BIGRAM:

@@ -6,6 +6,7 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/sampling.h"
 #include "common/spec/status.h"
+#include "coordinator/drafters/fit_vocabulary.h"
 #include "coordinator/rounds/sequence_update.h"
 
 namespace outrider {
@@ -51,12 +52,16 @@ bool ModelDrafter::Send(Generation& generation) {
   if (k < 0 || (k == 0 && wanted > 0)) return false;
   std::optional<InFlight> item = Prepare();
   if (!item) return false;
+  const v1::ServerInfo& draft = *link_->info();
   ++attempts_;
-  remote_.OnServer(link_->info()->boot_id());
+  remote_.OnServer(draft.boot_id());
   const uint64_t round = generation.NextRound();
   v1::DraftItem message;
   v1::ProposeItem* propose = message.mutable_propose();
   FillUpdate(generation, remote_, round, n, propose->mutable_sequence());
+  const int draft_vocab = static_cast<int>(draft.vocab_size());
+  if (draft_vocab != vocab_ && !FitVocabulary(draft_vocab, vocab_, *propose->mutable_sequence()))
+    return false;
   propose->set_draft_tokens(static_cast<uint32_t>(k));
   if (wanted_.stop) {
     v1::DraftStop* stop = propose->mutable_stop();
@@ -147,8 +152,7 @@ absl::StatusOr<Proposal> ModelDrafter::Parse(const Generation& generation, const
   }
   const absl::StatusOr<Rule> rule = ParseRule(generation.request().params.rule());
   if (!rule.ok()) return rule.status();
-  auto proposal =
-      ParseUnpreparedProposal(result.nodes(), *rule, static_cast<int>(link_->info()->vocab_size()));
+  auto proposal = ParseUnpreparedProposal(result.nodes(), *rule, vocab_);
   if (proposal.ok() && result.confidence_size() == result.nodes_size()) {
     for (int i = 0; i < result.confidence_size(); ++i) {
       (*proposal)[static_cast<size_t>(i)].confidence = result.confidence(i);

@@ -18,13 +18,14 @@ namespace outrider {
 class ModelDrafter final : public Drafter {
  public:
   // The draft answers within `budget` with the tokens it has by then. The breaker is the draft's own, shared
-  // by all generations.
+  // by all generations. `vocab` is the size of the target's vocabulary.
   ModelDrafter(std::shared_ptr<DraftLink> link, std::shared_ptr<CircuitBreaker> breaker, Metrics* metrics,
-               Clock::duration budget, Fork fork)
+               Clock::duration budget, int vocab, Fork fork)
       : link_(std::move(link)),
         breaker_(std::move(breaker)),
         metrics_(metrics),
         budget_(budget),
+        vocab_(vocab),
         remote_(std::move(fork)) {}
 
   void Begin(Generation& generation, const DraftLength& length) override;
@@ -61,6 +62,7 @@ class ModelDrafter final : public Drafter {
   const std::shared_ptr<CircuitBreaker> breaker_;
   Metrics* const metrics_;
   const Clock::duration budget_;
+  const int vocab_;
   RemoteSequence remote_;
   DraftLength wanted_;  // of the proposal that was begun
   int attempts_ = 0;    // items that were sent for it

@@ -11,7 +11,8 @@ namespace outrider {
 // other two, in words for an operator.
 absl::Status CheckFingerprint(const v1::ServerInfo& info, const Tokenizer& tokenizer);
 
-// Whether draft and target can speak of the same tokens. OK while there is no target, null, to compare with.
+// Whether draft and target can speak of the same tokens, given that each passes CheckFingerprint. Their
+// vocabularies may have different sizes. OK while there is no target, null, to compare with.
 absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target);
 
 // Whether a target that comes back is the one that was there before, null if none was: the tokens of a

@@ -14,19 +14,22 @@ from test_distribution import ACCEPTABLE, first_of, law_after, p_value, sample
 
 TEXT = "Tyger Tyger, burning bright, in the cafe\u0301s of 1794"
 TOKENIZERS = ROOT / "tests" / "data" / "text"
-# Family, tokenizer, engine.
-PAIRS = {"qwen2": ("qwen", "native"), "qwen3": ("qwen", "native"), "mistral": ("mistral", "native"),
-         "gemma2": ("gemma", "torch")}
+PADDING = 10  # of the targets' vocabularies
+# Family, tokenizer, engine, padding of the draft's vocabulary.
+PAIRS = {"qwen2": ("qwen2", "qwen", "native", PADDING), "qwen2, smaller draft": ("qwen2", "qwen", "native", 3),
+         "qwen2, larger draft": ("qwen2", "qwen", "native", 40), "qwen3": ("qwen3", "qwen", "native", PADDING),
+         "mistral": ("mistral", "mistral", "native", PADDING), "gemma2": ("gemma2", "gemma", "torch", PADDING)}
 
 
 class Pair:
-    def __init__(self, folder: Path, family: str) -> None:
-        tokenizer, self.engine = PAIRS[family]
+    def __init__(self, folder: Path, name: str) -> None:
+        family, tokenizer, self.engine, draft_padding = PAIRS[name]
         if self.engine == "torch" and not (BIN / "liboutrider_torch.so").exists():
             pytest.skip("built without libtorch")
         path = TOKENIZERS / f"{tokenizer}.tokenizer.json"
-        self.target = random_model(folder / "target", family, path, 2, seed=1)
-        self.draft = random_model(folder / "draft", family, path, 1, seed=1)  # begins as the target does
+        self.target = random_model(folder / "target", family, path, 2, PADDING)
+        self.vocab = json.loads((self.target / "config.json").read_text())["vocab_size"]
+        self.draft = random_model(folder / "draft", family, path, 1, draft_padding)
 
 
 @pytest.fixture(params=PAIRS, scope="module")
@@ -53,11 +56,11 @@ def test_greedy_output_and_the_coupled_rules_are_the_same_with_every_draft_lengt
     assert accepted > 0
 
 
-@pytest.mark.parametrize("rule", ["token", "block"])
-def test_samples_have_the_targets_distribution(rule: str, c: Cluster) -> None:
+@pytest.mark.parametrize(("rule", "dense"), [("token", False), ("block", True)])
+def test_samples_have_the_targets_distribution(rule: str, dense: bool, pair: Pair, c: Cluster) -> None:
     ids = [5, 300, 12]
     law = law_after(c, ids, 4, 3)
-    seen = sample(c, ids, 3, 800, k=3, top_k=4, rule=rule)
+    seen = sample(c, ids, 3, 800, k=3, top_k=4, rule=rule, draft_top_n=pair.vocab if dense else 0)
     for length in (1, 2, 3):
         assert p_value(Counter(path[:length] for path in seen), first_of(law, length)) > ACCEPTABLE, length
 

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -88,12 +89,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
                "query_pre_attn_scalar": 16, "attn_logit_softcapping": 20.0, "final_logit_softcapping": 10.0}}
 
 
-def random_model(folder: Path, family: str, tokenizer: Path, layers: int, seed: int) -> Path:
-    """A model of a family with random weights and a real tokenizer.json, whose vocabulary is padded as Qwen's is."""
+def random_model(folder: Path, family: str, tokenizer: Path, layers: int, padding: int = 10) -> Path:
+    """A model of a family with random weights and a real tokenizer.json, whose vocabulary is padded as Qwen's is. What two of
+    them both have is the same in both."""
     hidden, inner, heads, kv_heads, dim = 32, 48, 4, 2, 16
     content = json.loads(tokenizer.read_text())
     ids = [*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"])]
-    vocab = max(ids) + 10
+    vocab = max(ids) + padding
     config = {"model_type": family, "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": inner,
               "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim,
               "max_position_embeddings": 256, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": True,
@@ -112,10 +114,10 @@ def random_model(folder: Path, family: str, tokenizer: Path, layers: int, seed: 
         if family == "gemma2":
             inside |= {f"{name}_feedforward_layernorm.weight": (hidden,) for name in ("pre", "post")}
         tensors |= {f"model.layers.{layer}.{name}": shape for name, shape in inside.items()}
-    random = np.random.default_rng(seed)
     header: dict[str, Any] = {}
     data = bytearray()
     for name, shape in tensors.items():
+        random = np.random.default_rng(crc32(name.encode()))
         values = random.normal(0, 0.2 if len(shape) == 2 else 0.1, shape) + ("norm" in name and family != "gemma2")
         begin = len(data)
         data += values.astype("<f4").tobytes()

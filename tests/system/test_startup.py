@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from harness import (BIN, DRAFT_MODEL, DRAIN, PATIENCE, TARGET_MODEL, Cluster, Server, cluster, eventually, refusal, reserve_address,
                      running, start_coordinator, start_draft, start_target)
-from models import WEIGHTS, copy_of, edit, edit_tensors, with_more_tokens
+from models import WEIGHTS, copy_of, edit, edit_tensors
 
 MODELS = {"outrider-target": TARGET_MODEL, "outrider-draft": DRAFT_MODEL}
 PROGRAMS = [*MODELS, "outrider-coordinator"]
@@ -189,17 +189,6 @@ def test_a_draft_with_another_tokenizer_is_refused_and_requests_are_served_plain
         assert coordinator.value("outrider_degraded") == 1
         assert coordinator.value("outrider_draft_up") == 0
         assert coordinator.health() == "SERVING"
-
-
-def test_a_draft_with_another_vocabulary_size_is_refused_with_both(tmp_path: Path) -> None:
-    target = start_target()
-    draft = start_draft(model=with_more_tokens(DRAFT_MODEL, tmp_path))
-    coordinator = start_coordinator(target.address, draft.address)
-    with running(coordinator, draft, target):
-        error = coordinator.wait_for_event("refused", server="draft")["error"]
-        assert "4160" in error and "4096" in error
-        assert all(server.events("serving")[0]["fingerprint"] in error for server in (draft, target)), error
-        coordinator.wait_value("outrider_draft_up", 0)
 
 
 def test_a_draft_whose_texts_end_otherwise_is_refused_in_words(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 // The parts of the coordinator that need no server: requests and committed tokens.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "common/rpc/error.h"
 #include "coordinator/api/parse_request.h"
 #include "coordinator/rounds/draft_length_policy.h"
@@ -12,6 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 const Tokenizer& TestTokenizer() {
   static const Tokenizer* tokenizer =
@@ -78,6 +81,15 @@ TEST(Request, FillsInTheDefaults) {
   EXPECT_EQ(request.params.rule(), v1::RULE_TOKEN);
   EXPECT_THAT(request.end_ids, ElementsAre(0));
   EXPECT_EQ(request.max_tokens, 64 - static_cast<int>(request.prompt.size()));
+}
+
+TEST(Request, RefusesTextThatSpellsATokenBeyondTheModelsVocabulary) {
+  const std::vector<TokenId> ids = Encode("The little boy");
+  v1::ServerInfo target = Target();
+  target.set_vocab_size(static_cast<uint32_t>(*std::max_element(ids.begin(), ids.end())));
+  const auto request = ParseRequest(Text("The little boy"), RequestDefaults(), TestTokenizer(), target);
+  EXPECT_EQ(ReasonOf(request.status()), "FIELD_INVALID");
+  EXPECT_THAT(std::string(request.status().message()), StartsWith("text: "));
 }
 
 // Field by field: what is refused, and that the error names the field and its range.

@@ -56,7 +56,7 @@ class ModelDrafterTest : public LinkFixture<FakeDraft> {
   };
   std::unique_ptr<Client> MakeClient(size_t tokens = 3, Clock::duration budget = kBudget) {
     return std::unique_ptr<Client>(
-        new Client{Sequence(tokens), ModelDrafter(link_, breaker_, &metrics_, budget, Fork())});
+        new Client{Sequence(tokens), ModelDrafter(link_, breaker_, &metrics_, budget, vocab_, Fork())});
   }
   // How many tokens a round is given.
   size_t Round(Client& client, int k = 4) {
@@ -71,6 +71,7 @@ class ModelDrafterTest : public LinkFixture<FakeDraft> {
     return CounterOf(registry_, "outrider_draft_errors_total", reason);
   }
 
+  int vocab_ = 4096;  // of the target; the draft's as well
   prometheus::Registry registry_;
   Metrics metrics_{registry_, 1};
   std::shared_ptr<CircuitBreaker> breaker_ = std::make_shared<CircuitBreaker>();
@@ -200,6 +201,25 @@ TEST_F(ModelDrafterTest, ASequenceThatFillsTheDraftsContextIsNotSentToIt) {
   EXPECT_EQ(Round(*client), 0u);
   EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kUsable);
   EXPECT_EQ(server_.TakeCount(), 0);
+}
+
+TEST_F(ModelDrafterTest, ASequenceWithATokenBeyondTheDraftsVocabularyIsNotSentToIt) {
+  vocab_ = 5000;
+  const auto client = MakeClient();
+  EXPECT_EQ(Round(*client), 4u);
+  EXPECT_EQ(server_.TakeCount(), 1);
+  Verdict plain;
+  plain.token = 4096;
+  client->generation.Commit({}, plain);
+  EXPECT_EQ(Round(*client), 0u);
+  EXPECT_EQ(server_.TakeCount(), 0);
+}
+
+TEST_F(ModelDrafterTest, ATokenBeyondTheTargetsVocabularyIsNoProposal) {
+  vocab_ = 7;
+  const auto client = MakeClient();
+  EXPECT_EQ(Round(*client), 0u);
+  EXPECT_EQ(ErrorsFor("DRAFT_TOKEN_OUT_OF_RANGE"), 1);
 }
 
 TEST_F(ModelDrafterTest, AnItemThatEndsTheConnectionThreeTimesInARowIsTheLastOfItsGeneration) {

@@ -9,6 +9,7 @@ outrider_unit_test(coordinator_test
     unit/drafter_test.cc
     unit/executor_progress_test.cc
     unit/fair_queue_test.cc
+    unit/fit_vocabulary_test.cc
     unit/generate_call_test.cc
     unit/grpc_context_test.cc
     unit/limited_memory.cc

@@ -44,11 +44,30 @@ TEST(Prepare, RefusesWhatCouldNotHaveProducedTheToken) {
   EXPECT_EQ(Reason(Sparse({1, 3}, {0, 1})), "q_zero_for_drafted_token");
   EXPECT_EQ(Reason(Sparse({2, 3}, {1, 1})), "q_zero_for_drafted_token");
   EXPECT_EQ(Reason(Dense({1, 1, 1, 1, 1, 1, 1, 1})), "ok");
-  EXPECT_EQ(Reason(Dense({1, 1, 1, 1})), "q_size_mismatch");
+  EXPECT_EQ(Reason(Dense({1, 1, 1, 1})), "ok");
+  EXPECT_EQ(Reason(Dense({1, 1, 1, 1}), 4), "q_zero_for_drafted_token");
+  EXPECT_EQ(Reason(Dense({1, 1, 1, 1, 1, 1, 1, 1, 0})), "q_size_mismatch");
   EXPECT_EQ(Reason(Dense({1, 0, 1, 1, 1, 1, 1, 1})), "q_zero_for_drafted_token");
   EXPECT_EQ(Reason(PointMass(1)), "ok");
   EXPECT_EQ(Reason(PointMass(2)), "q_zero_for_drafted_token");
   EXPECT_EQ(Reason(PointMass(kVocab)), "q_id_out_of_range");
+}
+
+TEST(Prepare, GivesTokensBeyondADraftsVocabularyWeightZeroAndTheSameSum) {
+  constexpr size_t kMore = 128;
+  std::mt19937 random(1);
+  for (const size_t size : {7, 64, 1000, 4096}) {
+    std::vector<float> weights(size);
+    for (float& weight : weights) weight = std::uniform_real_distribution<float>(0.1f, 1)(random);
+    const double total = SumWeights(weights);
+    Distribution q = Dense(weights);
+    ASSERT_TRUE(Prepare(q, 1, static_cast<int>(size + kMore)).ok());
+    EXPECT_EQ(q.total, total);
+    EXPECT_EQ(SumWeights(q.weights), total) << "what a draft with the larger vocabulary would have summed";
+    EXPECT_EQ(q.weights.size(), size + kMore);
+    EXPECT_EQ(q(static_cast<TokenId>(size)), 0);
+    EXPECT_GT(q(static_cast<TokenId>(size) - 1), 0);
+  }
 }
 
 TEST(Prepare, TakesAPointMassWithoutIdAsTheDraftedToken) {

@@ -1,0 +1,15 @@
+// Drafts whose vocabulary has another size than the target's. Some families pad it differently in each model;
+// the ids that a text is made of are the same.
+#pragma once
+
+#include "outrider/v1/sequence.pb.h"
+
+namespace outrider {
+
+// Makes an update for the target one for a draft whose vocabulary has `draft_vocab` tokens and not
+// `target_vocab`: parameters lose the ids that the draft lacks, and forbid those that the target lacks, so
+// that their q is 0. False if the draft cannot propose: it lacks a token of the sequence, or all that the
+// parameters leave.
+bool FitVocabulary(int draft_vocab, int target_vocab, v1::SequenceUpdate& update);
+
+}  // namespace outrider

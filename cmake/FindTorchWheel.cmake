@@ -1,9 +1,11 @@
 # libtorch out of the PyPI wheel in OUTRIDER_VENV, for the plug-in behind --engine torch: the imported targets torch::cpu and
 # torch::cuda. The latter's own libraries, of other wheels, are looked for when a program loads it.
 file(GLOB TORCH_ROOT "${OUTRIDER_VENV}/lib/python3*/site-packages/torch")
+# c10d's headers include those of Gloo, which the wheel has inside but without headers.
+find_path(TORCH_GLOO_HEADERS gloo/context.h)
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(TorchWheel REQUIRED_VARS TORCH_ROOT
-  REASON_FAILURE_MESSAGE "no libtorch in ${OUTRIDER_VENV}: run 'scripts/install torch'")
+find_package_handle_standard_args(TorchWheel REQUIRED_VARS TORCH_ROOT TORCH_GLOO_HEADERS
+  REASON_FAILURE_MESSAGE "no libtorch in ${OUTRIDER_VENV}, or no headers of Gloo: run 'scripts/install torch'")
 if(TorchWheel_FOUND AND NOT TARGET torch::cpu)
   foreach(lib c10 torch_cpu c10_cuda torch_cuda)
     add_library(torch::${lib} SHARED IMPORTED)
@@ -13,7 +15,8 @@ if(TorchWheel_FOUND AND NOT TARGET torch::cpu)
   target_link_options(torch::c10 INTERFACE -Wl,--allow-shlib-undefined)
   # The wheel brings headers of other projects, protobuf's and fmt's among them, which must not come before the system's.
   add_library(torch::cpu INTERFACE IMPORTED)
-  target_compile_options(torch::cpu INTERFACE "SHELL:-idirafter ${TORCH_ROOT}/include")
+  target_compile_options(torch::cpu INTERFACE "SHELL:-idirafter ${TORCH_ROOT}/include"
+    "SHELL:-idirafter ${TORCH_ROOT}/include/torch/csrc/api/include")
   target_link_libraries(torch::cpu INTERFACE torch::torch_cpu torch::c10)
   add_library(torch::cuda INTERFACE IMPORTED)
   target_link_libraries(torch::cuda INTERFACE torch::cpu torch::torch_cuda torch::c10_cuda)

@@ -29,6 +29,10 @@ class Model {
   // A hint from any thread that Forward will be called soon.
   virtual void Wake() = 0;
 
+  // Does what rank 0 of the model's processes does, until that is gone (RunnerOptions::parallel). Instead of
+  // the other calls, in all ranks but 0. Returns why it ended, never OK.
+  virtual absl::Status Follow() { return absl::UnimplementedError("this engine runs in one process"); }
+
   // Whether Forward supports this task. A model without device tasks returns false.
   virtual bool CanRun(const DeviceTask& task) const = 0;
 

@@ -16,6 +16,7 @@ namespace {
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxBlockSize = 1 << 20;
 constexpr int kMaxBatchRows = 1 << 16;
+constexpr int kMaxRanks = 64;
 
 int AvailableCpus() {
   cpu_set_t set;
@@ -37,6 +38,17 @@ absl::Status CheckRanges(const RunnerOptions& options) {
   }
   if (options.max_batch_rows < 1 || options.max_batch_rows > kMaxBatchRows) {
     return refuse("--max-batch-tokens ", options.max_batch_rows, ": must be in [1, ", kMaxBatchRows, "]");
+  }
+  const ParallelOptions& parallel = options.parallel;
+  if (parallel.size < 1 || parallel.size > kMaxRanks) {
+    return refuse("--tensor-parallel ", parallel.size, ": must be in [1, ", kMaxRanks, "]");
+  }
+  if (parallel.size > 1 && options.engine != "torch") {
+    return refuse("--tensor-parallel ", parallel.size, ": needs --engine torch");
+  }
+  if (parallel.rank < 0 || parallel.rank >= parallel.size) {
+    return refuse("--rank ", parallel.rank, ": must be in [0, ", parallel.size - 1,
+                  "] with --tensor-parallel ", parallel.size);
   }
   return absl::OkStatus();
 }

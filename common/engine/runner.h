@@ -64,6 +64,9 @@ class Runner {
   // that is not in the pool; INTERNAL if the device fails.
   absl::StatusOr<std::vector<float>> ReadSlot(BlockId block, int slot);
 
+  // Takes part in what rank 0 runs, as Model::Follow defines it.
+  absl::Status Follow() { return model_->Follow(); }
+
   // Whether a sequence of a batch may carry this task.
   bool CanRun(const DeviceTask& task) const { return model_->CanRun(task); }
 

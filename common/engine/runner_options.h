@@ -4,7 +4,18 @@
 #include <functional>
 #include <string>
 
+#include "absl/status/status.h"
+
 namespace outrider {
+
+// How several processes share a model; for the engine torch. Rank 0 decides what is computed.
+struct ParallelOptions {
+  int size = 1;                                // processes
+  int rank = 0;                                // which of them this is
+  std::string rendezvous = "127.0.0.1:29500";  // HOST:PORT where rank 0 listens and the others find it
+  // Called from any thread when a rank is gone that this one needs: the process has to end. May be null.
+  std::function<void(const absl::Status& why)> on_lost;
+};
 
 struct RunnerOptions {
   std::string model_dir;          // a Hugging Face directory: config.json and safetensors
@@ -21,7 +32,8 @@ struct RunnerOptions {
   int max_sequences = 256;   // most sequences that the pool must hold; used if kv_blocks is 0
   int block_size = 16;       // tokens per block
   int max_batch_rows = 512;  // most rows of a forward pass, over all its sequences
-  std::string kernels;       // for the CPU, by name (FindKernels); empty: the best supported
+  ParallelOptions parallel;
+  std::string kernels;  // for the CPU, by name (FindKernels); empty: the best supported
   std::function<void(double fraction)> progress;  // called by Load with 0 to 1, never decreasing; may be null
 };
 

@@ -41,6 +41,15 @@ void DefineFlags(CLI::App& app, Flags& flags) {
          "auto, float32, bfloat16 or int8 (weights) on the CPU; auto, bfloat16 or fp8 on a GPU; auto, "
          "float32 or bfloat16 with --engine torch")
       ->capture_default_str();
+  app.add_option("--tensor-parallel", flags.runner.parallel.size,
+                 "processes that share the model, with --engine torch; each is started with its --rank")
+      ->capture_default_str();
+  app.add_option("--rank", flags.runner.parallel.rank,
+                 "which of these processes this is, from 0; only rank 0 listens for requests")
+      ->capture_default_str();
+  app.add_option("--rendezvous", flags.runner.parallel.rendezvous,
+                 "HOST:PORT where rank 0 waits for the other ranks; nobody has to identify there")
+      ->capture_default_str();
   app.add_option("--threads", flags.runner.threads, "threads that compute; 0: one per CPU")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -74,6 +83,20 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   DefineDrainAndLogFlags(app, "seconds that running work has after SIGTERM", flags.process);
+}
+
+// A GPU that failed does not come back in this process, nor does a rank that is gone; whoever started the
+// process starts another. From any thread.
+[[noreturn]] void EndFailed(const absl::Status& failure) {
+  static absl::Mutex mutex;
+  mutex.Lock();  // for good: one line, whoever else fails of it
+  LogError("the model failed", {{"error", std::string(failure.message())}});
+  std::quick_exit(1);
+}
+
+[[noreturn]] void EndInOrder() {
+  LogInfo("stopped");
+  std::quick_exit(0);
 }
 
 // The worker's life as Prometheus sees it.
@@ -128,12 +151,7 @@ class WorkerMetrics {
               raise(prefix_hit_, counts.prefix_hit);
               raise(preemptions_, counts.preemptions);
             },
-            [this](int more) { items_->Increment(more); },
-            // A GPU that failed does not come back in this process; whoever started it starts another.
-            [](const absl::Status& failure) {
-              LogError("the model failed", {{"error", std::string(failure.message())}});
-              std::quick_exit(1);
-            }};
+            [this](int more) { items_->Increment(more); }, EndFailed};
   }
 
  private:
@@ -176,6 +194,29 @@ v1::ServerInfo Describe(const Runner& runner, const Flags& flags, uint64_t token
   return info;
 }
 
+// Loading takes long, as does waiting for other ranks.
+absl::StatusOr<std::unique_ptr<Runner>> Load(RunnerOptions options) {
+  options.parallel.on_lost = EndFailed;
+  absl::StatusOr<std::unique_ptr<Runner>> runner;
+  RunUnderSignals([&] { runner = Runner::Load(options); }, EndInOrder);
+  return runner;
+}
+
+// What ranks other than 0 do. A first signal is also rank 0's, which still has work for this one.
+[[noreturn]] void Follow(Runner& runner, const ParallelOptions& parallel) {
+  LogInfo("following rank 0", {{"rank", parallel.rank}, {"rendezvous", parallel.rendezvous}});
+  absl::Status end;
+  bool drains = false;
+  RunUnderSignals([&] { end = runner.Follow(); },
+                  [&] {
+                    if (drains) EndInOrder();
+                    drains = true;
+                    LogInfo("draining", {{"until", "rank 0 ends, or another signal"}});
+                  });
+  if (drains) EndInOrder();
+  EndFailed(end);
+}
+
 // Comes back only with the reason why it cannot start.
 absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   flags.worker.sequences.lease = absl::Seconds(flags.lease_seconds);
@@ -185,8 +226,9 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   if (const auto config = ReadModelConfig(flags.runner.model_dir); !config.ok()) return config.status();
   auto tokenizer = Tokenizer::Load(absl::StrCat(flags.runner.model_dir, "/tokenizer.json"));
   if (!tokenizer.ok()) return tokenizer.status();
-  absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(flags.runner);
+  absl::StatusOr<std::unique_ptr<Runner>> runner = Load(flags.runner);
   if (!runner.ok()) return runner.status();
+  if (flags.runner.parallel.rank > 0) Follow(**runner, flags.runner.parallel);
   const absl::StatusOr<SafeTensors> weights = SafeTensors::Open(flags.runner.model_dir);
   if (!weights.ok()) return weights.status();
   const v1::ServerInfo info = Describe(**runner, flags, (*tokenizer)->Fingerprint(), weights->Hash());

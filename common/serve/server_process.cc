@@ -5,10 +5,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <future>
 #include <iostream>
 #include <string>
 #include <thread>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/synchronization/notification.h"
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
@@ -74,6 +76,20 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
   }
   LogError("cannot start", {{"error", error}});
   return 1;
+}
+
+void RunUnderSignals(const std::function<void()>& work, const std::function<void()>& on_signal) {
+  constexpr int kReturned = SIGUSR1;
+  sigset_t signals = EndSignals();
+  sigaddset(&signals, kReturned);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::future<void> result = std::async(std::launch::async, [&work, caller = pthread_self()] {
+    const absl::Cleanup tell = [caller] { pthread_kill(caller, kReturned); };
+    work();
+  });
+  int signal = 0;
+  while (sigwait(&signals, &signal) != 0 || signal != kReturned) on_signal();
+  result.get();
 }
 
 absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(

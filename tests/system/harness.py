@@ -368,6 +368,10 @@ class Cluster:
     def kill(self, server: Server) -> None:
         """SIGKILL."""
         server.kill()
+        self.forget(server)
+
+    def forget(self, server: Server) -> None:
+        """Of a server that has ended: nobody ends it in order any more."""
         self._servers.remove(server)
 
     def restart_target(self) -> None:

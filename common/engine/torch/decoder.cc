@@ -27,8 +27,8 @@ at::Tensor CappedAttention(const at::Tensor& q, const at::Tensor& keys, const at
 
 }  // namespace
 
-Decoder::Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache)
-    : spec_(spec), weights_(std::move(weights)), cache_(std::move(cache)) {
+Decoder::Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache, RankGroup* ranks)
+    : spec_(spec), weights_(std::move(weights)), cache_(std::move(cache)), ranks_(ranks) {
   const auto upload = [this](const std::vector<float>& values) {
     return at::tensor(values, at::kFloat).to(weights_.embedding.device());
   };
@@ -47,8 +47,17 @@ at::Tensor Decoder::Forward(const Step& step) {
   for (int layer = 0; layer < spec_.layers; ++layer) {
     x = Layer(layer, x, spec_.Slides(layer) ? sliding_angles : angles, step);
   }
-  x = Normalize(x.index_select(0, step.logit_rows), weights_.final_norm);
-  const at::Tensor logits = at::linear(ToOperand(x), weights_.head).to(at::kFloat);
+  return Logits(Normalize(x.index_select(0, step.logit_rows), weights_.final_norm));
+}
+
+at::Tensor Decoder::Logits(const at::Tensor& x) const {
+  at::Tensor logits = at::linear(ToOperand(x), weights_.head).to(at::kFloat);
+  if (ranks_ != nullptr) {
+    // The last shares may be smaller; gathered ones are not.
+    const int64_t each = (spec_.vocab_size + ranks_->size() - 1) / ranks_->size();
+    logits = ranks_->Gather(at::constant_pad_nd(logits, {0, each - logits.size(1)}));
+    if (ranks_->rank() == 0) logits = logits.narrow(1, 0, spec_.vocab_size);
+  }
   return spec_.final_softcap ? SoftCap(logits, *spec_.final_softcap) : logits;
 }
 
@@ -70,12 +79,12 @@ at::Tensor Decoder::Layer(int layer, at::Tensor x, const Angles& angles, const S
   cache_.Store(layer, step.blocks, step.slots, ToOperand(Rotate(keys, angles.cosines, angles.sines)),
                parts[2]);
   const at::Tensor attended = Attend(layer, ToOperand(Rotate(queries, angles.cosines, angles.sines)), step);
-  x = x + Normalize(at::linear(attended, weights.attention_out), weights.attention_out_norm);
+  x = x + Normalize(SumOverRanks(at::linear(attended, weights.attention_out)), weights.attention_out_norm);
 
   const at::Tensor gate_up = at::linear(ToOperand(Normalize(x, weights.mlp_norm)), weights.gate_up);
   const std::vector<at::Tensor> gate_and_up = gate_up.chunk(2, -1);
   const at::Tensor inner = Activate(gate_and_up[0]) * gate_and_up[1];
-  return x + Normalize(at::linear(inner, weights.mlp_out), weights.mlp_out_norm);
+  return x + Normalize(SumOverRanks(at::linear(inner, weights.mlp_out)), weights.mlp_out_norm);
 }
 
 at::Tensor Decoder::Attend(int layer, const at::Tensor& queries, const Step& step) const {

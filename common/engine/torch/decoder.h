@@ -5,6 +5,7 @@
 
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/torch/paged_cache.h"
+#include "common/engine/torch/rank_group.h"
 #include "common/engine/torch/step.h"
 #include "common/engine/torch/weights.h"
 
@@ -14,9 +15,12 @@ namespace outrider::libtorch {
 // Functions throw c10::Error if the device fails. Not thread-safe.
 class Decoder {
  public:
-  Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache);
+  // `ranks` share the model, and outlive this; null: it has all of it. `spec` is of this rank's share, but
+  // for the vocabulary.
+  Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache, RankGroup* ranks);
 
-  // Stores the rows' keys and values in the cache, and returns the wanted logits, float32 [wanted, vocab].
+  // Stores the rows' keys and values in the cache, and returns the wanted logits, float32 [wanted, vocab]. On
+  // ranks other than 0, what is returned means nothing.
   at::Tensor Forward(const Step& step);
 
   PagedCache& cache() { return cache_; }
@@ -35,6 +39,9 @@ class Decoder {
   // Attention of queries [rows, heads, head_dim] over the cache: [rows, heads * head_dim].
   at::Tensor Attend(int layer, const at::Tensor& queries, const Step& step) const;
   at::Tensor Activate(const at::Tensor& x) const;
+  at::Tensor Logits(const at::Tensor& x) const;
+  // Of what this rank's share of a layer put out.
+  at::Tensor SumOverRanks(const at::Tensor& share) const { return ranks_ ? ranks_->Sum(share) : share; }
   // In float32, over the last dimension; x itself if the weight is undefined.
   at::Tensor Normalize(const at::Tensor& x, const at::Tensor& weight) const;
   at::Tensor ToOperand(const at::Tensor& x) const { return x.to(weights_.embedding.scalar_type()); }
@@ -42,6 +49,7 @@ class Decoder {
   const DecoderSpec spec_;
   const Weights weights_;
   PagedCache cache_;
+  RankGroup* const ranks_;
   at::Tensor inverse_frequencies_;          // [head_dim / 2], float32
   at::Tensor sliding_inverse_frequencies_;  // the same for layers that slide
 };

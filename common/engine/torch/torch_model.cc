@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/engine/kv_size.h"
+#include "common/engine/torch/command.h"
 #include "common/engine/torch/cpu_runner.h"
 #include "common/engine/torch/cuda_library.h"
 
@@ -46,6 +47,24 @@ absl::Status Try(StepRunner& runner, absl::string_view what, absl::FunctionRef<a
   }
 }
 
+// The model as a rank sees it: with its share of heads and columns. INVALID_ARGUMENT if there are no equal
+// shares.
+absl::StatusOr<DecoderSpec> ShareOf(const DecoderSpec& model, const RunnerOptions& options) {
+  DecoderSpec share = model;
+  const std::pair<int&, const char*> sizes[] = {{share.heads, "attention heads"},
+                                                {share.kv_heads, "heads of keys and values"},
+                                                {share.intermediate_size, "columns of the MLP"}};
+  for (const auto& [size, what] : sizes) {
+    if (size % options.parallel.size != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--tensor-parallel ", options.parallel.size,
+                                                     ": must divide the ", size, " ", what, " of ",
+                                                     options.model_dir));
+    }
+    size /= options.parallel.size;
+  }
+  return share;
+}
+
 absl::StatusOr<std::unique_ptr<StepRunner>> RunnerFor(std::optional<int> cuda_device) {
   if (cuda_device.has_value()) return LoadCudaRunner(*cuda_device);
   return std::make_unique<CpuRunner>();
@@ -70,22 +89,33 @@ absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderSpec& spe
   return model;
 }
 
-absl::Status TorchModel::Load(const DecoderSpec& spec, const TensorSource& source,
+absl::Status TorchModel::Load(const DecoderSpec& model, const TensorSource& source,
                               const RunnerOptions& options) {
+  const ParallelOptions& parallel = options.parallel;
+  const absl::StatusOr<DecoderSpec> shared = ShareOf(model, options);
+  if (!shared.ok()) return shared.status();
+  const DecoderSpec& spec = *shared;
   at::set_num_threads(options.threads);
   step_options_ = {options.block_size, spec.sliding_window, spec.heads / spec.kv_heads, Tensors()};
-  absl::StatusOr<Weights> weights = LoadWeights(source, spec, Tensors(), options.progress);
+  absl::StatusOr<Weights> weights =
+      LoadWeights(source, model, {parallel.rank, parallel.size}, Tensors(), options.progress);
   if (!weights.ok()) return weights.status();
+  if (parallel.size > 1) {
+    absl::StatusOr<std::unique_ptr<RankGroup>> ranks = RankGroup::Join(parallel);
+    if (!ranks.ok()) return ranks.status();
+    ranks_ = *std::move(ranks);
+  }
   bytes_per_block_ = PagedCache::BlockBytes(spec, options.block_size, Tensors());
   const double memory = options.kv_memory_fraction * static_cast<double>(runner_->FreeMemory());
   kv_blocks_ = options.kv_blocks > 0 ? std::min(options.kv_blocks, std::numeric_limits<int>::max() - 1)
                                      : KvBlocksThatFit(memory, bytes_per_block_, spec.max_position_embeddings,
                                                        options.block_size, options.max_sequences);
+  if (ranks_ != nullptr) kv_blocks_ = static_cast<int>(ranks_->Least(kv_blocks_));
   max_positions_ = static_cast<int>(
       std::min<int64_t>(spec.max_position_embeddings, int64_t{kv_blocks_} * options.block_size));
   absl::StatusOr<PagedCache> cache = PagedCache::Create(spec, kv_blocks_ + 1, options.block_size, Tensors());
   if (!cache.ok()) return cache.status();
-  decoder_.emplace(spec, *std::move(weights), *std::move(cache));
+  decoder_.emplace(spec, *std::move(weights), *std::move(cache), ranks_.get());
   return absl::OkStatus();
 }
 
@@ -94,14 +124,19 @@ absl::StatusOr<LogitsView> TorchModel::Forward(absl::Span<const SequenceRows> ba
   for (const SequenceRows& sequence : batch) view.rows += sequence.logit_rows;
   if (!copied_.ok()) return copied_;
   const absl::Status status = Try(*runner_, "a forward pass", [&] {
-    const at::Tensor logits =
-        runner_->Run(ToStep(batch), [this](const Step& step) { return decoder_->Forward(step); });
+    if (ranks_ != nullptr) ranks_->Send(EncodeForward(batch));
+    const at::Tensor logits = Run(batch);
     view.data = logits.mutable_data_ptr<float>();
     view.vocab = static_cast<int>(logits.size(1));
     return absl::OkStatus();
   });
-  if (!status.ok()) return status;
+  // Where one rank lacks memory, the others have gone on without it.
+  if (!status.ok()) return ranks_ == nullptr ? status : absl::InternalError(status.message());
   return view;
+}
+
+at::Tensor TorchModel::Run(absl::Span<const SequenceRows> batch) {
+  return runner_->Run(ToStep(batch), [this](const Step& step) { return decoder_->Forward(step); });
 }
 
 Step TorchModel::ToStep(absl::Span<const SequenceRows> batch) const {
@@ -113,6 +148,7 @@ Step TorchModel::ToStep(absl::Span<const SequenceRows> batch) const {
 
 void TorchModel::CopyBlock(BlockId from, BlockId to) {
   const absl::Status status = Try(*runner_, "copying a block", [&] {
+    if (ranks_ != nullptr) ranks_->Send(EncodeCopy(from, to));
     decoder_->cache().CopyBlock(from, to);
     return absl::OkStatus();
   });
@@ -120,7 +156,27 @@ void TorchModel::CopyBlock(BlockId from, BlockId to) {
   if (!status.ok()) copied_.Update(absl::InternalError(status.message()));
 }
 
+absl::Status TorchModel::Follow() {
+  absl::Status status;
+  while (status.ok()) {
+    status = Try(*runner_, "following rank 0", [&] { return Obey(); });
+  }
+  return status;
+}
+
+absl::Status TorchModel::Obey() {
+  const absl::StatusOr<Command> command = Command::Decode(ranks_->Receive());
+  if (!command.ok()) return command.status();
+  if (command->batch().empty()) {
+    decoder_->cache().CopyBlock(command->from(), command->to());
+  } else {
+    Run(command->batch());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TorchModel::ReadSlot(BlockId block, int slot, absl::Span<float> values) {
+  if (ranks_ != nullptr) return absl::UnimplementedError("each rank has its share of the cache only");
   return Try(*runner_, "reading the cache", [&] {
     decoder_->cache().ReadSlot(block, slot, values);
     return absl::OkStatus();

@@ -14,17 +14,21 @@
 #include "common/engine/model.h"
 #include "common/engine/runner_options.h"
 #include "common/engine/torch/decoder.h"
+#include "common/engine/torch/rank_group.h"
 #include "common/engine/torch/step_runner.h"
 
 namespace outrider::libtorch {
 
 // Runs the decoder of decoder.h on libtorch's threads and devices. A row's results depend on the rows beside
 // it by rounding: libtorch chooses its products by their shape.
+//
+// Of several ranks, rank 0 sends each step to the others, which do it too, in Follow.
 class TorchModel final : public Model {
  public:
-  // cuda_device is N of cuda:N, nothing for the CPU; options.threads is not 0. FAILED_PRECONDITION if
-  // libtorch has no such device; RESOURCE_EXHAUSTED if there is not enough memory; else errors of the
-  // weights.
+  // cuda_device is N of cuda:N, nothing for the CPU; options.threads is not 0. Waits for the other ranks, if
+  // there are any. FAILED_PRECONDITION if libtorch has no such device; RESOURCE_EXHAUSTED if there is not
+  // enough memory; INVALID_ARGUMENT if the ranks cannot share the model; UNAVAILABLE if they do not come;
+  // else errors of the weights.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderSpec& spec, const TensorSource& weights,
                                                        std::optional<int> cuda_device,
                                                        const RunnerOptions& options);
@@ -33,6 +37,7 @@ class TorchModel final : public Model {
   void CopyBlock(BlockId from, BlockId to) override;
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
   void Wake() override {}
+  absl::Status Follow() override;
 
   bool CanRun(const DeviceTask& /*task*/) const override { return false; }
   bool row_invariant() const override { return false; }
@@ -47,14 +52,18 @@ class TorchModel final : public Model {
   TorchModel(std::unique_ptr<StepRunner> runner, bool bfloat16)
       : runner_(std::move(runner)), bfloat16_(bfloat16) {}
 
-  absl::Status Load(const DecoderSpec& spec, const TensorSource& source, const RunnerOptions& options);
+  absl::Status Load(const DecoderSpec& model, const TensorSource& source, const RunnerOptions& options);
   Step ToStep(absl::Span<const SequenceRows> batch) const;
+  at::Tensor Run(absl::Span<const SequenceRows> batch);
+  // What rank 0 sent.
+  absl::Status Obey();
   at::TensorOptions Tensors() const {
     return at::TensorOptions(bfloat16_ ? at::kBFloat16 : at::kFloat).device(runner_->device());
   }
 
   const std::unique_ptr<StepRunner> runner_;
   const bool bfloat16_;
+  std::unique_ptr<RankGroup> ranks_;  // null: this process has all of the model
   StepOptions step_options_;
   int kv_blocks_ = 0;
   int max_positions_ = 0;

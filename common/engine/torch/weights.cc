@@ -1,5 +1,7 @@
 #include "common/engine/torch/weights.h"
 
+#include <algorithm>
+
 #include "common/engine/decoder/tensor_names.h"
 
 namespace outrider::libtorch {
@@ -20,37 +22,44 @@ at::ScalarType TypeOf(ElementType type) {
 // Counts the bytes of what it loads. After the first error, all calls do nothing.
 class Loader {
  public:
-  Loader(const TensorSource& source, const DecoderSpec& spec, const at::TensorOptions& options)
-      : source_(source), spec_(spec), options_(options) {}
+  Loader(const TensorSource& source, const DecoderSpec& spec, const Share& share,
+         const at::TensorOptions& options)
+      : source_(source), spec_(spec), share_(share), options_(options) {}
 
   at::Tensor Norm(const StoredTensor& norm) {
-    const at::Tensor read = Read(norm, options_.dtype(at::kFloat));
+    const at::Tensor read = Read(norm, Part::kWhole, options_.dtype(at::kFloat));
     return Count(read.defined() && spec_.norms_plus_one ? read + 1 : read);
   }
   // Element i of a list that is empty where the model has no such norms.
   at::Tensor Norm(const std::vector<StoredTensor>& norms, size_t i) {
     return norms.empty() ? at::Tensor() : Norm(norms[i]);
   }
-  // The rows of all parts, in order; undefined if there are none.
-  at::Tensor Parts(const std::vector<StoredTensor>& parts) {
+  // This share of the rows of each part, in order; undefined if there are none.
+  at::Tensor Outputs(const std::vector<StoredTensor>& parts) {
     std::vector<at::Tensor> tensors;
-    for (const StoredTensor& part : parts) tensors.push_back(Read(part, options_));
+    for (const StoredTensor& part : parts) tensors.push_back(Read(part, Part::kRows, options_));
     if (!status_.ok() || tensors.empty()) return {};
     return Count(tensors.size() == 1 ? tensors[0] : at::cat(tensors));
   }
-  at::Tensor Embedding(const StoredTensor& table) { return Read(table, options_); }
+  // This share of the columns.
+  at::Tensor Inputs(const StoredTensor& matrix) { return Count(Read(matrix, Part::kColumns, options_)); }
+  at::Tensor Embedding(const StoredTensor& table) { return Read(table, Part::kWhole, options_); }
+  // This share of the embedding's rows, which are not copied.
+  at::Tensor Tied(const at::Tensor& embedding) {
+    return Count(embedding.defined() ? Narrow(embedding, Part::kRows) : embedding);
+  }
 
   LayerWeights Layer(const LayerTensors& layer) {
     return {.attention_norm = Norm(layer.attention_norm),
-            .qkv = Parts(layer.qkv.parts),
-            .qkv_bias = Parts(layer.qkv_bias),
+            .qkv = Outputs(layer.qkv.parts),
+            .qkv_bias = Outputs(layer.qkv_bias),
             .query_norm = Norm(layer.qk_norm, 0),
             .key_norm = Norm(layer.qk_norm, 1),
-            .attention_out = Parts(layer.attention_out.parts),
+            .attention_out = Inputs(layer.attention_out.parts[0]),
             .attention_out_norm = Norm(layer.output_norms, 0),
             .mlp_norm = Norm(layer.mlp_norm),
-            .gate_up = Parts(layer.gate_up.parts),
-            .mlp_out = Parts(layer.mlp_out.parts),
+            .gate_up = Outputs(layer.gate_up.parts),
+            .mlp_out = Inputs(layer.mlp_out.parts[0]),
             .mlp_out_norm = Norm(layer.output_norms, 1)};
   }
 
@@ -58,12 +67,20 @@ class Loader {
   size_t bytes() const { return bytes_; }
 
  private:
+  enum class Part { kWhole, kRows, kColumns };
+
+  at::Tensor Narrow(const at::Tensor& tensor, Part part) const {
+    if (part == Part::kWhole) return tensor;
+    const int64_t dimension = part == Part::kRows ? 0 : 1, size = tensor.size(dimension);
+    const int64_t each = (size + share_.of - 1) / share_.of, begin = std::min(size, share_.rank * each);
+    return tensor.narrow(dimension, begin, std::min(each, size - begin));
+  }
   // A copy, so that nothing that happens to the file afterwards matters.
-  at::Tensor Read(const StoredTensor& tensor, const at::TensorOptions& options) {
+  at::Tensor Read(const StoredTensor& tensor, Part part, const at::TensorOptions& options) {
     const TensorView view = source_.Get(tensor.name, tensor.shape, status_);
     if (!status_.ok()) return {};
     const at::Tensor stored = at::from_blob(const_cast<char*>(view.data), view.shape, TypeOf(view.type));
-    return stored.to(options, /*non_blocking=*/false, /*copy=*/true);
+    return Narrow(stored, part).to(options, /*non_blocking=*/false, /*copy=*/true).contiguous();
   }
   at::Tensor Count(at::Tensor tensor) {
     if (tensor.defined()) bytes_ += tensor.nbytes();
@@ -72,6 +89,7 @@ class Loader {
 
   const TensorSource& source_;
   const DecoderSpec& spec_;
+  const Share share_;
   const at::TensorOptions options_;
   absl::Status status_;
   size_t bytes_ = 0;
@@ -79,11 +97,11 @@ class Loader {
 
 }  // namespace
 
-absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpec& spec,
+absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpec& spec, const Share& share,
                                     const at::TensorOptions& options,
                                     const std::function<void(double)>& progress) {
   const DecoderTensors tensors = TensorsOf(spec);
-  Loader loader(source, spec, options);
+  Loader loader(source, spec, share, options);
   Weights weights;
   weights.embedding = loader.Embedding(tensors.embedding);
   for (const LayerTensors& layer : tensors.layers) {
@@ -92,9 +110,10 @@ absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpe
     if (progress && loader.status().ok()) progress(layers_done / (spec.layers + 1));
   }
   weights.final_norm = loader.Norm(tensors.final_norm);
-  weights.head = spec.tie_word_embeddings ? weights.embedding : loader.Parts(tensors.head.parts);
+  weights.head =
+      spec.tie_word_embeddings ? loader.Tied(weights.embedding) : loader.Outputs(tensors.head.parts);
   if (!loader.status().ok()) return loader.status();
-  weights.bytes = loader.bytes() + (spec.tie_word_embeddings ? weights.head.nbytes() : 0);
+  weights.bytes = loader.bytes();
   if (progress) progress(1);
   return weights;
 }

@@ -12,6 +12,15 @@
 
 namespace outrider::libtorch {
 
+// A rank's share of a model that several processes have (RankGroup).
+struct Share {
+  int rank = 0;
+  int of = 1;
+};
+
+// Of a share, qkv and gate_up have only that share's heads and columns, and the other two matrices only what
+// they multiply with those.
+//
 // Matrices are [outputs, inputs], of the dtype and on the device that LoadWeights was given, as are biases.
 // Norms are float32, as they are multiplied with.
 struct LayerWeights {
@@ -32,13 +41,15 @@ struct Weights {
   at::Tensor embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
   at::Tensor final_norm;  // [hidden]
-  at::Tensor head;        // [vocab, hidden]; the embedding itself if they are tied
-  size_t bytes = 0;       // of all but the embedding
+  // [vocab, hidden]; of the embedding itself if they are tied. Of a share the rows from rank * ceil(vocab /
+  // of) on, at most that many.
+  at::Tensor head;
+  size_t bytes = 0;  // of all but the embedding
 };
 
-// Copies the weights. Errors are those of the source. Throws c10::Error if there
-// is not enough memory. `progress` may be null.
-absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpec& spec,
+// Copies a share of the weights; `share.of` divides the heads, the heads of keys, and the columns of the MLP.
+// Errors are those of the source. Throws c10::Error if there is not enough memory. `progress` may be null.
+absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpec& spec, const Share& share,
                                     const at::TensorOptions& options,
                                     const std::function<void(double)>& progress);
 

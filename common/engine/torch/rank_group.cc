@@ -1,0 +1,253 @@
+#include "common/engine/torch/rank_group.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace outrider::libtorch {
+namespace {
+
+// How long ranks wait for each other when they start.
+constexpr auto kPatience = std::chrono::minutes(5);
+// Afterwards. A rank that is gone shows at once, one that hangs makes the service's health say so.
+constexpr auto kForever = std::chrono::hours(24 * 365);
+// Numbers that are sent together with their count; a longer list follows in a second message.
+constexpr int64_t kShort = 255;
+
+struct Address {
+  std::string host;
+  uint16_t port = 0;
+};
+
+absl::StatusOr<Address> ParseAddress(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(text.substr(colon + 1), &port) ||
+      port < 1 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rendezvous ", text, ": must be HOST:PORT with a port from 1 to 65535"));
+  }
+  return Address{text.substr(0, colon), static_cast<uint16_t>(port)};
+}
+
+absl::Status Unavailable(const ParallelOptions& options, absl::string_view why) {
+  return absl::UnavailableError(
+      absl::StrCat("--rendezvous ", options.rendezvous, ": ", why.substr(0, why.find('\n'))));
+}
+
+// Calls `use` with each address of the host until it returns a socket.
+template <class Use>
+int FindSocket(const Address& address, int type, Use use) {
+  addrinfo hints{};
+  hints.ai_socktype = type;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) != 0) return -1;
+  const absl::Cleanup free = [found] { freeaddrinfo(found); };
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    const int fd = socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    if (use(fd, *each)) return fd;
+    close(fd);
+  }
+  return -1;
+}
+
+// A socket that listens at this address alone. c10d would listen at all addresses of the machine.
+int Listen(const Address& address) {
+  return FindSocket(address, SOCK_STREAM, [](int fd, const addrinfo& at) {
+    const int on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    return bind(fd, at.ai_addr, at.ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
+  });
+}
+
+// This machine's address on the way to another, as text; empty if there is no way. Sends nothing.
+std::string OwnAddress(const Address& other) {
+  const int fd = FindSocket(other, SOCK_DGRAM, [](int socket, const addrinfo& to) {
+    return connect(socket, to.ai_addr, to.ai_addrlen) == 0;
+  });
+  if (fd < 0) return "";
+  const absl::Cleanup close_it = [fd] { close(fd); };
+  sockaddr_storage own{};
+  socklen_t length = sizeof(own);
+  std::array<char, NI_MAXHOST> text{};
+  auto* const name = reinterpret_cast<sockaddr*>(&own);
+  if (getsockname(fd, name, &length) != 0 ||
+      getnameinfo(name, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+    return "";
+  }
+  return text.data();
+}
+
+// Names may take a while to be known, those of Kubernetes' pods for example.
+template <class Result, class Try>
+Result Retry(Result failure, Try attempt) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  Result result = attempt();
+  while (result == failure && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    result = attempt();
+  }
+  return result;
+}
+
+c10::intrusive_ptr<c10d::Store> MakeStore(const ParallelOptions& options, const Address& address) {
+  c10d::TCPStoreOptions store;
+  store.port = address.port;
+  store.isServer = options.rank == 0;
+  store.numWorkers = static_cast<size_t>(options.size);
+  store.timeout = kPatience;
+  if (options.rank == 0) {
+    store.masterListenFd = Listen(address);
+    TORCH_CHECK(*store.masterListenFd >= 0, "cannot listen there");
+  }
+  return c10::make_intrusive<c10d::TCPStore>(address.host, store);
+}
+
+class GlooGroup final : public RankGroup {
+ public:
+  GlooGroup(const ParallelOptions& options, const c10::intrusive_ptr<c10d::Store>& store,
+            const std::string& own_address)
+      : options_(options), gloo_(Connect(options, store, own_address)) {
+    if (rank() > 0) return;
+    for (int other = 1; other < size(); ++other) Watch(other);
+  }
+  ~GlooGroup() override {
+    ends_ = true;
+    for (Watched& watched : watched_) {
+      watched.work->abort();
+      watched.thread.join();
+    }
+  }
+
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+
+  void Send(absl::Span<const int64_t> numbers) override {
+    const auto count = static_cast<int64_t>(numbers.size());
+    const at::Tensor first = at::zeros(kShort + 1, at::kLong);
+    int64_t* const data = first.mutable_data_ptr<int64_t>();
+    data[0] = count;
+    std::copy_n(numbers.begin(), std::min(count, kShort), data + 1);
+    Broadcast(first);
+    if (count > kShort)
+      Broadcast(
+          at::tensor(at::ArrayRef<int64_t>(numbers.data() + kShort, numbers.size() - kShort), at::kLong));
+  }
+  std::vector<int64_t> Receive() override {
+    const at::Tensor first = at::empty(kShort + 1, at::kLong);
+    Broadcast(first);
+    const int64_t* const data = first.const_data_ptr<int64_t>();
+    std::vector<int64_t> numbers(data + 1, data + 1 + std::clamp<int64_t>(data[0], 0, kShort));
+    if (data[0] > kShort) {
+      const at::Tensor rest = at::empty(data[0] - kShort, at::kLong);
+      Broadcast(rest);
+      numbers.insert(numbers.end(), rest.const_data_ptr<int64_t>(),
+                     rest.const_data_ptr<int64_t>() + rest.numel());
+    }
+    return numbers;
+  }
+
+  at::Tensor Sum(const at::Tensor& share) override {
+    std::vector<at::Tensor> sum = {share.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous()};
+    gloo_->allreduce(sum)->wait();
+    return sum[0];
+  }
+  at::Tensor Gather(const at::Tensor& share) override {
+    std::vector<at::Tensor> own = {share.contiguous()};
+    std::vector<std::vector<at::Tensor>> all;
+    if (rank() == 0) {
+      all.emplace_back();
+      for (int r = 0; r < size(); ++r) all[0].push_back(at::empty_like(own[0]));
+    }
+    gloo_->gather(all, own)->wait();
+    return rank() == 0 ? at::cat(all[0], -1) : share;
+  }
+  int64_t Least(int64_t number) override {
+    std::vector<at::Tensor> least = {at::full({1}, number, at::kLong)};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::MIN;
+    gloo_->allreduce(least, options)->wait();
+    return least[0].item<int64_t>();
+  }
+
+ private:
+  struct Watched {
+    std::vector<at::Tensor> nothing;
+    c10::intrusive_ptr<c10d::Work> work;
+    std::thread thread;
+  };
+
+  static c10::intrusive_ptr<c10d::ProcessGroupGloo> Connect(const ParallelOptions& options,
+                                                            const c10::intrusive_ptr<c10d::Store>& store,
+                                                            const std::string& own_address) {
+    auto gloo = c10d::ProcessGroupGloo::Options::create(kPatience);
+    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(own_address));
+    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
+    group->setTimeout(kForever);
+    return group;
+  }
+
+  void Broadcast(const at::Tensor& tensor) {
+    std::vector<at::Tensor> tensors = {tensor};
+    gloo_->broadcast(tensors)->wait();
+  }
+
+  // Waits for a message that never comes, and so for the end of the connection, which shows even between
+  // steps.
+  void Watch(int other) {
+    constexpr int kTag = 1;
+    Watched watched;
+    watched.nothing = {at::empty({1}, at::kLong)};
+    watched.work = gloo_->recv(watched.nothing, other, kTag);
+    watched.thread = std::thread([this, other, work = watched.work] {
+      try {
+        work->wait();
+      } catch (const std::exception&) {
+      }
+      if (ends_ || !options_.on_lost) return;
+      options_.on_lost(absl::UnavailableError(absl::StrCat("rank ", other, " of ", size(), " is gone")));
+    });
+    watched_.push_back(std::move(watched));
+  }
+
+  const ParallelOptions options_;
+  const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::atomic<bool> ends_ = false;
+  std::vector<Watched> watched_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Join(const ParallelOptions& options) {
+  const absl::StatusOr<Address> address = ParseAddress(options.rendezvous);
+  if (!address.ok()) return address.status();
+  const std::string own = Retry(std::string(), [&] { return OwnAddress(*address); });
+  if (own.empty()) return Unavailable(options, "there is no such host");
+  try {
+    return std::make_unique<GlooGroup>(options, MakeStore(options, *address), own);
+  } catch (const c10::Error& error) {
+    return Unavailable(options, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return Unavailable(options, error.what());
+  }
+}
+
+}  // namespace outrider::libtorch

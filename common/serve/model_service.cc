@@ -1,6 +1,7 @@
 #include "common/serve/model_service.h"
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
@@ -85,18 +86,16 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   DefineDrainAndLogFlags(app, "seconds that running work has after SIGTERM", flags.process);
 }
 
-// A GPU that failed does not come back in this process, nor does a rank that is gone; whoever started the
-// process starts another. From any thread.
-[[noreturn]] void EndFailed(const absl::Status& failure) {
+// Ends the process, with one line whoever else ends it meanwhile.
+[[noreturn]] void End(const absl::Status& reason) {
   static absl::Mutex mutex;
-  mutex.Lock();  // for good: one line, whoever else fails of it
-  LogError("the model failed", {{"error", std::string(failure.message())}});
+  mutex.Lock();  // for good
+  if (reason.ok()) {
+    LogInfo("stopped");
+    std::quick_exit(0);
+  }
+  LogError("the model failed", {{"error", std::string(reason.message())}});
   std::quick_exit(1);
-}
-
-[[noreturn]] void EndInOrder() {
-  LogInfo("stopped");
-  std::quick_exit(0);
 }
 
 // The worker's life as Prometheus sees it.
@@ -151,7 +150,9 @@ class WorkerMetrics {
               raise(prefix_hit_, counts.prefix_hit);
               raise(preemptions_, counts.preemptions);
             },
-            [this](int more) { items_->Increment(more); }, EndFailed};
+            [this](int more) { items_->Increment(more); },
+            // A GPU that failed does not come back in this process; whoever started it starts another.
+            End};
   }
 
  private:
@@ -195,26 +196,23 @@ v1::ServerInfo Describe(const Runner& runner, const Flags& flags, uint64_t token
 }
 
 // Loading takes long, as does waiting for other ranks.
-absl::StatusOr<std::unique_ptr<Runner>> Load(RunnerOptions options) {
-  options.parallel.on_lost = EndFailed;
+absl::StatusOr<std::unique_ptr<Runner>> Load(const RunnerOptions& options) {
   absl::StatusOr<std::unique_ptr<Runner>> runner;
-  RunUnderSignals([&] { runner = Runner::Load(options); }, EndInOrder);
+  RunUnderSignals([&] { runner = Runner::Load(options); }, [] { End(absl::OkStatus()); });
   return runner;
 }
 
-// What ranks other than 0 do. A first signal is also rank 0's, which still has work for this one.
-[[noreturn]] void Follow(Runner& runner, const ParallelOptions& parallel) {
+// What ranks other than 0 do, until rank 0 is gone. It gets the same signals and drains, with work for this
+// one, so that only a second one ends this process. `drains` is set by the first.
+void Follow(Runner& runner, const ParallelOptions& parallel, std::atomic<bool>& drains) {
   LogInfo("following rank 0", {{"rank", parallel.rank}, {"rendezvous", parallel.rendezvous}});
   absl::Status end;
-  bool drains = false;
   RunUnderSignals([&] { end = runner.Follow(); },
                   [&] {
-                    if (drains) EndInOrder();
-                    drains = true;
+                    if (drains.exchange(true)) End(absl::OkStatus());
                     LogInfo("draining", {{"until", "rank 0 ends, or another signal"}});
                   });
-  if (drains) EndInOrder();
-  EndFailed(end);
+  parallel.on_lost(end);
 }
 
 // Comes back only with the reason why it cannot start.
@@ -226,9 +224,13 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   if (const auto config = ReadModelConfig(flags.runner.model_dir); !config.ok()) return config.status();
   auto tokenizer = Tokenizer::Load(absl::StrCat(flags.runner.model_dir, "/tokenizer.json"));
   if (!tokenizer.ok()) return tokenizer.status();
+  std::atomic<bool> drains = false;  // a rank other than 0; then rank 0's end is no failure
+  flags.runner.parallel.on_lost = [&drains](const absl::Status& why) {
+    End(drains ? absl::OkStatus() : why);
+  };
   absl::StatusOr<std::unique_ptr<Runner>> runner = Load(flags.runner);
   if (!runner.ok()) return runner.status();
-  if (flags.runner.parallel.rank > 0) Follow(**runner, flags.runner.parallel);
+  if (flags.runner.parallel.rank > 0) Follow(**runner, flags.runner.parallel, drains);
   const absl::StatusOr<SafeTensors> weights = SafeTensors::Open(flags.runner.model_dir);
   if (!weights.ok()) return weights.status();
   const v1::ServerInfo info = Describe(**runner, flags, (*tokenizer)->Fingerprint(), weights->Hash());

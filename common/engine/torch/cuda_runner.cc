@@ -1,10 +1,11 @@
-// Steps on an NVIDIA GPU: a stream of their own, page-locked logits, and a CUDA graph for each shape of
-// decode steps. All that is in liboutrider_torch_cuda.so.
+// Steps on an NVIDIA GPU: a stream of their own, page-locked logits, a CUDA graph for each shape of decode
+// steps, and NCCL between ranks. All that is in liboutrider_torch_cuda.so.
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
+#include <nccl.h>
 
 #include <algorithm>
 #include <map>
@@ -22,6 +23,38 @@ namespace {
 // Most graphs that are kept. What a step computes lies in memory that they share.
 constexpr size_t kMaxGraphs = 64;
 
+void Check(ncclResult_t result) { TORCH_CHECK(result == ncclSuccess, "NCCL: ", ncclGetErrorString(result)); }
+
+// Not c10d's group for NCCL, whose headers need those of cuSPARSE and cuSOLVER.
+class NcclRanks final : public DeviceRanks {
+ public:
+  NcclRanks(const ncclUniqueId& id, int rank, int size, const c10::cuda::CUDAStream& stream)
+      : size_(size), stream_(stream) {
+    Check(ncclCommInitRank(&ranks_, size, id, rank));
+  }
+  // Does not wait for ranks that may be gone.
+  ~NcclRanks() override { ncclCommAbort(ranks_); }
+
+  void Sum(at::Tensor& tensor) override {
+    float* const data = tensor.mutable_data_ptr<float>();
+    Check(ncclAllReduce(data, data, static_cast<size_t>(tensor.numel()), ncclFloat32, ncclSum, ranks_,
+                        stream_));
+  }
+  at::Tensor Gather(const at::Tensor& tensor) override {
+    std::vector<int64_t> sizes = tensor.sizes().vec();
+    sizes.insert(sizes.begin(), size_);
+    at::Tensor all = at::empty(sizes, tensor.options());
+    Check(ncclAllGather(tensor.const_data_ptr<float>(), all.mutable_data_ptr<float>(),
+                        static_cast<size_t>(tensor.numel()), ncclFloat32, ranks_, stream_));
+    return all;
+  }
+
+ private:
+  const int size_;
+  const c10::cuda::CUDAStream stream_;
+  ncclComm_t ranks_ = nullptr;
+};
+
 class CudaRunner final : public StepRunner {
  public:
   explicit CudaRunner(c10::DeviceIndex device)
@@ -36,6 +69,14 @@ class CudaRunner final : public StepRunner {
     return free_bytes;
   }
   bool PrefersFewShapes() const override { return true; }
+
+  std::unique_ptr<DeviceRanks> Connect(int rank, int size,
+                                       absl::FunctionRef<void(absl::Span<char>)> share) override {
+    ncclUniqueId id{};
+    if (rank == 0) Check(ncclGetUniqueId(&id));
+    share(absl::MakeSpan(id.internal));
+    return std::make_unique<NcclRanks>(id, rank, size, stream_);
+  }
 
   void InOrder(absl::FunctionRef<void()> work) override {
     const c10::cuda::CUDAStreamGuard guard(stream_);

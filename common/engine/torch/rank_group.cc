@@ -124,10 +124,13 @@ c10::intrusive_ptr<c10d::Store> MakeStore(const ParallelOptions& options, const 
 class GlooGroup final : public RankGroup {
  public:
   GlooGroup(const ParallelOptions& options, const c10::intrusive_ptr<c10d::Store>& store,
-            const std::string& own_address)
-      : options_(options), gloo_(Connect(options, store, own_address)) {
-    if (rank() > 0) return;
-    for (int other = 1; other < size(); ++other) Watch(other);
+            const std::string& own_address, StepRunner& runner)
+      : options_(options), gloo_(Meet(options, store, own_address)) {
+    devices_ = runner.Connect(rank(), size(), [this](absl::Span<char> bytes) {
+      Broadcast(at::from_blob(bytes.data(), static_cast<int64_t>(bytes.size()), at::kByte));
+    });
+    if (rank() > 0) Watch(0);
+    for (int other = 1; rank() == 0 && other < size(); ++other) Watch(other);
   }
   ~GlooGroup() override {
     ends_ = true;
@@ -167,11 +170,16 @@ class GlooGroup final : public RankGroup {
 
   at::Tensor Sum(const at::Tensor& share) override {
     std::vector<at::Tensor> sum = {share.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous()};
-    gloo_->allreduce(sum)->wait();
+    if (devices_ != nullptr) {
+      devices_->Sum(sum[0]);
+    } else {
+      gloo_->allreduce(sum)->wait();
+    }
     return sum[0];
   }
   at::Tensor Gather(const at::Tensor& share) override {
     std::vector<at::Tensor> own = {share.contiguous()};
+    if (devices_ != nullptr) return at::cat(devices_->Gather(own[0]).unbind(), -1);
     std::vector<std::vector<at::Tensor>> all;
     if (rank() == 0) {
       all.emplace_back();
@@ -195,9 +203,9 @@ class GlooGroup final : public RankGroup {
     std::thread thread;
   };
 
-  static c10::intrusive_ptr<c10d::ProcessGroupGloo> Connect(const ParallelOptions& options,
-                                                            const c10::intrusive_ptr<c10d::Store>& store,
-                                                            const std::string& own_address) {
+  static c10::intrusive_ptr<c10d::ProcessGroupGloo> Meet(const ParallelOptions& options,
+                                                         const c10::intrusive_ptr<c10d::Store>& store,
+                                                         const std::string& own_address) {
     auto gloo = c10d::ProcessGroupGloo::Options::create(kPatience);
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(own_address));
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
@@ -230,19 +238,21 @@ class GlooGroup final : public RankGroup {
 
   const ParallelOptions options_;
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::unique_ptr<DeviceRanks> devices_;  // null on CPUs
   std::atomic<bool> ends_ = false;
   std::vector<Watched> watched_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Join(const ParallelOptions& options) {
+absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Join(const ParallelOptions& options,
+                                                           StepRunner& runner) {
   const absl::StatusOr<Address> address = ParseAddress(options.rendezvous);
   if (!address.ok()) return address.status();
   const std::string own = Retry(std::string(), [&] { return OwnAddress(*address); });
   if (own.empty()) return Unavailable(options, "there is no such host");
   try {
-    return std::make_unique<GlooGroup>(options, MakeStore(options, *address), own);
+    return std::make_unique<GlooGroup>(options, MakeStore(options, *address), own, runner);
   } catch (const c10::Error& error) {
     return Unavailable(options, error.what_without_backtrace());
   } catch (const std::exception& error) {

@@ -11,18 +11,19 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/runner_options.h"
+#include "common/engine/torch/step_runner.h"
 
 namespace outrider::libtorch {
 
-// One rank's side of the group, over c10d: Gloo between CPUs. All ranks make the same calls in the same
-// order, and every call waits for the others, without a limit. Functions throw c10::Error or std::exception
-// if a rank is gone. One thread.
+// One rank's side of the group, over Gloo of c10d, and over NCCL between GPUs. All ranks make the same calls
+// in the same order, and every call waits for the others, without a limit. Functions throw c10::Error or
+// std::exception if a rank is gone. One thread.
 class RankGroup {
  public:
   // Meets the other ranks, and waits for them for five minutes. UNAVAILABLE, naming the rendezvous, if they
-  // do not come or it cannot be listened at. From then on rank 0 watches the others, and calls
-  // options.on_lost.
-  static absl::StatusOr<std::unique_ptr<RankGroup>> Join(const ParallelOptions& options);
+  // do not come or it cannot be listened at. From then on rank 0 watches the others, which watch rank 0, and
+  // options.on_lost is called. Inside runner.InOrder.
+  static absl::StatusOr<std::unique_ptr<RankGroup>> Join(const ParallelOptions& options, StepRunner& runner);
 
   virtual ~RankGroup() = default;
 
@@ -35,8 +36,8 @@ class RankGroup {
 
   // The sum of the ranks' shares, float32.
   virtual at::Tensor Sum(const at::Tensor& share) = 0;
-  // On rank 0 the shares of all ranks, which have the same shape, side by side in the last dimension. The
-  // share itself on the others.
+  // On rank 0 the shares of all ranks, which have the same shape, side by side in the last dimension. What it
+  // returns on the others means nothing.
   virtual at::Tensor Gather(const at::Tensor& share) = 0;
   // The smallest number that a rank has.
   virtual int64_t Least(int64_t number) = 0;

@@ -8,9 +8,20 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/engine/torch/step.h"
 
 namespace outrider::libtorch {
+
+// What ranks exchange between their devices, in their runners' order.
+class DeviceRanks {
+ public:
+  virtual ~DeviceRanks() = default;
+  // Makes a float32 tensor the sum of all ranks' tensors.
+  virtual void Sum(at::Tensor& tensor) = 0;
+  // The tensors of all ranks, which are alike: [ranks, ...].
+  virtual at::Tensor Gather(const at::Tensor& tensor) = 0;
+};
 
 // One thread. Functions throw c10::Error if the device fails.
 class StepRunner {
@@ -25,6 +36,10 @@ class StepRunner {
   // Whether steps of a shape that was seen before run faster, so that it pays to pad them (MakeDecodeStep).
   virtual bool PrefersFewShapes() const = 0;
 
+  // Connects the devices of ranks. `share` sends rank 0's bytes to the others, which receive as many. Null
+  // for a device whose memory is the host's.
+  virtual std::unique_ptr<DeviceRanks> Connect(int rank, int size,
+                                               absl::FunctionRef<void(absl::Span<char>)> share) = 0;
   // Calls `work` with everything that it does on tensors in this runner's order. The functions below are
   // called inside it.
   virtual void InOrder(absl::FunctionRef<void()> work) = 0;

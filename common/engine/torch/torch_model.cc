@@ -101,7 +101,7 @@ absl::Status TorchModel::Load(const DecoderSpec& model, const TensorSource& sour
       LoadWeights(source, model, {parallel.rank, parallel.size}, Tensors(), options.progress);
   if (!weights.ok()) return weights.status();
   if (parallel.size > 1) {
-    absl::StatusOr<std::unique_ptr<RankGroup>> ranks = RankGroup::Join(parallel);
+    absl::StatusOr<std::unique_ptr<RankGroup>> ranks = RankGroup::Join(parallel, *runner_);
     if (!ranks.ok()) return ranks.status();
     ranks_ = *std::move(ranks);
   }

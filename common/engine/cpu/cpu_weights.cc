@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "common/engine/cpu/packing.h"
 #include "common/engine/decoder/elements.h"
 #include "common/engine/decoder/tensor_names.h"
@@ -13,7 +13,14 @@
 namespace outrider {
 namespace {
 
-// Collects everything that must be packed, so that one allocation of the right size can hold it.
+TensorView AsFloat32(const TensorView& tensor) {
+  const auto values = std::make_shared<std::vector<float>>(tensor.bytes() / tensor.element_bytes());
+  ReadElements(tensor, 0, static_cast<int>(values->size()), values->data());
+  return {ElementType::kFloat32, tensor.shape, reinterpret_cast<const char*>(values->data()), values};
+}
+
+// Collects everything that must be packed, so that one allocation of the right size can hold it. A matrix is
+// read when it is packed, and let go of then: the source may have made it for us.
 class Loader {
  public:
   Loader(const TensorSource& source, Storage storage) : source_(source), storage_(storage) {}
@@ -23,14 +30,14 @@ class Loader {
 
   // Adds the rows of all parts, in order.
   void AddMatrix(const StoredMatrix& matrix, PackedMatrix* to) {
-    std::vector<TensorView> parts = GetParts(matrix);
-    if (status_.ok()) Add(Concatenated(std::move(parts)), to);
+    if (IsThere(matrix)) Add(matrix.parts, Concatenated(Shapes(matrix)), to);
   }
 
   // Adds both parts with alternating panels.
   void AddInterleaved(const StoredMatrix& matrix, PackedMatrix* to) {
-    std::vector<TensorView> parts = GetParts(matrix);
-    if (status_.ok()) Add(InterleavedPanels(std::move(parts[0]), std::move(parts[1])), to);
+    if (!IsThere(matrix)) return;
+    std::vector<TensorView> shapes = Shapes(matrix);
+    Add(matrix.parts, InterleavedPanels(std::move(shapes[0]), std::move(shapes[1])), to);
   }
 
   void AddNorm(const StoredTensor& norm, const float** to) { AddVector({norm}, to); }
@@ -56,9 +63,12 @@ class Loader {
       ReadElements(vector.source, 0, vector.size, to);
       if (vector.to != nullptr) *vector.to = to;
     }
-    for (const Matrix& matrix : matrices_) {
+    for (Matrix& matrix : matrices_) {
       char* to = memory->data() + matrix.offset;
+      matrix.source.tensors = GetParts(matrix.parts);
+      if (!status_.ok()) return status_;
       Pack(matrix.source, storage_, pool, to);
+      matrix.source.tensors.clear();
       matrix.to->data = to;
       if (progress) {
         const size_t done = matrix.offset + PackedBytes(matrix.to->n, matrix.to->k, storage_);
@@ -71,6 +81,7 @@ class Loader {
 
  private:
   struct Matrix {
+    std::vector<StoredTensor> parts;
     MatrixSource source;
     PackedMatrix* to;
     size_t offset;
@@ -82,22 +93,35 @@ class Loader {
     size_t offset;
   };
 
-  std::vector<TensorView> GetParts(const StoredMatrix& matrix) {
-    std::vector<TensorView> parts;
+  // Checked before anything is allocated: sizes are only known to be sensible if the files have them.
+  bool IsThere(const StoredMatrix& matrix) {
     for (const StoredTensor& part : matrix.parts) {
-      parts.push_back(Get(part));
-      if (status_.ok() && parts.back().type != parts[0].type) {
-        status_ =
-            absl::InvalidArgumentError(absl::StrCat(matrix.name, ": its weights have different dtypes"));
-      }
+      if (status_.ok()) status_ = source_.Check(part.name, part.shape);
     }
-    return parts;
+    return status_.ok();
   }
 
-  void Add(MatrixSource source, PackedMatrix* to) {
+  // Views without data.
+  static std::vector<TensorView> Shapes(const StoredMatrix& matrix) {
+    std::vector<TensorView> views;
+    for (const StoredTensor& part : matrix.parts) views.emplace_back().shape = part.shape;
+    return views;
+  }
+
+  // All of one type: a checkpoint may have quantised only some of them.
+  std::vector<TensorView> GetParts(const std::vector<StoredTensor>& parts) {
+    std::vector<TensorView> views;
+    for (const StoredTensor& part : parts) views.push_back(Get(part));
+    const bool differ = std::any_of(views.begin(), views.end(),
+                                    [&](const TensorView& view) { return view.type != views[0].type; });
+    if (differ && status_.ok()) std::transform(views.begin(), views.end(), views.begin(), AsFloat32);
+    return views;
+  }
+
+  void Add(const std::vector<StoredTensor>& parts, MatrixSource source, PackedMatrix* to) {
     *to = {nullptr, source.n(), source.k};
     const size_t bytes = PackedBytes(to->n, to->k, storage_);
-    matrices_.push_back({std::move(source), to, Reserve(bytes)});
+    matrices_.push_back({parts, std::move(source), to, Reserve(bytes)});
   }
 
   size_t Reserve(size_t bytes) {
@@ -149,6 +173,7 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const Deco
   if (!copy.ok()) return copy.status();
   std::memcpy(copy->data(), weights.embedding.data, copy->bytes());
   weights.embedding.data = copy->data();
+  weights.embedding.memory = nullptr;
   weights.embedding_memory = *std::move(copy);
   return weights;
 }

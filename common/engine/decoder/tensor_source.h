@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct TensorView {
   ElementType type = ElementType::kFloat32;
   std::vector<int64_t> shape;
   const char* data = nullptr;
+  std::shared_ptr<const void> memory = nullptr;  // holds `data`; null if the source does
 
   size_t element_bytes() const { return type == ElementType::kFloat32 ? 4 : 2; }
   size_t bytes() const {
@@ -28,7 +30,8 @@ struct TensorView {
   }
 };
 
-// Tensors by name. Views are valid while the source lives.
+// Tensors by name. Views are valid while the source lives. A source may make a tensor for its view alone:
+// whoever keeps many views at once may keep many tensors in memory.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
@@ -37,7 +40,12 @@ class TensorSource {
   // cannot be read.
   virtual absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const = 0;
 
-  // The same for many tensors in a row: stores an error in `status`, and does nothing if there is one
+  // Whether there is such a tensor, without making it: what Get would find wrong with its shape and type.
+  virtual absl::Status Check(absl::string_view name, absl::Span<const int64_t> shape) const {
+    return Get(name, shape).status();
+  }
+
+  // Get for many tensors in a row: stores an error in `status`, and does nothing if there is one
   // already.
   TensorView Get(absl::string_view name, absl::Span<const int64_t> shape, absl::Status& status) const {
     if (!status.ok()) return {};

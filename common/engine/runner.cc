@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/decoder/safetensors.h"
+#include "common/engine/decoder/unpacked_tensors.h"
 
 namespace outrider {
 namespace {
@@ -67,11 +69,15 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
   if (!status.ok()) return status;
   absl::StatusOr<ModelConfig> config = ReadModelConfig(options.model_dir);
   if (!config.ok()) return config.status();
-  const absl::StatusOr<SafeTensors> weights = SafeTensors::Open(options.model_dir);
-  if (!weights.ok()) return weights.status();
+  const absl::StatusOr<SafeTensors> stored = SafeTensors::Open(options.model_dir);
+  if (!stored.ok()) return stored.status();
+  // No backend computes with a packed format.
+  std::optional<UnpackedTensors> unpacked;
+  if (config->quantization) unpacked.emplace(*stored, *config->quantization);
+  const TensorSource& weights = unpacked ? static_cast<const TensorSource&>(*unpacked) : *stored;
   std::unique_ptr<Runner> runner(new Runner(options, *std::move(config)));
   absl::StatusOr<std::unique_ptr<Model>> model =
-      backend.Load(runner->config_.decoder, *weights, options, runner->thread_pool_);
+      backend.Load(runner->config_.decoder, weights, options, runner->thread_pool_);
   if (!model.ok()) return model.status();
   runner->model_ = *std::move(model);
   return runner;

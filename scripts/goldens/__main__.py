@@ -1,6 +1,7 @@
 """Writes the goldens of the tests: what Hugging Face's libraries say, for our code to agree with.
 
-    python scripts/goldens COMMAND [...]      with the packages of models/train/requirements.txt, and jinja2 for `chat`
+    python scripts/goldens COMMAND [...]      with the packages of models/train/requirements.txt, jinja2 for `chat`, and
+                                              compressed-tensors==0.20.0 for `quantised`
 
 Each command prints what it wrote. Run `tokenizer`, `pair` and `generation` again when the shipped pair changes.
 """
@@ -21,6 +22,7 @@ COMMANDS = [
     ("chat", "conversations as chat templates write them", "chat.main", []),
     ("controls", "probabilities after logits processors", "controls.main", []),
     ("models", "small random models, and their logits", "engine.random_models", []),
+    ("quantised", "small quantised models, and their logits", "quantised.main", []),
     ("pair", "the best tokens of the shipped pair", "engine.pair", []),
     ("model", "the same for any model", "engine.model", [("folder", None), ("out", None)]),
     ("generation", "greedy continuations and exact distributions", "generation.main", [("folder", SHIPPED)]),

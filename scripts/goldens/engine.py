@@ -79,7 +79,7 @@ MODELS = {
 }
 
 
-def make_random(name, recipe, seed):
+def random_model(recipe, seed):
     torch.manual_seed(seed)
     # The usual 0.02 would make every attention uniform and every logit small.
     common = dict(initializer_range=0.3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2,
@@ -93,17 +93,25 @@ def make_random(name, recipe, seed):
                 parameter.uniform_(0.5 - plus_one, 1.5 - plus_one)
             elif key.endswith("bias"):
                 parameter.normal_()
-    folder = OUT / name
-    shutil.rmtree(folder, ignore_errors=True)
-    model.to(recipe["dtype"]).save_pretrained(folder, max_shard_size=recipe.get("shard", "5GB"))
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    tokens = torch.randint(0, config.vocab_size, (96,))
+    return model.to(recipe["dtype"])
+
+
+def write_goldens(folder, model, positions):
+    tokens = torch.randint(0, model.config.vocab_size, (positions,))
     with torch.no_grad():
         logits = model(tokens[None]).logits[0]
     logits.numpy().astype("<f4").tofile(folder / "golden_logits.f32")
     (folder / "golden_tokens.json").write_text(json.dumps(tokens.tolist()) + "\n")
     size = sum(file.stat().st_size for file in folder.iterdir())
     print(f"{folder.relative_to(ROOT)}: {size / 1024:.0f} KB, logits' spread {logits.std():.2f}")
+
+
+def make_random(name, recipe, seed):
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    random_model(recipe, seed).save_pretrained(folder, max_shard_size=recipe.get("shard", "5GB"))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    write_goldens(folder, model, positions=96)
 
 
 def make_pretrained(model_dir, out):

@@ -17,6 +17,7 @@ void FuzzTarget(std::string_view input) {
     Require(id >= 0 && id < config->decoder.vocab_size, "an id is in the vocabulary");
   }
   if (config->decoder.layers <= 64) TensorsOf(config->decoder);
+  if (config->quantization) Require(!QuantizationInWords(*config->quantization).empty(), "it has a name");
 }
 
 }  // namespace outrider

@@ -10,11 +10,14 @@ outrider_unit_test(engine_test
     ${CMAKE_CURRENT_LIST_DIR}/engine_invariance_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_model_config_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_packing_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/engine_quantization_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/engine_quantised_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_runner_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_safetensors_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_self_test_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_tensor_names_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_thread_pool_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/engine_unpack_test.cc
   LIBS outrider::engine nlohmann_json::nlohmann_json)
 
 # What the CUDA plug-in decides on the host: needs neither CUDA nor a GPU.

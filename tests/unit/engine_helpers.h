@@ -22,6 +22,15 @@ inline const std::vector<std::string>& RandomModels() {
                                     "qwen2-bias",  "qwen3-head-norms", "mistral-window"};
   return models;
 }
+// Whose weights are quantised as they are stored.
+inline const std::vector<std::string>& QuantisedModels() {
+  static const auto& models = *new std::vector<std::string>{"fp8-rows",    "fp8-tensor",
+                                                            "int8-rows",   "int8-zero-points",
+                                                            "int4-packed", "int4-packed-zero-points",
+                                                            "gptq",        "gptq-order",
+                                                            "gptq8-v2",    "awq"};
+  return models;
+}
 // Which the engine on libtorch has alone.
 inline const std::vector<std::string>& GemmaModels() {
   static const auto& models = *new std::vector<std::string>{"gemma2", "gemma3"};

@@ -113,6 +113,7 @@ class TorchGolden : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, TorchGolden, ::testing::ValuesIn([] {
                            std::vector<std::string> models = RandomModels();
                            models.insert(models.end(), GemmaModels().begin(), GemmaModels().end());
+                           models.insert(models.end(), QuantisedModels().begin(), QuantisedModels().end());
                            return models;
                          }()),
                          [](const auto& info) {

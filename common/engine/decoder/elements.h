@@ -23,6 +23,16 @@ inline float FromFloat16(uint16_t value) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
 }
 
+// Of the format E4M3, which has no infinity: Micikevicius et al., "FP8 Formats for Deep Learning", table 1.
+inline float FromFloat8(uint8_t value) {
+  const uint32_t sign = static_cast<uint32_t>(value & 0x80) << 24;
+  const uint32_t rest = static_cast<uint32_t>(value & 0x7f) << 20;
+  // The exponent's bias differs by 120; again right for subnormals.
+  const float magnitude =
+      (value & 0x7f) == 0x7f ? std::bit_cast<float>(0x7fc00000u) : std::bit_cast<float>(rest) * 0x1p120f;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+}
+
 // Element `index` of a tensor's data, as float32.
 template <ElementType kType>
 float ReadElement(const char* data, int64_t index) {

@@ -45,8 +45,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   FieldReader fields(path, *json);
   ModelConfig config;
   config.decoder = ReadDecoder(fields);
-  if (fields.Has("quantization_config"))
-    fields.Fail("quantization_config", "is set: quantised weights are not supported");
+  config.quantization = ReadQuantization(fields);
   config.dtype = fields.String(fields.Has("dtype") ? "dtype" : "torch_dtype", "");
   if (!fields.status().ok()) return fields.status();
 

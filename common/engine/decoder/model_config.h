@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/quantization.h"
 #include "common/spec/types.h"
 
 namespace outrider {
@@ -16,6 +17,7 @@ struct ModelConfig {
   std::optional<TokenId> bos_token_id;
   std::vector<TokenId> eos_token_ids;  // from generation_config.json if it has them; may be empty
   std::string dtype;                   // of the stored weights: "float32", "bfloat16", "float16" or empty
+  std::optional<Quantization> quantization;
 };
 
 // Reads `model_dir`/config.json and, for the end-of-sequence ids, generation_config.json if it exists. The
@@ -23,7 +25,7 @@ struct ModelConfig {
 //
 // NOT_FOUND if config.json is missing; INVALID_ARGUMENT, naming the file and the field, for a value that is
 // missing, of the wrong type, out of range or not supported (an unknown family, with the list of known ones;
-// another architecture; quantised weights).
+// another architecture; weights quantised in a way that cannot be unpacked).
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir);
 
 }  // namespace outrider

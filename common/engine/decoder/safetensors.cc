@@ -222,21 +222,44 @@ absl::Status SafeTensors::AddHeader(size_t file) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorView> SafeTensors::Get(absl::string_view name, absl::Span<const int64_t> shape) const {
+const SafeTensors::Stored* SafeTensors::Find(absl::string_view name) const {
   const auto found = tensors_.find(name);
-  if (found == tensors_.end()) {
-    const std::string& where = files_.size() == 1 ? files_[0].path : dir_;
-    return absl::InvalidArgumentError(absl::StrCat(where, ": no tensor ", name));
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+absl::Status SafeTensors::Refuse(absl::string_view name, absl::string_view why) const {
+  const Stored* const found = Find(name);
+  const std::string& where = found != nullptr ? files_[found->file].path : Where();
+  return absl::InvalidArgumentError(absl::StrCat(where, ": tensor ", name, ": ", why));
+}
+
+absl::StatusOr<const SafeTensors::Stored*> SafeTensors::FindWithShape(absl::string_view name,
+                                                                      absl::Span<const int64_t> shape) const {
+  const Stored* const found = Find(name);
+  if (found == nullptr) return absl::InvalidArgumentError(absl::StrCat(Where(), ": no tensor ", name));
+  if (found->shape != shape) {
+    return Refuse(name, absl::StrCat("shape ", ShapeName(found->shape), ", expected ", ShapeName(shape)));
   }
-  const Entry& entry = found->second;
-  const auto refuse = [&](const auto&... parts) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(files_[entry.file].path, ": tensor ", name, ": ", parts...));
-  };
-  if (entry.shape != shape) return refuse("shape ", ShapeName(entry.shape), ", expected ", ShapeName(shape));
-  const std::optional<ElementType> type = ReadableType(entry.type);
-  if (!type.has_value()) return refuse("dtype ", entry.type, ", expected F32, BF16 or F16");
-  return TensorView{*type, entry.shape, entry.data.data()};
+  return found;
+}
+
+absl::StatusOr<TensorView> SafeTensors::Get(absl::string_view name, absl::Span<const int64_t> shape) const {
+  const absl::StatusOr<const Stored*> found = FindWithShape(name, shape);
+  if (!found.ok()) return found.status();
+  const std::optional<ElementType> type = ReadableType((*found)->type);
+  if (!type.has_value()) {
+    return Refuse(name, absl::StrCat("dtype ", (*found)->type, ", expected F32, BF16 or F16"));
+  }
+  return TensorView{*type, (*found)->shape, (*found)->data.data()};
+}
+
+absl::StatusOr<absl::string_view> SafeTensors::GetBytes(absl::string_view name, absl::string_view type,
+                                                        absl::Span<const int64_t> shape) const {
+  const absl::StatusOr<const Stored*> found = FindWithShape(name, shape);
+  if (!found.ok()) return found.status();
+  if ((*found)->type != type)
+    return Refuse(name, absl::StrCat("dtype ", (*found)->type, ", expected ", type));
+  return (*found)->data;
 }
 
 uint64_t SafeTensors::Hash() const {
@@ -246,7 +269,7 @@ uint64_t SafeTensors::Hash() const {
   XXH3_state_t state;
   XXH3_64bits_reset(&state);
   for (const absl::string_view name : names) {
-    const Entry& entry = tensors_.at(name);
+    const Stored& entry = tensors_.at(name);
     const std::string header = absl::StrCat(name, "\n", entry.type, "\n", ShapeName(entry.shape), "\n");
     XXH3_64bits_update(&state, header.data(), header.size());
     XXH3_64bits_update(&state, entry.data.data(), entry.data.size());

@@ -15,10 +15,18 @@
 
 namespace outrider {
 
-// Keeps the files mapped read-only while it lives; copies nothing. Tensors of other element types are listed
-// but cannot be read. Immutable once open, and thread-safe.
+// Keeps the files mapped read-only while it lives; copies nothing. Immutable once open, and thread-safe.
 class SafeTensors final : public TensorSource {
  public:
+  // A tensor of any element type. Its data has the bytes that its shape takes, and is aligned, if the format
+  // knows the type.
+  struct Stored {
+    size_t file;
+    std::string type;  // in the format's words: "F32", "I8"
+    std::vector<int64_t> shape;
+    absl::string_view data;
+  };
+
   // NOT_FOUND for a missing file; DATA_LOSS, naming the file and if possible the tensor, for a truncated
   // file, a header that violates the format (length, JSON, shapes that match their bytes, offsets in bounds,
   // ascending from 0 without gap or overlap), or an index that disagrees with its files.
@@ -29,9 +37,15 @@ class SafeTensors final : public TensorSource {
   SafeTensors(SafeTensors&& other) noexcept;
   SafeTensors& operator=(SafeTensors&& other) noexcept;
 
-  bool Has(absl::string_view name) const { return tensors_.contains(name); }
+  // Null if there is none. Valid while the source lives.
+  const Stored* Find(absl::string_view name) const;
   using TensorSource::Get;
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;
+  // The data of a tensor of a type that no TensorView has. Errors are those of Get.
+  absl::StatusOr<absl::string_view> GetBytes(absl::string_view name, absl::string_view type,
+                                             absl::Span<const int64_t> shape) const;
+  // INVALID_ARGUMENT, naming the file and the tensor.
+  absl::Status Refuse(absl::string_view name, absl::string_view why) const;
 
   // XXH3-64 of names, types, shapes and bytes of all tensors in the order of their names: the same for the
   // same weights, however they are spread over files. Reads everything.
@@ -43,19 +57,17 @@ class SafeTensors final : public TensorSource {
     char* data;
     size_t bytes;
   };
-  struct Entry {
-    size_t file;
-    std::string type;
-    std::vector<int64_t> shape;
-    absl::string_view data;
-  };
 
   absl::Status AddFile(const std::string& path);
   absl::Status AddHeader(size_t file);
+  // The file, or if there are several their folder.
+  const std::string& Where() const { return files_.size() == 1 ? files_[0].path : dir_; }
+  // Errors are those of Get but for the element type.
+  absl::StatusOr<const Stored*> FindWithShape(absl::string_view name, absl::Span<const int64_t> shape) const;
 
   std::string dir_;
   std::vector<Mapping> files_;
-  absl::flat_hash_map<std::string, Entry> tensors_;
+  absl::flat_hash_map<std::string, Stored> tensors_;
 };
 
 }  // namespace outrider

@@ -235,6 +235,10 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   if (!weights.ok()) return weights.status();
   const v1::ServerInfo info = Describe(**runner, flags, (*tokenizer)->Fingerprint(), weights->Hash());
   tokenizer->reset();
+  if (const std::optional<Quantization>& quantization = (*runner)->config().quantization) {
+    LogInfo("quantised weights unpacked",
+            {{"model", info.model()}, {"from", QuantizationInWords(*quantization)}, {"to", info.dtype()}});
+  }
 
   auto registry = std::make_shared<prometheus::Registry>();
   WorkerMetrics metrics(*registry, spec.name);

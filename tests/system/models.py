@@ -78,6 +78,36 @@ def with_more_tokens(model: Path, folder: Path) -> Path:
     return copy
 
 
+def quantised(model: Path, folder: Path) -> Path:
+    """A copy whose layers are int8 with a scale for each row, as compressed-tensors stores them."""
+    def change(header: dict[str, Any], data: bytearray) -> None:
+        old = bytes(data)
+        data.clear()
+
+        def add(name: str, dtype: str, shape: list[int], content: bytes) -> None:
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+            data.extend(content)
+
+        tensors = {name: header.pop(name) for name in list(header) if name != "__metadata__"}
+        for name, tensor in tensors.items():
+            content = old[slice(*tensor["data_offsets"])]
+            if not name.endswith("_proj.weight"):
+                add(name, tensor["dtype"], tensor["shape"], content)
+                continue
+            weights = (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4").reshape(tensor["shape"])
+            scales = np.abs(weights).max(axis=1, keepdims=True) / 127
+            add(f"{name}_scale", "F32", [len(scales), 1], scales.astype("<f4").tobytes())
+            add(name, "I8", tensor["shape"], np.rint(weights / scales).astype(np.int8).tobytes())
+
+    copy = copy_of(model, folder)
+    weights = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+    edit(copy / "config.json", lambda config: config.update(quantization_config={
+        "quant_method": "compressed-tensors", "format": "int-quantized", "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}, "ignore": ["lm_head"]}))
+    edit_tensors(copy / WEIGHTS, change)
+    return copy
+
+
 # --- other families --------------------------------------------------------------------------------------------
 
 # What differs between families, in the names of their config.json.

@@ -41,9 +41,11 @@ outrider_unit_test(worker_test
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/device_worker_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/held_sampler.h
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
+    ${CMAKE_CURRENT_LIST_DIR}/host_kernels.h
     ${CMAKE_CURRENT_LIST_DIR}/mailbox_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/scheduler_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/sequence_store_test.cc
@@ -61,5 +63,8 @@ if(OUTRIDER_TORCH)
   outrider_unit_test(torch_step_test
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/torch_command_test.cc ${CMAKE_CURRENT_LIST_DIR}/torch_step_test.cc
     LIBS outrider_torch_decoder)
-  set_target_properties(torch_step_test PROPERTIES BUILD_RPATH ${TORCH_ROOT}/lib)
+  outrider_unit_test(torch_decide_test
+    SOURCES ${CMAKE_CURRENT_LIST_DIR}/torch_decide_test.cc
+    LIBS outrider_torch_decoder outrider::draft_sampler outrider::rejection_sampler Threads::Threads)
+  set_target_properties(torch_decide_test torch_step_test PROPERTIES BUILD_RPATH ${TORCH_ROOT}/lib)
 endif()

@@ -6,12 +6,9 @@
 #include <map>
 
 #include "common/engine/cuda/can_run.h"
-#include "common/engine/cuda/decide_rows.h"
 #include "common/engine/cuda/step_memory.h"
 #include "common/engine/cuda/step_plan.h"
-#include "common/spec/team/row_draw.h"
-#include "common/spec/team/row_shape.h"
-#include "decide_testing.h"
+#include "host_kernels.h"
 
 namespace outrider::testing {
 namespace {
@@ -36,46 +33,20 @@ class HostStep {
   }
 
   void Shape(float* logits, int rows) {
-    for (int r = 0; r < rows; ++r) {
-      if (inputs.shape_params[r].active == 0) continue;
-      cuda::OnTeam(team_, [&](auto& team) {
-        const cuda::ShapeParams& wanted = inputs.shape_params[r];
-        team::ShapeRow(team, logits + r * vocab_, vocab_, wanted.controls, wanted.entropy != 0, &shaped_[r]);
-      });
-    }
+    HostShape(team_, logits, vocab_, rows, inputs.shape_params, shaped_.data());
   }
 
   void Propose(const float* weights, int step) {
-    for (int i = 0; i < shape_.tasks; ++i) {
-      if (step >= inputs.propose[i].steps) continue;
-      const int at = step * shape_.tasks + i;
-      cuda::OnTeam(team_, [&](auto& team) {
-        ProposeRow(team, weights + i * vocab_, vocab_, shaped_[i], inputs.propose[i], step,
-                   &outputs_.proposals[at], outputs_.q_ids + at * cuda::kMaxTopN,
-                   outputs_.q_weights + at * cuda::kMaxTopN);
-      });
-      next_tokens[i] = outputs_.proposals[at].token;
-    }
+    const int at = step * shape_.tasks;
+    HostPropose(team_, weights, vocab_, shape_.tasks, shaped_.data(), inputs.propose, step,
+                outputs_.proposals + at, outputs_.q_ids + at * cuda::kMaxTopN,
+                outputs_.q_weights + at * cuda::kMaxTopN, next_tokens.data());
   }
 
   void Verify(const float* weights) {
     std::vector<int32_t> races(static_cast<size_t>(shape_.logit_rows));
-    for (int s = 0; s < shape_.tasks; ++s) {
-      const cuda::VerifyInput& input = inputs.verify[s];
-      if (input.active == 0) continue;
-      cuda::OnTeam(team_, [&](auto& team) {
-        for (int i = 0; input.coupled != 0 && i <= input.drafted; ++i) {
-          const int row = input.first_row + i;
-          if (shaped_[row].finite == 0 || shaped_[row].point_mass >= 0) continue;
-          const int winner = team::RaceRow(team, weights + row * vocab_, vocab_, input.key,
-                                           input.round_start + static_cast<uint64_t>(i));
-          if (team.rank() == 0) races[row] = winner;
-          team.Sync();
-        }
-        VerifySequence(team, weights, vocab_, shaped_.data(), races.data(), input, inputs.drafted,
-                       inputs.q_ids, inputs.q_weights, &outputs_.verdicts[s]);
-      });
-    }
+    HostVerify(team_, weights, vocab_, shape_.tasks, shaped_.data(), inputs.verify, inputs.drafted,
+               inputs.q_ids, inputs.q_weights, races.data(), outputs_.verdicts);
   }
 
   void Read() { ReadOutputs(plan_, shape_, outputs_); }

@@ -28,8 +28,10 @@ SERVICES = {"draft_service", "target_service", "coordinator"}
 # Built without protobuf and gRPC too (OUTRIDER_CORE_ONLY), as are the services' samplers.
 CORE = {"common/spec", "common/kv", "common/text", "common/engine"}
 FREE = {"tests", "bench"}  # may include everything
+# The engine on libtorch has the CUDA backend's plans and kernels for what a device decides.
+TORCH_DECIDES = {f"common/engine/torch/{file}" for file in ("cuda_runner.cc", "decider.h", "decision_kernels.h", "torch_model.cc")}
 # Parts of the engine, each with those outside it that may include its headers; and what knows no other part.
-BACKENDS = {"common/engine/cpu": {"common/engine/backend.cc"}, "common/engine/cuda": set(), "common/engine/torch": set()}
+BACKENDS = {"common/engine/cpu": {"common/engine/backend.cc"}, "common/engine/cuda": TORCH_DECIDES, "common/engine/torch": set()}
 DECODER = "common/engine/decoder"
 
 CPP = (".h", ".cc", ".inc", ".cu", ".cuh")

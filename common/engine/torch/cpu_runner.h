@@ -8,7 +8,7 @@
 
 namespace outrider::libtorch {
 
-class CpuRunner final : public StepRunner {
+class CpuRunner : public StepRunner {
  public:
   at::Device device() const override { return at::kCPU; }
   size_t FreeMemory() const override { return AvailableMemory(); }
@@ -18,10 +18,13 @@ class CpuRunner final : public StepRunner {
     return nullptr;
   }
   void InOrder(absl::FunctionRef<void()> work) override { work(); }
-  at::Tensor Run(const Step& step, Forward forward) override {
-    logits_ = forward(step).contiguous();
+  at::Tensor Compute(const Step& step, Forward forward) override { return forward(step).contiguous(); }
+  at::Tensor ToHost(const at::Tensor& logits) override {
+    logits_ = logits;
     return logits_;
   }
+  // The host's own code is faster.
+  DecisionKernels* decisions() override { return nullptr; }
 
  private:
   at::Tensor logits_;

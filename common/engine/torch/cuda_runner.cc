@@ -1,5 +1,5 @@
 // Steps on an NVIDIA GPU: a stream of their own, page-locked logits, a CUDA graph for each shape of decode
-// steps, and NCCL between ranks. All that is in liboutrider_torch_cuda.so.
+// steps, the kernels that decide, and NCCL between ranks. All that is in liboutrider_torch_cuda.so.
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/engine/cuda/decide_kernels.h"
 #include "common/engine/torch/step_runner.h"
 
 namespace outrider::libtorch {
@@ -55,6 +56,31 @@ class NcclRanks final : public DeviceRanks {
   ncclComm_t ranks_ = nullptr;
 };
 
+class CudaDecisions final : public DecisionKernels {
+ public:
+  explicit CudaDecisions(const c10::cuda::CUDAStream& stream) : stream_(stream) {}
+
+  void Shape(float* logits, int vocab, int rows, const cuda::ShapeParams* params,
+             cuda::ShapedRow* shaped) override {
+    C10_CUDA_CHECK(cuda::LaunchShape(logits, vocab, rows, params, shaped, stream_));
+  }
+  void Propose(const float* weights, int vocab, int rows, const cuda::ShapedRow* shaped,
+               const cuda::ProposeInput* inputs, int step, cuda::ProposeOutput* outputs, int32_t* q_ids,
+               float* q_weights, int32_t* next_tokens) override {
+    C10_CUDA_CHECK(cuda::LaunchPropose(weights, vocab, rows, shaped, inputs, step, outputs, q_ids, q_weights,
+                                       next_tokens, stream_));
+  }
+  void Verify(const float* weights, int vocab, int sequences, int max_drafted, const cuda::ShapedRow* shaped,
+              const cuda::VerifyInput* inputs, const cuda::DraftedToken* drafted, const int32_t* q_ids,
+              const float* q_weights, int32_t* races, cuda::VerifyOutput* outputs) override {
+    C10_CUDA_CHECK(cuda::LaunchVerify(weights, vocab, sequences, max_drafted, shaped, inputs, drafted, q_ids,
+                                      q_weights, races, outputs, stream_));
+  }
+
+ private:
+  const c10::cuda::CUDAStream stream_;
+};
+
 class CudaRunner final : public StepRunner {
  public:
   explicit CudaRunner(c10::DeviceIndex device)
@@ -83,8 +109,10 @@ class CudaRunner final : public StepRunner {
     work();
   }
 
-  at::Tensor Run(const Step& step, Forward forward) override {
-    const at::Tensor logits = step.is_decode ? Replay(step, forward) : forward(step);
+  at::Tensor Compute(const Step& step, Forward forward) override {
+    return step.is_decode ? Replay(step, forward) : forward(step).contiguous();
+  }
+  at::Tensor ToHost(const at::Tensor& logits) override {
     if (!host_.defined() || host_.size(0) < logits.size(0)) {
       host_ = at::empty(logits.sizes(), at::TensorOptions(at::kFloat).pinned_memory(true));
     }
@@ -93,6 +121,7 @@ class CudaRunner final : public StepRunner {
     stream_.synchronize();
     return to;
   }
+  DecisionKernels* decisions() override { return &decisions_; }
 
  private:
   struct Graph {
@@ -154,6 +183,7 @@ class CudaRunner final : public StepRunner {
   }
 
   const c10::cuda::CUDAStream stream_;
+  CudaDecisions decisions_{stream_};
   at::cuda::MempoolId_t pool_;  // of all graphs
   std::map<Shape, std::unique_ptr<Graph>> graphs_;
   bool captures_ = true;     // until it fails once

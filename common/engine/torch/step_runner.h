@@ -9,6 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/engine/torch/decision_kernels.h"
 #include "common/engine/torch/step.h"
 
 namespace outrider::libtorch {
@@ -43,9 +44,13 @@ class StepRunner {
   // Calls `work` with everything that it does on tensors in this runner's order. The functions below are
   // called inside it.
   virtual void InOrder(absl::FunctionRef<void()> work) = 0;
-  // Computes the step's logits with `forward`, always the same, and waits for them. They are on the host, and
-  // valid until the next call.
-  virtual at::Tensor Run(const Step& step, Forward forward) = 0;
+  // Computes the step's logits with `forward`, always the same. They are on the device, and valid until the
+  // next call.
+  virtual at::Tensor Compute(const Step& step, Forward forward) = 0;
+  // Logits on the host, after waiting for them. Valid until the next call.
+  virtual at::Tensor ToHost(const at::Tensor& logits) = 0;
+  // Null: the host decides.
+  virtual DecisionKernels* decisions() = 0;
 };
 
 // The function that liboutrider_torch_cuda.so exports: makes a runner for cuda:`device`. FAILED_PRECONDITION

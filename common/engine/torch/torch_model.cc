@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <limits>
 #include <new>
@@ -14,10 +15,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/engine/cuda/can_run.h"
+#include "common/engine/cuda/step_plan.h"
 #include "common/engine/kv_size.h"
 #include "common/engine/torch/command.h"
 #include "common/engine/torch/cpu_runner.h"
 #include "common/engine/torch/cuda_library.h"
+#include "common/engine/torch/decider.h"
 
 namespace outrider::libtorch {
 namespace {
@@ -65,6 +69,18 @@ absl::StatusOr<DecoderSpec> ShareOf(const DecoderSpec& model, const RunnerOption
   return share;
 }
 
+// The rows of a batch's logits: those of sequences with a task, then the others.
+at::Tensor TasksFirst(absl::Span<const SequenceRows> batch) {
+  std::vector<int64_t> order, of_others;
+  int64_t row = 0;
+  for (const SequenceRows& sequence : batch) {
+    std::vector<int64_t>& rows = sequence.task != nullptr ? order : of_others;
+    for (int i = 0; i < sequence.logit_rows; ++i) rows.push_back(row++);
+  }
+  order.insert(order.end(), of_others.begin(), of_others.end());
+  return at::tensor(order, at::kLong);
+}
+
 absl::StatusOr<std::unique_ptr<StepRunner>> RunnerFor(std::optional<int> cuda_device) {
   if (cuda_device.has_value()) return LoadCudaRunner(*cuda_device);
   return std::make_unique<CpuRunner>();
@@ -81,8 +97,16 @@ absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderSpec& spe
     return absl::Status(runner.status().code(), absl::StrCat("--engine torch --device ", options.device, ": ",
                                                              runner.status().message()));
   }
-  const bool bfloat16 = options.dtype == "bfloat16" || (options.dtype == "auto" && cuda_device.has_value());
-  std::unique_ptr<TorchModel> model(new TorchModel(*std::move(runner), bfloat16));
+  return Create(spec, weights, *std::move(runner), options);
+}
+
+absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderSpec& spec,
+                                                          const TensorSource& weights,
+                                                          std::unique_ptr<StepRunner> runner,
+                                                          const RunnerOptions& options) {
+  const bool bfloat16 =
+      options.dtype == "bfloat16" || (options.dtype == "auto" && runner->device().is_cuda());
+  std::unique_ptr<TorchModel> model(new TorchModel(std::move(runner), bfloat16));
   const absl::Status status = Try(*model->runner_, absl::StrCat("loading ", options.model_dir),
                                   [&] { return model->Load(spec, weights, options); });
   if (!status.ok()) return status;
@@ -96,6 +120,7 @@ absl::Status TorchModel::Load(const DecoderSpec& model, const TensorSource& sour
   if (!shared.ok()) return shared.status();
   const DecoderSpec& spec = *shared;
   at::set_num_threads(options.threads);
+  vocab_size_ = spec.vocab_size;
   step_options_ = {options.block_size, spec.sliding_window, spec.heads / spec.kv_heads, Tensors()};
   absl::StatusOr<Weights> weights =
       LoadWeights(source, model, {parallel.rank, parallel.size}, Tensors(), options.progress);
@@ -120,13 +145,13 @@ absl::Status TorchModel::Load(const DecoderSpec& model, const TensorSource& sour
 }
 
 absl::StatusOr<LogitsView> TorchModel::Forward(absl::Span<const SequenceRows> batch) {
-  LogitsView view;
-  for (const SequenceRows& sequence : batch) view.rows += sequence.logit_rows;
   if (!copied_.ok()) return copied_;
+  LogitsView view;
   const absl::Status status = Try(*runner_, "a forward pass", [&] {
     if (ranks_ != nullptr) ranks_->Send(EncodeForward(batch));
-    const at::Tensor logits = Run(batch);
+    const at::Tensor logits = runner_->ToHost(Decide(batch, Compute(batch)));
     view.data = logits.mutable_data_ptr<float>();
+    view.rows = static_cast<int>(logits.size(0));
     view.vocab = static_cast<int>(logits.size(1));
     return absl::OkStatus();
   });
@@ -135,8 +160,42 @@ absl::StatusOr<LogitsView> TorchModel::Forward(absl::Span<const SequenceRows> ba
   return view;
 }
 
-at::Tensor TorchModel::Run(absl::Span<const SequenceRows> batch) {
-  return runner_->Run(ToStep(batch), [this](const Step& step) { return decoder_->Forward(step); });
+bool TorchModel::CanRun(const DeviceTask& task) const {
+  return runner_->decisions() != nullptr && ranks_ == nullptr && vocab_size_ <= cuda::kMaxVocab &&
+         cuda::CanRun(task, vocab_size_);
+}
+
+at::Tensor TorchModel::Compute(absl::Span<const SequenceRows> batch, const at::Tensor& tokens) {
+  Step step = ToStep(batch);
+  if (tokens.defined()) step.tokens = tokens.narrow(0, 0, step.tokens.size(0));
+  return runner_->Compute(step, [this](const Step& made) { return decoder_->Forward(made); });
+}
+
+at::Tensor TorchModel::Decide(absl::Span<const SequenceRows> batch, const at::Tensor& logits) {
+  int64_t host_rows = 0, tasks = 0;
+  for (const SequenceRows& sequence : batch) {
+    if (sequence.task != nullptr) ++tasks;
+    if (sequence.task == nullptr) host_rows += sequence.logit_rows;
+  }
+  if (tasks == 0) return logits.narrow(0, 0, host_rows);
+  const std::array<BlockId, 1> spare = {kv_blocks_};
+  const cuda::StepPlan plan = cuda::PlanStep(batch, step_options_.block_size, spare);
+  // A copy where some rows are the host's: further passes write where the first one did.
+  const at::Tensor ordered =
+      host_rows == 0 ? logits : logits.index_select(0, TasksFirst(batch).to(logits.device()));
+  Decider decider(*runner_->decisions(), plan, spare[0], logits.device());
+  decider.First(ordered);
+  const TokenId any = 0;  // the token is on the device
+  for (size_t pass = 0; pass < plan.draft_passes.size(); ++pass) {
+    std::vector<SequenceRows> rows;
+    for (const cuda::AttentionSequence& sequence : plan.draft_passes[pass].sequences) {
+      rows.push_back(
+          {.tokens = {&any, 1}, .position = sequence.length - 1, .blocks = sequence.blocks, .logit_rows = 1});
+    }
+    decider.Next(static_cast<int>(pass) + 1, Compute(rows, decider.next_tokens()));
+  }
+  decider.Finish();
+  return ordered.narrow(0, static_cast<int64_t>(plan.logit_rows.size()) - host_rows, host_rows);
 }
 
 Step TorchModel::ToStep(absl::Span<const SequenceRows> batch) const {
@@ -170,7 +229,7 @@ absl::Status TorchModel::Obey() {
   if (command->batch().empty()) {
     decoder_->cache().CopyBlock(command->from(), command->to());
   } else {
-    Run(command->batch());
+    runner_->ToHost(Compute(command->batch()));
   }
   return absl::OkStatus();
 }

@@ -32,6 +32,10 @@ class TorchModel final : public Model {
   static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderSpec& spec, const TensorSource& weights,
                                                        std::optional<int> cuda_device,
                                                        const RunnerOptions& options);
+  // The same on this runner.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderSpec& spec, const TensorSource& weights,
+                                                       std::unique_ptr<StepRunner> runner,
+                                                       const RunnerOptions& options);
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override;
@@ -39,7 +43,7 @@ class TorchModel final : public Model {
   void Wake() override {}
   absl::Status Follow() override;
 
-  bool CanRun(const DeviceTask& /*task*/) const override { return false; }
+  bool CanRun(const DeviceTask& task) const override;
   bool row_invariant() const override { return false; }
   std::string dtype() const override { return bfloat16_ ? "bfloat16" : "float32"; }
   std::string kernel_name() const override { return "torch"; }
@@ -54,7 +58,10 @@ class TorchModel final : public Model {
 
   absl::Status Load(const DecoderSpec& model, const TensorSource& source, const RunnerOptions& options);
   Step ToStep(absl::Span<const SequenceRows> batch) const;
-  at::Tensor Run(absl::Span<const SequenceRows> batch);
+  // The wanted logits on the device. `tokens` are on the device in place of the batch's, if defined.
+  at::Tensor Compute(absl::Span<const SequenceRows> batch, const at::Tensor& tokens = {});
+  // The logits of the sequences without a task, after carrying out the tasks of the others.
+  at::Tensor Decide(absl::Span<const SequenceRows> batch, const at::Tensor& logits);
   // What rank 0 sent.
   absl::Status Obey();
   at::TensorOptions Tensors() const {
@@ -65,6 +72,7 @@ class TorchModel final : public Model {
   const bool bfloat16_;
   std::unique_ptr<RankGroup> ranks_;  // null: this process has all of the model
   StepOptions step_options_;
+  int vocab_size_ = 0;
   int kv_blocks_ = 0;
   int max_positions_ = 0;
   size_t bytes_per_block_ = 0;

@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <future>
 #include <iostream>
 #include <string>
 #include <thread>
@@ -79,17 +78,19 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
 }
 
 void RunUnderSignals(const std::function<void()>& work, const std::function<void()>& on_signal) {
-  constexpr int kReturned = SIGUSR1;
+  constexpr int kEnough = SIGUSR1;
   sigset_t signals = EndSignals();
-  sigaddset(&signals, kReturned);
+  sigaddset(&signals, kEnough);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::future<void> result = std::async(std::launch::async, [&work, caller = pthread_self()] {
-    const absl::Cleanup tell = [caller] { pthread_kill(caller, kReturned); };
-    work();
+  std::thread waits([&] {
+    int signal = 0;
+    while (sigwait(&signals, &signal) != 0 || signal != kEnough) on_signal();
   });
-  int signal = 0;
-  while (sigwait(&signals, &signal) != 0 || signal != kReturned) on_signal();
-  result.get();
+  const absl::Cleanup stop = [&waits] {
+    pthread_kill(waits.native_handle(), kEnough);
+    waits.join();
+  };
+  work();
 }
 
 absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(

@@ -43,8 +43,8 @@ void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlag
 int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service, const ProcessFlags& flags,
                const std::function<absl::Status()>& serve);
 
-// Calls `work` on a thread of its own, and waits for it. Calls `on_signal` for each SIGINT and SIGTERM that
-// comes before it returns. Throws what `work` throws. For serve of RunProcess, and not beside AwaitEnd.
+// Calls `work`, and `on_signal` on another thread for each SIGINT and SIGTERM that comes before it returns.
+// For `serve` of RunProcess, and not beside AwaitEnd.
 void RunUnderSignals(const std::function<void()>& work, const std::function<void()>& on_signal);
 
 // A gRPC service and the metrics of a process, from the start to the end of it. Thread-safe, but for AwaitEnd

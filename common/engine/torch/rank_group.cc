@@ -1,11 +1,6 @@
 #include "common/engine/torch/rank_group.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -16,10 +11,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/engine/torch/rendezvous.h"
 
 namespace outrider::libtorch {
 namespace {
@@ -31,94 +25,32 @@ constexpr auto kForever = std::chrono::hours(24 * 365);
 // Numbers that are sent together with their count; a longer list follows in a second message.
 constexpr int64_t kShort = 255;
 
-struct Address {
-  std::string host;
-  uint16_t port = 0;
-};
-
-absl::StatusOr<Address> ParseAddress(const std::string& text) {
-  const size_t colon = text.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(text.substr(colon + 1), &port) ||
-      port < 1 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--rendezvous ", text, ": must be HOST:PORT with a port from 1 to 65535"));
-  }
-  return Address{text.substr(0, colon), static_cast<uint16_t>(port)};
-}
-
 absl::Status Unavailable(const ParallelOptions& options, absl::string_view why) {
   return absl::UnavailableError(
       absl::StrCat("--rendezvous ", options.rendezvous, ": ", why.substr(0, why.find('\n'))));
 }
 
-// Calls `use` with each address of the host until it returns a socket.
-template <class Use>
-int FindSocket(const Address& address, int type, Use use) {
-  addrinfo hints{};
-  hints.ai_socktype = type;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) != 0) return -1;
-  const absl::Cleanup free = [found] { freeaddrinfo(found); };
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    const int fd = socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;
-    if (use(fd, *each)) return fd;
-    close(fd);
-  }
-  return -1;
-}
-
-// A socket that listens at this address alone. c10d would listen at all addresses of the machine.
-int Listen(const Address& address) {
-  return FindSocket(address, SOCK_STREAM, [](int fd, const addrinfo& at) {
-    const int on = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    return bind(fd, at.ai_addr, at.ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0;
-  });
-}
-
-// This machine's address on the way to another, as text; empty if there is no way. Sends nothing.
-std::string OwnAddress(const Address& other) {
-  const int fd = FindSocket(other, SOCK_DGRAM, [](int socket, const addrinfo& to) {
-    return connect(socket, to.ai_addr, to.ai_addrlen) == 0;
-  });
-  if (fd < 0) return "";
-  const absl::Cleanup close_it = [fd] { close(fd); };
-  sockaddr_storage own{};
-  socklen_t length = sizeof(own);
-  std::array<char, NI_MAXHOST> text{};
-  auto* const name = reinterpret_cast<sockaddr*>(&own);
-  if (getsockname(fd, name, &length) != 0 ||
-      getnameinfo(name, length, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
-    return "";
-  }
-  return text.data();
-}
-
 // Names may take a while to be known, those of Kubernetes' pods for example.
-template <class Result, class Try>
-Result Retry(Result failure, Try attempt) {
+std::string AwaitOwnAddress(const Rendezvous& rendezvous) {
   const auto end = std::chrono::steady_clock::now() + kPatience;
-  Result result = attempt();
-  while (result == failure && std::chrono::steady_clock::now() < end) {
+  while (true) {
+    try {
+      return OwnAddressTowards(rendezvous);
+    } catch (const std::exception&) {
+      if (std::chrono::steady_clock::now() >= end) throw;
+    }
     std::this_thread::sleep_for(std::chrono::seconds(1));
-    result = attempt();
   }
-  return result;
 }
 
-c10::intrusive_ptr<c10d::Store> MakeStore(const ParallelOptions& options, const Address& address) {
+c10::intrusive_ptr<c10d::Store> MakeStore(const ParallelOptions& options, const Rendezvous& rendezvous) {
   c10d::TCPStoreOptions store;
-  store.port = address.port;
+  store.port = rendezvous.port;
   store.isServer = options.rank == 0;
   store.numWorkers = static_cast<size_t>(options.size);
   store.timeout = kPatience;
-  if (options.rank == 0) {
-    store.masterListenFd = Listen(address);
-    TORCH_CHECK(*store.masterListenFd >= 0, "cannot listen there");
-  }
-  return c10::make_intrusive<c10d::TCPStore>(address.host, store);
+  if (options.rank == 0) store.masterListenFd = ListenAt(rendezvous);
+  return c10::make_intrusive<c10d::TCPStore>(rendezvous.host, store);
 }
 
 class GlooGroup final : public RankGroup {
@@ -247,12 +179,11 @@ class GlooGroup final : public RankGroup {
 
 absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Join(const ParallelOptions& options,
                                                            StepRunner& runner) {
-  const absl::StatusOr<Address> address = ParseAddress(options.rendezvous);
-  if (!address.ok()) return address.status();
-  const std::string own = Retry(std::string(), [&] { return OwnAddress(*address); });
-  if (own.empty()) return Unavailable(options, "there is no such host");
+  const absl::StatusOr<Rendezvous> rendezvous = ParseRendezvous(options.rendezvous);
+  if (!rendezvous.ok()) return rendezvous.status();
   try {
-    return std::make_unique<GlooGroup>(options, MakeStore(options, *address), own, runner);
+    const std::string own_address = AwaitOwnAddress(*rendezvous);
+    return std::make_unique<GlooGroup>(options, MakeStore(options, *rendezvous), own_address, runner);
   } catch (const c10::Error& error) {
     return Unavailable(options, error.what_without_backtrace());
   } catch (const std::exception& error) {

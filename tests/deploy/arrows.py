@@ -1,8 +1,8 @@
 """The connections that the network policies of an overlay allow."""
 
-from manifests import Object, component_of, container_of, labels_of, of_kind, port_number, selects, workloads
+from manifests import Object, component_of, container_of, labels_of, of_kind, selects, workloads
 
-Arrow = tuple[str, str, int]  # from, to, port
+Arrow = tuple[str, str, int | str]  # from, to, port
 
 # The connections of the design. Both ends' policies must allow each: ingress at one, egress at the other.
 INGRESS: set[Arrow] = {
@@ -13,6 +13,14 @@ INGRESS: set[Arrow] = {
 EGRESS: set[Arrow] = {("coordinator", "draft", 7071), ("coordinator", "target", 7072), ("coordinator", "dns", 53)}
 FETCHING: set[Arrow] = {(pod, to, port) for pod in ("coordinator", "draft", "target")
                         for to, port in (("dns", 53), ("internet", 443))}
+# The ranks of a target reach each other at any TCP port, since Gloo picks them.
+RANKS: set[Arrow] = {(one, other, "any TCP") for one in ("target", "target-worker")
+                     for other in ("target", "target-worker")}
+# What an overlay adds to them.
+MORE: dict[str, tuple[set[Arrow], set[Arrow]]] = {
+    "gpu-fetch": (set(), FETCHING),
+    "tensor-parallel": (RANKS, RANKS | {("target", "dns", 53), ("target-worker", "dns", 53)}),
+}
 
 _OTHERS = {
     "client": ({}, {"outrider-client": "true"}),
@@ -31,22 +39,30 @@ def _peers(peer: Object, pods: list[Object]) -> list[str]:
     return [name for name, labels in _OTHERS.items() if labels == both] or [f"anybody {both}"]
 
 
+def _ports(rule: Object) -> list[int | str]:
+    return [port.get("port", f"any {port['protocol']}") for port in rule.get("ports", [{"protocol": "protocol"}])]
+
+
+def _ports_of(pod: Object, rule: Object) -> list[int | str]:
+    """With numbers for names, which are those of the pod that is reached. Nothing passes by a name that it does not have."""
+    named = {port["name"]: port["containerPort"] for port in container_of(pod).get("ports", [])}
+    return [named.get(port, port) for port in _ports(rule)
+            if port in named or isinstance(port, int) or port.startswith("any ")]
+
+
 def arrows(objects: list[Object]) -> tuple[set[Arrow], set[Arrow]]:
-    """The allowed ingress and egress; ("anything", ...) where a policy has no condition."""
+    """The allowed ingress and egress; from or to every pod, and at any port, where a policy has no condition."""
     pods = workloads(objects)
     ingress: set[Arrow] = set()
     egress: set[Arrow] = set()
     for policy in of_kind(objects, "NetworkPolicy"):
         for pod in [pod for pod in pods if selects(policy["spec"]["podSelector"], labels_of(pod))]:
             for rule in policy["spec"].get("ingress", []):
-                for port in rule.get("ports", [{"port": -1}]):
-                    number = port_number(container_of(pod), port["port"]) or -1
-                    ingress |= {(name, component_of(pod), number)
-                                for peer in rule.get("from", [{"podSelector": {}}]) for name in _peers(peer, pods)}
+                ingress |= {(name, component_of(pod), port) for port in _ports_of(pod, rule)
+                            for peer in rule.get("from", [{"podSelector": {}}]) for name in _peers(peer, pods)}
             for rule in policy["spec"].get("egress", []):
-                for port in rule.get("ports", [{"port": -1}]):
-                    egress |= {(component_of(pod), name, port["port"])
-                               for peer in rule.get("to", [{"podSelector": {}}]) for name in _peers(peer, pods)}
+                egress |= {(component_of(pod), name, port) for port in _ports(rule)
+                           for peer in rule.get("to", [{"podSelector": {}}]) for name in _peers(peer, pods)}
     return ingress, egress
 
 

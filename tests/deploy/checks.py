@@ -1,9 +1,9 @@
 """Checks of the objects of an overlay. Every check returns the list of problems."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from manifests import (Object, all_containers, arguments, component_of, container_of, find, labels_of, name_of,
-                       of_kind, pod_of, port_number, port_of, probes, selects, workloads)
+from manifests import (POD_IP, Object, all_containers, arguments, component_of, container_of, find, labels_of,
+                       leader_of, name_of, of_kind, pod_of, port_number, port_of, probes, selects, stateful_set, workloads)
 
 Check = Callable[[list[Object]], list[str]]
 CHECKS: list[Check] = []
@@ -70,10 +70,11 @@ def everything_is_in_the_namespace(objects: list[Object]) -> list[str]:
 
 @check
 def a_drain_fits_into_the_grace(objects: list[Object]) -> list[str]:
+    """Workers wait until their leader has drained."""
     wrong = []
     for workload in workloads(objects):
         pause = container_of(workload).get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-        drain = float(arguments(workload, objects)["--drain"])
+        drain = float(arguments(leader_of(workload, objects), objects)["--drain"])
         if pod_of(workload)["terminationGracePeriodSeconds"] < pause + drain + END:
             wrong.append(f"{name_of(workload)}: killed before preStop ({pause}) and --drain ({drain}) are over")
     return wrong
@@ -81,12 +82,15 @@ def a_drain_fits_into_the_grace(objects: list[Object]) -> list[str]:
 
 @check
 def probes_ask_the_health_port(objects: list[Object]) -> list[str]:
-    """Liveness is separate from readiness, which ends with SIGTERM."""
+    """Liveness is separate from readiness, which ends with SIGTERM. Who serves nobody has no probes."""
     wrong = []
     for workload in workloads(objects):
-        container = container_of(workload)
-        port = port_of(arguments(workload, objects)["--health-listen"])
-        for kind, probe in probes(container):
+        container, flags = container_of(workload), arguments(workload, objects)
+        port = port_of(flags["--health-listen"]) if "--health-listen" in flags else None
+        asked = dict(probes(container))
+        if len(asked) != (0 if port is None else 3):
+            wrong.append(f"{name_of(workload)}: has the probes {list(asked)}")
+        for kind, probe in asked.items():
             if probe["port"] != port or port_number(container, "health") != port:
                 wrong.append(f"{name_of(workload)}: {kind} asks port {probe['port']}")
             if probe.get("service", "") != ("" if kind == "readinessProbe" else "live"):
@@ -105,8 +109,8 @@ def ports_are_those_of_the_flags(objects: list[Object]) -> list[str]:
         if any(not address.startswith("0.0.0.0:") for address in listens.values()):
             wrong.append(f"{name_of(workload)}: cannot be reached on {listens}")
         if {name: port_of(address) for name, address in listens.items()} != {
-                port["name"]: port["containerPort"] for port in container["ports"]}:
-            wrong.append(f"{name_of(workload)}: listens on {listens}, names {container['ports']}")
+                port["name"]: port["containerPort"] for port in container.get("ports", [])}:
+            wrong.append(f"{name_of(workload)}: listens on {listens}, names {container.get('ports')}")
     return wrong
 
 
@@ -114,7 +118,7 @@ def ports_are_those_of_the_flags(objects: list[Object]) -> list[str]:
 def plaintext_is_said_and_only_where_there_is_no_tls(objects: list[Object]) -> list[str]:
     """A process starts on all interfaces with TLS or a word, and who has TLS needs no word."""
     flags = {name_of(workload): arguments(workload, objects) for workload in workloads(objects)}
-    return [f"{name}: {has_tls=} {is_insecure=}" for name, given in flags.items()
+    return [f"{name}: {has_tls=} {is_insecure=}" for name, given in flags.items() if "--listen" in given
             if (has_tls := "--tls-cert" in given) == (is_insecure := given.get("--insecure") == "true")]
 
 
@@ -141,7 +145,7 @@ def address_is_served(address: str, objects: list[Object]) -> bool:
     if not pod:
         return True
     owner, _, index = pod[0].rpartition("-")
-    stateful = find(objects, "StatefulSet", owner)
+    stateful = stateful_set(objects, owner)
     return (stateful is not None and stateful["spec"]["serviceName"] == name
             and service["spec"].get("clusterIP") == "None" and int(index) < stateful["spec"]["replicas"])
 
@@ -159,7 +163,7 @@ def coordinators_find_their_servers(objects: list[Object]) -> list[str]:
         for flags in each:
             wrong += [f"nothing serves {flag} {flags[flag]}" for flag in ("--target", "--draft")
                       if not address_is_served(flags[flag], objects)]
-        if len(set(targets)) != find(objects, "StatefulSet", "outrider-target")["spec"]["replicas"]:
+        if len(set(targets)) != stateful_set(objects, "outrider-target")["spec"]["replicas"]:
             wrong.append(f"targets of coordinators: {targets}")
     return wrong
 
@@ -192,7 +196,7 @@ def disruptions_are_limited_and_pods_spread(objects: list[Object]) -> list[str]:
         if len(budgets) != 1:
             wrong.append(f"{name_of(workload)}: {len(budgets)} budgets")
         spread = [one["topologyKey"] for one in pod_of(workload).get("topologySpreadConstraints", [])
-                  if one["labelSelector"]["matchLabels"] == workload["spec"]["selector"]["matchLabels"]]
+                  if selects(one["labelSelector"], labels)]
         if "kubernetes.io/hostname" not in spread:
             wrong.append(f"{name_of(workload)}: may all be on one node")
     return wrong
@@ -220,8 +224,59 @@ def servers_hold_the_requests_of_all_coordinators(objects: list[Object]) -> list
     wrong = []
     for server in workloads(objects):
         # Numbered coordinators have a target each.
-        own = component_of(server) == "target" and coordinators["kind"] == "StatefulSet"
+        own = component_of(server).startswith("target") and coordinators["kind"] == "StatefulSet"
         needed = requests // most if own else requests
         if component_of(server) != "coordinator" and int(arguments(server, objects)["--max-sequences"]) < needed:
             wrong.append(f"{name_of(server)}: fewer sequences than the {needed} requests of its coordinators")
+    return wrong
+
+
+def ranks_of(objects: list[Object]) -> Iterator[tuple[Object, Object, list[dict[str, str]]]]:
+    """For each LeaderWorkerSet the leader, the workers, and the flags of all ranks of a group."""
+    for group in of_kind(objects, "LeaderWorkerSet"):
+        leader, workers = workloads([group])
+        yield leader, workers, [arguments(leader, objects), *(arguments(workers, objects, index)
+                                                              for index in range(workers["spec"]["replicas"]))]
+
+
+@check
+def ranks_are_one_model(objects: list[Object]) -> list[str]:
+    """Flags differ in the rank, and in what only a server needs."""
+    wrong = []
+    for leader, workers, flags in ranks_of(objects):
+        only_of_servers = {name for name in flags[0] if name.endswith("listen") or name.startswith("--tls-")
+                           or name in ("--insecure", "--drain")}
+        for rank, given in enumerate(flags):
+            if (given.get("--rank"), given.get("--tensor-parallel")) != (str(rank), str(len(flags))):
+                wrong.append(f"{name_of(leader)}: rank {rank} of {len(flags)} has {given}")
+            differ = {name for name in flags[0] | given if flags[0].get(name) != given.get(name)}
+            if rank > 0 and differ != only_of_servers | {"--rank", "--rendezvous"}:
+                wrong.append(f"{name_of(leader)}: rank 0 has {flags[0]}, rank {rank} has {given}")
+        if len(flags) < 2 or flags[0].get("--engine") != "torch":
+            wrong.append(f"{name_of(leader)}: {len(flags)} ranks, the first of them with {flags[0]}")
+        if any(container_of(leader)[key] != container_of(workers)[key] for key in ("image", "resources")):
+            wrong.append(f"{name_of(leader)}: ranks differ in their image or resources")
+    return wrong
+
+
+@check
+def ranks_meet_and_end_together(objects: list[Object]) -> list[str]:
+    """Rank 0 listens at its pod's address, and the others find it by name, also before it is ready: it waits for them."""
+    wrong = []
+    for leader, workers, flags in ranks_of(objects):
+        spec = find(objects, "LeaderWorkerSet", name_of(leader))["spec"]
+        if (spec["startupPolicy"], spec["leaderWorkerTemplate"]["restartPolicy"]) != (
+                "LeaderCreated", "RecreateGroupOnPodRestart"):
+            wrong.append(f"{name_of(leader)}: its pods wait for each other, or are not made anew together")
+        for given in flags[1:]:
+            host, _, port = given["--rendezvous"].rpartition(":")
+            name, _, namespace = host.rpartition(".")
+            if namespace != leader["metadata"]["namespace"] or flags[0]["--rendezvous"] != f"{POD_IP}:{port}" or (
+                    not address_is_served(f"{name}:{port_of(flags[0]['--listen'])}", objects)):
+                wrong.append(f"{name_of(leader)}: rank {given['--rank']} looks for it at {host}:{port}")
+        service = find(objects, "Service", name_of(leader))["spec"]
+        if not service.get("publishNotReadyAddresses"):
+            wrong.append(f"{name_of(leader)}: has no name before it is ready")
+        if selects({"matchLabels": service["selector"]}, labels_of(workers)):
+            wrong.append(f"{name_of(leader)}: its Service leads to workers")
     return wrong

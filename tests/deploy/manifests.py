@@ -19,6 +19,9 @@ COMPONENTS = sorted(path.parent.name for path in KUBERNETES.glob("components/*/k
 # Objects that a component refers to and another one defines.
 NEEDED = {"weights-fetch": ["gpu"]}
 
+POD_IP = "192.0.2.1"  # of any pod
+LWS = "leaderworkerset.sigs.k8s.io"
+
 Object = dict[str, Any]
 WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod", "ReplicaSet")
 
@@ -38,12 +41,12 @@ def objects_of(overlay: str) -> list[Object]:
     return list(yaml.safe_load_all(text_of(overlay)))
 
 
-def component_alone(component: str, scratch: Path) -> list[Object]:
-    """The base with one component and that component's dependencies."""
+def components_alone(components: list[str], scratch: Path) -> list[Object]:
+    """The base with these components, after those that the first depends on."""
     def relative(path: Path) -> str:
         return str(Path(*[".."] * (len(scratch.resolve().parts) - 1)) / path.relative_to("/"))
 
-    paths = [relative(KUBERNETES / "components" / name) for name in [*NEEDED.get(component, []), component]]
+    paths = [relative(KUBERNETES / "components" / name) for name in [*NEEDED.get(components[0], []), *components]]
     (scratch / "kustomization.yaml").write_text(yaml.safe_dump(
         {"namespace": "outrider", "resources": [relative(KUBERNETES / "base")], "components": paths}))
     return list(yaml.safe_load_all(kustomize(scratch)))
@@ -54,7 +57,39 @@ def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
 
 
 def workloads(objects: list[Object]) -> list[Object]:
-    return of_kind(objects, *WORKLOADS)
+    """Also those that the controller of LeaderWorkerSets makes. They share the pods' spec with it."""
+    made = [stateful for group in of_kind(objects, "LeaderWorkerSet") for stateful in _stateful_sets_of(group)]
+    return of_kind(objects, *WORKLOADS) + made
+
+
+def _stateful_sets_of(group: Object) -> list[Object]:
+    """That of the leaders, and that of the workers of the first one, as sigs.k8s.io/lws/pkg/controllers makes them."""
+    spec, name = group["spec"], name_of(group)
+    both, size = spec["leaderWorkerTemplate"], spec["leaderWorkerTemplate"]["size"]
+    alone = spec["networkConfig"]["subdomainPolicy"] == "UniquePerReplica"
+
+    def made(of: str, template: Object, replicas: int, labels: dict[str, str]) -> Object:
+        labels = {f"{LWS}/name": name} | labels
+        return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": group["metadata"] | {"name": of},
+                "spec": {"replicas": replicas, "podManagementPolicy": "Parallel", "selector": {"matchLabels": labels},
+                         "serviceName": f"{name}-0" if alone else name,
+                         "template": {"metadata": {"labels": template["metadata"]["labels"] | labels,
+                                                   "annotations": {f"{LWS}/size": str(size)}},
+                                      "spec": template["spec"]}}}
+
+    return [made(name, both["leaderTemplate"], spec["replicas"], {f"{LWS}/worker-index": "0"}),
+            made(f"{name}-0", both["workerTemplate"], size - 1, {f"{LWS}/group-index": "0"})]
+
+
+def leader_of(workload: Object, objects: list[Object]) -> Object:
+    """The workload itself unless its pods are workers of a LeaderWorkerSet."""
+    if f"{LWS}/group-index" not in labels_of(workload):
+        return workload
+    return next(w for w in workloads(objects) if name_of(w) == labels_of(workload)[f"{LWS}/name"])
+
+
+def stateful_set(objects: list[Object], name: str) -> Object | None:
+    return next((w for w in of_kind(workloads(objects), "StatefulSet") if name_of(w) == name), None)
 
 
 def name_of(thing: Object) -> str:
@@ -103,17 +138,29 @@ def _resolve(text: str, variables: dict[str, str]) -> str:
     return re.sub(r"\$\((\w+)\)", lambda match: variables.get(match[1], match[0]), text)
 
 
+def _variables_of_ranks(workload: Object, index: int) -> dict[str, str]:
+    """What a webhook adds to the pods of a LeaderWorkerSet, before their other variables. Workers are numbered from 1."""
+    if (name := labels_of(workload).get(f"{LWS}/name")) is None:
+        return {}
+    group, rank = labels_of(workload).get(f"{LWS}/group-index", index), labels_of(workload).get(f"{LWS}/worker-index")
+    host = ".".join([f"{name}-{group}", workload["spec"]["serviceName"], workload["metadata"]["namespace"]])
+    return {"LWS_LEADER_ADDRESS": host, "LWS_WORKER_INDEX": rank or str(index + 1),
+            "LWS_GROUP_SIZE": workload["spec"]["template"]["metadata"]["annotations"][f"{LWS}/size"]}
+
+
 def arguments(workload: Object, objects: list[Object], index: int = 0) -> dict[str, str]:
     """The flags that the service of pod number `index` is started with."""
     container = container_of(workload)
-    variables: dict[str, str] = {}
+    variables = _variables_of_ranks(workload, index)
     for source in container.get("envFrom", []):
         variables |= find(objects, "ConfigMap", source["configMapRef"]["name"])["data"]
     for variable in container.get("env", []):
         if "value" in variable:
             variables[variable["name"]] = _resolve(variable["value"], variables)
+        elif (field := variable["valueFrom"]["fieldRef"]["fieldPath"]) == "status.podIP":
+            variables[variable["name"]] = POD_IP
         else:
-            assert variable["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['apps.kubernetes.io/pod-index']"
+            assert field == "metadata.labels['apps.kubernetes.io/pod-index']"
             assert workload["kind"] == "StatefulSet", "only its pods have numbers"
             variables[variable["name"]] = str(index)
     return flags([_resolve(argument, variables) for argument in container["args"]])
@@ -132,7 +179,8 @@ def port_of(address: str) -> int:
 
 def probes(container: Object) -> Iterator[tuple[str, Object]]:
     for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
-        yield kind, container[kind]["grpc"]
+        if kind in container:
+            yield kind, container[kind]["grpc"]
 
 
 def compose() -> Object:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from manifests import (COMPONENTS, KUBERNETES, OVERLAYS, PROGRAMS, TOOLS, Object, component_alone, find, labels_of,
+from manifests import (COMPONENTS, KUBERNETES, OVERLAYS, PROGRAMS, TOOLS, Object, components_alone, find, labels_of,
                        name_of, objects_of, of_kind, pod_of, workloads)
 
 PATIENCE = 120.0
@@ -90,7 +90,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             assert time.monotonic() < end, (folder / "apiserver.log").read_text()[-3000:]
             time.sleep(0.1)
         custom = [yaml.safe_load(path.read_text()) for path in sorted((TOOLS / "crds").glob("*.yaml"))
-                  if path.stem.split("_")[1] in ("podmonitors", "prometheusrules", "servicemonitors")]
+                  if path.stem.split("_")[1] in ("leaderworkersets", "podmonitors", "prometheusrules",
+                                                 "servicemonitors")]
         assert server.apply(custom)[0] == 0
         subprocess.run([*server.kubectl, "wait", "--for=condition=Established", "--timeout=60s", "crd",
                         *map(name_of, custom)], check=True, stdout=subprocess.DEVNULL)
@@ -113,7 +114,7 @@ def test_an_overlay_is_taken_without_a_warning(server: Server, overlay: str) -> 
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_component_is_taken_without_a_warning(server: Server, component: str, tmp_path: Path) -> None:
-    assert server.try_out(component_alone(component, tmp_path)) == (0, "")
+    assert server.try_out(components_alone([component], tmp_path)) == (0, "")
 
 
 def test_what_the_scripts_make_is_taken(server: Server, tmp_path: Path) -> None:
@@ -129,14 +130,19 @@ def test_what_the_scripts_make_is_taken(server: Server, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_not_taken(server: Server) -> None:
-    def after(change) -> tuple[int, str]:
-        objects = objects_of("cpu")
+    def after(change, overlay: str = "cpu") -> tuple[int, str]:
+        objects = objects_of(overlay)
         change(objects)
         return server.try_out(objects)
 
     def target(objects: list[Object]) -> Object:
         return find(objects, "StatefulSet", "outrider-target")
 
+    def group(objects: list[Object]) -> Object:
+        return find(objects, "LeaderWorkerSet", "outrider-target")
+
+    code, said = after(lambda o: group(o)["spec"].update(startPolicy="LeaderCreated"), "tensor-parallel")
+    assert code != 0 and "startPolicy" in said
     code, said = after(lambda o: target(o)["spec"].update(podManagmentPolicy="Parallel"))
     assert code != 0 and "podManagmentPolicy" in said
     code, said = after(lambda o: labels_of(target(o)).update({"app.kubernetes.io/component": "other"}))

@@ -12,8 +12,9 @@ import grpc
 import pytest
 import yaml
 
-from harness import (BIN, DRAFT_MODEL, PATIENCE, TARGET_MODEL, Cluster, Server, cluster, eventually, inference_pb2_grpc,
-                     request, running as running_servers, start_coordinator, start_draft, start_target)
+from harness import (BIN, DRAFT_MODEL, PATIENCE, TARGET_MODEL, Cluster, Process, Server, cluster, eventually,
+                     inference_pb2_grpc, request, reserve_address, running as running_servers, start_coordinator,
+                     start_draft, start_target)
 from manifests import (KUBERNETES, OVERLAYS, arguments, component_of, compose, container_of, flags, name_of, objects_of,
                        of_kind, pod_of, port_of, probes, workloads)
 
@@ -37,7 +38,8 @@ def deployed() -> Iterator[tuple[str, str, dict[str, str]]]:
     """Every deployed container: where, which program, and its flags."""
     for overlay in OVERLAYS:
         for workload in workloads(objects_of(overlay)):
-            yield overlay, name_of(workload), arguments(workload, objects_of(overlay))
+            program = container_of(workload)["image"].split(":")[0]
+            yield overlay, program, arguments(workload, objects_of(overlay))
     for name, service in compose()["services"].items():
         if "build" in service:
             yield "compose", f"outrider-{name}", flags(service["command"])
@@ -59,7 +61,7 @@ def test_an_unknown_flag_would_be_seen(known: dict[str, dict[str, str]]) -> None
 def test_ports_are_the_defaults_of_the_program(program: str, known: dict[str, dict[str, str]]) -> None:
     for where, name, ours in deployed():
         if name == program:
-            for flag in ("--listen", "--metrics-listen"):
+            for flag in {"--listen", "--metrics-listen"} & ours.keys():
                 assert port_of(ours[flag]) == port_of(known[program][flag]), where
 
 
@@ -70,16 +72,17 @@ class Deployed:
         self.workloads = {component_of(w): w for w in workloads(objects_of(overlay))}
         self.health = {name: f"unix:{scratch}/{name}" for name in self.workloads}
         self.objects = objects_of(overlay)
+        self.rendezvous = reserve_address()
 
     def args(self, name: str) -> list[str]:
         """The flags without addresses and models, which the harness sets."""
-        elsewhere = {"--listen", "--metrics-listen", "--health-listen", "--http-listen", "--target", "--draft",
-                     "--model", "--tokenizer", "--threads"}
+        elsewhere = {"--listen", "--metrics-listen", "--http-listen", "--target", "--draft", "--model", "--tokenizer",
+                     "--threads"}
         ours = arguments(self.workloads[name], self.objects)
         model = ours["--tokenizer" if name == "coordinator" else "--model"]
         assert (MODELS[model] / "tokenizer.json").exists()
-        return [f"{flag}={value}" for flag, value in ours.items() if flag not in elsewhere] + [
-            f"--health-listen={self.health[name]}"]
+        here = {"--health-listen": self.health[name], "--rendezvous": self.rendezvous}
+        return [f"{flag}={here.get(flag, value)}" for flag, value in ours.items() if flag not in elsewhere]
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +105,18 @@ def test_every_probe_passes(running: tuple[Deployed, Cluster]) -> None:
     for name, server in servers(c).items():
         for kind, probe in probes(container_of(deployed.workloads[name])):
             assert server.health(deployed.health[name], probe.get("service", "")) == "SERVING", (name, kind)
+
+
+@pytest.mark.skipif(not (BIN / "liboutrider_torch.so").exists(), reason="built without libtorch")
+def test_the_ranks_of_a_target_start_with_these_flags_and_answer(tmp_path: Path) -> None:
+    deployed = Deployed("tensor-parallel", tmp_path)
+    worker = Process("outrider-target", f"--model={TARGET_MODEL}", "--threads=1", *deployed.args("target-worker"))
+    with cluster(**{name: deployed.args(name) for name in ("target", "draft", "coordinator")}) as c:
+        assert len(c.generate("It was a dark evening", max_tokens=8, ignore_eos=True).tokens) == 8
+        for kind, probe in probes(container_of(deployed.workloads["target"])):
+            assert c.target.health(deployed.health["target"], probe.get("service", "")) == "SERVING", kind
+        worker.terminate()
+    worker.wait_orderly_end()
 
 
 def test_metrics_in_manifests_exist(running: tuple[Deployed, Cluster]) -> None:

@@ -7,22 +7,24 @@ from pathlib import Path
 import pytest
 import yaml
 
-from arrows import EGRESS, FETCHING, INGRESS, arrows, denied_by_default
+from arrows import EGRESS, INGRESS, MORE, RANKS, Arrow, arrows, denied_by_default
 from checks import (CHECKS, Check, a_drain_fits_into_the_grace, autoscalers_own_the_replicas,
                     coordinators_find_their_servers, disruptions_are_limited_and_pods_spread,
                     everything_is_in_the_namespace, files_are_mounted, images_are_versions,
                     no_secret_is_in_the_environment, plaintext_is_said_and_only_where_there_is_no_tls,
                     pods_run_without_privileges, ports_are_those_of_the_flags,
-                    probes_ask_the_health_port, servers_hold_the_requests_of_all_coordinators, services_lead_to_pods)
-from manifests import (COMPONENTS, KUBERNETES, OVERLAYS, PROGRAMS, ROOT, Object, all_containers, arguments,
-                       component_alone, component_of, compose, container_of, find, flags, labels_of, name_of,
-                       objects_of, pod_of, selects, workloads)
+                    probes_ask_the_health_port, ranks_are_one_model, ranks_meet_and_end_together,
+                    servers_hold_the_requests_of_all_coordinators, services_lead_to_pods)
+from manifests import (COMPONENTS, KUBERNETES, OVERLAYS, PROGRAMS, ROOT, Object, all_containers, arguments, component_of,
+                       components_alone, compose, container_of, find, flags, labels_of, name_of, objects_of, pod_of,
+                       selects, workloads)
 
 
 def test_there_are_overlays_and_each_has_the_three_services() -> None:
     assert len(OVERLAYS) >= 3 and len(COMPONENTS) >= 4
     for overlay in OVERLAYS:
-        assert sorted(map(component_of, workloads(objects_of(overlay)))) == ["coordinator", "draft", "target"]
+        workers = ["target-worker"] * (overlay == "tensor-parallel")
+        assert sorted(map(component_of, workloads(objects_of(overlay)))) == ["coordinator", "draft", "target", *workers]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -33,8 +35,19 @@ def test_an_overlay_passes(check: Check, overlay: str) -> None:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_component_fits_the_base_alone(component: str, tmp_path: Path) -> None:
-    objects = component_alone(component, tmp_path)
+    objects = components_alone([component], tmp_path)
     assert [wrong for check in CHECKS for wrong in check(objects)] == []
+
+
+def test_a_shared_target_may_have_the_other_components(tmp_path: Path) -> None:
+    objects = components_alone(["gpu", "tls", "weights-fetch", "tensor-parallel"], tmp_path)
+    assert [wrong for check in CHECKS for wrong in check(objects)] == []
+    leader, worker = [w for w in workloads(objects) if component_of(w).startswith("target")]
+    assert "--tls-cert" in arguments(leader, objects)
+    for rank in (leader, worker):
+        assert arguments(rank, objects)["--device"] == "cuda:0"
+        assert container_of(rank)["resources"]["limits"]["nvidia.com/gpu"] == "1"
+        assert [one["name"] for one in pod_of(rank)["initContainers"]] == ["fetch"]
 
 
 def container(objects: list[Object], name: str) -> Object:
@@ -91,22 +104,91 @@ MISTAKES: list[tuple[Check, Callable[[list[Object]], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("check", "mistake"), MISTAKES, ids=[f"{i}-{c.__name__}" for i, (c, _) in enumerate(MISTAKES)])
-def test_a_mistake_is_found(check: Check, mistake: Callable[[list[Object]], object]) -> None:
-    objects = objects_of("many")
+def group(objects: list[Object]) -> Object:
+    return find(objects, "LeaderWorkerSet", "outrider-target")["spec"]
+
+
+# The same for the overlay `tensor-parallel`.
+MISTAKES_OF_RANKS: list[tuple[Check, Callable[[list[Object]], object]]] = [
+    (ranks_are_one_model, lambda o: container(o, "target-worker")["args"].pop(0)),
+    (ranks_are_one_model, lambda o: replace_argument(
+        o, "target-worker", "--max-sequences=$(MAX_SEQUENCES)", "--max-sequences=2049")),
+    (ranks_are_one_model, lambda o: container(o, "target")["args"].append("--block-size=32")),
+    (ranks_are_one_model, lambda o: replace_argument(o, "target", "--engine=torch", "--engine=native")),
+    (ranks_are_one_model, lambda o: replace_argument(
+        o, "target-worker", "--rank=$(LWS_WORKER_INDEX)", "--rank=0")),
+    (ranks_are_one_model, lambda o: replace_argument(
+        o, "target-worker", "--tensor-parallel=$(LWS_GROUP_SIZE)", "--tensor-parallel=4")),
+    (ranks_meet_and_end_together, lambda o: replace_argument(
+        o, "target-worker", "--rendezvous=$(LWS_LEADER_ADDRESS):29500", "--rendezvous=outrider-target-0.outrider:29500")),
+    (ranks_meet_and_end_together, lambda o: replace_argument(
+        o, "target-worker", "--rendezvous=$(LWS_LEADER_ADDRESS):29500", "--rendezvous=$(LWS_LEADER_ADDRESS):29501")),
+    (ranks_meet_and_end_together, lambda o: replace_argument(
+        o, "target", "--rendezvous=$(POD_IP):29500", "--rendezvous=127.0.0.1:29500")),
+    (ranks_meet_and_end_together, lambda o: group(o)["networkConfig"].update(subdomainPolicy="UniquePerReplica")),
+    (ranks_meet_and_end_together, lambda o: group(o).update(startupPolicy="LeaderReady")),
+    (ranks_meet_and_end_together, lambda o: group(o)["leaderWorkerTemplate"].update(restartPolicy="None")),
+    (ranks_are_one_model, lambda o: group(o)["leaderWorkerTemplate"].update(size=1)),
+    (ranks_are_one_model, lambda o: container(o, "target-worker").update(image="outrider-target:0.0.9")),
+    (ranks_meet_and_end_together, lambda o: find(o, "Service", "outrider-target")["spec"].pop(
+        "publishNotReadyAddresses")),
+    (ranks_meet_and_end_together, lambda o: find(o, "Service", "outrider-target")["spec"]["selector"].pop(
+        "app.kubernetes.io/component")),
+    (coordinators_find_their_servers, lambda o: group(o)["networkConfig"].update(subdomainPolicy="UniquePerReplica")),
+    (coordinators_find_their_servers, lambda o: group(o).update(replicas=2)),
+    (files_are_mounted, lambda o: container(o, "target-worker").pop("envFrom")),
+    (files_are_mounted, lambda o: container(o, "target").pop("env")),
+    (pods_run_without_privileges, lambda o: pod(o, "target-worker")["securityContext"].pop("runAsNonRoot")),
+    (probes_ask_the_health_port, lambda o: container(o, "target-worker").update(
+        livenessProbe={"grpc": {"port": 7172, "service": "live"}})),
+    (probes_ask_the_health_port, lambda o: container(o, "target").pop("livenessProbe")),
+    (ports_are_those_of_the_flags, lambda o: container(o, "target-worker").update(
+        ports=[{"name": "metrics", "containerPort": 9072}])),
+    (a_drain_fits_into_the_grace, lambda o: pod(o, "target-worker").update(terminationGracePeriodSeconds=9)),
+    (disruptions_are_limited_and_pods_spread, lambda o: find(o, "PodDisruptionBudget", "outrider-target")["spec"].update(
+        selector={"matchLabels": {"app.kubernetes.io/component": "target"}})),
+    (disruptions_are_limited_and_pods_spread, lambda o: pod(o, "target-worker")["topologySpreadConstraints"][0].update(
+        labelSelector={"matchLabels": {"app.kubernetes.io/component": "target"}})),
+]
+ALL_MISTAKES = [(f"{overlay}-{i}-{check.__name__}", overlay, check, mistake)
+                for overlay, some in (("many", MISTAKES), ("tensor-parallel", MISTAKES_OF_RANKS))
+                for i, (check, mistake) in enumerate(some)]
+
+
+@pytest.mark.parametrize(("overlay", "check", "mistake"), [mistake[1:] for mistake in ALL_MISTAKES],
+                         ids=[mistake[0] for mistake in ALL_MISTAKES])
+def test_a_mistake_is_found(overlay: str, check: Check, mistake: Callable[[list[Object]], object]) -> None:
+    objects = objects_of(overlay)
     mistake(objects)
     assert check(objects)
 
 
 def test_no_check_is_without_a_mistake() -> None:
-    assert {check for check, _ in MISTAKES} == set(CHECKS)
+    assert {check for _, _, check, _ in ALL_MISTAKES} == set(CHECKS)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_only_the_arrows_of_the_design_pass(overlay: str) -> None:
     objects = objects_of(overlay)
     assert denied_by_default(objects)
-    assert arrows(objects) == (INGRESS, EGRESS | FETCHING if overlay == "gpu-fetch" else EGRESS)
+    more_ingress, more_egress = MORE.get(overlay, (set(), set()))
+    assert arrows(objects) == (INGRESS | more_ingress, EGRESS | more_egress)
+
+
+def test_another_arrow_between_ranks_is_seen() -> None:
+    """Whatever widens who reaches a rank, or at which ports."""
+    def after(change: Callable[[Object], object]) -> set[Arrow]:
+        objects = objects_of("tensor-parallel")
+        change(find(objects, "NetworkPolicy", "outrider-ranks")["spec"])
+        return arrows(objects)[0] - INGRESS
+
+    assert after(lambda spec: None) == RANKS
+    ours = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "outrider"}}}
+    assert ("coordinator", "target-worker", "any TCP") in after(lambda spec: spec["ingress"][0].update({"from": [ours]}))
+    assert ("draft", "target", "any TCP") in after(lambda spec: spec["ingress"][0].pop("from"))
+    assert ("target", "target-worker", "any protocol") in after(lambda spec: spec["ingress"][0].pop("ports"))
+    assert ("target-worker", "draft", "any TCP") in after(lambda spec: spec.update(podSelector={}))
+    assert after(lambda spec: spec["ingress"][0]["ports"][0].update(port=29500)) & RANKS == set()
 
 
 def test_another_arrow_is_seen() -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from manifests import COMPONENTS, KUBERNETES, OVERLAYS, TOOLS, component_alone, objects_of, text_of
+from manifests import COMPONENTS, KUBERNETES, OVERLAYS, TOOLS, components_alone, objects_of, text_of
 
 KUBECONFORM = TOOLS / "bin" / "kubeconform"
 SCHEMAS = TOOLS / "schemas"
-if not (KUBECONFORM.exists() and (SCHEMAS / "v1.36.0-standalone-strict" / "podmonitor-monitoring-v1.json").exists()):
+CUSTOM = ("podmonitor-monitoring-v1.json", "leaderworkerset-leaderworkerset-v1.json")
+if not (KUBECONFORM.exists() and all((SCHEMAS / "v1.36.0-standalone-strict" / name).exists() for name in CUSTOM)):
     pytest.skip("kubeconform or its schemas are not installed: scripts/install_tools", allow_module_level=True)
 
 
@@ -28,7 +29,7 @@ def test_an_overlay_is_valid(overlay: str) -> None:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_component_is_valid(component: str, tmp_path: Path) -> None:
-    assert refused(yaml.safe_dump_all(component_alone(component, tmp_path))) == ""
+    assert refused(yaml.safe_dump_all(components_alone([component], tmp_path))) == ""
 
 
 def test_what_the_scripts_make_is_valid(tmp_path: Path) -> None:
@@ -41,16 +42,20 @@ def test_what_the_scripts_make_is_valid(tmp_path: Path) -> None:
         assert refused(made) == ""
 
 
-@pytest.mark.parametrize(("right", "wrong"), [
-    ("terminationGracePeriodSeconds:", "terminationGraceSeconds:"),
-    ("podMetricsEndpoints:", "podMetricEndpoints:"),
-    ("targetLabel: job", "targetLable: job"),
-    ("averageValue: ", "averageValues: "),
-    ("replicas: 1", "replicas: one"),
-    ("publishNotReadyAddresses: true", "publishNotReadyAddresses: null"),
+@pytest.mark.parametrize(("overlay", "right", "wrong"), [
+    ("gpu", "terminationGracePeriodSeconds:", "terminationGraceSeconds:"),
+    ("gpu", "podMetricsEndpoints:", "podMetricEndpoints:"),
+    ("gpu", "targetLabel: job", "targetLable: job"),
+    ("gpu", "averageValue: ", "averageValues: "),
+    ("gpu", "replicas: 1", "replicas: one"),
+    ("gpu", "publishNotReadyAddresses: true", "publishNotReadyAddresses: null"),
+    ("tensor-parallel", "startupPolicy: LeaderCreated", "startupPolicy: Created"),
+    ("tensor-parallel", "subdomainPolicy:", "subDomainPolicy:"),
+    ("tensor-parallel", "fieldPath: status.podIP", "path: status.podIP"),
+    ("tensor-parallel", "failureThreshold: 450", "failureTreshold: 450"),
 ])
-def test_a_misspelling_is_found(right: str, wrong: str) -> None:
-    text = text_of("gpu")
+def test_a_misspelling_is_found(overlay: str, right: str, wrong: str) -> None:
+    text = text_of(overlay)
     assert right in text
     assert refused(text.replace(right, wrong, 1)) != ""
 

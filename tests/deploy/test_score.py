@@ -4,8 +4,9 @@ import json
 import subprocess
 
 import pytest
+import yaml
 
-from manifests import OVERLAYS, TOOLS, objects_of, text_of
+from manifests import OVERLAYS, TOOLS, leader_of, objects_of, workloads
 
 # In addition, an object's annotation kube-score/ignore lists, with a comment, what does not apply to it.
 IGNORED = {
@@ -13,6 +14,8 @@ IGNORED = {
     "deployment-has-host-podantiaffinity": "topologySpreadConstraints spread the pods",
     "statefulset-has-host-podantiaffinity": "topologySpreadConstraints spread the pods",
 }
+# Of the StatefulSet of a LeaderWorkerSet's workers, which cannot have an annotation: nobody looks for them by name.
+IGNORED_OF_WORKERS = "statefulset-has-servicename"
 KUBE_SCORE = TOOLS / "bin" / "kube-score"
 OK = 10
 if not KUBE_SCORE.exists():
@@ -28,6 +31,16 @@ def score(manifests: str) -> set[str]:
     return {check["check"]["id"] for check in found if not check["skipped"] and check["grade"] < OK}
 
 
+def text_of(overlay: str) -> str:
+    """With the StatefulSets that are made of a LeaderWorkerSet, of which kube-score knows nothing."""
+    objects = objects_of(overlay)
+    pods = workloads(objects)
+    others = [thing for thing in objects if thing not in pods and thing["kind"] != "LeaderWorkerSet"]
+    for workers in [workload for workload in pods if leader_of(workload, objects) is not workload]:
+        workers["metadata"]["annotations"] = {"kube-score/ignore": IGNORED_OF_WORKERS}
+    return yaml.safe_dump_all([*others, *pods])
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_scores(overlay: str) -> None:
     assert score(text_of(overlay)) <= IGNORED.keys()
@@ -35,6 +48,7 @@ def test_an_overlay_scores(overlay: str) -> None:
 
 def test_each_ignore_is_needed() -> None:
     assert set().union(*(score(text_of(overlay)) for overlay in OVERLAYS)) == IGNORED.keys()
+    assert IGNORED_OF_WORKERS in score(text_of("tensor-parallel").replace("kube-score/ignore", "another"))
 
 
 def test_annotations_ignore_only_what_is_commented() -> None:
@@ -48,3 +62,8 @@ def test_a_fault_lowers_the_score() -> None:
     assert "container-resources" in score(text_of("cpu").replace("memory: 2Gi", "x: 2Gi"))
     assert "container-security-context-readonlyrootfilesystem" in score(
         text_of("cpu").replace("readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false"))
+    ranks = text_of("tensor-parallel")
+    assert ranks.count("readOnlyRootFilesystem: true") == 4
+    last = ranks.rindex("readOnlyRootFilesystem: true")
+    assert "container-security-context-readonlyrootfilesystem" in score(
+        ranks[:last] + ranks[last:].replace("true", "false", 1)), "workers are scored too"

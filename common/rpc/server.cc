@@ -72,9 +72,9 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
   }
 };
 
-// Starts a server on one address. UNAVAILABLE if it cannot be bound.
+// Starts a server on one address, with one of the services. UNAVAILABLE if it cannot be bound.
 absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
-    const std::string& address, grpc::Service* service,
+    const std::string& address, grpc::Service* service, grpc::CallbackGenericService* generic,
     const std::shared_ptr<grpc::ServerCredentials>& credentials, const grpc::ResourceQuota& quota,
     const ServerOptions& options, std::string* bound, std::unique_ptr<grpc::ServerCompletionQueue>* queue) {
   grpc::ServerBuilder builder;
@@ -82,6 +82,7 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
   int port = 0;
   builder.AddListeningPort(address, credentials, &port);
   if (service != nullptr) builder.RegisterService(service);
+  if (generic != nullptr) builder.RegisterCallbackGenericService(generic);
   builder.SetMaxReceiveMessageSize(options.max_receive_bytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   builder.SetResourceQuota(quota);
@@ -116,15 +117,15 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServerOptions&
   std::unique_ptr<RpcServer> server(new RpcServer);
   grpc::ResourceQuota quota("server");
   quota.Resize(kBufferBytes);
-  auto main = Bind(options.listen, service, *credentials, quota, options, &server->address_,
+  auto main = Bind(options.listen, service, nullptr, *credentials, quota, options, &server->address_,
                    poller != nullptr ? &server->queue_ : nullptr);
   if (!main.ok()) return main.status();
   server->server_ = *std::move(main);
   if (!options.health_listen.empty()) {
     std::string bound;
     // Probes have no certificates, and learn only whether the process is healthy.
-    auto health = Bind(options.health_listen, nullptr, grpc::InsecureServerCredentials(), quota, options,
-                       &bound, nullptr);
+    auto health = Bind(options.health_listen, nullptr, &server->nothing_, grpc::InsecureServerCredentials(),
+                       quota, options, &bound, nullptr);
     if (!health.ok()) return health.status();
     server->health_server_ = *std::move(health);
   }

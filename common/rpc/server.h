@@ -2,6 +2,7 @@
 // shutdown.
 #pragma once
 
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
@@ -67,6 +68,8 @@ class RpcServer {
   QueuePoller* poller_ = nullptr;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::Server> health_server_;
+  // For health_server_, as gRPC starts no server that has nothing but health. It knows no method.
+  grpc::CallbackGenericService nothing_;
 };
 
 // Arguments for channels between the services: message limits, keepalive also while idle, 5 s for an attempt

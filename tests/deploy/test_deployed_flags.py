@@ -68,9 +68,10 @@ def test_ports_are_the_defaults_of_the_program(program: str, known: dict[str, di
 class Deployed:
     """The services of an overlay, with its flags, on free ports of this machine and with the models of this tree."""
 
-    def __init__(self, overlay: str, scratch: Path) -> None:
+    def __init__(self, overlay: str) -> None:
         self.workloads = {component_of(w): w for w in workloads(objects_of(overlay))}
-        self.health = {name: f"unix:{scratch}/{name}" for name in self.workloads}
+        # On all interfaces, as deployed.
+        self.health = {name: f"0.0.0.0:{port_of(reserve_address())}" for name in self.workloads}
         self.objects = objects_of(overlay)
         self.rendezvous = reserve_address()
 
@@ -86,8 +87,8 @@ class Deployed:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployed, Cluster]]:
-    deployed = Deployed("cpu", tmp_path_factory.mktemp("health"))
+def running() -> Iterator[tuple[Deployed, Cluster]]:
+    deployed = Deployed("cpu")
     with cluster(**{name: deployed.args(name) for name in ("target", "draft", "coordinator")}) as c:
         yield deployed, c
 
@@ -108,8 +109,8 @@ def test_every_probe_passes(running: tuple[Deployed, Cluster]) -> None:
 
 
 @pytest.mark.skipif(not (BIN / "liboutrider_torch.so").exists(), reason="built without libtorch")
-def test_the_ranks_of_a_target_start_with_these_flags_and_answer(tmp_path: Path) -> None:
-    deployed = Deployed("tensor-parallel", tmp_path)
+def test_the_ranks_of_a_target_start_with_these_flags_and_answer() -> None:
+    deployed = Deployed("tensor-parallel")
     worker = Process("outrider-target", f"--model={TARGET_MODEL}", "--threads=1", *deployed.args("target-worker"))
     with cluster(**{name: deployed.args(name) for name in ("target", "draft", "coordinator")}) as c:
         assert len(c.generate("It was a dark evening", max_tokens=8, ignore_eos=True).tokens) == 8
@@ -130,8 +131,8 @@ def test_metrics_in_manifests_exist(running: tuple[Deployed, Cluster]) -> None:
     assert named <= exposed
 
 
-def test_while_it_drains_a_service_lives_but_is_not_ready(tmp_path: Path) -> None:
-    deployed = Deployed("cpu", tmp_path)
+def test_while_it_drains_a_service_lives_but_is_not_ready() -> None:
+    deployed = Deployed("cpu")
     with cluster(**{name: deployed.args(name) for name in ("target", "draft", "coordinator")}) as c:
         readiness, life = (dict(probes(container_of(deployed.workloads["coordinator"])))[kind].get("service", "")
                            for kind in ("readinessProbe", "livenessProbe"))

@@ -151,4 +151,4 @@ def test_what_cannot_be_shared_is_refused_in_one_line() -> None:
     assert "--tensor-parallel 3: must divide the" in refusal("outrider-target", *MODEL, *TORCH, "--tensor-parallel", "3")
     assert "--rank 1: must be in [0, 0]" in refusal("outrider-target", *MODEL, *TORCH, "--rank", "1")
     address = "192.0.2.1:29500"  # no machine has it
-    assert f"--rendezvous {address}: cannot listen there" in refusal("outrider-target", *MODEL, *shared(address, 0))
+    assert f"--rendezvous {address}: bind: Cannot assign requested address" in refusal("outrider-target", *MODEL, *shared(address, 0))

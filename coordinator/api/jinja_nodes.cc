@@ -1,11 +1,14 @@
 #include "coordinator/api/jinja_nodes.h"
 
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/api/jinja_limits.h"
+#include "coordinator/api/jinja_strip.h"
 
 namespace outrider {
 namespace {
@@ -16,6 +19,8 @@ using jinja::value;
 
 constexpr int kMaxCalls =
     300;  // nodes inside nodes: a template has some tens, and recursion takes ten a time
+constexpr uint64_t kComparedPerWork = 64;  // bytes, of characters to strip with those of a text
+constexpr uint64_t kStrippedPerWork = 4;   // bytes
 
 // Stands for an operand that is known already.
 struct Constant : jinja::expression {
@@ -57,16 +62,60 @@ jinja::statements Known(const std::vector<value>& values) {
   return nodes;
 }
 
+// What a filter or a test is called with.
+struct NamedCall {
+  std::string name;
+  bool has_arguments = false;
+  std::vector<value> arguments = {};
+
+  statement_ptr Node() const {
+    auto known = std::make_unique<jinja::identifier>(name);
+    if (!has_arguments) return known;
+    return std::make_unique<jinja::call_expression>(std::move(known), Known(arguments));
+  }
+};
+
 // What is called by the name of a filter or a test, on `input`, with its arguments known.
-statement_ptr KnownCall(const statement_ptr& called, const value& input, context& ctx, JinjaLimits& limits) {
+NamedCall KnownCall(const statement_ptr& called, const value& input, context& ctx, JinjaLimits& limits) {
   const auto* call = jinja::cast_stmt<jinja::call_expression>(called);
   const auto* name = jinja::cast_stmt<jinja::identifier>(call == nullptr ? called : call->callee);
   if (name == nullptr) throw std::runtime_error("the name of a filter or a test is missing");
-  const std::vector<value> arguments = call == nullptr ? std::vector<value>() : Execute(call->args, ctx);
-  limits.CheckCall(name->val, input, arguments);
-  auto known = std::make_unique<jinja::identifier>(name->val);
-  if (call == nullptr) return known;
-  return std::make_unique<jinja::call_expression>(std::move(known), Known(arguments));
+  NamedCall known = {name->val, call != nullptr};
+  if (call != nullptr) known.arguments = Execute(call->args, ctx);
+  limits.CheckCall(known.name, input, known.arguments);
+  return known;
+}
+
+std::optional<StripEnds> EndsOf(const std::string& name) {
+  if (name == "trim" || name == "strip") return StripEnds::kBoth;
+  if (name == "lstrip") return StripEnds::kLeft;
+  if (name == "rstrip") return StripEnds::kRight;
+  return std::nullopt;
+}
+
+// What the function or filter makes of a text if it is one that strips; null if not.
+value Stripped(const std::string& name, const value& input, const std::vector<value>& arguments,
+               JinjaLimits& limits) {
+  using Text = jinja::value_string;
+  const std::optional<StripEnds> ends = EndsOf(name);
+  if (!ends || input == nullptr || !jinja::is_val<Text>(input) || arguments.size() > 1) return nullptr;
+  const std::string text = input->val_str.str();
+  std::optional<std::string> characters;
+  if (!arguments.empty() && jinja::is_val<Text>(arguments[0])) {
+    characters = arguments[0]->val_str.str();
+    limits.Spend(text.size() * characters->size() / kComparedPerWork);
+  } else if (!arguments.empty() && !jinja::is_val<jinja::value_none>(arguments[0])) {
+    return nullptr;
+  }
+  const std::string_view rest = Strip(text, *ends, characters);
+  limits.Spend((text.size() - rest.size()) / kStrippedPerWork);
+  return jinja::mk_val<Text>(std::string(rest));
+}
+
+value Filter(const statement_ptr& filter, const value& input, context& ctx, JinjaLimits& limits) {
+  const NamedCall call = KnownCall(filter, input, ctx, limits);
+  if (value stripped = Stripped(call.name, input, call.arguments, limits)) return stripped;
+  return jinja::filter_expression(Known(input), call.Node()).execute_impl(ctx);
 }
 
 value Run(jinja::binary_expression& node, context& ctx, JinjaLimits& limits) {
@@ -89,20 +138,18 @@ value Run(jinja::binary_expression& node, context& ctx, JinjaLimits& limits) {
 }
 
 value Run(jinja::filter_expression& node, context& ctx, JinjaLimits& limits) {
-  const value input = node.operand->execute(ctx);
-  return jinja::filter_expression(Known(input), KnownCall(node.filter, input, ctx, limits)).execute_impl(ctx);
+  return Filter(node.filter, node.operand->execute(ctx), ctx, limits);
 }
 
 value Run(jinja::filter_statement& node, context& ctx, JinjaLimits& limits) {
   const auto parts = jinja::mk_val<jinja::value_array>();
   for (const statement_ptr& statement : node.body) parts->push_back(statement->execute(ctx));
-  const value input = jinja::runtime::gather_string_parts(parts);
-  return jinja::filter_expression(Known(input), KnownCall(node.filter, input, ctx, limits)).execute_impl(ctx);
+  return Filter(node.filter, jinja::runtime::gather_string_parts(parts), ctx, limits);
 }
 
 value Run(jinja::test_expression& node, context& ctx, JinjaLimits& limits) {
   const value input = node.operand->execute(ctx);
-  return jinja::test_expression(Known(input), node.negate, KnownCall(node.test, input, ctx, limits))
+  return jinja::test_expression(Known(input), node.negate, KnownCall(node.test, input, ctx, limits).Node())
       .execute_impl(ctx);
 }
 
@@ -111,6 +158,7 @@ value Run(jinja::call_expression& node, context& ctx, JinjaLimits& limits) {
   const value callee = node.callee->execute(ctx);
   if (const auto* function = jinja::cast_val<std::shared_ptr<jinja::value_func_t>>(callee)) {
     limits.CheckCall(function->name, function->arg0, arguments);
+    if (value stripped = Stripped(function->name, function->arg0, arguments, limits)) return stripped;
   }
   return jinja::call_expression(Known(callee), Known(arguments)).execute_impl(ctx);
 }

@@ -9,6 +9,7 @@ import json
 
 import jinja2
 from paths import DATA, ROOT
+from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
 OUT = DATA / "chat" / "goldens.json"
@@ -109,6 +110,60 @@ MACROS = """\
 {%- endfor %}
 """
 
+# Contents that may be lists of parts, the system's words before the first turn, roles renamed: Gemma 3's manner.
+PARTS = """\
+{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- if messages[0]['content'] is string -%}
+        {%- set prefix = messages[0]['content'] + '\n\n' -%}
+    {%- else -%}
+        {%- set prefix = messages[0]['content'][0]['text'] + '\n\n' -%}
+    {%- endif -%}
+    {%- set turns = messages[1:] -%}
+{%- else -%}
+    {%- set prefix = "" -%}
+    {%- set turns = messages -%}
+{%- endif -%}
+{%- for message in turns -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("After the system's words, user and model take turns") }}
+    {%- endif -%}
+    {%- if (message['role'] == 'assistant') -%}
+        {%- set role = "model" -%}
+    {%- else -%}
+        {%- set role = message['role'] -%}
+    {%- endif -%}
+    {{ '<turn>' + role + '\n' + (prefix if loop.first else "") }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for part in message['content'] -%}
+            {%- if part['type'] == 'image' -%}
+                {{ '<image>' }}
+            {%- elif part['type'] == 'text' -%}
+                {{ part['text'] | trim }}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- else -%}
+        {{ raise_exception("A content is text or a list of parts") }}
+    {%- endif -%}
+    {{ '</turn>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{ '<turn>model\n' }}
+{%- endif -%}
+"""
+
+# Python's ways to strip, which know the white space of Unicode; a last newline, which is not part of a template.
+STRIPPED = """\
+{%- for message in messages %}
+[{{ message.content.strip() }}|{{ message.content.lstrip() }}|{{ message.content.rstrip() }}|{{ message.content | trim }}]
+[{{ message.content.strip("\u00e9\u4e2d\n a") }}|{{ message.content.lstrip("\n ") }}|{{ message.content.strip("") }}|{{ message.content.rstrip(none) }}]
+[{% filter trim %} {{ message.content }}{% endfilter %}]
+{%- endfor %}
+end
+"""
+
 CONVERSATIONS = [
     [("user", "Who was here?")],
     [("system", "  You answer in verse.\n"), ("user", "Good morning!")],
@@ -124,9 +179,26 @@ CONVERSATIONS = [
     [("tool", "42")],
     [("developer", "Be brief."), ("user", "Why?")],
     [("user", "line one\r\nline two\ttabbed")],
+    [("user", "  \u00a0\u3000ends \u2003of \u200bUnicode\u200b\u2028\x85\x1c\n")],
+    [("user", "e\u0301 \u0130 \u4e2d \U0001F469\u200d\U0001F680 'quoted'\x0b\x0c")],
+    [("system", ""), ("user", "Is there a system?")],
+    [("system", "Only words of the system.")],
+    [("system", "S"), ("user", "")],
+    [("user", "a"), ("assistant", ""), ("user", "b")],
+    [("user", "a"), ("assistant", "The answer is the last turn.")],
+    [("user", "a"), ("system", "In the middle."), ("user", "b")],
+    [("user", "a"), ("assistant", "b"), ("system", "Late."), ("user", "c")],
+    [("user", "a"), ("tool", "42"), ("assistant", "b")],
+    [("user", "a"), ("assistant", "<think>\nHm.\n</think>\n\nb"), ("user", "c")],
+    [("user", "a"), ("assistant", "<think>Hm.</think>b")],
+    [("user", "<tool_response>a</tool_response>"), ("assistant", "b"), ("user", "<tool_response>c</tool_response>")],
+    [("user", "<|im_end|></s>[/INST]<end_of_turn>")],
+    [("User", "A role in capitals.")],
+    [("user", "\u00e9x " * 200 + "\n")],
 ]
 
 TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
+TOKENIZER = PreTrainedTokenizerFast(tokenizer_file=str(ROOT / "models" / "tiny-target" / "tokenizer.json"), **TOKENS)
 
 
 class FixedTime(datetime.datetime):
@@ -136,20 +208,24 @@ class FixedTime(datetime.datetime):
 
 
 def render(template, conversation):
+    """The text, or the words in which the template refuses the conversation."""
     messages = [{"role": role, "content": content} for role, content in conversation]
     try:
-        rendered, _ = chat_template_utils.render_jinja_template(
-            conversations=[messages], chat_template=template, add_generation_prompt=True, **TOKENS)
+        return {"text": TOKENIZER.apply_chat_template(messages, chat_template=template, add_generation_prompt=True,
+                                                      tokenize=False)}
     except jinja2.exceptions.TemplateError as error:
-        return {"messages": messages, "error": str(error)}
-    return {"messages": messages, "text": rendered[0]}
+        return {"error": str(error)}
+
+
+def pin_time():
+    chat_template_utils.datetime = FixedTime
 
 
 def main():
-    chat_template_utils.datetime = FixedTime
-    templates = {"headers": HEADERS, "blocks": BLOCKS, "alternating": ALTERNATING, "macros": MACROS,
-                 "shipped": SHIPPED}
-    goldens = {"now": int(NOW.timestamp()), "special_tokens": TOKENS,
+    pin_time()
+    templates = {"headers": HEADERS, "blocks": BLOCKS, "alternating": ALTERNATING, "macros": MACROS, "parts": PARTS,
+                 "stripped": STRIPPED, "shipped": SHIPPED}
+    goldens = {"now": int(NOW.timestamp()), "special_tokens": TOKENS, "conversations": CONVERSATIONS,
                "templates": {name: {"source": source, "goldens": [render(source, c) for c in CONVERSATIONS]}
                              for name, source in templates.items()}}
     OUT.write_text(json.dumps(goldens, indent=1) + "\n", encoding="ascii")

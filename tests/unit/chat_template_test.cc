@@ -7,6 +7,7 @@
 #include "bench/temporary_folder.h"
 #include "coordinator/api/chat_template.h"
 #include "coordinator/api/parse_request.h"
+#include "tests/unit/chat_goldens.h"
 
 namespace outrider {
 namespace {
@@ -15,39 +16,36 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-Json Goldens() { return Json::parse(std::ifstream("tests/data/chat/goldens.json")); }
-
-std::vector<ChatMessage> Messages(const Json& json) {
-  std::vector<ChatMessage> messages;
-  for (const Json& message : json) messages.push_back({message["role"], message["content"]});
-  return messages;
-}
-
 TEST(ChatTemplate, WritesWhatTransformersWritesAndRefusesWhatItRefuses) {
-  const Json goldens = Goldens();
+  const Json goldens = ChatGoldens();
+  const Json& conversations = goldens["conversations"];
   int compared = 0;
   for (const auto& [name, golden_template] : goldens["templates"].items()) {
     const auto chat_template = ChatTemplate::Parse(golden_template["source"], goldens["special_tokens"]);
     ASSERT_TRUE(chat_template.ok()) << name << ": " << chat_template.status();
-    for (const Json& golden : golden_template["goldens"]) {
-      const auto text = (*chat_template)->Render(Messages(golden["messages"]), goldens["now"]);
+    ASSERT_EQ(golden_template["goldens"].size(), conversations.size());
+    for (size_t i = 0; i < conversations.size(); ++i) {
+      const Json& golden = golden_template["goldens"][i];
+      const auto text = (*chat_template)->Render(Messages(conversations[i]), goldens["now"]);
       if (golden.contains("error")) {
-        EXPECT_EQ(text.status().message(), golden["error"].get<std::string>()) << name << golden["messages"];
+        EXPECT_EQ(text.status().message(), golden["error"].get<std::string>()) << name << conversations[i];
       } else {
-        EXPECT_EQ(text.value_or("refused"), golden["text"].get<std::string>()) << name << golden["messages"];
+        EXPECT_EQ(text.value_or("refused"), golden["text"].get<std::string>()) << name << conversations[i];
       }
       ++compared;
     }
   }
-  EXPECT_EQ(compared, 70);
+  EXPECT_EQ(compared, 210);
 }
 
 TEST(ChatTemplate, OfTheShippedPairIsTheOneThatWasCompared) {
-  const Json golden = Goldens()["templates"]["shipped"]["goldens"].front();
+  const Json goldens = ChatGoldens();
+  const Json& golden = goldens["templates"]["shipped"]["goldens"].front();
+  const std::vector<ChatMessage> messages = Messages(goldens["conversations"].front());
   for (const char* folder : {"models/tiny-target", "models/tiny-draft"}) {
     const auto chat_template = ChatTemplate::Load(folder);
     ASSERT_TRUE(chat_template.ok() && *chat_template != nullptr) << folder;
-    EXPECT_EQ((*chat_template)->Render(Messages(golden["messages"]), 0).value_or("refused"), golden["text"]);
+    EXPECT_EQ((*chat_template)->Render(messages, 0).value_or("refused"), golden["text"]);
   }
 }
 
@@ -153,6 +151,8 @@ INSTANTIATE_TEST_SUITE_P(
         Hostile{"Indentation", "{{ 'a' | indent(1000000000, true) }}", "more than 16 MiB"},
         Hostile{"Splitting", "{% set x = ',' * 900000 %}{{ x.split(',') | length }}",
                 "split has too much to do"},
+        Hostile{"Stripping", "{% set x = 'b' * 900000 %}{{ x.strip('a' * 900000 ~ 'b') | length }}",
+                "too many steps"},
         Hostile{"OwnMember", "{% set n = namespace() %}{% set n.x = [n] %}{{ n | tojson }}",
                 "contains itself"},
         Hostile{"OwnElement", "{% set x = [1] %}{% set f = x.append %}{{ f([x]) }}", "contains itself"},

@@ -1,6 +1,8 @@
 outrider_unit_test(coordinator_test
   SOURCES
     unit/admission_test.cc
+    unit/chat_goldens.h
+    unit/chat_template_published_test.cc
     unit/chat_template_test.cc
     unit/chunk_pacer_test.cc
     unit/circuit_breaker_test.cc
@@ -20,7 +22,9 @@ outrider_unit_test(coordinator_test
     unit/remote_sequence_test.cc
     unit/request_context_test.cc
     unit/target_client_test.cc
-  LIBS outrider::coordinator nlohmann_json::nlohmann_json)
+  LIBS outrider::coordinator outrider::text nlohmann_json::nlohmann_json OpenSSL::Crypto)
+set_source_files_properties(unit/chat_template_published_test.cc PROPERTIES
+  COMPILE_DEFINITIONS OUTRIDER_CHAT_TEMPLATES="${OUTRIDER_VENV}/src/llama.cpp/models/templates")
 outrider_unit_test(gateway_test
   SOURCES
     unit/gateway_answer_test.cc

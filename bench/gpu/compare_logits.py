@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 ROPE = dict(rope_type="llama3", rope_theta=500000.0, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
             original_max_position_embeddings=1024)
@@ -24,6 +24,11 @@ MODELS = {
                              tie_word_embeddings=True),
     "head_dim 128, 3:1": dict(num_attention_heads=6, num_key_value_heads=2, head_dim=128, hidden_size=768,
                               tie_word_embeddings=False),
+    # Longer than a split of attention (256) and shorter than most prompts: splits lie within the window, across its
+    # beginning, and before it.
+    "window of 300": dict(num_attention_heads=8, num_key_value_heads=2, head_dim=64, hidden_size=512,
+                          tie_word_embeddings=True, sliding_window=300,
+                          rope_parameters=dict(rope_type="default", rope_theta=10000.0)),
 }
 COMMON = dict(intermediate_size=1024, num_hidden_layers=4, vocab_size=4096, max_position_embeddings=8192,
               rope_parameters=ROPE, initializer_range=0.06, bos_token_id=1, eos_token_id=2, attention_dropout=0.0)
@@ -36,7 +41,8 @@ Prompts = list[list[int]]
 
 def make_model(recipe: dict[str, Any], folder: Path) -> None:
     torch.manual_seed(1)
-    model = LlamaForCausalLM(LlamaConfig(**COMMON, **recipe))
+    config = MistralConfig if "sliding_window" in recipe else LlamaConfig
+    model = AutoModelForCausalLM.from_config(config(**COMMON | recipe))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
@@ -45,7 +51,7 @@ def make_model(recipe: dict[str, Any], folder: Path) -> None:
 
 
 def of_transformers(folder: Path, dtype: torch.dtype, prompts: Prompts, device: str) -> np.ndarray:
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa").to(device).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa").to(device).eval()
     rows = []
     with torch.no_grad():
         for prompt in prompts:

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -29,6 +30,36 @@ DecoderSpec Spec() {
   spec.rope_scaling = Llama3RopeScaling{32, 1, 4, 8192};
   spec.tie_word_embeddings = true;
   return spec;
+}
+
+// The CPU's kernels, for a model that the change makes another.
+class OtherSpecBackend final : public Backend {
+ public:
+  explicit OtherSpecBackend(std::function<void(DecoderSpec&)> change) : change_(std::move(change)) {}
+
+  absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+                                              const RunnerOptions& options,
+                                              ThreadPool& threads) const override {
+    DecoderSpec other = spec;
+    change_(other);
+    return (*BackendFor("native", "cpu"))->Load(other, weights, options, threads);
+  }
+
+ private:
+  const std::function<void(DecoderSpec&)> change_;
+};
+
+// The test of a backend that computes another model than one whose layers slide.
+absl::Status TestedWithWindow(int window, std::function<void(DecoderSpec&)> change) {
+  DecoderSpec spec = Spec();
+  spec.sliding_window = window;
+  spec.slides.assign(28, true);
+  RunnerOptions options;
+  options.device = "a device";
+  options.dtype = "bfloat16";
+  ThreadPool threads(2);
+  return SelfTest(OtherSpecBackend(std::move(change)), spec, options, threads);
 }
 
 absl::Status Tested(ChangedModel::Change change, const char* dtype = "bfloat16", int block_size = 16) {
@@ -62,6 +93,20 @@ TEST(SelfTest, WrongLogitsAreSeenAndTheOtherEngineNamed) {
       status.message(),
       AllOf(HasSubstr("--device a device: the kernels fail their test: logits differ from the CPU's by 0.1"),
             HasSubstr("; --engine torch does without them")));
+}
+
+TEST(SelfTest, OfAModelThatSlidesTheWindowIsTested) {
+  for (const int window : {1, 2, 4096}) {
+    EXPECT_EQ(TestedWithWindow(window, [](DecoderSpec& /*spec*/) {}), absl::OkStatus()) << window;
+    for (const int other : {-1, 1, 1000}) {
+      if (window + other < 1) continue;
+      const absl::Status status =
+          TestedWithWindow(window, [&](DecoderSpec& spec) { spec.sliding_window += other; });
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << window << " and " << other;
+    }
+    EXPECT_FALSE(TestedWithWindow(window, [](DecoderSpec& spec) { spec.slides = {true, true}; }).ok());
+    EXPECT_FALSE(TestedWithWindow(window, [](DecoderSpec& spec) { spec.slides = {false, true}; }).ok());
+  }
 }
 
 TEST(SelfTest, LogitsThatAreNoNumbersAreSeen) {

@@ -94,6 +94,7 @@ absl::Status Attention::Launch(int plan, const AttentionSize& size, const Attent
       .values = static_cast<const uint16_t*>(operands.cache) + half_block,
       .block_stride = operands.block_stride,
       .out = operands.out,
+      .window = operands.window,
       .partials = partials_.data(),
       .partial_sums = partial_sums_.as<float>(),
   };

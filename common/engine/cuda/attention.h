@@ -24,10 +24,11 @@ struct AttentionOperands {
   const void* cache = nullptr;
   int64_t block_stride = 0;  // below 2^32
   void* out = nullptr;       // [rows, query_heads * head_dim]
+  int window = 0;            // how many positions a row attends to, its own included; 0: all
 };
 
 // Batch-invariant: a row's result depends, to the bit, only on its query and on the keys and values up to its
-// position, and not on the batch or the size of the launch (attention_plan.h).
+// position (with a window, within it), and not on the batch or the size of the launch (attention_plan.h).
 //
 // Has memory for several plans, so that the passes of one graph have a plan each. A batch is uploaded once
 // and launched for every layer. Both calls only enqueue. A graph captures Launch and is replayed after

@@ -13,8 +13,30 @@ namespace {
 
 using Element = __nv_bfloat16;
 using Params = flashinfer::BatchPrefillPagedParams<Element, Element, Element, int32_t>;
-using Variant = flashinfer::DefaultAttention</*custom mask*/ false, /*sliding window*/ false,
-                                             /*logits soft cap*/ false, /*alibi*/ false>;
+using FullAttention = flashinfer::DefaultAttention</*custom mask*/ false, /*sliding window*/ false,
+                                                   /*logits soft cap*/ false, /*alibi*/ false>;
+
+// A row attends to the last positions before it only. FlashInfer's own variant with a window lets the splits
+// begin where the window of a tile's first row does: the order of summation would depend on the rows beside
+// it, and the splits would not be those of the plan. Here they stay where they are, and the kernel sees no
+// window. Scores out of the window become what a mask makes of them, FlashInfer's finite -inf. Whatever a
+// warp adds up before it meets a position of the window is multiplied by 0 then, and a split that lies before
+// the window yields zeros, and a sum that MergePartials weighs with 0.
+//
+// Such splits are computed all the same: the layers share a plan, and some may not slide.
+struct WindowAttention : FullAttention {
+  uint32_t window;
+
+  __device__ __host__ WindowAttention(const Params& params, uint32_t sequence, uint8_t* shared)
+      : FullAttention(params, sequence, shared), window(static_cast<uint32_t>(params.window_left) + 1) {
+    window_left = kv_len;
+  }
+
+  // The row's position is kv_len - qo_len + qo_idx.
+  REGISTER_LOGITS_TRANSFORM(params, logits, batch_idx, qo_idx, kv_idx, qo_head_idx, kv_head_idx, {
+    return kv_idx + window + qo_len > kv_len + qo_idx ? logits : -flashinfer::math::inf;
+  })
+};
 
 // One warp of queries; four warps over the positions, 128 at a time. FlashInfer's dispatcher would choose the
 // number of positions by the GPU's shared memory. Here it is fixed, because it determines the order of
@@ -23,17 +45,17 @@ constexpr uint32_t kWarpsOverPositions = 4;
 constexpr uint32_t kPositionsOfWarp = 2;  // in units of 16
 static_assert(kSplit % (kWarpsOverPositions * kPositionsOfWarp * 16) == 0);
 
-template <uint32_t kHeadDim>
+template <uint32_t kHeadDim, class Variant>
 using Traits = flashinfer::KernelTraits<flashinfer::MaskMode::kCausal, kQueryTile, /*NUM_MMA_Q=*/1,
                                         kPositionsOfWarp, kHeadDim / 16, kHeadDim / 16, /*NUM_WARPS_Q=*/1,
                                         kWarpsOverPositions, flashinfer::PosEncodingMode::kNone, Element,
                                         Element, Element, float, int32_t, Variant>;
-static_assert(!Traits<64>::IsInvalid() && !Traits<128>::IsInvalid());
+static_assert(!Traits<64, FullAttention>::IsInvalid() && !Traits<128, FullAttention>::IsInvalid());
 
-template <uint32_t kHeadDim>
-constexpr auto* kKernel = flashinfer::BatchPrefillWithPagedKVCacheKernel<Traits<kHeadDim>, Params>;
-template <uint32_t kHeadDim>
-constexpr size_t kSharedBytes = sizeof(typename Traits<kHeadDim>::SharedStoragePaged);
+template <uint32_t kHeadDim, class Variant>
+constexpr auto* kKernel = flashinfer::BatchPrefillWithPagedKVCacheKernel<Traits<kHeadDim, Variant>, Params>;
+template <uint32_t kHeadDim, class Variant>
+constexpr size_t kSharedBytes = sizeof(typename Traits<kHeadDim, Variant>::SharedStoragePaged);
 
 // For merging: eight elements of a head per thread, 16 bytes.
 constexpr int kMergeElements = 8;
@@ -80,7 +102,7 @@ Params MakeParams(const AttentionArguments& a) {
       Elements(a.queries), cache, /*maybe_custom_mask=*/nullptr, a.query_start,
       /*maybe_mask_indptr=*/nullptr, /*maybe_q_rope_offset=*/nullptr, Elements(a.merge ? a.partials : a.out),
       a.merge ? a.partial_sums : nullptr, /*maybe_alibi_slopes=*/nullptr, a.query_heads,
-      static_cast<int32_t>(a.query_stride), a.head_dim, /*window_left=*/-1, /*logits_soft_cap=*/0,
+      static_cast<int32_t>(a.query_stride), a.head_dim, /*window_left=*/a.window - 1, /*logits_soft_cap=*/0,
       /*sm_scale=*/1 / std::sqrt(static_cast<float>(a.head_dim)), /*rope_scale=*/1, /*rope_theta=*/1);
   params.request_indices = a.item_sequence;
   params.qo_tile_indices = a.item_tile;
@@ -93,10 +115,10 @@ Params MakeParams(const AttentionArguments& a) {
   return params;
 }
 
-template <uint32_t kHeadDim>
-cudaError_t Launch(const AttentionArguments& a, cudaStream_t stream) {
+template <uint32_t kHeadDim, class Variant>
+cudaError_t LaunchVariant(const AttentionArguments& a, cudaStream_t stream) {
   const dim3 blocks(a.items, 1, a.kv_heads), threads(32, 1, kWarpsOverPositions);
-  kKernel<kHeadDim><<<blocks, threads, kSharedBytes<kHeadDim>, stream>>>(MakeParams(a));
+  kKernel<kHeadDim, Variant><<<blocks, threads, kSharedBytes<kHeadDim, Variant>, stream>>>(MakeParams(a));
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess || !a.merge) return error;
   const int width = a.query_heads * a.head_dim, block = kMergeThreads * kMergeElements;
   MergePartials<<<dim3(a.rows, (width + block - 1) / block), kMergeThreads, 0, stream>>>(
@@ -106,9 +128,21 @@ cudaError_t Launch(const AttentionArguments& a, cudaStream_t stream) {
 }
 
 template <uint32_t kHeadDim>
+cudaError_t Launch(const AttentionArguments& a, cudaStream_t stream) {
+  return a.window > 0 ? LaunchVariant<kHeadDim, WindowAttention>(a, stream)
+                      : LaunchVariant<kHeadDim, FullAttention>(a, stream);
+}
+
+template <uint32_t kHeadDim, class Variant>
+cudaError_t PrepareVariant() {
+  return cudaFuncSetAttribute(kKernel<kHeadDim, Variant>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              kSharedBytes<kHeadDim, Variant>);
+}
+
+template <uint32_t kHeadDim>
 cudaError_t Prepare() {
-  return cudaFuncSetAttribute(kKernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              kSharedBytes<kHeadDim>);
+  const cudaError_t error = PrepareVariant<kHeadDim, FullAttention>();
+  return error == cudaSuccess ? PrepareVariant<kHeadDim, WindowAttention>() : error;
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ struct AttentionArguments {
   const void* values;
   int64_t block_stride;
   void* out;
+  int window;  // 0: none
   // Partial results, bfloat16 [partials, query_heads, head_dim], and the base-2 logarithms of the sums of
   // their weights, [partials, query_heads].
   void* partials;

@@ -31,9 +31,6 @@ absl::Status CheckShape(const DecoderSpec& spec, const std::string& model_dir) {
   for (const auto& [field, value] : sizes) {
     if (value % 16 != 0) return refuse(field, value, "must be a multiple of 16");
   }
-  if (spec.sliding_window > 0 && spec.sliding_window < spec.max_position_embeddings) {
-    return refuse("sliding_window", spec.sliding_window, "must not be below max_position_embeddings");
-  }
   if (spec.vocab_size > kMaxVocab)
     return refuse("vocab_size", spec.vocab_size, absl::StrCat("must be at most ", kMaxVocab));
   return absl::OkStatus();

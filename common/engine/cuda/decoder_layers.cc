@@ -119,7 +119,8 @@ absl::Status DecoderLayers::Attend(const Pass& pass, int layer, __nv_bfloat16* o
                            .query_stride = columns,
                            .cache = kv.base,
                            .block_stride = kv.block_stride,
-                           .out = out + part.first_row * columns},
+                           .out = out + part.first_row * columns,
+                           .window = spec_.Slides(layer) ? spec_.sliding_window : 0},
                           stream_);
     if (!status.ok()) return status;
   }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "common/engine/cuda/can_run.h"
@@ -116,10 +117,10 @@ absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRow
   };
   logits_.assign(static_cast<size_t>(step.shape().logit_rows) * static_cast<size_t>(vocab), 0);
   const int logit_rows = static_cast<int>(plan.logit_rows.size());
-  for (int i = 0; i < logit_rows; ++i) copy_row(logits_of.at(step.inputs.logit_rows[i]), i);
-  const int host_rows = plan.host_rows;
-  std::vector<float> of_host(logits_.begin() + int64_t{logit_rows - host_rows} * vocab,
-                             logits_.begin() + int64_t{logit_rows} * vocab);
+  for (int i = 0; i < logit_rows; ++i) {
+    const auto wanted = logits_of.find(step.inputs.logit_rows[i]);
+    if (wanted != logits_of.end()) copy_row(wanted->second, i);
+  }
   if (!plan.tasks.empty()) {
     step.Shape(logits_.data(), step.shape().logit_rows);
     if (step.shape().proposes) {
@@ -147,13 +148,16 @@ absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRow
     }
     logits = cpu_->Forward(passes);
     if (!logits.ok()) return logits.status();
+    // A device writes the rows of idle tasks too.
+    std::fill_n(logits_.begin(), int64_t{step.shape().tasks} * vocab,
+                std::numeric_limits<float>::quiet_NaN());
     for (size_t i = 0; i < active.size(); ++i) copy_row(static_cast<int>(i), active[i]);
     step.Shape(logits_.data(), step.shape().tasks);
     step.Propose(logits_.data(), pass);
   }
   step.Read();
-  logits_ = std::move(of_host);
-  return LogitsView{logits_.data(), host_rows, vocab};
+  // As a device copies them: after the last pass.
+  return LogitsView{logits_.data() + int64_t{logit_rows - plan.host_rows} * vocab, plan.host_rows, vocab};
 }
 
 absl::Status HostDeviceModel::ReadSlot(BlockId block, int slot, absl::Span<float> values) {

@@ -195,7 +195,7 @@ at::Tensor TorchModel::Decide(absl::Span<const SequenceRows> batch, const at::Te
     decider.Next(static_cast<int>(pass) + 1, Compute(rows, decider.next_tokens()));
   }
   decider.Finish();
-  return ordered.narrow(0, static_cast<int64_t>(plan.logit_rows.size()) - host_rows, host_rows);
+  return ordered.narrow(0, host_rows == 0 ? 0 : ordered.size(0) - host_rows, host_rows);
 }
 
 Step TorchModel::ToStep(absl::Span<const SequenceRows> batch) const {

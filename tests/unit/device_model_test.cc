@@ -1,0 +1,45 @@
+// Steps of a device in which some sequences have tasks and the host wants the logits of others.
+#include <gtest/gtest.h>
+
+#include "device_worker_testing.h"
+#include "host_device_model.h"
+
+namespace outrider::testing {
+namespace {
+
+RunnerOptions Options() {
+  RunnerOptions options;
+  options.model_dir = kDeviceModel;
+  options.dtype = "float32";
+  options.threads = 1;
+  options.kv_blocks = 64;
+  options.block_size = 4;
+  return options;
+}
+
+// Three tasks, so that a graph of the next power of two has an idle one.
+TEST(DeviceModel, DraftPassesLeaveTheLogitsOfTheHostAlone) {
+  const auto device = Runner::Load(Options(), HostDevice(/*team=*/2)).value();
+  const auto host = Runner::Load(Options()).value();
+  const auto params = Params({.name = ""}, 1);
+  std::vector<DeviceTask> tasks;
+  for (int i = 0; i < 3; ++i)
+    tasks.push_back({.params = params.get(), .round_start = 4, .work = ProposeTask{3}});
+  const std::vector<TokenId> tokens[] = {{5, 6, 7, 8}, {1, 2, 3, 4}, {9, 8, 7, 6}, {4, 4, 4, 4}};
+  std::vector<std::vector<BlockId>> blocks;
+  std::vector<SequenceRows> batch;
+  for (int s = 0; s < 4; ++s) blocks.push_back({2 * s, 2 * s + 1});
+  for (size_t s = 0; s < 4; ++s) {
+    batch.push_back({tokens[s], 0, blocks[s], s == 1 ? 4 : 1, s == 1 ? nullptr : &tasks[s > 1 ? s - 1 : 0]});
+  }
+  const auto found = device->Forward(batch);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->rows, 4);
+  const auto expected = host->Forward({&batch[1], 1});
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  for (int r = 0; r < 4; ++r) EXPECT_EQ(found->row(r), expected->row(r)) << r;
+  for (const DeviceTask& task : tasks) EXPECT_EQ(std::get<ProposeTask>(task.work).proposal.size(), 3u);
+}
+
+}  // namespace
+}  // namespace outrider::testing

@@ -10,6 +10,9 @@
 
 namespace outrider {
 
+// Most rows of a batch that return logits. Logits take memory, half a megabyte a row with 128,000 tokens.
+inline constexpr int kMaxLogitRows = 2048;
+
 // The rows of one sequence in a batch.
 struct SequenceRows {
   absl::Span<const TokenId> tokens;  // the new tokens, at least one; a row each

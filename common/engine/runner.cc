@@ -112,10 +112,15 @@ absl::StatusOr<std::vector<float>> Runner::ReadSlot(BlockId block, int slot) {
 }
 
 absl::Status Runner::CheckBatch(absl::Span<const SequenceRows> batch) const {
-  size_t rows = 0;
+  size_t rows = 0, logit_rows = 0;
   for (size_t i = 0; i < batch.size(); ++i) {
     if (absl::Status status = CheckSequence(i, batch[i]); !status.ok()) return status;
     rows += batch[i].tokens.size();
+    logit_rows += static_cast<size_t>(batch[i].logit_rows);
+  }
+  if (logit_rows > static_cast<size_t>(kMaxLogitRows)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a batch with ", logit_rows, " rows of logits, at most ", kMaxLogitRows, " fit"));
   }
   if (rows > static_cast<size_t>(options_.max_batch_rows)) {
     return absl::InvalidArgumentError(

@@ -46,7 +46,7 @@ class Runner {
   // valid until the next call. INVALID_ARGUMENT, with nothing changed, for an empty sequence, a token outside
   // the vocabulary, a position beyond the context, a block table that is too short or names a block outside
   // the pool, logit_rows out of range, a task that the model does not support, or more than max_batch_rows
-  // rows. INTERNAL if the device fails. An empty batch returns no rows.
+  // rows or kMaxLogitRows of logits. INTERNAL if the device fails. An empty batch returns no rows.
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch);
 
   // A hint that Forward will be called soon, so that sleeping threads wake up in the meantime. Thread-safe.

@@ -16,29 +16,44 @@ bool IsPrefill(const PendingRows& sequence) {
 // The part of the budget, 1 / this, that pending prefills have to themselves.
 constexpr int kPrefillShare = 8;
 
+// That part, or less if they need less.
+StepBudget ShareOfPrefill(std::span<const PendingRows> pending, const StepBudget& budget) {
+  StepBudget needed;
+  for (const PendingRows& sequence : pending) {
+    if (!IsPrefill(sequence)) continue;
+    needed.rows = std::min(needed.rows + sequence.rows, budget.rows);
+    if (sequence.all_logits) {
+      needed.logit_rows = std::min(needed.logit_rows + sequence.rows, budget.logit_rows);
+    }
+  }
+  return {std::min(needed.rows, (budget.rows + kPrefillShare - 1) / kPrefillShare),
+          std::min(needed.logit_rows, (budget.logit_rows + kPrefillShare - 1) / kPrefillShare)};
+}
+
 }  // namespace
 
-std::vector<int> PlanStep(std::span<const PendingRows> pending, int budget) {
+std::vector<int> PlanStep(std::span<const PendingRows> pending, StepBudget budget) {
   std::vector<int> plan(pending.size(), 0);
-  int prefill_rows = 0;
-  for (const PendingRows& sequence : pending) {
-    if (IsPrefill(sequence)) prefill_rows = std::min(prefill_rows + sequence.rows, budget);
-  }
-  const int share = std::min(prefill_rows, (budget + kPrefillShare - 1) / kPrefillShare);
-  int kept = 0;  // for prefill
+  const StepBudget share = ShareOfPrefill(pending, budget);
+  StepBudget kept;  // for prefill
   for (const bool prefills : {false, true}) {
     for (size_t i = 0; i < pending.size(); ++i) {
       const PendingRows& sequence = pending[i];
-      const int free = budget - kept;
-      if (IsPrefill(sequence) != prefills || free <= 0) continue;
-      int rows = std::min(sequence.rows, free);
+      const StepBudget free = {budget.rows - kept.rows, budget.logit_rows - kept.logit_rows};
+      if (IsPrefill(sequence) != prefills || free.rows <= 0) continue;
+      int rows = std::min(sequence.rows, free.rows);
+      if (sequence.all_logits) rows = std::min(rows, free.logit_rows);
       // The rest must keep all logit_rows.
-      if (rows < sequence.rows) rows = std::min(rows, sequence.rows - sequence.logit_rows);
+      if (rows < sequence.rows || sequence.logit_rows > free.logit_rows) {
+        rows = std::min(rows, sequence.rows - sequence.logit_rows);
+      }
+      rows = std::max(rows, 0);
       plan[i] = rows;
-      budget -= rows;
+      budget.rows -= rows;
+      budget.logit_rows -= sequence.all_logits ? rows : rows == sequence.rows ? sequence.logit_rows : 0;
       if (!prefills) kept = share;
     }
-    kept = 0;
+    kept = {};
   }
   return plan;
 }

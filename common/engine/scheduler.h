@@ -8,11 +8,18 @@ namespace outrider {
 
 // The pending rows of one sequence.
 struct PendingRows {
-  int rows = 0;        // tokens that are not computed yet, at least 1
-  int logit_rows = 0;  // how many of the last ones need logits, in one pass; 0 .. rows
+  int rows = 0;             // tokens that are not computed yet, at least 1
+  int logit_rows = 0;       // how many of the last ones need logits, in one pass; 0 .. rows
+  bool all_logits = false;  // the others need logits too, in any pass
 };
 
-// Returns the rows for each sequence; 0 means that it must wait. The sum is at most `budget`.
+// What a forward pass may have.
+struct StepBudget {
+  int rows = 0;
+  int logit_rows = 0;  // of `rows`, those that need logits
+};
+
+// Returns the rows for each sequence; 0 means that it must wait. Their sums are within `budget`.
 //
 // Decoding and verification go before prefill, each in the order given. While prefills are pending, an eighth
 // of the budget is kept for them, so that no load of others makes a prompt wait for ever. The first sequence
@@ -20,7 +27,8 @@ struct PendingRows {
 // budget is less than 8/7 of one sequence's rows.
 //
 // A sequence that does not fit is cut (chunked prefill), but its logit_rows stay together. Every call makes
-// progress if budget >= max logit_rows: a sequence is not cut to nothing while the whole budget is free.
-std::vector<int> PlanStep(std::span<const PendingRows> pending, int budget);
+// progress if the budget has room for the logit_rows of each: a sequence is not cut to nothing while all of
+// it is free.
+std::vector<int> PlanStep(std::span<const PendingRows> pending, StepBudget budget);
 
 }  // namespace outrider

@@ -151,9 +151,9 @@ std::vector<Worker::ScheduledSequence> Worker::Schedule() {
   std::vector<PendingRows> pending;
   pending.reserve(candidates.size());
   for (const SequenceState* sequence : candidates) {
-    pending.push_back({sequence->num_pending(), sequence->logit_rows()});
+    pending.push_back({sequence->num_pending(), sequence->logit_rows(), sequence->prompt_logprobs() >= 0});
   }
-  const std::vector<int> plan = PlanStep(pending, options_.max_batch_rows);
+  const std::vector<int> plan = PlanStep(pending, {options_.max_batch_rows, kMaxLogitRows});
 
   std::vector<ScheduledSequence> scheduled;
   for (size_t i = 0; i < plan.size(); ++i) {

@@ -10,7 +10,9 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<int> Plan(std::vector<PendingRows> pending, int budget) { return PlanStep(pending, budget); }
+std::vector<int> Plan(std::vector<PendingRows> pending, int rows, int logit_rows = 1000) {
+  return PlanStep(pending, {rows, logit_rows});
+}
 
 TEST(PlanStep, TakesEverythingThatFits) {
   EXPECT_THAT(Plan({{1, 1}, {6, 6}, {20, 1}}, 32), ElementsAre(1, 6, 20));
@@ -49,20 +51,46 @@ TEST(PlanStep, GivesTheFirstVerificationTheWholeBudgetIfItNeedsIt) {
   EXPECT_THAT(Plan({{500, 1}, {32, 32}, {1, 1}}, 32), ElementsAre(0, 32, 0));
 }
 
+TEST(PlanStep, LetsSequencesWaitWhoseLogitsDoNotFit) {
+  EXPECT_THAT(Plan({{6, 6}, {6, 6}, {4, 4}}, 64, 10), ElementsAre(6, 0, 4));
+  EXPECT_THAT(Plan({{6, 6}, {12, 6}}, 64, 10), ElementsAre(6, 6)) << "the rows before them may go";
+}
+
+TEST(PlanStep, CutsAPromptThatNeedsAllLogitsToThoseThatFit) {
+  EXPECT_THAT(Plan({{500, 1, true}}, 512, 100), ElementsAre(100));
+  EXPECT_THAT(Plan({{6, 6}, {500, 1, true}}, 512, 100), ElementsAre(6, 94));
+  EXPECT_THAT(Plan({{101, 2, true}}, 512, 100), ElementsAre(99)) << "the last two stay together";
+}
+
+TEST(PlanStep, KeepsLogitsForAPromptThatNeedsAllOfThem) {
+  std::vector<PendingRows> pending(64, {1, 1});
+  pending.push_back({500, 1, true});
+  EXPECT_EQ(Plan(pending, 500, 64).back(), 8);
+}
+
 // For any load: the budget holds and is used, the rows that need logits are never split, and repeated steps
 // finish every sequence.
 TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {
   std::mt19937 random(1);
   for (int load = 0; load < 200; ++load) {
     const int budget = 32 + static_cast<int>(random() % 64);
+    const bool limits_logits = load % 2 == 1;
+    const int logit_budget = limits_logits ? 32 + static_cast<int>(random() % 32) : 1000;
     std::vector<PendingRows> pending;
     for (int i = 0; i < 20; ++i) {
       const int rows = 1 + static_cast<int>(random() % 300);
-      pending.push_back({rows, static_cast<int>(random() % std::min(rows + 1, 32))});
+      pending.push_back(
+          {rows, static_cast<int>(random() % std::min(rows + 1, 32)), limits_logits && i % 3 == 0});
     }
     for (int step = 0; !pending.empty(); ++step) {
       ASSERT_LT(step, 6000) << "no end";
-      const std::vector<int> plan = PlanStep(pending, budget);
+      const std::vector<int> plan = Plan(pending, budget, logit_budget);
+      int logits = 0;
+      for (size_t i = 0; i < plan.size(); ++i) {
+        const PendingRows& sequence = pending[i];
+        logits += sequence.all_logits ? plan[i] : plan[i] == sequence.rows ? sequence.logit_rows : 0;
+      }
+      ASSERT_LE(logits, logit_budget);
       ASSERT_LE(std::accumulate(plan.begin(), plan.end(), 0), budget);
       ASSERT_GT(std::accumulate(plan.begin(), plan.end(), 0), 0) << "no progress";
       int prefills = 0, prefill_rows = 0;
@@ -82,10 +110,10 @@ TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {
         if (rest == 0) continue;
         ASSERT_GE(rest, pending[i].logit_rows) << "logit_rows rows were split";
         // Nothing is kept for prompts that are not there.
-        if (prefills == 0) {
+        if (prefills == 0 && !limits_logits) {
           ASSERT_LT(unused, rest) << "there was room for the rest";
         }
-        left.push_back({rest, pending[i].logit_rows});
+        left.push_back({rest, pending[i].logit_rows, pending[i].all_logits});
       }
       pending = left;
     }

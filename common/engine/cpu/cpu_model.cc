@@ -90,7 +90,8 @@ absl::Status CpuModel::AllocateMemory() {
       {attention_out_, rows * static_cast<size_t>(spec_.heads * spec_.head_dim) * operand_bytes_,
        "attention"},
       {activations_, rows * static_cast<size_t>(spec_.intermediate_size) * operand_bytes_, "activations"},
-      {logits_, rows * static_cast<size_t>(spec_.vocab_size) * 4, "logits (--max-batch-tokens)"},
+      {logits_, std::min(rows, size_t{kMaxLogitRows}) * static_cast<size_t>(spec_.vocab_size) * 4,
+       "logits (--max-batch-tokens)"},
       {scores_, scores * 4, "attention scores"},
   };
   for (const Request& request : requests) {

@@ -127,7 +127,7 @@ class CpuModel final : public Model {
   Buffer qkv_;            // [rows, qkv_columns]
   Buffer attention_out_;  // [rows, heads * head_dim], operands
   Buffer activations_;    // [rows, intermediate], operands
-  Buffer logits_;         // [rows, vocab]
+  Buffer logits_;         // [rows, vocab], at most kMaxLogitRows
   Buffer scores_;         // [threads, kMaxQueries, scores_stride]
   int64_t scores_stride_ = 0;
   std::vector<Row> rows_;

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <random>
+
 #include "common/engine/cuda/step_memory.h"
 
 namespace outrider::cuda {
@@ -48,6 +50,27 @@ TEST(PlanStep, RowsOfTasksComeBeforeThoseOfTheHost) {
   EXPECT_THAT(plan.logit_rows, ElementsAre(2, 3, 1));
   EXPECT_EQ(plan.host_rows, 1);
   EXPECT_THAT(plan.tasks, ElementsAre(&task));
+}
+
+TEST(PlanStep, RowsOfTheHostLieBeyondThoseThatDraftPassesWrite) {
+  const SequenceParams params;
+  const std::vector<TokenId> tokens = {1};
+  const std::vector<BlockId> blocks = {0, 1, 2};
+  std::mt19937 random(1);
+  for (int step = 0; step < 200; ++step) {
+    const size_t proposals = 1 + random() % 150, others = random() % 150;
+    std::vector<DeviceTask> tasks(proposals, Propose(params, 3));
+    std::vector<SequenceRows> batch(others, {tokens, 0, blocks, 1});
+    for (DeviceTask& task : tasks) batch.push_back({tokens, 0, blocks, 1, &task});
+    const StepPlan plan = PlanStep(batch, kBlockSize, kSpare);
+    const StepShape shape = ShapeOf(plan);
+    const int wanted = static_cast<int>(proposals + others);
+    ASSERT_GE(shape.tasks, static_cast<int>(proposals));
+    ASSERT_GE(static_cast<int>(plan.logit_rows.size()) - plan.host_rows, others == 0 ? 0 : shape.tasks);
+    // What the model has memory for.
+    ASSERT_LE(static_cast<int>(plan.logit_rows.size()), wanted + kMaxCapturedRows);
+    ASSERT_LE(shape.logit_rows, wanted + kMaxCapturedRows);
+  }
 }
 
 TEST(PlanStep, ADraftThatIsDoneIsIdleInTheSpareBlock) {

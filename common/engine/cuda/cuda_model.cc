@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,9 @@ namespace {
 
 // Plans of attention, enough for the passes of a step: the first one, and one per further drafted token.
 constexpr int kPlans = kMaxDraftTokens + 1;
+
+// The widest row that AddNorm has room for, in the 48 KB of shared memory that a block has without asking.
+constexpr int kMaxNormed = 48 * 1024 / sizeof(float);
 
 // Most graphs that are kept. Each takes a few megabytes of device memory.
 constexpr size_t kMaxGraphs = 256;
@@ -33,6 +37,8 @@ absl::Status CheckShape(const DecoderSpec& spec, const std::string& model_dir) {
   }
   if (spec.vocab_size > kMaxVocab)
     return refuse("vocab_size", spec.vocab_size, absl::StrCat("must be at most ", kMaxVocab));
+  if (spec.hidden_size > kMaxNormed)
+    return refuse("hidden_size", spec.hidden_size, absl::StrCat("must be at most ", kMaxNormed));
   return absl::OkStatus();
 }
 
@@ -68,7 +74,20 @@ absl::Status CudaModel::Load(const TensorSource& source) {
 
   max_rows_ = std::max(kMaxCapturedRows,
                        static_cast<int>(std::bit_ceil(static_cast<unsigned>(options_.max_batch_rows))));
+  // All that is not the KV pool first, so that the pool takes its share of what is left. How long sequences
+  // can get depends on the pool if its size is given.
+  const int64_t most_positions = options_.kv_blocks > 0 ? int64_t{options_.kv_blocks} * options_.block_size
+                                                        : std::numeric_limits<int64_t>::max();
+  max_positions_ = static_cast<int>(std::min<int64_t>(spec_.max_position_embeddings, most_positions));
   status = AllocateStepMemory();
+  if (status.ok()) status = CreateAttention();
+  if (!status.ok()) return status;
+  status = Assign(DecoderLayers::Create(spec_, std::move(weights), operand_, *matmul_, *attention_,
+                                        {.block_size = options_.block_size,
+                                         .max_rows = max_rows_ + kMaxCapturedRows,
+                                         .max_positions = max_positions_},
+                                        stream_),
+                  layers_);
   if (!status.ok()) return status;
   const size_t block_bytes = DecoderLayers::KvBytesPerToken(spec_) * static_cast<size_t>(options_.block_size);
   size_t free_bytes = 0, all_bytes = 0;
@@ -79,25 +98,19 @@ absl::Status CudaModel::Load(const TensorSource& source) {
           ? options_.kv_blocks
           : KvBlocksThatFit(options_.kv_memory_fraction * static_cast<double>(free_bytes), block_bytes,
                             spec_.max_position_embeddings, options_.block_size, options_.max_sequences);
-  max_positions_ = static_cast<int>(
-      std::min<int64_t>(spec_.max_position_embeddings, int64_t{kv_blocks_} * options_.block_size));
+  max_positions_ =
+      static_cast<int>(std::min<int64_t>(max_positions_, int64_t{kv_blocks_} * options_.block_size));
   spare_ = {kv_blocks_};
-  status = CreateAttention();
-  if (!status.ok()) return status;
-  return Assign(DecoderLayers::Create(spec_, std::move(weights), operand_, *matmul_, *attention_,
-                                      {.kv_blocks = kv_blocks_,
-                                       .block_size = options_.block_size,
-                                       .max_rows = max_rows_,
-                                       .max_positions = max_positions_},
-                                      stream_),
-                layers_);
+  return layers_->AllocateCache(kv_blocks_);
 }
 
 absl::Status CudaModel::AllocateStepMemory() {
   // The largest steps: every row has a draft to verify, or proposes in every further pass.
-  const StepShape verifies{.rows = max_rows_, .logit_rows = max_rows_, .tasks = max_rows_, .proposes = false};
+  const int host_rows = std::min(max_rows_, kMaxLogitRows), logit_rows = host_rows + kMaxCapturedRows;
+  const StepShape verifies{
+      .rows = max_rows_, .logit_rows = logit_rows, .tasks = max_rows_, .proposes = false};
   const StepShape proposes{.rows = max_rows_,
-                           .logit_rows = max_rows_,
+                           .logit_rows = logit_rows,
                            .tasks = max_rows_,
                            .proposes = true,
                            .draft_passes = kMaxDraftTokens - 1};
@@ -105,17 +118,21 @@ absl::Status CudaModel::AllocateStepMemory() {
   StepOutputs outputs;
   const size_t in = std::max(LayOut(verifies, nullptr, inputs), LayOut(proposes, nullptr, inputs));
   const size_t out = std::max(LayOut(verifies, nullptr, outputs), LayOut(proposes, nullptr, outputs));
-  const size_t rows = static_cast<size_t>(max_rows_);
-  const size_t logits = rows * static_cast<size_t>(spec_.vocab_size) * sizeof(float);
+  const size_t rows = static_cast<size_t>(max_rows_), wanted = static_cast<size_t>(logit_rows);
+  const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
   absl::Status status = Assign(MirroredMemory::Allocate(in, "steps' input"), inputs_);
   if (status.ok()) status = Assign(MirroredMemory::Allocate(out, "steps' output"), outputs_);
-  if (status.ok()) status = Assign(DeviceMemory::Allocate(logits, "logits (--max-batch-tokens)"), logits_);
   if (status.ok())
-    status = Assign(PinnedMemory::Allocate(logits, "logits (--max-batch-tokens)"), host_logits_);
-  if (status.ok()) status = Assign(DeviceMemory::Allocate(rows * sizeof(ShapedRow), "shaped rows"), shaped_);
+    status = Assign(DeviceMemory::Allocate(wanted * row_bytes, "logits (--max-batch-tokens)"), logits_);
+  if (status.ok())
+    status = Assign(
+        PinnedMemory::Allocate(static_cast<size_t>(host_rows) * row_bytes, "logits (--max-batch-tokens)"),
+        host_logits_);
+  if (status.ok())
+    status = Assign(DeviceMemory::Allocate(wanted * sizeof(ShapedRow), "shaped rows"), shaped_);
   if (status.ok())
     status = Assign(DeviceMemory::Allocate(rows * sizeof(int32_t), "drafted tokens"), next_tokens_);
-  if (status.ok()) status = Assign(DeviceMemory::Allocate(rows * sizeof(int32_t), "races"), races_);
+  if (status.ok()) status = Assign(DeviceMemory::Allocate(wanted * sizeof(int32_t), "races"), races_);
   if (!status.ok()) return status;
   // Idle rows of a draft pass embed whatever is here, so it must be a token id.
   return ToStatus(cudaMemsetAsync(next_tokens_.data(), 0, next_tokens_.bytes(), stream_), "clearing tokens");
@@ -164,7 +181,7 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
   LayOut(shape, inputs_.host(), inputs);
   WriteInputs(plan, shape, layers_->spare_block(), inputs);
   const bool few = shape.rows <= kMaxCapturedRows && shape.tasks <= kMaxCapturedRows;
-  status = few ? Replay(plan, shape) : RunEager(plan, shape);
+  status = few && captures_ ? Replay(plan, shape) : RunEager(plan, shape);
   if (!status.ok()) return status;
 
   const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
@@ -200,7 +217,12 @@ absl::Status CudaModel::Replay(const StepPlan& plan, const StepShape& shape) {
   if (graph == graphs_.end()) {
     if (graphs_.size() == kMaxGraphs) DropGraphs();
     const absl::StatusOr<cudaGraphExec_t> captured = Capture(shape);
-    if (!captured.ok()) return captured.status();
+    if (!captured.ok()) {
+      // For want of memory, say. Without graphs, steps only take longer. The plans are uploaded again.
+      captures_ = false;
+      status = ToStatus(cudaStreamSynchronize(stream_), "waiting for the plans of a step");
+      return status.ok() ? RunEager(plan, shape) : status;
+    }
     graph = graphs_.emplace(shape, *captured).first;
   }
   return ToStatus(cudaGraphLaunch(graph->second, stream_), "launching a step");

@@ -86,12 +86,15 @@ class CudaModel final : public Model {
   std::unique_ptr<DecoderLayers> layers_;
   MirroredMemory inputs_;
   MirroredMemory outputs_;
-  DeviceMemory logits_;       // [max_rows, vocab]
-  PinnedMemory host_logits_;  // [max_rows, vocab]
-  DeviceMemory shaped_;       // [max_rows]
+  // The first numbers of rows are those with logits: at most max_rows and kMaxLogitRows, and kMaxCapturedRows
+  // more.
+  DeviceMemory logits_;       // [rows, vocab]
+  PinnedMemory host_logits_;  // [rows, vocab], without the kMaxCapturedRows more
+  DeviceMemory shaped_;       // [rows]
   DeviceMemory next_tokens_;  // [max_rows]
-  DeviceMemory races_;        // [max_rows]
+  DeviceMemory races_;        // [rows]
   std::map<StepShape, cudaGraphExec_t> graphs_;
+  bool captures_ = true;  // until a graph cannot be made
 };
 
 }  // namespace outrider::cuda

@@ -56,8 +56,6 @@ absl::Status DecoderLayers::AllocateMemory() {
     const char* what;
   };
   const Request requests[] = {
-      {cache_, block_bytes_ * static_cast<size_t>(options_.kv_blocks + 1),
-       "the KV pool (--kv-blocks, --block-size)"},
       {hidden_, rows * hidden * sizeof(float), "hidden states"},
       {operands_, rows * std::max({hidden, queries, intermediate}) * OperandBytes(operand_type_), "operands"},
       {operand_scales_, 2 * rows * sizeof(float), "scales of operands"},
@@ -69,6 +67,16 @@ absl::Status DecoderLayers::AllocateMemory() {
     const absl::Status status = Assign(DeviceMemory::Allocate(request.bytes, request.what), request.memory);
     if (!status.ok()) return status;
   }
+  return absl::OkStatus();
+}
+
+absl::Status DecoderLayers::AllocateCache(int kv_blocks) {
+  spare_block_ = kv_blocks;
+  const absl::Status status =
+      Assign(DeviceMemory::Allocate(block_bytes_ * (static_cast<size_t>(kv_blocks) + 1),
+                                    "the KV pool (--kv-blocks, --block-size)"),
+             cache_);
+  if (!status.ok()) return status;
   // Attention reads whole blocks and masks what lies beyond the end, but NaN times 0 is NaN.
   return ToStatus(cudaMemsetAsync(cache_.data(), 0, cache_.bytes(), stream_), "clearing the KV pool");
 }
@@ -81,10 +89,12 @@ absl::Status DecoderLayers::UploadRope() {
     if (!memory.ok()) return memory.status();
     *to = *std::move(memory);
     const absl::Status status =
-        ToStatus(cudaMemcpy(to->data(), values->data(), to->bytes(), cudaMemcpyHostToDevice), "uploading");
+        ToStatus(cudaMemcpyAsync(to->data(), values->data(), to->bytes(), cudaMemcpyHostToDevice, stream_),
+                 "uploading");
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  // The table goes away. The model's stream does not wait for others, so the copy has to be on it.
+  return ToStatus(cudaStreamSynchronize(stream_), "uploading");
 }
 
 KvLayerView DecoderLayers::KvOf(int layer) const {

@@ -32,17 +32,20 @@ struct PlannedAttention {
 class DecoderLayers {
  public:
   struct Options {
-    int kv_blocks;
     int block_size;
     int max_rows;
     int max_positions;
   };
 
-  // `matmul` has planned the weights' products. All references and `stream` must outlive this object.
+  // Without a KV pool. `matmul` has planned the weights' products. All references and `stream` must outlive
+  // this object.
   static absl::StatusOr<std::unique_ptr<DecoderLayers>> Create(const DecoderSpec& spec, Weights weights,
                                                                Operand operand, Matmul& matmul,
                                                                Attention& attention, const Options& options,
                                                                cudaStream_t stream);
+
+  // Before the first pass. RESOURCE_EXHAUSTED if there is not enough memory.
+  absl::Status AllocateCache(int kv_blocks);
 
   // The arguments of a forward pass. Pointers are to device memory.
   struct Pass {
@@ -63,7 +66,7 @@ class DecoderLayers {
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values);
 
   // A block that no sequence uses, for the padding rows of a batch.
-  int spare_block() const { return options_.kv_blocks; }
+  int spare_block() const { return spare_block_; }
   size_t bytes_per_block() const { return block_bytes_; }
   size_t weight_bytes() const { return weights_.bytes; }
   // Bytes per token of a sequence, all layers.
@@ -102,6 +105,7 @@ class DecoderLayers {
   DeviceMemory queries_;          // [rows, heads * head_dim], bfloat16
   DeviceMemory attention_out_;    // [rows, heads * head_dim], bfloat16
   OperandRows operand_;
+  int spare_block_ = 0;
 };
 
 }  // namespace outrider::cuda

@@ -11,6 +11,12 @@ namespace {
 
 int PowerOfTwo(size_t count) { return static_cast<int>(std::bit_ceil(count)); }
 
+// Graphs are shared by steps with similar numbers of tasks. Steps too large for one have as many as they
+// need.
+int TaskCapacity(size_t tasks) {
+  return tasks <= static_cast<size_t>(kMaxCapturedRows) ? PowerOfTwo(tasks) : static_cast<int>(tasks);
+}
+
 RowPlace PlaceOf(int position, absl::Span<const BlockId> blocks, int block_size) {
   return {position, blocks[static_cast<size_t>(position / block_size)], position % block_size};
 }
@@ -61,7 +67,7 @@ StepPlan PlanStep(absl::Span<const SequenceRows> batch, int block_size, absl::Sp
   }
   // Draft passes write the logits of as many tasks as their graph holds, over those of the first pass.
   if (draft_tokens > 1 && !host_rows.empty()) {
-    plan.logit_rows.resize(static_cast<size_t>(PowerOfTwo(plan.tasks.size())), 0);
+    plan.logit_rows.resize(static_cast<size_t>(TaskCapacity(plan.tasks.size())), 0);
   }
   plan.logit_rows.insert(plan.logit_rows.end(), host_rows.begin(), host_rows.end());
   plan.host_rows = static_cast<int>(host_rows.size());
@@ -78,7 +84,7 @@ StepShape ShapeOf(const StepPlan& plan) {
   };
   extend(plan.first);
   for (const PassPlan& pass : plan.draft_passes) extend(pass);
-  const int tasks = plan.tasks.empty() ? 0 : PowerOfTwo(plan.tasks.size());
+  const int tasks = plan.tasks.empty() ? 0 : TaskCapacity(plan.tasks.size());
   const bool proposes = tasks > 0 && std::holds_alternative<ProposeTask>(plan.tasks[0]->work);
   // Each task, idle ones included, drafts from a row of its own.
   const int logit_rows = std::max(static_cast<int>(plan.logit_rows.size()), proposes ? tasks : 0);

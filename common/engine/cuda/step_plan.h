@@ -26,9 +26,9 @@ struct StepPlan {
   PassPlan first;
   // Rows of the first pass: first those of tasks, in order, last the host's. Between them are rows that
   // nobody wants, so that the host's lie beyond those that draft passes write.
-  std::vector<int32_t> logit_rows;
-  int host_rows = 0;               // how many of logit_rows are the host's
-  std::vector<DeviceTask*> tasks;  // all of the same kind
+  std::vector<int32_t> logit_rows;  // at most kMaxCapturedRows more than are wanted
+  int host_rows = 0;                // how many of logit_rows are the host's
+  std::vector<DeviceTask*> tasks;   // all of the same kind
   // Each has one row per task, for the token drafted in the previous pass. A task that needs fewer tokens has
   // a row in the spare block.
   std::vector<PassPlan> draft_passes;

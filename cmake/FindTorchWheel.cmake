@@ -1,5 +1,5 @@
 # libtorch out of the PyPI wheel in OUTRIDER_VENV, for the plug-in behind --engine torch: the imported targets torch::cpu,
-# torch::cuda and torch::nccl. The libraries that torch::cuda needs, of other wheels, are looked for when a program loads it.
+# torch::cuda and, where it is installed, torch::nccl. The libraries that torch::cuda needs, of other wheels, are looked for when a program loads it.
 file(GLOB TORCH_ROOT "${OUTRIDER_VENV}/lib/python3*/site-packages/torch")
 # c10d's headers include those of Gloo, which the wheel has inside but without headers.
 find_path(TORCH_GLOO_HEADERS gloo/context.h)
@@ -20,9 +20,11 @@ if(TorchWheel_FOUND AND NOT TARGET torch::cpu)
   target_link_libraries(torch::cpu INTERFACE torch::torch_cpu torch::c10)
   add_library(torch::cuda INTERFACE IMPORTED)
   target_link_libraries(torch::cuda INTERFACE torch::cpu torch::torch_cuda torch::c10_cuda)
-  # NCCL, of the version that torch_cuda asks for.
+  # NCCL, of the version that torch_cuda asks for, where it is installed.
   set(NCCL_ROOT "${TORCH_ROOT}/../nvidia/nccl")
-  add_library(torch::nccl SHARED IMPORTED)
-  set_target_properties(torch::nccl PROPERTIES
-    IMPORTED_LOCATION ${NCCL_ROOT}/lib/libnccl.so.2 INTERFACE_INCLUDE_DIRECTORIES ${NCCL_ROOT}/include)
+  if(EXISTS ${NCCL_ROOT}/include/nccl.h)
+    add_library(torch::nccl SHARED IMPORTED)
+    set_target_properties(torch::nccl PROPERTIES
+      IMPORTED_LOCATION ${NCCL_ROOT}/lib/libnccl.so.2 INTERFACE_INCLUDE_DIRECTORIES ${NCCL_ROOT}/include)
+  endif()
 endif()

@@ -30,7 +30,7 @@ class Model {
   virtual void Wake() = 0;
 
   // Does what rank 0 of the model's processes does, until that is gone (RunnerOptions::parallel). Instead of
-  // the other calls, in all ranks but 0. Returns why it ended, never OK.
+  // the other calls, in all ranks but 0. Returns why it ended, never OK: UNAVAILABLE if rank 0 is gone.
   virtual absl::Status Follow() { return absl::UnimplementedError("this engine runs in one process"); }
 
   // Whether Forward supports this task. A model without device tasks returns false.

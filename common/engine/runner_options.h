@@ -13,6 +13,8 @@ struct ParallelOptions {
   int size = 1;                                // processes
   int rank = 0;                                // which of them this is
   std::string rendezvous = "127.0.0.1:29500";  // HOST:PORT where rank 0 listens and the others find it
+  // Called when this rank begins to wait for the others. May be null.
+  std::function<void()> on_wait;
   // Called from any thread when a rank is gone that this one needs: the process has to end. May be null.
   std::function<void(const absl::Status& why)> on_lost;
 };

@@ -39,11 +39,6 @@ Distribution ParseDistribution(const v1::Distribution& proto) {
   return q;
 }
 
-// Weights 0 at the end are not sent: a target may not even have their tokens.
-std::vector<float>::const_iterator EndOfNonzero(const std::vector<float>& weights) {
-  return std::find_if(weights.rbegin(), weights.rend(), [](float weight) { return weight != 0; }).base();
-}
-
 void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
   switch (q.form) {
     case Distribution::Form::kAbsent:
@@ -56,7 +51,7 @@ void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
       proto->mutable_sparse()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
       break;
     case Distribution::Form::kDense:
-      proto->mutable_dense()->mutable_weights()->Add(q.weights.begin(), EndOfNonzero(q.weights));
+      proto->mutable_dense()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
       break;
   }
 }
@@ -87,9 +82,13 @@ absl::StatusOr<Proposal> ParseNodes(const google::protobuf::RepeatedPtrField<v1:
   return proposal;
 }
 
-// Whether q has what its form needs. Whether that is a distribution is for the target to say.
-absl::Status CheckForm(const Distribution& q, bool may_be_absent, int vocab_size) {
+// Whether q has what its form needs. Whether that is a distribution is for the target to say. A draft whose
+// vocabulary is larger has weight 0 where the target has no token.
+absl::Status CheckForm(Distribution& q, bool may_be_absent, int vocab_size) {
   const auto size = static_cast<size_t>(vocab_size);
+  if (q.form == Distribution::Form::kDense) {
+    while (q.weights.size() > size && q.weights.back() == 0) q.weights.pop_back();
+  }
   if (q.form == Distribution::Form::kAbsent && !may_be_absent) return QMissingError();
   if (q.form == Distribution::Form::kDense && q.weights.size() > size) {
     return absl::InvalidArgumentError(absl::StrCat(q.weights.size(), " weights; allowed: at most ", size));

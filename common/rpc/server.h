@@ -66,10 +66,11 @@ class RpcServer {
   std::string address_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   QueuePoller* poller_ = nullptr;
+  // For health_server_, which it outlives: gRPC starts no server that has nothing but health. It knows no
+  // method.
+  grpc::CallbackGenericService nothing_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::Server> health_server_;
-  // For health_server_, as gRPC starts no server that has nothing but health. It knows no method.
-  grpc::CallbackGenericService nothing_;
 };
 
 // Arguments for channels between the services: message limits, keepalive also while idle, 5 s for an attempt

@@ -46,10 +46,10 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                  "processes that share the model, with --engine torch; each is started with its --rank")
       ->capture_default_str();
   app.add_option("--rank", flags.runner.parallel.rank,
-                 "which of these processes this is, from 0; only rank 0 listens for requests")
+                 "which of these processes this is, from 0; only rank 0 listens at any address")
       ->capture_default_str();
   app.add_option("--rendezvous", flags.runner.parallel.rendezvous,
-                 "HOST:PORT where rank 0 waits for the other ranks; nobody has to identify there")
+                 "HOST:PORT where rank 0 waits for the other ranks, without authentication or encryption")
       ->capture_default_str();
   app.add_option("--threads", flags.runner.threads, "threads that compute; 0: one per CPU")
       ->check(CLI::Range(0, 1024))
@@ -195,16 +195,31 @@ v1::ServerInfo Describe(const Runner& runner, const Flags& flags, uint64_t token
   return info;
 }
 
-// Loading takes long, as does waiting for other ranks.
-absl::StatusOr<std::unique_ptr<Runner>> Load(const RunnerOptions& options) {
-  absl::StatusOr<std::unique_ptr<Runner>> runner;
-  RunUnderSignals([&] { runner = Runner::Load(options); }, [] { End(absl::OkStatus()); });
-  return runner;
+struct LoadedModel {
+  std::unique_ptr<Runner> runner;
+  uint64_t weights_hash = 0;
+};
+
+absl::StatusOr<LoadedModel> LoadModel(const RunnerOptions& options) {
+  absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(options);
+  if (!runner.ok()) return runner.status();
+  // Only rank 0 says what it serves.
+  if (options.parallel.rank > 0) return LoadedModel{*std::move(runner), 0};
+  const absl::StatusOr<SafeTensors> weights = SafeTensors::Open(options.model_dir);
+  if (!weights.ok()) return weights.status();
+  return LoadedModel{*std::move(runner), weights->Hash()};
 }
 
-// What ranks other than 0 do, until rank 0 is gone. It gets the same signals and drains, with work for this
-// one, so that only a second one ends this process. `drains` is set by the first.
-void Follow(Runner& runner, const ParallelOptions& parallel, std::atomic<bool>& drains) {
+// Loading takes long, as does waiting for other ranks.
+absl::StatusOr<LoadedModel> LoadUnderSignals(const RunnerOptions& options) {
+  absl::StatusOr<LoadedModel> model;
+  RunUnderSignals([&] { model = LoadModel(options); }, [] { End(absl::OkStatus()); });
+  return model;
+}
+
+// What ranks other than 0 do, until rank 0 is gone. Rank 0 gets the same signals and drains, and may still
+// send work here, so only a second signal ends this process. `drains` is set by the first.
+[[noreturn]] void Follow(Runner& runner, const ParallelOptions& parallel, std::atomic<bool>& drains) {
   LogInfo("following rank 0", {{"rank", parallel.rank}, {"rendezvous", parallel.rendezvous}});
   absl::Status end;
   RunUnderSignals([&] { end = runner.Follow(); },
@@ -212,7 +227,8 @@ void Follow(Runner& runner, const ParallelOptions& parallel, std::atomic<bool>& 
                     if (drains.exchange(true)) End(absl::OkStatus());
                     LogInfo("draining", {{"until", "rank 0 ends, or another signal"}});
                   });
-  parallel.on_lost(end);
+  // That rank 0 is gone was to be expected then, but not that this rank failed.
+  End(drains && absl::IsUnavailable(end) ? absl::OkStatus() : end);
 }
 
 // Comes back only with the reason why it cannot start.
@@ -228,14 +244,17 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   flags.runner.parallel.on_lost = [&drains](const absl::Status& why) {
     End(drains ? absl::OkStatus() : why);
   };
-  absl::StatusOr<std::unique_ptr<Runner>> runner = Load(flags.runner);
-  if (!runner.ok()) return runner.status();
-  if (flags.runner.parallel.rank > 0) Follow(**runner, flags.runner.parallel, drains);
-  const absl::StatusOr<SafeTensors> weights = SafeTensors::Open(flags.runner.model_dir);
-  if (!weights.ok()) return weights.status();
-  const v1::ServerInfo info = Describe(**runner, flags, (*tokenizer)->Fingerprint(), weights->Hash());
+  flags.runner.parallel.on_wait = [&parallel = flags.runner.parallel] {
+    LogInfo("waiting for the other ranks",
+            {{"rank", parallel.rank}, {"ranks", parallel.size}, {"rendezvous", parallel.rendezvous}});
+  };
+  absl::StatusOr<LoadedModel> model = LoadUnderSignals(flags.runner);
+  if (!model.ok()) return model.status();
+  std::unique_ptr<Runner> runner = std::move(model->runner);
+  if (flags.runner.parallel.rank > 0) Follow(*runner, flags.runner.parallel, drains);
+  const v1::ServerInfo info = Describe(*runner, flags, (*tokenizer)->Fingerprint(), model->weights_hash);
   tokenizer->reset();
-  if (const std::optional<Quantization>& quantization = (*runner)->config().quantization) {
+  if (const std::optional<Quantization>& quantization = runner->config().quantization) {
     LogInfo("quantised weights unpacked",
             {{"model", info.model()}, {"from", QuantizationInWords(*quantization)}, {"to", info.dtype()}});
   }
@@ -250,7 +269,7 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   // The engine thread reads its items itself.
   QueuePoller poller(absl::Seconds(flags.process.busy_poll_seconds));
   std::unique_ptr<StreamService> service;
-  Worker worker(*std::move(runner), spec.make_sampler(), flags.worker, metrics.Hooks(),
+  Worker worker(std::move(runner), spec.make_sampler(), flags.worker, metrics.Hooks(),
                 {.poll = [&](absl::Time deadline) { poller.Poll(deadline); },
                  .wake = [&] { poller.Wake(); },
                  .hold_answers = [&] { service->HoldAnswers(); },

@@ -79,16 +79,21 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
 
 void RunUnderSignals(const std::function<void()>& work, const std::function<void()>& on_signal) {
   constexpr int kEnough = SIGUSR1;
-  sigset_t signals = EndSignals();
+  sigset_t signals = EndSignals(), before;
   sigaddset(&signals, kEnough);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  pthread_sigmask(SIG_BLOCK, &signals, &before);
+  std::atomic<bool> done = false;
   std::thread waits([&] {
     int signal = 0;
-    while (sigwait(&signals, &signal) != 0 || signal != kEnough) on_signal();
+    while (sigwait(&signals, &signal) != 0 || !done) {
+      if (signal != kEnough) on_signal();
+    }
   });
-  const absl::Cleanup stop = [&waits] {
+  const absl::Cleanup stop = [&] {
+    done = true;
     pthread_kill(waits.native_handle(), kEnough);
     waits.join();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   };
   work();
 }

@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<TokenId>> Encode(const std::string& text, bool add_sp
   // A tokenizer may spell tokens that its model lacks, as that of Gemma 3 1B does with <image_soft_token>.
   for (const TokenId token : *tokens) {
     if (static_cast<uint32_t>(token) < vocab_size) continue;
-    return FieldError(field, absl::StrCat("text of the model's ", vocab_size, " tokens"),
+    return FieldError(field, absl::StrCat("text whose tokens are below ", vocab_size),
                       absl::StrCat("token ", token));
   }
   return tokens;

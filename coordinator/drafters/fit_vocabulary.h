@@ -6,10 +6,10 @@
 
 namespace outrider {
 
-// Makes an update for the target one for a draft whose vocabulary has `draft_vocab` tokens and not
-// `target_vocab`: parameters lose the ids that the draft lacks, and forbid those that the target lacks, so
-// that their q is 0. False if the draft cannot propose: it lacks a token of the sequence, or all that the
-// parameters leave.
+// Rewrites an update that was made for the target so that a draft with `draft_vocab` tokens takes it: removes
+// from its parameters the ids that the draft lacks, and forbids those that the target lacks, so that their q
+// is 0. False, with the update half rewritten, if the draft cannot propose: it lacks a token of the sequence,
+// or all that the parameters leave.
 bool FitVocabulary(int draft_vocab, int target_vocab, v1::SequenceUpdate& update);
 
 }  // namespace outrider

@@ -50,6 +50,7 @@ bool ModelDrafter::Send(Generation& generation) {
   const int wanted = wanted_.most;
   const int k = link_->info() == nullptr ? wanted : Allowed(*link_->info(), n, wanted);
   if (k < 0 || (k == 0 && wanted > 0)) return false;
+  if (link_->info() != nullptr && link_->info()->vocab_size() == unfit_vocab_) return false;
   std::optional<InFlight> item = Prepare();
   if (!item) return false;
   const v1::ServerInfo& draft = *link_->info();
@@ -60,8 +61,11 @@ bool ModelDrafter::Send(Generation& generation) {
   v1::ProposeItem* propose = message.mutable_propose();
   FillUpdate(generation, remote_, round, n, propose->mutable_sequence());
   const int draft_vocab = static_cast<int>(draft.vocab_size());
-  if (draft_vocab != vocab_ && !FitVocabulary(draft_vocab, vocab_, *propose->mutable_sequence()))
+  if (draft_vocab != vocab_ && !FitVocabulary(draft_vocab, vocab_, *propose->mutable_sequence())) {
+    // Nor will it be able to later: committed tokens stay.
+    unfit_vocab_ = draft.vocab_size();
     return false;
+  }
   propose->set_draft_tokens(static_cast<uint32_t>(k));
   if (wanted_.stop) {
     v1::DraftStop* stop = propose->mutable_stop();

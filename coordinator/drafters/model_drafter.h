@@ -63,6 +63,7 @@ class ModelDrafter final : public Drafter {
   Metrics* const metrics_;
   const Clock::duration budget_;
   const int vocab_;
+  uint32_t unfit_vocab_ = 0;  // size of the vocabulary of a draft that cannot propose for this sequence
   RemoteSequence remote_;
   DraftLength wanted_;  // of the proposal that was begun
   int attempts_ = 0;    // items that were sent for it

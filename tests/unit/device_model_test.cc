@@ -7,20 +7,10 @@
 namespace outrider::testing {
 namespace {
 
-RunnerOptions Options() {
-  RunnerOptions options;
-  options.model_dir = kDeviceModel;
-  options.dtype = "float32";
-  options.threads = 1;
-  options.kv_blocks = 64;
-  options.block_size = 4;
-  return options;
-}
-
 // Three tasks, so that a graph of the next power of two has an idle one.
 TEST(DeviceModel, DraftPassesLeaveTheLogitsOfTheHostAlone) {
-  const auto device = Runner::Load(Options(), HostDevice(/*team=*/2)).value();
-  const auto host = Runner::Load(Options()).value();
+  const auto device = Runner::Load(DeviceOptions(), HostDevice(/*team=*/2)).value();
+  const auto host = Runner::Load(DeviceOptions()).value();
   const auto params = Params({.name = ""}, 1);
   std::vector<DeviceTask> tasks;
   for (int i = 0; i < 3; ++i)

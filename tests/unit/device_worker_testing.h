@@ -43,10 +43,7 @@ inline std::shared_ptr<const SequenceParams> Params(const Setting& setting, uint
 
 inline constexpr char kDeviceModel[] = "tests/data/engine/gqa3-sharded";
 
-// A worker for kDeviceModel, whose model is what `load` makes of the options.
-inline std::unique_ptr<Worker> StartDeviceWorker(
-    std::unique_ptr<Sampler> sampler,
-    const std::function<absl::StatusOr<std::unique_ptr<Runner>>(const RunnerOptions&)>& load) {
+inline RunnerOptions DeviceOptions() {
   RunnerOptions options;
   options.model_dir = kDeviceModel;
   options.dtype = "float32";
@@ -54,7 +51,14 @@ inline std::unique_ptr<Worker> StartDeviceWorker(
   options.kv_blocks = 128;
   options.block_size = 4;
   options.max_batch_rows = 96;
-  absl::StatusOr<std::unique_ptr<Runner>> runner = load(options);
+  return options;
+}
+
+// A worker whose model is what `load` makes of the options.
+inline std::unique_ptr<Worker> StartDeviceWorker(
+    std::unique_ptr<Sampler> sampler,
+    const std::function<absl::StatusOr<std::unique_ptr<Runner>>(const RunnerOptions&)>& load) {
+  absl::StatusOr<std::unique_ptr<Runner>> runner = load(DeviceOptions());
   EXPECT_TRUE(runner.ok()) << runner.status();
   return std::make_unique<Worker>(*std::move(runner), std::move(sampler),
                                   WorkerOptions{.max_batch_rows = 96, .check_invariants = true},

@@ -270,6 +270,13 @@ def broken_links(tree):
     return wrong
 
 
+def unlisted_tests(tree):
+    """Each file of tests that start processes is in the list that ctest has."""
+    listed = set(re.findall(r"\w+", " ".join(re.findall(r"foreach\(name IN ITEMS ([^)]*)\)", tree.get("tests/system/system.cmake", "")))))
+    return [f"{path}: tests/system/system.cmake does not name it" for path in tree
+            if (found := re.fullmatch(r"tests/(?:system|slow)/test_(\w+)\.py", path)) and found[1] not in listed]
+
+
 def wrong_fault_table(tree):
     """The table of faults has each number once, and each row names tests that exist."""
     page = "docs/operations.md"
@@ -287,7 +294,7 @@ def wrong_fault_table(tree):
 
 
 CHECKS = [wrong_dependencies, reached_backends, wire_in_core, libtorch_elsewhere, second_transports, long_files, unfinished, machine_paths,
-          unused_flags, globbed_sources, unbuilt_sources, broken_links, wrong_fault_table]
+          unused_flags, globbed_sources, unbuilt_sources, broken_links, unlisted_tests, wrong_fault_table]
 
 
 @pytest.fixture(scope="module")
@@ -364,6 +371,7 @@ GOOD = {
                      "```\n# No heading\n[no link](gone.md)\n```\n## Notes\n[twice](notes.md#notes-1)\n",
     "bench/notes.py": '"""See docs/notes.md#notes."""',
     "docs/operations.md": FAULTS,
+    "tests/system/system.cmake": "foreach(name IN ITEMS faults greedy)\nendforeach()",
     "tests/system/test_faults.py": "def test_a_fault() -> None:",
 }
 
@@ -430,6 +438,8 @@ BAD = [
     (broken_links, {"docs/a.md": "# Alone\n[twice](#alone-1)"}),
     (broken_links, {"docs/a.md": "```\n# Example\n```\n[no heading](#example)"}),
     (broken_links, {"bench/a.py": "# docs/moved.md says why"}),
+    (unlisted_tests, {"tests/system/test_more.py": ""}),
+    (unlisted_tests, {"tests/slow/test_laws.py": ""}),
     # A fault that is missing, one without a test, and one whose test is gone.
     (wrong_fault_table, {"docs/operations.md": FAULTS.replace("| 7 |", "| 8 |")}),
     (wrong_fault_table, {"docs/operations.md": FAULTS.replace("| 7 | a fault | `test_a_fault` |", "| 7 | a fault | |")}),

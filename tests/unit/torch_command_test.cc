@@ -1,4 +1,4 @@
-// What rank 0 sends the other ranks, and what it could not have sent.
+// What rank 0 sends the other ranks, and what is refused.
 #include <gmock/gmock.h>
 
 #include "common/engine/torch/command.h"

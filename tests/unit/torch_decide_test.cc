@@ -82,14 +82,7 @@ class TorchTasks : public ::testing::TestWithParam<bool> {
   static constexpr int kSequences = 4;
 
   TorchTasks() {
-    RunnerOptions options;
-    options.model_dir = kDeviceModel;
-    options.dtype = "float32";
-    options.threads = 1;
-    options.kv_blocks = 64;
-    options.block_size = 4;
-    options.max_batch_rows = 96;
-    runner_ = Runner::Load(options, TorchBackend(/*decides=*/true, /*pads=*/GetParam())).value();
+    runner_ = Runner::Load(DeviceOptions(), TorchBackend(/*decides=*/true, /*pads=*/GetParam())).value();
     for (int s = 0; s < kSequences; ++s) {
       params_.push_back(Params({.name = "", .rule = s == 1 ? Rule::kCoupled : Rule::kToken}, 7 + s));
       for (int i = 0; i < 12; ++i) tokens_[s].push_back((i * 29 + s * 13 + 3) % kVocab);

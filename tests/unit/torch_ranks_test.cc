@@ -1,7 +1,6 @@
 // Several ranks that share a model, as threads of this process with real sockets between them.
 #include <arpa/inet.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -21,23 +20,26 @@ constexpr double kTolerance = 1e-4;  // of the spread, as for one process
 // c10d records what a process sends in one place, which is not made for several groups in a process.
 [[maybe_unused]] const int kNoRecord = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
 
-// An address that nobody listens at.
+// An address of these tests alone: its port stays bound here, and a rank may bind it nevertheless, since both
+// reuse addresses.
 std::string FreeAddress() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof(address);
   EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
   EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  close(fd);
   return absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
 }
 
 RunnerOptions RankOptions(const std::string& model, int size, int rank, const std::string& rendezvous) {
   RunnerOptions options = Options(model);
   options.engine = "torch";
-  options.parallel = {.size = size, .rank = rank, .rendezvous = rendezvous, .on_lost = nullptr};
+  options.parallel = {
+      .size = size, .rank = rank, .rendezvous = rendezvous, .on_wait = nullptr, .on_lost = nullptr};
   return options;
 }
 
@@ -52,7 +54,7 @@ class Ranks {
         options.kv_blocks = follower_blocks;
         const auto runner = LoadOrDie(options);
         ASSERT_NE(runner, nullptr);
-        EXPECT_EQ(runner->Follow().code(), absl::StatusCode::kInternal);
+        EXPECT_EQ(runner->Follow().code(), absl::StatusCode::kUnavailable);
       });
     }
     first_ = LoadOrDie(RankOptions(model, size, 0, rendezvous));
@@ -159,6 +161,39 @@ TEST(RankGroup, ARankThatIsGoneIsToldAtOnceAndEndsTheNextStep) {
   const BlockId block = 0;
   const SequenceRows rows = {{&token, 1}, 0, {&block, 1}, 1};
   EXPECT_EQ(first->Forward({&rows, 1}).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST(RankGroup, RefuseToDiffer) {
+  const std::pair<std::string, int> others[] = {{"mha-float32", 8}, {"qwen2-bias", 16}};
+  for (const auto& [model, block_size] : others) {
+    const std::string rendezvous = FreeAddress();
+    const auto refusal = [&](int rank, const std::string& its_model, int its_size) {
+      RunnerOptions options = RankOptions(its_model, 2, rank, rendezvous);
+      options.block_size = its_size;
+      return std::string(Runner::Load(options).status().message());
+    };
+    std::string second;
+    std::thread other([&] { second = refusal(1, model, block_size); });
+    EXPECT_EQ(refusal(0, "mha-float32", 16),
+              "--rank 0: the ranks differ in --model, --dtype or --block-size");
+    other.join();
+    EXPECT_EQ(second, "--rank 1: the ranks differ in --model, --dtype or --block-size");
+  }
+}
+
+// As a chunk in the middle of a prompt is.
+TEST(RankGroup, AStepMayWantNoLogits) {
+  Ranks ranks("mha-float32", 2);
+  const std::vector<TokenId> tokens = SomeTokens(20, 256);
+  const std::vector<BlockId> blocks = {0, 1};
+  const SequenceRows chunk = {absl::MakeConstSpan(tokens).first(12), 0, blocks, 0};
+  const auto nothing = ranks.first().Forward({&chunk, 1});
+  ASSERT_TRUE(nothing.ok()) << nothing.status();
+  EXPECT_EQ(nothing->rows, 0);
+  const SequenceRows rest = {absl::MakeConstSpan(tokens).subspan(12), 12, blocks, 8};
+  const auto last = ranks.first().Forward({&rest, 1});
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ(last->rows, 8);
 }
 
 TEST(RankGroup, RefuseWhatCannotBeShared) {

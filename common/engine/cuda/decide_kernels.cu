@@ -67,6 +67,17 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+cudaError_t CheckDecideKernels() {
+  cudaFuncAttributes attributes;
+  for (const void* kernel :
+       {reinterpret_cast<const void*>(&ShapeKernel), reinterpret_cast<const void*>(&ProposeKernel),
+        reinterpret_cast<const void*>(&RaceKernel), reinterpret_cast<const void*>(&VerifyKernel)}) {
+    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess)
+      return error;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t LaunchShape(float* logits, int vocab, int rows, const ShapeParams* params, ShapedRow* shaped,
                         cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;

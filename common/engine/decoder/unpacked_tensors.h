@@ -10,8 +10,8 @@
 
 namespace outrider {
 
-// Unpacks a matrix when it is asked for: scale times integer is exact in float32, but for scales in float32,
-// which round once. The memory belongs to the view. Thread-safe.
+// Unpacks a matrix when it is asked for: scale times integer is exact in float32, unless the scale itself is
+// float32: then it is rounded once. The memory belongs to the view. Thread-safe.
 class UnpackedTensors final : public TensorSource {
  public:
   // `stored` must outlive it.

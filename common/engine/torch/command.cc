@@ -76,7 +76,7 @@ absl::StatusOr<Command> Command::Decode(absl::Span<const int64_t> numbers) {
   }
   const bool is_known = kind == kCopy || (kind == kForward && !command.batch_.empty());
   if (!is_known || !reader.fits()) {
-    return absl::InvalidArgumentError("rank 0 sent what is no command");
+    return absl::InvalidArgumentError("rank 0 sent something that is not a command");
   }
   return command;
 }

@@ -85,7 +85,11 @@ class CudaRunner final : public StepRunner {
  public:
   explicit CudaRunner(c10::DeviceIndex device)
       : stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device)),
-        pool_(at::cuda::graph_pool_handle()) {}
+        pool_(at::cuda::graph_pool_handle()) {
+    const c10::cuda::CUDAGuard guard(device);
+    has_kernels_ = cuda::CheckDecideKernels() == cudaSuccess;
+    cudaGetLastError();  // forget that there are none
+  }
 
   at::Device device() const override { return stream_.device(); }
   size_t FreeMemory() const override {
@@ -121,7 +125,7 @@ class CudaRunner final : public StepRunner {
     stream_.synchronize();
     return to;
   }
-  DecisionKernels* decisions() override { return &decisions_; }
+  DecisionKernels* decisions() override { return has_kernels_ ? &decisions_ : nullptr; }
 
  private:
   struct Graph {
@@ -184,6 +188,7 @@ class CudaRunner final : public StepRunner {
 
   const c10::cuda::CUDAStream stream_;
   CudaDecisions decisions_{stream_};
+  bool has_kernels_ = false;    // ours, for this GPU
   at::cuda::MempoolId_t pool_;  // of all graphs
   std::map<Shape, std::unique_ptr<Graph>> graphs_;
   bool captures_ = true;     // until it fails once

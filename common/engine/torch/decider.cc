@@ -1,7 +1,6 @@
 #include "common/engine/torch/decider.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace outrider::libtorch {
 namespace {

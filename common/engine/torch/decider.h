@@ -17,7 +17,8 @@ class Decider {
   // The plan outlives this. `spare` is a block that no sequence uses.
   Decider(DecisionKernels& kernels, const cuda::StepPlan& plan, BlockId spare, at::Device device);
 
-  // `logits`: float32 [rows, vocab], those of tasks first, in the plan's order. Overwrites these.
+  // `logits`: float32 [rows, vocab], those of tasks first, in the plan's order. Overwrites these; rows
+  // that no task has are neither read nor written.
   void First(const at::Tensor& logits);
   // The tokens that were drafted last: int64 [tasks], and further ones that mean nothing, up to a power of
   // two.

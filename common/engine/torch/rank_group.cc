@@ -50,145 +50,135 @@ c10::intrusive_ptr<c10d::Store> MakeStore(const ParallelOptions& options, const 
   store.numWorkers = static_cast<size_t>(options.size);
   store.timeout = kPatience;
   if (options.rank == 0) store.masterListenFd = ListenAt(rendezvous);
+  if (options.on_wait) options.on_wait();
   return c10::make_intrusive<c10d::TCPStore>(rendezvous.host, store);
 }
 
-class GlooGroup final : public RankGroup {
+c10::intrusive_ptr<c10d::ProcessGroupGloo> Meet(const ParallelOptions& options,
+                                                const Rendezvous& rendezvous) {
+  auto gloo = c10d::ProcessGroupGloo::Options::create(kPatience);
+  gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(AwaitOwnAddress(rendezvous)));
+  auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(MakeStore(options, rendezvous), options.rank,
+                                                           options.size, gloo);
+  group->setTimeout(kForever);
+  return group;
+}
+
+}  // namespace
+
+// Waits for a message that never comes, and so for the end of the connection, which shows even between steps.
+class RankGroup::Watch {
  public:
-  GlooGroup(const ParallelOptions& options, const c10::intrusive_ptr<c10d::Store>& store,
-            const std::string& own_address, StepRunner& runner)
-      : options_(options), gloo_(Meet(options, store, own_address)) {
-    devices_ = runner.Connect(rank(), size(), [this](absl::Span<char> bytes) {
-      Broadcast(at::from_blob(bytes.data(), static_cast<int64_t>(bytes.size()), at::kByte));
+  Watch(c10d::ProcessGroupGloo& gloo, int other, const ParallelOptions& options)
+      : nothing_{at::empty({1}, at::kLong)}, work_(gloo.recv(nothing_, other, /*tag=*/1)) {
+    thread_ = std::thread([this, other, &options] {
+      try {
+        work_->wait();
+      } catch (const std::exception&) {
+        // As expected, sooner or later.
+      }
+      if (ends_ || !options.on_lost) return;
+      options.on_lost(absl::UnavailableError(absl::StrCat("rank ", other, " of ", options.size, " is gone")));
     });
-    if (rank() > 0) Watch(0);
-    for (int other = 1; rank() == 0 && other < size(); ++other) Watch(other);
   }
-  ~GlooGroup() override {
+  ~Watch() {
     ends_ = true;
-    for (Watched& watched : watched_) {
-      watched.work->abort();
-      watched.thread.join();
-    }
-  }
-
-  int rank() const override { return options_.rank; }
-  int size() const override { return options_.size; }
-
-  void Send(absl::Span<const int64_t> numbers) override {
-    const auto count = static_cast<int64_t>(numbers.size());
-    const at::Tensor first = at::zeros(kShort + 1, at::kLong);
-    int64_t* const data = first.mutable_data_ptr<int64_t>();
-    data[0] = count;
-    std::copy_n(numbers.begin(), std::min(count, kShort), data + 1);
-    Broadcast(first);
-    if (count > kShort)
-      Broadcast(
-          at::tensor(at::ArrayRef<int64_t>(numbers.data() + kShort, numbers.size() - kShort), at::kLong));
-  }
-  std::vector<int64_t> Receive() override {
-    const at::Tensor first = at::empty(kShort + 1, at::kLong);
-    Broadcast(first);
-    const int64_t* const data = first.const_data_ptr<int64_t>();
-    std::vector<int64_t> numbers(data + 1, data + 1 + std::clamp<int64_t>(data[0], 0, kShort));
-    if (data[0] > kShort) {
-      const at::Tensor rest = at::empty(data[0] - kShort, at::kLong);
-      Broadcast(rest);
-      numbers.insert(numbers.end(), rest.const_data_ptr<int64_t>(),
-                     rest.const_data_ptr<int64_t>() + rest.numel());
-    }
-    return numbers;
-  }
-
-  at::Tensor Sum(const at::Tensor& share) override {
-    std::vector<at::Tensor> sum = {share.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous()};
-    if (devices_ != nullptr) {
-      devices_->Sum(sum[0]);
-    } else {
-      gloo_->allreduce(sum)->wait();
-    }
-    return sum[0];
-  }
-  at::Tensor Gather(const at::Tensor& share) override {
-    std::vector<at::Tensor> own = {share.contiguous()};
-    if (devices_ != nullptr) return at::cat(devices_->Gather(own[0]).unbind(), -1);
-    std::vector<std::vector<at::Tensor>> all;
-    if (rank() == 0) {
-      all.emplace_back();
-      for (int r = 0; r < size(); ++r) all[0].push_back(at::empty_like(own[0]));
-    }
-    gloo_->gather(all, own)->wait();
-    return rank() == 0 ? at::cat(all[0], -1) : share;
-  }
-  int64_t Least(int64_t number) override {
-    std::vector<at::Tensor> least = {at::full({1}, number, at::kLong)};
-    c10d::AllreduceOptions options;
-    options.reduceOp = c10d::ReduceOp::MIN;
-    gloo_->allreduce(least, options)->wait();
-    return least[0].item<int64_t>();
+    work_->abort();
+    thread_.join();
   }
 
  private:
-  struct Watched {
-    std::vector<at::Tensor> nothing;
-    c10::intrusive_ptr<c10d::Work> work;
-    std::thread thread;
-  };
-
-  static c10::intrusive_ptr<c10d::ProcessGroupGloo> Meet(const ParallelOptions& options,
-                                                         const c10::intrusive_ptr<c10d::Store>& store,
-                                                         const std::string& own_address) {
-    auto gloo = c10d::ProcessGroupGloo::Options::create(kPatience);
-    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(own_address));
-    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.size, gloo);
-    group->setTimeout(kForever);
-    return group;
-  }
-
-  void Broadcast(const at::Tensor& tensor) {
-    std::vector<at::Tensor> tensors = {tensor};
-    gloo_->broadcast(tensors)->wait();
-  }
-
-  // Waits for a message that never comes, and so for the end of the connection, which shows even between
-  // steps.
-  void Watch(int other) {
-    constexpr int kTag = 1;
-    Watched watched;
-    watched.nothing = {at::empty({1}, at::kLong)};
-    watched.work = gloo_->recv(watched.nothing, other, kTag);
-    watched.thread = std::thread([this, other, work = watched.work] {
-      try {
-        work->wait();
-      } catch (const std::exception&) {
-      }
-      if (ends_ || !options_.on_lost) return;
-      options_.on_lost(absl::UnavailableError(absl::StrCat("rank ", other, " of ", size(), " is gone")));
-    });
-    watched_.push_back(std::move(watched));
-  }
-
-  const ParallelOptions options_;
-  const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
-  std::unique_ptr<DeviceRanks> devices_;  // null on CPUs
+  std::vector<at::Tensor> nothing_;  // where the message would go
+  const c10::intrusive_ptr<c10d::Work> work_;
   std::atomic<bool> ends_ = false;
-  std::vector<Watched> watched_;
+  std::thread thread_;
 };
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Join(const ParallelOptions& options,
                                                            StepRunner& runner) {
   const absl::StatusOr<Rendezvous> rendezvous = ParseRendezvous(options.rendezvous);
   if (!rendezvous.ok()) return rendezvous.status();
   try {
-    const std::string own_address = AwaitOwnAddress(*rendezvous);
-    return std::make_unique<GlooGroup>(options, MakeStore(options, *rendezvous), own_address, runner);
+    return std::unique_ptr<RankGroup>(new RankGroup(options, *rendezvous, runner));
   } catch (const c10::Error& error) {
     return Unavailable(options, error.what_without_backtrace());
   } catch (const std::exception& error) {
     return Unavailable(options, error.what());
   }
+}
+
+RankGroup::RankGroup(const ParallelOptions& options, const Rendezvous& rendezvous, StepRunner& runner)
+    : options_(options), gloo_(Meet(options, rendezvous)) {
+  // A rank may be lost as soon as it was there.
+  if (rank() > 0) watches_.push_back(std::make_unique<Watch>(*gloo_, 0, options_));
+  for (int other = 1; rank() == 0 && other < size(); ++other) {
+    watches_.push_back(std::make_unique<Watch>(*gloo_, other, options_));
+  }
+  devices_ = runner.Connect(rank(), size(), [this](absl::Span<char> bytes) {
+    Broadcast(at::from_blob(bytes.data(), static_cast<int64_t>(bytes.size()), at::kByte));
+  });
+}
+
+RankGroup::~RankGroup() = default;
+
+void RankGroup::Send(absl::Span<const int64_t> numbers) {
+  const auto count = static_cast<int64_t>(numbers.size());
+  const at::Tensor first = at::zeros(kShort + 1, at::kLong);
+  int64_t* const data = first.mutable_data_ptr<int64_t>();
+  data[0] = count;
+  std::copy_n(numbers.begin(), std::min(count, kShort), data + 1);
+  Broadcast(first);
+  if (count <= kShort) return;
+  numbers.remove_prefix(static_cast<size_t>(kShort));
+  Broadcast(at::tensor(at::ArrayRef<int64_t>(numbers.data(), numbers.size()), at::kLong));
+}
+
+std::vector<int64_t> RankGroup::Receive() {
+  const at::Tensor first = at::empty(kShort + 1, at::kLong);
+  Broadcast(first);
+  const int64_t* const data = first.const_data_ptr<int64_t>();
+  std::vector<int64_t> numbers(data + 1, data + 1 + std::clamp<int64_t>(data[0], 0, kShort));
+  if (data[0] <= kShort) return numbers;
+  const at::Tensor rest = at::empty(data[0] - kShort, at::kLong);
+  Broadcast(rest);
+  const int64_t* const more = rest.const_data_ptr<int64_t>();
+  numbers.insert(numbers.end(), more, more + rest.numel());
+  return numbers;
+}
+
+at::Tensor RankGroup::Sum(const at::Tensor& share) {
+  std::vector<at::Tensor> sum = {share.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous()};
+  if (devices_ != nullptr) {
+    devices_->Sum(sum[0]);
+  } else {
+    gloo_->allreduce(sum)->wait();
+  }
+  return sum[0];
+}
+
+at::Tensor RankGroup::Gather(const at::Tensor& share) {
+  std::vector<at::Tensor> own = {share.contiguous()};
+  if (devices_ != nullptr) return at::cat(devices_->Gather(own[0]).unbind(), -1);
+  std::vector<std::vector<at::Tensor>> all;
+  if (rank() == 0) {
+    all.emplace_back();
+    for (int r = 0; r < size(); ++r) all[0].push_back(at::empty_like(own[0]));
+  }
+  gloo_->gather(all, own)->wait();
+  return rank() == 0 ? at::cat(all[0], -1) : share;
+}
+
+int64_t RankGroup::Least(int64_t number) {
+  std::vector<at::Tensor> least = {at::full({1}, number, at::kLong)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = c10d::ReduceOp::MIN;
+  gloo_->allreduce(least, options)->wait();
+  return least[0].item<int64_t>();
+}
+
+void RankGroup::Broadcast(const at::Tensor& tensor) {
+  std::vector<at::Tensor> tensors = {tensor};
+  gloo_->broadcast(tensors)->wait();
 }
 
 }  // namespace outrider::libtorch

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <memory>
@@ -11,7 +12,13 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/runner_options.h"
+#include "common/engine/torch/rendezvous.h"
 #include "common/engine/torch/step_runner.h"
+
+// Its header costs ten seconds in each file that includes it.
+namespace c10d {
+class ProcessGroupGloo;
+}
 
 namespace outrider::libtorch {
 
@@ -21,26 +28,38 @@ namespace outrider::libtorch {
 class RankGroup {
  public:
   // Meets the other ranks, and waits for them for five minutes. UNAVAILABLE, naming the rendezvous, if they
-  // do not come or it cannot be listened at. From then on rank 0 watches the others, which watch rank 0, and
-  // options.on_lost is called. Inside runner.InOrder.
+  // do not come or rank 0 cannot listen there. From then on rank 0 watches the others and they watch rank 0:
+  // options.on_lost is called, from another thread, when one is gone. Inside runner.InOrder.
   static absl::StatusOr<std::unique_ptr<RankGroup>> Join(const ParallelOptions& options, StepRunner& runner);
 
-  virtual ~RankGroup() = default;
+  ~RankGroup();
 
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
+  int rank() const { return options_.rank; }
+  int size() const { return options_.size; }
 
   // Rank 0 sends numbers to all others, which receive them.
-  virtual void Send(absl::Span<const int64_t> numbers) = 0;
-  virtual std::vector<int64_t> Receive() = 0;
+  void Send(absl::Span<const int64_t> numbers);
+  std::vector<int64_t> Receive();
 
   // The sum of the ranks' shares, float32.
-  virtual at::Tensor Sum(const at::Tensor& share) = 0;
+  at::Tensor Sum(const at::Tensor& share);
   // On rank 0 the shares of all ranks, which have the same shape, side by side in the last dimension. What it
   // returns on the others means nothing.
-  virtual at::Tensor Gather(const at::Tensor& share) = 0;
+  at::Tensor Gather(const at::Tensor& share);
   // The smallest number that a rank has.
-  virtual int64_t Least(int64_t number) = 0;
+  int64_t Least(int64_t number);
+
+ private:
+  class Watch;
+
+  RankGroup(const ParallelOptions& options, const Rendezvous& rendezvous, StepRunner& runner);
+
+  void Broadcast(const at::Tensor& tensor);
+
+  const ParallelOptions options_;
+  const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::unique_ptr<DeviceRanks> devices_;  // null on CPUs
+  std::vector<std::unique_ptr<Watch>> watches_;
 };
 
 }  // namespace outrider::libtorch

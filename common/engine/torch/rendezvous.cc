@@ -7,6 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace outrider::libtorch {
 namespace {
@@ -30,7 +32,9 @@ absl::StatusOr<Rendezvous> ParseRendezvous(const std::string& text) {
     return absl::InvalidArgumentError(
         absl::StrCat("--rendezvous ", text, ": must be HOST:PORT with a port from 1 to 65535"));
   }
-  return Rendezvous{text.substr(0, colon), static_cast<uint16_t>(port)};
+  absl::string_view host = absl::string_view(text).substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");  // IPv6
+  return Rendezvous{std::string(host), static_cast<uint16_t>(port)};
 }
 
 int ListenAt(const Rendezvous& rendezvous) {

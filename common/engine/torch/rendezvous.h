@@ -13,13 +13,12 @@ struct Rendezvous {
   uint16_t port = 0;
 };
 
-// INVALID_ARGUMENT, naming the flag, unless it is HOST:PORT.
+// INVALID_ARGUMENT, naming the flag, unless it is HOST:PORT; IPv6 in brackets.
 absl::StatusOr<Rendezvous> ParseRendezvous(const std::string& text);
 
-// The rest throws boost::system::system_error.
+// The functions below throw boost::system::system_error, and take the first address of the host.
 
-// A socket that listens there and at no other address; c10d would listen at all of the machine. The caller
-// owns it.
+// A socket that listens on that address only; c10d by itself listens on every address. The caller owns it.
 int ListenAt(const Rendezvous& rendezvous);
 
 // This machine's address on the way there, as text. Sends nothing.

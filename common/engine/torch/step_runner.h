@@ -49,7 +49,7 @@ class StepRunner {
   virtual at::Tensor Compute(const Step& step, Forward forward) = 0;
   // Logits on the host, after waiting for them. Valid until the next call.
   virtual at::Tensor ToHost(const at::Tensor& logits) = 0;
-  // Null: the host decides.
+  // Null: the host decides. So it does on a GPU that our kernels were not compiled for.
   virtual DecisionKernels* decisions() = 0;
 };
 

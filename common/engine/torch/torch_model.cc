@@ -1,7 +1,10 @@
 #include "common/engine/torch/torch_model.h"
 
+#define XXH_INLINE_ALL  // so that the plug-in needs no further library
+
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
@@ -122,15 +125,19 @@ absl::Status TorchModel::Load(const DecoderSpec& model, const TensorSource& sour
   at::set_num_threads(options.threads);
   vocab_size_ = spec.vocab_size;
   step_options_ = {options.block_size, spec.sliding_window, spec.heads / spec.kv_heads, Tensors()};
-  absl::StatusOr<Weights> weights =
-      LoadWeights(source, model, {parallel.rank, parallel.size}, Tensors(), options.progress);
-  if (!weights.ok()) return weights.status();
+  bytes_per_block_ = PagedCache::BlockBytes(spec, options.block_size, Tensors());
   if (parallel.size > 1) {
+    // Before the weights, which may take long: from here on a rank that fails is noticed.
     absl::StatusOr<std::unique_ptr<RankGroup>> ranks = RankGroup::Join(parallel, *runner_);
     if (!ranks.ok()) return ranks.status();
     ranks_ = *std::move(ranks);
   }
-  bytes_per_block_ = PagedCache::BlockBytes(spec, options.block_size, Tensors());
+  absl::StatusOr<Weights> weights =
+      LoadWeights(source, model, {parallel.rank, parallel.size}, Tensors(), options.progress);
+  if (!weights.ok()) return weights.status();
+  if (ranks_ != nullptr) {
+    if (absl::Status status = CheckAgreement(*weights, options); !status.ok()) return status;
+  }
   const double memory = options.kv_memory_fraction * static_cast<double>(runner_->FreeMemory());
   kv_blocks_ = options.kv_blocks > 0 ? std::min(options.kv_blocks, std::numeric_limits<int>::max() - 1)
                                      : KvBlocksThatFit(memory, bytes_per_block_, spec.max_position_embeddings,
@@ -141,6 +148,25 @@ absl::Status TorchModel::Load(const DecoderSpec& model, const TensorSource& sour
   absl::StatusOr<PagedCache> cache = PagedCache::Create(spec, kv_blocks_ + 1, options.block_size, Tensors());
   if (!cache.ok()) return cache.status();
   decoder_.emplace(spec, *std::move(weights), *std::move(cache), ranks_.get());
+  return absl::OkStatus();
+}
+
+absl::Status TorchModel::CheckAgreement(const Weights& weights, const RunnerOptions& options) {
+  // What all ranks have whole: the embedding and the norms.
+  uint64_t hash = 0;
+  const auto add = [&hash](const at::Tensor& tensor) {
+    const at::Tensor host = tensor.cpu();
+    hash = XXH3_64bits_withSeed(host.const_data_ptr(), host.nbytes(), hash);
+  };
+  add(weights.embedding);
+  for (const LayerWeights& layer : weights.layers) add(layer.attention_norm);
+  for (const int64_t number : {static_cast<int64_t>(hash >> 1), static_cast<int64_t>(bytes_per_block_),
+                               int64_t{options.block_size}}) {
+    const int64_t least = ranks_->Least(number), most = -ranks_->Least(-number);
+    if (least == most) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--rank ", options.parallel.rank,
+                                                   ": the ranks differ in --model, --dtype or --block-size"));
+  }
   return absl::OkStatus();
 }
 
@@ -216,15 +242,21 @@ void TorchModel::CopyBlock(BlockId from, BlockId to) {
 }
 
 absl::Status TorchModel::Follow() {
+  std::vector<int64_t> numbers;
   absl::Status status;
   while (status.ok()) {
-    status = Try(*runner_, "following rank 0", [&] { return Obey(); });
+    status = Try(*runner_, "following rank 0", [&] {
+      numbers = ranks_->Receive();
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return absl::UnavailableError("rank 0 is gone");
+    status = Try(*runner_, "following rank 0", [&] { return Obey(numbers); });
   }
   return status;
 }
 
-absl::Status TorchModel::Obey() {
-  const absl::StatusOr<Command> command = Command::Decode(ranks_->Receive());
+absl::Status TorchModel::Obey(absl::Span<const int64_t> numbers) {
+  const absl::StatusOr<Command> command = Command::Decode(numbers);
   if (!command.ok()) return command.status();
   if (command->batch().empty()) {
     decoder_->cache().CopyBlock(command->from(), command->to());

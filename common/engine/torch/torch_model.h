@@ -57,13 +57,15 @@ class TorchModel final : public Model {
       : runner_(std::move(runner)), bfloat16_(bfloat16) {}
 
   absl::Status Load(const DecoderSpec& model, const TensorSource& source, const RunnerOptions& options);
+  // Whether all ranks have the same model and shapes.
+  absl::Status CheckAgreement(const Weights& weights, const RunnerOptions& options);
   Step ToStep(absl::Span<const SequenceRows> batch) const;
   // The wanted logits on the device. `tokens` are on the device in place of the batch's, if defined.
   at::Tensor Compute(absl::Span<const SequenceRows> batch, const at::Tensor& tokens = {});
   // The logits of the sequences without a task, after carrying out the tasks of the others.
   at::Tensor Decide(absl::Span<const SequenceRows> batch, const at::Tensor& logits);
-  // What rank 0 sent.
-  absl::Status Obey();
+  // Does what rank 0 sent.
+  absl::Status Obey(absl::Span<const int64_t> numbers);
   at::TensorOptions Tensors() const {
     return at::TensorOptions(bfloat16_ ? at::kBFloat16 : at::kFloat).device(runner_->device());
   }

@@ -210,6 +210,10 @@ def test_a_cancelled_round_is_not_answered_and_the_sequence_stays(target: Stream
 
 # --- target: bad items -----------------------------------------------------------------------------------------
 
+def dense(weights: int) -> Distribution:
+    return Distribution(dense=Distribution.Dense(weights=[1.0] * weights))
+
+
 NAN, INF = math.nan, math.inf
 BAD_DRAFTS = {
     "token out of the vocabulary": (lambda: [node(10**6, 0)], "DRAFT_TOKEN_OUT_OF_RANGE"),
@@ -225,8 +229,8 @@ BAD_DRAFTS = {
     "q is not ascending": (lambda: [node(300, 0, sparse({301: 0.5, 300: 0.5}))], "DRAFT_DISTRIBUTION_INVALID"),
     "q has a token out of the vocabulary": (lambda: [node(300, 0, sparse({300: 0.5, 10**6: 0.5}))],
                                             "DRAFT_DISTRIBUTION_INVALID"),
-    "q is dense and short": (lambda: [node(300, 0, Distribution(dense=Distribution.Dense(weights=[1.0] * 301)))],
-                             "DRAFT_DISTRIBUTION_INVALID"),
+    "q is dense and ends before its token": (lambda: [node(300, 0, dense(300))], "DRAFT_DISTRIBUTION_INVALID"),
+    "q has more weights than there are tokens": (lambda: [node(300, 0, dense(5000))], "DRAFT_DISTRIBUTION_INVALID"),
     "a tree": (lambda: [node(300, 0), node(301, 0)], "DRAFT_TREE_UNSUPPORTED"),
     "too many": (lambda: chain([300] * 100), "DRAFT_TOO_LONG"),
 }

@@ -1,5 +1,6 @@
 # libtorch out of the PyPI wheel in OUTRIDER_VENV, for the plug-in behind --engine torch: the imported targets torch::cpu,
-# torch::cuda and, where it is installed, torch::nccl. The libraries that torch::cuda needs, of other wheels, are looked for when a program loads it.
+# torch::cuda and, where it is installed, torch::nccl. The libraries that torch::cuda needs, of other wheels, are looked for
+# when a program loads it.
 file(GLOB TORCH_ROOT "${OUTRIDER_VENV}/lib/python3*/site-packages/torch")
 # c10d's headers include those of Gloo, which the wheel has inside but without headers.
 find_path(TORCH_GLOO_HEADERS gloo/context.h)

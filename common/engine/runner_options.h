@@ -1,12 +1,15 @@
 // Options for loading a model.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 
 #include "absl/status/status.h"
 
 namespace outrider {
+
+struct StageOutput;  // stage_output.h
 
 // How several processes share a model; for the engine torch. Rank 0 decides what is computed.
 struct ParallelOptions {
@@ -34,7 +37,13 @@ struct RunnerOptions {
   int max_sequences = 256;   // most sequences that the pool must hold; used if kv_blocks is 0
   int block_size = 16;       // tokens per block
   int max_batch_rows = 512;  // most rows of a forward pass, over all its sequences
+  // If kv_blocks is 0, decides in place of kv_memory_fraction how many bytes the pool gets, of those that are
+  // free once all other memory is allocated. Called once, by the thread that loads. May be null.
+  std::function<double(double free_bytes, size_t block_bytes)> pool_bytes;
+  bool high_priority = false;  // on a GPU: before the work of other models in this process
   ParallelOptions parallel;
+  // For tools: called with what each stage of a forward pass computes, which makes it slow. May be null.
+  std::function<void(const StageOutput& output)> observe;
   std::string kernels;  // for the CPU, by name (FindKernels); empty: the best supported
   std::function<void(double fraction)> progress;  // called by Load with 0 to 1, never decreasing; may be null
 };

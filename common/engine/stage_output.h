@@ -1,0 +1,25 @@
+// What a forward pass computes on its way from tokens to logits, for tools that compare engines.
+#pragma once
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace outrider {
+
+// In the order in which a pass computes them. Keys and values are read from the cache (Model::ReadSlot).
+inline constexpr absl::string_view kEmbedded = "embedded";               // [hidden], before the first layer
+inline constexpr absl::string_view kQueries = "queries";                 // [heads * head_dim], rotated
+inline constexpr absl::string_view kAttended = "attended";               // [heads * head_dim]
+inline constexpr absl::string_view kAfterAttention = "after attention";  // [hidden], the residual stream
+inline constexpr absl::string_view kActivated = "activated";     // [intermediate], the MLP's inner rows
+inline constexpr absl::string_view kAfterMlp = "after the MLP";  // [hidden], the residual stream
+
+// The rows of one stage.
+struct StageOutput {
+  absl::string_view name;  // one of the above
+  int layer = 0;           // from 0; kEmbedded: 0
+  int columns = 0;
+  absl::Span<const float> values;  // [rows, columns]
+};
+
+}  // namespace outrider

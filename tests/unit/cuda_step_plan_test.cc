@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <random>
+#include <set>
 
+#include "common/engine/cuda/row_tile.h"
 #include "common/engine/cuda/step_memory.h"
 
 namespace outrider::cuda {
@@ -58,7 +60,7 @@ TEST(PlanStep, RowsOfTheHostLieBeyondThoseThatDraftPassesWrite) {
   const std::vector<BlockId> blocks = {0, 1, 2};
   std::mt19937 random(1);
   for (int step = 0; step < 200; ++step) {
-    const size_t proposals = 1 + random() % 150, others = random() % 150;
+    const size_t proposals = 1 + random() % 300, others = random() % 300;
     std::vector<DeviceTask> tasks(proposals, Propose(params, 3));
     std::vector<SequenceRows> batch(others, {tokens, 0, blocks, 1});
     for (DeviceTask& task : tasks) batch.push_back({tokens, 0, blocks, 1, &task});
@@ -68,8 +70,8 @@ TEST(PlanStep, RowsOfTheHostLieBeyondThoseThatDraftPassesWrite) {
     ASSERT_GE(shape.tasks, static_cast<int>(proposals));
     ASSERT_GE(static_cast<int>(plan.logit_rows.size()) - plan.host_rows, others == 0 ? 0 : shape.tasks);
     // What the model has memory for.
-    ASSERT_LE(static_cast<int>(plan.logit_rows.size()), wanted + kMaxCapturedRows);
-    ASSERT_LE(shape.logit_rows, wanted + kMaxCapturedRows);
+    ASSERT_LT(static_cast<int>(plan.logit_rows.size()), wanted + kMaxIdleRows);
+    ASSERT_LT(shape.logit_rows, wanted + kMaxIdleRows);
   }
 }
 
@@ -95,9 +97,28 @@ TEST(ShapeOf, IsTheSameForStepsThatDifferALittle) {
   };
   EXPECT_EQ(shape(1, 3, 0), shape(1, 8, 200));
   EXPECT_EQ(shape(3, 1, 0), shape(4, 4, 10));
-  EXPECT_NE(shape(1, 1, 0), shape(1, 1, 600));
+  EXPECT_EQ(shape(1, 33, 0), shape(1, 64, 0));
   EXPECT_NE(shape(1, 16, 0), shape(1, 17, 0));
-  EXPECT_NE(shape(2, 1, 0), shape(3, 1, 0));
+  EXPECT_NE(shape(1, 256, 0), shape(1, 257, 0));
+}
+
+TEST(Capacity, HoldsAsManyAndIsAFewNumbers) {
+  std::set<int> rows, tasks;
+  for (int count = 1; count <= 2048; ++count) {
+    ASSERT_GE(RowCapacity(count), count);
+    ASSERT_GE(TaskCapacity(count), count);
+    ASSERT_EQ(RowCapacity(count) % kRowTile, 0);
+    ASSERT_LT(RowCapacity(count) - count, kMaxIdleRows / 2);
+    ASSERT_LT(TaskCapacity(count) - count, kMaxIdleRows / 2);
+    // Each task has a row, and no capacity grows where the count falls.
+    ASSERT_LE(TaskCapacity(count), RowCapacity(count));
+    ASSERT_GE(RowCapacity(count + 1), RowCapacity(count));
+    if (count > kMaxCapturedRows) continue;
+    rows.insert(RowCapacity(count));
+    tasks.insert(TaskCapacity(count));
+  }
+  EXPECT_THAT(rows, ElementsAre(16, 32, 64, 128, 192, 256));
+  EXPECT_THAT(tasks, ElementsAre(1, 2, 4, 8, 16, 32, 64, 128, 192, 256));
 }
 
 // The passes after the first have one row per task that fits the shape.
@@ -114,13 +135,7 @@ TEST(ShapeOf, HasLogitRowsForEveryDraft) {
 }
 
 TEST(LayOut, ArraysDoNotOverlapAndEndWithTheMemory) {
-  const StepShape shape{.rows = 16,
-                        .logit_rows = 16,
-                        .tasks = 4,
-                        .proposes = false,
-                        .draft_passes = 0,
-                        .sequences = 4,
-                        .length = 256};
+  const StepShape shape{.rows = 16, .logit_rows = 16, .tasks = 4, .proposes = false, .draft_passes = 0};
   StepInputs inputs;
   const size_t bytes = LayOut(shape, nullptr, inputs);
   std::vector<char> memory(bytes);

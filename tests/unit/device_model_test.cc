@@ -1,6 +1,7 @@
 // Steps of a device in which some sequences have tasks and the host wants the logits of others.
 #include <gtest/gtest.h>
 
+#include "common/engine/cuda/warm_up.h"
 #include "device_worker_testing.h"
 #include "host_device_model.h"
 
@@ -29,6 +30,26 @@ TEST(DeviceModel, DraftPassesLeaveTheLogitsOfTheHostAlone) {
   ASSERT_TRUE(expected.ok()) << expected.status();
   for (int r = 0; r < 4; ++r) EXPECT_EQ(found->row(r), expected->row(r)) << r;
   for (const DeviceTask& task : tasks) EXPECT_EQ(std::get<ProposeTask>(task.work).proposal.size(), 3u);
+}
+
+// What a device runs while it loads a model.
+TEST(DeviceModel, RunsTheMadeUpSteps) {
+  const auto device = Runner::Load(DeviceOptions(), HostDevice(/*team=*/1)).value();
+  const cuda::WarmUpLimits limits{.rows = DeviceOptions().max_batch_rows,
+                                  .positions = device->config().decoder.max_position_embeddings};
+  std::vector<cuda::WarmUpStep> steps = cuda::DirectSteps(limits);
+  for (const cuda::WarmUpStep& step : cuda::CommonSteps(limits)) steps.push_back(step);
+  ASSERT_GT(steps.size(), 20u);
+  for (const cuda::WarmUpStep& step : steps) {
+    const cuda::MadeUpBatch batch(step, device->block_size());
+    const auto logits = device->Forward(batch.rows());
+    ASSERT_TRUE(logits.ok()) << logits.status();
+    for (const SequenceRows& sequence : batch.rows()) {
+      if (sequence.task == nullptr) continue;
+      EXPECT_TRUE(device->CanRun(*sequence.task));
+      EXPECT_TRUE(sequence.task->status.ok()) << sequence.task->status;
+    }
+  }
 }
 
 }  // namespace

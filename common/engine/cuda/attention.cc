@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<Attention>> Attention::Create(const AttentionShap
         absl::StrCat("attention: ", capacity.partials, " partial results are too many"));
   }
   absl::Status status = ToStatus(PrepareAttention(shape.head_dim), "preparing attention");
-  std::unique_ptr<Attention> attention(new Attention(shape, capacity));
+  std::unique_ptr<Attention> attention(new Attention(shape, capacity, plans));
   const size_t plan_bytes = static_cast<size_t>(plans) * attention->plan_bytes_;
   const size_t partials = static_cast<size_t>(capacity.partials);
   if (status.ok()) status = AllocateInto(attention->host_plans_, plan_bytes, "plans of attention");

@@ -52,15 +52,17 @@ class Attention {
 
   const AttentionShape& shape() const { return shape_; }
   const AttentionSize& capacity() const { return capacity_; }
+  int plans() const { return plans_; }
 
  private:
-  Attention(const AttentionShape& shape, const AttentionSize& capacity)
-      : shape_(shape), capacity_(capacity), plan_bytes_(PlanLayout(capacity).bytes) {}
+  Attention(const AttentionShape& shape, const AttentionSize& capacity, int plans)
+      : shape_(shape), capacity_(capacity), plans_(plans), plan_bytes_(PlanLayout(capacity).bytes) {}
 
   size_t Offset(int plan) const { return static_cast<size_t>(plan) * plan_bytes_; }
 
   const AttentionShape shape_;
   const AttentionSize capacity_;
+  const int plans_;
   const size_t plan_bytes_;
   PinnedMemory host_plans_;
   DeviceMemory device_plans_;

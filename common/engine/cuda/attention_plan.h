@@ -9,6 +9,7 @@
 // FlashInfer's own PrefillPlan chooses tile and split by the batch.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -52,6 +53,7 @@ struct AttentionSize {
   int partials = 0;  // partial results per query head; 0 if no sequence is longer than a split
 
   bool Holds(const AttentionSize& other) const;
+  friend auto operator<=>(const AttentionSize&, const AttentionSize&) = default;
 };
 
 // What this batch needs. The batch must be well-formed.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,11 +17,15 @@ namespace {
 // Plans of attention, enough for the passes of a step: the first one, and one per further drafted token.
 constexpr int kPlans = kMaxDraftTokens + 1;
 
+// A launch of attention has memory for this many rows of sequences of the greatest length, and for more rows
+// of shorter ones. Of a 3B model with 131,072 positions, that is 200 MB.
+constexpr int kLongRows = 64;
+
 // The widest row that AddNorm has room for, in the 48 KB of shared memory that a block has without asking.
 constexpr int kMaxNormed = 48 * 1024 / sizeof(float);
 
 // Most graphs that are kept. Each takes a few megabytes of device memory.
-constexpr size_t kMaxGraphs = 256;
+constexpr size_t kMaxGraphs = 128;
 
 absl::Status CheckShape(const DecoderSpec& spec, const std::string& model_dir) {
   const auto refuse = [&](absl::string_view field, int value, absl::string_view rule) {
@@ -72,8 +77,7 @@ absl::Status CudaModel::Load(const TensorSource& source) {
   status = Assign(LoadWeights(source, spec_, operand_, *matmul_, stream_, options_.progress), weights);
   if (!status.ok()) return status;
 
-  max_rows_ = std::max(kMaxCapturedRows,
-                       static_cast<int>(std::bit_ceil(static_cast<unsigned>(options_.max_batch_rows))));
+  max_rows_ = RowCapacity(options_.max_batch_rows);
   // All that is not the KV pool first, so that the pool takes its share of what is left. How long sequences
   // can get depends on the pool if its size is given.
   const int64_t most_positions = options_.kv_blocks > 0 ? int64_t{options_.kv_blocks} * options_.block_size
@@ -84,29 +88,61 @@ absl::Status CudaModel::Load(const TensorSource& source) {
   if (!status.ok()) return status;
   status = Assign(DecoderLayers::Create(spec_, std::move(weights), operand_, *matmul_, *attention_,
                                         {.block_size = options_.block_size,
-                                         .max_rows = max_rows_ + kMaxCapturedRows,
+                                         .max_rows = max_rows_ + kMaxIdleRows,
                                          .max_positions = max_positions_},
                                         stream_),
                   layers_);
   if (!status.ok()) return status;
-  const size_t block_bytes = DecoderLayers::KvBytesPerToken(spec_) * static_cast<size_t>(options_.block_size);
-  size_t free_bytes = 0, all_bytes = 0;
-  status = ToStatus(cudaMemGetInfo(&free_bytes, &all_bytes), "asking for free memory");
+  return WarmUpAndAllocateCache();
+}
+
+absl::Status CudaModel::WarmUpAndAllocateCache() {
+  const WarmUpLimits limits{.rows = options_.max_batch_rows, .positions = max_positions_};
+  const std::vector<WarmUpStep> common = CommonSteps(limits);
+  // With the spare block only: what kernels and graphs take is then known before the pool takes its share.
+  const auto resize = [&](int kv_blocks) {
+    kv_blocks_ = kv_blocks;
+    spare_ = {kv_blocks};
+    return layers_->AllocateCache(kv_blocks);
+  };
+  absl::Status status = resize(0);
+  if (status.ok()) status = Run(DirectSteps(limits), /*captures=*/false);
+  int kv_blocks = options_.kv_blocks;
+  if (status.ok() && kv_blocks == 0) status = Assign(BlocksThatFit(common), kv_blocks);
+  if (status.ok()) status = resize(kv_blocks);
   if (!status.ok()) return status;
-  kv_blocks_ =
-      options_.kv_blocks > 0
-          ? options_.kv_blocks
-          : KvBlocksThatFit(options_.kv_memory_fraction * static_cast<double>(free_bytes), block_bytes,
-                            spec_.max_position_embeddings, options_.block_size, options_.max_sequences);
   max_positions_ =
       static_cast<int>(std::min<int64_t>(max_positions_, int64_t{kv_blocks_} * options_.block_size));
-  spare_ = {kv_blocks_};
-  return layers_->AllocateCache(kv_blocks_);
+  return Run(common, /*captures=*/true);
+}
+
+absl::StatusOr<int> CudaModel::BlocksThatFit(const std::vector<WarmUpStep>& common) {
+  size_t before = 0, after = 0, all_bytes = 0;
+  absl::Status status = ToStatus(cudaMemGetInfo(&before, &all_bytes), "asking for free memory");
+  if (status.ok() && !common.empty()) status = Run({common.back()}, /*captures=*/true);
+  if (status.ok()) status = ToStatus(cudaMemGetInfo(&after, &all_bytes), "asking for free memory");
+  if (!status.ok()) return status;
+  const double graphs =
+      static_cast<double>(kMaxGraphs) * static_cast<double>(before - std::min(before, after));
+  DropGraphs();  // they use the pool that goes away
+  const double left = std::max(static_cast<double>(before) - graphs, 0.0);
+  return KvBlocksThatFit(options_.kv_memory_fraction * left, layers_->bytes_per_block(),
+                         spec_.max_position_embeddings, options_.block_size, options_.max_sequences);
+}
+
+absl::Status CudaModel::Run(const std::vector<WarmUpStep>& steps, bool captures) {
+  const bool could = std::exchange(captures_, captures && captures_);
+  for (const WarmUpStep& step : steps) {
+    MadeUpBatch batch(step, options_.block_size);
+    if (const auto logits = Forward(batch.rows()); !logits.ok()) return logits.status();
+  }
+  if (!captures) captures_ = could;
+  return absl::OkStatus();
 }
 
 absl::Status CudaModel::AllocateStepMemory() {
   // The largest steps: every row has a draft to verify, or proposes in every further pass.
-  const int host_rows = std::min(max_rows_, kMaxLogitRows), logit_rows = host_rows + kMaxCapturedRows;
+  const int host_rows = std::min(max_rows_, kMaxLogitRows), logit_rows = host_rows + kMaxIdleRows;
   const StepShape verifies{
       .rows = max_rows_, .logit_rows = logit_rows, .tasks = max_rows_, .proposes = false};
   const StepShape proposes{.rows = max_rows_,
@@ -140,14 +176,13 @@ absl::Status CudaModel::AllocateStepMemory() {
 
 absl::Status CudaModel::CreateAttention() {
   const AttentionShape shape{spec_.heads, spec_.kv_heads, spec_.head_dim, options_.block_size};
-  // Capacity for everything that is captured. Steps with more rows are cut into several launches, so only the
-  // per-row lists must be longer.
+  // Steps that need more are cut into several launches.
   const int length = std::max(kSplit, static_cast<int>(std::bit_ceil(static_cast<unsigned>(max_positions_))));
-  AttentionSize capacity = LargestSize(shape, kMaxCapturedRows, kMaxCapturedRows, length);
+  AttentionSize capacity = LargestSize(shape, kLongRows, kLongRows, length);
   capacity.rows = max_rows_;
   capacity.sequences = max_rows_;
-  return Assign(Attention::Create(shape, capacity, std::max(kPlans, max_rows_ / kMaxCapturedRows + 1)),
-                attention_);
+  if (capacity.partials > 0) capacity.partials = std::max(capacity.partials, max_rows_);
+  return Assign(Attention::Create(shape, capacity, std::max(kPlans, max_rows_ / kLongRows + 1)), attention_);
 }
 
 CudaModel::~CudaModel() {
@@ -180,8 +215,9 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
   StepInputs inputs;
   LayOut(shape, inputs_.host(), inputs);
   WriteInputs(plan, shape, layers_->spare_block(), inputs);
-  const bool few = shape.rows <= kMaxCapturedRows && shape.tasks <= kMaxCapturedRows;
-  status = few && captures_ ? Replay(plan, shape) : RunEager(plan, shape);
+  std::optional<GraphShape> graph;
+  if (captures_) graph = GraphOf(plan, shape, attention_->shape(), attention_->capacity());
+  status = graph ? Replay(plan, *graph) : RunEager(plan, shape);
   if (!status.ok()) return status;
 
   const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
@@ -201,16 +237,11 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
   return LogitsView{host_logits_.as<float>(), plan.host_rows, spec_.vocab_size};
 }
 
-AttentionSize CudaModel::SizeOfPass(const StepShape& shape, int pass) const {
-  return pass == 0 ? LargestSize(attention_->shape(), shape.sequences, shape.rows, shape.length)
-                   : LargestSize(attention_->shape(), shape.tasks, shape.tasks, shape.length);
-}
-
-absl::Status CudaModel::Replay(const StepPlan& plan, const StepShape& shape) {
-  absl::Status status = attention_->Upload(0, SizeOfPass(shape, 0), plan.first.sequences, stream_);
-  for (int i = 1; i <= shape.draft_passes && status.ok(); ++i) {
+absl::Status CudaModel::Replay(const StepPlan& plan, const GraphShape& shape) {
+  absl::Status status = attention_->Upload(0, shape.first, plan.first.sequences, stream_);
+  for (int i = 1; i <= shape.step.draft_passes && status.ok(); ++i) {
     const PassPlan& pass = plan.draft_passes[static_cast<size_t>(i - 1)];
-    status = attention_->Upload(i, SizeOfPass(shape, i), pass.sequences, stream_);
+    status = attention_->Upload(i, shape.draft, pass.sequences, stream_);
   }
   if (!status.ok()) return status;
   auto graph = graphs_.find(shape);
@@ -221,22 +252,22 @@ absl::Status CudaModel::Replay(const StepPlan& plan, const StepShape& shape) {
       // For want of memory, say. Without graphs, steps only take longer. The plans are uploaded again.
       captures_ = false;
       status = ToStatus(cudaStreamSynchronize(stream_), "waiting for the plans of a step");
-      return status.ok() ? RunEager(plan, shape) : status;
+      return status.ok() ? RunEager(plan, shape.step) : status;
     }
     graph = graphs_.emplace(shape, *captured).first;
   }
   return ToStatus(cudaGraphLaunch(graph->second, stream_), "launching a step");
 }
 
-absl::StatusOr<cudaGraphExec_t> CudaModel::Capture(const StepShape& shape) {
+absl::StatusOr<cudaGraphExec_t> CudaModel::Capture(const GraphShape& shape) {
   absl::Status status =
       ToStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a step");
   if (!status.ok()) return status;
-  status = EnqueueFirst(shape, {{.plan = 0, .size = SizeOfPass(shape, 0), .first_row = 0}});
-  for (int i = 1; i <= shape.draft_passes && status.ok(); ++i) {
-    status = EnqueueDraft(shape, i, {{.plan = i, .size = SizeOfPass(shape, i), .first_row = 0}});
+  status = EnqueueFirst(shape.step, {{.plan = 0, .size = shape.first, .first_row = 0}});
+  for (int i = 1; i <= shape.step.draft_passes && status.ok(); ++i) {
+    status = EnqueueDraft(shape.step, i, {{.plan = i, .size = shape.draft, .first_row = 0}});
   }
-  if (status.ok()) status = EnqueueOutputs(shape);
+  if (status.ok()) status = EnqueueOutputs(shape.step);
   // End the capture even after an error.
   cudaGraph_t graph = nullptr;
   const absl::Status ended = ToStatus(cudaStreamEndCapture(stream_, &graph), "capturing a step");
@@ -250,31 +281,34 @@ absl::StatusOr<cudaGraphExec_t> CudaModel::Capture(const StepShape& shape) {
 }
 
 absl::Status CudaModel::RunEager(const StepPlan& plan, const StepShape& shape) {
-  absl::StatusOr<std::vector<PlannedAttention>> parts = UploadAttention(plan.first);
+  int next = 0;
+  absl::StatusOr<std::vector<PlannedAttention>> parts = UploadAttention(plan.first, next);
   if (!parts.ok()) return parts.status();
   absl::Status status = EnqueueFirst(shape, *std::move(parts));
   for (int i = 1; i <= shape.draft_passes && status.ok(); ++i) {
-    // The next pass reuses the plans.
-    status = ToStatus(cudaStreamSynchronize(stream_), "waiting for a pass");
-    if (!status.ok()) return status;
-    parts = UploadAttention(plan.draft_passes[static_cast<size_t>(i - 1)]);
+    parts = UploadAttention(plan.draft_passes[static_cast<size_t>(i - 1)], next);
     if (!parts.ok()) return parts.status();
     status = EnqueueDraft(shape, i, *std::move(parts));
   }
   return status.ok() ? EnqueueOutputs(shape) : status;
 }
 
-absl::StatusOr<std::vector<PlannedAttention>> CudaModel::UploadAttention(const PassPlan& pass) {
+absl::StatusOr<std::vector<PlannedAttention>> CudaModel::UploadAttention(const PassPlan& pass, int& next) {
   const absl::StatusOr<std::vector<AttentionPass>> cut =
       CutIntoPasses(attention_->shape(), pass.sequences, attention_->capacity());
   if (!cut.ok()) return cut.status();
+  if (next + static_cast<int>(cut->size()) > attention_->plans()) {
+    // Earlier passes may still read the plans.
+    const absl::Status status = ToStatus(cudaStreamSynchronize(stream_), "waiting for a pass");
+    if (!status.ok()) return status;
+    next = 0;
+  }
   std::vector<PlannedAttention> parts;
   for (const AttentionPass& part : *cut) {
-    const int number = static_cast<int>(parts.size());
     const AttentionSize size = SizeOf(attention_->shape(), part.sequences);
-    const absl::Status status = attention_->Upload(number, size, part.sequences, stream_);
+    const absl::Status status = attention_->Upload(next, size, part.sequences, stream_);
     if (!status.ok()) return status;
-    parts.push_back({.plan = number, .size = size, .first_row = part.first_row});
+    parts.push_back({.plan = next++, .size = size, .first_row = part.first_row});
   }
   return parts;
 }

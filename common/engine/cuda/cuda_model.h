@@ -13,10 +13,12 @@
 #include "common/engine/cuda/attention.h"
 #include "common/engine/cuda/can_run.h"
 #include "common/engine/cuda/decoder_layers.h"
+#include "common/engine/cuda/graph_shape.h"
 #include "common/engine/cuda/matmul.h"
 #include "common/engine/cuda/mirrored_memory.h"
 #include "common/engine/cuda/step_memory.h"
 #include "common/engine/cuda/step_plan.h"
+#include "common/engine/cuda/warm_up.h"
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/model.h"
 #include "common/engine/runner_options.h"
@@ -24,7 +26,8 @@
 namespace outrider::cuda {
 
 // Enqueues a whole step (draft passes, sampling and verdicts included) and waits for it once. A step with few
-// rows is captured in a CUDA graph when its shape first occurs, and replayed from then on.
+// rows is captured in a CUDA graph when its shape first occurs, common ones when the model is loaded, and
+// replayed from then on.
 class CudaModel final : public Model {
  public:
   // FAILED_PRECONDITION if there is no such device; INVALID_ARGUMENT, naming file and field, for a model that
@@ -57,15 +60,22 @@ class CudaModel final : public Model {
   absl::Status AllocateStepMemory();
   absl::Status CreateAttention();
 
-  absl::Status Replay(const StepPlan& plan, const StepShape& shape);
-  absl::StatusOr<cudaGraphExec_t> Capture(const StepShape& shape);
+  // Runs made-up steps, so that no request pays for what a first one costs, and allocates the KV pool, if it
+  // takes what is left, after all that this takes.
+  absl::Status WarmUpAndAllocateCache();
+  // The size of the pool that leaves memory for kMaxGraphs graphs like that of the last of these steps.
+  absl::StatusOr<int> BlocksThatFit(const std::vector<WarmUpStep>& common);
+  absl::Status Run(const std::vector<WarmUpStep>& steps, bool captures);
+
+  absl::Status Replay(const StepPlan& plan, const GraphShape& shape);
+  absl::StatusOr<cudaGraphExec_t> Capture(const GraphShape& shape);
   void DropGraphs();
   // Runs a step without a graph, with any number of rows.
   absl::Status RunEager(const StepPlan& plan, const StepShape& shape);
-  // Uploads the attention plans of a pass, cut into several if it exceeds the capacity.
-  absl::StatusOr<std::vector<PlannedAttention>> UploadAttention(const PassPlan& pass);
+  // Uploads the attention plans of a pass, cut into several if it exceeds the capacity, to plan `next` and
+  // those after it, and moves `next` on. Waits for the stream only where the plans do not suffice.
+  absl::StatusOr<std::vector<PlannedAttention>> UploadAttention(const PassPlan& pass, int& next);
 
-  AttentionSize SizeOfPass(const StepShape& shape, int pass) const;
   absl::Status EnqueueFirst(const StepShape& shape, std::vector<PlannedAttention> attention);
   absl::Status EnqueueDraft(const StepShape& shape, int pass, std::vector<PlannedAttention> attention);
   absl::Status EnqueueProposal(const StepShape& shape, int step);
@@ -86,15 +96,15 @@ class CudaModel final : public Model {
   std::unique_ptr<DecoderLayers> layers_;
   MirroredMemory inputs_;
   MirroredMemory outputs_;
-  // The first numbers of rows are those with logits: at most max_rows and kMaxLogitRows, and kMaxCapturedRows
+  // The first numbers of rows are those with logits: at most max_rows and kMaxLogitRows, and kMaxIdleRows
   // more.
   DeviceMemory logits_;       // [rows, vocab]
-  PinnedMemory host_logits_;  // [rows, vocab], without the kMaxCapturedRows more
+  PinnedMemory host_logits_;  // [rows, vocab], without the kMaxIdleRows more
   DeviceMemory shaped_;       // [rows]
   DeviceMemory next_tokens_;  // [max_rows]
   DeviceMemory races_;        // [rows]
-  std::map<StepShape, cudaGraphExec_t> graphs_;
-  bool captures_ = true;  // until a graph cannot be made
+  std::map<GraphShape, cudaGraphExec_t> graphs_;
+  bool captures_ = true;  // false once a graph could not be made
 };
 
 }  // namespace outrider::cuda

@@ -9,14 +9,6 @@
 namespace outrider::cuda {
 namespace {
 
-int PowerOfTwo(size_t count) { return static_cast<int>(std::bit_ceil(count)); }
-
-// Graphs are shared by steps with similar numbers of tasks. Steps too large for one have as many as they
-// need.
-int TaskCapacity(size_t tasks) {
-  return tasks <= static_cast<size_t>(kMaxCapturedRows) ? PowerOfTwo(tasks) : static_cast<int>(tasks);
-}
-
 RowPlace PlaceOf(int position, absl::Span<const BlockId> blocks, int block_size) {
   return {position, blocks[static_cast<size_t>(position / block_size)], position % block_size};
 }
@@ -67,7 +59,7 @@ StepPlan PlanStep(absl::Span<const SequenceRows> batch, int block_size, absl::Sp
   }
   // Draft passes write the logits of as many tasks as their graph holds, over those of the first pass.
   if (draft_tokens > 1 && !host_rows.empty()) {
-    plan.logit_rows.resize(static_cast<size_t>(TaskCapacity(plan.tasks.size())), 0);
+    plan.logit_rows.resize(static_cast<size_t>(TaskCapacity(static_cast<int>(plan.tasks.size()))), 0);
   }
   plan.logit_rows.insert(plan.logit_rows.end(), host_rows.begin(), host_rows.end());
   plan.host_rows = static_cast<int>(host_rows.size());
@@ -77,24 +69,28 @@ StepPlan PlanStep(absl::Span<const SequenceRows> batch, int block_size, absl::Sp
   return plan;
 }
 
+int RowCapacity(int rows) {
+  if (rows > kMaxCapturedRows) return PaddedRows(rows);
+  constexpr int kMany = 64;
+  return rows <= 2 * kRowTile ? PaddedRows(rows) : (rows + kMany - 1) / kMany * kMany;
+}
+
+int TaskCapacity(int tasks) {
+  if (tasks > kMaxCapturedRows) return tasks;
+  return tasks <= kRowTile ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(tasks)))
+                           : RowCapacity(tasks);
+}
+
 StepShape ShapeOf(const StepPlan& plan) {
-  int length = 0;
-  const auto extend = [&](const PassPlan& pass) {
-    for (const AttentionSequence& sequence : pass.sequences) length = std::max(length, sequence.length);
-  };
-  extend(plan.first);
-  for (const PassPlan& pass : plan.draft_passes) extend(pass);
-  const int tasks = plan.tasks.empty() ? 0 : TaskCapacity(plan.tasks.size());
+  const int tasks = plan.tasks.empty() ? 0 : TaskCapacity(static_cast<int>(plan.tasks.size()));
   const bool proposes = tasks > 0 && std::holds_alternative<ProposeTask>(plan.tasks[0]->work);
   // Each task, idle ones included, drafts from a row of its own.
   const int logit_rows = std::max(static_cast<int>(plan.logit_rows.size()), proposes ? tasks : 0);
-  return {.rows = PaddedRows(static_cast<int>(plan.tokens.size())),
-          .logit_rows = PaddedRows(logit_rows),
+  return {.rows = RowCapacity(static_cast<int>(plan.tokens.size())),
+          .logit_rows = RowCapacity(logit_rows),
           .tasks = tasks,
           .proposes = proposes,
-          .draft_passes = static_cast<int>(plan.draft_passes.size()),
-          .sequences = PowerOfTwo(plan.first.sequences.size()),
-          .length = std::max(PowerOfTwo(static_cast<size_t>(length)), kSplit)};
+          .draft_passes = static_cast<int>(plan.draft_passes.size())};
 }
 
 }  // namespace outrider::cuda

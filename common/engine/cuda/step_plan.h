@@ -26,7 +26,7 @@ struct StepPlan {
   PassPlan first;
   // Rows of the first pass: first those of tasks, in order, last the host's. Between them are rows that
   // nobody wants, so that the host's lie beyond those that draft passes write.
-  std::vector<int32_t> logit_rows;  // at most kMaxCapturedRows more than are wanted
+  std::vector<int32_t> logit_rows;  // fewer than kMaxIdleRows more than are wanted
   int host_rows = 0;                // how many of logit_rows are the host's
   std::vector<DeviceTask*> tasks;   // all of the same kind
   // Each has one row per task, for the token drafted in the previous pass. A task that needs fewer tokens has
@@ -38,24 +38,31 @@ struct StepPlan {
 // batch is valid as Runner::Forward defines it, and its tasks are all proposals or all verifications.
 StepPlan PlanStep(absl::Span<const SequenceRows> batch, int block_size, absl::Span<const BlockId> spare);
 
-// What a captured graph fixes: a graph serves every step of the same shape.
+// The sizes of a step's arrays on the device.
 struct StepShape {
   int rows = 0;           // of the first pass
   int logit_rows = 0;     // of the first pass
   int tasks = 0;          // capacity
   bool proposes = false;  // tasks are proposals; else verifications
   int draft_passes = 0;
-  int sequences = 0;  // capacity for sequences of the first pass
-  int length = 0;     // longest sequence that fits
   friend auto operator<=>(const StepShape&, const StepShape&) = default;
 };
 
-// Steps with more rows are not captured: they are prompts, which have any number of rows and take long to
-// compute anyway.
-inline constexpr int kMaxCapturedRows = 64;
+// Steps with more rows are not captured in graphs: they are prompts, which have any number of rows and take
+// long to compute anyway.
+inline constexpr int kMaxCapturedRows = 256;
 
-// The smallest shape that holds the step. Numbers are rounded up, to tiles of rows and to powers of two, so
-// that few graphs serve all steps.
+// How many rows a shape has for `rows`, rounded up so that few graphs serve all steps: to 16, 32 or a
+// multiple of 64 where they can be captured, else to tiles of a product.
+int RowCapacity(int rows);
+// The same for tasks and for sequences: to a power of two up to 16, and on as for rows. Not above the
+// capacity for as many rows.
+int TaskCapacity(int tasks);
+
+// A shape has fewer rows of logits than these beyond the wanted ones, for idle tasks and for rounding.
+inline constexpr int kMaxIdleRows = 128;
+
+// The smallest shape that holds the step.
 StepShape ShapeOf(const StepPlan& plan);
 
 }  // namespace outrider::cuda

@@ -42,6 +42,8 @@ class Model {
 
   virtual std::string dtype() const = 0;        // "float32", "bfloat16", "int8" or "fp8"
   virtual std::string kernel_name() const = 0;  // of FindKernels, "cuda" or "torch"
+  // Which algorithms of a library compute it, for the log; empty where that is no choice.
+  virtual std::string algorithms() const { return ""; }
   virtual int kv_blocks() const = 0;
   // The longest sequence that the KV pool and the position encoding support.
   virtual int max_positions() const = 0;

@@ -48,6 +48,10 @@ absl::Status CheckRanges(const RunnerOptions& options) {
   if (parallel.size > 1 && options.engine != "torch") {
     return refuse("--tensor-parallel ", parallel.size, ": needs --engine torch");
   }
+  if (!options.matmul_algorithms.empty() && (options.engine != "native" || options.device == "cpu")) {
+    return refuse("--matmul-algorithms ", options.matmul_algorithms,
+                  ": needs --device cuda:N and --engine native");
+  }
   if (parallel.rank < 0 || parallel.rank >= parallel.size) {
     return refuse("--rank ", parallel.rank, ": must be in [0, ", parallel.size - 1,
                   "] with --tensor-parallel ", parallel.size);

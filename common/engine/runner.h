@@ -74,6 +74,7 @@ class Runner {
   bool row_invariant() const { return model_->row_invariant(); }
   std::string dtype() const { return model_->dtype(); }  // as resolved, if it was "auto"
   std::string kernel_name() const { return model_->kernel_name(); }
+  std::string algorithms() const { return model_->algorithms(); }
   int threads() const { return thread_pool_.threads(); }
   int kv_blocks() const { return model_->kv_blocks(); }
   int block_size() const { return options_.block_size; }

@@ -40,6 +40,9 @@ struct RunnerOptions {
   // If kv_blocks is 0, decides in place of kv_memory_fraction how many bytes the pool gets, of those that are
   // free once all other memory is allocated. Called once, by the thread that loads. May be null.
   std::function<double(double free_bytes, size_t block_bytes)> pool_bytes;
+  // For our kernels on a GPU: a file with cuBLAS's algorithms, which is written if it is not there and used
+  // untested if it is, so that a later start computes the same bits. Empty: none.
+  std::string matmul_algorithms;
   bool high_priority = false;  // on a GPU: before the work of other models in this process
   ParallelOptions parallel;
   // For tools: called with what each stage of a forward pass computes, which makes it slow. May be null.

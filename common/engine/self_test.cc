@@ -106,6 +106,7 @@ absl::Status SelfTest(const Backend& backend, const DecoderSpec& spec, const Run
   tested.kv_blocks = (kPromptTokens + kFurtherTokens + tested.block_size - 1) / tested.block_size;
   tested.max_batch_rows = kPromptTokens;
   tested.progress = nullptr;
+  tested.matmul_algorithms.clear();  // which are another model's
   RunnerOptions exact = tested;
   exact.engine = "native";
   exact.device = "cpu";

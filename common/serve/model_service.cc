@@ -51,6 +51,11 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--rendezvous", flags.runner.parallel.rendezvous,
                  "HOST:PORT where rank 0 waits for the other ranks, without authentication or encryption")
       ->capture_default_str();
+  app.add_option(
+         "--matmul-algorithms", flags.runner.matmul_algorithms,
+         "on a GPU: file with cuBLAS's algorithms, written if it is not there; a later start uses the "
+         "same ones, or ends if it cannot")
+      ->type_name("FILE");
   app.add_option("--threads", flags.runner.threads, "threads that compute; 0: one per CPU")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -257,6 +262,10 @@ absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
   if (const std::optional<Quantization>& quantization = runner->config().quantization) {
     LogInfo("quantised weights unpacked",
             {{"model", info.model()}, {"from", QuantizationInWords(*quantization)}, {"to", info.dtype()}});
+  }
+
+  if (const std::string algorithms = runner->algorithms(); !algorithms.empty()) {
+    LogInfo("matrix products", {{"algorithms", algorithms}});
   }
 
   auto registry = std::make_shared<prometheus::Registry>();

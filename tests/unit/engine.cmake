@@ -26,6 +26,7 @@ outrider_unit_test(cuda_host_test
     ${CMAKE_CURRENT_LIST_DIR}/cuda_attention_plan_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/cuda_can_run_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/cuda_graph_shape_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/cuda_matmul_choices_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/cuda_step_plan_test.cc
   LIBS outrider::cuda_host)
 

@@ -36,6 +36,8 @@ TEST(RunnerLoad, RefusesBadOptionsByTheirFlag) {
   EXPECT_THAT(error([](auto& o) { o.kv_memory_fraction = 0; }), HasSubstr("--kv-memory-fraction 0"));
   EXPECT_THAT(error([](auto& o) { o.block_size = 0; }), HasSubstr("--block-size 0"));
   EXPECT_THAT(error([](auto& o) { o.max_batch_rows = 0; }), HasSubstr("--max-batch-tokens 0"));
+  EXPECT_THAT(error([](auto& o) { o.matmul_algorithms = "f"; }),
+              HasSubstr("--matmul-algorithms f: needs --device cuda:N and --engine native"));
   EXPECT_THAT(error([](auto& o) { o.kernels = "mmx"; }), HasSubstr("mmx"));
 }
 

@@ -24,8 +24,12 @@ constexpr int kLongRows = 64;
 // The widest row that AddNorm has room for, in the 48 KB of shared memory that a block has without asking.
 constexpr int kMaxNormed = 48 * 1024 / sizeof(float);
 
-// Most graphs that are kept. Each takes a few megabytes of device memory.
+// Most graphs that are kept.
 constexpr size_t kMaxGraphs = 128;
+
+// Most device memory that is believed of a graph. What looks like more is what others on this GPU allocated
+// meanwhile.
+constexpr size_t kMaxGraphBytes = size_t{16} << 20;
 
 absl::Status CheckShape(const DecoderSpec& spec, const std::string& model_dir) {
   const auto refuse = [&](absl::string_view field, int value, absl::string_view rule) {
@@ -71,10 +75,11 @@ absl::Status CudaModel::Load(const TensorSource& source) {
   if (status.ok()) status = ToStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "starting");
   if (!status.ok()) return status;
 
-  status = Assign(Matmul::Create(operand_, stream_), matmul_);
+  status = Assign(Matmul::Create(operand_, options_.matmul_algorithms, stream_), matmul_);
   if (!status.ok()) return status;
   Weights weights;
   status = Assign(LoadWeights(source, spec_, operand_, *matmul_, stream_, options_.progress), weights);
+  if (status.ok()) status = matmul_->Store();
   if (!status.ok()) return status;
 
   max_rows_ = RowCapacity(options_.max_batch_rows);
@@ -122,10 +127,9 @@ absl::StatusOr<int> CudaModel::BlocksThatFit(const std::vector<WarmUpStep>& comm
   if (status.ok() && !common.empty()) status = Run({common.back()}, /*captures=*/true);
   if (status.ok()) status = ToStatus(cudaMemGetInfo(&after, &all_bytes), "asking for free memory");
   if (!status.ok()) return status;
-  const double graphs =
-      static_cast<double>(kMaxGraphs) * static_cast<double>(before - std::min(before, after));
   DropGraphs();  // they use the pool that goes away
-  const double left = std::max(static_cast<double>(before) - graphs, 0.0);
+  const size_t graphs = kMaxGraphs * std::min(before - std::min(before, after), kMaxGraphBytes);
+  const double left = static_cast<double>(before - std::min(before, graphs));
   return KvBlocksThatFit(options_.kv_memory_fraction * left, layers_->bytes_per_block(),
                          spec_.max_position_embeddings, options_.block_size, options_.max_sequences);
 }

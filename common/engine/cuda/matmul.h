@@ -4,58 +4,87 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/engine/cuda/device_memory.h"
+#include "common/engine/cuda/matmul_choices.h"
+#include "common/engine/cuda/operand.h"
 #include "common/engine/cuda/row_tile.h"
 
 namespace outrider::cuda {
 
-// The element type of a product's operands: bfloat16, or fp8 (e4m3) with a scale for each row of either
-// operand.
-enum class Operand : uint8_t { kBFloat16, kFp8 };
-
-inline constexpr size_t OperandBytes(Operand operand) { return operand == Operand::kFp8 ? 1 : 2; }
+// Products of at least this many rows are computed by an algorithm for many.
+inline constexpr int kManyRows = 64;
 
 // Batch-invariant: a row of a product must not depend on the rows that are computed with it
-// (docs/exactness.md). The algorithm, with its tiles and its order of summation, is therefore a function of
-// the weight's shape only. It is chosen once, for kRowTile rows, and used for any number of rows. Algorithms
-// whose reduction depends on timing are excluded.
+// (docs/exactness.md). Of the algorithms that cuBLASLt recommends for few rows, the first is taken that gives
+// the rows of a made-up product the same bits in launches of many sizes; of those that it recommends for many
+// rows, the first that gives them these bits too. Algorithms whose reduction depends on timing are left out
+// from the start. Nothing is known of bits that the made-up product did not show.
 class Matmul {
  public:
-  static absl::StatusOr<std::unique_ptr<Matmul>> Create(Operand operand, cudaStream_t stream);
+  // `choices_file` names the file with the algorithms of an earlier start, which are used untested; if it does
+  // not exist, Store writes it; empty: neither. Errors are those of ReadMatmulChoices.
+  static absl::StatusOr<std::unique_ptr<Matmul>> Create(Operand operand, const std::string& choices_file,
+                                                        cudaStream_t stream);
   ~Matmul();
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  // Plans the product with weights [n, k], multiples of 16, and returns its number for Run.
+  // Plans the product with weights [n, k], multiples of 16, and returns its number for Run. Takes device
+  // memory for a while, for weights of that size and for two products of 512 rows. FAILED_PRECONDITION if
+  // the file of an earlier start lacks this product, or cuBLASLt no longer runs its algorithm.
   absl::StatusOr<int> Plan(int n, int k);
+
+  // After the last Plan.
+  absl::Status Store() const;
+  const MatmulChoices& choices() const { return choices_; }
 
   // y[r, :] = x[r, :] W^T for PaddedRows(rows) rows. x and W are [*, k] of the operand's type; y is float32
   // [*, n]; all are aligned to 16 bytes. The reader of y applies fp8's scales. Can be captured in a graph.
   absl::Status Run(int plan, const void* x, const void* w, float* y, int rows);
 
  private:
+  // An algorithm that runs `rows_at_once` rows with the workspace that there is.
+  struct Algorithm {
+    cublasLtMatmulAlgo_t algorithm;
+    int rows_at_once;
+  };
   struct Shape {
     int n;
     int k;
-    cublasLtMatmulAlgo_t algorithm;
-    int rows_at_once;  // as many as the workspace allows
+    Algorithm few_rows;
+    Algorithm many_rows;
   };
 
-  absl::StatusOr<int> RowsAtOnce(int n, int k, const cublasLtMatmulAlgo_t& algorithm);
+  Matmul(Operand operand, std::string choices_file, cudaStream_t stream)
+      : operand_(operand), choices_file_(std::move(choices_file)), stream_(stream) {}
 
-  Matmul(Operand operand, cudaStream_t stream) : operand_(operand), stream_(stream) {}
+  absl::StatusOr<Shape> Choose(int n, int k);
+  absl::StatusOr<Shape> Restore(int n, int k) const;
+  // What cuBLASLt recommends for a product of `rows` rows, best first.
+  absl::StatusOr<std::vector<Algorithm>> Recommended(int n, int k, int rows) const;
+  // Nothing if the algorithm does not run.
+  std::optional<Algorithm> Runnable(int n, int k, const cublasLtMatmulAlgo_t& algorithm) const;
+  absl::Status RunWith(const Algorithm& algorithm, int n, int k, const void* x, const void* w, float* y,
+                       int rows) const;
 
   const Operand operand_;
+  const std::string choices_file_;
   const cudaStream_t stream_;
   cublasLtHandle_t handle_ = nullptr;
   cublasLtMatmulDesc_t product_ = nullptr;
   DeviceMemory workspace_;
   std::vector<Shape> shapes_;
+  MatmulChoices choices_;  // of shapes_
+  std::optional<MatmulChoices> stored_;
 };
 
 }  // namespace outrider::cuda

@@ -1,0 +1,55 @@
+// Which of cuBLASLt's algorithms compute a model's products, in a file, so that a later start can use the
+// same ones. Runs on the host, without CUDA.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace outrider::cuda {
+
+// An algorithm of cuBLASLt.
+struct MatmulAlgorithm {
+  // cublasLtMatmulAlgo_t, which the same version of the library takes back.
+  std::array<uint64_t, 8> words = {};
+  std::string config;  // what it is, for readers
+  friend bool operator==(const MatmulAlgorithm&, const MatmulAlgorithm&) = default;
+};
+
+// The algorithms for weights [n, k]. Both give a row the same bits.
+struct MatmulChoice {
+  int n = 0;
+  int k = 0;
+  MatmulAlgorithm few_rows;
+  MatmulAlgorithm many_rows;
+  friend bool operator==(const MatmulChoice&, const MatmulChoice&) = default;
+};
+
+// What the bits of a product depend on, apart from its operands.
+struct MatmulChoices {
+  std::string gpu;      // its name
+  int cublas = 0;       // the version of cuBLASLt, as cublasLtGetVersion says it
+  std::string operand;  // "bfloat16" or "fp8"
+  std::vector<MatmulChoice> products;
+
+  const MatmulChoice* Find(int n, int k) const;
+};
+
+// What the file says, or nothing if there is none. FAILED_PRECONDITION, naming both, if it was written for
+// another GPU, version or operand than those of `here`; INVALID_ARGUMENT, naming file and field, for a file
+// that WriteMatmulChoices did not write.
+absl::StatusOr<std::optional<MatmulChoices>> ReadMatmulChoices(const std::string& path,
+                                                               const MatmulChoices& here);
+
+// Writes the file in one piece: a reader finds all of it or none. UNAVAILABLE, naming the file.
+absl::Status WriteMatmulChoices(const std::string& path, const MatmulChoices& choices);
+
+// The choices on one line, without the words.
+std::string InWords(const MatmulChoices& choices);
+
+}  // namespace outrider::cuda

@@ -99,6 +99,28 @@ TEST(RunnerLoad, SizesThePoolByTheFreeMemoryButNoLargerThanCanBeUsed) {
   EXPECT_GT((*runner)->kv_blocks(), 1);
 }
 
+TEST(RunnerLoad, LetsOthersSizeThePoolUnlessItsSizeIsGiven) {
+  RunnerOptions options = Options(kModel);
+  options.kv_blocks = 0;
+  options.kv_memory_fraction = 1e-9;
+  int calls = 0;
+  options.pool_bytes = [&](double free_bytes, size_t block_bytes) {
+    ++calls;
+    EXPECT_GT(free_bytes, 1e6);
+    return 7.5 * static_cast<double>(block_bytes);
+  };
+  auto runner = Runner::Load(options);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ((*runner)->kv_blocks(), 7);
+  EXPECT_EQ(calls, 1);
+
+  options.kv_blocks = 5;
+  runner = Runner::Load(options);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_EQ((*runner)->kv_blocks(), 5);
+  EXPECT_EQ(calls, 1);
+}
+
 TEST(RunnerLoad, SaysWhatCannotBeAllocated) {
   RunnerOptions options = Options(kModel);
   options.kv_blocks = std::numeric_limits<int>::max();

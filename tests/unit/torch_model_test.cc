@@ -277,6 +277,15 @@ TEST(TorchRunner, RefusesWhatItCannotDo) {
   EXPECT_THAT(error([](auto& o) { o.model_dir = "tests/data/engine"; }), HasSubstr("config.json"));
 }
 
+TEST(TorchRunner, LetsOthersSizeThePool) {
+  RunnerOptions options = TorchOptions("gqa3-sharded");
+  options.kv_blocks = 0;
+  options.pool_bytes = [](double /*free_bytes*/, size_t block_bytes) {
+    return 7.5 * static_cast<double>(block_bytes);
+  };
+  EXPECT_EQ(LoadOrDie(options)->kv_blocks(), 7);
+}
+
 TEST(TorchRunner, SaysWhatCannotBeAllocated) {
   RunnerOptions options = TorchOptions("gqa3-sharded");
   options.kv_blocks = std::numeric_limits<int>::max();

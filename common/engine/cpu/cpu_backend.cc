@@ -18,14 +18,6 @@ Storage StorageFor(const std::string& dtype) {
   return dtype == "bfloat16" ? Storage::kBFloat16 : Storage::kFloat32;
 }
 
-// Sizes the pool to a share of the memory that is free after the weights are loaded, but no larger than
-// useful.
-int BlocksThatFit(const DecoderSpec& spec, const RunnerOptions& options, Storage storage) {
-  const size_t block_bytes = LayOutKv(spec, storage, options.block_size).block_bytes;
-  return KvBlocksThatFit(options.kv_memory_fraction * static_cast<double>(AvailableMemory()), block_bytes,
-                         spec.max_position_embeddings, options.block_size, options.max_sequences);
-}
-
 }  // namespace
 
 absl::Status CpuBackend::Check(const RunnerOptions& options) const {
@@ -46,7 +38,8 @@ absl::StatusOr<std::unique_ptr<Model>> CpuBackend::Load(const DecoderSpec& spec,
     return absl::ResourceExhaustedError(absl::StrCat(packed.status().message(), " of ", options.model_dir));
   }
   if (!packed.ok()) return packed.status();
-  const int kv_blocks = options.kv_blocks > 0 ? options.kv_blocks : BlocksThatFit(spec, options, storage);
+  const int kv_blocks =
+      KvBlocks(spec, options, AvailableMemory(), LayOutKv(spec, storage, options.block_size).block_bytes);
   return CpuModel::Create(spec, *std::move(packed), {kv_blocks, options.block_size, options.max_batch_rows},
                           options.kernels.empty() ? BestKernels() : *FindKernels(options.kernels.c_str()),
                           threads);

@@ -72,7 +72,12 @@ absl::Status CudaModel::Load(const TensorSource& source) {
   if (absl::Status status = CheckShape(spec_, options_.model_dir); !status.ok()) return status;
   // The current device is per thread, and Forward runs on another thread than Load.
   absl::Status status = ToStatus(cudaSetDevice(device_), "choosing the device");
-  if (status.ok()) status = ToStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "starting");
+  int lowest = 0, highest = 0;
+  if (status.ok()) status = ToStatus(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "starting");
+  if (status.ok()) {
+    const int priority = options_.high_priority ? highest : lowest;
+    status = ToStatus(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority), "starting");
+  }
   if (!status.ok()) return status;
 
   status = Assign(Matmul::Create(operand_, options_.matmul_algorithms, stream_), matmul_);
@@ -112,16 +117,16 @@ absl::Status CudaModel::WarmUpAndAllocateCache() {
   };
   absl::Status status = resize(0);
   if (status.ok()) status = Run(DirectSteps(limits), /*captures=*/false);
-  int kv_blocks = options_.kv_blocks;
-  if (status.ok() && kv_blocks == 0) status = Assign(BlocksThatFit(common), kv_blocks);
-  if (status.ok()) status = resize(kv_blocks);
+  size_t free_bytes = 0;
+  if (status.ok() && options_.kv_blocks == 0) status = Assign(FreeForPool(common), free_bytes);
+  if (status.ok()) status = resize(KvBlocks(spec_, options_, free_bytes, layers_->bytes_per_block()));
   if (!status.ok()) return status;
   max_positions_ =
       static_cast<int>(std::min<int64_t>(max_positions_, int64_t{kv_blocks_} * options_.block_size));
   return Run(common, /*captures=*/true);
 }
 
-absl::StatusOr<int> CudaModel::BlocksThatFit(const std::vector<WarmUpStep>& common) {
+absl::StatusOr<size_t> CudaModel::FreeForPool(const std::vector<WarmUpStep>& common) {
   size_t before = 0, after = 0, all_bytes = 0;
   absl::Status status = ToStatus(cudaMemGetInfo(&before, &all_bytes), "asking for free memory");
   if (status.ok() && !common.empty()) status = Run({common.back()}, /*captures=*/true);
@@ -129,9 +134,7 @@ absl::StatusOr<int> CudaModel::BlocksThatFit(const std::vector<WarmUpStep>& comm
   if (!status.ok()) return status;
   DropGraphs();  // they use the pool that goes away
   const size_t graphs = kMaxGraphs * std::min(before - std::min(before, after), kMaxGraphBytes);
-  const double left = static_cast<double>(before - std::min(before, graphs));
-  return KvBlocksThatFit(options_.kv_memory_fraction * left, layers_->bytes_per_block(),
-                         spec_.max_position_embeddings, options_.block_size, options_.max_sequences);
+  return before - std::min(before, graphs);
 }
 
 absl::Status CudaModel::Run(const std::vector<WarmUpStep>& steps, bool captures) {

@@ -64,8 +64,8 @@ class CudaModel final : public Model {
   // Runs made-up steps, so that no request pays for what a first one costs, and allocates the KV pool, if it
   // takes what is left, after all that this takes.
   absl::Status WarmUpAndAllocateCache();
-  // The size of the pool that leaves memory for kMaxGraphs graphs like that of the last of these steps.
-  absl::StatusOr<int> BlocksThatFit(const std::vector<WarmUpStep>& common);
+  // The memory that is free, less what kMaxGraphs graphs take that are like that of the last of these steps.
+  absl::StatusOr<size_t> FreeForPool(const std::vector<WarmUpStep>& common);
   absl::Status Run(const std::vector<WarmUpStep>& steps, bool captures);
 
   absl::Status Replay(const StepPlan& plan, const GraphShape& shape);

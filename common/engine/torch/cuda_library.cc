@@ -9,7 +9,7 @@
 
 namespace outrider::libtorch {
 
-absl::StatusOr<std::unique_ptr<StepRunner>> LoadCudaRunner(int device) {
+absl::StatusOr<std::unique_ptr<StepRunner>> LoadCudaRunner(int device, bool high_priority) {
   Dl_info here;
   if (dladdr(reinterpret_cast<const void*>(&LoadCudaRunner), &here) == 0) {
     return absl::InternalError("the plug-in does not know where it is");
@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<StepRunner>> LoadCudaRunner(int device) {
       "CUDA=1");
   if (!create.ok()) return create.status();
   absl::StatusOr<std::unique_ptr<StepRunner>> runner = absl::InternalError("not made");
-  reinterpret_cast<CreateCudaRunnerFunction*> (*create)(device, runner);
+  reinterpret_cast<CreateCudaRunnerFunction*> (*create)(device, high_priority, runner);
   return runner;
 }
 

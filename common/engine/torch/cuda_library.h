@@ -8,8 +8,8 @@
 
 namespace outrider::libtorch {
 
-// A runner for cuda:`device`, from liboutrider_torch_cuda.so. FAILED_PRECONDITION if the library, or one of
-// libtorch's, cannot be loaded, or if there is no such device.
-absl::StatusOr<std::unique_ptr<StepRunner>> LoadCudaRunner(int device);
+// A runner for cuda:`device`, from liboutrider_torch_cuda.so; RunnerOptions::high_priority.
+// FAILED_PRECONDITION if the library, or one of libtorch's, cannot be loaded, or if there is no such device.
+absl::StatusOr<std::unique_ptr<StepRunner>> LoadCudaRunner(int device, bool high_priority);
 
 }  // namespace outrider::libtorch

@@ -83,9 +83,8 @@ class CudaDecisions final : public DecisionKernels {
 
 class CudaRunner final : public StepRunner {
  public:
-  explicit CudaRunner(c10::DeviceIndex device)
-      : stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device)),
-        pool_(at::cuda::graph_pool_handle()) {
+  CudaRunner(c10::DeviceIndex device, bool high_priority)
+      : stream_(c10::cuda::getStreamFromPool(high_priority, device)), pool_(at::cuda::graph_pool_handle()) {
     const c10::cuda::CUDAGuard guard(device);
     has_kernels_ = cuda::CheckDecideKernels() == cudaSuccess;
     cudaGetLastError();  // forget that there are none
@@ -200,13 +199,14 @@ class CudaRunner final : public StepRunner {
 }  // namespace outrider::libtorch
 
 extern "C" __attribute__((visibility("default"))) void outrider_create_torch_cuda_runner(
-    int device, absl::StatusOr<std::unique_ptr<outrider::libtorch::StepRunner>>& result) {
+    int device, bool high_priority, absl::StatusOr<std::unique_ptr<outrider::libtorch::StepRunner>>& result) {
   if (const int devices = c10::cuda::device_count(); device >= devices) {
     result = absl::FailedPreconditionError(absl::StrCat("this machine has ", devices, " usable GPUs"));
     return;
   }
   try {
-    result = std::make_unique<outrider::libtorch::CudaRunner>(static_cast<c10::DeviceIndex>(device));
+    result = std::make_unique<outrider::libtorch::CudaRunner>(static_cast<c10::DeviceIndex>(device),
+                                                              high_priority);
   } catch (const c10::Error& error) {
     result = absl::FailedPreconditionError(error.what_without_backtrace());
   }

@@ -55,7 +55,8 @@ class StepRunner {
 
 // The function that liboutrider_torch_cuda.so exports: makes a runner for cuda:`device`. FAILED_PRECONDITION
 // if there is no such device.
-using CreateCudaRunnerFunction = void(int device, absl::StatusOr<std::unique_ptr<StepRunner>>& result);
+using CreateCudaRunnerFunction = void(int device, bool high_priority,
+                                      absl::StatusOr<std::unique_ptr<StepRunner>>& result);
 inline constexpr char kCreateCudaRunner[] = "outrider_create_torch_cuda_runner";
 
 }  // namespace outrider::libtorch

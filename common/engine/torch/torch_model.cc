@@ -84,8 +84,8 @@ at::Tensor TasksFirst(absl::Span<const SequenceRows> batch) {
   return at::tensor(order, at::kLong);
 }
 
-absl::StatusOr<std::unique_ptr<StepRunner>> RunnerFor(std::optional<int> cuda_device) {
-  if (cuda_device.has_value()) return LoadCudaRunner(*cuda_device);
+absl::StatusOr<std::unique_ptr<StepRunner>> RunnerFor(std::optional<int> cuda_device, bool high_priority) {
+  if (cuda_device.has_value()) return LoadCudaRunner(*cuda_device, high_priority);
   return std::make_unique<CpuRunner>();
 }
 
@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderSpec& spe
                                                           const TensorSource& weights,
                                                           std::optional<int> cuda_device,
                                                           const RunnerOptions& options) {
-  absl::StatusOr<std::unique_ptr<StepRunner>> runner = RunnerFor(cuda_device);
+  absl::StatusOr<std::unique_ptr<StepRunner>> runner = RunnerFor(cuda_device, options.high_priority);
   if (!runner.ok()) {
     return absl::Status(runner.status().code(), absl::StrCat("--engine torch --device ", options.device, ": ",
                                                              runner.status().message()));
@@ -138,10 +138,8 @@ absl::Status TorchModel::Load(const DecoderSpec& model, const TensorSource& sour
   if (ranks_ != nullptr) {
     if (absl::Status status = CheckAgreement(*weights, options); !status.ok()) return status;
   }
-  const double memory = options.kv_memory_fraction * static_cast<double>(runner_->FreeMemory());
-  kv_blocks_ = options.kv_blocks > 0 ? std::min(options.kv_blocks, std::numeric_limits<int>::max() - 1)
-                                     : KvBlocksThatFit(memory, bytes_per_block_, spec.max_position_embeddings,
-                                                       options.block_size, options.max_sequences);
+  kv_blocks_ = std::min(KvBlocks(spec, options, runner_->FreeMemory(), bytes_per_block_),
+                        std::numeric_limits<int>::max() - 1);
   if (ranks_ != nullptr) kv_blocks_ = static_cast<int>(ranks_->Least(kv_blocks_));
   max_positions_ = static_cast<int>(
       std::min<int64_t>(spec.max_position_embeddings, int64_t{kv_blocks_} * options.block_size));

@@ -32,9 +32,8 @@ constexpr size_t kParserThreads = 2;
 constexpr absl::Duration kStallTimeout = absl::Minutes(1);
 
 struct Flags {
-  ProcessFlags process{
-      .server = {.listen = "127.0.0.1:7070", .health_listen = "", .max_receive_bytes = 4 << 20},
-      .metrics_listen = "127.0.0.1:9070"};
+  ProcessFlags process{.server = {.max_receive_bytes = 4 << 20}, .metrics_listen = "127.0.0.1:9070"};
+  std::string listen = "127.0.0.1:7070";
   std::string http_listen = "127.0.0.1:8070";
   bool http_tls_terminated = false;
   std::string http_token_file;
@@ -63,6 +62,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--target", flags.target, "address of the target service")->capture_default_str();
   app.add_option("--draft", flags.draft, "address of the draft service; empty: none")->capture_default_str();
   DefineChannelSecurityFlags(app, "backend", "target and draft", flags.backend);
+  DefineAddressFlag(app, "--listen", flags.listen);
   DefineListenFlags(app, flags.process);
   app.add_option("--http-listen", flags.http_listen,
                  "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
@@ -322,7 +322,8 @@ absl::Status Serve(const Flags& flags) {
                             .policy = &policy,
                             .observer = &observer,
                             .metrics = &metrics});
-  const auto started = ServerProcess::Start(flags.process, &service, registry);
+  const auto started = ServerProcess::Start(
+      flags.process, {{.listen = flags.listen, .service = &service, .registry = registry}});
   if (!started.ok()) return started.status();
   process = started->get();
   const auto gateway = StartGateway(flags, *process, metrics);
@@ -340,7 +341,7 @@ absl::Status Serve(const Flags& flags) {
   // too.
   std::thread executor([&context] { context.Run(); });
   const StallWatch watch("executor", kStallTimeout, ExecutorIsStuck(context.get_executor()),
-                         [process](bool hangs) { process->SetLive(!hangs); });
+                         [process](bool hangs) { process->CountStall(hangs); });
   process->AwaitEnd(
       [&] { asio::post(context.get_executor(), asio::use_future([&] { admission.Close(); })).wait(); });
   const Clock::duration patience = ToDuration(flags.process.drain_seconds);

@@ -3,6 +3,7 @@
 #include <prometheus/exposer.h>
 
 #include <exception>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/obs/metric_families.h"
@@ -26,7 +27,7 @@ std::vector<prometheus::MetricFamily> ModelNameLabel::Collect() const {
 }
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
-    const std::string& listen, const std::shared_ptr<prometheus::Registry>& registry) {
+    const std::string& listen, std::vector<std::shared_ptr<prometheus::Collectable>> series) {
   std::unique_ptr<MetricsServer> server(new MetricsServer);
   // The exposer throws if the port is in use.
   try {
@@ -37,8 +38,8 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     return absl::UnavailableError(absl::StrCat("--metrics-listen: cannot listen on ", listen,
                                                ": in use or not an address of this host"));
   }
-  server->series_ = std::make_shared<ModelNameLabel>(registry);
-  server->exposer_->RegisterCollectable(server->series_);
+  server->series_ = std::move(series);
+  for (const auto& each : server->series_) server->exposer_->RegisterCollectable(each);
   return server;
 }
 

@@ -1,4 +1,4 @@
-// Serves a Prometheus registry on /metrics.
+// Serves Prometheus registries on /metrics.
 #pragma once
 
 #include <prometheus/collectable.h>
@@ -36,12 +36,10 @@ class ModelNameLabel : public prometheus::Collectable {
 // Owns the HTTP server. Thread-safe.
 class MetricsServer {
  public:
-  // `listen` is "HOST:PORT"; port 0 picks a free port. UNAVAILABLE, naming the address, if it cannot be
-  // bound.
+  // `listen` is "HOST:PORT"; port 0 picks a free port. No two of `series` have a family in common.
+  // UNAVAILABLE, naming the address, if it cannot be bound.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
-      const std::string& listen, const std::shared_ptr<prometheus::Registry>& registry);
-  // The label model_name of all series from now on.
-  void SetModelName(const std::string& model_name) { series_->Set(model_name); }
+      const std::string& listen, std::vector<std::shared_ptr<prometheus::Collectable>> series);
   ~MetricsServer();
 
   // The bound address, with the port that was picked.
@@ -51,7 +49,7 @@ class MetricsServer {
   MetricsServer() = default;
 
   std::string address_;
-  std::shared_ptr<ModelNameLabel> series_;
+  std::vector<std::shared_ptr<prometheus::Collectable>> series_;
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 

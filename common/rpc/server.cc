@@ -107,7 +107,8 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServerOptions& options,
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& listen,
+                                                            const ServerOptions& options,
                                                             grpc::Service* service, QueuePoller* poller) {
   QuietLibraries();
   grpc::EnableDefaultHealthCheckService(true);
@@ -117,7 +118,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const ServerOptions&
   std::unique_ptr<RpcServer> server(new RpcServer);
   grpc::ResourceQuota quota("server");
   quota.Resize(kBufferBytes);
-  auto main = Bind(options.listen, service, nullptr, *credentials, quota, options, &server->address_,
+  auto main = Bind(listen, service, nullptr, *credentials, quota, options, &server->address_,
                    poller != nullptr ? &server->queue_ : nullptr);
   if (!main.ok()) return main.status();
   server->server_ = *std::move(main);

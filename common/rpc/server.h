@@ -1,4 +1,4 @@
-// The gRPC server of all three services: health, reflection for this host, limits, keepalive and orderly
+// The gRPC server of every service: health, reflection for this host, limits, keepalive and orderly
 // shutdown.
 #pragma once
 
@@ -19,8 +19,7 @@ namespace outrider {
 inline constexpr int kMaxMessageBytes = 64 << 20;
 
 struct ServerOptions {
-  std::string listen;         // "HOST:PORT" or "unix:PATH"; port 0 picks a free port
-  std::string health_listen;  // a second address with only grpc.health.v1, plaintext; empty: none
+  std::string health_listen = {};  // a second address with only grpc.health.v1, plaintext; empty: none
   ServerSecurity security = {};
   int max_receive_bytes = kMaxMessageBytes;  // a larger message ends its call with RESOURCE_EXHAUSTED
   // Calls that one connection may have open; further ones wait at the client. More than the requests that a
@@ -31,12 +30,13 @@ struct ServerOptions {
 // Owns the listeners. Thread-safe.
 class RpcServer {
  public:
-  // Starts to serve. Health reports NOT_SERVING until SetServing, except for the service "live", which is
-  // SERVING until SetLive. UNAVAILABLE, naming the address, if it cannot be bound; the errors
-  // of MakeServerCredentials.
+  // Starts to serve at `listen`, "HOST:PORT" or "unix:PATH"; port 0 picks a free port. Health reports
+  // NOT_SERVING until SetServing, except for the service "live", which is SERVING until SetLive. UNAVAILABLE,
+  // naming the address, if it cannot be bound; the errors of MakeServerCredentials.
   //
   // `poller` polls the queue of a service with asynchronous methods, and outlives the server.
-  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const ServerOptions& options,
+  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const std::string& listen,
+                                                          const ServerOptions& options,
                                                           grpc::Service* service,
                                                           QueuePoller* poller = nullptr);
   ~RpcServer();

@@ -1,69 +1,94 @@
 #include "common/serve/model_service.h"
 
 #include <CLI/CLI.hpp>
-#include <atomic>
-#include <cstdlib>
-#include <filesystem>
-#include <utility>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/engine/decoder/model_config.h"
-#include "common/engine/decoder/safetensors.h"
-#include "common/obs/log.h"
-#include "common/obs/metric_families.h"
-#include "common/rpc/fresh_bits.h"
-#include "common/rpc/server.h"
+#include "common/serve/kv_budget.h"
+#include "common/serve/served_model.h"
 #include "common/serve/server_process.h"
-#include "common/serve/stall_watch.h"
-#include "common/text/model_fingerprint.h"
-#include "common/text/tokenizer.h"
 
 namespace outrider {
 namespace {
 
+// What is for one service alone.
+struct ServiceFlags {
+  std::string prefix = "--";  // of its flags
+  std::string model_dir;
+  std::string listen;
+  std::string dtype = "auto";
+  std::string matmul_algorithms;
+};
+
 struct Flags {
   ProcessFlags process;
-  RunnerOptions runner;
+  std::vector<ServiceFlags> services;
+  RunnerOptions runner;  // for all, as the rest
   WorkerOptions worker;
   double lease_seconds = 60;
   int max_draft_tokens = 16;
   double stall_seconds = 60;
+
+  bool has_several() const { return services.size() > 1; }
 };
 
+void DefineParallelFlags(CLI::App& app, ParallelOptions& parallel) {
+  app.add_option("--tensor-parallel", parallel.size,
+                 "processes that share the model, with --engine torch; each is started with its --rank")
+      ->capture_default_str();
+  app.add_option("--rank", parallel.rank,
+                 "which of these processes this is, from 0; only rank 0 listens at any address")
+      ->capture_default_str();
+  app.add_option("--rendezvous", parallel.rendezvous,
+                 "HOST:PORT where rank 0 waits for the other ranks, without authentication or encryption")
+      ->capture_default_str();
+}
+
 void DefineFlags(CLI::App& app, Flags& flags) {
-  app.add_option("--model", flags.runner.model_dir, "Hugging Face directory of the model")->required();
+  for (ServiceFlags& service : flags.services) {
+    app.add_option(service.prefix + "model", service.model_dir, "Hugging Face directory of the model")
+        ->required();
+    DefineAddressFlag(app, service.prefix + "listen", service.listen);
+  }
   DefineListenFlags(app, flags.process);
   app.add_option("--engine", flags.runner.engine,
                  "native: kernels of this project; torch: libtorch, exact up to rounding")
       ->capture_default_str();
   app.add_option("--device", flags.runner.device, "cpu or cuda:N")->capture_default_str();
-  app.add_option(
-         "--dtype", flags.runner.dtype,
-         "auto, float32, bfloat16 or int8 (weights) on the CPU; auto, bfloat16 or fp8 on a GPU; auto, "
-         "float32 or bfloat16 with --engine torch")
-      ->capture_default_str();
-  app.add_option("--tensor-parallel", flags.runner.parallel.size,
-                 "processes that share the model, with --engine torch; each is started with its --rank")
-      ->capture_default_str();
-  app.add_option("--rank", flags.runner.parallel.rank,
-                 "which of these processes this is, from 0; only rank 0 listens at any address")
-      ->capture_default_str();
-  app.add_option("--rendezvous", flags.runner.parallel.rendezvous,
-                 "HOST:PORT where rank 0 waits for the other ranks, without authentication or encryption")
-      ->capture_default_str();
-  app.add_option(
-         "--matmul-algorithms", flags.runner.matmul_algorithms,
-         "on a GPU: file with cuBLAS's algorithms, written if it is not there; a later start uses the "
-         "same ones, or ends if it cannot")
-      ->type_name("FILE");
-  app.add_option("--threads", flags.runner.threads, "threads that compute; 0: one per CPU")
+  for (ServiceFlags& service : flags.services) {
+    app.add_option(
+           service.prefix + "dtype", service.dtype,
+           "auto, float32, bfloat16 or int8 (weights) on the CPU; auto, bfloat16 or fp8 on a GPU; auto, "
+           "float32 or bfloat16 with --engine torch")
+        ->capture_default_str();
+  }
+  for (ServiceFlags& service : flags.services) {
+    app.add_option(service.prefix + "matmul-algorithms", service.matmul_algorithms,
+                   "on a GPU: file with cuBLAS's algorithms, written if it is not there; a later start uses "
+                   "the same ones, or ends if it cannot")
+        ->type_name("FILE");
+  }
+  // Those who share a model have a process each.
+  if (!flags.has_several()) DefineParallelFlags(app, flags.runner.parallel);
+  app.add_option("--threads", flags.runner.threads,
+                 flags.has_several() ? "threads that compute, for each model; 0: one per CPU"
+                                     : "threads that compute; 0: one per CPU")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  app.add_option("--kv-blocks", flags.runner.kv_blocks, "blocks of the KV cache; auto: what fits the memory")
+  app.add_option("--kv-blocks", flags.runner.kv_blocks,
+                 flags.has_several() ? "blocks of each KV cache; auto: what fits the memory"
+                                     : "blocks of the KV cache; auto: what fits the memory")
       ->transform(CLI::CheckedTransformer(std::map<std::string, int>{{"auto", 0}}) | CLI::Range(1, 1 << 24))
       ->default_str("auto");
   app.add_option("--kv-memory-fraction", flags.runner.kv_memory_fraction,
-                 "of the free memory (of the device), for --kv-blocks auto; draft and target may share it")
+                 flags.has_several() ? "of the memory (of the device) that is free beside all models, for "
+                                       "their KV caches together; for --kv-blocks auto"
+                                     : "of the free memory (of the device), for --kv-blocks auto; draft and "
+                                       "target may share it")
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
   app.add_option("--block-size", flags.runner.block_size, "tokens a block")
@@ -91,246 +116,108 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   DefineDrainAndLogFlags(app, "seconds that running work has after SIGTERM", flags.process);
 }
 
-// Ends the process, with one line whoever else ends it meanwhile.
-[[noreturn]] void End(const absl::Status& reason) {
-  static absl::Mutex mutex;
-  mutex.Lock();  // for good
-  if (reason.ok()) {
-    LogInfo("stopped");
-    std::quick_exit(0);
+using Models = std::vector<std::unique_ptr<ServedModel>>;
+
+Models MakeModels(const ModelProgramSpec& program, const Flags& flags) {
+  Models models;
+  for (size_t i = 0; i < program.services.size(); ++i) {
+    const ServiceFlags& service = flags.services[i];
+    ServedModelOptions options{.who = flags.has_several() ? program.services[i].name : "",
+                               .listen_flag = service.prefix + "listen",
+                               .listen = service.listen,
+                               .runner = flags.runner,
+                               .worker = flags.worker,
+                               .max_draft_tokens = flags.max_draft_tokens,
+                               .stall_timeout = absl::Seconds(flags.stall_seconds),
+                               .busy_poll = absl::Seconds(flags.process.busy_poll_seconds)};
+    options.runner.model_dir = service.model_dir;
+    options.runner.dtype = service.dtype;
+    options.runner.matmul_algorithms = service.matmul_algorithms;
+    options.runner.high_priority = program.services[i].high_priority;
+    options.runner.max_batch_rows = flags.worker.max_batch_rows;
+    options.runner.max_sequences = flags.worker.sequences.max_sequences;
+    options.worker.sequences.lease = absl::Seconds(flags.lease_seconds);
+    models.push_back(std::make_unique<ServedModel>(program.services[i], std::move(options)));
   }
-  LogError("the model failed", {{"error", std::string(reason.message())}});
-  std::quick_exit(1);
+  return models;
 }
 
-// The worker's life as Prometheus sees it.
-class WorkerMetrics {
- public:
-  WorkerMetrics(prometheus::Registry& registry, const std::string& name) {
-    const auto gauge = [&](const char* metric, const char* help) {
-      return AddGauge(registry, absl::StrCat(name, "_", metric), help);
-    };
-    const auto counter = [&](const char* metric, const char* help) {
-      return AddCounter(registry, absl::StrCat(name, "_", metric), help);
-    };
-    const auto histogram = [&](const char* metric, const char* help,
-                               const prometheus::Histogram::BucketBoundaries& buckets) {
-      return AddHistogram(registry, absl::StrCat(name, "_", metric), help, buckets);
-    };
-    sequences_ = gauge("sequences", "Sequences that the server holds.");
-    items_ = gauge("items_in_progress", "Items that are being worked on or wait for the engine.");
-    blocks_used_ = gauge("kv_blocks_used", "Blocks of the KV cache in use.");
-    blocks_cached_ =
-        gauge("kv_blocks_cached",
-              "Blocks of the KV cache that no sequence uses, kept for prompts that begin alike.");
-    blocks_free_ = gauge("kv_blocks_free", "Blocks of the KV cache that are free.");
-    prefix_queried_ =
-        counter("prefix_cache_queries_total", "Tokens that were looked for in the prefix cache.");
-    prefix_hit_ = counter("prefix_cache_hits_total", "Of them, those found and not computed again.");
-    preemptions_ = counter("preemptions_total", "Sequences that lost their cache because blocks ran out.");
-    step_seconds_ =
-        histogram("step_duration_seconds", "Duration of a forward pass, in seconds.",
-                  {1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1, 2, 5});
-    batch_sequences_ =
-        histogram("batch_sequences", "Sequences in a forward pass.", {1, 2, 4, 8, 16, 32, 64, 128});
-    batch_rows_ = histogram("batch_rows", "Rows (tokens) in a forward pass.",
-                            {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024});
+// What can be known of the models before they are loaded, which takes long.
+absl::Status Check(const Models& models, const Flags& flags) {
+  for (const std::unique_ptr<ServedModel>& model : models) {
+    if (absl::Status status = model->Check(); !status.ok()) return status;
   }
-
-  Worker::Hooks Hooks() {
-    return {[this](const StepStats& stats) {
-              step_seconds_->Observe(absl::ToDoubleSeconds(stats.duration));
-              batch_sequences_->Observe(stats.sequences);
-              batch_rows_->Observe(stats.rows);
-            },
-            [this](const SequenceStoreCounts& counts) {
-              sequences_->Set(counts.sequences);
-              blocks_used_->Set(counts.blocks_used);
-              blocks_cached_->Set(counts.blocks_cached);
-              blocks_free_->Set(counts.blocks_free);
-              const auto raise = [](prometheus::Counter* counter, int64_t to) {
-                counter->Increment(static_cast<double>(to) - counter->Value());
-              };
-              raise(prefix_queried_, counts.prefix_queried);
-              raise(prefix_hit_, counts.prefix_hit);
-              raise(preemptions_, counts.preemptions);
-            },
-            [this](int more) { items_->Increment(more); },
-            // A GPU that failed does not come back in this process; whoever started it starts another.
-            End};
+  const ServiceFlags& first = flags.services.front();
+  for (size_t i = 1; i < models.size(); ++i) {
+    const ServiceFlags& other = flags.services[i];
+    if (other.listen == first.listen && !absl::EndsWith(other.listen, ":0")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(other.prefix, "listen ", other.listen, ": ", first.prefix, "listen is the same"));
+    }
+    if (!models[i]->SpeaksAs(*models.front())) {
+      return absl::InvalidArgumentError(absl::StrCat(other.prefix, "model ", other.model_dir,
+                                                     ": has another tokenizer than ", first.prefix, "model ",
+                                                     first.model_dir, ", or ends a text with other tokens"));
+    }
   }
-
- private:
-  prometheus::Gauge* sequences_;
-  prometheus::Gauge* items_;
-  prometheus::Gauge* blocks_used_;
-  prometheus::Gauge* blocks_cached_;
-  prometheus::Gauge* blocks_free_;
-  prometheus::Counter* prefix_queried_;
-  prometheus::Counter* prefix_hit_;
-  prometheus::Counter* preemptions_;
-  prometheus::Histogram* step_seconds_;
-  prometheus::Histogram* batch_sequences_;
-  prometheus::Histogram* batch_rows_;
-};
-
-v1::ServerInfo Describe(const Runner& runner, const Flags& flags, uint64_t tokenizer_fingerprint,
-                        uint64_t weights_hash) {
-  const ModelConfig& config = runner.config();
-  v1::ServerInfo info;
-  info.set_boot_id(FreshBits());
-  info.set_fingerprint(
-      ModelFingerprint(tokenizer_fingerprint, config.decoder.vocab_size, config.eos_token_ids));
-  const std::filesystem::path dir = std::filesystem::weakly_canonical(flags.runner.model_dir);
-  info.set_model((dir.has_filename() ? dir : dir.parent_path()).filename().string());
-  info.set_vocab_size(static_cast<uint32_t>(config.decoder.vocab_size));
-  info.set_max_context(static_cast<uint32_t>(config.decoder.max_position_embeddings));
-  info.set_max_draft_tokens(static_cast<uint32_t>(flags.max_draft_tokens));
-  info.set_max_message_bytes(kMaxMessageBytes);
-  info.set_engine(flags.runner.engine);
-  info.set_row_invariant(runner.row_invariant());
-  info.set_device(flags.runner.device);
-  info.set_dtype(runner.dtype());
-  info.set_kv_blocks(static_cast<uint32_t>(runner.kv_blocks()));
-  info.set_block_size(static_cast<uint32_t>(runner.block_size()));
-  info.set_weight_bytes(runner.weight_bytes());
-  info.set_weights_hash(weights_hash);
-  info.set_version(OUTRIDER_VERSION);
-  for (TokenId id : config.eos_token_ids) info.add_eos_ids(static_cast<uint32_t>(id));
-  return info;
+  return absl::OkStatus();
 }
 
-struct LoadedModel {
-  std::unique_ptr<Runner> runner;
-  uint64_t weights_hash = 0;
-};
-
-absl::StatusOr<LoadedModel> LoadModel(const RunnerOptions& options) {
-  absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(options);
-  if (!runner.ok()) return runner.status();
-  // Only rank 0 says what it serves.
-  if (options.parallel.rank > 0) return LoadedModel{*std::move(runner), 0};
-  const absl::StatusOr<SafeTensors> weights = SafeTensors::Open(options.model_dir);
-  if (!weights.ok()) return weights.status();
-  return LoadedModel{*std::move(runner), weights->Hash()};
-}
-
-// Loading takes long, as does waiting for other ranks.
-absl::StatusOr<LoadedModel> LoadUnderSignals(const RunnerOptions& options) {
-  absl::StatusOr<LoadedModel> model;
-  RunUnderSignals([&] { model = LoadModel(options); }, [] { End(absl::OkStatus()); });
-  return model;
-}
-
-// What ranks other than 0 do, until rank 0 is gone. Rank 0 gets the same signals and drains, and may still
-// send work here, so only a second signal ends this process. `drains` is set by the first.
-[[noreturn]] void Follow(Runner& runner, const ParallelOptions& parallel, std::atomic<bool>& drains) {
-  LogInfo("following rank 0", {{"rank", parallel.rank}, {"rendezvous", parallel.rendezvous}});
-  absl::Status end;
-  RunUnderSignals([&] { end = runner.Follow(); },
-                  [&] {
-                    if (drains.exchange(true)) End(absl::OkStatus());
-                    LogInfo("draining", {{"until", "rank 0 ends, or another signal"}});
-                  });
-  // That rank 0 is gone was to be expected then, but not that this rank failed.
-  End(drains && absl::IsUnavailable(end) ? absl::OkStatus() : end);
+// All at the same time.
+void Load(const Models& models, const Flags& flags) {
+  std::optional<KvBudget> budget;
+  if (flags.has_several()) budget.emplace(static_cast<int>(models.size()), flags.runner.kv_memory_fraction);
+  KvBudget* const shared = budget ? &*budget : nullptr;
+  RunUnderSignals(
+      [&] {
+        std::vector<std::thread> threads;
+        for (size_t i = 1; i < models.size(); ++i) {
+          threads.emplace_back([&models, shared, i] { models[i]->Load(shared); });
+        }
+        models.front()->Load(shared);
+        for (std::thread& thread : threads) thread.join();
+      },
+      [] { EndProcess(absl::OkStatus()); });
 }
 
 // Comes back only with the reason why it cannot start.
-absl::Status Serve(const ModelServiceSpec& spec, Flags flags) {
-  flags.worker.sequences.lease = absl::Seconds(flags.lease_seconds);
-  flags.runner.max_batch_rows = flags.worker.max_batch_rows;
-  flags.runner.max_sequences = flags.worker.sequences.max_sequences;
-  // First of all whether it is a model that can be run, which costs nothing to know.
-  if (const auto config = ReadModelConfig(flags.runner.model_dir); !config.ok()) return config.status();
-  auto tokenizer = Tokenizer::Load(absl::StrCat(flags.runner.model_dir, "/tokenizer.json"));
-  if (!tokenizer.ok()) return tokenizer.status();
-  std::atomic<bool> drains = false;  // a rank other than 0; then rank 0's end is no failure
-  flags.runner.parallel.on_lost = [&drains](const absl::Status& why) {
-    End(drains ? absl::OkStatus() : why);
-  };
-  flags.runner.parallel.on_wait = [&parallel = flags.runner.parallel] {
-    LogInfo("waiting for the other ranks",
-            {{"rank", parallel.rank}, {"ranks", parallel.size}, {"rendezvous", parallel.rendezvous}});
-  };
-  absl::StatusOr<LoadedModel> model = LoadUnderSignals(flags.runner);
-  if (!model.ok()) return model.status();
-  std::unique_ptr<Runner> runner = std::move(model->runner);
-  if (flags.runner.parallel.rank > 0) Follow(*runner, flags.runner.parallel, drains);
-  const v1::ServerInfo info = Describe(*runner, flags, (*tokenizer)->Fingerprint(), model->weights_hash);
-  tokenizer->reset();
-  if (const std::optional<Quantization>& quantization = runner->config().quantization) {
-    LogInfo("quantised weights unpacked",
-            {{"model", info.model()}, {"from", QuantizationInWords(*quantization)}, {"to", info.dtype()}});
-  }
-
-  if (const std::string algorithms = runner->algorithms(); !algorithms.empty()) {
-    LogInfo("matrix products", {{"algorithms", algorithms}});
-  }
-
-  auto registry = std::make_shared<prometheus::Registry>();
-  WorkerMetrics metrics(*registry, spec.name);
-  AddGauge(*registry, absl::StrCat(spec.name, "_model_info"), "1; which model is served, and how.",
-           {{"model", info.model()}, {"dtype", info.dtype()}, {"device", info.device()}})
-      ->Set(1);
-  prometheus::Gauge* const stalled =
-      AddGauge(*registry, absl::StrCat(spec.name, "_engine_stalled"), "1 while the engine hangs, else 0.");
-  // The engine thread reads its items itself.
-  QueuePoller poller(absl::Seconds(flags.process.busy_poll_seconds));
-  std::unique_ptr<StreamService> service;
-  Worker worker(std::move(runner), spec.make_sampler(), flags.worker, metrics.Hooks(),
-                {.poll = [&](absl::Time deadline) { poller.Poll(deadline); },
-                 .wake = [&] { poller.Wake(); },
-                 .hold_answers = [&] { service->HoldAnswers(); },
-                 .release_answers = [&] { service->ReleaseAnswers(); }});
-  service = spec.make_service(worker, info);
-  const auto started = ServerProcess::Start(flags.process, service->service(), registry, &poller);
+absl::Status Serve(const ModelProgramSpec& program, const Flags& flags) {
+  const Models models = MakeModels(program, flags);
+  if (absl::Status status = Check(models, flags); !status.ok()) return status;
+  Load(models, flags);
+  if (flags.runner.parallel.rank > 0) models.front()->Follow();
+  std::vector<Endpoint> endpoints;
+  for (const std::unique_ptr<ServedModel>& model : models) endpoints.push_back(model->Start());
+  const auto started = ServerProcess::Start(flags.process, endpoints);
   if (!started.ok()) return started.status();
   ServerProcess& process = **started;
-  service->Serve(process.rpc());
-  process.SetModelName(info.model());
+  for (size_t i = 0; i < models.size(); ++i) models[i]->Serve(process, i);
   process.SetServing(true);
-  LogInfo("serving", {{"listen", process.rpc().address()},
-                      {"metrics_listen", process.metrics_address()},
-                      {"model", info.model()},
-                      {"dtype", info.dtype()},
-                      {"engine", info.engine()},
-                      {"device", info.device()},
-                      {"kernel", worker.runner().kernel_name()},
-                      {"kv_blocks", static_cast<int64_t>(info.kv_blocks())},
-                      {"fingerprint", absl::StrCat(absl::Hex(info.fingerprint(), absl::kZeroPad16))}});
-  const StallWatch watch("engine", absl::Seconds(flags.stall_seconds), EngineIsStuck(worker),
-                         [&](bool hangs) {
-                           stalled->Set(hangs ? 1 : 0);
-                           process.SetLive(!hangs);
-                         });
+  for (size_t i = 0; i < models.size(); ++i) models[i]->LogServing(process, i);
   process.AwaitEnd([&] {
-    service->RefuseStreams();
-    worker.Drain();
+    for (const std::unique_ptr<ServedModel>& model : models) model->RefuseNew();
   });
-  // Rounds that are running end well; then the streams are closed, and their coordinators look elsewhere.
-  worker.AwaitIdle(absl::Now() + absl::Seconds(flags.process.drain_seconds));
-  service->EndStreams();
+  const absl::Time deadline = absl::Now() + absl::Seconds(flags.process.drain_seconds);
+  for (const std::unique_ptr<ServedModel>& model : models) model->Finish(deadline);
   process.Exit(absl::Seconds(1));
 }
 
 }  // namespace
 
-std::function<bool()> EngineIsStuck(const Worker& worker) {
-  return [&worker, last = uint64_t{0}]() mutable {
-    const Worker::Progress progress = worker.progress();
-    return progress.busy && std::exchange(last, progress.iterations) == progress.iterations;
-  };
-}
-
-int RunModelService(const ModelServiceSpec& spec, int argc, char** argv) {
+int RunModelProgram(const ModelProgramSpec& program, int argc, char** argv) {
   Flags flags;
-  flags.process.server.listen = spec.listen;
-  flags.process.metrics_listen = spec.metrics_listen;
-  CLI::App app(spec.description, absl::StrCat("outrider-", spec.name));
+  flags.process.metrics_listen = program.metrics_listen;
+  for (const ModelServiceSpec& service : program.services) {
+    ServiceFlags& its = flags.services.emplace_back();
+    its.listen = service.listen;
+    if (program.services.size() > 1) its.prefix = absl::StrCat("--", service.name, "-");
+  }
+  CLI::App app(program.description, absl::StrCat("outrider-", program.name));
   DefineFlags(app, flags);
-  if (spec.define_flags) spec.define_flags(app);
-  return RunProcess(app, argc, argv, spec.name, flags.process, [&] { return Serve(spec, flags); });
+  for (const ModelServiceSpec& service : program.services) {
+    if (service.define_flags) service.define_flags(app);
+  }
+  return RunProcess(app, argc, argv, program.name, flags.process, [&] { return Serve(program, flags); });
 }
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// What a draft and a target process have in common: flags, loading, the worker, metrics, health, and an
+// What processes that serve models have in common: flags, loading, the worker, metrics, health, and an
 // orderly end.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/engine/worker.h"
 #include "common/rpc/server.h"
@@ -35,24 +36,29 @@ class StreamService {
   virtual void EndStreams() = 0;
 };
 
-// How the two differ.
+// How the services differ.
 struct ModelServiceSpec {
-  std::string name;         // "draft" or "target"; metrics begin with outrider_<name>_
-  std::string description;  // for --help
-  std::string listen;       // default addresses
-  std::string metrics_listen;
+  std::string name;                             // "draft" or "target"; metrics begin with outrider_<name>_
+  std::string listen;                           // default address
+  bool high_priority = false;                   // RunnerOptions::high_priority
   std::function<void(CLI::App&)> define_flags;  // of its own; may be null
   std::function<std::unique_ptr<Sampler>()> make_sampler;
   // The gRPC service; both arguments outlive it.
   std::function<std::unique_ptr<StreamService>(Worker& worker, const v1::ServerInfo& info)> make_service;
 };
 
-// For a StallWatch: whether the engine has work and has done nothing since the last call. `worker` must
-// outlive the result.
-std::function<bool()> EngineIsStuck(const Worker& worker);
+struct ModelProgramSpec {
+  std::string name;            // outrider-<name>
+  std::string description;     // for --help
+  std::string metrics_listen;  // default address
+  // One, or several with names of their own: each has an address, an engine thread and a pool. What differs
+  // between them are flags --<name>-...; the others are for all. They are loaded at the same time, one that
+  // fails ends them all, and health speaks for all.
+  std::vector<ModelServiceSpec> services;
+};
 
 // Runs the process until SIGINT or SIGTERM. Returns its exit code: 0 after an orderly end, 1 with one line on
 // stderr for a flag, file or address that cannot be used.
-int RunModelService(const ModelServiceSpec& spec, int argc, char** argv);
+int RunModelProgram(const ModelProgramSpec& program, int argc, char** argv);
 
 }  // namespace outrider

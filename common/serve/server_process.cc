@@ -30,9 +30,12 @@ sigset_t EndSignals() {
 
 }  // namespace
 
-void DefineListenFlags(CLI::App& app, ProcessFlags& flags) {
-  app.add_option("--listen", flags.server.listen, "gRPC address, HOST:PORT or unix:PATH; port 0 picks one")
+void DefineAddressFlag(CLI::App& app, const std::string& flag, std::string& listen) {
+  app.add_option(flag, listen, "gRPC address, HOST:PORT or unix:PATH; port 0 picks one")
       ->capture_default_str();
+}
+
+void DefineListenFlags(CLI::App& app, ProcessFlags& flags) {
   app.add_option("--metrics-listen", flags.metrics_listen, "address of /metrics; empty: none")
       ->capture_default_str();
   app.add_option("--health-listen", flags.server.health_listen,
@@ -73,8 +76,19 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
   } catch (const std::exception& exception) {  // no thread or no memory to be had
     error = exception.what();
   }
-  LogError("cannot start", {{"error", error}});
+  LogError(kCannotStart, {{"error", error}});
   return 1;
+}
+
+void EndProcess(const absl::Status& reason, absl::string_view event) {
+  static absl::Mutex mutex;
+  mutex.Lock();  // for good
+  if (reason.ok()) {
+    LogInfo("stopped");
+    std::quick_exit(0);
+  }
+  LogError(event, {{"error", std::string(reason.message())}});
+  std::quick_exit(1);
 }
 
 void RunUnderSignals(const std::function<void()>& work, const std::function<void()>& on_signal) {
@@ -98,23 +112,27 @@ void RunUnderSignals(const std::function<void()>& work, const std::function<void
   work();
 }
 
-absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
-    const ProcessFlags& flags, grpc::Service* service, const std::shared_ptr<prometheus::Registry>& registry,
-    QueuePoller* poller) {
-  if (absl::Status status =
-          CheckExposure("--listen", flags.server.listen, !flags.server.security.cert.empty(), flags.insecure);
-      !status.ok()) {
-    return status;
+absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const ProcessFlags& flags,
+                                                                    const std::vector<Endpoint>& endpoints) {
+  const bool encrypts = !flags.server.security.cert.empty();
+  for (const Endpoint& endpoint : endpoints) {
+    absl::Status status = CheckExposure(endpoint.flag, endpoint.listen, encrypts, flags.insecure);
+    if (!status.ok()) return status;
   }
   std::unique_ptr<ServerProcess> process(new ServerProcess(flags.drain_seconds));
-  AddBuildInfo(*registry, OUTRIDER_VERSION);
+  AddBuildInfo(*endpoints.front().registry, OUTRIDER_VERSION);
   ServerOptions options = flags.server;
   options.security.on_refused = LogRefusedTokens;
-  auto rpc = RpcServer::Start(options, service, poller);
-  if (!rpc.ok()) return rpc.status();
-  process->rpc_ = *std::move(rpc);
+  for (const Endpoint& endpoint : endpoints) {
+    auto rpc = RpcServer::Start(endpoint.listen, options, endpoint.service, endpoint.poller);
+    if (!rpc.ok()) return rpc.status();
+    process->rpcs_.push_back(*std::move(rpc));
+    process->series_.push_back(std::make_shared<ModelNameLabel>(endpoint.registry));
+    options.health_listen.clear();
+  }
   if (!flags.metrics_listen.empty()) {
-    auto metrics = MetricsServer::Start(flags.metrics_listen, registry);
+    auto metrics =
+        MetricsServer::Start(flags.metrics_listen, {process->series_.begin(), process->series_.end()});
     if (!metrics.ok()) return metrics.status();
     process->metrics_ = *std::move(metrics);
   }
@@ -127,17 +145,20 @@ void ServerProcess::SetServing(bool serving) {
   ReportHealth();
 }
 
-void ServerProcess::SetLive(bool live) {
+void ServerProcess::CountStall(bool hangs) {
   absl::MutexLock lock(&mutex_);
-  live_ = live;
+  stalls_ += hangs ? 1 : -1;
   ReportHealth();
 }
 
 void ServerProcess::ReportHealth() {
   if (ended_) return;
-  serving_ = ready_ && live_ && !ending_;
-  rpc_->SetServing(serving_);
-  rpc_->SetLive(live_);
+  const bool live = stalls_ == 0;
+  serving_ = ready_ && live && !ending_;
+  for (const std::unique_ptr<RpcServer>& rpc : rpcs_) {
+    rpc->SetServing(serving_);
+    rpc->SetLive(live);
+  }
 }
 
 void ServerProcess::AwaitEnd(const std::function<void()>& refuse_new) {
@@ -162,7 +183,7 @@ void ServerProcess::Exit(absl::Duration patience) {
     // On a thread of its own: gRPC waits for every call, whatever becomes of it, and the process does not.
     absl::Notification ended;
     std::thread([this, &ended, patience] {
-      rpc_->Shutdown(patience);
+      for (const std::unique_ptr<RpcServer>& rpc : rpcs_) rpc->Shutdown(patience);
       ended.Notify();
     }).detach();
     ended.WaitForNotificationWithTimeout(patience + absl::Seconds(1));

@@ -5,10 +5,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/obs/metrics_server.h"
@@ -21,6 +23,7 @@ class App;
 
 namespace outrider {
 
+// What all services of a process share.
 struct ProcessFlags {
   ServerOptions server;
   // Serve without TLS where other hosts can connect. Metrics and health are always in plaintext.
@@ -32,7 +35,18 @@ struct ProcessFlags {
   std::string log_format = "auto";
 };
 
-// --listen, --metrics-listen, --health-listen, --busy-poll and those of security.
+// A gRPC service at an address of its own.
+struct Endpoint {
+  std::string flag = "--listen";  // which gave the address
+  std::string listen;             // as for RpcServer::Start
+  grpc::Service* service = nullptr;
+  std::shared_ptr<prometheus::Registry> registry;  // its part of /metrics, with names of its own
+  QueuePoller* poller = nullptr;                   // as for RpcServer::Start
+};
+
+// Endpoint::listen, by that flag.
+void DefineAddressFlag(CLI::App& app, const std::string& flag, std::string& listen);
+// --metrics-listen, --health-listen, --busy-poll and those of security.
 void DefineListenFlags(CLI::App& app, ProcessFlags& flags);
 // --drain, explained by `drain`, --log-level and --log-format.
 void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlags& flags);
@@ -43,40 +57,46 @@ void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlag
 int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service, const ProcessFlags& flags,
                const std::function<absl::Status()>& serve);
 
+inline constexpr char kCannotStart[] = "cannot start";  // the event of RunProcess's line
+// Ends the process from any thread, with one line whoever else ends it meanwhile: with 0 if `reason` is OK,
+// else with 1 and the event that is named.
+[[noreturn]] void EndProcess(const absl::Status& reason, absl::string_view event = "the model failed");
+
 // Calls `work`, and `on_signal` on another thread for each SIGINT and SIGTERM that comes before it returns.
 // For `serve` of RunProcess, and not beside AwaitEnd.
 void RunUnderSignals(const std::function<void()>& work, const std::function<void()>& on_signal);
 
-// A gRPC service and the metrics of a process, from the start to the end of it. Thread-safe, but for AwaitEnd
-// and Exit, which are for the main thread.
+// The gRPC services and the metrics of a process, from the start to the end of it. Each address has the
+// health service, which speaks for the whole process. Thread-safe, but for AwaitEnd and Exit, which are for
+// the main thread.
 class ServerProcess {
  public:
-  // Listens. UNAVAILABLE naming the address that cannot be had, INVALID_ARGUMENT for one that needs
-  // --insecure; see also RpcServer.
-  static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(
-      const ProcessFlags& flags, grpc::Service* service,
-      const std::shared_ptr<prometheus::Registry>& registry, QueuePoller* poller = nullptr);
+  // Listens. --health-listen comes with the first endpoint. UNAVAILABLE naming the address that cannot be
+  // had, INVALID_ARGUMENT for one that needs --insecure; see also RpcServer.
+  static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(const ProcessFlags& flags,
+                                                              const std::vector<Endpoint>& endpoints);
 
-  RpcServer& rpc() { return *rpc_; }
+  RpcServer& rpc(size_t endpoint = 0) { return *rpcs_[endpoint]; }
   // The address of /metrics that was bound; empty: none.
   std::string metrics_address() const { return metrics_ == nullptr ? "" : metrics_->address(); }
 
-  // The model that is served, or that is to be drafted with, for the metrics.
-  void SetModelName(const std::string& model_name) {
-    if (metrics_ != nullptr) metrics_->SetModelName(model_name);
+  // The model that an endpoint serves, or that is to be drafted with, for its metrics.
+  void SetModelName(const std::string& model_name, size_t endpoint = 0) {
+    series_[endpoint]->Set(model_name);
   }
 
   // What health says of service "", false at first. From the signal to end on it stays false.
   void SetServing(bool serving) ABSL_LOCKS_EXCLUDED(mutex_);
   bool serving() const { return serving_; }
 
-  // What health says of service "live", true at first. While it is false the process does not serve either.
-  void SetLive(bool live) ABSL_LOCKS_EXCLUDED(mutex_);
+  // For StallWatches: a thread hangs, or one that did goes on. While any hangs, health says that neither
+  // service "live" nor "" serves.
+  void CountStall(bool hangs) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits for SIGINT or SIGTERM. Calls `refuse_new` before the log says that the process drains: whoever
   // reads that may rely on it.
   void AwaitEnd(const std::function<void()>& refuse_new = [] {});
-  // Ends the gRPC server, whose calls have that long to end by themselves, and then the process, with 0.
+  // Ends the gRPC servers, whose calls have that long to end by themselves, and then the process, with 0.
   // Without patience the connections end with the process.
   [[noreturn]] void Exit(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -86,12 +106,13 @@ class ServerProcess {
   void ReportHealth() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const double drain_seconds_;
-  std::unique_ptr<RpcServer> rpc_;
+  std::vector<std::unique_ptr<RpcServer>> rpcs_;
+  std::vector<std::shared_ptr<ModelNameLabel>> series_;
   std::unique_ptr<MetricsServer> metrics_;
   std::atomic<bool> serving_ = false;  // as health says
   absl::Mutex mutex_;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
-  bool live_ ABSL_GUARDED_BY(mutex_) = true;
+  int stalls_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };

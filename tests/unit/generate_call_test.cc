@@ -57,7 +57,7 @@ class GenerateCallTest : public LinkFixture<FakeTarget> {
                      .policy = &policy_,
                      .observer = &observer_,
                      .metrics = &metrics_});
-    auto front = RpcServer::Start({.listen = "127.0.0.1:0", .health_listen = ""}, &*service_);
+    auto front = RpcServer::Start("127.0.0.1:0", {}, &*service_);
     ASSERT_TRUE(front.ok()) << front.status();
     front_ = *std::move(front);
   }

@@ -202,8 +202,8 @@ class StreamTest : public ::testing::Test {
 
   void Serve(size_t max_waiting_bytes = kMaxWaitingBytes, int max_streams = 16) {
     service_ = std::make_unique<ManyAnswers>(max_waiting_bytes);
-    auto server = RpcServer::Start({.listen = "127.0.0.1:0", .health_listen = "", .max_streams = max_streams},
-                                   service_.get(), polling_.poller());
+    auto server =
+        RpcServer::Start("127.0.0.1:0", {.max_streams = max_streams}, service_.get(), polling_.poller());
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     service_->Serve(*server_);
@@ -316,9 +316,9 @@ TEST_F(StreamTest, AnAddressThatIsTakenIsNamed) {
   QueuePoller poller;
   for (const bool is_main : {true, false}) {
     ManyAnswers service(kMaxWaitingBytes);
-    const auto server = RpcServer::Start({.listen = is_main ? server_->address() : "127.0.0.1:0",
-                                          .health_listen = is_main ? "" : server_->address()},
-                                         &service, &poller);
+    const auto server =
+        RpcServer::Start(is_main ? server_->address() : "127.0.0.1:0",
+                         {.health_listen = is_main ? "" : server_->address()}, &service, &poller);
     EXPECT_EQ(server.status().code(), absl::StatusCode::kUnavailable);
     EXPECT_EQ(ReasonOf(server.status()), "ADDRESS_UNAVAILABLE");
   }

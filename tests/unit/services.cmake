@@ -45,6 +45,7 @@ outrider_unit_test(rpc_test
 outrider_unit_test(serve_test
   SOURCES
     unit/held_sampler.h
+    unit/kv_budget_test.cc
     unit/serve_convert_test.cc
     unit/stall_watch_test.cc
   LIBS outrider::serve outrider::rejection_sampler)

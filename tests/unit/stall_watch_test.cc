@@ -11,7 +11,7 @@
 #include <future>
 #include <mutex>
 
-#include "common/serve/model_service.h"
+#include "common/serve/served_model.h"
 #include "common/serve/server_process.h"
 #include "held_sampler.h"
 
@@ -107,8 +107,8 @@ int Health(const std::string& address, const std::string& service) {
 TEST(StallWatch, AnEngineThatHangsIsNeitherLiveNorServing) {
   const auto hold = std::make_shared<testing::Hold>();
   const std::unique_ptr<Worker> worker = testing::StartHeldWorker(hold, {});
-  const ProcessFlags flags{.server = {.listen = "127.0.0.1:0", .health_listen = ""}, .metrics_listen = ""};
-  const auto process = ServerProcess::Start(flags, nullptr, std::make_shared<prometheus::Registry>());
+  const auto process = ServerProcess::Start(
+      {}, {{.listen = "127.0.0.1:0", .registry = std::make_shared<prometheus::Registry>()}});
   ASSERT_TRUE(process.ok()) << process.status();
   ServerProcess& server = **process;
   server.SetServing(true);
@@ -118,7 +118,7 @@ TEST(StallWatch, AnEngineThatHangsIsNeitherLiveNorServing) {
   };
   Reports reports;
   const StallWatch watch("engine", kTimeout, EngineIsStuck(*worker), [&](bool stalled) {
-    server.SetLive(!stalled);
+    server.CountStall(stalled);
     reports.Add(stalled);
   });
   EXPECT_EQ(health(), std::pair(1, 1));
@@ -134,6 +134,28 @@ TEST(StallWatch, AnEngineThatHangsIsNeitherLiveNorServing) {
   reports.Await(false);
   EXPECT_EQ(health(), std::pair(1, 1));
   EXPECT_EQ(reports.count(), 2);
+}
+
+TEST(StallWatch, AProcessIsLiveAtNoAddressWhileAnyOfItsThreadsHangs) {
+  const auto process = ServerProcess::Start(
+      {}, {{.listen = "127.0.0.1:0", .registry = std::make_shared<prometheus::Registry>()},
+           {.listen = "127.0.0.1:0", .registry = std::make_shared<prometheus::Registry>()}});
+  ASSERT_TRUE(process.ok()) << process.status();
+  ServerProcess& server = **process;
+  const auto health = [&](const std::string& service) {
+    return std::pair(Health(server.rpc(0).address(), service), Health(server.rpc(1).address(), service));
+  };
+  EXPECT_EQ(health(""), std::pair(2, 2));
+  server.SetServing(true);
+  EXPECT_EQ(health(""), std::pair(1, 1));
+  for (const bool hangs : {true, true, false}) {
+    server.CountStall(hangs);
+    EXPECT_EQ(health("live"), std::pair(2, 2));
+    EXPECT_EQ(health(""), std::pair(2, 2));
+  }
+  server.CountStall(false);
+  EXPECT_EQ(health("live"), std::pair(1, 1));
+  EXPECT_EQ(health(""), std::pair(1, 1));
 }
 
 }  // namespace

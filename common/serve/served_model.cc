@@ -1,0 +1,186 @@
+#include "common/serve/served_model.h"
+
+#include <exception>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/engine/decoder/model_config.h"
+#include "common/engine/decoder/safetensors.h"
+#include "common/obs/log.h"
+#include "common/obs/metric_families.h"
+#include "common/rpc/fresh_bits.h"
+#include "common/rpc/server.h"
+#include "common/text/model_fingerprint.h"
+#include "common/text/tokenizer.h"
+
+namespace outrider {
+namespace {
+
+v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
+                        uint64_t tokenizer_fingerprint, uint64_t weights_hash) {
+  const ModelConfig& config = runner.config();
+  v1::ServerInfo info;
+  info.set_boot_id(FreshBits());
+  info.set_fingerprint(
+      ModelFingerprint(tokenizer_fingerprint, config.decoder.vocab_size, config.eos_token_ids));
+  const std::filesystem::path dir = std::filesystem::weakly_canonical(options.runner.model_dir);
+  info.set_model((dir.has_filename() ? dir : dir.parent_path()).filename().string());
+  info.set_vocab_size(static_cast<uint32_t>(config.decoder.vocab_size));
+  info.set_max_context(static_cast<uint32_t>(config.decoder.max_position_embeddings));
+  info.set_max_draft_tokens(static_cast<uint32_t>(options.max_draft_tokens));
+  info.set_max_message_bytes(kMaxMessageBytes);
+  info.set_engine(options.runner.engine);
+  info.set_row_invariant(runner.row_invariant());
+  info.set_device(options.runner.device);
+  info.set_dtype(runner.dtype());
+  info.set_kv_blocks(static_cast<uint32_t>(runner.kv_blocks()));
+  info.set_block_size(static_cast<uint32_t>(runner.block_size()));
+  info.set_weight_bytes(runner.weight_bytes());
+  info.set_weights_hash(weights_hash);
+  info.set_version(OUTRIDER_VERSION);
+  for (TokenId id : config.eos_token_ids) info.add_eos_ids(static_cast<uint32_t>(id));
+  return info;
+}
+
+}  // namespace
+
+std::function<bool()> EngineIsStuck(const Worker& worker) {
+  return [&worker, last = uint64_t{0}]() mutable {
+    const Worker::Progress progress = worker.progress();
+    return progress.busy && std::exchange(last, progress.iterations) == progress.iterations;
+  };
+}
+
+ServedModel::ServedModel(const ModelServiceSpec& spec, ServedModelOptions options)
+    : spec_(spec),
+      options_(std::move(options)),
+      metrics_(*registry_, spec.name),
+      stalled_(AddGauge(*registry_, absl::StrCat(spec.name, "_engine_stalled"),
+                        "1 while the engine hangs, else 0.")),
+      poller_(options_.busy_poll) {}
+
+absl::Status ServedModel::Check() {
+  const auto config = ReadModelConfig(options_.runner.model_dir);
+  if (!config.ok()) return config.status();
+  const auto tokenizer = Tokenizer::Load(absl::StrCat(options_.runner.model_dir, "/tokenizer.json"));
+  if (!tokenizer.ok()) return tokenizer.status();
+  tokenizer_ = (*tokenizer)->Fingerprint();
+  eos_ids_ = config->eos_token_ids;
+  return absl::OkStatus();
+}
+
+bool ServedModel::SpeaksAs(const ServedModel& other) const {
+  return tokenizer_ == other.tokenizer_ && eos_ids_ == other.eos_ids_;
+}
+
+void ServedModel::Load(KvBudget* budget) {
+  if (budget != nullptr) {
+    options_.runner.pool_bytes = [budget](double free_bytes, size_t block_bytes) {
+      return budget->PoolBytes(free_bytes, block_bytes);
+    };
+  }
+  absl::Status status;
+  try {
+    status = TryToLoad();
+  } catch (const std::exception& exception) {  // no thread or no memory to be had
+    status = absl::ResourceExhaustedError(exception.what());
+  }
+  if (status.ok()) return;
+  const std::string who = options_.who.empty() ? "" : absl::StrCat(options_.who, ": ");
+  EndProcess(absl::Status(status.code(), absl::StrCat(who, status.message())), kCannotStart);
+}
+
+absl::Status ServedModel::TryToLoad() {
+  ParallelOptions& parallel = options_.runner.parallel;
+  parallel.on_lost = [this](const absl::Status& why) { EndProcess(drains_ ? absl::OkStatus() : why); };
+  parallel.on_wait = [&parallel] {
+    LogInfo("waiting for the other ranks",
+            {{"rank", parallel.rank}, {"ranks", parallel.size}, {"rendezvous", parallel.rendezvous}});
+  };
+  absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(options_.runner);
+  if (!runner.ok()) return runner.status();
+  runner_ = *std::move(runner);
+  if (parallel.rank > 0) return absl::OkStatus();  // only rank 0 says what it serves
+  const absl::StatusOr<SafeTensors> weights = SafeTensors::Open(options_.runner.model_dir);
+  if (!weights.ok()) return weights.status();
+  info_ = Describe(*runner_, options_, tokenizer_, weights->Hash());
+  return absl::OkStatus();
+}
+
+void ServedModel::Follow() {
+  const ParallelOptions& parallel = options_.runner.parallel;
+  LogInfo("following rank 0", {{"rank", parallel.rank}, {"rendezvous", parallel.rendezvous}});
+  absl::Status end;
+  RunUnderSignals([&] { end = runner_->Follow(); },
+                  [&] {
+                    if (drains_.exchange(true)) EndProcess(absl::OkStatus());
+                    LogInfo("draining", {{"until", "rank 0 ends, or another signal"}});
+                  });
+  // That rank 0 is gone was to be expected then, but not that this rank failed.
+  EndProcess(drains_ && absl::IsUnavailable(end) ? absl::OkStatus() : end);
+}
+
+Endpoint ServedModel::Start() {
+  if (const std::optional<Quantization>& quantization = runner_->config().quantization) {
+    LogInfo("quantised weights unpacked",
+            {{"model", info_.model()}, {"from", QuantizationInWords(*quantization)}, {"to", info_.dtype()}});
+  }
+  if (const std::string algorithms = runner_->algorithms(); !algorithms.empty()) {
+    LogInfo("matrix products", {{"model", info_.model()}, {"algorithms", algorithms}});
+  }
+  AddGauge(*registry_, absl::StrCat(spec_.name, "_model_info"), "1; which model is served, and how.",
+           {{"model", info_.model()}, {"dtype", info_.dtype()}, {"device", info_.device()}})
+      ->Set(1);
+  Worker::Hooks hooks = metrics_.Hooks();
+  // A GPU that failed does not come back in this process; whoever started it starts another.
+  hooks.on_failure = [](const absl::Status& why) { EndProcess(why); };
+  // The engine thread reads its items itself.
+  CommandSource source{.poll = [this](absl::Time deadline) { poller_.Poll(deadline); },
+                       .wake = [this] { poller_.Wake(); },
+                       .hold_answers = [this] { service_->HoldAnswers(); },
+                       .release_answers = [this] { service_->ReleaseAnswers(); }};
+  worker_.emplace(std::move(runner_), spec_.make_sampler(), options_.worker, std::move(hooks),
+                  std::move(source));
+  service_ = spec_.make_service(*worker_, info_);
+  return {.flag = options_.listen_flag,
+          .listen = options_.listen,
+          .service = service_->service(),
+          .registry = registry_,
+          .poller = &poller_};
+}
+
+void ServedModel::Serve(ServerProcess& process, size_t endpoint) {
+  service_->Serve(process.rpc(endpoint));
+  process.SetModelName(info_.model(), endpoint);
+  watch_.emplace(absl::StrCat(spec_.name, " engine"), options_.stall_timeout, EngineIsStuck(*worker_),
+                 [this, &process](bool hangs) {
+                   stalled_->Set(hangs ? 1 : 0);
+                   process.CountStall(hangs);
+                 });
+}
+
+void ServedModel::LogServing(ServerProcess& process, size_t endpoint) const {
+  LogInfo("serving", {{"serves", spec_.name},
+                      {"listen", process.rpc(endpoint).address()},
+                      {"metrics_listen", process.metrics_address()},
+                      {"model", info_.model()},
+                      {"dtype", info_.dtype()},
+                      {"engine", info_.engine()},
+                      {"device", info_.device()},
+                      {"kernel", worker_->runner().kernel_name()},
+                      {"kv_blocks", static_cast<int64_t>(info_.kv_blocks())},
+                      {"fingerprint", absl::StrCat(absl::Hex(info_.fingerprint(), absl::kZeroPad16))}});
+}
+
+void ServedModel::RefuseNew() {
+  service_->RefuseStreams();
+  worker_->Drain();
+}
+
+void ServedModel::Finish(absl::Time deadline) {
+  worker_->AwaitIdle(deadline);
+  service_->EndStreams();
+}
+
+}  // namespace outrider

@@ -1,0 +1,94 @@
+// A model that a process serves: loading, the engine thread, its streams and its metrics.
+#pragma once
+
+#include <prometheus/registry.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/engine/runner.h"
+#include "common/engine/worker.h"
+#include "common/rpc/queue_poller.h"
+#include "common/serve/kv_budget.h"
+#include "common/serve/model_service.h"
+#include "common/serve/server_process.h"
+#include "common/serve/stall_watch.h"
+#include "common/serve/worker_metrics.h"
+#include "common/spec/types.h"
+#include "outrider/v1/sequence.pb.h"
+
+namespace outrider {
+
+// For a StallWatch: whether the engine has work and has done nothing since the last call. `worker` must
+// outlive the result.
+std::function<bool()> EngineIsStuck(const Worker& worker);
+
+struct ServedModelOptions {
+  std::string who;          // begins errors; empty: the process has no other model
+  std::string listen_flag;  // Endpoint::flag
+  std::string listen;
+  RunnerOptions runner;
+  WorkerOptions worker;
+  int max_draft_tokens = 16;
+  absl::Duration stall_timeout;
+  absl::Duration busy_poll;
+};
+
+// Its functions are called in the order in which they stand here, by the main thread, but for Load.
+class ServedModel {
+ public:
+  // `spec` must outlive it.
+  ServedModel(const ModelServiceSpec& spec, ServedModelOptions options);
+
+  // Whether the files describe a model that can be run, which costs little to know.
+  absl::Status Check();
+  // Whether both models are of the same tokens, and of the same ones that end a text.
+  bool SpeaksAs(const ServedModel& other) const;
+  // Loads it, or ends the process. Any thread. `budget` divides the memory where there are other models, else
+  // it is null.
+  void Load(KvBudget* budget);
+
+  // For ranks other than 0: does what rank 0 says, until it is gone, and ends the process. Rank 0 gets the
+  // same signals and drains, and may still send work here, so only a second signal ends this process.
+  [[noreturn]] void Follow();
+
+  // Starts the engine.
+  Endpoint Start();
+  // Takes streams at that endpoint of the process, which outlives this, and watches the engine.
+  void Serve(ServerProcess& process, size_t endpoint);
+  void LogServing(ServerProcess& process, size_t endpoint) const;
+
+  // Takes no new streams and items.
+  void RefuseNew();
+  // Lets the rounds that are running end well until `deadline`. Then the streams are closed, and their
+  // coordinators look elsewhere.
+  void Finish(absl::Time deadline);
+
+ private:
+  absl::Status TryToLoad();
+
+  const ModelServiceSpec& spec_;
+  ServedModelOptions options_;
+  uint64_t tokenizer_ = 0;  // its fingerprint
+  std::vector<TokenId> eos_ids_;
+  std::atomic<bool> drains_ = false;  // a rank other than 0; then rank 0's end is no failure
+  std::unique_ptr<Runner> runner_;
+  v1::ServerInfo info_;
+
+  const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
+  WorkerMetrics metrics_;
+  prometheus::Gauge* const stalled_;
+  QueuePoller poller_;
+  std::unique_ptr<StreamService> service_;
+  std::optional<Worker> worker_;  // ends first: its thread uses the others
+  std::optional<StallWatch> watch_;
+};
+
+}  // namespace outrider

@@ -15,7 +15,7 @@ build: ## install what the build needs, and build into build/release/bin; CUDA=1
 	@scripts/install build $(TORCH_PART) $(CUDA_PART)
 	@scripts/build release $(PROGRAMS) $(PLUGINS)
 
-PROGRAMS := outrider outrider-coordinator outrider-draft outrider-target
+PROGRAMS := outrider outrider-coordinator outrider-draft outrider-target outrider-pair
 # CUDA=0 leaves the plug-in out where there is a GPU.
 CUDA ?= $(if $(wildcard /dev/nvidia0)$(shell command -v nvidia-smi),1,0)
 CUDA_PART = $(if $(filter-out 0,$(CUDA)),cuda)

@@ -57,8 +57,7 @@ ServedModel::ServedModel(const ModelServiceSpec& spec, ServedModelOptions option
       options_(std::move(options)),
       metrics_(*registry_, spec.name),
       stalled_(AddGauge(*registry_, absl::StrCat(spec.name, "_engine_stalled"),
-                        "1 while the engine hangs, else 0.")),
-      poller_(options_.busy_poll) {}
+                        "1 while the engine hangs, else 0.")) {}
 
 absl::Status ServedModel::Check() {
   const auto config = ReadModelConfig(options_.runner.model_dir);
@@ -136,8 +135,9 @@ Endpoint ServedModel::Start() {
   // A GPU that failed does not come back in this process; whoever started it starts another.
   hooks.on_failure = [](const absl::Status& why) { EndProcess(why); };
   // The engine thread reads its items itself.
-  CommandSource source{.poll = [this](absl::Time deadline) { poller_.Poll(deadline); },
-                       .wake = [this] { poller_.Wake(); },
+  poller_.emplace(options_.busy_poll);
+  CommandSource source{.poll = [this](absl::Time deadline) { poller_->Poll(deadline); },
+                       .wake = [this] { poller_->Wake(); },
                        .hold_answers = [this] { service_->HoldAnswers(); },
                        .release_answers = [this] { service_->ReleaseAnswers(); }};
   worker_.emplace(std::move(runner_), spec_.make_sampler(), options_.worker, std::move(hooks),
@@ -147,7 +147,7 @@ Endpoint ServedModel::Start() {
           .listen = options_.listen,
           .service = service_->service(),
           .registry = registry_,
-          .poller = &poller_};
+          .poller = &*poller_};
 }
 
 void ServedModel::Serve(ServerProcess& process, size_t endpoint) {

@@ -85,7 +85,7 @@ class ServedModel {
   const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
   WorkerMetrics metrics_;
   prometheus::Gauge* const stalled_;
-  QueuePoller poller_;
+  std::optional<QueuePoller> poller_;
   std::unique_ptr<StreamService> service_;
   std::optional<Worker> worker_;  // ends first: its thread uses the others
   std::optional<StallWatch> watch_;

@@ -81,7 +81,7 @@ def test_the_containers_generate_text() -> None:
 
 
 @pytest.mark.parametrize("image", ["outrider", "outrider-coordinator", "outrider-draft", "outrider-target",
-                                   "outrider-fetch"])
+                                   "outrider-pair", "outrider-fetch"])
 def test_an_image_runs_as_nobody(image: str) -> None:
     assert podman("image", "inspect", "--format", "{{.User}}", f"{image}:test").strip() == "65532:65532"
 

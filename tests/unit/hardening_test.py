@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 BIN = Path(os.environ["OUTRIDER_BIN"])
-PROGRAMS = ["outrider", "outrider-coordinator", "outrider-draft", "outrider-target"]
+PROGRAMS = ["outrider", "outrider-coordinator", "outrider-draft", "outrider-target", "outrider-pair"]
 
 
 def readelf(option, file):

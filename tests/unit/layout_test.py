@@ -15,16 +15,18 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# A folder includes only itself and folders of earlier rows or earlier in its row; services never each other.
+# A folder includes only itself and folders of earlier rows or earlier in its row; services never each other, but for the
+# pair, which is two of them.
 ORDER = [
     ["proto", "common/spec", "common/kv", "common/text"],
     ["common/engine", "common/rpc", "common/obs", "common/serve"],
-    ["draft_service", "target_service"],
+    ["draft_service", "target_service", "pair_service"],
     ["coordinator/link", "coordinator/admission", "coordinator/rounds", "coordinator/drafters", "coordinator/api",
      "coordinator/gateway", "coordinator"],
     ["client/sdk", "client/cli"],
 ]
-SERVICES = {"draft_service", "target_service", "coordinator"}
+SERVICES = {"draft_service": set(), "target_service": set(), "pair_service": {"draft_service", "target_service"},
+            "coordinator": set()}
 # Built without protobuf and gRPC too (OUTRIDER_CORE_ONLY), as are the services' samplers.
 CORE = {"common/spec", "common/kv", "common/text", "common/engine"}
 FREE = {"tests", "bench"}  # may include everything
@@ -100,7 +102,7 @@ def allowed(folder):
     left = set(flat[: flat.index(folder) + 1])
     service = folder.split("/")[0]
     if service in SERVICES:
-        left = {other for other in left if other.split("/")[0] not in SERVICES - {service}}
+        left = {other for other in left if other.split("/")[0] not in SERVICES.keys() - SERVICES[service] - {service}}
     if folder in CORE:
         left -= {"proto"}
     return left
@@ -359,6 +361,10 @@ GOOD = {
                               '#include "common/engine/runner.h"\n'
                               'int stop; app.add_option("--stop",\n flags.server.stop, "");\n'
                               "Use(flags.stop);\nauto stub = Target::NewStub(channel);",
+    "pair_service/CMakeLists.txt": "outrider_program(outrider-pair SOURCES main.cc)",
+    "pair_service/main.cc": '#include "target_service/service.h"\n#include "draft_service/service.h"',
+    "draft_service/service.h": "",
+    "target_service/service.h": "",
     "coordinator/CMakeLists.txt": "outrider_library(coordinator SOURCES link/channel.cc)",
     "coordinator/link/channel.cc": '#include <grpcpp/grpcpp.h>\n#include "outrider/v1/target.grpc.pb.h"',
     "coordinator/api/inference_service.h": "#include <grpcpp/grpcpp.h>",
@@ -383,7 +389,10 @@ BAD = [
     (wrong_dependencies, {"common/engine/a.cc": "# include <client/sdk/client.h>", "client/sdk/client.h": ""}),
     (wrong_dependencies, {"client/sdk/a.cc": '#include "client/cli/flags.h"', "client/cli/flags.h": ""}),
     (wrong_dependencies, {"common/text/a.cc": '#include "outrider/v1/target.pb.h"'}),
-    (wrong_dependencies, {"coordinator/a.cc": '#include "target_service/service.h"', "target_service/service.h": ""}),
+    (wrong_dependencies, {"coordinator/a.cc": '#include "target_service/service.h"'}),
+    (wrong_dependencies, {"target_service/a.cc": '#include "draft_service/service.h"'}),
+    (wrong_dependencies, {"draft_service/a.cc": '#include "pair_service/x.h"', "pair_service/x.h": ""}),
+    (wrong_dependencies, {"pair_service/a.cc": '#include "coordinator/link/x.h"', "coordinator/link/x.h": ""}),
     (wrong_dependencies, {"target_service/a.cc": '#include "coordinator/x.h"', "coordinator/x.h": ""}),
     (wrong_dependencies, {"coordinator/rounds/a.h": '#include "coordinator/api/x.h"', "coordinator/api/x.h": ""}),
     (wrong_dependencies, {"util/a.cc": ""}),

@@ -46,7 +46,8 @@ def test_it_links_to_the_parts_of_libtorch_that_need_no_gpu():
     assert not needed(PLUGIN) & {"libtorch", "libtorch_cuda", "libc10_cuda", "libprotobuf", "libgrpc", "libgrpc++"}
 
 
-@pytest.mark.parametrize("program", ["outrider", "outrider-coordinator", "outrider-draft", "outrider-target"])
+@pytest.mark.parametrize("program", ["outrider", "outrider-coordinator", "outrider-draft", "outrider-target",
+                                     "outrider-pair"])
 def test_no_program_links_to_it(program):
     assert not [name for name in needed(BIN / program) if re.search("torch|c10|outrider", name)]
 

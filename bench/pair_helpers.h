@@ -81,6 +81,8 @@ inline void AddComputeFlags(CLI::App& app, LocalServicesOptions& services) {
   app.add_option("--dtype", services.dtype, "auto, float32, bfloat16 or int8; fp8 on a GPU")
       ->capture_default_str();
   app.add_option("--draft-dtype", services.draft_dtype, "default: the target's");
+  app.add_option("--frequent-tokens", services.frequent_tokens, "that the draft proposes; 0: all")
+      ->capture_default_str();
   app.add_option("--threads", services.threads, "threads of draft and target, each; 0: one per CPU")
       ->capture_default_str();
 }

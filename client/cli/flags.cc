@@ -47,6 +47,11 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOpt
                       "of draft and target: auto, float32, bfloat16 or int8; on a GPU auto, bfloat16 or fp8")
           ->capture_default_str(),
       command.add_option("--draft-dtype", options.draft_dtype, "of the draft, if it is to have another one"),
+      command
+          .add_option("--frequent-tokens", options.frequent_tokens,
+                      "that the draft proposes, so that its head is smaller; 0: all")
+          ->check(CLI::Range(0, 1 << 24))
+          ->capture_default_str(),
       command.add_option("--threads", options.threads, "threads of draft and target each; 0: one per CPU")
           ->check(CLI::Range(0, 1024))
           ->capture_default_str()};

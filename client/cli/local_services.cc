@@ -86,6 +86,7 @@ std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptio
                     options.device, "--dtype",    options.dtype, threads};
   flags[kDraft] = {"--model",    draft_model, "--engine",  options.engine, "--device",
                    draft_device, "--dtype",   draft_dtype, threads,        kTopN};
+  flags[kDraft].push_back(absl::StrCat("--frequent-tokens=", options.frequent_tokens));
   flags[kCoordinator] = {"--tokenizer", target_model, "--drafter-corpus", options.drafter_corpus};
   if (options.draft_model == kNoDraftModel) flags[kCoordinator].push_back("--drafter=ngram");
   for (const std::string& name : options.served_model_names) {

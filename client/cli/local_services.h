@@ -31,6 +31,7 @@ struct LocalServicesOptions {
   std::string engine = "native";  // or torch
   std::string device = "cpu";     // or cuda:N
   std::string draft_device;       // empty: device
+  int frequent_tokens = 0;        // that the draft may propose; 0: all
   // Each of draft and target. They take turns within a stream, so each may have every CPU. 0: one per CPU.
   int threads = 0;
   double draft_budget_seconds = 0;  // that the draft has for a proposal; 0: the coordinator's default

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/engine/decoder/frequent_head.h"
 #include "common/engine/decoder/safetensors.h"
 #include "common/engine/decoder/unpacked_tensors.h"
 
@@ -48,6 +49,12 @@ absl::Status CheckRanges(const RunnerOptions& options) {
   if (parallel.size > 1 && options.engine != "torch") {
     return refuse("--tensor-parallel ", parallel.size, ": needs --engine torch");
   }
+  if (options.frequent_tokens < 0) {
+    return refuse("--frequent-tokens ", options.frequent_tokens, ": must be at least 0");
+  }
+  if (options.frequent_tokens > 0 && options.engine == "native" && options.device != "cpu") {
+    return refuse("--frequent-tokens ", options.frequent_tokens, ": needs --device cpu or --engine torch");
+  }
   if (!options.matmul_algorithms.empty() && (options.engine != "native" || options.device == "cpu")) {
     return refuse("--matmul-algorithms ", options.matmul_algorithms,
                   ": needs --device cuda:N and --engine native");
@@ -78,10 +85,19 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
   // No backend computes with a packed format.
   std::optional<UnpackedTensors> unpacked;
   if (config->quantization) unpacked.emplace(*stored, *config->quantization);
-  const TensorSource& weights = unpacked ? static_cast<const TensorSource&>(*unpacked) : *stored;
+  const TensorSource& whole = unpacked ? static_cast<const TensorSource&>(*unpacked) : *stored;
   std::unique_ptr<Runner> runner(new Runner(options, *std::move(config)));
-  absl::StatusOr<std::unique_ptr<Model>> model =
-      backend.Load(runner->config_.decoder, weights, options, runner->thread_pool_);
+  DecoderSpec spec = runner->config_.decoder;
+  if (options.frequent_tokens > 0 && options.frequent_tokens < spec.vocab_size) {
+    absl::StatusOr<std::vector<TokenId>> frequent =
+        ReadFrequentTokens(options.model_dir, options.frequent_tokens, spec.vocab_size);
+    if (!frequent.ok()) return frequent.status();
+    runner->frequent_ = *std::move(frequent);
+    spec.head_rows = options.frequent_tokens;
+  }
+  const FrequentHead cut(whole, runner->config_.decoder, runner->frequent_);
+  const TensorSource& weights = spec.head_rows > 0 ? static_cast<const TensorSource&>(cut) : whole;
+  absl::StatusOr<std::unique_ptr<Model>> model = backend.Load(spec, weights, options, runner->thread_pool_);
   if (!model.ok()) return model.status();
   runner->model_ = *std::move(model);
   return runner;
@@ -95,7 +111,13 @@ Runner::Runner(const RunnerOptions& options, ModelConfig config)
 absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch) {
   if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
   if (batch.empty()) return LogitsView{nullptr, 0, config_.decoder.vocab_size};
-  return model_->Forward(batch);
+  const absl::StatusOr<LogitsView> logits = model_->Forward(batch);
+  if (frequent_.empty() || !logits.ok()) return logits;
+  const size_t vocab = static_cast<size_t>(config_.decoder.vocab_size);
+  spread_.resize(static_cast<size_t>(logits->rows) * vocab);
+  const LogitsView spread{spread_.data(), logits->rows, config_.decoder.vocab_size};
+  for (int r = 0; r < logits->rows; ++r) SpreadLogits(logits->row(r), frequent_, spread.row(r));
+  return spread;
 }
 
 void Runner::ParallelFor(int count, absl::FunctionRef<void(int i)> task) {

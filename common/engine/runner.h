@@ -68,7 +68,7 @@ class Runner {
   absl::Status Follow() { return model_->Follow(); }
 
   // Whether a sequence of a batch may carry this task.
-  bool CanRun(const DeviceTask& task) const { return model_->CanRun(task); }
+  bool CanRun(const DeviceTask& task) const { return frequent_.empty() && model_->CanRun(task); }
 
   const ModelConfig& config() const { return config_; }
   bool row_invariant() const { return model_->row_invariant(); }
@@ -90,6 +90,8 @@ class Runner {
 
   const RunnerOptions options_;
   const ModelConfig config_;
+  std::vector<TokenId> frequent_;  // what the model computes logits of; empty: all
+  std::vector<float> spread_;      // logits of all
   ThreadPool thread_pool_;
   std::unique_ptr<Model> model_;  // uses thread_pool_
 };

@@ -34,6 +34,9 @@ struct RunnerOptions {
   int threads = 0;    // compute threads, the caller's included; 0: one per CPU this process may run on
   int kv_blocks = 0;  // size of the pool; 0: as many as fit kv_memory_fraction of the free memory
   double kv_memory_fraction = 0.3;
+  // For drafts: logits are computed of this many tokens only, the most frequent ones (frequent_head.h). 0: of
+  // all.
+  int frequent_tokens = 0;
   int max_sequences = 256;   // most sequences that the pool must hold; used if kv_blocks is 0
   int block_size = 16;       // tokens per block
   int max_batch_rows = 512;  // most rows of a forward pass, over all its sequences

@@ -18,10 +18,8 @@ namespace {
 // What is for one service alone.
 struct ServiceFlags {
   std::string prefix = "--";  // of its flags
-  std::string model_dir;
   std::string listen;
-  std::string dtype = "auto";
-  std::string matmul_algorithms;
+  RunnerOptions runner;  // of which model, dtype, algorithms and frequent tokens count
 };
 
 struct Flags {
@@ -50,7 +48,7 @@ void DefineParallelFlags(CLI::App& app, ParallelOptions& parallel) {
 
 void DefineFlags(CLI::App& app, Flags& flags) {
   for (ServiceFlags& service : flags.services) {
-    app.add_option(service.prefix + "model", service.model_dir, "Hugging Face directory of the model")
+    app.add_option(service.prefix + "model", service.runner.model_dir, "Hugging Face directory of the model")
         ->required();
     DefineAddressFlag(app, service.prefix + "listen", service.listen);
   }
@@ -61,13 +59,13 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--device", flags.runner.device, "cpu or cuda:N")->capture_default_str();
   for (ServiceFlags& service : flags.services) {
     app.add_option(
-           service.prefix + "dtype", service.dtype,
+           service.prefix + "dtype", service.runner.dtype,
            "auto, float32, bfloat16 or int8 (weights) on the CPU; auto, bfloat16 or fp8 on a GPU; auto, "
            "float32 or bfloat16 with --engine torch")
         ->capture_default_str();
   }
   for (ServiceFlags& service : flags.services) {
-    app.add_option(service.prefix + "matmul-algorithms", service.matmul_algorithms,
+    app.add_option(service.prefix + "matmul-algorithms", service.runner.matmul_algorithms,
                    "on a GPU: file with cuBLAS's algorithms, written if it is not there; a later start uses "
                    "the same ones, or ends if it cannot")
         ->type_name("FILE");
@@ -130,9 +128,10 @@ Models MakeModels(const ModelProgramSpec& program, const Flags& flags) {
                                .max_draft_tokens = flags.max_draft_tokens,
                                .stall_timeout = absl::Seconds(flags.stall_seconds),
                                .busy_poll = absl::Seconds(flags.process.busy_poll_seconds)};
-    options.runner.model_dir = service.model_dir;
-    options.runner.dtype = service.dtype;
-    options.runner.matmul_algorithms = service.matmul_algorithms;
+    options.runner.model_dir = service.runner.model_dir;
+    options.runner.dtype = service.runner.dtype;
+    options.runner.matmul_algorithms = service.runner.matmul_algorithms;
+    options.runner.frequent_tokens = service.runner.frequent_tokens;
     options.runner.high_priority = program.services[i].high_priority;
     options.runner.max_batch_rows = flags.worker.max_batch_rows;
     options.runner.max_sequences = flags.worker.sequences.max_sequences;
@@ -155,9 +154,9 @@ absl::Status Check(const Models& models, const Flags& flags) {
           absl::StrCat(other.prefix, "listen ", other.listen, ": ", first.prefix, "listen is the same"));
     }
     if (!models[i]->SpeaksAs(*models.front())) {
-      return absl::InvalidArgumentError(absl::StrCat(other.prefix, "model ", other.model_dir,
-                                                     ": has another tokenizer than ", first.prefix, "model ",
-                                                     first.model_dir, ", or ends a text with other tokens"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(other.prefix, "model ", other.runner.model_dir, ": has another tokenizer than ",
+                       first.prefix, "model ", first.runner.model_dir, ", or ends a text with other tokens"));
     }
   }
   return absl::OkStatus();
@@ -214,8 +213,8 @@ int RunModelProgram(const ModelProgramSpec& program, int argc, char** argv) {
   }
   CLI::App app(program.description, absl::StrCat("outrider-", program.name));
   DefineFlags(app, flags);
-  for (const ModelServiceSpec& service : program.services) {
-    if (service.define_flags) service.define_flags(app);
+  for (size_t i = 0; i < program.services.size(); ++i) {
+    if (program.services[i].define_flags) program.services[i].define_flags(app, flags.services[i].runner);
   }
   return RunProcess(app, argc, argv, program.name, flags.process, [&] { return Serve(program, flags); });
 }

@@ -41,7 +41,8 @@ struct ModelServiceSpec {
   std::string name;                             // "draft" or "target"; metrics begin with outrider_<name>_
   std::string listen;                           // default address
   bool high_priority = false;                   // RunnerOptions::high_priority
-  std::function<void(CLI::App&)> define_flags;  // of its own; may be null
+  // Flags of its own, some of which are the runner's; may be null.
+  std::function<void(CLI::App&, RunnerOptions&)> define_flags;
   std::function<std::unique_ptr<Sampler>()> make_sampler;
   // The gRPC service; both arguments outlive it.
   std::function<std::unique_ptr<StreamService>(Worker& worker, const v1::ServerInfo& info)> make_service;

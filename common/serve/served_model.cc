@@ -125,6 +125,9 @@ Endpoint ServedModel::Start() {
     LogInfo("quantised weights unpacked",
             {{"model", info_.model()}, {"from", QuantizationInWords(*quantization)}, {"to", info_.dtype()}});
   }
+  if (const int frequent = options_.runner.frequent_tokens; frequent > 0) {
+    LogInfo("proposing frequent tokens only", {{"model", info_.model()}, {"tokens", frequent}});
+  }
   if (const std::string algorithms = runner_->algorithms(); !algorithms.empty()) {
     LogInfo("matrix products", {{"model", info_.model()}, {"algorithms", algorithms}});
   }

@@ -5,6 +5,7 @@ outrider_unit_test(engine_test
     ${CMAKE_CURRENT_LIST_DIR}/controlled_pair_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_cpu_weights_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_families_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/engine_frequent_head_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_golden_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_goldens.h
     ${CMAKE_CURRENT_LIST_DIR}/engine_invariance_test.cc

@@ -319,5 +319,24 @@ TEST_P(TorchShippedModel, Float32TopLogitsAreThoseOfTransformers) {
   }
 }
 
+TEST(TorchModel, AHeadOfFrequentTokensIsThatOfTheOtherEngine) {
+  RunnerOptions options = TorchOptions("");
+  options.model_dir = "models/tiny-draft";
+  options.frequent_tokens = 100;
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5};
+  const std::vector<BlockId> blocks = {0};
+  const Logits found = Append(*LoadOrDie(options), tokens, 0, blocks, 5);
+  options.engine = "native";
+  const Logits expected = Append(*LoadOrDie(options), tokens, 0, blocks, 5);
+  for (size_t r = 0; r < expected.size(); ++r) {
+    int listed = 0;
+    for (size_t token = 0; token < expected[r].size(); ++token) {
+      listed += expected[r][token] > -1e30f;
+      EXPECT_NEAR(found[r][token], expected[r][token], 1e-3);
+    }
+    EXPECT_EQ(listed, 100);
+  }
+}
+
 }  // namespace
 }  // namespace outrider::testing

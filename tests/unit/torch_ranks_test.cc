@@ -175,9 +175,9 @@ TEST(RankGroup, RefuseToDiffer) {
     std::string second;
     std::thread other([&] { second = refusal(1, model, block_size); });
     EXPECT_EQ(refusal(0, "mha-float32", 16),
-              "--rank 0: the ranks differ in --model, --dtype or --block-size");
+              "--rank 0: the ranks differ in --model, --dtype, --block-size or --frequent-tokens");
     other.join();
-    EXPECT_EQ(second, "--rank 1: the ranks differ in --model, --dtype or --block-size");
+    EXPECT_EQ(second, "--rank 1: the ranks differ in --model, --dtype, --block-size or --frequent-tokens");
   }
 }
 

@@ -90,7 +90,7 @@ absl::Status CpuModel::AllocateMemory() {
       {attention_out_, rows * static_cast<size_t>(spec_.heads * spec_.head_dim) * operand_bytes_,
        "attention"},
       {activations_, rows * static_cast<size_t>(spec_.intermediate_size) * operand_bytes_, "activations"},
-      {logits_, std::min(rows, size_t{kMaxLogitRows}) * static_cast<size_t>(spec_.vocab_size) * 4,
+      {logits_, std::min(rows, size_t{kMaxLogitRows}) * static_cast<size_t>(spec_.logit_columns()) * 4,
        "logits (--max-batch-tokens)"},
       {scores_, scores * 4, "attention scores"},
   };
@@ -149,8 +149,8 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
   }
   Normalize(weights_.final_norm, rows);
   const Product first_of_next_step = {weights_.layers[0].qkv, Epilogue::kStore};
-  Multiply(head, first_of_next_step, rows, normalized_, hidden, logits_, spec_.vocab_size);
-  return LogitsView{logits_.floats(), rows, spec_.vocab_size};
+  Multiply(head, first_of_next_step, rows, normalized_, hidden, logits_, spec_.logit_columns());
+  return LogitsView{logits_.floats(), rows, spec_.logit_columns()};
 }
 
 void CpuModel::ListRows(absl::Span<const SequenceRows> batch) {

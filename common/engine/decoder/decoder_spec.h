@@ -23,6 +23,7 @@ enum class Activation : uint8_t { kSilu, kGeluTanh };
 // give the logits. The first part below describes Llama; what other families add is off by default.
 struct DecoderSpec {
   int vocab_size = 0;
+  int head_rows = 0;  // how many tokens the head has rows for, if it was cut to the frequent ones; 0: all
   int hidden_size = 0;
   int intermediate_size = 0;
   int layers = 0;
@@ -53,6 +54,7 @@ struct DecoderSpec {
   std::optional<double> sliding_rope_theta = std::nullopt;  // in layers that slide, which are not scaled
   double rope_linear_factor = 1;                            // divides the other layers' frequencies
 
+  int logit_columns() const { return head_rows > 0 ? head_rows : vocab_size; }
   bool Slides(int layer) const { return !slides.empty() && slides[static_cast<size_t>(layer)]; }
 };
 

@@ -53,8 +53,8 @@ DecoderTensors TensorsOf(const DecoderSpec& spec) {
   tensors.embedding = {"model.embed_tokens.weight", table};
   for (int i = 0; i < spec.layers; ++i) tensors.layers.push_back(TensorsOfLayer(spec, i));
   tensors.final_norm = {"model.norm.weight", {hidden}};
-  const StoredTensor head = {"lm_head.weight", table};
-  tensors.head = {"lm_head", {spec.tie_word_embeddings ? tensors.embedding : head}};
+  const std::string head = spec.tie_word_embeddings ? tensors.embedding.name : "lm_head.weight";
+  tensors.head = {"lm_head", {{head, {spec.logit_columns(), hidden}}}};
   return tensors;
 }
 

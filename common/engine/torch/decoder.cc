@@ -54,9 +54,9 @@ at::Tensor Decoder::Logits(const at::Tensor& x) const {
   at::Tensor logits = at::linear(ToOperand(x), weights_.head).to(at::kFloat);
   if (ranks_ != nullptr && logits.size(0) > 0) {
     // The last shares may be smaller; gathered ones are not.
-    const int64_t each = (spec_.vocab_size + ranks_->size() - 1) / ranks_->size();
+    const int64_t each = (spec_.logit_columns() + ranks_->size() - 1) / ranks_->size();
     logits = ranks_->Gather(at::constant_pad_nd(logits, {0, each - logits.size(1)}));
-    if (ranks_->rank() == 0) logits = logits.narrow(1, 0, spec_.vocab_size);
+    if (ranks_->rank() == 0) logits = logits.narrow(1, 0, spec_.logit_columns());
   }
   return spec_.final_softcap ? SoftCap(logits, *spec_.final_softcap) : logits;
 }

@@ -159,11 +159,12 @@ absl::Status TorchModel::CheckAgreement(const Weights& weights, const RunnerOpti
   add(weights.embedding);
   for (const LayerWeights& layer : weights.layers) add(layer.attention_norm);
   for (const int64_t number : {static_cast<int64_t>(hash >> 1), static_cast<int64_t>(bytes_per_block_),
-                               int64_t{options.block_size}}) {
+                               int64_t{options.block_size}, int64_t{options.frequent_tokens}}) {
     const int64_t least = ranks_->Least(number), most = -ranks_->Least(-number);
     if (least == most) continue;
     return absl::InvalidArgumentError(absl::StrCat("--rank ", options.parallel.rank,
-                                                   ": the ranks differ in --model, --dtype or --block-size"));
+                                                   ": the ranks differ in --model, --dtype, --block-size or "
+                                                   "--frequent-tokens"));
   }
   return absl::OkStatus();
 }

@@ -110,8 +110,8 @@ absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpe
     if (progress && loader.status().ok()) progress(layers_done / (spec.layers + 1));
   }
   weights.final_norm = loader.Norm(tensors.final_norm);
-  weights.head =
-      spec.tie_word_embeddings ? loader.Tied(weights.embedding) : loader.Outputs(tensors.head.parts);
+  weights.head = spec.tie_word_embeddings && spec.head_rows == 0 ? loader.Tied(weights.embedding)
+                                                                 : loader.Outputs(tensors.head.parts);
   if (!loader.status().ok()) return loader.status();
   weights.bytes = loader.bytes();
   if (progress) progress(1);

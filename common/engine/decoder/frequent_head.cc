@@ -1,0 +1,73 @@
+#include "common/engine/decoder/frequent_head.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/engine/decoder/field_reader.h"
+#include "common/engine/decoder/tensor_names.h"
+
+namespace outrider {
+namespace {
+
+// Finite, or the row would count as broken.
+constexpr float kNever = -1e30f;
+
+}  // namespace
+
+absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model_dir, int count,
+                                                        int vocab_size) {
+  const std::string path = absl::StrCat(model_dir, "/frequent_tokens.json");
+  const absl::StatusOr<nlohmann::json> json = ReadJsonObject(path);
+  if (!json.ok()) return json.status();
+  FieldReader fields(path, *json);
+  std::vector<TokenId> tokens = fields.TokenIds("tokens", vocab_size);
+  if (fields.status().ok() && tokens.size() < static_cast<size_t>(count)) {
+    fields.Fail("tokens", "are ", tokens.size(), ", fewer than --frequent-tokens ", count);
+  }
+  if (!fields.status().ok()) return fields.status();
+  tokens.resize(static_cast<size_t>(count));
+  std::sort(tokens.begin(), tokens.end());
+  const auto twice = std::adjacent_find(tokens.begin(), tokens.end());
+  if (twice != tokens.end()) fields.Fail("tokens", "has ", *twice, " twice");
+  if (!fields.status().ok()) return fields.status();
+  return tokens;
+}
+
+FrequentHead::FrequentHead(const TensorSource& whole, const DecoderSpec& spec,
+                           absl::Span<const TokenId> tokens)
+    : whole_(whole),
+      head_(TensorsOf(spec).head.parts[0].name),
+      whole_shape_{spec.vocab_size, spec.hidden_size},
+      tokens_(tokens) {}
+
+bool FrequentHead::IsCutHead(absl::string_view name, absl::Span<const int64_t> shape) const {
+  return name == head_ && shape.size() == 2 && shape[0] == static_cast<int64_t>(tokens_.size());
+}
+
+absl::StatusOr<TensorView> FrequentHead::Get(absl::string_view name, absl::Span<const int64_t> shape) const {
+  if (!IsCutHead(name, shape)) return whole_.Get(name, shape);
+  absl::StatusOr<TensorView> view = whole_.Get(name, whole_shape_);
+  if (!view.ok()) return view;
+  const size_t row_bytes = static_cast<size_t>(shape[1]) * view->element_bytes();
+  const std::shared_ptr<char[]> rows(new char[tokens_.size() * row_bytes]);
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    std::memcpy(rows.get() + i * row_bytes, view->data + static_cast<size_t>(tokens_[i]) * row_bytes,
+                row_bytes);
+  }
+  return TensorView{view->type, {shape.begin(), shape.end()}, rows.get(), rows};
+}
+
+absl::Status FrequentHead::Check(absl::string_view name, absl::Span<const int64_t> shape) const {
+  return IsCutHead(name, shape) ? whole_.Check(name, whole_shape_) : whole_.Check(name, shape);
+}
+
+void SpreadLogits(absl::Span<const float> logits, absl::Span<const TokenId> tokens, absl::Span<float> to) {
+  std::fill(to.begin(), to.end(), kNever);
+  for (size_t i = 0; i < tokens.size(); ++i) to[static_cast<size_t>(tokens[i])] = logits[i];
+}
+
+}  // namespace outrider

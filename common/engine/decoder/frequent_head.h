@@ -1,0 +1,50 @@
+// A head that is cut to the most frequent tokens, for drafts: half of what a small model reads for a token is
+// its head, and most of that is for tokens that are hardly ever drafted. The others get logits that no
+// sampling chooses. The draft's q is what it samples from, and is 0 there, so verification stays exact.
+//
+// As in Zhao et al. 2025, "FR-Spec: Accelerating Large-Vocabulary Language Models via Frequency-Ranked
+// Speculative Sampling".
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/tensor_source.h"
+#include "common/spec/types.h"
+
+namespace outrider {
+
+// The first `count` ids that MODEL_DIR/frequent_tokens.json lists under "tokens", most frequent first; in
+// ascending order. NOT_FOUND or INVALID_ARGUMENT, naming the file, if there is none, if it lists fewer, or an
+// id twice or outside of [0, vocab_size).
+absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model_dir, int count,
+                                                        int vocab_size);
+
+// The weights of another source, with a head of these tokens' rows where TensorsOf asks for one. Thread-safe
+// if the other is.
+class FrequentHead final : public TensorSource {
+ public:
+  // `spec` is that of the whole model. All references must outlive it.
+  FrequentHead(const TensorSource& whole, const DecoderSpec& spec, absl::Span<const TokenId> tokens);
+
+  using TensorSource::Get;
+  absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;
+  absl::Status Check(absl::string_view name, absl::Span<const int64_t> shape) const override;
+
+ private:
+  bool IsCutHead(absl::string_view name, absl::Span<const int64_t> shape) const;
+
+  const TensorSource& whole_;
+  const std::string head_;
+  const std::vector<int64_t> whole_shape_;
+  const absl::Span<const TokenId> tokens_;
+};
+
+// to[tokens[i]] = logits[i]; the other tokens get a logit so low that their weight is 0 at every temperature
+// that a request can ask for.
+void SpreadLogits(absl::Span<const float> logits, absl::Span<const TokenId> tokens, absl::Span<float> to);
+
+}  // namespace outrider

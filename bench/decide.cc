@@ -40,10 +40,11 @@ class OneThread {
   team::TeamScratch& scratch() const { return *scratch_; }
   void Sync() const {}
   uint64_t Max(uint64_t value) const { return value; }
-  uint64_t Add(uint64_t* cell, uint64_t n) const {
+  uint32_t Add(uint32_t* cell, uint32_t n) const {
     *cell += n;
     return *cell - n;
   }
+  uint32_t Count(uint32_t* cell) const { return Add(cell, 1); }
 
  private:
   const std::unique_ptr<team::TeamScratch> scratch_ = std::make_unique<team::TeamScratch>();

@@ -1,6 +1,7 @@
 // The controls on the device, against Controls::Apply.
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <utility>
 
 #include "common/spec/team/row_select.h"
@@ -179,6 +180,28 @@ TEST(DeviceSums, TheOrderOfASumShows) {
     left_to_right += sum != in_order;
   }
   EXPECT_GT(left_to_right, 5);
+}
+
+// Most additions make the low half wrap around.
+TEST(DeviceSelect, ASumOfManyThreadsIsExact) {
+  for (const int threads : {1, 2, 7, 32}) {
+    std::vector<uint64_t> expected(threads);
+    uint64_t found = 0;
+    OnTeam(threads, [&](HostTeam& team) {
+      WideSum* const sum = &team.scratch().histogram[3];
+      if (team.rank() == 0) *sum = {};
+      team.Sync();
+      Generator random(100 + team.rank());
+      for (int i = 0; i < 2000; ++i) {
+        const uint64_t n = random() % (uint64_t{1} << 44) | 0xffff0000u;
+        expected[team.rank()] += n;
+        AddWide(team, sum, n);
+      }
+      team.Sync();
+      if (team.rank() == 0) found = sum->Value();
+    });
+    EXPECT_EQ(found, std::accumulate(expected.begin(), expected.end(), uint64_t{0}));
+  }
 }
 
 TEST(DeviceSelect, KeysAreOrderedAsTokensArePreferred) {

@@ -45,9 +45,10 @@ class HostTeam {
     Sync();
     return value;
   }
-  uint64_t Add(uint64_t* cell, uint64_t n) const {
-    return std::atomic_ref<uint64_t>(*cell).fetch_add(n, std::memory_order_relaxed);
+  uint32_t Add(uint32_t* cell, uint32_t n) const {
+    return std::atomic_ref<uint32_t>(*cell).fetch_add(n, std::memory_order_relaxed);
   }
+  uint32_t Count(uint32_t* cell) const { return Add(cell, 1); }
 
  private:
   int rank_, size_;

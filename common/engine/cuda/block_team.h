@@ -27,8 +27,19 @@ class BlockTeam {
     return value;
   }
 
-  __device__ uint64_t Add(uint64_t* cell, uint64_t n) const {
-    return atomicAdd(reinterpret_cast<unsigned long long*>(cell), static_cast<unsigned long long>(n));
+  __device__ uint32_t Add(uint32_t* cell, uint32_t n) const { return atomicAdd(cell, n); }
+
+  // One addition for all threads of a warp that count in the same cell at the same time. Each gets the number
+  // that it would get if they counted one after the other.
+  __device__ uint32_t Count(uint32_t* cell) const {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(cell));
+    const unsigned same = __match_any_sync(__activemask(), address);
+    const int first = __ffs(static_cast<int>(same)) - 1;
+    const int lane = rank() % 32;
+    uint32_t before = 0;
+    if (lane == first) before = atomicAdd(cell, static_cast<uint32_t>(__popc(same)));
+    before = __shfl_sync(same, before, first);
+    return before + static_cast<uint32_t>(__popc(same & ((1u << lane) - 1)));
   }
 
  private:

@@ -54,15 +54,23 @@ struct StoredKeys {
   OUTRIDER_HD uint64_t operator()(int i) const { return keys[i]; }
 };
 
-// What a token counts for; it does not shrink as the key grows.
+// What a token counts for; it does not shrink as the key grows. AddTo adds that to a sum of many threads.
 struct CountMeasure {
   OUTRIDER_HD uint64_t operator()(uint64_t /*key*/) const { return 1; }
+  template <class Team>
+  OUTRIDER_HD void AddTo(Team& team, WideSum* sum, uint64_t /*key*/) const {
+    team.Count(&sum->low);  // which holds kMaxVocab
+  }
 };
 inline constexpr double kMassUnits = static_cast<double>(1ull << 44);  // of a weight of 1
 struct MassMeasure {
   OUTRIDER_HD uint64_t operator()(uint64_t key) const {
     const uint64_t mass = static_cast<uint64_t>(kMassUnits * static_cast<double>(ValueOf(key)));
     return mass > 0 ? mass : 1;
+  }
+  template <class Team>
+  OUTRIDER_HD void AddTo(Team& team, WideSum* sum, uint64_t key) const {
+    AddWide(team, sum, (*this)(key));
   }
 };
 
@@ -77,16 +85,18 @@ OUTRIDER_HD uint64_t SelectUntil(Team& team, const Keys& keys, int n, const Meas
   uint64_t cut = 0;
   uint64_t known = 0;  // the bits of the cut that are known
   for (int shift = 56; shift >= 0; shift -= 8) {
-    for (int bin = team.rank(); bin < kBins; bin += team.size()) scratch.histogram[bin] = 0;
+    for (int bin = team.rank(); bin < kBins; bin += team.size()) scratch.histogram[bin] = {};
     team.Sync();
     ForEach(team, n, keys, [&](int /*i*/, uint64_t key) {
       if (key == kNoKey || (key & known) != cut) return;
-      team.Add(&scratch.histogram[key >> shift & (kBins - 1)], measure(key));
+      measure.AddTo(team, &scratch.histogram[key >> shift & (kBins - 1)], key);
     });
     team.Sync();
     for (int group = team.rank(); group < kBins / kBinGroup; group += team.size()) {
       uint64_t sum = 0;
-      for (int bin = 0; bin < kBinGroup; ++bin) sum += scratch.histogram[group * kBinGroup + bin];
+      for (int bin = 0; bin < kBinGroup; ++bin) {
+        sum += scratch.histogram[group * kBinGroup + bin].Value();
+      }
       scratch.groups[group] = sum;
     }
     team.Sync();
@@ -97,13 +107,13 @@ OUTRIDER_HD uint64_t SelectUntil(Team& team, const Keys& keys, int n, const Meas
       while (group >= 0 && scratch.groups[group] < rest) rest -= scratch.groups[group--];
       if (group >= 0) {
         bin = group * kBinGroup + kBinGroup - 1;
-        while (scratch.histogram[bin] < rest) rest -= scratch.histogram[bin--];
+        while (scratch.histogram[bin].Value() < rest) rest -= scratch.histogram[bin--].Value();
       }
     }
     bin = Broadcast(team, bin);
     if (bin < 0) return kNoKey;
     target = Broadcast(team, rest);
-    const uint64_t surplus = scratch.histogram[bin] - target;
+    const uint64_t surplus = scratch.histogram[bin].Value() - target;
     team.Sync();
     cut |= static_cast<uint64_t>(bin) << shift;
     known |= static_cast<uint64_t>(kBins - 1) << shift;
@@ -118,16 +128,15 @@ OUTRIDER_HD uint64_t SelectUntil(Team& team, const Keys& keys, int n, const Meas
 template <class Team, class Keys>
 OUTRIDER_HD int CollectFrom(Team& team, const Keys& keys, int n, uint64_t floor) {
   TeamScratch& scratch = team.scratch();
-  uint64_t* const count = &scratch.cells[1];
-  if (team.rank() == 0) *count = 0;
+  if (team.rank() == 0) scratch.found = 0;
   team.Sync();
   ForEach(team, n, keys, [&](int /*i*/, uint64_t key) {
     if (key == kNoKey || key < floor) return;
-    const uint64_t place = team.Add(count, 1);
+    const uint32_t place = team.Count(&scratch.found);
     if (place < kMaxCandidates) scratch.candidates[place] = key;
   });
   team.Sync();
-  const uint64_t found = *count;
+  const uint32_t found = scratch.found;
   team.Sync();
   return found <= kMaxCandidates ? static_cast<int>(found) : -1;
 }

@@ -6,8 +6,9 @@
 //   scratch()              the team's shared memory
 //   Sync()                 a barrier: what was written before it, by any thread, is seen after it
 //   Max(uint64_t)          collective: the largest of the values, to every thread
-//   Add(cell, n)           adds to a cell of the scratch memory, which others may do too, and returns what it
-//                          held before
+//   Add(cell, n)           adds to a uint32_t of the scratch memory, which others may do too, and returns
+//                          what was there
+//   Count(cell)            Add(cell, 1), for where many threads count in one cell
 // Functions that take a team are collective: every thread calls them, with the same arguments, and gets the
 // same result. They return after a Sync() that follows their last use of the scratch memory, so that the next
 // may start at once. Their results do not depend on the size of the team.
@@ -29,21 +30,40 @@ inline constexpr int kMaxCandidates = 1024;  // and the largest size of a team
 inline constexpr int kBins = 256;
 inline constexpr int kBinGroup = 16;
 
+// A sum of 64 bits in two halves. A GPU adds 32 bits to shared memory in one instruction, and 64 bits in a
+// loop that compares and swaps.
+struct WideSum {
+  uint32_t low, high;
+  OUTRIDER_HD uint64_t Value() const { return static_cast<uint64_t>(high) << 32 | low; }
+};
+
 struct TeamScratch {
   double sums[kChunkBlocks];
   double lanes[kTileBlocks * kLaneStride];
   uint64_t candidates[kMaxCandidates];
-  uint64_t histogram[kBins];
+  WideSum histogram[kBins];
   uint64_t groups[kBins / kBinGroup];
-  uint64_t cells[4];
+  uint64_t broadcast;
   uint64_t partial[32];  // the team's own
+  uint32_t found;
 };
+
+// Adds to a sum that others may add to. In whatever order they add to the low half, it wraps around as often
+// as their sum carries, and each time exactly one of them sees it.
+template <class Team>
+OUTRIDER_HD void AddWide(Team& team, WideSum* sum, uint64_t n) {
+  const uint32_t low = static_cast<uint32_t>(n);
+  const uint32_t before = team.Add(&sum->low, low);
+  const uint32_t carry = before + low < low ? 1 : 0;
+  const uint32_t high = static_cast<uint32_t>(n >> 32) + carry;
+  if (high != 0) team.Add(&sum->high, high);
+}
 
 // What thread 0 has for everyone; only its argument counts.
 template <class Team, class T>
 OUTRIDER_HD T Broadcast(Team& team, T value) {
   static_assert(sizeof(T) <= sizeof(uint64_t), "a value has to fit into a cell");
-  uint64_t* const cell = &team.scratch().cells[0];
+  uint64_t* const cell = &team.scratch().broadcast;
   if (team.rank() == 0) memcpy(cell, &value, sizeof(value));
   team.Sync();
   T result;

@@ -18,11 +18,12 @@ class TeamOfOne {
   TeamScratch& scratch() { return scratch_; }
   void Sync() const {}
   uint64_t Max(uint64_t value) const { return value; }
-  uint64_t Add(uint64_t* cell, uint64_t n) const {
-    const uint64_t before = *cell;
+  uint32_t Add(uint32_t* cell, uint32_t n) const {
+    const uint32_t before = *cell;
     *cell += n;
     return before;
   }
+  uint32_t Count(uint32_t* cell) const { return Add(cell, 1); }
 
  private:
   TeamScratch scratch_;

@@ -40,6 +40,13 @@ outrider_unit_test(decide_test
     ${CMAKE_CURRENT_LIST_DIR}/decide_verify_test.cc
   LIBS outrider::cuda_host Threads::Threads)
 
+# The kernels of a layer, by the same source on the host.
+outrider_unit_test(layer_rows_test
+  SOURCES
+    ${CMAKE_CURRENT_LIST_DIR}/layer_rows_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/layer_testing.h
+  LIBS outrider::cuda_host Threads::Threads)
+
 outrider_unit_test(worker_test
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h

@@ -7,6 +7,7 @@
 
 #include "common/engine/cuda/attention_kernels.h"
 #include "common/engine/cuda/attention_plan.h"
+#include "common/engine/cuda/merge_partials.h"
 
 namespace outrider::cuda {
 namespace {
@@ -57,37 +58,13 @@ constexpr auto* kKernel = flashinfer::BatchPrefillWithPagedKVCacheKernel<Traits<
 template <uint32_t kHeadDim, class Variant>
 constexpr size_t kSharedBytes = sizeof(typename Traits<kHeadDim, Variant>::SharedStoragePaged);
 
-// For merging: eight elements of a head per thread, 16 bytes.
-constexpr int kMergeElements = 8;
 constexpr int kMergeThreads = 128;
 
-// out = sum_i 2^(s_i - m) o_i / sum_i 2^(s_i - m) over a row's partial results in order of position, with m =
-// max s_i. For a single partial result this is that result to the bit, and therefore what a launch without
-// merging writes.
-__global__ void MergePartials(const Element* partials, const float* sums, const int32_t* row_partial,
-                              const int32_t* row_splits, int heads, int head_dim, Element* out) {
-  const int splits = row_splits[blockIdx.x];
-  const int column = (blockIdx.y * kMergeThreads + threadIdx.x) * kMergeElements;
-  if (splits == 0 || column >= heads * head_dim) return;
-  const int64_t width = static_cast<int64_t>(heads) * head_dim;
-  const int64_t first = row_partial[blockIdx.x];
-  sums += first * heads + column / head_dim;
-  partials += first * width + column;
-
-  float most = sums[0];
-  for (int i = 1; i < splits; ++i) most = fmaxf(most, sums[static_cast<int64_t>(i) * heads]);
-  float total = 0, merged[kMergeElements] = {};
-  for (int i = 0; i < splits; ++i) {
-    const float weight = exp2f(sums[static_cast<int64_t>(i) * heads] - most);
-    total += weight;
-    alignas(16) Element partial[kMergeElements];
-    *reinterpret_cast<uint4*>(partial) = *reinterpret_cast<const uint4*>(partials + i * width);
-    for (int e = 0; e < kMergeElements; ++e)
-      merged[e] = fmaf(weight, __bfloat162float(partial[e]), merged[e]);
-  }
-  alignas(16) Element result[kMergeElements];
-  for (int e = 0; e < kMergeElements; ++e) result[e] = __float2bfloat16_rn(merged[e] / total);
-  *reinterpret_cast<uint4*>(out + blockIdx.x * width + column) = *reinterpret_cast<const uint4*>(result);
+__global__ void Merge(const uint16_t* partials, const float* sums, const int32_t* row_partial,
+                      const int32_t* row_splits, int heads, int head_dim, uint16_t* out) {
+  const int column = static_cast<int>(blockIdx.y * kMergeThreads + threadIdx.x) * kMergeElements;
+  if (column >= heads * head_dim) return;
+  MergePartials(partials, sums, row_partial, row_splits, heads, head_dim, blockIdx.x, column, out);
 }
 
 // FlashInfer's structs have mutable pointers to data that it only reads.
@@ -121,9 +98,9 @@ cudaError_t LaunchVariant(const AttentionArguments& a, cudaStream_t stream) {
   kKernel<kHeadDim, Variant><<<blocks, threads, kSharedBytes<kHeadDim, Variant>, stream>>>(MakeParams(a));
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess || !a.merge) return error;
   const int width = a.query_heads * a.head_dim, block = kMergeThreads * kMergeElements;
-  MergePartials<<<dim3(a.rows, (width + block - 1) / block), kMergeThreads, 0, stream>>>(
-      Elements(a.partials), a.partial_sums, a.row_partial, a.row_splits, a.query_heads, a.head_dim,
-      Elements(a.out));
+  Merge<<<dim3(a.rows, (width + block - 1) / block), kMergeThreads, 0, stream>>>(
+      static_cast<const uint16_t*>(a.partials), a.partial_sums, a.row_partial, a.row_splits, a.query_heads,
+      a.head_dim, static_cast<uint16_t*>(a.out));
   return cudaGetLastError();
 }
 

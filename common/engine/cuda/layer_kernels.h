@@ -2,7 +2,7 @@
 //
 // All pointers are to device memory unless stated otherwise. Every function enqueues one kernel and can be
 // captured in a graph. A row's result depends only on that row, and is computed in a fixed order of
-// operations.
+// operations: layer_rows.h is what they run.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,39 +11,10 @@
 
 #include <cstdint>
 
-#include "common/engine/cuda/matmul.h"
+#include "common/engine/cuda/layer_rows.h"
 #include "common/engine/cuda/row_place.h"
 
 namespace outrider::cuda {
-
-// The result of a product of matmul.h: the value at row r, column c is y[r, c] * row_scales[r] *
-// column_scales[c]; for bfloat16 there are no scales (null).
-struct Product {
-  const float* y = nullptr;  // [rows, columns]
-  const float* row_scales = nullptr;
-  const float* column_scales = nullptr;
-};
-
-// Where to write an operand of the next product: [rows, columns] of its type and, for fp8, the scale of each
-// row.
-struct OperandRows {
-  void* data = nullptr;
-  float* row_scales = nullptr;  // null: bfloat16
-};
-
-// The keys and values of one layer. A block's keys are [kv_heads, block_size, head_dim]; its values follow,
-// likewise.
-struct KvLayerView {
-  __nv_bfloat16* base;   // block 0
-  int64_t block_stride;  // elements
-  int block_size;
-};
-
-struct HeadShape {
-  int heads;
-  int kv_heads;
-  int head_dim;
-};
 
 // hidden[r, :] = table[tokens[r], :], for table [vocab, columns].
 void LaunchEmbed(const int32_t* tokens, const __nv_bfloat16* table, float* hidden, int rows, int columns,
@@ -58,14 +29,6 @@ void LaunchAddNorm(const Product& product, float* hidden, const float* weight, f
 // Does not change hidden.
 void LaunchAddNormOf(const int32_t* indices, const Product& product, const float* hidden, const float* weight,
                      float epsilon, const OperandRows& out, int rows, int columns, cudaStream_t stream);
-
-// What a model does to queries, keys and values before they are rotated. Null: nothing.
-struct HeadFinish {
-  const float* bias = nullptr;        // [(heads + 2 kv_heads) * head_dim], added
-  const float* query_norm = nullptr;  // [head_dim], an RMS norm of each head; with key_norm
-  const float* key_norm = nullptr;
-  float epsilon = 0;
-};
 
 // Finishes the heads, then rotates the queries and keys of qkv [rows, (heads + 2 kv_heads) * head_dim] by
 // their positions, pairing the halves of a head. Writes the queries to `queries` [rows, heads, head_dim], and

@@ -4,14 +4,13 @@
 #include <bit>
 #include <cstdint>
 
+#include "common/engine/decoder/narrow_floats.h"
 #include "common/engine/decoder/tensor_source.h"
 
 namespace outrider {
 
 // Reads elements [first, first + count) of a tensor as float32.
 void ReadElements(const TensorView& tensor, int64_t first, int count, float* to);
-
-inline float FromBFloat16(uint16_t value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
 
 inline float FromFloat16(uint16_t value) {
   const uint32_t sign = static_cast<uint32_t>(value & 0x8000) << 16;
@@ -20,16 +19,6 @@ inline float FromFloat16(uint16_t value) {
   const uint32_t infinity_or_nan = (value & 0x7c00) == 0x7c00 ? 0x7f800000u : 0u;
   const float magnitude = infinity_or_nan != 0 ? std::bit_cast<float>(infinity_or_nan | (rest & 0x007fffff))
                                                : std::bit_cast<float>(rest) * 0x1p112f;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
-}
-
-// Of the format E4M3, which has no infinity: Micikevicius et al., "FP8 Formats for Deep Learning", table 1.
-inline float FromFloat8(uint8_t value) {
-  const uint32_t sign = static_cast<uint32_t>(value & 0x80) << 24;
-  const uint32_t rest = static_cast<uint32_t>(value & 0x7f) << 20;
-  // The exponent's bias differs by 120; again right for subnormals.
-  const float magnitude =
-      (value & 0x7f) == 0x7f ? std::bit_cast<float>(0x7fc00000u) : std::bit_cast<float>(rest) * 0x1p120f;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
 }
 

@@ -1,0 +1,181 @@
+// What the kernels of layer_kernels.h do to one row: templates over the threads that do it, a thread block on
+// the device, threads of the host in the tests.
+//
+// A team is whole warps of 32 threads and has
+//   rank(), size()   this thread's number and how many there are
+//   Sum(float)       collective: the sum of all threads' values, to every thread
+//   Max(float)       collective: the largest of them
+// The order of a sum is fixed: in a warp pairwise (distance 16, 8, 4, 2, 1), then the warps in order. So a
+// result depends on the size of the team, which the kernels fix. Every thread of a team calls a function with
+// the same arguments. bfloat16 is stored as its bits.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "common/engine/cuda/row_place.h"
+#include "common/engine/decoder/narrow_floats.h"
+#include "common/spec/host_device.h"
+
+namespace outrider::cuda {
+
+// The result of a product of matmul.h: the value at row r, column c is y[r, c] * row_scales[r] *
+// column_scales[c]; for bfloat16 there are no scales (null).
+struct Product {
+  const float* y = nullptr;  // [rows, columns]
+  const float* row_scales = nullptr;
+  const float* column_scales = nullptr;
+};
+
+// Where to write an operand of the next product: [rows, columns] of its type and, for fp8, the scale of each
+// row.
+struct OperandRows {
+  void* data = nullptr;
+  float* row_scales = nullptr;  // null: bfloat16
+};
+
+// The keys and values of one layer, bfloat16. A block's keys are [kv_heads, block_size, head_dim]; its values
+// follow, likewise.
+struct KvLayerView {
+  void* base;            // block 0
+  int64_t block_stride;  // elements
+  int block_size;
+};
+
+struct HeadShape {
+  int heads;
+  int kv_heads;
+  int head_dim;
+};
+
+// What a model does to queries, keys and values before they are rotated. Null: nothing.
+struct HeadFinish {
+  const float* bias = nullptr;        // [(heads + 2 kv_heads) * head_dim], added
+  const float* query_norm = nullptr;  // [head_dim], an RMS norm of each head; with key_norm
+  const float* key_norm = nullptr;
+  float epsilon = 0;
+};
+
+OUTRIDER_HD inline float At(const Product& product, int64_t row, int column, int columns) {
+  const float y = product.y[row * columns + column];
+  return product.row_scales == nullptr ? y : y * product.row_scales[row] * product.column_scales[column];
+}
+
+// e^x; on the device an approximation to 2 + |1.2 x| units of the last place.
+OUTRIDER_HD inline float FastExp(float x) {
+#ifdef __CUDA_ARCH__
+  return __expf(x);
+#else
+  return std::exp(x);
+#endif
+}
+
+// Writes a row of an operand. A thread calls value(c) for its own columns only, twice for fp8.
+template <class Team, class Value>
+OUTRIDER_HD void WriteOperand(const Team& team, const OperandRows& out, int64_t row, int columns,
+                              const Value& value) {
+  if (out.row_scales == nullptr) {
+    uint16_t* const to = static_cast<uint16_t*>(out.data) + row * columns;
+    for (int c = team.rank(); c < columns; c += team.size()) to[c] = ToBFloat16(value(c));
+    return;
+  }
+  float largest = 0;
+  for (int c = team.rank(); c < columns; c += team.size()) largest = fmaxf(largest, fabsf(value(c)));
+  largest = team.Max(largest);
+  const float scale = largest > 0 ? largest / kLargestFloat8 : 1;
+  const float inverse = 1 / scale;
+  uint8_t* const to = static_cast<uint8_t*>(out.data) + row * columns;
+  for (int c = team.rank(); c < columns; c += team.size()) to[c] = ToFloat8(value(c) * inverse);
+  if (team.rank() == 0) out.row_scales[row] = scale;
+}
+
+template <class Team>
+OUTRIDER_HD void EmbedRow(const Team& team, int64_t row, const int32_t* tokens, const uint16_t* table,
+                          float* hidden, int columns) {
+  const uint16_t* const from = table + int64_t{tokens[row]} * columns;
+  for (int c = team.rank(); c < columns; c += team.size()) hidden[row * columns + c] = FromBFloat16(from[c]);
+}
+
+// `values` [columns] is the team's working memory. `hidden_out` may be `hidden_in`, and null.
+template <class Team>
+OUTRIDER_HD void AddNormRow(const Team& team, int64_t row, const int32_t* indices, const Product& product,
+                            const float* hidden_in, float* hidden_out, const float* weight, float epsilon,
+                            const OperandRows& out, int columns, float* values) {
+  const int64_t from = indices == nullptr ? row : indices[row];
+  float squares = 0;
+  for (int c = team.rank(); c < columns; c += team.size()) {
+    float value = hidden_in[from * columns + c];
+    if (product.y != nullptr) value += At(product, from, c, columns);
+    if (hidden_out != nullptr) hidden_out[row * columns + c] = value;
+    values[c] = value;
+    squares += value * value;
+  }
+  const float factor = 1 / sqrtf(team.Sum(squares) / static_cast<float>(columns) + epsilon);
+  WriteOperand(team, out, row, columns, [&](int c) { return values[c] * factor * weight[c]; });
+}
+
+// A team of head_dim / 2 threads for each row and head; heads are numbered queries, keys, values. A thread
+// has a pair of the head's dimensions.
+template <class Team>
+OUTRIDER_HD void RotateAndStoreHead(const Team& team, int64_t row, int head, const Product& qkv,
+                                    const HeadFinish& finish, const RowPlace* places, const float* cosines,
+                                    const float* sines, const HeadShape& shape, uint16_t* queries,
+                                    const KvLayerView& kv) {
+  const int dim = shape.head_dim;
+  const int half = dim / 2;
+  const int columns = (shape.heads + 2 * shape.kv_heads) * dim;
+  const RowPlace place = places[row];
+  const int kv_head = (head - shape.heads) % shape.kv_heads;
+  const bool is_value = head >= shape.heads + shape.kv_heads;
+  uint16_t* to;
+  if (head < shape.heads) {
+    to = queries + (row * shape.heads + head) * dim;
+  } else {
+    const int64_t part = int64_t{shape.kv_heads} * kv.block_size * dim;
+    to = static_cast<uint16_t*>(kv.base) + place.block * kv.block_stride + (is_value ? part : 0) +
+         (int64_t{kv_head} * kv.block_size + place.slot) * dim;
+  }
+  const int i = team.rank();
+  float low = At(qkv, row, head * dim + i, columns);
+  float high = At(qkv, row, head * dim + half + i, columns);
+  if (finish.bias != nullptr) {
+    low += finish.bias[head * dim + i];
+    high += finish.bias[head * dim + half + i];
+  }
+  if (finish.query_norm != nullptr && !is_value) {
+    const float* const norm = head < shape.heads ? finish.query_norm : finish.key_norm;
+    const float squares = team.Sum(low * low + high * high);
+    const float scale = 1 / sqrtf(squares / static_cast<float>(dim) + finish.epsilon);
+    low = low * scale * norm[i];
+    high = high * scale * norm[half + i];
+  }
+  const float cosine = is_value ? 1 : cosines[int64_t{place.position} * half + i];
+  const float sine = is_value ? 0 : sines[int64_t{place.position} * half + i];
+  to[i] = ToBFloat16(low * cosine - high * sine);
+  to[half + i] = ToBFloat16(high * cosine + low * sine);
+}
+
+template <class Team>
+OUTRIDER_HD void QuantizeRow(const Team& team, int64_t row, const uint16_t* x, const OperandRows& out,
+                             int columns) {
+  WriteOperand(team, out, row, columns, [&](int c) { return FromBFloat16(x[row * columns + c]); });
+}
+
+template <class Team>
+OUTRIDER_HD void SiluMulRow(const Team& team, int64_t row, const Product& gate_up, const OperandRows& out,
+                            int columns) {
+  WriteOperand(team, out, row, columns, [&](int c) {
+    const float gate = At(gate_up, row, c, 2 * columns);
+    return gate / (1 + FastExp(-gate)) * At(gate_up, row, columns + c, 2 * columns);
+  });
+}
+
+// Neither Sum nor Max: the team may be several thread blocks.
+template <class Team>
+OUTRIDER_HD void ScaleRow(const Team& team, int64_t row, const Product& product, float* y, int columns) {
+  for (int c = team.rank(); c < columns; c += team.size()) {
+    y[row * columns + c] = At(product, row, c, columns);
+  }
+}
+
+}  // namespace outrider::cuda

@@ -12,7 +12,7 @@
 namespace outrider::testing {
 
 // A model of the CPU's whose logits are changed.
-class ChangedModel final : public Model {
+class ChangedModel : public Model {
  public:
   using Change = std::function<absl::Status(LogitsView logits)>;
 

@@ -9,7 +9,7 @@
 #include "common/spec/team/row_verify.h"
 #include "common/spec/verify.h"
 #include "common/spec/weights.h"
-#include "tests/unit/decide_testing.h"
+#include "tests/unit/decide_cases.h"
 
 namespace outrider::cuda {
 namespace {
@@ -182,18 +182,6 @@ TEST(DeviceDraw, ADistributionIsTruncatedAsInTheSpecification) {
     EXPECT_EQ(ids, expected.ids);
     EXPECT_TRUE(SameBits(weights, expected.weights));
   }
-}
-
-ProposalNode DraftOnTheHost(const WeightRow& row, Rule rule, int top_n, const RandomKey& key,
-                            uint64_t position, uint64_t round_start) {
-  PhiloxNoise noise(key, round_start);
-  return Propose(rule, row, top_n, position, noise);
-}
-
-bool SameDraft(const ProposalNode& a, const ProposalNode& b) {
-  return a.token == b.token && a.q.form == b.q.form && a.q.ids == b.q.ids &&
-         SameBits(a.q.weights, b.q.weights) &&
-         (a.q.form == Distribution::Form::kAbsent || a.q.total == b.q.total);
 }
 
 // Proposals on the device, over the device's own rows, against those on the host. `round_shift` makes the

@@ -5,60 +5,15 @@
 #include <utility>
 
 #include "common/spec/team/row_select.h"
-#include "common/spec/weights.h"
-#include "tests/unit/decide_testing.h"
+#include "tests/unit/decide_cases.h"
 
 namespace outrider::cuda {
 namespace {
 
 constexpr int kSizes[] = {1, 2, 3, 15, 16, 17, 64, 255, 256, 257, 1000, 1024, 1025, 2100, 4096, 5003};
 
-SamplingParams RandomControls(Generator& random, int vocab) {
-  return Sampling(OneOf(random, {0.0, 1e-40, 0.05, 0.7, 1.0, 1.0, 3.0, 100.0}),
-                  OneOf(random, {0, 0, 0, 1, 2, 5, 17, 50, 300, 2000, vocab, vocab + 1}),
-                  OneOf(random, {1.0, 1.0, 0.95, 0.5, 0.1, 1e-9, 0.999999, 1 - 1e-12}),
-                  OneOf(random, {0.0, 0.0, 0.01, 0.3, 1.0}));
-}
-
-// The mass of the tokens that `row` keeps of `weights`.
-long double MassKept(std::span<const float> weights, std::span<const float> row) {
-  long double mass = 0;
-  for (size_t i = 0; i < row.size(); ++i) mass += row[i] > 0 ? weights[i] : 0;
-  return mass;
-}
-
-// Two rows may differ only in where top_p cuts, and there only within the stated bound.
-void ExpectWithinBound(const std::vector<float>& logits, SamplingParams params, std::span<const float> device,
-                       std::span<const float> reference) {
-  const double top_p = std::exchange(params.top_p, 1);
-  ASSERT_LT(top_p, 1);
-  params.min_p = 0;
-  std::vector<float> weights = logits;
-  absl::StatusOr<Controls> controls = Controls::Create(params, 0, static_cast<int>(logits.size()));
-  const absl::StatusOr<WeightRow> row = controls->Apply({}, weights);
-  ASSERT_TRUE(row.ok());
-  const long double n = static_cast<long double>(logits.size());
-  const long double bound = n * 0x1p-44L + 4 * n * 0x1p-53L * row->total;
-  const long double less = std::min(MassKept(weights, device), MassKept(weights, reference));
-  EXPECT_NEAR(less, static_cast<long double>(top_p) * row->total, bound);
-}
-
-// Returns whether top_p cut elsewhere.
-bool ExpectShapedAsControlsDo(const std::vector<float>& logits, const SamplingParams& params, int threads) {
-  const DeviceRow device = ShapeOnTeam(threads, logits, params);
-  std::vector<float> reference = logits;
-  absl::StatusOr<Controls> controls = Controls::Create(params, 0, static_cast<int>(logits.size()));
-  const absl::StatusOr<WeightRow> row = controls->Apply({}, reference);
-  EXPECT_EQ(device.shaped.finite != 0, row.ok());
-  if (!row.ok() || device.shaped.finite == 0) return false;
-  EXPECT_EQ(device.shaped.point_mass, row->point_mass);
-  if (!SameBits(device.weights, reference)) {
-    ExpectWithinBound(logits, params, device.weights, reference);
-    return true;
-  }
-  EXPECT_EQ(device.shaped.total, row->total);
-  EXPECT_EQ(device.shaped.entropy, Entropy(*row));
-  return false;
+bool ExpectShapedOnTeam(int threads, const std::vector<float>& logits, const SamplingParams& params) {
+  return ExpectShapedAsControlsDo(ShapeOnTeam(threads, logits, params), logits, params);
 }
 
 // The number of rows where top_p cut elsewhere.
@@ -72,7 +27,7 @@ int ShapeRandomRows(int threads, int rows, uint64_t seed) {
     SCOPED_TRACE(testing::Message() << "row " << i << ", vocab " << vocab << ", temperature "
                                     << params.temperature << ", top_k " << params.top_k << ", top_p "
                                     << params.top_p << ", min_p " << params.min_p);
-    if (!ExpectShapedAsControlsDo(logits, params, threads)) continue;
+    if (!ExpectShapedOnTeam(threads, logits, params)) continue;
     EXPECT_GT(params.top_p, 0.9999999);  // else the bound is too small for rows like these
     ++elsewhere;
   }
@@ -93,7 +48,7 @@ TEST(DeviceShape, FewTokensOfALongRowAreFoundByManyThreads) {
   Generator random(8);
   for (int i = 0; i < 60; ++i) {
     const std::vector<float> logits = RandomLogits(random, 1025 + Pick(random, 2000));
-    EXPECT_FALSE(ExpectShapedAsControlsDo(logits, Sampling(1, 1 + Pick(random, 7)), 7));
+    EXPECT_FALSE(ExpectShapedOnTeam(7, logits, Sampling(1, 1 + Pick(random, 7))));
   }
 }
 
@@ -103,7 +58,7 @@ TEST(DeviceShape, RowsLongerThanTheSumsThatAreHeldAtATime) {
   std::vector<float> logits(kChunkBlocks * kSumBlock + 1000);
   for (float& logit : logits) logit = normal(random);
   for (const double top_p : {1.0, 0.9}) {
-    EXPECT_FALSE(ExpectShapedAsControlsDo(logits, Sampling(1, top_p < 1 ? 40 : 0, top_p), 4));
+    EXPECT_FALSE(ExpectShapedOnTeam(4, logits, Sampling(1, top_p < 1 ? 40 : 0, top_p)));
   }
 }
 
@@ -145,8 +100,8 @@ TEST(DeviceShape, FlatRowsAreCutToo) {
   for (float& logit : logits) logit = normal(random);
   for (const int threads : {1, 5}) {
     for (const double top_p : {0.2, 0.9, 0.9999}) {
-      EXPECT_FALSE(ExpectShapedAsControlsDo(logits, Sampling(1, 0, top_p), threads));
-      EXPECT_FALSE(ExpectShapedAsControlsDo(logits, Sampling(1, 4000, top_p), threads));
+      EXPECT_FALSE(ExpectShapedOnTeam(threads, logits, Sampling(1, 0, top_p)));
+      EXPECT_FALSE(ExpectShapedOnTeam(threads, logits, Sampling(1, 4000, top_p)));
     }
   }
 }

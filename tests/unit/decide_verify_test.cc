@@ -1,76 +1,17 @@
 // The device's verdicts against those of common/spec.
 #include <gtest/gtest.h>
 
-#include <optional>
-
 #include "common/engine/cuda/decide_rows.h"
 #include "common/spec/team/row_draw.h"
 #include "common/spec/team/row_verify.h"
-#include "common/spec/verify.h"
-#include "tests/unit/decide_testing.h"
+#include "tests/unit/decide_cases.h"
 
 namespace outrider::cuda {
 namespace {
 
 constexpr int kSizes[] = {2, 3, 17, 100, 256, 300, 1500};
 
-// A draft and the target's logits for it.
-struct Case {
-  int vocab = 0;
-  Rule rule = Rule::kToken;
-  SamplingParams sampling;
-  RandomKey key;
-  uint64_t round_start = 0;
-  Proposal draft;
-  std::vector<std::vector<float>> logits;  // draft.size() + 1 rows
-};
-
-// The logits of a draft model that is more or less like the target.
-void AddRandomNode(Generator& random, const std::vector<float>& target, Case& c) {
-  const uint64_t position = c.round_start + c.draft.size();
-  std::vector<float> logits = target;
-  const float noise = OneOf(random, {0.0f, 0.3f, 2.0f});
-  for (float& logit : logits) logit += std::normal_distribution<float>(0, 1)(random) * noise;
-  SamplingParams sampling = c.sampling;
-  if (Pick(random, 3) == 0) sampling.temperature = OneOf(random, {0.0, 1.0});
-  absl::StatusOr<Controls> controls = Controls::Create(sampling, 0, c.vocab);
-  const WeightRow row = *controls->Apply({}, logits);
-  if (c.rule == Rule::kCoupled) return AppendToChain(Race(row, c.key, position), {}, c.draft);
-  Distribution q;
-  if (Pick(random, 5) == 0) {  // as an n-gram drafter does
-    const TokenId token = Pick(random, 2) == 0 ? Pick(random, c.vocab) : FindMax(target).index;
-    q.form = Distribution::Form::kPointMass;
-    q.ids = {token};
-    q.total = 1;
-    return AppendToChain(token, std::move(q), c.draft);
-  }
-  q = TruncateTopN(row, 1 + Pick(random, std::min(c.vocab - 1, kMaxTopN)));
-  const TokenId token = DraftSample(q, c.key, position, c.round_start);
-  AppendToChain(token, std::move(q), c.draft);
-}
-
-Case RandomCase(Generator& random) {
-  Case c;
-  c.vocab = kSizes[Pick(random, std::size(kSizes))];
-  c.rule = OneOf(random, {Rule::kToken, Rule::kToken, Rule::kCoupled});
-  c.sampling = Sampling(OneOf(random, {0.0, 0.5, 1.0, 1.0, 2.0}), OneOf(random, {0, 0, 0, 2, 30}),
-                        OneOf(random, {1.0, 1.0, 0.9}), OneOf(random, {0.0, 0.0, 0.02}));
-  c.key = {random(), random() % 4};
-  c.round_start = random() % 100000;
-  const int drafted = Pick(random, 12) == 0 ? kMaxDraftTokens : Pick(random, 7);
-  for (int i = 0; i <= drafted; ++i) {
-    c.logits.push_back(RandomLogits(random, c.vocab));
-    if (i < drafted) AddRandomNode(random, c.logits[i], c);
-  }
-  return c;
-}
-
-absl::StatusOr<Verdict> OnTheHost(const Case& c) {
-  std::vector<std::vector<float>> rows = c.logits;
-  absl::StatusOr<Controls> controls = Controls::Create(c.sampling, 0, c.vocab);
-  return Verify(
-      {.rule = c.rule}, c.draft, [&](int i) { return controls->Apply({}, rows[i]); }, c.round_start, c.key);
-}
+Case AnyCase(Generator& random) { return RandomCase(random, kSizes[Pick(random, std::size(kSizes))]); }
 
 // In a batch with the rows and drafts of others.
 absl::StatusOr<Verdict> OnTheDevice(const Case& c, int threads) {
@@ -108,24 +49,11 @@ absl::StatusOr<Verdict> OnTheDevice(const Case& c, int threads) {
   return ToVerdict(output, count);
 }
 
-bool Same(const Verdict& a, const Verdict& b) {
-  return a.path == b.path && a.judged == b.judged && a.token == b.token && a.kind == b.kind &&
-         a.empty_residual == b.empty_residual && a.log_probabilities == b.log_probabilities &&
-         a.expected_accepted == b.expected_accepted && a.expected_variance == b.expected_variance &&
-         a.surprisal == b.surprisal && a.entropy == b.entropy;
-}
-
-std::string Text(const Verdict& v) {
-  return testing::PrintToString(std::make_tuple(v.path, v.judged, v.token, static_cast<int>(v.kind),
-                                                v.empty_residual, v.expected_accepted, v.expected_variance,
-                                                v.surprisal, v.entropy, v.log_probabilities));
-}
-
 void ExpectSameVerdicts(int threads, int cases, uint64_t seed) {
   Generator random(seed);
   int kinds[3] = {};
   for (int i = 0; i < cases && !testing::Test::HasFailure(); ++i) {
-    const Case c = RandomCase(random);
+    const Case c = AnyCase(random);
     const absl::StatusOr<Verdict> expected = OnTheHost(c);
     const absl::StatusOr<Verdict> verdict = OnTheDevice(c, threads);
     ASSERT_TRUE(expected.ok() && verdict.ok());
@@ -147,7 +75,7 @@ int StillTheSame(int cases, const Alter& alter) {
   Generator random(4);
   int same = 0;
   for (int i = 0; i < cases; ++i) {
-    Case c = RandomCase(random);
+    Case c = AnyCase(random);
     const absl::StatusOr<Verdict> expected = OnTheHost(c);
     alter(c);
     const absl::StatusOr<Verdict> verdict = OnTheDevice(c, 1);
@@ -178,7 +106,7 @@ TEST(DeviceVerify, ARowThatIsNotFiniteMattersOnlyWhereItIsReached) {
   Generator random(5);
   int errors = 0, verdicts = 0;
   for (int i = 0; i < 600; ++i) {
-    Case c = RandomCase(random);
+    Case c = AnyCase(random);
     std::vector<float>& row = c.logits[Pick(random, static_cast<int>(c.logits.size()))];
     row[Pick(random, c.vocab)] =
         OneOf(random, {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()});

@@ -34,6 +34,7 @@ outrider_unit_test(cuda_host_test
 # What a device decides, by the same source on the host.
 outrider_unit_test(decide_test
   SOURCES
+    ${CMAKE_CURRENT_LIST_DIR}/decide_cases.h
     ${CMAKE_CURRENT_LIST_DIR}/decide_draw_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/decide_shape_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h

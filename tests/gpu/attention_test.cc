@@ -1,0 +1,244 @@
+// Attention over the paged cache, against the formula in double precision; and the same bits for a row in any
+// company.
+#include "common/engine/cuda/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "common/engine/decoder/narrow_floats.h"
+#include "gpu_testing.h"
+#include "tests/unit/layer_testing.h"
+
+namespace outrider::testing {
+namespace {
+
+using cuda::Attention;
+using cuda::AttentionSequence;
+using cuda::AttentionShape;
+using cuda::AttentionSize;
+
+// A sequence with queries at its last `rows` positions. Equal seeds: the shorter one is a prefix of the
+// longer.
+struct Text {
+  int rows;
+  int length;
+  uint64_t seed;
+};
+
+int Width(const AttentionShape& shape) { return shape.query_heads * shape.head_dim; }
+int KvWidth(const AttentionShape& shape) { return shape.kv_heads * shape.head_dim; }
+
+// [length, heads * head_dim] each.
+struct Tensors {
+  Tensors(const AttentionShape& shape, const Text& text)
+      : queries(MadeUp(3 * text.seed).NormalHalves(text.length * Width(shape))),
+        keys(MadeUp(3 * text.seed + 1).NormalHalves(text.length * KvWidth(shape))),
+        values(MadeUp(3 * text.seed + 2).NormalHalves(text.length * KvWidth(shape))) {}
+  Halves queries, keys, values;
+};
+
+// A batch with its cache on the GPU. The blocks of a sequence are in no order, and hold numbers beyond its
+// end.
+class Batch {
+ public:
+  Batch(const AttentionShape& shape, const std::vector<Text>& texts) : shape_(shape), texts_(texts) {
+    for (const Text& text : texts_) {
+      tensors_.emplace_back(shape, text);
+      rows_ += text.rows;
+      blocks_ += (text.length + shape.block_size - 1) / shape.block_size;
+    }
+    std::vector<BlockId> ids(static_cast<size_t>(blocks_));
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(1));
+    for (const Text& text : texts_) {
+      const auto end = ids.end(), begin = end - (text.length + shape.block_size - 1) / shape.block_size;
+      tables_.emplace_back(begin, end);
+      ids.erase(begin, end);
+    }
+    for (size_t s = 0; s < texts_.size(); ++s) {
+      sequences_.push_back({.rows = texts_[s].rows, .length = texts_[s].length, .blocks = tables_[s]});
+    }
+  }
+
+  Batch(Batch&&) = default;  // and no copy: `sequences_` refers to `tables_`
+
+  AttentionSize size() const { return SizeOf(shape_, sequences_); }
+
+  // [rows, query_heads * head_dim]
+  Halves Attend(const AttentionSize& size, int window) const {
+    const int64_t stride = 2 * Part() + 64;  // a block has other layers' keys and values too
+    const int64_t query_stride = Width(shape_) + 64;
+    const DeviceArray<uint16_t> cache(Cache(stride)), queries(Queries(query_stride));
+    const DeviceArray<uint16_t> out(static_cast<size_t>(size.rows * Width(shape_)));
+    const std::unique_ptr<Attention> attention = Attention::Create(shape_, size, /*plans=*/1).value();
+    absl::Status status = attention->Upload(0, size, sequences_, kDefaultStream);
+    EXPECT_TRUE(status.ok()) << status;
+    status = attention->Launch(0, size,
+                               {.queries = queries.data(),
+                                .query_stride = query_stride,
+                                .cache = cache.data(),
+                                .block_stride = stride,
+                                .out = out.data(),
+                                .window = window},
+                               kDefaultStream);
+    EXPECT_TRUE(status.ok()) << status;
+    return out.Read(static_cast<size_t>(rows_ * Width(shape_)));
+  }
+
+  // Compares some rows of each sequence, the first and the last among them.
+  void ExpectRight(const Halves& out, int window) const {
+    int first_row = 0;
+    for (size_t s = 0; s < texts_.size(); ++s) {
+      const int rows = texts_[s].rows;
+      for (int r = 0; r < rows; r = r == rows - 1 ? rows : std::min(r + 37, rows - 1)) {
+        for (int head = 0; head < shape_.query_heads; ++head) {
+          const size_t at = static_cast<size_t>((first_row + r) * Width(shape_) + head * shape_.head_dim);
+          ExpectRow(out.data() + at, static_cast<int>(s), texts_[s].length - rows + r, head, window);
+        }
+      }
+      first_row += rows;
+    }
+  }
+
+ private:
+  int64_t Part() const { return int64_t{KvWidth(shape_)} * shape_.block_size; }
+
+  Halves Cache(int64_t stride) const {
+    Halves cache(static_cast<size_t>(blocks_ * stride), ToBFloat16(7));
+    for (size_t s = 0; s < texts_.size(); ++s) {
+      for (int p = 0; p < texts_[s].length; ++p) {
+        const int64_t block = tables_[s][static_cast<size_t>(p / shape_.block_size)] * stride;
+        for (int i = 0; i < KvWidth(shape_); ++i) {
+          const int head = i / shape_.head_dim, slot = p % shape_.block_size;
+          const int64_t to =
+              block + (int64_t{head} * shape_.block_size + slot) * shape_.head_dim + i % shape_.head_dim;
+          const size_t from = static_cast<size_t>(p * KvWidth(shape_) + i);
+          cache[static_cast<size_t>(to)] = tensors_[s].keys[from];
+          cache[static_cast<size_t>(to + Part())] = tensors_[s].values[from];
+        }
+      }
+    }
+    return cache;
+  }
+
+  Halves Queries(int64_t stride) const {
+    Halves queries(static_cast<size_t>(rows_ * stride));
+    int64_t row = 0;
+    for (size_t s = 0; s < texts_.size(); ++s) {
+      for (int p = texts_[s].length - texts_[s].rows; p < texts_[s].length; ++p, ++row) {
+        std::copy_n(tensors_[s].queries.begin() + int64_t{p} * Width(shape_), Width(shape_),
+                    queries.begin() + row * stride);
+      }
+    }
+    return queries;
+  }
+
+  // The error of a head is that of bfloat16, as the root mean square. One position left out of a thousand
+  // would be several times that.
+  void ExpectRow(const uint16_t* found, int s, int position, int head, int window) const {
+    const Tensors& tensors = tensors_[static_cast<size_t>(s)];
+    const int dim = shape_.head_dim, kv_head = head / (shape_.query_heads / shape_.kv_heads);
+    const int begin = window > 0 ? std::max(0, position + 1 - window) : 0;
+    const uint16_t* const query =
+        &tensors.queries[static_cast<size_t>(position * Width(shape_) + head * dim)];
+    std::vector<double> expected(static_cast<size_t>(dim));
+    double total = 0;
+    for (int p = begin; p <= position; ++p) {
+      const size_t at = static_cast<size_t>(p * KvWidth(shape_) + kv_head * dim);
+      double score = 0;
+      for (int d = 0; d < dim; ++d) {
+        score += double{FromBFloat16(query[d])} * FromBFloat16(tensors.keys[at + static_cast<size_t>(d)]);
+      }
+      const double weight = std::exp(score / std::sqrt(dim));
+      total += weight;
+      for (int d = 0; d < dim; ++d) {
+        expected[static_cast<size_t>(d)] +=
+            weight * FromBFloat16(tensors.values[at + static_cast<size_t>(d)]);
+      }
+    }
+    double squares = 0, errors = 0;
+    for (int d = 0; d < dim; ++d) {
+      const double value = expected[static_cast<size_t>(d)] / total, error = FromBFloat16(found[d]) - value;
+      squares += value * value;
+      errors += error * error;
+    }
+    EXPECT_LE(std::sqrt(errors / squares), 0x1p-7)
+        << "sequence " << s << ", position " << position << ", head " << head << ", window " << window;
+  }
+
+  const AttentionShape shape_;
+  const std::vector<Text> texts_;
+  std::vector<Tensors> tensors_;
+  std::vector<std::vector<BlockId>> tables_;
+  std::vector<AttentionSequence> sequences_;
+  int rows_ = 0, blocks_ = 0;
+};
+
+std::vector<AttentionShape> Shapes() {
+  std::vector<AttentionShape> shapes = {{6, 2, 128, 32}, {8, 2, 64, 8}};
+  for (const int head_dim : {64, 128}) {
+    for (const int group : {1, 3, 4, 8}) shapes.push_back({2 * group, 2, head_dim, 16});
+  }
+  return shapes;
+}
+
+// Within a window that ends in the row's split, and one that reaches into others.
+constexpr int kWindows[] = {0, 100, 300};
+
+TEST(Attention, OfLongSequencesIsMerged) {
+  const std::vector<Text> texts = {{1, 1, 1},    {1, 255, 2},   {1, 256, 3},   {1, 257, 4},
+                                   {1, 1000, 5}, {300, 300, 6}, {40, 1000, 7}, {5, 257, 8}};
+  for (const AttentionShape& shape : Shapes()) {
+    const Batch batch(shape, texts);
+    ASSERT_GT(batch.size().partials, 0);
+    for (const int window : kWindows) batch.ExpectRight(batch.Attend(batch.size(), window), window);
+  }
+}
+
+TEST(Attention, OfShortSequencesIsTheSameMergedAndUnmerged) {
+  const std::vector<Text> texts = {{1, 1, 1},     {1, 255, 2}, {1, 256, 3},
+                                   {200, 256, 4}, {33, 33, 5}, {6, 17, 6}};
+  for (const AttentionShape& shape : Shapes()) {
+    const Batch batch(shape, texts);
+    ASSERT_EQ(batch.size().partials, 0);
+    const AttentionSize merges = LargestSize(shape, 16, 300, 1024);
+    ASSERT_GT(merges.partials, 0);
+    for (const int window : kWindows) {
+      const Halves out = batch.Attend(batch.size(), window);
+      batch.ExpectRight(out, window);
+      EXPECT_EQ(batch.Attend(merges, window), out);
+    }
+  }
+}
+
+// The row at `position` of sequence 5: alone, as one of many rows, and beside others.
+TEST(Attention, ARowHasTheSameBitsInAnyCompany) {
+  for (const AttentionShape& shape : {AttentionShape{2, 2, 64, 16}, AttentionShape{8, 2, 64, 16},
+                                      AttentionShape{6, 2, 128, 16}, AttentionShape{16, 2, 128, 32}}) {
+    for (const int position : {0, 15, 255, 256, 700}) {
+      const Text alone = {1, position + 1, 5};
+      const Batch batch(shape, {alone});
+      const std::pair<Batch, int> others[] = {
+          {Batch(shape, {{position + 1, position + 1, 5}}), position},
+          {Batch(shape, {{position + 9, position + 9, 5}}), position},
+          {Batch(shape, {{1, 800, 1}, alone}), 1},
+          {Batch(shape, {{300, 300, 1}, {3, position + 3, 5}, {1, 20, 2}}), 300}};
+      for (const int window : kWindows) {
+        const Halves expected = batch.Attend(batch.size(), window);
+        EXPECT_EQ(batch.Attend(LargestSize(shape, 8, 64, 2048), window), expected);
+        for (const auto& [other, row] : others) {
+          const Halves out = other.Attend(other.size(), window);
+          EXPECT_TRUE(std::equal(expected.begin(), expected.end(), out.begin() + int64_t{row} * Width(shape)))
+              << "position " << position << " as row " << row << ", window " << window << ", "
+              << shape.query_heads << " heads of " << shape.head_dim;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outrider::testing

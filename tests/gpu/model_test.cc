@@ -1,0 +1,127 @@
+// Whole models on the GPU: against the CPU, alone and in batches, and what it decides against what the host
+// decides from its logits.
+#include "common/engine/cuda/cuda_model.h"
+#include "common/engine/runner.h"
+#include "common/engine/self_test.h"
+#include "tests/unit/changed_model.h"
+#include "tests/unit/device_worker_testing.h"
+#include "tests/unit/engine_helpers.h"
+
+namespace outrider::testing {
+namespace {
+
+// Its host decides, from the same logits.
+class HostDecides final : public ChangedModel {
+ public:
+  explicit HostDecides(std::unique_ptr<Model> model)
+      : ChangedModel(std::move(model), [](LogitsView) { return absl::OkStatus(); }) {}
+  bool CanRun(const DeviceTask& /*task*/) const override { return false; }
+};
+
+class Gpu final : public Backend {
+ public:
+  explicit Gpu(bool decides) : decides_(decides) {}
+
+  absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+                                              const RunnerOptions& options,
+                                              ThreadPool& /*threads*/) const override {
+    absl::StatusOr<std::unique_ptr<Model>> model =
+        cuda::CudaModel::Create(spec, weights, /*device=*/0, options);
+    if (!model.ok() || decides_) return model;
+    return std::make_unique<HostDecides>(*std::move(model));
+  }
+
+ private:
+  const bool decides_;
+};
+
+// The one of the random models whose sizes the kernels have.
+RunnerOptions OnGpu(RunnerOptions options, const char* dtype) {
+  options.model_dir = DataDir("gqa4-llama3-rope");
+  options.device = "cuda:0";
+  options.dtype = dtype;
+  return options;
+}
+
+TEST(CudaModel, ComputesWhatTheCpuDoes) {
+  const DecoderSpec llama_1b = {.heads = 32, .kv_heads = 8, .head_dim = 64, .rope_theta = 500000};
+  DecoderSpec llama_3b = llama_1b, qwen2 = llama_1b, qwen3 = llama_1b, mistral = llama_1b;
+  llama_3b.heads = 24;
+  llama_3b.head_dim = qwen3.head_dim = mistral.head_dim = 128;
+  qwen2.heads = 14;
+  qwen2.kv_heads = 2;
+  qwen2.qkv_bias = qwen3.qk_norm = true;
+  mistral.sliding_window = 4096;
+  ThreadPool threads(1);
+  for (const DecoderSpec& spec : {llama_1b, llama_3b, qwen2, qwen3, mistral}) {
+    for (const char* dtype : {"bfloat16", "fp8"}) {
+      RunnerOptions options;
+      options.device = "cuda:0";
+      options.dtype = dtype;
+      const absl::Status status = SelfTest(Gpu(/*decides=*/true), spec, options, threads);
+      EXPECT_TRUE(status.ok()) << status << " (" << spec.heads << " heads of " << spec.head_dim << ")";
+    }
+  }
+}
+
+// The plug-in itself, as a program loads it.
+TEST(CudaModel, IsWhatThePluginMakes) {
+  const auto plugin = Runner::Load(OnGpu(Options(""), "bfloat16"));
+  ASSERT_TRUE(plugin.ok()) << plugin.status();
+  const auto linked = Runner::Load(OnGpu(Options(""), "bfloat16"), Gpu(/*decides=*/true)).value();
+  const std::vector<TokenId> tokens = SomeTokens(20, 256);
+  EXPECT_EQ((*plugin)->kernel_name(), "cuda");
+  EXPECT_EQ(AllLogits(**plugin, tokens), AllLogits(*linked, tokens));
+}
+
+// A prompt in one piece, in chunks that are captured and that are not, and token by token.
+TEST(CudaModel, LogitsAreTheSameInAnyChunks) {
+  for (const char* dtype : {"bfloat16", "fp8"}) {
+    const auto runner = Runner::Load(OnGpu(Options(""), dtype), Gpu(/*decides=*/true)).value();
+    const std::vector<TokenId> tokens = SomeTokens(120, 256);
+    const Logits whole = AllLogits(*runner, tokens);
+    for (const int chunk : {1, 7, 64, 65}) EXPECT_EQ(AllLogits(*runner, tokens, chunk), whole) << chunk;
+  }
+}
+
+// Positions on both sides of a split.
+TEST(CudaModel, LogitsAreTheSameBesideOthers) {
+  for (const char* dtype : {"bfloat16", "fp8"}) {
+    const auto runner = Runner::Load(OnGpu(Options(""), dtype), Gpu(/*decides=*/true)).value();
+    const std::vector<TokenId> tokens = SomeTokens(300, 256), others = SomeTokens(40, 256, 2);
+    const std::vector<BlockId> blocks = BlocksFor(*runner, 300), other_blocks = BlocksFor(*runner, 40, 32);
+    const Logits alone = Append(*runner, tokens, 0, blocks, 100);
+    for (const int position : {1, 100, 250, 290}) {
+      for (const int rows : {1, 5}) {
+        const absl::Span<const TokenId> part =
+            absl::MakeConstSpan(tokens).subspan(static_cast<size_t>(position), static_cast<size_t>(rows));
+        const SequenceRows batch[] = {{others, 0, other_blocks, 2}, {part, position, blocks, rows}};
+        const absl::StatusOr<LogitsView> logits = runner->Forward(batch);
+        ASSERT_TRUE(logits.ok()) << logits.status();
+        for (int r = 0; r < rows; ++r) {
+          EXPECT_EQ(RowOf(*logits, 2 + r), alone[static_cast<size_t>(position + r)]) << position + r;
+        }
+      }
+    }
+  }
+}
+
+class CudaDecisions : public ::testing::TestWithParam<Setting> {};
+
+TEST_P(CudaDecisions, AreThoseOfTheHost) {
+  for (const char* dtype : {"bfloat16", "fp8"}) {
+    const auto start = [&](bool device, std::unique_ptr<Sampler> sampler) {
+      return StartDeviceWorker(std::move(sampler), [&](const RunnerOptions& options) {
+        return Runner::Load(OnGpu(options, dtype), Gpu(/*decides=*/device));
+      });
+    };
+    EXPECT_GT(ExpectWhatTheHostSays(GetParam(), /*sequences=*/3, start).accepted, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, CudaDecisions, ::testing::ValuesIn(Settings()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace outrider::testing

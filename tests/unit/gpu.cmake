@@ -5,3 +5,9 @@ add_test(NAME gpu_bench_test
   WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 set_tests_properties(gpu_bench_test PROPERTIES
   LABELS unit ENVIRONMENT "OUTRIDER_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};PYTHONDONTWRITEBYTECODE=1")
+
+# deploy/gpu/mps, with a daemon that only comes and goes.
+add_test(NAME mps_test
+  COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_LIST_DIR}/mps_test.py
+  WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(mps_test PROPERTIES LABELS unit ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)

@@ -7,19 +7,25 @@
 namespace outrider {
 
 // In the order in which a pass computes them. Keys and values are read from the cache (Model::ReadSlot).
-inline constexpr absl::string_view kEmbedded = "embedded";               // [hidden], before the first layer
-inline constexpr absl::string_view kQueries = "queries";                 // [heads * head_dim], rotated
-inline constexpr absl::string_view kAttended = "attended";               // [heads * head_dim]
+inline constexpr absl::string_view kEmbedded = "embedded";  // [hidden], before the first layer
+inline constexpr absl::string_view kQueries = "queries";    // [heads * head_dim], rotated and not scaled
+inline constexpr absl::string_view kAttended = "attended";  // [heads * head_dim]
 inline constexpr absl::string_view kAfterAttention = "after attention";  // [hidden], the residual stream
 inline constexpr absl::string_view kActivated = "activated";     // [intermediate], the MLP's inner rows
 inline constexpr absl::string_view kAfterMlp = "after the MLP";  // [hidden], the residual stream
 
-// The rows of one stage.
+// The rows of one stage, for RunnerOptions::observe: called inside Model::Forward by its thread, once a stage
+// of every forward pass, also of those that draft tokens. Of processes that share a model, rank 0 shows its
+// share of the heads and of the MLP's columns.
+//
+// The rows are the batch's tokens, in its order. From kAfterAttention of the last layer on, a model may leave
+// out rows whose logits nobody wants, so who compares models wants all of them. A model that pads its batches
+// shows further rows at the end, which mean nothing.
 struct StageOutput {
   absl::string_view name;  // one of the above
   int layer = 0;           // from 0; kEmbedded: 0
   int columns = 0;
-  absl::Span<const float> values;  // [rows, columns]
+  absl::Span<const float> values;  // [rows, columns], valid during the call
 };
 
 }  // namespace outrider

@@ -11,3 +11,12 @@ add_test(NAME mps_test
   COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_LIST_DIR}/mps_test.py
   WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 set_tests_properties(mps_test PROPERTIES LABELS unit ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+
+# The tool that finds the first wrong kernel, on what two engines compute here.
+if(OUTRIDER_TORCH)
+  add_test(NAME layers_test
+    COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_LIST_DIR}/layers_test.py
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(layers_test PROPERTIES
+    LABELS unit ENVIRONMENT "OUTRIDER_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};PYTHONDONTWRITEBYTECODE=1")
+endif()

@@ -31,7 +31,8 @@ class DecodeStep : public ::testing::Test {
     const SafeTensors files = *SafeTensors::Open(kModel);
     const DecoderSpec spec = ReadModelConfig(kModel)->decoder;
     decoder_.emplace(spec, *LoadWeights(files, spec, Share(), kFloat32, nullptr),
-                     *PagedCache::Create(spec, kBlocks + 1, kBlockSize, kFloat32), /*ranks=*/nullptr);
+                     *PagedCache::Create(spec, kBlocks + 1, kBlockSize, kFloat32), /*ranks=*/nullptr,
+                     /*observe=*/nullptr);
     for (int s = 0; s < 3; ++s) {
       Sequence& sequence = sequences_.emplace_back();
       for (int i = 0; i < 30; ++i) sequence.tokens.push_back((i * 37 + s) % spec.vocab_size);

@@ -40,9 +40,9 @@ absl::StatusOr<std::unique_ptr<Model>> CpuBackend::Load(const DecoderSpec& spec,
   if (!packed.ok()) return packed.status();
   const int kv_blocks =
       KvBlocks(spec, options, AvailableMemory(), LayOutKv(spec, storage, options.block_size).block_bytes);
-  return CpuModel::Create(spec, *std::move(packed), {kv_blocks, options.block_size, options.max_batch_rows},
-                          options.kernels.empty() ? BestKernels() : *FindKernels(options.kernels.c_str()),
-                          threads);
+  return CpuModel::Create(
+      spec, *std::move(packed), {kv_blocks, options.block_size, options.max_batch_rows, options.observe},
+      options.kernels.empty() ? BestKernels() : *FindKernels(options.kernels.c_str()), threads);
 }
 
 }  // namespace outrider

@@ -124,6 +124,7 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
   Embed();
   int rows = static_cast<int>(rows_.size());
   const int hidden = spec_.hidden_size;
+  ObserveFloats(kEmbedded, 0, rows, hidden_, hidden, hidden);
   const int attention_columns = spec_.heads * spec_.head_dim;
   const Product head = {weights_.head, Epilogue::kStore};
   for (int i = 0; i < spec_.layers; ++i) {
@@ -138,14 +139,18 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
     Normalize(layer.attention_norm, rows);
     Multiply(qkv, attention_out, rows, normalized_, hidden, qkv_, qkv_columns_);
     Attend(i);
+    ObserveOperands(kAttended, i, rows, attention_out_, attention_columns);
     if (last) {
       DropRowsWithoutLogits();
       rows = static_cast<int>(logit_rows_.size());
     }
     Multiply(attention_out, gate_up, rows, attention_out_, attention_columns, hidden_, hidden);
+    ObserveFloats(kAfterAttention, i, rows, hidden_, hidden, hidden);
     Normalize(layer.mlp_norm, rows);
     Multiply(gate_up, mlp_out, rows, normalized_, hidden, activations_, spec_.intermediate_size);
+    ObserveOperands(kActivated, i, rows, activations_, spec_.intermediate_size);
     Multiply(mlp_out, after, rows, activations_, spec_.intermediate_size, hidden_, hidden);
+    ObserveFloats(kAfterMlp, i, rows, hidden_, hidden, hidden);
   }
   Normalize(weights_.final_norm, rows);
   const Product first_of_next_step = {weights_.layers[0].qkv, Epilogue::kStore};
@@ -218,6 +223,8 @@ void CpuModel::Attend(int layer) {
     args.sines = rope_.sines.data() + static_cast<int64_t>(row.position) * half;
     kernels_.rotate_and_store(args);
   });
+  ObserveFloats(kQueries, layer, static_cast<int>(rows_.size()), qkv_, qkv_columns_,
+                spec_.heads * spec_.head_dim, 1 / scale);
   const int group = spec_.heads / spec_.kv_heads;
   const int out_columns = spec_.heads * spec_.head_dim;
   thread_pool_.Run(static_cast<int>(attention_tasks_.size()), [&](int t, int worker) {
@@ -336,6 +343,30 @@ KvLayer CpuModel::LayerOfCache(int layer) const {
   KvLayer kv = kv_;
   kv.base += static_cast<size_t>(layer) * kv_geometry_.layer_bytes;
   return kv;
+}
+
+void CpuModel::ObserveFloats(absl::string_view stage, int layer, int rows, const Buffer& from, int stride,
+                             int columns, float scale) const {
+  if (!options_.observe) return;
+  std::vector<float> values;
+  for (int row = 0; row < rows; ++row) {
+    const float* const first = from.floats() + static_cast<int64_t>(row) * stride;
+    for (int i = 0; i < columns; ++i) values.push_back(scale * first[i]);
+  }
+  options_.observe({stage, layer, columns, values});
+}
+
+void CpuModel::ObserveOperands(absl::string_view stage, int layer, int rows, const Buffer& from,
+                               int columns) const {
+  if (!options_.observe) return;
+  if (operand_bytes_ == sizeof(float)) return ObserveFloats(stage, layer, rows, from, columns, columns);
+  const TensorView operands{ElementType::kBFloat16, {rows, columns}, from.data()};
+  std::vector<float> values(static_cast<size_t>(rows) * static_cast<size_t>(columns));
+  for (int row = 0; row < rows; ++row) {
+    const int64_t first = static_cast<int64_t>(row) * columns;
+    ReadElements(operands, first, columns, values.data() + first);
+  }
+  options_.observe({stage, layer, columns, values});
 }
 
 void CpuModel::CopyBlock(BlockId from, BlockId to) {

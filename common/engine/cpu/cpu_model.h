@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kernels.h"
@@ -15,6 +17,7 @@
 #include "common/engine/decoder/rope.h"
 #include "common/engine/memory.h"
 #include "common/engine/model.h"
+#include "common/engine/stage_output.h"
 #include "common/engine/thread_pool.h"
 
 namespace outrider {
@@ -23,6 +26,7 @@ struct CpuModelOptions {
   int kv_blocks;
   int block_size;
   int max_batch_rows;
+  std::function<void(const StageOutput& output)> observe;  // may be null
 };
 
 // The memory layout of a KV block.
@@ -108,6 +112,10 @@ class CpuModel final : public Model {
   // Calls fn(row) for every row, in parallel if that pays off.
   void ForRows(int rows, absl::FunctionRef<void(int row)> fn);
   KvLayer LayerOfCache(int layer) const;
+  // Show a stage to the observer, if there is one.
+  void ObserveFloats(absl::string_view stage, int layer, int rows, const Buffer& from, int stride,
+                     int columns, float scale = 1) const;
+  void ObserveOperands(absl::string_view stage, int layer, int rows, const Buffer& from, int columns) const;
 
   const DecoderSpec spec_;
   const CpuWeights weights_;

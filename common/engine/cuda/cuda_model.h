@@ -56,7 +56,8 @@ class CudaModel final : public Model {
       : spec_(spec),
         device_(device),
         options_(options),
-        operand_(options.dtype == "fp8" ? Operand::kFp8 : Operand::kBFloat16) {}
+        operand_(options.dtype == "fp8" ? Operand::kFp8 : Operand::kBFloat16),
+        captures_(options.observe == nullptr) {}
   absl::Status Load(const TensorSource& source);
   absl::Status AllocateStepMemory();
   absl::Status CreateAttention();
@@ -105,7 +106,7 @@ class CudaModel final : public Model {
   DeviceMemory next_tokens_;  // [max_rows]
   DeviceMemory races_;        // [rows]
   std::map<GraphShape, cudaGraphExec_t> graphs_;
-  bool captures_ = true;  // false once a graph could not be made
+  bool captures_;  // false once a graph could not be made, and while somebody observes
 };
 
 }  // namespace outrider::cuda

@@ -41,6 +41,7 @@ DecoderLayers::DecoderLayers(const DecoderSpec& spec, Weights weights, Operand o
       attention_(attention),
       options_(options),
       stream_(stream),
+      observer_(options.observe, stream),
       heads_{spec.heads, spec.kv_heads, spec.head_dim},
       block_bytes_(KvBytesPerToken(spec) * static_cast<size_t>(options.block_size)) {}
 
@@ -145,6 +146,8 @@ absl::Status DecoderLayers::Enqueue(const Pass& pass) {
   float* const residual = hidden_.as<float>();
   LaunchEmbed(pass.tokens, weights_.embedding, residual, rows, hidden, stream_);
   absl::StatusOr<Product> product = Product{};  // not yet added to the residual stream
+  absl::Status status = observer_.Residual({kEmbedded, 0, rows, hidden}, residual, *product);
+  if (!status.ok()) return status;
   for (int i = 0; i < spec_.layers; ++i) {
     const Layer& layer = weights_.layers[static_cast<size_t>(i)];
     LaunchAddNorm(*product, residual, layer.attention_norm, epsilon, NextOperand(), rows, hidden, stream_);
@@ -153,27 +156,35 @@ absl::Status DecoderLayers::Enqueue(const Pass& pass) {
     const HeadFinish finish = {layer.qkv_bias, layer.query_norm, layer.key_norm, epsilon};
     LaunchRotateAndStore(*product, finish, pass.places, cosines_.as<float>(), sines_.as<float>(), heads_,
                          queries_.as<__nv_bfloat16>(), KvOf(i), rows, stream_);
+    status = observer_.Operand({kQueries, i, rows, queries}, {.data = queries_.data()});
+    if (!status.ok()) return status;
     // In bfloat16, attention writes the next product's operand directly.
     const bool direct = operand_type_ == Operand::kBFloat16;
     __nv_bfloat16* const out = direct ? operands_.as<__nv_bfloat16>() : attention_out_.as<__nv_bfloat16>();
-    const absl::Status status = Attend(pass, i, out);
+    status = Attend(pass, i, out);
+    if (status.ok()) status = observer_.Operand({kAttended, i, rows, queries}, {.data = out});
     if (!status.ok()) return status;
     if (!direct) LaunchQuantize(out, NextOperand(), rows, queries, stream_);
     product = Multiply(layer.attention_out, rows);
     if (!product.ok()) return product.status();
+    status = observer_.Residual({kAfterAttention, i, rows, hidden}, residual, *product);
+    if (!status.ok()) return status;
     LaunchAddNorm(*product, residual, layer.mlp_norm, epsilon, NextOperand(), rows, hidden, stream_);
     product = Multiply(layer.gate_up, rows);
     if (!product.ok()) return product.status();
     LaunchSiluMul(*product, NextOperand(), rows, spec_.intermediate_size, stream_);
+    status = observer_.Operand({kActivated, i, rows, spec_.intermediate_size}, operand_);
+    if (!status.ok()) return status;
     product = Multiply(layer.mlp_out, rows);
     if (!product.ok()) return product.status();
+    status = observer_.Residual({kAfterMlp, i, rows, hidden}, residual, *product);
+    if (!status.ok()) return status;
   }
   if (pass.logit_count > 0) {
     LaunchAddNormOf(pass.logit_rows, *product, residual, weights_.final_norm, epsilon, NextOperand(),
                     pass.logit_count, hidden, stream_);
     const Matrix& head = weights_.head;
-    const absl::Status status =
-        matmul_.Run(head.plan, operands_.data(), head.data, pass.logits, pass.logit_count);
+    status = matmul_.Run(head.plan, operands_.data(), head.data, pass.logits, pass.logit_count);
     if (!status.ok()) return status;
     if (operand_type_ == Operand::kFp8) {
       LaunchScale({pass.logits, operand_.row_scales, head.scales}, pass.logits, pass.logit_count,

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "common/engine/cuda/device_memory.h"
 #include "common/engine/cuda/layer_kernels.h"
 #include "common/engine/cuda/matmul.h"
+#include "common/engine/cuda/stage_observer.h"
 #include "common/engine/cuda/weights.h"
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/kv/block_id.h"
@@ -35,6 +37,7 @@ class DecoderLayers {
     int block_size;
     int max_rows;
     int max_positions;
+    std::function<void(const StageOutput& output)> observe;  // RunnerOptions::observe
   };
 
   // Without a KV pool. `matmul` has planned the weights' products. All references and `stream` must outlive
@@ -58,7 +61,8 @@ class DecoderLayers {
     float* logits;              // [PaddedRows(logit_count), vocab]
   };
 
-  // Stores the rows' keys and values and computes the logits. Can be captured in a graph.
+  // Stores the rows' keys and values and computes the logits. Can be captured in a graph, unless it is
+  // observed.
   absl::Status Enqueue(const Pass& pass);
 
   void CopyBlock(BlockId from, BlockId to);
@@ -93,6 +97,7 @@ class DecoderLayers {
   Attention& attention_;
   const Options options_;
   const cudaStream_t stream_;
+  const StageObserver observer_;
   const HeadShape heads_;
   const size_t block_bytes_;
 

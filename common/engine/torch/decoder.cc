@@ -27,8 +27,13 @@ at::Tensor CappedAttention(const at::Tensor& q, const at::Tensor& keys, const at
 
 }  // namespace
 
-Decoder::Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache, RankGroup* ranks)
-    : spec_(spec), weights_(std::move(weights)), cache_(std::move(cache)), ranks_(ranks) {
+Decoder::Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache, RankGroup* ranks,
+                 std::function<void(const StageOutput& output)> observe)
+    : spec_(spec),
+      weights_(std::move(weights)),
+      cache_(std::move(cache)),
+      ranks_(ranks),
+      observe_(std::move(observe)) {
   const auto upload = [this](const std::vector<float>& values) {
     return at::tensor(values, at::kFloat).to(weights_.embedding.device());
   };
@@ -44,6 +49,7 @@ at::Tensor Decoder::Forward(const Step& step) {
   // Rounded to the weights' type, as in transformers.
   if (spec_.embedding_scale)
     x = x * ToOperand(at::scalar_tensor(*spec_.embedding_scale, x.options())).to(at::kFloat);
+  Observe(kEmbedded, 0, x);
   for (int layer = 0; layer < spec_.layers; ++layer) {
     x = Layer(layer, x, spec_.Slides(layer) ? sliding_angles : angles, step);
   }
@@ -74,17 +80,33 @@ at::Tensor Decoder::Layer(int layer, at::Tensor x, const Angles& angles, const S
       at::linear(ToOperand(Normalize(x, weights.attention_norm)), weights.qkv, weights.qkv_bias)
           .view({-1, heads + 2 * kv_heads, int64_t{spec_.head_dim}});
   const std::vector<at::Tensor> parts = qkv.split_with_sizes({heads, kv_heads, kv_heads}, 1);
-  const at::Tensor queries = Normalize(parts[0], weights.query_norm).to(at::kFloat);
+  const at::Tensor unrotated = Normalize(parts[0], weights.query_norm).to(at::kFloat);
   const at::Tensor keys = Normalize(parts[1], weights.key_norm).to(at::kFloat);
   cache_.Store(layer, step.blocks, step.slots, ToOperand(Rotate(keys, angles.cosines, angles.sines)),
                parts[2]);
-  const at::Tensor attended = Attend(layer, ToOperand(Rotate(queries, angles.cosines, angles.sines)), step);
+  const at::Tensor queries = ToOperand(Rotate(unrotated, angles.cosines, angles.sines));
+  Observe(kQueries, layer, queries);
+  const at::Tensor attended = Attend(layer, queries, step);
+  Observe(kAttended, layer, attended);
   x = x + Normalize(SumOverRanks(at::linear(attended, weights.attention_out)), weights.attention_out_norm);
+  Observe(kAfterAttention, layer, x);
 
   const at::Tensor gate_up = at::linear(ToOperand(Normalize(x, weights.mlp_norm)), weights.gate_up);
   const std::vector<at::Tensor> gate_and_up = gate_up.chunk(2, -1);
   const at::Tensor inner = Activate(gate_and_up[0]) * gate_and_up[1];
-  return x + Normalize(SumOverRanks(at::linear(inner, weights.mlp_out)), weights.mlp_out_norm);
+  Observe(kActivated, layer, inner);
+  x = x + Normalize(SumOverRanks(at::linear(inner, weights.mlp_out)), weights.mlp_out_norm);
+  Observe(kAfterMlp, layer, x);
+  return x;
+}
+
+void Decoder::Observe(absl::string_view stage, int layer, const at::Tensor& rows) const {
+  if (!observe_) return;
+  const at::Tensor host = rows.to(at::kCPU, at::kFloat).flatten(1).contiguous();
+  observe_({stage,
+            layer,
+            static_cast<int>(host.size(1)),
+            {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())}});
 }
 
 at::Tensor Decoder::Attend(int layer, const at::Tensor& queries, const Step& step) const {

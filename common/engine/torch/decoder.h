@@ -3,7 +3,11 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
+
+#include "absl/strings/string_view.h"
 #include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/stage_output.h"
 #include "common/engine/torch/paged_cache.h"
 #include "common/engine/torch/rank_group.h"
 #include "common/engine/torch/step.h"
@@ -16,8 +20,10 @@ namespace outrider::libtorch {
 class Decoder {
  public:
   // `ranks` share the model, and outlive this; null: it has all of it. `spec` is of this rank's share, but
-  // for the vocabulary.
-  Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache, RankGroup* ranks);
+  // for the vocabulary. `observe` is called with the rows of each stage; null: nobody wants them. With it, a
+  // step cannot be captured.
+  Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache, RankGroup* ranks,
+          std::function<void(const StageOutput& output)> observe);
 
   // Stores the rows' keys and values in the cache, and returns the wanted logits, float32 [wanted, vocab]. On
   // ranks other than 0, what is returned means nothing.
@@ -40,6 +46,7 @@ class Decoder {
   at::Tensor Attend(int layer, const at::Tensor& queries, const Step& step) const;
   at::Tensor Activate(const at::Tensor& x) const;
   at::Tensor Logits(const at::Tensor& x) const;
+  void Observe(absl::string_view stage, int layer, const at::Tensor& rows) const;
   // Of what this rank's share of a layer put out.
   at::Tensor SumOverRanks(const at::Tensor& share) const { return ranks_ ? ranks_->Sum(share) : share; }
   // In float32, over the last dimension; x itself if the weight is undefined.
@@ -50,6 +57,7 @@ class Decoder {
   const Weights weights_;
   PagedCache cache_;
   RankGroup* const ranks_;
+  const std::function<void(const StageOutput& output)> observe_;
   at::Tensor inverse_frequencies_;          // [head_dim / 2], float32
   at::Tensor sliding_inverse_frequencies_;  // the same for layers that slide
 };

@@ -145,7 +145,9 @@ absl::Status TorchModel::Load(const DecoderSpec& model, const TensorSource& sour
       std::min<int64_t>(spec.max_position_embeddings, int64_t{kv_blocks_} * options.block_size));
   absl::StatusOr<PagedCache> cache = PagedCache::Create(spec, kv_blocks_ + 1, options.block_size, Tensors());
   if (!cache.ok()) return cache.status();
-  decoder_.emplace(spec, *std::move(weights), *std::move(cache), ranks_.get());
+  if (parallel.rank == 0) observed_ = options.observe != nullptr;
+  decoder_.emplace(spec, *std::move(weights), *std::move(cache), ranks_.get(),
+                   observed_ ? options.observe : nullptr);
   return absl::OkStatus();
 }
 
@@ -224,7 +226,7 @@ at::Tensor TorchModel::Decide(absl::Span<const SequenceRows> batch, const at::Te
 }
 
 Step TorchModel::ToStep(absl::Span<const SequenceRows> batch) const {
-  if (runner_->PrefersFewShapes()) {
+  if (runner_->PrefersFewShapes() && !observed_) {
     if (auto step = MakeDecodeStep(batch, kv_blocks_, step_options_)) return *std::move(step);
   }
   return MakeStep(batch, step_options_);

@@ -28,9 +28,6 @@
 namespace outrider {
 namespace {
 
-// More positions than a split of attention has on a GPU (256), so that results are merged.
-constexpr int kPasses[] = {280, 5};
-
 absl::StatusOr<RunnerOptions> OptionsFor(const std::string& model_dir, const std::string& where) {
   const std::pair<std::string, std::string> backend_and_dir = absl::StrSplit(where, absl::MaxSplits('@', 1));
   const auto& [backend, other_dir] = backend_and_dir;
@@ -42,8 +39,7 @@ absl::StatusOr<RunnerOptions> OptionsFor(const std::string& model_dir, const std
   options.engine = parts.front();
   options.dtype = parts.back();
   options.device = absl::StrJoin(parts.begin() + 1, parts.end() - 1, ":");  // cuda:N
-  const int tokens = std::accumulate(std::begin(kPasses), std::end(kPasses), 0);
-  options.kv_blocks = (tokens + options.block_size - 1) / options.block_size;
+  options.kv_blocks = (kComparedTokens + options.block_size - 1) / options.block_size;
   return options;
 }
 
@@ -66,25 +62,12 @@ absl::StatusOr<Computed> Compute(const std::string& model_dir, const std::string
   options->observe = [&](const StageOutput& output) { passes.back().Add(output); };
   const absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(*options);
   if (!runner.ok()) return runner.status();
-  const DecoderSpec& spec = (*runner)->config().decoder;
   computed.rounding = Rounding((*runner)->dtype());
   std::vector<BlockId> blocks(static_cast<size_t>(options->kv_blocks));
   std::iota(blocks.begin(), blocks.end(), 0);
-  int position = 0;
-  for (const int rows : kPasses) {
-    passes.emplace_back(rows);
-    std::vector<TokenId> tokens;
-    for (int i = position; i < position + rows; ++i) tokens.push_back(i * 37 % spec.vocab_size);
-    const SequenceRows step = {.tokens = tokens, .position = position, .blocks = blocks, .logit_rows = rows};
-    const absl::StatusOr<LogitsView> logits = (*runner)->Forward({&step, 1});
-    if (!logits.ok()) return logits.status();
-    passes.back().AddLogits(spec, *logits);
-    for (const int end = position + rows; position < end; ++position) {
-      const auto slot = (*runner)->ReadSlot(position / options->block_size, position % options->block_size);
-      if (!slot.ok()) return slot.status();
-      passes.back().AddCached(spec, *slot);
-    }
-  }
+  const absl::Status status =
+      RecordPasses((*runner)->model(), (*runner)->config().decoder, options->block_size, blocks, passes);
+  if (!status.ok()) return status;
   return computed;
 }
 
@@ -96,14 +79,15 @@ absl::StatusOr<bool> Run(const std::string& model, const std::string& a, const s
   if (!found.ok()) return found.status();
   const double rounding = tolerance.value_or(std::max(expected->rounding, found->rounding));
   std::string first;
-  for (size_t pass = 0; pass < std::size(kPasses); ++pass) {
+  for (size_t pass = 0; pass < std::size(kComparedPasses); ++pass) {
     const auto compared = StageComparison::Make(expected->passes[pass], found->passes[pass]);
     if (!compared.ok()) return compared.status();
-    std::printf("%-25s  difference  largest\n", absl::StrCat(kPasses[pass], " rows").c_str());
+    std::printf("%-25s  difference  largest\n", absl::StrCat(kComparedPasses[pass], " rows").c_str());
     for (const StageComparison::Stage& stage : compared->stages())
       std::printf("  %-25s %9.1e %8.1e\n", stage.name.c_str(), stage.difference, stage.largest);
     const StageComparison::Stage* const differs = compared->FirstAbove(rounding);
-    if (first.empty() && differs != nullptr) first = absl::StrCat(kPasses[pass], " rows, ", differs->finding);
+    if (first.empty() && differs != nullptr)
+      first = absl::StrCat(kComparedPasses[pass], " rows, ", differs->finding);
   }
   std::printf("%s\n", first.empty() ? "no difference is larger than rounding explains"
                                     : absl::StrCat("the first that differs: ", first).c_str());

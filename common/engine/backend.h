@@ -25,6 +25,9 @@ class Backend {
   // one that this backend does not support.
   virtual absl::Status Check(const RunnerOptions& options) const = 0;
 
+  // Whether a model is loaded only after the backend passed its test (self_test.h), as Runner::Load sees to.
+  virtual bool IsTestedFirst() const { return false; }
+
   // Copies the weights and allocates a KV pool and, but for libtorch, all scratch memory. `options` passed
   // Check. The model may run work on `threads`, which must outlive it, inside its own calls.
   // FAILED_PRECONDITION if the device cannot be used; INVALID_ARGUMENT, naming file and field or tensor, for

@@ -6,32 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/engine/library.h"
-#include "common/engine/self_test.h"
 
 namespace outrider {
 namespace {
-
-// A plug-in's function as a backend.
-class LoadedPlugin final : public Backend {
- public:
-  LoadedPlugin(CreatePluginModelFunction* create, std::optional<int> cuda_device)
-      : create_(create), cuda_device_(cuda_device) {}
-
-  absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
-                                              const RunnerOptions& options,
-                                              ThreadPool& threads) const override {
-    RunnerOptions resolved = options;
-    resolved.threads = threads.threads();
-    absl::StatusOr<std::unique_ptr<Model>> model = absl::InternalError("not made");
-    create_(spec, weights, cuda_device_, resolved, model);
-    return model;
-  }
-
- private:
-  CreatePluginModelFunction* const create_;
-  const std::optional<int> cuda_device_;
-};
 
 constexpr absl::string_view kCudaDtypes[] = {"auto", "bfloat16", "fp8"};
 constexpr absl::string_view kTorchDtypes[] = {"auto", "float32", "bfloat16"};
@@ -67,12 +44,14 @@ absl::StatusOr<std::unique_ptr<Model>> PluginBackend::Load(const DecoderSpec& sp
     return absl::FailedPreconditionError(absl::StrCat("--engine ", options.engine, " --device ",
                                                       options.device, ": ", create.status().message()));
   }
-  const LoadedPlugin loaded(reinterpret_cast<CreatePluginModelFunction*>(*create), cuda_device_);
   if (plugin_.is_native) {
     if (absl::Status status = CheckNative(spec, options); !status.ok()) return status;
-    if (absl::Status status = SelfTest(loaded, spec, options, threads); !status.ok()) return status;
   }
-  return loaded.Load(spec, weights, options, threads);
+  RunnerOptions resolved = options;
+  resolved.threads = threads.threads();
+  absl::StatusOr<std::unique_ptr<Model>> model = absl::InternalError("not made");
+  reinterpret_cast<CreatePluginModelFunction*> (*create)(spec, weights, cuda_device_, resolved, model);
+  return model;
 }
 
 }  // namespace outrider

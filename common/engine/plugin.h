@@ -27,13 +27,13 @@ struct PluginDescription {
   const char* symbol;   // its CreatePluginModelFunction
   absl::Span<const absl::string_view> dtypes;
   const char* how_to_build;  // where the file is missing
-  bool is_native;  // our kernels: Load sees whether they have what the model needs, and tests them first
+  bool is_native;  // our kernels: Load sees whether they have what the model needs; they are tested first
 };
 extern const PluginDescription kCudaPlugin;
 extern const PluginDescription kTorchPlugin;
 
 // Loads models through a plug-in. FAILED_PRECONDITION, on one line, if the library or one of its dependencies
-// cannot be loaded, or if it fails its test; else the library's errors.
+// cannot be loaded; else the library's errors.
 class PluginBackend final : public Backend {
  public:
   // cuda_device is N of cuda:N, nothing for the CPU.
@@ -41,6 +41,7 @@ class PluginBackend final : public Backend {
       : plugin_(plugin), cuda_device_(cuda_device) {}
 
   absl::Status Check(const RunnerOptions& options) const override;
+  bool IsTestedFirst() const override { return plugin_.is_native; }
   absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
                                               const RunnerOptions& options,
                                               ThreadPool& threads) const override;

@@ -12,6 +12,7 @@
 #include "common/engine/decoder/frequent_head.h"
 #include "common/engine/decoder/safetensors.h"
 #include "common/engine/decoder/unpacked_tensors.h"
+#include "common/engine/self_test.h"
 
 namespace outrider {
 namespace {
@@ -21,7 +22,8 @@ constexpr int kMaxBlockSize = 1 << 20;
 constexpr int kMaxBatchRows = 1 << 16;
 constexpr int kMaxRanks = 64;
 
-int AvailableCpus() {
+int ThreadsFor(const RunnerOptions& options) {
+  if (options.threads > 0) return options.threads;
   cpu_set_t set;
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
@@ -87,6 +89,10 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
   if (config->quantization) unpacked.emplace(*stored, *config->quantization);
   const TensorSource& whole = unpacked ? static_cast<const TensorSource&>(*unpacked) : *stored;
   std::unique_ptr<Runner> runner(new Runner(options, *std::move(config)));
+  if (backend.IsTestedFirst()) {
+    status = SelfTest(backend, runner->config_.decoder, options, runner->thread_pool_);
+    if (!status.ok()) return status;
+  }
   DecoderSpec spec = runner->config_.decoder;
   if (options.frequent_tokens > 0 && options.frequent_tokens < spec.vocab_size) {
     absl::StatusOr<std::vector<TokenId>> frequent =
@@ -103,10 +109,21 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
   return runner;
 }
 
+absl::StatusOr<bool> Runner::Test(const RunnerOptions& options,
+                                  absl::FunctionRef<void(absl::string_view line)> report) {
+  const absl::StatusOr<std::unique_ptr<Backend>> backend = BackendFor(options.engine, options.device);
+  if (!backend.ok()) return backend.status();
+  absl::Status status = (*backend)->Check(options);
+  if (status.ok()) status = CheckRanges(options);
+  if (!status.ok()) return status;
+  const absl::StatusOr<ModelConfig> config = ReadModelConfig(options.model_dir);
+  if (!config.ok()) return config.status();
+  ThreadPool threads(ThreadsFor(options));
+  return SelfTestInFull(**backend, config->decoder, options, threads, report);
+}
+
 Runner::Runner(const RunnerOptions& options, ModelConfig config)
-    : options_(options),
-      config_(std::move(config)),
-      thread_pool_(options.threads > 0 ? options.threads : AvailableCpus()) {}
+    : options_(options), config_(std::move(config)), thread_pool_(ThreadsFor(options)) {}
 
 absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch) {
   if (absl::Status status = CheckBatch(batch); !status.ok()) return status;

@@ -9,6 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/engine/backend.h"
 #include "common/engine/batch.h"
@@ -42,6 +43,11 @@ class Runner {
   // The same on this backend, whatever the options say.
   static absl::StatusOr<std::unique_ptr<Runner>> Load(const RunnerOptions& options, const Backend& backend);
 
+  // Tests the engine, device and dtype of the options as SelfTestInFull does, with the shape of the model, of
+  // which only config.json is read. Errors are those of Load, as far as it gets.
+  static absl::StatusOr<bool> Test(const RunnerOptions& options,
+                                   absl::FunctionRef<void(absl::string_view line)> report);
+
   // Runs one forward pass: appends each sequence's tokens to the cache and returns the requested logits,
   // valid until the next call. INVALID_ARGUMENT, with nothing changed, for an empty sequence, a token outside
   // the vocabulary, a position beyond the context, a block table that is too short or names a block outside
@@ -63,6 +69,9 @@ class Runner {
   // Reads the keys and values of one token back, as Model::ReadSlot defines them. INVALID_ARGUMENT for a slot
   // that is not in the pool; INTERNAL if the device fails.
   absl::StatusOr<std::vector<float>> ReadSlot(BlockId block, int slot);
+
+  // For tools that compare engines.
+  Model& model() { return *model_; }
 
   // Takes part in what rank 0 runs, as Model::Follow defines it.
   absl::Status Follow() { return model_->Follow(); }

@@ -1,92 +1,41 @@
 #include "common/engine/self_test.h"
 
-#include <algorithm>
 #include <cmath>
-#include <map>
-#include <numeric>
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/engine/decoder/tensor_source.h"
+#include "common/engine/self_test_decisions.h"
+#include "common/engine/self_test_model.h"
+#include "common/engine/self_test_rows.h"
+#include "common/engine/stage_comparison.h"
 
 namespace outrider {
 namespace {
 
-// More positions than a split of attention has on a GPU (256), so that results are merged.
-constexpr int kPromptTokens = 280, kFurtherTokens = 5;
-// Few, so that one position too many or too few is noticed.
-constexpr int kWindow = 5;
-
-// Rounding's share of the logits' spread, as the root mean square: several times what a correct engine shows.
-double Tolerance(const std::string& dtype) { return dtype == "fp8" ? 0.2 : 0.05; }
-
-// Tensors of the shapes that are asked for: norms of ones, and matrices of numbers in (-a, a) such that
-// products with them keep the size of their input.
-class MadeUpWeights final : public TensorSource {
- public:
-  absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override {
-    std::vector<float>& values = tensors_[std::string(name)];
-    const int64_t size = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-    if (values.empty()) {
-      const float bound = std::sqrt(3.0f / static_cast<float>(shape.back()));
-      for (int64_t i = 0; i < size; ++i)
-        values.push_back(shape.size() == 1 ? 1 + 0.5f * Next() : bound * Next());
-    }
-    return TensorView{
-        ElementType::kFloat32, {shape.begin(), shape.end()}, reinterpret_cast<const char*>(values.data())};
-  }
-
- private:
-  // In [-1, 1), from a linear congruential generator: all that matters is that the numbers differ.
-  float Next() const {
-    state_ = state_ * 1664525 + 1013904223;
-    return static_cast<float>(static_cast<int32_t>(state_)) * 0x1p-31f;
-  }
-
-  mutable uint32_t state_ = 1;
-  mutable std::map<std::string, std::vector<float>> tensors_;
-};
-
-// Two layers with one of the model's groups of heads, in sizes that every backend supports. If layers of the
-// model slide, one of the two does.
-DecoderSpec SmallSpec(const DecoderSpec& spec) {
-  DecoderSpec small = spec;
-  small.vocab_size = small.hidden_size = small.intermediate_size = 256;
-  small.layers = 2;
-  if (spec.sliding_window > 0) {
-    small.sliding_window = std::min(spec.sliding_window, kWindow);
-    small.slides = {true, false};
-  }
-  small.heads = spec.heads / spec.kv_heads;
-  small.kv_heads = 1;
-  small.max_position_embeddings = kPromptTokens + kFurtherTokens;
-  small.tie_word_embeddings = false;
-  return small;
-}
+constexpr int kPromptTokens = kComparedPasses[0], kFurtherTokens = kComparedPasses[1];
+// At start it must be quick; else rows are long enough for every thread of a block to have several tokens.
+constexpr int kStartVocab = 256, kVocab = 4096;
 
 // The logits of the tokens after the prompt.
-absl::StatusOr<std::vector<float>> Run(const Backend& backend, const DecoderSpec& spec,
-                                       const TensorSource& weights, const RunnerOptions& options,
-                                       ThreadPool& threads) {
-  const absl::StatusOr<std::unique_ptr<Model>> model = backend.Load(spec, weights, options, threads);
-  if (!model.ok()) return model.status();
-  std::vector<TokenId> tokens;
-  for (int i = 0; i < kPromptTokens + kFurtherTokens; ++i) tokens.push_back(i * 37 % spec.vocab_size);
-  std::vector<BlockId> blocks(static_cast<size_t>(options.kv_blocks));
-  std::iota(blocks.rbegin(), blocks.rend(), 0);
+absl::StatusOr<std::vector<float>> FurtherLogits(Model& model, const SelfTestModel& small) {
+  const std::vector<TokenId> tokens = ComparedTokens(small.spec().vocab_size);
+  const std::vector<BlockId> blocks = small.Blocks(0, kComparedTokens);
   const absl::Span<const TokenId> all = tokens;
   const SequenceRows prompt = {
       .tokens = all.first(kPromptTokens), .position = 0, .blocks = blocks, .logit_rows = 0};
-  if (const auto fed = (*model)->Forward({&prompt, 1}); !fed.ok()) return fed.status();
+  if (const auto fed = model.Forward({&prompt, 1}); !fed.ok()) return fed.status();
   const SequenceRows further = {.tokens = all.subspan(kPromptTokens),
                                 .position = kPromptTokens,
                                 .blocks = blocks,
                                 .logit_rows = kFurtherTokens};
-  const absl::StatusOr<LogitsView> logits = (*model)->Forward({&further, 1});
+  const absl::StatusOr<LogitsView> logits = model.Forward({&further, 1});
   if (!logits.ok()) return logits.status();
-  return std::vector<float>(logits->data, logits->data + kFurtherTokens * spec.vocab_size);
+  return std::vector<float>(logits->data, logits->data + int64_t{logits->rows} * logits->vocab);
 }
 
 double RootMeanSquare(const std::vector<float>& values) {
@@ -95,41 +44,127 @@ double RootMeanSquare(const std::vector<float>& values) {
   return std::sqrt(squares / static_cast<double>(values.size()));
 }
 
+struct LogitsDifference {
+  double by;  // a share of their size
+  std::string dtype;
+
+  bool is_rounding() const { return by <= SelfTestTolerance(dtype); }
+  std::string InWords() const {
+    return absl::StrFormat("logits differ from the CPU's by %.2g of their size, and %s explains %g at most",
+                           by, dtype, SelfTestTolerance(dtype));
+  }
+};
+
+absl::StatusOr<LogitsDifference> CompareLogits(Model& exact, Model& tested, const SelfTestModel& small) {
+  const absl::StatusOr<std::vector<float>> expected = FurtherLogits(exact, small);
+  if (!expected.ok()) return expected.status();
+  absl::StatusOr<std::vector<float>> found = FurtherLogits(tested, small);
+  if (!found.ok()) return found.status();
+  for (size_t i = 0; i < found->size(); ++i) (*found)[i] -= (*expected)[i];
+  return LogitsDifference{RootMeanSquare(*found) / RootMeanSquare(*expected), tested.dtype()};
+}
+
+absl::StatusOr<LogitsDifference> CompareAtStart(const Backend& backend, const SelfTestModel& small,
+                                                ThreadPool& threads) {
+  const absl::StatusOr<std::unique_ptr<Model>> exact = small.LoadExact("native", threads);
+  if (!exact.ok()) return exact.status();
+  const absl::StatusOr<std::unique_ptr<Model>> tested = small.Load(backend, threads);
+  if (!tested.ok()) return tested.status();
+  return CompareLogits(**exact, **tested, small);
+}
+
+// The check of the stages: the largest difference, in words.
+absl::StatusOr<std::string> CompareStages(const Backend& backend, const std::string& exact_engine,
+                                          const SelfTestModel& small, ThreadPool& threads) {
+  std::vector<StageRecord> expected, found;
+  const auto adds_to = [](std::vector<StageRecord>& passes) {
+    return [&passes](const StageOutput& output) { passes.back().Add(output); };
+  };
+  const absl::StatusOr<std::unique_ptr<Model>> exact =
+      small.LoadExact(exact_engine, threads, adds_to(expected));
+  if (!exact.ok()) return exact.status();
+  const absl::StatusOr<std::unique_ptr<Model>> tested = small.Load(backend, threads, adds_to(found));
+  if (!tested.ok()) return tested.status();
+  const std::vector<BlockId> blocks = small.Blocks(0, kComparedTokens);
+  const int block_size = small.options().block_size;
+  absl::Status status = RecordPasses(**exact, small.spec(), block_size, blocks, expected);
+  if (status.ok()) status = RecordPasses(**tested, small.spec(), block_size, blocks, found);
+  if (!status.ok()) return status;
+
+  const std::string dtype = (*tested)->dtype();
+  const double tolerance = SelfTestTolerance(dtype);
+  const auto in_words = [&](int rows, const StageComparison::Stage& stage) {
+    return absl::StrFormat("by %.2g of its size in %d rows, and %s explains %g at most", stage.difference,
+                           rows, dtype, tolerance);
+  };
+  double largest = -1;
+  std::string most;
+  for (size_t pass = 0; pass < expected.size(); ++pass) {
+    const int rows = kComparedPasses[pass];
+    const absl::StatusOr<StageComparison> compared = StageComparison::Make(expected[pass], found[pass]);
+    if (!compared.ok()) return compared.status();
+    if (const StageComparison::Stage* const wrong = compared->FirstAbove(tolerance)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(wrong->finding, "; it differs ", in_words(rows, *wrong)));
+    }
+    for (const StageComparison::Stage& stage : compared->stages()) {
+      if (stage.difference <= largest) continue;
+      largest = stage.difference;
+      most = absl::StrCat(stage.name, " differs most, ", in_words(rows, stage));
+    }
+  }
+  return absl::StrCat("all are the CPU's: ", most);
+}
+
 }  // namespace
 
 absl::Status SelfTest(const Backend& backend, const DecoderSpec& spec, const RunnerOptions& options,
                       ThreadPool& threads) {
-  const DecoderSpec small = SmallSpec(spec);
-  const MadeUpWeights weights;
-  RunnerOptions tested = options;
-  tested.block_size = std::min(options.block_size, 16);
-  tested.kv_blocks = (kPromptTokens + kFurtherTokens + tested.block_size - 1) / tested.block_size;
-  tested.max_batch_rows = kPromptTokens;
-  tested.progress = nullptr;
-  tested.matmul_algorithms.clear();  // which are another model's
-  RunnerOptions exact = tested;
-  exact.engine = "native";
-  exact.device = "cpu";
-  exact.dtype = "float32";
-  const absl::StatusOr<std::unique_ptr<Backend>> cpu = BackendFor(exact.engine, exact.device);
-  if (!cpu.ok()) return cpu.status();
-  const absl::StatusOr<std::vector<float>> expected = Run(**cpu, small, weights, exact, threads);
-  if (!expected.ok()) return expected.status();
-  absl::StatusOr<std::vector<float>> found = Run(backend, small, weights, tested, threads);
-  const auto refuse = [&](const std::string& why) {
+  const absl::StatusOr<LogitsDifference> found =
+      CompareAtStart(backend, SelfTestModel(spec, options, kStartVocab, kComparedTokens), threads);
+  const auto refuse = [&](absl::string_view why) {
     return absl::FailedPreconditionError(absl::StrCat("--device ", options.device,
                                                       ": the kernels fail their test: ", why,
                                                       "; --engine torch does without them"));
   };
-  if (absl::IsUnimplemented(found.status())) return refuse(std::string(found.status().message()));
+  if (absl::IsUnimplemented(found.status())) return refuse(found.status().message());
   if (!found.ok()) return found.status();
+  return found->is_rounding() ? absl::OkStatus() : refuse(found->InWords());
+}
 
-  for (size_t i = 0; i < found->size(); ++i) (*found)[i] -= (*expected)[i];
-  const double difference = RootMeanSquare(*found) / RootMeanSquare(*expected);
-  if (difference <= Tolerance(options.dtype)) return absl::OkStatus();
-  return refuse(absl::StrFormat(
-      "logits differ from the CPU's by %.3f of their size, and %s explains %.2f at most", difference,
-      options.dtype == "auto" ? "bfloat16" : options.dtype, Tolerance(options.dtype)));
+absl::StatusOr<bool> SelfTestInFull(const Backend& backend, const DecoderSpec& spec,
+                                    const RunnerOptions& options, ThreadPool& threads,
+                                    absl::FunctionRef<void(absl::string_view line)> report) {
+  const SelfTestModel small(spec, options, kVocab, kSelfTestTokens);
+  const absl::StatusOr<std::unique_ptr<Model>> loaded = small.Load(backend, threads);
+  if (!loaded.ok()) return loaded.status();
+  Model& tested = **loaded;
+  const std::string exact_engine = CheckNative(small.spec(), small.options()).ok() ? "native" : "torch";
+  report(absl::StrFormat(
+      "engine %s, device %s, dtype %s, kernels %s: %d layers, %d query heads of %d for a KV head",
+      options.engine, options.device, tested.dtype(), tested.kernel_name(), small.spec().layers,
+      small.spec().heads, small.spec().head_dim));
+
+  const auto logits = [&]() -> absl::StatusOr<std::string> {
+    const absl::StatusOr<std::unique_ptr<Model>> exact = small.LoadExact(exact_engine, threads);
+    if (!exact.ok()) return exact.status();
+    const absl::StatusOr<LogitsDifference> found = CompareLogits(**exact, tested, small);
+    if (!found.ok()) return found.status();
+    if (!found->is_rounding()) return absl::FailedPreconditionError(found->InWords());
+    return found->InWords();
+  };
+  const std::pair<const char*, std::function<absl::StatusOr<std::string>()>> checks[] = {
+      {"stages", [&] { return CompareStages(backend, exact_engine, small, threads); }},
+      {"logits", logits},
+      {"rows", [&] { return CheckRows(tested, small); }},
+      {"decisions", [&] { return CheckDecisions(tested, small); }}};
+  for (const auto& [name, check] : checks) {
+    const absl::StatusOr<std::string> found = check();
+    report(absl::StrFormat("%-7s %-10s %s", found.ok() ? "ok" : "FAILED", name,
+                           found.ok() ? *found : std::string(found.status().message())));
+    if (!found.ok()) return false;
+  }
+  return true;
 }
 
 }  // namespace outrider

@@ -1,7 +1,10 @@
 // Whether a device computes what the CPU does.
 #pragma once
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/engine/backend.h"
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/runner_options.h"
@@ -12,9 +15,25 @@ namespace outrider {
 // Loads a small model of made-up weights on the backend, with the heads of `spec` and, if
 // `spec` has any, a layer that slides, and compares its logits with those of the CPU's kernels in float32.
 // FAILED_PRECONDITION, with a hint at --engine torch, if the backend has no code for the device
-// (UNIMPLEMENTED), or if the difference is more than rounding to options.dtype explains; else the errors of
+// (UNIMPLEMENTED), or if the difference is more than rounding to its dtype explains; else the errors of
 // Backend::Load and Model::Forward. Takes a fraction of a second.
 absl::Status SelfTest(const Backend& backend, const DecoderSpec& spec, const RunnerOptions& options,
                       ThreadPool& threads);
+
+// Tests the same model in every way that it is used, check by check, in a second or two:
+//
+//   stages     every stage of a pass against the CPU's kernels; the first wrong one is named
+//   logits     the same without an observer, as it is served: with a GPU's captured steps
+//   rows       tokens alone, together, in chunks, beside others and in copied blocks have the same bits,
+//   where
+//              the model claims so, else up to rounding
+//   decisions  proposals and verdicts of device tasks against common/spec; of those that the model can run
+//
+// What our CPU kernels lack is compared with libtorch on the CPU. Calls `report` with a line for what is
+// tested, and one for each check, and ends with the first that failed. Returns whether all passed. Errors are
+// those of Backend::Load, where the small model cannot even be loaded.
+absl::StatusOr<bool> SelfTestInFull(const Backend& backend, const DecoderSpec& spec,
+                                    const RunnerOptions& options, ThreadPool& threads,
+                                    absl::FunctionRef<void(absl::string_view line)> report);
 
 }  // namespace outrider

@@ -79,6 +79,38 @@ void StageRecord::AddLogits(const DecoderSpec& spec, const LogitsView& logits) {
   rows.values.assign(logits.data, logits.data + static_cast<ptrdiff_t>(logits.rows) * logits.vocab);
 }
 
+std::vector<TokenId> ComparedTokens(int vocab) {
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < kComparedTokens; ++i) tokens.push_back(i * 37 % vocab);
+  return tokens;
+}
+
+absl::Status RecordPasses(Model& model, const DecoderSpec& spec, int block_size,
+                          absl::Span<const BlockId> blocks, std::vector<StageRecord>& passes) {
+  const std::vector<TokenId> tokens = ComparedTokens(spec.vocab_size);
+  std::vector<float> slot(static_cast<size_t>(2 * spec.layers * spec.kv_heads) *
+                          static_cast<size_t>(spec.head_dim));
+  int position = 0;
+  for (const int rows : kComparedPasses) {
+    StageRecord& record = passes.emplace_back(rows);
+    const SequenceRows step = {.tokens = absl::MakeConstSpan(tokens).subspan(static_cast<size_t>(position),
+                                                                             static_cast<size_t>(rows)),
+                               .position = position,
+                               .blocks = blocks,
+                               .logit_rows = rows};
+    const absl::StatusOr<LogitsView> logits = model.Forward({&step, 1});
+    if (!logits.ok()) return logits.status();
+    record.AddLogits(spec, *logits);
+    for (const int end = position + rows; position < end; ++position) {
+      const BlockId block = blocks[static_cast<size_t>(position / block_size)];
+      const absl::Status status = model.ReadSlot(block, position % block_size, absl::MakeSpan(slot));
+      if (!status.ok()) return status;
+      record.AddCached(spec, slot);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<StageComparison> StageComparison::Make(const StageRecord& expected, const StageRecord& found) {
   StageComparison made;
   std::map<std::pair<int, int>, StageRecord::Rows> other = found.stages_;

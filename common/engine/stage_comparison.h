@@ -6,10 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/batch.h"
 #include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/model.h"
 #include "common/engine/stage_output.h"
 
 namespace outrider {
@@ -36,6 +38,19 @@ class StageRecord {
   const int rows_;
   std::map<std::pair<int, int>, Rows> stages_;  // by layer and kind, so in the order of computation
 };
+
+// The passes over one sequence that are compared, by their rows: a prompt of more positions than a split of
+// attention has on a GPU (256), so that results are merged, and a few more tokens, as in a verification.
+inline constexpr int kComparedPasses[] = {280, 5};
+inline constexpr int kComparedTokens = 285;
+
+// The tokens of that sequence, which any vocabulary has.
+std::vector<TokenId> ComparedTokens(int vocab);
+
+// Runs the passes in these blocks. Each adds a record to `passes`; the observer that the model was loaded
+// with adds what it is shown to the last one. Errors are those of the model.
+absl::Status RecordPasses(Model& model, const DecoderSpec& spec, int block_size,
+                          absl::Span<const BlockId> blocks, std::vector<StageRecord>& passes);
 
 // Both records are of the same tokens and shapes.
 class StageComparison {

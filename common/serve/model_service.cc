@@ -1,6 +1,8 @@
 #include "common/serve/model_service.h"
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -30,6 +32,7 @@ struct Flags {
   double lease_seconds = 60;
   int max_draft_tokens = 16;
   double stall_seconds = 60;
+  bool self_test = false;
 
   bool has_several() const { return services.size() > 1; }
 };
@@ -111,10 +114,25 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                  "hangs; more than the longest step takes; 0: never")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+  app.add_flag("--self-test", flags.self_test,
+               "tests engine, device and dtype on a small made-up model with the heads of this one, prints a "
+               "line a check, and ends: with 0 if all passed");
   DefineDrainAndLogFlags(app, "seconds that running work has after SIGTERM", flags.process);
 }
 
 using Models = std::vector<std::unique_ptr<ServedModel>>;
+
+RunnerOptions RunnerFor(const ModelServiceSpec& spec, const ServiceFlags& service, const Flags& flags) {
+  RunnerOptions options = flags.runner;
+  options.model_dir = service.runner.model_dir;
+  options.dtype = service.runner.dtype;
+  options.matmul_algorithms = service.runner.matmul_algorithms;
+  options.frequent_tokens = service.runner.frequent_tokens;
+  options.high_priority = spec.high_priority;
+  options.max_batch_rows = flags.worker.max_batch_rows;
+  options.max_sequences = flags.worker.sequences.max_sequences;
+  return options;
+}
 
 Models MakeModels(const ModelProgramSpec& program, const Flags& flags) {
   Models models;
@@ -123,18 +141,11 @@ Models MakeModels(const ModelProgramSpec& program, const Flags& flags) {
     ServedModelOptions options{.who = flags.has_several() ? program.services[i].name : "",
                                .listen_flag = service.prefix + "listen",
                                .listen = service.listen,
-                               .runner = flags.runner,
+                               .runner = RunnerFor(program.services[i], service, flags),
                                .worker = flags.worker,
                                .max_draft_tokens = flags.max_draft_tokens,
                                .stall_timeout = absl::Seconds(flags.stall_seconds),
                                .busy_poll = absl::Seconds(flags.process.busy_poll_seconds)};
-    options.runner.model_dir = service.runner.model_dir;
-    options.runner.dtype = service.runner.dtype;
-    options.runner.matmul_algorithms = service.runner.matmul_algorithms;
-    options.runner.frequent_tokens = service.runner.frequent_tokens;
-    options.runner.high_priority = program.services[i].high_priority;
-    options.runner.max_batch_rows = flags.worker.max_batch_rows;
-    options.runner.max_sequences = flags.worker.sequences.max_sequences;
     options.worker.sequences.lease = absl::Seconds(flags.lease_seconds);
     models.push_back(std::make_unique<ServedModel>(program.services[i], std::move(options)));
   }
@@ -179,6 +190,23 @@ void Load(const Models& models, const Flags& flags) {
       [] { EndProcess(absl::OkStatus()); });
 }
 
+// For --self-test. Comes back only with the reason why nothing can be tested.
+absl::Status SelfTest(const ModelProgramSpec& program, const Flags& flags) {
+  absl::StatusOr<bool> passed = true;
+  const auto test = [&](size_t i) {
+    const std::string who = flags.has_several() ? absl::StrCat(program.services[i].name, ": ") : "";
+    return Runner::Test(RunnerFor(program.services[i], flags.services[i], flags),
+                        [&](absl::string_view line) { std::cout << who << line << std::endl; });
+  };
+  RunUnderSignals(
+      [&] {
+        for (size_t i = 0; i < program.services.size() && passed.ok() && *passed; ++i) passed = test(i);
+      },
+      [] { std::quick_exit(1); });
+  if (!passed.ok()) return passed.status();
+  std::quick_exit(*passed ? 0 : 1);
+}
+
 // Comes back only with the reason why it cannot start.
 absl::Status Serve(const ModelProgramSpec& program, const Flags& flags) {
   const Models models = MakeModels(program, flags);
@@ -216,7 +244,8 @@ int RunModelProgram(const ModelProgramSpec& program, int argc, char** argv) {
   for (size_t i = 0; i < program.services.size(); ++i) {
     if (program.services[i].define_flags) program.services[i].define_flags(app, flags.services[i].runner);
   }
-  return RunProcess(app, argc, argv, program.name, flags.process, [&] { return Serve(program, flags); });
+  return RunProcess(app, argc, argv, program.name, flags.process,
+                    [&] { return flags.self_test ? SelfTest(program, flags) : Serve(program, flags); });
 }
 
 }  // namespace outrider

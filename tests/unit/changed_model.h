@@ -44,7 +44,7 @@ class ChangedModel : public Model {
   const Change change_;
 };
 
-class ChangedBackend final : public Backend {
+class ChangedBackend : public Backend {
  public:
   explicit ChangedBackend(ChangedModel::Change change) : change_(std::move(change)) {}
 

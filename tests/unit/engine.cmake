@@ -52,6 +52,7 @@ outrider_unit_test(worker_test
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/device_model_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/device_self_test_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/held_sampler.h

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "changed_model.h"
+#include "common/engine/runner.h"
 
 namespace outrider::testing {
 namespace {
@@ -128,6 +129,27 @@ TEST(SelfTest, ADeviceThatFailsOtherwiseIsNotHelpedByTheOtherEngine) {
   const absl::Status status =
       Tested([](LogitsView /*logits*/) { return absl::InternalError("an uncorrectable error"); });
   EXPECT_EQ(status, absl::InternalError("an uncorrectable error"));
+}
+
+// The CPU's kernels with this change, as a backend of kernels that nobody has seen work.
+class UntriedBackend final : public ChangedBackend {
+ public:
+  using ChangedBackend::ChangedBackend;
+  bool IsTestedFirst() const override { return true; }
+};
+
+TEST(SelfTest, KernelsThatFailItLoadNoModel) {
+  const auto wrong = [](LogitsView logits) {
+    if (logits.rows > 0) logits.row(0)[0] += 100;
+    return absl::OkStatus();
+  };
+  RunnerOptions options;
+  options.model_dir = "tests/data/engine/mha-float32";
+  options.kv_blocks = 4;
+  EXPECT_TRUE(Runner::Load(options, UntriedBackend(Unchanged)).ok());
+  EXPECT_TRUE(Runner::Load(options, ChangedBackend(wrong)).ok());
+  EXPECT_THAT(Runner::Load(options, UntriedBackend(wrong)).status().message(),
+              HasSubstr("the kernels fail their test"));
 }
 
 }  // namespace

@@ -67,34 +67,28 @@ class HostStep {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> HostDevice::Load(const DecoderSpec& /*spec*/,
-                                                        const TensorSource& /*weights*/,
+absl::StatusOr<std::unique_ptr<Model>> HostDevice::Load(const DecoderSpec& spec, const TensorSource& weights,
                                                         const RunnerOptions& options,
-                                                        ThreadPool& /*threads*/) const {
-  RunnerOptions load;
-  load.model_dir = options.model_dir;
+                                                        ThreadPool& threads) const {
+  RunnerOptions load = options;
   load.dtype = "float32";
-  load.threads = 1;
   load.kv_blocks = options.kv_blocks + 1;  // and the spare one
-  load.block_size = options.block_size;
-  load.max_batch_rows = options.max_batch_rows;
-  absl::StatusOr<std::unique_ptr<Runner>> cpu = Runner::Load(load);
+  absl::StatusOr<std::unique_ptr<Model>> cpu =
+      (*BackendFor("native", "cpu"))->Load(spec, weights, load, threads);
   if (!cpu.ok()) return cpu.status();
-  return std::make_unique<HostDeviceModel>(*std::move(cpu), team_);
+  return std::make_unique<HostDeviceModel>(*std::move(cpu), spec, options.block_size, team_);
 }
 
-bool HostDeviceModel::CanRun(const DeviceTask& task) const {
-  return cuda::CanRun(task, cpu_->config().decoder.vocab_size);
-}
+bool HostDeviceModel::CanRun(const DeviceTask& task) const { return cuda::CanRun(task, spec_.vocab_size); }
 
 int HostDeviceModel::max_positions() const {
-  return std::min(cpu_->config().decoder.max_position_embeddings, kv_blocks() * cpu_->block_size());
+  return std::min(spec_.max_position_embeddings, kv_blocks() * block_size_);
 }
 
 absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRows> batch) {
-  const int vocab = cpu_->config().decoder.vocab_size;
+  const int vocab = spec_.vocab_size;
   const std::vector<BlockId> spare = {kv_blocks()};
-  const StepPlan plan = cuda::PlanStep(batch, cpu_->block_size(), spare);
+  const StepPlan plan = cuda::PlanStep(batch, block_size_, spare);
   HostStep step(plan, spare[0], vocab, team_);
 
   // The first pass, over the plan's rows.
@@ -138,8 +132,8 @@ absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRow
       if (sequence.task == nullptr) continue;
       const cuda::RowPlace& place = step.inputs.draft_places[(pass - 1) * step.shape().tasks + task];
       if (place.block != spare[0]) {
-        EXPECT_EQ(sequence.blocks[static_cast<size_t>(place.position / cpu_->block_size())], place.block);
-        EXPECT_EQ(place.position % cpu_->block_size(), place.slot);
+        EXPECT_EQ(sequence.blocks[static_cast<size_t>(place.position / block_size_)], place.block);
+        EXPECT_EQ(place.position % block_size_, place.slot);
         active.push_back(task);
         passes.push_back({absl::MakeConstSpan(&step.next_tokens[static_cast<size_t>(task)], 1),
                           place.position, sequence.blocks, 1});
@@ -158,12 +152,6 @@ absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRow
   step.Read();
   // As a device copies them: after the last pass.
   return LogitsView{logits_.data() + int64_t{logit_rows - plan.host_rows} * vocab, plan.host_rows, vocab};
-}
-
-absl::Status HostDeviceModel::ReadSlot(BlockId block, int slot, absl::Span<float> values) {
-  const absl::StatusOr<std::vector<float>> read = cpu_->ReadSlot(block, slot);
-  if (read.ok()) std::copy(read->begin(), read->end(), values.begin());
-  return read.status();
 }
 
 }  // namespace outrider::testing

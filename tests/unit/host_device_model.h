@@ -9,7 +9,6 @@
 
 #include "common/engine/backend.h"
 #include "common/engine/model.h"
-#include "common/engine/runner.h"
 
 namespace outrider::testing {
 
@@ -17,11 +16,14 @@ namespace outrider::testing {
 class HostDeviceModel final : public Model {
  public:
   // `team` threads work on a row. `cpu` has one block more than this model.
-  HostDeviceModel(std::unique_ptr<Runner> cpu, int team) : cpu_(std::move(cpu)), team_(team) {}
+  HostDeviceModel(std::unique_ptr<Model> cpu, const DecoderSpec& spec, int block_size, int team)
+      : cpu_(std::move(cpu)), spec_(spec), block_size_(block_size), team_(team) {}
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override { cpu_->CopyBlock(from, to); }
-  absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
+  absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override {
+    return cpu_->ReadSlot(block, slot, values);
+  }
   void Wake() override { cpu_->Wake(); }
   bool CanRun(const DeviceTask& task) const override;
   bool row_invariant() const override { return true; }
@@ -33,7 +35,9 @@ class HostDeviceModel final : public Model {
   size_t weight_bytes() const override { return cpu_->weight_bytes(); }
 
  private:
-  const std::unique_ptr<Runner> cpu_;
+  const std::unique_ptr<Model> cpu_;
+  const DecoderSpec spec_;
+  const int block_size_;
   const int team_;
   std::vector<float> logits_;
 };

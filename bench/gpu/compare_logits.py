@@ -8,13 +8,13 @@ of the error that transformers makes in bfloat16. Then, to the bit: rows compute
 
 import argparse
 import json
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from engine_logits import ROWS, Engine, Prompts, alone, same_in_a_batch_and_in_chunks
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 ROPE = dict(rope_type="llama3", rope_theta=500000.0, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -32,11 +32,8 @@ MODELS = {
 }
 COMMON = dict(intermediate_size=1024, num_hidden_layers=4, vocab_size=4096, max_position_embeddings=8192,
               rope_parameters=ROPE, initializer_range=0.06, bos_token_id=1, eos_token_id=2, attention_dropout=0.0)
-ROWS = 8  # the last rows of each prompt, whose logits are compared
 # Multiples of transformers' own error in bfloat16. e4m3 has four bits less.
 LIMITS = {"bfloat16": 2.0, "fp8": 60.0}
-
-Prompts = list[list[int]]
 
 
 def make_model(recipe: dict[str, Any], folder: Path) -> None:
@@ -58,38 +55,6 @@ def of_transformers(folder: Path, dtype: torch.dtype, prompts: Prompts, device: 
             logits = model(torch.tensor([prompt], device=device), logits_to_keep=ROWS).logits
             rows.append(logits[0].float().cpu().numpy())
     return np.concatenate(rows)
-
-
-class Engine:
-    def __init__(self, program: Path, model: Path, device: str, dtype: str) -> None:
-        self._command = [str(program), str(model), device, dtype]
-
-    def logits(self, passes: list[list[dict[str, Any]]]) -> np.ndarray:
-        done = subprocess.run(self._command, input=json.dumps(passes).encode(), stdout=subprocess.PIPE, check=True)
-        return np.frombuffer(done.stdout, "<f4").reshape(-1, COMMON["vocab_size"])
-
-
-def part(sequence: int, tokens: list[int], logit_rows: int) -> dict[str, Any]:
-    return {"sequence": sequence, "tokens": tokens, "logit_rows": logit_rows}
-
-
-def alone(prompts: Prompts) -> list[list[dict[str, Any]]]:
-    return [[part(i, prompt, ROWS)] for i, prompt in enumerate(prompts)]
-
-
-def together(prompts: Prompts) -> list[list[dict[str, Any]]]:
-    return [[part(i, prompt, ROWS) for i, prompt in enumerate(prompts)]]
-
-
-def in_chunks(prompts: Prompts) -> list[list[dict[str, Any]]]:
-    """Passes with each prompt's beginning in two chunks, then its last rows in chunks of 1, 5 and the rest."""
-    passes = []
-    for i, prompt in enumerate(prompts):
-        begin, rest = prompt[:-ROWS], prompt[-ROWS:]
-        half = len(begin) // 2
-        passes += [[part(i, piece, 0)] for piece in (begin[:half], begin[half:]) if piece]
-        passes += [[part(i, piece, len(piece))] for piece in (rest[:1], rest[1:6], rest[6:])]
-    return passes
 
 
 def rms(values: np.ndarray) -> float:
@@ -116,8 +81,7 @@ def compare(name: str, folder: Path, options: argparse.Namespace) -> tuple[list[
                                ("transformers in bfloat16, from the CPU's", one_by_one[rows_of_short] - cpu)):
             errors.append({"model": name, "dtype": dtype, "against": against, "ratio": rms(error) / peer,
                            "limit": LIMITS[dtype]})
-        same = all(np.array_equal(engine.logits(passes).view(np.uint32), one_by_one.view(np.uint32))
-                   for passes in (together(prompts), in_chunks(prompts)))
+        same = same_in_a_batch_and_in_chunks(engine, prompts, one_by_one)
         invariance.append({"model": name, "dtype": dtype, "rows": len(one_by_one), "same": same})
     return errors, invariance
 

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,7 +18,6 @@ ALPHAS = [0.6, 0.7, 0.8, 0.9]
 # Bytes of keys and values per token in bfloat16: 2 tensors x layers x KV heads x head_dim x 2 bytes.
 KV_BYTES = {"3B": 2 * 28 * 8 * 128 * 2, "1B": 2 * 16 * 8 * 64 * 2}
 CONTEXT = 256  # of bench_step
-WRITING = 120.0  # seconds allowed for writing the generated weights
 # NVIDIA's specifications in bytes per second; the first name that is part of the driver's name counts.
 BANDWIDTHS = {"H200": 4.8e12, "H100 NVL": 3.9e12, "H100 PCIe": 2.0e12, "H100": 3.35e12, "A100-SXM4-80GB": 2.039e12,
               "A100": 1.555e12, "L40S": 0.864e12, "L4": 0.3e12, "B200": 8.0e12}
@@ -52,24 +52,30 @@ class Context:
     draft: Path | None
     quick: bool
     deadline: float = 0  # of the current piece
+    log: Path = Path()  # of the current piece
 
     def seconds_left(self) -> float:
         return max(1.0, self.deadline - time.monotonic())
 
     def run(self, *command: str | Path, **environment: str) -> str:
-        """Returns the output of a command and also prints it. Raises Failed with its last line if it fails."""
+        """Returns the output of a command, which also goes to the log as it is written, and then to stdout. Raises Failed
+        with its last line if it fails."""
         words = [str(word) for word in command]
-        process = subprocess.Popen(words, cwd=self.root, env=os.environ | environment, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                                   start_new_session=True)
-        try:
-            output, _ = process.communicate(timeout=self.seconds_left())
-        except subprocess.TimeoutExpired:
-            # The services that it started, too.
-            os.killpg(process.pid, 9)
-            process.communicate()
-            raise
-        print(output, end="", flush=True)
+        with self.log.open("a+", errors="replace") as log:
+            begin = log.seek(0, os.SEEK_END)
+            process = subprocess.Popen(words, cwd=self.root, env=os.environ | environment, stdin=subprocess.DEVNULL,
+                                       stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                process.wait(timeout=self.seconds_left())
+            except subprocess.TimeoutExpired:
+                # The services that it started, too.
+                os.killpg(process.pid, 9)
+                process.wait()
+                raise
+            finally:
+                log.seek(begin)
+                output = log.read()
+                print(output, end="", flush=True)
         if process.returncode != 0:
             lines = output.strip().splitlines() or ["no output"]
             raise Failed(f"{Path(words[0]).name} ended with {process.returncode}: {lines[-1]}")
@@ -80,12 +86,10 @@ class Context:
 
     def pair(self) -> Path:
         """Generated weights of Llama 3.2's shapes, written once."""
-        folder = self.scratch / "pair"
-        if not folder.exists():
-            start = time.monotonic()
-            self.deadline += WRITING  # does not count towards the piece's time
+        folder, written = self.scratch / "pair", self.scratch / "pair-is-written"
+        if not written.exists():
             self.program("bench_shape", "--pair", folder, "--write-only", "--alpha", *map(str, ALPHAS))
-            self.deadline += time.monotonic() - start - WRITING
+            written.touch()
         return folder
 
 
@@ -115,8 +119,84 @@ def python_piece(context: Context, script: str, *arguments: str | Path) -> Any:
     """Runs a script beside this file in a process of its own and returns its JSON."""
     file = context.out / f"{script}.data.json"
     file.unlink(missing_ok=True)
-    context.run(sys.executable, Path(__file__).with_name(f"{script}.py"), *arguments, "--json", file)
+    context.run(sys.executable, Path(__file__).with_name(f"{script}.py"), *arguments, "--json", file,
+                PYTHONDONTWRITEBYTECODE="1")
     return json.loads(file.read_text())
+
+
+# Shapes that the kernels have, one of each kind of model: configurations of the tests, with heads of this size.
+SELF_TESTED = {"models/tiny-target": 64, "tests/data/engine/gqa4-llama3-rope": 64, "tests/data/engine/qwen2-bias": 128,
+               "tests/data/engine/qwen3-head-norms": 128, "tests/data/engine/mistral-window": 128}
+SANITIZER = "/usr/local/cuda/bin/compute-sanitizer"
+
+
+def gtest(context: Context) -> Result:
+    """The plug-in's own tests, and once more under compute-sanitizer where there is one that works."""
+    program = context.programs / "outrider_gpu_test"
+    output = context.run(program)
+    passed = re.search(r"\[  PASSED  \].*", output)
+    if passed is None:
+        raise Failed(output.strip().splitlines()[-1])
+    result = Result(rows=[("outrider_gpu_test", passed[0])])
+    sanitizer = shutil.which("compute-sanitizer") or SANITIZER
+    if not Path(sanitizer).is_file():
+        result.rows.append(("compute-sanitizer", "left out: not installed"))
+        return result
+    try:
+        # Without the products, which need most of the memory and are cuBLASLt's.
+        output = context.run(sanitizer, "--target-processes", "all", "--error-exitcode", "1", program,
+                             "--gtest_filter=-*MatmulTest*")
+        result.rows.append(("compute-sanitizer", output.strip().splitlines()[-1].strip("= ")))
+    except Failed as failure:
+        if "Device not supported" not in context.log.read_text(errors="replace"):
+            raise
+        result.rows.append(("compute-sanitizer", f"left out: device not supported ({failure.what})"))
+    return result
+
+
+def self_test(context: Context) -> Result:
+    """--self-test for each kind of model that the kernels have."""
+    result = Result(data=[])
+    for model, head_dim in SELF_TESTED.items():
+        folder = context.scratch / "self-test" / Path(model).name
+        folder.mkdir(parents=True, exist_ok=True)
+        config = json.loads((context.root / model / "config.json").read_text()) | {"head_dim": head_dim}
+        (folder / "config.json").write_text(json.dumps(config))
+        for dtype in ("bfloat16", "fp8"):
+            output = context.program("outrider-target", "--model", folder, "--device", context.device, "--dtype", dtype,
+                                     "--self-test")
+            result.data.append({"model": model, "dtype": dtype, "lines": output.splitlines()})
+            result.rows.append((f"{folder.name}, heads of {head_dim}, {dtype}", f"{output.count('ok  ')} checks passed"))
+    return result
+
+
+def layers(context: Context) -> Result:
+    """bench_layers: the first stage that differs from the CPU's kernels, and from libtorch's on the GPU."""
+    result = Result()
+    others = ["native:cpu:float32"]
+    if any((place / "liboutrider_torch_cuda.so").is_file() for place in plugin_folders(context.programs)):
+        others.append(f"torch:{context.device}:bfloat16")
+    for other in others:
+        for dtype in ("bfloat16", "fp8"):
+            output = context.program("bench_layers", "models/tiny-target", other, f"native:{context.device}:{dtype}")
+            result.rows.append((f"{dtype} against {other}", output.strip().splitlines()[-1]))
+    return result
+
+
+def plugin_folders(programs: Path) -> list[Path]:
+    """In a pack, the scripts that start the programs are in another folder."""
+    return [programs, programs.parent / "programs"]
+
+
+def shapes(context: Context) -> Result:
+    """Rows of models of real shapes have the same bits alone, in a batch and in chunks."""
+    pair = context.pair()
+    data = python_piece(context, "real_shapes", "--program", context.programs / "bench_logits", "--device",
+                        context.device, "--models", pair / "shape-1B", pair / "shape-3B",
+                        *(["--quick"] if context.quick else []))
+    rows = [(f"{row['model']}, {row['dtype']}: {row['rows']} rows alone, in a batch, in chunks",
+             "the same bits" if row["same"] else "OTHER BITS") for row in data["invariance"]]
+    return Result("passed" if all(row["same"] for row in data["invariance"]) else "FAILED", rows, data)
 
 
 def logits(context: Context) -> Result:

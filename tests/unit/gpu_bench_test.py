@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_without_a_gpu_it_says_so_in_one_line():
 
 @pytest.mark.parametrize("arguments, message", [
     (["--pieces", "logits,magic"],
-     "unknown piece 'magic'; there are: logits, laws, steps, pair, pair-fp8, others, real"),
+     "unknown piece 'magic'; there are: gtest, self-test, layers, logits, shapes, laws, steps, pair, pair-fp8, others, real"),
     (["--pieces", "real"], "the piece 'real' needs --target and --draft"),
     (["--target", "models/tiny-target"], "--target and --draft come together"),
     (["--target", "nowhere", "--draft", "nowhere"], "no model at nowhere: it has no config.json"),
@@ -82,8 +83,9 @@ def test_programs_that_are_missing_are_named(tmp_path, monkeypatch):
 
 def programs(folder: Path, **scripts: str) -> Path:
     """A folder with programs that do nothing, except for the given ones."""
-    for name in ("outrider", "outrider-coordinator", "outrider-draft", "outrider-target", "bench_logits", "bench_pair",
-                 "bench_serve", "bench_shape", "bench_step", "liboutrider_cuda.so"):
+    for name in ("outrider", "outrider-coordinator", "outrider-draft", "outrider-target", "outrider_gpu_test",
+                 "bench_layers", "bench_logits", "bench_pair", "bench_serve", "bench_shape", "bench_step",
+                 "liboutrider_cuda.so"):
         (folder / name).write_text("#!/bin/sh\n" + scripts.get(name, ""))
         (folder / name).chmod(0o755)
     return folder
@@ -159,14 +161,86 @@ def test_a_program_that_fails_fails_the_piece(tmp_path, monkeypatch):
     assert "bench_step ended with 3: no memory" in (tmp_path / "out" / "summary.txt").read_text()
 
 
-@needs_plugin
+NOISE = "#!/bin/sh\ncat >/dev/null; head -c $((56 * 4096 * 4)) /dev/urandom\n"  # 56 rows of logits
+
+
+@pytest.mark.parametrize("noise, bits", [(False, "the same"), (True, "OTHER")])
+def test_rows_of_real_models_are_compared_by_their_bits(noise, bits, tmp_path):
+    program, file = BIN / "bench_logits", tmp_path / "shapes.json"
+    if noise:
+        program = tmp_path / "bench_logits"
+        program.write_text(NOISE)
+        program.chmod(0o755)
+    said = output(sys.executable, ROOT / "bench" / "gpu" / "real_shapes.py", "--program", program, "--models",
+                  ROOT / "models" / "tiny-draft", "--dtypes", "bfloat16", "--device", "cpu", "--quick", "--json", file)
+    assert said == f"tiny-draft, bfloat16: {bits} bits alone, together, in chunks\n"
+    row, = json.loads(file.read_text())["invariance"]
+    assert row == {"model": "tiny-draft", "dtype": "bfloat16", "rows": 56, "same": not noise}
+
+
+GTEST = "echo '[  PASSED  ] 90 tests.'\n"
+SELF_TEST = ("echo title\nfor check in stages logits rows; do echo \"ok      $check\"; done\n"
+             "grep -q '\"head_dim\": 64' \"$2/config.json\" || { echo 'FAILED  decisions  a verdict'; exit 1; }\n"
+             "echo 'ok      decisions'\n")
+
+
+def test_pieces_that_passed_are_not_run_again_and_those_that_failed_are(tmp_path, monkeypatch):
+    folder = programs(tmp_path, **{"outrider_gpu_test": f"date +%N >>{tmp_path}/ran\n{GTEST}", "outrider-target": SELF_TEST})
+    monkeypatch.setenv("OUTRIDER_BIN", str(folder))
+    out = tmp_path / "out"
+
+    def times_run(*flags: str) -> int:
+        code, error = run("--pieces", "gtest,self-test", "--out", str(out), *flags, path=fake_gpu(tmp_path))
+        assert (code, error) == (1, "")
+        return len((tmp_path / "ran").read_text().splitlines())
+
+    assert times_run() == 1
+    summary = (out / "summary.txt").read_text()
+    assert "[  PASSED  ] 90 tests." in summary
+    assert "outrider-target ended with 1: FAILED  decisions  a verdict" in summary
+    assert "ok      rows" in (out / "self-test.log").read_text()
+    assert times_run() == 1
+    assert times_run("--again") == 2
+    assert times_run("--quick") == 3  # other figures
+    (folder / "liboutrider_cuda.so").write_text("another build")
+    assert times_run() == 4
+    with tarfile.open(tmp_path / "out.tar.xz") as archive:
+        assert {"out/gtest.json", "out/gtest.log", "out/self-test.json", "out/summary.txt"} <= set(archive.getnames())
+
+
+def test_what_might_not_end_in_time_is_left_for_the_next_call(tmp_path, monkeypatch):
+    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, outrider_gpu_test=GTEST, bench_layers="echo alike\n")))
+    flags = ("--pieces", "gtest,layers", "--out", str(tmp_path / "out"), "--within", "59")
+    assert run(*flags, path=fake_gpu(tmp_path)) == (1, "")
+    assert [file.name for file in (tmp_path / "out").glob("*.json")] == ["gtest.json"]
+    assert run(*flags, path=fake_gpu(tmp_path)) == (0, "")
+    assert "bfloat16 against native:cpu:float32" in (tmp_path / "out" / "summary.txt").read_text()
+
+
+def test_a_machine_that_the_tests_find_no_gpu_on_fails_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, outrider_gpu_test="echo no GPU can be used here\n")))
+    code, _ = run("--pieces", "gtest", "--out", str(tmp_path / "out"), path=fake_gpu(tmp_path))
+    assert code == 1 and "no GPU can be used here" in (tmp_path / "out" / "summary.txt").read_text()
+
+
+def test_no_piece_takes_longer_than_a_call_may():
+    limits = re.findall(r"^ {4}\"[a-z0-9-]+\": \((\d+), pieces", RUN.read_text(), re.M)
+    assert len(limits) == 11 and max(map(int, limits)) <= 480
+
+
+PACKED = [BIN / name for name in ("outrider-target", "outrider_gpu_test", "bench_shape", "liboutrider_cuda.so")]
+
+
+@pytest.mark.skipif(not all(file.is_file() for file in PACKED), reason="the plug-in or its tests are not built")
 def test_a_pack_has_what_its_programs_link_to(tmp_path):
-    said = subprocess.run([ROOT / "bench" / "gpu" / "pack", tmp_path], check=True, capture_output=True, text=True,
+    pack = tmp_path / "pack"
+    said = subprocess.run([ROOT / "bench" / "gpu" / "pack", pack], check=True, capture_output=True, text=True,
                           env=os.environ | {"OUTRIDER_BIN": str(BIN)}).stdout
-    assert re.match(r"pack: \S+ in \S+, \S+ compressed$", said)
-    system = re.compile(r"(libc|libm|libstdc\+\+|libgcc_s|ld-linux-x86-64|ld-linux-aarch64)\.so")
-    wheels = re.compile(r"lib(cudart|cublasLt)")
-    for file in [*(tmp_path / "programs").iterdir(), *(tmp_path / "lib").iterdir()]:
+    assert re.match(rf"pack: \S+ in {pack}, \S+ in {pack}\.tar\.xz$", said)
+    assert (tmp_path / "pack.tar.xz").stat().st_size < 32 << 20
+    system = re.compile(r"(libc|libm|libdl|librt|libpthread|libutil|libstdc\+\+|libgcc_s|ld-linux-x86-64|ld-linux-aarch64)\.so")
+    wheels = re.compile(r"lib(cudart|cublasLt|nccl|torch|c10)")
+    for file in [*(pack / "programs").iterdir(), *(pack / "lib").iterdir()]:
         for name in re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-d", file)):
-            assert (tmp_path / "lib" / name).is_file() or system.match(name) or wheels.match(name), (file.name, name)
-    assert (tmp_path / "site" / "google" / "rpc" / "error_details_pb2.py").is_file()
+            assert (pack / "lib" / name).is_file() or system.match(name) or wheels.match(name), (file.name, name)
+    assert (pack / "site" / "google" / "rpc" / "error_details_pb2.py").is_file()

@@ -328,12 +328,12 @@ absl::Status Serve(const Flags& flags) {
   process = started->get();
   const auto gateway = StartGateway(flags, *process, metrics);
   if (!gateway.ok()) return gateway.status();
+  on_change();  // first, so that who reads the line finds the metrics
   LogInfo("serving", {{"listen", process->rpc().address()},
                       {"metrics_listen", process->metrics_address()},
                       {"http_listen", *gateway != nullptr ? (*gateway)->address() : ""},
                       {"target", flags.target},
                       {"draft", flags.draft}});
-  on_change();
   target->Connect();
   if (draft != nullptr) draft->Connect();
 

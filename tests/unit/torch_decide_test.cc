@@ -1,5 +1,6 @@
 // Tasks that the engine on libtorch decides where the logits are, with the source of the GPU's kernels on the
 // host.
+#include "common/engine/self_test.h"
 #include "common/engine/torch/cpu_runner.h"
 #include "common/engine/torch/torch_model.h"
 #include "device_worker_testing.h"
@@ -30,16 +31,21 @@ class HostDecisions final : public libtorch::DecisionKernels {
   }
 };
 
-// A CPU that decides itself, and whose steps are padded as a GPU's are.
+// A CPU that decides itself, and whose steps are padded as a GPU's are; and captured, unless they are
+// observed.
 class DecidingRunner final : public libtorch::CpuRunner {
  public:
-  explicit DecidingRunner(bool pads) : pads_(pads) {}
+  DecidingRunner(bool pads, bool observed) : pads_(pads), observed_(observed) {}
 
   bool PrefersFewShapes() const override { return pads_; }
+  at::Tensor Compute(const libtorch::Step& step, Forward forward) override {
+    EXPECT_FALSE(step.is_decode && observed_);
+    return CpuRunner::Compute(step, forward);
+  }
   libtorch::DecisionKernels* decisions() override { return &decisions_; }
 
  private:
-  const bool pads_;
+  const bool pads_, observed_;
   HostDecisions decisions_;
 };
 
@@ -52,7 +58,8 @@ class TorchBackend final : public Backend {
                                               const RunnerOptions& options,
                                               ThreadPool& /*threads*/) const override {
     if (!decides_) return libtorch::TorchModel::Create(spec, weights, std::nullopt, options);
-    return libtorch::TorchModel::Create(spec, weights, std::make_unique<DecidingRunner>(pads_), options);
+    return libtorch::TorchModel::Create(
+        spec, weights, std::make_unique<DecidingRunner>(pads_, options.observe != nullptr), options);
   }
 
  private:
@@ -75,6 +82,21 @@ TEST_P(TorchDecides, WhatTheHostDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Settings, TorchDecides, ::testing::ValuesIn(Settings()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// Its stages, rows and decisions, in steps as they are and in padded ones.
+TEST(TorchSelfTest, PassesWhereTheDeviceDecides) {
+  RunnerOptions options = DeviceOptions();
+  options.engine = "torch";
+  ThreadPool threads(1);
+  for (const bool pads : {false, true}) {
+    std::string last;
+    const absl::StatusOr<bool> passed =
+        SelfTestInFull(TorchBackend(/*decides=*/true, pads), ReadModelConfig(kDeviceModel)->decoder, options,
+                       threads, [&](absl::string_view line) { last = std::string(line); });
+    EXPECT_TRUE(passed.ok() && *passed) << passed.status() << ", " << last;
+    EXPECT_EQ(last, "ok      decisions  12 proposals and 12 verdicts, twice each: those of the host");
+  }
+}
 
 // Steps with several tasks, and sequences between them whose logits are the host's.
 class TorchTasks : public ::testing::TestWithParam<bool> {

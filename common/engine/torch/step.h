@@ -34,7 +34,7 @@ struct Step {
   at::Tensor slots;       // [rows]
   at::Tensor logit_rows;  // [wanted], the rows whose logits are wanted
   std::vector<AttentionGroup> groups;
-  bool is_decode = false;  // made by MakeDecodeStep
+  bool is_decode = false;  // made by MakeDecodeStep, and may be captured
 };
 
 // What steps depend on beside their batch.

@@ -226,8 +226,11 @@ at::Tensor TorchModel::Decide(absl::Span<const SequenceRows> batch, const at::Te
 }
 
 Step TorchModel::ToStep(absl::Span<const SequenceRows> batch) const {
-  if (runner_->PrefersFewShapes() && !observed_) {
-    if (auto step = MakeDecodeStep(batch, kv_blocks_, step_options_)) return *std::move(step);
+  if (runner_->PrefersFewShapes()) {
+    if (auto step = MakeDecodeStep(batch, kv_blocks_, step_options_)) {
+      step->is_decode = !observed_;
+      return *std::move(step);
+    }
   }
   return MakeStep(batch, step_options_);
 }

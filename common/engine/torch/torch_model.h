@@ -78,7 +78,7 @@ class TorchModel final : public Model {
   int kv_blocks_ = 0;
   int max_positions_ = 0;
   size_t bytes_per_block_ = 0;
-  bool observed_ = false;           // RunnerOptions::observe; steps are then as they are, not captured
+  bool observed_ = false;           // by RunnerOptions::observe; no step is captured then
   absl::Status copied_;             // the first failure of CopyBlock, for Forward to report
   std::optional<Decoder> decoder_;  // its cache has one block more, which no sequence uses
 };

@@ -75,7 +75,8 @@ TEST(CudaModel, IsWhatThePluginMakes) {
   EXPECT_EQ(AllLogits(**plugin, tokens), AllLogits(*linked, tokens));
 }
 
-// A prompt in one piece, in chunks that are captured and that are not, and token by token.
+// A prompt in one piece, in chunks of few rows and of many, which have algorithms of their own, and token by
+// token.
 TEST(CudaModel, LogitsAreTheSameInAnyChunks) {
   for (const char* dtype : {"bfloat16", "fp8"}) {
     const auto runner = Runner::Load(OnGpu(Options(""), dtype), Gpu(/*decides=*/true)).value();

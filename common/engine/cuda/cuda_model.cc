@@ -17,9 +17,10 @@ namespace {
 // Plans of attention, enough for the passes of a step: the first one, and one per further drafted token.
 constexpr int kPlans = kMaxDraftTokens + 1;
 
-// A launch of attention has memory for this many rows of sequences of the greatest length, and for more rows
-// of shorter ones. Of a 3B model with 131,072 positions, that is 200 MB.
+// A launch of attention has memory for this many rows of sequences of the greatest length (of a 3B model with
+// 131,072 positions, that is 200 MB), and for all rows of a graph of sequences of the shorter length.
 constexpr int kLongRows = 64;
+constexpr int kShortLength = 1024;
 
 // The widest row that AddNorm has room for, in the 48 KB of shared memory that a block has without asking.
 constexpr int kMaxNormed = 48 * 1024 / sizeof(float);
@@ -187,10 +188,15 @@ absl::Status CudaModel::CreateAttention() {
   const AttentionShape shape{spec_.heads, spec_.kv_heads, spec_.head_dim, options_.block_size};
   // Steps that need more are cut into several launches.
   const int length = std::max(kSplit, static_cast<int>(std::bit_ceil(static_cast<unsigned>(max_positions_))));
-  AttentionSize capacity = LargestSize(shape, kLongRows, kLongRows, length);
-  capacity.rows = max_rows_;
-  capacity.sequences = max_rows_;
-  if (capacity.partials > 0) capacity.partials = std::max(capacity.partials, max_rows_);
+  const AttentionSize longest = LargestSize(shape, kLongRows, kLongRows, length);
+  const AttentionSize most =
+      LargestSize(shape, kMaxCapturedRows, kMaxCapturedRows, std::min(length, kShortLength));
+  const AttentionSize capacity{
+      .sequences = max_rows_,
+      .rows = max_rows_,
+      .items = std::max(longest.items, most.items),
+      .blocks = std::max(longest.blocks, most.blocks),
+      .partials = length > kSplit ? std::max({longest.partials, most.partials, max_rows_}) : 0};
   return Assign(Attention::Create(shape, capacity, std::max(kPlans, max_rows_ / kLongRows + 1)), attention_);
 }
 

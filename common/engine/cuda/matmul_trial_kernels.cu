@@ -13,12 +13,17 @@ __device__ uint64_t Mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-// Finite numbers below 2 of either sign, of many magnitudes.
+// Numbers below 2 of either sign, of many magnitudes.
 __device__ uint16_t MadeUpBFloat16(uint64_t bits) {
   const uint16_t exponent = 120 + (bits >> 8) % 8;  // 127: [1, 2)
   return static_cast<uint16_t>((bits & 1) << 15 | exponent << 7 | (bits >> 1 & 0x7f));
 }
-__device__ uint8_t MadeUpFp8(uint64_t bits) { return static_cast<uint8_t>(bits & 0xbf); }
+// All finite numbers: within a few powers of two, sums of fp8 are exact in float32 in any order.
+__device__ uint8_t MadeUpFp8(uint64_t bits) {
+  constexpr uint8_t kNan = 0x7f;
+  const uint8_t magnitude = bits & 0x7f;
+  return static_cast<uint8_t>((bits & 0x80) | (magnitude == kNan ? kNan - 1 : magnitude));
+}
 
 template <class Element, class MakeUp>
 __device__ void FillWith(Element* to, size_t count, uint64_t seed, MakeUp make_up) {

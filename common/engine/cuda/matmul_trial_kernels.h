@@ -10,7 +10,7 @@
 
 namespace outrider::cuda {
 
-// Fills `to` [count] with finite numbers below 2 of either sign and of many magnitudes.
+// Fills `to` [count] with finite numbers of either sign and of many magnitudes.
 cudaError_t LaunchFill(Operand operand, void* to, size_t count, uint64_t seed, cudaStream_t stream);
 
 // Sets *differs to 1 if the bits of a and b, [count] each, are not the same; else leaves it.

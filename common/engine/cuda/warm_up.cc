@@ -31,13 +31,18 @@ std::vector<WarmUpStep> DirectSteps(const WarmUpLimits& limits) {
 
 std::vector<WarmUpStep> CommonSteps(const WarmUpLimits& limits) {
   constexpr int kMostDrafted = 8;
+  constexpr int kLengths[] = {kSplit / 2, 2 * kSplit, 4 * kSplit}, kSequences[] = {1, 8};
   std::vector<WarmUpStep> steps;
-  for (const int length : {kSplit / 2, 2 * kSplit, 4 * kSplit}) {
-    for (const int sequences : {1, 8}) {
+  for (const int length : kLengths) {
+    for (const int sequences : kSequences) {
       for (const int drafted : {0, kMostDrafted / 2, kMostDrafted}) {
         steps.push_back(
             {.sequences = sequences, .rows = drafted + 1, .length = length, .work = Work::kVerify});
       }
+    }
+  }
+  for (const int length : kLengths) {
+    for (const int sequences : kSequences) {
       for (int drafted = 1; drafted <= kMostDrafted; ++drafted) {
         steps.push_back(
             {.sequences = sequences, .length = length, .work = Work::kPropose, .draft_tokens = drafted});

@@ -1,0 +1,147 @@
+// What the plug-in calls of cuBLASLt, on the host. Recommends algorithms that will not do before those that
+// will, so that the choice is seen (algorithms.h).
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "algorithms.h"
+#include "common/engine/decoder/narrow_floats.h"
+#include "work.h"
+
+namespace {
+
+using outrider::emulation::Algorithm;
+
+struct Layout {
+  cudaDataType type;
+  uint64_t rows, columns;
+};
+static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t));
+
+Layout LayoutOf(cublasLtMatrixLayout_t from) {
+  Layout layout;
+  std::memcpy(&layout, from, sizeof(layout));
+  return layout;
+}
+
+float At(const void* data, cudaDataType type, size_t i) {
+  return type == CUDA_R_16BF ? outrider::FromBFloat16(static_cast<const uint16_t*>(data)[i])
+                             : outrider::FromFloat8(static_cast<const uint8_t*>(data)[i]);
+}
+
+// y[r, n] = sum_k x[r, k] w[n, k], all rows of a column at the same time.
+void Multiply(const void* w, const Layout& weights, const void* x, const Layout& operand, float* y,
+              Algorithm algorithm) {
+  const size_t depth = weights.rows, columns = weights.columns, rows = operand.columns;
+  std::vector<float> transposed(rows * depth), column(depth), sums(rows);
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t k = 0; k < depth; ++k) transposed[k * rows + r] = At(x, operand.type, r * depth + k);
+  }
+  const bool backwards =
+      algorithm == Algorithm::kBackwards || (algorithm == Algorithm::kByBatch && rows > 16);
+  for (size_t n = 0; n < columns; ++n) {
+    for (size_t k = 0; k < depth; ++k) column[k] = At(w, weights.type, n * depth + k);
+    std::fill(sums.begin(), sums.end(), 0.0f);
+    for (size_t i = 0; i < depth; ++i) {
+      const size_t k = backwards ? depth - 1 - i : i;
+      const float* const from = &transposed[k * rows];
+      for (size_t r = 0; r < rows; ++r) sums[r] += column[k] * from[r];
+    }
+    for (size_t r = 0; r < rows; ++r) y[r * columns + n] = sums[r];
+  }
+}
+
+cublasLtMatmulHeuristicResult_t Recommendation(Algorithm algorithm) {
+  cublasLtMatmulHeuristicResult_t result{};
+  result.algo.data[0] = static_cast<uint64_t>(algorithm);
+  return result;
+}
+
+}  // namespace
+
+extern "C" {
+
+size_t cublasLtGetVersion() { return 1; }
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = reinterpret_cast<cublasLtHandle_t>(1);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t /*handle*/) { return CUBLAS_STATUS_SUCCESS; }
+const char* cublasLtGetStatusString(cublasStatus_t /*status*/) { return "an error of the emulated GPU"; }
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t /*compute*/,
+                                        cudaDataType_t /*scale*/) {
+  *product = reinterpret_cast<cublasLtMatmulDesc_t>(1);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t /*product*/) { return CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t /*product*/,
+                                              cublasLtMatmulDescAttributes_t /*attribute*/,
+                                              const void* /*value*/, size_t /*size*/) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t /*preference*/,
+                                                     size_t /*size*/) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t /*preference*/,
+                                                    cublasLtMatmulPreferenceAttributes_t /*attribute*/,
+                                                    const void* /*value*/, size_t /*size*/) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t to, size_t /*size*/,
+                                                 cudaDataType type, uint64_t rows, uint64_t columns,
+                                                 int64_t stride) {
+  const Layout layout{type, rows, columns};
+  std::memcpy(to, &layout, sizeof(layout));
+  return stride == static_cast<int64_t>(rows) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t /*product*/,
+                                              cublasLtMatrixLayout_t /*w*/, cublasLtMatrixLayout_t x,
+                                              cublasLtMatrixLayout_t /*c*/, cublasLtMatrixLayout_t /*d*/,
+                                              cublasLtMatmulPreference_t /*preference*/, int /*most*/,
+                                              cublasLtMatmulHeuristicResult_t* results, int* count) {
+  const bool few = LayoutOf(x).columns < 64;
+  results[0] = Recommendation(few ? Algorithm::kByBatch : Algorithm::kBackwards);
+  results[1] = Recommendation(few ? Algorithm::kForwards : Algorithm::kForwardsToo);
+  *count = 2;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t /*product*/,
+                                       cublasLtMatrixLayout_t /*w*/, cublasLtMatrixLayout_t /*x*/,
+                                       cublasLtMatrixLayout_t /*c*/, cublasLtMatrixLayout_t /*d*/,
+                                       const cublasLtMatmulAlgo_t* /*algorithm*/,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  result->workspaceSize = 0;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t size, size_t* written) {
+  std::memset(value, 0, size);
+  if (attribute == CUBLASLT_ALGO_CONFIG_ID) std::memcpy(value, &algorithm->data[0], size);
+  *written = size;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t /*product*/,
+                              const void* /*one*/, const void* w, cublasLtMatrixLayout_t w_layout,
+                              const void* x, cublasLtMatrixLayout_t x_layout, const void* /*zero*/,
+                              const void* /*c*/, cublasLtMatrixLayout_t /*c_layout*/, void* y,
+                              cublasLtMatrixLayout_t y_layout, const cublasLtMatmulAlgo_t* algorithm,
+                              void* /*workspace*/, size_t /*workspace_bytes*/, cudaStream_t stream) {
+  const Layout weights = LayoutOf(w_layout), operand = LayoutOf(x_layout), result = LayoutOf(y_layout);
+  if (weights.rows != operand.rows || result.rows != weights.columns || result.columns != operand.columns) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  const auto kind = static_cast<Algorithm>(algorithm->data[0]);
+  outrider::emulation::Enqueue(stream,
+                               [=] { Multiply(w, weights, x, operand, static_cast<float*>(y), kind); });
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // extern "C"

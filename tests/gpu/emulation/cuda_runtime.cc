@@ -1,0 +1,188 @@
+// What the plug-in calls of CUDA's runtime, on the host: memory with an end, streams that never wait, and
+// graphs that record what is enqueued. Calls that CUDA forbids while a stream is captured spoil the capture.
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "work.h"
+
+namespace outrider::emulation {
+namespace {
+
+using Recording = std::vector<std::function<void()>>;
+
+struct Capture {
+  cudaStream_t stream = nullptr;
+  Recording work;
+  bool spoilt = false;
+};
+
+std::mutex mutex;
+std::map<void*, size_t> allocations;
+size_t used_bytes = 0;
+intptr_t last_stream = 0;
+GraphCounts counts;
+bool allowed = true;
+thread_local Capture* capture = nullptr;  // cudaStreamCaptureModeThreadLocal
+
+// Whether the thread captures a stream, which this call must not disturb.
+bool Spoils() {
+  if (capture != nullptr) capture->spoilt = true;
+  return capture != nullptr;
+}
+
+cudaError_t Allocate(void** data, size_t bytes, bool on_device) {
+  if (Spoils()) return cudaErrorStreamCaptureUnsupported;
+  const std::lock_guard lock(mutex);
+  if (on_device && used_bytes + bytes > kMemoryBytes) return cudaErrorMemoryAllocation;
+  *data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(*data, 0xcd, bytes);  // as good as anything
+  allocations[*data] = on_device ? bytes : 0;
+  used_bytes += allocations[*data];
+  return cudaSuccess;
+}
+
+cudaError_t Free(void* data) {
+  if (Spoils()) return cudaErrorStreamCaptureUnsupported;
+  const std::lock_guard lock(mutex);
+  used_bytes -= allocations[data];
+  allocations.erase(data);
+  std::free(data);
+  return cudaSuccess;
+}
+
+}  // namespace
+
+void Enqueue(cudaStream_t stream, std::function<void()> work) {
+  if (capture != nullptr && capture->stream == stream) {
+    capture->work.push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+
+GraphCounts Graphs() {
+  const std::lock_guard lock(mutex);
+  return counts;
+}
+
+void AllowGraphs(bool allow) {
+  const std::lock_guard lock(mutex);
+  allowed = allow;
+}
+
+}  // namespace outrider::emulation
+
+using namespace outrider::emulation;
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** data, size_t bytes) { return Allocate(data, bytes, /*on_device=*/true); }
+cudaError_t cudaMallocHost(void** data, size_t bytes) { return Allocate(data, bytes, /*on_device=*/false); }
+cudaError_t cudaFree(void* data) { return Free(data); }
+cudaError_t cudaFreeHost(void* data) { return Free(data); }
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/) {
+  if (Spoils()) return cudaErrorStreamCaptureUnsupported;
+  std::memmove(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/,
+                            cudaStream_t stream) {
+  Enqueue(stream, [=] { std::memmove(to, from, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  Enqueue(stream, [=] { std::memset(to, value, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* all_bytes) {
+  const std::lock_guard lock(mutex);
+  *free_bytes = kMemoryBytes - used_bytes;
+  *all_bytes = kMemoryBytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int /*device*/) { return cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
+  *properties = {};
+  std::strcpy(properties->name, "emulated");
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "out of memory" : "an error of the emulated GPU";
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  *lowest = 0;
+  *highest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned /*flags*/, int /*priority*/) {
+  const std::lock_guard lock(mutex);
+  *stream = reinterpret_cast<cudaStream_t>(++last_stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t /*stream*/) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) {
+  return Spoils() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
+  const std::lock_guard lock(mutex);
+  if (!allowed) return cudaErrorMemoryAllocation;
+  capture = new Capture{.stream = stream, .work = {}};
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t /*stream*/, cudaGraph_t* graph) {
+  Capture* const done = std::exchange(capture, nullptr);
+  const bool spoilt = done->spoilt;
+  *graph = spoilt ? nullptr : reinterpret_cast<cudaGraph_t>(new Recording(std::move(done->work)));
+  delete done;
+  return spoilt ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long /*flags*/) {
+  const std::lock_guard lock(mutex);
+  if (used_bytes + kGraphBytes > kMemoryBytes) return cudaErrorMemoryAllocation;
+  used_bytes += kGraphBytes;
+  ++counts.made;
+  *executable = reinterpret_cast<cudaGraphExec_t>(new Recording(*reinterpret_cast<Recording*>(graph)));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t /*stream*/) {
+  {
+    const std::lock_guard lock(mutex);
+    ++counts.launched;
+  }
+  for (const auto& work : *reinterpret_cast<Recording*>(executable)) work();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<Recording*>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  const std::lock_guard lock(mutex);
+  used_bytes -= kGraphBytes;
+  delete reinterpret_cast<Recording*>(executable);
+  return cudaSuccess;
+}
+
+}  // extern "C"

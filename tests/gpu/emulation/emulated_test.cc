@@ -1,0 +1,171 @@
+// What only an emulated GPU shows: which graphs there are, and what is done where one cannot be made or an
+// algorithm will not do.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <random>
+
+#include "algorithms.h"
+#include "common/engine/cuda/cuda_model.h"
+#include "tests/unit/device_worker_testing.h"
+#include "tests/unit/engine_helpers.h"
+#include "work.h"
+
+namespace outrider::testing {
+namespace {
+
+using emulation::Algorithm;
+using ::testing::HasSubstr;
+
+class Gpu final : public Backend {
+ public:
+  absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+                                              const RunnerOptions& options,
+                                              ThreadPool& /*threads*/) const override {
+    return cuda::CudaModel::Create(spec, weights, /*device=*/0, options);
+  }
+};
+
+RunnerOptions OnGpu() {
+  RunnerOptions options = Options("gqa4-llama3-rope");
+  options.device = "cuda:0";
+  options.dtype = "bfloat16";
+  return options;
+}
+
+std::unique_ptr<Runner> LoadOnGpu(const RunnerOptions& options) {
+  return Runner::Load(options, Gpu()).value();
+}
+
+// Steps of several sequences, with tasks and without, and what they say.
+class Steps {
+ public:
+  explicit Steps(Runner& runner) : runner_(runner) {}
+
+  // A step of `sequences`, each `length` long with `rows` of them new. Returns logits and drafted tokens.
+  std::vector<float> Run(int sequences, int rows, int length, int draft_tokens) {
+    const auto params = Params({.name = ""}, /*seed=*/1);
+    std::vector<DeviceTask> tasks(draft_tokens > 0 ? static_cast<size_t>(sequences) : 0);
+    for (DeviceTask& task : tasks) {
+      task = {.params = params.get(),
+              .round_start = static_cast<uint64_t>(length),
+              .work = ProposeTask{draft_tokens}};
+    }
+    const int blocks = (length + draft_tokens) / runner_.block_size() + 1;
+    std::vector<std::vector<TokenId>> tokens;
+    std::vector<std::vector<BlockId>> tables;
+    std::vector<SequenceRows> batch;
+    for (int s = 0; s < sequences; ++s) {
+      tokens.push_back(SomeTokens(length, runner_.config().decoder.vocab_size, static_cast<uint32_t>(s + 1)));
+      for (std::vector<BlockId>& table = tables.emplace_back(); static_cast<int>(table.size()) < blocks;) {
+        table.push_back(s * blocks + static_cast<int>(table.size()));
+      }
+    }
+    for (size_t s = 0; s < tokens.size(); ++s) {
+      const absl::Span<const TokenId> all = tokens[s];
+      const size_t cached = static_cast<size_t>(length - rows);
+      if (cached > 0) {
+        const SequenceRows prompt{all.first(cached), 0, tables[s], 0};
+        EXPECT_TRUE(runner_.Forward({&prompt, 1}).ok());
+      }
+      batch.push_back(
+          {all.subspan(cached), length - rows, tables[s], 1, tasks.empty() ? nullptr : &tasks[s]});
+    }
+    const absl::StatusOr<LogitsView> logits = runner_.Forward(batch);
+    EXPECT_TRUE(logits.ok()) << logits.status();
+    std::vector<float> found;
+    for (int r = 0; logits.ok() && r < logits->rows; ++r) {
+      found.insert(found.end(), logits->row(r).begin(), logits->row(r).end());
+    }
+    for (const DeviceTask& task : tasks) {
+      for (const ProposalNode& node : std::get<ProposeTask>(task.work).proposal) {
+        found.push_back(static_cast<float>(node.token));
+      }
+    }
+    return found;
+  }
+
+ private:
+  Runner& runner_;
+};
+
+// A graph that was captured for one step serves others of its shape: with other tokens, lengths and blocks.
+TEST(EmulatedGraphs, ServeStepsThatTheyWereNotCapturedFor) {
+  const std::unique_ptr<Runner> captured = LoadOnGpu(OnGpu());
+  emulation::AllowGraphs(false);
+  const std::unique_ptr<Runner> direct = LoadOnGpu(OnGpu());
+  emulation::AllowGraphs(true);
+  Steps with(*captured), without(*direct);
+  const emulation::GraphCounts before = emulation::Graphs();
+  std::mt19937 random(1);
+  constexpr int kSteps = 60;
+  for (int i = 0; i < kSteps; ++i) {
+    const int sequences = 1 + static_cast<int>(random() % 5), rows = 1 + static_cast<int>(random() % 5);
+    const int length = rows + static_cast<int>(random() % 120), draft_tokens = static_cast<int>(random() % 4);
+    SCOPED_TRACE(::testing::Message() << sequences << " sequences of " << length << ", " << rows << " rows, "
+                                      << draft_tokens << " drafted");
+    ASSERT_EQ(with.Run(sequences, rows, length, draft_tokens),
+              without.Run(sequences, rows, length, draft_tokens));
+  }
+  const emulation::GraphCounts after = emulation::Graphs();
+  EXPECT_GE(after.launched - before.launched, kSteps);
+  EXPECT_LT(after.made - before.made, kSteps);
+}
+
+TEST(EmulatedGraphs, OfOneStreamAreThereOnceAModelIsLoaded) {
+  const std::unique_ptr<Runner> runner = LoadOnGpu(OnGpu());
+  const emulation::GraphCounts before = emulation::Graphs();
+  EXPECT_GT(before.made, 10);
+  Steps steps(*runner);
+  for (int draft_tokens = 1; draft_tokens <= 8; ++draft_tokens) {
+    steps.Run(/*sequences=*/1, /*rows=*/1, /*length=*/1, draft_tokens);
+  }
+  const emulation::GraphCounts after = emulation::Graphs();
+  EXPECT_EQ(after.made, before.made);
+  EXPECT_EQ(after.launched, before.launched + 8);
+}
+
+TEST(EmulatedMemory, ThePoolLeavesRoomForGraphs) {
+  RunnerOptions options = OnGpu();
+  options.kv_blocks = 0;
+  options.kv_memory_fraction = 1;
+  options.max_sequences = 1 << 20;
+  const std::unique_ptr<Runner> runner = LoadOnGpu(options);
+  size_t free_bytes = 0, all_bytes = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free_bytes, &all_bytes), cudaSuccess);
+  EXPECT_GT(runner->kv_blocks(), 1000);
+  // The common ones are made already; 128 are kept.
+  EXPECT_GT(free_bytes, 30 * emulation::kGraphBytes);
+  EXPECT_LT(free_bytes, 128 * emulation::kGraphBytes);
+}
+
+TEST(EmulatedProducts, AreComputedByTheFirstAlgorithmsWhoseRowsDoNotDependOnTheBatch) {
+  const auto matmul = cuda::Matmul::Create(cuda::Operand::kBFloat16, "", nullptr).value();
+  ASSERT_TRUE(matmul->Plan(32, 64).ok());
+  const cuda::MatmulChoice* const choice = matmul->choices().Find(32, 64);
+  EXPECT_EQ(choice->few_rows.words[0], static_cast<uint64_t>(Algorithm::kForwards));
+  EXPECT_EQ(choice->many_rows.words[0], static_cast<uint64_t>(Algorithm::kForwardsToo));
+  EXPECT_THAT(InWords(matmul->choices()), HasSubstr("32x64: id 2"));
+}
+
+TEST(EmulatedProducts, AreComputedByTheAlgorithmsOfAnEarlierStart) {
+  RunnerOptions options = OnGpu();
+  options.matmul_algorithms = ::testing::TempDir() + "/algorithms.json";
+  std::filesystem::remove(options.matmul_algorithms);
+  const std::string chosen = LoadOnGpu(options)->algorithms();
+  ASSERT_TRUE(std::filesystem::exists(options.matmul_algorithms));
+  EXPECT_EQ(LoadOnGpu(options)->algorithms(), chosen);
+  options.dtype = "fp8";
+  EXPECT_THAT(Runner::Load(options, Gpu()).status().message(), HasSubstr("--dtype was bfloat16"));
+
+  std::filesystem::remove(options.matmul_algorithms);
+  const auto other =
+      cuda::Matmul::Create(cuda::Operand::kFp8, options.matmul_algorithms, /*stream=*/nullptr).value();
+  ASSERT_TRUE(other->Plan(32, 64).ok());
+  ASSERT_TRUE(other->Store().ok());
+  EXPECT_THAT(Runner::Load(options, Gpu()).status().message(), HasSubstr("was written for another model"));
+}
+
+}  // namespace
+}  // namespace outrider::testing

@@ -1,0 +1,28 @@
+// The order of work on an emulated GPU.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <functional>
+
+namespace outrider::emulation {
+
+// Does the work at once; while the stream is captured, records it for the graph instead.
+void Enqueue(cudaStream_t stream, std::function<void()> work);
+
+// How many graphs were made so far, and how often they were launched.
+struct GraphCounts {
+  int made = 0;
+  int launched = 0;
+};
+GraphCounts Graphs();
+
+// Whether graphs can be made, as they can at first.
+void AllowGraphs(bool allow);
+
+// The GPU's memory, and what a graph takes of it.
+inline constexpr size_t kMemoryBytes = size_t{1} << 30;
+inline constexpr size_t kGraphBytes = size_t{1} << 20;
+
+}  // namespace outrider::emulation

@@ -68,7 +68,8 @@ TEST(PlanStep, RowsOfTheHostLieBeyondThoseThatDraftPassesWrite) {
     const StepShape shape = ShapeOf(plan);
     const int wanted = static_cast<int>(proposals + others);
     ASSERT_GE(shape.tasks, static_cast<int>(proposals));
-    ASSERT_GE(static_cast<int>(plan.logit_rows.size()) - plan.host_rows, others == 0 ? 0 : shape.tasks);
+    ASSERT_GE(static_cast<int>(plan.logit_rows.size()) - plan.host_rows,
+              others == 0 ? 0 : PaddedRows(shape.tasks));
     // What the model has memory for.
     ASSERT_LT(static_cast<int>(plan.logit_rows.size()), wanted + kMaxIdleRows);
     ASSERT_LT(shape.logit_rows, wanted + kMaxIdleRows);

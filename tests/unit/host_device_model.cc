@@ -7,6 +7,7 @@
 #include <map>
 
 #include "common/engine/cuda/can_run.h"
+#include "common/engine/cuda/row_tile.h"
 #include "common/engine/cuda/step_memory.h"
 #include "common/engine/cuda/step_plan.h"
 #include "host_kernels.h"
@@ -142,8 +143,8 @@ absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRow
     }
     logits = cpu_->Forward(passes);
     if (!logits.ok()) return logits.status();
-    // A device writes the rows of idle tasks too.
-    std::fill_n(logits_.begin(), int64_t{step.shape().tasks} * vocab,
+    // A device writes the rows of idle tasks too, and whole tiles of rows.
+    std::fill_n(logits_.begin(), int64_t{cuda::PaddedRows(step.shape().tasks)} * vocab,
                 std::numeric_limits<float>::quiet_NaN());
     for (size_t i = 0; i < active.size(); ++i) copy_row(static_cast<int>(i), active[i]);
     step.Shape(logits_.data(), step.shape().tasks);

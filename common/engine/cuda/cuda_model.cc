@@ -266,6 +266,7 @@ absl::Status CudaModel::Replay(const StepPlan& plan, const GraphShape& shape) {
     if (!captured.ok()) {
       // For want of memory, say. Without graphs, steps only take longer. The plans are uploaded again.
       captures_ = false;
+      cudaGetLastError();  // or the next launch would report it
       status = ToStatus(cudaStreamSynchronize(stream_), "waiting for the plans of a step");
       return status.ok() ? RunEager(plan, shape.step) : status;
     }

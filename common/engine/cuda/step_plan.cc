@@ -57,9 +57,11 @@ StepPlan PlanStep(absl::Span<const SequenceRows> batch, int block_size, absl::Sp
     plan.tasks.push_back(sequence.task);
     draft_tokens = std::max(draft_tokens, TokensOf(*sequence.task));
   }
-  // Draft passes write the logits of as many tasks as their graph holds, over those of the first pass.
+  // Draft passes write the logits of as many tasks as their graph holds, rounded up to what a product writes,
+  // over those of the first pass.
   if (draft_tokens > 1 && !host_rows.empty()) {
-    plan.logit_rows.resize(static_cast<size_t>(TaskCapacity(static_cast<int>(plan.tasks.size()))), 0);
+    const int written = PaddedRows(TaskCapacity(static_cast<int>(plan.tasks.size())));
+    plan.logit_rows.resize(static_cast<size_t>(written), 0);
   }
   plan.logit_rows.insert(plan.logit_rows.end(), host_rows.begin(), host_rows.end());
   plan.host_rows = static_cast<int>(host_rows.size());

@@ -30,17 +30,26 @@ intptr_t last_stream = 0;
 GraphCounts counts;
 bool allowed = true;
 thread_local Capture* capture = nullptr;  // cudaStreamCaptureModeThreadLocal
+thread_local cudaError_t last_error = cudaSuccess;
+
+// What a call returns, and what is asked for later.
+cudaError_t Fail(cudaError_t error) {
+  last_error = error;
+  return error;
+}
 
 // Whether the thread captures a stream, which this call must not disturb.
 bool Spoils() {
-  if (capture != nullptr) capture->spoilt = true;
-  return capture != nullptr;
+  if (capture == nullptr) return false;
+  capture->spoilt = true;
+  Fail(cudaErrorStreamCaptureUnsupported);
+  return true;
 }
 
 cudaError_t Allocate(void** data, size_t bytes, bool on_device) {
   if (Spoils()) return cudaErrorStreamCaptureUnsupported;
   const std::lock_guard lock(mutex);
-  if (on_device && used_bytes + bytes > kMemoryBytes) return cudaErrorMemoryAllocation;
+  if (on_device && used_bytes + bytes > kMemoryBytes) return Fail(cudaErrorMemoryAllocation);
   *data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(*data, 0xcd, bytes);  // as good as anything
   allocations[*data] = on_device ? bytes : 0;
@@ -124,7 +133,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) 
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "out of memory" : "an error of the emulated GPU";
 }
@@ -146,7 +155,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
   const std::lock_guard lock(mutex);
-  if (!allowed) return cudaErrorMemoryAllocation;
+  if (!allowed) return Fail(cudaErrorMemoryAllocation);
   capture = new Capture{.stream = stream, .work = {}};
   return cudaSuccess;
 }
@@ -155,12 +164,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t /*stream*/, cudaGraph_t* graph) {
   const bool spoilt = done->spoilt;
   *graph = spoilt ? nullptr : reinterpret_cast<cudaGraph_t>(new Recording(std::move(done->work)));
   delete done;
-  return spoilt ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+  return spoilt ? Fail(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long /*flags*/) {
   const std::lock_guard lock(mutex);
-  if (used_bytes + kGraphBytes > kMemoryBytes) return cudaErrorMemoryAllocation;
+  if (used_bytes + kGraphBytes > kMemoryBytes) return Fail(cudaErrorMemoryAllocation);
   used_bytes += kGraphBytes;
   ++counts.made;
   *executable = reinterpret_cast<cudaGraphExec_t>(new Recording(*reinterpret_cast<Recording*>(graph)));

@@ -113,6 +113,52 @@ TEST(EmulatedGraphs, ServeStepsThatTheyWereNotCapturedFor) {
   EXPECT_LT(after.made - before.made, kSteps);
 }
 
+// A product writes whole tiles of rows, those of idle tasks included.
+TEST(EmulatedGraphs, DraftPassesLeaveTheLogitsOfTheHostAlone) {
+  const std::unique_ptr<Runner> runner = LoadOnGpu(OnGpu());
+  const auto params = Params({.name = ""}, /*seed=*/1);
+  const int vocab = runner->config().decoder.vocab_size;
+  std::vector<std::vector<TokenId>> tokens;
+  std::vector<std::vector<BlockId>> blocks;
+  for (int s = 0; s < 5; ++s) {
+    tokens.push_back(SomeTokens(6, vocab, static_cast<uint32_t>(s + 1)));
+    blocks.push_back({s});
+  }
+  for (const size_t drafting : {1, 3}) {
+    std::vector<DeviceTask> tasks(drafting);
+    std::vector<SequenceRows> batch, alone;
+    for (size_t s = 0; s < tokens.size(); ++s) {
+      if (s < drafting) tasks[s] = {.params = params.get(), .round_start = 6, .work = ProposeTask{3}};
+      batch.push_back({tokens[s], 0, blocks[s], 1, s < drafting ? &tasks[s] : nullptr});
+      if (s >= drafting) alone.push_back(batch.back());
+    }
+    const absl::StatusOr<LogitsView> found = runner->Forward(batch);
+    ASSERT_TRUE(found.ok()) << found.status();
+    Logits beside;
+    for (int r = 0; r < found->rows; ++r) beside.push_back(RowOf(*found, r));
+    ASSERT_EQ(beside.size(), alone.size());
+    const absl::StatusOr<LogitsView> expected = runner->Forward(alone);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    for (size_t r = 0; r < beside.size(); ++r) {
+      EXPECT_EQ(beside[r], RowOf(*expected, static_cast<int>(r))) << drafting << " draft, row " << r;
+    }
+  }
+}
+
+// CUDA keeps the error of a call until it is asked for, and the next launch is.
+TEST(EmulatedGraphs, WhereNoneCanBeMadeStepsAreLaunchedDirectly) {
+  const std::unique_ptr<Runner> runner = LoadOnGpu(OnGpu());
+  Steps steps(*runner);
+  const std::vector<float> captured =
+      steps.Run(/*sequences=*/3, /*rows=*/4, /*length=*/30, /*draft_tokens=*/0);
+  emulation::AllowGraphs(false);
+  const std::vector<float> other = steps.Run(/*sequences=*/5, /*rows=*/4, /*length=*/30, /*draft_tokens=*/2);
+  const std::vector<float> direct = steps.Run(/*sequences=*/3, /*rows=*/4, /*length=*/30, /*draft_tokens=*/0);
+  emulation::AllowGraphs(true);
+  EXPECT_FALSE(other.empty());
+  EXPECT_EQ(direct, captured);
+}
+
 TEST(EmulatedGraphs, OfOneStreamAreThereOnceAModelIsLoaded) {
   const std::unique_ptr<Runner> runner = LoadOnGpu(OnGpu());
   const emulation::GraphCounts before = emulation::Graphs();

@@ -168,6 +168,7 @@ absl::StatusOr<Matmul::Shape> Matmul::Choose(int n, int k) {
   const auto has_expected_bits = [&](absl::Span<const int> sizes, const Algorithm& algorithm) {
     const absl::StatusOr<bool> same = (*trial)->HasExpectedBits(sizes, with(algorithm));
     error.Update(same.status());
+    if (!same.ok()) cudaGetLastError();  // or the next launch would report it
     return same.ok() && *same;
   };
   for (const Algorithm& few : *few_rows) {
@@ -227,8 +228,17 @@ std::optional<Matmul::Algorithm> Matmul::Runnable(int n, int k, const cublasLtMa
 
 absl::Status Matmul::Run(int plan, const void* x, const void* w, float* y, int rows) {
   const Shape& shape = shapes_[static_cast<size_t>(plan)];
-  const Algorithm& algorithm = rows < kManyRows ? shape.few_rows : shape.many_rows;
-  return RunWith(algorithm, shape.n, shape.k, x, w, y, rows);
+  absl::Status status;
+  for (int first = 0, part = 0; first < rows && status.ok(); first += part) {
+    const Algorithm& algorithm = rows - first < kManyRows ? shape.few_rows : shape.many_rows;
+    part = std::min(algorithm.rows_at_once, rows - first);
+    const size_t row = static_cast<size_t>(first);
+    status =
+        RunWith(algorithm, shape.n, shape.k,
+                static_cast<const char*>(x) + row * static_cast<size_t>(shape.k) * OperandBytes(operand_), w,
+                y + row * static_cast<size_t>(shape.n), part);
+  }
+  return status;
 }
 
 absl::Status Matmul::RunWith(const Algorithm& algorithm, int n, int k, const void* x, const void* w, float* y,

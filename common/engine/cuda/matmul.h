@@ -30,8 +30,8 @@ inline constexpr int kManyRows = 64;
 // from the start. Nothing is known of bits that the made-up product did not show.
 class Matmul {
  public:
-  // `choices_file` names the file with the algorithms of an earlier start, which are used untested; if it does
-  // not exist, Store writes it; empty: neither. Errors are those of ReadMatmulChoices.
+  // `choices_file` names the file with the algorithms of an earlier start, which are used untested; if it
+  // does not exist, Store writes it; empty: neither. Errors are those of ReadMatmulChoices.
   static absl::StatusOr<std::unique_ptr<Matmul>> Create(Operand operand, const std::string& choices_file,
                                                         cudaStream_t stream);
   ~Matmul();

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -76,7 +77,7 @@ const MatmulChoice* MatmulChoices::Find(int n, int k) const {
 
 absl::StatusOr<std::optional<MatmulChoices>> ReadMatmulChoices(const std::string& path,
                                                                const MatmulChoices& here) {
-  if (access(path.c_str(), F_OK) != 0) return std::nullopt;
+  if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) return std::nullopt;
   const absl::StatusOr<Json> json = ReadJsonObject(path);
   if (!json.ok()) return json.status();
   FieldReader fields(path, *json);

@@ -15,7 +15,7 @@
 namespace outrider::cuda {
 
 // Owns operands of kRows rows whose magnitudes span several powers of two, so that another order of summation
-// shows in the last bits. Not thread-safe. Its functions wait for the stream.
+// shows in the last bits. Not thread-safe.
 class MatmulTrial {
  public:
   static constexpr int kRows = 512;
@@ -28,7 +28,7 @@ class MatmulTrial {
 
   // What is expected from now on: the products of `rows_at_once` rows each.
   absl::Status Expect(int rows_at_once, Multiply multiply);
-  // Whether the rows have the expected bits in launches of each of these sizes.
+  // Whether the rows have the expected bits in launches of each of these sizes. Waits for the stream.
   absl::StatusOr<bool> HasExpectedBits(absl::Span<const int> rows_at_once, Multiply multiply);
 
  private:

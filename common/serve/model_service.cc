@@ -164,6 +164,11 @@ absl::Status Check(const Models& models, const Flags& flags) {
       return absl::InvalidArgumentError(
           absl::StrCat(other.prefix, "listen ", other.listen, ": ", first.prefix, "listen is the same"));
     }
+    const std::string& algorithms = other.runner.matmul_algorithms;
+    if (!algorithms.empty() && algorithms == first.runner.matmul_algorithms) {
+      return absl::InvalidArgumentError(absl::StrCat(other.prefix, "matmul-algorithms ", algorithms, ": ",
+                                                     first.prefix, "matmul-algorithms is the same"));
+    }
     if (!models[i]->SpeaksAs(*models.front())) {
       return absl::InvalidArgumentError(
           absl::StrCat(other.prefix, "model ", other.runner.model_dir, ": has another tokenizer than ",

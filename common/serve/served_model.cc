@@ -125,7 +125,8 @@ Endpoint ServedModel::Start() {
     LogInfo("quantised weights unpacked",
             {{"model", info_.model()}, {"from", QuantizationInWords(*quantization)}, {"to", info_.dtype()}});
   }
-  if (const int frequent = options_.runner.frequent_tokens; frequent > 0) {
+  const int frequent = options_.runner.frequent_tokens;
+  if (frequent > 0 && frequent < runner_->config().decoder.vocab_size) {
     LogInfo("proposing frequent tokens only", {{"model", info_.model()}, {"tokens", frequent}});
   }
   if (const std::string algorithms = runner_->algorithms(); !algorithms.empty()) {

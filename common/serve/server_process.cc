@@ -183,7 +183,10 @@ void ServerProcess::Exit(absl::Duration patience) {
     // On a thread of its own: gRPC waits for every call, whatever becomes of it, and the process does not.
     absl::Notification ended;
     std::thread([this, &ended, patience] {
-      for (const std::unique_ptr<RpcServer>& rpc : rpcs_) rpc->Shutdown(patience);
+      const absl::Time deadline = absl::Now() + patience;
+      for (const std::unique_ptr<RpcServer>& rpc : rpcs_) {
+        rpc->Shutdown(std::max(deadline - absl::Now(), absl::ZeroDuration()));
+      }
       ended.Notify();
     }).detach();
     ended.WaitForNotificationWithTimeout(patience + absl::Seconds(1));

@@ -25,9 +25,9 @@
 
 namespace outrider::cuda {
 
-// Enqueues a whole step (draft passes, sampling and verdicts included) and waits for it once. A step with few
-// rows is captured in a CUDA graph when its shape first occurs, common ones when the model is loaded, and
-// replayed from then on.
+// Enqueues a whole step (draft passes, sampling and verdicts included) and waits for it once. A step of up to
+// kMaxCapturedRows rows is captured in a CUDA graph when its shape first occurs, common ones when the model
+// is loaded, and replayed from then on.
 class CudaModel final : public Model {
  public:
   // FAILED_PRECONDITION if there is no such device; INVALID_ARGUMENT, naming file and field, for a model that

@@ -48,8 +48,8 @@ struct StepShape {
   friend auto operator<=>(const StepShape&, const StepShape&) = default;
 };
 
-// Steps with more rows are not captured in graphs: they are prompts, which have any number of rows and take
-// long to compute anyway.
+// Steps with more rows are not captured in graphs: they are mostly prompts, which have any number of rows,
+// and take long to compute anyway.
 inline constexpr int kMaxCapturedRows = 256;
 
 // How many rows a shape has for `rows`, rounded up so that few graphs serve all steps: to 16, 32 or a

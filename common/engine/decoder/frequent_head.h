@@ -1,6 +1,7 @@
 // A head that is cut to the most frequent tokens, for drafts: half of what a small model reads for a token is
-// its head, and most of that is for tokens that are hardly ever drafted. The others get logits that no
-// sampling chooses. The draft's q is what it samples from, and is 0 there, so verification stays exact.
+// its head, and most of that is for tokens that are hardly ever drafted. The others get logits so low that
+// none is sampled, unless a mask leaves nothing else. The draft's q is what it samples from, so verification
+// stays exact.
 //
 // As in Zhao et al. 2025, "FR-Spec: Accelerating Large-Vocabulary Language Models via Frequency-Ranked
 // Speculative Sampling".

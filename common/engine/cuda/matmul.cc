@@ -161,7 +161,7 @@ absl::StatusOr<Matmul::Shape> Matmul::Choose(int n, int k) {
   if (!many_rows.ok()) return many_rows.status();
   const auto with = [&](const Algorithm& algorithm) {
     return [&](const void* x, const void* w, float* y, int rows) {
-      return RunWith(algorithm, n, k, x, w, y, rows);
+      return Multiply({n, k, algorithm, algorithm}, x, w, y, rows);
     };
   };
   absl::Status error;  // of an algorithm that runs some numbers of rows only
@@ -226,35 +226,21 @@ std::optional<Matmul::Algorithm> Matmul::Runnable(int n, int k, const cublasLtMa
   return std::nullopt;
 }
 
-absl::Status Matmul::Run(int plan, const void* x, const void* w, float* y, int rows) {
-  const Shape& shape = shapes_[static_cast<size_t>(plan)];
+absl::Status Matmul::Multiply(const Shape& shape, const void* x, const void* w, float* y, int rows) const {
+  const float one = 1, zero = 0;
   absl::Status status;
   for (int first = 0, part = 0; first < rows && status.ok(); first += part) {
     const Algorithm& algorithm = rows - first < kManyRows ? shape.few_rows : shape.many_rows;
     part = std::min(algorithm.rows_at_once, rows - first);
-    const size_t row = static_cast<size_t>(first);
-    status =
-        RunWith(algorithm, shape.n, shape.k,
-                static_cast<const char*>(x) + row * static_cast<size_t>(shape.k) * OperandBytes(operand_), w,
-                y + row * static_cast<size_t>(shape.n), part);
-  }
-  return status;
-}
-
-absl::Status Matmul::RunWith(const Algorithm& algorithm, int n, int k, const void* x, const void* w, float* y,
-                             int rows) const {
-  const float one = 1, zero = 0;
-  absl::Status status;
-  for (int first = 0; first < rows && status.ok(); first += algorithm.rows_at_once) {
-    const int part = std::min(algorithm.rows_at_once, rows - first);
-    Layouts layouts(operand_, n, k, part);
-    const char* const from = static_cast<const char*>(x) +
-                             static_cast<size_t>(first) * static_cast<size_t>(k) * OperandBytes(operand_);
-    float* const to = y + static_cast<size_t>(first) * static_cast<size_t>(n);
+    Layouts layouts(operand_, shape.n, shape.k, part);
+    const char* const from = static_cast<const char*>(x) + static_cast<size_t>(first) *
+                                                               static_cast<size_t>(shape.k) *
+                                                               OperandBytes(operand_);
+    float* const to = y + static_cast<size_t>(first) * static_cast<size_t>(shape.n);
     status = ToStatus(
         cublasLtMatmul(handle_, product_, &one, w, &layouts.w, from, &layouts.x, &zero, to, &layouts.y, to,
                        &layouts.y, &algorithm.algorithm, workspace_.data(), workspace_.bytes(), stream_),
-        absl::StrCat("multiplying by ", n, " x ", k, " for ", part, " rows"));
+        absl::StrCat("multiplying by ", shape.n, " x ", shape.k, " for ", part, " rows"));
   }
   return status;
 }

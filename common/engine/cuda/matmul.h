@@ -49,7 +49,9 @@ class Matmul {
 
   // y[r, :] = x[r, :] W^T for PaddedRows(rows) rows. x and W are [*, k] of the operand's type; y is float32
   // [*, n]; all are aligned to 16 bytes. The reader of y applies fp8's scales. Can be captured in a graph.
-  absl::Status Run(int plan, const void* x, const void* w, float* y, int rows);
+  absl::Status Run(int plan, const void* x, const void* w, float* y, int rows) const {
+    return Multiply(shapes_[static_cast<size_t>(plan)], x, w, y, rows);
+  }
 
  private:
   // An algorithm that runs `rows_at_once` rows with the workspace that there is.
@@ -73,8 +75,7 @@ class Matmul {
   absl::StatusOr<std::vector<Algorithm>> Recommended(int n, int k, int rows) const;
   // Nothing if the algorithm does not run.
   std::optional<Algorithm> Runnable(int n, int k, const cublasLtMatmulAlgo_t& algorithm) const;
-  absl::Status RunWith(const Algorithm& algorithm, int n, int k, const void* x, const void* w, float* y,
-                       int rows) const;
+  absl::Status Multiply(const Shape& shape, const void* x, const void* w, float* y, int rows) const;
 
   const Operand operand_;
   const std::string choices_file_;

@@ -1,6 +1,5 @@
 #include "common/engine/self_test.h"
 
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
@@ -38,12 +37,6 @@ absl::StatusOr<std::vector<float>> FurtherLogits(Model& model, const SelfTestMod
   return std::vector<float>(logits->data, logits->data + int64_t{logits->rows} * logits->vocab);
 }
 
-double RootMeanSquare(const std::vector<float>& values) {
-  double squares = 0;
-  for (const float x : values) squares += static_cast<double>(x) * x;
-  return std::sqrt(squares / static_cast<double>(values.size()));
-}
-
 struct LogitsDifference {
   double by;  // a share of their size
   std::string dtype;
@@ -58,10 +51,9 @@ struct LogitsDifference {
 absl::StatusOr<LogitsDifference> CompareLogits(Model& exact, Model& tested, const SelfTestModel& small) {
   const absl::StatusOr<std::vector<float>> expected = FurtherLogits(exact, small);
   if (!expected.ok()) return expected.status();
-  absl::StatusOr<std::vector<float>> found = FurtherLogits(tested, small);
+  const absl::StatusOr<std::vector<float>> found = FurtherLogits(tested, small);
   if (!found.ok()) return found.status();
-  for (size_t i = 0; i < found->size(); ++i) (*found)[i] -= (*expected)[i];
-  return LogitsDifference{RootMeanSquare(*found) / RootMeanSquare(*expected), tested.dtype()};
+  return LogitsDifference{RelativeDifference(*expected, *found), tested.dtype()};
 }
 
 absl::StatusOr<LogitsDifference> CompareAtStart(const Backend& backend, const SelfTestModel& small,

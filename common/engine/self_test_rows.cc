@@ -1,7 +1,6 @@
 #include "common/engine/self_test_rows.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -80,17 +79,6 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// As a share of the root mean square of a.
-double Difference(const std::vector<float>& a, const std::vector<float>& b) {
-  double size = 0, squares = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double by = static_cast<double>(b[i]) - a[i];
-    size += static_cast<double>(a[i]) * a[i];
-    squares += by * by;
-  }
-  return squares == 0 ? 0 : std::sqrt(squares / size);
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> CheckRows(Model& model, const SelfTestModel& small) {
@@ -102,7 +90,7 @@ absl::StatusOr<std::string> CheckRows(Model& model, const SelfTestModel& small) 
     const absl::StatusOr<Computed> found = Compute(model, small, way);
     if (!found.ok()) return found.status();
     for (size_t i = 0; i < expected->size(); ++i) {
-      const double difference = Difference((*expected)[i], (*found)[i]);
+      const double difference = RelativeDifference((*expected)[i], (*found)[i]);
       largest = std::max(largest, difference);
       if (model.row_invariant() ? SameBits((*expected)[i], (*found)[i]) : difference <= tolerance) continue;
       const bool is_logits = i < static_cast<size_t>(kComparedTokens);

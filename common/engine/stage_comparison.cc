@@ -52,6 +52,10 @@ std::pair<double, double> Differences(absl::Span<const float> expected, absl::Sp
 
 }  // namespace
 
+double RelativeDifference(absl::Span<const float> expected, absl::Span<const float> found) {
+  return Differences(expected, found).first;
+}
+
 void StageRecord::Add(const StageOutput& output) {
   const size_t wanted = static_cast<size_t>(rows_) * static_cast<size_t>(output.columns);
   Rows& rows = stages_[{output.layer, KindOf(output.name)}];

@@ -52,6 +52,10 @@ std::vector<TokenId> ComparedTokens(int vocab);
 absl::Status RecordPasses(Model& model, const DecoderSpec& spec, int block_size,
                           absl::Span<const BlockId> blocks, std::vector<StageRecord>& passes);
 
+// The root mean square of the differences, as a share of that of `expected`; no number if `found` has one
+// that is none. Of the same size.
+double RelativeDifference(absl::Span<const float> expected, absl::Span<const float> found);
+
 // Both records are of the same tokens and shapes.
 class StageComparison {
  public:

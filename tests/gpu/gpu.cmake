@@ -4,6 +4,7 @@ if(OUTRIDER_CUDA)
     SOURCES
       ${CMAKE_CURRENT_LIST_DIR}/attention_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/decide_kernels_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/gpu_model.h
       ${CMAKE_CURRENT_LIST_DIR}/gpu_testing.h
       ${CMAKE_CURRENT_LIST_DIR}/layer_kernels_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/main.cc

@@ -1,48 +1,11 @@
 // Whole models on the GPU: against the CPU, alone and in batches, and what it decides against what the host
 // decides from its logits.
-#include "common/engine/cuda/cuda_model.h"
-#include "common/engine/runner.h"
 #include "common/engine/self_test.h"
-#include "tests/unit/changed_model.h"
+#include "gpu_model.h"
 #include "tests/unit/device_worker_testing.h"
-#include "tests/unit/engine_helpers.h"
 
 namespace outrider::testing {
 namespace {
-
-// Its host decides, from the same logits.
-class HostDecides final : public ChangedModel {
- public:
-  explicit HostDecides(std::unique_ptr<Model> model)
-      : ChangedModel(std::move(model), [](LogitsView) { return absl::OkStatus(); }) {}
-  bool CanRun(const DeviceTask& /*task*/) const override { return false; }
-};
-
-class Gpu final : public Backend {
- public:
-  explicit Gpu(bool decides) : decides_(decides) {}
-
-  absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
-                                              const RunnerOptions& options,
-                                              ThreadPool& /*threads*/) const override {
-    absl::StatusOr<std::unique_ptr<Model>> model =
-        cuda::CudaModel::Create(spec, weights, /*device=*/0, options);
-    if (!model.ok() || decides_) return model;
-    return std::make_unique<HostDecides>(*std::move(model));
-  }
-
- private:
-  const bool decides_;
-};
-
-// The one of the random models whose sizes the kernels have.
-RunnerOptions OnGpu(RunnerOptions options, const char* dtype) {
-  options.model_dir = DataDir("gqa4-llama3-rope");
-  options.device = "cuda:0";
-  options.dtype = dtype;
-  return options;
-}
 
 TEST(CudaModel, ComputesWhatTheCpuDoes) {
   const DecoderSpec llama_1b = {.heads = 32, .kv_heads = 8, .head_dim = 64, .rope_theta = 500000};

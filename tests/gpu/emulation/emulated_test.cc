@@ -6,9 +6,8 @@
 #include <random>
 
 #include "algorithms.h"
-#include "common/engine/cuda/cuda_model.h"
+#include "tests/gpu/gpu_model.h"
 #include "tests/unit/device_worker_testing.h"
-#include "tests/unit/engine_helpers.h"
 #include "work.h"
 
 namespace outrider::testing {
@@ -17,22 +16,7 @@ namespace {
 using emulation::Algorithm;
 using ::testing::HasSubstr;
 
-class Gpu final : public Backend {
- public:
-  absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
-                                              const RunnerOptions& options,
-                                              ThreadPool& /*threads*/) const override {
-    return cuda::CudaModel::Create(spec, weights, /*device=*/0, options);
-  }
-};
-
-RunnerOptions OnGpu() {
-  RunnerOptions options = Options("gqa4-llama3-rope");
-  options.device = "cuda:0";
-  options.dtype = "bfloat16";
-  return options;
-}
+RunnerOptions ModelOnGpu() { return OnGpu(Options(""), "bfloat16"); }
 
 std::unique_ptr<Runner> LoadOnGpu(const RunnerOptions& options) {
   return Runner::Load(options, Gpu()).value();
@@ -92,9 +76,9 @@ class Steps {
 
 // A graph that was captured for one step serves others of its shape: with other tokens, lengths and blocks.
 TEST(EmulatedGraphs, ServeStepsThatTheyWereNotCapturedFor) {
-  const std::unique_ptr<Runner> captured = LoadOnGpu(OnGpu());
+  const std::unique_ptr<Runner> captured = LoadOnGpu(ModelOnGpu());
   emulation::AllowGraphs(false);
-  const std::unique_ptr<Runner> direct = LoadOnGpu(OnGpu());
+  const std::unique_ptr<Runner> direct = LoadOnGpu(ModelOnGpu());
   emulation::AllowGraphs(true);
   Steps with(*captured), without(*direct);
   const emulation::GraphCounts before = emulation::Graphs();
@@ -115,7 +99,7 @@ TEST(EmulatedGraphs, ServeStepsThatTheyWereNotCapturedFor) {
 
 // A product writes whole tiles of rows, those of idle tasks included.
 TEST(EmulatedGraphs, DraftPassesLeaveTheLogitsOfTheHostAlone) {
-  const std::unique_ptr<Runner> runner = LoadOnGpu(OnGpu());
+  const std::unique_ptr<Runner> runner = LoadOnGpu(ModelOnGpu());
   const auto params = Params({.name = ""}, /*seed=*/1);
   const int vocab = runner->config().decoder.vocab_size;
   std::vector<std::vector<TokenId>> tokens;
@@ -147,7 +131,7 @@ TEST(EmulatedGraphs, DraftPassesLeaveTheLogitsOfTheHostAlone) {
 
 // CUDA keeps the error of a call until it is asked for, and the next launch is.
 TEST(EmulatedGraphs, WhereNoneCanBeMadeStepsAreLaunchedDirectly) {
-  const std::unique_ptr<Runner> runner = LoadOnGpu(OnGpu());
+  const std::unique_ptr<Runner> runner = LoadOnGpu(ModelOnGpu());
   Steps steps(*runner);
   const std::vector<float> captured =
       steps.Run(/*sequences=*/3, /*rows=*/4, /*length=*/30, /*draft_tokens=*/0);
@@ -160,7 +144,7 @@ TEST(EmulatedGraphs, WhereNoneCanBeMadeStepsAreLaunchedDirectly) {
 }
 
 TEST(EmulatedGraphs, OfOneStreamAreThereOnceAModelIsLoaded) {
-  const std::unique_ptr<Runner> runner = LoadOnGpu(OnGpu());
+  const std::unique_ptr<Runner> runner = LoadOnGpu(ModelOnGpu());
   const emulation::GraphCounts before = emulation::Graphs();
   EXPECT_GT(before.made, 10);
   Steps steps(*runner);
@@ -173,7 +157,7 @@ TEST(EmulatedGraphs, OfOneStreamAreThereOnceAModelIsLoaded) {
 }
 
 TEST(EmulatedMemory, ThePoolLeavesRoomForGraphs) {
-  RunnerOptions options = OnGpu();
+  RunnerOptions options = ModelOnGpu();
   options.kv_blocks = 0;
   options.kv_memory_fraction = 1;
   options.max_sequences = 1 << 20;
@@ -196,7 +180,7 @@ TEST(EmulatedProducts, AreComputedByTheFirstAlgorithmsWhoseRowsDoNotDependOnTheB
 }
 
 TEST(EmulatedProducts, AreComputedByTheAlgorithmsOfAnEarlierStart) {
-  RunnerOptions options = OnGpu();
+  RunnerOptions options = ModelOnGpu();
   options.matmul_algorithms = ::testing::TempDir() + "/algorithms.json";
   std::filesystem::remove(options.matmul_algorithms);
   const std::string chosen = LoadOnGpu(options)->algorithms();

@@ -44,6 +44,17 @@ OUTRIDER_HD TokenId DrawCorrection(Chain& chain, uint64_t position, Noise& noise
                    [&](double u) { return rest.Sample(u); });
 }
 
+// The token that follows a proposal which stands as a whole: drawn from p, or coupled with what the draft
+// drew to follow it, by the same test as a node's. Either way its law is p.
+template <class Chain, class Noise>
+OUTRIDER_HD TokenId DrawLast(Chain& chain, uint64_t position, Noise& noise, ChainVerdict* verdict) {
+  if (!chain.HasContinuation()) {
+    return DrawToken(chain.point_mass(), Purpose::kBonus, position, noise,
+                     [&](double u) { return chain.Sample(u); });
+  }
+  return NodeStands(chain, position, noise) ? chain.token() : DrawCorrection(chain, position, noise, verdict);
+}
+
 // Judges a chain of `drafted` nodes, the first of which stands at position `round_start`. False, and nothing
 // in `*verdict`, if a row that was reached is of no use.
 //
@@ -61,6 +72,7 @@ OUTRIDER_HD TokenId DrawCorrection(Chain& chain, uint64_t position, Noise& noise
 //   Accepts(u)       the test of accepts.h
 //   AcceptsWithoutNoise()  what takes its place where p is a point mass
 //   Rest()           norm(max(p - q, 0)): Sample(u), and empty() if rounding left nothing and p is sampled
+// After the last node it has these five too if HasContinuation(): x is what the draft drew to follow it.
 // Noise is as draw_token.h says.
 template <class Chain, class Noise>
 OUTRIDER_HD bool JudgeChain(Chain& chain, int drafted, bool coupled, uint64_t round_start, Noise& noise,
@@ -75,8 +87,7 @@ OUTRIDER_HD bool JudgeChain(Chain& chain, int drafted, bool coupled, uint64_t ro
       v.token = RaceForToken(chain.row(), chain.point_mass(), position, noise);
       stands = !last && v.token == chain.token();
     } else if (last) {
-      v.token = DrawToken(chain.point_mass(), Purpose::kBonus, position, noise,
-                          [&](double u) { return chain.Sample(u); });
+      v.token = DrawLast(chain, position, noise, &v);
       stands = false;
     } else {
       const double overlap = chain.Overlap();

@@ -74,10 +74,17 @@ Verdict VerdictOf(const ChainVerdict& chain, int proposed, std::vector<double> l
 
 // The verdict over a chain; an empty one is plain decoding. Errors: those of `rows`; InvalidArgument when a
 // node lacks a distribution that the rule needs.
+//
+// `continuation`, if there is one, is what the draft drew to follow the whole proposal. If all of that
+// stands, the token after it is coupled with the continuation: it is accepted or replaced as a node would be,
+// so that it has the law p, and the verdict's form does not change. Exact as long as whether it is there does
+// not depend on its token or on anything drawn after it. The coupled rule takes no notice of it.
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
-                               RowSource rows, uint64_t round_start, Noise& noise);
+                               RowSource rows, uint64_t round_start, Noise& noise,
+                               const ProposalNode* continuation = nullptr);
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
-                               RowSource rows, uint64_t round_start, const RandomKey& key);
+                               RowSource rows, uint64_t round_start, const RandomKey& key,
+                               const ProposalNode* continuation = nullptr);
 
 // The draft's side of a rule: the node to propose at `position`, from the draft's own row. Ratio rules draw
 // the token from q, the row's `top_n` heaviest tokens as TruncateTopN gives them; the coupled rule runs the

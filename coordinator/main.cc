@@ -49,6 +49,8 @@ struct Flags {
   double item_timeout_seconds = 300;
   std::string rule = "token";
   std::string drafter;
+  std::string schedule = "auto";
+  int run_ahead_branches = 8;
   std::string drafter_corpus;
   NgramOptions ngram;
   CopyOptions copy;
@@ -111,6 +113,16 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"model", "ngram", "copy", "auto", "unigram", "bigram", "random", "none"}));
   app.add_option("--rule", flags.rule, "token, block or coupled, unless a request says otherwise")
       ->check(CLI::IsMember({"token", "block", "coupled"}))
+      ->capture_default_str();
+  app.add_option(
+         "--schedule", flags.schedule,
+         "lockstep, run_ahead (the draft also works while the target verifies) or auto (whichever was "
+         "measured to be faster), unless a request says otherwise; lockstep without a draft service")
+      ->check(CLI::IsMember({"lockstep", "run_ahead", "auto"}))
+      ->capture_default_str();
+  app.add_option("--run-ahead-branches", flags.run_ahead_branches,
+                 "most outcomes of a verification that are drafted for while it runs")
+      ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_option("--ngram-max-tokens", flags.ngram.max_tokens, "most tokens that the n-gram drafter proposes")
       ->check(CLI::Range(1, kMaxDraftTokens))
@@ -175,6 +187,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
   RequestDefaults defaults{.draft_tokens = adaptive ? 5 : std::stoi(flags.draft_tokens),
                            .adaptive = adaptive,
                            .rule = RuleFromName(flags.rule),
+                           .schedule = ScheduleFromName(flags.schedule),
                            .drafter = DrafterFromName(flags.drafter),
                            .has_draft_service = !flags.draft.empty(),
                            .has_corpus = corpus != nullptr,
@@ -301,7 +314,7 @@ absl::Status Serve(const Flags& flags) {
   Admission admission(context.get_executor(), flags.admission,
                       [&] { metrics.SetRequests(admission.running(), admission.waiting()); });
   asio::thread_pool parsers(kParserThreads);
-  DraftLengthPolicy policy;
+  DraftLengthPolicy policy(flags.run_ahead_branches);
   RoundObserver observer(&metrics, &policy);
   InferenceService service({.executor = context.get_executor(),
                             .parsers = parsers.get_executor(),

@@ -87,6 +87,11 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
       ->check(CLI::IsMember({"model", "ngram", "copy", "auto", "unigram", "bigram", "random", "none"}));
   command.add_option("--rule", flags.rule, "token, block or coupled; the coordinator's default")
       ->check(CLI::IsMember({"token", "block", "coupled"}));
+  command
+      .add_option("--schedule", flags.schedule,
+                  "lockstep, run_ahead or auto: whether the draft works while the target verifies; the "
+                  "coordinator's default")
+      ->check(CLI::IsMember({"lockstep", "run_ahead", "auto"}));
   command.add_option("--draft-top-n", flags.draft_top_n,
                      "tokens kept of the draft's distribution; the draft service's default");
   command.add_option("--draft-temperature", flags.draft_temperature, "the draft's own; the target's");
@@ -188,6 +193,7 @@ v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& p
   v1::SpeculationOptions* speculation = request.mutable_speculation();
   speculation->set_drafter(DrafterFromName(flags.drafter));
   speculation->set_rule(RuleFromName(flags.rule));
+  speculation->set_schedule(ScheduleFromName(flags.schedule));
   if (flags.draft_top_n) speculation->set_draft_top_n(*flags.draft_top_n);
   if (flags.draft_temperature) speculation->set_draft_temperature(*flags.draft_temperature);
   if (flags.lenience) speculation->set_lenience(*flags.lenience);

@@ -57,7 +57,8 @@ struct GenerateFlags {
   std::optional<float> lenience;
   std::optional<uint32_t> logprobs;
   std::optional<uint32_t> prompt_logprobs;
-  std::string rule;  // empty: the coordinator's default
+  std::string rule;      // empty: the coordinator's default
+  std::string schedule;  // likewise
   bool trace = false;
   bool json = false;
 };

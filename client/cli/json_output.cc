@@ -74,6 +74,9 @@ Json CompletionJson(const Completion& completion) {
                          {"acceptance_rate", stats.acceptance_rate()},
                          {"mean_accepted_length", stats.mean_accepted_length()},
                          {"exact", stats.exact()},
+                         {"schedule", NameOf(stats.schedule())},
+                         {"ahead_rounds", stats.ahead_rounds()},
+                         {"ahead_hits", stats.ahead_hits()},
                          {"expected_acceptance", stats.expected_acceptance()},
                          {"observed_over_expected", stats.observed_over_expected()},
                          {"drafted_per_position", std::vector<uint64_t>(drafted.begin(), drafted.end())},
@@ -106,7 +109,8 @@ std::string ToJson(const v1::DescribeResponse& description) {
                  {"draft_tokens", description.defaults().has_draft_tokens()
                                       ? Json(description.defaults().draft_tokens())
                                       : Json("auto")},
-                 {"rule", NameOf(description.defaults().rule())}}},
+                 {"rule", NameOf(description.defaults().rule())},
+                 {"schedule", NameOf(description.defaults().schedule())}}},
                {"totals",
                 {{"rounds", description.totals().rounds()},
                  {"drafts", description.totals().drafts()},
@@ -114,7 +118,9 @@ std::string ToJson(const v1::DescribeResponse& description) {
                  {"accepted", description.totals().accepted()},
                  {"emitted", description.totals().emitted()},
                  {"observed_accepted", description.totals().observed_accepted()},
-                 {"expected_accepted", description.totals().expected_accepted()}}},
+                 {"expected_accepted", description.totals().expected_accepted()},
+                 {"ahead_rounds", description.totals().ahead_rounds()},
+                 {"ahead_hits", description.totals().ahead_hits()}}},
                {"tokenizer_fingerprint",
                 absl::StrCat(absl::Hex(description.tokenizer_fingerprint(), absl::kZeroPad16))}};
   return Dump(json);

@@ -76,10 +76,13 @@ std::string Renderer::Legend() const {
 }
 
 std::string Renderer::RoundLegend() const {
-  if (!style_.colour) return "a line a round: accepted [-rejected-] {+corrected+} {*bonus*} plain\n";
+  if (!style_.colour)
+    return "a line a round: accepted [-rejected-] {+corrected+} {*bonus*} plain; "
+           "> begun while the round before was verified\n";
   return absl::StrCat("a line a round: ", Paint("accepted", v1::TOKEN_KIND_ACCEPTED), " ", kRejected,
                       "rejected", kReset, " ", Paint("corrected", v1::TOKEN_KIND_CORRECTED), " ",
-                      Paint("bonus", v1::TOKEN_KIND_BONUS), " plain\n");
+                      Paint("bonus", v1::TOKEN_KIND_BONUS),
+                      " plain; > begun while the round before was verified\n");
 }
 
 std::string Renderer::Prompt(std::string_view prompt) const {
@@ -103,7 +106,7 @@ std::string Renderer::Round(const v1::GenerateResponse& chunk) const {
   for (int i = 0; i < trace.drafted_text_size(); ++i) {
     (i < committed ? kept : rejected) += OnOneLine(trace.drafted_text(i));
   }
-  std::string line = absl::StrFormat("%4d  ", trace.round());
+  std::string line = absl::StrFormat("%4d%s ", trace.round(), trace.drafted_ahead() ? ">" : " ");
   line += Paint(kept, v1::TOKEN_KIND_ACCEPTED);
   if (!rejected.empty()) {
     if (style_.terminal) rejected = WithoutControls(rejected);
@@ -137,6 +140,10 @@ std::string Summary(const v1::Finish& finish) {
   if (stats.drafted() == 0) return line + "nothing was drafted";
   absl::StrAppendFormat(&line, "acceptance %.1f %% (%d of %d drafted)", 100 * stats.acceptance_rate(),
                         stats.accepted(), stats.drafted());
+  if (stats.ahead_rounds() > 0) {
+    absl::StrAppendFormat(&line, "; ran ahead, %d of %d rounds foreseen", stats.ahead_hits(),
+                          stats.ahead_rounds());
+  }
   return line;
 }
 

@@ -19,6 +19,9 @@ inline std::string NameOf(v1::DrafterKind kind) {
   return NameWithoutPrefix("DRAFTER_KIND_", v1::DrafterKind_Name(kind), kind);
 }
 inline std::string NameOf(v1::Rule rule) { return NameWithoutPrefix("RULE_", v1::Rule_Name(rule), rule); }
+inline std::string NameOf(v1::Schedule schedule) {
+  return NameWithoutPrefix("SCHEDULE_", v1::Schedule_Name(schedule), schedule);
+}
 inline std::string NameOf(v1::TokenKind kind) {
   return NameWithoutPrefix("TOKEN_KIND_", v1::TokenKind_Name(kind), kind);
 }
@@ -36,6 +39,11 @@ inline v1::Rule RuleFromName(const std::string& name) {
   v1::Rule rule = v1::RULE_UNSPECIFIED;
   v1::Rule_Parse("RULE_" + absl::AsciiStrToUpper(name), &rule);
   return rule;
+}
+inline v1::Schedule ScheduleFromName(const std::string& name) {
+  v1::Schedule schedule = v1::SCHEDULE_UNSPECIFIED;
+  v1::Schedule_Parse("SCHEDULE_" + absl::AsciiStrToUpper(name), &schedule);
+  return schedule;
 }
 
 }  // namespace outrider

@@ -19,6 +19,9 @@ struct ProposalNode {
   Distribution q;  // prepared (see Prepare); kAbsent under the coupled rule
   // How sure the draft was before it drew the token (draft_stop.h); 0: it did not say.
   float confidence = 0;
+  // What the draft would have proposed if this token could not be, the first choice first; empty: it did not
+  // say.
+  std::vector<TokenId> alternatives = {};
 };
 
 // Parents come before their children, siblings in the order in which they were drawn. Empty: nothing is

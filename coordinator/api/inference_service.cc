@@ -56,6 +56,7 @@ v1::DescribeResponse InferenceService::Description() const {
     defaults->set_draft_tokens(static_cast<uint32_t>(parts_.defaults.draft_tokens));
   }
   defaults->set_rule(parts_.defaults.rule);
+  defaults->set_schedule(parts_.defaults.schedule);
   if (parts_.target->info() != nullptr) {
     description.set_max_draft_tokens(parts_.target->info()->max_draft_tokens());
   }

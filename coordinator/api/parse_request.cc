@@ -196,6 +196,25 @@ absl::Status ParseInexact(const v1::SpeculationOptions& speculation, v1::Sequenc
   return absl::OkStatus();
 }
 
+// Only the draft service has anything to gain from running ahead.
+absl::Status ParseSchedule(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
+                           const SamplingParams& sampling, Request& request) {
+  v1::Schedule schedule = proto.speculation().schedule();
+  if (schedule == v1::SCHEDULE_UNSPECIFIED) schedule = defaults.schedule;
+  if (!v1::Schedule_IsValid(schedule)) {
+    return FieldError("speculation.schedule", "lockstep, run_ahead, auto",
+                      absl::StrCat("unknown value ", static_cast<int>(schedule)));
+  }
+  const bool asks_model = defaults.has_draft_service && (request.drafter == v1::DRAFTER_KIND_MODEL ||
+                                                         request.drafter == v1::DRAFTER_KIND_AUTO);
+  request.schedule = asks_model ? schedule : v1::SCHEDULE_LOCKSTEP;
+  // A coupled token differs from one that is drawn alone, and whether the draft is in time is no seed's
+  // doing.
+  request.couples_bonus =
+      !proto.has_seed() && request.params.rule() != v1::RULE_COUPLED && sampling.temperature > 0;
+  return absl::OkStatus();
+}
+
 // Whether the coordinator has what a drafter needs.
 bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults) {
   switch (kind) {
@@ -317,6 +336,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
     request.adaptive = false;
     request.draft_tokens = 0;
   }
+  if (absl::Status status = ParseSchedule(proto, defaults, sampling, request); !status.ok()) return status;
   request.trace = proto.trace();
   if (auto status = ParseLogprobs(proto.logprobs(), request); !status.ok()) return status;
   if (auto status = ParseInexact(proto.speculation(), params); !status.ok()) return status;

@@ -18,8 +18,13 @@ asio::awaitable<Proposal> AutoDrafter::Take(Generation& generation, v1::ItemTimi
   co_return co_await second_->Take(generation, timing);
 }
 
-void AutoDrafter::OnVerdict(size_t n, size_t accepted) {
-  if (last_ != nullptr && n == proposed_at_) last_->OnVerdict(n, accepted);
+void AutoDrafter::RunAhead(Generation& generation, const Proposal& proposal,
+                           std::span<const Outcome> outcomes, const OnContinuation& on_continuation) {
+  last_->RunAhead(generation, proposal, outcomes, on_continuation);
+}
+
+void AutoDrafter::OnVerdict(size_t n, const Verdict& verdict) {
+  if (last_ != nullptr && n == proposed_at_) last_->OnVerdict(n, verdict);
 }
 
 void AutoDrafter::Stop(const Generation& generation) {

@@ -16,7 +16,10 @@ class AutoDrafter final : public Drafter {
   void Begin(Generation& generation, const DraftLength& length) override;
   asio::awaitable<Proposal> Take(Generation& generation, v1::ItemTiming* timing) override;
   // Each hears of its own proposals only.
-  void OnVerdict(size_t n, size_t accepted) override;
+  void RunAhead(Generation& generation, const Proposal& proposal, std::span<const Outcome> outcomes,
+                const OnContinuation& on_continuation) override;
+  void OnVerdict(size_t n, const Verdict& verdict) override;
+  AheadReport ahead() const override { return last_ == nullptr ? AheadReport() : last_->ahead(); }
   v1::DrafterKind kind() const override { return last_ == nullptr ? v1::DRAFTER_KIND_AUTO : last_->kind(); }
   DraftOutcome outcome() const override {
     return last_ == nullptr ? DraftOutcome::kUsable : last_->outcome();

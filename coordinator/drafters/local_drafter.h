@@ -23,7 +23,7 @@ class LocalDrafter : public Drafter {
   }
 
   // What it knows of a verdict are the tokens that were committed.
-  void OnVerdict(size_t /*n*/, size_t /*accepted*/) final {}
+  void OnVerdict(size_t /*n*/, const Verdict& /*verdict*/) final {}
   void Stop(const Generation& /*generation*/) final {}
 
  private:

@@ -40,6 +40,8 @@ void ModelDrafter::Begin(Generation& generation, const DraftLength& length) {
   wanted_ = length;
   attempts_ = 0;
   outcome_ = DraftOutcome::kUsable;
+  ahead_ = {};
+  if (sequence_id_.empty()) sequence_id_ = generation.sequence_id();
   // Until an item that is in flight is answered, nobody knows what the draft holds.
   if (!in_flight_) Send(generation);
 }
@@ -60,21 +62,17 @@ bool ModelDrafter::Send(Generation& generation) {
   v1::DraftItem message;
   v1::ProposeItem* propose = message.mutable_propose();
   FillUpdate(generation, remote_, round, n, propose->mutable_sequence());
+  propose->mutable_sequence()->set_sequence_id(sequence_id_);
   const int draft_vocab = static_cast<int>(draft.vocab_size());
   if (draft_vocab != vocab_ && !FitVocabulary(draft_vocab, vocab_, *propose->mutable_sequence())) {
     // Nor will it be able to later: committed tokens stay.
     unfit_vocab_ = draft.vocab_size();
     return false;
   }
-  propose->set_draft_tokens(static_cast<uint32_t>(k));
-  if (wanted_.stop) {
-    v1::DraftStop* stop = propose->mutable_stop();
-    stop->mutable_acceptance()->Add(wanted_.stop->acceptance.begin(), wanted_.stop->acceptance.end());
-    stop->set_least(wanted_.stop->least);
-  }
+  FillRequest(wanted_, k, propose);
   const Clock::duration allowed = budget_ + kBudgetPerToken * propose->sequence().tokens_size();
   SetBudget(allowed, propose->mutable_sequence()->mutable_budget());
-  item->call = link_->Start(std::move(message), generation.sequence_id(), round);
+  item->call = link_->Start(std::move(message), sequence_id_, round);
   item->deadline = Clock::now() + allowed + kWayBack;
   item->n = n;
   item->k = k;
@@ -124,8 +122,8 @@ asio::awaitable<Proposal> ModelDrafter::Take(Generation& generation, v1::ItemTim
     } else {
       full_pause_.Reset();
     }
-    // That was the prompt alone.
-    if (item.k == 0) {
+    // That was the prompt alone, or a branch of a round after which nothing was wanted.
+    if (item.n < generation.size()) {
       item.permit->Succeed();
       continue;
     }
@@ -134,6 +132,7 @@ asio::awaitable<Proposal> ModelDrafter::Take(Generation& generation, v1::ItemTim
     if (proposal.ok()) {
       item.permit->Succeed();
       outcome_ = DraftOutcome::kUsable;
+      if (item.is_ahead) ahead_.steps = static_cast<int>(proposal->size()) + (item.drew_first ? 1 : 0);
       co_return *std::move(proposal);
     }
     item.permit->Fail(Clock::now());
@@ -144,6 +143,54 @@ asio::awaitable<Proposal> ModelDrafter::Take(Generation& generation, v1::ItemTim
     break;
   }
   co_return Proposal();
+}
+
+void ModelDrafter::RunAhead(Generation& generation, const Proposal& proposal,
+                            std::span<const Outcome> outcomes, const OnContinuation& on_continuation) {
+  if (!may_run_ahead_ || !link_->up() || in_flight_ || losses_.suspect()) return;
+  const absl::StatusOr<Rule> rule = ParseRule(generation.request().params.rule());
+  const auto read = [this, rule](const v1::DraftNode& node) -> std::optional<ProposalNode> {
+    google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
+    *nodes.Add() = node;
+    auto parsed = ParseUnpreparedProposal(nodes, *rule, vocab_);
+    return parsed.ok() ? std::optional(std::move(parsed->front())) : std::nullopt;
+  };
+  branches_.Begin({link_, sequence_id_, remote_, static_cast<int>(link_->info()->max_draft_tokens())},
+                  generation, proposal, outcomes, read, on_continuation);
+}
+
+void ModelDrafter::OnVerdict(size_t n, const Verdict& verdict) {
+  remote_.OnVerdict(n, verdict.path.size());
+  if (branches_.size() == 0) return;
+  ahead_.branches = static_cast<int>(branches_.size());
+  // Nobody knows which of them the draft died of, if it was one.
+  if (branches_.lost()) may_run_ahead_ = false;
+  std::optional<Branch> hit = branches_.TakeHit(verdict);
+  ahead_.wasted_tokens = branches_.wasted_tokens();
+  if (hit) Adopt(*std::move(hit));
+}
+
+void ModelDrafter::Adopt(Branch branch) {
+  InFlight item{.permit = breaker_->TryPass(Clock::now()),
+                .turn = nullptr,
+                .call = std::move(branch.call),
+                .deadline = Clock::now() + budget_ + kWayBack,
+                .n = branch.n,
+                .k = branch.k,
+                .is_ahead = true,
+                .drew_first = branch.draws_first};
+  if (item.permit == nullptr) return ReleaseSequence(*link_, branch.sequence_id);
+  ahead_.hit = true;
+  if (item.call->answer() == nullptr) {
+    v1::DraftItem promote;
+    promote.mutable_promote()->set_sequence_id(branch.sequence_id);
+    SetBudget(budget_, promote.mutable_promote()->mutable_budget());
+    link_->Post(std::move(promote));
+  }
+  ReleaseSequence(*link_, sequence_id_);
+  sequence_id_ = std::move(branch.sequence_id);
+  remote_ = std::move(branch.remote);
+  in_flight_ = std::move(item);
 }
 
 absl::StatusOr<Proposal> ModelDrafter::Parse(const Generation& generation, const v1::ProposeResult& result,
@@ -157,6 +204,15 @@ absl::StatusOr<Proposal> ModelDrafter::Parse(const Generation& generation, const
   const absl::StatusOr<Rule> rule = ParseRule(generation.request().params.rule());
   if (!rule.ok()) return rule.status();
   auto proposal = ParseUnpreparedProposal(result.nodes(), *rule, vocab_);
+  if (proposal.ok() && result.alternatives_size() == result.nodes_size()) {
+    for (int i = 0; i < result.alternatives_size(); ++i) {
+      for (const uint32_t id : result.alternatives(i).ids()) {
+        if (id < static_cast<uint32_t>(vocab_)) {
+          (*proposal)[static_cast<size_t>(i)].alternatives.push_back(static_cast<TokenId>(id));
+        }
+      }
+    }
+  }
   if (proposal.ok() && result.confidence_size() == result.nodes_size()) {
     for (int i = 0; i < result.confidence_size(); ++i) {
       (*proposal)[static_cast<size_t>(i)].confidence = result.confidence(i);
@@ -168,6 +224,11 @@ absl::StatusOr<Proposal> ModelDrafter::Parse(const Generation& generation, const
 bool ModelDrafter::OnRefusal(const Generation& generation, const InFlight& item,
                              const DraftLink::Answer& answer) {
   if (answer.status.code() == absl::StatusCode::kCancelled) return false;
+  if (item.is_ahead && remote_.OnRefusal(answer.status, answer.result.cached()) != Remedy::kNone) {
+    // A branch gives way to all others. What it was to draft is asked for as any proposal is.
+    item.permit->Succeed();
+    return true;
+  }
   metrics_->OnDraftError(ReasonOf(answer.status));
   const Clock::time_point now = Clock::now();
   const Remedy remedy = remote_.OnRefusal(answer.status, answer.result.cached());
@@ -196,9 +257,8 @@ void ModelDrafter::GiveUp(const Generation& generation) {
 
 void ModelDrafter::Stop(const Generation& generation) {
   if (in_flight_) in_flight_->call->Cancel();
-  v1::DraftItem item;
-  item.mutable_release()->set_sequence_id(generation.sequence_id());
-  link_->Post(std::move(item));
+  branches_.Drop();
+  ReleaseSequence(*link_, sequence_id_.empty() ? generation.sequence_id() : sequence_id_);
 }
 
 }  // namespace outrider

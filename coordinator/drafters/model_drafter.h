@@ -3,8 +3,11 @@
 
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
 
+#include "coordinator/drafters/branches.h"
 #include "coordinator/drafters/circuit_breaker.h"
 #include "coordinator/link/backoff.h"
 #include "coordinator/link/link.h"
@@ -30,7 +33,10 @@ class ModelDrafter final : public Drafter {
 
   void Begin(Generation& generation, const DraftLength& length) override;
   asio::awaitable<Proposal> Take(Generation& generation, v1::ItemTiming* timing) override;
-  void OnVerdict(size_t n, size_t accepted) override { remote_.OnVerdict(n, accepted); }
+  void RunAhead(Generation& generation, const Proposal& proposal, std::span<const Outcome> outcomes,
+                const OnContinuation& on_continuation) override;
+  void OnVerdict(size_t n, const Verdict& verdict) override;
+  AheadReport ahead() const override { return ahead_; }
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_MODEL; }
   DraftOutcome outcome() const override { return outcome_; }
   void Stop(const Generation& generation) override;
@@ -42,8 +48,10 @@ class ModelDrafter final : public Drafter {
     std::unique_ptr<TurnQueue::Turn> turn;  // of a suspect
     std::unique_ptr<DraftLink::Call> call;
     Clock::time_point deadline;
-    size_t n = 0;  // committed tokens that it knew of
-    int k = 0;     // tokens that it asked for
+    size_t n = 0;             // committed tokens that it knew of
+    int k = 0;                // tokens that it asked for
+    bool is_ahead = false;    // it was a branch,
+    bool drew_first = false;  // whose last token the draft had to draw
   };
 
   // Sends the tokens that the draft lacks, as a new round that asks for what is wanted. False if there is
@@ -53,6 +61,8 @@ class ModelDrafter final : public Drafter {
   std::optional<InFlight> Prepare();
   // The proposal, of 1 to k tokens.
   absl::StatusOr<Proposal> Parse(const Generation& generation, const v1::ProposeResult& result, int k) const;
+  // Has the generation go on with a branch whose outcome has come.
+  void Adopt(Branch branch);
   // Whether asking once more at once makes sense.
   bool OnRefusal(const Generation& generation, const InFlight& item, const DraftLink::Answer& answer);
   // After this the generation goes on without a draft.
@@ -64,7 +74,12 @@ class ModelDrafter final : public Drafter {
   const Clock::duration budget_;
   const int vocab_;
   uint32_t unfit_vocab_ = 0;  // size of the vocabulary of a draft that cannot propose for this sequence
+  std::string
+      sequence_id_;  // on the draft: the generation's own, or that of the last branch that was adopted
   RemoteSequence remote_;
+  Branches branches_;
+  bool may_run_ahead_ = true;
+  AheadReport ahead_;
   DraftLength wanted_;  // of the proposal that was begun
   int attempts_ = 0;    // items that were sent for it
   std::optional<InFlight> in_flight_;

@@ -85,7 +85,8 @@ Json OpenAiAnswer::UsageJson() const {
             {"rounds", s.rounds()},
             {"acceptance_rate", AcceptanceRate(s)},
             {"mean_accepted_length", MeanAcceptedLength(s)},
-            {"exact", s.exact()}}}};
+            {"exact", s.exact()},
+            {"schedule", NameOf(ScheduleOf(s))}}}};
 }
 
 Json OpenAiAnswer::ChoiceJson(size_t index, const Choice& choice) const {

@@ -89,6 +89,12 @@ void ParseSpeculationFields(JsonFields& fields, v1::SpeculationOptions* speculat
     speculation->set_rule(RuleFromName(*name));
     if (speculation->rule() == v1::RULE_UNSPECIFIED) fields.Refuse("rule", "token, block, coupled", *name);
   }
+  if (auto name = fields.String("schedule")) {
+    speculation->set_schedule(ScheduleFromName(*name));
+    if (speculation->schedule() == v1::SCHEDULE_UNSPECIFIED) {
+      fields.Refuse("schedule", "lockstep, run_ahead, auto", *name);
+    }
+  }
 }
 
 // The model's own probabilities at temperature 1, as vLLM reports them: after the controls a greedy answer's

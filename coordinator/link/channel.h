@@ -17,13 +17,15 @@ class ChannelCredentials;
 
 namespace outrider {
 
-// The two protocols, which differ in names only.
+// The two protocols.
 struct DraftProtocol {
   using Response = v1::ProposeResponse;
   using Item = v1::DraftItem;
   using Result = v1::ProposeResult;
   static constexpr const char* kName = "draft";
   static constexpr const char* kUnavailable = "DRAFT_UNAVAILABLE";
+  // Whether the answer is still to come.
+  static bool IsPartial(const Result& result) { return result.partial(); }
 };
 
 struct TargetProtocol {
@@ -32,6 +34,7 @@ struct TargetProtocol {
   using Result = v1::VerifyResult;
   static constexpr const char* kName = "target";
   static constexpr const char* kUnavailable = "TARGET_UNAVAILABLE";
+  static bool IsPartial(const Result& /*result*/) { return false; }
 };
 
 // Has at most one stream open. One thread calls the methods; the handlers are called by whoever polls the

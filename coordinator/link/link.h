@@ -78,6 +78,12 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
           absl::DeadlineExceededError(absl::StrCat("no answer from the ", Protocol::kName, " in time")), {}};
     }
 
+    // The answer that Wait would return now; null if it would wait.
+    const Answer* answer() const { return answer_ ? &*answer_ : nullptr; }
+
+    // Called with each result that comes before the answer, if the protocol has any; null: nobody is.
+    void OnPartial(std::function<void(const Result&)> handler) { on_partial_ = std::move(handler); }
+
     // Ends a Wait in progress, or the next one, with CANCELLED.
     void Cancel() { Finish({absl::CancelledError("cancelled"), {}}); }
 
@@ -96,6 +102,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     const Clock::time_point started_ = Clock::now();
     Event answered_;
     std::optional<Answer> answer_;
+    std::function<void(const Result&)> on_partial_;
   };
 
   // `on_change` is called when up() or present() has changed.
@@ -219,6 +226,10 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
       const auto it = calls_.find(std::pair(result.sequence_id(), result.round()));
       if (it == calls_.end()) {
         options_.on_unexpected();
+        continue;
+      }
+      if (Protocol::IsPartial(result)) {
+        if (it->second->on_partial_) it->second->on_partial_(result);
         continue;
       }
       absl::Status status = FromProto(result.status());

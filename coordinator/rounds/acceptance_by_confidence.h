@@ -46,9 +46,9 @@ class AcceptanceByConfidence {
   double judged(int bin) const { return bins_[static_cast<size_t>(bin)].judged; }
   double accepted(int bin) const { return bins_[static_cast<size_t>(bin)].accepted; }
 
- private:
   static int BinOf(float confidence) { return confidence > 0 ? ConfidenceBin(confidence, kBins) : kUnknown; }
 
+ private:
   struct Bin {
     double judged = 0, accepted = 0;
   };

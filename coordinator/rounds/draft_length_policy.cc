@@ -16,6 +16,10 @@ constexpr int kWhileLearning = 4;
 // How many judged tokens of its own outweigh what is known of others.
 constexpr double kPriorTokens = 60;
 constexpr double kUnknownAcceptance = 0.7;
+// How often a rejected token is replaced by the draft's second, third, ... choice, and by any that was
+// drafted for.
+constexpr std::array<double, kRanks> kCorrectedAtFirst = {0.35, 0.15, 0.08, 0.05};
+constexpr double kUnknownCorrected = 0.35;
 // The same for tokens of one bin of confidence.
 constexpr double kPriorOfABin = 4;
 // One round in so many drafts a token more or less than seems best: times can only be told apart at sizes
@@ -61,13 +65,31 @@ double LinearTime::fixed() const {
   return weight_ == 0 ? 0 : std::max(seconds_ / weight_ - per_unit() * size_ / weight_, 0.0);
 }
 
-DraftLengthPolicy::Kind& DraftLengthPolicy::KindOf(const Generation& generation) {
+DraftLengthPolicy::Group DraftLengthPolicy::GroupOf(const Generation& generation) {
   const v1::SamplingParams& sampling = generation.request().params.sampling();
-  const bool greedy = sampling.has_temperature() && sampling.temperature() == 0;
-  return kinds_[{generation.request().drafter, greedy}];
+  return {generation.request().drafter, sampling.has_temperature() && sampling.temperature() == 0};
 }
 
-double DraftLengthPolicy::Seconds(const Kind& kind, int k) const {
+DraftLengthPolicy::Kind& DraftLengthPolicy::KindOf(const Generation& generation, bool ahead) {
+  const Group group = GroupOf(generation);
+  Kind& lockstep = kinds_[{group, false}];
+  if (!ahead) return lockstep;
+  // It begins with what is known.
+  const auto [kind, is_new] = kinds_.try_emplace({group, true}, lockstep);
+  if (is_new) kind->second.ahead = true;
+  return kind->second;
+}
+
+bool DraftLengthPolicy::MeasuresSchedules(const Generation& generation) const {
+  return generation.request().schedule == v1::SCHEDULE_AUTO && running_ <= 1;
+}
+
+bool DraftLengthPolicy::ChooseSchedule(const Generation& generation) {
+  if (MeasuresSchedules(generation)) return schedules_[GroupOf(generation)].Next();
+  return generation.request().schedule == v1::SCHEDULE_RUN_AHEAD;
+}
+
+double DraftLengthPolicy::Seconds(const Kind& kind, double alpha, int k) const {
   const double streams = std::max(running_, 1);
   // Of the mean of all steps, what is not fixed belongs to the rows.
   const auto per_unit = [&](const LinearTime& alone, const RunningMean& seconds, const RunningMean& size) {
@@ -75,21 +97,30 @@ double DraftLengthPolicy::Seconds(const Kind& kind, int k) const {
     return std::max(seconds.mean(0) - alone.fixed(), 0.0) / size.mean(1);
   };
   const double row = per_unit(kind.verify, kind.verify_seconds, kind.verify_rows);
-  double seconds =
+  const double verify =
       kind.verify.fixed() / kind.verify_batch.mean(1) + row * (k + 1) + kind.verify_wire.mean(0) / streams;
-  if (k == 0) return seconds;
-  seconds += kind.draft_wire.mean(0) / streams;
-  if (running_ <= 1) return seconds + kind.proposal.fixed() + k * kind.proposal.per_unit();
-  const double sequence = per_unit(kind.step, kind.step_seconds, kind.draft_batch);
-  return seconds + k * (kind.step.fixed() / kind.draft_batch.mean(1) + sequence);
+  if (k == 0) return verify;
+  const double wire = kind.draft_wire.mean(0) / streams;
+  if (running_ > 1) {
+    const double sequence = per_unit(kind.step, kind.step_seconds, kind.draft_batch);
+    return verify + wire + k * (kind.step.fixed() / kind.draft_batch.mean(1) + sequence);
+  }
+  const double proposal = wire + kind.proposal.fixed() + k * kind.proposal.per_unit();
+  if (!kind.ahead) return verify + proposal;
+  const double whole = std::pow(alpha, k);
+  const double whole_hit = whole * kind.whole_hits.mean(alpha);
+  const double part_hit = (1 - whole) * kind.part_hits.mean(kUnknownCorrected);
+  const auto late = [&](double more) { return std::max(proposal + more - verify, 0.0); };
+  return verify + whole_hit * late(kind.proposal.per_unit()) + part_hit * late(0) +
+         (1 - whole_hit - part_hit) * proposal;
 }
 
 double DraftLengthPolicy::Rate(const Kind& kind, double alpha, int k) const {
   double tokens = ExpectedTokens(std::min(alpha, 0.999), k);
-  double seconds = Seconds(kind, k);
+  double seconds = Seconds(kind, alpha, k);
   if (k > 0) {
     const double proposed = kind.proposed.mean(1);
-    const double failed = Seconds(kind, 0) + kind.failed_seconds.mean(0) / std::max(running_, 1);
+    const double failed = Seconds(kind, alpha, 0) + kind.failed_seconds.mean(0) / std::max(running_, 1);
     tokens = proposed * tokens + (1 - proposed);
     seconds = proposed * seconds + (1 - proposed) * failed;
   }
@@ -132,49 +163,108 @@ DraftStop DraftLengthPolicy::StopFor(const Kind& kind, double excess, double alp
   for (int bin = 0; bin < AcceptanceByConfidence::kBins; ++bin) {
     stop.acceptance.push_back(static_cast<float>(std::max(1 - excess * (1 - Acceptance(kind, bin)), 0.0)));
   }
-  const double seconds = Seconds(kind, best + 1) - Seconds(kind, best);
+  const double seconds = Seconds(kind, alpha, best + 1) - Seconds(kind, alpha, best);
   stop.least = static_cast<float>(Rate(kind, alpha, best) * seconds / alpha);
   return stop;
 }
 
 DraftLength DraftLengthPolicy::Choose(const Generation& generation) {
   if (generation.emitted() == 0) return {};
-  const int limit = generation.request().draft_tokens;
-  const int most = std::min(limit, std::max(generation.Room() - 1, 0));
-  if (!generation.request().adaptive || most == 0) return {most};
+  const int most = std::min(generation.request().draft_tokens, std::max(generation.Room() - 1, 0));
+  if (most == 0) return {};
+  const bool ahead = ChooseSchedule(generation);
+  DraftLength length = ChooseLength(KindOf(generation, ahead), generation, most);
+  length.ahead = ahead;
+  return length;
+}
 
-  Kind& kind = KindOf(generation);
-  const bool may_stop = running_ <= 1 && generation.request().drafter == v1::DRAFTER_KIND_MODEL;
+DraftLength DraftLengthPolicy::ChooseLength(Kind& kind, const Generation& generation, int most) {
+  const Request& request = generation.request();
+  if (!request.adaptive) return {most};
+  if (kind.drafted_rounds >= kRoundsToLearn && running_ > 1) {
+    if (kind.rounds_until_choice-- <= 0) {
+      kind.common = Best(kind, kind.accepted.mean(kUnknownAcceptance), request.draft_tokens);
+      kind.rounds_until_choice = kRoundsInStep * running_;
+    }
+    if (kind.common == 0 && kind.plain_rounds >= kProbeEvery * running_)
+      return {std::min(most, kProbeTokens)};
+  }
+  DraftLength length = LengthFor(kind, generation, most);
+  if (kind.drafted_rounds < kRoundsToLearn || running_ > 1) return length;
+  if (length.most == 0) {
+    if (kind.plain_rounds >= kProbeEvery) length.most = std::min(most, kProbeTokens);
+    return length;
+  }
+  if (++kind.chosen_rounds % kTryPlainEvery == 0) return {};
+  const bool ends_itself = length.stop && !length.stop->acceptance.empty();
+  if (!ends_itself && kind.chosen_rounds % kTryNeighbourEvery == 0) {
+    const int step = kind.chosen_rounds / kTryNeighbourEvery % 2 == 0 ? 1 : -1;
+    length.most = std::clamp(length.most + step, 1, most);
+  }
+  return length;
+}
+
+DraftLength DraftLengthPolicy::LengthFor(const Kind& kind, const Generation& generation, int most) const {
+  const Request& request = generation.request();
+  if (!request.adaptive) return {most};
+  const bool may_stop = running_ <= 1 && request.drafter == v1::DRAFTER_KIND_MODEL;
   // Without a rule to stop by: the draft drafts them all, and says how sure it was.
   const auto all_of = [&](int k) {
     return DraftLength{.most = k, .stop = may_stop ? std::optional(DraftStop()) : std::nullopt};
   };
   if (kind.drafted_rounds < kRoundsToLearn) return all_of(std::min(most, kWhileLearning));
-  if (running_ > 1) {
-    if (kind.rounds_until_choice-- <= 0) {
-      kind.common = Best(kind, kind.accepted.mean(kUnknownAcceptance), limit);
-      kind.rounds_until_choice = kRoundsInStep * running_;
-    }
-    if (kind.common == 0 && kind.plain_rounds >= kProbeEvery * running_)
-      return {std::min(most, kProbeTokens)};
-    return {std::min(kind.common, most)};
-  }
+  if (running_ > 1) return {std::min(kind.common, most)};
   const double excess = ExcessOfRejections(kind, generation);
   const double alpha = std::max(1 - excess * (1 - kind.accepted.mean(kUnknownAcceptance)), 0.0);
   const int best = Best(kind, alpha, most);
-  if (best == 0) return all_of(kind.plain_rounds >= kProbeEvery ? std::min(most, kProbeTokens) : 0);
-  if (++kind.chosen_rounds % kTryPlainEvery == 0) return {};
-  if (may_stop && kind.knows_confidence) return {most, StopFor(kind, excess, alpha, best)};
-  if (kind.chosen_rounds % kTryNeighbourEvery == 0) {
-    return all_of(std::clamp(best + (kind.chosen_rounds / kTryNeighbourEvery % 2 == 0 ? 1 : -1), 1, most));
-  }
+  if (best > 0 && may_stop && kind.knows_confidence) return {most, StopFor(kind, excess, alpha, best)};
   return all_of(best);
+}
+
+std::vector<Outcome> DraftLengthPolicy::Outcomes(const Generation& generation, const Proposal& proposal) {
+  const Kind& kind = KindOf(generation, true);
+  std::vector<double> accepted, corrected;
+  for (const ProposalNode& node : proposal) {
+    accepted.push_back(Acceptance(kind, AcceptanceByConfidence::BinOf(node.confidence)));
+  }
+  for (size_t r = 0; r < kRanks; ++r) corrected.push_back(kind.corrected[r].mean(kCorrectedAtFirst[r]));
+  const double continued = kind.whole_hits.mean(kind.accepted.mean(kUnknownAcceptance));
+
+  const std::vector<TokenId>& end_ids = generation.request().end_ids;
+  const auto ends = [&](TokenId token) {
+    return std::find(end_ids.begin(), end_ids.end(), token) != end_ids.end();
+  };
+  // The tokens after one that ends the text come to nothing.
+  const auto end = std::find_if(proposal.begin(), proposal.end(),
+                                [&](const ProposalNode& node) { return ends(node.token); });
+  const auto reachable = static_cast<size_t>(end - proposal.begin());
+
+  std::vector<Outcome> outcomes;
+  double foreseen = 0;
+  for (const NamedOutcome& named : LikelyOutcomes(proposal, {accepted, corrected, continued})) {
+    if (static_cast<int>(outcomes.size()) == max_branches_) break;
+    const bool whole = named.accepted == proposal.size();
+    const int room = generation.Room() - static_cast<int>(named.accepted) - 2;
+    const int most = std::min(generation.request().draft_tokens, room);
+    if (named.accepted > reachable || most <= 0) continue;
+    Outcome outcome{.accepted = named.accepted, .length = LengthFor(kind, generation, most)};
+    if (!whole) outcome.token = proposal[named.accepted].alternatives[static_cast<size_t>(named.rank)];
+    if (outcome.length.most == 0 || (outcome.token && ends(*outcome.token))) continue;
+    // What it saves against what one more row costs the others. What follows a whole proposal is always
+    // drafted, so that it is known how often that comes.
+    const double saves = named.chance * kind.proposal.per_unit();
+    if (!whole && saves < foreseen * kind.step.per_unit()) continue;
+    foreseen += named.chance;
+    outcome.length.ahead = true;
+    outcomes.push_back(std::move(outcome));
+  }
+  return outcomes;
 }
 
 bool DraftLengthPolicy::ExpectsToDraft(const Generation& generation) {
   const Request& request = generation.request();
   if (!request.adaptive) return request.draft_tokens > 0;
-  const Kind& kind = KindOf(generation);
+  const Kind& kind = KindOf(generation, false);
   if (kind.drafted_rounds < kRoundsToLearn) return true;
   if (running_ > 1) return kind.common > 0;
   return Best(kind, kind.accepted.mean(kUnknownAcceptance), request.draft_tokens) > 0;
@@ -205,33 +295,57 @@ void DraftLengthPolicy::CountAttempt(Kind& kind) {
   kind.plain_rounds = 0;
 }
 
-void DraftLengthPolicy::OnDraftFailed(const Generation& generation, const RoundTimes& times) {
-  Kind& kind = KindOf(generation);
-  ObserveVerify(kind, times);
-  CountAttempt(kind);
-  kind.proposed.Observe(0);
-  kind.failed_seconds.Observe(outrider::Seconds(times.draft));
+void DraftLengthPolicy::ObserveOutcome(Kind& kind, const RoundReport& round) {
+  const Proposal& drafted = *round.proposal;
+  const size_t accepted = round.verdict->path.size();
+  if (round.ahead.branches > 0) {
+    (accepted == drafted.size() ? kind.whole_hits : kind.part_hits).Observe(round.ahead.hit ? 1 : 0);
+  }
+  if (accepted == drafted.size()) return;
+  const std::vector<TokenId>& others = drafted[accepted].alternatives;
+  for (size_t r = 0; r < std::min<size_t>(others.size(), kRanks); ++r) {
+    kind.corrected[r].Observe(others[r] == round.verdict->token ? 1 : 0);
+  }
 }
 
-void DraftLengthPolicy::OnRound(const Generation& generation, const Proposal& drafted, size_t accepted,
-                                const RoundTimes& times) {
-  Kind& kind = KindOf(generation);
-  ObserveVerify(kind, times);
+void DraftLengthPolicy::ObserveSchedule(const RoundReport& round) {
+  if (!MeasuresSchedules(*round.generation)) return;
+  schedules_[GroupOf(*round.generation)].Observe(round.ahead.runs, outrider::Seconds(round.times.round),
+                                                 round.emitted);
+}
+
+void DraftLengthPolicy::OnDraftFailed(const RoundReport& round) {
+  ObserveSchedule(round);
+  Kind& kind = KindOf(*round.generation, round.ahead.runs);
+  ObserveVerify(kind, round.times);
+  CountAttempt(kind);
+  kind.proposed.Observe(0);
+  kind.failed_seconds.Observe(outrider::Seconds(round.times.draft));
+}
+
+void DraftLengthPolicy::OnRound(const RoundReport& round) {
+  ObserveSchedule(round);
+  const Proposal& drafted = *round.proposal;
+  const size_t accepted = round.verdict->path.size();
+  Kind& kind = KindOf(*round.generation, round.ahead.runs);
+  ObserveVerify(kind, round.times);
   if (drafted.empty()) {
     ++kind.plain_rounds;
     return;
   }
   CountAttempt(kind);
   kind.proposed.Observe(1);
-  const v1::ItemTiming& draft = times.draft_server;
+  if (round.ahead.runs) ObserveOutcome(kind, round);
+  const v1::ItemTiming& draft = round.times.draft_server;
   const double batch = std::max<uint32_t>(draft.batch_sequences(), 1);
-  const double step = Micros(draft.compute_us()) / static_cast<double>(drafted.size());
+  const int steps = round.ahead.steps > 0 ? round.ahead.steps : static_cast<int>(drafted.size());
+  const double step = Micros(draft.compute_us()) / steps;
   kind.step_seconds.Observe(step);
   kind.draft_batch.Observe(batch);
-  if (running_ == 1) {
+  if (running_ == 1) kind.step.Observe(batch, step);
+  if (running_ == 1 && round.ahead.steps == 0) {
     kind.proposal.Observe(static_cast<double>(drafted.size()), Micros(draft.compute_us()));
-    kind.step.Observe(batch, step);
-    kind.draft_wire.Observe(outrider::Seconds(times.draft) - Micros(draft.compute_us()));
+    kind.draft_wire.Observe(outrider::Seconds(round.times.draft) - Micros(draft.compute_us()));
   }
   kind.knows_confidence = drafted.front().confidence > 0;
   if (kind.knows_confidence) {

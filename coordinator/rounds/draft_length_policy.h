@@ -1,14 +1,19 @@
-// Decides, once a round, how much to draft.
+// Decides, once a round, how much to draft, and whether to draft while the target verifies.
 #pragma once
 
+#include <array>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "coordinator/rounds/acceptance_by_confidence.h"
 #include "coordinator/rounds/draft_length.h"
 #include "coordinator/rounds/generation.h"
+#include "coordinator/rounds/likely_outcomes.h"
+#include "coordinator/rounds/outcome.h"
 #include "coordinator/rounds/round_report.h"
 #include "coordinator/rounds/running_mean.h"
+#include "coordinator/rounds/schedule_choice.h"
 
 namespace outrider {
 
@@ -62,6 +67,15 @@ class LinearTime {
 // proposal and F the time of one that did not, what is compared is p (tokens) + (1-p) over p (time) +
 // (1-p) (the time of K = 0, and F/N), so that K falls to 0 while proposals fail.
 //
+// A round that runs ahead pays for a proposal only if the round before came to nothing that was drafted for.
+// With h the share of rounds whose outcome was drafted for, kept apart for accepted and for corrected
+// proposals, what is compared is (1-h) P(K) + h max(0, A(K) - the time of a verification), where A(K) is P(K)
+// after a correction, and e more after a proposal that was accepted as a whole: its last token has to be fed
+// first. Times that were measured while the other model worked too are kept apart from those of lockstep. An
+// outcome is drafted for if the time that it would save, times its chance, is more than the others lose by
+// one more sequence in their steps. Several generations fill each other's pauses already: they run ahead only
+// if the request says so.
+//
 // K looks at times and at what was committed before, never at the round's own random numbers: it changes no
 // distribution. But it changes which random numbers a token gets, so that requests with a seed under the
 // token and block rules keep a fixed K (Request::adaptive).
@@ -69,6 +83,9 @@ class LinearTime {
 // One thread.
 class DraftLengthPolicy {
  public:
+  // Drafts for at most so many outcomes of a round.
+  explicit DraftLengthPolicy(int max_branches = 8) : max_branches_(max_branches) {}
+
   // A generation takes part from Begin until End.
   void Begin() { ++running_; }
   void End() { --running_; }
@@ -80,17 +97,20 @@ class DraftLengthPolicy {
   // draft. A K that the request fixes is drafted in full.
   DraftLength Choose(const Generation& generation);
 
+  // What `proposal`, which is being verified, may come to that is worth drafting for, the likeliest first.
+  std::vector<Outcome> Outcomes(const Generation& generation, const Proposal& proposal);
+
   // Whether it would be worth while to have the draft compute the prompt of a generation that begins.
   bool ExpectsToDraft(const Generation& generation);
 
-  // After each round but the prompt's, with what was drafted and how many of that were accepted.
-  void OnRound(const Generation& generation, const Proposal& drafted, size_t accepted,
-               const RoundTimes& times);
+  // After each round but the prompt's that was not to draft, or did.
+  void OnRound(const RoundReport& round);
   // Instead, if the draft was asked and gave nothing.
-  void OnDraftFailed(const Generation& generation, const RoundTimes& times);
+  void OnDraftFailed(const RoundReport& round);
 
  private:
-  // What is learnt of generations with the same drafter, greedy ones apart from sampled ones.
+  // What is learnt of generations with the same drafter, greedy ones apart from sampled ones, and rounds that
+  // run ahead apart from others.
   struct Kind {
     static constexpr double kDecay = LinearTime::kDecay;
     // How far a draft can be trusted changes less than times do, and a bin sees fewer tokens.
@@ -107,6 +127,11 @@ class DraftLengthPolicy {
     RunningMean verify_batch{kDecay}, draft_batch{kDecay};  // sequences
     RunningMean accepted{kDecay};  // of the tokens that were judged; of first ones where drafts end early
     AcceptanceByConfidence by_confidence{kConfidenceDecay};
+    // Running ahead: whether the outcome had been drafted for, after a whole proposal and after less.
+    RunningMean whole_hits{kDecay}, part_hits{kDecay};
+    // How often a rejected token was replaced by the draft's r-th other choice.
+    std::array<RunningMean, kRanks> corrected{RunningMean{kDecay}, RunningMean{kDecay}, RunningMean{kDecay},
+                                              RunningMean{kDecay}};
     bool knows_confidence = false;              // the draft says how sure it was
     RunningMean proposed{kFailureDecay};        // of the attempts to get a proposal
     RunningMean failed_seconds{kFailureDecay};  // of those that gave none
@@ -114,13 +139,28 @@ class DraftLengthPolicy {
     int plain_rounds = 0;  // since anything was drafted
     // With several generations: the K of all, and when it is chosen anew.
     int common = 0, rounds_until_choice = 0;
+    bool ahead = false;
   };
-  Kind& KindOf(const Generation& generation);
+  // A drafter, and whether what it drafts for is greedy.
+  using Group = std::pair<v1::DrafterKind, bool>;
+  static Group GroupOf(const Generation& generation);
+  Kind& KindOf(const Generation& generation, bool ahead);
+  // Whether the generation's next round runs ahead.
+  bool ChooseSchedule(const Generation& generation);
+  // Only a generation alone has both.
+  bool MeasuresSchedules(const Generation& generation) const;
+  // For a round that runs ahead or not, with room for `most` tokens.
+  DraftLength ChooseLength(Kind& kind, const Generation& generation, int most);
+  // What seems best, by what is known.
+  DraftLength LengthFor(const Kind& kind, const Generation& generation, int most) const;
   void ObserveVerify(Kind& kind, const RoundTimes& times);
   // An attempt to get a proposal ends the rounds without one.
   static void CountAttempt(Kind& kind);
   // Acceptance of tokens of that bin, among all of a kind.
   static double Acceptance(const Kind& kind, int bin);
+  // What is learnt from a round that ran ahead.
+  static void ObserveOutcome(Kind& kind, const RoundReport& round);
+  void ObserveSchedule(const RoundReport& round);
   // How many times as many of a generation's tokens are rejected as of all of its kind with their
   // confidences.
   static double ExcessOfRejections(const Kind& kind, const Generation& generation);
@@ -128,11 +168,13 @@ class DraftLengthPolicy {
   DraftStop StopFor(const Kind& kind, double excess, double alpha, int best) const;
   // Tokens for the time of a round, with a proposal of k tokens if the draft gives one.
   double Rate(const Kind& kind, double alpha, int k) const;
-  double Seconds(const Kind& kind, int k) const;
+  double Seconds(const Kind& kind, double alpha, int k) const;
   // The K in [0, most] with the best rate.
   int Best(const Kind& kind, double alpha, int most) const;
 
-  std::map<std::pair<v1::DrafterKind, bool>, Kind> kinds_;
+  const int max_branches_;
+  std::map<std::pair<Group, bool>, Kind> kinds_;  // running ahead or not
+  std::map<Group, ScheduleChoice> schedules_;
   int running_ = 0;
 };
 

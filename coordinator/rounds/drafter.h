@@ -1,10 +1,15 @@
 // Whoever proposes tokens.
 #pragma once
 
+#include <functional>
+#include <span>
+
 #include "coordinator/link/asio.h"
+#include "coordinator/rounds/ahead_report.h"
 #include "coordinator/rounds/draft_length.h"
 #include "coordinator/rounds/draft_outcome.h"
 #include "coordinator/rounds/generation.h"
+#include "coordinator/rounds/outcome.h"
 
 namespace outrider {
 
@@ -13,18 +18,30 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
-  // Starts the work on a proposal of at most `length.most` tokens to follow the generation's. If that is 0,
-  // no proposal is wanted; a drafter that must compute the prompt itself starts on that, while the target
-  // does.
+  // Starts the work on a proposal of at most `length.most` tokens to follow the generation's, unless it was
+  // begun ahead. If that is 0, no proposal is wanted; a drafter that must compute the prompt itself starts on
+  // that, while the target does.
   virtual void Begin(Generation& generation, const DraftLength& length) = 0;
 
   // Waits for the proposal that was begun. Never fails: when there is nothing to propose, or nobody answers
   // in time, the proposal is empty and the round plain. *timing is what the drafter's own work took.
   virtual asio::awaitable<Proposal> Take(Generation& generation, v1::ItemTiming* timing) = 0;
 
-  // The proposal was verified, or dropped (accepted 0): that many of its tokens were committed. `n` is the
-  // number of committed tokens before it. Also called after rounds in which nothing was asked for.
-  virtual void OnVerdict(size_t n, size_t accepted) = 0;
+  // Told the token that the draft drew to follow a proposal, as soon as it is known.
+  using OnContinuation = std::function<void(const ProposalNode&)>;
+
+  // The last proposal is being verified. Starts the work on what follows each of these outcomes, the
+  // likeliest first; whatever else there is to do comes first. A drafter whose proposals cost nothing has no
+  // use for it.
+  virtual void RunAhead(Generation& /*generation*/, const Proposal& /*proposal*/,
+                        std::span<const Outcome> /*outcomes*/, const OnContinuation& /*on_continuation*/) {}
+
+  // The proposal was verified, or dropped (an empty path). `n` is the number of committed tokens before it.
+  // Also called after rounds in which nothing was asked for. What was begun for another outcome is given up.
+  virtual void OnVerdict(size_t n, const Verdict& verdict) = 0;
+
+  // What running ahead did in the last round that was verified; all but `runs`.
+  virtual AheadReport ahead() const { return {}; }
 
   // Who made the last proposal, for those who count.
   virtual v1::DrafterKind kind() const = 0;

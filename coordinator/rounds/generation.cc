@@ -4,19 +4,11 @@
 #include <utility>
 
 #include "common/rpc/convert.h"
-#include "common/rpc/fresh_bits.h"
+#include "coordinator/rounds/new_sequence_id.h"
 #include "coordinator/rounds/speculation_stats.h"
 
 namespace outrider {
 namespace {
-
-std::string NewSequenceId() {
-  std::string id;
-  for (const uint64_t word : {FreshBits(), FreshBits()}) {
-    id.append(reinterpret_cast<const char*>(&word), sizeof(word));
-  }
-  return id;
-}
 
 // Equal parameters have equal names; the servers only compare.
 uint64_t HashOf(const v1::SequenceParams& params) {
@@ -114,6 +106,11 @@ v1::GenerateResponse Generation::Commit(const Proposal& proposal, const Verdict&
   return chunk;
 }
 
+void Generation::CountAhead(bool hit) {
+  stats_.set_ahead_rounds(stats_.ahead_rounds() + 1);
+  stats_.set_ahead_hits(stats_.ahead_hits() + (hit ? 1 : 0));
+}
+
 void Generation::AddLogprobs(const Logprobs& emitted, v1::GenerateResponse* chunk) const {
   for (int i = 0; i < std::min(emitted.size(), chunk->tokens_size()); ++i) {
     *chunk->mutable_tokens(i)->mutable_logprobs() = WithText(emitted[i]);
@@ -185,6 +182,7 @@ v1::Finish Generation::MakeFinish() const {
   usage->set_decode_seconds(progress().decode_seconds);
   v1::SpeculationStats* stats = finish.mutable_speculation();
   *stats = stats_;
+  stats->set_schedule(ScheduleOf(stats_));
   stats->set_acceptance_rate(AcceptanceRate(stats_));
   stats->set_mean_accepted_length(MeanAcceptedLength(stats_));
   if (judged_ > 0) stats->set_expected_acceptance(expected_accepted_ / static_cast<double>(judged_));

@@ -53,6 +53,9 @@ class Generation {
   // ends the generation; the rest is discarded. Returns the chunk to send, with `finish` if it is over.
   v1::GenerateResponse Commit(const Proposal& proposal, const Verdict& verdict);
 
+  // The round's outcome was drafted for in advance, rightly or not. Before Commit.
+  void CountAhead(bool hit);
+
   // Adds the texts of the tokens to log-probabilities of the round's tokens, and those to the chunk that
   // Commit made.
   using Logprobs = google::protobuf::RepeatedPtrField<v1::PositionLogprobs>;

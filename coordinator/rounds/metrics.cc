@@ -89,6 +89,14 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
                        "K that was asked for, or that a draft chose that was to end by itself, in "
                        "each round after the prompt's; 0: plain.",
                        {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 31})),
+      ahead_rounds_(CounterFamily(r, "run_ahead_rounds_total",
+                                  "Rounds whose outcome was drafted for while they were verified, by the "
+                                  "number of drafted tokens that were accepted.")),
+      ahead_hits_(CounterFamily(r, "run_ahead_hits_total",
+                                "Of them, those whose outcome was among what was drafted for.")),
+      ahead_branches_(AddCounter(r, "run_ahead_branches_total", "Outcomes that were drafted for.")),
+      ahead_wasted_tokens_(AddCounter(r, "run_ahead_wasted_tokens_total",
+                                      "Tokens that the draft had reported for outcomes that did not come.")),
       rounds_(AddCounter(r, "rounds_total", "Calls of the target that returned a verdict.")),
       prompt_tokens_(AddCounter(r, "prompt_tokens_total",
                                 "Tokens of prompts that were computed, once for all samples of a request.")),
@@ -143,6 +151,11 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
   for (v1::TokenKind kind : kKinds) emitted_[kind] = &emitted.Add({{"kind", NameOf(kind)}});
   PerPosition(drafted_at_, drafted_per_position_, kMaxDraftTokens - 1);
   PerPosition(accepted_at_, accepted_per_position_, kMaxDraftTokens - 1);
+  for (int accepted = 0; accepted <= kMaxDraftTokens; ++accepted) {
+    const prometheus::Labels labels = {{"accepted", std::to_string(accepted)}};
+    ahead_rounds_at_.push_back(&ahead_rounds_.Add(labels));
+    ahead_hits_at_.push_back(&ahead_hits_.Add(labels));
+  }
   auto& drafts = CounterFamily(r, "spec_decode_num_drafts_by_drafter_total",
                                "Rounds that verified at least one drafted token, by who drafted and rule.");
   auto& first_accepted =
@@ -187,6 +200,15 @@ void Metrics::OnRound(const RoundReport& round) {
     draft_seconds_->Observe(Seconds(round.times.draft));
   }
   if (round.drafted() > 0) CountDraft(round);
+  if (round.ahead.branches > 0) CountAhead(round);
+}
+
+void Metrics::CountAhead(const RoundReport& round) {
+  const auto accepted = static_cast<size_t>(std::min(round.accepted(), kMaxDraftTokens));
+  ahead_rounds_at_[accepted]->Increment();
+  if (round.ahead.hit) ahead_hits_at_[accepted]->Increment();
+  ahead_branches_->Increment(round.ahead.branches);
+  ahead_wasted_tokens_->Increment(static_cast<double>(round.ahead.wasted_tokens));
 }
 
 prometheus::Histogram* Metrics::RoundSeconds(const RoundReport& round) const {
@@ -199,7 +221,8 @@ void Metrics::CountDraft(const RoundReport& round) {
   // A local drafter has no server.
   if (round.drafter == v1::DRAFTER_KIND_MODEL) {
     draft_seconds_->Observe(Seconds(round.times.draft));
-    draft_.OnItem(round.times.draft, round.times.draft_server);
+    // Of a proposal that was begun ahead, most of the server's time was not waited for.
+    if (round.ahead.steps == 0) draft_.OnItem(round.times.draft, round.times.draft_server);
   }
   drafts_->Increment();
   draft_tokens_->Increment(round.drafted());
@@ -241,6 +264,12 @@ v1::SpeculationTotals Metrics::Totals() const {
   totals.set_emitted(CountOf(generation_tokens_));
   totals.set_observed_accepted(observed_accepted_->Value());
   totals.set_expected_accepted(expected_accepted_->Value());
+  for (const prometheus::Counter* rounds : ahead_rounds_at_) {
+    totals.set_ahead_rounds(totals.ahead_rounds() + CountOf(rounds));
+  }
+  for (const prometheus::Counter* hits : ahead_hits_at_) {
+    totals.set_ahead_hits(totals.ahead_hits() + CountOf(hits));
+  }
   return totals;
 }
 

@@ -65,6 +65,7 @@ class Metrics {
   // The series of the round's kind.
   prometheus::Histogram* RoundSeconds(const RoundReport& round) const;
   void CountDraft(const RoundReport& round);
+  void CountAhead(const RoundReport& round);
   prometheus::Counter& PerPosition(std::vector<prometheus::Counter*>& counters,
                                    prometheus::Family<prometheus::Counter>& family, int position);
 
@@ -89,6 +90,11 @@ class Metrics {
   prometheus::Counter* entropy_;
   prometheus::Counter* empty_residuals_;
   prometheus::Histogram* chosen_draft_tokens_;
+  prometheus::Family<prometheus::Counter>& ahead_rounds_;
+  prometheus::Family<prometheus::Counter>& ahead_hits_;
+  std::vector<prometheus::Counter*> ahead_rounds_at_, ahead_hits_at_;  // executor thread
+  prometheus::Counter* ahead_branches_;
+  prometheus::Counter* ahead_wasted_tokens_;
   prometheus::Counter* rounds_;
   prometheus::Counter* prompt_tokens_;
   prometheus::Counter* generation_tokens_;

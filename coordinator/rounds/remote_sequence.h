@@ -34,6 +34,10 @@ class RemoteSequence {
   // known to be committed, but never all of it, since an item must not be empty.
   uint32_t Base(size_t n) const { return static_cast<uint32_t>(std::min({held_, agreed_, n - 1})); }
 
+  // What a sequence can begin as whose first `assumed` tokens are those of this one, known here as `id`: with
+  // what the server holds of them, committed or only drafted so far.
+  Fork Branch(const std::string& id, size_t assumed) const { return {id, std::min(held_, assumed)}; }
+
   // The parameters need not be sent with the next item.
   bool params_known() const { return params_known_; }
 

@@ -16,6 +16,10 @@ struct Request {
   v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
   int draft_tokens = 0;   // K
   bool adaptive = false;  // that is only the largest K; the policy chooses
+  v1::Schedule schedule = v1::SCHEDULE_LOCKSTEP;
+  // While running ahead, the token after an accepted proposal is coupled with what the draft drew for it.
+  // Only where that changes no answer of a seed, and something is drawn at all.
+  bool couples_bonus = false;
   std::vector<std::string> stop_strings;
   std::vector<TokenId> end_ids;  // each ends the generation; without the model's own if those are ignored
   int max_tokens = 0;            // cut to the context

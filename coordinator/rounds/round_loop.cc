@@ -55,12 +55,19 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
 
   // ...the target verifies...
   const bool proposal_was_made = !proposal.empty();
-  absl::StatusOr<TargetAnswer> answer = co_await target_->Verify(*generation_, proposal, deadline_);
+  const WhileAway away{.run = [&] { RunAhead(proposal); },
+                       .may_continue = generation_->request().couples_bonus};
+  const bool runs_ahead = length.ahead && proposal_was_made;
+  absl::StatusOr<TargetAnswer> answer =
+      co_await target_->Verify(*generation_, proposal, deadline_, runs_ahead ? &away : nullptr);
   if (!answer.ok()) co_return answer.status();
   if (proposal_was_made && proposal.empty()) outcome = DraftOutcome::kFailed;
   times.verify = Clock::now() - proposed;
   times.verify_server = answer->timing;
-  drafter_->OnVerdict(n, answer->verdict.path.size());
+  drafter_->OnVerdict(n, answer->verdict);
+  AheadReport ahead = proposal_was_made ? drafter_->ahead() : AheadReport();
+  ahead.runs = length.ahead;
+  if (ahead.branches > 0) generation_->CountAhead(ahead.hit);
 
   // ...what stands is committed...
   if (generation_->emitted() == 0) generation_->OnPromptCached(answer->prefix_hit);
@@ -79,11 +86,20 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
                       .emitted = chunk.tokens_size(),
                       .running = policy_->running(),
                       .proposal_bytes = answer->proposal_bytes,
+                      .ahead = ahead,
                       .times = times},
                      &chunk);
 
   // ...and sent.
   co_return co_await send_(std::move(chunk));
+}
+
+void RoundLoop::RunAhead(const Proposal& proposal) {
+  Drafter::OnContinuation couple;
+  if (generation_->request().couples_bonus) {
+    couple = [this](const ProposalNode& node) { target_->Continue(*generation_, node); };
+  }
+  drafter_->RunAhead(*generation_, proposal, policy_->Outcomes(*generation_, proposal), couple);
 }
 
 }  // namespace outrider

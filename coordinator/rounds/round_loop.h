@@ -41,6 +41,8 @@ class RoundLoop {
 
  private:
   asio::awaitable<absl::Status> Round();
+  // While `proposal` is verified: has the draft work on what may come of it.
+  void RunAhead(const Proposal& proposal);
   // Sends the beginning of what was asked for of the prompt in chunks of its own. Returns how many positions
   // it has sent; the rest goes with the first token.
   asio::awaitable<absl::StatusOr<int>> SendPromptLogprobs(const Generation::Logprobs& prompt);

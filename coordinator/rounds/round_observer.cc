@@ -29,6 +29,8 @@ void FillTrace(const RoundReport& report, v1::RoundTrace* trace) {
   trace->set_verify_us(Microseconds(times.verify));
   trace->set_verify_compute_us(ServerMicroseconds(times.verify_server));
   trace->set_round_us(Microseconds(times.round));
+  trace->set_drafted_ahead(report.ahead.steps > 0);
+  trace->set_branches(static_cast<uint32_t>(report.ahead.branches));
 }
 
 void LogRound(const RoundReport& report) {
@@ -50,9 +52,9 @@ void RoundObserver::OnRound(const RoundReport& report, v1::GenerateResponse* chu
   if (report.prefill()) {
     // Its time says nothing of the rounds that follow.
   } else if (report.outcome == DraftOutcome::kFailed) {
-    policy_->OnDraftFailed(generation, report.times);
+    policy_->OnDraftFailed(report);
   } else {
-    policy_->OnRound(generation, *report.proposal, report.verdict->path.size(), report.times);
+    policy_->OnRound(report);
   }
   metrics_->OnRound(report);
   metrics_->OnEmitted(*chunk);

@@ -4,6 +4,7 @@
 #include "common/spec/proposal.h"
 #include "common/spec/verdict.h"
 #include "coordinator/link/event.h"
+#include "coordinator/rounds/ahead_report.h"
 #include "coordinator/rounds/draft_outcome.h"
 #include "coordinator/rounds/generation.h"
 #include "outrider/v1/inference.pb.h"
@@ -35,6 +36,7 @@ struct RoundReport {
   int emitted;              // tokens
   int running;              // generations in progress, this one included
   uint32_t proposal_bytes;  // on the wire; only for requests that are traced
+  AheadReport ahead = {};
   RoundTimes times;
 
   // It computed the prompt.

@@ -17,12 +17,19 @@ inline double MeanAcceptedLength(const v1::SpeculationStats& stats) {
   return 1 + static_cast<double>(stats.accepted()) / static_cast<double>(stats.drafts());
 }
 
+// What was followed.
+inline v1::Schedule ScheduleOf(const v1::SpeculationStats& stats) {
+  return stats.ahead_rounds() > 0 ? v1::SCHEDULE_RUN_AHEAD : v1::SCHEDULE_LOCKSTEP;
+}
+
 // Counts of several generations together, which are exact if each is. `sum` begins with exact = true.
 inline void AddCounts(const v1::SpeculationStats& stats, v1::SpeculationStats* sum) {
   sum->set_rounds(sum->rounds() + stats.rounds());
   sum->set_drafts(sum->drafts() + stats.drafts());
   sum->set_drafted(sum->drafted() + stats.drafted());
   sum->set_accepted(sum->accepted() + stats.accepted());
+  sum->set_ahead_rounds(sum->ahead_rounds() + stats.ahead_rounds());
+  sum->set_ahead_hits(sum->ahead_hits() + stats.ahead_hits());
   sum->set_exact(sum->exact() && stats.exact());
 }
 

@@ -1,6 +1,7 @@
 #include "coordinator/rounds/target_client.h"
 
 #include <optional>
+#include <utility>
 
 #include "common/rpc/convert.h"
 #include "common/spec/status.h"
@@ -23,7 +24,9 @@ uint32_t BytesOf(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes)
 }  // namespace
 
 asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& generation, Proposal& proposal,
-                                                                   Clock::time_point deadline) {
+                                                                   Clock::time_point deadline,
+                                                                   const WhileAway* away) {
+  const bool may_continue = away != nullptr && away->may_continue;
   round_ = generation.NextRound();
   while (true) {
     if (Clock::now() < not_before_) co_await wake_.Wait(std::min(deadline, not_before_));
@@ -43,11 +46,19 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& g
       round_ = generation.NextRound();
       continue;
     }
-    v1::TargetItem item = MakeItem(generation, proposal);
+    v1::TargetItem item = MakeItem(generation, proposal, may_continue);
     sent_ = n;
     const uint32_t proposal_bytes = generation.request().trace ? BytesOf(item.verify().draft()) : 0;
     call_ = link_->Start(std::move(item), generation.sequence_id(), round_);
+    if (const WhileAway* const now = std::exchange(away, nullptr)) {
+      // The item leaves first.
+      co_await asio::post(link_->executor(), asio::use_awaitable);
+      if (stopped_) co_return absl::CancelledError("cancelled");
+      continuable_ = may_continue;
+      now->run();
+    }
     TargetLink::Answer answer = co_await call_->Wait(deadline);
+    continuable_ = false;
     if (stopped_) co_return absl::CancelledError("cancelled");
     if (answer.status.ok()) {
       absl::StatusOr<TargetAnswer> taken = Take(generation, std::move(answer.result), proposal);
@@ -100,11 +111,24 @@ absl::Status TargetClient::CheckReport(const Generation& generation, const v1::V
   return absl::OkStatus();
 }
 
-v1::TargetItem TargetClient::MakeItem(const Generation& generation, const Proposal& proposal) const {
+void TargetClient::Continue(const Generation& generation, const ProposalNode& node) {
+  if (!continuable_) return;
+  google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
+  SerializeProposal({&node, 1}, &nodes);
+  v1::TargetItem item;
+  item.mutable_continuation()->set_sequence_id(generation.sequence_id());
+  item.mutable_continuation()->set_round(round_);
+  *item.mutable_continuation()->mutable_node() = std::move(nodes[0]);
+  link_->Post(std::move(item));
+}
+
+v1::TargetItem TargetClient::MakeItem(const Generation& generation, const Proposal& proposal,
+                                      bool may_continue) const {
   v1::TargetItem item;
   v1::VerifyItem* verify = item.mutable_verify();
   FillUpdate(generation, remote_, round_, generation.size(), verify->mutable_sequence());
   SerializeProposal(proposal, verify->mutable_draft());
+  verify->set_may_continue(may_continue && !proposal.empty());
   if (generation.WantsPromptLogprobs()) {
     verify->set_prompt_logprobs(static_cast<uint32_t>(generation.request().prompt_logprobs));
   }

@@ -1,6 +1,7 @@
 // Asks the target for verdicts, and sends again whatever the target has lost.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "coordinator/link/backoff.h"
@@ -22,6 +23,12 @@ struct TargetAnswer {
   v1::ItemTiming timing;
 };
 
+// What there is to do while an item is on its way.
+struct WhileAway {
+  std::function<void()> run;  // once
+  bool may_continue = false;  // it may lead to a call of Continue
+};
+
 // One for each generation. Executor thread.
 class TargetClient {
  public:
@@ -33,8 +40,15 @@ class TargetClient {
   // UNAVAILABLE when the target stays away, CANCELLED after Stop, DEADLINE_EXCEEDED at `deadline`, INTERNAL
   // when the model yields no distribution, the verdict is none over `proposal`, or the link was lost under
   // the item too often (LossCount).
+  //
+  // `away`, unless null, outlives the call.
   asio::awaitable<absl::StatusOr<TargetAnswer>> Verify(Generation& generation, Proposal& proposal,
-                                                       Clock::time_point deadline);
+                                                       Clock::time_point deadline,
+                                                       const WhileAway* away = nullptr);
+
+  // Gives the target the token that the draft drew to follow the proposal (ContinueItem), if that is being
+  // verified. A verdict that has come is final.
+  void Continue(const Generation& generation, const ProposalNode& node);
 
   // The generation is over, or its client gone: nothing is computed for it any more. Ends a Verify in
   // progress.
@@ -45,7 +59,7 @@ class TargetClient {
   // between.
   asio::awaitable<absl::Status> SendPrefix(Generation& generation, Clock::time_point deadline);
   // A verify item of round_ over the tokens and the proposal.
-  v1::TargetItem MakeItem(const Generation& generation, const Proposal& proposal) const;
+  v1::TargetItem MakeItem(const Generation& generation, const Proposal& proposal, bool may_continue) const;
   // What an item's result says, and what follows for the next item.
   absl::StatusOr<TargetAnswer> Take(const Generation& generation, v1::VerifyResult result,
                                     const Proposal& proposal);
@@ -68,6 +82,7 @@ class TargetClient {
   uint64_t round_ = 0;
   size_t sent_ = 0;                         // tokens of the sequence up to the end of the last item
   std::unique_ptr<TargetLink::Call> call_;  // the last one
+  bool continuable_ = false;                // by Continue: the round in flight
   int failures_ = 0;                        // in a row, of a kind that should not repeat
   LossCount losses_;
   // The target had no room: it is asked again then.

@@ -68,6 +68,25 @@ class DraftLengthPolicyTest : public ::testing::Test {
     return request;
   }
 
+  // Tells the policy of a round that is committed.
+  void Report(const Proposal& drafted, const Verdict& verdict, const RoundTimes& times,
+              DraftOutcome outcome = DraftOutcome::kUsable, const AheadReport& ahead = {}) {
+    const RoundReport report{.generation = &generation_,
+                             .proposal = &drafted,
+                             .verdict = &verdict,
+                             .drafter = v1::DRAFTER_KIND_MODEL,
+                             .outcome = outcome,
+                             .chosen = static_cast<int>(drafted.size()),
+                             .emitted = static_cast<int>(verdict.path.size()) + 1,
+                             .running = policy_.running(),
+                             .proposal_bytes = 0,
+                             .ahead = ahead,
+                             .times = times};
+    if (outcome == DraftOutcome::kFailed) return policy_.OnDraftFailed(report);
+    policy_.OnRound(report);
+  }
+  void ReportFailure(const RoundTimes& times) { Report({}, {}, times, DraftOutcome::kFailed); }
+
   // Runs rounds and returns the rate of the second half, as a share of the best fixed K's.
   double ShareOfBest(const Machine& machine, int rounds = 2000) {
     for (int i = 0; i < machine.batch; ++i) policy_.Begin();
@@ -86,7 +105,7 @@ class DraftLengthPolicyTest : public ::testing::Test {
       if (k > 0) verdict.kind = accepted == k ? Verdict::Kind::kBonus : Verdict::Kind::kCorrected;
       const bool prompt = generation_.emitted() == 0;
       generation_.Commit(draft, verdict);
-      if (!prompt) policy_.OnRound(generation_, draft, static_cast<size_t>(accepted), machine.Times(k));
+      if (!prompt) Report(draft, verdict, machine.Times(k));
       if (round >= rounds / 2) share += machine.TokensPerSecond(k) / machine.Best(kMost) / (rounds / 2);
     }
     for (int i = 0; i < machine.batch; ++i) policy_.End();
@@ -138,7 +157,7 @@ TEST_F(DraftLengthPolicyTest, DropsWhenProposalsFailAndComesBackWhenTheyDoNot) {
   policy_.Begin();
   RoundTimes failed = machine.Times(0);
   failed.draft = std::chrono::milliseconds(150);
-  for (int i = 0; i < 3; ++i) policy_.OnDraftFailed(generation_, failed);
+  for (int i = 0; i < 3; ++i) ReportFailure(failed);
   EXPECT_EQ(policy_.Choose(generation_).most, 0) << "a failure costs hundreds of plain rounds";
   policy_.End();
   ShareOfBest(machine, 2000);
@@ -157,9 +176,9 @@ TEST_F(DraftLengthPolicyTest, ADraftThatNeverGivesAnythingIsNotAskedForLong) {
   for (int round = 0; round < 400; ++round) {
     if (policy_.Choose(generation_).most > 0) {
       ++asked;
-      policy_.OnDraftFailed(generation_, failed);
+      ReportFailure(failed);
     } else {
-      policy_.OnRound(generation_, {}, 0, machine.Times(0));
+      Report({}, verdict, machine.Times(0));
     }
   }
   policy_.End();
@@ -197,13 +216,13 @@ class DraftThatStopsTest : public DraftLengthPolicyTest {
     double accepted_if_sure = 0.98, accepted_if_not = 0.4;
     bool persistent = false;  // as sure of a round's other tokens as of its first
   };
-  struct Outcome {
+  struct Drafted {
     Proposal drafted;
     size_t accepted = 0;
   };
 
-  Outcome Draft(const DraftLength& length, const Model& model) {
-    Outcome outcome;
+  Drafted Draft(const DraftLength& length, const Model& model) {
+    Drafted outcome;
     bool sure = uniform_(random_) < model.sure;
     for (int i = 0; i < length.most; ++i) {
       if (i > 0 && !model.persistent) sure = uniform_(random_) < model.sure;
@@ -215,7 +234,7 @@ class DraftThatStopsTest : public DraftLengthPolicyTest {
     }
     return outcome;
   }
-  static void Commit(const Outcome& outcome, Generation& generation) {
+  static Verdict Commit(const Drafted& outcome, Generation& generation) {
     Verdict verdict;
     verdict.path = ChainPath(outcome.accepted);
     verdict.token = 2;
@@ -224,6 +243,7 @@ class DraftThatStopsTest : public DraftLengthPolicyTest {
           outcome.accepted == outcome.drafted.size() ? Verdict::Kind::kBonus : Verdict::Kind::kCorrected;
     }
     generation.Commit(outcome.drafted, verdict);
+    return verdict;
   }
 
   // Tokens a second that rounds yield: those that the policy chooses, or of a fixed K.
@@ -232,12 +252,12 @@ class DraftThatStopsTest : public DraftLengthPolicyTest {
     if (!fixed_k) policy_.Begin();
     for (int round = 0; round < rounds; ++round) {
       const DraftLength length = fixed_k ? DraftLength{*fixed_k} : policy_.Choose(generation_);
-      const Outcome outcome = Draft(length, model);
+      const Drafted outcome = Draft(length, model);
       const RoundTimes times = machine.Times(static_cast<int>(outcome.drafted.size()));
       if (!fixed_k) {
         const bool prompt = generation_.emitted() == 0;
-        Commit(outcome, generation_);
-        if (!prompt) policy_.OnRound(generation_, outcome.drafted, outcome.accepted, times);
+        const Verdict verdict = Commit(outcome, generation_);
+        if (!prompt) Report(outcome.drafted, verdict, times);
       }
       if (round < rounds / 4) continue;
       tokens += static_cast<double>(outcome.accepted) + 1;
@@ -296,7 +316,7 @@ TEST_F(DraftThatStopsTest, StopsSoonerWhereAGenerationIsHarderThanItsConfidenceS
   Generation easy(MakeRequest(), tokenizer_.get(), Clock::now());
   Generation hard(MakeRequest(), tokenizer_.get(), Clock::now());
   for (int i = 0; i < 60; ++i) {
-    Outcome outcome = Draft({.most = 1, .stop = DraftStop()}, {.sure = 1});
+    Drafted outcome = Draft({.most = 1, .stop = DraftStop()}, {.sure = 1});
     outcome.accepted = 1;
     Commit(outcome, easy);
     outcome.accepted = i % 2;

@@ -320,6 +320,12 @@ TEST(CorpusCounts, CountsATextFileAndRefusesOthersByName) {
 
 // --- one after another ------------------------------------------------------------------------------------
 
+Verdict Accepting(size_t tokens) {
+  Verdict verdict;
+  verdict.path = ChainPath(tokens);
+  return verdict;
+}
+
 // A fake drafter that proposes what it is told to and records the verdicts.
 class FakeDrafter final : public Drafter {
  public:
@@ -328,7 +334,7 @@ class FakeDrafter final : public Drafter {
   asio::awaitable<Proposal> Take(Generation& /*generation*/, v1::ItemTiming* /*timing*/) override {
     co_return PointMasses(tokens_, v1::RULE_TOKEN);
   }
-  void OnVerdict(size_t n, size_t accepted) override { verdicts.emplace_back(n, accepted); }
+  void OnVerdict(size_t n, const Verdict& verdict) override { verdicts.emplace_back(n, verdict.path.size()); }
   v1::DrafterKind kind() const override { return kind_; }
   void Stop(const Generation& /*generation*/) override { ++stopped; }
   void Propose(Tokens tokens) { tokens_ = std::move(tokens); }
@@ -368,15 +374,15 @@ TEST_F(AutoDrafterTest, AsksTheSecondOnlyIfTheFirstHasNothing) {
 
 TEST_F(AutoDrafterTest, EachHearsOfItsOwnProposalsOnly) {
   Propose();
-  drafter_.OnVerdict(3, 1);
+  drafter_.OnVerdict(3, Accepting(1));
   EXPECT_THAT(first_->verdicts, ElementsAre(Pair(3, 1)));
   EXPECT_THAT(second_->verdicts, IsEmpty());
 
   Reject(generation_, {}, 5);
   first_->Propose({});
   Propose();
-  drafter_.OnVerdict(4, 2);
-  drafter_.OnVerdict(6, 0);  // a round in which nothing was asked for
+  drafter_.OnVerdict(4, Accepting(2));
+  drafter_.OnVerdict(6, Accepting(0));  // a round in which nothing was asked for
   EXPECT_THAT(first_->verdicts, SizeIs(1));
   EXPECT_THAT(second_->verdicts, ElementsAre(Pair(4, 2)));
 }

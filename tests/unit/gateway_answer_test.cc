@@ -106,6 +106,7 @@ TEST(OpenAiAnswer, OrdersChoicesByPromptAndSampleAndSumsTheirUsage) {
   EXPECT_EQ(whole["usage"]["speculation"]["acceptance_rate"], 0.25);
   EXPECT_EQ(whole["usage"]["speculation"]["mean_accepted_length"], 2);
   EXPECT_EQ(whole["usage"]["speculation"]["exact"], true);
+  EXPECT_EQ(whole["usage"]["speculation"]["schedule"], "lockstep");
 }
 
 TEST(OpenAiAnswer, AChatsAnswerIsAMessage) {

@@ -76,6 +76,16 @@ class FakeServer {
   void Do(Action action) {
     Do([action](const Item&, Result*) { return action; });
   }
+  // What is answered to an item before its answer, if anything is.
+  void Before(std::function<std::optional<Result>(const Item&)> before) {
+    absl::MutexLock lock(&mutex_);
+    before_ = std::move(before);
+  }
+  // Controls that have arrived since the last call.
+  std::vector<Item> TakeControls() {
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(controls_, {});
+  }
   // Items that have arrived since the last call, without controls.
   int TakeCount() {
     absl::MutexLock lock(&mutex_);
@@ -87,16 +97,27 @@ class FakeServer {
   // For the services below.
   template <class Results, class Streams>
   void Handle(const Item& item, const std::shared_ptr<Results>& results, Streams& streams) {
-    if (IsControl(item)) return;
+    if (IsControl(item)) {
+      absl::MutexLock lock(&mutex_);
+      controls_.push_back(item);
+      return;
+    }
     Result result;
     result.set_sequence_id(UpdateOf(item).sequence_id());
     result.set_round(UpdateOf(item).round());
     result.set_cached(UpdateOf(item).base() + static_cast<uint32_t>(UpdateOf(item).tokens_size()));
     Action action = Action::kAnswer;
+    std::optional<Result> before;
     {
       absl::MutexLock lock(&mutex_);
       ++count_;
+      if (before_) before = before_(item);
       if (on_item_) action = on_item_(item, &result);
+    }
+    if (before) {
+      before->set_sequence_id(result.sequence_id());
+      before->set_round(result.round());
+      results->Post(*std::move(before));
     }
     if (action == Action::kAnswer) results->Post(std::move(result));
     if (action == Action::kDropStream) streams.EndAll();
@@ -105,6 +126,8 @@ class FakeServer {
  private:
   absl::Mutex mutex_;
   OnItem on_item_ ABSL_GUARDED_BY(mutex_);
+  std::function<std::optional<Result>(const Item&)> before_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Item> controls_ ABSL_GUARDED_BY(mutex_);
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

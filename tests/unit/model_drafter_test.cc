@@ -63,7 +63,7 @@ class ModelDrafterTest : public LinkFixture<FakeDraft> {
     v1::ItemTiming timing;
     client.drafter.Begin(client.generation, {k});
     const Proposal proposal = Run(client.drafter.Take(client.generation, &timing));
-    client.drafter.OnVerdict(client.generation.size(), 0);
+    client.drafter.OnVerdict(client.generation.size(), {});
     return proposal.size();
   }
   void Reconnect() { ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong))); }
@@ -139,7 +139,7 @@ TEST_F(ModelDrafterTest, WhenToStopIsSentAndHowSureTheDraftWasComesBack) {
   const auto round = [&](const DraftLength& length) {
     client->drafter.Begin(client->generation, length);
     Proposal proposal = Run(client->drafter.Take(client->generation, &timing));
-    client->drafter.OnVerdict(client->generation.size(), 0);
+    client->drafter.OnVerdict(client->generation.size(), {});
     return proposal;
   };
   const Proposal proposal = round({.most = 4, .stop = DraftStop{.acceptance = {.25f, .75f}, .least = .5f}});

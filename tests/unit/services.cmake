@@ -1,6 +1,7 @@
 outrider_unit_test(coordinator_test
   SOURCES
     unit/admission_test.cc
+    unit/branches_test.cc
     unit/chat_goldens.h
     unit/chat_template_published_test.cc
     unit/chat_template_test.cc
@@ -21,6 +22,7 @@ outrider_unit_test(coordinator_test
     unit/model_drafter_test.cc
     unit/remote_sequence_test.cc
     unit/request_context_test.cc
+    unit/run_ahead_policy_test.cc
     unit/target_client_test.cc
   LIBS outrider::coordinator outrider::text nlohmann_json::nlohmann_json OpenSSL::Crypto)
 set_source_files_properties(unit/chat_template_published_test.cc PROPERTIES

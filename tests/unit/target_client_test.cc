@@ -246,5 +246,37 @@ TEST_F(ImpatientTargetClientTest, ATargetThatStaysAwayTooLongEndsARequestSoThatI
   EXPECT_EQ(ReasonOf(status), "TARGET_UNAVAILABLE");
 }
 
+// What a draft has drawn to follow a proposal reaches the target while that is verified, and only then.
+TEST_F(TargetClientTest, AContinuationIsSentForTheRoundInFlight) {
+  const auto client = MakeClient({kHarmless});
+  const ProposalNode drawn{.token = 9, .q = {.form = Distribution::Form::kPointMass, .ids = {9}, .total = 1}};
+  const auto round = [&](bool may_continue) {
+    server_.Do([](const auto& item, auto* result) {
+      EXPECT_EQ(item.verify().draft_size(), 1);
+      result->mutable_verdict()->add_accepted(0);
+      result->mutable_verdict()->set_token(7);
+      result->mutable_verdict()->set_kind(v1::TOKEN_KIND_BONUS);
+      return Action::kAnswer;
+    });
+    Proposal proposal;
+    AppendToChain(8, drawn.q, proposal);
+    proposal[0].q.ids = {8};
+    const WhileAway away{.run = [&] { client->target.Continue(client->generation, drawn); },
+                         .may_continue = may_continue};
+    EXPECT_TRUE(
+        Run(client->target.Verify(client->generation, proposal, Clock::time_point::max(), &away)).ok());
+    client->target.Continue(client->generation, drawn);  // the verdict has come
+    server_.Do(Verdict7);
+    EXPECT_TRUE(Run(client->Verify()).ok());  // after which all that was sent has come
+    return server_.TakeControls();
+  };
+  EXPECT_TRUE(round(false).empty());
+  const std::vector<v1::TargetItem> sent = round(true);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].continuation().sequence_id(), client->generation.sequence_id());
+  EXPECT_EQ(sent[0].continuation().node().token(), 9u);
+  EXPECT_TRUE(sent[0].continuation().node().q().has_point_mass());
+}
+
 }  // namespace
 }  // namespace outrider

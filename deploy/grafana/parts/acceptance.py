@@ -18,7 +18,7 @@ from parts.common import (
 )
 from parts.frame import frame
 from parts.panels import Query, bars, graph, number, spread
-from parts.promql import growth, mean, rate, ratio, total
+from parts.promql import growth, mean, quantile, rate, ratio, total
 
 K = "spec_decode_chosen_draft_tokens"
 SURPRISAL = ratio(*(growth(f"spec_decode_{part}_nats_total", "instance") for part in ("surprisal", "entropy")))
@@ -62,6 +62,7 @@ def acceptance():
             "Acceptance": accepted_panels(),
             "Lossless": lossless_panels(),
             "Choice of K and gain": gain_panels(),
+            "Running ahead": ahead_panels(),
         },
     )
 
@@ -129,6 +130,53 @@ def accepted_panels() -> list:
             unit="cps",
             width=12,
             stacked=True,
+        ),
+    ]
+
+
+def ahead_panels() -> list:
+    rounds, hits = "run_ahead_rounds_total", "run_ahead_hits_total"
+    return [
+        graph(
+            "Outcomes foreseen",
+            "Share of the rounds whose outcome was drafted for while they were verified in which the outcome was among "
+            "what was drafted for. No data where nothing runs ahead.",
+            Query(ratio(rate(hits), rate(rounds)), "foreseen"),
+            unit="percentunit",
+            top=1,
+        ),
+        bars(
+            "Outcomes foreseen by accepted tokens",
+            "The same by the number of drafted tokens that were accepted.",
+            Query(
+                f'label_replace({ratio(rate(hits, "accepted"), rate(rounds, "accepted"))}, "accepted", "0$1", "accepted", "(.)")',
+                "{{accepted}}",
+            ),
+            unit="percentunit",
+            top=1,
+        ),
+        graph(
+            "Exposed draft time",
+            "Time that a round waits for its proposal: what running ahead does not hide.",
+            Query(mean("round_draft_seconds"), "mean"),
+            Query(quantile(0.5, "round_draft_seconds"), "median"),
+            unit="s",
+        ),
+        graph(
+            "Wasted tokens",
+            "Drafted tokens per second for outcomes that did not come, as far as the draft had reported them, beside those "
+            "that were verified.",
+            Query(rate("run_ahead_wasted_tokens_total"), "wasted"),
+            Query(rate("spec_decode_num_draft_tokens_total"), "verified"),
+            unit="cps",
+            width=12,
+        ),
+        graph(
+            "Branches",
+            "Outcomes drafted for, in each round that ran ahead.",
+            Query(ratio(rate("run_ahead_branches_total"), rate(rounds)), "branches a round"),
+            unit="none",
+            width=12,
         ),
     ]
 

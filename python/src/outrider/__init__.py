@@ -41,7 +41,7 @@ from outrider._errors import (
     Unavailable,
     Unimplemented,
 )
-from outrider._request import ChatMessage, DrafterName, Options, RuleName
+from outrider._request import ChatMessage, DrafterName, Options, RuleName, ScheduleName
 from outrider._retries import Retries
 
 __version__ = version("outrider")
@@ -72,6 +72,7 @@ __all__ = [
     "Retries",
     "Round",
     "RuleName",
+    "ScheduleName",
     "ServerInfo",
     "Speculation",
     "Stream",

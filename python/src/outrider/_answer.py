@@ -75,6 +75,9 @@ class Speculation:
         accepted_per_position: Accepted tokens by position in the draft.
         expected_acceptance: What the two distributions lead to expect, by position reached; token rule only.
         observed_over_expected: Accepted over expected accepted tokens; tends to 1. Token rule only.
+        ahead_rounds: Rounds whose outcome was drafted for while they were verified.
+        ahead_hits: Of those, rounds whose outcome was among what was drafted for.
+        schedule: "run_ahead" if there were any, else "lockstep".
     """
 
     drafted: int
@@ -92,6 +95,9 @@ class Speculation:
     accepted_per_position: tuple[int, ...]
     expected_acceptance: float
     observed_over_expected: float
+    ahead_rounds: int
+    ahead_hits: int
+    schedule: str
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,8 @@ class Round:
         verify_compute_us: Of that, the target server's own time.
         round_us: The whole round.
         draft_bytes: What the drafted tokens and their distributions took on the wire.
+        drafted_ahead: They were begun while the round before was verified.
+        branches: Outcomes of this round that were drafted for while it was verified.
     """
 
     round: int
@@ -127,6 +135,8 @@ class Round:
     verify_compute_us: int
     round_us: int
     draft_bytes: int
+    drafted_ahead: bool
+    branches: int
 
 
 @dataclass(frozen=True)
@@ -283,5 +293,9 @@ def _finish(finish: inference_pb2.Finish) -> Finish:
         reason=cast("FinishReason", reason),
         stop_string=finish.stop_string or None,
         usage=plain(Usage, finish.usage),
-        speculation=plain(Speculation, finish.speculation),
+        speculation=plain(
+            Speculation,
+            finish.speculation,
+            schedule=enum_name(inference_pb2.Schedule, finish.speculation.schedule, "SCHEDULE_"),
+        ),
     )

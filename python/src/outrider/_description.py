@@ -58,6 +58,7 @@ class Defaults:
     drafter: str
     draft_tokens: int | None
     rule: str
+    schedule: str
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class Totals:
         emitted: Tokens in answers.
         observed_accepted: Accepted tokens of exact rounds of the token rule.
         expected_accepted: What they should have come to.
+        ahead_rounds: Rounds whose outcome was drafted for while they were verified.
+        ahead_hits: Of those, rounds whose outcome was among what was drafted for.
     """
 
     rounds: int
@@ -81,6 +84,8 @@ class Totals:
     emitted: int
     observed_accepted: float
     expected_accepted: float
+    ahead_rounds: int
+    ahead_hits: int
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,7 @@ def to_description(response: inference_pb2.DescribeResponse) -> Description:
             drafter=enum_name(inference_pb2.DrafterKind, defaults.drafter, "DRAFTER_KIND_"),
             draft_tokens=defaults.draft_tokens if defaults.HasField("draft_tokens") else None,
             rule=enum_name(sequence_pb2.Rule, defaults.rule, "RULE_"),
+            schedule=enum_name(inference_pb2.Schedule, defaults.schedule, "SCHEDULE_"),
         ),
         totals=plain(Totals, response.totals),
     )

@@ -31,6 +31,7 @@ class ChatMessage(TypedDict):
 Prompt = str | Sequence[int | ChatMessage]
 DrafterName = Literal["model", "ngram", "copy", "auto", "none", "unigram", "bigram", "random"]
 RuleName = Literal["token", "block", "coupled"]
+ScheduleName = Literal["lockstep", "run_ahead", "auto"]
 
 
 class Options(TypedDict, total=False):
@@ -60,6 +61,7 @@ class Options(TypedDict, total=False):
         drafter: Who proposes tokens; speed only.
         draft_tokens: How many at a time; speed only. 0: plain decoding.
         rule: How proposals are verified; speed only.
+        schedule: Whether the draft works while the target verifies; speed only.
         draft_top_n: Tokens kept of the draft's distribution; speed only.
         draft_temperature: The draft's own; speed only.
         lenience: Below 1 faster, and not exact.
@@ -90,6 +92,7 @@ class Options(TypedDict, total=False):
     drafter: DrafterName | None
     draft_tokens: int | None
     rule: RuleName | None
+    schedule: ScheduleName | None
     draft_top_n: int | None
     draft_temperature: float | None
     lenience: float | None
@@ -109,6 +112,11 @@ _RULES = {
     name.removeprefix("RULE_").lower(): number
     for name, number in sequence_pb2.Rule.items()
     if number != sequence_pb2.RULE_UNSPECIFIED
+}
+_SCHEDULES = {
+    name.removeprefix("SCHEDULE_").lower(): number
+    for name, number in inference_pb2.Schedule.items()
+    if number != inference_pb2.SCHEDULE_UNSPECIFIED
 }
 
 # Option -> where it goes: a message of the request ("" for the request itself), and the field there.
@@ -131,6 +139,7 @@ _FIELDS = {
     "drafter": ("speculation", "drafter"),
     "draft_tokens": ("speculation", "draft_tokens"),
     "rule": ("speculation", "rule"),
+    "schedule": ("speculation", "schedule"),
     "draft_top_n": ("speculation", "draft_top_n"),
     "draft_temperature": ("speculation", "draft_temperature"),
     "lenience": ("speculation", "lenience"),
@@ -193,6 +202,8 @@ def _wire_value(name: str, value: Any) -> Any:
         return _number(_DRAFTERS, value, "speculation.drafter")
     if name == "rule":
         return _number(_RULES, value, "speculation.rule")
+    if name == "schedule":
+        return _number(_SCHEDULES, value, "speculation.schedule")
     if name == "stop":
         return [value] if isinstance(value, str) else list(value)
     if name == "logit_bias":

@@ -1,0 +1,154 @@
+// What is worth drafting for while the target verifies, and whether it pays at all.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "coordinator/rounds/draft_length_policy.h"
+#include "coordinator/rounds/likely_outcomes.h"
+#include "coordinator/rounds/schedule_choice.h"
+
+namespace outrider {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+// Tokens 10, 11, ..., each with two other choices.
+Proposal Chain(int k) {
+  Proposal chain;
+  for (int i = 0; i < k; ++i) {
+    AppendToChain(10 + i, {}, chain);
+    chain.back().alternatives = {20 + i, 30 + i};
+  }
+  return chain;
+}
+
+TEST(LikelyOutcomes, HaveTheChancesThatFollowFromThoseOfEachToken) {
+  const double accepted[] = {0.9, 0.5}, corrected[] = {0.6, 0.1};
+  const std::vector<NamedOutcome> outcomes =
+      LikelyOutcomes(Chain(2), {.accepted = accepted, .corrected = corrected, .continued = 0.8});
+  ASSERT_THAT(outcomes, SizeIs(5));
+  const auto is = [](const NamedOutcome& outcome, size_t a, int rank, double chance) {
+    EXPECT_EQ(outcome.accepted, a);
+    EXPECT_EQ(outcome.rank, rank);
+    EXPECT_NEAR(outcome.chance, chance, 1e-12);
+  };
+  is(outcomes[0], 2, 0, 0.9 * 0.5 * 0.8);
+  is(outcomes[1], 1, 0, 0.9 * 0.5 * 0.6);
+  is(outcomes[2], 0, 0, 0.1 * 0.6);
+  is(outcomes[3], 1, 1, 0.9 * 0.5 * 0.1);
+  is(outcomes[4], 0, 1, 0.1 * 0.1);
+}
+
+class OutcomesTest : public ::testing::Test {
+ protected:
+  static Request MakeRequest() {
+    Request request;
+    request.prompt = {1};
+    request.max_tokens = 100;
+    request.draft_tokens = 4;
+    request.schedule = v1::SCHEDULE_RUN_AHEAD;
+    request.end_ids = {2};
+    return request;
+  }
+  Generation Make(Request request) {
+    Generation generation(std::move(request), tokenizer_.get(), Clock::now());
+    Verdict verdict;
+    verdict.token = 3;
+    generation.Commit({}, verdict);
+    return generation;
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_ = *Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json");
+};
+
+TEST_F(OutcomesTest, AreAtMostAsManyAsAllowedAndTheWholeProposalIsAmongThem) {
+  const Generation generation = Make(MakeRequest());
+  for (const int most : {1, 3, 8}) {
+    DraftLengthPolicy policy(most);
+    const std::vector<Outcome> outcomes = policy.Outcomes(generation, Chain(4));
+    EXPECT_LE(outcomes.size(), static_cast<size_t>(most));
+    EXPECT_GE(outcomes.size(), 1u);
+    EXPECT_EQ(outcomes[0].accepted, 4u);
+    EXPECT_FALSE(outcomes[0].token);
+    for (const Outcome& outcome : outcomes) EXPECT_TRUE(outcome.length.ahead);
+  }
+}
+
+TEST_F(OutcomesTest, NamesTheDraftsOtherChoicesAndNeverTheRejectedToken) {
+  const Generation generation = Make(MakeRequest());
+  const Proposal chain = Chain(4);
+  const std::vector<Outcome> outcomes = DraftLengthPolicy(64).Outcomes(generation, chain);
+  ASSERT_GT(outcomes.size(), 3u);
+  for (const Outcome& outcome : outcomes) {
+    if (!outcome.token) continue;
+    EXPECT_THAT(chain[outcome.accepted].alternatives, testing::Contains(*outcome.token));
+  }
+}
+
+TEST_F(OutcomesTest, NothingFollowsATokenThatEndsTheText) {
+  const Generation generation = Make(MakeRequest());
+  Proposal chain = Chain(4);
+  chain[1].token = 2;
+  chain[0].alternatives = {2, 7};
+  for (const Outcome& outcome : DraftLengthPolicy(64).Outcomes(generation, chain)) {
+    EXPECT_LE(outcome.accepted, 1u);
+    EXPECT_NE(outcome.token, std::optional<TokenId>(2));
+  }
+}
+
+TEST_F(OutcomesTest, AreDraftedForAsFarAsARequestAfterThemWouldBe) {
+  Request request = MakeRequest();
+  request.max_tokens = 7;
+  const Generation generation = Make(std::move(request));
+  const std::vector<Outcome> outcomes = DraftLengthPolicy(64).Outcomes(generation, Chain(4));
+  // Six tokens are left. After a + 1 more a round may complete the answer with K + 1.
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.length.most, std::min(4, 6 - (static_cast<int>(outcome.accepted) + 1) - 1));
+    EXPECT_LT(outcome.accepted, 4u) << "then one token is left, which needs no draft";
+  }
+  EXPECT_THAT(outcomes, testing::Not(IsEmpty()));
+}
+
+TEST_F(OutcomesTest, OnlyTheScheduleThatIsAskedForRunsAhead) {
+  for (const v1::Schedule schedule : {v1::SCHEDULE_LOCKSTEP, v1::SCHEDULE_RUN_AHEAD}) {
+    Request request = MakeRequest();
+    request.schedule = schedule;
+    DraftLengthPolicy policy;
+    policy.Begin();
+    EXPECT_EQ(policy.Choose(Make(std::move(request))).ahead, schedule == v1::SCHEDULE_RUN_AHEAD);
+  }
+}
+
+// Rounds of which those that run ahead take `ratio` times as long.
+double ShareAhead(ScheduleChoice& choice, double ratio, int rounds = 4000) {
+  std::mt19937 random(7);
+  std::normal_distribution<double> noise(1, 0.1);
+  int ahead = 0;
+  for (int i = 0; i < rounds; ++i) {
+    const bool runs = choice.Next();
+    choice.Observe(runs, (runs ? ratio : 1.0) * std::max(noise(random), 0.5), 3);
+    if (runs) ++ahead;
+  }
+  return static_cast<double>(ahead) / rounds;
+}
+
+TEST(ScheduleChoice, UsesWhatIsFasterAndTriesTheOtherNowAndThen) {
+  ScheduleChoice faster, slower;
+  EXPECT_GT(ShareAhead(faster, 0.7), 0.9);
+  const double tried = ShareAhead(slower, 1.3);
+  EXPECT_LT(tried, 0.05);
+  EXPECT_GT(tried, 0);
+}
+
+TEST(ScheduleChoice, FollowsAMachineThatChanges) {
+  ScheduleChoice choice;
+  ShareAhead(choice, 1.3);
+  EXPECT_GT(ShareAhead(choice, 0.7), 0.6);
+  EXPECT_LT(ShareAhead(choice, 1.3), 0.4);
+}
+
+}  // namespace
+}  // namespace outrider

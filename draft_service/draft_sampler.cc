@@ -14,6 +14,11 @@ bool IsLateForMore(const SequenceState& sequence) {
   return now + (now - sequence.step_started_at()) > sequence.deadline();
 }
 
+// Whether the next token is the one that the proposal is to follow.
+bool DrawsNext(const SequenceState& sequence) {
+  return sequence.work_as<ProposeWork>().draw_next && !sequence.answer().next;
+}
+
 }  // namespace
 
 void DraftSampler::Begin(SequenceState& sequence) {
@@ -24,21 +29,29 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
   const std::span<const TokenId> context = sequence.tokens();
   absl::StatusOr<WeightRow> row =
       sequence.controls().Apply(context, {rows.row(0).data(), rows.row(0).size()});
+  Answer& answer = sequence.answer();
   if (!row.ok()) {
     // What was drafted before is not to be lost for what it is.
-    if (!sequence.answer().proposal.empty()) return true;
+    if (answer.next || !answer.proposal.empty()) return true;
     return row.status();
   }
 
   const ProposeWork& work = sequence.work_as<ProposeWork>();
-  const float confidence = work.stop ? Confidence(*row) : 0;
   const SequenceParams& params = sequence.params();
   PhiloxNoise noise(params.key, static_cast<uint64_t>(sequence.committed()));
   ProposalNode node = Propose(params.rule, *row, params.draft_top_n, context.size(), noise);
+  if (DrawsNext(sequence)) {
+    sequence.CommitNext(std::move(node));
+    return work.draft_tokens == 0 || IsLateForMore(sequence);
+  }
   const TokenId token = node.token;
-  Proposal& proposal = sequence.answer().proposal;
+  Proposal& proposal = answer.proposal;
   AppendToChain(token, std::move(node.q), proposal);
-  proposal.back().confidence = confidence;
+  if (work.stop) proposal.back().confidence = Confidence(*row);
+  if (work.alternatives > 0) {
+    answer.alternatives.push_back(
+        Alternatives(params.rule, *row, params.key, context.size(), token, work.alternatives));
+  }
   if (static_cast<int>(proposal.size()) == work.draft_tokens) return true;
   if (work.stop && EndsDraft(*work.stop, proposal)) return true;
   if (IsLateForMore(sequence)) return true;
@@ -47,8 +60,10 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
 }
 
 // A device drafts all tokens in one step, so neither a deadline nor a DraftStop ends it halfway, and its
-// proposals have no confidences: who asked sees by that that it has to choose K itself.
+// proposals have no confidences: who asked sees by that that it has to choose K itself. Nor have they
+// alternatives. The token that a proposal is to follow is drawn on the host, since it leaves first.
 std::optional<DeviceTask> DraftSampler::MakeDeviceTask(const SequenceState& sequence) const {
+  if (DrawsNext(sequence)) return std::nullopt;
   return DeviceTask{.params = &sequence.params(),
                     .round_start = static_cast<uint64_t>(sequence.committed()),
                     .work = ProposeTask{.draft_tokens = sequence.work_as<ProposeWork>().draft_tokens},

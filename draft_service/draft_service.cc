@@ -14,6 +14,12 @@ namespace {
 
 using Results = Outbox<v1::ProposeResponse>;
 
+v1::DraftNode ToProto(const ProposalNode& node) {
+  google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
+  SerializeProposal({&node, 1}, &nodes);
+  return std::move(nodes[0]);
+}
+
 v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const Answer& answer) {
   v1::ProposeResult result;
   result.set_sequence_id(sequence_id);
@@ -25,14 +31,55 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
     for (const ProposalNode& node : answer.proposal) {
       if (node.confidence > 0) result.add_confidence(node.confidence);
     }
+    if (answer.next) *result.mutable_next() = ToProto(*answer.next);
+    for (const std::vector<TokenId>& tokens : answer.alternatives) {
+      result.add_alternatives()->mutable_ids()->Add(tokens.begin(), tokens.end());
+    }
   } else {
     *result.mutable_status() = ItemError(answer.status);
   }
   return result;
 }
 
+// Posts the token that was drawn first, before the rest is drafted.
+void PostNext(const v1::SequenceUpdate& update, const std::shared_ptr<Results>& results, WorkItem& work) {
+  work.on_next = [results, id = update.sequence_id(), round = update.round()](const ProposalNode& next) {
+    v1::ProposeResult result;
+    result.set_sequence_id(id);
+    result.set_round(round);
+    *result.mutable_next() = ToProto(next);
+    result.set_partial(true);
+    results->Post(std::move(result));
+  };
+}
+
 // More bins than anybody needs to tell confidences apart.
 constexpr int kMaxBins = 256;
+// More alternatives than anybody drafts branches for.
+constexpr uint32_t kMaxAlternatives = 16;
+
+absl::Status CheckRanges(const v1::ProposeItem& item, const v1::ServerInfo& info, size_t committed) {
+  const auto refuse = [](absl::string_view reason, absl::string_view message) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
+  };
+  if (item.draft_tokens() > info.max_draft_tokens()) {
+    return refuse("K_OUT_OF_RANGE", absl::StrCat("draft_tokens: ", item.draft_tokens(), "; allowed: 0 to ",
+                                                 info.max_draft_tokens()));
+  }
+  if (item.stop().acceptance_size() > kMaxBins) {
+    return refuse("STOP_OUT_OF_RANGE", absl::StrCat("stop.acceptance: ", item.stop().acceptance_size(),
+                                                    " entries; allowed: 0 to ", kMaxBins));
+  }
+  if (item.assumed_tokens() > committed) {
+    return refuse("ASSUMED_OUT_OF_RANGE",
+                  absl::StrCat("assumed_tokens: ", item.assumed_tokens(), "; allowed: 0 to ", committed));
+  }
+  if (item.alternatives() > kMaxAlternatives) {
+    return refuse("ALTERNATIVES_OUT_OF_RANGE",
+                  absl::StrCat("alternatives: ", item.alternatives(), "; allowed: 0 to ", kMaxAlternatives));
+  }
+  return absl::OkStatus();
+}
 
 // Fills in work.work: K tokens to draft, or as many as fit the context.
 absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& info, WorkItem& work) {
@@ -41,21 +88,18 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
     params->sampling.temperature = *params->draft_temperature;
     work.params = std::move(params);
   }
-  if (item.draft_tokens() > info.max_draft_tokens()) {
-    return MakeError(
-        absl::StatusCode::kInvalidArgument, "K_OUT_OF_RANGE",
-        absl::StrCat("draft_tokens: ", item.draft_tokens(), "; allowed: 0 to ", info.max_draft_tokens()));
-  }
-  if (item.stop().acceptance_size() > kMaxBins) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "STOP_OUT_OF_RANGE",
-                     absl::StrCat("stop.acceptance: ", item.stop().acceptance_size(),
-                                  " entries; allowed: 0 to ", kMaxBins));
-  }
-  // The last drafted token is never computed, so the cache ends up with n + K - 1 tokens.
   const size_t n = work.committed();
+  if (absl::Status status = CheckRanges(item, info, n); !status.ok()) return status;
+  work.branch = item.assumed_tokens() > 0 || item.draw_next();
+  // The last drafted token is never computed, so the cache ends up with n + K - 1 tokens.
+  // A token that is drawn first takes room too.
   const size_t room = n < info.max_context() ? info.max_context() - n : 0;
-  if (const size_t k = std::min<size_t>(item.draft_tokens(), room); k > 0) {
-    ProposeWork propose{.draft_tokens = static_cast<int>(k)};
+  const bool draw_next = item.draw_next() && room > 0;
+  const size_t k = std::min<size_t>(item.draft_tokens(), draw_next ? room - 1 : room);
+  if (k > 0 || draw_next) {
+    ProposeWork propose{.draft_tokens = static_cast<int>(k),
+                        .draw_next = draw_next,
+                        .alternatives = static_cast<int>(item.alternatives())};
     if (item.has_stop()) {
       const auto& acceptance = item.stop().acceptance();
       propose.stop =
@@ -70,10 +114,20 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
 
 void DraftService::OnItem(v1::DraftItem&& item, const std::shared_ptr<Results>& results) {
   if (HandleControlItem(item, worker_)) return;
+  if (item.has_promote()) {
+    const auto id = ParseSequenceId(item.promote().sequence_id());
+    if (id.ok()) worker_.Promote(*id, DeadlineOf(item.promote().budget()));
+    return;
+  }
+  const v1::ProposeItem& propose = item.propose();
   SubmitItem(
-      item.has_propose() ? &item.propose().sequence() : nullptr, static_cast<int>(info_.vocab_size()),
-      default_top_n_, [&](WorkItem& work) { return ParsePropose(item.propose(), info_, work); }, ToResult,
-      results, worker_);
+      item.has_propose() ? &propose.sequence() : nullptr, static_cast<int>(info_.vocab_size()),
+      default_top_n_,
+      [&](WorkItem& work) {
+        if (propose.draw_next()) PostNext(propose.sequence(), results, work);
+        return ParsePropose(propose, info_, work);
+      },
+      ToResult, results, worker_);
 }
 
 }  // namespace outrider

@@ -74,7 +74,7 @@ absl::StatusOr<bool> RejectionSampler::Sample(SequenceState& sequence, const Log
   Rows rows(sequence, logits);
   absl::StatusOr<Verdict> verdict = Verify(
       options, proposal, [&](int i) { return rows.Shape(i); }, static_cast<uint64_t>(sequence.committed()),
-      params.key);
+      params.key, sequence.continuation());
   if (!verdict.ok()) return verdict.status();
   if (params.logprobs >= 0) {
     std::vector<TokenId> emitted;

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "absl/hash/hash.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/obs/log.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/error.h"
 #include "common/serve/convert.h"
@@ -68,6 +70,7 @@ absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info,
   VerifyWork verify;
   verify.proposal = *std::move(proposal);
   verify.content_hash = ContentHash(item);
+  verify.may_continue = item.may_continue();
   if (item.has_prompt_logprobs()) {
     if (auto status = CheckTopLogprobs("prompt_logprobs", item.prompt_logprobs()); !status.ok()) {
       return status;
@@ -78,11 +81,26 @@ absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info,
   return absl::OkStatus();
 }
 
+// Nobody waits for an answer, so one that is of no use is ignored.
+void Continue(v1::ContinueItem&& item, int vocab_size, Worker& worker) {
+  const auto id = ParseSequenceId(item.sequence_id());
+  google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
+  *nodes.Add() = std::move(*item.mutable_node());
+  nodes[0].set_parent(-1);
+  absl::StatusOr<Proposal> proposal = ParseProposal(nodes, Rule::kToken, vocab_size);
+  const absl::Status problem = id.ok() ? proposal.status() : id.status();
+  if (problem.ok()) return worker.Continue(*id, item.round(), std::move(proposal->front()));
+  LogDebug("continuation ignored", {{"sequence", absl::BytesToHexString(item.sequence_id())},
+                                    {"round", item.round()},
+                                    {"problem", problem.message()}});
+}
+
 }  // namespace
 
 void TargetService::OnItem(v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
   if (HandleControlItem(item, worker_)) return;
   const int vocab_size = static_cast<int>(info_.vocab_size());
+  if (item.has_continuation()) return Continue(std::move(*item.mutable_continuation()), vocab_size, worker_);
   // default_top_n matters to the draft only; any valid value will do.
   SubmitItem(
       item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size, /*default_top_n=*/vocab_size,

@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "common/engine/work_item.h"
 #include "common/kv/sequence_id.h"
+#include "common/spec/proposal.h"
 
 namespace outrider {
 
@@ -27,7 +29,20 @@ struct CancelCommand {
   uint64_t round;
 };
 
-using Command = std::variant<WorkItem, ReleaseCommand, CancelCommand>;
+// Ends the assumption of a branch.
+struct PromoteCommand {
+  SequenceId id;
+  absl::Time deadline;
+};
+
+// Brings what the draft drew to follow the proposal of a round.
+struct ContinueCommand {
+  SequenceId id;
+  uint64_t round;
+  ProposalNode node;
+};
+
+using Command = std::variant<WorkItem, ReleaseCommand, CancelCommand, PromoteCommand, ContinueCommand>;
 
 // Where commands come from, if the thread that takes them is to fetch them itself.
 struct CommandSource {
@@ -43,7 +58,7 @@ struct CommandSource {
 
 // Any thread may put commands; one thread takes them.
 //
-// Bounded: an item is refused when `max_items` commands wait. Releases and cancels, which have no answer, are
+// Bounded: an item is refused when `max_items` commands wait. The other commands, which have no answer, are
 // dropped when twice as many do; a lease frees what a lost release leaves behind.
 class Mailbox {
  public:
@@ -61,6 +76,8 @@ class Mailbox {
   Outcome PutItem(WorkItem& item);
   void Put(ReleaseCommand command) { PutControl(command); }
   void Put(CancelCommand command) { PutControl(command); }
+  void Put(PromoteCommand command) { PutControl(command); }
+  void Put(ContinueCommand command) { PutControl(std::move(command)); }
 
   // Refuses items from now on. Those that were put before are still taken.
   void Close();
@@ -71,6 +88,10 @@ class Mailbox {
   // Moves the commands that have arrived to `commands`. Unless `busy`, first waits for a command, Stop or
   // `deadline`. Returns false after Stop.
   bool Take(bool busy, absl::Time deadline, std::vector<Command>& commands);
+
+  // Looks what has arrived, without waiting, and removes the continuations that `takes` returns true for. All
+  // other commands stay until Take. For the taker.
+  void TakeContinuations(absl::FunctionRef<bool(ContinueCommand&)> takes);
 
   // Blocks until the queue is empty and the taker is waiting, or until `deadline`.
   void AwaitIdle(absl::Time deadline);

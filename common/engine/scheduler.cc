@@ -17,10 +17,10 @@ bool IsPrefill(const PendingRows& sequence) {
 constexpr int kPrefillShare = 8;
 
 // That part, or less if they need less.
-StepBudget ShareOfPrefill(std::span<const PendingRows> pending, const StepBudget& budget) {
+StepBudget ShareOfPrefill(std::span<const PendingRows> pending, const StepBudget& budget, bool branches) {
   StepBudget needed;
   for (const PendingRows& sequence : pending) {
-    if (!IsPrefill(sequence)) continue;
+    if (!IsPrefill(sequence) || sequence.branch != branches) continue;
     needed.rows = std::min(needed.rows + sequence.rows, budget.rows);
     if (sequence.all_logits) {
       needed.logit_rows = std::min(needed.logit_rows + sequence.rows, budget.logit_rows);
@@ -34,13 +34,15 @@ StepBudget ShareOfPrefill(std::span<const PendingRows> pending, const StepBudget
 
 std::vector<int> PlanStep(std::span<const PendingRows> pending, StepBudget budget) {
   std::vector<int> plan(pending.size(), 0);
-  const StepBudget share = ShareOfPrefill(pending, budget);
+  const bool only_branches = std::all_of(pending.begin(), pending.end(),
+                                         [](const PendingRows& sequence) { return sequence.branch; });
+  const StepBudget share = ShareOfPrefill(pending, budget, only_branches);
   StepBudget kept;  // for prefill
   for (const bool prefills : {false, true}) {
     for (size_t i = 0; i < pending.size(); ++i) {
       const PendingRows& sequence = pending[i];
       const StepBudget free = {budget.rows - kept.rows, budget.logit_rows - kept.logit_rows};
-      if (IsPrefill(sequence) != prefills || free.rows <= 0) continue;
+      if (IsPrefill(sequence) != prefills || free.rows <= 0 || sequence.branch != only_branches) continue;
       int rows = std::min(sequence.rows, free.rows);
       if (sequence.all_logits) rows = std::min(rows, free.logit_rows);
       // The rest must keep all logit_rows.

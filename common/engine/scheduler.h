@@ -11,6 +11,7 @@ struct PendingRows {
   int rows = 0;             // tokens that are not computed yet, at least 1
   int logit_rows = 0;       // how many of the last ones need logits, in one pass; 0 .. rows
   bool all_logits = false;  // the others need logits too, in any pass
+  bool branch = false;      // waits while any other sequence is pending
 };
 
 // What a forward pass may have.
@@ -25,6 +26,8 @@ struct StepBudget {
 // of the budget is kept for them, so that no load of others makes a prompt wait for ever. The first sequence
 // that decodes may use that share too if it does not fit otherwise, so prefill can go without in a step whose
 // budget is less than 8/7 of one sequence's rows.
+//
+// Branches get rows only if nothing else is pending.
 //
 // A sequence that does not fit is cut (chunked prefill), but its logit_rows stay together. Every call makes
 // progress if the budget has room for the logit_rows of each: a sequence is not cut to nothing while all of

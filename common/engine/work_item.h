@@ -33,7 +33,9 @@ struct Answer {
   int num_computed = 0;  // tokens of the sequence whose keys and values are in the cache
   int prefix_hit = 0;    // tokens of the item that were found in the prefix cache
   WorkTiming timing;
+  std::optional<ProposalNode> next;                       // of ProposeWork::draw_next
   Proposal proposal;                                      // of ProposeWork
+  std::vector<std::vector<TokenId>> alternatives;         // of each node, or empty; ProposeWork::alternatives
   std::unique_ptr<Verdict> verdict;                       // of VerifyWork
   std::vector<PositionLogProbabilities> logprobs;         // of the emitted tokens
   std::vector<PositionLogProbabilities> prompt_logprobs;  // of the committed tokens, from index 1 on
@@ -44,8 +46,10 @@ struct AppendWork {};
 
 // Drafts a chain of tokens.
 struct ProposeWork {
-  int draft_tokens = 1;                // K, at least 1
+  int draft_tokens = 1;                // K, at least 1; with draw_next it may be 0
   std::optional<DraftStop> stop = {};  // when to end before that; the proposal then has confidences
+  bool draw_next = false;  // first draw the token that follows the item's; it counts as committed then
+  int alternatives = 0;    // other choices to report with each drafted token
 };
 
 // Verifies a proposal, which may be empty.
@@ -53,6 +57,7 @@ struct VerifyWork {
   Proposal proposal = {};     // a chain whose distributions are prepared
   uint64_t content_hash = 0;  // identifies the proposal and its distributions within this process
   int prompt_logprobs = -1;   // alternatives to report with each committed token; -1: prompt is not scored
+  bool may_continue = false;  // Worker::Continue may bring what the draft drew to follow the proposal
 };
 
 using Work = std::variant<AppendWork, ProposeWork, VerifyWork>;
@@ -68,10 +73,14 @@ struct WorkItem {
   uint64_t params_hash = 0;
   std::shared_ptr<const SequenceParams> params;  // null: the ones already known under params_hash
   std::optional<SequenceId> fork_of;
+  bool branch = false;  // some of its tokens are only assumed to be committed; see SequenceStore
   absl::Time deadline = absl::InfiniteFuture();
   absl::Time received;                        // set by Worker::Submit
   absl::Status invalid;                       // why the item is refused, if that was found while parsing it
   std::function<void(const Answer&)> answer;  // called once, by Submit or the engine thread; must not block
+  // Called once, on the thread that samples, as soon as ProposeWork::draw_next has its token; must not block.
+  // Only that of the item that began the work, not of its repetitions. May be null.
+  std::function<void(const ProposalNode&)> on_next;
   Work work;
 
   // The number of committed tokens of the sequence with this item.

@@ -129,6 +129,7 @@ void Worker::Step() {
   ReportState();
   const absl::StatusOr<LogitsView> logits = RunModel(scheduled);
   if (logits.ok()) {
+    FetchContinuations(scheduled);
     // One message, so that whoever reads it has all of them for the next step.
     if (source_.hold_answers) source_.hold_answers();
     Postprocess(scheduled, *logits);
@@ -151,7 +152,8 @@ std::vector<Worker::ScheduledSequence> Worker::Schedule() {
   std::vector<PendingRows> pending;
   pending.reserve(candidates.size());
   for (const SequenceState* sequence : candidates) {
-    pending.push_back({sequence->num_pending(), sequence->logit_rows(), sequence->prompt_logprobs() >= 0});
+    pending.push_back({sequence->num_pending(), sequence->logit_rows(), sequence->prompt_logprobs() >= 0,
+                       sequence->branch()});
   }
   const std::vector<int> plan = PlanStep(pending, {options_.max_batch_rows, kMaxLogitRows});
 
@@ -193,6 +195,17 @@ absl::StatusOr<LogitsView> Worker::RunModel(std::vector<ScheduledSequence>& sche
   stats.duration = absl::Now() - start;
   if (hooks_.on_step) hooks_.on_step(stats);
   return logits;
+}
+
+// What has arrived during the forward pass still counts.
+void Worker::FetchContinuations(const std::vector<ScheduledSequence>& scheduled) {
+  const bool awaited = std::any_of(scheduled.begin(), scheduled.end(), [](const ScheduledSequence& s) {
+    const auto* verify = std::get_if<VerifyWork>(&s.sequence->work());
+    return verify != nullptr && verify->may_continue && !s.task && s.sequence->continuation() == nullptr;
+  });
+  if (!awaited) return;
+  mailbox_.TakeContinuations(
+      [this](ContinueCommand& command) { return store_.Continue(command.id, command.round, command.node); });
 }
 
 void Worker::Postprocess(std::vector<ScheduledSequence>& scheduled, const LogitsView& logits) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -65,10 +66,18 @@ class Worker {
   // items of it have no answer but the end of their stream, so that a sender that tries again at once does
   // not spin.
   void Submit(WorkItem item);
-  // Frees the sequence. Its id is not accepted again.
+  // Frees the sequence. Its id is not accepted again, unless it is a branch's.
   void Release(const SequenceId& id) { mailbox_.Put(ReleaseCommand{id}); }
   // Drops the item of that round without an answer, if it is in progress. The sequence stays.
   void Cancel(const SequenceId& id, uint64_t round) { mailbox_.Put(CancelCommand{id, round}); }
+  // Makes a branch an ordinary sequence, whose work in progress has this deadline.
+  void Promote(const SequenceId& id, absl::Time deadline) { mailbox_.Put(PromoteCommand{id, deadline}); }
+  // Brings what the draft drew to follow the proposal of a round (Verify of common/spec/verify.h). Ignored
+  // unless that round is in progress, was said to continue, and is judged on the host. `node` has a prepared
+  // q.
+  void Continue(const SequenceId& id, uint64_t round, ProposalNode node) {
+    mailbox_.Put(ContinueCommand{id, round, std::move(node)});
+  }
 
   // Takes no more items. Those that were submitted before are answered as usual.
   void Drain() { mailbox_.Close(); }
@@ -106,10 +115,13 @@ class Worker {
   void CountItems(int more) const;
   void Handle(const ReleaseCommand& command) { store_.Release(command.id); }
   void Handle(const CancelCommand& command) { store_.Cancel(command.id, command.round); }
+  void Handle(const PromoteCommand& command) { store_.Promote(command.id, command.deadline); }
+  void Handle(ContinueCommand command) { store_.Continue(command.id, command.round, command.node); }
   void EndExpired();
   void Step();
   std::vector<ScheduledSequence> Schedule();
   absl::StatusOr<LogitsView> RunModel(std::vector<ScheduledSequence>& scheduled);
+  void FetchContinuations(const std::vector<ScheduledSequence>& scheduled);
   void Postprocess(std::vector<ScheduledSequence>& scheduled, const LogitsView& logits);
   void SampleAll(std::vector<Decision>& decisions);
   void ReportState();

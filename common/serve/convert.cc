@@ -11,10 +11,6 @@ namespace {
 // A few rounds of a small model: room is made when a round or a request of others ends.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);
 
-absl::Duration ToDuration(const google::protobuf::Duration& duration) {
-  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
-}
-
 std::vector<TokenId> ToTokens(const google::protobuf::RepeatedField<uint32_t>& ids) {
   return std::vector<TokenId>(ids.begin(), ids.end());
 }
@@ -53,9 +49,7 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
   item.base = update.base();
   item.prefix_hash = update.prefix_hash();
   item.params_hash = update.params_hash();
-  if (update.has_budget() && ToDuration(update.budget()) > absl::ZeroDuration()) {
-    item.deadline = absl::Now() + ToDuration(update.budget());
-  }
+  item.deadline = DeadlineOf(update.budget());
   // From here on the item has an id, so errors are answered under that id.
   item.invalid = CheckTokenIds(update.tokens(), static_cast<uint32_t>(vocab_size), "tokens");
   if (update.tokens().empty()) item.invalid = FieldError("tokens", "at least one", "empty");
@@ -95,6 +89,11 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
     item.params = std::move(params);
   }
   return item;
+}
+
+absl::Time DeadlineOf(const google::protobuf::Duration& budget) {
+  const absl::Duration left = absl::Seconds(budget.seconds()) + absl::Nanoseconds(budget.nanos());
+  return left > absl::ZeroDuration() ? absl::Now() + left : absl::InfiniteFuture();
 }
 
 google::rpc::Status ItemError(const absl::Status& status) {

@@ -24,6 +24,9 @@ absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top);
 // of the item, so that it can be answered.
 absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n);
 
+// When an item with this budget is to be answered; never, if it is 0 or absent.
+absl::Time DeadlineOf(const google::protobuf::Duration& budget);
+
 // The error of an item. One that passes by itself (RESOURCE_EXHAUSTED, UNAVAILABLE) says when to try again.
 google::rpc::Status ItemError(const absl::Status& status);
 

@@ -7,20 +7,6 @@
 #include "common/spec/weights.h"
 
 namespace outrider {
-namespace {
-
-std::vector<WeightedToken> Best(std::span<const float> values, int n) {
-  std::vector<WeightedToken> best;
-  if (n <= 0) return best;
-  std::vector<TokenId> ids;
-  std::vector<float> kept;
-  SelectLargest(values, static_cast<size_t>(n), kLeastFinite, ids, kept);
-  for (size_t i = 0; i < ids.size(); ++i) best.push_back({kept[i], ids[i]});
-  std::sort(best.begin(), best.end(), Heavier);
-  return best;
-}
-
-}  // namespace
 
 std::vector<TokenLogProbability> TopLogProbabilities(const WeightRow& row, int n) {
   std::vector<TokenLogProbability> top;
@@ -28,7 +14,7 @@ std::vector<TokenLogProbability> TopLogProbabilities(const WeightRow& row, int n
     if (n > 0) top.push_back({row.point_mass, 0});
     return top;
   }
-  for (const WeightedToken& token : Best(row.weights, n)) {
+  for (const WeightedToken& token : LargestOf(row.weights, n)) {
     if (token.value > 0) top.push_back({token.id, std::log(row(token.id))});
   }
   return top;
@@ -37,7 +23,7 @@ std::vector<TokenLogProbability> TopLogProbabilities(const WeightRow& row, int n
 std::vector<TokenLogProbability> TopLogProbabilities(std::span<const float> logits, int n) {
   const double log_sum = LogSumExp(logits);
   std::vector<TokenLogProbability> top;
-  for (const WeightedToken& token : Best(logits, n)) top.push_back({token.id, token.value - log_sum});
+  for (const WeightedToken& token : LargestOf(logits, n)) top.push_back({token.id, token.value - log_sum});
   return top;
 }
 

@@ -79,6 +79,17 @@ void CollectBetween(std::span<const float> weights, float low, float high,
 
 }  // namespace
 
+std::vector<WeightedToken> LargestOf(std::span<const float> values, int n) {
+  std::vector<WeightedToken> best;
+  if (n <= 0) return best;
+  std::vector<TokenId> ids;
+  std::vector<float> kept;
+  SelectLargest(values, static_cast<size_t>(n), kLeastFinite, ids, kept);
+  for (size_t i = 0; i < ids.size(); ++i) best.push_back({kept[i], ids[i]});
+  std::sort(best.begin(), best.end(), Heavier);
+  return best;
+}
+
 void KeepMass(std::span<float> weights, double mass, MassScratch& scratch) {
   constexpr int kFew = 32;
   // The lightest weight that stays is in [low, high): the weights from `high` on are too little and those

@@ -28,6 +28,9 @@ void SelectLargest(std::span<const float> values, size_t k, float least, std::ve
 // What leaves out -infinity only.
 inline constexpr float kLeastFinite = std::numeric_limits<float>::lowest();
 
+// The min(n, values.size()) first values in that order and their tokens, but for -infinity. Empty for n <= 0.
+std::vector<WeightedToken> LargestOf(std::span<const float> values, int n);
+
 // Memory for KeepMass, to be used again from row to row.
 struct MassScratch {
   std::vector<float> band;

@@ -1,13 +1,16 @@
 #include "common/spec/verify.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "common/spec/accepts.h"
 #include "common/spec/check.h"
 #include "common/spec/residual.h"
+#include "common/spec/selection.h"
 #include "common/spec/status.h"
 #include "common/spec/team/row_draw.h"
 #include "common/spec/team/team_of_one.h"
@@ -172,6 +175,28 @@ absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, 
   return VerdictOf(verdict, static_cast<int>(proposal.size()), std::move(log_probabilities));
 }
 
+// The first `count` tokens of Race's order but for `excluded`. Most tokens are left out by a bound before
+// their logarithm is taken, as in RaceRow.
+std::vector<TokenId> RaceOrder(std::span<const float> weights, const RandomKey& key, uint64_t position,
+                               TokenId excluded, size_t count) {
+  std::vector<std::pair<double, TokenId>> best;  // {time, token}, ascending
+  for (size_t first = 0; first < weights.size(); first += 4) {
+    const std::array<uint64_t, 4> bits =
+        RandomBits(key, {position, static_cast<uint64_t>(Purpose::kGumbel), first / 4, 0});
+    for (size_t x = first; x < std::min(first + 4, weights.size()); ++x) {
+      const double latest = best.size() < count ? HUGE_VAL : best.back().first;
+      const double u = UnitInterval(bits[x - first]);
+      if (weights[x] == 0 || static_cast<TokenId>(x) == excluded || u >= latest * weights[x]) continue;
+      const std::pair entry(-std::log1p(-u) / weights[x], static_cast<TokenId>(x));
+      best.insert(std::upper_bound(best.begin(), best.end(), entry), entry);
+      if (best.size() > count) best.pop_back();
+    }
+  }
+  std::vector<TokenId> order;
+  for (const auto& [time, token] : best) order.push_back(token);
+  return order;
+}
+
 }  // namespace
 
 Verdict VerdictOf(const ChainVerdict& chain, int proposed, std::vector<double> log_probabilities) {
@@ -258,6 +283,20 @@ TokenId Race(const WeightRow& row, const RandomKey& key, uint64_t position) {
   const int winner = team::RaceRow(team, row.weights.data(), n, key, position);
   OUTRIDER_CHECK(winner < n);
   return winner;
+}
+
+std::vector<TokenId> Alternatives(Rule rule, const WeightRow& row, const RandomKey& key, uint64_t position,
+                                  TokenId proposed, int count) {
+  if (rule == Rule::kCoupled && row.point_mass < 0) {
+    return RaceOrder(row.weights, key, position, proposed, static_cast<size_t>(count));
+  }
+  std::vector<TokenId> order;
+  const bool by_logits = row.point_mass >= 0;
+  for (const WeightedToken& token : LargestOf(by_logits ? row.logits : row.weights, count + 1)) {
+    const bool possible = by_logits || token.value > 0;
+    if (possible && token.id != proposed && std::ssize(order) < count) order.push_back(token.id);
+  }
+  return order;
 }
 
 }  // namespace outrider

@@ -102,4 +102,10 @@ TokenId DraftSample(const Distribution& q, const RandomKey& key, uint64_t positi
 // masses win.
 TokenId Race(const WeightRow& row, const RandomKey& key, uint64_t position);
 
+// What a draft would have proposed at `position` in place of `proposed`, the first choice first: the first
+// `count` tokens in the order of the race under the coupled rule, otherwise by weight, lowest ids first of
+// tied ones. Where there is a point mass the order is that of the logits. Fewer if the row has no more.
+std::vector<TokenId> Alternatives(Rule rule, const WeightRow& row, const RandomKey& key, uint64_t position,
+                                  TokenId proposed, int count);
+
 }  // namespace outrider

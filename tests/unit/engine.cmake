@@ -61,7 +61,9 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/host_kernels.h
     ${CMAKE_CURRENT_LIST_DIR}/mailbox_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/scheduler_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/sequence_branches_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/sequence_store_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/worker_branches_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_limits_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_test.cc
   LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler Threads::Threads)

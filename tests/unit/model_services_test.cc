@@ -266,6 +266,28 @@ TEST_F(ModelServicesTest, ADraftThatIsToStopSaysHowSureItWasOfEachToken) {
   EXPECT_THAT(one.confidence(), ElementsAre(whole.confidence(0)));
 }
 
+TEST_F(ModelServicesTest, ATokenThatIsDrawnFirstIsToldBeforeTheRestIsDrafted) {
+  Sequence sequence;
+  v1::DraftItem item = Propose(sequence, 3);
+  item.mutable_propose()->set_draw_next(true);
+  item.mutable_propose()->set_alternatives(2);
+  const v1::ProposeResult first = draft_.Ask(item);
+  const v1::ProposeResult whole = draft_.Receive();
+  EXPECT_TRUE(first.partial());
+  EXPECT_THAT(first.nodes(), IsEmpty());
+  EXPECT_FALSE(whole.partial());
+  EXPECT_EQ(first.next().token(), whole.next().token());
+  EXPECT_EQ(whole.next().parent(), -1);
+  EXPECT_EQ(whole.nodes_size(), 3);
+  ASSERT_EQ(whole.alternatives_size(), 3);
+  EXPECT_EQ(whole.alternatives(0).ids_size(), 2);
+  Sequence plain;
+  plain.id = std::string(16, 'n');
+  const v1::ProposeResult nodes = draft_.Ask(Propose(plain, 4));
+  EXPECT_EQ(nodes.nodes(0).token(), whole.next().token());
+  EXPECT_EQ(nodes.nodes(1).token(), whole.nodes(0).token()) << "greedy";
+}
+
 TEST_F(ModelServicesTest, ACancellationOfAnotherRoundChangesNothing) {
   Sequence sequence;
   v1::TargetItem cancel;

@@ -68,6 +68,14 @@ TEST(PlanStep, KeepsLogitsForAPromptThatNeedsAllOfThem) {
   EXPECT_EQ(Plan(pending, 500, 64).back(), 8);
 }
 
+TEST(PlanStep, BranchesWaitForAllOthers) {
+  const PendingRows branch = {.rows = 2, .logit_rows = 1, .branch = true};
+  const PendingRows long_branch = {.rows = 500, .logit_rows = 1, .branch = true};
+  EXPECT_THAT(Plan({branch, {1, 1}, long_branch, {500, 1}}, 64), ElementsAre(0, 1, 0, 63));
+  EXPECT_THAT(Plan({branch, {1, 1}}, 64), ElementsAre(0, 1)) << "also where there is room";
+  EXPECT_THAT(Plan({long_branch, branch}, 64), ElementsAre(62, 2));
+}
+
 // For any load: the budget holds and is used, the rows that need logits are never split, and repeated steps
 // finish every sequence.
 TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {

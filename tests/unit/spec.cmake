@@ -1,5 +1,6 @@
 outrider_unit_test(spec_test
   SOURCES
+    unit/spec_alternatives_test.cc
     unit/spec_analysis_test.cc
     unit/spec_controls_golden_test.cc
     unit/spec_controls_test.cc

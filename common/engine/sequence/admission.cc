@@ -42,6 +42,7 @@ uint64_t DigestOf(const WorkItem& item) {
   for (const uint64_t part :
        {item.params_hash, static_cast<uint64_t>(item.work.index()), static_cast<uint64_t>(item.committed()),
         static_cast<uint64_t>(propose == nullptr ? 0 : propose->draft_tokens),
+        static_cast<uint64_t>(propose != nullptr && propose->draw_next),
         verify == nullptr ? 0 : verify->content_hash,
         static_cast<uint64_t>(verify == nullptr ? -1 : verify->prompt_logprobs)}) {
     hash = ExtendPrefixHash(hash, static_cast<TokenId>(part));

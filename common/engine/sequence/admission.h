@@ -20,8 +20,8 @@ struct SequenceLimits {
 // not be served even by an idle server.
 absl::Status CheckLimits(const WorkItem& item, const SequenceLimits& limits);
 
-// A hash of an item's content. It does not depend on base and budget, which may differ when the item is sent
-// again. Never 0.
+// A hash of an item's content. It does not depend on what may differ when the item is sent again: base,
+// budget, and whether it is a branch or may continue. Never 0.
 uint64_t DigestOf(const WorkItem& item);
 
 }  // namespace outrider

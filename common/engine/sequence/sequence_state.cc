@@ -1,10 +1,19 @@
 #include "common/engine/sequence/sequence_state.h"
 
+#include <utility>
+
 namespace outrider {
 
 int SequenceState::prompt_logprobs() const {
   const auto* verify = std::get_if<VerifyWork>(&item_.work);
   return verify == nullptr ? -1 : verify->prompt_logprobs;
+}
+
+void SequenceState::CommitNext(ProposalNode next) {
+  Append(next.token);
+  committed_ = cache_.size();
+  answer_.next = std::move(next);
+  if (item_.on_next) item_.on_next(*answer_.next);
 }
 
 void SequenceState::OnStep(absl::Time start, int batch_sequences, int batch_rows) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <variant>
 
@@ -13,6 +14,7 @@
 #include "common/kv/cached_sequence.h"
 #include "common/kv/sequence_id.h"
 #include "common/spec/controls.h"
+#include "common/spec/proposal.h"
 
 namespace outrider {
 
@@ -51,6 +53,14 @@ class SequenceState {
   int logit_rows() const { return logit_rows_; }
   void set_logit_rows(int rows) { logit_rows_ = rows; }
 
+  // Whether its tokens are only assumed to be committed.
+  bool branch() const { return branch_; }
+  // What the draft drew to follow the whole proposal of VerifyWork, if that has arrived; null otherwise.
+  const ProposalNode* continuation() const { return continuation_ ? &*continuation_ : nullptr; }
+
+  // Commits the token that ProposeWork::draw_next asks for: it is to be computed, and the proposal follows
+  // it.
+  void CommitNext(ProposalNode next);
   // Appends a token, to be computed.
   void Append(TokenId token) { cache_.Append(token); }
   // Drops the tokens that are not computed.
@@ -63,6 +73,7 @@ class SequenceState {
   void ClearDeadline() { item_.deadline = absl::InfiniteFuture(); }
 
   Answer& answer() { return answer_; }
+  const Answer& answer() const { return answer_; }
 
  protected:
   SequenceState(const SequenceId& id, BlockPool* pool, int block_size) : id_(id), cache_(pool, block_size) {}
@@ -72,8 +83,10 @@ class SequenceState {
   std::shared_ptr<const SequenceParams> params_;
   std::unique_ptr<Controls> controls_;
   int committed_ = 0;
-  WorkItem item_;  // the item in progress, or the last one
-  Answer answer_;  // the answer to item_
+  WorkItem item_;                             // the item in progress, or the last one
+  Answer answer_;                             // the answer to item_
+  std::optional<ProposalNode> continuation_;  // of the item in progress
+  bool branch_ = false;
   int logit_rows_ = 0;
   bool active_ = false;
   bool started_ = false;

@@ -96,17 +96,32 @@ bool SequenceStore::AnswerOldRound(Entry& entry, WorkItem& item, uint64_t digest
 absl::StatusOr<SequenceStore::Entry*> SequenceStore::FindOrCreate(const WorkItem& item) {
   if (!item.invalid.ok()) return item.invalid;
   if (Entry* entry = entries_.Find(item.id)) return entry;
-  const auto unknown = [&] { return item.base != 0 && FindOrigin(item) == nullptr; };
-  if (unknown() || entries_.released(item.id)) return SequenceUnknown();
-  if (item.params == nullptr) return ParamsUnknown();
-  if (absl::Status status = MakeRoomForSequence(); !status.ok()) return status;
+  if (entries_.released(item.id)) return SequenceUnknown();
+  if (absl::Status status = CheckOrigin(item); !status.ok()) return status;
+  if (absl::Status status = MakeRoomForSequence(item.branch); !status.ok()) return status;
   // Making room may have evicted the origin itself.
-  if (unknown()) return SequenceUnknown();
+  if (absl::Status status = CheckOrigin(item); !status.ok()) return status;
   Entry* entry = entries_.Insert(item.id, absl::Now(), item.id, &pool_, limits_.block_size);
   entry->arrival = ++last_arrival_;
   entry->idle_since = absl::Now();
-  if (item.base != 0) entry->cache_.Fork(FindOrigin(item)->cache_, static_cast<int>(item.base));
+  if (const Entry* origin = FindOrigin(item)) CopyOrigin(*entry, *origin, item);
   return entry;
+}
+
+absl::Status SequenceStore::CheckOrigin(const WorkItem& item) {
+  const Entry* origin = FindOrigin(item);
+  if (item.base != 0 && origin == nullptr) return SequenceUnknown();
+  const bool inherits = origin != nullptr && origin->params_hash == item.params_hash;
+  return item.params != nullptr || inherits ? absl::OkStatus() : ParamsUnknown();
+}
+
+void SequenceStore::CopyOrigin(Entry& entry, const Entry& origin, const WorkItem& item) {
+  entry.cache_.Fork(origin.cache_, static_cast<int>(item.base));
+  if (item.branch) entry.arrival = origin.arrival;
+  if (item.params_hash != origin.params_hash) return;
+  entry.params_ = origin.params_;
+  entry.controls_ = std::make_unique<Controls>(*origin.controls_);
+  entry.params_hash = origin.params_hash;
 }
 
 SequenceStore::Entry* SequenceStore::FindOrigin(const WorkItem& item) {
@@ -115,19 +130,22 @@ SequenceStore::Entry* SequenceStore::FindOrigin(const WorkItem& item) {
   return origin->cache_.prefix_hash(static_cast<int>(item.base)) == item.prefix_hash ? origin : nullptr;
 }
 
-// Evicts the least recently used abandoned sequence if there are too many; its coordinator sends it again
-// when needed.
-absl::Status SequenceStore::MakeRoomForSequence() {
+// If there are too many, evicts the least recently used branch, else the least recently used abandoned
+// sequence; its coordinator sends it again when needed.
+absl::Status SequenceStore::MakeRoomForSequence(bool branch) {
   if (static_cast<int>(entries_.size()) < options_.max_sequences) return absl::OkStatus();
-  std::optional<SequenceId> oldest;
-  entries_.ForEachOldestFirst([&, now = absl::Now()](const SequenceId& id, const Entry& entry) {
-    if (Abandoned(entry, now)) oldest = id;
-    return !oldest;
-  });
-  if (!oldest) {
+  Entry* victim = nullptr;
+  if (!branch) {
+    entries_.ForEachOldestFirst([&, now = absl::Now()](const SequenceId&, Entry& entry) {
+      if (entry.branch_ || (victim == nullptr && Abandoned(entry, now))) victim = &entry;
+      return !entry.branch_;
+    });
+  }
+  if (victim == nullptr) {
     return MakeError(absl::StatusCode::kResourceExhausted, "SEQUENCES_EXHAUSTED", "sequences_exhausted");
   }
-  entries_.Erase(*oldest);
+  if (victim->active_) FinishForLackOfRoom(*victim);
+  entries_.Erase(SequenceId(victim->id()));
   return absl::OkStatus();
 }
 
@@ -159,6 +177,7 @@ void SequenceStore::Start(Entry& entry, WorkItem item, uint64_t digest) {
   entry.digest = digest;
   entry.committed_ = entry.cache_.size();
   entry.logit_rows_ = 0;
+  entry.branch_ = item.branch;
   entry.listeners.clear();
   entry.listeners.push_back(std::move(item.answer));
   entry.answer_ = Answer();
@@ -181,8 +200,30 @@ void SequenceStore::AdoptPrefix(Entry& entry) {
 }
 
 void SequenceStore::Release(const SequenceId& id) {
-  if (Entry* entry = entries_.Find(id); entry != nullptr && entry->active_) Drop(*entry);
-  entries_.Release(id);
+  Entry* entry = entries_.Find(id);
+  if (entry != nullptr && entry->active_) Drop(*entry);
+  if (entry != nullptr && entry->branch_) {
+    // There are many, and a late item finds no origin soon: to remember them would push out others.
+    entries_.Erase(id);
+  } else {
+    entries_.Release(id);
+  }
+}
+
+void SequenceStore::Promote(const SequenceId& id, absl::Time deadline) {
+  Entry* entry = entries_.Find(id);
+  if (entry == nullptr || !entry->branch_) return;
+  entry->branch_ = false;
+  entry->item_.deadline = deadline;
+}
+
+bool SequenceStore::Continue(const SequenceId& id, uint64_t round, ProposalNode& node) {
+  Entry* entry = entries_.Find(id);
+  if (entry == nullptr || !entry->active_ || entry->round != round) return false;
+  const auto* verify = std::get_if<VerifyWork>(&entry->work());
+  if (verify == nullptr || !verify->may_continue) return false;
+  entry->continuation_ = std::move(node);
+  return true;
 }
 
 void SequenceStore::Cancel(const SequenceId& id, uint64_t round) {
@@ -195,6 +236,7 @@ void SequenceStore::Drop(Entry& entry) {
   entry.idle_since = absl::Now();
   entry.digest = 0;
   entry.listeners.clear();
+  entry.continuation_.reset();
   DropProposal(entry);
   std::erase(active_, &entry);
 }
@@ -208,6 +250,7 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
   std::erase(active_, &entry);
   entry.active_ = false;
   entry.idle_since = absl::Now();
+  entry.continuation_.reset();
   Answer& answer = entry.answer_;
   answer.status = std::move(status);
   if (!answer.status.ok()) {
@@ -217,7 +260,8 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
   } else if (answer.verdict != nullptr) {
     entry.cache_.Keep(entry.committed_, answer.verdict->path);
   }
-  if (options_.prefix_cache && entry.num_computed() > 0) {
+  // What is in the index does not become free again, and a branch has free blocks only.
+  if (options_.prefix_cache && !entry.branch_ && entry.num_computed() > 0) {
     prefixes_.Insert(entry.cache_, std::min(entry.committed_, entry.num_computed()), entry.prefix_cursor,
                      entry.params().cache_salt);
   }
@@ -230,6 +274,12 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
 
 bool SequenceStore::Reserve(SequenceState& sequence, int rows) {
   Entry& entry = EntryOf(sequence);
+  const int computed = entry.num_computed();
+  if (entry.branch_ && entry.cache_.table().BlocksNeeded(computed, computed + rows) > pool_.num_free()) {
+    entry.DropPending();
+    FinishForLackOfRoom(entry);
+    return false;
+  }
   while (true) {
     absl::StatusOr<std::vector<BlockCopy>> copies = entry.cache_.Reserve(entry.num_computed() + rows);
     if (copies.ok()) {
@@ -242,24 +292,26 @@ bool SequenceStore::Reserve(SequenceState& sequence, int rows) {
   }
 }
 
-// Evicts the cache of another sequence: of an abandoned one, else of the newest that arrived after
-// `for_entry`, active or between two rounds. Old sequences therefore always make progress, and no two evict
-// each other in turn. Returns false if there is no victim.
+// Evicts the cache of another sequence: of a branch, else of an abandoned one, else of the newest that
+// arrived after `for_entry`, active or between two rounds. Old sequences therefore always make progress, and
+// no two evict each other in turn. Returns false if there is no victim.
 bool SequenceStore::PreemptFor(const Entry& for_entry) {
+  Entry* branch = nullptr;
   Entry* abandoned = nullptr;
   Entry* newest = nullptr;
   entries_.ForEachOldestFirst([&, now = absl::Now()](const SequenceId&, Entry& entry) {
     if (&entry == &for_entry || entry.blocks().empty()) return true;
-    if (Abandoned(entry, now)) {
-      abandoned = &entry;
+    if (entry.branch_) {
+      branch = &entry;
       return false;
     }
+    if (abandoned == nullptr && Abandoned(entry, now)) abandoned = &entry;
     if (entry.arrival > for_entry.arrival && (newest == nullptr || entry.arrival > newest->arrival)) {
       newest = &entry;
     }
     return true;
   });
-  Entry* const victim = abandoned != nullptr ? abandoned : newest;
+  Entry* const victim = branch != nullptr ? branch : abandoned != nullptr ? abandoned : newest;
   if (victim == nullptr) return false;
   EvictCache(*victim);
   return true;
@@ -270,10 +322,14 @@ void SequenceStore::EvictCache(Entry& victim) {
   victim.cache_.Reset();
   victim.prefix_cursor.clear();
   victim.committed_ = 0;
-  if (!victim.active_) return;
-  // What was drafted is used. How far a draft has come may depend on its tokens: to lose it would be to
-  // choose among them.
-  Finish(victim, victim.answer_.proposal.empty() ? KvExhausted() : absl::OkStatus());
+  if (victim.active_) FinishForLackOfRoom(victim);
+}
+
+// What was drafted is used. How far a draft has come may depend on its tokens: to lose it would be to choose
+// among them.
+void SequenceStore::FinishForLackOfRoom(Entry& entry) {
+  const bool drafted = entry.answer_.next || !entry.answer_.proposal.empty();
+  Finish(entry, drafted ? absl::OkStatus() : KvExhausted());
 }
 
 void SequenceStore::ExpireLeases(absl::Time now) {

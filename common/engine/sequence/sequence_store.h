@@ -41,6 +41,10 @@ struct SequenceStoreCounts {
 
 // Calls the answer of each item once, as soon as possible, unless the item is cancelled or its sequence is
 // released. Not thread-safe: the engine thread owns it.
+//
+// A sequence is a branch from an item with WorkItem::branch to one without, or to Promote. Branches take
+// nothing from others: neither a place nor blocks that are not free. Others take theirs before anything else.
+// A branch that begins as a copy of another sequence is as old as that one, so that it can take over from it.
 class SequenceStore {
  public:
   // `copy_block` copies keys and values of all layers from one block to another.
@@ -54,10 +58,19 @@ class SequenceStore {
   // When max_sequences are held, a new one takes the place of an abandoned one, or is refused with
   // RESOURCE_EXHAUSTED, reason SEQUENCES_EXHAUSTED: no two sequences that are in use evict each other in
   // turn.
+  //
+  // A new sequence that begins as a copy has the parameters of its origin too if the item names the same
+  // ones.
   SequenceState* Admit(WorkItem item);
 
-  // Frees a sequence. Its id is not accepted again.
+  // Frees a sequence. Its id is not accepted again, unless it is a branch's.
   void Release(const SequenceId& id);
+  // Makes a branch an ordinary sequence. Work in progress on it has this deadline from now on. Ignored for an
+  // unknown sequence or one that is no branch.
+  void Promote(const SequenceId& id, absl::Time deadline);
+  // Keeps what the draft drew to follow the proposal of the round in progress, until that is over. Returns
+  // false, and leaves `node` alone, if that round does not expect it.
+  bool Continue(const SequenceId& id, uint64_t round, ProposalNode& node);
   // Drops the item of that round without an answer, if it is in progress. The sequence stays.
   void Cancel(const SequenceId& id, uint64_t round);
 
@@ -66,7 +79,7 @@ class SequenceStore {
 
   // Makes the next `rows` positions of an active sequence writable. If blocks run out, it preempts other
   // sequences, whose work ends with RESOURCE_EXHAUSTED, or with the tokens that they have drafted. Returns
-  // false if this sequence's own work ended in one of these ways.
+  // false if this sequence's own work ended in one of these ways. A branch preempts nobody.
   bool Reserve(SequenceState& sequence, int rows);
 
   // Ends the work in progress with `status` and the sequence's answer. Of a verified proposal, the verdict's
@@ -86,8 +99,10 @@ class SequenceStore {
     Entry(const SequenceId& id, BlockPool* pool, int block_size) : SequenceState(id, pool, block_size) {}
     using SequenceState::active_;
     using SequenceState::answer_;
+    using SequenceState::branch_;
     using SequenceState::cache_;
     using SequenceState::committed_;
+    using SequenceState::continuation_;
     using SequenceState::controls_;
     using SequenceState::item_;
     using SequenceState::logit_rows_;
@@ -95,7 +110,7 @@ class SequenceStore {
     using SequenceState::started_;
     using SequenceState::started_at_;
 
-    uint64_t arrival = 0;               // sequence number, in order of arrival
+    uint64_t arrival = 0;               // sequence number, in order of arrival; of a branch, its origin's
     absl::Time idle_since;              // valid unless active
     PrefixIndex::Cursor prefix_cursor;  // its blocks in the prefix index
     uint64_t params_hash = 0;
@@ -112,7 +127,10 @@ class SequenceStore {
   absl::StatusOr<Entry*> FindOrCreate(const WorkItem& item);
   // The sequence that a new one with this item starts as a copy of, or null.
   Entry* FindOrigin(const WorkItem& item);
-  absl::Status MakeRoomForSequence();
+  // Whether there is the origin that the first item of a sequence needs.
+  absl::Status CheckOrigin(const WorkItem& item);
+  void CopyOrigin(Entry& entry, const Entry& origin, const WorkItem& item);
+  absl::Status MakeRoomForSequence(bool branch);
   bool Abandoned(const Entry& entry, absl::Time now) const {
     return !entry.active_ && now - entry.idle_since >= options_.abandoned_after;
   }
@@ -126,6 +144,8 @@ class SequenceStore {
   void DropProposal(Entry& entry);
   bool PreemptFor(const Entry& for_entry);
   void EvictCache(Entry& victim);
+  // Ends the work in progress on a sequence that finds no room, or loses it.
+  void FinishForLackOfRoom(Entry& entry);
 
   const SequenceLimits limits_;
   const SequenceStoreOptions options_;

@@ -1,0 +1,214 @@
+// Branches and continuations in the engine's worker, with a real model of random weights.
+#include <gmock/gmock.h>
+
+#include <future>
+
+#include "common/kv/prefix_hash.h"
+#include "draft_service/draft_sampler.h"
+#include "held_sampler.h"
+#include "host_device_model.h"
+
+namespace outrider {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+struct Reply {
+  absl::Status status;
+  std::optional<ProposalNode> next;
+  Proposal proposal;
+  std::vector<std::vector<TokenId>> alternatives;
+};
+
+struct Case {
+  Rule rule;
+  double temperature;
+};
+
+bool SameNode(const ProposalNode& a, const ProposalNode& b) {
+  return a.token == b.token && a.parent == b.parent && a.q.form == b.q.form && a.q.ids == b.q.ids &&
+         a.q.weights == b.q.weights && a.confidence == b.confidence;
+}
+
+// Parameterised by whether the model runs device tasks or leaves its logits to the host.
+class WorkerBranchesTest : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    RunnerOptions load;
+    load.model_dir = "tests/data/engine/mha-float32";
+    load.dtype = "float32";
+    load.threads = 1;
+    load.kv_blocks = 256;
+    load.block_size = 4;
+    absl::StatusOr<std::unique_ptr<Runner>> runner =
+        GetParam() ? Runner::Load(load, testing::HostDevice(/*team=*/1)) : Runner::Load(load);
+    ASSERT_TRUE(runner.ok()) << runner.status();
+    worker_ = std::make_unique<Worker>(*std::move(runner), std::make_unique<DraftSampler>(),
+                                       WorkerOptions{.check_invariants = true}, Worker::Hooks{});
+  }
+
+  static WorkItem Item(const Case& parameters, uint64_t id, const std::vector<TokenId>& tokens,
+                       size_t base = 0) {
+    WorkItem item;
+    item.id = {id, ~id};
+    item.round = 1;
+    item.base = static_cast<uint32_t>(base);
+    item.tokens.assign(tokens.begin() + static_cast<ptrdiff_t>(base), tokens.end());
+    item.prefix_hash = PrefixHash(std::span(tokens).first(base));
+    item.params_hash = 1;
+    if (base == 0) {
+      auto params = std::make_shared<SequenceParams>();
+      params->rule = parameters.rule;
+      params->sampling.temperature = parameters.temperature;
+      params->key.seed = 3;
+      params->prompt_length = 4;
+      params->draft_top_n = 16;
+      item.params = std::move(params);
+    }
+    return item;
+  }
+  Reply Ask(WorkItem item) {
+    std::promise<Reply> promise;
+    item.answer = [&](const Answer& a) { promise.set_value({a.status, a.next, a.proposal, a.alternatives}); };
+    worker_->Submit(std::move(item));
+    return promise.get_future().get();
+  }
+  // What an item with all of `tokens` and nothing else gets.
+  Reply Fresh(const Case& parameters, uint64_t id, const std::vector<TokenId>& tokens, int draft_tokens) {
+    WorkItem item = Item(parameters, id, tokens);
+    item.work = ProposeWork{.draft_tokens = draft_tokens};
+    return Ask(std::move(item));
+  }
+
+  const std::vector<Case> kCases = {
+      {Rule::kToken, 1}, {Rule::kBlock, 1}, {Rule::kCoupled, 1}, {Rule::kToken, 0}, {Rule::kCoupled, 0}};
+  const std::vector<TokenId> kTokens = {5, 42, 79, 116, 153, 190, 227, 8, 45};
+  std::unique_ptr<Worker> worker_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, WorkerBranchesTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Device" : "Host"; });
+
+// The token drawn first is the first of a draft of these tokens, and what follows is a draft of one more.
+TEST_P(WorkerBranchesTest, ADrawnTokenAndWhatFollowsAreWhatFreshItemsGet) {
+  uint64_t id = 0;
+  for (const Case& parameters : kCases) {
+    const uint64_t origin = ++id;
+    Fresh(parameters, origin, kTokens, 1);
+    std::vector<TokenId> tokens = kTokens;
+    tokens.insert(tokens.end(), {11, 12});
+    WorkItem item = Item(parameters, ++id, tokens, kTokens.size());
+    item.fork_of = SequenceId{origin, ~origin};
+    item.branch = true;
+    item.work = ProposeWork{.draft_tokens = 4, .draw_next = true};
+    TokenId told = -1;
+    item.on_next = [&](const ProposalNode& next) { told = next.token; };
+    const Reply branch = Ask(std::move(item));
+    ASSERT_TRUE(branch.status.ok()) << branch.status;
+    ASSERT_TRUE(branch.next);
+    EXPECT_EQ(told, branch.next->token);
+    const Reply first = Fresh(parameters, ++id, tokens, 1);
+    EXPECT_TRUE(SameNode(*branch.next, first.proposal[0]));
+    tokens.push_back(branch.next->token);
+    const Reply rest = Fresh(parameters, ++id, tokens, 4);
+    ASSERT_EQ(branch.proposal.size(), 4u);
+    for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(SameNode(branch.proposal[i], rest.proposal[i])) << i;
+  }
+}
+
+TEST_P(WorkerBranchesTest, NothingNeedFollowADrawnToken) {
+  WorkItem item = Item(kCases[0], 1, kTokens);
+  item.branch = true;
+  item.work = ProposeWork{.draft_tokens = 0, .draw_next = true};
+  const Reply reply = Ask(std::move(item));
+  EXPECT_TRUE(reply.status.ok()) << reply.status;
+  EXPECT_TRUE(reply.next);
+  EXPECT_THAT(reply.proposal, IsEmpty());
+}
+
+TEST_P(WorkerBranchesTest, ADraftThatIsToStopStillDrawsTheTokenBefore) {
+  WorkItem item = Item(kCases[0], 1, kTokens);
+  item.branch = true;
+  item.work =
+      ProposeWork{.draft_tokens = 4, .stop = DraftStop{.acceptance = {0}, .least = 1}, .draw_next = true};
+  const Reply reply = Ask(std::move(item));
+  EXPECT_TRUE(reply.next);
+  EXPECT_THAT(reply.proposal, SizeIs(GetParam() ? 4 : 1)) << "a device takes no notice";
+}
+
+TEST_P(WorkerBranchesTest, AlternativesAreOtherTokensAndChangeNothing) {
+  uint64_t id = 0;
+  for (const Case& parameters : kCases) {
+    const Reply plain = Fresh(parameters, ++id, kTokens, 3);
+    EXPECT_THAT(plain.alternatives, IsEmpty());
+    WorkItem item = Item(parameters, ++id, kTokens);
+    item.work = ProposeWork{.draft_tokens = 3, .alternatives = 2};
+    const Reply reply = Ask(std::move(item));
+    ASSERT_EQ(reply.proposal.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(SameNode(reply.proposal[i], plain.proposal[i]));
+    if (GetParam()) {
+      EXPECT_THAT(reply.alternatives, IsEmpty()) << "a device knows none";
+      continue;
+    }
+    ASSERT_THAT(reply.alternatives, SizeIs(3));
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_THAT(reply.alternatives[i], SizeIs(2));
+      EXPECT_THAT(reply.alternatives[i], Not(::testing::Contains(reply.proposal[i].token)));
+      EXPECT_NE(reply.alternatives[i][0], reply.alternatives[i][1]);
+    }
+  }
+}
+
+// The engine is held while it judges one sequence, so that the rest arrives before it begins the other.
+class ContinuationTest : public ::testing::Test {
+ protected:
+  // A verification whose whole proposal stands, since it proposes what the target says. At temperature 1 a
+  // continuation is accepted where it is likely, and takes the place of the token that would be drawn.
+  static WorkItem Verification(uint64_t id) {
+    WorkItem item = testing::FirstItem(id);
+    auto params = std::make_shared<SequenceParams>(*item.params);
+    params->sampling.temperature = 1;
+    params->key.seed = 9;
+    item.params = std::move(params);
+    item.work = VerifyWork{.may_continue = true};
+    return item;
+  }
+  static std::future<TokenId> Token(Worker& worker, WorkItem item) {
+    auto promise = std::make_shared<std::promise<TokenId>>();
+    item.answer = [promise](const Answer& a) { promise->set_value(a.verdict ? a.verdict->token : -1); };
+    worker.Submit(std::move(item));
+    return promise->get_future();
+  }
+  // The verdict's token for an empty proposal, continued by `token` with a q that has little mass there.
+  TokenId Continued(std::optional<TokenId> token, uint64_t round = 1, bool twice = false) {
+    const auto hold = std::make_shared<testing::Hold>();
+    const std::unique_ptr<Worker> worker = testing::StartHeldWorker(hold, {});
+    std::future<TokenId> first = Token(*worker, testing::FirstItem(1));
+    hold->AwaitReached();
+    std::future<TokenId> verdict = Token(*worker, Verification(2));
+    if (token) {
+      ProposalNode node{.token = *token, .q = {Distribution::Form::kDense, {}, std::vector<float>(256, 1)}};
+      node.q.weights[static_cast<size_t>(*token)] = 1e-9f;
+      EXPECT_TRUE(Prepare(node.q, *token, 256).ok());
+      worker->Continue(Verification(2).id, round, std::move(node));
+    }
+    hold->LetGo();
+    const TokenId said = verdict.get();
+    if (twice) {
+      EXPECT_EQ(Token(*worker, Verification(2)).get(), said) << "the same round has the same verdict";
+    }
+    return said;
+  }
+};
+
+TEST_F(ContinuationTest, TheTokenAfterTheProposalIsCoupledWithWhatTheDraftDrew) {
+  const TokenId drawn = Continued(std::nullopt);
+  const TokenId other = (drawn + 1) % 256;
+  EXPECT_EQ(Continued(other, 1, /*twice=*/true), other) << "p exceeds this q";
+  EXPECT_EQ(Continued(other, 2), drawn) << "that was of another round";
+}
+
+}  // namespace
+}  // namespace outrider

@@ -181,19 +181,21 @@ class ContinuationTest : public ::testing::Test {
     worker.Submit(std::move(item));
     return promise->get_future();
   }
-  // The verdict's token for an empty proposal, continued by `token` with a q that has little mass there.
+  // With a q that has next to nothing there.
+  static ProposalNode Node(TokenId token) {
+    ProposalNode node{.token = token, .q = {Distribution::Form::kDense, {}, std::vector<float>(256, 1)}};
+    node.q.weights[static_cast<size_t>(token)] = 1e-9f;
+    EXPECT_TRUE(Prepare(node.q, token, 256).ok());
+    return node;
+  }
+  // The verdict's token for an empty proposal, continued by `token`.
   TokenId Continued(std::optional<TokenId> token, uint64_t round = 1, bool twice = false) {
     const auto hold = std::make_shared<testing::Hold>();
     const std::unique_ptr<Worker> worker = testing::StartHeldWorker(hold, {});
     std::future<TokenId> first = Token(*worker, testing::FirstItem(1));
     hold->AwaitReached();
     std::future<TokenId> verdict = Token(*worker, Verification(2));
-    if (token) {
-      ProposalNode node{.token = *token, .q = {Distribution::Form::kDense, {}, std::vector<float>(256, 1)}};
-      node.q.weights[static_cast<size_t>(*token)] = 1e-9f;
-      EXPECT_TRUE(Prepare(node.q, *token, 256).ok());
-      worker->Continue(Verification(2).id, round, std::move(node));
-    }
+    if (token) worker->Continue(Verification(2).id, round, Node(*token));
     hold->LetGo();
     const TokenId said = verdict.get();
     if (twice) {
@@ -208,6 +210,22 @@ TEST_F(ContinuationTest, TheTokenAfterTheProposalIsCoupledWithWhatTheDraftDrew) 
   const TokenId other = (drawn + 1) % 256;
   EXPECT_EQ(Continued(other, 1, /*twice=*/true), other) << "p exceeds this q";
   EXPECT_EQ(Continued(other, 2), drawn) << "that was of another round";
+}
+
+// on_step is called between the forward pass and the verdict.
+TEST_F(ContinuationTest, OneThatArrivesDuringTheForwardPassCounts) {
+  const TokenId other = (Continued(std::nullopt) + 1) % 256;
+  const auto hold = std::make_shared<testing::Hold>();
+  hold->LetGo();
+  Worker* running = nullptr;
+  Worker::Hooks hooks;
+  hooks.on_step = [&](const StepStats&) {
+    running->Continue({77, 77}, 1, Node(other));
+    running->Continue(Verification(2).id, 1, Node(other));
+  };
+  const std::unique_ptr<Worker> worker = testing::StartHeldWorker(hold, {}, std::move(hooks));
+  running = worker.get();
+  EXPECT_EQ(Token(*worker, Verification(2)).get(), other);
 }
 
 }  // namespace

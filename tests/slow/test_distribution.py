@@ -140,6 +140,21 @@ def test_the_first_tokens_have_the_targets_distribution(way: dict[str, str], gol
             assert observed_over_expected(c)[1] < 5
 
 
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_tokens_that_are_coupled_with_what_was_drafted_ahead_have_it_too(rule: str, goldens: dict[str, Any]) -> None:
+    """One answer at a time, so that the draft has time, and without a seed, so that the bonus token is coupled."""
+    with cluster() as c:
+        law = law_of(c, goldens["prompt"], 5, 3)
+        answers = [c.generate(goldens["prompt"], k=1, top_k=5, rule=rule, schedule="run_ahead", temperature=1.0,
+                              max_tokens=6, ignore_eos=True) for _ in range(SAMPLES)]
+        for length in (1, 2, 3):
+            observed = Counter(tuple(answer.tokens[:length]) for answer in answers)
+            assert p_value(observed, first_of(law, length)) > ACCEPTABLE, length
+        assert sum(answer.speculation.ahead_hits for answer in answers) > SAMPLES // 4, "nothing was drafted ahead"
+        if rule == "token":
+            assert observed_over_expected(c)[1] < 5
+
+
 @pytest.mark.skipif(not (BIN / "liboutrider_torch.so").exists(), reason="built without libtorch")
 @pytest.mark.parametrize("rule", ["token", "coupled"])
 def test_so_they_have_on_libtorch(rule: str, goldens: dict[str, Any]) -> None:

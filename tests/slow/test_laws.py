@@ -16,6 +16,7 @@ PROMPTS, TOKENS = 40, 20
 KS = [0, 1, 2, 4, 8]
 RULES = ["token", "block", "coupled"]
 DRAFTERS = ["model", "ngram", "copy", "auto", "unigram", "bigram", "random"]
+SCHEDULES = ["lockstep", "run_ahead", "auto"]
 AT_ONCE = 16
 
 Call = tuple[str, dict[str, Any]]
@@ -58,8 +59,8 @@ def test_greedy_in_mixed_batches_with_every_drafter_rule_and_length(everything: 
     chosen = [(way, index) for number, way in enumerate(ways) for index in range(number % 4, PROMPTS, 4)]
     chosen.sort(key=lambda pair: (pair[1] * 31 + ways.index(pair[0]) * 17) % 101)
     calls: list[Call] = [(prompts[index], {"drafter": drafter, "rule": rule, "k": k, "temperature": 0,
-                                           "max_tokens": TOKENS, "ignore_eos": True})
-                         for (drafter, rule, k), index in chosen]
+                                           "schedule": SCHEDULES[number % 3], "max_tokens": TOKENS, "ignore_eos": True})
+                         for number, ((drafter, rule, k), index) in enumerate(chosen)]
     answers = everything.generate_all(calls, AT_ONCE)
     for (way, index), answer in zip(chosen, answers, strict=True):
         assert answer.tokens == plain[index], (way, prompts[index])
@@ -72,7 +73,8 @@ def sampled_calls(prompts: list[str], count: int) -> list[Call]:
     """Requests that differ in everything that a sampled answer may depend on, and in what it must not depend on."""
     ways = itertools.cycle(itertools.product(["model", "ngram", "bigram"], RULES, [1, 3, 5, 0]))
     return [(prompts[i % len(prompts)],
-             {"drafter": drafter, "rule": rule, "k": k, "temperature": [0.7, 1.0, 1.3][i % 3], "top_k": [0, 20][i % 2],
+             {"drafter": drafter, "rule": rule, "k": k, "schedule": SCHEDULES[i % 3],
+              "temperature": [0.7, 1.0, 1.3][i % 3], "top_k": [0, 20][i % 2],
               "seed": 1000 + i, "max_tokens": 16 + i % 9, "ignore_eos": True})
             for i, (drafter, rule, k) in zip(range(count), ways)]
 
@@ -105,8 +107,8 @@ def test_the_coupled_rule_gives_the_same_answer_with_every_drafter_and_length(ev
                                                                               prompts: list[str]) -> None:
     ways = list(itertools.product(DRAFTERS, KS))
     calls = [(prompt, {"drafter": drafter, "rule": "coupled", "k": k, "temperature": 0.9, "seed": seed,
-                       "max_tokens": TOKENS, "ignore_eos": True})
-             for seed, prompt in enumerate(prompts[:6]) for drafter, k in ways]
+                       "schedule": SCHEDULES[number % 3], "max_tokens": TOKENS, "ignore_eos": True})
+             for seed, prompt in enumerate(prompts[:6]) for number, (drafter, k) in enumerate(ways)]
     answers = everything.generate_all(calls, AT_ONCE)
     for first in range(0, len(calls), len(ways)):
         same = {tuple(answer.tokens) for answer in answers[first:first + len(ways)]}

@@ -17,5 +17,7 @@ outrider_unit_test(spec_exactness_test
   SOURCES
     unit/spec_enumeration.h
     unit/spec_exactness_test.cc
+    unit/spec_law.h
+    unit/spec_run_ahead_test.cc
     unit/spec_testing.h
   LIBS outrider::spec)

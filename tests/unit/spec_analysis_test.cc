@@ -145,6 +145,42 @@ TEST(Analysis, BestKIsZeroExactlyWhereSpeculationDoesNotPay) {
   }
 }
 
+// By hand: 1 + .8 + .64 + .512 tokens a round at K = 3, whose drafting takes 3 * .385.
+TEST(Analysis, PerfectOverlapGivesAsManyTokensForTheSlowerOfTheTwo) {
+  EXPECT_EQ(BestK(.8, .385, 8), 2);
+  EXPECT_NEAR(WalltimeGain(.8, 2, .385), 2.44 / 1.77, 1e-12);  // 1.38
+  EXPECT_EQ(BestOverlapK(.8, .385, 0, 8), 3);
+  EXPECT_NEAR(OverlapGain(.8, 3, .385, 0), 2.952 / 1.155, 1e-12);  // 2.56
+  EXPECT_NEAR(OverlapGain(.8, 2, .385, 0), 2.44, 1e-12);
+  EXPECT_NEAR(OverlapGain(.8, 3, .385, .4), 2.952 / 1.4, 1e-12);
+  EXPECT_EQ(BestOverlapK(.8, .385, 2, 8), 8) << "a longer wait is worth more tokens";
+  EXPECT_EQ(OverlapGain(.8, 0, .385, 0), 1);
+}
+
+TEST(Analysis, RunAheadWithoutHitsIsTheorem38AndItsWaits) {
+  for (int k : {0, 1, 4}) {
+    EXPECT_NEAR(RunAheadGain(.8, k, .385, 0, 0), WalltimeGain(.8, k, .385), 1e-12);
+    EXPECT_NEAR(RunAheadGain(.8, k, .385, 0, .1), ExpectedTokens(.8, k) / (1 + k * .385 + .4), 1e-12);
+  }
+}
+
+// At K = 2 three draft steps take longer than the target's, two do not: 2 d + .64 * 1.155 + .36.
+TEST(Analysis, RunAheadCostsAHitTheSlowerOfTargetAndDraft) {
+  EXPECT_NEAR(RunAheadGain(.8, 2, .385, 1, 0), 2.44 / 1.0992, 1e-12);
+  EXPECT_NEAR(RunAheadGain(.8, 2, .385, .7, 0), 2.44 / (.7 * 1.0992 + .3 * 1.77), 1e-12);
+  EXPECT_NEAR(RunAheadGain(.8, 2, .385, .8, .1), 2.44 / (.8 * 1.2992 + .2 * 2.17), 1e-12);
+}
+
+TEST(Analysis, RunAheadIsNeverFasterThanPerfectOverlap) {
+  for (double c : {.01, .385, 1.0}) {
+    for (int k : {1, 2, 5, 12}) {
+      for (double delay : {0.0, .1, 2.0}) {
+        EXPECT_LE(RunAheadGain(.8, k, c, 1, delay), OverlapGain(.8, k, c, 2 * delay) + 1e-12);
+      }
+    }
+  }
+}
+
 TEST(Analysis, CostsOfPlainDecodingAreOne) {
   EXPECT_EQ(OperationsFactor(.7, 0, .1), 1);
   EXPECT_EQ(MemoryTrafficFactor(.7, 0, .1), 1);

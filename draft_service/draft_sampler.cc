@@ -49,8 +49,8 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
   AppendToChain(token, std::move(node.q), proposal);
   if (work.stop) proposal.back().confidence = Confidence(*row);
   if (work.alternatives > 0) {
-    answer.alternatives.push_back(
-        Alternatives(params.rule, *row, params.key, context.size(), token, work.alternatives));
+    proposal.back().alternatives =
+        Alternatives(params.rule, *row, params.key, context.size(), token, work.alternatives);
   }
   if (static_cast<int>(proposal.size()) == work.draft_tokens) return true;
   if (work.stop && EndsDraft(*work.stop, proposal)) return true;

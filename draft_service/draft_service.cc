@@ -32,8 +32,12 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
       if (node.confidence > 0) result.add_confidence(node.confidence);
     }
     if (answer.next) *result.mutable_next() = ToProto(*answer.next);
-    for (const std::vector<TokenId>& tokens : answer.alternatives) {
-      result.add_alternatives()->mutable_ids()->Add(tokens.begin(), tokens.end());
+    // One of them may have none, where only one token is allowed.
+    const bool any = std::any_of(answer.proposal.begin(), answer.proposal.end(),
+                                 [](const ProposalNode& node) { return !node.alternatives.empty(); });
+    for (const ProposalNode& node : answer.proposal) {
+      if (any)
+        result.add_alternatives()->mutable_ids()->Add(node.alternatives.begin(), node.alternatives.end());
     }
   } else {
     *result.mutable_status() = ItemError(answer.status);

@@ -35,7 +35,6 @@ struct Answer {
   WorkTiming timing;
   std::optional<ProposalNode> next;                       // of ProposeWork::draw_next
   Proposal proposal;                                      // of ProposeWork
-  std::vector<std::vector<TokenId>> alternatives;         // of each node, or empty; ProposeWork::alternatives
   std::unique_ptr<Verdict> verdict;                       // of VerifyWork
   std::vector<PositionLogProbabilities> logprobs;         // of the emitted tokens
   std::vector<PositionLogProbabilities> prompt_logprobs;  // of the committed tokens, from index 1 on

@@ -181,12 +181,11 @@ void ModelDrafter::Adopt(Branch branch) {
                 .drew_first = branch.draws_first};
   if (item.permit == nullptr) return ReleaseSequence(*link_, branch.sequence_id);
   ahead_.hit = true;
-  if (item.call->answer() == nullptr) {
-    v1::DraftItem promote;
-    promote.mutable_promote()->set_sequence_id(branch.sequence_id);
-    SetBudget(budget_, promote.mutable_promote()->mutable_budget());
-    link_->Post(std::move(promote));
-  }
+  // Even if it is answered: nobody is to take its place any more.
+  v1::DraftItem promote;
+  promote.mutable_promote()->set_sequence_id(branch.sequence_id);
+  SetBudget(budget_, promote.mutable_promote()->mutable_budget());
+  link_->Post(std::move(promote));
   ReleaseSequence(*link_, sequence_id_);
   sequence_id_ = std::move(branch.sequence_id);
   remote_ = std::move(branch.remote);

@@ -102,15 +102,19 @@ TEST_F(SequenceBranchesTest, ItEvictsNobody) {
   store_.CheckInvariants();
 }
 
-TEST_F(SequenceBranchesTest, ItTakesNoBlockFromThePrefixCache) {
+TEST_F(SequenceBranchesTest, ItTakesWhatThePrefixCacheHasAndTheNextTakesTheSame) {
   Hold(Item(1, kBlocks * kBlockSize));
   store_.Release(Id(1));
   ASSERT_EQ(store_.counts().blocks_cached, kBlocks);
-  WorkItem item = Item(2, 4);
-  item.branch = true;
-  SequenceState* branch = store_.Admit(std::move(item));
-  EXPECT_FALSE(store_.Reserve(*branch, 4));
-  EXPECT_EQ(store_.counts().blocks_cached, kBlocks);
+  for (int number = 2; number < 5; ++number) {
+    WorkItem item = Item(number, 4);
+    item.branch = true;
+    SequenceState* branch = store_.Admit(std::move(item));
+    EXPECT_TRUE(store_.Reserve(*branch, 4));
+    EXPECT_EQ(store_.counts().blocks_cached, kBlocks - 1);
+    store_.Release(Id(number));
+    EXPECT_EQ(store_.counts().blocks_free, 1);
+  }
 }
 
 TEST_F(SequenceBranchesTest, WhatItLeavesBehindIsFree) {

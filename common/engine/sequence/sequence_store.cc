@@ -260,7 +260,7 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
   } else if (answer.verdict != nullptr) {
     entry.cache_.Keep(entry.committed_, answer.verdict->path);
   }
-  // What is in the index does not become free again, and a branch has free blocks only.
+  // Branches come and go by the thousand: what they leave behind is the next one's, and not the index's.
   if (options_.prefix_cache && !entry.branch_ && entry.num_computed() > 0) {
     prefixes_.Insert(entry.cache_, std::min(entry.committed_, entry.num_computed()), entry.prefix_cursor,
                      entry.params().cache_salt);
@@ -274,17 +274,16 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
 
 bool SequenceStore::Reserve(SequenceState& sequence, int rows) {
   Entry& entry = EntryOf(sequence);
-  const int computed = entry.num_computed();
-  if (entry.branch_ && entry.cache_.table().BlocksNeeded(computed, computed + rows) > pool_.num_free()) {
-    entry.DropPending();
-    FinishForLackOfRoom(entry);
-    return false;
-  }
   while (true) {
     absl::StatusOr<std::vector<BlockCopy>> copies = entry.cache_.Reserve(entry.num_computed() + rows);
     if (copies.ok()) {
       for (const BlockCopy& copy : *copies) copy_block_(copy.from, copy.to);
       return true;
+    }
+    if (entry.branch_) {
+      entry.DropPending();
+      FinishForLackOfRoom(entry);
+      return false;
     }
     if (PreemptFor(entry)) continue;
     EvictCache(entry);

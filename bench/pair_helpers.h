@@ -10,6 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "client/cli/child_process.h"
 #include "client/cli/local_services.h"
 #include "client/cli/signals.h"
 #include "client/cli/start_up.h"
@@ -113,6 +115,21 @@ inline absl::StatusOr<nlohmann::ordered_json> BeginReport(const Client& client) 
   absl::PrintF("%s; target %s, %s on %s; draft %s, %s on %s\n", MachineName(), target.model(), target.dtype(),
                target.device(), draft.model(), draft.dtype(), draft.device());
   return report;
+}
+
+// A client of a coordinator that has found both of its services.
+inline absl::StatusOr<Client> ConnectWhenServing(ChildProcess& coordinator, const std::string& address) {
+  auto client = Client::Connect(address);
+  while (client.ok() && coordinator.running()) {
+    const auto description = client->Describe();
+    if (!description.ok()) return description.status();
+    if (description->has_target() && description->has_draft()) return client;
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  if (!coordinator.running()) {
+    return absl::UnavailableError(absl::StrCat("the coordinator ended with ", coordinator.HowItEnded()));
+  }
+  return client;
 }
 
 // The three running services and a client.

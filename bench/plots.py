@@ -2,8 +2,8 @@
 
     python bench/plots.py [--results build/bench] [--out docs/images]
 
-speed-by-k.png from pair.json, alpha.png from alpha.json, throughput.png from serve.json, shape.png from shape.json; a
-file that is missing is reported.
+speed-by-k.png from pair.json, alpha.png from alpha.json, throughput.png from serve.json, shape.png from shape.json,
+schedule.png from schedule.json; a file that is missing is reported.
 """
 
 import argparse
@@ -27,6 +27,10 @@ STYLE = {"figure.dpi": 160, "font.size": 10, "axes.titlesize": 11, "axes.titlelo
 
 
 def subject(report: dict) -> str:
+    if "step_ms" in report:
+        hits = ", ".join(f"{share:g}" for share in report["hits"])
+        return (f"timed pair, {report['step_ms']:g} ms a target step, c = {report['c']:g}, alpha {report['alpha']:g}, hits {hits}, "
+                f"{report['machine']}")
     return f"{report['target']['model']} + {report['draft']['model']}, {report['target']['dtype']}, {report['machine']}"
 
 
@@ -101,6 +105,36 @@ def shape(report: dict) -> Figure:
     return figure
 
 
+def schedule(report: dict) -> Figure:
+    figure, axes = plt.subplots(figsize=(6.4, 4))
+    rows = report["rows"]
+    delays = sorted({row["delay_ms"] for row in rows})
+
+    def best(column: str, **wanted: str) -> list[float]:
+        """The largest of the Ks, by delay."""
+        return [max(row[column] for row in rows
+                    if row["delay_ms"] == delay and all(row[key] == value for key, value in wanted.items()))
+                for delay in delays]
+
+    ahead, lockstep = {"drafter": "model", "schedule": "run_ahead"}, {"drafter": "model", "schedule": "lockstep"}
+    axes.plot(delays, best("perfect_overlap", **ahead), color=GREEN, linestyle=":", label="bound: perfect overlap")
+    for name, wanted, color, marker in (("run-ahead", ahead, ORANGE, "s"), ("lockstep", lockstep, BLUE, "o")):
+        axes.plot(delays, best("expected", **wanted), color=color, linestyle=":", linewidth=1.4,
+                  label=f"{name}, expected")
+        axes.plot(delays, best("ratio_to_undelayed_plain", **wanted), color=color, marker=marker,
+                  label=f"{name}, measured")
+    axes.plot(delays, best("ratio_to_undelayed_plain", drafter="none"), color=GREY, linestyle="--", linewidth=1.2,
+              label="plain decoding")
+    axes.set_xscale("symlog", linthresh=0.1)
+    axes.set_xticks(delays, [f"{delay:g}" for delay in delays])
+    axes.minorticks_off()
+    axes.set(xlabel="delay to draft and target, one way, ms", ylabel="tokens/s, relative to plain without delay")
+    axes.set_ylim(bottom=0, top=1.3 * max(best("perfect_overlap", **ahead)))
+    axes.legend(loc="upper right", fontsize=8, ncols=2)
+    title(figure, "Speed against delay, with the best K of each", report)
+    return figure
+
+
 def throughput_panel(axes: Axes, results: list[dict]) -> None:
     names = [mode["mode"] for mode in results[0]["modes"]]
     streams = [result["streams"] for result in results]
@@ -136,7 +170,8 @@ def main() -> None:
     for source, draw, picture in (("pair.json", speed_by_k, "speed-by-k.png"),
                                   ("alpha.json", alpha, "alpha.png"),
                                   ("serve.json", throughput, "throughput.png"),
-                                  ("shape.json", shape, "shape.png")):
+                                  ("shape.json", shape, "shape.png"),
+                                  ("schedule.json", schedule, "schedule.png")):
         if not (options.results / source).exists():
             print(f"plots: no {options.results / source}, so no {picture}")
             continue

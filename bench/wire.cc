@@ -11,7 +11,6 @@
 #include "bench/pair_helpers.h"
 #include "bench/polling_thread.h"
 #include "bench/temporary_folder.h"
-#include "client/cli/child_process.h"
 #include "common/obs/flags.h"
 #include "common/rpc/batch_server.h"
 #include "common/rpc/server.h"
@@ -131,20 +130,6 @@ class InstantTarget final : public v1::Target::WithRawMethod_Verify<v1::Target::
   BatchServer<v1::VerifyRequest, v1::VerifyResponse> streams_{
       info_, [](auto&& item, const auto& results) { OnItem(item, results); }};
 };
-
-absl::StatusOr<Client> ConnectWhenServing(ChildProcess& coordinator, const std::string& address) {
-  auto client = Client::Connect(address);
-  while (client.ok() && coordinator.running()) {
-    const auto description = client->Describe();
-    if (!description.ok()) return description.status();
-    if (description->has_target() && description->has_draft()) return client;
-    absl::SleepFor(absl::Milliseconds(10));
-  }
-  if (!coordinator.running()) {
-    return absl::UnavailableError(absl::StrCat("the coordinator ended with ", coordinator.HowItEnded()));
-  }
-  return client;
-}
 
 // Sums over the counted parts of slices.
 struct Tally {

@@ -83,3 +83,7 @@ if(OUTRIDER_TORCH)
     LIBS outrider_torch_decoder outrider::draft_sampler outrider::rejection_sampler Threads::Threads)
   set_target_properties(torch_decide_test torch_step_test PROPERTIES BUILD_RPATH ${TORCH_ROOT}/lib)
 endif()
+
+outrider_unit_test(timed_pair_test
+  SOURCES ${CMAKE_CURRENT_LIST_DIR}/timed_pair_test.cc
+  LIBS outrider::engine)

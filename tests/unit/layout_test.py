@@ -21,8 +21,8 @@ ORDER = [
     ["proto", "common/spec", "common/kv", "common/text"],
     ["common/engine", "common/rpc", "common/obs", "common/serve"],
     ["draft_service", "target_service", "pair_service"],
-    ["coordinator/link", "coordinator/admission", "coordinator/rounds", "coordinator/drafters", "coordinator/api",
-     "coordinator/gateway", "coordinator"],
+    ["coordinator/link", "coordinator/admission", "coordinator/pools", "coordinator/rounds", "coordinator/drafters",
+     "coordinator/api", "coordinator/gateway", "coordinator"],
     ["client/sdk", "client/cli"],
 ]
 SERVICES = {"draft_service": set(), "target_service": set(), "pair_service": {"draft_service", "target_service"},
@@ -165,7 +165,7 @@ def long_files(tree):
 def second_transports(tree):
     """What carries items from the coordinator to the servers is one file's business."""
     stubs = re.compile(r"outrider/v1/(draft|target)\.grpc\.pb\.h")
-    inside = re.compile(r"coordinator/(link|rounds|drafters)/")
+    inside = re.compile(r"coordinator/(link|pools|rounds|drafters)/")
     return [f"{path}: includes {name}, as only coordinator/link/channel.cc should"
             for path in tree.of(*CPP)
             if path.startswith("coordinator/") and path != "coordinator/link/channel.cc"

@@ -20,6 +20,7 @@ outrider_unit_test(coordinator_test
     unit/link_testing.h
     unit/metrics_test.cc
     unit/model_drafter_test.cc
+    unit/placement_test.cc
     unit/remote_sequence_test.cc
     unit/request_context_test.cc
     unit/run_ahead_policy_test.cc

@@ -33,7 +33,8 @@ class DraftService final : public v1::Draft::WithRawMethod_Propose<v1::Draft::Se
   const v1::ServerInfo& info_;
   const int default_top_n_;
   BatchServer<v1::ProposeRequest, v1::ProposeResponse> streams_{
-      info_, [this](auto&& item, const auto& results) { OnItem(std::move(item), results); }};
+      info_, [this](auto&& item, const auto& results) { OnItem(std::move(item), results); },
+      [this] { return worker_.items(); }};
 };
 
 }  // namespace outrider

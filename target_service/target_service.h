@@ -31,7 +31,8 @@ class TargetService final : public v1::Target::WithRawMethod_Verify<v1::Target::
   Worker& worker_;
   const v1::ServerInfo& info_;
   BatchServer<v1::VerifyRequest, v1::VerifyResponse> streams_{
-      info_, [this](auto&& item, const auto& results) { OnItem(std::move(item), results); }};
+      info_, [this](auto&& item, const auto& results) { OnItem(std::move(item), results); },
+      [this] { return worker_.items(); }};
 };
 
 }  // namespace outrider

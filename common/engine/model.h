@@ -44,6 +44,9 @@ class Model {
   virtual std::string kernel_name() const = 0;  // of FindKernels, "cuda" or "torch"
   // Which algorithms of a library compute it, for the log; empty where that is no choice.
   virtual std::string algorithms() const { return ""; }
+  // What decides the last bits of a result beside dtype and kernels, in words: device, library, its version
+  // and its algorithms. Empty where these are all.
+  virtual std::string bits_depend_on() const { return ""; }
   virtual int kv_blocks() const = 0;
   // The longest sequence that the KV pool and the position encoding support.
   virtual int max_positions() const = 0;

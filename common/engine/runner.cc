@@ -137,6 +137,11 @@ absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch)
   return spread;
 }
 
+std::string Runner::numerics() const {
+  const std::string rest = model_->bits_depend_on();
+  return absl::StrCat(options_.engine, " ", dtype(), " ", kernel_name(), rest.empty() ? "" : ", ", rest);
+}
+
 void Runner::ParallelFor(int count, absl::FunctionRef<void(int i)> task) {
   thread_pool_.Run(count, [&](int i, int /*worker*/) { task(i); });
 }

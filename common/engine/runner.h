@@ -84,6 +84,9 @@ class Runner {
   std::string dtype() const { return model_->dtype(); }  // as resolved, if it was "auto"
   std::string kernel_name() const { return model_->kernel_name(); }
   std::string algorithms() const { return model_->algorithms(); }
+  // What decides the last bits of a result, in words: with the same weights and the same words, the bits are
+  // the same.
+  std::string numerics() const;
   int threads() const { return thread_pool_.threads(); }
   int kv_blocks() const { return model_->kv_blocks(); }
   int block_size() const { return options_.block_size; }

@@ -97,7 +97,8 @@ void Worker::Run() {
   }
 }
 
-void Worker::CountItems(int more) const {
+void Worker::CountItems(int more) {
+  counted_items_.fetch_add(more, std::memory_order_relaxed);
   if (hooks_.on_items) hooks_.on_items(more);
 }
 

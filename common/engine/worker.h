@@ -92,6 +92,9 @@ class Worker {
   };
   Progress progress() const { return {mailbox_.busy(), iterations_.load(std::memory_order_relaxed)}; }
 
+  // Items that wait or are in progress. Thread-safe.
+  int items() const { return counted_items_.load(std::memory_order_relaxed); }
+
   const Runner& runner() const { return *runner_; }
 
  private:
@@ -112,7 +115,7 @@ class Worker {
   // Everything below runs on the engine thread.
   void Run();
   void Handle(WorkItem item);
-  void CountItems(int more) const;
+  void CountItems(int more);
   void Handle(const ReleaseCommand& command) { store_.Release(command.id); }
   void Handle(const CancelCommand& command) { store_.Cancel(command.id, command.round); }
   void Handle(const PromoteCommand& command) { store_.Promote(command.id, command.deadline); }
@@ -135,7 +138,8 @@ class Worker {
   Mailbox mailbox_;
   std::atomic<uint64_t> iterations_ = 0;
   SequenceStore store_;  // engine thread, as the next
-  int items_ = 0;        // that were taken from the mailbox and are counted as being there
+  std::atomic<int> counted_items_ = 0;
+  int items_ = 0;  // that were taken from the mailbox and are counted as being there
   std::thread thread_;
 };
 

@@ -31,7 +31,8 @@ inline constexpr size_t kMaxWaitingBytes = size_t{256} << 20;
 using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // The streams of one method, each from one coordinator. Sends the server's ServerInfo first, then passes each
-// item to `on_item` together with the outbox for its answer.
+// item to `on_item` together with the outbox for its answer. Each message says what `load` says at that time,
+// and whether the server is going away.
 //
 // A coordinator that sends but does not read loses its stream with RESOURCE_EXHAUSTED, reason
 // READER_TOO_SLOW, when more than `max_waiting_bytes` of answers wait; it sees the end once it reads again.
@@ -48,8 +49,15 @@ class BatchServer {
   using RequestCallFn =
       std::function<void(grpc::ServerContext*, RawStream*, grpc::ServerCompletionQueue*, QueueTag*)>;
 
-  BatchServer(const v1::ServerInfo& info, ItemFn on_item, size_t max_waiting_bytes = kMaxWaitingBytes)
-      : info_(info), on_item_(std::move(on_item)), max_waiting_bytes_(max_waiting_bytes) {}
+  // Items that wait or are in progress, of all streams. Any thread.
+  using LoadFn = std::function<int()>;
+
+  BatchServer(const v1::ServerInfo& info, ItemFn on_item, LoadFn load,
+              size_t max_waiting_bytes = kMaxWaitingBytes)
+      : info_(info),
+        on_item_(std::move(on_item)),
+        load_(std::move(load)),
+        max_waiting_bytes_(max_waiting_bytes) {}
 
   // Takes streams from now on. `server` was started with a poller.
   void Serve(RpcServer& server, RequestCallFn request_call) {
@@ -58,10 +66,14 @@ class BatchServer {
     request_call_ = std::move(request_call);
     new Stream(this);
   }
-  // Refuses new streams from now on.
+  // Refuses new streams from now on, and says on the others that the server is going away.
   void Close() {
-    absl::MutexLock lock(&mutex_);
-    closed_ = true;
+    {
+      absl::MutexLock lock(&mutex_);
+      closed_ = true;
+    }
+    going_away_ = true;
+    ForEach([](Stream* stream) { stream->outbox().Say(); });
   }
   // Answers that are given between Hold and Release leave together.
   void Hold() {
@@ -100,6 +112,8 @@ class BatchServer {
 
   const v1::ServerInfo& info_;
   const ItemFn on_item_;
+  const LoadFn load_;
+  std::atomic<bool> going_away_ = false;
   const size_t max_waiting_bytes_;
   QueuePoller* poller_ = nullptr;
   grpc::ServerCompletionQueue* queue_ = nullptr;
@@ -116,7 +130,9 @@ class BatchServer<Request, Response>::Stream {
   explicit Stream(BatchServer* server)
       : server_(server),
         outbox_(std::make_shared<Outbox<Response>>(
-            [this](const Response& message) {
+            [this](Response& message) {
+              message.set_load(static_cast<uint32_t>(server_->load_()));
+              message.set_going_away(server_->going_away_);
               Begin();
               stream_.Write(SerializeMessage(message), &written_);
             },

@@ -38,9 +38,9 @@ class Outbox {
  public:
   using Item = typename std::remove_pointer_t<decltype(BatchField(std::declval<Message&>()))>::value_type;
 
-  // `start_write` begins the write of a message that stays valid and unchanged until OnWritten. It is called
-  // with the outbox's lock held and must not call back.
-  explicit Outbox(std::function<void(const Message&)> start_write,
+  // `start_write` completes a message and begins its write; the message stays valid and unchanged until
+  // OnWritten. It is called with the outbox's lock held and must not call back.
+  explicit Outbox(std::function<void(Message&)> start_write,
                   size_t max_bytes = std::numeric_limits<size_t>::max())
       : start_write_(std::move(start_write)), max_bytes_(max_bytes) {}
 
@@ -52,7 +52,7 @@ class Outbox {
   void Release() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     held_ = false;
-    if (!writing_ && !waiting_.empty()) StartNext();
+    if (!writing_ && HasMore()) StartNext();
   }
 
   // Queues an item and starts a write if none is in flight.
@@ -75,16 +75,26 @@ class Outbox {
     absl::MutexLock lock(&mutex_);
     if (sealed_) return;
     in_flight_ = std::move(message);
+    began_ = true;
     writing_ = true;
     start_write_(in_flight_);
+  }
+
+  // Sends a message, if only one without items: there is something to say beside them. Before PostFirst that
+  // message will say it.
+  void Say() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (sealed_ || !began_) return;
+    owes_message_ = true;
+    if (!writing_ && !held_) StartNext();
   }
 
   // Call when the write in flight has ended. Returns true if there will be none any more.
   bool OnWritten() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
-    if (!held_ && !waiting_.empty()) StartNext();
-    return sealed_ && !writing_ && waiting_.empty();
+    if (!held_ && HasMore()) StartNext();
+    return sealed_ && !writing_ && !HasMore();
   }
 
   // Takes no items from now on. Those that wait are still written. Returns true if there are none and no
@@ -92,7 +102,7 @@ class Outbox {
   bool Seal() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     sealed_ = true;
-    return !writing_ && waiting_.empty();
+    return !writing_ && !HasMore();
   }
 
   // Takes no items and starts no write from now on. Returns true if none is in flight.
@@ -120,9 +130,12 @@ class Outbox {
 
   void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     sealed_ = true;
+    owes_message_ = false;
     std::vector<Waiting>().swap(waiting_);
     waiting_bytes_ = 0;
   }
+
+  bool HasMore() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return owes_message_ || !waiting_.empty(); }
 
   void StartNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     in_flight_.Clear();
@@ -135,16 +148,19 @@ class Outbox {
     }
     waiting_.erase(waiting_.begin(), waiting_.begin() + taken);
     waiting_bytes_ -= bytes;
+    owes_message_ = false;
     writing_ = true;
     start_write_(in_flight_);
   }
 
   mutable absl::Mutex mutex_;
-  const std::function<void(const Message&)> start_write_;
+  const std::function<void(Message&)> start_write_;
   const size_t max_bytes_;
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Message in_flight_ ABSL_GUARDED_BY(mutex_);
+  bool began_ ABSL_GUARDED_BY(mutex_) = false;  // with PostFirst
+  bool owes_message_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool held_ ABSL_GUARDED_BY(mutex_) = false;
   bool sealed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -30,7 +30,7 @@ class StreamService {
   // Answers that are given between these two leave together.
   virtual void HoldAnswers() = 0;
   virtual void ReleaseAnswers() = 0;
-  // Refuses new streams from now on.
+  // Refuses new streams from now on, and says on the others that the server is going away.
   virtual void RefuseStreams() = 0;
   // Ends all streams with UNAVAILABLE once the answers that were given are written.
   virtual void EndStreams() = 0;

@@ -34,6 +34,7 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
   info.set_row_invariant(runner.row_invariant());
   info.set_device(options.runner.device);
   info.set_dtype(runner.dtype());
+  info.set_numerics(runner.numerics());
   info.set_kv_blocks(static_cast<uint32_t>(runner.kv_blocks()));
   info.set_block_size(static_cast<uint32_t>(runner.block_size()));
   info.set_weight_bytes(runner.weight_bytes());

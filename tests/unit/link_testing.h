@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <prometheus/registry.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -93,10 +94,13 @@ class FakeServer {
   }
 
   v1::ServerInfo info;
+  std::atomic<int> load = 0;      // that it reports
+  std::atomic<int> released = 0;  // sequences
 
   // For the services below.
   template <class Results, class Streams>
   void Handle(const Item& item, const std::shared_ptr<Results>& results, Streams& streams) {
+    if (item.has_release()) ++released;
     if (IsControl(item)) {
       absl::MutexLock lock(&mutex_);
       controls_.push_back(item);
@@ -139,9 +143,11 @@ class FakeTarget final : public FakeServer<TargetProtocol> {
   class Service final : public v1::Target::WithRawMethod_Verify<v1::Target::Service> {
    public:
     explicit Service(FakeTarget& fake)
-        : streams_(fake.info, [this, &fake](auto&& item, const auto& results) {
-            fake.Handle(item, results, streams_);
-          }) {}
+        : streams_(
+              fake.info,
+              [this, &fake](auto&& item, const auto& results) { fake.Handle(item, results, streams_); },
+              [&fake] { return fake.load.load(); }) {}
+    void SayGoingAway() { streams_.Close(); }
     void Serve(RpcServer& server) {
       streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {
         RequestVerify(context, stream, queue, queue, tag);
@@ -161,9 +167,11 @@ class FakeDraft final : public FakeServer<DraftProtocol> {
   class Service final : public v1::Draft::WithRawMethod_Propose<v1::Draft::Service> {
    public:
     explicit Service(FakeDraft& fake)
-        : streams_(fake.info, [this, &fake](auto&& item, const auto& results) {
-            fake.Handle(item, results, streams_);
-          }) {}
+        : streams_(
+              fake.info,
+              [this, &fake](auto&& item, const auto& results) { fake.Handle(item, results, streams_); },
+              [&fake] { return fake.load.load(); }) {}
+    void SayGoingAway() { streams_.Close(); }
     void Serve(RpcServer& server) {
       streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {
         RequestPropose(context, stream, queue, queue, tag);
@@ -205,7 +213,7 @@ class LinkFixture : public ::testing::Test {
     rpc_ = nullptr;
     RunUntil([this] { return !link_->up(); });
   }
-  void MakeLink(LinkOptions options = {}) {
+  virtual void MakeLink(LinkOptions options = {}) {
     options.address = address_;
     options.credentials = grpc::InsecureChannelCredentials();
     link_ = std::make_shared<TheLink>(
@@ -215,7 +223,11 @@ class LinkFixture : public ::testing::Test {
     Listen();
     MakeLink(options);
     link_->Connect();
-    ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong)));
+    AwaitUp();
+  }
+
+  void AwaitUp() {
+    RunUntil([this] { return link_->up(); });
   }
 
   template <class T>

@@ -104,13 +104,30 @@ TEST_F(OutboxTest, WhatWasWrittenDoesNotCountAnyMore) {
   EXPECT_FALSE(outbox_.overflowed());
 }
 
+TEST_F(OutboxTest, WhatThereIsToSayBesideItemsLeavesWithThemOrAlone) {
+  outbox_.Say();
+  EXPECT_TRUE(written_.empty()) << "the first message will say it";
+  outbox_.PostFirst({});
+  outbox_.OnWritten();
+  outbox_.Say();
+  outbox_.Say();
+  outbox_.Post(Result(1));
+  outbox_.OnWritten();
+  outbox_.OnWritten();
+  EXPECT_THAT(written_, ElementsAre(ElementsAre(), ElementsAre(), ElementsAre(1)));
+  outbox_.Say();
+  EXPECT_FALSE(outbox_.Seal()) << "it is being said";
+  EXPECT_TRUE(outbox_.OnWritten());
+}
+
 // Gives as many answers to an item as the length of its sequence id says, at once; to an item without one
 // none, and keeps the thread that polls until it is let go.
 class ManyAnswers final : public v1::Target::WithRawMethod_Verify<v1::Target::Service> {
  public:
   explicit ManyAnswers(size_t max_waiting_bytes)
       : streams_(
-            info_, [this](auto&& item, const auto& results) { Answer(item, results); }, max_waiting_bytes) {}
+            info_, [this](auto&& item, const auto& results) { Answer(item, results); }, [] { return 3; },
+            max_waiting_bytes) {}
 
   void Serve(RpcServer& server) {
     streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {
@@ -171,13 +188,18 @@ class Client {
     if (patience < absl::InfiniteDuration())
       context_.set_deadline(absl::ToChronoTime(absl::Now() + patience));
     stream_ = stub_->Verify(&context_);
-    v1::VerifyResponse first;
     return stream_->Read(&first) && first.has_info();
   }
+  v1::VerifyResponse first;
   void AskFor(size_t answers) {
     v1::VerifyRequest request;
     request.add_items()->mutable_verify()->mutable_sequence()->set_sequence_id(std::string(answers, 'x'));
     ASSERT_TRUE(stream_->Write(request));
+  }
+  v1::VerifyResponse Read() {
+    v1::VerifyResponse response;
+    EXPECT_TRUE(stream_->Read(&response));
+    return response;
   }
   // The number of answers until the end.
   size_t ReadAll() {
@@ -229,6 +251,26 @@ TEST_F(StreamTest, AnswersThatWaitAreWrittenBeforeAStreamEnds) {
   const absl::Status end = client.End();
   EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ReasonOf(end), "DRAINING");
+}
+
+TEST_F(StreamTest, EachMessageSaysTheLoadAndWhetherTheServerIsGoingAway) {
+  Serve();
+  Client idle(channel_), busy(channel_);
+  ASSERT_TRUE(idle.Open());
+  ASSERT_TRUE(busy.Open());
+  EXPECT_EQ(idle.first.load(), 3u);
+  EXPECT_FALSE(idle.first.going_away());
+  busy.AskFor(1);
+  EXPECT_EQ(busy.Read().load(), 3u);
+  service_->Close();
+  const v1::VerifyResponse last = idle.Read();
+  EXPECT_TRUE(last.going_away());
+  EXPECT_EQ(last.results_size(), 0);
+  EXPECT_TRUE(busy.Read().going_away());
+  busy.AskFor(1);
+  const v1::VerifyResponse answer = busy.Read();
+  EXPECT_EQ(answer.results_size(), 1) << "it answers what it has";
+  EXPECT_TRUE(answer.going_away());
 }
 
 TEST_F(StreamTest, AnswersThatWaitAreWrittenToAClientThatHasNothingMoreToSay) {

@@ -46,6 +46,7 @@ class CudaModel final : public Model {
   std::string dtype() const override { return operand_ == Operand::kFp8 ? "fp8" : "bfloat16"; }
   std::string kernel_name() const override { return "cuda"; }
   std::string algorithms() const override { return InWords(matmul_->choices()); }
+  std::string bits_depend_on() const override { return matmul_->choices().gpu + ", " + algorithms(); }
   int kv_blocks() const override { return kv_blocks_; }
   int max_positions() const override { return max_positions_; }
   size_t bytes_per_block() const override { return layers_->bytes_per_block(); }

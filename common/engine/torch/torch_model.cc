@@ -3,7 +3,9 @@
 #define XXH_INLINE_ALL  // so that the plug-in needs no further library
 
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <c10/core/InferenceMode.h>
+#include <torch/version.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -123,6 +125,9 @@ absl::Status TorchModel::Load(const DecoderSpec& model, const TensorSource& sour
   if (!shared.ok()) return shared.status();
   const DecoderSpec& spec = *shared;
   at::set_num_threads(options.threads);
+  bits_depend_on_ =
+      absl::StrCat("libtorch ", TORCH_VERSION, " on ", runner_->device().str(), ", ",
+                   at::get_cpu_capability(), ", threads ", options.threads, ", ranks ", parallel.size);
   vocab_size_ = spec.vocab_size;
   step_options_ = {options.block_size, spec.sliding_window, spec.heads / spec.kv_heads, Tensors()};
   bytes_per_block_ = PagedCache::BlockBytes(spec, options.block_size, Tensors());

@@ -47,6 +47,7 @@ class TorchModel final : public Model {
   bool row_invariant() const override { return false; }
   std::string dtype() const override { return bfloat16_ ? "bfloat16" : "float32"; }
   std::string kernel_name() const override { return "torch"; }
+  std::string bits_depend_on() const override { return bits_depend_on_; }
   int kv_blocks() const override { return kv_blocks_; }
   int max_positions() const override { return max_positions_; }
   size_t bytes_per_block() const override { return bytes_per_block_; }
@@ -76,6 +77,7 @@ class TorchModel final : public Model {
   StepOptions step_options_;
   int vocab_size_ = 0;
   int kv_blocks_ = 0;
+  std::string bits_depend_on_;
   int max_positions_ = 0;
   size_t bytes_per_block_ = 0;
   bool observed_ = false;           // by RunnerOptions::observe; no step is captured then

@@ -19,7 +19,6 @@ struct Reply {
   absl::Status status;
   std::optional<ProposalNode> next;
   Proposal proposal;
-  std::vector<std::vector<TokenId>> alternatives;
 };
 
 struct Case {
@@ -71,7 +70,7 @@ class WorkerBranchesTest : public ::testing::TestWithParam<bool> {
   }
   Reply Ask(WorkItem item) {
     std::promise<Reply> promise;
-    item.answer = [&](const Answer& a) { promise.set_value({a.status, a.next, a.proposal, a.alternatives}); };
+    item.answer = [&](const Answer& a) { promise.set_value({a.status, a.next, a.proposal}); };
     worker_->Submit(std::move(item));
     return promise.get_future().get();
   }
@@ -142,21 +141,21 @@ TEST_P(WorkerBranchesTest, AlternativesAreOtherTokensAndChangeNothing) {
   uint64_t id = 0;
   for (const Case& parameters : kCases) {
     const Reply plain = Fresh(parameters, ++id, kTokens, 3);
-    EXPECT_THAT(plain.alternatives, IsEmpty());
+    EXPECT_THAT(plain.proposal[0].alternatives, IsEmpty());
     WorkItem item = Item(parameters, ++id, kTokens);
     item.work = ProposeWork{.draft_tokens = 3, .alternatives = 2};
     const Reply reply = Ask(std::move(item));
     ASSERT_EQ(reply.proposal.size(), 3u);
     for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(SameNode(reply.proposal[i], plain.proposal[i]));
     if (GetParam()) {
-      EXPECT_THAT(reply.alternatives, IsEmpty()) << "a device knows none";
+      EXPECT_THAT(reply.proposal[0].alternatives, IsEmpty()) << "a device knows none";
       continue;
     }
-    ASSERT_THAT(reply.alternatives, SizeIs(3));
+    ASSERT_THAT(reply.proposal, SizeIs(3));
     for (size_t i = 0; i < 3; ++i) {
-      EXPECT_THAT(reply.alternatives[i], SizeIs(2));
-      EXPECT_THAT(reply.alternatives[i], Not(::testing::Contains(reply.proposal[i].token)));
-      EXPECT_NE(reply.alternatives[i][0], reply.alternatives[i][1]);
+      EXPECT_THAT(reply.proposal[i].alternatives, SizeIs(2));
+      EXPECT_THAT(reply.proposal[i].alternatives, Not(::testing::Contains(reply.proposal[i].token)));
+      EXPECT_NE(reply.proposal[i].alternatives[0], reply.proposal[i].alternatives[1]);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/obs/log.h"
 #include "common/rpc/exposure.h"
 #include "common/rpc/names.h"
@@ -15,9 +16,9 @@
 #include "coordinator/api/inference_service.h"
 #include "coordinator/gateway/gateway.h"
 #include "coordinator/link/asio.h"
-#include "coordinator/link/check_server.h"
 #include "coordinator/link/executor_progress.h"
 #include "coordinator/link/grpc_context.h"
+#include "coordinator/make_pools.h"
 
 namespace outrider {
 namespace {
@@ -26,6 +27,8 @@ namespace {
 constexpr Clock::duration kUnread = std::chrono::seconds(1);
 // Most samples of one request.
 constexpr int kMaxSamples = 64;
+// One may wait for a name server while others answer.
+constexpr size_t kResolverThreads = 2;
 // For long requests. One is not enough: the next would wait for it.
 constexpr size_t kParserThreads = 2;
 // The executor only moves messages. When it does nothing for so long, it hangs.
@@ -38,8 +41,10 @@ struct Flags {
   bool http_tls_terminated = false;
   std::string http_token_file;
   std::vector<std::string> served_model_names;
-  std::string target = "127.0.0.1:7072";
-  std::string draft = "127.0.0.1:7071";
+  std::vector<std::string> targets = {"127.0.0.1:7072"};
+  std::vector<std::string> drafts = {"127.0.0.1:7071"};
+  double resolve_seconds = 5;
+  bool mixed_numerics = false;
   ChannelSecurity backend;
   std::string tokenizer;
   std::string draft_tokens = "auto";
@@ -61,8 +66,20 @@ struct Flags {
 void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--tokenizer", flags.tokenizer, "tokenizer.json of the models, or the folder it is in")
       ->required();
-  app.add_option("--target", flags.target, "address of the target service")->capture_default_str();
-  app.add_option("--draft", flags.draft, "address of the draft service; empty: none")->capture_default_str();
+  const auto add_servers = [&app](const char* flag, std::vector<std::string>& servers, const char* what) {
+    app.add_option(flag, servers, what)->allow_extra_args(false)->default_str(servers.front());
+  };
+  add_servers("--target", flags.targets,
+              "address of a target service; may be given again: each request is on one of them. "
+              "dns:///NAME:PORT: all that the name resolves to");
+  add_servers("--draft", flags.drafts, "address of a draft service, likewise; empty: none");
+  app.add_option("--resolve-interval", flags.resolve_seconds,
+                 "seconds from one time that dns:///NAME:PORT is resolved to the next")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  app.add_flag("--mixed-numerics", flags.mixed_numerics,
+               "targets may compute with different dtypes, kernels or libraries: a request that moves from "
+               "one to another may then continue with other tokens than it would have had");
   DefineChannelSecurityFlags(app, "backend", "target and draft", flags.backend);
   DefineAddressFlag(app, "--listen", flags.listen);
   DefineListenFlags(app, flags.process);
@@ -189,7 +206,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
                            .rule = RuleFromName(flags.rule),
                            .schedule = ScheduleFromName(flags.schedule),
                            .drafter = DrafterFromName(flags.drafter),
-                           .has_draft_service = !flags.draft.empty(),
+                           .has_draft_service = !flags.drafts.empty(),
                            .has_corpus = corpus != nullptr,
                            .max_samples = std::min(kMaxSamples, flags.admission.max_samples),
                            .chat_template = *std::move(chat_template)};
@@ -247,8 +264,7 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
 
 // Once nobody is let in any more: lets the calls in progress end, then ends those that have not, and the
 // links.
-asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, std::shared_ptr<DraftLink> draft,
-                            std::shared_ptr<TargetLink> target) {
+asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, Pools& pools) {
   Event tick(co_await asio::this_coro::executor);
   const auto until = [&tick](Clock::time_point end, auto done) -> asio::awaitable<void> {
     while (!done() && Clock::now() < end) co_await tick.Wait(Clock::now() + std::chrono::milliseconds(5));
@@ -257,10 +273,11 @@ asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, std:
   co_await until(Clock::now() + patience, idle);
   admission.EndAll();
   co_await until(Clock::now() + std::chrono::seconds(2), idle);
-  target->Stop();
-  if (draft != nullptr) draft->Stop();
-  co_await until(Clock::now() + std::chrono::seconds(2),
-                 [&] { return target->stopped() && (draft == nullptr || draft->stopped()); });
+  pools.targets->Stop();
+  if (pools.drafts != nullptr) pools.drafts->Stop();
+  co_await until(Clock::now() + std::chrono::seconds(2), [&pools] {
+    return pools.targets->stopped() && (pools.drafts == nullptr || pools.drafts->stopped());
+  });
 }
 
 // Comes back only with the reason why it cannot start.
@@ -273,44 +290,33 @@ absl::Status Serve(const Flags& flags) {
   auto registry = std::make_shared<prometheus::Registry>();
   Metrics metrics(*registry, flags.admission.max_samples);
   GrpcContext context(absl::Seconds(flags.process.busy_poll_seconds));
-  std::shared_ptr<DraftLink> draft;
-  std::shared_ptr<TargetLink> target;
+  asio::thread_pool resolvers(kResolverThreads);
+  const auto pool_options = [&](const std::vector<std::string>& addresses, void (Metrics::*on_unexpected)()) {
+    return PoolOptions{.link = {.credentials = *credentials,
+                                .patience = ToDuration(flags.target_wait_seconds),
+                                .item_timeout = ToDuration(flags.item_timeout_seconds),
+                                .on_unexpected = [&metrics, on_unexpected] { (metrics.*on_unexpected)(); }},
+                       .addresses = addresses,
+                       .resolve_interval = ToDuration(flags.resolve_seconds),
+                       .resolvers = resolvers.get_executor()};
+  };
+  std::unique_ptr<Pools> pools;
   ServerProcess* process = nullptr;  // until the service is there; links connect later
-  // Ready means that requests can be answered, if only plain. A target that went away is expected back, and
-  // requests wait for it, for a while.
+  // Ready means that requests can be answered, if only plain. Targets that went away are expected back, and
+  // requests wait for them, for a while.
   const auto on_change = [&] {
-    metrics.SetDraft(flags.draft, draft != nullptr && draft->up(), draft != nullptr && !draft->up());
-    metrics.SetTarget(flags.target, target->up());
-    if (target->info() != nullptr) process->SetModelName(target->info()->model());
-    process->SetServing(target->present());
+    Report(*pools, metrics);
+    const TargetPool& targets = *pools->targets;
+    if (targets.info() != nullptr) process->SetModelName(targets.info()->model());
+    process->SetServing(targets.present());
   };
-  const auto link_options = [&](const std::string& address, void (Metrics::*on_unexpected)()) {
-    return LinkOptions{.address = address,
-                       .credentials = *credentials,
-                       .patience = ToDuration(flags.target_wait_seconds),
-                       .item_timeout = ToDuration(flags.item_timeout_seconds),
-                       .on_unexpected = [&metrics, on_unexpected] { (metrics.*on_unexpected)(); }};
-  };
-  target = std::make_shared<TargetLink>(
-      context, link_options(flags.target, &Metrics::OnUnexpectedTarget),
-      [&](const v1::ServerInfo& info) {
-        absl::Status status = CheckReturn(info, target->info());
-        return status.ok() ? CheckFingerprint(info, tokenizer) : status;
-      },
-      [&] {
-        // It may be another than the draft was compared with, if with any.
-        if (target->up() && draft != nullptr) draft->CheckAgain();
-        on_change();
-      });
-  if (!flags.draft.empty()) {
-    draft = std::make_shared<DraftLink>(
-        context, link_options(flags.draft, &Metrics::OnUnexpectedDraft),
-        [&](const v1::ServerInfo& info) {
-          absl::Status status = CheckPair(info, target->info());
-          return status.ok() ? CheckFingerprint(info, tokenizer) : status;
-        },
-        on_change);
-  }
+  auto made = MakePools(context,
+                        {.targets = pool_options(flags.targets, &Metrics::OnUnexpectedTarget),
+                         .drafts = pool_options(flags.drafts, &Metrics::OnUnexpectedDraft),
+                         .mixed_numerics = flags.mixed_numerics},
+                        tokenizer, on_change);
+  if (!made.ok()) return made.status();
+  pools = *std::move(made);
   Admission admission(context.get_executor(), flags.admission,
                       [&] { metrics.SetRequests(admission.running(), admission.waiting()); });
   asio::thread_pool parsers(kParserThreads);
@@ -319,9 +325,9 @@ absl::Status Serve(const Flags& flags) {
   InferenceService service({.executor = context.get_executor(),
                             .parsers = parsers.get_executor(),
                             .tokenizer = &tokenizer,
-                            .target = target,
-                            .drafters = {.draft = draft,
-                                         .breaker = std::make_shared<CircuitBreaker>(),
+                            .targets = pools->targets.get(),
+                            .mixed_numerics = flags.mixed_numerics,
+                            .drafters = {.drafts = pools->drafts.get(),
                                          .draft_budget = ToDuration(flags.draft_budget_seconds),
                                          .corpus = loaded->corpus,
                                          .ngram = flags.ngram,
@@ -345,10 +351,10 @@ absl::Status Serve(const Flags& flags) {
   LogInfo("serving", {{"listen", process->rpc().address()},
                       {"metrics_listen", process->metrics_address()},
                       {"http_listen", *gateway != nullptr ? (*gateway)->address() : ""},
-                      {"target", flags.target},
-                      {"draft", flags.draft}});
-  target->Connect();
-  if (draft != nullptr) draft->Connect();
+                      {"target", absl::StrJoin(flags.targets, ",")},
+                      {"draft", absl::StrJoin(flags.drafts, ",")}});
+  pools->targets->Connect();
+  if (pools->drafts != nullptr) pools->drafts->Connect();
 
   // It runs up to the end of the process, so that a call that comes after the others have ended is answered
   // too.
@@ -358,7 +364,7 @@ absl::Status Serve(const Flags& flags) {
   process->AwaitEnd(
       [&] { asio::post(context.get_executor(), asio::use_future([&] { admission.Close(); })).wait(); });
   const Clock::duration patience = ToDuration(flags.process.drain_seconds);
-  asio::co_spawn(context.get_executor(), Drain(admission, patience, draft, target), asio::use_future).wait();
+  asio::co_spawn(context.get_executor(), Drain(admission, patience, *pools), asio::use_future).wait();
   if (*gateway != nullptr) (*gateway)->Finish(absl::Seconds(1));
   // Then connections end with the process, and clients of calls that are left see UNAVAILABLE. gRPC's own end
   // would cancel calls that come meanwhile, which looks like their clients' doing.
@@ -376,6 +382,7 @@ int Run(int argc, char** argv) {
     // A client's requests reach the queue, which refuses with a reason.
     int& streams = flags.process.server.max_streams;
     streams = std::max(streams, flags.admission.max_samples + 2 * flags.admission.max_waiting);
+    std::erase(flags.drafts, "");
     return Serve(flags);
   });
 }

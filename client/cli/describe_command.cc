@@ -1,4 +1,6 @@
 #include <cstdio>
+#include <map>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -20,6 +22,25 @@ std::string Line(const char* name, bool up, const v1::ServerInfo& info) {
       info.max_draft_tokens(), info.kv_blocks(), info.block_size());
 }
 
+// One server of several, or one that cannot be used for a reason.
+std::string StateLine(const v1::ServerState& server) {
+  const std::string name = absl::StrFormat("  %-10s %s: ", server.role(), server.address());
+  if (!server.problem().empty()) return absl::StrCat(name, "not used: ", server.problem(), "\n");
+  if (!server.up()) return absl::StrCat(name, "not reachable\n");
+  return absl::StrCat(name, server.going_away() ? "going away" : "up", ", ", server.sequences(),
+                      " sequences, load ", server.load(), "\n");
+}
+
+std::string StateLines(const v1::DescribeResponse& description) {
+  std::map<std::string, int> servers;
+  for (const v1::ServerState& server : description.servers()) ++servers[server.role()];
+  std::string lines;
+  for (const v1::ServerState& server : description.servers()) {
+    if (servers[server.role()] > 1 || !server.problem().empty()) lines += StateLine(server);
+  }
+  return lines;
+}
+
 // Acceptance and canary since the start; empty before the first draft.
 std::string TotalsLine(const v1::SpeculationTotals& totals) {
   if (totals.drafts() == 0) return "";
@@ -38,7 +59,7 @@ std::string TotalsLine(const v1::SpeculationTotals& totals) {
 }
 
 const char* StateOf(const v1::DescribeResponse& description) {
-  if (!description.has_target()) return "waiting for the target";
+  if (!description.has_target()) return "waiting for a target";
   return description.degraded() ? "serving plain, without the draft" : "serving";
 }
 
@@ -62,10 +83,10 @@ int RunDescribe(const DescribeFlags& flags) {
                       description->max_draft_tokens());
   // Without a draft service there is nothing to say of one.
   const bool draft = description->has_draft() || description->degraded();
-  std::printf("%s%s%s%s", coordinator.c_str(),
+  std::printf("%s%s%s%s%s", coordinator.c_str(),
               Line("target", description->has_target(), description->target()).c_str(),
               draft ? Line("draft", description->has_draft(), description->draft()).c_str() : "",
-              TotalsLine(description->totals()).c_str());
+              StateLines(*description).c_str(), TotalsLine(description->totals()).c_str());
   return 0;
 }
 

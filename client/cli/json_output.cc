@@ -37,7 +37,8 @@ Json ServerJson(const v1::ServerInfo& info) {
           {"block_size", info.block_size()},
           {"eos_ids", std::vector<uint32_t>(info.eos_ids().begin(), info.eos_ids().end())},
           {"boot_id", absl::StrCat(absl::Hex(info.boot_id(), absl::kZeroPad16))},
-          {"fingerprint", absl::StrCat(absl::Hex(info.fingerprint(), absl::kZeroPad16))}};
+          {"fingerprint", absl::StrCat(absl::Hex(info.fingerprint(), absl::kZeroPad16))},
+          {"numerics", info.numerics()}};
 }
 
 Json CompletionJson(const Completion& completion) {
@@ -123,6 +124,17 @@ std::string ToJson(const v1::DescribeResponse& description) {
                  {"ahead_hits", description.totals().ahead_hits()}}},
                {"tokenizer_fingerprint",
                 absl::StrCat(absl::Hex(description.tokenizer_fingerprint(), absl::kZeroPad16))}};
+  json["mixed_numerics"] = description.mixed_numerics();
+  json["servers"] = Json::array();
+  for (const v1::ServerState& server : description.servers()) {
+    json["servers"].push_back({{"role", server.role()},
+                               {"address", server.address()},
+                               {"up", server.up()},
+                               {"going_away", server.going_away()},
+                               {"sequences", server.sequences()},
+                               {"load", server.load()},
+                               {"problem", server.problem()}});
+  }
   return Dump(json);
 }
 

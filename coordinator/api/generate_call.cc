@@ -28,8 +28,8 @@ GenerateCall::Sample::Sample(GenerateCall* call, uint32_t index, Request request
     : call(call),
       index(index),
       drafter(MakeDrafter(request.drafter, call->parts_.drafters,
-                          static_cast<int>(call->parts_.target->info()->vocab_size()), fork)),
-      target(call->parts_.target, call->parts_.metrics, fork),
+                          static_cast<int>(call->parts_.targets->info()->vocab_size()), fork)),
+      target(call->parts_.targets, call->parts_.metrics, fork),
       generation(std::move(request), call->parts_.tokenizer, call->received_),
       loop(
           &generation, drafter.get(), &target, call->parts_.policy, call->parts_.observer,
@@ -50,7 +50,7 @@ asio::awaitable<absl::Status> GenerateCall::Sample::Send(v1::GenerateResponse ch
 void GenerateCall::Sample::StopServers() {
   if (std::exchange(stopped, true)) return;
   drafter->Stop(generation);
-  target.Stop(generation);
+  target.Stop();
 }
 
 GenerateCall::GenerateCall(const ServiceParts* parts, const grpc::ByteBuffer& request,
@@ -142,19 +142,19 @@ asio::awaitable<absl::StatusOr<Request>> GenerateCall::Admit() {
 }
 
 asio::awaitable<absl::Status> GenerateCall::WaitForTarget() {
-  const Clock::time_point end = std::min(deadline_, Clock::now() + parts_.target->options().patience);
-  while (parts_.target->info() == nullptr && !cancelled_ && Clock::now() < end) {
-    co_await parts_.target->WaitChange(interrupted_, end);
+  const Clock::time_point end = std::min(deadline_, Clock::now() + parts_.targets->link_options().patience);
+  while (parts_.targets->info() == nullptr && !cancelled_ && Clock::now() < end) {
+    co_await parts_.targets->WaitChange(interrupted_, end);
   }
   if (cancelled_) co_return interruption_;
-  if (parts_.target->info() != nullptr) co_return absl::OkStatus();
+  if (parts_.targets->info() != nullptr) co_return absl::OkStatus();
   if (Clock::now() >= deadline_) co_return absl::DeadlineExceededError("deadline exceeded");
   co_return MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE",
-                      "the target has not been reachable yet");
+                      "no target has been reachable yet");
 }
 
 asio::awaitable<absl::StatusOr<Request>> GenerateCall::Parse() {
-  const auto parse = [this, target = *parts_.target->info()] {
+  const auto parse = [this, target = *parts_.targets->info()] {
     return ParseRequest(proto_, parts_.defaults, *parts_.tokenizer, target);
   };
   if (proto_.ByteSizeLong() <= kMaxParsedHere) co_return parse();

@@ -46,9 +46,13 @@ grpc::ServerUnaryReactor* InferenceService::Describe(grpc::CallbackServerContext
 
 v1::DescribeResponse InferenceService::Description() const {
   v1::DescribeResponse description;
-  if (parts_.target->up()) *description.mutable_target() = *parts_.target->info();
-  const DraftLink* draft = parts_.drafters.draft.get();
-  if (draft != nullptr && draft->up()) *description.mutable_draft() = *draft->info();
+  const auto* target = parts_.targets->info_of_any_up();
+  if (target != nullptr) *description.mutable_target() = *target;
+  parts_.targets->Describe(description.mutable_servers());
+  const DraftPool* drafts = parts_.drafters.drafts;
+  const auto* draft = drafts == nullptr ? nullptr : drafts->info_of_any_up();
+  if (draft != nullptr) *description.mutable_draft() = *draft;
+  if (drafts != nullptr) drafts->Describe(description.mutable_servers());
   description.set_running(static_cast<uint32_t>(parts_.admission->running()));
   v1::SpeculationOptions* defaults = description.mutable_defaults();
   defaults->set_drafter(DefaultDrafter(parts_.defaults));
@@ -57,11 +61,12 @@ v1::DescribeResponse InferenceService::Description() const {
   }
   defaults->set_rule(parts_.defaults.rule);
   defaults->set_schedule(parts_.defaults.schedule);
-  if (parts_.target->info() != nullptr) {
-    description.set_max_draft_tokens(parts_.target->info()->max_draft_tokens());
+  if (parts_.targets->info() != nullptr) {
+    description.set_max_draft_tokens(parts_.targets->info()->max_draft_tokens());
   }
+  description.set_mixed_numerics(parts_.mixed_numerics);
   description.set_version(OUTRIDER_VERSION);
-  description.set_degraded(draft != nullptr && !draft->up());
+  description.set_degraded(drafts != nullptr && draft == nullptr);
   description.set_tokenizer_fingerprint(parts_.tokenizer->Fingerprint());
   *description.mutable_totals() = parts_.metrics->Totals();
   return description;

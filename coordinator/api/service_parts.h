@@ -8,7 +8,7 @@
 #include "coordinator/api/parse_request.h"
 #include "coordinator/drafters/make_drafter.h"
 #include "coordinator/link/asio.h"
-#include "coordinator/link/link.h"
+#include "coordinator/pools/server_pool.h"
 #include "coordinator/rounds/draft_length_policy.h"
 #include "coordinator/rounds/metrics.h"
 #include "coordinator/rounds/round_observer.h"
@@ -20,7 +20,8 @@ struct ServiceParts {
   asio::any_io_executor executor;
   asio::any_io_executor parsers;  // threads for requests that take long to parse
   const Tokenizer* tokenizer;
-  std::shared_ptr<TargetLink> target;
+  TargetPool* targets;
+  bool mixed_numerics;  // of targets: they may compute other bits
   DrafterParts drafters;
   RequestDefaults defaults;
   Admission* admission;

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "common/kv/prefix_hash.h"
+#include "coordinator/pools/sequence_id.h"
 #include "coordinator/rounds/likely_outcomes.h"
-#include "coordinator/rounds/new_sequence_id.h"
 
 namespace outrider {
 namespace {

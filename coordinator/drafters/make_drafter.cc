@@ -17,12 +17,12 @@ class NoDrafter final : public LocalDrafter {
 };
 
 std::unique_ptr<Drafter> MakeModelDrafter(const DrafterParts& parts, int vocab, Fork fork) {
-  return std::make_unique<ModelDrafter>(parts.draft, parts.breaker, parts.metrics, parts.draft_budget, vocab,
+  return std::make_unique<ModelDrafter>(parts.drafts, parts.metrics, parts.draft_budget, vocab,
                                         std::move(fork));
 }
 
 std::unique_ptr<Drafter> MakeAutoDrafter(const DrafterParts& parts, int vocab, Fork fork) {
-  if (parts.draft == nullptr) return std::make_unique<NgramDrafter>(parts.ngram);
+  if (parts.drafts == nullptr) return std::make_unique<NgramDrafter>(parts.ngram);
   NgramOptions only_long = parts.ngram;
   only_long.min_context = only_long.max_context;
   return std::make_unique<AutoDrafter>(std::make_unique<NgramDrafter>(only_long),

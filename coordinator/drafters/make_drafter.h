@@ -3,11 +3,10 @@
 
 #include <memory>
 
-#include "coordinator/drafters/circuit_breaker.h"
 #include "coordinator/drafters/copy_drafter.h"
 #include "coordinator/drafters/corpus_counts.h"
 #include "coordinator/drafters/ngram_drafter.h"
-#include "coordinator/link/link.h"
+#include "coordinator/pools/server_pool.h"
 #include "coordinator/rounds/metrics.h"
 #include "coordinator/rounds/remote_sequence.h"
 
@@ -15,13 +14,12 @@ namespace outrider {
 
 // What the drafters of all generations have in common.
 struct DrafterParts {
-  std::shared_ptr<DraftLink> draft;            // null: no draft service is configured
-  std::shared_ptr<CircuitBreaker> breaker;     // of that draft
-  Clock::duration draft_budget;                // for a proposal
+  DraftPool* drafts = nullptr;                 // null: no draft service is configured
+  Clock::duration draft_budget{};              // for a proposal
   std::shared_ptr<const CorpusCounts> corpus;  // null: there is none
   NgramOptions ngram;
   CopyOptions copy;
-  Metrics* metrics;
+  Metrics* metrics = nullptr;
 };
 
 // The request has been checked: it names no drafter whose parts are missing.

@@ -41,28 +41,30 @@ void ModelDrafter::Begin(Generation& generation, const DraftLength& length) {
   attempts_ = 0;
   outcome_ = DraftOutcome::kUsable;
   ahead_ = {};
-  if (sequence_id_.empty()) sequence_id_ = generation.sequence_id();
   // Until an item that is in flight is answered, nobody knows what the draft holds.
   if (!in_flight_) Send(generation);
 }
 
 bool ModelDrafter::Send(Generation& generation) {
-  if (attempts_ == kMaxAttempts) return false;
+  // Neither is the draft's failure: it is this sequence that is not drafted for.
+  if (attempts_ == kMaxAttempts || losses_.guilty() || Clock::now() < not_before_) return false;
+  if (!pin_.Settle(generation.sequence_id(), generation.request().prompt, remote_.fork_of())) {
+    SetAway();
+    return false;
+  }
+  const v1::ServerInfo& draft = *pin_.server()->link->info();
   const size_t n = generation.size();
   const int wanted = wanted_.most;
-  const int k = link_->info() == nullptr ? wanted : Allowed(*link_->info(), n, wanted);
-  if (k < 0 || (k == 0 && wanted > 0)) return false;
-  if (link_->info() != nullptr && link_->info()->vocab_size() == unfit_vocab_) return false;
+  const int k = Allowed(draft, n, wanted);
+  if (k < 0 || (k == 0 && wanted > 0) || draft.vocab_size() == unfit_vocab_) return false;
   std::optional<InFlight> item = Prepare();
   if (!item) return false;
-  const v1::ServerInfo& draft = *link_->info();
   ++attempts_;
   remote_.OnServer(draft.boot_id());
   const uint64_t round = generation.NextRound();
   v1::DraftItem message;
   v1::ProposeItem* propose = message.mutable_propose();
-  FillUpdate(generation, remote_, round, n, propose->mutable_sequence());
-  propose->mutable_sequence()->set_sequence_id(sequence_id_);
+  FillUpdate(generation, pin_.sequence_id(), remote_, round, n, propose->mutable_sequence());
   const int draft_vocab = static_cast<int>(draft.vocab_size());
   if (draft_vocab != vocab_ && !FitVocabulary(draft_vocab, vocab_, *propose->mutable_sequence())) {
     // Nor will it be able to later: committed tokens stay.
@@ -72,7 +74,7 @@ bool ModelDrafter::Send(Generation& generation) {
   FillRequest(wanted_, k, propose);
   const Clock::duration allowed = budget_ + kBudgetPerToken * propose->sequence().tokens_size();
   SetBudget(allowed, propose->mutable_sequence()->mutable_budget());
-  item->call = link_->Start(std::move(message), sequence_id_, round);
+  item->call = item->server->link->Start(std::move(message), pin_.sequence_id(), round);
   item->deadline = Clock::now() + allowed + kWayBack;
   item->n = n;
   item->k = k;
@@ -81,26 +83,26 @@ bool ModelDrafter::Send(Generation& generation) {
 }
 
 std::optional<ModelDrafter::InFlight> ModelDrafter::Prepare() {
-  const Clock::time_point now = Clock::now();
-  // Neither is the draft's failure: it is this sequence that is not drafted for.
-  if (losses_.guilty() || now < not_before_) return std::nullopt;
   InFlight item;
-  if (link_->up()) {
-    breaker_->OnConnection(link_->connections());
-    // A suspect does without a draft for as long as another is on its way.
-    if (!losses_.suspect()) {
-      item.permit = breaker_->TryPass(now);
-    } else if (link_->suspects().size() == 0) {
-      item.permit = breaker_->TryPass(now);
-      item.turn = std::make_unique<TurnQueue::Turn>(&link_->suspects());
-    }
+  item.server = pin_.server();
+  TurnQueue& suspects = item.server->link->suspects();
+  // A suspect does without a draft for as long as another is on its way.
+  if (!losses_.suspect()) {
+    item.permit = item.server->breaker.TryPass(Clock::now());
+  } else if (suspects.size() == 0) {
+    item.permit = item.server->breaker.TryPass(Clock::now());
+    item.turn = std::make_unique<TurnQueue::Turn>(&suspects);
   }
   if (item.permit == nullptr) {
-    // A failure in this round is worse news.
-    if (outcome_ != DraftOutcome::kFailed) outcome_ = DraftOutcome::kAway;
+    SetAway();
     return std::nullopt;
   }
   return item;
+}
+
+void ModelDrafter::SetAway() {
+  // A failure in this round is worse news.
+  if (outcome_ != DraftOutcome::kFailed) outcome_ = DraftOutcome::kAway;
 }
 
 asio::awaitable<Proposal> ModelDrafter::Take(Generation& generation, v1::ItemTiming* timing) {
@@ -136,6 +138,7 @@ asio::awaitable<Proposal> ModelDrafter::Take(Generation& generation, v1::ItemTim
       co_return *std::move(proposal);
     }
     item.permit->Fail(Clock::now());
+    pin_.Avoid();
     outcome_ = DraftOutcome::kFailed;
     metrics_->OnDraftError(ReasonOf(proposal.status()));
     // An empty proposal is late, not wrong.
@@ -147,7 +150,9 @@ asio::awaitable<Proposal> ModelDrafter::Take(Generation& generation, v1::ItemTim
 
 void ModelDrafter::RunAhead(Generation& generation, const Proposal& proposal,
                             std::span<const Outcome> outcomes, const OnContinuation& on_continuation) {
-  if (!may_run_ahead_ || !link_->up() || in_flight_ || losses_.suspect()) return;
+  if (!may_run_ahead_ || in_flight_ || losses_.suspect()) return;
+  const std::shared_ptr<DraftLink>& link = pin_.server()->link;
+  if (!link->up()) return;
   const absl::StatusOr<Rule> rule = ParseRule(generation.request().params.rule());
   const auto read = [this, rule](const v1::DraftNode& node) -> std::optional<ProposalNode> {
     google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
@@ -155,7 +160,7 @@ void ModelDrafter::RunAhead(Generation& generation, const Proposal& proposal,
     auto parsed = ParseUnpreparedProposal(nodes, *rule, vocab_);
     return parsed.ok() ? std::optional(std::move(parsed->front())) : std::nullopt;
   };
-  branches_.Begin({link_, sequence_id_, remote_, static_cast<int>(link_->info()->max_draft_tokens())},
+  branches_.Begin({link, pin_.sequence_id(), remote_, static_cast<int>(link->info()->max_draft_tokens())},
                   generation, proposal, outcomes, read, on_continuation);
 }
 
@@ -171,7 +176,9 @@ void ModelDrafter::OnVerdict(size_t n, const Verdict& verdict) {
 }
 
 void ModelDrafter::Adopt(Branch branch) {
-  InFlight item{.permit = breaker_->TryPass(Clock::now()),
+  const std::shared_ptr<DraftPool::Server>& server = pin_.server();
+  InFlight item{.server = server,
+                .permit = server->breaker.TryPass(Clock::now()),
                 .turn = nullptr,
                 .call = std::move(branch.call),
                 .deadline = Clock::now() + budget_ + kWayBack,
@@ -179,15 +186,14 @@ void ModelDrafter::Adopt(Branch branch) {
                 .k = branch.k,
                 .is_ahead = true,
                 .drew_first = branch.draws_first};
-  if (item.permit == nullptr) return ReleaseSequence(*link_, branch.sequence_id);
+  if (item.permit == nullptr) return ReleaseSequence(*server->link, branch.sequence_id);
   ahead_.hit = true;
   // Even if it is answered: nobody is to take its place any more.
   v1::DraftItem promote;
   promote.mutable_promote()->set_sequence_id(branch.sequence_id);
   SetBudget(budget_, promote.mutable_promote()->mutable_budget());
-  link_->Post(std::move(promote));
-  ReleaseSequence(*link_, sequence_id_);
-  sequence_id_ = std::move(branch.sequence_id);
+  server->link->Post(std::move(promote));
+  pin_.Adopt(branch.sequence_id);
   remote_ = std::move(branch.remote);
   in_flight_ = std::move(item);
 }
@@ -234,6 +240,7 @@ bool ModelDrafter::OnRefusal(const Generation& generation, const InFlight& item,
   // A draft that has lost a sequence, or has no room for one, does what it should.
   if (remedy == Remedy::kNone) {
     item.permit->Fail(now);
+    pin_.Avoid();
   } else {
     item.permit->Succeed();
   }
@@ -254,10 +261,10 @@ void ModelDrafter::GiveUp(const Generation& generation) {
                                               {"tokens", static_cast<int64_t>(generation.size())}});
 }
 
-void ModelDrafter::Stop(const Generation& generation) {
+void ModelDrafter::Stop(const Generation& /*generation*/) {
   if (in_flight_) in_flight_->call->Cancel();
   branches_.Drop();
-  ReleaseSequence(*link_, sequence_id_.empty() ? generation.sequence_id() : sequence_id_);
+  pin_.Release();
 }
 
 }  // namespace outrider

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "coordinator/drafters/branches.h"
-#include "coordinator/drafters/circuit_breaker.h"
 #include "coordinator/link/backoff.h"
 #include "coordinator/link/link.h"
 #include "coordinator/link/loss_count.h"
+#include "coordinator/pools/server_pool.h"
 #include "coordinator/rounds/drafter.h"
 #include "coordinator/rounds/metrics.h"
 #include "coordinator/rounds/remote_sequence.h"
@@ -20,16 +20,10 @@ namespace outrider {
 
 class ModelDrafter final : public Drafter {
  public:
-  // The draft answers within `budget` with the tokens it has by then. The breaker is the draft's own, shared
-  // by all generations. `vocab` is the size of the target's vocabulary.
-  ModelDrafter(std::shared_ptr<DraftLink> link, std::shared_ptr<CircuitBreaker> breaker, Metrics* metrics,
-               Clock::duration budget, int vocab, Fork fork)
-      : link_(std::move(link)),
-        breaker_(std::move(breaker)),
-        metrics_(metrics),
-        budget_(budget),
-        vocab_(vocab),
-        remote_(std::move(fork)) {}
+  // The draft answers within `budget` with the tokens it has by then. After one that does not, the next round
+  // asks another of the pool. `vocab` is the size of the target's vocabulary.
+  ModelDrafter(DraftPool* pool, Metrics* metrics, Clock::duration budget, int vocab, Fork fork)
+      : pin_(pool), metrics_(metrics), budget_(budget), vocab_(vocab), remote_(std::move(fork)) {}
 
   void Begin(Generation& generation, const DraftLength& length) override;
   asio::awaitable<Proposal> Take(Generation& generation, v1::ItemTiming* timing) override;
@@ -44,6 +38,7 @@ class ModelDrafter final : public Drafter {
  private:
   // An item whose answer has not been taken.
   struct InFlight {
+    std::shared_ptr<DraftPool::Server> server;  // of which the others are
     std::unique_ptr<CircuitBreaker::Permit> permit;
     std::unique_ptr<TurnQueue::Turn> turn;  // of a suspect
     std::unique_ptr<DraftLink::Call> call;
@@ -57,8 +52,11 @@ class ModelDrafter final : public Drafter {
   // Sends the tokens that the draft lacks, as a new round that asks for what is wanted. False if there is
   // nothing to ask for, or nobody to ask: then nothing is in flight.
   bool Send(Generation& generation);
-  // Leave to send an item, without the call. Null if the draft cannot be asked now; sets outcome_.
+  // Leave to send an item to the draft that the sequence is on, without the call. Null if that cannot be
+  // asked now; sets outcome_.
   std::optional<InFlight> Prepare();
+  // There is no draft to ask.
+  void SetAway();
   // The proposal, of 1 to k tokens.
   absl::StatusOr<Proposal> Parse(const Generation& generation, const v1::ProposeResult& result, int k) const;
   // Has the generation go on with a branch whose outcome has come.
@@ -68,14 +66,11 @@ class ModelDrafter final : public Drafter {
   // After this the generation goes on without a draft.
   void GiveUp(const Generation& generation);
 
-  const std::shared_ptr<DraftLink> link_;
-  const std::shared_ptr<CircuitBreaker> breaker_;
+  DraftPool::Pin pin_;
   Metrics* const metrics_;
   const Clock::duration budget_;
   const int vocab_;
   uint32_t unfit_vocab_ = 0;  // size of the vocabulary of a draft that cannot propose for this sequence
-  std::string
-      sequence_id_;  // on the draft: the generation's own, or that of the last branch that was adopted
   RemoteSequence remote_;
   Branches branches_;
   bool may_run_ahead_ = true;

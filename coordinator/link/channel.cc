@@ -165,9 +165,11 @@ struct Channel<Protocol>::Transport {
 };
 
 template <class Protocol>
-Channel<Protocol>::Channel(GrpcContext& context, const std::string& address,
+Channel<Protocol>::Channel(GrpcContext& context, const std::string& address, const std::string& host,
                            const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
-  auto channel = grpc::CreateCustomChannel(address, credentials, ChannelArguments());
+  grpc::ChannelArguments arguments = ChannelArguments();
+  if (!host.empty()) arguments.SetSslTargetNameOverride(host);
+  auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
   auto stub = Rpc<Protocol>::Service::NewStub(channel);
   transport_ = std::make_unique<Transport>(context, std::move(channel), std::move(stub));
 }

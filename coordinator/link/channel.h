@@ -26,6 +26,11 @@ struct DraftProtocol {
   static constexpr const char* kUnavailable = "DRAFT_UNAVAILABLE";
   // Whether the answer is still to come.
   static bool IsPartial(const Result& result) { return result.partial(); }
+  // Rows that a server computes for an item; 0: it has no answer.
+  static int Rows(const Item& item) {
+    if (!item.has_propose()) return 0;
+    return item.propose().sequence().tokens_size() + static_cast<int>(item.propose().draft_tokens());
+  }
 };
 
 struct TargetProtocol {
@@ -35,6 +40,9 @@ struct TargetProtocol {
   static constexpr const char* kName = "target";
   static constexpr const char* kUnavailable = "TARGET_UNAVAILABLE";
   static bool IsPartial(const Result& /*result*/) { return false; }
+  static int Rows(const Item& item) {
+    return item.verify().sequence().tokens_size() + item.verify().draft_size();
+  }
 };
 
 // Has at most one stream open. One thread calls the methods; the handlers are called by whoever polls the
@@ -48,7 +56,8 @@ class Channel {
     std::function<void(const absl::Status&)> on_end;
   };
 
-  Channel(GrpcContext& context, const std::string& address,
+  // `host` is the name that the server's certificate has, if it is not in the address.
+  Channel(GrpcContext& context, const std::string& address, const std::string& host,
           const std::shared_ptr<grpc::ChannelCredentials>& credentials);
   // Ends the stream. Its handlers may still be called, up to on_end.
   ~Channel();

@@ -52,22 +52,20 @@ absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target
       Fingerprints(draft.fingerprint(), target->fingerprint())));
 }
 
-absl::Status CheckReturn(const v1::ServerInfo& info, const v1::ServerInfo* before) {
-  if (before == nullptr || info.weights_hash() == 0 || before->weights_hash() == 0) return absl::OkStatus();
-  if (info.dtype() != before->dtype()) {
-    return absl::FailedPreconditionError(absl::StrCat(info.model(), " came back in ", info.dtype(),
-                                                      " and was in ", before->dtype(), kRestart));
-  }
-  // A server of an earlier version does not say.
-  if (!info.engine().empty() && !before->engine().empty() && info.engine() != before->engine()) {
-    return absl::FailedPreconditionError(absl::StrCat(info.model(), " came back on the engine ",
-                                                      info.engine(), " and was on ", before->engine(),
-                                                      kRestart));
-  }
-  if (info.weights_hash() == before->weights_hash()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(info.model(), " came back with other weights (hashes ",
-                                                    Hex(info.weights_hash()), " and ",
-                                                    Hex(before->weights_hash()), ")", kRestart));
+absl::Status CheckWeights(const v1::ServerInfo& info, const v1::ServerInfo* others) {
+  if (others == nullptr || info.weights_hash() == 0 || others->weights_hash() == 0) return absl::OkStatus();
+  if (info.weights_hash() == others->weights_hash()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(info.model(), " has other weights than those that were met first (hashes ",
+                   Hex(info.weights_hash()), " and ", Hex(others->weights_hash()), ")", kRestart));
+}
+
+absl::Status CheckNumerics(const v1::ServerInfo& info, const v1::ServerInfo* others) {
+  if (others == nullptr || info.numerics().empty() || others->numerics().empty()) return absl::OkStatus();
+  if (info.numerics() == others->numerics()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(info.model(), " computes other bits than those that were met first (", info.numerics(),
+                   ", and ", others->numerics(), "); --mixed-numerics takes it all the same"));
 }
 
 }  // namespace outrider

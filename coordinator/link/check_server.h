@@ -15,8 +15,12 @@ absl::Status CheckFingerprint(const v1::ServerInfo& info, const Tokenizer& token
 // vocabularies may have different sizes. OK while there is no target, null, to compare with.
 absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target);
 
-// Whether a target that comes back is the one that was there before, null if none was: the tokens of a
-// request are from one model. (A draft may change: with its q, its proposals are as good as any.)
-absl::Status CheckReturn(const v1::ServerInfo& info, const v1::ServerInfo* before);
+// Whether a server has the weights of the others of its pool, null if none was met: a sequence may move to
+// any of them, and the tokens of a request are from one model. What a server does not say is not compared.
+absl::Status CheckWeights(const v1::ServerInfo& info, const v1::ServerInfo* others);
+
+// Whether a target computes the same bits as the others of its pool, null if none was met, so that a greedy
+// or coupled request has the same tokens wherever it is.
+absl::Status CheckNumerics(const v1::ServerInfo& info, const v1::ServerInfo* others);
 
 }  // namespace outrider

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
@@ -18,6 +17,7 @@
 #include "coordinator/link/channel.h"
 #include "coordinator/link/event.h"
 #include "coordinator/link/grpc_context.h"
+#include "coordinator/link/server_pace.h"
 #include "coordinator/link/turn_queue.h"
 
 namespace outrider {
@@ -27,6 +27,8 @@ inline constexpr auto kRetryPause = std::chrono::milliseconds(200);
 
 struct LinkOptions {
   std::string address = {};
+  // The name that the server's certificate has, if it is not in the address.
+  std::string host = {};
   std::shared_ptr<grpc::ChannelCredentials> credentials = {};
   // How long a server may be away before it counts as gone, and those who wait for it give up.
   Clock::duration patience = std::chrono::seconds(60);
@@ -58,8 +60,12 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   // the answer up.
   class Call {
    public:
-    Call(std::shared_ptr<Link> link, std::string sequence_id, uint64_t round)
-        : link_(std::move(link)), key_(std::move(sequence_id), round), answered_(link_->executor_) {
+    Call(std::shared_ptr<Link> link, std::string sequence_id, uint64_t round, int rows, bool patient)
+        : link_(std::move(link)),
+          key_(std::move(sequence_id), round),
+          rows_(rows),
+          patient_(patient),
+          answered_(link_->executor_) {
       link_->calls_[key_] = this;
     }
     ~Call() {
@@ -99,20 +105,23 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
     const std::shared_ptr<Link> link_;
     const std::pair<std::string, uint64_t> key_;
+    const int rows_;
+    const bool patient_;
     const Clock::time_point started_ = Clock::now();
     Event answered_;
     std::optional<Answer> answer_;
     std::function<void(const Result&)> on_partial_;
   };
 
-  // `on_change` is called when up() or present() has changed.
+  // `on_change` is called when up(), present() or going_away() has changed, and after each attempt to
+  // connect.
   Link(GrpcContext& context, const LinkOptions& options, CheckServer check_server,
        std::function<void()> on_change)
       : executor_(context.get_executor()),
         options_(options),
         check_server_(std::move(check_server)),
         on_change_(std::move(on_change)),
-        channel_(context, options.address, options.credentials),
+        channel_(context, options.address, options.host, options.credentials),
         retry_(executor_),
         absence_(executor_),
         silence_(executor_) {}
@@ -147,7 +156,6 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   void Stop() {
     stopping_ = true;
     for (GrpcTimer* timer : {&retry_, &absence_, &silence_}) timer->cancel();
-    for (Event* event : waiting_) event->Notify();
     if (stream_open_) channel_.Cancel();
   }
   bool stopped() const { return stopping_ && !stream_open_; }
@@ -155,6 +163,16 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   bool up() const { return up_; }
   // It is up, or went down less than options().patience ago.
   bool present() const { return present_; }
+  // The server that is connected said that it is about to end.
+  bool going_away() const { return going_away_; }
+  // How busy the server is.
+  const ServerPace& pace() const { return pace_; }
+  // It has answered an item since it was last taken for hanging.
+  bool answers() const { return answers_; }
+  // Why the server is refused; OK if it is not.
+  const absl::Status& refusal() const { return refusal_; }
+  // Whether there is another server for the items of this one, so that a silence need not be waited out.
+  void set_replaceable(bool replaceable) { replaceable_ = replaceable; }
   // How many times it has come up.
   uint64_t connections() const { return connections_; }
   // When an item was last answered.
@@ -166,32 +184,21 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   // For items that may be what the server dies of (LossCount).
   TurnQueue& suspects() { return suspects_; }
 
-  // Until the link goes up or down or is stopped, `wake` is notified, or the deadline has come.
-  asio::awaitable<void> WaitChange(Event& wake, Clock::time_point deadline) {
-    waiting_.insert(&wake);
-    co_await wake.Wait(deadline);
-    waiting_.erase(&wake);
-  }
-
-  // Until the link is up or the deadline has come.
-  asio::awaitable<bool> WaitUp(Clock::time_point deadline) {
-    Event changed(executor_);
-    while (!up_ && Clock::now() < deadline && !stopping_) co_await WaitChange(changed, deadline);
-    co_return up_;
-  }
-
   // Sends an item that is not answered. Dropped while the link is down: the server frees what it has by
   // lease.
   void Post(Item&& item) {
     if (up_) Send(std::move(item));
   }
 
-  // Sends an item, whose answer will name that sequence and round.
-  std::unique_ptr<Call> Start(Item&& item, const std::string& sequence_id, uint64_t round) {
-    auto call = std::make_unique<Call>(this->shared_from_this(), sequence_id, round);
+  // Sends an item, whose answer will name that sequence and round. A `patient` one is waited for as long as
+  // item_timeout says, whoever could take over.
+  std::unique_ptr<Call> Start(Item&& item, const std::string& sequence_id, uint64_t round,
+                              bool patient = false) {
+    auto call =
+        std::make_unique<Call>(this->shared_from_this(), sequence_id, round, Protocol::Rows(item), patient);
     if (up_) {
       Send(std::move(item));
-      if (!watching_) WatchSilence(call->started_ + options_.item_timeout);
+      if (!watching_) WatchSilence(Clock::time_point::max());
     } else {
       call->Finish({Down(), {}});
     }
@@ -221,7 +228,9 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   void OnResponse(typename Protocol::Response response) {
     if (response.has_info()) OnInfo(response.info());
-    if (response.results_size() > 0) last_answer_ = Clock::now();
+    const auto waits = [](const auto& entry) { return !entry.second->answer_; };
+    pace_.ObserveLoad(response.load(), std::count_if(calls_.begin(), calls_.end(), waits));
+    if (response.results_size() > 0) OnAnswers();
     for (Result& result : *response.mutable_results()) {
       const auto it = calls_.find(std::pair(result.sequence_id(), result.round()));
       if (it == calls_.end()) {
@@ -233,8 +242,19 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
         continue;
       }
       absl::Status status = FromProto(result.status());
+      pace_.ObserveAnswer(last_answer_ - it->second->started_,
+                          std::max(it->second->rows_, static_cast<int>(result.timing().batch_rows())));
       it->second->Finish({std::move(status), std::move(result)});
     }
+    if (response.going_away() && up_ && !std::exchange(going_away_, true)) {
+      LogInfo("going away", {{"server", Protocol::kName}, {"address", options_.address}});
+      Changed();
+    }
+  }
+
+  void OnAnswers() {
+    last_answer_ = Clock::now();
+    if (!std::exchange(answers_, true)) Changed();
   }
 
   void Refuse(absl::Status status) {
@@ -252,6 +272,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     refusal_ = absl::OkStatus();
     failure_ = absl::StatusCode::kOk;
     info_ = info;
+    pace_.ForgetLoad();
+    going_away_ = false;
     up_ = present_ = true;
     ++connections_;
     absence_.cancel();
@@ -274,6 +296,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
       failure_ = status.code();
     }
     const bool was_up = std::exchange(up_, false);
+    going_away_ = false;
     for (const auto& [key, call] : calls_) {
       call->Finish({stopping_ ? absl::CancelledError("stopping") : Down(), {}, !stopping_});
     }
@@ -298,10 +321,20 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     });
   }
 
-  // Looks at `until` whether the server hangs. One timer for all items, so that an item costs none.
+  // How long the server may be silent while it has this item.
+  Clock::duration PatienceWith(const Call& call) const {
+    if (call.patient_ || !replaceable_) return options_.item_timeout;
+    int rows = 0;
+    for (const auto& [key, other] : calls_) rows += other->answer_ ? 0 : other->rows_;
+    return std::min(options_.item_timeout, pace_.LongestSilence(rows).value_or(options_.item_timeout));
+  }
+
+  // Looks whether the server hangs, at `until` or earlier, since it may become replaceable. One timer for all
+  // items, so that an item costs none.
   void WatchSilence(Clock::time_point until) {
     watching_ = true;
-    silence_.expires_at(until);
+    silence_.expires_at(std::min(
+        until, Clock::now() + std::min<Clock::duration>(options_.item_timeout, ServerPace::kLeastSilence)));
     silence_.async_wait([weak = this->weak_from_this()](const boost::system::error_code& error) {
       if (auto link = weak.lock(); link && !error) link->CheckSilence();
     });
@@ -309,23 +342,24 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   void CheckSilence() {
     watching_ = false;
-    auto oldest = Clock::time_point::max();
+    auto end = Clock::time_point::max();
+    auto since = end;
     for (const auto& [key, call] : calls_) {
-      if (!call->answer_) oldest = std::min(oldest, call->started_);
+      if (call->answer_) continue;
+      since = std::min(since, call->started_);
+      end = std::min(end, std::max(call->started_, last_answer_) + PatienceWith(*call));
     }
-    if (!up_ || oldest == Clock::time_point::max()) return;
-    const Clock::time_point end = std::max(oldest, last_answer_) + options_.item_timeout;
-    if (Clock::now() < end) return WatchSilence(end);
+    if (!up_ || end == Clock::time_point::max()) return;
+    const Clock::time_point now = Clock::now();
+    if (now < end) return WatchSilence(end);
     LogWarning("silent", {{"server", Protocol::kName},
                           {"address", options_.address},
-                          {"seconds", Seconds(options_.item_timeout)}});
+                          {"seconds", Seconds(now - std::max(since, last_answer_))}});
+    answers_ = false;
     channel_.Cancel();
   }
 
-  void Changed() {
-    for (Event* event : waiting_) event->Notify();
-    on_change_();
-  }
+  void Changed() { on_change_(); }
 
   const asio::any_io_executor executor_;
   const LinkOptions options_;
@@ -336,18 +370,21 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   GrpcTimer absence_;
   GrpcTimer silence_;
   TurnQueue suspects_;
-  absl::flat_hash_set<Event*> waiting_;
   std::optional<v1::ServerInfo> info_;
   absl::Status refusal_;
   absl::StatusCode failure_ = absl::StatusCode::kOk;  // that was logged since it was last connected
   absl::flat_hash_map<std::pair<std::string, uint64_t>, Call*> calls_;
   Clock::time_point last_answer_{};
+  ServerPace pace_;
   uint64_t connections_ = 0;
   bool stream_open_ = false;
   bool up_ = false;
   bool present_ = false;
   bool watching_ = false;  // silence_ runs
-  bool holding_ = false;   // the channel, until what is ready to run has run
+  bool going_away_ = false;
+  bool answers_ = true;
+  bool replaceable_ = false;
+  bool holding_ = false;  // the channel, until what is ready to run has run
   bool stopping_ = false;
 };
 

@@ -33,7 +33,14 @@ constexpr int kRoundsInStep = 16;
 constexpr int kProbeEvery = 200;
 constexpr int kProbeTokens = 2;
 
+// Of an outcome that was seen or not, and a guess that counts as so many observations.
+constexpr double kPriorOfAnOutcome = 8;
+
 double Micros(uint32_t us) { return us * 1e-6; }
+
+double Learnt(const RunningMean& share, double guess) {
+  return (share.sum() + kPriorOfAnOutcome * guess) / (share.weight() + kPriorOfAnOutcome);
+}
 
 }  // namespace
 
@@ -108,8 +115,8 @@ double DraftLengthPolicy::Seconds(const Kind& kind, double alpha, int k) const {
   const double proposal = wire + kind.proposal.fixed() + k * kind.proposal.per_unit();
   if (!kind.ahead) return verify + proposal;
   const double whole = std::pow(alpha, k);
-  const double whole_hit = whole * kind.whole_hits.mean(alpha);
-  const double part_hit = (1 - whole) * kind.part_hits.mean(kUnknownCorrected);
+  const double whole_hit = whole * Learnt(kind.whole_hits, alpha);
+  const double part_hit = (1 - whole) * Learnt(kind.part_hits, kUnknownCorrected);
   const auto late = [&](double more) { return std::max(proposal + more - verify, 0.0); };
   return verify + whole_hit * late(kind.proposal.per_unit()) + part_hit * late(0) +
          (1 - whole_hit - part_hit) * proposal;
@@ -222,13 +229,13 @@ DraftLength DraftLengthPolicy::LengthFor(const Kind& kind, const Generation& gen
 }
 
 std::vector<Outcome> DraftLengthPolicy::Outcomes(const Generation& generation, const Proposal& proposal) {
-  const Kind& kind = KindOf(generation, true);
+  Kind& kind = KindOf(generation, true);
   std::vector<double> accepted, corrected;
   for (const ProposalNode& node : proposal) {
     accepted.push_back(Acceptance(kind, AcceptanceByConfidence::BinOf(node.confidence)));
   }
-  for (size_t r = 0; r < kRanks; ++r) corrected.push_back(kind.corrected[r].mean(kCorrectedAtFirst[r]));
-  const double continued = kind.whole_hits.mean(kind.accepted.mean(kUnknownAcceptance));
+  for (size_t r = 0; r < kRanks; ++r) corrected.push_back(Learnt(kind.corrected[r], kCorrectedAtFirst[r]));
+  const double continued = Learnt(kind.whole_hits, kind.accepted.mean(kUnknownAcceptance));
 
   const std::vector<TokenId>& end_ids = generation.request().end_ids;
   const auto ends = [&](TokenId token) {
@@ -250,14 +257,18 @@ std::vector<Outcome> DraftLengthPolicy::Outcomes(const Generation& generation, c
     Outcome outcome{.accepted = named.accepted, .length = LengthFor(kind, generation, most)};
     if (!whole) outcome.token = proposal[named.accepted].alternatives[static_cast<size_t>(named.rank)];
     if (outcome.length.most == 0 || (outcome.token && ends(*outcome.token))) continue;
-    // What it saves against what one more row costs the others. What follows a whole proposal is always
-    // drafted, so that it is known how often that comes.
-    const double saves = named.chance * kind.proposal.per_unit();
-    if (!whole && saves < foreseen * kind.step.per_unit()) continue;
+    // What it saves against what one more row costs the others.
+    if (!outcomes.empty() && named.chance * kind.proposal.per_unit() < foreseen * kind.step.per_unit())
+      continue;
     foreseen += named.chance;
     outcome.length.ahead = true;
     outcomes.push_back(std::move(outcome));
   }
+  // A proposal that nobody foresaw may have to wait for a step of what was foreseen.
+  const double step = kind.proposal.per_unit();
+  const double proposal_seconds = kind.proposal.fixed() + static_cast<double>(proposal.size()) * step;
+  const bool pays = foreseen * proposal_seconds >= (1 - foreseen) * step;
+  if (!pays && ++kind.rounds_unforeseen % kTryNeighbourEvery != 0) return {};
   return outcomes;
 }
 

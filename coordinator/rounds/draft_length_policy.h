@@ -12,7 +12,6 @@
 #include "coordinator/rounds/likely_outcomes.h"
 #include "coordinator/rounds/outcome.h"
 #include "coordinator/rounds/round_report.h"
-#include "coordinator/rounds/running_mean.h"
 #include "coordinator/rounds/schedule_choice.h"
 
 namespace outrider {
@@ -73,8 +72,9 @@ class LinearTime {
 // after a correction, and e more after a proposal that was accepted as a whole: its last token has to be fed
 // first. Times that were measured while the other model worked too are kept apart from those of lockstep. An
 // outcome is drafted for if the time that it would save, times its chance, is more than the others lose by
-// one more sequence in their steps. Several generations fill each other's pauses already: they run ahead only
-// if the request says so.
+// one more sequence in their steps; and all of them, but for a round now and then, only if they save more
+// than a step of theirs costs that is in the way of a proposal nobody foresaw. Several generations fill each
+// other's pauses already: they run ahead only if the request says so.
 //
 // K looks at times and at what was committed before, never at the round's own random numbers: it changes no
 // distribution. But it changes which random numbers a token gets, so that requests with a seed under the
@@ -136,7 +136,8 @@ class DraftLengthPolicy {
     RunningMean proposed{kFailureDecay};        // of the attempts to get a proposal
     RunningMean failed_seconds{kFailureDecay};  // of those that gave none
     int drafted_rounds = 0, chosen_rounds = 0;
-    int plain_rounds = 0;  // since anything was drafted
+    int plain_rounds = 0;       // since anything was drafted
+    int rounds_unforeseen = 0;  // in which running ahead did not seem to pay
     // With several generations: the K of all, and when it is chosen anew.
     int common = 0, rounds_until_choice = 0;
     bool ahead = false;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/rpc/convert.h"
-#include "coordinator/rounds/new_sequence_id.h"
+#include "coordinator/pools/sequence_id.h"
 #include "coordinator/rounds/speculation_stats.h"
 
 namespace outrider {

@@ -43,10 +43,10 @@ Metrics::Server::Server(prometheus::Registry& r, const std::string& name)
                                      "Time that an item waited on a server until its engine began, in "
                                      "seconds, by server.")
                          .Add({{"server", name}}, kRoundBuckets)),
-      up(prometheus::BuildGauge()
-             .Name(absl::StrCat(kMetricPrefix, name, "_up"))
-             .Help(absl::StrCat("1 while the ", name, " service can be used, by its address."))
-             .Register(r)),
+      up_family(prometheus::BuildGauge()
+                    .Name(absl::StrCat(kMetricPrefix, name, "_up"))
+                    .Help(absl::StrCat("1 while the ", name, " service can be used, by its address."))
+                    .Register(r)),
       unexpected(&CounterFamily(r, "unexpected_answers_total",
                                 "Answers that nobody waited for, by server: they came too late, or name "
                                 "another sequence or round.")
@@ -55,6 +55,19 @@ Metrics::Server::Server(prometheus::Registry& r, const std::string& name)
 void Metrics::Server::OnItem(Clock::duration waited, const v1::ItemTiming& timing) {
   wire_seconds->Observe(std::max(0.0, Seconds(waited) - 1e-6 * ServerMicroseconds(timing)));
   queue_seconds->Observe(1e-6 * timing.queue_us());
+}
+
+void Metrics::Server::SetUp(const ServersUp& servers) {
+  for (const auto& [address, is_up] : servers) {
+    prometheus::Gauge*& gauge = up[address];
+    if (gauge == nullptr) gauge = &up_family.Add({{"address", address}});
+    gauge->Set(is_up ? 1 : 0);
+  }
+  std::erase_if(up, [&](const auto& entry) {
+    const bool is_gone = !servers.contains(entry.first);
+    if (is_gone) up_family.Remove(entry.second);
+    return is_gone;
+  });
 }
 
 Metrics::Metrics(prometheus::Registry& r, int max_requests)
@@ -285,15 +298,6 @@ void Metrics::OnFirstToken(double seconds, size_t prompt_tokens) {
 
 void Metrics::OnSampleEnd(const Generation::Progress& progress) {
   if (progress.tokens > 1) per_token_seconds_->Observe(progress.decode_seconds / (progress.tokens - 1));
-}
-
-void Metrics::SetDraft(const std::string& address, bool up, bool degraded) {
-  draft_.up.Add({{"address", address}}).Set(up ? 1 : 0);
-  degraded_->Set(degraded ? 1 : 0);
-}
-
-void Metrics::SetTarget(const std::string& address, bool up) {
-  target_.up.Add({{"address", address}}).Set(up ? 1 : 0);
 }
 
 }  // namespace outrider

@@ -45,8 +45,12 @@ class Metrics {
   // Answers that nobody waits for.
   void OnUnexpectedDraft() { draft_.unexpected->Increment(); }
   void OnUnexpectedTarget() { target_.unexpected->Increment(); }
-  void SetDraft(const std::string& address, bool up, bool degraded);
-  void SetTarget(const std::string& address, bool up);
+  // Which servers there are, by address, and whether they can be used. Others have no series any more.
+  using ServersUp = std::map<std::string, bool>;
+  void SetDrafts(const ServersUp& up) { draft_.SetUp(up); }
+  void SetTargets(const ServersUp& up) { target_.SetUp(up); }
+  // A draft service is configured, and none can be used.
+  void SetDegraded(bool degraded) { degraded_->Set(degraded ? 1 : 0); }
 
   // Since the start of the process.
   v1::SpeculationTotals Totals() const;
@@ -56,10 +60,12 @@ class Metrics {
   struct Server {
     Server(prometheus::Registry& registry, const std::string& name);
     void OnItem(Clock::duration waited, const v1::ItemTiming& timing);
+    void SetUp(const ServersUp& up);
 
     prometheus::Histogram* wire_seconds;
     prometheus::Histogram* queue_seconds;
-    prometheus::Family<prometheus::Gauge>& up;
+    prometheus::Family<prometheus::Gauge>& up_family;
+    std::map<std::string, prometheus::Gauge*> up;  // by address; executor thread
     prometheus::Counter* unexpected;
   };
   // The series of the round's kind.

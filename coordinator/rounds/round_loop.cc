@@ -97,7 +97,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
 void RoundLoop::RunAhead(const Proposal& proposal) {
   Drafter::OnContinuation couple;
   if (generation_->request().couples_bonus) {
-    couple = [this](const ProposalNode& node) { target_->Continue(*generation_, node); };
+    couple = [this](const ProposalNode& node) { target_->Continue(node); };
   }
   drafter_->RunAhead(*generation_, proposal, policy_->Outcomes(*generation_, proposal), couple);
 }

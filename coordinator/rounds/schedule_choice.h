@@ -1,7 +1,7 @@
 // Chooses between lockstep and running ahead by what each was measured to give.
 #pragma once
 
-#include "coordinator/rounds/running_mean.h"
+#include "coordinator/link/running_mean.h"
 
 namespace outrider {
 

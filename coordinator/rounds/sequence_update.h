@@ -7,11 +7,12 @@
 
 namespace outrider {
 
-// The committed tokens up to `end` that `remote` lacks, as round `round`. `end` <= generation.size().
-inline void FillUpdate(const Generation& generation, const RemoteSequence& remote, uint64_t round, size_t end,
-                       v1::SequenceUpdate* update) {
+// The committed tokens up to `end` that `remote` lacks, as round `round` of the sequence that is known there
+// by `sequence_id`. `end` <= generation.size().
+inline void FillUpdate(const Generation& generation, const std::string& sequence_id,
+                       const RemoteSequence& remote, uint64_t round, size_t end, v1::SequenceUpdate* update) {
   const uint32_t base = remote.Base(end);
-  update->set_sequence_id(generation.sequence_id());
+  update->set_sequence_id(sequence_id);
   update->set_round(round);
   update->set_base(base);
   update->mutable_tokens()->Add(generation.tokens().begin() + base, generation.tokens().begin() + end);

@@ -30,13 +30,15 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& g
   round_ = generation.NextRound();
   while (true) {
     if (Clock::now() < not_before_) co_await wake_.Wait(std::min(deadline, not_before_));
+    if (absl::Status status = co_await WaitForTarget(generation, deadline); !status.ok()) co_return status;
+    const std::shared_ptr<TargetLink> link = pin_.server()->link;
     std::optional<TurnQueue::Turn> turn;
     if (losses_.suspect()) {
-      turn.emplace(&link_->suspects(), &wake_);
-      if (absl::Status status = co_await WaitForTurn(*turn, deadline); !status.ok()) co_return status;
+      turn.emplace(&link->suspects(), &wake_);
+      if (absl::Status status = co_await WaitForTurn(*turn, *link, deadline); !status.ok()) co_return status;
+      if (!link->up()) continue;  // it went while others had their turns
     }
-    if (absl::Status status = co_await WaitForTarget(deadline); !status.ok()) co_return status;
-    remote_.OnServer(link_->info()->boot_id());
+    remote_.OnServer(link->info()->boot_id());
     const size_t n = generation.size();
     // Every token of the prompt must pass through the model once more to be scored.
     if (generation.WantsPromptLogprobs()) remote_.Forget();
@@ -49,10 +51,10 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& g
     v1::TargetItem item = MakeItem(generation, proposal, may_continue);
     sent_ = n;
     const uint32_t proposal_bytes = generation.request().trace ? BytesOf(item.verify().draft()) : 0;
-    call_ = link_->Start(std::move(item), generation.sequence_id(), round_);
+    call_ = link->Start(std::move(item), pin_.sequence_id(), round_, /*patient=*/losses_.suspect());
     if (const WhileAway* const now = std::exchange(away, nullptr)) {
       // The item leaves first.
-      co_await asio::post(link_->executor(), asio::use_awaitable);
+      co_await asio::post(link->executor(), asio::use_awaitable);
       if (stopped_) co_return absl::CancelledError("cancelled");
       continuable_ = may_continue;
       now->run();
@@ -79,7 +81,7 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& g
 absl::StatusOr<TargetAnswer> TargetClient::Take(const Generation& generation, v1::VerifyResult result,
                                                 const Proposal& proposal) {
   absl::StatusOr<Verdict> verdict =
-      ParseVerdict(result.verdict(), proposal, static_cast<int>(link_->info()->vocab_size()));
+      ParseVerdict(result.verdict(), proposal, static_cast<int>(pin_.pool().info()->vocab_size()));
   if (!verdict.ok()) return verdict.status();
   if (absl::Status status = CheckReport(generation, result); !status.ok()) return status;
   remote_.OnAnswer(result.cached(), sent_, verdict->path.size());
@@ -111,22 +113,22 @@ absl::Status TargetClient::CheckReport(const Generation& generation, const v1::V
   return absl::OkStatus();
 }
 
-void TargetClient::Continue(const Generation& generation, const ProposalNode& node) {
+void TargetClient::Continue(const ProposalNode& node) {
   if (!continuable_) return;
   google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
   SerializeProposal({&node, 1}, &nodes);
   v1::TargetItem item;
-  item.mutable_continuation()->set_sequence_id(generation.sequence_id());
+  item.mutable_continuation()->set_sequence_id(pin_.sequence_id());
   item.mutable_continuation()->set_round(round_);
   *item.mutable_continuation()->mutable_node() = std::move(nodes[0]);
-  link_->Post(std::move(item));
+  pin_.server()->link->Post(std::move(item));
 }
 
 v1::TargetItem TargetClient::MakeItem(const Generation& generation, const Proposal& proposal,
                                       bool may_continue) const {
   v1::TargetItem item;
   v1::VerifyItem* verify = item.mutable_verify();
-  FillUpdate(generation, remote_, round_, generation.size(), verify->mutable_sequence());
+  FillUpdate(generation, pin_.sequence_id(), remote_, round_, generation.size(), verify->mutable_sequence());
   SerializeProposal(proposal, verify->mutable_draft());
   verify->set_may_continue(may_continue && !proposal.empty());
   if (generation.WantsPromptLogprobs()) {
@@ -135,12 +137,12 @@ v1::TargetItem TargetClient::MakeItem(const Generation& generation, const Propos
   return item;
 }
 
-asio::awaitable<absl::Status> TargetClient::WaitForTurn(const TurnQueue::Turn& turn,
+asio::awaitable<absl::Status> TargetClient::WaitForTurn(const TurnQueue::Turn& turn, const TargetLink& link,
                                                         Clock::time_point deadline) {
   const Clock::time_point began = Clock::now();
   while (!turn.has_come() && !stopped_) {
     // A target that answers others comes to this one too.
-    const Clock::time_point patience = std::max(began, link_->last_answer()) + link_->options().patience;
+    const Clock::time_point patience = std::max(began, link.last_answer()) + link.options().patience;
     const Clock::time_point end = std::min(deadline, patience);
     if (Clock::now() >= end) break;
     co_await wake_.Wait(end);
@@ -148,27 +150,32 @@ asio::awaitable<absl::Status> TargetClient::WaitForTurn(const TurnQueue::Turn& t
   co_return turn.has_come() && !stopped_ ? absl::OkStatus() : GaveUp(deadline);
 }
 
-asio::awaitable<absl::Status> TargetClient::WaitForTarget(Clock::time_point deadline) {
-  const Clock::time_point end = std::min(deadline, Clock::now() + link_->options().patience);
-  while (!link_->up() && !stopped_ && Clock::now() < end) co_await link_->WaitChange(wake_, end);
-  co_return link_->up() && !stopped_ && Clock::now() < deadline ? absl::OkStatus() : GaveUp(deadline);
+asio::awaitable<absl::Status> TargetClient::WaitForTarget(const Generation& generation,
+                                                          Clock::time_point deadline) {
+  const Clock::time_point end = std::min(deadline, Clock::now() + pin_.pool().link_options().patience);
+  const auto settle = [&] {
+    return pin_.Settle(generation.sequence_id(), generation.request().prompt, remote_.fork_of());
+  };
+  while (!stopped_ && !settle() && Clock::now() < end) co_await pin_.pool().WaitChange(wake_, end);
+  co_return !stopped_ && Clock::now() < deadline && settle() ? absl::OkStatus() : GaveUp(deadline);
 }
 
 absl::Status TargetClient::GaveUp(Clock::time_point deadline) const {
   if (stopped_) return absl::CancelledError("cancelled");
   if (Clock::now() >= deadline) return absl::DeadlineExceededError("deadline exceeded");
   return MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE",
-                   "the target is not reachable; resume_from continues this answer");
+                   "no target is reachable; resume_from continues this answer");
 }
 
 asio::awaitable<absl::Status> TargetClient::SendPrefix(Generation& generation, Clock::time_point deadline) {
   const size_t end = remote_.Base(generation.size()) + kMaxItemTokens;
   round_ = generation.NextRound();
   v1::TargetItem item;
-  FillUpdate(generation, remote_, round_, end, item.mutable_verify()->mutable_sequence());
+  FillUpdate(generation, pin_.sequence_id(), remote_, round_, end, item.mutable_verify()->mutable_sequence());
   item.mutable_verify()->set_append_only(true);
   sent_ = end;
-  call_ = link_->Start(std::move(item), generation.sequence_id(), round_);
+  call_ = pin_.server()->link->Start(std::move(item), pin_.sequence_id(), round_,
+                                     /*patient=*/losses_.suspect());
   const TargetLink::Answer answer = co_await call_->Wait(deadline);
   if (answer.status.ok()) {
     remote_.OnAnswer(answer.result.cached(), end, 0);
@@ -215,19 +222,16 @@ absl::Status TargetClient::OnLost() {
   losses_.OnLost(sent_);
   if (!losses_.guilty()) return absl::OkStatus();
   metrics_->OnTargetError("ITEM_LOST");
-  return MakeError(
-      absl::StatusCode::kInternal, "ITEM_LOST",
-      "the connection to the target was lost three times in a row under an item of this request, "
-      "which is not sent again");
+  return MakeError(absl::StatusCode::kInternal, "ITEM_LOST",
+                   "the connection to a target was lost three times in a row under an item of this request, "
+                   "which is not sent again");
 }
 
-void TargetClient::Stop(const Generation& generation) {
+void TargetClient::Stop() {
   stopped_ = true;
   wake_.Notify();
   if (call_ != nullptr) call_->Cancel();
-  v1::TargetItem item;
-  item.mutable_release()->set_sequence_id(generation.sequence_id());
-  link_->Post(std::move(item));
+  pin_.Release();
 }
 
 }  // namespace outrider

@@ -7,6 +7,7 @@
 #include "coordinator/link/backoff.h"
 #include "coordinator/link/link.h"
 #include "coordinator/link/loss_count.h"
+#include "coordinator/pools/server_pool.h"
 #include "coordinator/rounds/generation.h"
 #include "coordinator/rounds/metrics.h"
 #include "coordinator/rounds/remote_sequence.h"
@@ -29,17 +30,20 @@ struct WhileAway {
   bool may_continue = false;  // it may lead to a call of Continue
 };
 
-// One for each generation. Executor thread.
+// One for each generation, which is on one target of the pool. If that ends, drains or hangs, the round in
+// progress is sent to another with all of the sequence (`base` 0). This is exact: proposal and random numbers
+// are the same, a late verdict of the first target is not taken, and which targets are asked does not depend
+// on what they would say. Executor thread.
 class TargetClient {
  public:
-  TargetClient(std::shared_ptr<TargetLink> link, Metrics* metrics, Fork fork)
-      : link_(std::move(link)), metrics_(metrics), remote_(std::move(fork)), wake_(link_->executor()) {}
+  TargetClient(TargetPool* pool, Metrics* metrics, Fork fork)
+      : pin_(pool), metrics_(metrics), remote_(std::move(fork)), wake_(pool->executor()) {}
 
-  // A verdict over `proposal`, which is emptied if the target cannot take it: then the round is plain. A
-  // target that is away is waited for, as long as the link's options say. Errors are for the client:
-  // UNAVAILABLE when the target stays away, CANCELLED after Stop, DEADLINE_EXCEEDED at `deadline`, INTERNAL
-  // when the model yields no distribution, the verdict is none over `proposal`, or the link was lost under
-  // the item too often (LossCount).
+  // A verdict over `proposal`, which is emptied if the target cannot take it: then the round is plain. While
+  // all targets are away they are waited for, as long as the links' options say. Errors are for the client:
+  // UNAVAILABLE when the targets stay away, CANCELLED after Stop, DEADLINE_EXCEEDED at `deadline`, INTERNAL
+  // when the model yields no distribution, the verdict is none over `proposal`, or links were lost under
+  // the item too often (LossCount), of whichever targets.
   //
   // `away`, unless null, outlives the call.
   asio::awaitable<absl::StatusOr<TargetAnswer>> Verify(Generation& generation, Proposal& proposal,
@@ -48,11 +52,11 @@ class TargetClient {
 
   // Gives the target the token that the draft drew to follow the proposal (ContinueItem), if that is being
   // verified. A verdict that has come is final.
-  void Continue(const Generation& generation, const ProposalNode& node);
+  void Continue(const ProposalNode& node);
 
   // The generation is over, or its client gone: nothing is computed for it any more. Ends a Verify in
   // progress.
-  void Stop(const Generation& generation);
+  void Stop();
 
  private:
   // Sends the first tokens of a long sequence that the target lacks, so that others get their turn in
@@ -71,12 +75,14 @@ class TargetClient {
   // Counts a loss of the link; INTERNAL if the item is to blame.
   absl::Status OnLost();
   // Until the turn of a suspect has come.
-  asio::awaitable<absl::Status> WaitForTurn(const TurnQueue::Turn& turn, Clock::time_point deadline);
-  asio::awaitable<absl::Status> WaitForTarget(Clock::time_point deadline);
+  asio::awaitable<absl::Status> WaitForTurn(const TurnQueue::Turn& turn, const TargetLink& link,
+                                            Clock::time_point deadline);
+  // Until the sequence is on a target that can be used.
+  asio::awaitable<absl::Status> WaitForTarget(const Generation& generation, Clock::time_point deadline);
   // Why waiting has ended in vain.
   absl::Status GaveUp(Clock::time_point deadline) const;
 
-  const std::shared_ptr<TargetLink> link_;
+  TargetPool::Pin pin_;
   Metrics* const metrics_;
   RemoteSequence remote_;
   uint64_t round_ = 0;

@@ -95,7 +95,7 @@ def test_a_target_that_comes_back_on_another_engine_is_not_used(tmp_path: Path) 
         target.stop()
         with running(start_target(*TORCH, listen=address)):
             refused = coordinator.wait_for_event("refused", server="target")
-            assert "came back on the engine torch and was on native" in refused["error"]
+            assert "torch float32 torch, libtorch" in refused["error"] and "native float32" in refused["error"]
 
 
 def test_logits_that_are_no_numbers_end_their_sequence_and_no_other(prompts: list[str], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@
 
 #include "common/kv/prefix_hash.h"
 #include "coordinator/drafters/model_drafter.h"
-#include "tests/unit/link_testing.h"
+#include "tests/unit/pool_testing.h"
 
 namespace outrider {
 namespace {
@@ -32,7 +32,7 @@ Request CoupledRequest() {
 
 // A draft that proposes 100, 101, ... after a sequence of any tokens, 200, 201, ... on a branch, and
 // draws 50.
-class BranchesTest : public LinkFixture<FakeDraft> {
+class BranchesTest : public PoolFixture<FakeDraft> {
  protected:
   void SetUp() override {
     server_.Do([this](const v1::DraftItem& item, v1::ProposeResult* result) { return OnItem(item, result); });
@@ -59,7 +59,7 @@ class BranchesTest : public LinkFixture<FakeDraft> {
   }
 
   std::unique_ptr<ModelDrafter> MakeDrafter() {
-    return std::make_unique<ModelDrafter>(link_, breaker_, &metrics_, std::chrono::seconds(10), 4096, Fork());
+    return std::make_unique<ModelDrafter>(pool_.get(), &metrics_, std::chrono::seconds(10), 4096, Fork());
   }
   // The next proposal.
   Proposal Take() {
@@ -108,7 +108,6 @@ class BranchesTest : public LinkFixture<FakeDraft> {
   std::vector<TokenId> continuations_;
   prometheus::Registry registry_;
   Metrics metrics_{registry_, 1};
-  std::shared_ptr<CircuitBreaker> breaker_ = std::make_shared<CircuitBreaker>();
   Generation generation_{CoupledRequest(), &TestTokenizer(), Clock::now()};
   std::unique_ptr<ModelDrafter> drafter_;
 };

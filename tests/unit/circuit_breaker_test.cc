@@ -1,5 +1,5 @@
 // When a draft that fails is left alone, and when it is asked again.
-#include "coordinator/drafters/circuit_breaker.h"
+#include "coordinator/pools/circuit_breaker.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include "coordinator/api/inference_service.h"
 #include "outrider/v1/inference.grpc.pb.h"
 #include "tests/unit/limited_memory.h"
-#include "tests/unit/link_testing.h"
+#include "tests/unit/pool_testing.h"
 
 namespace outrider {
 namespace {
@@ -22,7 +22,7 @@ const Tokenizer& TestTokenizer() {
   return *tokenizer;
 }
 
-class GenerateCallTest : public LinkFixture<FakeTarget> {
+class GenerateCallTest : public PoolFixture<FakeTarget> {
  protected:
   void SetUp() override {
     server_.info.set_vocab_size(static_cast<uint32_t>(TestTokenizer().vocab_size()));
@@ -37,7 +37,7 @@ class GenerateCallTest : public LinkFixture<FakeTarget> {
   }
   void TearDown() override {
     front_ = nullptr;
-    LinkFixture::TearDown();
+    PoolFixture::TearDown();
   }
 
   void Serve() {
@@ -47,7 +47,8 @@ class GenerateCallTest : public LinkFixture<FakeTarget> {
         ServiceParts{.executor = context_.get_executor(),
                      .parsers = context_.get_executor(),
                      .tokenizer = &TestTokenizer(),
-                     .target = link_,
+                     .targets = pool_.get(),
+                     .mixed_numerics = false,
                      .drafters = drafters,
                      .defaults = {.rule = v1::RULE_TOKEN, .drafter = v1::DRAFTER_KIND_NONE, .max_samples = 1},
                      .admission = &admission_,

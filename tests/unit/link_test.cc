@@ -96,7 +96,7 @@ TEST_F(LinkTest, AServerThatFailsASecondLookIsLeftUntilItPasses) {
       context_, LinkOptions{.address = rpc_->address(), .credentials = grpc::InsecureChannelCredentials()},
       check, [] {});
   link_->Connect();
-  ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong)));
+  AwaitUp();
   link_->CheckAgain();
   ASSERT_TRUE(Wait(*Start(1)).ok());
   fits = false;
@@ -132,8 +132,51 @@ TEST_F(LinkTest, AServerThatAnswersNothingIsTakenForLostAndConnectedToAgain) {
   server_.Do(Action::kIgnore);
   const auto call = Start(1);
   EXPECT_TRUE(Answer(*call).lost);
-  ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong)));
+  AwaitUp();
   EXPECT_EQ(link_->connections(), 2u);
+}
+
+TEST_F(LinkTest, AServerThatCanBeReplacedIsTakenForHangingSooner) {
+  Connect();
+  link_->set_replaceable(true);
+  ASSERT_TRUE(Wait(*Start(1)).ok()) << "so that it is known how long an item takes";
+  EXPECT_TRUE(link_->answers());
+  server_.Do(Action::kIgnore);
+  const auto call = Start(2);
+  EXPECT_TRUE(Answer(*call).lost);
+  EXPECT_FALSE(link_->answers());
+  server_.Do(Action::kAnswer);
+  AwaitUp();
+  EXPECT_FALSE(link_->answers()) << "to be connected is no answer";
+  ASSERT_TRUE(Wait(*Start(3)).ok());
+  EXPECT_TRUE(link_->answers());
+}
+
+TEST_F(LinkTest, AServerThatIsGoingAwaySaysSoAlsoWhileNobodyAsks) {
+  Connect();
+  EXPECT_FALSE(link_->going_away());
+  const int changes = changes_;
+  service_->SayGoingAway();
+  RunUntil([this] { return link_->going_away(); });
+  EXPECT_GT(changes_, changes);
+  EXPECT_TRUE(link_->up());
+  EXPECT_TRUE(Wait(*Start(1)).ok()) << "it answers what it gets";
+  Close();
+  Listen();
+  AwaitUp();
+  EXPECT_FALSE(link_->going_away()) << "that was another process";
+}
+
+TEST_F(LinkTest, ItemsOfOthersAreToldFromOurs) {
+  Connect();
+  EXPECT_EQ(link_->pace().load_of_others(), 0);
+  server_.load = 1;
+  ASSERT_TRUE(Wait(*Start(1)).ok());
+  EXPECT_EQ(link_->pace().load(), 1u);
+  EXPECT_EQ(link_->pace().load_of_others(), 0) << "that was this one";
+  server_.load = 6;
+  for (uint64_t round = 2; round < 40; ++round) ASSERT_TRUE(Wait(*Start(round)).ok());
+  EXPECT_NEAR(link_->pace().load_of_others().value_or(0), 5, 0.01);
 }
 
 TEST_F(LinkTest, AServerIsPresentOnceItWasMetAndUntilItHasBeenAwayForLong) {
@@ -141,7 +184,7 @@ TEST_F(LinkTest, AServerIsPresentOnceItWasMetAndUntilItHasBeenAwayForLong) {
   MakeLink({.patience = std::chrono::milliseconds(50)});
   EXPECT_FALSE(link_->present());
   link_->Connect();
-  ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong)));
+  AwaitUp();
   EXPECT_TRUE(link_->present());
   Close();
   EXPECT_TRUE(link_->present()) << "it may come back";
@@ -162,7 +205,7 @@ TEST_F(LinkTest, AServerThatComesBackIsConnectedToWithinAFewAttempts) {
   run_through(3);  // in vain
   Listen();
   const int before = changes_;
-  ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong)));
+  AwaitUp();
   // It would take dozens if only gRPC's own timers made progress with the connection.
   EXPECT_LE(changes_ - before, 8);
 }
@@ -170,7 +213,7 @@ TEST_F(LinkTest, AServerThatComesBackIsConnectedToWithinAFewAttempts) {
 TEST_F(LinkTest, AChannelThatIsDestroyedEndsItsStream) {
   Listen();
   auto channel =
-      std::make_unique<Channel<TargetProtocol>>(context_, address_, grpc::InsecureChannelCredentials());
+      std::make_unique<Channel<TargetProtocol>>(context_, address_, "", grpc::InsecureChannelCredentials());
   bool up = false;
   absl::Status end;
   channel->Open(
@@ -186,7 +229,7 @@ TEST_F(LinkTest, AChannelThatIsDestroyedEndsItsStream) {
 
 TEST_F(LinkTest, TheServersOwnReasonIsWhatAStreamEndsWith) {
   Listen();
-  Channel<DraftProtocol> channel(context_, address_, grpc::InsecureChannelCredentials());
+  Channel<DraftProtocol> channel(context_, address_, "", grpc::InsecureChannelCredentials());
   absl::Status end;
   channel.Open({[](v1::ProposeResponse&& /*response*/) {},
                 [&](const absl::Status& status) {
@@ -194,22 +237,6 @@ TEST_F(LinkTest, TheServersOwnReasonIsWhatAStreamEndsWith) {
                 }});
   RunUntil([&] { return !end.ok(); });
   EXPECT_TRUE(absl::IsUnimplemented(end)) << end;
-}
-
-TEST_F(LinkTest, AWaitForAChangeEndsWhenWhoeverWaitsIsWoken) {
-  Listen();
-  MakeLink();
-  Event wake(context_.get_executor());
-  const auto wait = [](TargetLink& link, Event& wake) -> asio::awaitable<bool> {
-    co_await link.WaitChange(wake, Clock::time_point::max());
-    co_return true;
-  };
-  std::optional<bool> over;
-  Spawn(wait(*link_, wake), &over);
-  while (context_.RunSome(Clock::now())) continue;
-  EXPECT_FALSE(over);
-  wake.Notify();
-  RunUntil([&over] { return over.has_value(); });
 }
 
 TEST(TurnQueue, LetsOneAtATimeGoOnInTheOrderInWhichTheyCame) {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <prometheus/registry.h>
 
-#include "tests/unit/link_testing.h"
+#include "tests/unit/pool_testing.h"
 
 namespace outrider {
 namespace {
@@ -42,7 +42,7 @@ Action Full(absl::Duration retry_after, v1::ProposeResult* result) {
   return Action::kAnswer;
 }
 
-class ModelDrafterTest : public LinkFixture<FakeDraft> {
+class ModelDrafterTest : public PoolFixture<FakeDraft> {
  protected:
   void SetUp() override {
     server_.Do(Propose);
@@ -56,7 +56,7 @@ class ModelDrafterTest : public LinkFixture<FakeDraft> {
   };
   std::unique_ptr<Client> MakeClient(size_t tokens = 3, Clock::duration budget = kBudget) {
     return std::unique_ptr<Client>(
-        new Client{Sequence(tokens), ModelDrafter(link_, breaker_, &metrics_, budget, vocab_, Fork())});
+        new Client{Sequence(tokens), ModelDrafter(pool_.get(), &metrics_, budget, vocab_, Fork())});
   }
   // How many tokens a round is given.
   size_t Round(Client& client, int k = 4) {
@@ -66,7 +66,7 @@ class ModelDrafterTest : public LinkFixture<FakeDraft> {
     client.drafter.OnVerdict(client.generation.size(), {});
     return proposal.size();
   }
-  void Reconnect() { ASSERT_TRUE(Run(link_->WaitUp(Clock::now() + kLong))); }
+  void Reconnect() { AwaitUp(); }
   double ErrorsFor(const std::string& reason) {
     return CounterOf(registry_, "outrider_draft_errors_total", reason);
   }
@@ -74,7 +74,6 @@ class ModelDrafterTest : public LinkFixture<FakeDraft> {
   int vocab_ = 4096;  // of the target; the draft's as well
   prometheus::Registry registry_;
   Metrics metrics_{registry_, 1};
-  std::shared_ptr<CircuitBreaker> breaker_ = std::make_shared<CircuitBreaker>();
 };
 
 TEST_F(ModelDrafterTest, AnAnswerWithoutATokenIsAFailure) {

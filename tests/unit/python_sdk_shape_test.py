@@ -75,6 +75,7 @@ def test_every_field_of_a_request_can_be_set() -> None:
     (outrider.PositionLogprobs, sequence_pb2.PositionLogprobs, {}),
     (outrider.Chunk, inference_pb2.GenerateResponse, {"kinds", "texts", "logprobs"}),  # per token there
     (outrider.ServerInfo, sequence_pb2.ServerInfo, {}),
+    (outrider.ServerState, inference_pb2.ServerState, {}),
     (outrider.Totals, inference_pb2.SpeculationTotals, {}),
     (outrider.Description, inference_pb2.DescribeResponse, {}),
 ])

@@ -8,6 +8,7 @@ outrider_unit_test(coordinator_test
     unit/chunk_pacer_test.cc
     unit/circuit_breaker_test.cc
     unit/coordinator_test.cc
+    unit/dns_name_test.cc
     unit/draft_length_policy_test.cc
     unit/drafter_test.cc
     unit/executor_progress_test.cc
@@ -21,9 +22,13 @@ outrider_unit_test(coordinator_test
     unit/metrics_test.cc
     unit/model_drafter_test.cc
     unit/placement_test.cc
+    unit/pool_testing.h
     unit/remote_sequence_test.cc
     unit/request_context_test.cc
     unit/run_ahead_policy_test.cc
+    unit/server_pace_test.cc
+    unit/server_pool_test.cc
+    unit/target_client_pool_test.cc
     unit/target_client_test.cc
   LIBS outrider::coordinator outrider::text nlohmann_json::nlohmann_json OpenSSL::Crypto)
 set_source_files_properties(unit/chat_template_published_test.cc PROPERTIES

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <prometheus/registry.h>
 
-#include "tests/unit/link_testing.h"
+#include "tests/unit/pool_testing.h"
 
 namespace outrider {
 namespace {
@@ -46,8 +46,8 @@ Action Full(absl::Duration retry_after, v1::VerifyResult* result) {
 
 // A generation and its client.
 struct Client {
-  Client(std::shared_ptr<TargetLink> link, Metrics* metrics, std::vector<TokenId> prompt)
-      : generation(Sequence(std::move(prompt))), target(std::move(link), metrics, Fork()) {}
+  Client(TargetPool* pool, Metrics* metrics, std::vector<TokenId> prompt)
+      : generation(Sequence(std::move(prompt))), target(pool, metrics, Fork()) {}
 
   asio::awaitable<absl::Status> Verify(Clock::time_point deadline = Clock::time_point::max()) {
     Proposal none;
@@ -60,7 +60,7 @@ struct Client {
   std::optional<absl::Status> status;
 };
 
-class TargetClientTest : public LinkFixture<FakeTarget> {
+class TargetClientTest : public PoolFixture<FakeTarget> {
  protected:
   void SetUp() override {
     server_.info.set_vocab_size(static_cast<uint32_t>(TestTokenizer().vocab_size()));
@@ -68,7 +68,7 @@ class TargetClientTest : public LinkFixture<FakeTarget> {
     Connect();
   }
   std::unique_ptr<Client> MakeClient(std::vector<TokenId> prompt) {
-    return std::make_unique<Client>(link_, &metrics_, std::move(prompt));
+    return std::make_unique<Client>(pool_.get(), &metrics_, std::move(prompt));
   }
   // Every item with the poison ends the stream, and with it those that wait for an answer: until the stream
   // has ended so often, nothing is answered.
@@ -168,7 +168,7 @@ TEST_F(TargetClientTest, WhoeverWaitsForATurnHasItsDeadlineAndCanBeStopped) {
   Spawn(late->Verify(Clock::now() + std::chrono::seconds(2)), &late->status);
   Spawn(stopped->Verify(), &stopped->status);
   RunUntil([&] { return late->status || link_->suspects().size() == 3; });
-  stopped->target.Stop(stopped->generation);
+  stopped->target.Stop();
   RunUntil([&] { return late->status && stopped->status; });
   EXPECT_EQ(late->status->code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(stopped->status->code(), absl::StatusCode::kCancelled);
@@ -217,7 +217,7 @@ TEST_F(TargetClientTest, AStopEndsThePauseThatAFullTargetAskedFor) {
   const auto client = MakeClient({1, kHarmless});
   Spawn(client->Verify(), &client->status);
   RunUntil([&] { return ErrorsFor("KV_EXHAUSTED") == 1; });
-  client->target.Stop(client->generation);
+  client->target.Stop();
   RunUntil([&] { return client->status.has_value(); });
   EXPECT_EQ(client->status->code(), absl::StatusCode::kCancelled);
 }
@@ -226,7 +226,7 @@ TEST_F(TargetClientTest, ATargetThatStaysAwayIsWaitedForAsLongAsTheLinkSaysOrUnt
   Close();
   const auto client = MakeClient({1, kHarmless});
   Spawn(client->Verify(), &client->status);
-  asio::post(context_.get_executor(), [&] { client->target.Stop(client->generation); });
+  asio::post(context_.get_executor(), [&] { client->target.Stop(); });
   RunUntil([&] { return client->status.has_value(); });
   EXPECT_EQ(client->status->code(), absl::StatusCode::kCancelled);
 }
@@ -261,11 +261,11 @@ TEST_F(TargetClientTest, AContinuationIsSentForTheRoundInFlight) {
     Proposal proposal;
     AppendToChain(8, drawn.q, proposal);
     proposal[0].q.ids = {8};
-    const WhileAway away{.run = [&] { client->target.Continue(client->generation, drawn); },
+    const WhileAway away{.run = [&] { client->target.Continue(drawn); },
                          .may_continue = may_continue};
     EXPECT_TRUE(
         Run(client->target.Verify(client->generation, proposal, Clock::time_point::max(), &away)).ok());
-    client->target.Continue(client->generation, drawn);  // the verdict has come
+    client->target.Continue(drawn);  // the verdict has come
     server_.Do(Verdict7);
     EXPECT_TRUE(Run(client->Verify()).ok());  // after which all that was sent has come
     return server_.TakeControls();

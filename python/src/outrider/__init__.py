@@ -26,7 +26,7 @@ from outrider._answer import (
 )
 from outrider._channel import Tls
 from outrider._client import Client, Stream
-from outrider._description import Defaults, Description, ServerInfo, Totals
+from outrider._description import Defaults, Description, ServerInfo, ServerState, Totals
 from outrider._errors import (
     Cancelled,
     DataLoss,
@@ -74,6 +74,7 @@ __all__ = [
     "RuleName",
     "ScheduleName",
     "ServerInfo",
+    "ServerState",
     "Speculation",
     "Stream",
     "Tls",

@@ -30,6 +30,7 @@ class ServerInfo:
         weights_hash: Of the weights; a target that restarts with others is not used.
         engine: What computes: "native" or "torch".
         row_invariant: Whether a token's results depend bit for bit only on the tokens before it.
+        numerics: What decides the last bits of a result, in words; empty: unknown.
     """
 
     model: str
@@ -49,6 +50,32 @@ class ServerInfo:
     weights_hash: int
     engine: str
     row_invariant: bool
+    numerics: str
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """One of the coordinator's targets and drafts.
+
+    Attributes:
+        role: "target" or "draft".
+        address: Where it is.
+        up: It is connected and may be used.
+        going_away: It said that it is about to end.
+        sequences: Sequences of this coordinator that are there now.
+        load: Items that wait or are in progress there, of all who use it, as it said last.
+        info: Of the last connection; None before the first.
+        problem: Why it is not used; empty if it is, or if it cannot be reached.
+    """
+
+    role: str
+    address: str
+    up: bool
+    going_away: bool
+    sequences: int
+    load: int
+    info: ServerInfo | None
+    problem: str
 
 
 @dataclass(frozen=True)
@@ -94,8 +121,10 @@ class Description:
 
     Attributes:
         version: Of the coordinator.
-        target: None when it is not reachable.
-        draft: None when there is none, or it is not reachable.
+        target: One that is reachable; None when none is.
+        draft: One that is reachable; None when none is, or there is none.
+        servers: All targets and drafts, reachable or not.
+        mixed_numerics: Targets may compute other bits than one another.
         degraded: There is a draft and it is not usable: requests are served plain.
         running: Requests in progress.
         defaults: What holds for requests that don't say otherwise.
@@ -107,6 +136,8 @@ class Description:
     version: str
     target: ServerInfo | None
     draft: ServerInfo | None
+    servers: tuple[ServerState, ...]
+    mixed_numerics: bool
     degraded: bool
     running: int
     defaults: Defaults
@@ -123,6 +154,10 @@ def to_description(response: inference_pb2.DescribeResponse) -> Description:
         response,
         target=plain(ServerInfo, response.target) if response.HasField("target") else None,
         draft=plain(ServerInfo, response.draft) if response.HasField("draft") else None,
+        servers=tuple(
+            plain(ServerState, state, info=plain(ServerInfo, state.info) if state.HasField("info") else None)
+            for state in response.servers
+        ),
         defaults=Defaults(
             drafter=enum_name(inference_pb2.DrafterKind, defaults.drafter, "DRAFTER_KIND_"),
             draft_tokens=defaults.draft_tokens if defaults.HasField("draft_tokens") else None,

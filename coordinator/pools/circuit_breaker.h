@@ -37,6 +37,8 @@ class CircuitBreaker {
     const uint64_t epoch_;  // what was sent before the last change of state says nothing of the present one
   };
 
+  // Whether TryPass would give leave.
+  bool LetsPass(Clock::time_point now) const { return !open_ || (now >= open_until_ && !trying_); }
   // Null: the draft is to be left alone now.
   std::unique_ptr<Permit> TryPass(Clock::time_point now);
 

@@ -1,4 +1,4 @@
-#include "coordinator/drafters/circuit_breaker.h"
+#include "coordinator/pools/circuit_breaker.h"
 
 #include "common/obs/log.h"
 
@@ -28,10 +28,8 @@ void CircuitBreaker::Permit::Fail(Clock::time_point now) {
 }
 
 std::unique_ptr<CircuitBreaker::Permit> CircuitBreaker::TryPass(Clock::time_point now) {
-  if (open_) {
-    if (now < open_until_ || trying_) return nullptr;
-    trying_ = true;
-  }
+  if (!LetsPass(now)) return nullptr;
+  trying_ = open_;
   return std::unique_ptr<Permit>(new Permit(this, epoch_));
 }
 

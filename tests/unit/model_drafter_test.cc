@@ -255,5 +255,50 @@ TEST_F(ModelDrafterTest, ASuspectDoesWithoutADraftWhileAnotherIsOnItsWay) {
   EXPECT_EQ(Round(*client), 4u) << "the answer has cleared it";
 }
 
+class TwoDraftsTest : public ModelDrafterTest {
+ protected:
+  void SetUp() override {
+    other_.info.set_boot_id(2);
+    other_.Do(Propose);
+    service_of_other_ = std::make_unique<FakeDraft::Service>(other_);
+    auto server =
+        RpcServer::Start(address_of_other_, {}, service_of_other_.get(), polling_of_other_.poller());
+    ASSERT_TRUE(server.ok()) << server.status();
+    rpc_of_other_ = *std::move(server);
+    service_of_other_->Serve(*rpc_of_other_);
+    ModelDrafterTest::SetUp();
+    pool_->servers()[1]->link->Connect();
+    RunUntil([this] { return pool_->servers()[1]->link->up(); });
+  }
+  void TearDown() override {
+    pool_->Stop();
+    while (!pool_->stopped()) context_.RunSome(Clock::time_point::max());
+  }
+  void MakeLink(LinkOptions options) override { MakePool(options, {address_, address_of_other_}); }
+  // The draft that the only sequence is on.
+  FakeDraft& Home() { return pool_->servers()[0]->sequences == 1 ? server_ : other_; }
+
+  const std::string address_of_other_ = "unix:" + folder_.path() + "/other";
+  FakeDraft other_;
+  PollingThread polling_of_other_;
+  std::unique_ptr<FakeDraft::Service> service_of_other_;
+  std::unique_ptr<RpcServer> rpc_of_other_;
+};
+
+TEST_F(TwoDraftsTest, AfterARoundThatItsDraftFailedASequenceAsksTheOther) {
+  const auto client = MakeClient(3, std::chrono::milliseconds(200));
+  EXPECT_EQ(Round(*client), 4u);
+  EXPECT_EQ(Round(*client), 4u);
+  FakeDraft& first = Home();
+  first.Do(Action::kIgnore);
+  EXPECT_EQ(Round(*client), 0u);
+  EXPECT_EQ(Round(*client), 4u);
+  EXPECT_NE(&Home(), &first);
+  Home().Do(Action::kIgnore);
+  EXPECT_EQ(Round(*client), 0u);
+  EXPECT_EQ(Round(*client), 0u) << "nor does the first answer";
+  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kFailed);
+}
+
 }  // namespace
 }  // namespace outrider

@@ -19,10 +19,11 @@ class PoolFixture : public LinkFixture<Server> {
  protected:
   using ThePool = ServerPool<typename Server::Protocol>;
 
-  void MakeLink(LinkOptions options = {}) override {
+  void MakeLink(LinkOptions options = {}) override { MakePool(options, {this->address_}); }
+  void MakePool(LinkOptions options, std::vector<std::string> addresses) {
     options.credentials = grpc::InsecureChannelCredentials();
     auto pool = ThePool::Create(
-        this->context_, {.link = options, .addresses = {this->address_}},
+        this->context_, {.link = options, .addresses = std::move(addresses)},
         [](const v1::ServerInfo&) { return absl::OkStatus(); }, [this] { ++this->changes_; });
     pool_ = *std::move(pool);
     this->link_ = pool_->servers().front()->link;

@@ -3,12 +3,17 @@
 from collections.abc import Callable, Iterator
 
 from manifests import (POD_IP, Object, all_containers, arguments, component_of, container_of, find, labels_of,
-                       leader_of, name_of, of_kind, pod_of, port_number, port_of, probes, selects, stateful_set, workloads)
+                       leader_of, name_of, of_kind, pod_of, port_number, port_of, probes, replicas_of, selects,
+                       stateful_set, workloads)
 
 Check = Callable[[list[Object]], list[str]]
 CHECKS: list[Check] = []
 # Seconds that a process takes to end its streams and connections after its drain (coordinator/main.cc).
 END = 5
+# Of the name of a pool, which is resolved anew; how old an answer of DNS may be, and an answer that the coordinator has.
+POOL = "dns:///"
+DNS_AGE = 30
+RESOLVED = 10
 
 
 def check(function: Check) -> Check:
@@ -147,24 +152,43 @@ def address_is_served(address: str, objects: list[Object]) -> bool:
     owner, _, index = pod[0].rpartition("-")
     stateful = stateful_set(objects, owner)
     return (stateful is not None and stateful["spec"]["serviceName"] == name
-            and service["spec"].get("clusterIP") == "None" and int(index) < stateful["spec"]["replicas"])
+            and service["spec"].get("clusterIP") == "None" and int(index) < replicas_of(stateful, objects)[0])
+
+
+def server_flags(objects: list[Object]) -> Iterator[tuple[Object, str]]:
+    """Draft and target, each with the address at which coordinators look for it."""
+    (coordinators,) = [w for w in workloads(objects) if component_of(w) == "coordinator"]
+    for workload in workloads(objects):
+        if component_of(workload) in ("draft", "target"):
+            yield workload, arguments(coordinators, objects)[f"--{component_of(workload)}"]
 
 
 @check
 def coordinators_find_their_servers(objects: list[Object]) -> list[str]:
-    """Coordinators that share a target are replicas of a Deployment; numbered ones have a target each."""
+    """All of a pool, by a name that has the address of each; elsewhere there is one."""
     wrong = []
-    for workload in workloads(objects):
-        if component_of(workload) != "coordinator":
-            continue
-        numbered = workload["kind"] == "StatefulSet"
-        each = [arguments(workload, objects, index) for index in range(workload["spec"]["replicas"] if numbered else 1)]
-        targets = [flags["--target"] for flags in each]
-        for flags in each:
-            wrong += [f"nothing serves {flag} {flags[flag]}" for flag in ("--target", "--draft")
-                      if not address_is_served(flags[flag], objects)]
-        if len(set(targets)) != stateful_set(objects, "outrider-target")["spec"]["replicas"]:
-            wrong.append(f"targets of coordinators: {targets}")
+    for workload, address in server_flags(objects):
+        name = address.removeprefix(POOL)
+        if not address_is_served(name, objects):
+            wrong.append(f"nothing serves {address}")
+        elif address == name and replicas_of(workload, objects) != (1, 1):
+            wrong.append(f"{name_of(workload)}: {address} leads to one of several")
+        elif address != name and find(objects, "Service", name.split(":")[0])["spec"].get("clusterIP") != "None":
+            wrong.append(f"{address} is the address of a Service, not of its pods")
+    return wrong
+
+
+@check
+def a_pool_has_servers_left_while_one_is_replaced(objects: list[Object]) -> list[str]:
+    """Two at least, and a new one is found before the next one ends."""
+    wrong = []
+    for workload in [workload for workload, address in server_flags(objects) if address.startswith(POOL)]:
+        spec = workload["spec"]
+        at_once = spec.get("strategy", spec.get("updateStrategy", {})).get("rollingUpdate", {}).get("maxUnavailable", 1)
+        if replicas_of(workload, objects)[0] <= at_once:
+            wrong.append(f"{name_of(workload)}: a rollout may end all")
+        if spec.get("minReadySeconds", 0) < DNS_AGE + RESOLVED:
+            wrong.append(f"{name_of(workload)}: a rollout goes on before coordinators know the new server")
     return wrong
 
 
@@ -215,20 +239,12 @@ def autoscalers_own_the_replicas(objects: list[Object]) -> list[str]:
 
 @check
 def servers_hold_the_requests_of_all_coordinators(objects: list[Object]) -> list[str]:
-    """A server with fewer sequences than its coordinators have requests would evict what is in use."""
+    """A server with fewer sequences than its coordinators have requests would evict what is in use; of a pool, also the last."""
     (coordinators,) = [w for w in workloads(objects) if component_of(w) == "coordinator"]
-    scalers = [s for s in of_kind(objects, "HorizontalPodAutoscaler")
-               if s["spec"]["scaleTargetRef"]["name"] == name_of(coordinators)]
-    most = max([coordinators["spec"].get("replicas", 1), *(s["spec"]["maxReplicas"] for s in scalers)])
-    requests = most * int(arguments(coordinators, objects)["--max-requests"])
-    wrong = []
-    for server in workloads(objects):
-        # Numbered coordinators have a target each.
-        own = component_of(server).startswith("target") and coordinators["kind"] == "StatefulSet"
-        needed = requests // most if own else requests
-        if component_of(server) != "coordinator" and int(arguments(server, objects)["--max-sequences"]) < needed:
-            wrong.append(f"{name_of(server)}: fewer sequences than the {needed} requests of its coordinators")
-    return wrong
+    requests = replicas_of(coordinators, objects)[1] * int(arguments(coordinators, objects)["--max-requests"])
+    return [f"{name_of(server)}: fewer sequences than the {requests} requests of its coordinators"
+            for server in workloads(objects)
+            if component_of(server) != "coordinator" and int(arguments(server, objects)["--max-sequences"]) < requests]
 
 
 def ranks_of(objects: list[Object]) -> Iterator[tuple[Object, Object, list[dict[str, str]]]]:

@@ -88,6 +88,19 @@ def leader_of(workload: Object, objects: list[Object]) -> Object:
     return next(w for w in workloads(objects) if name_of(w) == labels_of(workload)[f"{LWS}/name"])
 
 
+def autoscaler_of(workload: Object, objects: list[Object]) -> Object | None:
+    return next((scaler for scaler in of_kind(objects, "HorizontalPodAutoscaler")
+                 if scaler["spec"]["scaleTargetRef"]["name"] == name_of(workload)), None)
+
+
+def replicas_of(workload: Object, objects: list[Object]) -> tuple[int, int]:
+    """The least and the most."""
+    if (scaler := autoscaler_of(workload, objects)) is not None:
+        return scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]
+    count = workload["spec"].get("replicas", 1)
+    return count, count
+
+
 def stateful_set(objects: list[Object], name: str) -> Object | None:
     return next((w for w in of_kind(workloads(objects), "StatefulSet") if name_of(w) == name), None)
 
@@ -157,12 +170,9 @@ def arguments(workload: Object, objects: list[Object], index: int = 0) -> dict[s
     for variable in container.get("env", []):
         if "value" in variable:
             variables[variable["name"]] = _resolve(variable["value"], variables)
-        elif (field := variable["valueFrom"]["fieldRef"]["fieldPath"]) == "status.podIP":
-            variables[variable["name"]] = POD_IP
         else:
-            assert field == "metadata.labels['apps.kubernetes.io/pod-index']"
-            assert workload["kind"] == "StatefulSet", "only its pods have numbers"
-            variables[variable["name"]] = str(index)
+            assert variable["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+            variables[variable["name"]] = POD_IP
     return flags([_resolve(argument, variables) for argument in container["args"]])
 
 

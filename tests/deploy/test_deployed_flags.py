@@ -126,9 +126,10 @@ def test_metrics_in_manifests_exist(running: tuple[Deployed, Cluster]) -> None:
              for scaler in of_kind(objects_of(overlay), "HorizontalPodAutoscaler")
              for metric in scaler["spec"]["metrics"]}
     adapter = yaml.safe_load((KUBERNETES / "components" / "autoscaling" / "prometheus_adapter.yaml").read_text())
-    queried = {rule["seriesQuery"].split("{")[0] for rule in adapter["rules"]["custom"]}
-    assert named == queried != set()
-    assert named <= exposed
+    queried = {series: rule.get("name", {}).get("as", series) for rule in adapter["rules"]["custom"]
+               for series in [rule["seriesQuery"].split("{")[0]]}
+    assert named == set(queried.values()) != set()
+    assert queried.keys() <= exposed
 
 
 def test_while_it_drains_a_service_lives_but_is_not_ready() -> None:
@@ -148,19 +149,19 @@ def test_while_it_drains_a_service_lives_but_is_not_ready() -> None:
 
 
 def security_flags(folder: Path) -> dict[str, list[str]]:
-    """The security flags of the overlay `many`, with the files of its Secrets in a folder per pod."""
+    """The security flags of the overlay `pools`, with the files of its Secrets in a folder per pod."""
     made = subprocess.run([KUBERNETES / "components" / "tls" / "make_secrets"], check=True, stdout=subprocess.PIPE,
                           text=True).stdout
     secrets = {name_of(secret): secret["data"] for secret in yaml.safe_load_all(made)}
     result = {}
-    for workload in workloads(objects_of("many")):
+    for workload in workloads(objects_of("pools")):
         name, volumes = component_of(workload), {volume["name"]: volume for volume in pod_of(workload)["volumes"]}
         for mount in container_of(workload)["volumeMounts"]:
             path = folder / name / mount["mountPath"].lstrip("/")
             path.mkdir(parents=True)
             for file, value in secrets.get(volumes[mount["name"]].get("secret", {}).get("secretName"), {}).items():
                 (path / file).write_bytes(base64.b64decode(value))
-        given = arguments(workload, objects_of("many"))
+        given = arguments(workload, objects_of("pools"))
         result[name] = [f"{flag}={folder / name}{value}" for flag, value in given.items()
                         if value.startswith("/etc/outrider/")]
     return result

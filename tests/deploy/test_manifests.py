@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from arrows import EGRESS, INGRESS, MORE, RANKS, Arrow, arrows, denied_by_default
-from checks import (CHECKS, Check, a_drain_fits_into_the_grace, autoscalers_own_the_replicas,
-                    coordinators_find_their_servers, disruptions_are_limited_and_pods_spread,
+from checks import (CHECKS, Check, a_drain_fits_into_the_grace, a_pool_has_servers_left_while_one_is_replaced,
+                    autoscalers_own_the_replicas, coordinators_find_their_servers,
+                    disruptions_are_limited_and_pods_spread,
                     everything_is_in_the_namespace, files_are_mounted, images_are_versions,
                     no_secret_is_in_the_environment, plaintext_is_said_and_only_where_there_is_no_tls,
                     pods_run_without_privileges, ports_are_those_of_the_flags,
@@ -63,7 +64,7 @@ def replace_argument(objects: list[Object], name: str, old: str, new: str) -> No
     args[args.index(old)] = new
 
 
-# For each check, a change to the overlay `many` that it must find.
+# For each check, a change to the overlay `pools` that it must find.
 MISTAKES: list[tuple[Check, Callable[[list[Object]], object]]] = [
     (pods_run_without_privileges, lambda o: pod(o, "draft")["securityContext"].pop("runAsNonRoot")),
     (pods_run_without_privileges, lambda o: container(o, "target")["securityContext"]["capabilities"].pop("drop")),
@@ -85,14 +86,21 @@ MISTAKES: list[tuple[Check, Callable[[list[Object]], object]]] = [
         "--tls-cert=/etc/outrider/tls/tls.crt")),
     (services_lead_to_pods, lambda o: find(o, "Service", "outrider-draft")["spec"]["selector"].update(x="y")),
     (services_lead_to_pods, lambda o: find(o, "Service", "outrider-draft")["spec"]["ports"][0].update(port=7072)),
-    (coordinators_find_their_servers, lambda o: find(o, "StatefulSet", "outrider-target")["spec"].update(replicas=3)),
-    (coordinators_find_their_servers, lambda o: find(o, "Service", "outrider-target")["spec"].pop("clusterIP")),
+    (coordinators_find_their_servers, lambda o: find(o, "Service", "outrider-draft")["spec"].pop("clusterIP")),
     (coordinators_find_their_servers, lambda o: replace_argument(o, "coordinator", "--target=$(TARGET)",
-                                                                 "--target=outrider-target:7072")),
+                                                                 "--target=outrider-target-0.outrider-target:7072")),
+    (coordinators_find_their_servers, lambda o: replace_argument(o, "coordinator", "--draft=$(DRAFT)",
+                                                                 "--draft=dns:///outrider-draft:7072")),
+    (a_pool_has_servers_left_while_one_is_replaced, lambda o: find(
+        o, "HorizontalPodAutoscaler", "outrider-target")["spec"].update(minReplicas=1)),
+    (a_pool_has_servers_left_while_one_is_replaced, lambda o: find(
+        o, "Deployment", "outrider-draft")["spec"]["strategy"]["rollingUpdate"].update(maxUnavailable=3)),
+    (a_pool_has_servers_left_while_one_is_replaced, lambda o: find(
+        o, "StatefulSet", "outrider-target")["spec"].pop("minReadySeconds")),
     (servers_hold_the_requests_of_all_coordinators, lambda o: replace_argument(
         o, "draft", "--max-sequences=$(MAX_SEQUENCES)", "--max-sequences=256")),
     (servers_hold_the_requests_of_all_coordinators, lambda o: replace_argument(
-        o, "target", "--max-sequences=$(MAX_SEQUENCES)", "--max-sequences=255")),
+        o, "target", "--max-sequences=$(MAX_SEQUENCES)", "--max-sequences=2047")),
     (files_are_mounted, lambda o: container(o, "coordinator")["volumeMounts"].pop()),
     (files_are_mounted, lambda o: container(o, "draft").pop("envFrom")),
     (files_are_mounted, lambda o: container(o, "draft")["args"].append("--top-n=$(TOP_N)")),
@@ -100,7 +108,8 @@ MISTAKES: list[tuple[Check, Callable[[list[Object]], object]]] = [
     (disruptions_are_limited_and_pods_spread, lambda o: pod(o, "target").pop("topologySpreadConstraints")),
     (autoscalers_own_the_replicas, lambda o: o.append(
         {"kind": "HorizontalPodAutoscaler", "metadata": {"name": "x"},
-         "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "outrider-draft"}}})),
+         "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "outrider-other"}}})),
+    (autoscalers_own_the_replicas, lambda o: find(o, "StatefulSet", "outrider-target")["spec"].update(replicas=2)),
 ]
 
 
@@ -151,7 +160,7 @@ MISTAKES_OF_RANKS: list[tuple[Check, Callable[[list[Object]], object]]] = [
         labelSelector={"matchLabels": {"app.kubernetes.io/component": "target"}})),
 ]
 ALL_MISTAKES = [(f"{overlay}-{i}-{check.__name__}", overlay, check, mistake)
-                for overlay, some in (("many", MISTAKES), ("tensor-parallel", MISTAKES_OF_RANKS))
+                for overlay, some in (("pools", MISTAKES), ("tensor-parallel", MISTAKES_OF_RANKS))
                 for i, (check, mistake) in enumerate(some)]
 
 

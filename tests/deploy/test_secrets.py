@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from manifests import KUBERNETES, Object, arguments, component_of, find, name_of, objects_of, pod_of, workloads
+from manifests import KUBERNETES, Object, arguments, component_of, name_of, objects_of, pod_of, workloads
 
 if shutil.which("openssl") is None:
     pytest.skip("openssl is not installed", allow_module_level=True)
@@ -27,7 +27,7 @@ def coordinators_of(objects: list[Object]) -> Object:
 
 
 def test_each_mounted_secret_is_made_with_the_files_that_flags_name(secrets: dict[str, dict[str, bytes]]) -> None:
-    objects = objects_of("many")
+    objects = objects_of("pools")
     for workload in workloads(objects):
         (container,) = pod_of(workload)["containers"]
         volumes = {volume["name"]: volume for volume in pod_of(workload)["volumes"]}
@@ -40,15 +40,13 @@ def test_each_mounted_secret_is_made_with_the_files_that_flags_name(secrets: dic
 
 def test_certificates_are_good_for_the_names_that_are_asked_for(secrets: dict[str, dict[str, bytes]],
                                                                  tmp_path: Path) -> None:
-    """By name, not by pattern: gRPC refuses a pattern below a name of one part, *.outrider-target."""
-    objects = objects_of("many")
-    coordinators = coordinators_of(objects)
-    asked = {"draft": set(), "target": set(), "coordinator": {"outrider-coordinator", "outrider-coordinators"}}
-    for index in range(coordinators["spec"]["replicas"]):
-        flags = arguments(coordinators, objects, index)
-        for name in ("draft", "target"):
-            asked[name].add(flags[f"--{name}"].rsplit(":", 1)[0])
-    assert len(asked["target"]) == find(objects, "StatefulSet", "outrider-target")["spec"]["replicas"]
+    """With and without pools."""
+    objects = objects_of("pools")
+    asked = {"coordinator": {"outrider-coordinator", "outrider-coordinators"}}
+    both = [arguments(coordinators_of(some), some) for some in (objects, objects_of("cpu"))]
+    for name in ("draft", "target"):
+        asked[name] = {flags[f"--{name}"].removeprefix("dns:///").rsplit(":", 1)[0] for flags in both}
+    assert asked["target"] == {"outrider-target", "outrider-target-0.outrider-target"}
     for name, hosts in asked.items():
         secret = secrets[f"outrider-{name}-tls"]
         (tmp_path / "ca.crt").write_bytes(secret["ca.crt"])

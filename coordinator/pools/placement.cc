@@ -10,7 +10,17 @@ namespace {
 
 constexpr size_t kAffinityBlocks = 2;
 
-double LoadOf(const ServerView& server) { return server.sequences + server.others; }
+// Of servers that said it and may be taken.
+double MeanOfOthers(std::span<const ServerView> servers) {
+  double sum = 0;
+  int count = 0;
+  for (const ServerView& server : servers) {
+    if (!server.usable || server.going_away || server.others < 0) continue;
+    sum += server.others;
+    ++count;
+  }
+  return count > 0 ? sum / count : 0;
+}
 
 // How much a key prefers a server.
 uint64_t Rank(uint64_t key, uint64_t id) {
@@ -25,17 +35,21 @@ int Place(std::span<const ServerView> servers, const PlacementRequest& request) 
     const ServerView& server = servers[static_cast<size_t>(i)];
     return server.usable && !server.going_away && i != request.avoid;
   };
+  const double mean = MeanOfOthers(servers);
+  const auto load_of = [&](const ServerView& server) {
+    return server.sequences + (server.others < 0 ? mean : server.others);
+  };
   const int count = static_cast<int>(servers.size());
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < count; ++i) {
-    if (can_be_taken(i)) least = std::min(least, LoadOf(servers[static_cast<size_t>(i)]));
+    if (can_be_taken(i)) least = std::min(least, load_of(servers[static_cast<size_t>(i)]));
   }
   const uint64_t key = request.affinity != 0 ? request.affinity : request.tie;
   int best = -1;
   uint64_t best_rank = 0;
   for (int i = 0; i < count; ++i) {
     const ServerView& server = servers[static_cast<size_t>(i)];
-    const double load = LoadOf(server);
+    const double load = load_of(server);
     const bool cheap = request.affinity != 0 && load < kCheapSequences && load <= least + 1;
     if (!can_be_taken(i) || (load >= least + 1 && !cheap)) continue;
     const uint64_t rank = Rank(key, server.id);

@@ -8,6 +8,9 @@
 
 namespace outrider {
 
+// ServerView::others of a server that has not said it, as one that has just come.
+inline constexpr double kUnknownLoad = -1;
+
 // What a coordinator knows of one server of a pool.
 struct ServerView {
   uint64_t id = 0;          // the same in every coordinator, as a hash of its address
@@ -25,10 +28,12 @@ struct PlacementRequest {
 
 // Index of the server to take, -1 if none can be.
 //
-// The least loaded, where load is sequences and others' items. Loads less than one apart are equal: between
-// such servers affinity decides, or else chance. A server that affinity prefers may also have one sequence
-// more than the least loaded, as long as it has fewer than kCheapSequences: so few share a step at little
-// cost, and a prompt that need not be computed again saves more.
+// The least loaded, where load is sequences and others' items. Where the latter are unknown they are taken to
+// be what they are elsewhere on the mean: a server that comes would be flooded if all coordinators held it
+// for idle until it answers. Loads less than one apart are equal: between such servers affinity decides, or
+// else chance. A server that affinity prefers may also have one sequence more than the least loaded, as long
+// as it has fewer than kCheapSequences: so few share a step at little cost, and a prompt that need not be
+// computed again saves more.
 //
 // Affinity is rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
 // 1998): of the servers that may be taken, the one with the largest hash of (affinity, id). If a server comes

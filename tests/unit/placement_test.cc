@@ -51,6 +51,19 @@ TEST(Placement, CountsWhatOtherCoordinatorsHaveThere) {
   EXPECT_EQ(Place(servers, {}), 1);
 }
 
+TEST(Placement, AServerOfUnknownLoadIsTakenToBeAsBusyAsTheOthers) {
+  std::vector<ServerView> servers = Servers({1, 1, 0});
+  servers[0].others = 6;
+  servers[1].others = 2;
+  servers[2].others = kUnknownLoad;
+  for (uint64_t tie = 0; tie < 20; ++tie) {
+    EXPECT_EQ(Place(servers, {.tie = tie}), 1) << "3 against 7, and 4 on the mean";
+    EXPECT_EQ(Place(Servers({2, 1}), {.tie = tie}), 1);
+  }
+  servers[1].others = 5;
+  EXPECT_EQ(Place(servers, {}), 2);
+}
+
 TEST(Placement, SpreadsWhatIsEquallyWellOffEverywhere) {
   std::set<int> taken;
   for (uint64_t tie = 0; tie < 100; ++tie) taken.insert(Place(Servers({0, 0, 0, 0}), {.tie = tie}));

@@ -3,7 +3,7 @@
     python bench/plots.py [--results build/bench] [--out docs/images]
 
 speed-by-k.png from pair.json, alpha.png from alpha.json, throughput.png from serve.json, shape.png from shape.json,
-schedule.png from schedule.json; a file that is missing is reported.
+schedule.png from schedule.json, pools.png from pools.json; a file that is missing is reported.
 """
 
 import argparse
@@ -31,6 +31,9 @@ def subject(report: dict) -> str:
         hits = ", ".join(f"{share:g}" for share in report["hits"])
         return (f"timed pair, {report['step_ms']:g} ms a target step, c = {report['c']:g}, alpha {report['alpha']:g}, hits {hits}, "
                 f"{report['machine']}")
+    if "coordinators" in report:
+        return (f"simulated: {report['targets']} targets, {report['drafts']} drafts, {report['coordinators']} coordinators, "
+                f"{report['rate']:g} requests/s, seed {report['seed']}")
     return f"{report['target']['model']} + {report['draft']['model']}, {report['target']['dtype']}, {report['machine']}"
 
 
@@ -135,6 +138,22 @@ def schedule(report: dict) -> Figure:
     return figure
 
 
+def pools(report: dict) -> Figure:
+    figure, panels = plt.subplots(1, 2, figsize=(8, 4))
+    for axes, role in zip(panels, ("target", "draft")):
+        for row, color, style in zip(report["rows"], (ORANGE, BLUE, GREEN, GREY), ("-", "-", "-", "--")):
+            # The pools begin empty.
+            samples = [sample for sample in row[role]["balance"] if sample[0] >= report["seconds"] / 4]
+            axes.plot([sample[0] for sample in samples], [sample[1] for sample in samples], color=color, linestyle=style,
+                      linewidth=1.4, label=row["placement"])
+        axes.set(title=f"{role}s", xlabel="seconds")
+        axes.set_ylim(bottom=1)
+    panels[0].set_ylabel("sequences on the fullest server / mean")
+    title(figure, "Balance of pools", report, top=0.95)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0, 0.94), ncols=4)
+    return figure
+
+
 def throughput_panel(axes: Axes, results: list[dict]) -> None:
     names = [mode["mode"] for mode in results[0]["modes"]]
     streams = [result["streams"] for result in results]
@@ -171,7 +190,8 @@ def main() -> None:
                                   ("alpha.json", alpha, "alpha.png"),
                                   ("serve.json", throughput, "throughput.png"),
                                   ("shape.json", shape, "shape.png"),
-                                  ("schedule.json", schedule, "schedule.png")):
+                                  ("schedule.json", schedule, "schedule.png"),
+                                  ("pools.json", pools, "pools.png")):
         if not (options.results / source).exists():
             print(f"plots: no {options.results / source}, so no {picture}")
             continue

@@ -259,8 +259,8 @@ def gain_panels() -> list:
         ),
         graph(
             "Draft availability",
-            "Whether coordinators can use their draft. Degraded means that a draft is configured but cannot be used.",
-            Query(total("draft_up", "instance"), "up, {{instance}}"),
+            "Whether coordinators can use a draft. Degraded means that a draft is configured but cannot be used.",
+            Query(total("draft_up", "instance", function="max"), "up, {{instance}}"),
             Query(total("degraded", "instance"), "degraded, {{instance}}"),
             unit="none",
             top=1,

@@ -183,6 +183,17 @@ def kv_used(width: int = 8):
     )
 
 
+def sequences_held(width: int = 8):
+    return graph(
+        "Sequences held",
+        "Sequences whose cache a server holds. They are freed when their request ends or their lease expires. Servers of "
+        "a pool should hold about as many.",
+        *both(lambda server: total(f"{server}_sequences", "instance")),
+        unit="short",
+        width=width,
+    )
+
+
 def both(expr) -> list[Query]:
     """The query for the target and for the draft, by instance."""
     return [Query(expr(server), f"{server} {{{{instance}}}}") for server in ("target", "draft")]

@@ -1,6 +1,6 @@
 """The engines of drafts and targets: batches, time, blocks of the KV cache, prefix cache."""
 
-from parts.common import both, kv_used, utilisation
+from parts.common import both, kv_used, sequences_held, utilisation
 from parts.frame import frame
 from parts.panels import Query, graph, spread
 from parts.promql import mean, quantile, rate, ratio, total
@@ -93,13 +93,7 @@ def kv_panels() -> list:
         kv_used(),
         blocks("target"),
         blocks("draft"),
-        graph(
-            "Sequences held",
-            "Sequences whose cache a server holds. They are freed when their request ends or their lease expires.",
-            *both(lambda server: total(f"{server}_sequences", "instance")),
-            unit="short",
-            width=12,
-        ),
+        sequences_held(12),
         graph(
             "Preemptions",
             "Sequences per second that lose their cache because blocks run out. Their tokens are sent and computed "

@@ -10,6 +10,7 @@ from parts.common import (
     per_token,
     requests_by_code,
     running,
+    sequences_held,
     speedup,
     utilisation,
 )
@@ -28,8 +29,8 @@ def overview():
             "State": [
                 number(
                     "Target",
-                    "Whether every coordinator can use its target. Without it, streams wait up to a minute.",
-                    Query(total("target_up", function="min")),
+                    "Whether every coordinator can use a target. Without one, streams wait up to a minute.",
+                    Query(f"min ({total('target_up', 'instance', function='max')})"),
                     unit="none",
                     names=GONE_OR_UP,
                 ),
@@ -88,5 +89,23 @@ def overview():
                 speedup(),
             ],
             "Engines": [utilisation(12), kv_used(12)],
+            "Pools": pools(),
         },
     )
+
+
+def pools() -> list:
+    def reached(server: str):
+        return graph(
+            f"{server.capitalize()}s by address",
+            f"Share of the coordinators that can use each {server}.",
+            Query(total(f"{server}_up", "address", function="avg"), "{{address}}"),
+            unit="percentunit",
+            top=1,
+        )
+
+    return [
+        reached("target"),
+        reached("draft"),
+        sequences_held(),
+    ]

@@ -52,8 +52,8 @@ struct Flags {
   std::vector<std::string> schedules = {"lockstep", "run_ahead"};
   std::vector<std::string> drafters = {"model"};
   std::optional<int> branches;
-  int tokens = 200;
-  int repeats = 3;
+  int tokens = 400;
+  int repeats = 2;
   bool goals = false;
 };
 

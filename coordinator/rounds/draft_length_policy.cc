@@ -34,7 +34,7 @@ constexpr int kProbeEvery = 200;
 constexpr int kProbeTokens = 2;
 
 // Of an outcome that was seen or not, and a guess that counts as so many observations.
-constexpr double kPriorOfAnOutcome = 8;
+constexpr double kPriorOfAnOutcome = 4;
 
 double Micros(uint32_t us) { return us * 1e-6; }
 

@@ -27,8 +27,10 @@ def asked(prompts: list[str]) -> list[str]:
 
 
 def ran_ahead(answers: list[Answer]) -> None:
-    """That something was drafted ahead, and used."""
-    assert all(answer.speculation.schedule == inference_pb2.SCHEDULE_RUN_AHEAD for answer in answers)
+    """That something was drafted ahead, and used. An answer for which it does not seem to pay may do without."""
+    for answer in answers:
+        followed = inference_pb2.SCHEDULE_RUN_AHEAD if answer.speculation.ahead_rounds else inference_pb2.SCHEDULE_LOCKSTEP
+        assert answer.speculation.schedule == followed
     assert sum(answer.speculation.ahead_rounds for answer in answers) > 0
     assert sum(answer.speculation.ahead_hits for answer in answers) > 0
 

@@ -122,6 +122,45 @@ TEST_F(OutcomesTest, OnlyTheScheduleThatIsAskedForRunsAhead) {
   }
 }
 
+// Rounds that were drafted for, rightly or not, with a draft that takes 1 ms a step.
+void Learn(DraftLengthPolicy& policy, const Generation& generation, bool hit) {
+  policy.Begin();
+  for (int i = 0; i < 100; ++i) {
+    const Proposal chain = Chain(2);
+    Verdict verdict;
+    verdict.path = ChainPath(i % 2 == 0 ? 2 : 0);
+    verdict.token = hit ? 20 : 999;
+    RoundTimes times;
+    times.draft_server.set_compute_us(2000);
+    times.draft_server.set_batch_sequences(1);
+    times.draft = std::chrono::milliseconds(2);
+    policy.OnRound({.generation = &generation,
+                    .proposal = &chain,
+                    .verdict = &verdict,
+                    .drafter = v1::DRAFTER_KIND_MODEL,
+                    .outcome = DraftOutcome::kUsable,
+                    .chosen = 2,
+                    .emitted = 1,
+                    .running = 1,
+                    .proposal_bytes = 0,
+                    .ahead = {.runs = true, .branches = 2, .hit = hit},
+                    .times = times});
+  }
+}
+
+TEST_F(OutcomesTest, AreDraftedForNowAndThenOnlyWhereNoneOfThemCame) {
+  const Generation generation = Make(MakeRequest());
+  for (const bool hit : {false, true}) {
+    DraftLengthPolicy policy;
+    Learn(policy, generation, hit);
+    int drafted_for = 0;
+    for (int round = 0; round < 160; ++round) {
+      if (!policy.Outcomes(generation, Chain(2)).empty()) ++drafted_for;
+    }
+    EXPECT_EQ(drafted_for, hit ? 160 : 10);
+  }
+}
+
 // Rounds of which those that run ahead take `ratio` times as long.
 double ShareAhead(ScheduleChoice& choice, double ratio, int rounds = 4000) {
   std::mt19937 random(7);

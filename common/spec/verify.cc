@@ -155,8 +155,8 @@ absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, 
   const auto& [length, ratio, row] = *prefix;
   ChainVerdict verdict{.accepted = static_cast<int>(length)};
   if (length == proposal.size()) {
-    HostChain end(
-        {}, [&](int) { return prefix->row; }, 1, continuation);
+    const auto last_row = [&](int) -> absl::StatusOr<WeightRow> { return prefix->row; };
+    HostChain end({}, last_row, 1, continuation);
     end.Reach(0);
     verdict.token = DrawLast(end, n + length, noise, &verdict);
   } else {

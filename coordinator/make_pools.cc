@@ -31,6 +31,7 @@ Metrics::ServersUp WhichAreUp(const ServerPool<Protocol>* pool) {
   if (pool == nullptr) return {{"", false}};
   Metrics::ServersUp up;
   for (const auto& server : pool->servers()) up[server->address] = server->link->up();
+  if (up.empty()) up[""] = false;  // a name that stands for none yet
   return up;
 }
 

@@ -45,7 +45,7 @@ OUTRIDER_HD TokenId DrawCorrection(Chain& chain, uint64_t position, Noise& noise
 }
 
 // The token that follows a proposal which stands as a whole: drawn from p, or coupled with what the draft
-// drew to follow it, by the same test as a node's. Either way its law is p.
+// drew to follow it, by the same test as a node's. Either way its law is p, with lenience 1.
 template <class Chain, class Noise>
 OUTRIDER_HD TokenId DrawLast(Chain& chain, uint64_t position, Noise& noise, ChainVerdict* verdict) {
   if (!chain.HasContinuation()) {

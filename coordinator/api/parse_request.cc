@@ -210,8 +210,8 @@ absl::Status ParseSchedule(const v1::GenerateRequest& proto, const RequestDefaul
   request.schedule = asks_model ? schedule : v1::SCHEDULE_LOCKSTEP;
   // A coupled token differs from one that is drawn alone, and whether the draft is in time is no seed's
   // doing.
-  request.couples_bonus =
-      !proto.has_seed() && request.params.rule() != v1::RULE_COUPLED && sampling.temperature > 0;
+  request.couples_bonus = !proto.has_seed() && !proto.speculation().has_lenience() &&
+                          request.params.rule() != v1::RULE_COUPLED && sampling.temperature > 0;
   return absl::OkStatus();
 }
 

@@ -119,10 +119,13 @@ bool Branches::lost() const {
 }
 
 void Branches::Drop() {
+  // Answers to those that were dropped last may still be on the way.
+  if (branches_.empty()) return;
   dropped_.clear();
   for (const auto& branch : branches_) {
     ReleaseSequence(*link_, branch->sequence_id);
     branch->call->OnPartial(nullptr);
+    branch->call->Cancel();  // the draft owes no answer any more
     dropped_.push_back(std::move(branch->call));
   }
   branches_.clear();

@@ -124,8 +124,9 @@ asio::awaitable<Proposal> ModelDrafter::Take(Generation& generation, v1::ItemTim
     } else {
       full_pause_.Reset();
     }
-    // That was the prompt alone, or a branch of a round after which nothing was wanted.
-    if (item.n < generation.size()) {
+    // That was the prompt alone, a branch of a round after which nothing was wanted, or one that gave way to
+    // others before anything was drafted.
+    if (item.n < generation.size() || (item.is_ahead && answer.result.nodes().empty())) {
       item.permit->Succeed();
       continue;
     }

@@ -105,12 +105,12 @@ absl::StatusOr<std::vector<std::string>> Resolve(const DnsName& name) {
       code != ARES_SUCCESS) {
     return Failure(name, code);
   }
+  Lookup lookup{name};  // before the channel, which may call it at its end
   const std::unique_ptr<ares_channeldata, void (*)(ares_channel)> owner(channel, ares_destroy);
   if (!name.server.empty()) {
     const int code = ares_set_servers_ports_csv(channel, name.server.c_str());
     if (code != ARES_SUCCESS) return Failure(name, code);
   }
-  Lookup lookup{name};
   ares_addrinfo_hints hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;

@@ -48,7 +48,9 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
     drafter_->Begin(*generation_, length);
     proposal = co_await drafter_->Take(*generation_, &times.draft_server);
     outcome = drafter_->outcome();
-    if (length.stop && !proposal.empty()) k = static_cast<int>(proposal.size());
+    // What was begun ahead has the K that was chosen then.
+    const bool has_own_k = length.stop || drafter_->ahead().steps > 0;
+    if (has_own_k && !proposal.empty()) k = static_cast<int>(proposal.size());
   }
   const Clock::time_point proposed = Clock::now();
   times.draft = proposed - start;

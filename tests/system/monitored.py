@@ -131,6 +131,7 @@ def calls(prompts: list[str]) -> list[tuple[str, dict[str, Any]]]:
                 {"k": 3, "rule": "block"},
                 {"k": 2, "rule": "coupled"},
                 {"k": 6, "temperature": 0},
+                {"k": 3, "temperature": 0, "schedule": "run_ahead"},
             )
         ]
     for drafter in ("ngram", "copy"):

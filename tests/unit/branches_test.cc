@@ -217,6 +217,38 @@ TEST_F(BranchesTest, ABranchThatTheDraftHadNoRoomForIsNoHit) {
   EXPECT_EQ(Take()[0].token, 100) << "and the draft is asked as usual";
 }
 
+TEST_F(BranchesTest, ABranchThatGaveWayBeforeItDraftedIsAskedForAsAnyProposal) {
+  on_branch_ = [](v1::ProposeResult* result) {
+    result->clear_nodes();
+    return Action::kAnswer;
+  };
+  const Proposal proposal = Take();
+  RunAhead(proposal, {{.accepted = 3, .length = {2}}});
+  Settle();
+  Judge(proposal, 3, 50);
+  EXPECT_TRUE(drafter_->ahead().hit) << "its token was drawn";
+  EXPECT_THAT(Take(), SizeIs(3));
+  EXPECT_EQ(drafter_->outcome(), DraftOutcome::kUsable);
+  EXPECT_EQ(CounterOf(registry_, "outrider_draft_errors_total", "PROPOSAL_EMPTY"), 0);
+}
+
+TEST_F(BranchesTest, ADroppedBranchIsOwedNoAnswer) {
+  on_branch_ = [](v1::ProposeResult*) { return Action::kIgnore; };
+  Connect({.item_timeout = std::chrono::milliseconds(50)});
+  drafter_ = MakeDrafter();
+  const Proposal proposal = Take();
+  RunAhead(proposal, Foreseen());
+  Settle();
+  Judge(proposal, 1, 44);
+  Event never(link_->executor());
+  Run([&]() -> asio::awaitable<bool> {
+    co_await never.Wait(Clock::now() + std::chrono::milliseconds(200));
+    co_return true;
+  }());
+  EXPECT_TRUE(link_->up());
+  EXPECT_EQ(link_->connections(), 1u) << "the draft was taken for hanging";
+}
+
 TEST_F(BranchesTest, NoBranchGoesPastTheDraftsContext) {
   server_.info.set_max_context(9);
   const Proposal proposal = Take();

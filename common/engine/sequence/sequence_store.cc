@@ -317,7 +317,7 @@ bool SequenceStore::PreemptFor(const Entry& for_entry) {
 }
 
 void SequenceStore::EvictCache(Entry& victim) {
-  ++preemptions_;
+  if (!victim.branch_) ++preemptions_;  // nobody waits for a branch
   victim.cache_.Reset();
   victim.prefix_cursor.clear();
   victim.committed_ = 0;

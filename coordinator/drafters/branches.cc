@@ -58,8 +58,7 @@ void Branches::Begin(const Origin& origin, Generation& generation, const Proposa
   for (const Outcome& outcome : outcomes) {
     const AssumedTokens tokens(generation, proposal, outcome);
     const size_t n = generation.size() + outcome.accepted + 1;
-    const int64_t room = static_cast<int64_t>(link_->info()->max_context()) - static_cast<int64_t>(n);
-    const int k = static_cast<int>(std::min<int64_t>({outcome.length.most, room, origin.max_draft_tokens}));
+    const int k = AllowedLength(*link_->info(), n, outcome.length.most);
     if (k <= 0) continue;
     auto branch =
         std::make_unique<Branch>(Branch{.sequence_id = NewSequenceId(),
@@ -123,12 +122,18 @@ void Branches::Drop() {
   if (branches_.empty()) return;
   dropped_.clear();
   for (const auto& branch : branches_) {
-    ReleaseSequence(*link_, branch->sequence_id);
+    link_->PostRelease(branch->sequence_id);
     branch->call->OnPartial(nullptr);
     branch->call->Cancel();  // the draft owes no answer any more
     dropped_.push_back(std::move(branch->call));
   }
   branches_.clear();
+}
+
+int AllowedLength(const v1::ServerInfo& draft, size_t n, int wanted) {
+  const auto room = static_cast<int64_t>(draft.max_context()) - static_cast<int64_t>(n);
+  if (room <= 0) return -1;
+  return static_cast<int>(std::min({int64_t{wanted}, room, int64_t{draft.max_draft_tokens()}}));
 }
 
 void FillRequest(const DraftLength& length, int k, v1::ProposeItem* propose) {
@@ -138,12 +143,6 @@ void FillRequest(const DraftLength& length, int k, v1::ProposeItem* propose) {
   v1::DraftStop* stop = propose->mutable_stop();
   stop->mutable_acceptance()->Add(length.stop->acceptance.begin(), length.stop->acceptance.end());
   stop->set_least(length.stop->least);
-}
-
-void ReleaseSequence(DraftLink& link, const std::string& sequence_id) {
-  v1::DraftItem item;
-  item.mutable_release()->set_sequence_id(sequence_id);
-  link.Post(std::move(item));
 }
 
 }  // namespace outrider

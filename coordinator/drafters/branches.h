@@ -39,7 +39,6 @@ class Branches {
     std::shared_ptr<DraftLink> link;
     const std::string& sequence_id;
     const RemoteSequence& remote;
-    int max_draft_tokens;
   };
   // Reads a token that the draft has drawn; nothing if it cannot be one.
   using ReadNode = std::function<std::optional<ProposalNode>(const v1::DraftNode&)>;
@@ -70,10 +69,10 @@ class Branches {
   size_t wasted_tokens_ = 0;
 };
 
+// K that the draft can give after n tokens, of `wanted`; negative if the sequence fills its context.
+int AllowedLength(const v1::ServerInfo& draft, size_t n, int wanted);
+
 // Writes into an item what it asks for: k tokens, and when to end before that.
 void FillRequest(const DraftLength& length, int k, v1::ProposeItem* propose);
-
-// Frees a sequence of the draft.
-void ReleaseSequence(DraftLink& link, const std::string& sequence_id);
 
 }  // namespace outrider

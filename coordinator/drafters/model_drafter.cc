@@ -21,13 +21,6 @@ constexpr auto kBudgetPerToken = std::chrono::microseconds(500);
 // Items that are sent for one proposal.
 constexpr int kMaxAttempts = 3;
 
-// K that the draft can give after n tokens, of `wanted`; negative if the sequence fills its context.
-int Allowed(const v1::ServerInfo& draft, size_t n, int wanted) {
-  const auto room = static_cast<int64_t>(draft.max_context()) - static_cast<int64_t>(n);
-  if (room <= 0) return -1;
-  return static_cast<int>(std::min({int64_t{wanted}, room, int64_t{draft.max_draft_tokens()}}));
-}
-
 void SetBudget(Clock::duration allowed, google::protobuf::Duration* budget) {
   const int64_t nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(allowed).count();
   budget->set_seconds(nanoseconds / 1'000'000'000);
@@ -55,7 +48,7 @@ bool ModelDrafter::Send(Generation& generation) {
   const v1::ServerInfo& draft = *pin_.server()->link->info();
   const size_t n = generation.size();
   const int wanted = wanted_.most;
-  const int k = Allowed(draft, n, wanted);
+  const int k = AllowedLength(draft, n, wanted);
   if (k < 0 || (k == 0 && wanted > 0) || draft.vocab_size() == unfit_vocab_) return false;
   std::optional<InFlight> item = Prepare();
   if (!item) return false;
@@ -154,15 +147,13 @@ void ModelDrafter::RunAhead(Generation& generation, const Proposal& proposal,
   if (!may_run_ahead_ || in_flight_ || losses_.suspect()) return;
   const std::shared_ptr<DraftLink>& link = pin_.server()->link;
   if (!link->up()) return;
-  const absl::StatusOr<Rule> rule = ParseRule(generation.request().params.rule());
-  const auto read = [this, rule](const v1::DraftNode& node) -> std::optional<ProposalNode> {
-    google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
+  const auto read = [this, &generation](const v1::DraftNode& node) -> std::optional<ProposalNode> {
+    Nodes nodes;
     *nodes.Add() = node;
-    auto parsed = ParseUnpreparedProposal(nodes, *rule, vocab_);
+    auto parsed = ParseNodes(generation, nodes);
     return parsed.ok() ? std::optional(std::move(parsed->front())) : std::nullopt;
   };
-  branches_.Begin({link, pin_.sequence_id(), remote_, static_cast<int>(link->info()->max_draft_tokens())},
-                  generation, proposal, outcomes, read, on_continuation);
+  branches_.Begin({link, pin_.sequence_id(), remote_}, generation, proposal, outcomes, read, on_continuation);
 }
 
 void ModelDrafter::OnVerdict(size_t n, const Verdict& verdict) {
@@ -187,7 +178,7 @@ void ModelDrafter::Adopt(Branch branch) {
                 .k = branch.k,
                 .is_ahead = true,
                 .drew_first = branch.draws_first};
-  if (item.permit == nullptr) return ReleaseSequence(*server->link, branch.sequence_id);
+  if (item.permit == nullptr) return server->link->PostRelease(branch.sequence_id);
   ahead_.hit = true;
   // Even if it is answered: nobody is to take its place any more.
   v1::DraftItem promote;
@@ -199,6 +190,12 @@ void ModelDrafter::Adopt(Branch branch) {
   in_flight_ = std::move(item);
 }
 
+absl::StatusOr<Proposal> ModelDrafter::ParseNodes(const Generation& generation, const Nodes& nodes) const {
+  const absl::StatusOr<Rule> rule = ParseRule(generation.request().params.rule());
+  if (!rule.ok()) return rule.status();
+  return ParseUnpreparedProposal(nodes, *rule, vocab_);
+}
+
 absl::StatusOr<Proposal> ModelDrafter::Parse(const Generation& generation, const v1::ProposeResult& result,
                                              int k) const {
   if (result.nodes().empty()) {
@@ -207,9 +204,7 @@ absl::StatusOr<Proposal> ModelDrafter::Parse(const Generation& generation, const
   if (result.nodes_size() > k) {
     return MakeError(absl::StatusCode::kInternal, "PROPOSAL_TOO_LONG", "more tokens than were asked for");
   }
-  const absl::StatusOr<Rule> rule = ParseRule(generation.request().params.rule());
-  if (!rule.ok()) return rule.status();
-  auto proposal = ParseUnpreparedProposal(result.nodes(), *rule, vocab_);
+  auto proposal = ParseNodes(generation, result.nodes());
   if (proposal.ok() && result.alternatives_size() == result.nodes_size()) {
     for (int i = 0; i < result.alternatives_size(); ++i) {
       for (const uint32_t id : result.alternatives(i).ids()) {

@@ -57,6 +57,9 @@ class ModelDrafter final : public Drafter {
   std::optional<InFlight> Prepare();
   // There is no draft to ask.
   void SetAway();
+  using Nodes = google::protobuf::RepeatedPtrField<v1::DraftNode>;
+  // Whatever the draft sent as tokens.
+  absl::StatusOr<Proposal> ParseNodes(const Generation& generation, const Nodes& nodes) const;
   // The proposal, of 1 to k tokens.
   absl::StatusOr<Proposal> Parse(const Generation& generation, const v1::ProposeResult& result, int k) const;
   // Has the generation go on with a branch whose outcome has come.

@@ -189,6 +189,12 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   void Post(Item&& item) {
     if (up_) Send(std::move(item));
   }
+  // Has the server drop a sequence.
+  void PostRelease(const std::string& sequence_id) {
+    Item item;
+    item.mutable_release()->set_sequence_id(sequence_id);
+    Post(std::move(item));
+  }
 
   // Sends an item, whose answer will name that sequence and round. A `patient` one is waited for as long as
   // item_timeout says, whoever could take over.

@@ -90,7 +90,7 @@ class ServerPool {
     const std::string& sequence_id() const { return sequence_id_; }
     // Goes on with another sequence of the same server, and has it drop the present one.
     void Adopt(const std::string& sequence_id) {
-      PostRelease();
+      server_->link->PostRelease(sequence_id_);
       pool_->homes_.erase(sequence_id_);
       sequence_id_ = sequence_id;
       pool_->homes_[sequence_id_] = server_;
@@ -100,7 +100,7 @@ class ServerPool {
     // Has the server drop the sequence, which is nowhere then.
     void Release() {
       if (server_ == nullptr) return;
-      PostRelease();
+      server_->link->PostRelease(sequence_id_);
       Leave();
     }
 
@@ -109,11 +109,6 @@ class ServerPool {
     ServerPool& pool() const { return *pool_; }
 
    private:
-    void PostRelease() {
-      typename Protocol::Item item;
-      item.mutable_release()->set_sequence_id(sequence_id_);
-      server_->link->Post(std::move(item));
-    }
     void Leave() {
       if (server_ == nullptr) return;
       --server_->sequences;

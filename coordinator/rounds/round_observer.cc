@@ -1,5 +1,7 @@
 #include "coordinator/rounds/round_observer.h"
 
+#include <algorithm>
+
 #include "absl/strings/escaping.h"
 #include "common/obs/log.h"
 #include "common/rpc/convert.h"
@@ -24,8 +26,9 @@ void FillTrace(const RoundReport& report, v1::RoundTrace* trace) {
   trace->set_token(static_cast<uint32_t>(report.verdict->token));
   trace->set_token_text(generation.Display(report.verdict->token));
   trace->set_kind(ToProto(report.verdict->kind));
-  trace->set_draft_us(Microseconds(times.draft));
-  trace->set_draft_compute_us(ServerMicroseconds(times.draft_server));
+  const uint32_t draft_us = Microseconds(times.draft);
+  trace->set_draft_us(draft_us);
+  trace->set_draft_compute_us(std::min(ServerMicroseconds(times.draft_server), draft_us));
   trace->set_verify_us(Microseconds(times.verify));
   trace->set_verify_compute_us(ServerMicroseconds(times.verify_server));
   trace->set_round_us(Microseconds(times.round));

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from certificates import TOKEN, Authority
-from harness import Cluster, cluster, load_prompts, pytest_runtest_makereport  # noqa: F401
+from harness import (Cluster, Server, Stream, cluster, draft_stream, load_prompts, pytest_runtest_makereport,  # noqa: F401
+                     running, start_draft, start_target, target_stream)
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +36,29 @@ def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokens") / "tokens"
     path.write_text(f"{TOKEN}\n")
     return path
+
+
+@pytest.fixture(scope="module")
+def draft_server() -> Iterator[Server]:
+    server = start_draft()
+    with running(server):
+        yield server
+
+
+@pytest.fixture
+def draft(draft_server: Server) -> Iterator[Stream]:
+    with draft_stream(draft_server) as stream:
+        yield stream
+
+
+@pytest.fixture(scope="module")
+def target_server() -> Iterator[Server]:
+    server = start_target()
+    with running(server):
+        yield server
+
+
+@pytest.fixture
+def target(target_server: Server) -> Iterator[Stream]:
+    with target_stream(target_server) as stream:
+        yield stream

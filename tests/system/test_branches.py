@@ -5,37 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness import (RemoteSequence, Server, Stream, chain, draft_pb2, draft_stream, new_sequence, node, running, sequence_pb2, sparse,
-                     start_draft, start_target, target_pb2, target_stream)
+from harness import (RemoteSequence, Stream, chain, draft_pb2, draft_stream, new_sequence, node, running, sequence_pb2, sparse, start_draft,
+                     target_pb2)
 
 PROMPT = list(range(300, 340))
 KINDS = [("token", 1.0), ("block", 1.0), ("coupled", 1.0), ("token", 0.0)]
-
-
-@pytest.fixture(scope="module")
-def draft_server() -> Iterator[Server]:
-    server = start_draft()
-    with running(server):
-        yield server
-
-
-@pytest.fixture
-def draft(draft_server: Server) -> Iterator[Stream]:
-    with draft_stream(draft_server) as stream:
-        yield stream
-
-
-@pytest.fixture(scope="module")
-def target_server() -> Iterator[Server]:
-    server = start_target()
-    with running(server):
-        yield server
-
-
-@pytest.fixture
-def target(target_server: Server) -> Iterator[Stream]:
-    with target_stream(target_server) as stream:
-        yield stream
 
 
 def branch_of(origin: RemoteSequence, tokens: list[int], base: int, *, k: int = 3, assumed: int = 1,

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,32 +10,6 @@ from harness import (RemoteSequence, Refusal, Server, Stream, chain, draft_pb2, 
 
 PROMPT = list(range(300, 340))
 Distribution = sequence_pb2.Distribution
-
-
-@pytest.fixture(scope="module")
-def target_server() -> Iterator[Server]:
-    server = start_target()
-    with running(server):
-        yield server
-
-
-@pytest.fixture(scope="module")
-def draft_server() -> Iterator[Server]:
-    server = start_draft()
-    with running(server):
-        yield server
-
-
-@pytest.fixture
-def target(target_server: Server) -> Iterator[Stream]:
-    with target_stream(target_server) as stream:
-        yield stream
-
-
-@pytest.fixture
-def draft(draft_server: Server) -> Iterator[Stream]:
-    with draft_stream(draft_server) as stream:
-        yield stream
 
 
 def continuation(target: Stream, count: int) -> list[int]:

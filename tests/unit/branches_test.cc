@@ -8,6 +8,7 @@
 #include "common/kv/prefix_hash.h"
 #include "coordinator/drafters/model_drafter.h"
 #include "tests/unit/pool_testing.h"
+#include "tests/unit/test_tokenizer.h"
 
 namespace outrider {
 namespace {
@@ -15,12 +16,6 @@ namespace {
 using testing::ElementsAre;
 using testing::SizeIs;
 using Action = FakeDraft::Action;
-
-const Tokenizer& TestTokenizer() {
-  static const Tokenizer* tokenizer =
-      Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value().release();
-  return *tokenizer;
-}
 
 Request CoupledRequest() {
   Request request;

@@ -13,6 +13,7 @@
 #include "coordinator/drafters/ngram_drafter.h"
 #include "coordinator/drafters/row_drafter.h"
 #include "coordinator/link/asio.h"
+#include "tests/unit/test_tokenizer.h"
 
 namespace outrider {
 namespace {
@@ -29,12 +30,6 @@ using ::testing::SizeIs;
 
 using Form = Distribution::Form;
 using Tokens = std::vector<TokenId>;
-
-const Tokenizer& TestTokenizer() {
-  static const Tokenizer* tokenizer =
-      Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value().release();
-  return *tokenizer;
-}
 
 struct Options {
   v1::Rule rule = v1::RULE_TOKEN;

@@ -12,15 +12,10 @@
 #include "outrider/v1/inference.grpc.pb.h"
 #include "tests/unit/limited_memory.h"
 #include "tests/unit/pool_testing.h"
+#include "tests/unit/test_tokenizer.h"
 
 namespace outrider {
 namespace {
-
-const Tokenizer& TestTokenizer() {
-  static const Tokenizer* tokenizer =
-      Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value().release();
-  return *tokenizer;
-}
 
 class GenerateCallTest : public PoolFixture<FakeTarget> {
  protected:

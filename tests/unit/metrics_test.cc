@@ -7,17 +7,12 @@
 #include <algorithm>
 
 #include "coordinator/rounds/generation.h"
+#include "tests/unit/test_tokenizer.h"
 
 namespace outrider {
 namespace {
 
 using ::testing::ElementsAre;
-
-const Tokenizer& TestTokenizer() {
-  static const Tokenizer* tokenizer =
-      Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value().release();
-  return *tokenizer;
-}
 
 Proposal ChainOf(size_t length) {
   Proposal proposal;

@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 
 #include "tests/unit/pool_testing.h"
+#include "tests/unit/test_tokenizer.h"
 
 namespace outrider {
 namespace {
@@ -13,12 +14,6 @@ namespace {
 using Action = FakeDraft::Action;
 
 constexpr auto kBudget = std::chrono::seconds(10);
-
-const Tokenizer& TestTokenizer() {
-  static const Tokenizer* tokenizer =
-      Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value().release();
-  return *tokenizer;
-}
 
 Generation Sequence(size_t tokens) {
   Request request;

@@ -4,6 +4,7 @@
 
 #include "coordinator/rounds/target_client.h"
 #include "tests/unit/pool_testing.h"
+#include "tests/unit/test_tokenizer.h"
 
 namespace outrider {
 namespace {
@@ -12,12 +13,6 @@ using ::testing::ElementsAre;
 using Action = FakeTarget::Action;
 
 constexpr TokenId kPoison = 666;
-
-const Tokenizer& TestTokenizer() {
-  static const Tokenizer* tokenizer =
-      Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value().release();
-  return *tokenizer;
-}
 
 Request Prompt(std::vector<TokenId> tokens) {
   Request request;

@@ -5,6 +5,7 @@
 #include <prometheus/registry.h>
 
 #include "tests/unit/pool_testing.h"
+#include "tests/unit/test_tokenizer.h"
 
 namespace outrider {
 namespace {
@@ -13,12 +14,6 @@ using Action = FakeTarget::Action;
 
 constexpr TokenId kPoison = 666;
 constexpr TokenId kHarmless = 5;
-
-const Tokenizer& TestTokenizer() {
-  static const Tokenizer* tokenizer =
-      Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json").value().release();
-  return *tokenizer;
-}
 
 Generation Sequence(std::vector<TokenId> prompt) {
   Request request;

@@ -123,7 +123,7 @@ def schedule(report: dict) -> Figure:
     axes.plot(delays, best("perfect_overlap", **ahead), color=GREEN, linestyle=":", label="bound: perfect overlap")
     for name, wanted, color, marker in (("run-ahead", ahead, ORANGE, "s"), ("lockstep", lockstep, BLUE, "o")):
         axes.plot(delays, best("expected", **wanted), color=color, linestyle=":", linewidth=1.4,
-                  label=f"{name}, expected")
+                  label="run-ahead, expected" if name == "run-ahead" else "lockstep, Theorem 3.8")
         axes.plot(delays, best("ratio_to_undelayed_plain", **wanted), color=color, marker=marker,
                   label=f"{name}, measured")
     axes.plot(delays, best("ratio_to_undelayed_plain", drafter="none"), color=GREY, linestyle="--", linewidth=1.2,

@@ -94,6 +94,7 @@ def test_the_trace_says_which_proposals_were_begun_ahead(trio: Cluster, asked: l
     ahead = [number for number, r in enumerate(answer.rounds) if r.drafted_ahead]
     assert ahead, "no hit"
     assert all(answer.rounds[number - 1].branches > 0 for number in ahead)
+    assert all(r.draft_compute_us <= r.draft_us for r in answer.rounds)
     assert answer.speculation.ahead_rounds == sum(r.branches > 0 for r in answer.rounds)
     # What was begun after the last verdict, or for an answer that ended, is a hit that nothing followed.
     assert len(ahead) <= answer.speculation.ahead_hits <= len(ahead) + 1

@@ -121,9 +121,10 @@ def schedule(report: dict) -> Figure:
 
     ahead, lockstep = {"drafter": "model", "schedule": "run_ahead"}, {"drafter": "model", "schedule": "lockstep"}
     axes.plot(delays, best("perfect_overlap", **ahead), color=GREEN, linestyle=":", label="bound: perfect overlap")
-    for name, wanted, color, marker in (("run-ahead", ahead, ORANGE, "s"), ("lockstep", lockstep, BLUE, "o")):
+    for name, expectation, wanted, color, marker in (("run-ahead", "expected", ahead, ORANGE, "s"),
+                                                     ("lockstep", "Theorem 3.8", lockstep, BLUE, "o")):
         axes.plot(delays, best("expected", **wanted), color=color, linestyle=":", linewidth=1.4,
-                  label="run-ahead, expected" if name == "run-ahead" else "lockstep, Theorem 3.8")
+                  label=f"{name}, {expectation}")
         axes.plot(delays, best("ratio_to_undelayed_plain", **wanted), color=color, marker=marker,
                   label=f"{name}, measured")
     axes.plot(delays, best("ratio_to_undelayed_plain", drafter="none"), color=GREY, linestyle="--", linewidth=1.2,

@@ -1,7 +1,6 @@
 """Branches of a draft and continuations at a target, against servers without a coordinator."""
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 

@@ -43,8 +43,9 @@ struct SequenceStoreCounts {
 // released. Not thread-safe: the engine thread owns it.
 //
 // A sequence is a branch from an item with WorkItem::branch to one without, or to Promote. Branches take
-// nothing from others: neither a place nor blocks, but for those of the prefix cache. Others take theirs before anything else.
-// A branch that begins as a copy of another sequence is as old as that one, so that it can take over from it.
+// nothing from others: neither a place nor blocks, but for those of the prefix cache. Others take theirs
+// before anything else. A branch that begins as a copy of another sequence is as old as that one, so that it
+// can take over from it.
 class SequenceStore {
  public:
   // `copy_block` copies keys and values of all layers from one block to another.

@@ -99,12 +99,14 @@ class TimedModel final : public Model {
     return view;
   }
   void CopyBlock(BlockId, BlockId) override {}
+  void MoveSlots(absl::Span<const BlockId>, absl::Span<const SlotMove>) override {}
   absl::Status ReadSlot(BlockId, int, absl::Span<float>) override {
     return absl::UnimplementedError("nothing is cached");
   }
   void Wake() override {}
   bool CanRun(const DeviceTask&) const override { return false; }
   bool row_invariant() const override { return timed_.is_draft; }
+  bool tree_row_invariant() const override { return timed_.is_draft; }
   std::string dtype() const override { return "float32"; }
   std::string kernel_name() const override { return "timed"; }
   int kv_blocks() const override { return kv_blocks_; }

@@ -16,12 +16,26 @@ inline constexpr int kMaxLogitRows = 2048;
 // The rows of one sequence in a batch.
 struct SequenceRows {
   absl::Span<const TokenId> tokens;  // the new tokens, at least one; a row each
-  int position = 0;                  // position of tokens[0]: how many tokens the cache has already
-  absl::Span<const BlockId> blocks;  // position p is in blocks[p / block_size]; covers the new tokens
+  int position = 0;                  // slot of tokens[0]: how many tokens the cache has already
+  absl::Span<const BlockId> blocks;  // slot s is in blocks[s / block_size]; covers the new tokens
   int logit_rows = 0;                // the logits of this many tokens, the last ones, are returned
   // Work that the model does on these logits itself instead of returning them. Only a task that Model::CanRun
   // accepts. For a proposal the blocks must also cover the drafted tokens.
   DeviceTask* task = nullptr;
+  // A tree of drafted tokens at the end of the sequence: node i is in slot tree_begin + i and follows node
+  // parents[i], an earlier one, or with -1 the token in slot tree_begin - 1. Its position is tree_begin + its
+  // depth, and it attends to the slots before tree_begin, to its ancestors and to itself. `parents` has all nodes
+  // up to the last of `tokens`, those that were computed before included. Empty: a slot is a position, and each
+  // token follows the one before it.
+  int tree_begin = 0;
+  absl::Span<const int> parents = {};
+};
+
+// Keys and values that move from one slot of a sequence to another.
+struct SlotMove {
+  int from = 0;
+  int to = 0;
+  friend bool operator==(const SlotMove&, const SlotMove&) = default;
 };
 
 // float32 logits, row-major [rows, vocab]: the logit_rows of each sequence of the batch, in the batch's order

@@ -23,6 +23,9 @@ class Model {
   // little for this one.
   virtual absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) = 0;
   virtual void CopyBlock(BlockId from, BlockId to) = 0;
+  // Moves keys and values of all layers within a sequence, in this order; each move goes to a lower slot. What
+  // follows an accepted path of a tree finds it where it would be had the path been computed as a chain.
+  virtual void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) = 0;
   // Reads what the cache holds of one token: float32 [layers, 2, kv_heads, head_dim], the rotated keys and
   // the values. For tests and tools that compare backends.
   virtual absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) = 0;
@@ -39,6 +42,9 @@ class Model {
   // Whether a row's results depend bit for bit only on the tokens of its own prefix (Runner). Else they do up
   // to rounding.
   virtual bool row_invariant() const = 0;
+  // The same for a node of a tree: whether its results have the bits that its path, computed as a chain, would give
+  // it.
+  virtual bool tree_row_invariant() const = 0;
 
   virtual std::string dtype() const = 0;        // "float32", "bfloat16", "int8" or "fp8"
   virtual std::string kernel_name() const = 0;  // of FindKernels, "cuda" or "torch"

@@ -65,6 +65,9 @@ class Runner {
   // Copies the keys and values of all layers from one block to another (copy-on-write). Both ids must be in
   // the pool.
   void CopyBlock(BlockId from, BlockId to) { model_->CopyBlock(from, to); }
+  void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
+    model_->MoveSlots(blocks, moves);
+  }
 
   // Reads the keys and values of one token back, as Model::ReadSlot defines them. INVALID_ARGUMENT for a slot
   // that is not in the pool; INTERNAL if the device fails.
@@ -81,6 +84,7 @@ class Runner {
 
   const ModelConfig& config() const { return config_; }
   bool row_invariant() const { return model_->row_invariant(); }
+  bool tree_row_invariant() const { return model_->tree_row_invariant(); }
   std::string dtype() const { return model_->dtype(); }  // as resolved, if it was "auto"
   std::string kernel_name() const { return model_->kernel_name(); }
   std::string algorithms() const { return model_->algorithms(); }

@@ -26,12 +26,16 @@ class ChangedModel : public Model {
     return logits;
   }
   void CopyBlock(BlockId from, BlockId to) override { model_->CopyBlock(from, to); }
+  void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override {
+    model_->MoveSlots(blocks, moves);
+  }
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override {
     return model_->ReadSlot(block, slot, values);
   }
   void Wake() override { model_->Wake(); }
   bool CanRun(const DeviceTask& task) const override { return model_->CanRun(task); }
   bool row_invariant() const override { return model_->row_invariant(); }
+  bool tree_row_invariant() const override { return model_->tree_row_invariant(); }
   std::string dtype() const override { return model_->dtype(); }
   std::string kernel_name() const override { return model_->kernel_name(); }
   int kv_blocks() const override { return model_->kv_blocks(); }

@@ -21,12 +21,16 @@ class HostDeviceModel final : public Model {
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override { cpu_->CopyBlock(from, to); }
+  void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override {
+    cpu_->MoveSlots(blocks, moves);
+  }
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override {
     return cpu_->ReadSlot(block, slot, values);
   }
   void Wake() override { cpu_->Wake(); }
   bool CanRun(const DeviceTask& task) const override;
   bool row_invariant() const override { return true; }
+  bool tree_row_invariant() const override { return true; }
   std::string dtype() const override { return cpu_->dtype(); }
   std::string kernel_name() const override { return cpu_->kernel_name(); }
   int kv_blocks() const override { return cpu_->kv_blocks() - 1; }

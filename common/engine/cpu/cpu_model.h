@@ -48,11 +48,13 @@ class CpuModel final : public Model {
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override;
+  void MoveSlots(absl::Span<const BlockId>, absl::Span<const SlotMove>) override {}
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
   void Wake() override { thread_pool_.Wake(); }
 
   bool CanRun(const DeviceTask& /*task*/) const override { return false; }
   bool row_invariant() const override { return true; }
+  bool tree_row_invariant() const override { return true; }
   std::string dtype() const override;
   std::string kernel_name() const override { return kernels_.name; }
   int kv_blocks() const override { return options_.kv_blocks; }

@@ -39,12 +39,14 @@ class TorchModel final : public Model {
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override;
+  void MoveSlots(absl::Span<const BlockId>, absl::Span<const SlotMove>) override {}
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
   void Wake() override {}
   absl::Status Follow() override;
 
   bool CanRun(const DeviceTask& task) const override;
   bool row_invariant() const override { return false; }
+  bool tree_row_invariant() const override { return false; }
   std::string dtype() const override { return bfloat16_ ? "bfloat16" : "float32"; }
   std::string kernel_name() const override { return "torch"; }
   std::string bits_depend_on() const override { return bits_depend_on_; }

@@ -6,6 +6,7 @@
 #include "absl/types/span.h"
 #include "common/engine/device_task.h"
 #include "common/kv/block_id.h"
+#include "common/kv/slot_move.h"
 #include "common/spec/types.h"
 
 namespace outrider {
@@ -29,13 +30,6 @@ struct SequenceRows {
   // token follows the one before it.
   int tree_begin = 0;
   absl::Span<const int> parents = {};
-};
-
-// Keys and values that move from one slot of a sequence to another.
-struct SlotMove {
-  int from = 0;
-  int to = 0;
-  friend bool operator==(const SlotMove&, const SlotMove&) = default;
 };
 
 // float32 logits, row-major [rows, vocab]: the logit_rows of each sequence of the batch, in the batch's order

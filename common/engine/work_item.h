@@ -15,6 +15,7 @@
 #include "common/spec/draft_stop.h"
 #include "common/spec/logprobs.h"
 #include "common/spec/proposal.h"
+#include "common/spec/tree_shape.h"
 #include "common/spec/verdict.h"
 
 namespace outrider {
@@ -43,17 +44,18 @@ struct Answer {
 // Only computes the item's tokens: a chunk of a long prefix, or a prompt in advance.
 struct AppendWork {};
 
-// Drafts a chain of tokens.
+// Drafts a chain of tokens, or a tree.
 struct ProposeWork {
-  int draft_tokens = 1;                // K, at least 1; with draw_next it may be 0
+  int draft_tokens = 1;                // K, at least 1; with draw_next it may be 0. Of a tree, its depth
   std::optional<DraftStop> stop = {};  // when to end before that; the proposal then has confidences
   bool draw_next = false;  // first draw the token that follows the item's; it counts as committed then
   int alternatives = 0;    // other choices to report with each drafted token
+  std::optional<TreeShape> tree = {};  // the shape of a tree; none: a chain
 };
 
 // Verifies a proposal, which may be empty.
 struct VerifyWork {
-  Proposal proposal = {};     // a chain whose distributions are prepared
+  Proposal proposal = {};     // its distributions are prepared
   uint64_t content_hash = 0;  // identifies the proposal and its distributions within this process
   int prompt_logprobs = -1;   // alternatives to report with each committed token; -1: prompt is not scored
   bool may_continue = false;  // Worker::Continue may bring what the draft drew to follow the proposal

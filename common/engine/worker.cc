@@ -1,6 +1,7 @@
 #include "common/engine/worker.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <variant>
 
@@ -46,7 +47,10 @@ Worker::Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Sampler> sampler,
       source_(std::move(source)),
       mailbox_(kWaitingPerSequence * static_cast<size_t>(options.sequences.max_sequences), source_),
       store_(LimitsOf(*runner_), options.sequences,
-             [this](BlockId from, BlockId to) { runner_->CopyBlock(from, to); }) {
+             [this](BlockId from, BlockId to) { runner_->CopyBlock(from, to); },
+             [this](std::span<const BlockId> blocks, std::span<const SlotMove> moves) {
+               runner_->MoveSlots(blocks, moves);
+             }) {
   ReportState();
   thread_ = std::thread([this] { Run(); });
 }
@@ -166,7 +170,7 @@ std::vector<Worker::ScheduledSequence> Worker::Schedule() {
     const bool last = plan[i] == sequence.num_pending();
     const int logit_rows = sequence.prompt_logprobs() >= 0 ? plan[i] : last ? sequence.logit_rows() : 0;
     ScheduledSequence part{&sequence, plan[i], logit_rows, std::nullopt};
-    if (last && sequence.logit_rows() > 0) part.task = sampler_->MakeDeviceTask(sequence);
+    if (last && sequence.logit_rows() > 0 && sequence.parents().empty()) part.task = sampler_->MakeDeviceTask(sequence);
     if (part.task && !runner_->CanRun(*part.task)) part.task.reset();
     const auto* propose = part.task ? std::get_if<ProposeTask>(&part.task->work) : nullptr;
     const int ahead = propose != nullptr ? propose->draft_tokens - 1 : 0;
@@ -188,6 +192,12 @@ absl::StatusOr<LogitsView> Worker::RunModel(std::vector<ScheduledSequence>& sche
                      .blocks = s.sequence->blocks(),
                      .logit_rows = s.logit_rows,
                      .task = s.task ? &*s.task : nullptr});
+    // A chunk of the prompt before a tree is a chain.
+    const int nodes = s.sequence->num_computed() + s.rows - s.sequence->tree_begin();
+    if (nodes > 0) {
+      batch.back().tree_begin = s.sequence->tree_begin();
+      batch.back().parents = s.sequence->parents().first(static_cast<size_t>(nodes));
+    }
     stats.rows += s.rows;
   }
   const absl::Time start = absl::Now();

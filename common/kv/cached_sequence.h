@@ -1,4 +1,5 @@
-// A server's copy of one sequence: the coordinator's tokens, and the blocks with their keys and values.
+// A server's copy of one sequence: the coordinator's tokens, the drafted ones after them, and the blocks with
+// their keys and values.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +9,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/kv/block_table.h"
+#include "common/kv/slot_move.h"
 #include "common/spec/types.h"
 
 namespace outrider {
 
+// A token's slot in the table is its index. The tokens from tree_begin() on are the nodes of a tree, each with
+// a parent; those before it are a chain, and so are all of them where there is no tree.
+//
 // The keys and values of the first num_computed() tokens are computed; the other tokens wait for a forward
 // pass. Invariant: num_computed() <= size(), and the table backs at least num_computed() positions. Not
 // thread-safe.
@@ -21,18 +26,26 @@ class CachedSequence {
 
   // Applies an item of the wire protocol: `tokens` are the sequence's tokens from index `base` on, and
   // `prefix_hash` is the hash of the `base` tokens before them (common/kv/prefix_hash.h). Truncates to
-  // `base`, then appends `tokens`. FAILED_PRECONDITION, with nothing changed, if `base` exceeds the known
-  // tokens (reason BASE_BEYOND_CACHED) or the known prefix differs (reason PREFIX_MISMATCH). INVALID_ARGUMENT
-  // if `tokens` is empty.
-  absl::Status Reconcile(uint32_t base, uint64_t prefix_hash, std::span<const TokenId> tokens);
+  // `base`, then appends `tokens`. With `base` at the begin of a tree, those of the tokens that lie on one of
+  // its paths stay computed, but for the last token, whose logits are wanted.
+  //
+  // Returns the moves of what stays computed, in this order, within the blocks that the table had before. They
+  // are to be carried out before anything is written. FAILED_PRECONDITION, with nothing changed, if `base`
+  // exceeds the known tokens or the begin of a tree (reason BASE_BEYOND_CACHED) or the known prefix differs
+  // (reason PREFIX_MISMATCH). INVALID_ARGUMENT if `tokens` is empty.
+  absl::StatusOr<std::vector<SlotMove>> Reconcile(uint32_t base, uint64_t prefix_hash,
+                                                  std::span<const TokenId> tokens);
 
-  // Appends a token that is not computed yet, for example a drafted one.
+  // Appends a token that is not computed yet, for example a drafted one. There must be no tree.
   void Append(TokenId token);
+  // Appends a node that is not computed yet, which follows node `parent` of the tree, or with -1 the last
+  // token before the tree. The first node begins the tree.
+  void AppendNode(TokenId token, int parent);
   // Keeps the first n tokens, n <= size(), and drops the blocks that hold none of them.
   void Truncate(int n);
-  // Keeps the first n tokens and the accepted `path` of the proposal that follows them. The path must be a
-  // prefix of a chain.
-  void Keep(int n, std::span<const int> path);
+  // Keeps the first n tokens and the accepted `path` of the proposal that follows them, as a chain. With a tree
+  // n is its begin. Without one the path must be a prefix of a chain. Returns moves as Reconcile does.
+  std::vector<SlotMove> Keep(int n, std::span<const int> path);
   // Records that the keys and values of the first n tokens are computed now, for num_computed() <= n <=
   // size().
   void MarkComputed(int n);
@@ -42,8 +55,8 @@ class CachedSequence {
   // Makes positions [num_computed(), n) writable before they are computed; see BlockTable::Reserve.
   absl::StatusOr<std::vector<BlockCopy>> Reserve(int n) { return table_.Reserve(num_computed_, n); }
 
-  // Makes this sequence, which must be empty, a copy of the first n tokens of `from`, n <= from.size(). It
-  // shares the blocks of those that are computed.
+  // Makes this sequence, which must be empty, a copy of the first n tokens of `from`, n <= from.tree_begin().
+  // It shares the blocks of those that are computed.
   void Fork(const CachedSequence& from, int n);
 
   // Shares blocks that hold the keys and values of its first tokens, so that they need not be computed again.
@@ -53,13 +66,25 @@ class CachedSequence {
   std::span<const TokenId> tokens() const { return tokens_; }
   int size() const { return static_cast<int>(tokens_.size()); }
   int num_computed() const { return num_computed_; }
-  // Hash of the first n tokens, n <= size(). O(1).
+  // Index of the first node of the tree; size() without a tree.
+  int tree_begin() const { return size() - static_cast<int>(parents_.size()); }
+  // The parent of each node of the tree, an earlier node or -1. Empty: there is no tree.
+  std::span<const int> parents() const { return parents_; }
+  // The tokens before the tree and those of the path of a node, itself included; -1: without a path.
+  std::vector<TokenId> PathTo(int node) const;
+  // Hash of the first n tokens, n <= size(). Where token n - 1 is a node, of the tokens of PathTo(node). O(1).
   uint64_t prefix_hash(int n) const { return hashes_[n]; }
   const BlockTable& table() const { return table_; }
 
  private:
+  // The nodes on the way to a node, itself included, in order of depth.
+  std::vector<int> NodesTo(int node) const;
+  // The computed node whose path begins like `tokens` and is the longest such; -1: none.
+  int DeepestMatch(std::span<const TokenId> tokens) const;
+
   std::vector<TokenId> tokens_;
   std::vector<uint64_t> hashes_;  // [size() + 1]
+  std::vector<int> parents_;      // of the last tokens
   int num_computed_ = 0;
   BlockTable table_;
 };

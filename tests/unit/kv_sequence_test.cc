@@ -32,7 +32,7 @@ class CachedSequenceTest : public testing::Test {
  protected:
   absl::Status Send(uint32_t base, std::vector<TokenId> tokens, std::vector<TokenId> before) {
     before.resize(base);
-    return sequence_.Reconcile(base, PrefixHash(before), tokens);
+    return sequence_.Reconcile(base, PrefixHash(before), tokens).status();
   }
   void FeedAll() {
     ASSERT_TRUE(sequence_.Reserve(sequence_.size()).ok());

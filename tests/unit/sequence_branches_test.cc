@@ -61,7 +61,8 @@ class SequenceBranchesTest : public ::testing::Test {
   absl::Status last_;
   SequenceStore store_{{.context = 100, .vocab = 200, .kv_blocks = kBlocks, .block_size = kBlockSize},
                        {.max_sequences = 3, .abandoned_after = absl::Hours(1)},
-                       [](BlockId, BlockId) {}};
+                       [](BlockId, BlockId) {},
+                       [](std::span<const BlockId>, std::span<const SlotMove>) {}};
 };
 
 TEST_F(SequenceBranchesTest, ACopyInheritsTheParametersThatItNames) {

@@ -50,7 +50,8 @@ class SequenceStoreTest : public ::testing::Test {
   Proposal last_proposal_;
   SequenceStore store_{{.context = 100, .vocab = 200, .kv_blocks = kBlocks, .block_size = kBlockSize},
                        {.max_sequences = 8, .lease = absl::Seconds(60), .prefix_cache = false},
-                       [](BlockId, BlockId) {}};
+                       [](BlockId, BlockId) {},
+                       [](std::span<const BlockId>, std::span<const SlotMove>) {}};
 };
 
 TEST_F(SequenceStoreTest, WorkInProgressKeepsItsLease) {

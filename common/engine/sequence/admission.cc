@@ -1,7 +1,9 @@
 #include "common/engine/sequence/admission.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/kv/prefix_hash.h"
@@ -14,14 +16,34 @@ absl::Status Refuse(absl::string_view reason, absl::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
 }
 
+// How many positions the proposal takes.
+size_t DepthOf(const Proposal& proposal) {
+  size_t depth = 0;
+  for (int level : Depths(proposal)) depth = std::max(depth, static_cast<size_t>(level) + 1);
+  return depth;
+}
+
+// The numbers that make the shape what it is.
+std::vector<int> NumbersOf(const TreeShape& shape) {
+  struct Visitor {
+    std::vector<int> operator()(const Branching& tree) const { return tree.children; }
+    std::vector<int> operator()(const Chains& tree) const { return {tree.count}; }
+    std::vector<int> operator()(const NodeBudget& tree) const { return {tree.nodes}; }
+  };
+  std::vector<int> numbers = std::visit(Visitor(), shape);
+  numbers.push_back(static_cast<int>(shape.index()));
+  return numbers;
+}
+
 }  // namespace
 
 absl::Status CheckLimits(const WorkItem& item, const SequenceLimits& limits) {
   const auto* verify = std::get_if<VerifyWork>(&item.work);
   const size_t n = item.committed();
   const size_t drafted = verify == nullptr ? 0 : verify->proposal.size();
-  if (n + drafted > static_cast<size_t>(limits.context)) {
-    return Refuse("CONTEXT_EXCEEDED", absl::StrCat("context_exceeded: ", n, " tokens and ", drafted,
+  const size_t depth = verify == nullptr ? 0 : DepthOf(verify->proposal);
+  if (n + depth > static_cast<size_t>(limits.context)) {
+    return Refuse("CONTEXT_EXCEEDED", absl::StrCat("context_exceeded: ", n, " tokens and ", depth,
                                                    " drafted; the context has ", limits.context));
   }
   const size_t room = static_cast<size_t>(limits.kv_blocks) * static_cast<size_t>(limits.block_size);
@@ -47,6 +69,9 @@ uint64_t DigestOf(const WorkItem& item) {
         static_cast<uint64_t>(verify == nullptr ? -1 : verify->prompt_logprobs)}) {
     hash = ExtendPrefixHash(hash, static_cast<TokenId>(part));
     hash = ExtendPrefixHash(hash, static_cast<TokenId>(part >> 32));
+  }
+  if (propose != nullptr && propose->tree) {
+    for (int number : NumbersOf(*propose->tree)) hash = ExtendPrefixHash(hash, number);
   }
   return hash | 1;
 }

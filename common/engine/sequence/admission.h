@@ -10,7 +10,7 @@ namespace outrider {
 
 // The capacity of the model and its KV cache.
 struct SequenceLimits {
-  int context = 0;  // tokens of a sequence, drafted ones included
+  int context = 0;  // positions of a sequence, drafted ones included
   int vocab = 0;
   int kv_blocks = 0;
   int block_size = 0;

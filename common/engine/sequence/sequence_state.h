@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <variant>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "common/engine/sequence_params.h"
@@ -19,7 +20,7 @@
 namespace outrider {
 
 // Read by samplers and the step, which also append tokens; SequenceStore starts and ends its work. The tokens
-// are the committed ones, followed by those of this round's proposal. Not thread-safe.
+// are the committed ones, followed by those of this round's proposal: a chain or a tree. Not thread-safe.
 class SequenceState {
  public:
   const SequenceId& id() const { return id_; }
@@ -28,6 +29,11 @@ class SequenceState {
 
   std::span<const TokenId> tokens() const { return cache_.tokens(); }
   int committed() const { return committed_; }
+  // Where a tree begins and the parents of its nodes, as CachedSequence defines them. No parents: a chain.
+  int tree_begin() const { return cache_.tree_begin(); }
+  std::span<const int> parents() const { return cache_.parents(); }
+  // The committed tokens, and those of the path of a node of the tree, itself included.
+  std::vector<TokenId> PathTo(int node) const { return cache_.PathTo(node); }
   // The number of tokens, the first ones, whose keys and values are in the cache.
   int num_computed() const { return cache_.num_computed(); }
   // The number of tokens that are not computed yet.
@@ -63,6 +69,8 @@ class SequenceState {
   void CommitNext(ProposalNode next);
   // Appends a token, to be computed.
   void Append(TokenId token) { cache_.Append(token); }
+  // Appends a node of a tree, to be computed, which follows an earlier node or, with -1, the committed tokens.
+  void AppendNode(TokenId token, int parent) { cache_.AppendNode(token, parent); }
   // Drops the tokens that are not computed.
   void DropPending() { cache_.Truncate(cache_.num_computed()); }
   // Records that the next `rows` tokens are computed.

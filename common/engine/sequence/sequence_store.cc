@@ -34,10 +34,11 @@ Answer Refusal(absl::Status status, int num_computed) {
 }  // namespace
 
 SequenceStore::SequenceStore(const SequenceLimits& limits, const SequenceStoreOptions& options,
-                             std::function<void(BlockId from, BlockId to)> copy_block)
+                             std::function<void(BlockId from, BlockId to)> copy_block, MoveSlots move_slots)
     : limits_(limits),
       options_(options),
       copy_block_(std::move(copy_block)),
+      move_slots_(std::move(move_slots)),
       pool_(limits.kv_blocks),
       prefixes_(&pool_, limits.block_size) {}
 
@@ -126,7 +127,7 @@ void SequenceStore::CopyOrigin(Entry& entry, const Entry& origin, const WorkItem
 
 SequenceStore::Entry* SequenceStore::FindOrigin(const WorkItem& item) {
   Entry* origin = item.fork_of ? entries_.Find(*item.fork_of) : nullptr;
-  if (origin == nullptr || static_cast<int64_t>(item.base) > origin->cache_.size()) return nullptr;
+  if (origin == nullptr || static_cast<int64_t>(item.base) > origin->cache_.tree_begin()) return nullptr;
   return origin->cache_.prefix_hash(static_cast<int>(item.base)) == item.prefix_hash ? origin : nullptr;
 }
 
@@ -153,7 +154,17 @@ absl::Status SequenceStore::Reconcile(Entry& entry, const WorkItem& item) {
   if (item.params == nullptr && item.params_hash != entry.params_hash) return ParamsUnknown();
   if (absl::Status status = CheckLimits(item, limits_); !status.ok()) return status;
   if (absl::Status status = UpdateParams(entry, item); !status.ok()) return status;
-  return entry.cache_.Reconcile(item.base, item.prefix_hash, item.tokens);
+  return Compact(entry, [&] { return entry.cache_.Reconcile(item.base, item.prefix_hash, item.tokens); });
+}
+
+absl::Status SequenceStore::Compact(Entry& entry,
+                                    absl::FunctionRef<absl::StatusOr<std::vector<SlotMove>>()> change) {
+  // The blocks that the moves come from may be dropped with what is not kept.
+  std::vector<BlockId> blocks;
+  if (!entry.parents().empty()) blocks.assign(entry.blocks().begin(), entry.blocks().end());
+  const absl::StatusOr<std::vector<SlotMove>> moves = change();
+  if (moves.ok() && !moves->empty()) move_slots_(blocks, *moves);
+  return moves.status();
 }
 
 absl::Status SequenceStore::UpdateParams(Entry& entry, const WorkItem& item) {
@@ -258,7 +269,9 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
     entry.digest = 0;
     DropProposal(entry);
   } else if (answer.verdict != nullptr) {
-    entry.cache_.Keep(entry.committed_, answer.verdict->path);
+    const absl::Status kept = Compact(
+        entry, [&] { return entry.cache_.Keep(entry.committed_, answer.verdict->path); });
+    OUTRIDER_CHECK(kept.ok());
   }
   // Branches come and go by the thousand: what they leave behind is the next one's, and not the index's.
   if (options_.prefix_cache && !entry.branch_ && entry.num_computed() > 0) {

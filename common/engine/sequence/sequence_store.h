@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -17,6 +19,7 @@
 #include "common/kv/lease_table.h"
 #include "common/kv/prefix_index.h"
 #include "common/kv/sequence_id.h"
+#include "common/kv/slot_move.h"
 
 namespace outrider {
 
@@ -48,9 +51,12 @@ struct SequenceStoreCounts {
 // can take over from it.
 class SequenceStore {
  public:
-  // `copy_block` copies keys and values of all layers from one block to another.
+  using MoveSlots = std::function<void(std::span<const BlockId> blocks, std::span<const SlotMove> moves)>;
+
+  // `copy_block` copies keys and values of all layers from one block to another; `move_slots` moves them within
+  // the blocks of a sequence, in this order.
   SequenceStore(const SequenceLimits& limits, const SequenceStoreOptions& options,
-                std::function<void(BlockId from, BlockId to)> copy_block);
+                std::function<void(BlockId from, BlockId to)> copy_block, MoveSlots move_slots);
 
   // Admits an item and returns its sequence, which has work in progress from now on. Returns null if the item
   // is answered at once (refused, or a repetition of an answered one), or if it repeats the item in progress,
@@ -143,6 +149,8 @@ class SequenceStore {
   // Drops the item in progress without an answer, and its proposal.
   void Drop(Entry& entry);
   void DropProposal(Entry& entry);
+  // Changes the tokens by `change`, which returns moves as CachedSequence does, and carries these out.
+  absl::Status Compact(Entry& entry, absl::FunctionRef<absl::StatusOr<std::vector<SlotMove>>()> change);
   bool PreemptFor(const Entry& for_entry);
   void EvictCache(Entry& victim);
   // Ends the work in progress on a sequence that finds no room, or loses it.
@@ -151,6 +159,7 @@ class SequenceStore {
   const SequenceLimits limits_;
   const SequenceStoreOptions options_;
   const std::function<void(BlockId from, BlockId to)> copy_block_;
+  const MoveSlots move_slots_;
 
   BlockPool pool_;
   PrefixIndex prefixes_;

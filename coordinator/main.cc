@@ -55,6 +55,7 @@ struct Flags {
   std::string rule = "token";
   std::string drafter;
   std::string schedule = "auto";
+  std::string tree = "none";
   int run_ahead_branches = 8;
   std::string drafter_corpus;
   NgramOptions ngram;
@@ -137,6 +138,17 @@ void DefineFlags(CLI::App& app, Flags& flags) {
          "measured to be faster), unless a request says otherwise; lockstep without a draft service")
       ->check(CLI::IsMember({"lockstep", "run_ahead", "auto"}))
       ->capture_default_str();
+  app.add_option(
+         "--tree", flags.tree,
+         "none (chains), auto (whichever was measured to be faster) or the tree to draft, unless a request says "
+         "otherwise: 2x2x1 for the children of each node by depth, chains:N or budget:N; chains where there "
+         "can be no tree")
+      ->check([](const std::string& text) {
+        if (text == "none" || text == "auto") return std::string();
+        const absl::StatusOr<TreeShape> shape = ParseTreeShape(text);
+        return shape.ok() ? std::string() : std::string(shape.status().message());
+      })
+      ->capture_default_str();
   app.add_option("--run-ahead-branches", flags.run_ahead_branches,
                  "most outcomes of a verification that are drafted for while it runs")
       ->check(CLI::Range(1, 64))
@@ -205,6 +217,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
                            .adaptive = adaptive,
                            .rule = RuleFromName(flags.rule),
                            .schedule = ScheduleFromName(flags.schedule),
+                           .tree = flags.tree,
                            .drafter = DrafterFromName(flags.drafter),
                            .has_draft_service = !flags.drafts.empty(),
                            .has_corpus = corpus != nullptr,

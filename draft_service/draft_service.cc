@@ -85,6 +85,22 @@ absl::Status CheckRanges(const v1::ProposeItem& item, const v1::ServerInfo& info
   return absl::OkStatus();
 }
 
+absl::StatusOr<TreeShape> ParseTree(const v1::ProposeItem& item, const v1::ServerInfo& info) {
+  const auto refuse = [](absl::string_view problem) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE", absl::StrCat("tree: ", problem));
+  };
+  absl::StatusOr<TreeShape> shape = ParseShape(item.tree());
+  if (!shape.ok()) return shape.status();
+  const int nodes = MaxNodes(*shape, static_cast<int>(item.draft_tokens()));
+  if (nodes > static_cast<int>(info.max_tree_nodes())) {
+    return refuse(absl::StrCat(nodes, " nodes; allowed: 0 to ", info.max_tree_nodes()));
+  }
+  if (item.has_stop() || item.draw_next() || item.alternatives() > 0) {
+    return refuse("not with stop, draw_next or alternatives");
+  }
+  return shape;
+}
+
 // Fills in work.work: K tokens to draft, or as many as fit the context.
 absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& info, WorkItem& work) {
   if (work.params != nullptr && work.params->draft_temperature) {
@@ -108,6 +124,11 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
       const auto& acceptance = item.stop().acceptance();
       propose.stop =
           DraftStop{.acceptance = {acceptance.begin(), acceptance.end()}, .least = item.stop().least()};
+    }
+    if (item.has_tree()) {
+      absl::StatusOr<TreeShape> tree = ParseTree(item, info);
+      if (!tree.ok()) return tree.status();
+      propose.tree = *std::move(tree);
     }
     work.work = std::move(propose);
   }

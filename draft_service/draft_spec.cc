@@ -29,7 +29,7 @@ ModelServiceSpec DraftSpec() {
                 ->check(CLI::Range(0, 1 << 24))
                 ->capture_default_str();
           },
-      .make_sampler = [] { return std::make_unique<DraftSampler>(); },
+      .make_sampler = [](const v1::ServerInfo&) { return std::make_unique<DraftSampler>(); },
       .make_service =
           [top_n](Worker& worker, const v1::ServerInfo& info) {
             return std::make_unique<DraftService>(worker, info, *top_n);

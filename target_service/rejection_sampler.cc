@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/spec/logprobs.h"
 #include "common/spec/status.h"
 #include "common/spec/verify.h"
@@ -28,8 +29,7 @@ class Rows {
     if (params.logprobs >= 0 && params.logprobs_before_controls) {
       before_controls_.emplace_back(logits.begin(), logits.end());
     }
-    const size_t context = static_cast<size_t>(sequence_.committed() + i);
-    absl::StatusOr<WeightRow> row = sequence_.controls().Apply(sequence_.tokens().first(context), logits);
+    absl::StatusOr<WeightRow> row = sequence_.controls().Apply(Context(i), logits);
     if (params.logprobs >= 0 && row.ok()) rows_.push_back(*row);
     return row;
   }
@@ -42,18 +42,45 @@ class Rows {
   }
 
  private:
+  // The tokens before row i: the committed ones, and the path to node i - 1.
+  std::span<const TokenId> Context(int i) {
+    const size_t n = static_cast<size_t>(sequence_.committed());
+    if (sequence_.parents().empty()) return sequence_.tokens().first(n + static_cast<size_t>(i));
+    if (i == 0) return sequence_.tokens().first(n);
+    path_ = sequence_.PathTo(i - 1);
+    return path_;
+  }
+
   SequenceState& sequence_;
   const LogitsView& logits_;
+  std::vector<TokenId> path_;
   std::vector<WeightRow> rows_;
   std::vector<std::vector<float>> before_controls_;
 };
+
+absl::Status CheckTree(const SequenceParams& params, bool takes_rounded_trees) {
+  const auto refuse = [](absl::string_view what) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_UNSUPPORTED", absl::StrCat("draft: a tree ", what));
+  };
+  if (params.rule == Rule::kBlock) return refuse("under the block rule; allowed: a chain");
+  if (params.lenience < 1) return refuse("with lenience below 1; allowed: a chain");
+  const bool exact_bits = params.rule == Rule::kCoupled || params.sampling.temperature == 0;
+  if (exact_bits && !takes_rounded_trees) {
+    return refuse("for greedy decoding or the coupled rule, on an engine that rounds it otherwise; allowed: a chain");
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
 void RejectionSampler::Begin(SequenceState& sequence) {
   const auto* verify = std::get_if<VerifyWork>(&sequence.work());
   if (verify == nullptr) return sequence.set_logit_rows(0);
-  for (const ProposalNode& node : verify->proposal) sequence.Append(node.token);
+  if (IsChain(verify->proposal)) {
+    for (const ProposalNode& node : verify->proposal) sequence.Append(node.token);
+  } else {
+    for (const ProposalNode& node : verify->proposal) sequence.AppendNode(node.token, node.parent);
+  }
   sequence.set_logit_rows(static_cast<int>(verify->proposal.size()) + 1);
 }
 
@@ -70,10 +97,12 @@ void RejectionSampler::Score(SequenceState& sequence, int first, const LogitsVie
 absl::StatusOr<bool> RejectionSampler::Sample(SequenceState& sequence, const LogitsView& logits) {
   const SequenceParams& params = sequence.params();
   const Proposal& proposal = sequence.work_as<VerifyWork>().proposal;
-  const VerifyOptions options{.rule = params.rule, .lenience = params.lenience};
+  if (!IsChain(proposal)) {
+    if (absl::Status status = CheckTree(params, takes_rounded_trees_); !status.ok()) return status;
+  }
   Rows rows(sequence, logits);
   absl::StatusOr<Verdict> verdict = Verify(
-      options, proposal, [&](int i) { return rows.Shape(i); }, static_cast<uint64_t>(sequence.committed()),
+      OptionsOf(params), proposal, [&](int i) { return rows.Shape(i); }, static_cast<uint64_t>(sequence.committed()),
       params.key, sequence.continuation());
   if (!verdict.ok()) return verdict.status();
   if (params.logprobs >= 0) {
@@ -90,7 +119,7 @@ absl::StatusOr<bool> RejectionSampler::Sample(SequenceState& sequence, const Log
 
 std::optional<DeviceTask> RejectionSampler::MakeDeviceTask(const SequenceState& sequence) const {
   const VerifyWork& work = sequence.work_as<VerifyWork>();
-  if (work.prompt_logprobs >= 0) return std::nullopt;
+  if (work.prompt_logprobs >= 0 || !IsChain(work.proposal)) return std::nullopt;
   return DeviceTask{.params = &sequence.params(),
                     .round_start = static_cast<uint64_t>(sequence.committed()),
                     .work = VerifyTask{.draft = work.proposal, .verdict = {}},

@@ -7,6 +7,11 @@ namespace outrider {
 
 class RejectionSampler final : public Sampler {
  public:
+  // Whether trees are also taken where a row of a tree must have the bits of a chain: for greedy decoding and
+  // the coupled rule. Else they are refused there with INVALID_ARGUMENT, reason TREE_UNSUPPORTED, as they always
+  // are under the block rule and with lenience.
+  explicit RejectionSampler(bool takes_rounded_trees = true) : takes_rounded_trees_(takes_rounded_trees) {}
+
   // Appends the proposal's tokens. Needs a row of logits for each of them, and one for the last committed
   // token.
   void Begin(SequenceState& sequence) override;
@@ -16,6 +21,9 @@ class RejectionSampler final : public Sampler {
   void TakeDeviceResult(SequenceState& sequence, DeviceTask& task) override;
   // DEADLINE_EXCEEDED unless the item was started.
   std::optional<absl::Status> OnDeadline(SequenceState& sequence) override;
+
+ private:
+  const bool takes_rounded_trees_;
 };
 
 }  // namespace outrider

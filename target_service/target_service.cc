@@ -57,16 +57,27 @@ size_t MaxDraft(size_t n, const v1::ServerInfo& info) {
   return std::min<size_t>(room, info.max_draft_tokens());
 }
 
+absl::Status CheckSize(const Proposal& proposal, size_t n, const v1::ServerInfo& info) {
+  const size_t allowed = MaxDraft(n, info);
+  if (const auto depth = static_cast<size_t>(Depth(proposal)); depth > allowed) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_TOO_LONG",
+                     absl::StrCat("draft: ", depth, " tokens; allowed: 0 to ", allowed));
+  }
+  if (!IsChain(proposal) && proposal.size() > info.max_tree_nodes()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_TOO_LARGE",
+                     absl::StrCat("draft: a tree of ", proposal.size(), " nodes; allowed: 0 to ",
+                                  info.max_tree_nodes()));
+  }
+  return absl::OkStatus();
+}
+
 // Fills in work.work: a verification of the item's proposal, or only the computation of its tokens.
 absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info, WorkItem& work) {
   if (item.append_only()) return absl::OkStatus();
   absl::StatusOr<Proposal> proposal =
       ParseProposal(item.draft(), RuleOf(item), static_cast<int>(info.vocab_size()));
   if (!proposal.ok()) return proposal.status();
-  if (const size_t allowed = MaxDraft(work.committed(), info); proposal->size() > allowed) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_TOO_LONG",
-                     absl::StrCat("draft: ", proposal->size(), " tokens; allowed: 0 to ", allowed));
-  }
+  if (absl::Status status = CheckSize(*proposal, work.committed(), info); !status.ok()) return status;
   VerifyWork verify;
   verify.proposal = *std::move(proposal);
   verify.content_hash = ContentHash(item);

@@ -14,12 +14,12 @@ namespace {
 std::string Line(const char* name, bool up, const v1::ServerInfo& info) {
   if (!up) return absl::StrFormat("%-12s not reachable\n", name);
   return absl::StrFormat(
-      "%-12s %s, version %s: %s on %s%s, %.1f MB of weights, vocabulary %d, context %d, K up to %d, "
-      "%d KV blocks of %d tokens\n",
+      "%-12s %s, version %s: %s on %s%s, %.1f MB of weights, vocabulary %d, context %d, K up to %d, trees of up "
+      "to %d tokens, %d KV blocks of %d tokens\n",
       name, info.model(), info.version(), info.dtype(), info.device(),
       info.engine() == "torch" ? " by libtorch, exact up to rounding" : "",
       static_cast<double>(info.weight_bytes()) / 1e6, info.vocab_size(), info.max_context(),
-      info.max_draft_tokens(), info.kv_blocks(), info.block_size());
+      info.max_draft_tokens(), info.max_tree_nodes(), info.kv_blocks(), info.block_size());
 }
 
 // One server of several, or one that cannot be used for a reason.

@@ -92,6 +92,13 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
                   "lockstep, run_ahead or auto: whether the draft works while the target verifies; the "
                   "coordinator's default")
       ->check(CLI::IsMember({"lockstep", "run_ahead", "auto"}));
+  command.add_option("--tree", flags.tree,
+                     "draft a tree: 2x2x1 for the children of each node by depth, chains:N, budget:N, auto or "
+                     "none; the coordinator's default");
+  command
+      .add_option("--sibling-order", flags.sibling_order,
+                  "given or random: in which order drafted tokens for one position are tried; given")
+      ->check(CLI::IsMember({"given", "random"}));
   command.add_option("--draft-top-n", flags.draft_top_n,
                      "tokens kept of the draft's distribution; the draft service's default");
   command.add_option("--draft-temperature", flags.draft_temperature, "the draft's own; the target's");
@@ -194,6 +201,8 @@ v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& p
   speculation->set_drafter(DrafterFromName(flags.drafter));
   speculation->set_rule(RuleFromName(flags.rule));
   speculation->set_schedule(ScheduleFromName(flags.schedule));
+  speculation->set_tree(flags.tree);
+  speculation->set_sibling_order(SiblingOrderFromName(flags.sibling_order));
   if (flags.draft_top_n) speculation->set_draft_top_n(*flags.draft_top_n);
   if (flags.draft_temperature) speculation->set_draft_temperature(*flags.draft_temperature);
   if (flags.lenience) speculation->set_lenience(*flags.lenience);

@@ -59,6 +59,8 @@ struct GenerateFlags {
   std::optional<uint32_t> prompt_logprobs;
   std::string rule;      // empty: the coordinator's default
   std::string schedule;  // likewise
+  std::string tree;
+  std::string sibling_order;
   bool trace = false;
   bool json = false;
 };

@@ -33,6 +33,9 @@ Json ServerJson(const v1::ServerInfo& info) {
           {"vocab_size", info.vocab_size()},
           {"max_context", info.max_context()},
           {"max_draft_tokens", info.max_draft_tokens()},
+          {"max_tree_nodes", info.max_tree_nodes()},
+          {"tree_row_invariant", info.tree_row_invariant()},
+          {"inexact_trees", info.inexact_trees()},
           {"kv_blocks", info.kv_blocks()},
           {"block_size", info.block_size()},
           {"eos_ids", std::vector<uint32_t>(info.eos_ids().begin(), info.eos_ids().end())},
@@ -54,6 +57,8 @@ Json CompletionJson(const Completion& completion) {
   const v1::SpeculationStats& stats = completion.finish.speculation();
   const auto& drafted = stats.drafted_per_position();
   const auto& accepted = stats.accepted_per_position();
+  const auto& offered = stats.offered_per_rank();
+  const auto& of_rank = stats.accepted_per_rank();
   Json json = {{"text", completion.text},
                {"tokens", tokens},
                {"kinds", kinds},
@@ -78,6 +83,9 @@ Json CompletionJson(const Completion& completion) {
                          {"schedule", NameOf(stats.schedule())},
                          {"ahead_rounds", stats.ahead_rounds()},
                          {"ahead_hits", stats.ahead_hits()},
+                         {"tree_rounds", stats.tree_rounds()},
+                         {"offered_per_rank", std::vector<uint64_t>(offered.begin(), offered.end())},
+                         {"accepted_per_rank", std::vector<uint64_t>(of_rank.begin(), of_rank.end())},
                          {"expected_acceptance", stats.expected_acceptance()},
                          {"observed_over_expected", stats.observed_over_expected()},
                          {"drafted_per_position", std::vector<uint64_t>(drafted.begin(), drafted.end())},
@@ -111,7 +119,8 @@ std::string ToJson(const v1::DescribeResponse& description) {
                                       ? Json(description.defaults().draft_tokens())
                                       : Json("auto")},
                  {"rule", NameOf(description.defaults().rule())},
-                 {"schedule", NameOf(description.defaults().schedule())}}},
+                 {"schedule", NameOf(description.defaults().schedule())},
+                 {"tree", description.defaults().tree()}}},
                {"totals",
                 {{"rounds", description.totals().rounds()},
                  {"drafts", description.totals().drafts()},

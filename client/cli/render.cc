@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -96,22 +98,52 @@ std::string Renderer::Chunk(const v1::GenerateResponse& chunk) const {
   return text;
 }
 
+std::string Renderer::Rejected(std::string_view text) const {
+  if (text.empty()) return "";
+  const std::string shown = style_.terminal ? WithoutControls(text) : std::string(text);
+  return style_.colour ? absl::StrCat(kRejected, shown, kReset) : absl::StrCat("[-", shown, "-]");
+}
+
+// A line for each node, each below the one that it follows.
+std::string Renderer::Tree(const v1::RoundTrace& trace, int committed) const {
+  const std::set<uint32_t> kept(trace.path().begin(), trace.path().begin() + std::min(committed, trace.path_size()));
+  std::string lines;
+  const auto draw = [&](const auto& self, int parent, const std::string& indent) -> void {
+    std::vector<int> children;
+    for (int i = 0; i < trace.parents_size(); ++i) {
+      if (trace.parents(i) == parent) children.push_back(i);
+    }
+    for (const int child : children) {
+      const bool last = child == children.back();
+      const std::string text = OnOneLine(trace.drafted_text(child));
+      absl::StrAppend(&lines, indent, last ? "└ " : "├ ",
+                      kept.contains(static_cast<uint32_t>(child)) ? Paint(text, v1::TOKEN_KIND_ACCEPTED)
+                                                                  : Rejected(text),
+                      "\n");
+      self(self, child, indent + (last ? "  " : "│ "));
+    }
+  };
+  draw(draw, -1, "      ");
+  return lines;
+}
+
 std::string Renderer::Round(const v1::GenerateResponse& chunk) const {
   const v1::RoundTrace& trace = chunk.trace();
+  const bool is_tree = trace.parents_size() > 0;
   const auto committed = static_cast<int>(
       std::count_if(chunk.tokens().begin(), chunk.tokens().end(),
                     [](const v1::GeneratedToken& token) { return token.kind() == v1::TOKEN_KIND_ACCEPTED; }));
   std::string kept;
   std::string rejected;
-  for (int i = 0; i < trace.drafted_text_size(); ++i) {
+  for (int i = 0; i < std::min(committed, trace.path_size()); ++i) {
+    kept += OnOneLine(trace.drafted_text(static_cast<int>(trace.path(i))));
+  }
+  for (int i = 0; i < trace.drafted_text_size() && !is_tree; ++i) {
     (i < committed ? kept : rejected) += OnOneLine(trace.drafted_text(i));
   }
   std::string line = absl::StrFormat("%4d%s ", trace.round(), trace.drafted_ahead() ? ">" : " ");
   line += Paint(kept, v1::TOKEN_KIND_ACCEPTED);
-  if (!rejected.empty()) {
-    if (style_.terminal) rejected = WithoutControls(rejected);
-    line += style_.colour ? absl::StrCat(kRejected, rejected, kReset) : absl::StrCat("[-", rejected, "-]");
-  }
+  line += Rejected(rejected);
   if (chunk.tokens_size() > committed) {
     const std::string own = OnOneLine(trace.token_text());
     const bool brackets = !style_.colour;
@@ -125,7 +157,7 @@ std::string Renderer::Round(const v1::GenerateResponse& chunk) const {
       line += Paint(own, trace.kind());
     }
   }
-  return line + "\n";
+  return line + "\n" + Tree(trace, committed);
 }
 
 std::string Summary(const v1::Finish& finish) {
@@ -140,6 +172,9 @@ std::string Summary(const v1::Finish& finish) {
   if (stats.drafted() == 0) return line + "nothing was drafted";
   absl::StrAppendFormat(&line, "acceptance %.1f %% (%d of %d drafted)", 100 * stats.acceptance_rate(),
                         stats.accepted(), stats.drafted());
+  if (stats.tree_rounds() > 0) {
+    absl::StrAppendFormat(&line, "; %d trees", stats.tree_rounds());
+  }
   if (stats.ahead_rounds() > 0) {
     absl::StrAppendFormat(&line, "; ran ahead, %d of %d rounds foreseen", stats.ahead_hits(),
                           stats.ahead_rounds());

@@ -30,11 +30,14 @@ class Renderer {
   std::string Chunk(const v1::GenerateResponse& chunk) const;
   // A line for the round of a chunk that has a trace, as in Figure 1 of Leviathan et al. (arXiv 2211.17192):
   // kept tokens, rejected ones, and the target's own. Tokens after the first rejected one, or after the end
-  // of the answer, were not judged or not committed; they are shown as rejected too.
+  // of the answer, were not judged or not committed; they are shown as rejected too. Below the line of a tree
+  // there is one for each of its nodes.
   std::string Round(const v1::GenerateResponse& chunk) const;
 
  private:
   std::string Paint(std::string_view text, v1::TokenKind kind) const;
+  std::string Rejected(std::string_view text) const;
+  std::string Tree(const v1::RoundTrace& trace, int committed) const;
 
   OutputStyle style_;
 };

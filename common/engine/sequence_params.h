@@ -22,6 +22,11 @@ struct SequenceParams {
   int logprobs = -1;  // alternatives to report with each emitted token; -1: no log-probabilities
   bool logprobs_before_controls = false;
   uint64_t cache_salt = 0;  // which cached prefixes it may find
+  SiblingOrder sibling_order = SiblingOrder::kGiven;
 };
+
+inline VerifyOptions OptionsOf(const SequenceParams& params) {
+  return {.rule = params.rule, .lenience = params.lenience, .sibling_order = params.sibling_order};
+}
 
 }  // namespace outrider

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -56,16 +57,16 @@ void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
   }
 }
 
-// Parses a chain; `prepare` checks and completes each node.
+// `prepare` checks and completes each node.
 absl::StatusOr<Proposal> ParseNodes(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
                                     int vocab_size, absl::FunctionRef<absl::Status(ProposalNode&)> prepare) {
   Proposal proposal;
   proposal.reserve(static_cast<size_t>(nodes.size()));
   for (int i = 0; i < nodes.size(); ++i) {
     const v1::DraftNode& node = nodes[i];
-    if (node.parent() != i - 1) {
-      return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_TREE_UNSUPPORTED",
-                       absl::StrCat("draft[", i, "].parent: ", node.parent(), "; allowed: ", i - 1));
+    if (node.parent() < -1 || node.parent() >= i) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_PARENT_OUT_OF_RANGE",
+                       absl::StrCat("draft[", i, "].parent: ", node.parent(), "; allowed: -1 to ", i - 1));
     }
     if (node.token() >= static_cast<uint32_t>(vocab_size)) {
       return MakeError(
@@ -134,6 +135,53 @@ void SerializeProposal(std::span<const ProposalNode> proposal,
     message->set_parent(node.parent);
     if (node.q.form != Distribution::Form::kAbsent) SerializeDistribution(node.q, message->mutable_q());
   }
+}
+
+absl::StatusOr<TreeShape> ParseShape(const v1::TreeShape& shape) {
+  // Beyond what any server takes; also so that nothing overflows.
+  static constexpr uint32_t kMost = 1 << 16;
+  const auto refuse = [](absl::string_view field, uint32_t value) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE",
+                     absl::StrCat("tree.", field, ": ", value, "; allowed: 1 to ", kMost));
+  };
+  const auto out_of_range = [](uint32_t value) { return value < 1 || value > kMost; };
+  switch (shape.form_case()) {
+    case v1::TreeShape::kChains:
+      if (out_of_range(shape.chains())) return refuse("chains", shape.chains());
+      return Chains{static_cast<int>(shape.chains())};
+    case v1::TreeShape::kBudget:
+      if (out_of_range(shape.budget())) return refuse("budget", shape.budget());
+      return NodeBudget{static_cast<int>(shape.budget())};
+    case v1::TreeShape::kBranching: {
+      const auto& children = shape.branching().children();
+      if (children.empty() || children.size() > kMaxDraftTokens) {
+        return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE",
+                         absl::StrCat("tree.branching.children: ", children.size(),
+                                      " entries; allowed: 1 to ", kMaxDraftTokens));
+      }
+      for (const uint32_t count : children) {
+        if (out_of_range(count)) return refuse("branching.children", count);
+      }
+      return Branching{{children.begin(), children.end()}};
+    }
+    case v1::TreeShape::FORM_NOT_SET:
+      break;
+  }
+  return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE",
+                   "tree: empty; allowed: branching, chains, budget");
+}
+
+v1::TreeShape SerializeShape(const TreeShape& shape) {
+  v1::TreeShape message;
+  if (const auto* chains = std::get_if<Chains>(&shape)) {
+    message.set_chains(static_cast<uint32_t>(chains->count));
+  } else if (const auto* budget = std::get_if<NodeBudget>(&shape)) {
+    message.set_budget(static_cast<uint32_t>(budget->nodes));
+  } else {
+    const std::vector<int>& children = std::get<Branching>(shape).children;
+    message.mutable_branching()->mutable_children()->Add(children.begin(), children.end());
+  }
+  return message;
 }
 
 absl::StatusOr<Verdict> ParseVerdict(const v1::Verdict& message, std::span<const ProposalNode> proposal,

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/spec/proposal.h"
+#include "common/spec/tree_shape.h"
 #include "common/spec/verdict.h"
 #include "common/spec/verify.h"
 #include "outrider/v1/sequence.pb.h"
@@ -13,8 +14,8 @@
 
 namespace outrider {
 
-// Parses a chain and prepares each node's q, which may be absent under the coupled rule. INVALID_ARGUMENT,
-// naming the node, reason DRAFT_TREE_UNSUPPORTED, DRAFT_TOKEN_OUT_OF_RANGE or DRAFT_DISTRIBUTION_INVALID.
+// Parses any forest and prepares each node's q, which may be absent under the coupled rule. INVALID_ARGUMENT,
+// naming the node, reason DRAFT_PARENT_OUT_OF_RANGE, DRAFT_TOKEN_OUT_OF_RANGE or DRAFT_DISTRIBUTION_INVALID.
 absl::StatusOr<Proposal> ParseProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
                                        Rule rule, int vocab_size);
 
@@ -26,6 +27,10 @@ absl::StatusOr<Proposal> ParseUnpreparedProposal(
 // Appends the nodes of `proposal` to `nodes`.
 void SerializeProposal(std::span<const ProposalNode> proposal,
                        google::protobuf::RepeatedPtrField<v1::DraftNode>* nodes);
+
+// A shape as the draft is asked for it. INVALID_ARGUMENT, reason TREE_OUT_OF_RANGE, for one that is none.
+absl::StatusOr<TreeShape> ParseShape(const v1::TreeShape& shape);
+v1::TreeShape SerializeShape(const TreeShape& shape);
 
 // Parses a verdict on `proposal`, without its log-probabilities. INTERNAL, reason VERDICT_INVALID, for a path
 // that does not follow `proposal` from its root, a token outside the vocabulary, a kind that does not go with

@@ -22,6 +22,9 @@ inline std::string NameOf(v1::Rule rule) { return NameWithoutPrefix("RULE_", v1:
 inline std::string NameOf(v1::Schedule schedule) {
   return NameWithoutPrefix("SCHEDULE_", v1::Schedule_Name(schedule), schedule);
 }
+inline std::string NameOf(v1::SiblingOrder order) {
+  return NameWithoutPrefix("SIBLING_ORDER_", v1::SiblingOrder_Name(order), order);
+}
 inline std::string NameOf(v1::TokenKind kind) {
   return NameWithoutPrefix("TOKEN_KIND_", v1::TokenKind_Name(kind), kind);
 }
@@ -44,6 +47,11 @@ inline v1::Schedule ScheduleFromName(const std::string& name) {
   v1::Schedule schedule = v1::SCHEDULE_UNSPECIFIED;
   v1::Schedule_Parse("SCHEDULE_" + absl::AsciiStrToUpper(name), &schedule);
   return schedule;
+}
+inline v1::SiblingOrder SiblingOrderFromName(const std::string& name) {
+  v1::SiblingOrder order = v1::SIBLING_ORDER_UNSPECIFIED;
+  v1::SiblingOrder_Parse("SIBLING_ORDER_" + absl::AsciiStrToUpper(name), &order);
+  return order;
 }
 
 }  // namespace outrider

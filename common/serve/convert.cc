@@ -76,11 +76,12 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
       params->logprobs = static_cast<int>(proto.logprobs());
     }
     params->logprobs_before_controls = proto.logprobs_before_controls();
+    if (proto.sibling_order() == v1::SIBLING_ORDER_RANDOM) params->sibling_order = SiblingOrder::kRandom;
     params->cache_salt = proto.cache_salt();
     absl::StatusOr<Rule> rule = ParseRule(proto.rule());
     if (rule.ok()) {
       params->rule = *rule;
-      if (absl::Status status = ValidateVerifyOptions({params->rule, params->lenience}); !status.ok()) {
+      if (absl::Status status = ValidateVerifyOptions(OptionsOf(*params)); !status.ok()) {
         item.invalid = status;
       }
     } else {

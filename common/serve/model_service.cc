@@ -31,6 +31,7 @@ struct Flags {
   WorkerOptions worker;
   double lease_seconds = 60;
   int max_draft_tokens = 16;
+  int max_tree_nodes = 64;
   double stall_seconds = 60;
   bool self_test = false;
 
@@ -106,6 +107,10 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--max-draft-tokens", flags.max_draft_tokens, "largest K")
       ->check(CLI::Range(1, kMaxDraftTokens))
       ->capture_default_str();
+  app.add_option("--max-tree-nodes", flags.max_tree_nodes,
+                 "most drafted tokens of a tree, in which several compete for a position; 0: only chains")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   app.add_option("--lease", flags.lease_seconds, "seconds until an untouched sequence is freed")
       ->check(CLI::Range(0.1, 1e6))
       ->capture_default_str();
@@ -144,6 +149,7 @@ Models MakeModels(const ModelProgramSpec& program, const Flags& flags) {
                                .runner = RunnerFor(program.services[i], service, flags),
                                .worker = flags.worker,
                                .max_draft_tokens = flags.max_draft_tokens,
+                               .max_tree_nodes = flags.max_tree_nodes,
                                .stall_timeout = absl::Seconds(flags.stall_seconds),
                                .busy_poll = absl::Seconds(flags.process.busy_poll_seconds)};
     options.worker.sequences.lease = absl::Seconds(flags.lease_seconds);

@@ -43,7 +43,9 @@ struct ModelServiceSpec {
   bool high_priority = false;                   // RunnerOptions::high_priority
   // Flags of its own, some of which are the runner's; may be null.
   std::function<void(CLI::App&, RunnerOptions&)> define_flags;
-  std::function<std::unique_ptr<Sampler>()> make_sampler;
+  // Says more about the server than that of any model; may be null.
+  std::function<void(v1::ServerInfo& info)> complete_info = nullptr;
+  std::function<std::unique_ptr<Sampler>(const v1::ServerInfo& info)> make_sampler;
   // The gRPC service; both arguments outlive it.
   std::function<std::unique_ptr<StreamService>(Worker& worker, const v1::ServerInfo& info)> make_service;
 };

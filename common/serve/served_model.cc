@@ -29,9 +29,11 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
   info.set_vocab_size(static_cast<uint32_t>(config.decoder.vocab_size));
   info.set_max_context(static_cast<uint32_t>(config.decoder.max_position_embeddings));
   info.set_max_draft_tokens(static_cast<uint32_t>(options.max_draft_tokens));
+  info.set_max_tree_nodes(static_cast<uint32_t>(options.max_tree_nodes));
   info.set_max_message_bytes(kMaxMessageBytes);
   info.set_engine(options.runner.engine);
   info.set_row_invariant(runner.row_invariant());
+  info.set_tree_row_invariant(runner.tree_row_invariant());
   info.set_device(options.runner.device);
   info.set_dtype(runner.dtype());
   info.set_numerics(runner.numerics());
@@ -105,6 +107,7 @@ absl::Status ServedModel::TryToLoad() {
   const absl::StatusOr<SafeTensors> weights = SafeTensors::Open(options_.runner.model_dir);
   if (!weights.ok()) return weights.status();
   info_ = Describe(*runner_, options_, tokenizer_, weights->Hash());
+  if (spec_.complete_info) spec_.complete_info(info_);
   return absl::OkStatus();
 }
 
@@ -145,7 +148,8 @@ Endpoint ServedModel::Start() {
                        .wake = [this] { poller_->Wake(); },
                        .hold_answers = [this] { service_->HoldAnswers(); },
                        .release_answers = [this] { service_->ReleaseAnswers(); }};
-  worker_.emplace(std::move(runner_), spec_.make_sampler(), options_.worker, std::move(hooks),
+  std::unique_ptr<Sampler> sampler = spec_.make_sampler(info_);
+  worker_.emplace(std::move(runner_), std::move(sampler), options_.worker, std::move(hooks),
                   std::move(source));
   service_ = spec_.make_service(*worker_, info_);
   return {.flag = options_.listen_flag,

@@ -37,6 +37,7 @@ struct ServedModelOptions {
   RunnerOptions runner;
   WorkerOptions worker;
   int max_draft_tokens = 16;
+  int max_tree_nodes = 64;
   absl::Duration stall_timeout;
   absl::Duration busy_poll;
 };

@@ -1,6 +1,7 @@
 // What a drafter proposes: tokens that may follow a sequence, each with the distribution it was sampled from.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <utility>
 #include <vector>
@@ -47,6 +48,12 @@ inline std::vector<int> Depths(std::span<const ProposalNode> proposal) {
   depths.reserve(proposal.size());
   for (const ProposalNode& node : proposal) depths.push_back(node.parent < 0 ? 0 : depths[node.parent] + 1);
   return depths;
+}
+
+// The number of nodes on the longest path.
+inline int Depth(std::span<const ProposalNode> proposal) {
+  const std::vector<int> depths = Depths(proposal);
+  return depths.empty() ? 0 : *std::max_element(depths.begin(), depths.end()) + 1;
 }
 
 }  // namespace outrider

@@ -61,6 +61,7 @@ v1::DescribeResponse InferenceService::Description() const {
   }
   defaults->set_rule(parts_.defaults.rule);
   defaults->set_schedule(parts_.defaults.schedule);
+  defaults->set_tree(parts_.defaults.tree);
   if (parts_.targets->info() != nullptr) {
     description.set_max_draft_tokens(parts_.targets->info()->max_draft_tokens());
   }

@@ -14,6 +14,7 @@
 #include "common/spec/logprobs.h"
 #include "common/text/stop_matcher.h"
 #include "common/text/utf8.h"
+#include "coordinator/api/parse_tree.h"
 
 namespace outrider {
 namespace {
@@ -340,6 +341,9 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   request.trace = proto.trace();
   if (auto status = ParseLogprobs(proto.logprobs(), request); !status.ok()) return status;
   if (auto status = ParseInexact(proto.speculation(), params); !status.ok()) return status;
+  const bool is_greedy = sampling.temperature == 0;
+  const TreeLimits limits{.target = target, .default_tree = defaults.tree, .is_greedy = is_greedy, .repeatable = repeatable};
+  if (auto status = ParseTree(proto.speculation(), limits, request); !status.ok()) return status;
   return request;
 }
 

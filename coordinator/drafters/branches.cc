@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/rpc/convert.h"
 #include "common/kv/prefix_hash.h"
 #include "coordinator/pools/sequence_id.h"
 #include "coordinator/rounds/likely_outcomes.h"
@@ -139,6 +140,7 @@ int AllowedLength(const v1::ServerInfo& draft, size_t n, int wanted) {
 void FillRequest(const DraftLength& length, int k, v1::ProposeItem* propose) {
   propose->set_draft_tokens(static_cast<uint32_t>(k));
   if (length.ahead) propose->set_alternatives(kRanks);
+  if (length.tree) *propose->mutable_tree() = SerializeShape(*length.tree);
   if (!length.stop) return;
   v1::DraftStop* stop = propose->mutable_stop();
   stop->mutable_acceptance()->Add(length.stop->acceptance.begin(), length.stop->acceptance.end());

@@ -64,6 +64,8 @@ bool ModelDrafter::Send(Generation& generation) {
     unfit_vocab_ = draft.vocab_size();
     return false;
   }
+  const int nodes = wanted_.tree ? MaxNodes(*wanted_.tree, k) : k;
+  if (wanted_.tree && nodes > static_cast<int>(draft.max_tree_nodes())) wanted_.tree.reset();
   FillRequest(wanted_, k, propose);
   const Clock::duration allowed = budget_ + kBudgetPerToken * propose->sequence().tokens_size();
   SetBudget(allowed, propose->mutable_sequence()->mutable_budget());
@@ -71,6 +73,7 @@ bool ModelDrafter::Send(Generation& generation) {
   item->deadline = Clock::now() + allowed + kWayBack;
   item->n = n;
   item->k = k;
+  item->nodes = wanted_.tree ? nodes : k;
   in_flight_ = std::move(item);
   return true;
 }
@@ -124,7 +127,7 @@ asio::awaitable<Proposal> ModelDrafter::Take(Generation& generation, v1::ItemTim
       continue;
     }
     *timing = answer.result.timing();
-    absl::StatusOr<Proposal> proposal = Parse(generation, answer.result, item.k);
+    absl::StatusOr<Proposal> proposal = Parse(generation, answer.result, item);
     if (proposal.ok()) {
       item.permit->Succeed();
       outcome_ = DraftOutcome::kUsable;
@@ -176,6 +179,7 @@ void ModelDrafter::Adopt(Branch branch) {
                 .deadline = Clock::now() + budget_ + kWayBack,
                 .n = branch.n,
                 .k = branch.k,
+                .nodes = branch.k,
                 .is_ahead = true,
                 .drew_first = branch.draws_first};
   if (item.permit == nullptr) return server->link->PostRelease(branch.sequence_id);
@@ -197,14 +201,15 @@ absl::StatusOr<Proposal> ModelDrafter::ParseNodes(const Generation& generation, 
 }
 
 absl::StatusOr<Proposal> ModelDrafter::Parse(const Generation& generation, const v1::ProposeResult& result,
-                                             int k) const {
+                                             const InFlight& item) const {
   if (result.nodes().empty()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded, "PROPOSAL_EMPTY", "no token in time");
   }
-  if (result.nodes_size() > k) {
+  auto proposal = ParseNodes(generation, result.nodes());
+  const bool fits = !proposal.ok() || (Depth(*proposal) <= item.k && result.nodes_size() <= item.nodes);
+  if (!fits) {
     return MakeError(absl::StatusCode::kInternal, "PROPOSAL_TOO_LONG", "more tokens than were asked for");
   }
-  auto proposal = ParseNodes(generation, result.nodes());
   if (proposal.ok() && result.alternatives_size() == result.nodes_size()) {
     for (int i = 0; i < result.alternatives_size(); ++i) {
       for (const uint32_t id : result.alternatives(i).ids()) {

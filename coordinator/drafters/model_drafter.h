@@ -44,7 +44,8 @@ class ModelDrafter final : public Drafter {
     std::unique_ptr<DraftLink::Call> call;
     Clock::time_point deadline;
     size_t n = 0;             // committed tokens that it knew of
-    int k = 0;                // tokens that it asked for
+    int k = 0;                // tokens that it asked for: the depth,
+    int nodes = 0;            // and all of them
     bool is_ahead = false;    // it was a branch,
     bool drew_first = false;  // whose last token the draft had to draw
   };
@@ -60,8 +61,9 @@ class ModelDrafter final : public Drafter {
   using Nodes = google::protobuf::RepeatedPtrField<v1::DraftNode>;
   // Whatever the draft sent as tokens.
   absl::StatusOr<Proposal> ParseNodes(const Generation& generation, const Nodes& nodes) const;
-  // The proposal, of 1 to k tokens.
-  absl::StatusOr<Proposal> Parse(const Generation& generation, const v1::ProposeResult& result, int k) const;
+  // The proposal: a chain or, if one was asked for, a tree, of at least one token and at most what `item` allows.
+  absl::StatusOr<Proposal> Parse(const Generation& generation, const v1::ProposeResult& result,
+                                 const InFlight& item) const;
   // Has the generation go on with a branch whose outcome has come.
   void Adopt(Branch branch);
   // Whether asking once more at once makes sense.

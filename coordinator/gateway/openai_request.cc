@@ -95,6 +95,7 @@ void ParseSpeculationFields(JsonFields& fields, v1::SpeculationOptions* speculat
       fields.Refuse("schedule", "lockstep, run_ahead, auto", *name);
     }
   }
+  if (auto tree = fields.String("tree")) speculation->set_tree(*tree);
 }
 
 // The model's own probabilities at temperature 1, as vLLM reports them: after the controls a greedy answer's

@@ -126,6 +126,9 @@ void ServerPool<Protocol>::UpdateInfo() {
     if (common->block_size() > 0) common->set_kv_blocks(static_cast<uint32_t>(tokens / common->block_size()));
     common->set_max_context(std::min(common->max_context(), info->max_context()));
     common->set_max_draft_tokens(std::min(common->max_draft_tokens(), info->max_draft_tokens()));
+    common->set_max_tree_nodes(std::min(common->max_tree_nodes(), info->max_tree_nodes()));
+    common->set_tree_row_invariant(common->tree_row_invariant() && info->tree_row_invariant());
+    common->set_inexact_trees(common->inexact_trees() && info->inexact_trees());
   }
   if (common) info_ = std::move(common);
 }

@@ -179,10 +179,34 @@ DraftLength DraftLengthPolicy::Choose(const Generation& generation) {
   if (generation.emitted() == 0) return {};
   const int most = std::min(generation.request().draft_tokens, std::max(generation.Room() - 1, 0));
   if (most == 0) return {};
+  if (const std::optional<TreeShape>& tree = generation.request().tree) return {.most = most, .tree = tree};
   const bool ahead = ChooseSchedule(generation);
-  DraftLength length = ChooseLength(KindOf(generation, ahead), generation, most);
+  Kind& kind = KindOf(generation, ahead);
+  DraftLength length = ChooseLength(kind, generation, most);
   length.ahead = ahead;
+  if (length.most > 0 && ChoosesTree(generation) && kind.drafted_rounds >= kRoundsToLearn) {
+    if (std::optional<TreeShape> tree = ChooseTree(kind, generation, most)) {
+      return {.most = most, .tree = std::move(tree)};
+    }
+  }
   return length;
+}
+
+// With several generations the rows of a tree take time from others.
+bool DraftLengthPolicy::ChoosesTree(const Generation& generation) const {
+  return generation.request().chooses_tree && running_ <= 1;
+}
+
+std::optional<TreeShape> DraftLengthPolicy::ChooseTree(const Kind& kind, const Generation& generation, int most) {
+  const Request& request = generation.request();
+  const double alpha = kind.accepted.mean(kUnknownAcceptance);
+  const int k = request.adaptive ? Best(kind, alpha, most) : most;
+  const TreeChoice::Costs costs{.round = Seconds(kind, alpha, 0) - kind.verify.per_unit() +
+                                         kind.draft_wire.mean(0) + kind.proposal.fixed(),
+                                .row = kind.verify.per_unit(),
+                                .level = kind.proposal.per_unit(),
+                                .node = kind.step.per_unit()};
+  return trees_[GroupOf(generation)].Next(Rate(kind, alpha, k), costs, most, request.max_tree_nodes);
 }
 
 DraftLength DraftLengthPolicy::ChooseLength(Kind& kind, const Generation& generation, int most) {
@@ -325,6 +349,15 @@ void DraftLengthPolicy::ObserveSchedule(const RoundReport& round) {
                                                  round.emitted);
 }
 
+// Of a tree only the time of a step by its nodes: how often one of several siblings stands is no chain's
+// acceptance.
+void DraftLengthPolicy::ObserveTree(Kind& kind, const RoundReport& round) const {
+  if (running_ != 1) return;
+  const double levels = Depth(*round.proposal);
+  const double nodes = static_cast<double>(round.proposal->size());
+  kind.step.Observe(nodes / levels, Micros(round.times.draft_server.compute_us()) / levels);
+}
+
 void DraftLengthPolicy::OnDraftFailed(const RoundReport& round) {
   ObserveSchedule(round);
   Kind& kind = KindOf(*round.generation, round.ahead.runs);
@@ -340,12 +373,14 @@ void DraftLengthPolicy::OnRound(const RoundReport& round) {
   const size_t accepted = round.verdict->path.size();
   Kind& kind = KindOf(*round.generation, round.ahead.runs);
   ObserveVerify(kind, round.times);
+  if (ChoosesTree(*round.generation)) trees_[GroupOf(*round.generation)].Observe(round);
   if (drafted.empty()) {
     ++kind.plain_rounds;
     return;
   }
   CountAttempt(kind);
   kind.proposed.Observe(1);
+  if (!IsChain(drafted)) return ObserveTree(kind, round);
   if (round.ahead.runs) ObserveOutcome(kind, round);
   const v1::ItemTiming& draft = round.times.draft_server;
   const double batch = std::max<uint32_t>(draft.batch_sequences(), 1);

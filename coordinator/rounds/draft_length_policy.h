@@ -3,6 +3,7 @@
 
 #include <array>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,7 +13,8 @@
 #include "coordinator/rounds/likely_outcomes.h"
 #include "coordinator/rounds/outcome.h"
 #include "coordinator/rounds/round_report.h"
-#include "coordinator/rounds/schedule_choice.h"
+#include "coordinator/rounds/measured_choice.h"
+#include "coordinator/rounds/tree_choice.h"
 
 namespace outrider {
 
@@ -75,6 +77,9 @@ class LinearTime {
 // one more sequence in their steps; and all of them, but for a round now and then, only if they save more
 // than a step of theirs costs that is in the way of a proposal nobody foresaw. Several generations fill each
 // other's pauses already: they run ahead only if the request says so.
+//
+// Where the request leaves it to the policy, a generation alone drafts trees while they are measured to be faster than
+// chains (tree_choice.h).
 //
 // K looks at times and at what was committed before, never at the round's own random numbers: it changes no
 // distribution. But it changes which random numbers a token gets, so that requests with a seed under the
@@ -152,9 +157,13 @@ class DraftLengthPolicy {
   bool MeasuresSchedules(const Generation& generation) const;
   // For a round that runs ahead or not, with room for `most` tokens.
   DraftLength ChooseLength(Kind& kind, const Generation& generation, int most);
+  // Whether a tree may be drafted in place of a chain, and the tree, if one is.
+  bool ChoosesTree(const Generation& generation) const;
+  std::optional<TreeShape> ChooseTree(const Kind& kind, const Generation& generation, int most);
   // What seems best, by what is known.
   DraftLength LengthFor(const Kind& kind, const Generation& generation, int most) const;
   void ObserveVerify(Kind& kind, const RoundTimes& times);
+  void ObserveTree(Kind& kind, const RoundReport& round) const;
   // An attempt to get a proposal ends the rounds without one.
   static void CountAttempt(Kind& kind);
   // Acceptance of tokens of that bin, among all of a kind.
@@ -175,7 +184,8 @@ class DraftLengthPolicy {
 
   const int max_branches_;
   std::map<std::pair<Group, bool>, Kind> kinds_;  // running ahead or not
-  std::map<Group, ScheduleChoice> schedules_;
+  std::map<Group, MeasuredChoice> schedules_;
+  std::map<Group, TreeChoice> trees_;
   int running_ = 0;
 };
 

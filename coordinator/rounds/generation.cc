@@ -5,6 +5,7 @@
 
 #include "common/rpc/convert.h"
 #include "coordinator/pools/sequence_id.h"
+#include "coordinator/rounds/offered_nodes.h"
 #include "coordinator/rounds/speculation_stats.h"
 
 namespace outrider {
@@ -143,7 +144,11 @@ void Generation::CountRound(const Proposal& proposal, const Verdict& verdict) {
     recent_acceptance_.Age(1);
     return;
   }
-  recent_acceptance_.Observe(proposal, verdict.path.size());
+  if (IsChain(proposal)) {
+    recent_acceptance_.Observe(proposal, verdict.path.size());
+  } else {
+    CountTree(proposal, verdict);
+  }
   stats_.set_drafts(stats_.drafts() + 1);
   stats_.set_drafted(stats_.drafted() + proposal.size());
   stats_.set_accepted(stats_.accepted() + verdict.path.size());
@@ -161,6 +166,18 @@ void Generation::CountRound(const Proposal& proposal, const Verdict& verdict) {
     expected_accepted_ += verdict.expected_accepted;
     observed_accepted_ += static_cast<double>(verdict.path.size());
     judged_ += verdict.judged;
+  }
+}
+
+void Generation::CountTree(const Proposal& proposal, const Verdict& verdict) {
+  stats_.set_tree_rounds(stats_.tree_rounds() + 1);
+  for (const OfferedNode& node : OfferedNodes(proposal, verdict.path)) {
+    while (stats_.offered_per_rank_size() <= node.rank) {
+      stats_.add_offered_per_rank(0);
+      stats_.add_accepted_per_rank(0);
+    }
+    ++*stats_.mutable_offered_per_rank()->Mutable(node.rank);
+    *stats_.mutable_accepted_per_rank()->Mutable(node.rank) += node.accepted ? 1 : 0;
   }
 }
 

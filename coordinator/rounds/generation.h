@@ -89,6 +89,7 @@ class Generation {
   bool Append(TokenId token, std::string* text);
   void CountToken(v1::TokenKind kind);
   void CountRound(const Proposal& proposal, const Verdict& verdict);
+  void CountTree(const Proposal& proposal, const Verdict& verdict);
   v1::PositionLogprobs WithText(v1::PositionLogprobs logprobs) const;
   v1::Finish MakeFinish() const;
 

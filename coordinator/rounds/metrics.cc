@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/obs/metric_families.h"
 #include "common/rpc/names.h"
+#include "coordinator/rounds/offered_nodes.h"
 
 namespace outrider {
 namespace {
@@ -81,6 +82,8 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
                                            "Accepted tokens by their position in the draft, from 0.")),
       drafted_per_position_(CounterFamily(r, "spec_decode_num_draft_tokens_per_pos_total",
                                           "Drafted tokens by their position in the draft, from 0.")),
+      trees_(AddCounter(r, "spec_decode_num_trees_total",
+                        "Rounds that verified a tree: several drafted tokens for one position.")),
       observed_accepted_(AddCounter(r, "spec_decode_observed_accepted_tokens_total",
                                     "Accepted tokens of the rounds that expected_accepted_tokens covers. "
                                     "Observed over expected tends to 1 if the draft sampled from the q that "
@@ -169,6 +172,16 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
     ahead_rounds_at_.push_back(&ahead_rounds_.Add(labels));
     ahead_hits_at_.push_back(&ahead_hits_.Add(labels));
   }
+  auto& offered = CounterFamily(r, "spec_decode_num_offered_tokens_per_rank_total",
+                                "Nodes of trees that follow an accepted one, or the last committed token, by "
+                                "their place among their siblings, from 0.");
+  auto& accepted_of_rank = CounterFamily(r, "spec_decode_num_accepted_tokens_per_rank_total",
+                                         "Of them, those that the target accepted.");
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    const prometheus::Labels labels = {{"rank", std::to_string(rank)}};
+    offered_of_rank_.push_back(&offered.Add(labels));
+    accepted_of_rank_.push_back(&accepted_of_rank.Add(labels));
+  }
   auto& drafts = CounterFamily(r, "spec_decode_num_drafts_by_drafter_total",
                                "Rounds that verified at least one drafted token, by who drafted and rule.");
   auto& first_accepted =
@@ -213,7 +226,17 @@ void Metrics::OnRound(const RoundReport& round) {
     draft_seconds_->Observe(Seconds(round.times.draft));
   }
   if (round.drafted() > 0) CountDraft(round);
+  if (!IsChain(*round.proposal)) CountTree(round);
   if (round.ahead.branches > 0) CountAhead(round);
+}
+
+void Metrics::CountTree(const RoundReport& round) {
+  trees_->Increment();
+  for (const OfferedNode& node : OfferedNodes(*round.proposal, round.verdict->path)) {
+    const size_t rank = std::min(static_cast<size_t>(node.rank), kRanks - 1);
+    offered_of_rank_[rank]->Increment();
+    if (node.accepted) accepted_of_rank_[rank]->Increment();
+  }
 }
 
 void Metrics::CountAhead(const RoundReport& round) {

@@ -71,6 +71,7 @@ class Metrics {
   // The series of the round's kind.
   prometheus::Histogram* RoundSeconds(const RoundReport& round) const;
   void CountDraft(const RoundReport& round);
+  void CountTree(const RoundReport& round);
   void CountAhead(const RoundReport& round);
   prometheus::Counter& PerPosition(std::vector<prometheus::Counter*>& counters,
                                    prometheus::Family<prometheus::Counter>& family, int position);
@@ -81,6 +82,10 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& accepted_per_position_;
   prometheus::Family<prometheus::Counter>& drafted_per_position_;
   std::vector<prometheus::Counter*> accepted_at_, drafted_at_;  // executor thread
+  prometheus::Counter* trees_;
+  // By place among siblings; further ones count as the last.
+  static constexpr size_t kRanks = 8;
+  std::vector<prometheus::Counter*> offered_of_rank_, accepted_of_rank_;
   struct DrafterCounters {
     prometheus::Counter* drafts;
     prometheus::Counter* first_accepted;

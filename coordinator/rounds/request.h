@@ -1,9 +1,11 @@
 // A request that has been checked, with every default filled in.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "common/spec/tree_shape.h"
 #include "common/spec/types.h"
 #include "outrider/v1/inference.pb.h"
 
@@ -16,6 +18,9 @@ struct Request {
   v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
   int draft_tokens = 0;   // K
   bool adaptive = false;  // that is only the largest K; the policy chooses
+  std::optional<TreeShape> tree;  // what is drafted; unset: chains, unless
+  bool chooses_tree = false;      // the policy chooses between them and trees
+  int max_tree_nodes = 0;         // that it may choose
   v1::Schedule schedule = v1::SCHEDULE_LOCKSTEP;
   // While running ahead, the token after an accepted proposal is coupled with what the draft drew for it.
   // Only where that changes no answer of a seed, and something is drawn at all.

@@ -22,6 +22,10 @@ void FillTrace(const RoundReport& report, v1::RoundTrace* trace) {
     trace->add_drafted(static_cast<uint32_t>(node.token));
     trace->add_drafted_text(generation.Display(node.token));
   }
+  if (!IsChain(*report.proposal)) {
+    for (const ProposalNode& node : *report.proposal) trace->add_parents(node.parent);
+    for (const int node : report.verdict->path) trace->add_path(static_cast<uint32_t>(node));
+  }
   trace->set_accepted(static_cast<uint32_t>(report.accepted()));
   trace->set_token(static_cast<uint32_t>(report.verdict->token));
   trace->set_token_text(generation.Display(report.verdict->token));

@@ -30,6 +30,7 @@ inline void AddCounts(const v1::SpeculationStats& stats, v1::SpeculationStats* s
   sum->set_accepted(sum->accepted() + stats.accepted());
   sum->set_ahead_rounds(sum->ahead_rounds() + stats.ahead_rounds());
   sum->set_ahead_hits(sum->ahead_hits() + stats.ahead_hits());
+  sum->set_tree_rounds(sum->tree_rounds() + stats.tree_rounds());
   sum->set_exact(sum->exact() && stats.exact());
 }
 

@@ -50,6 +50,7 @@ RULES = {"": 0, "token": sequence_pb2.RULE_TOKEN, "block": sequence_pb2.RULE_BLO
          "coupled": sequence_pb2.RULE_COUPLED}
 SCHEDULES = {"": 0} | {name: inference_pb2.Schedule.Value(f"SCHEDULE_{name.upper()}")
                        for name in ("lockstep", "run_ahead", "auto")}
+SIBLING_ORDERS = {"": 0} | {name: sequence_pb2.SiblingOrder.Value(f"SIBLING_ORDER_{name.upper()}") for name in ("given", "random")}
 DRAFTERS = {"": 0} | {name: inference_pb2.DrafterKind.Value(f"DRAFTER_KIND_{name.upper()}")
                       for name in ("model", "ngram", "copy", "auto", "unigram", "bigram", "random", "none")}
 LENGTH, STOP = inference_pb2.FINISH_REASON_LENGTH, inference_pb2.FINISH_REASON_STOP
@@ -305,11 +306,13 @@ Prompt = str | Sequence[int]
 def request(prompt: Prompt, *, k: int | None = None, max_tokens: int | None = None, temperature: float | None = None,
             top_k: int = 0, seed: int | None = None, rule: str = "", drafter: str = "", stop: Sequence[str] = (),
             stop_ids: Sequence[int] = (), ignore_eos: bool = False, trace: bool = False,
-            draft_top_n: int = 0, n: int | None = None, schedule: str = "", **sampling: Any) -> inference_pb2.GenerateRequest:
+            draft_top_n: int = 0, n: int | None = None, schedule: str = "", tree: str = "", sibling_order: str = "",
+            **sampling: Any) -> inference_pb2.GenerateRequest:
     r = inference_pb2.GenerateRequest(
         sampling=sequence_pb2.SamplingParams(temperature=temperature, top_k=top_k, **sampling), seed=seed, trace=trace, n=n,
         speculation=inference_pb2.SpeculationOptions(drafter=DRAFTERS[drafter], draft_tokens=k, rule=RULES[rule],
-                                                     draft_top_n=draft_top_n, schedule=SCHEDULES[schedule]),
+                                                     draft_top_n=draft_top_n, schedule=SCHEDULES[schedule], tree=tree,
+                                                     sibling_order=SIBLING_ORDERS[sibling_order]),
         stop=inference_pb2.StopOptions(strings=stop, token_ids=stop_ids, ignore_eos=ignore_eos,
                                        max_tokens=max_tokens))
     if isinstance(prompt, str):

@@ -132,6 +132,7 @@ def calls(prompts: list[str]) -> list[tuple[str, dict[str, Any]]]:
                 {"k": 2, "rule": "coupled"},
                 {"k": 6, "temperature": 0},
                 {"k": 3, "temperature": 0, "schedule": "run_ahead"},
+                {"tree": "2x2x1"},
             )
         ]
     for drafter in ("ngram", "copy"):

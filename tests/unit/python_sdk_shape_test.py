@@ -43,7 +43,8 @@ EVERY = {
     "max_tokens": 9, "temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.25, "repetition_penalty": 1.5,
     "presence_penalty": 0.5, "frequency_penalty": -0.5, "logit_bias": {5: 1.5, 7: -2.0}, "allowed_ids": [1, 2],
     "bad_ids": [3], "min_tokens": 2, "seed": 2**64 - 1, "sample_index": 4, "stop": ["a", "b"], "stop_token_ids": [6],
-    "ignore_eos": True, "drafter": "ngram", "draft_tokens": 0, "rule": "block", "schedule": "run_ahead", "draft_top_n": 8,
+    "ignore_eos": True, "drafter": "ngram", "draft_tokens": 0, "rule": "block", "schedule": "run_ahead", "tree": "2x2",
+    "sibling_order": "random", "draft_top_n": 8,
     "draft_temperature": 0.5, "lenience": 0.5, "logprobs": 0, "logprobs_before_controls": True, "prompt_logprobs": 0,
     "trace": True, "resume_from": [8, 9],
 }

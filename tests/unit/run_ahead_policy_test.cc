@@ -6,7 +6,7 @@
 
 #include "coordinator/rounds/draft_length_policy.h"
 #include "coordinator/rounds/likely_outcomes.h"
-#include "coordinator/rounds/schedule_choice.h"
+#include "coordinator/rounds/measured_choice.h"
 
 namespace outrider {
 namespace {
@@ -162,7 +162,7 @@ TEST_F(OutcomesTest, AreDraftedForNowAndThenOnlyWhereNoneOfThemCame) {
 }
 
 // Rounds of which those that run ahead take `ratio` times as long.
-double ShareAhead(ScheduleChoice& choice, double ratio, int rounds = 4000) {
+double ShareAhead(MeasuredChoice& choice, double ratio, int rounds = 4000) {
   std::mt19937 random(7);
   std::normal_distribution<double> noise(1, 0.1);
   int ahead = 0;
@@ -174,16 +174,16 @@ double ShareAhead(ScheduleChoice& choice, double ratio, int rounds = 4000) {
   return static_cast<double>(ahead) / rounds;
 }
 
-TEST(ScheduleChoice, UsesWhatIsFasterAndTriesTheOtherNowAndThen) {
-  ScheduleChoice faster, slower;
+TEST(MeasuredChoice, UsesWhatIsFasterAndTriesTheOtherNowAndThen) {
+  MeasuredChoice faster, slower;
   EXPECT_GT(ShareAhead(faster, 0.7), 0.9);
   const double tried = ShareAhead(slower, 1.3);
   EXPECT_LT(tried, 0.05);
   EXPECT_GT(tried, 0);
 }
 
-TEST(ScheduleChoice, FollowsAMachineThatChanges) {
-  ScheduleChoice choice;
+TEST(MeasuredChoice, FollowsAMachineThatChanges) {
+  MeasuredChoice choice;
   ShareAhead(choice, 1.3);
   EXPECT_GT(ShareAhead(choice, 0.7), 0.6);
   EXPECT_LT(ShareAhead(choice, 1.3), 0.4);

@@ -34,6 +34,10 @@ def acceptance_by(labels: str) -> str:
 
 # Two digits, so that names sort as numbers.
 BY_POSITION = f'label_replace({acceptance_by("position")}, "position", "0$1", "position", "(.)")'
+BY_RANK = ratio(
+    rate("spec_decode_num_accepted_tokens_per_rank_total", "rank"),
+    rate("spec_decode_num_offered_tokens_per_rank_total", "rank"),
+)
 PLAIN_ON_PURPOSE = ratio(rate(f"{K}_bucket", where='le=~"0|0.0"'), rate(f"{K}_count"))
 
 
@@ -63,8 +67,31 @@ def acceptance():
             "Lossless": lossless_panels(),
             "Choice of K and gain": gain_panels(),
             "Running ahead": ahead_panels(),
+            "Trees": tree_panels(),
         },
     )
+
+
+def tree_panels() -> list:
+    return [
+        bars(
+            "Acceptance by rank",
+            "How often a child of a tree was accepted if its parent was, by its place among its siblings, from 0. The sum of the "
+            "bars is the acceptance of a position.",
+            Query(BY_RANK, "{{rank}}"),
+            unit="percentunit",
+            width=12,
+            top=1,
+        ),
+        graph(
+            "Trees among drafts",
+            "Rounds whose draft was a tree, divided by rounds with a draft.",
+            Query(ratio(rate("spec_decode_num_trees_total"), rate("spec_decode_num_drafts_total")), "trees"),
+            unit="percentunit",
+            width=12,
+            top=1,
+        ),
+    ]
 
 
 def surprisal_number():

@@ -41,7 +41,7 @@ from outrider._errors import (
     Unavailable,
     Unimplemented,
 )
-from outrider._request import ChatMessage, DrafterName, Options, RuleName, ScheduleName
+from outrider._request import ChatMessage, DrafterName, Options, RuleName, ScheduleName, SiblingOrderName
 from outrider._retries import Retries
 
 __version__ = version("outrider")
@@ -73,6 +73,7 @@ __all__ = [
     "Round",
     "RuleName",
     "ScheduleName",
+    "SiblingOrderName",
     "ServerInfo",
     "ServerState",
     "Speculation",

@@ -78,6 +78,9 @@ class Speculation:
         ahead_rounds: Rounds whose outcome was drafted for while they were verified.
         ahead_hits: Of those, rounds whose outcome was among what was drafted for.
         schedule: "run_ahead" if there were any, else "lockstep".
+        tree_rounds: Rounds whose draft was a tree.
+        offered_per_rank: Nodes of trees that follow a kept one, by their place among their siblings.
+        accepted_per_rank: Of those, kept ones.
     """
 
     drafted: int
@@ -98,6 +101,9 @@ class Speculation:
     ahead_rounds: int
     ahead_hits: int
     schedule: str
+    tree_rounds: int
+    offered_per_rank: tuple[int, ...]
+    accepted_per_rank: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,8 @@ class Round:
         draft_bytes: What the drafted tokens and their distributions took on the wire.
         drafted_ahead: They were begun while the round before was verified.
         branches: Outcomes of this round that were drafted for while it was verified.
+        parents: Of a tree, the index of the token that each one follows, -1 for the last committed one. Of a chain, empty.
+        path: Of a tree, the indices of those that were kept.
     """
 
     round: int
@@ -137,6 +145,8 @@ class Round:
     draft_bytes: int
     drafted_ahead: bool
     branches: int
+    parents: tuple[int, ...]
+    path: tuple[int, ...]
 
 
 @dataclass(frozen=True)

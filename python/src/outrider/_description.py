@@ -31,6 +31,9 @@ class ServerInfo:
         engine: What computes: "native" or "torch".
         row_invariant: Whether a token's results depend bit for bit only on the tokens before it.
         numerics: What decides the last bits of a result, in words; empty: unknown.
+        max_tree_nodes: Most drafted tokens of a tree; 0: it takes only chains.
+        tree_row_invariant: row_invariant, for the tokens of a tree too.
+        inexact_trees: It takes trees also where they are not row_invariant and the tokens may depend on it.
     """
 
     model: str
@@ -51,6 +54,9 @@ class ServerInfo:
     engine: str
     row_invariant: bool
     numerics: str
+    max_tree_nodes: int
+    tree_row_invariant: bool
+    inexact_trees: bool
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,7 @@ class Defaults:
     draft_tokens: int | None
     rule: str
     schedule: str
+    tree: str
 
 
 @dataclass(frozen=True)
@@ -163,6 +170,7 @@ def to_description(response: inference_pb2.DescribeResponse) -> Description:
             draft_tokens=defaults.draft_tokens if defaults.HasField("draft_tokens") else None,
             rule=enum_name(sequence_pb2.Rule, defaults.rule, "RULE_"),
             schedule=enum_name(inference_pb2.Schedule, defaults.schedule, "SCHEDULE_"),
+            tree=defaults.tree,
         ),
         totals=plain(Totals, response.totals),
     )

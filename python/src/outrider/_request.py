@@ -32,6 +32,7 @@ Prompt = str | Sequence[int | ChatMessage]
 DrafterName = Literal["model", "ngram", "copy", "auto", "none", "unigram", "bigram", "random"]
 RuleName = Literal["token", "block", "coupled"]
 ScheduleName = Literal["lockstep", "run_ahead", "auto"]
+SiblingOrderName = Literal["given", "random"]
 
 
 class Options(TypedDict, total=False):
@@ -62,6 +63,8 @@ class Options(TypedDict, total=False):
         draft_tokens: How many at a time; speed only. 0: plain decoding.
         rule: How proposals are verified; speed only.
         schedule: Whether the draft works while the target verifies; speed only.
+        tree: A tree of tokens to draft: "2x2x1", "chains:3", "budget:12", "auto" or "none"; speed only.
+        sibling_order: "given" or "random": in which order drafted tokens for one position are tried; speed only.
         draft_top_n: Tokens kept of the draft's distribution; speed only.
         draft_temperature: The draft's own; speed only.
         lenience: Below 1 faster, and not exact.
@@ -93,6 +96,8 @@ class Options(TypedDict, total=False):
     draft_tokens: int | None
     rule: RuleName | None
     schedule: ScheduleName | None
+    tree: str | None
+    sibling_order: SiblingOrderName | None
     draft_top_n: int | None
     draft_temperature: float | None
     lenience: float | None
@@ -118,6 +123,11 @@ _SCHEDULES = {
     for name, number in inference_pb2.Schedule.items()
     if number != inference_pb2.SCHEDULE_UNSPECIFIED
 }
+_SIBLING_ORDERS = {
+    name.removeprefix("SIBLING_ORDER_").lower(): number
+    for name, number in sequence_pb2.SiblingOrder.items()
+    if number != sequence_pb2.SIBLING_ORDER_UNSPECIFIED
+}
 
 # Option -> where it goes: a message of the request ("" for the request itself), and the field there.
 _FIELDS = {
@@ -140,6 +150,8 @@ _FIELDS = {
     "draft_tokens": ("speculation", "draft_tokens"),
     "rule": ("speculation", "rule"),
     "schedule": ("speculation", "schedule"),
+    "tree": ("speculation", "tree"),
+    "sibling_order": ("speculation", "sibling_order"),
     "draft_top_n": ("speculation", "draft_top_n"),
     "draft_temperature": ("speculation", "draft_temperature"),
     "lenience": ("speculation", "lenience"),
@@ -204,6 +216,8 @@ def _wire_value(name: str, value: Any) -> Any:
         return _number(_RULES, value, "speculation.rule")
     if name == "schedule":
         return _number(_SCHEDULES, value, "speculation.schedule")
+    if name == "sibling_order":
+        return _number(_SIBLING_ORDERS, value, "speculation.sibling_order")
     if name == "stop":
         return [value] if isinstance(value, str) else list(value)
     if name == "logit_bias":

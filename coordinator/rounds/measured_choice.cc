@@ -1,4 +1,4 @@
-#include "coordinator/rounds/schedule_choice.h"
+#include "coordinator/rounds/measured_choice.h"
 
 #include <algorithm>
 #include <utility>
@@ -15,7 +15,7 @@ constexpr int kLongestPause = 64 * kTrial;
 
 }  // namespace
 
-bool ScheduleChoice::Next() {
+bool MeasuredChoice::Next() {
   if (pause_ == 0) {
     // Nothing is known yet, and the first rounds are slow for other reasons.
     pause_ = kFirstPause;
@@ -28,18 +28,18 @@ bool ScheduleChoice::Next() {
       rounds_left_ = kTrial - 1;
       trying_ = true;
       // What it was like long ago is no match for the present.
-      (better_ ? lockstep_ : ahead_) = RunningMean(kDecay);
+      (other_is_better_ ? usual_ : other_) = RunningMean(kDecay);
     }
   }
-  return better_ != trying_;
+  return other_is_better_ != trying_;
 }
 
-void ScheduleChoice::EndTrial() {
-  const double present = (better_ ? ahead_ : lockstep_).mean(0);
-  const double tried = (better_ ? lockstep_ : ahead_).mean(present);
+void MeasuredChoice::EndTrial() {
+  const double present = (other_is_better_ ? other_ : usual_).mean(0);
+  const double tried = (other_is_better_ ? usual_ : other_).mean(present);
   trying_ = false;
   if (tried < kClearlyBetter * present) {
-    better_ = !better_;
+    other_is_better_ = !other_is_better_;
     pause_ = kFirstPause;
   } else {
     pause_ = std::min(2 * pause_, kLongestPause);
@@ -47,8 +47,8 @@ void ScheduleChoice::EndTrial() {
   rounds_left_ = pause_ - 1;
 }
 
-void ScheduleChoice::Observe(bool ahead, double seconds, int tokens) {
-  if (tokens > 0) (ahead ? ahead_ : lockstep_).Observe(seconds / tokens, tokens);
+void MeasuredChoice::Observe(bool other, double seconds, int tokens) {
+  if (tokens > 0) (other ? other_ : usual_).Observe(seconds / tokens, tokens);
 }
 
 }  // namespace outrider

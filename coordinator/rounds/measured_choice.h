@@ -1,0 +1,32 @@
+// Chooses between two ways to make rounds by what each was measured to give.
+#pragma once
+
+#include "coordinator/link/running_mean.h"
+
+namespace outrider {
+
+// Of a usual way and another, such as drafting while the target verifies: where draft and target have processors
+// of their own that is time won; where they share them it is time taken from the target. So the better way is used
+// for many rounds, and the other is tried for a few now and then, the more rarely the more often it lost. One
+// thread.
+class MeasuredChoice {
+ public:
+  // Whether the next round goes the other way.
+  bool Next();
+  // A round that went the other way, or did not, gave so many tokens in that time.
+  void Observe(bool other, double seconds, int tokens);
+
+ private:
+  // A round counts half after about 140 more of its way.
+  static constexpr double kDecay = 0.995;
+
+  void EndTrial();
+
+  RunningMean usual_{kDecay}, other_{kDecay};  // seconds a token
+  bool other_is_better_ = false;
+  bool trying_ = false;  // the worse one
+  int rounds_left_ = 0;  // of the trial, or until the next
+  int pause_ = 0;        // rounds from the end of a trial to the next
+};
+
+}  // namespace outrider

@@ -25,9 +25,9 @@ struct SequenceRows {
   DeviceTask* task = nullptr;
   // A tree of drafted tokens at the end of the sequence: node i is in slot tree_begin + i and follows node
   // parents[i], an earlier one, or with -1 the token in slot tree_begin - 1. Its position is tree_begin + its
-  // depth, and it attends to the slots before tree_begin, to its ancestors and to itself. `parents` has all nodes
-  // up to the last of `tokens`, those that were computed before included. Empty: a slot is a position, and each
-  // token follows the one before it.
+  // depth, and it attends to the slots before tree_begin, to its ancestors and to itself. `parents` has all
+  // nodes up to the last of `tokens`, those that were computed before included. Empty: a slot is a position,
+  // and each token follows the one before it.
   int tree_begin = 0;
   absl::Span<const int> parents = {};
 };

@@ -185,13 +185,12 @@ absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) c
   int64_t end = sequence.position + count;
   if (count == 0) return refuse("no tokens");
   if (sequence.position < 0) return refuse("position ", sequence.position);
-  if (end > model_->max_positions()) {
-    return refuse("position ", end - 1, ", the context has ", model_->max_positions());
-  }
+  if (absl::Status status = CheckPositions(sequence); !status.ok()) return refuse(status.message());
   if (sequence.logit_rows < 0 || sequence.logit_rows > count) {
     return refuse(sequence.logit_rows, " rows of logits for ", count, " tokens");
   }
   if (sequence.task != nullptr) {
+    if (!sequence.parents.empty()) return refuse("a task for a tree");
     if (!model_->CanRun(*sequence.task)) return refuse("a task that this model cannot run");
     if (const auto* propose = std::get_if<ProposeTask>(&sequence.task->work))
       end += propose->draft_tokens - 1;
@@ -206,6 +205,29 @@ absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) c
   for (const TokenId token : sequence.tokens) {
     if (token < 0 || token >= config_.decoder.vocab_size)
       return refuse("token ", token, " is not in the vocabulary");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Runner::CheckPositions(const SequenceRows& sequence) const {
+  const auto refuse = [](const auto&... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
+  const int64_t end = sequence.position + static_cast<int64_t>(sequence.tokens.size());
+  int64_t positions = end;
+  if (!sequence.parents.empty()) {
+    const int begin = sequence.tree_begin;
+    if (begin < 0 || end - begin != static_cast<int64_t>(sequence.parents.size())) {
+      return refuse("a tree of ", sequence.parents.size(), " nodes from slot ", begin, " to slot ", end - 1);
+    }
+    std::vector<int> levels;  // of each node, the first is 1
+    for (const int parent : sequence.parents) {
+      const int node = static_cast<int>(levels.size());
+      if (parent < -1 || parent >= node) return refuse("node ", node, " follows node ", parent);
+      levels.push_back(parent < 0 ? 1 : levels[static_cast<size_t>(parent)] + 1);
+    }
+    positions = begin + *std::max_element(levels.begin(), levels.end());
+  }
+  if (positions > model_->max_positions()) {
+    return refuse("position ", positions - 1, ", the context has ", model_->max_positions());
   }
   return absl::OkStatus();
 }

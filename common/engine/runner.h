@@ -50,9 +50,10 @@ class Runner {
 
   // Runs one forward pass: appends each sequence's tokens to the cache and returns the requested logits,
   // valid until the next call. INVALID_ARGUMENT, with nothing changed, for an empty sequence, a token outside
-  // the vocabulary, a position beyond the context, a block table that is too short or names a block outside
-  // the pool, logit_rows out of range, a task that the model does not support, or more than max_batch_rows
-  // rows or kMaxLogitRows of logits. INTERNAL if the device fails. An empty batch returns no rows.
+  // the vocabulary, a position beyond the context, a node that follows none before it, parents of more or
+  // fewer nodes than there are, a block table that is too short or names a block outside the pool, logit_rows
+  // out of range, a task that the model does not support or for a tree, or more than max_batch_rows rows or
+  // kMaxLogitRows of logits. INTERNAL if the device fails. An empty batch returns no rows.
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch);
 
   // A hint that Forward will be called soon, so that sleeping threads wake up in the meantime. Thread-safe.
@@ -102,6 +103,8 @@ class Runner {
   Runner(const RunnerOptions& options, ModelConfig config);
 
   absl::Status CheckBatch(absl::Span<const SequenceRows> batch) const;
+  // Whether the rows are within the context, and a tree is one.
+  absl::Status CheckPositions(const SequenceRows& sequence) const;
   absl::Status CheckSequence(size_t index, const SequenceRows& sequence) const;
 
   const RunnerOptions options_;

@@ -46,11 +46,12 @@ Worker::Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Sampler> sampler,
       hooks_(std::move(hooks)),
       source_(std::move(source)),
       mailbox_(kWaitingPerSequence * static_cast<size_t>(options.sequences.max_sequences), source_),
-      store_(LimitsOf(*runner_), options.sequences,
-             [this](BlockId from, BlockId to) { runner_->CopyBlock(from, to); },
-             [this](std::span<const BlockId> blocks, std::span<const SlotMove> moves) {
-               runner_->MoveSlots(blocks, moves);
-             }) {
+      store_(
+          LimitsOf(*runner_), options.sequences,
+          [this](BlockId from, BlockId to) { runner_->CopyBlock(from, to); },
+          [this](std::span<const BlockId> blocks, std::span<const SlotMove> moves) {
+            runner_->MoveSlots(blocks, moves);
+          }) {
   ReportState();
   thread_ = std::thread([this] { Run(); });
 }
@@ -170,7 +171,8 @@ std::vector<Worker::ScheduledSequence> Worker::Schedule() {
     const bool last = plan[i] == sequence.num_pending();
     const int logit_rows = sequence.prompt_logprobs() >= 0 ? plan[i] : last ? sequence.logit_rows() : 0;
     ScheduledSequence part{&sequence, plan[i], logit_rows, std::nullopt};
-    if (last && sequence.logit_rows() > 0 && sequence.parents().empty()) part.task = sampler_->MakeDeviceTask(sequence);
+    if (last && sequence.logit_rows() > 0 && sequence.parents().empty())
+      part.task = sampler_->MakeDeviceTask(sequence);
     if (part.task && !runner_->CanRun(*part.task)) part.task.reset();
     const auto* propose = part.task ? std::get_if<ProposeTask>(&part.task->work) : nullptr;
     const int ahead = propose != nullptr ? propose->draft_tokens - 1 : 0;

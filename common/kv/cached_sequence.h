@@ -14,8 +14,8 @@
 
 namespace outrider {
 
-// A token's slot in the table is its index. The tokens from tree_begin() on are the nodes of a tree, each with
-// a parent; those before it are a chain, and so are all of them where there is no tree.
+// A token's slot in the table is its index. The tokens from tree_begin() on are the nodes of a tree, each
+// with a parent; those before it are a chain, and so are all of them where there is no tree.
 //
 // The keys and values of the first num_computed() tokens are computed; the other tokens wait for a forward
 // pass. Invariant: num_computed() <= size(), and the table backs at least num_computed() positions. Not
@@ -29,10 +29,10 @@ class CachedSequence {
   // `base`, then appends `tokens`. With `base` at the begin of a tree, those of the tokens that lie on one of
   // its paths stay computed, but for the last token, whose logits are wanted.
   //
-  // Returns the moves of what stays computed, in this order, within the blocks that the table had before. They
-  // are to be carried out before anything is written. FAILED_PRECONDITION, with nothing changed, if `base`
-  // exceeds the known tokens or the begin of a tree (reason BASE_BEYOND_CACHED) or the known prefix differs
-  // (reason PREFIX_MISMATCH). INVALID_ARGUMENT if `tokens` is empty.
+  // Returns the moves of what stays computed, in this order, within the blocks that the table had before.
+  // They are to be carried out before anything is written. FAILED_PRECONDITION, with nothing changed, if
+  // `base` exceeds the known tokens or the begin of a tree (reason BASE_BEYOND_CACHED) or the known prefix
+  // differs (reason PREFIX_MISMATCH). INVALID_ARGUMENT if `tokens` is empty.
   absl::StatusOr<std::vector<SlotMove>> Reconcile(uint32_t base, uint64_t prefix_hash,
                                                   std::span<const TokenId> tokens);
 
@@ -43,8 +43,8 @@ class CachedSequence {
   void AppendNode(TokenId token, int parent);
   // Keeps the first n tokens, n <= size(), and drops the blocks that hold none of them.
   void Truncate(int n);
-  // Keeps the first n tokens and the accepted `path` of the proposal that follows them, as a chain. With a tree
-  // n is its begin. Without one the path must be a prefix of a chain. Returns moves as Reconcile does.
+  // Keeps the first n tokens and the accepted `path` of the proposal that follows them, as a chain. With a
+  // tree n is its begin. Without one the path must be a prefix of a chain. Returns moves as Reconcile does.
   std::vector<SlotMove> Keep(int n, std::span<const int> path);
   // Records that the keys and values of the first n tokens are computed now, for num_computed() <= n <=
   // size().
@@ -72,7 +72,8 @@ class CachedSequence {
   std::span<const int> parents() const { return parents_; }
   // The tokens before the tree and those of the path of a node, itself included; -1: without a path.
   std::vector<TokenId> PathTo(int node) const;
-  // Hash of the first n tokens, n <= size(). Where token n - 1 is a node, of the tokens of PathTo(node). O(1).
+  // Hash of the first n tokens, n <= size(). Where token n - 1 is a node, of the tokens of PathTo(node).
+  // O(1).
   uint64_t prefix_hash(int n) const { return hashes_[n]; }
   const BlockTable& table() const { return table_; }
 

@@ -64,7 +64,8 @@ CpuModel::CpuModel(const DecoderSpec& spec, CpuWeights weights, const CpuModelOp
       kv_geometry_(LayOutKv(spec, weights_.storage, options.block_size)),
       kv_(kv_geometry_.layer),
       qkv_columns_((spec.heads + 2 * spec.kv_heads) * spec.head_dim),
-      operand_bytes_(weights_.storage != Storage::kFloat32 && kernels.rounds_operands ? 2 : 4) {}
+      operand_bytes_(weights_.storage != Storage::kFloat32 && kernels.rounds_operands ? 2 : 4),
+      rows_(spec.heads, spec.kv_heads, options.block_size) {}
 
 absl::Status CpuModel::AllocateMemory() {
   const size_t blocks = static_cast<size_t>(options_.kv_blocks);
@@ -100,9 +101,7 @@ absl::Status CpuModel::AllocateMemory() {
     request.buffer = *std::move(buffer);
   }
   kv_.base = cache_.data();
-  rows_.reserve(rows);
-  logit_rows_.reserve(rows);
-  attention_tasks_.reserve(rows * static_cast<size_t>(spec_.heads));
+  rows_.ReserveMemory(options_.max_batch_rows);
   return absl::OkStatus();
 }
 
@@ -119,10 +118,9 @@ std::string CpuModel::dtype() const {
 }
 
 absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batch) {
-  ListRows(batch);
-  ListAttentionTasks(batch);
+  rows_.List(batch);
   Embed();
-  int rows = static_cast<int>(rows_.size());
+  int rows = rows_.size();
   const int hidden = spec_.hidden_size;
   ObserveFloats(kEmbedded, 0, rows, hidden_, hidden, hidden);
   const int attention_columns = spec_.heads * spec_.head_dim;
@@ -142,7 +140,7 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
     ObserveOperands(kAttended, i, rows, attention_out_, attention_columns);
     if (last) {
       DropRowsWithoutLogits();
-      rows = static_cast<int>(logit_rows_.size());
+      rows = static_cast<int>(rows_.logit_rows().size());
     }
     Multiply(attention_out, gate_up, rows, attention_out_, attention_columns, hidden_, hidden);
     ObserveFloats(kAfterAttention, i, rows, hidden_, hidden, hidden);
@@ -158,48 +156,12 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
   return LogitsView{logits_.floats(), rows, spec_.logit_columns()};
 }
 
-void CpuModel::ListRows(absl::Span<const SequenceRows> batch) {
-  rows_.clear();
-  logit_rows_.clear();
-  for (const SequenceRows& sequence : batch) {
-    const int count = static_cast<int>(sequence.tokens.size());
-    for (int i = 0; i < count; ++i) {
-      const int position = sequence.position + i;
-      if (i >= count - sequence.logit_rows) logit_rows_.push_back(static_cast<int>(rows_.size()));
-      rows_.push_back({sequence.tokens[static_cast<size_t>(i)], position,
-                       sequence.blocks[static_cast<size_t>(position / options_.block_size)],
-                       position % options_.block_size});
-    }
-  }
-}
-
-void CpuModel::ListAttentionTasks(absl::Span<const SequenceRows> batch) {
-  attention_tasks_.clear();
-  const int group = spec_.heads / spec_.kv_heads;
-  const int heads_per_task = std::min(group, kMaxQueries);
-  const int rows_per_task = kMaxQueries / heads_per_task;
-  int first_row = 0;
-  for (const SequenceRows& sequence : batch) {
-    const int count = static_cast<int>(sequence.tokens.size());
-    for (int r = 0; r < count; r += rows_per_task) {
-      for (int kv_head = 0; kv_head < spec_.kv_heads; ++kv_head) {
-        for (int h = 0; h < group; h += heads_per_task) {
-          attention_tasks_.push_back({sequence.blocks.data(), first_row + r,
-                                      std::min(rows_per_task, count - r), sequence.position + r,
-                                      kv_head * group + h, std::min(heads_per_task, group - h)});
-        }
-      }
-    }
-    first_row += count;
-  }
-}
-
 void CpuModel::Embed() {
   const TensorView& embedding = weights_.embedding;
   const int hidden = spec_.hidden_size;
-  ForRows(static_cast<int>(rows_.size()), [&](int row) {
+  ForRows(rows_.size(), [&](int row) {
     float* to = hidden_.floats() + static_cast<int64_t>(row) * hidden;
-    const int64_t from = static_cast<int64_t>(rows_[static_cast<size_t>(row)].token) * hidden;
+    const int64_t from = static_cast<int64_t>(rows_[row].token) * hidden;
     ReadElements(embedding, from, hidden, to);
   });
 }
@@ -208,8 +170,8 @@ void CpuModel::Attend(int layer) {
   const KvLayer kv = LayerOfCache(layer);
   const int half = spec_.head_dim / 2;
   const float scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
-  ForRows(static_cast<int>(rows_.size()), [&](int r) {
-    const Row& row = rows_[static_cast<size_t>(r)];
+  ForRows(rows_.size(), [&](int r) {
+    const StepRow& row = rows_[r];
     RotateArgs args;
     args.kv = kv;
     args.block = row.block;
@@ -223,12 +185,12 @@ void CpuModel::Attend(int layer) {
     args.sines = rope_.sines.data() + static_cast<int64_t>(row.position) * half;
     kernels_.rotate_and_store(args);
   });
-  ObserveFloats(kQueries, layer, static_cast<int>(rows_.size()), qkv_, qkv_columns_,
-                spec_.heads * spec_.head_dim, 1 / scale);
+  ObserveFloats(kQueries, layer, rows_.size(), qkv_, qkv_columns_, spec_.heads * spec_.head_dim, 1 / scale);
   const int group = spec_.heads / spec_.kv_heads;
   const int out_columns = spec_.heads * spec_.head_dim;
-  thread_pool_.Run(static_cast<int>(attention_tasks_.size()), [&](int t, int worker) {
-    const AttentionTask& task = attention_tasks_[static_cast<size_t>(t)];
+  const std::vector<AttentionTask>& tasks = rows_.attention_tasks();
+  thread_pool_.Run(static_cast<int>(tasks.size()), [&](int t, int worker) {
+    const AttentionTask& task = tasks[static_cast<size_t>(t)];
     const int column = task.first_head * spec_.head_dim;
     AttentionArgs args;
     args.kv = kv;
@@ -237,6 +199,8 @@ void CpuModel::Attend(int layer) {
     args.heads = task.heads;
     args.rows = task.rows;
     args.first_position = task.first_position;
+    args.paths = task.first_path < 0 ? nullptr : rows_.paths(task.first_path);
+    args.path_slots = rows_.path_slots();
     args.window = spec_.Slides(layer) ? spec_.sliding_window : 0;
     args.q = qkv_.floats() + static_cast<int64_t>(task.first_row) * qkv_columns_ + column;
     args.q_stride = qkv_columns_;
@@ -263,8 +227,8 @@ void CpuModel::FinishHeads(const CpuLayer& layer, float* qkv) const {
 }
 
 void CpuModel::DropRowsWithoutLogits() {
-  for (int to = 0; to < static_cast<int>(logit_rows_.size()); ++to) {
-    const int from = logit_rows_[static_cast<size_t>(to)];  // never below `to`
+  for (int to = 0; to < static_cast<int>(rows_.logit_rows().size()); ++to) {
+    const int from = rows_.logit_rows()[static_cast<size_t>(to)];  // never below `to`
     if (from == to) continue;
     const auto move = [&](char* data, size_t row_bytes) {
       std::memcpy(data + static_cast<size_t>(to) * row_bytes, data + static_cast<size_t>(from) * row_bytes,
@@ -373,6 +337,33 @@ void CpuModel::CopyBlock(BlockId from, BlockId to) {
   if (from == to) return;
   std::memcpy(cache_.data() + static_cast<size_t>(to) * kv_geometry_.block_bytes,
               cache_.data() + static_cast<size_t>(from) * kv_geometry_.block_bytes, kv_geometry_.block_bytes);
+}
+
+// A slot's key is a column of 32-bit words, one or two dimensions each, and its value a row.
+void CpuModel::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
+  const bool wide = kv_.storage == Storage::kFloat32;
+  const size_t column = static_cast<size_t>(kv_.slot_stride) * 4;
+  const size_t words = static_cast<size_t>(spec_.kv_heads * spec_.head_dim) / (wide ? 1 : 2);
+  const size_t value_bytes = static_cast<size_t>(kv_.value_stride) * (wide ? 4 : 2);
+  for (const SlotMove& move : moves) {
+    for (int layer = 0; layer < spec_.layers; ++layer) {
+      const KvLayer kv = LayerOfCache(layer);
+      const auto block_of = [&](int slot) {
+        return kv.base + blocks[static_cast<size_t>(slot / kv.block_size)] * kv.block_bytes;
+      };
+      const size_t from = static_cast<size_t>(move.from % kv.block_size);
+      const size_t to = static_cast<size_t>(move.to % kv.block_size);
+      for (size_t word = 0; word < words; ++word) {
+        std::memcpy(block_of(move.to) + word * column + to * 4,
+                    block_of(move.from) + word * column + from * 4, 4);
+      }
+      for (size_t head = 0; head < static_cast<size_t>(spec_.kv_heads); ++head) {
+        const size_t first = head * static_cast<size_t>(kv.block_size);
+        std::memcpy(block_of(move.to) + kv.value_offset + (first + to) * value_bytes,
+                    block_of(move.from) + kv.value_offset + (first + from) * value_bytes, value_bytes);
+      }
+    }
+  }
 }
 
 absl::Status CpuModel::ReadSlot(BlockId block, int slot, absl::Span<float> values) {

@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kernels.h"
+#include "common/engine/cpu/step_rows.h"
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/decoder/rope.h"
 #include "common/engine/memory.h"
@@ -48,7 +49,7 @@ class CpuModel final : public Model {
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override;
-  void MoveSlots(absl::Span<const BlockId>, absl::Span<const SlotMove>) override {}
+  void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override;
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
   void Wake() override { thread_pool_.Wake(); }
 
@@ -63,22 +64,6 @@ class CpuModel final : public Model {
   size_t weight_bytes() const override { return weights_.memory.bytes(); }
 
  private:
-  // One row of the batch.
-  struct Row {
-    TokenId token;
-    int32_t position;
-    int32_t block;
-    int32_t slot;
-  };
-  // One call of the attention kernel: consecutive rows of one sequence, and query heads that share a KV head.
-  struct AttentionTask {
-    const BlockId* blocks;
-    int first_row;
-    int rows;
-    int first_position;
-    int first_head;
-    int heads;
-  };
   struct Product {
     const PackedMatrix& matrix;
     Epilogue epilogue;
@@ -98,8 +83,6 @@ class CpuModel final : public Model {
            const Kernels& kernels, ThreadPool& thread_pool);
   absl::Status AllocateMemory();
 
-  void ListRows(absl::Span<const SequenceRows> batch);
-  void ListAttentionTasks(absl::Span<const SequenceRows> batch);
   void Embed();
   void Attend(int layer);
   // Adds the bias to a row of qkv_ and normalises its heads, where the layer does so.
@@ -130,6 +113,7 @@ class CpuModel final : public Model {
   KvLayer kv_;  // layer 0
   int qkv_columns_;
   size_t operand_bytes_;  // of one element of an operand (kernels.h)
+  StepRows rows_;
 
   Buffer cache_;
   Buffer hidden_;         // [rows, hidden], the residual stream
@@ -140,9 +124,6 @@ class CpuModel final : public Model {
   Buffer logits_;         // [rows, vocab], at most kMaxLogitRows
   Buffer scores_;         // [threads, kMaxQueries, scores_stride]
   int64_t scores_stride_ = 0;
-  std::vector<Row> rows_;
-  std::vector<int> logit_rows_;
-  std::vector<AttentionTask> attention_tasks_;
 };
 
 }  // namespace outrider

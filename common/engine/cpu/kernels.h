@@ -78,22 +78,33 @@ struct KvLayer {
   int value_stride;  // head_dim padded to kKvPad
 };
 
-// Attention of the rows at `first_position + r` of one sequence over its positions [0, first_position + r],
-// for `heads` query heads that share one KV head.
+// A node's path down a tree, of its ancestors in order of depth and itself: AttentionArgs::path_slots from
+// `first` on.
+struct NodePath {
+  int first;
+  int length;
+};
+
+// Attention of consecutive rows of one sequence, for `heads` query heads that share one KV head. A row of a
+// chain, at `first_position + r`, attends to positions [0, first_position + r], which are in the slots of the
+// same numbers. A node of a tree attends to positions [0, first_position) and then to its path, a position
+// for each level. The order of operations is that of a chain with these positions.
 struct AttentionArgs {
   KvLayer kv;
   const int32_t* blocks;
   int kv_head;
   int heads;  // rows * heads <= kMaxQueries
   int rows;
-  int first_position;
-  int window;      // how many positions a row attends to, its own included; 0: all
-  const float* q;  // row 0, first head; rotated and scaled
+  int first_position;         // of a tree, that of its first level
+  const NodePath* paths;      // [rows]; null: the rows are a chain
+  const int32_t* path_slots;  // slots of the sequence
+  int window;                 // how many positions a row attends to, its own included; 0: all
+  const float* q;             // row 0, first head; rotated and scaled
   int64_t q_stride;
   void* out;  // operands; row 0, first head
   int64_t out_stride;
   float* scratch;  // [rows * heads][scratch_stride]
-  // At least positions + 2 * kKvPad + value_stride + head_dim, where positions = first_position + rows.
+  // At least positions + 2 * kKvPad + value_stride + head_dim, where positions are those that rows attend to.
   int64_t scratch_stride;
 };
 

@@ -69,7 +69,8 @@ class SequenceState {
   void CommitNext(ProposalNode next);
   // Appends a token, to be computed.
   void Append(TokenId token) { cache_.Append(token); }
-  // Appends a node of a tree, to be computed, which follows an earlier node or, with -1, the committed tokens.
+  // Appends a node of a tree, to be computed, which follows an earlier node or, with -1, the committed
+  // tokens.
   void AppendNode(TokenId token, int parent) { cache_.AppendNode(token, parent); }
   // Drops the tokens that are not computed.
   void DropPending() { cache_.Truncate(cache_.num_computed()); }

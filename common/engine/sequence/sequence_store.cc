@@ -269,8 +269,8 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
     entry.digest = 0;
     DropProposal(entry);
   } else if (answer.verdict != nullptr) {
-    const absl::Status kept = Compact(
-        entry, [&] { return entry.cache_.Keep(entry.committed_, answer.verdict->path); });
+    const absl::Status kept =
+        Compact(entry, [&] { return entry.cache_.Keep(entry.committed_, answer.verdict->path); });
     OUTRIDER_CHECK(kept.ok());
   }
   // Branches come and go by the thousand: what they leave behind is the next one's, and not the index's.

@@ -53,8 +53,8 @@ class SequenceStore {
  public:
   using MoveSlots = std::function<void(std::span<const BlockId> blocks, std::span<const SlotMove> moves)>;
 
-  // `copy_block` copies keys and values of all layers from one block to another; `move_slots` moves them within
-  // the blocks of a sequence, in this order.
+  // `copy_block` copies keys and values of all layers from one block to another; `move_slots` moves them
+  // within the blocks of a sequence, in this order.
   SequenceStore(const SequenceLimits& limits, const SequenceStoreOptions& options,
                 std::function<void(BlockId from, BlockId to)> copy_block, MoveSlots move_slots);
 

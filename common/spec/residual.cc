@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <span>
+#include <vector>
 
+#include "common/spec/team/row_verify.h"
+#include "common/spec/team/team_of_one.h"
 #include "common/spec/weights.h"
 
 namespace outrider {
@@ -38,6 +41,21 @@ double Residual::operator()(TokenId token) const {
   if (empty()) return 0;
   if (!weights_) return token == p_.point_mass ? 1 : 0;
   return weights_[token] / mass_;
+}
+
+double Residual::Overlap(const Distribution& q) const {
+  if (empty()) return 0;
+  if (!weights_) return std::min(q(p_.point_mass), 1.0);
+  if (q.form != Distribution::Form::kDense) {
+    team::TeamOfOne team;
+    return team::Overlap(team, *this, EntriesOf(q));
+  }
+  std::vector<double> shared(p_.vocab());
+  for (size_t x = 0; x < shared.size(); ++x) {
+    const TokenId token = static_cast<TokenId>(x);
+    shared[x] = std::min((*this)(token), q(token));
+  }
+  return SumWeights(shared);
 }
 
 TokenId Residual::Sample(double u) const {

@@ -25,6 +25,8 @@ class Residual {
   double mass() const { return mass_; }
   // Probability of a token.
   double operator()(TokenId token) const;
+  // sum over x of min(r(x), q(x)): the probability that a token drawn from q is accepted.
+  double Overlap(const Distribution& q) const;
   // Draws by inverse CDF over ascending ids, u in [0, 1).
   TokenId Sample(double u) const;
 

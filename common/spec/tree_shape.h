@@ -1,26 +1,66 @@
-// The shape of a tree of drafted tokens.
+// Which tree of tokens a draft grows: how many children each node gets, level by level.
+//
+// The depth is K, the number of tokens of the longest path; a shape may end before it. Level 0 has the
+// children of the last committed token. Pure functions, any thread.
 #pragma once
 
+#include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
 namespace outrider {
 
-// So many children for each node of the level before, a level each; the first level has one parent.
+// Each node of the level before gets children[level] children; levels beyond have none.
 struct Branching {
   std::vector<int> children;
+  friend bool operator==(const Branching&, const Branching&) = default;
 };
 
-// Chains that part after the last committed token.
+// Independent samples, each a chain.
 struct Chains {
   int count = 1;
+  friend bool operator==(const Chains&, const Chains&) = default;
 };
 
-// So many nodes in all, where the draft finds them most likely to be accepted.
+// That many nodes in all. The levels share them evenly, and a level's go where they are likely to stand.
 struct NodeBudget {
   int nodes = 1;
+  friend bool operator==(const NodeBudget&, const NodeBudget&) = default;
 };
 
 using TreeShape = std::variant<Branching, Chains, NodeBudget>;
+
+// Most levels of a Branching, and most children that a NodeBudget gives a node: further ones hardly ever
+// stand.
+inline constexpr int kMaxBranchingLevels = 31;
+inline constexpr int kMaxBudgetChildren = 8;
+
+// "2x2x1" or "3", "chains:4", "budget:12". Every number is at least 1. InvalidArgument, naming the field
+// `tree`.
+absl::StatusOr<TreeShape> ParseTreeShape(absl::string_view text);
+// What ParseTreeShape reads.
+std::string FormatTreeShape(const TreeShape& shape);
+
+// Most nodes that a tree of this shape can have.
+int MaxNodes(const TreeShape& shape, int depth);
+
+// INVALID_ARGUMENT, reason TREE_OUT_OF_RANGE: a number below 1, no level or too many of them, or more nodes
+// than `max_nodes`.
+absl::Status ValidateTreeShape(const TreeShape& shape, int max_nodes, int depth);
+
+// Whether siblings are drawn without replacement. Such siblings must not be tried in a random order.
+bool DrawsWithoutReplacement(const TreeShape& shape);
+
+// How many children each node of the level before gets; for level 0 the one entry is that of the last
+// committed token. `path_probability` has the probability under the draft of the path to each of these nodes,
+// which only a NodeBudget looks at. To be asked before any child of the level is drawn: then the answer
+// depends only on what was drawn before, and the shape does not bias the text (docs/exactness.md).
+std::vector<int> ChildrenOfLevel(const TreeShape& shape, int level, int depth,
+                                 std::span<const double> path_probability);
 
 }  // namespace outrider

@@ -25,11 +25,12 @@ struct Verdict {
   // Natural logarithm of p at each emitted token: those of the path, then `token`.
   std::vector<double> log_probabilities;
 
-  // Canaries. Token rule with lenience 1: sums over the nodes that were judged of b = sum_x min(p, q), the
-  // chance that the node is accepted, and of its variance b (1 - b).
+  // Canaries. Token rule with lenience 1: sums over the nodes that were judged of b = sum_x min(r, q), the
+  // chance that the node is accepted, and of its variance b (1 - b). r is p, or what rejected siblings left
+  // of it.
   double expected_accepted = 0;
   double expected_variance = 0;
-  int judged = 0;  // nodes that the walk looked at: the path, and the one that was rejected
+  int judged = 0;  // nodes that the walk looked at: the path, and those that were rejected
   // Sums over the emitted tokens of -log p(token), and of the entropy of p. Their expectations agree.
   double surprisal = 0;
   double entropy = 0;

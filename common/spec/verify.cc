@@ -14,6 +14,7 @@
 #include "common/spec/status.h"
 #include "common/spec/team/row_draw.h"
 #include "common/spec/team/team_of_one.h"
+#include "common/spec/verify_tree.h"
 
 namespace outrider {
 namespace {
@@ -223,6 +224,9 @@ absl::Status ValidateVerifyOptions(const VerifyOptions& options) {
   if (options.lenience < 1 && options.rule != Rule::kToken) {
     return FieldError("lenience", "1, or the token rule", "below 1 it needs the token rule");
   }
+  if (options.sibling_order == SiblingOrder::kRandom && options.rule != Rule::kToken) {
+    return FieldError("sibling_order", "given, or the token rule", "a random order needs the token rule");
+  }
   return absl::OkStatus();
 }
 
@@ -238,8 +242,8 @@ TokenId PhiloxNoise::Race(uint64_t position, const WeightRow& row) {
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
                                RowSource rows, uint64_t round_start, Noise& noise,
                                const ProposalNode* continuation) {
-  OUTRIDER_CHECK(IsChain(proposal));
   if (absl::Status status = ValidateVerifyOptions(options); !status.ok()) return status;
+  if (!IsChain(proposal)) return VerifyTree(options, proposal, rows, round_start, noise);
   if (options.rule == Rule::kCoupled) {
     return VerifyInOrder(options, proposal, rows, round_start, noise, nullptr);
   }

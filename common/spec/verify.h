@@ -2,8 +2,8 @@
 // the heart of speculative decoding (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
 //
 // Pure functions of the rows, the proposal and the noise. Any thread. n, the round start, is the number of
-// tokens of the sequence before the proposal. These functions judge chains: node i stands at position n + i,
-// and row i is the target's distribution there, given the i nodes before it. Trees: verify_tree.h.
+// tokens of the sequence before the proposal. A node stands at position n + its depth. Row 0 is the target's
+// distribution after the committed tokens, and row i + 1 the one after node i.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,26 @@ enum class Rule {
   kCoupled,  // draft and target run the same exponential race; Daliri et al., arXiv 2408.07978
 };
 
+// In which order the siblings of a tree are tried. Each is accepted if u q(x) < r(x), where r is p at first;
+// a rejected one leaves r = norm(max(r - q, 0)), and r gives the token when all are rejected.
+enum class SiblingOrder {
+  // In the order of their indices. Exact when each q is the law of its token given the siblings before it:
+  // equal
+  // q for independent draws, and for draws without replacement q without the tokens already drawn.
+  kGiven,
+  // In a random order, which is SpecInfer's multi-step speculative sampling (Miao et al., arXiv 2305.09781,
+  // Algorithm 2). Exact for independent draws whose number was fixed before the first, also from different q;
+  // not
+  // for draws without replacement. Token rule only.
+  kRandom,
+};
+
 struct VerifyOptions {
   Rule rule = Rule::kToken;
   // Leviathan et al., appendix A.5, in (0, 1]: q is compared as lenience * q. Below 1 the result is not
-  // exact: P(x) <= p(x) / lenience. Token rule only.
+  // exact: P(x) <= p(x) / lenience. Token rule only, and chains only.
   double lenience = 1;
+  SiblingOrder sibling_order = SiblingOrder::kGiven;
 };
 
 // InvalidArgument naming the field and its range.
@@ -65,20 +80,23 @@ class PhiloxNoise final : public Noise {
   RoundNoise numbers_;
 };
 
-// Row i, asked for in order, each at most once and only when it is reached. Rows stay valid until Verify
-// returns (the block rule comes back to the row of the prefix that stands). An error ends the verification.
+// Row i, asked for in ascending order, each at most once and only when it is reached. Rows stay valid until
+// Verify returns (the block rule comes back to the row of the prefix that stands). An error ends the
+// verification.
 using RowSource = absl::FunctionRef<absl::StatusOr<WeightRow>(int i)>;
 
 // The verdict over a chain of `proposed` nodes.
 Verdict VerdictOf(const ChainVerdict& chain, int proposed, std::vector<double> log_probabilities);
 
-// The verdict over a chain; an empty one is plain decoding. Errors: those of `rows`; InvalidArgument when a
-// node lacks a distribution that the rule needs.
+// The verdict over a proposal; an empty one is plain decoding. The walk goes from the root to where no child
+// stands. Under the coupled rule a child stands if its token is the target's own winner, and at temperature 0
+// if it is the argmax. Errors: those of `rows`; InvalidArgument when a node lacks a distribution that the
+// rule needs; for a tree also when a parent is not an earlier node, and for the block rule or lenience.
 //
 // `continuation`, if there is one, is what the draft drew to follow the whole proposal. If all of that
 // stands, the token after it is coupled with the continuation: it is accepted or replaced as a node would be,
 // so that it has the law p, and the verdict's form does not change. Exact as long as whether it is there does
-// not depend on its token or on anything drawn after it. The coupled rule takes no notice of it.
+// not depend on its token or on anything drawn after it. The coupled rule and trees take no notice of it.
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
                                RowSource rows, uint64_t round_start, Noise& noise,
                                const ProposalNode* continuation = nullptr);

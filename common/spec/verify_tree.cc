@@ -1,11 +1,13 @@
 #include "common/spec/verify_tree.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/accepts.h"
-#include "common/spec/judge_chain.h"
+#include "common/spec/draw_token.h"
 #include "common/spec/residual.h"
 #include "common/spec/status.h"
 
@@ -13,6 +15,26 @@ namespace outrider {
 namespace {
 
 using Children = absl::InlinedVector<int, 8>;
+
+absl::Status CheckOptions(const VerifyOptions& options) {
+  if (options.rule == Rule::kBlock) {
+    return FieldError("rule", "the token rule or the coupled rule", "the block rule judges no trees");
+  }
+  if (options.lenience < 1) return FieldError("lenience", "1", "trees are judged without lenience");
+  return absl::OkStatus();
+}
+
+absl::Status CheckNodes(std::span<const ProposalNode> tree, bool need_q) {
+  for (size_t i = 0; i < tree.size(); ++i) {
+    const int parent = tree[i].parent;
+    if (parent < -1 || parent >= static_cast<int>(i)) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_PARENT_OUT_OF_RANGE",
+                       absl::StrCat("parent of node ", i, ": ", parent, " is not in [-1, ", i, ")"));
+    }
+    if (need_q && tree[i].q.form == Distribution::Form::kAbsent) return QMissingError();
+  }
+  return absl::OkStatus();
+}
 
 Children ChildrenOf(int node, std::span<const ProposalNode> tree) {
   Children children;
@@ -33,52 +55,100 @@ void Shuffle(uint64_t position, Noise& noise, Children& children) {
   }
 }
 
-absl::Status CheckTree(std::span<const ProposalNode> tree) {
-  for (size_t i = 0; i < tree.size(); ++i) {
-    if (tree[i].parent < -1 || tree[i].parent >= static_cast<int>(i)) {
-      return OutOfRange(absl::StrCat("parent of node ", i), tree[i].parent, absl::StrCat("[-1, ", i, ")"));
+// The walk is at one node, whose row and children it knows: which token follows, and whether a child has it.
+class Step {
+ public:
+  Step(std::span<const ProposalNode> tree, const WeightRow& row, uint64_t position, Noise& noise,
+       Verdict& verdict)
+      : tree_(tree), row_(row), position_(position), noise_(noise), verdict_(verdict) {}
+
+  // The child that stands, or -1. Either way `token` is what is emitted.
+  int Race(const Children& children, TokenId& token) {
+    token = RaceForToken(row_, row_.point_mass, position_, noise_);
+    for (int child : children) {
+      ++verdict_.judged;
+      if (tree_[child].token == token) return child;
     }
-    if (tree[i].q.form == Distribution::Form::kAbsent) {
-      return QMissingError();
-    }
+    return -1;
   }
-  return absl::OkStatus();
-}
+
+  int TryInTurn(const Children& children, TokenId& token) {
+    for (int child : children) {
+      CountTest(tree_[child].q);
+      if (Stands(child)) {
+        token = tree_[child].token;
+        return child;
+      }
+      if (!rest_) rest_.emplace(row_);
+      rest_->Subtract(tree_[child].q);
+    }
+    token = rest_ ? DrawCorrection() : DrawBonus();
+    return -1;
+  }
+
+ private:
+  void CountTest(const Distribution& q) {
+    const double b = std::min(rest_ ? rest_->Overlap(q) : Overlap(row_, q), 1.0);
+    ++verdict_.judged;
+    verdict_.expected_accepted += b;
+    verdict_.expected_variance += b * (1 - b);
+  }
+
+  bool Stands(int child) {
+    const auto& [token, parent, q, confidence, alternatives] = tree_[child];
+    if (row_.point_mass >= 0) return token == row_.point_mass;
+    return noise_.Test(Purpose::kAccept, position_, static_cast<uint64_t>(child),
+                       [&, x = token, &from = q](double u) {
+                         return rest_ ? Accepts(u, x, *rest_, from) : Accepts(u, x, row_, from);
+                       });
+  }
+
+  TokenId DrawCorrection() {
+    verdict_.empty_residual = rest_->empty();
+    return DrawToken(row_.point_mass, Purpose::kResidual, position_, noise_,
+                     [&](double u) { return rest_->Sample(u); });
+  }
+  TokenId DrawBonus() {
+    return DrawToken(row_.point_mass, Purpose::kBonus, position_, noise_,
+                     [&](double u) { return Sample(row_, u); });
+  }
+
+  std::span<const ProposalNode> tree_;
+  const WeightRow& row_;
+  const uint64_t position_;
+  Noise& noise_;
+  Verdict& verdict_;
+  std::optional<Residual> rest_;  // once a child was rejected; until then it is the row
+};
 
 }  // namespace
 
-absl::StatusOr<Verdict> VerifyTree(ChildOrder order, std::span<const ProposalNode> tree, TreeRowSource rows,
-                                   uint64_t round_start, Noise& noise) {
-  if (absl::Status status = CheckTree(tree); !status.ok()) return status;
+absl::StatusOr<Verdict> VerifyTree(const VerifyOptions& options, std::span<const ProposalNode> tree,
+                                   RowSource rows, uint64_t round_start, Noise& noise) {
+  const bool coupled = options.rule == Rule::kCoupled;
+  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  if (absl::Status status = CheckNodes(tree, !coupled); !status.ok()) return status;
   Verdict verdict;
   int node = -1;
   for (uint64_t position = round_start;; ++position) {
-    const absl::StatusOr<WeightRow> row = rows(node);
+    const absl::StatusOr<WeightRow> row = rows(node + 1);
     if (!row.ok()) return row.status();
     Children children = ChildrenOf(node, tree);
-    if (children.empty()) {
-      verdict.kind = tree.empty() ? Verdict::Kind::kPlain : Verdict::Kind::kBonus;
-      verdict.token = DrawToken(row->point_mass, Purpose::kBonus, position, noise,
-                                [&](double u) { return Sample(*row, u); });
+    // Where there is a point mass the order makes no difference.
+    if (options.sibling_order == SiblingOrder::kRandom && row->point_mass < 0)
+      Shuffle(position, noise, children);
+    Step step(tree, *row, position, noise, verdict);
+    TokenId token = 0;
+    node = coupled ? step.Race(children, token) : step.TryInTurn(children, token);
+    const double log_probability = std::log((*row)(token));
+    verdict.log_probabilities.push_back(log_probability);
+    verdict.surprisal -= log_probability;
+    verdict.entropy += Entropy(*row);
+    if (node < 0) {
+      verdict.token = token;
+      verdict.kind = children.empty() ? Verdict::Kind::kBonus : Verdict::Kind::kCorrected;
       return verdict;
     }
-    if (order == ChildOrder::kRandom) Shuffle(position, noise, children);
-    Residual residual(*row);
-    const auto stands = std::find_if(children.begin(), children.end(), [&](int child) {
-      const ProposalNode& node = tree[child];
-      const bool accepted = noise.Test(Purpose::kAccept, position, static_cast<uint64_t>(child),
-                                       [&](double u) { return Accepts(u, node.token, residual, node.q); });
-      if (!accepted) residual.Subtract(node.q);
-      return accepted;
-    });
-    if (stands == children.end()) {
-      verdict.kind = Verdict::Kind::kCorrected;
-      verdict.empty_residual = residual.empty();
-      verdict.token = DrawToken(row->point_mass, Purpose::kResidual, position, noise,
-                                [&](double u) { return residual.Sample(u); });
-      return verdict;
-    }
-    node = *stands;
     verdict.path.push_back(node);
   }
 }

@@ -13,7 +13,6 @@
 #include "common/spec/draft_stop.h"
 #include "common/spec/residual.h"
 #include "common/spec/verify.h"
-#include "common/spec/verify_tree.h"
 #include "tests/unit/spec_enumeration.h"
 #include "tests/unit/spec_law.h"
 #include "tests/unit/spec_testing.h"
@@ -21,8 +20,6 @@
 namespace outrider {
 namespace {
 
-// Runs one round after a context and returns the emitted tokens.
-using Round = std::function<Tokens(const Pair&, const Tokens& context, Enumerator&)>;
 using VerifyFunction =
     std::function<absl::StatusOr<Verdict>(std::span<const ProposalNode>, RowSource, uint64_t n, Noise&)>;
 
@@ -81,59 +78,6 @@ VerifyFunction Production(VerifyOptions options) {
 
 Scheme With(Rule rule, int k) {
   return {.k = k, .verify = Production({.rule = rule}), .coupled = rule == Rule::kCoupled};
-}
-
-Law LawOfARound(const Round& round, const Pair& pair, const Tokens& context) {
-  Enumerator noise;
-  Law law;
-  noise.ForEachPath([&] {
-    const Tokens emitted = round(pair, context, noise);
-    law[emitted] += noise.probability();
-  });
-  EXPECT_FALSE(noise.reused()) << "no counter may be used twice in a round";
-  return law;
-}
-
-// The law of several rounds of one sequence, for rules whose rounds share no noise. The counter contains the
-// round's start, which grows, so rounds are independent given the context. A round depends on the context
-// only through the models' state.
-Law LawOfRounds(const Round& round, const Pair& pair, int rounds, size_t length) {
-  std::map<int, Law> after;  // by the models' state
-  Law law = {{{}, 1.0}};
-  for (int r = 0; r < rounds; ++r) {
-    Law next;
-    for (const auto& [context, probability] : law) {
-      if (context.size() >= length) {
-        next[context] += probability;
-        continue;
-      }
-      const int state = Model::StateOf(context);
-      if (!after.contains(state)) after[state] = LawOfARound(round, pair, {state / kVocab, state % kVocab});
-      for (const auto& [emitted, p] : after[state]) {
-        Tokens longer = Join(context, emitted);
-        if (longer.size() > length) longer.resize(length);
-        next[longer] += probability * p;
-      }
-    }
-    law = std::move(next);
-  }
-  return law;
-}
-
-double DeviationOverRounds(const Round& round, const Pair& pair) {
-  constexpr int kRounds = 4, kLength = 7;
-  return Deviation(LawOfRounds(round, pair, kRounds, kLength), pair.target, kLength);
-}
-
-// The same of rounds until there are `length` tokens.
-double JointDeviation(const Round& round, const Pair& pair, int length, bool* reused = nullptr,
-                      Enumerator::Keying keying = Enumerator::Keying::kProduction) {
-  const auto text = [&](Enumerator& noise) {
-    Tokens tokens;
-    while (static_cast<int>(tokens.size()) < length) tokens = Join(tokens, round(pair, tokens, noise));
-    return tokens;
-  };
-  return JointDeviation(text, pair.target, length, reused, keying);
 }
 
 double WorstOverRounds(const Scheme& scheme, int ordinary = 12) {
@@ -361,100 +305,6 @@ TEST(Lenience, RaisesAcceptanceAndBoundsTheProbabilityOfEachToken) {
       }
       EXPECT_NEAR(accepted, alpha, kExact);
     }
-  }
-}
-
-// ---- several candidates per position
-
-// A tree of depth 2: `wide` children of the root, and `wide` children of each of them.
-Round TreeRound(ChildOrder order, int wide, std::function<Distribution(const WeightRow&, int child)> q,
-                bool without_replacement = false) {
-  return [=](const Pair& pair, const Tokens& context, Enumerator& noise) {
-    const uint64_t n = context.size();
-    noise.StartRound(n);
-    Proposal tree;
-    const auto grow = [&](int parent, const Tokens& before, uint64_t position) {
-      Tokens drawn;
-      for (int child = 0; child < wide; ++child) {
-        Distribution from = q(pair.draft.Row(before), child);
-        if (without_replacement) {
-          for (TokenId x : drawn) from.weights[x] = 0;
-          from.total = SumWeights(from.weights);
-          if (from.total == 0) break;
-        }
-        const TokenId x =
-            noise.Decide(Purpose::kDraft, position, tree.size(), [&](double u) { return Sample(from, u); });
-        drawn.push_back(x);
-        tree.push_back({x, parent, from});
-      }
-    };
-    grow(-1, context, n);
-    const int children = static_cast<int>(tree.size());
-    for (int node = 0; node < children; ++node) grow(node, Join(context, {tree[node].token}), n + 1);
-    const auto path_to = [&](int node) {
-      Tokens tokens;
-      for (; node >= 0; node = tree[node].parent) tokens.insert(tokens.begin(), tree[node].token);
-      return tokens;
-    };
-    const absl::StatusOr<Verdict> verdict = VerifyTree(
-        order, tree,
-        [&](int node) -> absl::StatusOr<WeightRow> { return pair.target.Row(Join(context, path_to(node))); },
-        n, noise);
-    EXPECT_TRUE(verdict.ok());
-    return Join(path_to(verdict->path.empty() ? -1 : verdict->path.back()), {verdict->token});
-  };
-}
-
-TEST(ExactnessOfTrees, EqualQInTheGivenOrder) {
-  const auto q = [](const WeightRow& row, int) { return TruncateTopN(row, 0); };
-  for (const Pair& pair : Pairs(1))
-    EXPECT_LT(DeviationOverRounds(TreeRound(ChildOrder::kGiven, 2, q), pair), kExact);
-}
-
-TEST(ExactnessOfTrees, DrawsWithoutReplacementInTheGivenOrder) {
-  const auto q = [](const WeightRow& row, int) { return TruncateTopN(row, 0); };
-  for (const Pair& pair : Pairs(1)) {
-    EXPECT_LT(DeviationOverRounds(TreeRound(ChildOrder::kGiven, 2, q, true), pair), kExact);
-  }
-}
-
-TEST(ExactnessOfTrees, DifferentQInARandomOrder) {
-  const auto q = [](const WeightRow& row, int child) {
-    Distribution from = TruncateTopN(row, 0);
-    if (child == 1) std::swap(from.weights[0], from.weights[2]);
-    return from;
-  };
-  for (const Pair& pair : Pairs(1)) {
-    EXPECT_LT(DeviationOverRounds(TreeRound(ChildOrder::kRandom, 2, q), pair), kExact);
-  }
-}
-
-TEST(ExactnessOfTrees, AGreedyTargetWalksAlongItsArgmax) {
-  const std::vector<std::vector<float>> logits = {{0, 1, 0}, {2, 0, 0}, {0, 0, 3}};
-  const Proposal tree = {{0, -1, PointMass(0)},
-                         {1, -1, Dense({.4f, .6f, 0})},
-                         {1, 0, PointMass(1)},
-                         {2, 1, Dense({.7f, 0, .3f})},
-                         {0, 1, Dense({.7f, 0, .3f})}};
-  for (ChildOrder order : {ChildOrder::kGiven, ChildOrder::kRandom}) {
-    PhiloxNoise noise({1, 2}, 0);
-    int row = 0;
-    const auto verdict = VerifyTree(
-        order, tree, [&](int) -> absl::StatusOr<WeightRow> { return Greedy(logits[row++]); }, 0, noise);
-    ASSERT_TRUE(verdict.ok());
-    EXPECT_EQ(verdict->path, (std::vector<int>{1, 4}));
-    EXPECT_EQ(verdict->token, 2);
-    EXPECT_EQ(verdict->kind, Verdict::Kind::kBonus);
-  }
-}
-
-TEST(ExactnessOfTrees, AParentThatIsNotAnEarlierNodeIsRefused) {
-  PhiloxNoise noise({1, 2}, 0);
-  const auto rows = [](int) -> absl::StatusOr<WeightRow> { return absl::InternalError("not reached"); };
-  for (int parent : {-2, 0, 5}) {
-    const Proposal tree = {{0, parent, PointMass(0)}};
-    EXPECT_EQ(VerifyTree(ChildOrder::kGiven, tree, rows, 0, noise).status().code(),
-              absl::StatusCode::kInvalidArgument);
   }
 }
 

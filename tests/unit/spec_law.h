@@ -149,4 +149,59 @@ inline double JointDeviation(const std::function<Tokens(Enumerator&)>& text, con
   return Deviation(law, target, length);
 }
 
+// Runs one round after a context and returns the emitted tokens.
+using Round = std::function<Tokens(const Pair&, const Tokens& context, Enumerator&)>;
+
+inline Law LawOfARound(const Round& round, const Pair& pair, const Tokens& context) {
+  Enumerator noise;
+  Law law;
+  noise.ForEachPath([&] {
+    const Tokens emitted = round(pair, context, noise);
+    law[emitted] += noise.probability();
+  });
+  EXPECT_FALSE(noise.reused()) << "no counter may be used twice in a round";
+  return law;
+}
+
+// The law of several rounds of one sequence, for rules whose rounds share no noise. The counter contains the
+// round's start, which grows, so rounds are independent given the context. A round depends on the context
+// only through the models' state.
+inline Law LawOfRounds(const Round& round, const Pair& pair, int rounds, size_t length) {
+  std::map<int, Law> after;  // by the models' state
+  Law law = {{{}, 1.0}};
+  for (int r = 0; r < rounds; ++r) {
+    Law next;
+    for (const auto& [context, probability] : law) {
+      if (context.size() >= length) {
+        next[context] += probability;
+        continue;
+      }
+      const int state = Model::StateOf(context);
+      if (!after.contains(state)) after[state] = LawOfARound(round, pair, {state / kVocab, state % kVocab});
+      for (const auto& [emitted, p] : after[state]) {
+        Tokens longer = Join(context, emitted);
+        if (longer.size() > length) longer.resize(length);
+        next[longer] += probability * p;
+      }
+    }
+    law = std::move(next);
+  }
+  return law;
+}
+
+inline double DeviationOverRounds(const Round& round, const Pair& pair, int rounds = 4, int length = 7) {
+  return Deviation(LawOfRounds(round, pair, rounds, static_cast<size_t>(length)), pair.target, length);
+}
+
+// The same of rounds until there are `length` tokens.
+inline double JointDeviation(const Round& round, const Pair& pair, int length, bool* reused = nullptr,
+                             Enumerator::Keying keying = Enumerator::Keying::kProduction) {
+  const auto text = [&](Enumerator& noise) {
+    Tokens tokens;
+    while (static_cast<int>(tokens.size()) < length) tokens = Join(tokens, round(pair, tokens, noise));
+    return tokens;
+  };
+  return JointDeviation(text, pair.target, length, reused, keying);
+}
+
 }  // namespace outrider

@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "common/engine/cuda/tree_rows.h"
+#include "common/engine/torch/tree_rows.h"
 
 namespace outrider::libtorch {
 namespace {
@@ -70,7 +70,7 @@ void HideOtherPaths(const SequenceRows& sequence, const at::Tensor& hidden) {
   const at::Tensor others = at::ones({rows, nodes}, at::kBool);
   auto is_other = others.accessor<bool, 2>();
   for (int64_t r = 0; r < rows; ++r) {
-    for (const int slot : cuda::PathTo(sequence, sequence.position + static_cast<int>(r))) {
+    for (const int slot : PathTo(sequence, sequence.position + static_cast<int>(r))) {
       is_other[r][slot - sequence.tree_begin] = false;
     }
   }
@@ -87,7 +87,7 @@ at::Tensor SlotPositions(const std::vector<Member>& members, const at::Tensor& s
     const int end = sequence.tree_begin + static_cast<int>(sequence.parents.size());
     Indices of_nodes;
     for (int slot = sequence.tree_begin; slot < end; ++slot) {
-      of_nodes.push_back(cuda::PositionOf(sequence, slot));
+      of_nodes.push_back(PositionOf(sequence, slot));
     }
     positions[m]
         .narrow(-1, sequence.tree_begin, end - sequence.tree_begin)
@@ -139,7 +139,7 @@ Step ListRows(absl::Span<const SequenceRows> batch, const StepOptions& options) 
       const int64_t slot = sequence.position + i;
       if (i >= count - sequence.logit_rows) logit_rows.push_back(static_cast<int64_t>(tokens.size()));
       tokens.push_back(sequence.tokens[static_cast<size_t>(i)]);
-      positions.push_back(cuda::PositionOf(sequence, static_cast<int>(slot)));
+      positions.push_back(PositionOf(sequence, static_cast<int>(slot)));
       blocks.push_back(sequence.blocks[static_cast<size_t>(slot / options.block_size)]);
       slots.push_back(slot % options.block_size);
     }

@@ -1,12 +1,11 @@
-// Where the tokens of a sequence are that ends in a tree (SequenceRows::parents). Runs on the host, without
-// CUDA.
+// Where the tokens of a sequence are that ends in a tree (SequenceRows::parents).
 #pragma once
 
 #include <vector>
 
 #include "common/engine/batch.h"
 
-namespace outrider::cuda {
+namespace outrider::libtorch {
 
 // The position of the token in `slot`, which is a slot of the sequence's rows or before them.
 int PositionOf(const SequenceRows& sequence, int slot);
@@ -15,4 +14,4 @@ int PositionOf(const SequenceRows& sequence, int slot);
 // positions from tree_begin on. Nothing for a token before the tree.
 std::vector<int> PathTo(const SequenceRows& sequence, int slot);
 
-}  // namespace outrider::cuda
+}  // namespace outrider::libtorch

@@ -1,9 +1,9 @@
-#include "common/engine/cuda/tree_rows.h"
+#include "common/engine/torch/tree_rows.h"
 
 #include <algorithm>
 #include <cstddef>
 
-namespace outrider::cuda {
+namespace outrider::libtorch {
 
 std::vector<int> PathTo(const SequenceRows& sequence, int slot) {
   std::vector<int> path;
@@ -20,4 +20,4 @@ int PositionOf(const SequenceRows& sequence, int slot) {
   return sequence.tree_begin + static_cast<int>(PathTo(sequence, slot).size()) - 1;
 }
 
-}  // namespace outrider::cuda
+}  // namespace outrider::libtorch

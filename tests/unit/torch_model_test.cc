@@ -4,6 +4,7 @@
 #include <numeric>
 #include <random>
 
+#include "tests/unit/device_tree_testing.h"
 #include "tests/unit/engine_goldens.h"
 
 namespace outrider::testing {
@@ -235,6 +236,124 @@ TEST_P(TorchModel, AnotherTokenInThePrefixIsSeen) {
   tokens[3] = (tokens[3] + 1) % twins.vocab();
   feed(twins.native());
   EXPECT_GT(twins.Step({&last, 1}), 100 * kTolerance);
+}
+
+class TorchTrees : public ::testing::TestWithParam<std::string> {
+ protected:
+  static constexpr int kPrompt = 30, kNodes = 40,
+                       kDeep = 3;  // some nodes lie further apart than a window is long
+
+  void Load(int block_size) {
+    RunnerOptions options = TorchOptions(GetParam());
+    options.block_size = block_size;
+    options.kv_blocks = 300;
+    runner_ = LoadOrDie(options);
+  }
+  // Blocks for chains, beyond those of trees.
+  std::vector<BlockId> Spare() const { return BlocksFor(*runner_, 120, 180); }
+
+  static void ExpectNear(const Logits& found, const Logits& expected) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t r = 0; r < found.size(); ++r) {
+      EXPECT_LE(Difference(found[r], expected[r]), kTolerance) << "row " << r;
+    }
+  }
+
+  std::unique_ptr<Runner> runner_;
+};
+
+INSTANTIATE_TEST_SUITE_P(All, TorchTrees, ::testing::ValuesIn([] {
+                           std::vector<std::string> models = RandomModels();
+                           models.insert(models.end(), GemmaModels().begin(), GemmaModels().end());
+                           return models;
+                         }()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// In one step, and a level after the other as a draft computes them.
+TEST_P(TorchTrees, NodesHaveTheLogitsOfTheirPathsAsChains) {
+  for (const int block_size : {3, 16}) {
+    Load(block_size);
+    for (const int reach : {kDeep, kNodes}) {
+      const TreeSequence tree = SomeTree(*runner_, kPrompt, kNodes, reach, 7);
+      const Logits expected = LogitsOfChains(*runner_, tree, Spare());
+      for (const int each : {kNodes + 1, 9}) {
+        FeedPrompt(*runner_, tree);
+        Logits found;
+        for (int slot = kPrompt - 1; slot < tree.slots(); slot += each) {
+          const SequenceRows rows = tree.Rows(slot, std::min(slot + each, tree.slots()));
+          for (std::vector<float>& row : LogitsOf(*runner_, {&rows, 1})) found.push_back(std::move(row));
+        }
+        ExpectNear(found, expected);
+      }
+    }
+  }
+}
+
+// Sequences with equally many rows share a product of attention.
+TEST_P(TorchTrees, SoTheyHaveBesideOtherTreesAndChains) {
+  Load(4);
+  const TreeSequence first = SomeTree(*runner_, kPrompt, 12, kDeep, 1),
+                     second = SomeTree(*runner_, kPrompt + 5, 12, 12, 2, 60);
+  const std::vector<TokenId> chain = SomeTokens(50, runner_->config().decoder.vocab_size, 3);
+  const std::vector<BlockId> chain_blocks = BlocksFor(*runner_, 50, 120);
+  Logits expected = LogitsOfChains(*runner_, first, Spare());
+  const Logits of_chain = Append(*runner_, chain, 0, chain_blocks, 64);
+  expected.insert(expected.end(), of_chain.end() - 13, of_chain.end());
+  for (std::vector<float>& row : LogitsOfChains(*runner_, second, Spare()))
+    expected.push_back(std::move(row));
+  FeedPrompt(*runner_, first);
+  FeedPrompt(*runner_, second);
+  ExpectNear(LogitsOf(*runner_, {first.Rows(kPrompt - 1, first.slots()),
+                                 {absl::MakeConstSpan(chain).subspan(37), 37, chain_blocks, 13},
+                                 second.Rows(second.prompt() - 1, second.slots())}),
+             expected);
+}
+
+TEST_P(TorchTrees, AnAcceptedPathGoesOnLikeAChain) {
+  Load(4);
+  const TreeSequence tree = SomeTree(*runner_, kPrompt, kNodes, kDeep, 5);
+  FeedPrompt(*runner_, tree);
+  const SequenceRows rows = tree.Rows(kPrompt - 1, tree.slots());
+  LogitsOf(*runner_, {&rows, 1});
+  const std::vector<int> path = tree.PathTo(kNodes - 1);
+  const std::vector<SlotMove> moves = tree.MovesOf(path);
+  ASSERT_FALSE(moves.empty());
+  runner_->MoveSlots(tree.blocks(), moves);
+
+  std::vector<TokenId> chain = tree.Chain(path);
+  const size_t kept = chain.size();
+  const std::vector<BlockId> spare = Spare();
+  Append(*runner_, chain, 0, spare, 64);
+  for (size_t p = 0; p < kept; ++p) {
+    const int slot = static_cast<int>(p % 4);
+    EXPECT_LE(
+        Difference(*runner_->ReadSlot(tree.blocks()[p / 4], slot), *runner_->ReadSlot(spare[p / 4], slot)),
+        kTolerance)
+        << "position " << p;
+  }
+  const std::vector<TokenId> more = SomeTokens(9, runner_->config().decoder.vocab_size, 6);
+  const int position = static_cast<int>(kept);
+  ExpectNear(Append(*runner_, more, position, tree.blocks(), 9), Append(*runner_, more, position, spare, 9));
+}
+
+// Negative control: nodes elsewhere in the tree have other logits.
+TEST_P(TorchTrees, AnotherParentIsSeen) {
+  Load(16);
+  const TreeSequence tree = SomeTree(*runner_, kPrompt, kNodes, kDeep, 7);
+  FeedPrompt(*runner_, tree);
+  SequenceRows rows = tree.Rows(kPrompt - 1, tree.slots());
+  const Logits expected = LogitsOf(*runner_, {&rows, 1});
+  std::vector<int> parents(rows.parents.begin(), rows.parents.end());
+  parents.back() = parents.back() == -1 ? 0 : -1;
+  rows.parents = parents;
+  const Logits found = LogitsOf(*runner_, {&rows, 1});
+  ASSERT_EQ(found.size(), expected.size());
+  EXPECT_LE(Difference(found[kNodes - 1], expected[kNodes - 1]), kTolerance);
+  EXPECT_GT(Difference(found[kNodes], expected[kNodes]), 100 * kTolerance);
 }
 
 TEST(Difference, IsNeverSmallWhereANumberIsMissing) {

@@ -8,6 +8,7 @@
 
 #include "absl/synchronization/mutex.h"
 
+#include "tests/unit/device_tree_testing.h"
 #include "tests/unit/engine_goldens.h"
 
 namespace outrider::testing {
@@ -129,6 +130,31 @@ TEST(RankGroup, LongBatchesAndForksGiveTheLogitsOfOneProcess) {
   }
   ASSERT_EQ(logits[0].size(), 150u);
   EXPECT_LE(LargestDifference(logits[0], logits[1]), 1e-4);
+}
+
+// The ranks compute a tree, keep its longest path and go on after it.
+TEST_P(TorchRanks, NodesHaveTheLogitsOfTheirPathsAsChains) {
+  Ranks ranks(GetParam().model, GetParam().ranks);
+  Runner& runner = ranks.first();
+  const TreeSequence tree = SomeTree(runner, /*prompt=*/30, /*nodes=*/20, /*reach=*/3, /*seed=*/7);
+  const std::vector<BlockId> spare = BlocksFor(runner, 60, 32);
+  const double tolerance =
+      kTolerance * ReadGolden(GetParam().model, runner.config().decoder.vocab_size).spread;
+  const Logits expected = LogitsOfChains(runner, tree, spare);
+  FeedPrompt(runner, tree);
+  const SequenceRows rows = tree.Rows(tree.prompt() - 1, tree.slots());
+  const Logits found = LogitsOf(runner, {&rows, 1});
+  ASSERT_EQ(found.size(), expected.size());
+  EXPECT_LE(LargestDifference(found, expected), tolerance);
+
+  const std::vector<int> path = tree.PathTo(tree.nodes() - 1);
+  ASSERT_FALSE(tree.MovesOf(path).empty());
+  runner.MoveSlots(tree.blocks(), tree.MovesOf(path));
+  const std::vector<TokenId> chain = tree.Chain(path), more = SomeTokens(5, 200);
+  Append(runner, chain, 0, spare, 64);
+  const int position = static_cast<int>(chain.size());
+  const Logits after_tree = Append(runner, more, position, tree.blocks(), 5);
+  EXPECT_LE(LargestDifference(after_tree, Append(runner, more, position, spare, 5)), tolerance);
 }
 
 TEST(RankGroup, ThePoolIsThatOfTheRankWithTheSmallest) {

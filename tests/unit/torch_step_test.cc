@@ -2,12 +2,14 @@
 #include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "common/engine/decoder/model_config.h"
 #include "common/engine/decoder/safetensors.h"
 #include "common/engine/torch/decoder.h"
 #include "common/engine/torch/step.h"
+#include "tests/unit/device_tree_testing.h"
 
 namespace outrider::libtorch {
 namespace {
@@ -80,6 +82,73 @@ TEST_F(DecodeStep, GivesTheLogitsAndTheCacheOfAnyOtherStep) {
       EXPECT_LT((next_of_them - again.narrow(0, 0, count)).abs().max().item<float>(),
                 1e-4 * again.std().item<float>());
     }
+  }
+}
+
+// The tokens from position 17 on as trees.
+TEST_F(DecodeStep, OfTreesGivesTheLogitsOfAnyOtherStep) {
+  constexpr size_t kRows = 6;
+  decoder_->Forward(MakeStep(Batch(3, 0, 17, 0), kOptions));
+  std::vector<SequenceRows> batch = Batch(3, 17, kRows);
+  const at::Tensor of_chains = decoder_->Forward(MakeStep(batch, kOptions));
+  std::vector<std::vector<int>> parents;
+  for (const uint32_t seed : {1, 2, 3}) parents.push_back(testing::SomeParents(kRows, 2, seed));
+  for (size_t s = 0; s < batch.size(); ++s) {
+    batch[s].tree_begin = 17;
+    batch[s].parents = parents[s];
+  }
+  const std::optional<Step> padded = Padded(batch);
+  ASSERT_TRUE(padded.has_value());
+  const at::Tensor found = decoder_->Forward(*padded).narrow(0, 0, of_chains.size(0));
+  const at::Tensor expected = decoder_->Forward(MakeStep(batch, kOptions));
+  EXPECT_LT((found - expected).abs().max().item<float>(), 1e-4 * expected.std().item<float>());
+  EXPECT_GT((found - of_chains).abs().max().item<float>(), 1e-2 * expected.std().item<float>());
+}
+
+// By the definition, slot by slot. Some nodes were computed before.
+TEST(MakeStep, ARowOfATreeAttendsToItsPathWithinTheWindow) {
+  constexpr int kBegin = 9, kNodes = 11, kWindow = 4, kFirst = 13;
+  const std::vector<BlockId> blocks = {3, 1, 4, 5, 9};
+  const std::vector<TokenId> tokens(kBegin + kNodes - kFirst, 1);
+  const StepOptions options = {kBlockSize, kWindow, /*sharing=*/2, kFloat32};
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    const std::vector<int> parents = testing::SomeParents(kNodes, 3, seed);
+    std::vector<int> depths;
+    for (const int parent : parents)
+      depths.push_back(parent < 0 ? 0 : depths[static_cast<size_t>(parent)] + 1);
+    const SequenceRows rows = {.tokens = tokens,
+                               .position = kFirst,
+                               .blocks = blocks,
+                               .logit_rows = 1,
+                               .tree_begin = kBegin,
+                               .parents = parents};
+    const Step step = MakeStep({&rows, 1}, options);
+    ASSERT_EQ(step.groups.size(), 1u);
+    const auto position = [&](int slot) {
+      return slot < kBegin ? slot : kBegin + depths[static_cast<size_t>(slot - kBegin)];
+    };
+    for (int slot = kFirst; slot < kBegin + kNodes; ++slot) {
+      std::vector<bool> sees(20, false);
+      std::fill_n(sees.begin(), kBegin, true);
+      for (int node = slot - kBegin; node >= 0; node = parents[static_cast<size_t>(node)]) {
+        sees[static_cast<size_t>(kBegin + node)] = true;
+      }
+      const int row = slot - kFirst;
+      EXPECT_EQ(step.positions[row].item<int>(), position(slot));
+      EXPECT_EQ(step.blocks[row].item<int>(), blocks[static_cast<size_t>(slot / kBlockSize)]);
+      EXPECT_EQ(step.slots[row].item<int>(), slot % kBlockSize);
+      for (int other = 0; other < 20; ++other) {
+        const bool seen = sees[static_cast<size_t>(other)];
+        const bool slides = seen && position(other) > position(slot) - kWindow;
+        for (const int head : {0, 1}) {
+          const int at = head * static_cast<int>(tokens.size()) + row;
+          EXPECT_EQ(step.groups[0].mask[0][0][at][other].item<float>() == 0, seen) << slot << " to " << other;
+          EXPECT_EQ(step.groups[0].sliding_mask[0][0][at][other].item<float>() == 0, slides)
+              << slot << " to " << other;
+        }
+      }
+    }
+    EXPECT_FALSE(step.groups[0].unwritten.any().item<bool>());
   }
 }
 

@@ -8,7 +8,7 @@ namespace outrider::libtorch {
 namespace {
 
 // The first number of a command.
-enum Kind : int64_t { kForward = 1, kCopy = 2 };
+enum Kind : int64_t { kForward = 1, kCopy = 2, kMove = 3 };
 
 // Reads numbers one after the other, and 0 after the last.
 class Reader {
@@ -63,18 +63,28 @@ absl::StatusOr<Command> Command::Decode(absl::Span<const int64_t> numbers) {
     command.from_ = reader.Next<BlockId>();
     command.to_ = reader.Next<BlockId>();
   }
+  if (kind == kMove) {
+    command.moved_blocks_ = reader.List<BlockId>();
+    do {
+      const int from = reader.Next<int>();
+      command.moves_.push_back({.from = from, .to = reader.Next<int>()});
+    } while (!reader.ends());
+  }
   while (kind == kForward && !reader.ends()) {
     SequenceRows sequence;
     sequence.position = reader.Next<int>();
     sequence.logit_rows = reader.Next<int>();
+    sequence.tree_begin = reader.Next<int>();
     command.tokens_.push_back(reader.List<TokenId>());
     command.blocks_.push_back(reader.List<BlockId>());
+    command.parents_.push_back(reader.List<int>());
     // A list keeps its place in memory when the list of lists grows.
     sequence.tokens = command.tokens_.back();
     sequence.blocks = command.blocks_.back();
+    sequence.parents = command.parents_.back();
     command.batch_.push_back(sequence);
   }
-  const bool is_known = kind == kCopy || (kind == kForward && !command.batch_.empty());
+  const bool is_known = kind == kCopy || kind == kMove || (kind == kForward && !command.batch_.empty());
   if (!is_known || !reader.fits()) {
     return absl::InvalidArgumentError("rank 0 sent something that is not a command");
   }
@@ -86,9 +96,18 @@ std::vector<int64_t> EncodeForward(absl::Span<const SequenceRows> batch) {
   for (const SequenceRows& sequence : batch) {
     numbers.push_back(sequence.position);
     numbers.push_back(sequence.logit_rows);
+    numbers.push_back(sequence.tree_begin);
     AppendList(sequence.tokens, numbers);
     AppendList(sequence.blocks, numbers);
+    AppendList(sequence.parents, numbers);
   }
+  return numbers;
+}
+
+std::vector<int64_t> EncodeMoves(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
+  std::vector<int64_t> numbers = {kMove};
+  AppendList(blocks, numbers);
+  for (const SlotMove& move : moves) numbers.insert(numbers.end(), {move.from, move.to});
   return numbers;
 }
 

@@ -53,6 +53,13 @@ void PagedCache::CopyBlock(BlockId from, BlockId to) {
   if (from != to) pool_[to].copy_(pool_[from]);
 }
 
+void PagedCache::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
+  const auto slot_of = [&](int slot) {
+    return pool_[blocks[static_cast<size_t>(slot / block_size())]].select(3, slot % block_size());
+  };
+  for (const SlotMove& move : moves) slot_of(move.to).copy_(slot_of(move.from));
+}
+
 void PagedCache::ReadSlot(BlockId block, int slot, absl::Span<float> values) const {
   const at::Tensor read = pool_[block].select(3, slot).to(at::kCPU, at::kFloat).contiguous();
   std::copy_n(read.const_data_ptr<float>(), values.size(), values.begin());

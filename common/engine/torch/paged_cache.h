@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/engine/batch.h"
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/kv/block_id.h"
 
@@ -32,6 +33,8 @@ class PagedCache {
                                            const at::Tensor& unwritten) const;
 
   void CopyBlock(BlockId from, BlockId to);
+  // As Model::MoveSlots.
+  void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves);
   // As Model::ReadSlot.
   void ReadSlot(BlockId block, int slot, absl::Span<float> values) const;
 

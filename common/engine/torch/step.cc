@@ -8,6 +8,8 @@
 #include <map>
 #include <utility>
 
+#include "common/engine/torch/tree_rows.h"
+
 namespace outrider::libtorch {
 namespace {
 
@@ -61,28 +63,69 @@ at::Tensor Mask(const at::Tensor& hidden, const StepOptions& options) {
       .repeat({1, 1, options.sharing, 1});
 }
 
+// Hides from the rows of a sequence, in `hidden` [1, rows, slots], the nodes of its tree that are not on
+// their paths.
+void HideOtherPaths(const SequenceRows& sequence, const at::Tensor& hidden) {
+  const int64_t rows = hidden.size(1), nodes = static_cast<int64_t>(sequence.parents.size());
+  const at::Tensor others = at::ones({rows, nodes}, at::kBool);
+  auto is_other = others.accessor<bool, 2>();
+  for (int64_t r = 0; r < rows; ++r) {
+    for (const int slot : PathTo(sequence, sequence.position + static_cast<int>(r))) {
+      is_other[r][slot - sequence.tree_begin] = false;
+    }
+  }
+  hidden.narrow(-1, sequence.tree_begin, nodes).copy_(others);
+}
+
+// The positions of what is in the slots of each member, [members, 1, 1, slots].
+at::Tensor SlotPositions(const std::vector<Member>& members, const at::Tensor& slots) {
+  const int64_t count = static_cast<int64_t>(members.size());
+  at::Tensor positions = slots.repeat({count, 1, 1, 1});
+  for (int64_t m = 0; m < count; ++m) {
+    const SequenceRows& sequence = *members[static_cast<size_t>(m)].sequence;
+    if (sequence.parents.empty()) continue;
+    const int end = sequence.tree_begin + static_cast<int>(sequence.parents.size());
+    Indices of_nodes;
+    for (int slot = sequence.tree_begin; slot < end; ++slot) {
+      of_nodes.push_back(PositionOf(sequence, slot));
+    }
+    positions[m]
+        .narrow(-1, sequence.tree_begin, end - sequence.tree_begin)
+        .copy_(at::tensor(of_nodes, at::kLong));
+  }
+  return positions;
+}
+
 // `blocks` is the width of the table.
 AttentionGroup MakeGroup(const std::vector<Member>& members, uint64_t blocks, const Step& step,
                          const StepOptions& options) {
   AttentionGroup group;
   group.sequences = static_cast<int64_t>(members.size());
   group.rows_each = static_cast<int64_t>(members[0].sequence->tokens.size());
-  Indices rows, table;
+  Indices rows, row_slots, table;
   for (const Member& member : members) {
-    for (int64_t r = 0; r < group.rows_each; ++r) rows.push_back(member.first_row + r);
+    for (int64_t r = 0; r < group.rows_each; ++r) {
+      rows.push_back(member.first_row + r);
+      row_slots.push_back(member.sequence->position + r);
+    }
     const uint64_t own = BlocksOf(*member.sequence, options.block_size);
     for (uint64_t b = 0; b < blocks; ++b) table.push_back(member.sequence->blocks[std::min(b, own - 1)]);
   }
   group.rows = Upload(rows, options);
   group.table = Upload(table, options).view({group.sequences, -1});
-  const at::Tensor keys = at::arange(group.table.size(1) * options.block_size, group.rows.options());
-  const at::Tensor queries = step.positions.index_select(0, group.rows).unsqueeze(1);
-  const std::array<int64_t, 4> shape = {group.sequences, 1, group.rows_each, keys.size(0)};
-  const at::Tensor later = (keys > queries).view(shape);
-  group.unwritten = later.select(2, group.rows_each - 1).unsqueeze(-1).contiguous();
-  group.mask = Mask(later, options);
+  const at::Tensor slots = at::arange(group.table.size(1) * options.block_size, group.rows.options());
+  const std::array<int64_t, 4> of_rows = {group.sequences, 1, group.rows_each, 1};
+  const at::Tensor hidden = slots > Upload(row_slots, options).view(of_rows);
+  group.unwritten = hidden.select(2, group.rows_each - 1).unsqueeze(-1).clone();
+  for (size_t m = 0; m < members.size(); ++m) {
+    if (members[m].sequence->parents.empty()) continue;
+    HideOtherPaths(*members[m].sequence, hidden[static_cast<int64_t>(m)]);
+  }
+  group.mask = Mask(hidden, options);
   if (options.sliding_window > 0) {
-    group.sliding_mask = Mask(later | (keys <= queries - options.sliding_window).view(shape), options);
+    const at::Tensor positions = step.positions.index_select(0, group.rows).view(of_rows);
+    const at::Tensor passed = SlotPositions(members, slots) <= positions - options.sliding_window;
+    group.sliding_mask = Mask(hidden | passed, options);
   }
   return group;
 }
@@ -93,12 +136,12 @@ Step ListRows(absl::Span<const SequenceRows> batch, const StepOptions& options) 
   for (const SequenceRows& sequence : batch) {
     const int64_t count = static_cast<int64_t>(sequence.tokens.size());
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t position = sequence.position + i;
+      const int64_t slot = sequence.position + i;
       if (i >= count - sequence.logit_rows) logit_rows.push_back(static_cast<int64_t>(tokens.size()));
       tokens.push_back(sequence.tokens[static_cast<size_t>(i)]);
-      positions.push_back(position);
-      blocks.push_back(sequence.blocks[static_cast<size_t>(position / options.block_size)]);
-      slots.push_back(position % options.block_size);
+      positions.push_back(PositionOf(sequence, static_cast<int>(slot)));
+      blocks.push_back(sequence.blocks[static_cast<size_t>(slot / options.block_size)]);
+      slots.push_back(slot % options.block_size);
     }
   }
   Step step;

@@ -22,7 +22,7 @@ struct AttentionGroup {
   // layers that slide the second; undefined if none does.
   at::Tensor mask;
   at::Tensor sliding_mask;
-  at::Tensor unwritten;  // [sequences, 1, blocks * block_size, 1]: whether no row attends there
+  at::Tensor unwritten;  // [sequences, 1, blocks * block_size, 1]: whether it is a slot after the last row's
 };
 
 // A row is a token. Rows are those of the batch, in its order. Everything is on the model's device; indices

@@ -177,7 +177,7 @@ absl::Status TorchModel::CheckAgreement(const Weights& weights, const RunnerOpti
 }
 
 absl::StatusOr<LogitsView> TorchModel::Forward(absl::Span<const SequenceRows> batch) {
-  if (!copied_.ok()) return copied_;
+  if (!cache_status_.ok()) return cache_status_;
   LogitsView view;
   const absl::Status status = Try(*runner_, "a forward pass", [&] {
     if (ranks_ != nullptr) ranks_->Send(EncodeForward(batch));
@@ -241,13 +241,24 @@ Step TorchModel::ToStep(absl::Span<const SequenceRows> batch) const {
 }
 
 void TorchModel::CopyBlock(BlockId from, BlockId to) {
-  const absl::Status status = Try(*runner_, "copying a block", [&] {
-    if (ranks_ != nullptr) ranks_->Send(EncodeCopy(from, to));
-    decoder_->cache().CopyBlock(from, to);
+  ChangeCache("copying a block", EncodeCopy(from, to), [&](PagedCache& cache) { cache.CopyBlock(from, to); });
+}
+
+void TorchModel::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
+  if (moves.empty()) return;
+  ChangeCache("moving slots", EncodeMoves(blocks, moves),
+              [&](PagedCache& cache) { cache.MoveSlots(blocks, moves); });
+}
+
+void TorchModel::ChangeCache(absl::string_view what, absl::Span<const int64_t> numbers,
+                             absl::FunctionRef<void(PagedCache& cache)> change) {
+  const absl::Status status = Try(*runner_, what, [&] {
+    if (ranks_ != nullptr) ranks_->Send(numbers);
+    change(decoder_->cache());
     return absl::OkStatus();
   });
   // Whatever the reason, the cache is not what it is taken for.
-  if (!status.ok()) copied_.Update(absl::InternalError(status.message()));
+  if (!status.ok()) cache_status_.Update(absl::InternalError(status.message()));
 }
 
 absl::Status TorchModel::Follow() {
@@ -267,10 +278,12 @@ absl::Status TorchModel::Follow() {
 absl::Status TorchModel::Obey(absl::Span<const int64_t> numbers) {
   const absl::StatusOr<Command> command = Command::Decode(numbers);
   if (!command.ok()) return command.status();
-  if (command->batch().empty()) {
-    decoder_->cache().CopyBlock(command->from(), command->to());
-  } else {
+  if (!command->batch().empty()) {
     runner_->ToHost(Compute(command->batch()));
+  } else if (!command->moves().empty()) {
+    decoder_->cache().MoveSlots(command->blocks(), command->moves());
+  } else {
+    decoder_->cache().CopyBlock(command->from(), command->to());
   }
   return absl::OkStatus();
 }

@@ -7,7 +7,9 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/decoder/tensor_source.h"
@@ -39,7 +41,7 @@ class TorchModel final : public Model {
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override;
-  void MoveSlots(absl::Span<const BlockId>, absl::Span<const SlotMove>) override {}
+  void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override;
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
   void Wake() override {}
   absl::Status Follow() override;
@@ -67,6 +69,9 @@ class TorchModel final : public Model {
   at::Tensor Compute(absl::Span<const SequenceRows> batch, const at::Tensor& tokens = {});
   // The logits of the sequences without a task, after carrying out the tasks of the others.
   at::Tensor Decide(absl::Span<const SequenceRows> batch, const at::Tensor& logits);
+  // Changes the cache, in this rank and in those that are sent `numbers`.
+  void ChangeCache(absl::string_view what, absl::Span<const int64_t> numbers,
+                   absl::FunctionRef<void(PagedCache& cache)> change);
   // Does what rank 0 sent.
   absl::Status Obey(absl::Span<const int64_t> numbers);
   at::TensorOptions Tensors() const {
@@ -83,7 +88,7 @@ class TorchModel final : public Model {
   int max_positions_ = 0;
   size_t bytes_per_block_ = 0;
   bool observed_ = false;           // by RunnerOptions::observe; no step is captured then
-  absl::Status copied_;             // the first failure of CopyBlock, for Forward to report
+  absl::Status cache_status_;       // the first failure to change the cache, for Forward to report
   std::optional<Decoder> decoder_;  // its cache has one block more, which no sequence uses
 };
 

@@ -1,6 +1,8 @@
 outrider_unit_test(coordinator_test
   SOURCES
     unit/admission_test.cc
+    unit/beam_search_test.cc
+    unit/beam_tables.h
     unit/branches_test.cc
     unit/chat_goldens.h
     unit/chat_template_published_test.cc

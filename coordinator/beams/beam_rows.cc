@@ -28,7 +28,7 @@ BeamProgress AdvanceBeams(std::span<const BeamRows> beams, BeamSearch& search) {
   for (size_t i = 0; i < beams.size(); ++i) places.push_back({.origin = static_cast<int>(i)});
   bool covered = true;
   while (covered && !search.over()) {
-    std::vector<const BeamSearch::Row*> rows;
+    std::vector<const CandidateRow*> rows;
     for (const Place& place : places) {
       rows.push_back(&beams[static_cast<size_t>(place.origin)].rows[static_cast<size_t>(place.node + 1)]);
     }

@@ -12,7 +12,7 @@ namespace outrider {
 // What the target said of one live text and of the tokens that the draft expects after it.
 struct BeamRows {
   const Proposal* proposal = nullptr;  // only tokens and parents matter
-  std::vector<BeamSearch::Row> rows;   // after the text, then after each node
+  std::vector<CandidateRow> rows;      // after the text, then after each node
 };
 
 // What came of a call.

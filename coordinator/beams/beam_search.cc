@@ -15,7 +15,7 @@ double BeamSearch::Score(double log_probability, size_t tokens) const {
   return log_probability / std::pow(static_cast<double>(tokens), options_.length_penalty);
 }
 
-std::vector<BeamSearch::Candidate> BeamSearch::Candidates(std::span<const Row* const> rows) const {
+std::vector<BeamSearch::Candidate> BeamSearch::Candidates(std::span<const CandidateRow* const> rows) const {
   std::vector<Candidate> candidates;
   for (size_t beam = 0; beam < live_.size(); ++beam) {
     for (const TokenLogProbability& next : *rows[beam]) {
@@ -30,7 +30,7 @@ std::vector<BeamSearch::Candidate> BeamSearch::Candidates(std::span<const Row* c
   return candidates;
 }
 
-void BeamSearch::Step(std::span<const Row* const> rows) {
+void BeamSearch::Step(std::span<const CandidateRow* const> rows) {
   const size_t width = static_cast<size_t>(options_.width);
   const bool full = live_.front().tokens.size() + 1 == static_cast<size_t>(options_.max_tokens);
   const std::vector<Candidate> candidates = Candidates(rows);

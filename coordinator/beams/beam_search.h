@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/spec/logprobs.h"
@@ -38,8 +39,6 @@ class BeamSearch {
     std::vector<TokenId> tokens;  // with the end id, if one ended it
     double score = 0;             // log-probability / tokens^length_penalty
   };
-  // The most probable tokens after a text, the most probable first.
-  using Row = std::vector<TokenLogProbability>;
 
   explicit BeamSearch(BeamSearchOptions options) : options_(std::move(options)) {}
 
@@ -52,7 +51,7 @@ class BeamSearch {
 
   // Appends a token to the live texts. rows[i] follows live()[i] and has RowSize tokens, or all there are.
   // Not after the end.
-  void Step(std::span<const Row* const> rows);
+  void Step(std::span<const CandidateRow* const> rows);
 
   bool over() const { return live_.empty() || over_; }
   // At most `width`, the best first. The empty text before the first step, none once all have max_tokens.
@@ -67,7 +66,7 @@ class BeamSearch {
     double log_probability = 0;
   };
 
-  std::vector<Candidate> Candidates(std::span<const Row* const> rows) const;
+  std::vector<Candidate> Candidates(std::span<const CandidateRow* const> rows) const;
   bool Ends(TokenId token) const;
   double Score(double log_probability, size_t tokens) const;
   void Finish(std::vector<TokenId> tokens, double log_probability);

@@ -28,10 +28,10 @@ bool Agrees(const BeamGolden& golden, const BeamSearch& search) {
 BeamSearch Search(const BeamGolden& golden, const BeamSearchOptions& options) {
   BeamSearch search(options);
   while (!search.over()) {
-    std::vector<BeamSearch::Row> rows;
+    std::vector<CandidateRow> rows;
     for (const BeamSearch::Live& live : search.live()) rows.push_back(golden.RowAfter(live.tokens));
-    std::vector<const BeamSearch::Row*> pointers;
-    for (const BeamSearch::Row& row : rows) pointers.push_back(&row);
+    std::vector<const CandidateRow*> pointers;
+    for (const CandidateRow& row : rows) pointers.push_back(&row);
     search.Step(pointers);
   }
   return search;
@@ -75,7 +75,7 @@ Proposal RandomProposal(const BeamGolden& golden, const std::vector<TokenId>& te
   for (size_t i = 0; i < nodes; ++i) {
     const int parent = static_cast<int>(random() % (i + 1)) - 1;
     std::vector<TokenId> path = parent < 0 ? text : paths[static_cast<size_t>(parent)];
-    const BeamSearch::Row row = golden.RowAfter(path);
+    const CandidateRow row = golden.RowAfter(path);
     const TokenId token = row[random() % row.size()].token;
     proposal.push_back({token, parent, {}});
     path.push_back(token);
@@ -84,10 +84,10 @@ Proposal RandomProposal(const BeamGolden& golden, const std::vector<TokenId>& te
   return proposal;
 }
 
-std::vector<BeamSearch::Row> RowsOf(const BeamGolden& golden, const std::vector<TokenId>& text,
-                                    const Proposal& proposal) {
+std::vector<CandidateRow> RowsOf(const BeamGolden& golden, const std::vector<TokenId>& text,
+                                 const Proposal& proposal) {
   std::vector<std::vector<TokenId>> paths;
-  std::vector<BeamSearch::Row> rows{golden.RowAfter(text)};
+  std::vector<CandidateRow> rows{golden.RowAfter(text)};
   for (const ProposalNode& node : proposal) {
     paths.push_back(node.parent < 0 ? text : paths[static_cast<size_t>(node.parent)]);
     paths.back().push_back(node.token);
@@ -129,7 +129,7 @@ TEST(BeamRows, AnyDraftFindsTheSameInFewerCalls) {
 
 TEST(BeamSearch, TiedTextsAreInTheOrderOfBeamsAndTokens) {
   BeamSearch search({.width = 2, .max_tokens = 2});
-  const BeamSearch::Row first = {{3, -1}, {5, -1}}, second = {{1, -1}, {2, -1}};
+  const CandidateRow first = {{3, -1}, {5, -1}}, second = {{1, -1}, {2, -1}};
   search.Step(std::vector{&first});
   search.Step(std::vector{&second, &second});
   ASSERT_TRUE(search.over());
@@ -140,7 +140,7 @@ TEST(BeamSearch, TiedTextsAreInTheOrderOfBeamsAndTokens) {
 
 TEST(BeamSearch, AnEndAmongTheReserveDoesNotCount) {
   BeamSearch search({.width = 2, .end_ids = {7}, .max_tokens = 9});
-  const BeamSearch::Row row = {{3, -1}, {5, -2}, {7, -3}};
+  const CandidateRow row = {{3, -1}, {5, -2}, {7, -3}};
   search.Step(std::vector{&row});
   EXPECT_TRUE(search.finished().empty());
   EXPECT_EQ(search.live().size(), 2u);

@@ -21,10 +21,10 @@ class BeamTable {
   int vocab() const { return static_cast<int>(rows_[0].size()); }
 
   // The `size` most probable tokens after `tokens`.
-  BeamSearch::Row Top(std::span<const TokenId> tokens, int size) const {
+  CandidateRow Top(std::span<const TokenId> tokens, int size) const {
     const TokenId before = tokens.size() > 1 ? tokens[tokens.size() - 2] : 0;
     const auto row = static_cast<size_t>(stride_ * before + tokens.back()) % rows_.size();
-    BeamSearch::Row top;
+    CandidateRow top;
     for (TokenId token = 0; token < vocab(); ++token) {
       top.push_back({token, step_ * rows_[row][static_cast<size_t>(token)]});
     }
@@ -54,7 +54,7 @@ struct BeamGolden {
     text.insert(text.end(), tokens.begin(), tokens.end());
     return text;
   }
-  BeamSearch::Row RowAfter(const std::vector<TokenId>& tokens) const {
+  CandidateRow RowAfter(const std::vector<TokenId>& tokens) const {
     return table.Top(Text(tokens), BeamSearch::RowSize(options));
   }
 };

@@ -259,6 +259,8 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
     DropProposal(entry);
   } else if (answer.verdict != nullptr) {
     entry.cache_.Keep(entry.committed_, answer.verdict->path);
+  } else if (!answer.candidates.empty()) {
+    DropProposal(entry);
   }
   // Branches come and go by the thousand: what they leave behind is the next one's, and not the index's.
   if (options_.prefix_cache && !entry.branch_ && entry.num_computed() > 0) {

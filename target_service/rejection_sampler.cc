@@ -9,6 +9,7 @@
 #include "common/spec/logprobs.h"
 #include "common/spec/status.h"
 #include "common/spec/verify.h"
+#include "target_service/candidates.h"
 
 namespace outrider {
 namespace {
@@ -96,6 +97,12 @@ void RejectionSampler::Score(SequenceState& sequence, int first, const LogitsVie
 
 absl::StatusOr<bool> RejectionSampler::Sample(SequenceState& sequence, const LogitsView& logits) {
   const SequenceParams& params = sequence.params();
+  if (const int wanted = sequence.work_as<VerifyWork>().candidates; wanted > 0) {
+    absl::StatusOr<std::vector<CandidateRow>> rows = Candidates(logits, wanted);
+    if (!rows.ok()) return rows.status();
+    sequence.answer().candidates = *std::move(rows);
+    return true;
+  }
   const Proposal& proposal = sequence.work_as<VerifyWork>().proposal;
   if (!IsChain(proposal)) {
     if (absl::Status status = CheckTree(params, takes_rounded_trees_); !status.ok()) return status;
@@ -119,7 +126,7 @@ absl::StatusOr<bool> RejectionSampler::Sample(SequenceState& sequence, const Log
 
 std::optional<DeviceTask> RejectionSampler::MakeDeviceTask(const SequenceState& sequence) const {
   const VerifyWork& work = sequence.work_as<VerifyWork>();
-  if (work.prompt_logprobs >= 0 || !IsChain(work.proposal)) return std::nullopt;
+  if (work.prompt_logprobs >= 0 || work.candidates > 0 || !IsChain(work.proposal)) return std::nullopt;
   return DeviceTask{.params = &sequence.params(),
                     .round_start = static_cast<uint64_t>(sequence.committed()),
                     .work = VerifyTask{.draft = work.proposal, .verdict = {}},

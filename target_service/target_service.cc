@@ -11,11 +11,22 @@
 #include "common/rpc/error.h"
 #include "common/serve/convert.h"
 #include "common/serve/serve_item.h"
+#include "target_service/candidates.h"
 
 namespace outrider {
 namespace {
 
 using Results = Outbox<v1::VerifyResponse>;
+
+v1::CandidateRow ToProto(const CandidateRow& row) {
+  v1::CandidateRow proto;
+  for (const TokenLogProbability& candidate : row) {
+    v1::TokenLogprob* const top = proto.add_top();
+    top->set_id(static_cast<uint32_t>(candidate.token));
+    top->set_logprob(candidate.log_probability);
+  }
+  return proto;
+}
 
 v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const Answer& answer) {
   v1::VerifyResult result;
@@ -26,7 +37,10 @@ v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const 
   *result.mutable_timing() = ToProto(answer.timing);
   if (!answer.status.ok()) {
     *result.mutable_status() = ItemError(answer.status);
-  } else if (answer.verdict != nullptr) {
+    return result;
+  }
+  for (const CandidateRow& row : answer.candidates) *result.add_candidates() = ToProto(row);
+  if (answer.verdict != nullptr) {
     *result.mutable_verdict() = SerializeVerdict(*answer.verdict);
     for (const PositionLogProbabilities& position : answer.logprobs) {
       *result.mutable_verdict()->add_logprobs() = ToProto(position);
@@ -40,7 +54,7 @@ v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const 
 
 // Identifies the draft within this process, so that a repeated item can be told from a different one.
 uint64_t ContentHash(const v1::VerifyItem& item) {
-  uint64_t hash = 0;
+  uint64_t hash = item.candidates();
   for (const v1::DraftNode& node : item.draft()) hash = absl::HashOf(hash, node.SerializeAsString());
   return hash;
 }
@@ -82,6 +96,10 @@ absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info,
   verify.proposal = *std::move(proposal);
   verify.content_hash = ContentHash(item);
   verify.may_continue = item.may_continue();
+  if (item.candidates() > kMaxCandidates) {
+    return FieldError("candidates", absl::StrCat("0 to ", kMaxCandidates), absl::StrCat(item.candidates()));
+  }
+  verify.candidates = static_cast<int>(item.candidates());
   if (item.has_prompt_logprobs()) {
     if (auto status = CheckTopLogprobs("prompt_logprobs", item.prompt_logprobs()); !status.ok()) {
       return status;

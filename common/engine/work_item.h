@@ -37,6 +37,7 @@ struct Answer {
   std::optional<ProposalNode> next;                       // of ProposeWork::draw_next
   Proposal proposal;                                      // of ProposeWork
   std::unique_ptr<Verdict> verdict;                       // of VerifyWork
+  std::vector<CandidateRow> candidates;                   // of VerifyWork::candidates
   std::vector<PositionLogProbabilities> logprobs;         // of the emitted tokens
   std::vector<PositionLogProbabilities> prompt_logprobs;  // of the committed tokens, from index 1 on
 };
@@ -59,6 +60,9 @@ struct VerifyWork {
   uint64_t content_hash = 0;  // identifies the proposal and its distributions within this process
   int prompt_logprobs = -1;   // alternatives to report with each committed token; -1: prompt is not scored
   bool may_continue = false;  // Worker::Continue may bring what the draft drew to follow the proposal
+  // Instead of a verdict, report so many of the most probable tokens after the last committed one and after
+  // each node. 0: verify.
+  int candidates = 0;
 };
 
 using Work = std::variant<AppendWork, ProposeWork, VerifyWork>;

@@ -29,7 +29,7 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
   info.set_vocab_size(static_cast<uint32_t>(config.decoder.vocab_size));
   info.set_max_context(static_cast<uint32_t>(config.decoder.max_position_embeddings));
   info.set_max_draft_tokens(static_cast<uint32_t>(options.max_draft_tokens));
-  info.set_max_tree_nodes(static_cast<uint32_t>(options.max_tree_nodes));
+  info.set_max_tree_nodes(static_cast<uint32_t>(runner.runs_trees() ? options.max_tree_nodes : 0));
   info.set_max_message_bytes(kMaxMessageBytes);
   info.set_engine(options.runner.engine);
   info.set_row_invariant(runner.row_invariant());

@@ -20,6 +20,9 @@ struct TokenLogProbability {
   double log_probability = 0;
 };
 
+// The most probable tokens after a text, best first, ties to the lowest id.
+using CandidateRow = std::vector<TokenLogProbability>;
+
 // What a position of a text looked like: the token that stands there, and the most probable ones.
 struct PositionLogProbabilities {
   TokenLogProbability token;

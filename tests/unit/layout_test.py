@@ -22,7 +22,7 @@ ORDER = [
     ["common/engine", "common/rpc", "common/obs", "common/serve"],
     ["draft_service", "target_service", "pair_service"],
     ["coordinator/link", "coordinator/admission", "coordinator/pools", "coordinator/rounds", "coordinator/drafters",
-     "coordinator/api", "coordinator/gateway", "coordinator"],
+     "coordinator/beams", "coordinator/api", "coordinator/gateway", "coordinator"],
     ["client/sdk", "client/cli"],
 ]
 SERVICES = {"draft_service": set(), "target_service": set(), "pair_service": {"draft_service", "target_service"},

@@ -1,6 +1,8 @@
 outrider_unit_test(coordinator_test
   SOURCES
     unit/admission_test.cc
+    unit/beam_search_test.cc
+    unit/beam_tables.h
     unit/branches_test.cc
     unit/chat_goldens.h
     unit/chat_template_published_test.cc
@@ -59,6 +61,7 @@ outrider_unit_test(serve_test
   LIBS outrider::serve outrider::rejection_sampler)
 outrider_unit_test(model_services_test
   SOURCES
+    unit/beam_candidates_test.cc
     unit/held_sampler.h
     unit/model_services_test.cc
   LIBS outrider::draft_service outrider::target_service outrider::rpc)

@@ -223,10 +223,6 @@ absl::Status CudaModel::ReadSlot(BlockId block, int slot, absl::Span<float> valu
 }
 
 absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> batch) {
-  if (std::any_of(batch.begin(), batch.end(),
-                  [](const SequenceRows& rows) { return !rows.parents.empty(); })) {
-    return absl::UnimplementedError("--device cuda: the engine does not compute trees; use --engine torch");
-  }
   absl::Status status = ToStatus(cudaSetDevice(device_), "choosing the device");
   if (!status.ok()) return status;
   const StepPlan plan = PlanStep(batch, options_.block_size, spare_);

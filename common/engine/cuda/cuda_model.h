@@ -44,6 +44,7 @@ class CudaModel final : public Model {
 
   bool CanRun(const DeviceTask& task) const override { return cuda::CanRun(task, spec_.vocab_size); }
   bool row_invariant() const override { return true; }
+  bool runs_trees() const override { return false; }
   bool tree_row_invariant() const override { return false; }
   std::string dtype() const override { return operand_ == Operand::kFp8 ? "fp8" : "bfloat16"; }
   std::string kernel_name() const override { return "cuda"; }

@@ -1,0 +1,81 @@
+// Beam search: of the texts that were looked at, which are followed, which are finished, and when that is
+// enough.
+#pragma once
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/spec/logprobs.h"
+#include "common/spec/types.h"
+
+namespace outrider {
+
+struct BeamSearchOptions {
+  enum class Stop {
+    kAuto,   // when the best live text cannot beat the worst finished one, as its score is now
+    kFirst,  // as soon as `width` texts are finished
+    kNever,  // when no live text can beat the worst finished one, however long it gets
+  };
+  int width = 1;  // w
+  double length_penalty = 1;
+  Stop stop = Stop::kAuto;
+  std::vector<TokenId> end_ids = {};  // a text ends with the first of them
+  int max_tokens = 1;
+};
+
+// The arithmetic alone. The semantics are those of Hugging Face transformers' beam search, but for sums,
+// which are of double precision. Of candidates with equal scores the one of the better beam comes first, then
+// the lower token. One thread.
+class BeamSearch {
+ public:
+  // A text that is followed. `log_probability` is the sum over its tokens.
+  struct Live {
+    std::vector<TokenId> tokens;
+    double log_probability = 0;
+    int parent = 0;  // index among the live texts before the last step
+  };
+  struct Finished {
+    std::vector<TokenId> tokens;  // with the end id, if one ended it
+    double score = 0;             // log-probability / tokens^length_penalty
+  };
+
+  explicit BeamSearch(BeamSearchOptions options) : options_(std::move(options)) {}
+
+  const BeamSearchOptions& options() const { return options_; }
+
+  // How many tokens of each row a step may need: as many as go on, after all that may end a text.
+  static int RowSize(const BeamSearchOptions& options) {
+    return options.width + static_cast<int>(options.end_ids.size());
+  }
+
+  // Appends a token to the live texts. rows[i] follows live()[i] and has RowSize tokens, or all there are.
+  // Not after the end.
+  void Step(std::span<const CandidateRow* const> rows);
+
+  bool over() const { return live_.empty() || over_; }
+  // At most `width`, the best first. The empty text before the first step, none once all have max_tokens.
+  const std::vector<Live>& live() const { return live_; }
+  // Likewise. Where texts have equal scores the one that was finished first comes first.
+  const std::vector<Finished>& finished() const { return finished_; }
+
+ private:
+  struct Candidate {
+    int beam = 0;
+    TokenId token = 0;
+    double log_probability = 0;
+  };
+
+  std::vector<Candidate> Candidates(std::span<const CandidateRow* const> rows) const;
+  bool Ends(TokenId token) const;
+  double Score(double log_probability, size_t tokens) const;
+  void Finish(std::vector<TokenId> tokens, double log_probability);
+  bool CanImprove() const;
+
+  const BeamSearchOptions options_;
+  std::vector<Live> live_{Live()};
+  std::vector<Finished> finished_;
+  bool over_ = false;
+};
+
+}  // namespace outrider

@@ -57,7 +57,8 @@ class TimedServer {
     auto server = std::unique_ptr<TimedServer>(new TimedServer(info));
     QueuePoller& poller = server->poller_;
     const std::unique_ptr<StreamService>& service = server->service_;
-    server->worker_.emplace(*std::move(runner), spec.make_sampler(server->info_), WorkerOptions{}, Worker::Hooks{},
+    server->worker_.emplace(*std::move(runner), spec.make_sampler(server->info_), WorkerOptions{},
+                            Worker::Hooks{},
                             CommandSource{.poll = [&](absl::Time deadline) { poller.Poll(deadline); },
                                           .wake = [&] { poller.Wake(); },
                                           .hold_answers = [&] { service->HoldAnswers(); },

@@ -140,7 +140,8 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option(
          "--tree", flags.tree,
-         "none (chains), auto (whichever was measured to be faster) or the tree to draft, unless a request says "
+         "none (chains), auto (whichever was measured to be faster) or the tree to draft, unless a request "
+         "says "
          "otherwise: 2x2x1 for the children of each node by depth, chains:N or budget:N; chains where there "
          "can be no tree")
       ->check([](const std::string& text) {

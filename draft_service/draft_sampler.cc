@@ -26,8 +26,8 @@ bool DrawsNext(const SequenceState& sequence) {
   return sequence.work_as<ProposeWork>().draw_next && !sequence.answer().next;
 }
 
-// A token that was taken and not drawn, as at temperature 0, counts as if it had this share of what its siblings
-// before it left.
+// A token that was taken and not drawn, as at temperature 0, counts as if it had this share of what its
+// siblings before it left.
 constexpr double kTakenShare = 0.5;
 
 // How likely each node is under q, given that its parent is.
@@ -35,7 +35,8 @@ std::vector<double> Likelihoods(std::span<const ProposalNode> proposal) {
   std::vector<double> likelihoods;
   std::vector<double> left(proposal.size() + 1, 1.0);  // by parent: what its children so far have left of q
   for (const ProposalNode& node : proposal) {
-    const bool drawn = node.q.form == Distribution::Form::kSparse || node.q.form == Distribution::Form::kDense;
+    const bool drawn =
+        node.q.form == Distribution::Form::kSparse || node.q.form == Distribution::Form::kDense;
     const double share = drawn ? std::min(node.q(node.token), 1.0) : kTakenShare;
     double& rest = left[static_cast<size_t>(node.parent + 1)];
     likelihoods.push_back(share * rest);
@@ -51,7 +52,8 @@ std::vector<int> ChildrenOf(const ProposeWork& work, int level, const Proposal& 
     if (proposal[i].parent >= 0) path[i] *= path[static_cast<size_t>(proposal[i].parent)];
   }
   if (level == 0) return ChildrenOfLevel(*work.tree, 0, work.draft_tokens, std::array{1.0});
-  return ChildrenOfLevel(*work.tree, level, work.draft_tokens, std::span(path).last(static_cast<size_t>(parents)));
+  return ChildrenOfLevel(*work.tree, level, work.draft_tokens,
+                         std::span(path).last(static_cast<size_t>(parents)));
 }
 
 // Adds the children of a node (-1: of the last committed token) to the proposal.
@@ -62,10 +64,11 @@ absl::Status DrawChildren(SequenceState& sequence, int parent, int count, std::s
   const std::span<const TokenId> context = parent < 0 ? sequence.tokens() : path;
   const absl::StatusOr<WeightRow> row = sequence.controls().Apply(context, logits);
   if (!row.ok()) return row.status();
-  const SiblingDraw draw{.rule = params.rule,
-                         .top_n = params.draft_top_n,
-                         .count = count,
-                         .independent = std::holds_alternative<Chains>(*sequence.work_as<ProposeWork>().tree)};
+  const SiblingDraw draw{
+      .rule = params.rule,
+      .top_n = params.draft_top_n,
+      .count = count,
+      .independent = std::holds_alternative<Chains>(*sequence.work_as<ProposeWork>().tree)};
   PhiloxNoise noise(params.key, static_cast<uint64_t>(sequence.committed()));
   for (ProposalNode& child :
        ProposeSiblings(draw, *row, params.key, context.size(), proposal.size(), noise)) {
@@ -116,8 +119,8 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
   return false;
 }
 
-// Draws all children of the last level's nodes, of which `rows` has the logits. How many each gets, and what is
-// drawn, depends on the levels before it alone.
+// Draws all children of the last level's nodes, of which `rows` has the logits. How many each gets, and what
+// is drawn, depends on the levels before it alone.
 absl::StatusOr<bool> DraftSampler::SampleLevel(SequenceState& sequence, const LogitsView& rows) {
   const ProposeWork& work = sequence.work_as<ProposeWork>();
   Proposal& proposal = sequence.answer().proposal;

@@ -10,7 +10,8 @@ class DraftSampler final : public Sampler {
  public:
   void Begin(SequenceState& sequence) override;
   // Adds the sampled token to the proposal and, unless it is the last, to the sequence. With
-  // ProposeWork::draw_next the first one is the answer's `next` instead. Of a tree it draws a level at a time.
+  // ProposeWork::draw_next the first one is the answer's `next` instead. Of a tree it draws a level at a
+  // time.
   absl::StatusOr<bool> Sample(SequenceState& sequence, const LogitsView& rows) override;
   void Score(SequenceState& /*sequence*/, int /*first*/, const LogitsView& /*rows*/) override {}
   std::optional<DeviceTask> MakeDeviceTask(const SequenceState& sequence) const override;

@@ -87,7 +87,8 @@ absl::Status CheckRanges(const v1::ProposeItem& item, const v1::ServerInfo& info
 
 absl::StatusOr<TreeShape> ParseTree(const v1::ProposeItem& item, const v1::ServerInfo& info) {
   const auto refuse = [](absl::string_view problem) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE", absl::StrCat("tree: ", problem));
+    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE",
+                     absl::StrCat("tree: ", problem));
   };
   absl::StatusOr<TreeShape> shape = ParseShape(item.tree());
   if (!shape.ok()) return shape.status();

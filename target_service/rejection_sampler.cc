@@ -61,13 +61,15 @@ class Rows {
 
 absl::Status CheckTree(const SequenceParams& params, bool takes_rounded_trees) {
   const auto refuse = [](absl::string_view what) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_UNSUPPORTED", absl::StrCat("draft: a tree ", what));
+    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_UNSUPPORTED",
+                     absl::StrCat("draft: a tree ", what));
   };
   if (params.rule == Rule::kBlock) return refuse("under the block rule; allowed: a chain");
   if (params.lenience < 1) return refuse("with lenience below 1; allowed: a chain");
   const bool exact_bits = params.rule == Rule::kCoupled || params.sampling.temperature == 0;
   if (exact_bits && !takes_rounded_trees) {
-    return refuse("for greedy decoding or the coupled rule, on an engine that rounds it otherwise; allowed: a chain");
+    return refuse(
+        "for greedy decoding or the coupled rule, on an engine that rounds it otherwise; allowed: a chain");
   }
   return absl::OkStatus();
 }
@@ -109,8 +111,8 @@ absl::StatusOr<bool> RejectionSampler::Sample(SequenceState& sequence, const Log
   }
   Rows rows(sequence, logits);
   absl::StatusOr<Verdict> verdict = Verify(
-      OptionsOf(params), proposal, [&](int i) { return rows.Shape(i); }, static_cast<uint64_t>(sequence.committed()),
-      params.key, sequence.continuation());
+      OptionsOf(params), proposal, [&](int i) { return rows.Shape(i); },
+      static_cast<uint64_t>(sequence.committed()), params.key, sequence.continuation());
   if (!verdict.ok()) return verdict.status();
   if (params.logprobs >= 0) {
     std::vector<TokenId> emitted;

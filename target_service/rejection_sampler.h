@@ -8,8 +8,8 @@ namespace outrider {
 class RejectionSampler final : public Sampler {
  public:
   // Whether trees are also taken where a row of a tree must have the bits of a chain: for greedy decoding and
-  // the coupled rule. Else they are refused there with INVALID_ARGUMENT, reason TREE_UNSUPPORTED, as they always
-  // are under the block rule and with lenience.
+  // the coupled rule. Else they are refused there with INVALID_ARGUMENT, reason TREE_UNSUPPORTED, as they
+  // always are under the block rule and with lenience.
   explicit RejectionSampler(bool takes_rounded_trees = true) : takes_rounded_trees_(takes_rounded_trees) {}
 
   // Appends the proposal's tokens. Needs a row of logits for each of them, and one for the last committed

@@ -78,9 +78,9 @@ absl::Status CheckSize(const Proposal& proposal, size_t n, const v1::ServerInfo&
                      absl::StrCat("draft: ", depth, " tokens; allowed: 0 to ", allowed));
   }
   if (!IsChain(proposal) && proposal.size() > info.max_tree_nodes()) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_TOO_LARGE",
-                     absl::StrCat("draft: a tree of ", proposal.size(), " nodes; allowed: 0 to ",
-                                  info.max_tree_nodes()));
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, "TREE_TOO_LARGE",
+        absl::StrCat("draft: a tree of ", proposal.size(), " nodes; allowed: 0 to ", info.max_tree_nodes()));
   }
   return absl::OkStatus();
 }

@@ -14,7 +14,8 @@ namespace {
 std::string Line(const char* name, bool up, const v1::ServerInfo& info) {
   if (!up) return absl::StrFormat("%-12s not reachable\n", name);
   return absl::StrFormat(
-      "%-12s %s, version %s: %s on %s%s, %.1f MB of weights, vocabulary %d, context %d, K up to %d, trees of up "
+      "%-12s %s, version %s: %s on %s%s, %.1f MB of weights, vocabulary %d, context %d, K up to %d, trees of "
+      "up "
       "to %d tokens, %d KV blocks of %d tokens\n",
       name, info.model(), info.version(), info.dtype(), info.device(),
       info.engine() == "torch" ? " by libtorch, exact up to rounding" : "",

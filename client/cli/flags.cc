@@ -92,9 +92,10 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
                   "lockstep, run_ahead or auto: whether the draft works while the target verifies; the "
                   "coordinator's default")
       ->check(CLI::IsMember({"lockstep", "run_ahead", "auto"}));
-  command.add_option("--tree", flags.tree,
-                     "draft a tree: 2x2x1 for the children of each node by depth, chains:N, budget:N, auto or "
-                     "none; the coordinator's default");
+  command.add_option(
+      "--tree", flags.tree,
+      "draft a tree: 2x2x1 for the children of each node by depth, chains:N, budget:N, auto or "
+      "none; the coordinator's default");
   command
       .add_option("--sibling-order", flags.sibling_order,
                   "given or random: in which order drafted tokens for one position are tried; given")

@@ -106,7 +106,8 @@ std::string Renderer::Rejected(std::string_view text) const {
 
 // A line for each node, each below the one that it follows.
 std::string Renderer::Tree(const v1::RoundTrace& trace, int committed) const {
-  const std::set<uint32_t> kept(trace.path().begin(), trace.path().begin() + std::min(committed, trace.path_size()));
+  const std::set<uint32_t> kept(trace.path().begin(),
+                                trace.path().begin() + std::min(committed, trace.path_size()));
   std::string lines;
   const auto draw = [&](const auto& self, int parent, const std::string& indent) -> void {
     std::vector<int> children;
@@ -116,10 +117,10 @@ std::string Renderer::Tree(const v1::RoundTrace& trace, int committed) const {
     for (const int child : children) {
       const bool last = child == children.back();
       const std::string text = OnOneLine(trace.drafted_text(child));
-      absl::StrAppend(&lines, indent, last ? "└ " : "├ ",
-                      kept.contains(static_cast<uint32_t>(child)) ? Paint(text, v1::TOKEN_KIND_ACCEPTED)
-                                                                  : Rejected(text),
-                      "\n");
+      absl::StrAppend(
+          &lines, indent, last ? "└ " : "├ ",
+          kept.contains(static_cast<uint32_t>(child)) ? Paint(text, v1::TOKEN_KIND_ACCEPTED) : Rejected(text),
+          "\n");
       self(self, child, indent + (last ? "  " : "│ "));
     }
   };

@@ -23,8 +23,8 @@ class Model {
   // little for this one.
   virtual absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) = 0;
   virtual void CopyBlock(BlockId from, BlockId to) = 0;
-  // Moves keys and values of all layers within a sequence, in this order; each move goes to a lower slot. What
-  // follows an accepted path of a tree finds it where it would be had the path been computed as a chain.
+  // Moves keys and values of all layers within a sequence, in this order; each move goes to a lower slot.
+  // What follows an accepted path of a tree finds it where it would be had the path been computed as a chain.
   virtual void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) = 0;
   // Reads what the cache holds of one token: float32 [layers, 2, kv_heads, head_dim], the rotated keys and
   // the values. For tests and tools that compare backends.
@@ -44,8 +44,8 @@ class Model {
   virtual bool row_invariant() const = 0;
   // Whether Forward takes trees.
   virtual bool runs_trees() const { return true; }
-  // The same for a node of a tree: whether its results have the bits that its path, computed as a chain, would give
-  // it.
+  // The same for a node of a tree: whether its results have the bits that its path, computed as a chain,
+  // would give it.
   virtual bool tree_row_invariant() const = 0;
 
   virtual std::string dtype() const = 0;        // "float32", "bfloat16", "int8" or "fp8"

@@ -38,9 +38,9 @@ class StreamService {
 
 // How the services differ.
 struct ModelServiceSpec {
-  std::string name;                             // "draft" or "target"; metrics begin with outrider_<name>_
-  std::string listen;                           // default address
-  bool high_priority = false;                   // RunnerOptions::high_priority
+  std::string name;            // "draft" or "target"; metrics begin with outrider_<name>_
+  std::string listen;          // default address
+  bool high_priority = false;  // RunnerOptions::high_priority
   // Flags of its own, some of which are the runner's; may be null.
   std::function<void(CLI::App&, RunnerOptions&)> define_flags;
   // Says more about the server than that of any model; may be null.

@@ -342,7 +342,8 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   if (auto status = ParseLogprobs(proto.logprobs(), request); !status.ok()) return status;
   if (auto status = ParseInexact(proto.speculation(), params); !status.ok()) return status;
   const bool is_greedy = sampling.temperature == 0;
-  const TreeLimits limits{.target = target, .default_tree = defaults.tree, .is_greedy = is_greedy, .repeatable = repeatable};
+  const TreeLimits limits{
+      .target = target, .default_tree = defaults.tree, .is_greedy = is_greedy, .repeatable = repeatable};
   if (auto status = ParseTree(proto.speculation(), limits, request); !status.ok()) return status;
   return request;
 }

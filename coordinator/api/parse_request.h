@@ -18,7 +18,7 @@ struct RequestDefaults {
   bool adaptive = false;  // the policy chooses K where that leaves a seed's answer as it is
   v1::Rule rule = v1::RULE_TOKEN;
   v1::Schedule schedule = v1::SCHEDULE_AUTO;
-  std::string tree = "none";  // SpeculationOptions.tree
+  std::string tree = "none";                               // SpeculationOptions.tree
   v1::DrafterKind drafter = v1::DRAFTER_KIND_UNSPECIFIED;  // the model if there is a draft service, else none
   bool has_draft_service = true;
   bool has_corpus = false;                                      // for the drafters that count one

@@ -42,7 +42,8 @@ void SetDepth(const v1::SpeculationOptions& speculation, const TreeShape& shape,
 }
 
 // A random order is exact for independent draws, and for tokens that were taken.
-absl::Status ParseOrder(const v1::SpeculationOptions& speculation, const TreeLimits& limits, Request& request) {
+absl::Status ParseOrder(const v1::SpeculationOptions& speculation, const TreeLimits& limits,
+                        Request& request) {
   if (!v1::SiblingOrder_IsValid(speculation.sibling_order())) {
     return FieldError("speculation.sibling_order", "given, random",
                       absl::StrCat("unknown value ", static_cast<int>(speculation.sibling_order())));
@@ -50,13 +51,15 @@ absl::Status ParseOrder(const v1::SpeculationOptions& speculation, const TreeLim
   if (speculation.sibling_order() != v1::SIBLING_ORDER_RANDOM) return absl::OkStatus();
   v1::SequenceParams& params = request.params;
   if (params.rule() != v1::RULE_TOKEN) {
-    return FieldError("speculation.sibling_order", absl::StrCat("given with rule ", NameOf(params.rule())), "random");
+    return FieldError("speculation.sibling_order", absl::StrCat("given with rule ", NameOf(params.rule())),
+                      "random");
   }
   const bool drawn = params.has_draft_temperature() ? params.draft_temperature() > 0 : !limits.is_greedy;
   const bool without_replacement =
       request.chooses_tree || (request.tree && DrawsWithoutReplacement(*request.tree));
   if (drawn && without_replacement) {
-    return FieldError("speculation.sibling_order", "given where siblings are drawn without replacement, as in all shapes but chains:N",
+    return FieldError("speculation.sibling_order",
+                      "given where siblings are drawn without replacement, as in all shapes but chains:N",
                       "random");
   }
   params.set_sibling_order(v1::SIBLING_ORDER_RANDOM);
@@ -65,7 +68,8 @@ absl::Status ParseOrder(const v1::SpeculationOptions& speculation, const TreeLim
 
 }  // namespace
 
-absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimits& limits, Request& request) {
+absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimits& limits,
+                       Request& request) {
   constexpr char kField[] = "speculation.tree";
   const bool is_asked_for = !speculation.tree().empty();
   const std::string& text = is_asked_for ? speculation.tree() : limits.default_tree;
@@ -81,12 +85,14 @@ absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimi
                         std::string(shape.status().message()));
     }
     const bool drafts = request.draft_tokens > 0;
-    if (obstacle && drafts && is_asked_for) return FieldError(kField, absl::StrCat("none with ", *obstacle), text);
+    if (obstacle && drafts && is_asked_for)
+      return FieldError(kField, absl::StrCat("none with ", *obstacle), text);
     if (!obstacle && drafts) {
       SetDepth(speculation, *shape, static_cast<int>(limits.target.max_draft_tokens()), request);
       const int nodes = MaxNodes(*shape, request.draft_tokens);
       if (nodes > max_nodes && is_asked_for) {
-        return FieldError(kField, absl::StrCat("at most ", max_nodes, " nodes"), absl::StrCat(text, ", ", nodes, " nodes"));
+        return FieldError(kField, absl::StrCat("at most ", max_nodes, " nodes"),
+                          absl::StrCat(text, ", ", nodes, " nodes"));
       }
       if (nodes <= max_nodes) request.tree = *std::move(shape);
     }

@@ -18,10 +18,10 @@ struct TreeLimits {
   bool repeatable = false;  // which tree is drafted does not change what a seed gives
 };
 
-// Fills in what is drafted. `request` has drafter, K and parameters already; a tree makes the schedule lockstep, and
-// says how deep K is where the request does not. INVALID_ARGUMENT, naming speculation.tree or
-// speculation.sibling_order, for a shape that is none, is too large, or cannot be used with the rest of the request.
-// What comes from the default, and "auto", gives chains instead. K = 0 ignores a tree.
+// Fills in what is drafted. `request` has drafter, K and parameters already; a tree makes the schedule
+// lockstep, and says how deep K is where the request does not. INVALID_ARGUMENT, naming speculation.tree or
+// speculation.sibling_order, for a shape that is none, is too large, or cannot be used with the rest of the
+// request. What comes from the default, and "auto", gives chains instead. K = 0 ignores a tree.
 absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimits& limits, Request& request);
 
 }  // namespace outrider

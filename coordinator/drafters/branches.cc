@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/rpc/convert.h"
 #include "common/kv/prefix_hash.h"
+#include "common/rpc/convert.h"
 #include "coordinator/pools/sequence_id.h"
 #include "coordinator/rounds/likely_outcomes.h"
 

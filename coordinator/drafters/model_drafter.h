@@ -61,7 +61,8 @@ class ModelDrafter final : public Drafter {
   using Nodes = google::protobuf::RepeatedPtrField<v1::DraftNode>;
   // Whatever the draft sent as tokens.
   absl::StatusOr<Proposal> ParseNodes(const Generation& generation, const Nodes& nodes) const;
-  // The proposal: a chain or, if one was asked for, a tree, of at least one token and at most what `item` allows.
+  // The proposal: a chain or, if one was asked for, a tree, of at least one token and at most what `item`
+  // allows.
   absl::StatusOr<Proposal> Parse(const Generation& generation, const v1::ProposeResult& result,
                                  const InFlight& item) const;
   // Has the generation go on with a branch whose outcome has come.

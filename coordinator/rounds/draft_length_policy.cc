@@ -197,7 +197,8 @@ bool DraftLengthPolicy::ChoosesTree(const Generation& generation) const {
   return generation.request().chooses_tree && running_ <= 1;
 }
 
-std::optional<TreeShape> DraftLengthPolicy::ChooseTree(const Kind& kind, const Generation& generation, int most) {
+std::optional<TreeShape> DraftLengthPolicy::ChooseTree(const Kind& kind, const Generation& generation,
+                                                       int most) {
   const Request& request = generation.request();
   const double alpha = kind.accepted.mean(kUnknownAcceptance);
   const int k = request.adaptive ? Best(kind, alpha, most) : most;

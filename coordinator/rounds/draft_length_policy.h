@@ -11,9 +11,9 @@
 #include "coordinator/rounds/draft_length.h"
 #include "coordinator/rounds/generation.h"
 #include "coordinator/rounds/likely_outcomes.h"
+#include "coordinator/rounds/measured_choice.h"
 #include "coordinator/rounds/outcome.h"
 #include "coordinator/rounds/round_report.h"
-#include "coordinator/rounds/measured_choice.h"
 #include "coordinator/rounds/tree_choice.h"
 
 namespace outrider {
@@ -78,8 +78,8 @@ class LinearTime {
 // than a step of theirs costs that is in the way of a proposal nobody foresaw. Several generations fill each
 // other's pauses already: they run ahead only if the request says so.
 //
-// Where the request leaves it to the policy, a generation alone drafts trees while they are measured to be faster than
-// chains (tree_choice.h).
+// Where the request leaves it to the policy, a generation alone drafts trees while they are measured to be
+// faster than chains (tree_choice.h).
 //
 // K looks at times and at what was committed before, never at the round's own random numbers: it changes no
 // distribution. But it changes which random numbers a token gets, so that requests with a seed under the

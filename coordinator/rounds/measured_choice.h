@@ -5,10 +5,10 @@
 
 namespace outrider {
 
-// Of a usual way and another, such as drafting while the target verifies: where draft and target have processors
-// of their own that is time won; where they share them it is time taken from the target. So the better way is used
-// for many rounds, and the other is tried for a few now and then, the more rarely the more often it lost. One
-// thread.
+// Of a usual way and another, such as drafting while the target verifies: where draft and target have
+// processors of their own that is time won; where they share them it is time taken from the target. So the
+// better way is used for many rounds, and the other is tried for a few now and then, the more rarely the more
+// often it lost. One thread.
 class MeasuredChoice {
  public:
   // Whether the next round goes the other way.

@@ -16,8 +16,8 @@ struct Request {
   std::vector<TokenId> resumed;
   v1::SequenceParams params;
   v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
-  int draft_tokens = 0;   // K
-  bool adaptive = false;  // that is only the largest K; the policy chooses
+  int draft_tokens = 0;           // K
+  bool adaptive = false;          // that is only the largest K; the policy chooses
   std::optional<TreeShape> tree;  // what is drafted; unset: chains, unless
   bool chooses_tree = false;      // the policy chooses between them and trees
   int max_tree_nodes = 0;         // that it may choose

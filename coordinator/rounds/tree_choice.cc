@@ -8,8 +8,8 @@
 namespace outrider {
 namespace {
 
-// What is assumed of children that nobody has offered yet, as so many observations: the first stands so often, each
-// further one in so many of the rounds in which those before it do not.
+// What is assumed of children that nobody has offered yet, as so many observations: the first stands so
+// often, each further one in so many of the rounds in which those before it do not.
 constexpr double kPriorWeight = 8;
 constexpr double kFirstStands = 0.7;
 constexpr double kFurtherStands = 0.3;

@@ -11,10 +11,10 @@
 
 namespace outrider {
 
-// A tree yields 1 + sum over d of A_1 ... A_d tokens a round, where A_l is the chance that one of the children at
-// depth l stands: the sum over ranks r of how often the r-th child did, which is learnt by depth and rank. The shape
-// that yields most for the time that it would take is tried against the chain if it promises to be no slower, and
-// whichever was measured to be faster is used (MeasuredChoice). One thread.
+// A tree yields 1 + sum over d of A_1 ... A_d tokens a round, where A_l is the chance that one of the
+// children at depth l stands: the sum over ranks r of how often the r-th child did, which is learnt by depth
+// and rank. The shape that yields most for the time that it would take is tried against the chain if it
+// promises to be no slower, and whichever was measured to be faster is used (MeasuredChoice). One thread.
 class TreeChoice {
  public:
   // What a round takes, in seconds.
@@ -25,8 +25,8 @@ class TreeChoice {
     double node = 0;   // each further node in a step of the draft
   };
 
-  // The tree to draft next; nullopt: a chain, which is expected to yield `chain_rate` tokens a second. `depth` and
-  // `nodes` are the most that a tree may have.
+  // The tree to draft next; nullopt: a chain, which is expected to yield `chain_rate` tokens a second.
+  // `depth` and `nodes` are the most that a tree may have.
   std::optional<TreeShape> Next(double chain_rate, const Costs& costs, int depth, int nodes);
 
   // A round for which Next was asked.
@@ -43,8 +43,8 @@ class TreeChoice {
     double rate = 0;
   };
   Candidate Best(const Costs& costs, int depth, int nodes) const;
-  // Looks at all shapes that begin as `shape`, whose last level has `width` nodes, and is reached with the chance
-  // `reached`. `tokens` and `seconds` are those of a round with it.
+  // Looks at all shapes that begin as `shape`, whose last level has `width` nodes, and is reached with the
+  // chance `reached`. `tokens` and `seconds` are those of a round with it.
   struct Partial {
     Branching shape;
     int nodes = 0, width = 1;

@@ -14,6 +14,7 @@
 #include "common/serve/stall_watch.h"
 #include "coordinator/api/chat_template.h"
 #include "coordinator/api/inference_service.h"
+#include "coordinator/api/parse_tree.h"
 #include "coordinator/gateway/gateway.h"
 #include "coordinator/link/asio.h"
 #include "coordinator/link/executor_progress.h"
@@ -138,17 +139,8 @@ void DefineFlags(CLI::App& app, Flags& flags) {
          "measured to be faster), unless a request says otherwise; lockstep without a draft service")
       ->check(CLI::IsMember({"lockstep", "run_ahead", "auto"}))
       ->capture_default_str();
-  app.add_option(
-         "--tree", flags.tree,
-         "none (chains), auto (whichever was measured to be faster) or the tree to draft, unless a request "
-         "says "
-         "otherwise: 2x2x1 for the children of each node by depth, chains:N or budget:N; chains where there "
-         "can be no tree")
-      ->check([](const std::string& text) {
-        if (text == "none" || text == "auto") return std::string();
-        const absl::StatusOr<TreeShape> shape = ParseTreeShape(text);
-        return shape.ok() ? std::string() : std::string(shape.status().message());
-      })
+  app.add_option("--tree", flags.tree, "none, auto, or a tree (2x2x1, chains:N, budget:N) to draft instead")
+      ->check(ProblemOfTree)
       ->capture_default_str();
   app.add_option("--run-ahead-branches", flags.run_ahead_branches,
                  "most outcomes of a verification that are drafted for while it runs")

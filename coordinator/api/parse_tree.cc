@@ -68,6 +68,12 @@ absl::Status ParseOrder(const v1::SpeculationOptions& speculation, const TreeLim
 
 }  // namespace
 
+std::string ProblemOfTree(const std::string& tree) {
+  if (tree == "none" || tree == "auto") return "";
+  const absl::StatusOr<TreeShape> shape = ParseTreeShape(tree);
+  return shape.ok() ? "" : std::string(shape.status().message());
+}
+
 absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimits& limits,
                        Request& request) {
   constexpr char kField[] = "speculation.tree";

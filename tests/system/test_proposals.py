@@ -35,7 +35,7 @@ def weights(result: Result, *values: float) -> None:
 WRONG: dict[str, tuple[Callable[[Result], object], str, str]] = {
     "more tokens than asked for": (lambda r: r.nodes.extend([*r.nodes, *r.nodes]), "draft", "PROPOSAL_TOO_LONG"),
     "a token outside the vocabulary": (lambda r: setattr(r.nodes[0], "token", 10**6), "draft", "DRAFT_TOKEN_OUT_OF_RANGE"),
-    "a parent that comes later": (lambda r: setattr(r.nodes[0], "parent", 3), "draft", "DRAFT_TREE_UNSUPPORTED"),
+    "a parent that comes later": (lambda r: setattr(r.nodes[0], "parent", 3), "draft", "DRAFT_PARENT_OUT_OF_RANGE"),
     "no q": (lambda r: r.nodes[0].ClearField("q"), "draft", "DRAFT_DISTRIBUTION_INVALID"),
     "q is NaN": (lambda r: weights(r, math.nan), "target", "DRAFT_DISTRIBUTION_INVALID"),
     "q is negative": (lambda r: weights(r, 1.0, -1.0), "target", "DRAFT_DISTRIBUTION_INVALID"),

@@ -18,6 +18,7 @@ outrider_unit_test(engine_test
     ${CMAKE_CURRENT_LIST_DIR}/engine_self_test_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_tensor_names_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_thread_pool_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/engine_trees_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_unpack_test.cc
   LIBS outrider::engine nlohmann_json::nlohmann_json)
 

@@ -1,6 +1,7 @@
 // One sequence on a server: its tokens and their KV cache, its sampling parameters, and the work in progress.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -36,6 +37,8 @@ class SequenceState {
   std::vector<TokenId> PathTo(int node) const { return cache_.PathTo(node); }
   // The number of tokens, the first ones, whose keys and values are in the cache.
   int num_computed() const { return cache_.num_computed(); }
+  // The number of computed tokens that an item may go on from: none of a tree.
+  int held() const { return std::min(cache_.num_computed(), cache_.tree_begin()); }
   // The number of tokens that are not computed yet.
   int num_pending() const { return cache_.size() - cache_.num_computed(); }
   std::span<const BlockId> blocks() const { return cache_.table().blocks(); }

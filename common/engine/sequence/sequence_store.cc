@@ -47,7 +47,7 @@ SequenceState* SequenceStore::Admit(WorkItem item) {
   absl::StatusOr<Entry*> found = FindOrCreate(item);
   if (!found.ok()) {
     const Entry* known = entries_.Find(item.id);
-    item.answer(Refusal(found.status(), known == nullptr ? 0 : known->num_computed()));
+    item.answer(Refusal(found.status(), known == nullptr ? 0 : known->held()));
     return nullptr;
   }
   Entry& entry = **found;
@@ -59,12 +59,12 @@ SequenceState* SequenceStore::Admit(WorkItem item) {
     // A newer round: nobody waits for the old one any more.
     const auto listeners = std::move(entry.listeners);
     Drop(entry);
-    const Answer superseded = Refusal(
-        MakeError(absl::StatusCode::kAborted, "ROUND_SUPERSEDED", "round_superseded"), entry.num_computed());
+    const Answer superseded =
+        Refusal(MakeError(absl::StatusCode::kAborted, "ROUND_SUPERSEDED", "round_superseded"), entry.held());
     for (const auto& listener : listeners) listener(superseded);
   }
   if (absl::Status status = Reconcile(entry, item); !status.ok()) {
-    item.answer(Refusal(std::move(status), entry.num_computed()));
+    item.answer(Refusal(std::move(status), entry.held()));
     // A refused first item leaves no sequence behind.
     if (is_new) entries_.Erase(item.id);
     return nullptr;
@@ -77,15 +77,14 @@ bool SequenceStore::AnswerOldRound(Entry& entry, WorkItem& item, uint64_t digest
   if (entry.digest == 0 && !entry.active_) return false;
   if (item.round > entry.round) return false;
   if (item.round < entry.round) {
-    item.answer(
-        Refusal(MakeError(absl::StatusCode::kAborted, "ROUND_STALE", "round_stale"), entry.num_computed()));
+    item.answer(Refusal(MakeError(absl::StatusCode::kAborted, "ROUND_STALE", "round_stale"), entry.held()));
   } else if (digest != entry.digest) {
-    item.answer(Refusal(MakeError(absl::StatusCode::kAborted, "ROUND_CONFLICT", "round_conflict"),
-                        entry.num_computed()));
+    item.answer(
+        Refusal(MakeError(absl::StatusCode::kAborted, "ROUND_CONFLICT", "round_conflict"), entry.held()));
   } else if (entry.active_ && entry.listeners.size() >= kMaxListeners) {
     item.answer(Refusal(
         MakeError(absl::StatusCode::kResourceExhausted, "SERVER_BUSY", "server_busy: repeated too often"),
-        entry.num_computed()));
+        entry.held()));
   } else if (entry.active_) {
     entry.listeners.push_back(std::move(item.answer));
   } else {
@@ -280,7 +279,7 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
     prefixes_.Insert(entry.cache_, std::min(entry.committed_, entry.num_computed()), entry.prefix_cursor,
                      entry.params().cache_salt);
   }
-  answer.num_computed = entry.num_computed();
+  answer.num_computed = entry.held();
   const absl::Time now = absl::Now();
   answer.timing.queue = (entry.started_ ? entry.started_at_ : now) - entry.item_.received;
   answer.timing.compute = entry.started_ ? now - entry.started_at_ : absl::ZeroDuration();

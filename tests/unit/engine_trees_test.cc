@@ -1,0 +1,123 @@
+// Trees of drafted tokens on the CPU: the results of a node are, bit for bit, those of its path as a chain.
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include "tests/unit/device_tree_testing.h"
+
+namespace outrider::testing {
+namespace {
+
+constexpr int kPrompt = 21;
+
+class Trees : public ::testing::TestWithParam<std::tuple<std::string, std::string, std::string>> {
+ protected:
+  std::unique_ptr<Runner> Load(int block_size) const {
+    RunnerOptions options = Options(std::get<0>(GetParam()));
+    options.kernels = std::get<1>(GetParam());
+    options.dtype = std::get<2>(GetParam());
+    options.kv_blocks = options.kv_blocks * options.block_size / block_size;
+    options.block_size = block_size;
+    return LoadOrDie(options);
+  }
+};
+
+std::vector<std::string> Models() {
+  std::vector<std::string> models = RandomModels();
+  models.insert(models.end(), GemmaModels().begin(), GemmaModels().end());  // with sliding windows
+  return models;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Trees,
+                         ::testing::Combine(::testing::ValuesIn(Models()),
+                                            ::testing::ValuesIn(RunnableKernels()),
+                                            ::testing::Values("float32", "bfloat16", "int8")),
+                         [](const auto& info) {
+                           std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" +
+                                              std::get<2>(info.param);
+                           std::replace_if(
+                               name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+                           return name;
+                         });
+
+int DifferentRows(const Logits& a, const Logits& b) {
+  EXPECT_EQ(a.size(), b.size());
+  int different = 0;
+  for (size_t r = 0; r < std::min(a.size(), b.size()); ++r) {
+    different += std::memcmp(a[r].data(), b[r].data(), a[r].size() * sizeof(float)) == 0 ? 0 : 1;
+  }
+  return different;
+}
+
+// The logits after the prompt and after each node, in steps of at most `most` rows.
+Logits LogitsOfTree(Runner& runner, const TreeSequence& tree, int most) {
+  FeedPrompt(runner, tree);
+  Logits logits;
+  for (int begin = tree.prompt() - 1; begin < tree.slots(); begin += most) {
+    const SequenceRows rows = tree.Rows(begin, std::min(begin + most, tree.slots()));
+    for (auto& row : LogitsOf(runner, {&rows, 1})) logits.push_back(std::move(row));
+  }
+  return logits;
+}
+
+TEST_P(Trees, NodesHaveTheBitsOfTheirPathsAsChains) {
+  for (const auto& [nodes, reach, block_size] :
+       {std::tuple(2, 2, 16), {7, 3, 4}, {24, 24, 16}, {24, 2, 8}, {64, 10, 16}}) {
+    const auto runner = Load(block_size);
+    const TreeSequence tree = SomeTree(*runner, kPrompt, nodes, reach, static_cast<uint32_t>(nodes + reach));
+    const BlockId beyond = static_cast<BlockId>(tree.blocks().size());
+    const Logits chains = LogitsOfChains(*runner, tree, BlocksFor(*runner, tree.slots(), beyond));
+    for (const int most : {100, 5, 1}) {
+      EXPECT_EQ(DifferentRows(LogitsOfTree(*runner, tree, most), chains), 0)
+          << nodes << " nodes of reach " << reach << " in blocks of " << block_size << ", " << most
+          << " rows a step";
+    }
+  }
+}
+
+TEST_P(Trees, AnAcceptedPathGoesOnWithTheBitsOfAChain) {
+  const auto runner = Load(4);
+  const int vocab = runner->config().decoder.vocab_size;
+  for (const int node : {0, 7, 15}) {
+    const TreeSequence tree = SomeTree(*runner, kPrompt, 16, 6, 5);
+    LogitsOfTree(*runner, tree, 100);
+    const std::vector<int> path = tree.PathTo(node);
+    runner->MoveSlots(tree.blocks(), tree.MovesOf(path));
+    const std::vector<TokenId> more = SomeTokens(9, vocab, 77);
+    const int size = kPrompt + static_cast<int>(path.size());
+    const std::vector<BlockId> blocks = BlocksFor(*runner, size + 9);
+    const Logits after = Append(*runner, more, size, blocks, 9);
+
+    std::vector<TokenId> chain = tree.Chain(path);
+    chain.insert(chain.end(), more.begin(), more.end());
+    const Logits expected = Append(*runner, chain, 0, BlocksFor(*runner, size + 9, 20), 9);
+    EXPECT_EQ(DifferentRows(after, {expected.end() - 9, expected.end()}), 0) << "node " << node;
+  }
+}
+
+TEST_P(Trees, BesideOthersTheBitsAreTheSame) {
+  const auto runner = Load(16);
+  const TreeSequence first = SomeTree(*runner, kPrompt, 12, 3, 1),
+                     second = SomeTree(*runner, 9, 20, 20, 2, 6);
+  const Logits alone = LogitsOfTree(*runner, first, 100), other = LogitsOfTree(*runner, second, 100);
+  const SequenceRows both[] = {first.Rows(kPrompt - 1, first.slots()), second.Rows(8, second.slots())};
+  Logits expected = alone;
+  expected.insert(expected.end(), other.begin(), other.end());
+  EXPECT_EQ(DifferentRows(LogitsOf(*runner, both), expected), 0);
+}
+
+// The negative control of the law above.
+TEST_P(Trees, AnotherParentIsSeen) {
+  const auto runner = Load(16);
+  const TreeSequence tree = SomeTree(*runner, kPrompt, 12, 3, 7);
+  const Logits logits = LogitsOfTree(*runner, tree, 100);
+  std::vector<int> parents = SomeParents(12, 3, 7);
+  ASSERT_NE(parents[11], 8);
+  parents[11] = 8;
+  SequenceRows rows = tree.Rows(kPrompt - 1, tree.slots());
+  rows.parents = parents;
+  EXPECT_EQ(DifferentRows(LogitsOf(*runner, {&rows, 1}), logits), 1);
+}
+
+}  // namespace
+}  // namespace outrider::testing

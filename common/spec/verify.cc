@@ -291,6 +291,7 @@ TokenId Race(const WeightRow& row, const RandomKey& key, uint64_t position) {
 
 std::vector<TokenId> Alternatives(Rule rule, const WeightRow& row, const RandomKey& key, uint64_t position,
                                   TokenId proposed, int count) {
+  if (count <= 0) return {};
   if (rule == Rule::kCoupled && row.point_mass < 0) {
     return RaceOrder(row.weights, key, position, proposed, static_cast<size_t>(count));
   }

@@ -22,14 +22,8 @@ class Trees : public ::testing::TestWithParam<std::tuple<std::string, std::strin
   }
 };
 
-std::vector<std::string> Models() {
-  std::vector<std::string> models = RandomModels();
-  models.insert(models.end(), GemmaModels().begin(), GemmaModels().end());  // with sliding windows
-  return models;
-}
-
 INSTANTIATE_TEST_SUITE_P(All, Trees,
-                         ::testing::Combine(::testing::ValuesIn(Models()),
+                         ::testing::Combine(::testing::ValuesIn(RandomModels()),
                                             ::testing::ValuesIn(RunnableKernels()),
                                             ::testing::Values("float32", "bfloat16", "int8")),
                          [](const auto& info) {

@@ -33,7 +33,7 @@ struct TreeRound {
   }
 
   // Level by level, as the draft does.
-  Proposal Draft(const Pair& pair, const Tokens& context, Enumerator& noise) const {
+  Proposal Draft(const Pair& pair, const Tokens& context, Noise& noise) const {
     Proposal tree;
     std::vector<int> parents = {-1};
     std::vector<double> likely = {1};
@@ -194,14 +194,39 @@ TEST(ExactnessOfTrees, ARandomOrderOfDrawsWithoutReplacementIsNoticed) {
   EXPECT_GT(WorstDeviation({.shape = *ParseTreeShape("2"), .order = SiblingOrder::kRandom}, 3), kNoticed);
 }
 
-TEST(ExactnessOfTrees, OneNumberForTwoSiblingsIsNoticed) {
-  double worst = 0;
-  for (const Pair& pair : Pairs(3)) {
-    const TreeRound round{.shape = Chains{2}, .depth = 1};
-    worst = std::max(worst, JointDeviation([&](Enumerator& noise) { return round(pair, {}, noise); },
-                                           pair.target, 1, nullptr, Enumerator::Keying::kPositionOnly));
+// One number for all nodes at a position.
+class OneCandidate final : public Noise {
+ public:
+  explicit OneCandidate(Enumerator& noise) : noise_(noise) {}
+  int Decide(Purpose purpose, uint64_t position, uint64_t, absl::FunctionRef<int(double)> step) override {
+    return noise_.Decide(purpose, position, 0, step);
   }
-  EXPECT_GT(worst, kNoticed);
+  TokenId Race(uint64_t position, const WeightRow& row) override { return noise_.Race(position, row); }
+
+ private:
+  Enumerator& noise_;
+};
+
+TEST(ExactnessOfTrees, OneNumberForTwoSiblingsIsNoticed) {
+  const TreeRound round{.shape = Chains{2}, .depth = 1};
+  for (const bool of_draws : {true, false}) {
+    double worst = 0;
+    for (const Pair& pair : Pairs(40)) {
+      const auto text = [&](Enumerator& noise) {
+        OneCandidate shared(noise);
+        const Proposal tree = of_draws ? round.Draft(pair, {}, shared) : round.Draft(pair, {}, noise);
+        const auto rows = [&](int i) -> absl::StatusOr<WeightRow> {
+          return pair.target.Row(round.Path(tree, i - 1));
+        };
+        Noise& tests = of_draws ? static_cast<Noise&>(noise) : shared;
+        const absl::StatusOr<Verdict> verdict = Verify({}, tree, rows, 0, tests);
+        return Tokens{verdict->path.empty() ? verdict->token
+                                            : tree[static_cast<size_t>(verdict->path[0])].token};
+      };
+      worst = std::max(worst, JointDeviation(text, pair.target, 1));
+    }
+    EXPECT_GT(worst, kNoticed) << (of_draws ? "draws" : "tests");
+  }
 }
 
 // ---- what needs no enumeration
@@ -256,6 +281,15 @@ TEST(VerifyTrees, ABlockRuleAndLenienceAreForChains) {
   for (const VerifyOptions& options : {VerifyOptions{.rule = Rule::kBlock}, VerifyOptions{.lenience = .5}}) {
     EXPECT_EQ(Verify(options, tree, rows, 0, noise).status().code(), absl::StatusCode::kInvalidArgument);
   }
+}
+
+TEST(VerifyTrees, AnOnlyChildUnderTheCoupledRuleIsTheRacesWinner) {
+  std::mt19937 random(3);
+  const WeightRow row = Model(Model::Kind::kAnything, random).Row({});
+  PhiloxNoise noise({5, 0}, 0);
+  const auto only = ProposeSiblings({.rule = Rule::kCoupled, .count = 1}, row, {5, 0}, 0, 0, noise);
+  ASSERT_EQ(only.size(), 1u);
+  EXPECT_EQ(only[0].token, Race(row, {5, 0}, 0));
 }
 
 TEST(TreeShape, IsReadAndWritten) {

@@ -204,8 +204,8 @@ BAD_DRAFTS = {
                                             "DRAFT_DISTRIBUTION_INVALID"),
     "q is dense and ends before its token": (lambda: [node(300, 0, dense(300))], "DRAFT_DISTRIBUTION_INVALID"),
     "q has more weights than there are tokens": (lambda: [node(300, 0, dense(5000))], "DRAFT_DISTRIBUTION_INVALID"),
-    "a node that follows itself": (lambda: [node(300, 0), node(301, 0)], "DRAFT_PARENT_OUT_OF_RANGE"),
-    "a tree that is too large": (lambda: [node(300 + i, -1) for i in range(65)], "TREE_TOO_LARGE"),
+    "a node that follows itself": (lambda: [node(300, 1)], "DRAFT_PARENT_OUT_OF_RANGE"),
+    "a tree that is too large": (lambda: [node(300 + i, 0) for i in range(65)], "TREE_TOO_LARGE"),
     "too many": (lambda: chain([300] * 100), "DRAFT_TOO_LONG"),
 }
 

@@ -87,8 +87,7 @@ absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimi
   } else if (text != "none") {
     absl::StatusOr<TreeShape> shape = ParseTreeShape(text);
     if (!shape.ok()) {
-      return FieldError(kField, "none, auto, or a shape such as 2x2x1, chains:3 or budget:12",
-                        std::string(shape.status().message()));
+      return FieldError(kField, "none, auto, or a shape such as 2x2x1, chains:3 or budget:12", text);
     }
     const bool drafts = request.draft_tokens > 0;
     if (obstacle && drafts && is_asked_for)

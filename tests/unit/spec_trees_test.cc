@@ -285,7 +285,8 @@ TEST(VerifyTrees, ABlockRuleAndLenienceAreForChains) {
 
 TEST(VerifyTrees, AnOnlyChildUnderTheCoupledRuleIsTheRacesWinner) {
   std::mt19937 random(3);
-  const WeightRow row = Model(Model::Kind::kAnything, random).Row({});
+  const Model draft(Model::Kind::kAnything, random);
+  const WeightRow row = draft.Row({});
   PhiloxNoise noise({5, 0}, 0);
   const auto only = ProposeSiblings({.rule = Rule::kCoupled, .count = 1}, row, {5, 0}, 0, 0, noise);
   ASSERT_EQ(only.size(), 1u);

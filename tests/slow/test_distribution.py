@@ -156,6 +156,23 @@ def test_tokens_that_are_coupled_with_what_was_drafted_ahead_have_it_too(rule: s
             assert observed_over_expected(c)[1] < 5
 
 
+TREES = [{"tree": "2x2x1"}, {"tree": "chains:3"}, {"tree": "budget:8"}, {"tree": "chains:2", "sibling_order": "random"},
+         {"tree": "2x2", "rule": "coupled"}]
+
+
+@pytest.mark.parametrize("way", TREES, ids=lambda way: "-".join(way.values()))
+def test_so_they_have_with_trees(way: dict[str, str], goldens: dict[str, Any]) -> None:
+    with cluster() as c:
+        law = law_of(c, goldens["prompt"], 5, 3)
+        seen = sample(c, goldens["prompt"], 3, top_k=5, **way)
+        for length in (1, 2, 3):
+            observed = Counter(path[:length] for path in seen)
+            assert p_value(observed, first_of(law, length)) > ACCEPTABLE, length
+        assert c.coordinator.metrics().value("outrider_spec_decode_num_trees_total") > SAMPLES
+        if "rule" not in way:
+            assert observed_over_expected(c)[1] < 4
+
+
 @pytest.mark.skipif(not (BIN / "liboutrider_torch.so").exists(), reason="built without libtorch")
 @pytest.mark.parametrize("rule", ["token", "coupled"])
 def test_so_they_have_on_libtorch(rule: str, goldens: dict[str, Any]) -> None:
@@ -251,6 +268,14 @@ def test_a_q_that_was_not_sampled_from_is_found_out(rule: str, goldens: dict[str
         if rule == "token":
             ratio, deviations = observed_over_expected(c)
             assert deviations > 8, ratio
+
+
+def test_so_it_is_with_a_tree(goldens: dict[str, Any], paths: Cells) -> None:
+    length = len(next(iter(paths)))
+    with cluster(through=liar) as c:
+        observed = Counter(sample(c, goldens["prompt"], length, LIES, tree="2x2", top_k=goldens["top_k"]))
+        assert p_value(observed, paths) < DAMNING
+        assert observed_over_expected(c)[1] > 8
 
 
 def test_a_lie_about_q_changes_no_greedy_token(goldens: dict[str, Any]) -> None:

@@ -111,7 +111,7 @@ def test_nothing_is_computed_for_clients_that_are_gone(row: int, how: str, promp
     long = [[300 + (i * j) % 700 for i in range(1000)] for j in range(1, 9)]
     small_steps = ["--max-batch-tokens", "32", "--no-prefix-cache"]
     with cluster(target=small_steps, draft=small_steps) as c:
-        calls = [c.stub.Generate(request(prompt, k=4), timeout=0.3 if how == "DEADLINE_EXCEEDED" else PATIENCE) for prompt in long]
+        calls = [c.stub.Generate(request(prompt, k=4, ignore_eos=True), timeout=0.3 if how == "DEADLINE_EXCEEDED" else PATIENCE) for prompt in long]
         c.target.wait_value("outrider_target_sequences", len(long))
         if how == "CANCELLED":
             for call in calls:

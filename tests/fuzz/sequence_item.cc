@@ -17,8 +17,11 @@ void Judge(const WorkItem& item, const Proposal& proposal) {
   const auto rows = [&](int) -> absl::StatusOr<WeightRow> {
     return WeightRow{.weights = weights, .total = SumWeights(weights)};
   };
-  const VerifyOptions options{item.params->rule, item.params->lenience};
+  const VerifyOptions options = OptionsOf(*item.params);
   const auto verdict = Verify(options, proposal, rows, item.base + item.tokens.size(), item.params->key);
+  if (!IsChain(proposal) && (options.rule == Rule::kBlock || options.lenience < 1)) {
+    return Require(absl::IsInvalidArgument(verdict.status()), "what judges chains refuses trees");
+  }
   Require(verdict.ok(), "a proposal that was accepted is judged");
   Require(verdict->path.size() <= proposal.size(), "a path is one of the proposal");
   const auto read = ParseVerdict(SerializeVerdict(*verdict), proposal, kVocab);

@@ -18,16 +18,6 @@ namespace {
 
 using Results = Outbox<v1::VerifyResponse>;
 
-v1::CandidateRow ToProto(const CandidateRow& row) {
-  v1::CandidateRow proto;
-  for (const TokenLogProbability& candidate : row) {
-    v1::TokenLogprob* const top = proto.add_top();
-    top->set_id(static_cast<uint32_t>(candidate.token));
-    top->set_logprob(candidate.log_probability);
-  }
-  return proto;
-}
-
 v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const Answer& answer) {
   v1::VerifyResult result;
   result.set_sequence_id(sequence_id);
@@ -39,7 +29,7 @@ v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const 
     *result.mutable_status() = ItemError(answer.status);
     return result;
   }
-  for (const CandidateRow& row : answer.candidates) *result.add_candidates() = ToProto(row);
+  *result.mutable_candidates() = SerializeCandidates(answer.candidates);
   if (answer.verdict != nullptr) {
     *result.mutable_verdict() = SerializeVerdict(*answer.verdict);
     for (const PositionLogProbabilities& position : answer.logprobs) {

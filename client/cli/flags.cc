@@ -57,6 +57,27 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOpt
           ->capture_default_str()};
 }
 
+void DefineBeamFlags(CLI::App& command, GenerateFlags& flags) {
+  CLI::Option* width =
+      command.add_option("--beam-width", flags.beam_width,
+                         "search for the likeliest text, following this many; without it, sample");
+  command
+      .add_option("--beam-draft-width", flags.beam_draft_width,
+                  "how many texts the draft follows; twice the width")
+      ->needs(width);
+  command
+      .add_option("--length-penalty", flags.length_penalty,
+                  "a text is ranked by its log-probability over length to this power; 1")
+      ->needs(width);
+  command
+      .add_option(
+          "--beam-stop", flags.beam_stop,
+          "when a search ends: auto, first (as soon as enough texts have ended) or never (when none can "
+          "become better); auto")
+      ->check(CLI::IsMember({"auto", "first", "never"}))
+      ->needs(width);
+}
+
 }  // namespace
 
 void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
@@ -104,7 +125,8 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
                      "tokens kept of the draft's distribution; the draft service's default");
   command.add_option("--draft-temperature", flags.draft_temperature, "the draft's own; the target's");
   command.add_option("--lenience", flags.lenience, "below 1: faster and not exact; 1");
-  CLI::Option* n = command.add_option("--n", flags.n, "samples of one prompt; 1");
+  CLI::Option* n = command.add_option("--n", flags.n, "samples of one prompt, or best texts of a search; 1");
+  DefineBeamFlags(command, flags);
   CLI::Option* trace =
       command.add_flag("--trace", flags.trace, "a line a round: accepted, rejected, corrected")->excludes(n);
   CLI::Option* json =
@@ -185,6 +207,13 @@ v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& p
   request.set_trace(flags.trace);
   if (flags.seed) request.set_seed(*flags.seed);
   if (flags.n) request.set_n(*flags.n);
+  if (flags.beam_width) {
+    v1::BeamOptions* beam = request.mutable_beam();
+    beam->set_width(*flags.beam_width);
+    if (flags.beam_draft_width) beam->set_draft_width(*flags.beam_draft_width);
+    if (flags.length_penalty) beam->set_length_penalty(*flags.length_penalty);
+    beam->set_stop(BeamStopFromName(flags.beam_stop));
+  }
   v1::SamplingParams* sampling = request.mutable_sampling();
   if (flags.temperature) sampling->set_temperature(*flags.temperature);
   if (flags.top_k) sampling->set_top_k(*flags.top_k);

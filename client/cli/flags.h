@@ -48,6 +48,10 @@ struct GenerateFlags {
   std::optional<uint32_t> min_tokens;
   std::optional<uint64_t> seed;
   std::optional<uint32_t> n;
+  std::optional<uint32_t> beam_width;
+  std::optional<uint32_t> beam_draft_width;
+  std::optional<double> length_penalty;
+  std::string beam_stop;  // empty: auto
   std::vector<std::string> stop;
   bool ignore_eos = false;
   std::optional<uint32_t> draft_tokens;

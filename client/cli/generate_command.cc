@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "client/cli/commands.h"
 #include "client/cli/json_output.h"
 #include "client/cli/render.h"
@@ -75,8 +76,10 @@ class AnswerWriter {
     Put("\n");
     // Standard output carries the text and nothing else when a program reads it.
     if (style_.terminal) Put("\n");
-    for (const Completion& sample : samples) {
-      std::fprintf(style_.terminal ? stdout : stderr, "%s\n", Summary(sample.finish).c_str());
+    // What a search took is said once.
+    const size_t summaries = flags_.beam_width ? 1 : samples.size();
+    for (size_t i = 0; i < summaries; ++i) {
+      std::fprintf(style_.terminal ? stdout : stderr, "%s\n", Summary(samples[i].finish).c_str());
     }
   }
 
@@ -92,7 +95,11 @@ class AnswerWriter {
     if (!chunk.has_finish()) return true;
     const std::string opening = begun_ ? "\n" : Opening();
     begun_ = true;
-    return Put(absl::StrCat(opening, "[sample ", chunk.sample(), "]\n", text, "\n"));
+    const std::string name =
+        chunk.finish().has_score()
+            ? absl::StrFormat("text %d, score %.4f", chunk.sample(), chunk.finish().score())
+            : absl::StrCat("sample ", chunk.sample());
+    return Put(absl::StrCat(opening, "[", name, "]\n", text, "\n"));
   }
 
   std::string Opening() const {

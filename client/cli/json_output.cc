@@ -64,6 +64,7 @@ Json CompletionJson(const Completion& completion) {
                {"kinds", kinds},
                {"finish_reason", NameOf(completion.finish.reason())}};
   if (!completion.finish.stop_string().empty()) json["stop_string"] = completion.finish.stop_string();
+  if (completion.finish.has_score()) json["score"] = completion.finish.score();
   json["usage"] = {{"prompt_tokens", usage.prompt_tokens()},
                    {"completion_tokens", usage.completion_tokens()},
                    {"cached_prompt_tokens", usage.cached_prompt_tokens()},

@@ -75,7 +75,8 @@ absl::StatusOr<std::vector<Completion>> Client::GenerateSamples(const v1::Genera
   while (true) {
     const absl::Status status = Attempt(wanted, on_chunk, cancellation, deadline, completions);
     if (status.ok()) break;
-    const bool resumable = completions.size() == 1 && (request.n() <= 1 || completions[0].tokens.empty());
+    const bool one_sample = request.n() <= 1 && !request.has_beam();
+    const bool resumable = completions.size() == 1 && (one_sample || completions[0].tokens.empty());
     if (status.code() != absl::StatusCode::kUnavailable || !resumable || absl::Now() + pause > last_retry) {
       return status;
     }

@@ -70,7 +70,7 @@ class Client {
   // With retry_for, an UNAVAILABLE is followed by another call that resumes from the last token: no token
   // comes twice. The text is then the one that an unbroken call gives under greedy sampling and the coupled
   // rule, and otherwise has the same distribution. Usage counts all tokens, speculation those since. Several
-  // samples are begun anew only if none of their chunks has come.
+  // samples, or a beam search, are begun anew only if none of their chunks has come.
   absl::StatusOr<std::vector<Completion>> GenerateSamples(const v1::GenerateRequest& request,
                                                           const OnChunk& on_chunk,
                                                           Cancellation* cancellation = nullptr) const;

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
@@ -252,6 +253,47 @@ v1::TokenKind ToProto(Verdict::Kind kind) {
       return v1::TOKEN_KIND_BONUS;
   }
   return v1::TOKEN_KIND_UNSPECIFIED;
+}
+
+absl::StatusOr<std::vector<CandidateRow>> ParseCandidates(const v1::VerifyResult& message, size_t rows,
+                                                          int size, int vocab_size) {
+  if (static_cast<size_t>(message.candidates_size()) != rows) {
+    return InvalidVerdict(absl::StrCat(message.candidates_size(), " rows of candidates for ", rows));
+  }
+  std::vector<CandidateRow> parsed;
+  for (const v1::CandidateRow& row : message.candidates()) {
+    if (row.top_size() != std::min(size, vocab_size)) {
+      return InvalidVerdict(absl::StrCat("a row of ", row.top_size(), " candidates"));
+    }
+    CandidateRow& candidates = parsed.emplace_back();
+    absl::flat_hash_set<uint32_t> seen;
+    double most = kRounding;
+    for (const v1::TokenLogprob& top : row.top()) {
+      if (top.id() >= static_cast<uint32_t>(vocab_size) || !seen.insert(top.id()).second) {
+        return InvalidVerdict(absl::StrCat("candidate ", top.id(), " is not in the vocabulary, or twice"));
+      }
+      // Not a number is in no order.
+      if (!(top.logprob() <= most)) {
+        return InvalidVerdict(absl::StrCat("a candidate's log-probability is ", top.logprob()));
+      }
+      most = top.logprob();
+      candidates.push_back({static_cast<TokenId>(top.id()), top.logprob()});
+    }
+  }
+  return parsed;
+}
+
+google::protobuf::RepeatedPtrField<v1::CandidateRow> SerializeCandidates(std::span<const CandidateRow> rows) {
+  google::protobuf::RepeatedPtrField<v1::CandidateRow> messages;
+  for (const CandidateRow& row : rows) {
+    v1::CandidateRow* const message = messages.Add();
+    for (const TokenLogProbability& candidate : row) {
+      v1::TokenLogprob* const top = message->add_top();
+      top->set_id(static_cast<uint32_t>(candidate.token));
+      top->set_logprob(candidate.log_probability);
+    }
+  }
+  return messages;
 }
 
 }  // namespace outrider

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/spec/logprobs.h"
 #include "common/spec/proposal.h"
 #include "common/spec/tree_shape.h"
 #include "common/spec/verdict.h"
@@ -37,6 +39,13 @@ v1::TreeShape SerializeShape(const TreeShape& shape);
 // the path, or a canary out of range.
 absl::StatusOr<Verdict> ParseVerdict(const v1::Verdict& message, std::span<const ProposalNode> proposal,
                                      int vocab_size);
+
+// The candidates after `rows` tokens, `size` of each or all there are. INTERNAL, reason VERDICT_INVALID, for
+// another number of either, a token outside the vocabulary or twice in a row, or log-probabilities that do
+// not fall from at most 0 on.
+absl::StatusOr<std::vector<CandidateRow>> ParseCandidates(const v1::VerifyResult& message, size_t rows,
+                                                          int size, int vocab_size);
+google::protobuf::RepeatedPtrField<v1::CandidateRow> SerializeCandidates(std::span<const CandidateRow> rows);
 
 // INTERNAL, reason VERDICT_INVALID: what the target answered cannot be true.
 absl::Status InvalidVerdict(absl::string_view problem);

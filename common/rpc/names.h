@@ -53,5 +53,10 @@ inline v1::SiblingOrder SiblingOrderFromName(const std::string& name) {
   v1::SiblingOrder_Parse("SIBLING_ORDER_" + absl::AsciiStrToUpper(name), &order);
   return order;
 }
+inline v1::BeamStop BeamStopFromName(const std::string& name) {
+  v1::BeamStop stop = v1::BEAM_STOP_UNSPECIFIED;
+  v1::BeamStop_Parse("BEAM_STOP_" + absl::AsciiStrToUpper(name), &stop);
+  return stop;
+}
 
 }  // namespace outrider

@@ -93,11 +93,13 @@ void GenerateCall::Interrupt(absl::Status reason) {
   interrupted_.Notify();
   OnRoom();
   for (const auto& sample : samples_) sample->StopServers();
+  if (search_ != nullptr) search_->Stop();
 }
 
 asio::awaitable<absl::Status> GenerateCall::Serve() {
   absl::StatusOr<Request> request = co_await Admit();
   if (!request.ok()) co_return request.status();
+  if (request->beam) co_return co_await RunSearch(*std::move(request));
   co_return co_await RunSamples(*std::move(request));
 }
 
@@ -109,7 +111,7 @@ asio::awaitable<void> GenerateCall::Run() {
     status = Failure(error);
   }
   ticket_ = nullptr;
-  if (!samples_.empty()) {
+  if (begun()) {
     LogEnd(status);
   } else {
     LogInfo("request refused", {{"request_id", context_.request_id()},
@@ -124,8 +126,9 @@ asio::awaitable<void> GenerateCall::Run() {
 asio::awaitable<absl::StatusOr<Request>> GenerateCall::Admit() {
   if (cancelled_) co_return interruption_;
   if (!readable_.ok()) co_return readable_;
-  // A number of samples that is out of range is refused when the request is parsed.
-  const int samples = std::clamp(static_cast<int>(proto_.n()), 1, parts_.defaults.max_samples);
+  // A number of samples, or a width, that is out of range is refused when the request is parsed.
+  const int texts = static_cast<int>(proto_.has_beam() ? proto_.beam().width() : proto_.n());
+  const int samples = std::clamp(texts, 1, parts_.defaults.max_samples);
   auto ticket = parts_.admission->Enter(client_, samples,
                                         [this](absl::Status reason) { Interrupt(std::move(reason)); });
   if (!ticket.ok()) co_return ticket.status();
@@ -174,6 +177,29 @@ asio::awaitable<absl::Status> GenerateCall::RunSamples(Request request) {
   co_return cancelled_ ? interruption_ : absl::OkStatus();
 }
 
+asio::awaitable<absl::Status> GenerateCall::RunSearch(Request request) {
+  const BeamParts parts{.executor = parts_.executor,
+                        .tokenizer = parts_.tokenizer,
+                        .targets = parts_.targets,
+                        .drafters = parts_.drafters,
+                        .policy = parts_.policy,
+                        .metrics = parts_.metrics};
+  search_ =
+      std::make_unique<BeamLoop>(parts, parts_.beam_choice.get(), std::move(request), received_, deadline_);
+  absl::Status status = co_await search_->Run();
+  if (cancelled_) co_return interruption_;
+  if (!status.ok()) co_return status;
+  parts_.metrics->OnSearch(search_->stats().rounds(), search_->steps());
+  for (const BeamLoop::Text& text : search_->Found()) {
+    if (text.chunk.sample() == 0) {
+      parts_.metrics->OnFirstToken(text.progress.first_token_seconds, search_->request().prompt.size());
+    }
+    parts_.metrics->OnEmitted(text.chunk);
+    writer_.Send(text.chunk);
+  }
+  co_return absl::OkStatus();
+}
+
 asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   ++unfinished_;
   parts_.policy->Begin();
@@ -201,7 +227,7 @@ void GenerateCall::OnFirstToken(const Generation& first) const {
 }
 
 bool GenerateCall::IsRefusal(const absl::Status& status) const {
-  return samples_.empty() && (absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status));
+  return !begun() && (absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status));
 }
 
 void GenerateCall::StartSiblings() {
@@ -228,20 +254,27 @@ void GenerateCall::LogEnd(const absl::Status& status) const {
     emitted += sample->generation.emitted();
     AddCounts(sample->generation.stats(), &stats);
   }
-  LogInfo("request",
-          {{"request_id", context_.request_id()},
-           {"traceparent", context_.traceparent()},
-           {"sequence", absl::BytesToHexString(samples_[0]->generation.sequence_id())},
-           {"code", absl::StatusCodeToString(status.code())},
-           {"error", std::string(status.message())},
-           {"prompt_tokens", static_cast<int64_t>(samples_[0]->generation.request().prompt.size())},
-           {"samples", static_cast<int64_t>(samples_.size())},
-           {"completion_tokens", emitted},
-           {"rounds", static_cast<int64_t>(stats.rounds())},
-           {"drafted", static_cast<int64_t>(stats.drafted())},
-           {"accepted", static_cast<int64_t>(stats.accepted())},
-           {"acceptance_rate", AcceptanceRate(stats)},
-           {"seconds", Seconds(Clock::now() - received_)}});
+  if (search_ != nullptr) {
+    emitted = search_->steps();
+    stats = search_->stats();
+  }
+  const Request& request = search_ != nullptr ? search_->request() : samples_[0]->generation.request();
+  LogInfo(
+      "request",
+      {{"request_id", context_.request_id()},
+       {"traceparent", context_.traceparent()},
+       {"sequence", search_ != nullptr ? "" : absl::BytesToHexString(samples_[0]->generation.sequence_id())},
+       {"code", absl::StatusCodeToString(status.code())},
+       {"error", std::string(status.message())},
+       {"prompt_tokens", static_cast<int64_t>(request.prompt.size())},
+       {"samples", static_cast<int64_t>(request.samples)},
+       {"beam_width", static_cast<int64_t>(request.candidates > 0 ? request.beam->width() : 0)},
+       {"completion_tokens", emitted},
+       {"rounds", static_cast<int64_t>(stats.rounds())},
+       {"drafted", static_cast<int64_t>(stats.drafted())},
+       {"accepted", static_cast<int64_t>(stats.accepted())},
+       {"acceptance_rate", AcceptanceRate(stats)},
+       {"seconds", Seconds(Clock::now() - received_)}});
 }
 
 }  // namespace outrider

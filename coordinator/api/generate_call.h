@@ -8,6 +8,7 @@
 #include "coordinator/api/chunk_pacer.h"
 #include "coordinator/api/chunk_writer.h"
 #include "coordinator/api/service_parts.h"
+#include "coordinator/beams/beam_loop.h"
 #include "coordinator/link/asio.h"
 #include "coordinator/rounds/round_loop.h"
 #include "coordinator/rounds/target_client.h"
@@ -55,6 +56,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   // Ends the samples where they are.
   void Interrupt(absl::Status reason);
   asio::awaitable<absl::Status> RunSamples(Request request);
+  asio::awaitable<absl::Status> RunSearch(Request request);
   asio::awaitable<void> RunSample(Sample& sample);
   // Those after the first.
   void StartSiblings();
@@ -62,6 +64,8 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   void OnCancel() { Interrupt(absl::CancelledError("cancelled by the client")); }
   // Counts the first sample's, and with it the prompt.
   void OnFirstToken(const Generation& first) const;
+  // Whether it was let in and could be read.
+  bool begun() const { return !samples_.empty() || search_ != nullptr; }
   // Whether the request was not even begun, for what it is or for who sent how many.
   bool IsRefusal(const absl::Status& status) const;
   void LogEnd(const absl::Status& status) const;
@@ -76,6 +80,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   ChunkWriter writer_;
   std::unique_ptr<Admission::Ticket> ticket_;  // from the queue until the samples have ended
   std::vector<std::unique_ptr<Sample>> samples_;
+  std::unique_ptr<BeamLoop> search_;  // instead
   uint32_t wanted_samples_ = 0;
   int unfinished_ = 0;
   Event finished_;     // a sample other than the first is

@@ -14,6 +14,7 @@
 #include "common/spec/logprobs.h"
 #include "common/text/stop_matcher.h"
 #include "common/text/utf8.h"
+#include "coordinator/api/parse_beam.h"
 #include "coordinator/api/parse_tree.h"
 
 namespace outrider {
@@ -345,6 +346,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   const TreeLimits limits{
       .target = target, .default_tree = defaults.tree, .is_greedy = is_greedy, .repeatable = repeatable};
   if (auto status = ParseTree(proto.speculation(), limits, request); !status.ok()) return status;
+  if (auto status = ParseBeam(proto, defaults, target, request); !status.ok()) return status;
   return request;
 }
 

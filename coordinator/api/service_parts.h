@@ -6,6 +6,7 @@
 #include "common/text/tokenizer.h"
 #include "coordinator/admission/admission.h"
 #include "coordinator/api/parse_request.h"
+#include "coordinator/beams/beam_choice.h"
 #include "coordinator/drafters/make_drafter.h"
 #include "coordinator/link/asio.h"
 #include "coordinator/pools/server_pool.h"
@@ -31,6 +32,7 @@ struct ServiceParts {
   DraftLengthPolicy* policy;
   RoundObserver* observer;
   Metrics* metrics;
+  std::shared_ptr<BeamChoice> beam_choice = std::make_shared<BeamChoice>();
 };
 
 }  // namespace outrider

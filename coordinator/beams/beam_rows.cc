@@ -22,6 +22,17 @@ int ChildOf(const Proposal& proposal, int parent, TokenId token) {
 
 }  // namespace
 
+std::vector<int> PathAlong(const Proposal& proposal, std::span<const TokenId> tokens) {
+  std::vector<int> path;
+  int node = -1;
+  for (const TokenId token : tokens) {
+    node = ChildOf(proposal, node, token);
+    if (node < 0) break;
+    path.push_back(node);
+  }
+  return path;
+}
+
 BeamProgress AdvanceBeams(std::span<const BeamRows> beams, BeamSearch& search) {
   BeamProgress progress;
   std::vector<Place> places;

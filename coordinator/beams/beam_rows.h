@@ -12,8 +12,11 @@ namespace outrider {
 // What the target said of one live text and of the tokens that the draft expects after it.
 struct BeamRows {
   const Proposal* proposal = nullptr;  // only tokens and parents matter
-  std::vector<CandidateRow> rows;      // after the text, then after each node
+  std::span<const CandidateRow> rows;  // after the text, then after each node
 };
+
+// The nodes that spell the beginning of `tokens`, from the root down, as far as there are any.
+std::vector<int> PathAlong(const Proposal& proposal, std::span<const TokenId> tokens);
 
 // What came of a call.
 struct BeamProgress {

@@ -117,9 +117,19 @@ void ParseLogprobFields(JsonFields& fields, Endpoint endpoint, bool echo, v1::Lo
   if (wanted) logprobs->set_top(top.value_or(0));
 }
 
+// vLLM's extension: the width is n, and all texts come back. With best_of that is the width, and the n best
+// come back.
+void ParseBeamFields(JsonFields& fields, v1::GenerateRequest* request) {
+  if (!fields.Bool("use_beam_search").value_or(false)) return;
+  const uint32_t n = request->has_n() ? request->n() : 1;
+  request->mutable_beam()->set_width(fields.Count("best_of").value_or(n));
+  if (auto penalty = fields.Number("length_penalty")) request->mutable_beam()->set_length_penalty(*penalty);
+}
+
 void ParseSampleFields(JsonFields& fields, v1::GenerateRequest* request) {
   if (auto n = fields.Count("n")) request->set_n(*n);
-  if (auto best_of = fields.Count("best_of")) {
+  ParseBeamFields(fields, request);
+  if (auto best_of = fields.Count("best_of"); best_of && !request->has_beam()) {
     const uint32_t n = request->has_n() ? request->n() : 1;
     if (*best_of != n) fields.Refuse("best_of", absl::StrCat(n, ", the same as n"), absl::StrCat(*best_of));
   }

@@ -34,7 +34,6 @@ const std::vector<Unsupported>& InBoth() {
       {"skip_special_tokens", true},
       {"structured_outputs"},
       {"truncate_prompt_tokens"},
-      {"use_beam_search"},
   };
   return *fields;
 }

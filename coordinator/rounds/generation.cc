@@ -37,10 +37,7 @@ Generation::Generation(Request request, const Tokenizer* tokenizer, Clock::time_
       received_(received),
       first_token_(received),
       last_token_(received) {
-  for (TokenId token : request_.prompt) {
-    tokens_.push_back(token);
-    hashes_.push_back(ExtendPrefixHash(hashes_.back(), token));
-  }
+  for (TokenId token : request_.prompt) Push(token);
   std::string already_sent;
   for (TokenId token : request_.resumed) {
     if (Append(token, &already_sent)) break;
@@ -57,9 +54,17 @@ std::optional<v1::GenerateResponse> Generation::FinishedAlready() {
   return chunk;
 }
 
-bool Generation::Append(TokenId token, std::string* text) {
+void Generation::Push(TokenId token) {
   tokens_.push_back(token);
   hashes_.push_back(ExtendPrefixHash(hashes_.back(), token));
+}
+
+void Generation::Follow(std::span<const TokenId> tokens) {
+  for (TokenId token : tokens) Push(token);
+}
+
+bool Generation::Append(TokenId token, std::string* text) {
+  Push(token);
   if (std::find(request_.end_ids.begin(), request_.end_ids.end(), token) != request_.end_ids.end()) {
     // The id that ends a text is no part of it; what was held back for a stop string is.
     text->append(stops_.Append(detokenizer_.Flush()));
@@ -83,28 +88,43 @@ v1::GenerateResponse Generation::Commit(const Proposal& proposal, const Verdict&
   CountRound(proposal, verdict);
   v1::GenerateResponse chunk;
   chunk.set_position(static_cast<uint32_t>(emitted()));
-  const auto emit = [&](TokenId token, v1::TokenKind kind) {
-    v1::GeneratedToken* generated = chunk.add_tokens();
-    generated->set_id(static_cast<uint32_t>(token));
-    generated->set_kind(kind);
-    CountToken(kind);
-    const bool ends = Append(token, generated->mutable_text());
-    chunk.mutable_text()->append(generated->text());
-    return ends;
-  };
   bool over = false;
   for (int node : verdict.path) {
-    if ((over = emit(proposal[node].token, v1::TOKEN_KIND_ACCEPTED))) break;
+    if ((over = Emit(proposal[node].token, v1::TOKEN_KIND_ACCEPTED, &chunk))) break;
   }
-  if (!over) over = emit(verdict.token, ToProto(verdict.kind));
+  if (!over) over = Emit(verdict.token, ToProto(verdict.kind), &chunk);
+  End(over, &chunk);
+  return chunk;
+}
 
+v1::GenerateResponse Generation::CommitFound(std::span<const TokenId> tokens,
+                                             std::span<const v1::TokenKind> kinds, double score,
+                                             const v1::SpeculationStats& search) {
+  stats_ = search;
+  v1::GenerateResponse chunk;
+  bool over = false;
+  for (size_t i = 0; i < tokens.size() && !over; ++i) over = Emit(tokens[i], kinds[i], &chunk);
+  End(over, &chunk);
+  chunk.mutable_finish()->set_score(score);
+  return chunk;
+}
+
+bool Generation::Emit(TokenId token, v1::TokenKind kind, v1::GenerateResponse* chunk) {
+  v1::GeneratedToken* generated = chunk->add_tokens();
+  generated->set_id(static_cast<uint32_t>(token));
+  generated->set_kind(kind);
+  CountToken(kind);
+  const bool ends = Append(token, generated->mutable_text());
+  chunk->mutable_text()->append(generated->text());
+  return ends;
+}
+
+void Generation::End(bool over, v1::GenerateResponse* chunk) {
   last_token_ = Clock::now();
   if (first_token_ == received_) first_token_ = last_token_;
-  if (over) {
-    finish_ = MakeFinish();
-    *chunk.mutable_finish() = *finish_;
-  }
-  return chunk;
+  if (!over) return;
+  finish_ = MakeFinish();
+  *chunk->mutable_finish() = *finish_;
 }
 
 void Generation::CountAhead(bool hit) {

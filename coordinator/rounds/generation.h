@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,15 @@ class Generation {
   // ends the generation; the rest is discarded. Returns the chunk to send, with `finish` if it is over.
   v1::GenerateResponse Commit(const Proposal& proposal, const Verdict& verdict);
 
+  // A search follows this text: appends tokens that may not be committed after all. Makes no text of them,
+  // and looks for no end.
+  void Follow(std::span<const TokenId> tokens);
+
+  // Commits a whole text that a search has found, with where its tokens came from. Returns the one chunk to
+  // send.
+  v1::GenerateResponse CommitFound(std::span<const TokenId> tokens, std::span<const v1::TokenKind> kinds,
+                                   double score, const v1::SpeculationStats& search);
+
   // The round's outcome was drafted for in advance, rightly or not. Before Commit.
   void CountAhead(bool hit);
 
@@ -85,8 +95,12 @@ class Generation {
   std::string Display(TokenId token) const;
 
  private:
+  void Push(TokenId token);
   // Appends a committed token; the text that it releases goes to *text. True if it ends the generation.
   bool Append(TokenId token, std::string* text);
+  // Appends a committed token to the chunk too.
+  bool Emit(TokenId token, v1::TokenKind kind, v1::GenerateResponse* chunk);
+  void End(bool over, v1::GenerateResponse* chunk);
   void CountToken(v1::TokenKind kind);
   void CountRound(const Proposal& proposal, const Verdict& verdict);
   void CountTree(const Proposal& proposal, const Verdict& verdict);

@@ -113,6 +113,12 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
       ahead_branches_(AddCounter(r, "run_ahead_branches_total", "Outcomes that were drafted for.")),
       ahead_wasted_tokens_(AddCounter(r, "run_ahead_wasted_tokens_total",
                                       "Tokens that the draft had reported for outcomes that did not come.")),
+      searches_(AddCounter(r, "beam_searches_total", "Beam searches that found their texts.")),
+      search_rounds_(AddCounter(r, "beam_search_rounds_total",
+                                "Calls of the target for beam searches; all texts of one count as one.")),
+      search_steps_(AddCounter(r, "beam_search_steps_total",
+                               "Tokens by which beam searches took their texts on. Without a draft it is one "
+                               "a round.")),
       rounds_(AddCounter(r, "rounds_total", "Calls of the target that returned a verdict.")),
       prompt_tokens_(AddCounter(r, "prompt_tokens_total",
                                 "Tokens of prompts that were computed, once for all samples of a request.")),
@@ -317,6 +323,12 @@ void Metrics::SetRequests(size_t running, size_t waiting) {
 void Metrics::OnFirstToken(double seconds, size_t prompt_tokens) {
   first_token_seconds_->Observe(seconds);
   prompt_tokens_->Increment(static_cast<double>(prompt_tokens));
+}
+
+void Metrics::OnSearch(uint64_t rounds, int steps) {
+  searches_->Increment();
+  search_rounds_->Increment(static_cast<double>(rounds));
+  search_steps_->Increment(steps);
 }
 
 void Metrics::OnSampleEnd(const Generation::Progress& progress) {

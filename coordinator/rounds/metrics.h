@@ -33,6 +33,8 @@ class Metrics {
   void OnFirstToken(double seconds, size_t prompt_tokens);
   // A sample has ended, well or not.
   void OnSampleEnd(const Generation::Progress& progress);
+  // A search has ended: how often the target was asked, and the steps that this was worth.
+  void OnSearch(uint64_t rounds, int steps);
   // A request that was let in has ended, so many seconds after it came.
   void OnRequestTime(double seconds) { request_seconds_->Observe(seconds); }
   // Any request. `code` is "OK" or an absl status code's name.
@@ -106,6 +108,9 @@ class Metrics {
   std::vector<prometheus::Counter*> ahead_rounds_at_, ahead_hits_at_;  // executor thread
   prometheus::Counter* ahead_branches_;
   prometheus::Counter* ahead_wasted_tokens_;
+  prometheus::Counter* searches_;
+  prometheus::Counter* search_rounds_;
+  prometheus::Counter* search_steps_;
   prometheus::Counter* rounds_;
   prometheus::Counter* prompt_tokens_;
   prometheus::Counter* generation_tokens_;

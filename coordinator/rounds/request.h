@@ -32,6 +32,10 @@ struct Request {
   int prompt_logprobs = -1;  // alternatives to report with each prompt token; -1: none
   v1::RequestContext context;
   int samples = 1;  // with sample indices from that of `params` on
+  // Set: nothing is sampled, the likeliest texts are searched for. With every default filled in; `samples` is
+  // how many of them are wanted.
+  std::optional<v1::BeamOptions> beam;
+  int candidates = 0;  // for that: how many likeliest tokens the target reports instead of a verdict
 };
 
 }  // namespace outrider

@@ -80,19 +80,38 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& g
 
 absl::StatusOr<TargetAnswer> TargetClient::Take(const Generation& generation, v1::VerifyResult result,
                                                 const Proposal& proposal) {
+  if (generation.request().candidates > 0) return TakeCandidates(generation, result, proposal);
   absl::StatusOr<Verdict> verdict =
       ParseVerdict(result.verdict(), proposal, static_cast<int>(pin_.pool().info()->vocab_size()));
   if (!verdict.ok()) return verdict.status();
   if (absl::Status status = CheckReport(generation, result); !status.ok()) return status;
-  remote_.OnAnswer(result.cached(), sent_, verdict->path.size());
-  losses_.OnAnswer(sent_);
-  full_pause_.Reset();
-  failures_ = 0;
+  OnAnswered(result, verdict->path.size());
   return TargetAnswer{.verdict = *std::move(verdict),
+                      .candidates = {},
                       .prefix_hit = result.prefix_hit(),
                       .logprobs = std::move(*result.mutable_verdict()->mutable_logprobs()),
                       .prompt_logprobs = std::move(*result.mutable_prompt_logprobs()),
                       .timing = std::move(*result.mutable_timing())};
+}
+
+absl::StatusOr<TargetAnswer> TargetClient::TakeCandidates(const Generation& generation,
+                                                          const v1::VerifyResult& result,
+                                                          const Proposal& proposal) {
+  const int vocab = static_cast<int>(pin_.pool().info()->vocab_size());
+  auto rows = ParseCandidates(result, proposal.size() + 1, generation.request().candidates, vocab);
+  if (!rows.ok()) return rows.status();
+  OnAnswered(result, 0);
+  TargetAnswer answer;
+  answer.candidates = *std::move(rows);
+  answer.prefix_hit = result.prefix_hit();
+  return answer;
+}
+
+void TargetClient::OnAnswered(const v1::VerifyResult& result, size_t accepted) {
+  remote_.OnAnswer(result.cached(), sent_, accepted);
+  losses_.OnAnswer(sent_);
+  full_pause_.Reset();
+  failures_ = 0;
 }
 
 absl::Status TargetClient::CheckReport(const Generation& generation, const v1::VerifyResult& result) const {
@@ -131,6 +150,7 @@ v1::TargetItem TargetClient::MakeItem(const Generation& generation, const Propos
   FillUpdate(generation, pin_.sequence_id(), remote_, round_, generation.size(), verify->mutable_sequence());
   SerializeProposal(proposal, verify->mutable_draft());
   verify->set_may_continue(may_continue && !proposal.empty());
+  verify->set_candidates(static_cast<uint32_t>(generation.request().candidates));
   if (generation.WantsPromptLogprobs()) {
     verify->set_prompt_logprobs(static_cast<uint32_t>(generation.request().prompt_logprobs));
   }

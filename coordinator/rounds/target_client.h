@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
+#include "common/spec/logprobs.h"
 #include "coordinator/link/backoff.h"
 #include "coordinator/link/link.h"
 #include "coordinator/link/loss_count.h"
@@ -17,6 +19,8 @@ namespace outrider {
 // What the target answered to an item.
 struct TargetAnswer {
   Verdict verdict;
+  std::vector<CandidateRow> candidates;  // instead, if the request is a search: after the last committed
+                                         // token, then after each node of the proposal
   uint32_t proposal_bytes = 0;           // of the proposal on the wire; only for requests that are traced
   uint32_t prefix_hit = 0;               // tokens of the item that the target had from other sequences
   Generation::Logprobs logprobs;         // of the emitted tokens, if the request asks for them
@@ -54,6 +58,10 @@ class TargetClient {
   // verified. A verdict that has come is final.
   void Continue(const ProposalNode& node);
 
+  // Of a search: of the proposal that was last asked about, the first `accepted` tokens of a path were
+  // appended to the generation, which had `n` before.
+  void OnFollowed(size_t n, size_t accepted) { remote_.OnVerdict(n, accepted); }
+
   // The generation is over, or its client gone: nothing is computed for it any more. Ends a Verify in
   // progress.
   void Stop();
@@ -67,6 +75,11 @@ class TargetClient {
   // What an item's result says, and what follows for the next item.
   absl::StatusOr<TargetAnswer> Take(const Generation& generation, v1::VerifyResult result,
                                     const Proposal& proposal);
+  // The same for a search.
+  absl::StatusOr<TargetAnswer> TakeCandidates(const Generation& generation, const v1::VerifyResult& result,
+                                              const Proposal& proposal);
+  // What follows from any answer for the next item.
+  void OnAnswered(const v1::VerifyResult& result, size_t accepted);
   // Whether what the result says beside the verdict is as much as was asked for.
   absl::Status CheckReport(const Generation& generation, const v1::VerifyResult& result) const;
   // Corrects what is believed of the target, and empties a proposal that it refuses. OK if what is left is

@@ -18,6 +18,8 @@ import yaml
 
 from harness import PATIENCE, ROOT, Answer, Cluster, Process, Server, eventually, request
 
+from outrider.v1.inference_pb2 import BeamOptions
+
 CONFIGURATION = ROOT / "deploy" / "prometheus"
 
 Sample = tuple[dict[str, str], float]
@@ -139,7 +141,9 @@ def calls(prompts: list[str]) -> list[tuple[str, dict[str, Any]]]:
         found += [
             (REPEATING, sampled | {"seed": seed, "k": 4, "drafter": drafter, "temperature": 0.5}) for seed in range(2)
         ]
-    return found + [(prompts[0], {"temperature": 0, "max_tokens": 60}) for _ in range(2)]  # K is the policy's
+    # A search that drafts, and one in which K is the policy's.
+    found += [(prompts[0], {"k": k, "max_tokens": 60, "beam": BeamOptions(width=3)}) for k in (2, None)]
+    return found + [(prompts[0], {"temperature": 0, "max_tokens": 60}) for _ in range(2)]  # likewise
 
 
 def load(c: Cluster, prompts: list[str]) -> list[tuple[dict[str, Any], Answer]]:

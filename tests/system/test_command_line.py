@@ -114,6 +114,20 @@ def test_up_says_where_everything_is_and_there_it_is() -> None:
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "nothing is left behind")
 
 
+def test_a_search_shows_its_texts_with_their_scores() -> None:
+    with up() as u:
+        done = u.generate("--beam-width", "4", "--beam-draft-width", "9", "--length-penalty", "0.5", "--beam-stop", "first", "--n", "2")
+        assert done.returncode == 0, done.stderr
+        scores = [float(score) for score in re.findall(r"^\[text \d, score (-\d+\.\d{4})\]$", done.stdout, re.MULTILINE)]
+        assert len(scores) == 2 and scores[0] >= scores[1]
+        assert len(re.findall("target calls", done.stderr)) == 1
+        best = json.loads(u.generate("--beam-width", "4", "--length-penalty", "0.5", "--beam-stop", "first", "--json").stdout)
+        assert best["score"] == pytest.approx(scores[0], abs=1e-4) and best["text"] in done.stdout
+        refused = u.generate("--beam-width", "4", "--n", "5")
+        assert refused.returncode == 1 and refused.stderr == "error: n: 5; allowed: 1 to 4, the width of the search\n"
+        assert u.generate("--beam-stop", "first").returncode != 0
+
+
 def test_what_is_switched_off_is_not_spoken_of(tmp_path: Path) -> None:
     sockets = {service: f"unix:{tmp_path}/{service}.sock" for service in SERVICES}
     with up("--listen", sockets["coordinator"], "--draft-listen", sockets["draft"], "--target-listen",

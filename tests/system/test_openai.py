@@ -86,6 +86,21 @@ def test_n_gives_the_services_samples(pair: Cluster, client: openai.OpenAI, prom
     assert len({choice.text for choice in theirs.choices}) == 8
 
 
+def test_a_beam_search_gives_its_best_texts(pair: Cluster, client: openai.OpenAI, prompts: list[str]) -> None:
+    beam = inference_pb2.BeamOptions(width=4, length_penalty=0.5)
+    ours = pair.generate_samples(prompts[0], 4, beam=beam, max_tokens=20)
+    search = {"use_beam_search": True, "length_penalty": 0.5}
+    how = {"model": MODEL, "prompt": prompts[0], "max_tokens": 20}
+    theirs = client.completions.create(n=4, extra_body=search, **how)
+    assert [choice.text for choice in theirs.choices] == [answer.text for answer in ours]
+    best = client.completions.create(best_of=4, temperature=0, extra_body=search, **how)
+    assert [choice.text for choice in best.choices] == [ours[0].text]
+    streamed = client.completions.create(n=4, stream=True, extra_body=search, **how)
+    assert [chunk.choices[0].text for chunk in streamed] == [answer.text for answer in ours]
+    with pytest.raises(openai.BadRequestError, match="top_p"):
+        client.completions.create(n=4, top_p=0.5, extra_body=search, **how)
+
+
 def test_a_stop_string_ends_the_text_before_it(pair: Cluster, client: openai.OpenAI, prompts: list[str]) -> None:
     whole = pair.generate(prompts[0], temperature=0, max_tokens=40, ignore_eos=True).text
     stop = whole[len(whole) // 2:][:6]

@@ -82,6 +82,19 @@ def test_a_stream_says_what_the_answer_says(client: Client, prompts: list[str]) 
     assert chunks[-1].finish.speculation.rounds == len(chunks)
 
 
+def test_a_search_gives_its_best_texts_with_their_scores(client: Client, prompts: list[str]) -> None:
+    texts = client.generate_samples(prompts[0], 3, beam_width=5, beam_draft_width=10, length_penalty=0.7,
+                                    beam_stop="never", max_tokens=20)
+    scores = [text.score for text in texts]
+    assert len(set(text.text for text in texts)) == 3 and scores == sorted(scores, reverse=True)
+    assert texts[0].speculation.rounds > 0
+    scored = client.generate(prompts[0], beam_width=1, max_tokens=20)
+    greedy = client.generate(prompts[0], temperature=0, max_tokens=20, logprobs=0, logprobs_before_controls=True)
+    assert scored.tokens == greedy.tokens and greedy.score is None
+    total = sum(position.token.logprob for position in greedy.logprobs)
+    assert scored.score == pytest.approx(total / len(greedy.tokens))
+
+
 def test_token_ids_and_prompt_logprobs(client: Client) -> None:
     ids = [300, 301, 302, 303]
     completion = client.generate(ids, prompt_logprobs=0, **GREEDY)
@@ -149,6 +162,7 @@ def test_a_timeout_ends_the_generation_there_too(client: Client, pair: Cluster, 
     ("sampling.temperature", "x", {"temperature": -1}), ("stop.max_tokens", "x", {"max_tokens": 0}),
     ("stop.strings", "x", {"stop": ""}), ("speculation.draft_tokens", "x", {"draft_tokens": 1000}),
     ("speculation.drafter", "x", {"drafter": "unigram"}), ("speculation.lenience", "x", {"lenience": 2}),
+    ("beam.draft_width", "x", {"beam_width": 4, "beam_draft_width": 3}), ("beam.stop", "x", {"beam_width": 4, "beam_stop": "soon"}),
     ("logprobs.top", "x", {"logprobs": 21}), ("resume_from", "x", {"resume_from": [10**6]})])
 def test_a_wrong_request_names_its_field(field: str, prompt: str | list[int], options: dict[str, object],
                                          client: Client) -> None:

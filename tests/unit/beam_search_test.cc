@@ -106,9 +106,11 @@ TEST(BeamRows, AnyDraftFindsTheSameInFewerCalls) {
       for (const auto& live : search.live()) {
         proposals.push_back(RandomProposal(golden, live.tokens, random));
       }
+      std::vector<std::vector<CandidateRow>> rows;
       std::vector<BeamRows> beams;
       for (size_t i = 0; i < proposals.size(); ++i) {
-        beams.push_back({&proposals[i], RowsOf(golden, search.live()[i].tokens, proposals[i])});
+        rows.push_back(RowsOf(golden, search.live()[i].tokens, proposals[i]));
+        beams.push_back({&proposals[i], rows.back()});
       }
       const std::vector<BeamSearch::Live> before = search.live();
       const BeamProgress progress = AdvanceBeams(beams, search);

@@ -127,9 +127,8 @@ TEST(OpenAiRequest, NullIsAbsentAndUnknownFieldsAreIgnored) {
 TEST(OpenAiRequest, RefusesWhatItCannotDoByName) {
   for (const std::string field :
        {R"("suffix": "end")", R"("response_format": {"type": "json_object"})", R"("guided_regex": "a*")",
-        R"("use_beam_search": true)", R"("prompt_logprobs": 0)", R"("skip_special_tokens": false)",
-        R"("include_stop_str_in_output": true)", R"("truncate_prompt_tokens": 5)",
-        R"("add_special_tokens": false)"}) {
+        R"("prompt_logprobs": 0)", R"("skip_special_tokens": false)", R"("include_stop_str_in_output": true)",
+        R"("truncate_prompt_tokens": 5)", R"("add_special_tokens": false)"}) {
     const Json error = ErrorOf(Completions(field));
     EXPECT_EQ(error["code"], "unsupported_parameter") << field;
     EXPECT_EQ(error["type"], "invalid_request_error");
@@ -141,6 +140,18 @@ TEST(OpenAiRequest, RefusesWhatItCannotDoByName) {
         R"("chat_template": "{{ x }}")", R"("continue_final_message": true)"}) {
     EXPECT_EQ(ErrorOf(Chat(field), Endpoint::kChat)["code"], "unsupported_parameter") << field;
   }
+}
+
+TEST(OpenAiRequest, SearchesForAsManyTextsAsItReturns) {
+  const v1::GenerateRequest all =
+      Completions(R"("use_beam_search": true, "n": 4, "length_penalty": 0.5)").value().common;
+  EXPECT_EQ(all.beam().width(), 4u);
+  EXPECT_EQ(all.n(), 4u);
+  EXPECT_EQ(all.beam().length_penalty(), 0.5);
+  const v1::GenerateRequest best = Completions(R"("use_beam_search": true, "best_of": 5)").value().common;
+  EXPECT_EQ(best.beam().width(), 5u);
+  EXPECT_FALSE(best.has_n());
+  EXPECT_FALSE(Completions(R"("use_beam_search": false, "length_penalty": 0.5)").value().common.has_beam());
 }
 
 TEST(OpenAiRequest, AnUnsupportedFieldThatAsksForNothingIsFine) {
@@ -170,6 +181,8 @@ TEST(OpenAiRequest, NamesAFieldOfTheWrongKind) {
            {R"("logit_bias": {"word": 1})", "logit_bias"},
            {R"("logit_bias": {"5": "much"})", "logit_bias"},
            {R"("best_of": 3)", "best_of"},
+           {R"("use_beam_search": "yes")", "use_beam_search"},
+           {R"("use_beam_search": true, "length_penalty": "long")", "length_penalty"},
            {R"("drafter": "oracle")", "drafter"},
            {R"("rule": "luck")", "rule"},
            {R"("stream_options": {"include_usage": true})", "stream_options"},

@@ -38,6 +38,8 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
   void Serve() {
     DrafterParts drafters;
     drafters.metrics = &metrics_;
+    RequestDefaults defaults;
+    defaults.drafter = v1::DRAFTER_KIND_NONE;
     service_.emplace(
         ServiceParts{.executor = context_.get_executor(),
                      .parsers = context_.get_executor(),
@@ -45,7 +47,7 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
                      .targets = pool_.get(),
                      .mixed_numerics = false,
                      .drafters = drafters,
-                     .defaults = {.rule = v1::RULE_TOKEN, .drafter = v1::DRAFTER_KIND_NONE, .max_samples = 1},
+                     .defaults = defaults,
                      .admission = &admission_,
                      .checks_tokens = false,
                      .share_prefix_cache = false,

@@ -271,8 +271,6 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
     const absl::Status kept =
         Compact(entry, [&] { return entry.cache_.Keep(entry.committed_, answer.verdict->path); });
     OUTRIDER_CHECK(kept.ok());
-  } else if (!answer.candidates.empty()) {
-    DropProposal(entry);
   }
   // Branches come and go by the thousand: what they leave behind is the next one's, and not the index's.
   if (options_.prefix_cache && !entry.branch_ && entry.num_computed() > 0) {

@@ -91,6 +91,20 @@ def tree_panels() -> list:
             width=12,
             top=1,
         ),
+        graph(
+            "Beam search: tokens for each call",
+            "Tokens by which beam searches took their texts on, divided by the calls of the target. Without a draft it is 1.",
+            Query(ratio(rate("beam_search_steps_total"), rate("beam_search_rounds_total")), "tokens"),
+            unit="none",
+            width=12,
+        ),
+        graph(
+            "Beam searches",
+            "Searches that found their texts, a second.",
+            Query(rate("beam_searches_total"), "searches"),
+            unit="reqps",
+            width=12,
+        ),
     ]
 
 

@@ -157,13 +157,15 @@ class Finish:
         reason: "stop" for an end id, stop id or stop string; "length" for max_tokens or a full context.
         stop_string: The stop string that matched, if one did.
         usage: What was used.
-        speculation: How the speculation went.
+        speculation: How the speculation went. Of a beam search it is in the first text's only, in steps of the search.
+        score: Only of a beam search: what the text was ranked by.
     """
 
     reason: FinishReason
     stop_string: str | None
     usage: Usage
     speculation: Speculation
+    score: float | None
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,7 @@ class Completion:
         stop_string: The stop string that matched, if one did.
         usage: What was used.
         speculation: How the speculation went. Of an answer that was resumed: how its last part went.
+        score: Only of a beam search: what the text was ranked by.
         logprobs: One for each token, if they were asked for.
         prompt_logprobs: Of the prompt's tokens from the second on, if they were asked for.
         trace: The rounds, if they were asked for.
@@ -222,6 +225,7 @@ class Completion:
     stop_string: str | None
     usage: Usage
     speculation: Speculation
+    score: float | None
     logprobs: tuple[PositionLogprobs, ...]
     prompt_logprobs: tuple[PositionLogprobs, ...]
     trace: tuple[Round, ...]
@@ -247,6 +251,7 @@ def _join_sample(chunks: Sequence[Chunk]) -> Completion:
         stop_string=finish.stop_string,
         usage=finish.usage,
         speculation=finish.speculation,
+        score=finish.score,
         logprobs=tuple(chain.from_iterable(c.logprobs for c in chunks)),
         prompt_logprobs=tuple(chain.from_iterable(c.prompt_logprobs for c in chunks)),
         trace=tuple(c.trace for c in chunks if c.trace is not None),
@@ -308,4 +313,5 @@ def _finish(finish: inference_pb2.Finish) -> Finish:
             finish.speculation,
             schedule=enum_name(inference_pb2.Schedule, finish.speculation.schedule, "SCHEDULE_"),
         ),
+        score=finish.score if finish.HasField("score") else None,
     )

@@ -33,6 +33,7 @@ DrafterName = Literal["model", "ngram", "copy", "auto", "none", "unigram", "bigr
 RuleName = Literal["token", "block", "coupled"]
 ScheduleName = Literal["lockstep", "run_ahead", "auto"]
 SiblingOrderName = Literal["given", "random"]
+BeamStopName = Literal["auto", "first", "never"]
 
 
 class Options(TypedDict, total=False):
@@ -68,6 +69,11 @@ class Options(TypedDict, total=False):
         draft_top_n: Tokens kept of the draft's distribution; speed only.
         draft_temperature: The draft's own; speed only.
         lenience: Below 1 faster, and not exact.
+        beam_width: Search for the likeliest text instead of sampling, and follow this many; `n` of them come back.
+        beam_draft_width: How many the draft follows; speed only.
+        length_penalty: A text found is ranked by its log-probability over its length to this power; 1.
+        beam_stop: When a search ends: "auto", "first" (as soon as enough texts have ended) or "never" (when none can
+            become better).
         logprobs: Report each token's log-probability, with this many alternatives.
         logprobs_before_controls: The model's own instead of those after temperature and the like.
         prompt_logprobs: Report those of the prompt too, with this many alternatives.
@@ -101,6 +107,10 @@ class Options(TypedDict, total=False):
     draft_top_n: int | None
     draft_temperature: float | None
     lenience: float | None
+    beam_width: int | None
+    beam_draft_width: int | None
+    length_penalty: float | None
+    beam_stop: BeamStopName | None
     logprobs: int | None
     logprobs_before_controls: bool | None
     prompt_logprobs: int | None
@@ -127,6 +137,11 @@ _SIBLING_ORDERS = {
     name.removeprefix("SIBLING_ORDER_").lower(): number
     for name, number in sequence_pb2.SiblingOrder.items()
     if number != sequence_pb2.SIBLING_ORDER_UNSPECIFIED
+}
+_BEAM_STOPS = {
+    name.removeprefix("BEAM_STOP_").lower(): number
+    for name, number in inference_pb2.BeamStop.items()
+    if number != inference_pb2.BEAM_STOP_UNSPECIFIED
 }
 
 # Option -> where it goes: a message of the request ("" for the request itself), and the field there.
@@ -155,6 +170,10 @@ _FIELDS = {
     "draft_top_n": ("speculation", "draft_top_n"),
     "draft_temperature": ("speculation", "draft_temperature"),
     "lenience": ("speculation", "lenience"),
+    "beam_width": ("beam", "width"),
+    "beam_draft_width": ("beam", "draft_width"),
+    "length_penalty": ("beam", "length_penalty"),
+    "beam_stop": ("beam", "stop"),
     "logprobs": ("logprobs", "top"),
     "logprobs_before_controls": ("logprobs", "before_controls"),
     "prompt_logprobs": ("logprobs", "prompt"),
@@ -170,6 +189,7 @@ _RANGES = {
     FieldDescriptor.TYPE_UINT32: f"0 to {2**32 - 1}",
     FieldDescriptor.TYPE_UINT64: f"0 to {2**64 - 1}",
     FieldDescriptor.TYPE_FLOAT: "a number",
+    FieldDescriptor.TYPE_DOUBLE: "a number",
     FieldDescriptor.TYPE_STRING: "text without lone surrogates",
 }
 
@@ -218,6 +238,8 @@ def _wire_value(name: str, value: Any) -> Any:
         return _number(_SCHEDULES, value, "speculation.schedule")
     if name == "sibling_order":
         return _number(_SIBLING_ORDERS, value, "speculation.sibling_order")
+    if name == "beam_stop":
+        return _number(_BEAM_STOPS, value, "beam.stop")
     if name == "stop":
         return [value] if isinstance(value, str) else list(value)
     if name == "logit_bias":

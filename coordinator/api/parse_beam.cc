@@ -1,0 +1,119 @@
+#include "coordinator/api/parse_beam.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/error.h"
+#include "coordinator/beams/beam_search.h"
+
+namespace outrider {
+namespace {
+
+// Of the target's rows: VerifyItem.candidates.
+constexpr int kMaxCandidates = 256;
+constexpr uint32_t kMaxDraftWidth = 256;
+constexpr double kMaxLengthPenalty = 10;
+// How far the draft looks ahead, if nobody says.
+constexpr int kDepth = 4;
+
+absl::Status CheckOptions(const v1::BeamOptions& beam, uint32_t max_width) {
+  if (beam.width() < 1 || beam.width() > max_width) {
+    return FieldError("beam.width", absl::StrCat("1 to ", max_width), absl::StrCat(beam.width()));
+  }
+  if (beam.has_draft_width() && (beam.draft_width() < beam.width() || beam.draft_width() > kMaxDraftWidth)) {
+    return FieldError("beam.draft_width", absl::StrCat(beam.width(), " to ", kMaxDraftWidth),
+                      absl::StrCat(beam.draft_width()));
+  }
+  if (!(std::abs(beam.length_penalty()) <= kMaxLengthPenalty)) {
+    return FieldError("beam.length_penalty",
+                      absl::StrCat("[-", kMaxLengthPenalty, ", ", kMaxLengthPenalty, "]"),
+                      absl::StrCat(beam.length_penalty()));
+  }
+  if (!v1::BeamStop_IsValid(beam.stop())) {
+    return FieldError("beam.stop", "auto, first, never",
+                      absl::StrCat("unknown value ", static_cast<int>(beam.stop())));
+  }
+  return absl::OkStatus();
+}
+
+// A search is for the likeliest texts under the model's own probabilities.
+absl::Status CheckSampling(v1::SamplingParams sampling) {
+  const float temperature = sampling.temperature();
+  if (temperature != 0 && temperature != 1) {
+    return FieldError("sampling.temperature", "0 or 1 with beam search", absl::StrCat(temperature));
+  }
+  // What changes nothing may be set.
+  sampling.clear_temperature();
+  if (sampling.top_p() == 1) sampling.clear_top_p();
+  if (sampling.repetition_penalty() == 1) sampling.clear_repetition_penalty();
+  std::vector<const google::protobuf::FieldDescriptor*> set;
+  sampling.GetReflection()->ListFields(sampling, &set);
+  if (set.empty()) return absl::OkStatus();
+  return FieldError(absl::StrCat("sampling.", set[0]->name()), "unset with beam search", "set");
+}
+
+// Fields that go with no search.
+absl::Status CheckOthers(const v1::GenerateRequest& proto) {
+  const v1::SpeculationOptions& speculation = proto.speculation();
+  const auto none = [](bool is_set, absl::string_view field, absl::string_view allowed) {
+    return is_set ? FieldError(field, absl::StrCat(allowed, " with beam search"), "set") : absl::OkStatus();
+  };
+  const bool logprobs = proto.logprobs().has_top() || proto.logprobs().has_prompt();
+  for (const absl::Status& status :
+       {none(!proto.resume_from().empty(), "resume_from", "empty"), none(proto.trace(), "trace", "false"),
+        none(logprobs, "logprobs", "unset"), none(!proto.stop().strings().empty(), "stop.strings", "empty"),
+        none(!speculation.tree().empty(), "speculation.tree", "empty"),
+        none(speculation.has_draft_temperature(), "speculation.draft_temperature", "unset"),
+        none(speculation.has_lenience() && speculation.lenience() != 1, "speculation.lenience", "1")}) {
+    if (!status.ok()) return status;
+  }
+  return CheckSampling(proto.sampling());
+}
+
+}  // namespace
+
+absl::Status ParseBeam(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
+                       const v1::ServerInfo& target, Request& request) {
+  if (!proto.has_beam()) return absl::OkStatus();
+  v1::BeamOptions beam = proto.beam();
+  if (!beam.has_length_penalty()) beam.set_length_penalty(1);
+  const uint32_t max_width = std::min(static_cast<uint32_t>(defaults.max_samples), target.vocab_size());
+  if (absl::Status status = CheckOptions(beam, max_width); !status.ok()) return status;
+  if (absl::Status status = CheckOthers(proto); !status.ok()) return status;
+  if (request.samples > static_cast<int>(beam.width())) {
+    return FieldError("n", absl::StrCat("1 to ", beam.width(), ", the width of the search"),
+                      absl::StrCat(request.samples));
+  }
+  if (!beam.has_draft_width()) beam.set_draft_width(std::min(2 * beam.width(), kMaxDraftWidth));
+  request.candidates =
+      BeamSearch::RowSize({.width = static_cast<int>(beam.width()), .end_ids = request.end_ids});
+  if (request.candidates > kMaxCandidates) {
+    return FieldError("stop.token_ids",
+                      absl::StrCat("at most ", kMaxCandidates - static_cast<int>(beam.width()), " end ids"),
+                      absl::StrCat(request.end_ids.size(), " end ids, the model's own included"));
+  }
+  v1::SequenceParams& params = request.params;
+  params.mutable_sampling()->Clear();
+  params.mutable_sampling()->set_temperature(0);
+  params.set_rule(v1::RULE_TOKEN);
+  params.clear_lenience();
+  // No seed changes what is found.
+  request.adaptive = defaults.adaptive && !proto.speculation().has_draft_tokens() &&
+                     request.drafter != v1::DRAFTER_KIND_NONE;
+  if (request.adaptive) {
+    request.draft_tokens = std::min(kDepth, static_cast<int>(target.max_draft_tokens()));
+  }
+  const bool drafts_trees =
+      request.drafter == v1::DRAFTER_KIND_MODEL && (target.tree_row_invariant() || target.inexact_trees());
+  request.max_tree_nodes = drafts_trees ? static_cast<int>(target.max_tree_nodes()) : 0;
+  request.tree.reset();
+  request.chooses_tree = false;
+  request.schedule = v1::SCHEDULE_LOCKSTEP;
+  request.couples_bonus = false;
+  request.beam = std::move(beam);
+  return absl::OkStatus();
+}
+
+}  // namespace outrider

@@ -40,21 +40,20 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
     drafters.metrics = &metrics_;
     RequestDefaults defaults;
     defaults.drafter = v1::DRAFTER_KIND_NONE;
-    service_.emplace(
-        ServiceParts{.executor = context_.get_executor(),
-                     .parsers = context_.get_executor(),
-                     .tokenizer = &TestTokenizer(),
-                     .targets = pool_.get(),
-                     .mixed_numerics = false,
-                     .drafters = drafters,
-                     .defaults = defaults,
-                     .admission = &admission_,
-                     .checks_tokens = false,
-                     .share_prefix_cache = false,
-                     .stream_interval = std::chrono::hours(1),
-                     .policy = &policy_,
-                     .observer = &observer_,
-                     .metrics = &metrics_});
+    service_.emplace(ServiceParts{.executor = context_.get_executor(),
+                                  .parsers = context_.get_executor(),
+                                  .tokenizer = &TestTokenizer(),
+                                  .targets = pool_.get(),
+                                  .mixed_numerics = false,
+                                  .drafters = drafters,
+                                  .defaults = defaults,
+                                  .admission = &admission_,
+                                  .checks_tokens = false,
+                                  .share_prefix_cache = false,
+                                  .stream_interval = std::chrono::hours(1),
+                                  .policy = &policy_,
+                                  .observer = &observer_,
+                                  .metrics = &metrics_});
     auto front = RpcServer::Start("127.0.0.1:0", {}, &*service_);
     ASSERT_TRUE(front.ok()) << front.status();
     front_ = *std::move(front);

@@ -66,7 +66,10 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/sequence_store_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_branches_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_limits_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/worker_random_trees_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/worker_trees_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/worker_trees_testing.h
   LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler Threads::Threads)
 
 if(OUTRIDER_TORCH)

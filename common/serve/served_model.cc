@@ -1,5 +1,7 @@
 #include "common/serve/served_model.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <utility>
@@ -17,6 +19,15 @@
 namespace outrider {
 namespace {
 
+// Most nodes of a tree: they and the token that they follow are rows of one step, and a proposal whose nodes
+// have whole rows as q fits a message.
+int MaxTreeNodes(const Runner& runner, const ServedModelOptions& options) {
+  if (!runner.runs_trees()) return 0;
+  const int64_t row_bytes = int64_t{sizeof(float)} * runner.config().decoder.vocab_size;
+  return static_cast<int>(std::min<int64_t>(
+      {options.max_tree_nodes, options.worker.max_batch_rows - 1, kMaxMessageBytes / row_bytes}));
+}
+
 v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
                         uint64_t tokenizer_fingerprint, uint64_t weights_hash) {
   const ModelConfig& config = runner.config();
@@ -29,7 +40,7 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
   info.set_vocab_size(static_cast<uint32_t>(config.decoder.vocab_size));
   info.set_max_context(static_cast<uint32_t>(config.decoder.max_position_embeddings));
   info.set_max_draft_tokens(static_cast<uint32_t>(options.max_draft_tokens));
-  info.set_max_tree_nodes(static_cast<uint32_t>(runner.runs_trees() ? options.max_tree_nodes : 0));
+  info.set_max_tree_nodes(static_cast<uint32_t>(MaxTreeNodes(runner, options)));
   info.set_max_message_bytes(kMaxMessageBytes);
   info.set_engine(options.runner.engine);
   info.set_row_invariant(runner.row_invariant());

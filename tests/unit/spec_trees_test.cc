@@ -117,19 +117,55 @@ double WorstDeviation(const TreeRound& round, int ordinary = 1) {
 }
 
 TEST(ExactnessOfTrees, OfEveryShape) {
-  for (const char* shape : {"2", "3", "2x1", "1x2", "2x2", "3x1", "chains:2", "budget:3", "budget:4"}) {
+  for (const char* shape : {"2", "3", "2x1", "1x2", "2x2", "3x1", "2x3", "3x2", "chains:2", "chains:3",
+                            "budget:3", "budget:4", "budget:6"}) {
     EXPECT_LT(WorstDeviation({.shape = *ParseTreeShape(shape)}), kExact) << shape;
   }
 }
 
+TEST(ExactnessOfTrees, OfThreeLevelsAndThreeRounds) {
+  for (const char* shape : {"2x1x1", "1x2x1", "budget:5"}) {
+    const TreeRound round{.shape = *ParseTreeShape(shape), .depth = 3};
+    for (const Pair& pair : Pairs(1)) EXPECT_LT(Deviation(round, pair, 3, 6), kExact) << shape;
+  }
+}
+
 TEST(ExactnessOfTrees, OfATruncatedDraft) {
-  for (const char* shape : {"2x2", "3x1", "chains:2"}) {
+  for (const char* shape : {"2x2", "3x2", "chains:2"}) {
     EXPECT_LT(WorstDeviation({.shape = *ParseTreeShape(shape), .top_n = 2}), kExact) << shape;
   }
 }
 
 TEST(ExactnessOfTrees, OfIndependentDrawsInARandomOrder) {
-  EXPECT_LT(WorstDeviation({.shape = Chains{2}, .order = SiblingOrder::kRandom}), kExact);
+  for (const int count : {2, 3}) {
+    EXPECT_LT(WorstDeviation({.shape = Chains{count}, .order = SiblingOrder::kRandom}), kExact) << count;
+  }
+}
+
+TEST(ExactnessOfTrees, OfIndependentDrawsFromDifferentQInAnyOrder) {
+  std::mt19937 random(23);
+  for (const Pair& pair : Pairs(3)) {
+    const Model other(Model::Kind::kWithZeros, random);
+    for (const SiblingOrder order : {SiblingOrder::kGiven, SiblingOrder::kRandom}) {
+      const auto text = [&](Enumerator& noise) {
+        Proposal tree;
+        for (const Model* model : {&pair.draft, &other}) {
+          const Distribution q = TruncateTopN(model->Row({}), 0);
+          const TokenId token =
+              noise.Decide(Purpose::kDraft, 0, tree.size(), [&](double u) { return Sample(q, u); });
+          tree.push_back({token, -1, q});
+        }
+        const auto rows = [&](int i) -> absl::StatusOr<WeightRow> {
+          return pair.target.Row(i == 0 ? Tokens{} : Tokens{tree[static_cast<size_t>(i) - 1].token});
+        };
+        const absl::StatusOr<Verdict> verdict = Verify({.sibling_order = order}, tree, rows, 0, noise);
+        Tokens tokens;
+        for (int node : verdict->path) tokens.push_back(tree[static_cast<size_t>(node)].token);
+        return Join(tokens, {verdict->token});
+      };
+      EXPECT_LT(JointDeviation(text, pair.target, 2), kExact);
+    }
+  }
 }
 
 TEST(ExactnessOfTrees, OfTokensThatWereTakenInAnyOrder) {
@@ -172,6 +208,33 @@ TEST(ExactnessOfTrees, TheUnreducedQOfASecondSiblingIsNoticed) {
     worst = std::max(worst, Deviation(round, pair));
   }
   EXPECT_GT(worst, kNoticed);
+}
+
+// The second sibling is judged by max(p - q, 0), whose mass is below 1, and not by norm of it. That is as if
+// its own q were divided by that mass.
+TEST(ExactnessOfTrees, NotRenormalisingAfterARejectionIsNoticed) {
+  const TreeRound round{.shape = *ParseTreeShape("2"), .depth = 1};
+  for (const bool renormalised : {true, false}) {
+    double worst = 0;
+    for (const Pair& pair : Pairs(3)) {
+      const auto text = [&](Enumerator& noise) {
+        Proposal tree = round.Draft(pair, {}, noise);
+        const double left = 1 - Overlap(pair.target.Row({}), tree[0].q);
+        if (tree.size() > 1 && left > 0 && !renormalised) tree[1].q.total *= left;
+        const auto rows = [&](int i) -> absl::StatusOr<WeightRow> {
+          return pair.target.Row(round.Path(tree, i - 1));
+        };
+        const absl::StatusOr<Verdict> verdict = Verify({}, tree, rows, 0, noise);
+        return Join(round.Path(tree, verdict->path.empty() ? -1 : verdict->path[0]), {verdict->token});
+      };
+      worst = std::max(worst, JointDeviation(text, pair.target, 2));
+    }
+    if (renormalised) {
+      EXPECT_LT(worst, kExact);
+    } else {
+      EXPECT_GT(worst, kNoticed);
+    }
+  }
 }
 
 TEST(ExactnessOfTrees, TheLikelierOfTwoSamplesIsNoticed) {

@@ -28,17 +28,15 @@ std::optional<std::string> Obstacle(const TreeLimits& limits, const Request& req
   return std::nullopt;
 }
 
-// What the shape makes of K.
-void SetDepth(const v1::SpeculationOptions& speculation, const TreeShape& shape, int max_draft_tokens,
-              Request& request) {
-  if (!speculation.has_draft_tokens()) {
-    const auto* branching = std::get_if<Branching>(&shape);
-    const int depth = branching != nullptr ? static_cast<int>(branching->children.size())
-                      : request.adaptive   ? kDepth
-                                           : request.draft_tokens;
-    request.draft_tokens = std::min(depth, max_draft_tokens);
-  }
-  request.adaptive = false;
+// K with a tree of this shape.
+int DepthOf(const v1::SpeculationOptions& speculation, const TreeShape& shape, int max_draft_tokens,
+            const Request& request) {
+  if (speculation.has_draft_tokens()) return request.draft_tokens;
+  const auto* branching = std::get_if<Branching>(&shape);
+  const int depth = branching != nullptr ? static_cast<int>(branching->children.size())
+                    : request.adaptive   ? kDepth
+                                         : request.draft_tokens;
+  return std::min(depth, max_draft_tokens);
 }
 
 // A random order is exact for independent draws, and for tokens that were taken.
@@ -93,13 +91,18 @@ absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimi
     if (obstacle && drafts && is_asked_for)
       return FieldError(kField, absl::StrCat("none with ", *obstacle), text);
     if (!obstacle && drafts) {
-      SetDepth(speculation, *shape, static_cast<int>(limits.target.max_draft_tokens()), request);
-      const int nodes = MaxNodes(*shape, request.draft_tokens);
+      const int depth =
+          DepthOf(speculation, *shape, static_cast<int>(limits.target.max_draft_tokens()), request);
+      const int nodes = MaxNodes(*shape, depth);
       if (nodes > max_nodes && is_asked_for) {
         return FieldError(kField, absl::StrCat("at most ", max_nodes, " nodes"),
                           absl::StrCat(text, ", ", nodes, " nodes"));
       }
-      if (nodes <= max_nodes) request.tree = *std::move(shape);
+      if (nodes <= max_nodes) {
+        request.tree = *std::move(shape);
+        request.draft_tokens = depth;
+        request.adaptive = false;
+      }
     }
   }
   if (request.tree || request.chooses_tree) request.schedule = v1::SCHEDULE_LOCKSTEP;

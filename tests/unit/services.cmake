@@ -23,6 +23,7 @@ outrider_unit_test(coordinator_test
     unit/link_testing.h
     unit/metrics_test.cc
     unit/model_drafter_test.cc
+    unit/parse_tree_test.cc
     unit/placement_test.cc
     unit/pool_testing.h
     unit/remote_sequence_test.cc

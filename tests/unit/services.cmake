@@ -33,6 +33,7 @@ outrider_unit_test(coordinator_test
     unit/server_pool_test.cc
     unit/target_client_pool_test.cc
     unit/target_client_test.cc
+    unit/tree_policy_test.cc
   LIBS outrider::coordinator outrider::text nlohmann_json::nlohmann_json OpenSSL::Crypto)
 set_source_files_properties(unit/chat_template_published_test.cc PROPERTIES
   COMPILE_DEFINITIONS OUTRIDER_CHAT_TEMPLATES="${OUTRIDER_VENV}/src/llama.cpp/models/templates")

@@ -1,11 +1,6 @@
-// What becomes of a tree in a worker when its sequence is preempted, cut into chunks, copied, superseded.
-#include <atomic>
-#include <limits>
-
-#include "changed_model.h"
+// What becomes of a tree in a worker when its sequence is preempted, cut into chunks, copied, truncated.
 #include "common/spec/status.h"
 #include "draft_service/draft_sampler.h"
-#include "held_sampler.h"
 #include "worker_trees_testing.h"
 
 namespace outrider {
@@ -13,85 +8,12 @@ namespace {
 
 using testing::AskTree;
 using testing::Certain;
-using testing::SameVerdicts;
 using testing::SecondChildren;
 using testing::SendTree;
+using testing::Text;
 using testing::TreeItem;
 using testing::TreeReply;
-
-std::vector<TokenId> Text(int n, int salt = 0) {
-  std::vector<TokenId> tokens(static_cast<size_t>(n));
-  for (int i = 0; i < n; ++i) tokens[static_cast<size_t>(i)] = (i * 37 + salt * 11 + 5) % 256;
-  return tokens;
-}
-
-class WorkerTreesTest : public ::testing::Test {
- protected:
-  struct Options {
-    int kv_blocks = 256;
-    int max_batch_rows = 128;
-    bool prefix_cache = true;
-  };
-
-  std::unique_ptr<Worker> Start(const Options& options, std::unique_ptr<Sampler> sampler,
-                                const Backend& backend = **BackendFor("native", "cpu")) {
-    auto runner = Runner::Load(testing::TreeModel(options.kv_blocks, 4, options.max_batch_rows), backend);
-    EXPECT_TRUE(runner.ok()) << runner.status();
-    return std::make_unique<Worker>(
-        *std::move(runner), std::move(sampler),
-        WorkerOptions{.max_batch_rows = options.max_batch_rows,
-                      .sequences = {.prefix_cache = options.prefix_cache},
-                      .check_invariants = true},
-        Worker::Hooks{
-            .on_step =
-                [this](const StepStats& step) {
-                  rows_ += step.rows;
-                  most_rows_ = std::max(most_rows_.load(), step.rows);
-                },
-            .on_state = [this](const SequenceStoreCounts& counts) { preemptions_ = counts.preemptions; }});
-  }
-  std::unique_ptr<Worker> Target(const Options& options) {
-    return Start(options, std::make_unique<RejectionSampler>());
-  }
-  std::unique_ptr<Worker> Target() { return Target(Options()); }
-
-  WorkItem Verify(uint64_t id, uint64_t round, std::span<const TokenId> tokens, int base,
-                  Proposal tree = {}) {
-    return TreeItem(id, round, tokens, base, greedy_, VerifyWork{.proposal = std::move(tree)});
-  }
-  WorkItem Draft(uint64_t id, uint64_t round, std::span<const TokenId> tokens, int base,
-                 const char* shape = "2x2x1") {
-    return TreeItem(id, round, tokens, base, greedy_,
-                    ProposeWork{.draft_tokens = 3, .tree = *ParseTreeShape(shape)});
-  }
-
-  // The text and `more` tokens that plain decoding adds.
-  std::vector<TokenId> Plain(std::vector<TokenId> text, int more) {
-    const auto worker = Target({.prefix_cache = false});
-    for (int i = 0; i < more; ++i) {
-      const TreeReply reply = AskTree(*worker, Verify(static_cast<uint64_t>(i), 1, text, 0));
-      EXPECT_TRUE(reply.verdict.has_value()) << reply.status;
-      if (reply.verdict) text.push_back(reply.verdict->token);
-    }
-    return text;
-  }
-  // What an item with all of `tokens` gets where nothing else was ever asked.
-  TreeReply Alone(std::span<const TokenId> tokens, Proposal tree = {}) {
-    return AskTree(*Target(), Verify(1, 1, tokens, 0, std::move(tree)));
-  }
-  static void ExpectSame(const TreeReply& reply, const TreeReply& expected) {
-    ASSERT_TRUE(reply.status.ok()) << reply.status;
-    EXPECT_TRUE(SameVerdicts(*reply.verdict, *expected.verdict));
-  }
-
-  const std::shared_ptr<const SequenceParams> greedy_ = [] {
-    SequenceParams params{.prompt_length = 4, .draft_top_n = 8};
-    params.sampling.temperature = 0;
-    return std::make_shared<SequenceParams>(params);
-  }();
-  std::atomic<int> rows_ = 0, most_rows_ = 0;
-  std::atomic<int64_t> preemptions_ = 0;
-};
+using testing::WorkerTreesTest;
 
 TEST_F(WorkerTreesTest, AnAcceptedPathStaysInTheCacheAndTheRestLeavesIt) {
   const std::vector<TokenId> plain = Plain(Text(10), 8);
@@ -104,6 +26,68 @@ TEST_F(WorkerTreesTest, AnAcceptedPathStaysInTheCacheAndTheRestLeavesIt) {
   EXPECT_EQ(reply.num_computed, 15);
   ExpectSame(AskTree(*worker, Verify(1, 2, std::span(plain).first(16), 15)),
              Alone(std::span(plain).first(16)));
+}
+
+// Penalties count what a node's own path repeats, and nothing of its siblings.
+std::shared_ptr<const SequenceParams> Penalised(Rule rule, double temperature) {
+  SequenceParams params{.rule = rule, .prompt_length = 4, .draft_top_n = 8, .logprobs = 3};
+  params.sampling.temperature = temperature;
+  params.sampling.frequency_penalty = 1.5;
+  params.sampling.repetition_penalty = 1.2;
+  params.key.seed = static_cast<uint64_t>(rule) + 7;
+  return std::make_shared<SequenceParams>(params);
+}
+
+TEST_F(WorkerTreesTest, TheVerdictAlongAPathIsThatOfThePathAsAChain) {
+  for (const auto& params : {Penalised(Rule::kToken, 0), Penalised(Rule::kCoupled, 0.9)}) {
+    const auto worker = Target({.prefix_cache = false});
+    uint64_t id = 0;
+    const auto verify = [&](std::span<const TokenId> tokens, Proposal proposal) {
+      if (params->rule == Rule::kCoupled) {
+        for (ProposalNode& node : proposal) node.q = {};
+      }
+      return AskTree(*worker,
+                     TreeItem(++id, 1, tokens, 0, params, VerifyWork{.proposal = std::move(proposal)}));
+    };
+    std::vector<TokenId> plain = Text(10);
+    while (plain.size() < 16) plain.push_back(verify(plain, {}).verdict->token);
+    Proposal chain;
+    for (size_t i = 10; i < 15; ++i) chain.push_back(Certain(plain[i], static_cast<int>(i) - 11));
+    const TreeReply as_chain = verify(std::span(plain).first(10), chain);
+    const TreeReply as_tree =
+        verify(std::span(plain).first(10), SecondChildren(std::span(plain).subspan(10, 5)));
+    ASSERT_TRUE(as_tree.verdict.has_value()) << as_tree.status;
+    EXPECT_THAT(as_tree.verdict->path, ::testing::ElementsAre(1, 3, 5, 7, 9));
+    EXPECT_EQ(as_tree.verdict->token, plain[15]);
+    EXPECT_EQ(as_tree.verdict->log_probabilities, as_chain.verdict->log_probabilities);
+    EXPECT_EQ(as_tree.logprobs, as_chain.logprobs);
+  }
+}
+
+TEST_F(WorkerTreesTest, ADraftsNodeHasTheChildrenThatItsPathWouldHave) {
+  const auto params = Penalised(Rule::kToken, 0);
+  const auto draft = Start({.prefix_cache = false}, std::make_unique<DraftSampler>());
+  uint64_t id = 0;
+  const auto propose = [&](std::span<const TokenId> tokens, int depth, const char* shape) {
+    return AskTree(*draft, TreeItem(++id, 1, tokens, 0, params,
+                                    ProposeWork{.draft_tokens = depth, .tree = *ParseTreeShape(shape)}))
+        .proposal;
+  };
+  const Proposal tree = propose(Text(10), 3, "3x3x3");
+  ASSERT_EQ(tree.size(), 39u);
+  for (int node = 0; node < 12; ++node) {
+    std::vector<TokenId> path = Text(10), children;
+    if (tree[static_cast<size_t>(node)].parent >= 0) {
+      path.push_back(tree[static_cast<size_t>(tree[static_cast<size_t>(node)].parent)].token);
+    }
+    path.push_back(tree[static_cast<size_t>(node)].token);
+    for (const ProposalNode& child : tree) {
+      if (child.parent == node) children.push_back(child.token);
+    }
+    std::vector<TokenId> expected;
+    for (const ProposalNode& child : propose(path, 1, "3")) expected.push_back(child.token);
+    EXPECT_EQ(children, expected) << "node " << node;
+  }
 }
 
 TEST_F(WorkerTreesTest, APreemptedTreeHasTheVerdictThatItWouldHaveHad) {
@@ -232,126 +216,6 @@ TEST_F(WorkerTreesTest, ASmallerBaseTruncatesIntoAnAcceptedPath) {
   other.push_back((plain[13] + 1) % 256);
   const Proposal next = SecondChildren(std::vector<TokenId>{1, 2, 3});
   ExpectSame(AskTree(*worker, Verify(1, 2, other, 12, next)), Alone(other, next));
-}
-
-TEST_F(WorkerTreesTest, TheSameTreeTwiceIsJudgedOnceAndAnotherOneIsAConflict) {
-  const std::vector<TokenId> plain = Plain(Text(10), 5);
-  const auto worker = Target();
-  const WorkItem item = Verify(1, 1, Text(10), 0, SecondChildren(std::span(plain).subspan(10, 3)));
-  const TreeReply first = AskTree(*worker, item);
-  const int rows = rows_;
-  const TreeReply again = AskTree(*worker, item);
-  EXPECT_EQ(rows_, rows);
-  EXPECT_EQ(again.num_computed, first.num_computed);
-  ExpectSame(again, first);
-  Proposal other = std::get<VerifyWork>(item.work).proposal;
-  other[2].parent = 0;
-  EXPECT_EQ(ReasonOf(AskTree(*worker, Verify(1, 1, Text(10), 0, other)).status), "ROUND_CONFLICT");
-  EXPECT_EQ(ReasonOf(AskTree(*worker, Verify(1, 0, Text(10), 0, other)).status), "ROUND_STALE");
-}
-
-TEST_F(WorkerTreesTest, AnotherShapeInTheSameRoundIsAConflict) {
-  const auto draft = Start({}, std::make_unique<DraftSampler>());
-  const TreeReply first = AskTree(*draft, Draft(1, 1, Text(10), 0));
-  EXPECT_TRUE(testing::BeginsWith(AskTree(*draft, Draft(1, 1, Text(10), 0)).proposal, first.proposal));
-  for (const char* other : {"2x2", "3", "chains:2", "budget:2"}) {
-    EXPECT_EQ(ReasonOf(AskTree(*draft, Draft(1, 1, Text(10), 0, other)).status), "ROUND_CONFLICT") << other;
-  }
-}
-
-TEST_F(WorkerTreesTest, ATreeThatIsSupersededOrCancelledLeavesNothingBehind) {
-  const std::vector<TokenId> plain = Plain(Text(10), 5);
-  const Proposal right = SecondChildren(std::span(plain).subspan(10, 3));
-  const Proposal wrong = SecondChildren(std::vector<TokenId>{1, 2, 3, 4, 5, 6});
-  const auto hold = std::make_shared<testing::Hold>();
-  const auto worker = testing::StartHeldWorker(hold, {});
-  std::future<testing::ShortReply> busy = testing::Send(*worker, testing::FirstItem(9));
-  hold->AwaitReached();
-  std::future<TreeReply> superseded = SendTree(*worker, Verify(1, 1, Text(10), 0, wrong));
-  std::future<TreeReply> next = SendTree(*worker, Verify(1, 2, Text(10), 0, right));
-  std::future<TreeReply> cancelled = SendTree(*worker, Verify(2, 1, Text(10), 0, wrong));
-  worker->Cancel({2, ~uint64_t{2}}, 1);
-  std::future<TreeReply> after = SendTree(*worker, Verify(2, 2, Text(10), 0, right));
-  hold->LetGo();
-  EXPECT_EQ(ReasonOf(superseded.get().status), "ROUND_SUPERSEDED");
-  EXPECT_THROW(cancelled.get(), std::future_error);
-  const TreeReply alone = Alone(Text(10), right);
-  ExpectSame(next.get(), alone);
-  ExpectSame(after.get(), alone);
-}
-
-TEST_F(WorkerTreesTest, ATreeThatComesTooLateIsRefusedAndMayBeSentAgain) {
-  const std::vector<TokenId> plain = Plain(Text(10), 5);
-  const Proposal tree = SecondChildren(std::span(plain).subspan(10, 3));
-  const auto worker = Target();
-  const int rows = rows_;
-  WorkItem late = Verify(1, 1, Text(10), 0, tree);
-  late.deadline = absl::Now() - absl::Seconds(1);
-  const TreeReply refused = AskTree(*worker, std::move(late));
-  EXPECT_EQ(ReasonOf(refused.status), "BUDGET_EXCEEDED");
-  EXPECT_EQ(rows_, rows) << "it was not begun";
-  ExpectSame(AskTree(*worker, Verify(1, 1, Text(10), 0, tree)), Alone(Text(10), tree));
-}
-
-TEST_F(WorkerTreesTest, ADraftWhoseTimeIsOverAnswersWithNothing) {
-  const auto draft = Start({}, std::make_unique<DraftSampler>());
-  WorkItem late = Draft(1, 1, Text(10), 0);
-  late.deadline = absl::Now() - absl::Seconds(1);
-  const TreeReply nothing = AskTree(*draft, std::move(late));
-  EXPECT_TRUE(nothing.status.ok()) << nothing.status;
-  EXPECT_TRUE(nothing.proposal.empty());
-  EXPECT_EQ(AskTree(*draft, Draft(1, 2, Text(10), 0)).proposal.size(), 10u);
-}
-
-TEST_F(WorkerTreesTest, ANodeWithoutFiniteLogitsFailsItsItemWhereTheWalkReachesItAndNoOther) {
-  const std::vector<TokenId> plain = Plain(Text(10), 5);
-  const Proposal tree = SecondChildren(std::span(plain).subspan(10, 3));  // the walk goes along 1, 3 and 5
-  const TreeReply alone = Alone(Text(10), tree);
-  for (const auto& [node, fails] : {std::pair(0, false), {1, true}, {2, false}, {4, false}, {5, true}}) {
-    const auto hold = std::make_shared<testing::Hold>();
-    std::atomic<int> broken = -1;  // row of a step
-    const auto worker =
-        Start({}, std::make_unique<RejectionSampler>(), testing::ChangedBackend([&](LogitsView logits) {
-                hold->Pass();
-                if (broken >= 0 && broken < logits.rows)
-                  logits.row(broken)[0] = std::numeric_limits<float>::quiet_NaN();
-                return absl::OkStatus();
-              }));
-    std::future<TreeReply> busy = SendTree(*worker, Verify(9, 1, Text(4), 0));
-    hold->AwaitReached();
-    broken = node + 1;
-    std::future<TreeReply> first = SendTree(*worker, Verify(1, 1, Text(10), 0, tree));
-    std::future<TreeReply> second = SendTree(*worker, Verify(2, 1, Text(10), 0, tree));
-    hold->LetGo();
-    ExpectSame(second.get(), alone);
-    const TreeReply reply = first.get();
-    broken = -1;
-    if (fails) {
-      EXPECT_EQ(reply.status.code(), absl::StatusCode::kInternal) << "node " << node;
-      EXPECT_EQ(reply.num_computed, 10) << "the committed tokens are no worse for it";
-      ExpectSame(AskTree(*worker, Verify(1, 1, Text(10), 9, tree)), alone);
-    } else {
-      ExpectSame(reply, alone);
-    }
-  }
-}
-
-TEST_F(WorkerTreesTest, ADraftsNodeWithoutFiniteLogitsStaysALeaf) {
-  std::atomic<int> width = 0;  // of the level whose first row is broken
-  const auto draft =
-      Start({}, std::make_unique<DraftSampler>(), testing::ChangedBackend([&](LogitsView logits) {
-              if (logits.rows == width) logits.row(0)[0] = std::numeric_limits<float>::quiet_NaN();
-              return absl::OkStatus();
-            }));
-  const Proposal whole = AskTree(*draft, Draft(1, 1, Text(10), 0, "2x2")).proposal;
-  ASSERT_EQ(whole.size(), 6u);
-  width = 2;
-  const TreeReply part = AskTree(*draft, Draft(2, 1, Text(10), 0, "2x2"));
-  ASSERT_EQ(part.proposal.size(), 4u);
-  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(part.proposal[i].parent, i < 2 ? -1 : 1);
-  EXPECT_EQ(part.proposal[3].token, whole[5].token);
-  width = 1;
-  EXPECT_EQ(AskTree(*draft, Draft(3, 1, Text(10), 0, "2x2")).status.code(), absl::StatusCode::kInternal);
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
-// Workers that judge or draft trees, and the items that they get.
+// Workers that judge or draft trees, the items that they get, and a fixture with both.
 #pragma once
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "absl/hash/hash.h"
 #include "common/engine/worker.h"
 #include "common/kv/prefix_hash.h"
+#include "target_service/rejection_sampler.h"
 
 namespace outrider::testing {
 
@@ -114,5 +116,80 @@ inline bool BeginsWith(const Proposal& tree, const Proposal& begin) {
                   a.q.weights == b.q.weights && a.q.total == b.q.total;
          });
 }
+
+inline std::vector<TokenId> Text(int n, int salt = 0) {
+  std::vector<TokenId> tokens(static_cast<size_t>(n));
+  for (int i = 0; i < n; ++i) tokens[static_cast<size_t>(i)] = (i * 37 + salt * 11 + 5) % 256;
+  return tokens;
+}
+
+// Workers with this model, whose steps are counted, and greedy sequences.
+class WorkerTreesTest : public ::testing::Test {
+ protected:
+  struct Options {
+    int kv_blocks = 256;
+    int max_batch_rows = 128;
+    bool prefix_cache = true;
+  };
+
+  std::unique_ptr<Worker> Start(const Options& options, std::unique_ptr<Sampler> sampler,
+                                const Backend& backend = **BackendFor("native", "cpu")) {
+    auto runner = Runner::Load(TreeModel(options.kv_blocks, 4, options.max_batch_rows), backend);
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    return std::make_unique<Worker>(
+        *std::move(runner), std::move(sampler),
+        WorkerOptions{.max_batch_rows = options.max_batch_rows,
+                      .sequences = {.prefix_cache = options.prefix_cache},
+                      .check_invariants = true},
+        Worker::Hooks{
+            .on_step =
+                [this](const StepStats& step) {
+                  rows_ += step.rows;
+                  most_rows_ = std::max(most_rows_.load(), step.rows);
+                },
+            .on_state = [this](const SequenceStoreCounts& counts) { preemptions_ = counts.preemptions; }});
+  }
+  std::unique_ptr<Worker> Target(const Options& options) {
+    return Start(options, std::make_unique<RejectionSampler>());
+  }
+  std::unique_ptr<Worker> Target() { return Target(Options()); }
+
+  WorkItem Verify(uint64_t id, uint64_t round, std::span<const TokenId> tokens, int base,
+                  Proposal tree = {}) {
+    return TreeItem(id, round, tokens, base, greedy_, VerifyWork{.proposal = std::move(tree)});
+  }
+  WorkItem Draft(uint64_t id, uint64_t round, std::span<const TokenId> tokens, int base,
+                 const char* shape = "2x2x1") {
+    return TreeItem(id, round, tokens, base, greedy_,
+                    ProposeWork{.draft_tokens = 3, .tree = *ParseTreeShape(shape)});
+  }
+
+  // The text and `more` tokens that plain decoding adds.
+  std::vector<TokenId> Plain(std::vector<TokenId> text, int more) {
+    const auto worker = Target({.prefix_cache = false});
+    for (int i = 0; i < more; ++i) {
+      const TreeReply reply = AskTree(*worker, Verify(static_cast<uint64_t>(i), 1, text, 0));
+      EXPECT_TRUE(reply.verdict.has_value()) << reply.status;
+      if (reply.verdict) text.push_back(reply.verdict->token);
+    }
+    return text;
+  }
+  // What an item with all of `tokens` gets where nothing else was ever asked.
+  TreeReply Alone(std::span<const TokenId> tokens, Proposal tree = {}) {
+    return AskTree(*Target(), Verify(1, 1, tokens, 0, std::move(tree)));
+  }
+  static void ExpectSame(const TreeReply& reply, const TreeReply& expected) {
+    ASSERT_TRUE(reply.status.ok()) << reply.status;
+    EXPECT_TRUE(SameVerdicts(*reply.verdict, *expected.verdict));
+  }
+
+  const std::shared_ptr<const SequenceParams> greedy_ = [] {
+    SequenceParams params{.prompt_length = 4, .draft_top_n = 8};
+    params.sampling.temperature = 0;
+    return std::make_shared<SequenceParams>(params);
+  }();
+  std::atomic<int> rows_ = 0, most_rows_ = 0;
+  std::atomic<int64_t> preemptions_ = 0;
+};
 
 }  // namespace outrider::testing

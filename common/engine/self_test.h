@@ -24,8 +24,8 @@ absl::Status SelfTest(const Backend& backend, const DecoderSpec& spec, const Run
 //
 //   stages     every stage of a pass against the CPU's kernels; the first wrong one is named
 //   logits     the same without an observer, as it is served: with a GPU's captured steps
-//   rows       tokens alone, together, in chunks, beside others and in copied blocks have the same bits
-//              where the model claims so, else up to rounding
+//   rows       tokens alone, together, in chunks, beside others, in copied blocks and in a tree have the same
+//              bits where the model claims so, else up to rounding
 //   decisions  proposals and verdicts of device tasks against common/spec; of those that the model can run
 //
 // What our CPU kernels lack is compared with libtorch on the CPU. Calls `report` with a line for what is

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -26,13 +27,30 @@ constexpr Way kWays[] = {{"in chunks of 64", 64},
                          {"beside another sequence", 16, /*beside=*/true},
                          {"with a copied block", 32, /*beside=*/false, /*copied=*/true}};
 constexpr int kRowsBeside = 3;
+// The tree reaches over several blocks.
+constexpr int kTreeDepth = 20, kBeforeTree = kComparedTokens - kTreeDepth;
 
 // By position: its logits, and its keys and values.
 using Computed = std::vector<std::vector<float>>;
 
-absl::StatusOr<Computed> Compute(Model& model, const SelfTestModel& small, const Way& way) {
+// Adds the keys and values of all positions.
+absl::Status ReadSlots(Model& model, const SelfTestModel& small, absl::Span<const BlockId> blocks,
+                       Computed& computed) {
   const DecoderSpec& spec = small.spec();
-  const std::vector<TokenId> tokens = ComparedTokens(spec.vocab_size);
+  std::vector<float> slot(static_cast<size_t>(2 * spec.layers * spec.kv_heads) *
+                          static_cast<size_t>(spec.head_dim));
+  for (int position = 0; position < kComparedTokens; ++position) {
+    const int block_size = small.options().block_size;
+    const absl::Status status = model.ReadSlot(blocks[static_cast<size_t>(position / block_size)],
+                                               position % block_size, absl::MakeSpan(slot));
+    if (!status.ok()) return status;
+    computed.push_back(slot);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Computed> Compute(Model& model, const SelfTestModel& small, const Way& way) {
+  const std::vector<TokenId> tokens = ComparedTokens(small.spec().vocab_size);
   const absl::Span<const TokenId> all = tokens;
   std::vector<BlockId> blocks = small.Blocks(0, kComparedTokens);
   const int end_of_blocks = static_cast<int>(blocks.size());
@@ -63,15 +81,47 @@ absl::StatusOr<Computed> Compute(Model& model, const SelfTestModel& small, const
     position += rows;
     ++passes;
   }
-  std::vector<float> slot(static_cast<size_t>(2 * spec.layers * spec.kv_heads) *
-                          static_cast<size_t>(spec.head_dim));
-  for (position = 0; position < kComparedTokens; ++position) {
-    const int block_size = small.options().block_size;
-    const absl::Status status = model.ReadSlot(blocks[static_cast<size_t>(position / block_size)],
-                                               position % block_size, absl::MakeSpan(slot));
-    if (!status.ok()) return status;
-    computed.push_back(slot);
+  if (absl::Status status = ReadSlots(model, small, blocks, computed); !status.ok()) return status;
+  return computed;
+}
+
+// The last tokens as a path of a tree, each after a sibling that is not on it; the path is then moved to
+// where a chain has it.
+absl::StatusOr<Computed> ComputeAsTree(Model& model, const SelfTestModel& small) {
+  const std::vector<TokenId> tokens = ComparedTokens(small.spec().vocab_size);
+  const absl::Span<const TokenId> prompt = absl::MakeConstSpan(tokens).first(kBeforeTree);
+  const std::vector<BlockId> blocks = small.Blocks(0, kBeforeTree + 2 * kTreeDepth);
+  std::vector<TokenId> nodes;
+  std::vector<int> parents;
+  std::vector<SlotMove> moves;
+  for (int depth = 0; depth < kTreeDepth; ++depth) {
+    const TokenId token = tokens[static_cast<size_t>(kBeforeTree + depth)];
+    nodes.insert(nodes.end(), {(token + 1) % small.spec().vocab_size, token});
+    parents.insert(parents.end(), 2, 2 * depth - 1);
+    moves.push_back({kBeforeTree + 2 * depth + 1, kBeforeTree + depth});
   }
+  Computed computed;
+  const auto forward = [&](const SequenceRows& rows, int first, int step) {
+    const absl::StatusOr<LogitsView> logits = model.Forward({&rows, 1});
+    for (int r = first; logits.ok() && r < logits->rows; r += step)
+      computed.emplace_back(logits->row(r).begin(), logits->row(r).end());
+    return logits.status();
+  };
+  absl::Status status =
+      forward({.tokens = prompt, .position = 0, .blocks = blocks, .logit_rows = kBeforeTree}, /*first=*/0,
+              /*step=*/1);
+  if (status.ok()) {
+    status = forward({.tokens = nodes,
+                      .position = kBeforeTree,
+                      .blocks = blocks,
+                      .logit_rows = 2 * kTreeDepth,
+                      .tree_begin = kBeforeTree,
+                      .parents = parents},
+                     /*first=*/1, /*step=*/2);
+  }
+  if (!status.ok()) return status;
+  model.MoveSlots(blocks, moves);
+  if (status = ReadSlots(model, small, blocks, computed); !status.ok()) return status;
   return computed;
 }
 
@@ -79,34 +129,53 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+// How far what was computed in one way differs from what was in one pass: the largest difference, a share of
+// the size. FAILED_PRECONDITION, naming the position, where it differs more than was claimed.
+absl::StatusOr<double> Compare(const Computed& expected, const Computed& found, absl::string_view way,
+                               bool same_bits, const std::string& dtype) {
+  const double tolerance = SelfTestTolerance(dtype);
+  double largest = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double difference = RelativeDifference(expected[i], found[i]);
+    largest = std::max(largest, difference);
+    if (same_bits ? SameBits(expected[i], found[i]) : difference <= tolerance) continue;
+    const bool is_logits = i < static_cast<size_t>(kComparedTokens);
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "the %s of position %d, computed %s, differ by %.2g of their size from those in one pass, and %s",
+        is_logits ? "logits" : "keys and values", i % static_cast<size_t>(kComparedTokens), way, difference,
+        same_bits ? "must not at all" : absl::StrFormat("%s explains %g at most", dtype, tolerance)));
+  }
+  return largest;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> CheckRows(Model& model, const SelfTestModel& small) {
   const absl::StatusOr<Computed> expected = Compute(model, small, kInOnePass);
   if (!expected.ok()) return expected.status();
-  const double tolerance = SelfTestTolerance(model.dtype());
   double largest = 0;
   for (const Way& way : kWays) {
     const absl::StatusOr<Computed> found = Compute(model, small, way);
     if (!found.ok()) return found.status();
-    for (size_t i = 0; i < expected->size(); ++i) {
-      const double difference = RelativeDifference((*expected)[i], (*found)[i]);
-      largest = std::max(largest, difference);
-      if (model.row_invariant() ? SameBits((*expected)[i], (*found)[i]) : difference <= tolerance) continue;
-      const bool is_logits = i < static_cast<size_t>(kComparedTokens);
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "the %s of position %d, computed %s, differ by %.2g of their size from those in one pass, and "
-          "%s",
-          is_logits ? "logits" : "keys and values", i % static_cast<size_t>(kComparedTokens), way.name,
-          difference,
-          model.row_invariant() ? "must not at all"
-                                : absl::StrFormat("%s explains %g at most", model.dtype(), tolerance)));
-    }
+    const absl::StatusOr<double> difference =
+        Compare(*expected, *found, way.name, model.row_invariant(), model.dtype());
+    if (!difference.ok()) return difference.status();
+    largest = std::max(largest, *difference);
   }
-  if (model.row_invariant())
-    return std::string("alone, together, in chunks, beside others, in copied blocks: the same bits");
-  return absl::StrFormat("alone, together, in chunks: the same up to rounding, %.2g; no more is claimed",
-                         largest);
+  const std::string chains =
+      model.row_invariant()
+          ? "alone, together, in chunks, beside others, in copied blocks: the same bits"
+          : absl::StrFormat("alone, together, in chunks: the same up to rounding, %.2g; no more is claimed",
+                            largest);
+  if (!model.runs_trees()) return chains;
+  const absl::StatusOr<Computed> tree = ComputeAsTree(model, small);
+  if (!tree.ok()) return tree.status();
+  const absl::StatusOr<double> difference =
+      Compare(*expected, *tree, "as a tree", model.tree_row_invariant(), model.dtype());
+  if (!difference.ok()) return difference.status();
+  return absl::StrCat(chains, model.tree_row_invariant()
+                                  ? "; as a tree: the same bits"
+                                  : absl::StrFormat("; as a tree: up to rounding, %.2g", *difference));
 }
 
 }  // namespace outrider

@@ -92,7 +92,7 @@ TEST(SelfTestInFull, OfADeviceThatDecidesSaysALineForEachCheck) {
                   StartsWith("ok      stages     all are the CPU's: "),
                   StartsWith("ok      logits     logits differ from the CPU's by 0 of"),
                   "ok      rows       alone, together, in chunks, beside others, in copied blocks: the "
-                  "same bits",
+                  "same bits; as a tree: the same bits",
                   "ok      decisions  12 proposals and 12 verdicts, twice each: those of the host"));
 }
 
@@ -141,6 +141,62 @@ TEST(SelfTestInFull, ABlockThatIsNotCopiedIsNamed) {
   EXPECT_THAT(
       Failure(ChangedDevice(Make<LosesCopies>)),
       HasSubstr("FAILED  rows       the logits of position 32, computed with a copied block, differ"));
+}
+
+// Wrong with trees alone: a node follows its parent's sibling.
+class OtherParents final : public WrongModel {
+ public:
+  using WrongModel::WrongModel;
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override {
+    std::vector<SequenceRows> wrong(batch.begin(), batch.end());
+    std::vector<int> parents;
+    for (SequenceRows& sequence : wrong) {
+      for (const int parent : sequence.parents) parents.push_back(parent > 0 ? parent - 1 : parent);
+      sequence.parents = parents;
+    }
+    return WrongModel::Forward(wrong);
+  }
+};
+
+class LosesMoves final : public WrongModel {
+ public:
+  using WrongModel::WrongModel;
+  void MoveSlots(absl::Span<const BlockId> /*blocks*/, absl::Span<const SlotMove> /*moves*/) override {}
+};
+
+// A little off with trees, and honest about it or not.
+template <bool kClaims>
+class RoundsTrees final : public WrongModel {
+ public:
+  using WrongModel::WrongModel;
+  bool tree_row_invariant() const override { return kClaims; }
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override {
+    absl::StatusOr<LogitsView> logits = WrongModel::Forward(batch);
+    if (logits.ok() && !batch[0].parents.empty()) logits->row(3)[17] *= 1.0000002f;
+    return logits;
+  }
+};
+
+TEST(SelfTestInFull, WhatIsWrongWithTreesAloneIsNamed) {
+  const auto differ = [](absl::string_view what) {
+    return HasSubstr(absl::StrCat("FAILED  rows       the ", what, ", computed as a tree, differ"));
+  };
+  EXPECT_THAT(Failure(ChangedDevice(Make<OtherParents>)), differ("logits of position 266"));
+  EXPECT_THAT(Failure(ChangedDevice(Make<LosesMoves>)), differ("keys and values of position 265"));
+  EXPECT_THAT(Failure(ChangedDevice(Make<RoundsTrees<true>>)), differ("logits of position 266"));
+  EXPECT_THAT(Lines(ChangedDevice(Make<RoundsTrees<false>>), /*passes=*/true),
+              ::testing::Contains(HasSubstr("in copied blocks: the same bits; as a tree: up to rounding")));
+}
+
+class TakesNoTrees final : public WrongModel {
+ public:
+  using WrongModel::WrongModel;
+  bool runs_trees() const override { return false; }
+};
+
+TEST(SelfTestInFull, NothingIsSaidOfTreesWhereThereAreNone) {
+  EXPECT_THAT(Lines(ChangedDevice(Make<TakesNoTrees>), /*passes=*/true),
+              ::testing::Contains(::testing::EndsWith("in copied blocks: the same bits")));
 }
 
 // Changes what a task gives.

@@ -63,7 +63,7 @@ void DefineBeamFlags(CLI::App& command, GenerateFlags& flags) {
                          "search for the likeliest text, following this many; without it, sample");
   command
       .add_option("--beam-draft-width", flags.beam_draft_width,
-                  "how many texts the draft follows; twice the width")
+                  "how many texts the draft follows; three times the width")
       ->needs(width);
   command
       .add_option("--length-penalty", flags.length_penalty,

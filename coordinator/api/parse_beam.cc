@@ -15,8 +15,10 @@ namespace {
 constexpr int kMaxCandidates = 256;
 constexpr uint32_t kMaxDraftWidth = 256;
 constexpr double kMaxLengthPenalty = 10;
-// How far the draft looks ahead, if nobody says.
-constexpr int kDepth = 4;
+// How far the draft looks ahead, and how many times as many texts it looks at, if nobody says: on the shipped
+// pair 1.9 to 2.5 tokens a call for widths of 8 to 2, of which more steps yield little.
+constexpr int kDepth = 2;
+constexpr uint32_t kWiderDraft = 3;
 
 absl::Status CheckOptions(const v1::BeamOptions& beam, uint32_t max_width) {
   if (beam.width() < 1 || beam.width() > max_width) {
@@ -86,7 +88,7 @@ absl::Status ParseBeam(const v1::GenerateRequest& proto, const RequestDefaults& 
     return FieldError("n", absl::StrCat("1 to ", beam.width(), ", the width of the search"),
                       absl::StrCat(request.samples));
   }
-  if (!beam.has_draft_width()) beam.set_draft_width(std::min(2 * beam.width(), kMaxDraftWidth));
+  if (!beam.has_draft_width()) beam.set_draft_width(std::min(kWiderDraft * beam.width(), kMaxDraftWidth));
   request.candidates =
       BeamSearch::RowSize({.width = static_cast<int>(beam.width()), .end_ids = request.end_ids});
   if (request.candidates > kMaxCandidates) {

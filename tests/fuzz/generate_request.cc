@@ -45,6 +45,10 @@ void FuzzTarget(std::string_view input) {
       request->max_tokens >= 1 && request->prompt.size() + static_cast<size_t>(request->max_tokens) <= 256,
       "an answer fits the context");
   Require(request->draft_tokens >= 0 && request->draft_tokens <= 16, "K is in range");
+  if (!request->beam) return;
+  Require(request->beam->width() >= 1 && request->beam->width() <= 4, "the width is in range");
+  Require(request->samples <= static_cast<int>(request->beam->width()), "so many texts can be found");
+  Require(request->candidates >= 1 && request->candidates <= 256, "the target can report the candidates");
 }
 
 }  // namespace outrider

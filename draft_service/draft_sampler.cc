@@ -1,12 +1,12 @@
 #include "draft_service/draft_sampler.h"
 
 #include <algorithm>
-#include <array>
 #include <span>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "common/spec/draft_stop.h"
 #include "common/spec/siblings.h"
 #include "common/spec/tree_shape.h"
 
@@ -26,56 +26,63 @@ bool DrawsNext(const SequenceState& sequence) {
   return sequence.work_as<ProposeWork>().draw_next && !sequence.answer().next;
 }
 
-// A token that was taken and not drawn, as at temperature 0, counts as if it had this share of what its
-// siblings before it left.
-constexpr double kTakenShare = 0.5;
+// How likely the first child of a row's point mass stands, by how far the row prefers it to the next token:
+// with the shipped pair at temperature 0 it fails about half as often as the square of the ratio of the two.
+double FirstStands(float confidence) {
+  const double ratio = (1 - confidence) / confidence;
+  return 1 - ratio * ratio / 2;
+}
 
-// How likely each node is under q, given that its parent is.
-std::vector<double> Likelihoods(std::span<const ProposalNode> proposal) {
-  std::vector<double> likelihoods;
-  std::vector<double> left(proposal.size() + 1, 1.0);  // by parent: what its children so far have left of q
+// How likely the path to each node stands.
+std::vector<double> Stands(std::span<const ProposalNode> proposal) {
+  std::vector<double> stands;
+  std::vector<int> children(proposal.size() + 1, 0);
   for (const ProposalNode& node : proposal) {
-    const bool drawn =
-        node.q.form == Distribution::Form::kSparse || node.q.form == Distribution::Form::kDense;
-    const double share = drawn ? std::min(node.q(node.token), 1.0) : kTakenShare;
-    double& rest = left[static_cast<size_t>(node.parent + 1)];
-    likelihoods.push_back(share * rest);
-    rest *= 1 - share;
+    const double parent = node.parent < 0 ? 1 : stands[static_cast<size_t>(node.parent)];
+    const double first = node.confidence > 0 ? FirstStands(node.confidence) : kFirstChildStands;
+    stands.push_back(parent * ChildStands(children[static_cast<size_t>(node.parent + 1)]++, first));
   }
-  return likelihoods;
+  return stands;
 }
 
-// How many children each of the last `parents` nodes gets, or at level 0 the last committed token.
-std::vector<int> ChildrenOf(const ProposeWork& work, int level, const Proposal& proposal, int parents) {
-  std::vector<double> path = Likelihoods(proposal);
-  for (size_t i = 0; i < path.size(); ++i) {
-    if (proposal[i].parent >= 0) path[i] *= path[static_cast<size_t>(proposal[i].parent)];
-  }
-  if (level == 0) return ChildrenOfLevel(*work.tree, 0, work.draft_tokens, std::array{1.0});
-  return ChildrenOfLevel(*work.tree, level, work.draft_tokens,
-                         std::span(path).last(static_cast<size_t>(parents)));
+// Of the last `parents` nodes, or with level 0 of the last committed token.
+std::vector<double> StandsOfLevel(int level, std::span<const ProposalNode> proposal, int parents) {
+  if (level == 0) return {1.0};
+  std::vector<double> stands = Stands(proposal);
+  stands.erase(stands.begin(), stands.end() - parents);
+  return stands;
 }
 
-// Adds the children of a node (-1: of the last committed token) to the proposal.
-absl::Status DrawChildren(SequenceState& sequence, int parent, int count, std::span<float> logits) {
+// Where nothing is drawn, a budget's nodes go where the draft is unsure.
+bool LooksAtConfidence(const SequenceState& sequence) {
+  return sequence.controls().greedy() &&
+         std::holds_alternative<NodeBudget>(*sequence.work_as<ProposeWork>().tree);
+}
+
+// Shapes the row after a node (-1: after the last committed token).
+absl::StatusOr<WeightRow> ShapeRow(SequenceState& sequence, int node, absl::Span<float> logits) {
+  const std::vector<TokenId> path = node < 0 ? std::vector<TokenId>() : sequence.PathTo(node);
+  const std::span<const TokenId> context = node < 0 ? sequence.tokens() : path;
+  return sequence.controls().Apply(context, {logits.data(), logits.size()});
+}
+
+// Adds the children of a node (-1: of the last committed token), which are at `position`, to the proposal.
+// `confidence`: 0 if it is not known.
+void DrawChildren(SequenceState& sequence, size_t position, int parent, int count, const WeightRow& row,
+                  float confidence) {
   const SequenceParams& params = sequence.params();
   Proposal& proposal = sequence.answer().proposal;
-  const std::vector<TokenId> path = parent < 0 ? std::vector<TokenId>() : sequence.PathTo(parent);
-  const std::span<const TokenId> context = parent < 0 ? sequence.tokens() : path;
-  const absl::StatusOr<WeightRow> row = sequence.controls().Apply(context, logits);
-  if (!row.ok()) return row.status();
   const SiblingDraw draw{
       .rule = params.rule,
       .top_n = params.draft_top_n,
       .count = count,
       .independent = std::holds_alternative<Chains>(*sequence.work_as<ProposeWork>().tree)};
   PhiloxNoise noise(params.key, static_cast<uint64_t>(sequence.committed()));
-  for (ProposalNode& child :
-       ProposeSiblings(draw, *row, params.key, context.size(), proposal.size(), noise)) {
+  for (ProposalNode& child : ProposeSiblings(draw, row, params.key, position, proposal.size(), noise)) {
     child.parent = parent;
+    child.confidence = confidence;
     proposal.push_back(std::move(child));
   }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -120,24 +127,38 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
 }
 
 // Draws all children of the last level's nodes, of which `rows` has the logits. How many each gets, and what
-// is drawn, depends on the levels before it alone.
+// is drawn, depends on the levels before it and on these rows alone.
 absl::StatusOr<bool> DraftSampler::SampleLevel(SequenceState& sequence, const LogitsView& rows) {
   const ProposeWork& work = sequence.work_as<ProposeWork>();
   Proposal& proposal = sequence.answer().proposal;
   const int level = Depth(proposal);
   const int before = static_cast<int>(proposal.size());
-  const std::vector<int> children = ChildrenOf(work, level, proposal, rows.rows);
-  for (int r = 0; r < rows.rows; ++r) {
-    const int count = children[static_cast<size_t>(r)];
-    if (count == 0) continue;
-    const int parent = before - rows.rows + r;
-    absl::Status status = DrawChildren(sequence, parent, count, {rows.row(r).data(), rows.row(r).size()});
-    // What was drafted before is not to be lost for what it is: the node stays a leaf.
-    if (!status.ok() && level == 0) return status;
+  const int first_parent = before - rows.rows;  // -1 at level 0
+  std::vector<absl::StatusOr<WeightRow>> shaped;
+  for (int r = 0; r < rows.rows; ++r) shaped.push_back(ShapeRow(sequence, first_parent + r, rows.row(r)));
+  if (level == 0 && !shaped[0].ok()) return shaped[0].status();
+
+  std::vector<float> confidences(shaped.size(), 0);
+  std::vector<double> first_stands(shaped.size(), kFirstChildStands);
+  for (size_t r = 0; r < shaped.size() && LooksAtConfidence(sequence); ++r) {
+    if (!shaped[r].ok()) continue;
+    confidences[r] = Confidence(*shaped[r]);
+    first_stands[r] = FirstStands(confidences[r]);
   }
+  const std::vector<int> children = ChildrenOfLevel(*work.tree, level, work.draft_tokens,
+                                                    StandsOfLevel(level, proposal, rows.rows), first_stands);
+  const size_t position = level == 0 ? sequence.tokens().size() : sequence.PathTo(first_parent).size();
+  for (size_t r = 0; r < shaped.size(); ++r) {
+    // What was drafted before is not to be lost for what it is: the node stays a leaf.
+    if (!shaped[r].ok()) continue;
+    DrawChildren(sequence, position, first_parent + static_cast<int>(r), children[r], *shaped[r],
+                 confidences[r]);
+  }
+
   const int drawn = static_cast<int>(proposal.size()) - before;
   if (drawn == 0 || level + 1 == work.draft_tokens || IsLateForMore(sequence)) return true;
-  const std::vector<int> next = ChildrenOf(work, level + 1, proposal, drawn);
+  const std::vector<int> next =
+      ChildrenOfLevel(*work.tree, level + 1, work.draft_tokens, StandsOfLevel(level + 1, proposal, drawn));
   if (std::all_of(next.begin(), next.end(), [](int count) { return count == 0; })) return true;
   for (auto node = proposal.end() - drawn; node != proposal.end(); ++node) {
     sequence.AppendNode(node->token, node->parent);

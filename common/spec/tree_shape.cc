@@ -1,6 +1,7 @@
 #include "common/spec/tree_shape.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <queue>
@@ -23,10 +24,9 @@ struct Overloaded : Cases... {
 template <class... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
 
-// How much less than a child its next sibling is worth. A sibling is tried only after those before it were
-// rejected, so if each is accepted with probability a, child j stands with probability a (1 - a)^j. A draft
-// that is worth its time has an a of about 0.65.
-constexpr double kLaterSibling = 0.35;
+// Where the first child does not stand, those after it do so often (ChildStands).
+constexpr std::array<double, kMaxBudgetChildren - 1> kLaterStand = {0.28,  0.115, 0.068, 0.047,
+                                                                    0.033, 0.026, 0.016};
 
 absl::Status ParseError(absl::string_view text) {
   return FieldError("tree", "\"2x2x1\", \"chains:3\" or \"budget:12\", each number at least 1",
@@ -42,32 +42,57 @@ int ToInt(int64_t nodes) {
   return static_cast<int>(std::min<int64_t>(nodes, std::numeric_limits<int>::max()));
 }
 
-// How many nodes of a budget a level has: an even share of what the levels before left. Rounded up, since the
-// first levels are reached most often.
-int LevelOfBudget(const NodeBudget& budget, int level, int depth) {
-  int left = budget.nodes, parents = 1;
-  for (int l = 0;; ++l) {
-    const int share = (left - 1) / (depth - l) + 1;
-    const int size = ToInt(std::min<int64_t>({left, share, int64_t{kMaxBudgetChildren} * parents}));
-    if (l == level) return size;
-    left -= size;
-    parents = size;
+// A node that is not yet in a tree, as its parent's next child.
+struct Candidate {
+  double stands = 0;  // the chance that the path to it does
+  double parent_stands = 0;
+  int parent = 0;
+  int rank = 0;
+  int level = 0;
+  // The order of a heap: of equals the one that came first.
+  friend bool operator<(const Candidate& a, const Candidate& b) {
+    return a.stands != b.stands ? a.stands < b.stands : a.parent > b.parent;
   }
+};
+using Candidates = std::priority_queue<Candidate>;
+
+// How many nodes of a budget a level has: as many as in the tree of that many nodes of which most stand, if
+// all that is known of a node is its rank and that of its ancestors. That tree has the likeliest nodes, since
+// none is likelier than its parent or than the sibling before it (Chen et al., Sequoia, arXiv 2402.12374).
+int LevelOfBudget(const NodeBudget& budget, int level, int depth) {
+  Candidates candidates;
+  const auto offer = [&](double parent_stands, int rank, int at) {
+    const double stands = parent_stands * ChildStands(rank);
+    if (rank < kMaxBudgetChildren && at < depth) candidates.push({stands, parent_stands, 0, rank, at});
+  };
+  offer(1, 0, 0);
+  int size = 0;
+  for (int nodes = 0; nodes < budget.nodes && !candidates.empty(); ++nodes) {
+    const Candidate best = candidates.top();
+    candidates.pop();
+    size += best.level == level ? 1 : 0;
+    offer(best.parent_stands, best.rank + 1, best.level);
+    offer(best.stands, 0, best.level + 1);
+  }
+  return size;
 }
 
-// Hands out children one by one, each to the parent whose next one is expected to gain most.
-std::vector<int> ShareOut(int nodes, std::span<const double> path_probability) {
-  std::vector<int> children(path_probability.size(), 0);
-  using Candidate = std::pair<double, int>;  // gain, and minus the parent's index: of equals the first wins
-  std::priority_queue<Candidate> candidates;
-  for (size_t parent = 0; parent < path_probability.size(); ++parent) {
-    candidates.emplace(path_probability[parent], -static_cast<int>(parent));
-  }
+// Hands out children one by one, each to the parent whose next one is the likeliest to stand.
+std::vector<int> ShareOut(int nodes, std::span<const double> stands, std::span<const double> first_stands) {
+  std::vector<int> children(stands.size(), 0);
+  Candidates candidates;
+  const auto offer = [&](int parent) {
+    const auto p = static_cast<size_t>(parent);
+    const double first = first_stands.empty() ? kFirstChildStands : first_stands[p];
+    if (children[p] == kMaxBudgetChildren) return;
+    candidates.push({stands[p] * ChildStands(children[p], first), stands[p], parent});
+  };
+  for (int parent = 0; parent < std::ssize(stands); ++parent) offer(parent);
   for (; nodes > 0 && !candidates.empty(); --nodes) {
-    const auto [gain, minus_parent] = candidates.top();
+    const int parent = candidates.top().parent;
     candidates.pop();
-    if (++children[-minus_parent] < kMaxBudgetChildren)
-      candidates.emplace(gain * kLaterSibling, minus_parent);
+    ++children[static_cast<size_t>(parent)];
+    offer(parent);
   }
   return children;
 }
@@ -120,17 +145,24 @@ std::string FormatTreeShape(const TreeShape& shape) {
       shape);
 }
 
+double ChildStands(int rank, double first_stands) {
+  if (rank == 0) return first_stands;
+  return (1 - first_stands) * (rank < kMaxBudgetChildren ? kLaterStand[static_cast<size_t>(rank - 1)] : 0);
+}
+
 int MaxNodes(const TreeShape& shape, int depth) {
   // As many as the levels have, each with all the children that it can get.
   int64_t nodes = 0, parents = 1;
   for (int level = 0; level < depth && nodes < std::numeric_limits<int>::max(); ++level) {
-    parents = std::visit(
-        Overloaded{[&](const Branching& b) {
-                     return level < std::ssize(b.children) ? parents * b.children[level] : 0;
-                   },
-                   [](const Chains& chains) { return int64_t{chains.count}; },
-                   [&](const NodeBudget& budget) { return int64_t{LevelOfBudget(budget, level, depth)}; }},
-        shape);
+    parents =
+        std::visit(Overloaded{[&](const Branching& b) {
+                                return level < std::ssize(b.children) ? parents * b.children[level] : 0;
+                              },
+                              [](const Chains& chains) { return int64_t{chains.count}; },
+                              [&](const NodeBudget& budget) {
+                                return std::min(int64_t{kMaxBudgetChildren} * parents, budget.nodes - nodes);
+                              }},
+                   shape);
     nodes += parents;
   }
   return ToInt(nodes);
@@ -155,9 +187,9 @@ bool DrawsWithoutReplacement(const TreeShape& shape) {
                     shape);
 }
 
-std::vector<int> ChildrenOfLevel(const TreeShape& shape, int level, int depth,
-                                 std::span<const double> path_probability) {
-  const size_t parents = path_probability.size();
+std::vector<int> ChildrenOfLevel(const TreeShape& shape, int level, int depth, std::span<const double> stands,
+                                 std::span<const double> first_stands) {
+  const size_t parents = stands.size();
   if (level >= depth) return std::vector<int>(parents, 0);
   return std::visit(Overloaded{[&](const Branching& b) {
                                  const bool beyond = level >= std::ssize(b.children);
@@ -167,7 +199,7 @@ std::vector<int> ChildrenOfLevel(const TreeShape& shape, int level, int depth,
                                  return std::vector<int>(parents, level == 0 ? chains.count : 1);
                                },
                                [&](const NodeBudget& budget) {
-                                 return ShareOut(LevelOfBudget(budget, level, depth), path_probability);
+                                 return ShareOut(LevelOfBudget(budget, level, depth), stands, first_stands);
                                }},
                     shape);
 }

@@ -27,7 +27,7 @@ struct Chains {
   friend bool operator==(const Chains&, const Chains&) = default;
 };
 
-// That many nodes in all. The levels share them evenly, and a level's go where they are likely to stand.
+// That many nodes in all, where they are likely to stand.
 struct NodeBudget {
   int nodes = 1;
   friend bool operator==(const NodeBudget&, const NodeBudget&) = default;
@@ -56,11 +56,18 @@ absl::Status ValidateTreeShape(const TreeShape& shape, int max_nodes, int depth)
 // Whether siblings are drawn without replacement. Such siblings must not be tried in a random order.
 bool DrawsWithoutReplacement(const TreeShape& shape);
 
+// How often the child of that rank stands (0: the first), if its parent does and the first child does so
+// often. The first share and the others are means over the texts of the shipped pair at temperature 1, whose
+// q is drawn from without replacement (docs/performance.md).
+inline constexpr double kFirstChildStands = 0.75;
+double ChildStands(int rank, double first_stands = kFirstChildStands);
+
 // How many children each node of the level before gets; for level 0 the one entry is that of the last
-// committed token. `path_probability` has the probability under the draft of the path to each of these nodes,
-// which only a NodeBudget looks at. To be asked before any child of the level is drawn: then the answer
-// depends only on what was drawn before, and the shape does not bias the text (docs/exactness.md).
-std::vector<int> ChildrenOfLevel(const TreeShape& shape, int level, int depth,
-                                 std::span<const double> path_probability);
+// committed token. Only a NodeBudget looks at what is known of these nodes: `stands` has the chance that the
+// path to each of them is accepted, and `first_stands` that its first child then is (empty:
+// kFirstChildStands). Any values are exact, if they are known before any child of the level is drawn: then
+// the answer depends only on what was drawn before, and the shape does not bias the text (docs/exactness.md).
+std::vector<int> ChildrenOfLevel(const TreeShape& shape, int level, int depth, std::span<const double> stands,
+                                 std::span<const double> first_stands = {});
 
 }  // namespace outrider

@@ -8,11 +8,8 @@
 namespace outrider {
 namespace {
 
-// What is assumed of children that nobody has offered yet, as so many observations: the first stands so
-// often, each further one in so many of the rounds in which those before it do not.
+// As so many observations counts what ChildStands says of children that were not offered often yet.
 constexpr double kPriorWeight = 8;
-constexpr double kFirstStands = 0.7;
-constexpr double kFurtherStands = 0.3;
 // A shape is tried if it promises at least so much of the chain's rate: times of shapes are known less well.
 constexpr double kWorthATrial = 0.95;
 // Beyond this depth little is left to gain.
@@ -22,11 +19,11 @@ constexpr int kMostLevels = 6;
 
 double TreeChoice::Stands(int depth, int children) const {
   const auto& ranks = accepted_[static_cast<size_t>(std::min(depth, kDepths - 1))];
-  double stands = 0;
+  double stands = 0, first = kFirstChildStands;
   for (int rank = 0; rank < children; ++rank) {
-    const double guess = rank == 0 ? kFirstStands : kFurtherStands * (1 - stands);
     const Share& share = ranks[static_cast<size_t>(rank)];
-    stands += (share.sum() + kPriorWeight * guess) / (share.weight() + kPriorWeight);
+    stands += (share.sum() + kPriorWeight * ChildStands(rank, first)) / (share.weight() + kPriorWeight);
+    if (rank == 0) first = stands;
   }
   return std::min(stands, 1.0);
 }

@@ -389,5 +389,51 @@ TEST(TreeShape, ABudgetIsSpentAndNotMore) {
   }
 }
 
+// The numbers of children with which the likeliest paths of ranks make a tree, by level.
+std::vector<int> SizesOfLikeliest(int nodes, int depth) {
+  std::vector<std::pair<double, int>> paths;  // minus the chance that it stands, level
+  std::vector<double> level = {1};
+  for (int l = 0; l < depth; ++l) {
+    std::vector<double> next;
+    for (const double stands : level) {
+      for (int rank = 0; rank < kMaxBudgetChildren; ++rank) next.push_back(stands * ChildStands(rank));
+    }
+    for (const double stands : next) paths.emplace_back(-stands, l);
+    level = std::move(next);
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<int> sizes(static_cast<size_t>(depth), 0);
+  for (int i = 0; i < nodes; ++i) ++sizes[static_cast<size_t>(paths[static_cast<size_t>(i)].second)];
+  return sizes;
+}
+
+TEST(TreeShape, ABudgetIsTheTreeOfTheLikeliestNodes) {
+  for (const int budget : {4, 8, 16, 33}) {
+    const int depth = 4;
+    std::vector<int> sizes;
+    std::vector<double> stands = {1};
+    for (int level = 0; level < depth; ++level) {
+      const std::vector<int> children = ChildrenOfLevel(NodeBudget{budget}, level, depth, stands);
+      std::vector<double> next;
+      for (size_t parent = 0; parent < children.size(); ++parent) {
+        for (int rank = 0; rank < children[parent]; ++rank)
+          next.push_back(stands[parent] * ChildStands(rank));
+      }
+      sizes.push_back(static_cast<int>(next.size()));
+      stands = std::move(next);
+    }
+    EXPECT_EQ(sizes, SizesOfLikeliest(budget, depth)) << budget;
+  }
+}
+
+TEST(TreeShape, ABudgetGoesWhereTheFirstChildMayFall) {
+  const std::vector<double> alike = {0.4, 0.4, 0.4}, first = {0.95, 0.5, 0.9};
+  const std::vector<int> children = ChildrenOfLevel(NodeBudget{16}, 3, 4, alike, first);
+  ASSERT_EQ(std::accumulate(children.begin(), children.end(), 0), 5);
+  EXPECT_EQ(children, (std::vector<int>{1, 3, 1}));
+  const std::vector<double> unlike = {0.4, 0.001};
+  EXPECT_EQ(ChildrenOfLevel(NodeBudget{16}, 3, 4, unlike)[1], 0) << "what hardly stands needs no children";
+}
+
 }  // namespace
 }  // namespace outrider

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "bench/controlled_pair.h"
+#include "bench/llama_shapes.h"
 #include "bench/pair_helpers.h"
 #include "bench/shape_load.h"
 #include "bench/temporary_folder.h"
@@ -23,23 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// From the models' config.json, except for the context, which only sizes the KV pool.
-constexpr ModelShape kLlama3B = {.vocab = 128256,
-                                 .hidden = 3072,
-                                 .intermediate = 8192,
-                                 .layers = 28,
-                                 .heads = 24,
-                                 .kv_heads = 8,
-                                 .head_dim = 128,
-                                 .context = 2048};
-constexpr ModelShape kLlama1B = {.vocab = 128256,
-                                 .hidden = 2048,
-                                 .intermediate = 8192,
-                                 .layers = 16,
-                                 .heads = 32,
-                                 .kv_heads = 8,
-                                 .head_dim = 64,
-                                 .context = 2048};
 // The coordinator's default is for models that take milliseconds.
 constexpr double kDraftBudgetSeconds = 60;
 constexpr int kPromptTokens = 8;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "bench/far_services.h"
 #include "bench/llama_shapes.h"
 #include "bench/pair_helpers.h"
 #include "bench/step_times.h"
@@ -34,6 +35,7 @@ struct Flags {
   int max_k = 6;
   int passes = 3;
   TreeSpeedFlags speed;
+  double delay_ms = 0;
   bool llama = false;
   int scale = 1;
 };
@@ -213,6 +215,9 @@ int Main(int argc, char** argv) {
   app.add_option("--turns", flags.speed.turns, "over the prompts, for speeds; 0: none are measured")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
+  app.add_option("--delay", flags.delay_ms, "milliseconds to draft and target, one way")
+      ->check(CLI::Range(0.0, 1e3))
+      ->capture_default_str();
   app.add_flag("--llama", flags.llama, "also measure steps in the shapes of Llama 3.2: 6 GB of disk");
   app.add_option("--scale", flags.scale, "divides the layers of these shapes, for a quick look")
       ->check(CLI::Range(1, 28))
@@ -230,7 +235,17 @@ int Main(int argc, char** argv) {
   if (!pair.ok()) return Fail("bench_tree", pair.status());
   auto report = BeginReport(pair->client);
   if (!report.ok()) return Fail("bench_tree", report.status());
-  if (auto status = Run(pair->client, flags, *prompts, *modes, *report); !status.ok()) {
+  (*report)["delay_ms"] = flags.delay_ms;
+  std::unique_ptr<FarServices> far;
+  if (flags.delay_ms > 0) {
+    const std::string& model = flags.services.target_model;
+    auto started = FarServices::Start(*pair->services, model.empty() ? "models/tiny-target" : model,
+                                      std::chrono::duration<double, std::milli>(flags.delay_ms));
+    if (!started.ok()) return Fail("bench_tree", started.status());
+    far = *std::move(started);
+  }
+  const Client& client = far ? far->client() : pair->client;
+  if (auto status = Run(client, flags, *prompts, *modes, *report); !status.ok()) {
     return Fail("bench_tree", status);
   }
   if (!flags.json.empty()) std::ofstream(flags.json) << report->dump(1) << "\n";

@@ -2,7 +2,7 @@
 
     python bench/plots.py [--results build/bench] [--out docs/images]
 
-speed-by-k.png from pair.json, alpha.png from alpha.json, throughput.png from serve.json, shape.png from shape.json,
+speed-by-k.png from pair.json, trees.png from tree.json, alpha.png from alpha.json, throughput.png from serve.json, shape.png from shape.json,
 schedule.png from schedule.json, pools.png from pools.json; a file that is missing is reported.
 """
 
@@ -66,6 +66,27 @@ def speed_by_k(report: dict) -> Figure:
         entries.insert(3, entries.pop())
     axes.legend(handles, labels, loc="lower right", fontsize=8, ncols=2)
     title(figure, "Speed of one stream against K", report)
+    return figure
+
+
+def trees(report: dict) -> Figure:
+    figure, panels = plt.subplots(1, len(report["acceptance"]), figsize=(8, 4), sharey=True, squeeze=False)
+    for axes, result in zip(panels[0], report["acceptance"]):
+        lines: dict[str, list[dict]] = {}
+        for row in result["rows"]:
+            shape = row["mode"].split("@")[0]
+            name = "chain" if row["mode"].startswith("K") else shape if ":" in shape else "branching"
+            lines.setdefault(name, []).append(row)
+        for (name, rows), color, marker in zip(sorted(lines.items(), key=lambda line: -len(line[1])), COLORS * 3, MARKERS * 3):
+            if name == "chain":
+                color, marker = GREY, "x"
+            axes.plot([row["k"] for row in rows], [row["tokens_per_call"] for row in rows], color=color, marker=marker,
+                      linestyle="--" if name == "chain" else "-" if len(rows) > 2 and name != "branching" else "none", label=name)
+        axes.set(title=f"temperature {result['temperature']:g}", xlabel="depth")
+    panels[0][0].set_ylabel("tokens a target call")
+    panels[0][0].set_ylim(bottom=1)
+    title(figure, "Tokens a target call by the shape of the draft", report, top=0.95)
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0, 0.94), ncols=6)
     return figure
 
 
@@ -188,6 +209,7 @@ def main() -> None:
     options = parser.parse_args()
     plt.rcParams.update(STYLE)
     for source, draw, picture in (("pair.json", speed_by_k, "speed-by-k.png"),
+                                  ("tree.json", trees, "trees.png"),
                                   ("alpha.json", alpha, "alpha.png"),
                                   ("serve.json", throughput, "throughput.png"),
                                   ("shape.json", shape, "shape.png"),

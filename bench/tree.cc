@@ -26,10 +26,10 @@ struct Flags {
   LocalServicesOptions services;
   PromptFlags prompts;
   std::vector<std::string> shapes = {
-      "2x1@2",       "2x2@2",       "3x2@2",       "2x1x1@3",     "2x2x1@3",     "2x2x2@3",
-      "2x1x1x1@4",   "2x2x1x1@4",   "3x2x1x1@4",   "chains:2@4",  "chains:3@4",  "chains:4@4",
-      "budget:8@3",  "budget:12@3", "budget:16@3", "budget:8@4",  "budget:12@4", "budget:16@4",
-      "budget:32@4", "budget:12@5", "budget:16@5", "budget:16@6", "budget:32@6", "budget:64@6"};
+      "2x1@2",       "2x2@2",       "3x2@2",       "2x1x1@3",     "2x2x1@3",     "2x1x1x1@4",   "2x2x1x1@4",
+      "3x2x1x1@4",   "chains:2@4",  "chains:3@4",  "chains:4@4",  "budget:4@2",  "budget:8@3",  "budget:8@4",
+      "budget:12@4", "budget:12@5", "budget:16@2", "budget:16@3", "budget:16@4", "budget:16@5", "budget:16@6",
+      "budget:64@2", "budget:64@3", "budget:64@4", "budget:64@5", "budget:64@6"};
   std::vector<double> temperatures = {0, 1};
   std::string json;
   int max_k = 6;

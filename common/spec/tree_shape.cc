@@ -45,37 +45,14 @@ int ToInt(int64_t nodes) {
 // A node that is not yet in a tree, as its parent's next child.
 struct Candidate {
   double stands = 0;  // the chance that the path to it does
-  double parent_stands = 0;
   int parent = 0;
   int rank = 0;
-  int level = 0;
   // The order of a heap: of equals the one that came first.
   friend bool operator<(const Candidate& a, const Candidate& b) {
     return a.stands != b.stands ? a.stands < b.stands : a.parent > b.parent;
   }
 };
 using Candidates = std::priority_queue<Candidate>;
-
-// How many nodes of a budget a level has: as many as in the tree of that many nodes of which most stand, if
-// all that is known of a node is its rank and that of its ancestors. That tree has the likeliest nodes, since
-// none is likelier than its parent or than the sibling before it (Chen et al., Sequoia, arXiv 2402.12374).
-int LevelOfBudget(const NodeBudget& budget, int level, int depth) {
-  Candidates candidates;
-  const auto offer = [&](double parent_stands, int rank, int at) {
-    const double stands = parent_stands * ChildStands(rank);
-    if (rank < kMaxBudgetChildren && at < depth) candidates.push({stands, parent_stands, 0, rank, at});
-  };
-  offer(1, 0, 0);
-  int size = 0;
-  for (int nodes = 0; nodes < budget.nodes && !candidates.empty(); ++nodes) {
-    const Candidate best = candidates.top();
-    candidates.pop();
-    size += best.level == level ? 1 : 0;
-    offer(best.parent_stands, best.rank + 1, best.level);
-    offer(best.stands, 0, best.level + 1);
-  }
-  return size;
-}
 
 // Hands out children one by one, each to the parent whose next one is the likeliest to stand.
 std::vector<int> ShareOut(int nodes, std::span<const double> stands, std::span<const double> first_stands) {
@@ -85,7 +62,7 @@ std::vector<int> ShareOut(int nodes, std::span<const double> stands, std::span<c
     const auto p = static_cast<size_t>(parent);
     const double first = first_stands.empty() ? kFirstChildStands : first_stands[p];
     if (children[p] == kMaxBudgetChildren) return;
-    candidates.push({stands[p] * ChildStands(children[p], first), stands[p], parent});
+    candidates.push({stands[p] * ChildStands(children[p], first), parent, children[p]});
   };
   for (int parent = 0; parent < std::ssize(stands); ++parent) offer(parent);
   for (; nodes > 0 && !candidates.empty(); --nodes) {
@@ -150,6 +127,27 @@ double ChildStands(int rank, double first_stands) {
   return (1 - first_stands) * (rank < kMaxBudgetChildren ? kLaterStand[static_cast<size_t>(rank - 1)] : 0);
 }
 
+std::vector<LikelyNode> LikeliestNodes(int nodes, int depth) {
+  std::vector<LikelyNode> tree;
+  std::vector<double> stands;
+  Candidates candidates;
+  const auto offer = [&](int parent, int rank) {
+    const bool is_full = rank == kMaxBudgetChildren || (parent >= 0 && tree[parent].level + 1 == depth);
+    const double parent_stands = parent < 0 ? 1 : stands[parent];
+    if (!is_full) candidates.push({parent_stands * ChildStands(rank), parent, rank});
+  };
+  offer(-1, 0);
+  while (std::ssize(tree) < nodes && !candidates.empty()) {
+    const Candidate best = candidates.top();
+    candidates.pop();
+    tree.push_back({best.parent, best.rank, best.parent < 0 ? 0 : tree[best.parent].level + 1});
+    stands.push_back(best.stands);
+    offer(best.parent, best.rank + 1);
+    offer(static_cast<int>(tree.size()) - 1, 0);
+  }
+  return tree;
+}
+
 int MaxNodes(const TreeShape& shape, int depth) {
   // As many as the levels have, each with all the children that it can get.
   int64_t nodes = 0, parents = 1;
@@ -191,17 +189,20 @@ std::vector<int> ChildrenOfLevel(const TreeShape& shape, int level, int depth, s
                                  std::span<const double> first_stands) {
   const size_t parents = stands.size();
   if (level >= depth) return std::vector<int>(parents, 0);
-  return std::visit(Overloaded{[&](const Branching& b) {
-                                 const bool beyond = level >= std::ssize(b.children);
-                                 return std::vector<int>(parents, beyond ? 0 : b.children[level]);
-                               },
-                               [&](const Chains& chains) {
-                                 return std::vector<int>(parents, level == 0 ? chains.count : 1);
-                               },
-                               [&](const NodeBudget& budget) {
-                                 return ShareOut(LevelOfBudget(budget, level, depth), stands, first_stands);
-                               }},
-                    shape);
+  return std::visit(
+      Overloaded{
+          [&](const Branching& b) {
+            const bool beyond = level >= std::ssize(b.children);
+            return std::vector<int>(parents, beyond ? 0 : b.children[level]);
+          },
+          [&](const Chains& chains) { return std::vector<int>(parents, level == 0 ? chains.count : 1); },
+          [&](const NodeBudget& budget) {
+            const std::vector<LikelyNode> tree = LikeliestNodes(budget.nodes, depth);
+            const auto nodes = std::count_if(tree.begin(), tree.end(),
+                                             [&](const LikelyNode& node) { return node.level == level; });
+            return ShareOut(static_cast<int>(nodes), stands, first_stands);
+          }},
+      shape);
 }
 
 }  // namespace outrider

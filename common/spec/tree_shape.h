@@ -27,7 +27,7 @@ struct Chains {
   friend bool operator==(const Chains&, const Chains&) = default;
 };
 
-// That many nodes in all, where they are likely to stand.
+// That many nodes in all: a level has as many as in LikeliestNodes, where they are likely to stand.
 struct NodeBudget {
   int nodes = 1;
   friend bool operator==(const NodeBudget&, const NodeBudget&) = default;
@@ -61,6 +61,17 @@ bool DrawsWithoutReplacement(const TreeShape& shape);
 // q is drawn from without replacement (docs/performance.md).
 inline constexpr double kFirstChildStands = 0.75;
 double ChildStands(int rank, double first_stands = kFirstChildStands);
+
+// A tree of that many nodes (fewer if it is full), the likeliest first, so that a smaller one is its
+// beginning. Most nodes stand in it if no more is known of a node than its rank and those of its ancestors:
+// none is likelier than its parent or than the sibling before it (Chen et al., Sequoia, arXiv 2402.12374,
+// who find it by dynamic programming).
+struct LikelyNode {
+  int parent = -1;
+  int rank = 0;
+  int level = 0;
+};
+std::vector<LikelyNode> LikeliestNodes(int nodes, int depth);
 
 // How many children each node of the level before gets; for level 0 the one entry is that of the last
 // committed token. Only a NodeBudget looks at what is known of these nodes: `stands` has the chance that the

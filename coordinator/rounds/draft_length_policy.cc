@@ -155,9 +155,7 @@ DraftLength DraftLengthPolicy::Choose(const Generation& generation) {
   DraftLength length = ChooseLength(kind, generation, most);
   length.ahead = ahead;
   if (length.most > 0 && ChoosesTree(generation) && kind.drafted_rounds >= kRoundsToLearn) {
-    if (std::optional<TreeShape> tree = ChooseTree(kind, generation, most)) {
-      return {.most = most, .tree = std::move(tree)};
-    }
+    if (std::optional<DraftLength> tree = ChooseTree(kind, generation, most)) return *std::move(tree);
   }
   return length;
 }
@@ -167,8 +165,8 @@ bool DraftLengthPolicy::ChoosesTree(const Generation& generation) const {
   return generation.request().chooses_tree && running_ <= 1;
 }
 
-std::optional<TreeShape> DraftLengthPolicy::ChooseTree(const Kind& kind, const Generation& generation,
-                                                       int most) {
+std::optional<DraftLength> DraftLengthPolicy::ChooseTree(const Kind& kind, const Generation& generation,
+                                                         int most) {
   const Request& request = generation.request();
   const double alpha = kind.accepted.mean(kUnknownAcceptance);
   const int k = request.adaptive ? Best(kind, alpha, most) : most;

@@ -138,7 +138,7 @@ class DraftLengthPolicy {
   DraftLength ChooseLength(Kind& kind, const Generation& generation, int most);
   // Whether a tree may be drafted in place of a chain, and the tree, if one is.
   bool ChoosesTree(const Generation& generation) const;
-  std::optional<TreeShape> ChooseTree(const Kind& kind, const Generation& generation, int most);
+  std::optional<DraftLength> ChooseTree(const Kind& kind, const Generation& generation, int most);
   // What seems best, by what is known.
   DraftLength LengthFor(const Kind& kind, const Generation& generation, int most) const;
   void ObserveVerify(Kind& kind, const RoundTimes& times);

@@ -10,58 +10,72 @@ namespace {
 
 // As so many observations counts what ChildStands says of children that were not offered often yet.
 constexpr double kPriorWeight = 8;
-// A shape is tried if it promises at least so much of the chain's rate: times of shapes are known less well.
+// A tree is tried if it promises at least so much of the chain's rate, since its times are known less well,
+// and so much more than a chain would yield by the same reckoning.
 constexpr double kWorthATrial = 0.95;
-// Beyond this depth little is left to gain.
-constexpr int kMostLevels = 6;
+constexpr double kMoreThanAChain = 1.02;
+// Beyond these little is left to gain.
+constexpr int kMostLevels = 12;
+constexpr int kMostNodes = 128;
 
 }  // namespace
 
-double TreeChoice::Stands(int depth, int children) const {
+double TreeChoice::Stands(int depth, int rank) const {
   const auto& ranks = accepted_[static_cast<size_t>(std::min(depth, kDepths - 1))];
-  double stands = 0, first = kFirstChildStands;
-  for (int rank = 0; rank < children; ++rank) {
-    const Share& share = ranks[static_cast<size_t>(rank)];
-    stands += (share.sum() + kPriorWeight * ChildStands(rank, first)) / (share.weight() + kPriorWeight);
-    if (rank == 0) first = stands;
-  }
-  return std::min(stands, 1.0);
+  const auto learnt = [&](const Share& share, double guess) {
+    return (share.sum() + kPriorWeight * guess) / (share.weight() + kPriorWeight);
+  };
+  const double first = learnt(ranks[0], kFirstChildStands);
+  return rank == 0 ? first : learnt(ranks[static_cast<size_t>(rank)], ChildStands(rank, first));
 }
 
-void TreeChoice::Extend(const Partial& partial, const Costs& costs, int depth, int nodes,
-                        Candidate& best) const {
-  const int level = static_cast<int>(partial.shape.children.size());
-  if (level == std::min(depth, kMostLevels)) return;
-  const int most = level == 0 ? kRanks : partial.shape.children.back();
-  for (int children = 1; children <= most; ++children) {
-    Partial next = partial;
-    next.width *= children;
-    next.nodes += next.width;
-    if (next.nodes > nodes) return;
-    next.shape.children.push_back(children);
-    next.reached *= Stands(level, children);
-    next.tokens += next.reached;
-    next.seconds += costs.level + costs.node * (partial.width - 1) + costs.row * next.width;
-    const bool is_chain = next.width == 1;
-    if (!is_chain && next.tokens / next.seconds > best.rate) best = {next.shape, next.tokens / next.seconds};
-    Extend(next, costs, depth, nodes, best);
+void TreeChoice::Compare(const std::vector<LikelyNode>& tree, int depth, const Costs& costs,
+                         Candidate& best) const {
+  std::array<std::array<double, kRanks>, kMostLevels> stands;
+  for (int level = 0; level < depth; ++level) {
+    for (int rank = 0; rank < kRanks; ++rank) stands[level][rank] = Stands(level, rank);
+  }
+  std::vector<double> reached;
+  std::array<int, kMostLevels> widths = {};
+  double tokens = 1, seconds = costs.round + costs.row;
+  bool is_chain = true;
+  for (const LikelyNode& node : tree) {
+    reached.push_back((node.parent < 0 ? 1 : reached[node.parent]) * stands[node.level][node.rank]);
+    tokens += reached.back();
+    // Nodes at one depth are a step of the draft, and rows of the next one.
+    const bool opens_level = widths[node.level]++ == 0;
+    const bool is_fed = node.level + 1 < depth;
+    seconds += costs.row + (opens_level ? costs.level : is_fed ? costs.node : 0);
+    is_chain = is_chain && node.rank == 0;
+    const bool is_as_deep = widths[depth - 1] > 0;
+    if (is_chain) {
+      best.chain_rate = std::max(best.chain_rate, tokens / seconds);
+    } else if (is_as_deep && tokens > best.rate * seconds) {
+      best.nodes = static_cast<int>(reached.size());
+      best.depth = depth;
+      best.rate = tokens / seconds;
+    }
   }
 }
 
-TreeChoice::Candidate TreeChoice::Best(const Costs& costs, int depth, int nodes) const {
+TreeChoice::Candidate TreeChoice::Best(const Costs& costs, int depth, int nodes) {
   Candidate best;
-  Partial none;
-  none.seconds = costs.round + costs.row;
-  Extend(none, costs, depth, nodes, best);
+  nodes = std::min(nodes, kMostNodes);
+  for (int d = 1; d <= std::min(depth, kMostLevels); ++d) {
+    const auto [tree, is_new] = trees_.try_emplace({nodes, d});
+    if (is_new) tree->second = LikeliestNodes(nodes, d);
+    Compare(tree->second, d, costs, best);
+  }
   return best;
 }
 
-std::optional<TreeShape> TreeChoice::Next(double chain_rate, const Costs& costs, int depth, int nodes) {
+std::optional<DraftLength> TreeChoice::Next(double chain_rate, const Costs& costs, int depth, int nodes) {
   const bool tries_a_tree = choice_.Next();
   if (!tries_a_tree) return std::nullopt;
-  Candidate best = Best(costs, depth, nodes);
-  if (best.rate < kWorthATrial * chain_rate) return std::nullopt;
-  return std::move(best.shape);
+  const Candidate best = Best(costs, depth, nodes);
+  if (best.nodes == 0 || best.rate < std::max(kWorthATrial * chain_rate, kMoreThanAChain * best.chain_rate))
+    return std::nullopt;
+  return DraftLength{.most = best.depth, .tree = NodeBudget{best.nodes}};
 }
 
 void TreeChoice::Observe(const RoundReport& round) {

@@ -2,19 +2,23 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "common/spec/tree_shape.h"
 #include "coordinator/link/running_mean.h"
+#include "coordinator/rounds/draft_length.h"
 #include "coordinator/rounds/measured_choice.h"
 #include "coordinator/rounds/round_report.h"
 
 namespace outrider {
 
-// A tree yields 1 + sum over d of A_1 ... A_d tokens a round, where A_l is the chance that one of the
-// children at depth l stands: the sum over ranks r of how often the r-th child did, which is learnt by depth
-// and rank. The shape that yields most for the time that it would take is tried against the chain if it
-// promises to be no slower, and whichever was measured to be faster is used (MeasuredChoice). One thread.
+// A tree yields one token and as many as there are nodes that stand. The child of rank r at depth d stands,
+// if its parent does, as often as was seen lately. Of all budgets and depths (NodeBudget) the one that yields
+// most for the time that it would take is tried against the chain if it promises to be no slower, and
+// whichever was measured to be faster is used (MeasuredChoice). One thread.
 class TreeChoice {
  public:
   // What a round takes, in seconds.
@@ -27,37 +31,32 @@ class TreeChoice {
 
   // The tree to draft next; nullopt: a chain, which is expected to yield `chain_rate` tokens a second.
   // `depth` and `nodes` are the most that a tree may have.
-  std::optional<TreeShape> Next(double chain_rate, const Costs& costs, int depth, int nodes);
+  std::optional<DraftLength> Next(double chain_rate, const Costs& costs, int depth, int nodes);
 
   // A round for which Next was asked.
   void Observe(const RoundReport& round);
 
  private:
   static constexpr int kDepths = 4;  // deeper nodes count as the deepest of these
-  static constexpr int kRanks = 4;   // most children of a node
+  static constexpr int kRanks = kMaxBudgetChildren;
   static constexpr double kDecay = 0.998;
 
-  // The best shape, and its tokens a second.
+  // The best tree, its tokens a second, and those of the best chain.
   struct Candidate {
-    Branching shape;
-    double rate = 0;
+    int nodes = 0, depth = 0;
+    double rate = 0, chain_rate = 0;
   };
-  Candidate Best(const Costs& costs, int depth, int nodes) const;
-  // Looks at all shapes that begin as `shape`, whose last level has `width` nodes, and is reached with the
-  // chance `reached`. `tokens` and `seconds` are those of a round with it.
-  struct Partial {
-    Branching shape;
-    int nodes = 0, width = 1;
-    double reached = 1, tokens = 1, seconds = 0;
-  };
-  void Extend(const Partial& partial, const Costs& costs, int depth, int nodes, Candidate& best) const;
-  // The chance that one of the first `children` at that depth stands.
-  double Stands(int depth, int children) const;
+  Candidate Best(const Costs& costs, int depth, int nodes);
+  // Looks at trees of that depth.
+  void Compare(const std::vector<LikelyNode>& tree, int depth, const Costs& costs, Candidate& best) const;
+  // The chance that the child of that rank stands, if its parent does.
+  double Stands(int depth, int rank) const;
 
   struct Share : RunningMean {
     Share() : RunningMean(kDecay) {}
   };
   std::array<std::array<Share, kRanks>, kDepths> accepted_;
+  std::map<std::pair<int, int>, std::vector<LikelyNode>> trees_;  // by nodes and depth
   MeasuredChoice choice_;
 };
 

@@ -260,47 +260,49 @@ void Teach(const std::vector<std::vector<int>>& paths, TreeChoice& choice) {
 }
 
 // The first tree that is tried; none if none is worth it.
-std::optional<TreeShape> FirstTried(TreeChoice& choice, const TreeChoice::Costs& costs, double chain_rate,
-                                    int depth = 4, int nodes = 24) {
+struct Tried {
+  int nodes = 0, depth = 0;
+};
+std::optional<Tried> FirstTried(TreeChoice& choice, const TreeChoice::Costs& costs, double chain_rate,
+                                int depth = 4, int nodes = 24) {
   for (int round = 0; round < 40; ++round) {
-    if (std::optional<TreeShape> shape = choice.Next(chain_rate, costs, depth, nodes)) return shape;
+    if (const std::optional<DraftLength> length = choice.Next(chain_rate, costs, depth, nodes))
+      return Tried{std::get<NodeBudget>(*length->tree).nodes, length->most};
   }
   return std::nullopt;
 }
 
 constexpr TreeChoice::Costs kCheapRows = {.round = 400e-6, .row = 1e-6, .level = 30e-6, .node = 1e-6};
 
-TEST(TreeChoice, AShapeIsWideWhereSecondChildrenStand) {
-  TreeChoice choice;
-  std::vector<std::vector<int>> paths;
-  for (int i = 0; i < 50; ++i) paths.insert(paths.end(), {{0, 2}, {1, 5}, {0, 3}, {1, 4}});
-  Teach(paths, choice);
-  const auto shape = FirstTried(choice, kCheapRows, 1000);
-  ASSERT_TRUE(shape.has_value());
-  const std::vector<int>& children = std::get<Branching>(*shape).children;
-  EXPECT_GE(children[0], 2);
-  EXPECT_GE(children[1], 2);
-  EXPECT_LE(MaxNodes(*shape, 4), 24);
+TEST(TreeChoice, ATreeIsLargerWhereSecondChildrenStand) {
+  constexpr TreeChoice::Costs kCosts = {.round = 400e-6, .row = 10e-6, .level = 30e-6, .node = 1e-6};
+  TreeChoice often, hardly;
+  std::vector<std::vector<int>> second_stands, first_stands;
+  for (int i = 0; i < 50; ++i) {
+    second_stands.insert(second_stands.end(), {{0, 2}, {1, 5}, {0, 3}, {1, 4}});
+    first_stands.insert(first_stands.end(), {{0, 2}, {0, 2}, {0, 2}, {0, 3}});
+  }
+  Teach(second_stands, often);
+  Teach(first_stands, hardly);
+  const auto large = FirstTried(often, kCosts, 1000), small = FirstTried(hardly, kCosts, 1000);
+  ASSERT_TRUE(large.has_value() && small.has_value());
+  EXPECT_GT(large->nodes, small->nodes);
 }
 
-TEST(TreeChoice, AShapeIsWideOnlyAsDeepAsSecondChildrenStand) {
+TEST(TreeChoice, ATreeIsAsDeepAsTheDraftIsCheap) {
   TreeChoice choice;
-  std::vector<std::vector<int>> paths;
-  for (int i = 0; i < 100; ++i) paths.insert(paths.end(), {{0, 2}, {1, 4}});
-  Teach(paths, choice);
-  const auto shape =
-      FirstTried(choice, {.round = 400e-6, .row = 15e-6, .level = 30e-6, .node = 1e-6}, 1000, 2);
-  ASSERT_TRUE(shape.has_value());
-  EXPECT_EQ(*shape, TreeShape(Branching{{2, 1}}));
+  EXPECT_EQ(FirstTried(choice, kCheapRows, 1000)->depth, 4);
+  TreeChoice slow_draft;
+  EXPECT_EQ(FirstTried(slow_draft, {.round = 400e-6, .row = 1e-6, .level = 1000e-6}, 1)->depth, 1);
 }
 
-TEST(TreeChoice, AShapeKeepsItsLimits) {
-  for (const auto& [depth, nodes] : {std::pair(1, 24), {2, 5}, {4, 3}, {8, 64}}) {
+TEST(TreeChoice, ATreeKeepsItsLimits) {
+  for (const auto& [depth, nodes] : {std::pair(1, 24), {2, 5}, {3, 4}, {8, 64}}) {
     TreeChoice choice;
-    const auto shape = FirstTried(choice, kCheapRows, 1000, depth, nodes);
-    ASSERT_TRUE(shape.has_value()) << depth << " " << nodes;
-    EXPECT_LE(MaxNodes(*shape, depth), nodes);
-    EXPECT_LE(std::get<Branching>(*shape).children.size(), static_cast<size_t>(depth));
+    const auto tree = FirstTried(choice, kCheapRows, 1000, depth, nodes);
+    ASSERT_TRUE(tree.has_value()) << depth << " " << nodes;
+    EXPECT_LE(tree->nodes, nodes);
+    EXPECT_LE(tree->depth, depth);
   }
   TreeChoice one_node;
   EXPECT_FALSE(FirstTried(one_node, kCheapRows, 1000, 4, 1).has_value()) << "that would be a chain";

@@ -10,6 +10,7 @@
 
 #include "common/engine/decoder/narrow_floats.h"
 #include "gpu_testing.h"
+#include "tests/unit/device_tree_testing.h"
 #include "tests/unit/layer_testing.h"
 
 namespace outrider::testing {
@@ -20,23 +21,62 @@ using cuda::AttentionSequence;
 using cuda::AttentionShape;
 using cuda::AttentionSize;
 
-// A sequence with queries at its last `rows` positions. Equal seeds: the shorter one is a prefix of the
-// longer.
+// A sequence with queries in its last `rows` slots. Equal seeds: the shorter one is a prefix of the longer.
 struct Text {
   int rows;
   int length;
   uint64_t seed;
+  // A tree at its end, as in AttentionSequence.
+  int tree_begin = 0;
+  std::vector<int> parents = {};
+  // Of a chain that is a path of the text with this seed: the slots there, in order. Else empty.
+  std::vector<int> path = {};
+
+  // The slots that the row attends to, in order.
+  std::vector<int> SlotsOf(int row) const {
+    const int slot = length - rows + row;
+    std::vector<int> slots;
+    if (parents.empty()) {
+      for (int s = 0; s <= slot; ++s) slots.push_back(s);
+      return slots;
+    }
+    for (int node = slot - tree_begin; node >= 0; node = parents[static_cast<size_t>(node)])
+      slots.insert(slots.begin(), tree_begin + node);
+    for (int s = tree_begin - 1; s >= 0; --s) slots.insert(slots.begin(), s);
+    return slots;
+  }
 };
+
+Text Tree(int rows, int tree_begin, int reach, int nodes, uint64_t seed) {
+  return {rows, tree_begin + nodes, seed, tree_begin, SomeParents(nodes, reach, static_cast<uint32_t>(seed))};
+}
+
+// A node's path as a chain.
+Text PathOf(const Text& tree, int row) {
+  std::vector<int> path = tree.SlotsOf(row);
+  return {.rows = 1, .length = static_cast<int>(path.size()), .seed = tree.seed, .path = std::move(path)};
+}
 
 int Width(const AttentionShape& shape) { return shape.query_heads * shape.head_dim; }
 int KvWidth(const AttentionShape& shape) { return shape.kv_heads * shape.head_dim; }
 
+// [length, width], made up; of a path, what its slots have.
+Halves MadeUpSlots(const Text& text, uint64_t part, int width) {
+  const int slots = text.path.empty() ? text.length : text.path.back() + 1;
+  const Halves all = MadeUp(3 * text.seed + part).NormalHalves(slots * width);
+  if (text.path.empty()) return all;
+  Halves found;
+  for (const int slot : text.path)
+    found.insert(found.end(), all.begin() + int64_t{slot} * width, all.begin() + int64_t{slot + 1} * width);
+  return found;
+}
+
 // [length, heads * head_dim] each.
 struct Tensors {
   Tensors(const AttentionShape& shape, const Text& text)
-      : queries(MadeUp(3 * text.seed).NormalHalves(text.length * Width(shape))),
-        keys(MadeUp(3 * text.seed + 1).NormalHalves(text.length * KvWidth(shape))),
-        values(MadeUp(3 * text.seed + 2).NormalHalves(text.length * KvWidth(shape))) {}
+      : queries(MadeUpSlots(text, 0, Width(shape))),
+        keys(MadeUpSlots(text, 1, KvWidth(shape))),
+        values(MadeUpSlots(text, 2, KvWidth(shape))) {}
   Halves queries, keys, values;
 };
 
@@ -59,7 +99,11 @@ class Batch {
       ids.erase(begin, end);
     }
     for (size_t s = 0; s < texts_.size(); ++s) {
-      sequences_.push_back({.rows = texts_[s].rows, .length = texts_[s].length, .blocks = tables_[s]});
+      sequences_.push_back({.rows = texts_[s].rows,
+                            .length = texts_[s].length,
+                            .blocks = tables_[s],
+                            .tree_begin = texts_[s].tree_begin,
+                            .parents = texts_[s].parents});
     }
   }
 
@@ -69,9 +113,8 @@ class Batch {
 
   // [rows, query_heads * head_dim]
   Halves Attend(const AttentionSize& size, int window) const {
-    const int64_t stride = 2 * Part() + 64;  // a block has other layers' keys and values too
     const int64_t query_stride = Width(shape_) + 64;
-    const DeviceArray<uint16_t> cache(Cache(stride)), queries(Queries(query_stride));
+    const DeviceArray<uint16_t> cache(Cache()), queries(Queries(query_stride));
     const DeviceArray<uint16_t> out(static_cast<size_t>(size.rows * Width(shape_)));
     const std::unique_ptr<Attention> attention = Attention::Create(shape_, size, /*plans=*/1).value();
     absl::Status status = attention->Upload(0, size, sequences_, kDefaultStream);
@@ -80,7 +123,6 @@ class Batch {
                                {.queries = queries.data(),
                                 .query_stride = query_stride,
                                 .cache = cache.data(),
-                                .block_stride = stride,
                                 .out = out.data(),
                                 .window = window},
                                kDefaultStream);
@@ -96,7 +138,7 @@ class Batch {
       for (int r = 0; r < rows; r = r == rows - 1 ? rows : std::min(r + 37, rows - 1)) {
         for (int head = 0; head < shape_.query_heads; ++head) {
           const size_t at = static_cast<size_t>((first_row + r) * Width(shape_) + head * shape_.head_dim);
-          ExpectRow(out.data() + at, static_cast<int>(s), texts_[s].length - rows + r, head, window);
+          ExpectRow(out.data() + at, static_cast<int>(s), texts_[s].SlotsOf(r), head, window);
         }
       }
       first_row += rows;
@@ -106,7 +148,8 @@ class Batch {
  private:
   int64_t Part() const { return int64_t{KvWidth(shape_)} * shape_.block_size; }
 
-  Halves Cache(int64_t stride) const {
+  Halves Cache() const {
+    const int64_t stride = shape_.block_stride;
     Halves cache(static_cast<size_t>(blocks_ * stride), ToBFloat16(7));
     for (size_t s = 0; s < texts_.size(); ++s) {
       for (int p = 0; p < texts_[s].length; ++p) {
@@ -138,16 +181,16 @@ class Batch {
 
   // The error of a head is that of bfloat16, as the root mean square. One position left out of a thousand
   // would be several times that.
-  void ExpectRow(const uint16_t* found, int s, int position, int head, int window) const {
+  void ExpectRow(const uint16_t* found, int s, const std::vector<int>& slots, int head, int window) const {
     const Tensors& tensors = tensors_[static_cast<size_t>(s)];
     const int dim = shape_.head_dim, kv_head = head / (shape_.query_heads / shape_.kv_heads);
-    const int begin = window > 0 ? std::max(0, position + 1 - window) : 0;
+    const size_t begin = window > 0 ? slots.size() - std::min(slots.size(), static_cast<size_t>(window)) : 0;
     const uint16_t* const query =
-        &tensors.queries[static_cast<size_t>(position * Width(shape_) + head * dim)];
+        &tensors.queries[static_cast<size_t>(slots.back() * Width(shape_) + head * dim)];
     std::vector<double> expected(static_cast<size_t>(dim));
     double total = 0;
-    for (int p = begin; p <= position; ++p) {
-      const size_t at = static_cast<size_t>(p * KvWidth(shape_) + kv_head * dim);
+    for (size_t p = begin; p < slots.size(); ++p) {
+      const size_t at = static_cast<size_t>(slots[p] * KvWidth(shape_) + kv_head * dim);
       double score = 0;
       for (int d = 0; d < dim; ++d) {
         score += double{FromBFloat16(query[d])} * FromBFloat16(tensors.keys[at + static_cast<size_t>(d)]);
@@ -166,7 +209,7 @@ class Batch {
       errors += error * error;
     }
     EXPECT_LE(std::sqrt(errors / squares), 0x1p-7)
-        << "sequence " << s << ", position " << position << ", head " << head << ", window " << window;
+        << "sequence " << s << ", slot " << slots.back() << ", head " << head << ", window " << window;
   }
 
   const AttentionShape shape_;
@@ -177,10 +220,19 @@ class Batch {
   int rows_ = 0, blocks_ = 0;
 };
 
+// A block has other layers' keys and values too.
+AttentionShape Shape(int query_heads, int kv_heads, int head_dim, int block_size) {
+  return {.query_heads = query_heads,
+          .kv_heads = kv_heads,
+          .head_dim = head_dim,
+          .block_size = block_size,
+          .block_stride = int64_t{2} * kv_heads * block_size * head_dim + head_dim};
+}
+
 std::vector<AttentionShape> Shapes() {
-  std::vector<AttentionShape> shapes = {{6, 2, 128, 32}, {8, 2, 64, 8}};
+  std::vector<AttentionShape> shapes = {Shape(6, 2, 128, 32), Shape(8, 2, 64, 8)};
   for (const int head_dim : {64, 128}) {
-    for (const int group : {1, 3, 4, 8}) shapes.push_back({2 * group, 2, head_dim, 16});
+    for (const int group : {1, 3, 4, 8}) shapes.push_back(Shape(2 * group, 2, head_dim, 16));
   }
   return shapes;
 }
@@ -216,8 +268,8 @@ TEST(Attention, OfShortSequencesIsTheSameMergedAndUnmerged) {
 
 // The row at `position` of sequence 5: alone, as one of many rows, and beside others.
 TEST(Attention, ARowHasTheSameBitsInAnyCompany) {
-  for (const AttentionShape& shape : {AttentionShape{2, 2, 64, 16}, AttentionShape{8, 2, 64, 16},
-                                      AttentionShape{6, 2, 128, 16}, AttentionShape{16, 2, 128, 32}}) {
+  for (const AttentionShape& shape :
+       {Shape(2, 2, 64, 16), Shape(8, 2, 64, 16), Shape(6, 2, 128, 16), Shape(16, 2, 128, 32)}) {
     for (const int position : {0, 15, 255, 256, 700}) {
       const Text alone = {1, position + 1, 5};
       const Batch batch(shape, {alone});
@@ -235,6 +287,60 @@ TEST(Attention, ARowHasTheSameBitsInAnyCompany) {
               << "position " << position << " as row " << row << ", window " << window << ", "
               << shape.query_heads << " heads of " << shape.head_dim;
         }
+      }
+    }
+  }
+}
+
+// Trees that begin in the first split, at the end of it and after it, one whose paths pass a split, and one
+// whose last nodes alone have queries, as where a draft computes a level.
+std::vector<Text> Trees() {
+  return {Tree(3, 0, 2, 3, 1),       Tree(24, 5, 24, 24, 2),  Tree(16, 250, 2, 16, 3), Tree(5, 256, 3, 20, 4),
+          Tree(300, 200, 1, 300, 5), Tree(20, 700, 4, 20, 6), Tree(4, 255, 1, 4, 7)};
+}
+
+// A window is measured from a node's own position.
+AttentionShape SlidingIf(AttentionShape shape, int window) {
+  shape.slides = window > 0;
+  return shape;
+}
+
+TEST(Attention, OfTreesIsThatOfTheirPaths) {
+  std::vector<Text> texts = Trees();
+  texts.insert(texts.begin() + 2, {Text{7, 300, 20}, Text{1, 9, 21}});
+  texts.push_back({33, 33, 22});
+  for (const AttentionShape& shape :
+       {Shape(6, 2, 128, 32), Shape(8, 2, 64, 8), Shape(2, 2, 64, 16), Shape(16, 2, 128, 16)}) {
+    for (const int window : kWindows) {
+      const Batch batch(SlidingIf(shape, window), texts);
+      ASSERT_GT(batch.size().tail_items, 0);
+      batch.ExpectRight(batch.Attend(batch.size(), window), window);
+    }
+  }
+}
+
+// Some nodes of texts[tree] against their paths, all in a batch of their own.
+void ExpectChains(const AttentionShape& shape, const std::vector<Text>& texts, size_t tree, int window) {
+  const int every = std::max(1, texts[tree].rows / 7);
+  std::vector<Text> paths;
+  for (int r = 0; r < texts[tree].rows; r += every) paths.push_back(PathOf(texts[tree], r));
+  const Batch chains(shape, paths), batch(SlidingIf(shape, window), texts);
+  const Halves expected = chains.Attend(chains.size(), window), out = batch.Attend(batch.size(), window);
+  int64_t row = 0;
+  for (size_t s = 0; s < tree; ++s) row += texts[s].rows;
+  for (auto path = expected.begin(); path != expected.end(); path += Width(shape), row += every) {
+    EXPECT_TRUE(std::equal(path, path + Width(shape), out.begin() + row * Width(shape)))
+        << "row " << row << ", tree after " << texts[tree].tree_begin << ", window " << window << ", "
+        << shape.query_heads << " heads of " << shape.head_dim;
+  }
+}
+
+TEST(Attention, ANodeHasTheBitsOfItsPathAsAChain) {
+  for (const AttentionShape& shape : {Shape(8, 2, 64, 16), Shape(6, 2, 128, 4)}) {
+    for (const Text& tree : Trees()) {
+      ExpectChains(shape, {tree}, 0, /*window=*/0);
+      for (const int window : kWindows) {
+        ExpectChains(shape, {Text{9, 700, 20}, tree, Text{5, 5, 21}}, 1, window);
       }
     }
   }

@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "common/engine/cuda/attention_capacity.h"
 #include "common/engine/cuda/warm_up.h"
 
 namespace outrider::cuda {
@@ -16,12 +17,7 @@ namespace {
 constexpr AttentionShape kShape3B = {.query_heads = 24, .kv_heads = 8, .head_dim = 128, .block_size = 16};
 const std::vector<BlockId> kSpare = {99};
 
-// That of a model with 131,072 positions, as CudaModel allocates it.
-AttentionSize Capacity() {
-  AttentionSize capacity = LargestSize(kShape3B, 64, 64, 131072);
-  capacity.rows = capacity.sequences = 512;
-  return capacity;
-}
+AttentionSize Capacity() { return AttentionCapacity(kShape3B, /*max_rows=*/512, /*max_positions=*/131072); }
 
 // A batch of sequences without tasks, or whose tasks draft.
 class Batch {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 #include <utility>
 #include <vector>
@@ -102,6 +103,17 @@ inline void FeedPrompt(Runner& runner, const TreeSequence& sequence) {
   LogitsOf(runner, {&rows, 1});
 }
 
+// The logits after the prompt and after each node, in steps of at most `most` rows.
+inline Logits LogitsOfTree(Runner& runner, const TreeSequence& tree, int most) {
+  FeedPrompt(runner, tree);
+  Logits logits;
+  for (int begin = tree.prompt() - 1; begin < tree.slots(); begin += most) {
+    const SequenceRows rows = tree.Rows(begin, std::min(begin + most, tree.slots()));
+    for (auto& row : LogitsOf(runner, {&rows, 1})) logits.push_back(std::move(row));
+  }
+  return logits;
+}
+
 // The logits after the prompt and after each node, whose path is computed as a chain in these blocks.
 inline Logits LogitsOfChains(Runner& runner, const TreeSequence& sequence, absl::Span<const BlockId> blocks) {
   Logits logits;
@@ -114,6 +126,16 @@ inline Logits LogitsOfChains(Runner& runner, const TreeSequence& sequence, absl:
                          .back());
   }
   return logits;
+}
+
+// How many rows do not have the same bits.
+inline int DifferentRows(const Logits& a, const Logits& b) {
+  EXPECT_EQ(a.size(), b.size());
+  int different = 0;
+  for (size_t r = 0; r < std::min(a.size(), b.size()); ++r) {
+    different += std::memcmp(a[r].data(), b[r].data(), a[r].size() * sizeof(float)) == 0 ? 0 : 1;
+  }
+  return different;
 }
 
 }  // namespace outrider::testing

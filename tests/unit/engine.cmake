@@ -30,6 +30,7 @@ outrider_unit_test(cuda_host_test
     ${CMAKE_CURRENT_LIST_DIR}/cuda_graph_shape_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/cuda_matmul_choices_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/cuda_step_plan_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/cuda_tree_plan_test.cc
   LIBS outrider::cuda_host)
 
 # What a device decides, by the same source on the host.

@@ -1,6 +1,5 @@
 // Trees of drafted tokens on the CPU: the results of a node are, bit for bit, those of its path as a chain.
 #include <algorithm>
-#include <cstring>
 #include <tuple>
 
 #include "tests/unit/device_tree_testing.h"
@@ -33,26 +32,6 @@ INSTANTIATE_TEST_SUITE_P(All, Trees,
                                name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
                            return name;
                          });
-
-int DifferentRows(const Logits& a, const Logits& b) {
-  EXPECT_EQ(a.size(), b.size());
-  int different = 0;
-  for (size_t r = 0; r < std::min(a.size(), b.size()); ++r) {
-    different += std::memcmp(a[r].data(), b[r].data(), a[r].size() * sizeof(float)) == 0 ? 0 : 1;
-  }
-  return different;
-}
-
-// The logits after the prompt and after each node, in steps of at most `most` rows.
-Logits LogitsOfTree(Runner& runner, const TreeSequence& tree, int most) {
-  FeedPrompt(runner, tree);
-  Logits logits;
-  for (int begin = tree.prompt() - 1; begin < tree.slots(); begin += most) {
-    const SequenceRows rows = tree.Rows(begin, std::min(begin + most, tree.slots()));
-    for (auto& row : LogitsOf(runner, {&rows, 1})) logits.push_back(std::move(row));
-  }
-  return logits;
-}
 
 TEST_P(Trees, NodesHaveTheBitsOfTheirPathsAsChains) {
   for (const auto& [nodes, reach, block_size] :

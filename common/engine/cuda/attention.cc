@@ -25,6 +25,10 @@ absl::StatusOr<std::unique_ptr<Attention>> Attention::Create(const AttentionShap
                                                    shape.query_heads, " query and ", shape.kv_heads,
                                                    " KV heads of ", shape.head_dim));
   }
+  if (shape.block_stride % shape.head_dim != 0 || shape.block_stride > std::numeric_limits<uint32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: a block takes ", shape.block_stride, " elements of the cache"));
+  }
   // FlashInfer counts the elements of partial results in 32 bits.
   const size_t width = static_cast<size_t>(shape.query_heads) * static_cast<size_t>(shape.head_dim);
   if (static_cast<size_t>(capacity.partials) * width > std::numeric_limits<uint32_t>::max()) {
@@ -67,32 +71,36 @@ absl::Status Attention::Launch(int plan, const AttentionSize& size, const Attent
   const PlanLayout layout(size);
   const auto ints = [data](size_t offset) { return reinterpret_cast<int32_t*>(data + offset); };
   const int64_t half_block = int64_t{shape_.kv_heads} * shape_.block_size * shape_.head_dim;
+  const auto items = [&](int count, int first_item, int sequences, int first_sequence) {
+    return AttentionItems{.count = count,
+                          .sequence = ints(layout.item_sequence) + first_item,
+                          .tile = ints(layout.item_tile) + first_item,
+                          .split = ints(layout.item_split) + first_item,
+                          .valid = reinterpret_cast<bool*>(data + layout.valid) + first_item,
+                          .sequences = sequences,
+                          .query_start = ints(layout.query_start) + first_sequence,
+                          .output_start = ints(layout.output_start) + first_sequence,
+                          .block_start = ints(layout.block_start) + first_sequence,
+                          .last_length = ints(layout.last_length) + first_sequence};
+  };
   const AttentionArguments arguments = {
       .query_heads = shape_.query_heads,
       .kv_heads = shape_.kv_heads,
       .head_dim = shape_.head_dim,
       .block_size = shape_.block_size,
-      .sequences = size.sequences,
       .rows = size.rows,
-      .items = size.items,
       .merge = size.partials > 0,
       .split = ints(layout.split),
-      .query_start = ints(layout.query_start),
-      .output_start = ints(layout.output_start),
-      .block_start = ints(layout.block_start),
-      .last_length = ints(layout.last_length),
-      .item_sequence = ints(layout.item_sequence),
-      .item_tile = ints(layout.item_tile),
-      .item_split = ints(layout.item_split),
+      .items = items(size.items, 0, size.sequences, 0),
+      .tail_items = items(size.tail_items, size.items, size.rows, layout.tails),
       .row_partial = ints(layout.row_partial),
       .row_splits = ints(layout.row_splits),
-      .valid = reinterpret_cast<bool*>(data + layout.valid),
       .blocks = ints(layout.blocks),
       .queries = operands.queries,
       .query_stride = operands.query_stride,
       .keys = operands.cache,
       .values = static_cast<const uint16_t*>(operands.cache) + half_block,
-      .block_stride = operands.block_stride,
+      .block_stride = shape_.block_stride,
       .out = operands.out,
       .window = operands.window,
       .partials = partials_.data(),

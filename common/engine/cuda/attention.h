@@ -1,4 +1,4 @@
-// Causal attention of a ragged batch over the paged KV cache.
+// Causal attention of a ragged batch, trees included, over the paged KV cache.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,16 +19,16 @@ namespace outrider::cuda {
 struct AttentionOperands {
   const void* queries = nullptr;  // [query_heads, head_dim] of row r begins at r * query_stride
   int64_t query_stride = 0;
-  // Block b begins at b * block_stride: keys [kv_heads][block_size][head_dim], then values likewise. The keys
-  // and values of the batch's own rows are already stored.
+  // Block b begins at b * AttentionShape::block_stride: keys [kv_heads][block_size][head_dim], then values
+  // likewise. The keys and values of the batch's own rows are already stored.
   const void* cache = nullptr;
-  int64_t block_stride = 0;  // below 2^32
-  void* out = nullptr;       // [rows, query_heads * head_dim]
-  int window = 0;            // how many positions a row attends to, its own included; 0: all
+  void* out = nullptr;  // [rows, query_heads * head_dim]
+  int window = 0;       // how many positions a row attends to, its own included; 0: all
 };
 
 // Batch-invariant: a row's result depends, to the bit, only on its query and on the keys and values up to its
-// position (with a window, within it), and not on the batch or the size of the launch (attention_plan.h).
+// position (with a window, within it), and not on the batch, on the size of the launch, or on where these
+// keys and values are. So a node of a tree has what its path as a chain would give it (attention_plan.h).
 //
 // Has memory for several plans, so that the passes of one graph have a plan each. A batch is uploaded once
 // and launched for every layer. Both calls only enqueue. A graph captures Launch and is replayed after

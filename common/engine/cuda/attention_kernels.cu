@@ -70,33 +70,47 @@ __global__ void Merge(const uint16_t* partials, const float* sums, const int32_t
 // FlashInfer's structs have mutable pointers to data that it only reads.
 Element* Elements(const void* data) { return static_cast<Element*>(const_cast<void*>(data)); }
 
-Params MakeParams(const AttentionArguments& a) {
-  const int64_t strides[] = {a.block_stride, int64_t{a.block_size} * a.head_dim, a.head_dim};
+// `block_stride` elements lie between blocks of `block_size` slots.
+Params MakeParams(const AttentionArguments& a, const AttentionItems& items, int block_size,
+                  int64_t block_stride) {
+  const int64_t strides[] = {block_stride, int64_t{a.block_size} * a.head_dim, a.head_dim};
   const flashinfer::paged_kv_t<Element, int32_t> cache(
-      a.kv_heads, a.block_size, a.head_dim, a.sequences, flashinfer::QKVLayout::kHND, Elements(a.keys),
-      Elements(a.values), strides, a.blocks, a.block_start, a.last_length);
+      a.kv_heads, block_size, a.head_dim, items.sequences, flashinfer::QKVLayout::kHND, Elements(a.keys),
+      Elements(a.values), strides, a.blocks, items.block_start, items.last_length);
   Params params(
-      Elements(a.queries), cache, /*maybe_custom_mask=*/nullptr, a.query_start,
+      Elements(a.queries), cache, /*maybe_custom_mask=*/nullptr, items.query_start,
       /*maybe_mask_indptr=*/nullptr, /*maybe_q_rope_offset=*/nullptr, Elements(a.merge ? a.partials : a.out),
       a.merge ? a.partial_sums : nullptr, /*maybe_alibi_slopes=*/nullptr, a.query_heads,
       static_cast<int32_t>(a.query_stride), a.head_dim, /*window_left=*/a.window - 1, /*logits_soft_cap=*/0,
       /*sm_scale=*/1 / std::sqrt(static_cast<float>(a.head_dim)), /*rope_scale=*/1, /*rope_theta=*/1);
-  params.request_indices = a.item_sequence;
-  params.qo_tile_indices = a.item_tile;
-  params.kv_tile_indices = a.item_split;
-  params.o_indptr = a.output_start;
-  params.block_valid_mask = a.valid;
+  params.request_indices = items.sequence;
+  params.qo_tile_indices = items.tile;
+  params.kv_tile_indices = items.split;
+  params.o_indptr = items.output_start;
+  params.block_valid_mask = items.valid;
   params.kv_chunk_size_ptr = a.split;
-  params.padded_batch_size = a.items;
+  params.padded_batch_size = items.count;
   params.partition_kv = a.merge;
   return params;
 }
 
 template <uint32_t kHeadDim, class Variant>
+cudaError_t LaunchItems(const AttentionArguments& a, const AttentionItems& items, int block_size,
+                        int64_t block_stride, cudaStream_t stream) {
+  if (items.count == 0) return cudaSuccess;
+  const dim3 blocks(items.count, 1, a.kv_heads), threads(32, 1, kWarpsOverPositions);
+  kKernel<kHeadDim, Variant><<<blocks, threads, kSharedBytes<kHeadDim, Variant>, stream>>>(
+      MakeParams(a, items, block_size, block_stride));
+  return cudaGetLastError();
+}
+
+template <uint32_t kHeadDim, class Variant>
 cudaError_t LaunchVariant(const AttentionArguments& a, cudaStream_t stream) {
-  const dim3 blocks(a.items, 1, a.kv_heads), threads(32, 1, kWarpsOverPositions);
-  kKernel<kHeadDim, Variant><<<blocks, threads, kSharedBytes<kHeadDim, Variant>, stream>>>(MakeParams(a));
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess || !a.merge) return error;
+  cudaError_t error = LaunchItems<kHeadDim, Variant>(a, a.items, a.block_size, a.block_stride, stream);
+  if (error == cudaSuccess) {
+    error = LaunchItems<kHeadDim, Variant>(a, a.tail_items, /*block_size=*/1, a.head_dim, stream);
+  }
+  if (error != cudaSuccess || !a.merge) return error;
   const int width = a.query_heads * a.head_dim, block = kMergeThreads * kMergeElements;
   Merge<<<dim3(a.rows, (width + block - 1) / block), kMergeThreads, 0, stream>>>(
       static_cast<const uint16_t*>(a.partials), a.partial_sums, a.row_partial, a.row_splits, a.query_heads,

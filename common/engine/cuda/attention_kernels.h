@@ -7,28 +7,33 @@
 
 namespace outrider::cuda {
 
+// The items of a launch and their sequences (PlanLayout), in device memory. Kernels only read them.
+struct AttentionItems {
+  int count;
+  int32_t* sequence;
+  int32_t* tile;
+  int32_t* split;
+  bool* valid;
+  int sequences;
+  int32_t* query_start;
+  int32_t* output_start;
+  int32_t* block_start;
+  int32_t* last_length;
+};
+
 struct AttentionArguments {
   int query_heads;
   int kv_heads;
   int head_dim;
   int block_size;
-  // The size of the launch.
-  int sequences;
-  int rows;
-  int items;
-  bool merge;  // whether the launch has partial results to merge
-  // The plan (PlanLayout) in device memory. Kernels only read it.
+  int rows;    // of the launch
+  bool merge;  // whether it has partial results to merge
+  // The plan in device memory.
   int32_t* split;
-  int32_t* query_start;
-  int32_t* output_start;
-  int32_t* block_start;
-  int32_t* last_length;
-  int32_t* item_sequence;
-  int32_t* item_tile;
-  int32_t* item_split;
+  AttentionItems items;       // whose blocks have block_size slots
+  AttentionItems tail_items;  // whose blocks are single slots, head_dim elements apart
   int32_t* row_partial;
   int32_t* row_splits;
-  bool* valid;
   int32_t* blocks;
   // The layer's operands, bfloat16, strides in elements.
   const void* queries;

@@ -13,8 +13,34 @@ int Tiles(const AttentionShape& shape, int rows) { return CeilDivide(rows * Grou
 int Splits(int length) { return CeilDivide(length, kSplit); }
 int Blocks(const AttentionShape& shape, int length) { return CeilDivide(length, shape.block_size); }
 
+bool IsTree(const AttentionSequence& sequence) { return !sequence.parents.empty(); }
+// The splits of a tree's trunk.
+int TrunkSplits(const AttentionSequence& tree) { return tree.tree_begin / kSplit; }
+
+// The position of row `row` of a sequence.
+int PositionOf(const AttentionSequence& sequence, int row) {
+  const int slot = sequence.length - sequence.rows + row;
+  if (!IsTree(sequence)) return slot;
+  return sequence.tree_begin + Depth(sequence.parents, slot - sequence.tree_begin) - 1;
+}
+
+// How many positions of a node's path are in its tail.
+int TailLength(const AttentionSequence& tree, int row) {
+  return PositionOf(tree, row) + 1 - TrunkSplits(tree) * kSplit;
+}
+
+// The length that the kernel is told. A trunk is long enough that no row's position lies within it, and that
+// there is room for the partial results of each row's tail. A trunk of one row ends with its position.
+int LaunchedLength(const AttentionSequence& sequence) {
+  if (!IsTree(sequence)) return sequence.length;
+  int length = TrunkSplits(sequence) * kSplit + sequence.rows;
+  for (int r = 0; r < sequence.rows; ++r) length = std::max(length, PositionOf(sequence, r) + 1);
+  return length;
+}
+
 // The number of splits that a tile attends to, which is that of its last row.
 int SplitsOfTile(const AttentionShape& shape, const AttentionSequence& sequence, int tile) {
+  if (IsTree(sequence)) return TrunkSplits(sequence);
   const int last_row = std::min(sequence.rows, CeilDivide((tile + 1) * kQueryTile, Group(shape))) - 1;
   return Splits(sequence.length - sequence.rows + last_row + 1);
 }
@@ -28,36 +54,199 @@ absl::Status Check(const AttentionShape& shape, const AttentionSequence& sequenc
     return absl::InvalidArgumentError(absl::StrCat("attention: ", sequence.blocks.size(), " blocks of ",
                                                    shape.block_size, " for a sequence of ", sequence.length));
   }
+  if (!IsTree(sequence)) return absl::OkStatus();
+  const int nodes = static_cast<int>(sequence.parents.size());
+  if (sequence.rows > nodes || sequence.tree_begin < 0 || sequence.tree_begin + nodes != sequence.length) {
+    return absl::InvalidArgumentError(absl::StrCat("attention: ", sequence.rows, " rows of a tree of ", nodes,
+                                                   " nodes from slot ", sequence.tree_begin, " to ",
+                                                   sequence.length));
+  }
+  for (int node = 0; node < nodes; ++node) {
+    const int parent = sequence.parents[static_cast<size_t>(node)];
+    if (parent < -1 || parent >= node) {
+      return absl::InvalidArgumentError(absl::StrCat("attention: node ", node, " follows node ", parent));
+    }
+  }
   return absl::OkStatus();
 }
 
-// `rows` rows of a sequence from row `first` on. They need no positions beyond their own.
+// `rows` rows of a sequence from row `first` on. They need no slots beyond their own.
 AttentionSequence SliceRows(const AttentionSequence& sequence, int first, int rows) {
-  return {rows, sequence.length - sequence.rows + first + rows, sequence.blocks};
+  AttentionSequence slice = sequence;
+  slice.rows = rows;
+  slice.length = sequence.length - sequence.rows + first + rows;
+  if (IsTree(sequence)) {
+    slice.parents = sequence.parents.first(static_cast<size_t>(slice.length - sequence.tree_begin));
+  }
+  return slice;
 }
 
+// Calls f with what the kernel takes for a sequence, in order.
+template <class F>
+void ForEachLaunched(const AttentionShape& shape, absl::Span<const AttentionSequence> batch, const F& f) {
+  for (const AttentionSequence& sequence : batch) {
+    if (!shape.slides || !IsTree(sequence)) {
+      f(sequence);
+      continue;
+    }
+    for (int r = 0; r < sequence.rows; ++r) f(SliceRows(sequence, r, 1));
+  }
+}
+
+// Writes a plan: first all sequences, then the tails of all rows.
+class Writer {
+ public:
+  Writer(const AttentionShape& shape, const AttentionSize& size, char* plan)
+      : shape_(shape),
+        size_(size),
+        layout_(size),
+        query_start_(Ints(plan, layout_.query_start)),
+        output_start_(Ints(plan, layout_.output_start)),
+        block_start_(Ints(plan, layout_.block_start)),
+        last_length_(Ints(plan, layout_.last_length)),
+        item_sequence_(Ints(plan, layout_.item_sequence)),
+        item_tile_(Ints(plan, layout_.item_tile)),
+        item_split_(Ints(plan, layout_.item_split)),
+        row_partial_(Ints(plan, layout_.row_partial)),
+        row_splits_(Ints(plan, layout_.row_splits)),
+        blocks_(Ints(plan, layout_.blocks)),
+        valid_(reinterpret_cast<bool*>(plan + layout_.valid)) {
+    *Ints(plan, layout_.split) = kSplit;
+  }
+
+  void AddSequence(const AttentionSequence& sequence) {
+    const int length = LaunchedLength(sequence), blocks = Blocks(shape_, length);
+    BeginSequence(sequence_, row_, output_, length - (blocks - 1) * shape_.block_size);
+    std::copy_n(sequence.blocks.begin(), blocks, blocks_ + block_);
+    block_ += blocks;
+    // Items that read the same keys are adjacent, so that they find the keys in the cache.
+    for (int split = 0; split < Splits(length); ++split) {
+      for (int tile = 0; tile < Tiles(shape_, sequence.rows); ++tile) {
+        if (split < SplitsOfTile(shape_, sequence, tile)) AddItem(sequence_, tile, split);
+      }
+    }
+    const int outputs_of_row = size_.partials > 0 ? Splits(length) : 1;
+    for (int r = 0; r < sequence.rows; ++r) {
+      row_partial_[row_] = output_;
+      row_splits_[row_] = Splits(PositionOf(sequence, r) + 1);
+      ++row_;
+      output_ += outputs_of_row;
+    }
+    ++sequence_;
+  }
+
+  void EndSequences() {
+    // Unused sequences have no rows and no blocks.
+    for (; sequence_ <= size_.sequences; ++sequence_) BeginSequence(sequence_, row_, output_, 0);
+    std::fill(valid_ + item_, valid_ + size_.items, false);
+    std::fill(row_splits_ + row_, row_splits_ + size_.rows, 0);
+    row_ = 0;
+    item_ = size_.items;
+  }
+
+  void AddTails(const AttentionSequence& sequence) {
+    for (int r = 0; r < sequence.rows; ++r, ++row_) {
+      const int trunk = IsTree(sequence) ? TrunkSplits(sequence) : 0;
+      BeginSequence(layout_.tails + row_, row_, row_partial_[row_] + trunk, 1);
+      if (!IsTree(sequence)) continue;
+      AddSlots(sequence, trunk * kSplit, PositionOf(sequence, r), sequence.length - sequence.rows + r);
+      for (int split = 0; split < Splits(TailLength(sequence, r)); ++split) {
+        for (int tile = 0; tile < Tiles(shape_, 1); ++tile) AddItem(row_, tile, split);
+      }
+    }
+  }
+
+  void EndTails() {
+    for (; row_ <= size_.rows; ++row_) BeginSequence(layout_.tails + row_, row_, 0, 0);
+    std::fill(valid_ + item_, valid_ + size_.items + size_.tail_items, false);
+  }
+
+  size_t bytes() const { return layout_.blocks + static_cast<size_t>(block_) * sizeof(int32_t); }
+
+ private:
+  static int32_t* Ints(char* plan, size_t offset) { return reinterpret_cast<int32_t*>(plan + offset); }
+
+  void BeginSequence(int sequence, int row, int output, int last_length) {
+    query_start_[sequence] = row;
+    output_start_[sequence] = output;
+    block_start_[sequence] = block_;
+    last_length_[sequence] = last_length;
+  }
+
+  void AddItem(int sequence, int tile, int split) {
+    item_sequence_[item_] = sequence;
+    item_tile_[item_] = tile;
+    item_split_[item_] = split;
+    valid_[item_] = true;
+    ++item_;
+  }
+
+  // The slots of the positions from `first` to `last`, which is that of the node in `slot`.
+  void AddSlots(const AttentionSequence& tree, int first, int last, int slot) {
+    int32_t* const slots = blocks_ + block_;
+    int at = last;
+    for (int node = slot - tree.tree_begin; node >= 0; node = tree.parents[static_cast<size_t>(node)]) {
+      slots[at-- - first] = HeadsBefore(tree, tree.tree_begin + node);
+    }
+    for (; at >= first; --at) slots[at - first] = HeadsBefore(tree, at);
+    block_ += last + 1 - first;
+  }
+
+  int32_t HeadsBefore(const AttentionSequence& tree, int slot) const {
+    const int64_t block = tree.blocks[static_cast<size_t>(slot / shape_.block_size)];
+    return static_cast<int32_t>(block * (shape_.block_stride / shape_.head_dim) + slot % shape_.block_size);
+  }
+
+  const AttentionShape& shape_;
+  const AttentionSize& size_;
+  const PlanLayout layout_;
+  int32_t* const query_start_;
+  int32_t* const output_start_;
+  int32_t* const block_start_;
+  int32_t* const last_length_;
+  int32_t* const item_sequence_;
+  int32_t* const item_tile_;
+  int32_t* const item_split_;
+  int32_t* const row_partial_;
+  int32_t* const row_splits_;
+  int32_t* const blocks_;
+  bool* const valid_;
+  int sequence_ = 0, row_ = 0, output_ = 0, block_ = 0, item_ = 0;
+};
+
 }  // namespace
+
+int Depth(absl::Span<const int> parents, int node) {
+  int depth = 0;
+  for (; node >= 0; node = parents[static_cast<size_t>(node)]) ++depth;
+  return depth;
+}
 
 bool AttentionSize::Holds(const AttentionSize& other) const {
   // A launch that merges also merges short sequences, with one partial result per row.
   const int other_partials = partials > 0 ? std::max(other.partials, other.rows) : other.partials;
   return other.sequences <= sequences && other.rows <= rows && other.items <= items &&
-         other.blocks <= blocks && other_partials <= partials;
+         other.tail_items <= tail_items && other.blocks <= blocks && other_partials <= partials;
 }
 
 AttentionSize SizeOf(const AttentionShape& shape, absl::Span<const AttentionSequence> batch) {
   AttentionSize size;
   bool split = false;
-  for (const AttentionSequence& sequence : batch) {
+  ForEachLaunched(shape, batch, [&](const AttentionSequence& sequence) {
+    const int length = LaunchedLength(sequence);
     ++size.sequences;
     size.rows += sequence.rows;
-    size.blocks += Blocks(shape, sequence.length);
-    size.partials += sequence.rows * Splits(sequence.length);
-    split |= sequence.length > kSplit;
+    size.blocks += Blocks(shape, length);
+    size.partials += sequence.rows * Splits(length);
+    split |= length > kSplit;
     for (int tile = 0; tile < Tiles(shape, sequence.rows); ++tile) {
       size.items += SplitsOfTile(shape, sequence, tile);
     }
-  }
+    for (int r = 0; IsTree(sequence) && r < sequence.rows; ++r) {
+      size.tail_items += Splits(TailLength(sequence, r)) * Tiles(shape, 1);
+      size.blocks += TailLength(sequence, r);
+    }
+  });
   if (!split) size.partials = 0;
   return size;
 }
@@ -71,6 +260,14 @@ AttentionSize LargestSize(const AttentionShape& shape, int sequences, int rows, 
   size.items = (rows * Group(shape) / kQueryTile + sequences) * splits;
   size.blocks = sequences * Blocks(shape, length);
   size.partials = splits > 1 ? rows * splits : 0;
+  return size;
+}
+
+AttentionSize LargestTails(const AttentionShape& shape, int rows, int depth) {
+  const int length = kSplit - 1 + depth;
+  AttentionSize size;
+  size.tail_items = rows * Splits(length) * Tiles(shape, 1);
+  size.blocks = rows * length;
   return size;
 }
 
@@ -115,24 +312,26 @@ absl::StatusOr<std::vector<AttentionPass>> CutIntoPasses(const AttentionShape& s
   return passes;
 }
 
-PlanLayout::PlanLayout(const AttentionSize& size) {
+PlanLayout::PlanLayout(const AttentionSize& size) : tails(size.sequences + 1) {
   bytes = 0;
   const auto take = [this](int count, size_t element) {
     const size_t offset = bytes;
     bytes = (bytes + static_cast<size_t>(count) * element + 15) / 16 * 16;
     return offset;
   };
+  const int sequences = tails + (size.tail_items > 0 ? size.rows + 1 : 0);
+  const int items = size.items + size.tail_items;
   split = take(1, sizeof(int32_t));
-  query_start = take(size.sequences + 1, sizeof(int32_t));
-  output_start = take(size.sequences + 1, sizeof(int32_t));
-  block_start = take(size.sequences + 1, sizeof(int32_t));
-  last_length = take(size.sequences, sizeof(int32_t));
-  item_sequence = take(size.items, sizeof(int32_t));
-  item_tile = take(size.items, sizeof(int32_t));
-  item_split = take(size.items, sizeof(int32_t));
+  query_start = take(sequences, sizeof(int32_t));
+  output_start = take(sequences, sizeof(int32_t));
+  block_start = take(sequences, sizeof(int32_t));
+  last_length = take(sequences, sizeof(int32_t));
+  item_sequence = take(items, sizeof(int32_t));
+  item_tile = take(items, sizeof(int32_t));
+  item_split = take(items, sizeof(int32_t));
   row_partial = take(size.rows, sizeof(int32_t));
   row_splits = take(size.rows, sizeof(int32_t));
-  valid = take(size.items, sizeof(bool));
+  valid = take(items, sizeof(bool));
   blocks = take(size.blocks, sizeof(int32_t));
 }
 
@@ -143,58 +342,20 @@ absl::StatusOr<size_t> WritePlan(const AttentionShape& shape, const AttentionSiz
   }
   const AttentionSize need = SizeOf(shape, batch);
   if (!size.Holds(need)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "attention: a batch of ", need.sequences, " sequences, ", need.rows, " rows, ", need.items,
-        " items, ", need.blocks, " blocks and ", need.partials, " partial results in a launch for ",
-        size.sequences, ", ", size.rows, ", ", size.items, ", ", size.blocks, " and ", size.partials));
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention: a batch of ", need.sequences, " sequences, ", need.rows, " rows, ",
+                     need.items, " + ", need.tail_items, " items, ", need.blocks, " blocks and ",
+                     need.partials, " partial results in a launch for ", size.sequences, ", ", size.rows,
+                     ", ", size.items, " + ", size.tail_items, ", ", size.blocks, " and ", size.partials));
   }
-  const PlanLayout layout(size);
-  const auto ints = [plan](size_t offset) { return reinterpret_cast<int32_t*>(plan + offset); };
-  int32_t* const query_start = ints(layout.query_start);
-  int32_t* const output_start = ints(layout.output_start);
-  int32_t* const block_start = ints(layout.block_start);
-  int32_t* const last_length = ints(layout.last_length);
-  bool* const valid = reinterpret_cast<bool*>(plan + layout.valid);
-
-  *ints(layout.split) = kSplit;
-  int row = 0, output = 0, block = 0, item = 0;
-  for (int s = 0; s < size.sequences; ++s) {
-    query_start[s] = row;
-    output_start[s] = output;
-    block_start[s] = block;
-    last_length[s] = 0;
-    if (s >= need.sequences) continue;  // an unused sequence: no rows, no blocks
-
-    const AttentionSequence& sequence = batch[static_cast<size_t>(s)];
-    const int blocks = Blocks(shape, sequence.length), splits = Splits(sequence.length);
-    std::copy_n(sequence.blocks.begin(), blocks, ints(layout.blocks) + block);
-    block += blocks;
-    last_length[s] = sequence.length - (blocks - 1) * shape.block_size;
-    // Items that read the same keys are adjacent, so that they find the keys in the cache.
-    for (int split = 0; split < splits; ++split) {
-      for (int tile = 0; tile < Tiles(shape, sequence.rows); ++tile) {
-        if (split >= SplitsOfTile(shape, sequence, tile)) continue;
-        ints(layout.item_sequence)[item] = s;
-        ints(layout.item_tile)[item] = tile;
-        ints(layout.item_split)[item] = split;
-        valid[item] = true;
-        ++item;
-      }
-    }
-    const int outputs_of_row = size.partials > 0 ? splits : 1;
-    for (int r = 0; r < sequence.rows; ++r) {
-      ints(layout.row_partial)[row] = output;
-      ints(layout.row_splits)[row] = Splits(sequence.length - sequence.rows + r + 1);
-      ++row;
-      output += outputs_of_row;
-    }
+  Writer writer(shape, size, plan);
+  ForEachLaunched(shape, batch, [&](const AttentionSequence& sequence) { writer.AddSequence(sequence); });
+  writer.EndSequences();
+  if (size.tail_items > 0) {
+    for (const AttentionSequence& sequence : batch) writer.AddTails(sequence);
+    writer.EndTails();
   }
-  query_start[size.sequences] = row;
-  output_start[size.sequences] = output;
-  block_start[size.sequences] = block;
-  std::fill(valid + item, valid + size.items, false);
-  std::fill(ints(layout.row_splits) + row, ints(layout.row_splits) + size.rows, 0);
-  return layout.blocks + static_cast<size_t>(block) * sizeof(int32_t);
+  return writer.bytes();
 }
 
 }  // namespace outrider::cuda

@@ -7,6 +7,13 @@
 // alone therefore determines which partial results it is merged from, and in which order: neither the batch
 // nor the number of rows of its sequence matters. That makes attention batch-invariant (docs/exactness.md).
 // FlashInfer's own PrefillPlan chooses tile and split by the batch.
+//
+// A node of a tree at position p is made of the same pieces, from keys and values in the same order, as the
+// last token of its path. The splits that lie before the tree are the same for all of its nodes: these are
+// the rows of one sequence there, its trunk. What is left of a node's positions is its tail: a sequence of
+// one row whose keys are gathered slot by slot, those before the tree, then its path in order of depth.
+// FlashInfer takes that as pages of one position. Since a launch has pages of one size, the tails have a
+// launch of their own, and only where there are trees.
 #pragma once
 
 #include <compare>
@@ -33,24 +40,38 @@ struct AttentionShape {
   int query_heads = 0;  // a multiple of kv_heads
   int kv_heads = 0;
   int head_dim = 0;    // 64 or 128
-  int block_size = 0;  // positions in a block of the cache
+  int block_size = 0;  // slots in a block of the cache
+  // Elements from one block to the next, a multiple of head_dim, below 2^32. A slot of a tail is named by how
+  // many heads of keys or values lie before it, which fits in an int.
+  int64_t block_stride = 0;
+  // Whether a layer has a window. It counts the positions of a sequence's rows on from the first, so the
+  // nodes of a tree then have a trunk each.
+  bool slides = false;
 };
 
-// One sequence of a batch, with queries at its last `rows` positions.
+// One sequence of a batch, with queries in its last `rows` slots.
 struct AttentionSequence {
   int rows = 0;                      // at least one
-  int length = 0;                    // number of positions, those of the rows included
-  absl::Span<const BlockId> blocks;  // position p is in blocks[p / block_size]
+  int length = 0;                    // number of slots, those of the rows included
+  absl::Span<const BlockId> blocks;  // slot s is in blocks[s / block_size]
+  // Where the rows are nodes of a tree: as in SequenceRows. Else `parents` is empty, and a slot is a
+  // position.
+  int tree_begin = 0;
+  absl::Span<const int> parents = {};
 };
+
+// How many nodes the path to a node has, itself included.
+int Depth(absl::Span<const int> parents, int node);
 
 // What a batch needs, or the size of a launch, which a captured graph fixes. A launch serves every batch that
 // needs no more of anything.
 struct AttentionSize {
   int sequences = 0;
   int rows = 0;
-  int items = 0;     // thread blocks per KV head
-  int blocks = 0;    // of all sequences; a shared block counts once per use
-  int partials = 0;  // partial results per query head; 0 if no sequence is longer than a split
+  int items = 0;       // thread blocks per KV head
+  int tail_items = 0;  // and of the launch of the tails; 0 if there are no trees
+  int blocks = 0;      // of all sequences; a shared block counts once per use. And the slots of tails
+  int partials = 0;    // partial results per query head; 0 if no sequence is longer than a split
 
   bool Holds(const AttentionSize& other) const;
   friend auto operator<=>(const AttentionSize&, const AttentionSize&) = default;
@@ -59,9 +80,13 @@ struct AttentionSize {
 // What this batch needs. The batch must be well-formed.
 AttentionSize SizeOf(const AttentionShape& shape, absl::Span<const AttentionSequence> batch);
 
-// An upper bound for every batch of that many sequences and rows in which no sequence is longer than
-// `length`.
+// An upper bound for every batch of that many sequences and rows without trees in which no sequence is longer
+// than `length`.
 AttentionSize LargestSize(const AttentionShape& shape, int sequences, int rows, int length);
+
+// An upper bound of what the tails of so many nodes of trees need, `tail_items` and `blocks`, where no path
+// is longer than `depth`.
+AttentionSize LargestTails(const AttentionShape& shape, int rows, int depth);
 
 // Consecutive rows of a batch, from first_row on.
 struct AttentionPass {
@@ -78,21 +103,26 @@ absl::StatusOr<std::vector<AttentionPass>> CutIntoPasses(const AttentionShape& s
 
 // The byte offsets of a plan's arrays. All but `valid` are int32. The blocks come last, so that a copy to the
 // device can stop after the ones in use.
+//
+// With tail_items, there is a tail for each row, one without items for a row that is no node. Arrays by
+// sequence go on with those of the tails, from index `tails` on, and arrays by item with the items of the
+// tails.
 struct PlanLayout {
   explicit PlanLayout(const AttentionSize& size);
 
+  int tails;             // sequences + 1
   size_t split;          // [1], kSplit
   size_t query_start;    // [sequences + 1], in rows
   size_t output_start;   // [sequences + 1], in partial results; in rows where size.partials is 0
   size_t block_start;    // [sequences + 1], in `blocks`
-  size_t last_length;    // [sequences], positions in the last block
+  size_t last_length;    // [sequences + 1], slots in the last block
   size_t item_sequence;  // [items]
   size_t item_tile;      // [items], of its sequence
-  size_t item_split;     // [items]
+  size_t item_split;     // [items], of its sequence
   size_t row_partial;    // [rows], the first of a row's partial results, which are consecutive
   size_t row_splits;     // [rows], how many; 0 for a row that this batch does not have
   size_t valid;          // [items], bool
-  size_t blocks;         // [blocks]
+  size_t blocks;         // [blocks], of the sequences, then the slots of the tails
   size_t bytes;
 };
 

@@ -1,12 +1,12 @@
 #include "common/engine/cuda/cuda_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/engine/cuda/attention_capacity.h"
 #include "common/engine/cuda/decide_kernels.h"
 #include "common/engine/cuda/weights.h"
 #include "common/engine/kv_size.h"
@@ -16,11 +16,6 @@ namespace {
 
 // Plans of attention, enough for the passes of a step: the first one, and one per further drafted token.
 constexpr int kPlans = kMaxDraftTokens + 1;
-
-// A launch of attention has memory for this many rows of sequences of the greatest length (of a 3B model with
-// 131,072 positions, that is 200 MB), and for all rows of a graph of sequences of the shorter length.
-constexpr int kLongRows = 64;
-constexpr int kShortLength = 1024;
 
 // The widest row that AddNorm has room for, in the 48 KB of shared memory that a block has without asking.
 constexpr int kMaxNormed = 48 * 1024 / sizeof(float);
@@ -121,7 +116,10 @@ absl::Status CudaModel::WarmUpAndAllocateCache() {
   if (status.ok()) status = Run(DirectSteps(limits), /*captures=*/false);
   size_t free_bytes = 0;
   if (status.ok() && options_.kv_blocks == 0) status = Assign(FreeForPool(common), free_bytes);
-  if (status.ok()) status = resize(KvBlocks(spec_, options_, free_bytes, layers_->bytes_per_block()));
+  if (status.ok()) {
+    const int wanted = KvBlocks(spec_, options_, free_bytes, layers_->bytes_per_block());
+    status = resize(std::min(wanted, MostBlocks(attention_->shape())));
+  }
   if (!status.ok()) return status;
   max_positions_ =
       static_cast<int>(std::min<int64_t>(max_positions_, int64_t{kv_blocks_} * options_.block_size));
@@ -185,19 +183,10 @@ absl::Status CudaModel::AllocateStepMemory() {
 }
 
 absl::Status CudaModel::CreateAttention() {
-  const AttentionShape shape{spec_.heads, spec_.kv_heads, spec_.head_dim, options_.block_size};
-  // Steps that need more are cut into several launches.
-  const int length = std::max(kSplit, static_cast<int>(std::bit_ceil(static_cast<unsigned>(max_positions_))));
-  const AttentionSize longest = LargestSize(shape, kLongRows, kLongRows, length);
-  const AttentionSize most =
-      LargestSize(shape, kMaxCapturedRows, kMaxCapturedRows, std::min(length, kShortLength));
-  const AttentionSize capacity{
-      .sequences = max_rows_,
-      .rows = max_rows_,
-      .items = std::max(longest.items, most.items),
-      .blocks = std::max(longest.blocks, most.blocks),
-      .partials = length > kSplit ? std::max({longest.partials, most.partials, max_rows_}) : 0};
-  return Assign(Attention::Create(shape, capacity, std::max(kPlans, max_rows_ / kLongRows + 1)), attention_);
+  const AttentionShape shape = AttentionShapeOf(spec_, options_.block_size);
+  return Assign(Attention::Create(shape, AttentionCapacity(shape, max_rows_, max_positions_),
+                                  std::max(kPlans, max_rows_ / kLongRows + 1)),
+                attention_);
 }
 
 CudaModel::~CudaModel() {
@@ -209,6 +198,11 @@ CudaModel::~CudaModel() {
 void CudaModel::DropGraphs() {
   for (const auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph);
   graphs_.clear();
+}
+
+void CudaModel::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
+  cudaSetDevice(device_);
+  layers_->MoveSlots(blocks, moves);
 }
 
 void CudaModel::CopyBlock(BlockId from, BlockId to) {

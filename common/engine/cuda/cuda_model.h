@@ -38,14 +38,13 @@ class CudaModel final : public Model {
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
   void CopyBlock(BlockId from, BlockId to) override;
-  void MoveSlots(absl::Span<const BlockId>, absl::Span<const SlotMove>) override {}
+  void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override;
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
   void Wake() override {}
 
   bool CanRun(const DeviceTask& task) const override { return cuda::CanRun(task, spec_.vocab_size); }
   bool row_invariant() const override { return true; }
-  bool runs_trees() const override { return false; }
-  bool tree_row_invariant() const override { return false; }
+  bool tree_row_invariant() const override { return true; }
   std::string dtype() const override { return operand_ == Operand::kFp8 ? "fp8" : "bfloat16"; }
   std::string kernel_name() const override { return "cuda"; }
   std::string algorithms() const override { return InWords(matmul_->choices()); }

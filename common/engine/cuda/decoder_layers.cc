@@ -129,7 +129,6 @@ absl::Status DecoderLayers::Attend(const Pass& pass, int layer, __nv_bfloat16* o
                           {.queries = queries_.as<__nv_bfloat16>() + part.first_row * columns,
                            .query_stride = columns,
                            .cache = kv.base,
-                           .block_stride = kv.block_stride,
                            .out = out + part.first_row * columns,
                            .window = spec_.Slides(layer) ? spec_.sliding_window : 0},
                           stream_);
@@ -192,6 +191,20 @@ absl::Status DecoderLayers::Enqueue(const Pass& pass) {
     }
   }
   return ToStatus(cudaGetLastError(), "enqueuing a forward pass");
+}
+
+void DecoderLayers::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
+  // A slot has a row of head_dim elements in each head of the keys and of the values of each layer.
+  const size_t row = static_cast<size_t>(spec_.head_dim) * kBFloat16Bytes;
+  const size_t slots = static_cast<size_t>(options_.block_size), heads = block_bytes_ / (row * slots);
+  const auto place = [&](int slot) {
+    const size_t s = static_cast<size_t>(slot), block = static_cast<size_t>(blocks[s / slots]);
+    return cache_.data() + block * block_bytes_ + s % slots * row;
+  };
+  for (const SlotMove& move : moves) {
+    cudaMemcpy2DAsync(place(move.to), slots * row, place(move.from), slots * row, row, heads,
+                      cudaMemcpyDeviceToDevice, stream_);
+  }
 }
 
 void DecoderLayers::CopyBlock(BlockId from, BlockId to) {

@@ -19,6 +19,7 @@
 #include "common/engine/cuda/weights.h"
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/kv/block_id.h"
+#include "common/kv/slot_move.h"
 
 namespace outrider::cuda {
 
@@ -66,6 +67,8 @@ class DecoderLayers {
   absl::Status Enqueue(const Pass& pass);
 
   void CopyBlock(BlockId from, BlockId to);
+  // As Model::MoveSlots.
+  void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves);
   // As Model::ReadSlot. Waits for the stream.
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values);
 

@@ -18,6 +18,7 @@ AttentionSize LaunchFor(const AttentionSize& need, int rows, const AttentionSize
   return {.sequences = sequences,
           .rows = rows,
           .items = std::min(RoundUp(std::max(need.items, sequences)), capacity.items),
+          .tail_items = std::min(RoundUp(need.tail_items), capacity.tail_items),
           .blocks = capacity.blocks,
           .partials = need.partials > 0 ? capacity.partials : 0};
 }

@@ -9,13 +9,34 @@
 namespace outrider::cuda {
 namespace {
 
-RowPlace PlaceOf(int position, absl::Span<const BlockId> blocks, int block_size) {
-  return {position, blocks[static_cast<size_t>(position / block_size)], position % block_size};
+// Of the token in a slot, whose position is the slot's.
+RowPlace PlaceOf(int slot, absl::Span<const BlockId> blocks, int block_size) {
+  return {slot, blocks[static_cast<size_t>(slot / block_size)], slot % block_size};
 }
 
 int TokensOf(const DeviceTask& task) {
   const auto* propose = std::get_if<ProposeTask>(&task.work);
   return propose == nullptr ? 0 : propose->draft_tokens;
+}
+
+// The rows of a sequence: those before its tree, then the nodes.
+void AddRows(const SequenceRows& sequence, int block_size, PassPlan& pass) {
+  const int count = static_cast<int>(sequence.tokens.size()), end = sequence.position + count;
+  const int tree = sequence.parents.empty() ? end : sequence.tree_begin;
+  for (int slot = sequence.position; slot < end; ++slot) {
+    pass.places.push_back(PlaceOf(slot, sequence.blocks, block_size));
+    if (slot >= tree) pass.places.back().position = tree + Depth(sequence.parents, slot - tree) - 1;
+  }
+  const int nodes = std::min(count, end - tree);
+  if (nodes < count)
+    pass.sequences.push_back({.rows = count - nodes, .length = end - nodes, .blocks = sequence.blocks});
+  if (nodes > 0) {
+    pass.sequences.push_back({.rows = nodes,
+                              .length = end,
+                              .blocks = sequence.blocks,
+                              .tree_begin = tree,
+                              .parents = sequence.parents});
+  }
 }
 
 // The pass that drafts token `index`, from 1 on, of every task.
@@ -46,11 +67,7 @@ StepPlan PlanStep(absl::Span<const SequenceRows> batch, int block_size, absl::Sp
     const int first = static_cast<int>(plan.tokens.size());
     const int count = static_cast<int>(sequence.tokens.size());
     plan.tokens.insert(plan.tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
-    for (int i = 0; i < count; ++i) {
-      plan.first.places.push_back(PlaceOf(sequence.position + i, sequence.blocks, block_size));
-    }
-    plan.first.sequences.push_back(
-        {.rows = count, .length = sequence.position + count, .blocks = sequence.blocks});
+    AddRows(sequence, block_size, plan.first);
     std::vector<int32_t>& rows = sequence.task != nullptr ? plan.logit_rows : host_rows;
     for (int i = count - sequence.logit_rows; i < count; ++i) rows.push_back(first + i);
     if (sequence.task == nullptr) continue;

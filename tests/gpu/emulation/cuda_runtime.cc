@@ -107,6 +107,16 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   Enqueue(stream, [=] { std::memmove(to, from, bytes); });
   return cudaSuccess;
 }
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind /*kind*/, cudaStream_t stream) {
+  Enqueue(stream, [=] {
+    for (size_t row = 0; row < height; ++row) {
+      std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
+                  width);
+    }
+  });
+  return cudaSuccess;
+}
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   Enqueue(stream, [=] { std::memset(to, value, bytes); });
   return cudaSuccess;

@@ -54,15 +54,17 @@ struct Split {
   std::vector<float> values;  // [positions, head_dim]
 };
 
-Split ReadSplit(const AttentionArguments& a, int item, int kv_head, int length) {
-  const int sequence = a.item_sequence[item], dim = a.head_dim, begin = a.item_split[item] * *a.split;
+// The keys and values of an item's split, from blocks of `block_size` slots, `block_stride` elements apart.
+Split ReadSplit(const AttentionArguments& a, const AttentionItems& items, int item, int block_size,
+                int64_t block_stride, int kv_head, int length) {
+  const int sequence = items.sequence[item], dim = a.head_dim, begin = items.split[item] * *a.split;
   const int positions = std::min(*a.split, length - begin);
   const size_t size = static_cast<size_t>(positions) * static_cast<size_t>(dim);
   Split split{.begin = begin, .keys = std::vector<float>(size), .values = std::vector<float>(size)};
   for (int p = 0; p < positions; ++p) {
-    const int block = a.blocks[a.block_start[sequence] + (begin + p) / a.block_size];
+    const int block = a.blocks[items.block_start[sequence] + (begin + p) / block_size];
     const int64_t at =
-        block * a.block_stride + (int64_t{kv_head} * a.block_size + (begin + p) % a.block_size) * dim;
+        block * block_stride + (int64_t{kv_head} * a.block_size * dim) + (begin + p) % block_size * dim;
     for (int d = 0; d < dim; ++d) {
       split.keys[static_cast<size_t>(d * positions + p)] = FromBFloat16(Bits(a.keys)[at + d]);
       split.values[static_cast<size_t>(p * dim + d)] = FromBFloat16(Bits(a.values)[at + d]);
@@ -103,20 +105,22 @@ float AttendSplit(const AttentionArguments& a, const Split& split, const uint16_
   return most * std::log2(std::exp(1.0f)) + std::log2(total);
 }
 
-void AttendItem(const AttentionArguments& a, int item) {
-  const int sequence = a.item_sequence[item], number = a.item_split[item];
-  const int blocks = a.block_start[sequence + 1] - a.block_start[sequence];
-  const int length = (blocks - 1) * a.block_size + a.last_length[sequence];
-  const int first_row = a.query_start[sequence], rows = a.query_start[sequence + 1] - first_row;
+void AttendItem(const AttentionArguments& a, const AttentionItems& items, int item, int block_size,
+                int64_t block_stride) {
+  const int sequence = items.sequence[item];
+  const int blocks = items.block_start[sequence + 1] - items.block_start[sequence];
+  const int length = (blocks - 1) * block_size + items.last_length[sequence];
+  const int splits = (length + *a.split - 1) / *a.split;
+  const int first_row = items.query_start[sequence], rows = items.query_start[sequence + 1] - first_row;
   const int group = a.query_heads / a.kv_heads;
   for (int kv_head = 0; kv_head < a.kv_heads; ++kv_head) {
-    const Split split = ReadSplit(a, item, kv_head, length);
+    const Split split = ReadSplit(a, items, item, block_size, block_stride, kv_head, length);
     for (int i = 0; i < kQueryTile; ++i) {
-      const int query = a.item_tile[item] * kQueryTile + i;
-      const int head = kv_head * group + query % group, position = length - rows + query / group;
-      if (query / group >= rows || split.begin > position) continue;
-      const int64_t row = first_row + query / group;
-      const int64_t at = a.merge ? a.row_partial[row] + number : row;
+      const int query = items.tile[item] * kQueryTile + i, r = query / group;
+      const int head = kv_head * group + query % group, position = length - rows + r;
+      if (r >= rows || split.begin > position) continue;
+      const int64_t at = items.output_start[sequence] + (a.merge ? r * splits + items.split[item] : r);
+      const int64_t row = first_row + r;
       const float log_sum = AttendSplit(
           a, split, Bits(a.queries) + row * a.query_stride + int64_t{head} * a.head_dim, position,
           static_cast<uint16_t*>(a.merge ? a.partials : a.out) + (at * a.query_heads + head) * a.head_dim);
@@ -126,8 +130,11 @@ void AttendItem(const AttentionArguments& a, int item) {
 }
 
 void Attend(const AttentionArguments& a) {
-  for (int item = 0; item < a.items; ++item) {
-    if (a.valid[item]) AttendItem(a, item);
+  for (int item = 0; item < a.items.count; ++item) {
+    if (a.items.valid[item]) AttendItem(a, a.items, item, a.block_size, a.block_stride);
+  }
+  for (int item = 0; item < a.tail_items.count; ++item) {
+    if (a.tail_items.valid[item]) AttendItem(a, a.tail_items, item, /*block_size=*/1, a.head_dim);
   }
   if (!a.merge) return;
   for (int row = 0; row < a.rows; ++row) {

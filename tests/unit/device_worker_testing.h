@@ -24,6 +24,7 @@ struct Setting {
   double presence_penalty = 0;
   int logprobs = -1;
   bool delegable = true;
+  bool trees = false;  // every second sequence drafts trees, which the host decides
 };
 
 inline std::shared_ptr<const SequenceParams> Params(const Setting& setting, uint64_t seed) {
@@ -132,7 +133,7 @@ struct Counts {
 using StartWorker = std::function<std::unique_ptr<Worker>(bool device, std::unique_ptr<Sampler> sampler)>;
 
 // Concurrent sequences of different length and K, over several rounds: the prompts are cut into chunks,
-// drafts end at different times, and rejected tokens leave the cache. Both workers must have the same logits
+// drafts end at different times, rejected tokens leave the cache, and accepted ones of trees move in it. Both workers must have the same logits
 // to the bit.
 inline Counts ExpectWhatTheHostSays(const Setting& setting, int sequences, const StartWorker& start) {
   EXPECT_EQ(cuda::CanRun({.params = Params(setting, 1).get(), .work = VerifyTask{}}, /*vocab=*/256),
@@ -154,7 +155,9 @@ inline Counts ExpectWhatTheHostSays(const Setting& setting, int sequences, const
       for (int device = 0; device < 2; ++device) {
         WorkItem item =
             Item(s, round, texts[s], drafted_cache[s], round == 1 ? Params(setting, 40 + s) : nullptr);
-        item.work = ProposeWork{1 + (s + static_cast<int>(round)) % 4};
+        ProposeWork work{1 + (s + static_cast<int>(round)) % 4};
+        if (setting.trees && s % 2 == 1) work.tree = Branching{{2, 2, 1}};
+        item.work = work;
         proposals[device].push_back(Send(*drafts[device], std::move(item)));
       }
     }
@@ -199,7 +202,9 @@ inline const auto& Settings() {
                                 Setting{.name = "Coupled", .rule = Rule::kCoupled},
                                 Setting{.name = "Block", .rule = Rule::kBlock, .delegable = false},
                                 Setting{.name = "Penalty", .presence_penalty = .5, .delegable = false},
-                                Setting{.name = "LogProbabilities", .logprobs = 2, .delegable = false}};
+                                Setting{.name = "LogProbabilities", .logprobs = 2, .delegable = false},
+                                Setting{.name = "Trees", .trees = true},
+                                Setting{.name = "GreedyTrees", .temperature = 0, .trees = true}};
   return settings;
 }
 

@@ -13,8 +13,8 @@ inline constexpr int kLongRows = 64;
 // Of a model whose cache is as DecoderLayers has it.
 AttentionShape AttentionShapeOf(const DecoderSpec& spec, int block_size);
 
-// For steps of at most `max_rows` rows and sequences of at most `max_positions`. Steps that need more than the
-// capacity are cut into several launches (CutIntoPasses).
+// For steps of at most `max_rows` rows and sequences of at most `max_positions`. Steps that need more than
+// the capacity are cut into several launches (CutIntoPasses).
 AttentionSize AttentionCapacity(const AttentionShape& shape, int max_rows, int max_positions);
 
 // How many blocks a KV pool can have, with one more that no sequence uses: the slots of trees have to be

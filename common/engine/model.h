@@ -42,8 +42,6 @@ class Model {
   // Whether a row's results depend bit for bit only on the tokens of its own prefix (Runner). Else they do up
   // to rounding.
   virtual bool row_invariant() const = 0;
-  // Whether Forward takes trees.
-  virtual bool runs_trees() const { return true; }
   // The same for a node of a tree: whether its results have the bits that its path, computed as a chain,
   // would give it.
   virtual bool tree_row_invariant() const = 0;

@@ -214,7 +214,6 @@ absl::Status Runner::CheckPositions(const SequenceRows& sequence) const {
   const int64_t end = sequence.position + static_cast<int64_t>(sequence.tokens.size());
   int64_t positions = end;
   if (!sequence.parents.empty()) {
-    if (!model_->runs_trees()) return refuse("a tree, which this model does not compute");
     const int begin = sequence.tree_begin;
     if (begin < 0 || end - begin != static_cast<int64_t>(sequence.parents.size())) {
       return refuse("a tree of ", sequence.parents.size(), " nodes from slot ", begin, " to slot ", end - 1);

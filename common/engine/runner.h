@@ -85,7 +85,6 @@ class Runner {
 
   const ModelConfig& config() const { return config_; }
   bool row_invariant() const { return model_->row_invariant(); }
-  bool runs_trees() const { return model_->runs_trees(); }
   bool tree_row_invariant() const { return model_->tree_row_invariant(); }
   std::string dtype() const { return model_->dtype(); }  // as resolved, if it was "auto"
   std::string kernel_name() const { return model_->kernel_name(); }

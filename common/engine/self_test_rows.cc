@@ -167,7 +167,6 @@ absl::StatusOr<std::string> CheckRows(Model& model, const SelfTestModel& small) 
           ? "alone, together, in chunks, beside others, in copied blocks: the same bits"
           : absl::StrFormat("alone, together, in chunks: the same up to rounding, %.2g; no more is claimed",
                             largest);
-  if (!model.runs_trees()) return chains;
   const absl::StatusOr<Computed> tree = ComputeAsTree(model, small);
   if (!tree.ok()) return tree.status();
   const absl::StatusOr<double> difference =

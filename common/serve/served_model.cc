@@ -22,7 +22,6 @@ namespace {
 // Most nodes of a tree: they and the token that they follow are rows of one step, and a proposal whose nodes
 // have whole rows as q fits a message.
 int MaxTreeNodes(const Runner& runner, const ServedModelOptions& options) {
-  if (!runner.runs_trees()) return 0;
   const int64_t row_bytes = int64_t{sizeof(float)} * runner.config().decoder.vocab_size;
   return static_cast<int>(std::min<int64_t>(
       {options.max_tree_nodes, options.worker.max_batch_rows - 1, kMaxMessageBytes / row_bytes}));

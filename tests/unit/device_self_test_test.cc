@@ -188,17 +188,6 @@ TEST(SelfTestInFull, WhatIsWrongWithTreesAloneIsNamed) {
               ::testing::Contains(HasSubstr("in copied blocks: the same bits; as a tree: up to rounding")));
 }
 
-class TakesNoTrees final : public WrongModel {
- public:
-  using WrongModel::WrongModel;
-  bool runs_trees() const override { return false; }
-};
-
-TEST(SelfTestInFull, NothingIsSaidOfTreesWhereThereAreNone) {
-  EXPECT_THAT(Lines(ChangedDevice(Make<TakesNoTrees>), /*passes=*/true),
-              ::testing::Contains(::testing::EndsWith("in copied blocks: the same bits")));
-}
-
 // Changes what a task gives.
 template <class Work, class ChangeWork>
 class WrongTask final : public WrongModel {

@@ -72,21 +72,22 @@ def speed_by_k(report: dict) -> Figure:
 def trees(report: dict) -> Figure:
     figure, panels = plt.subplots(1, len(report["acceptance"]), figsize=(8, 4), sharey=True, squeeze=False)
     for axes, result in zip(panels[0], report["acceptance"]):
-        lines: dict[str, list[dict]] = {}
-        for row in result["rows"]:
-            shape = row["mode"].split("@")[0]
-            name = "chain" if row["mode"].startswith("K") else shape if ":" in shape else "branching"
-            lines.setdefault(name, []).append(row)
-        for (name, rows), color, marker in zip(sorted(lines.items(), key=lambda line: -len(line[1])), COLORS * 3, MARKERS * 3):
-            if name == "chain":
-                color, marker = GREY, "x"
-            axes.plot([row["k"] for row in rows], [row["tokens_per_call"] for row in rows], color=color, marker=marker,
-                      linestyle="--" if name == "chain" else "-" if len(rows) > 2 and name != "branching" else "none", label=name)
-        axes.set(title=f"temperature {result['temperature']:g}", xlabel="depth")
-    panels[0][0].set_ylabel("tokens a target call")
-    panels[0][0].set_ylim(bottom=1)
-    title(figure, "Tokens a target call by the shape of the draft", report, top=0.95)
-    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0, 0.94), ncols=6)
+        axes.axhline(1, color=GREY, linestyle="--", linewidth=1.2, label="the chain of that depth")
+        trees_only = [row for row in result["rows"] if not row["mode"].startswith("K")]
+        for family, color, marker in (("budget", BLUE, "o"), ("branching", ORANGE, "s"), ("chains", GREEN, "D")):
+            rows = [row for row in trees_only if row["mode"].startswith(family) or (family == "branching" and ":" not in row["mode"])]
+            axes.plot([row["nodes_per_call"] for row in rows], [row["ratio_to_chain"] for row in rows], color=color,
+                      marker=marker, linestyle="none", label=family)
+            for row in rows if family == "budget" else ():
+                axes.annotate(row["k"], (row["nodes_per_call"], row["ratio_to_chain"]), xytext=(6, -3),
+                              textcoords="offset points", fontsize=7, color=color)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([4, 8, 16, 32, 64], ["4", "8", "16", "32", "64"])
+        axes.minorticks_off()
+        axes.set(title=f"temperature {result['temperature']:g}", xlabel="nodes of a tree (depth of budgets beside)")
+    panels[0][0].set_ylabel("tokens a target call / chain's of that depth")
+    title(figure, "Tokens a target call of trees", report, top=0.95)
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0, 0.94), ncols=4)
     return figure
 
 

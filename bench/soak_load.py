@@ -29,11 +29,12 @@ from test_openai_server import BAD as BAD_OVER_HTTP
 WORKERS = 8
 DRAFTERS = ("", "model", "model", "ngram", "copy", "auto", "random", "none")
 KS = (None, 0, 1, 2, 4, 8)
+TREES = ("", "", "2x2x1", "chains:3", "budget:8", "auto")
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A request whose answer depends on nothing but itself: greedy, or under the coupled rule."""
+    """A request whose answer depends on nothing but itself: greedy, under the coupled rule, or a search."""
     prompt: str
     options: dict[str, Any]
     answers: tuple[Answer, ...]  # what it got while nothing disturbed it, one for each sample
@@ -57,6 +58,16 @@ def draw_calls(c: Cluster, seed: int) -> list[Call]:
     return calls
 
 
+def draw_searches(c: Cluster, seed: int) -> list[Call]:
+    """The same for beam searches."""
+    rng, prompts, calls = random.Random(f"{seed} searches"), load_prompts(), []
+    for width in (1, 2, 4, 6):
+        beam = inference_pb2.BeamOptions(width=width, length_penalty=rng.choice([0, 1]))
+        options = {"max_tokens": rng.choice([20, 60]), "n": rng.randint(1, width), "beam": beam}
+        calls.append(Call(prompts[width], options, tuple(c.generate_samples(prompts[width], k=0, **options))))
+    return calls
+
+
 class Stream:
     """How far a stream has come that is read without a pause."""
 
@@ -69,7 +80,7 @@ class Load:
 
     def __init__(self, c: Cluster, seed: int) -> None:
         self.cluster = c
-        self.calls = draw_calls(c, seed)
+        self.calls, self.searches = draw_calls(c, seed), draw_searches(c, seed)
         self.outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
         self.resumed = self.repeated = 0
         self.streams: set[Stream] = set()
@@ -169,8 +180,9 @@ class Worker:
         return self.rng.choice([call for call in self.load.calls if (call.options["n"] > 1) == samples])
 
     def speculation(self) -> dict[str, Any]:
-        return {"k": self.rng.choice(KS), "drafter": self.rng.choice(DRAFTERS),
-                "draft_top_n": self.rng.choice([0, 0, 8])}
+        drafter = self.rng.choice(DRAFTERS)
+        return {"k": self.rng.choice(KS), "drafter": drafter, "draft_top_n": self.rng.choice([0, 0, 8]),
+                "tree": self.rng.choice(TREES) if drafter in ("", "model") else ""}
 
     def repeat(self, ask: Callable[[], Any]) -> Any:
         """Asks until the coordinator was there all the time."""
@@ -189,7 +201,7 @@ class Worker:
         answers = [Answer() for _ in range(wanted.n or 1)]
 
         def ask() -> None:
-            if wanted.n > 1:
+            if wanted.n > 1 or wanted.HasField("beam"):
                 answers[:] = [Answer() for _ in answers]
             else:
                 wanted.resume_from[:] = answers[0].tokens
@@ -234,10 +246,17 @@ def slow_reader(w: Worker) -> str:
     return check(w.stream(wanted, pause=2), call)
 
 
+def search(w: Worker) -> str:
+    call = w.rng.choice(w.load.searches)
+    return check(w.stream(request(call.prompt, **call.options, **(w.speculation() | {"tree": ""}))), call)
+
+
 def sampled_answer(w: Worker) -> str:
     """Of these only the form is known: tests/slow/test_distribution.py looks at what they say."""
-    wanted = request(w.call().prompt, **w.speculation(), rule=w.rng.choice(["token", "block"]), temperature=0.8, top_p=0.95,
-                     max_tokens=w.rng.choice([5, 60, 200]), ignore_eos=True)
+    how = w.speculation()
+    rule = w.rng.choice(["token", "block"]) if how["tree"] in ("", "auto") else "token"
+    wanted = request(w.call().prompt, **how, rule=rule, temperature=0.8, top_p=0.95, max_tokens=w.rng.choice([5, 60, 200]),
+                     ignore_eos=True)
     wanted.logprobs.top = 2
     [answer] = w.stream(wanted)
     assert (len(answer.tokens), answer.reason) == (wanted.stop.max_tokens, LENGTH), answer
@@ -377,5 +396,5 @@ def bad_http_request(w: Worker) -> str:
 
 # How often each is asked for.
 KINDS: dict[Callable[[Worker], str], int] = {
-    invariant_answer: 10, several_samples: 2, slow_reader: 2, sampled_answer: 4, http_stream: 4, http_answer: 1, cancelled: 3,
+    invariant_answer: 10, several_samples: 2, slow_reader: 2, search: 2, sampled_answer: 4, http_stream: 4, http_answer: 1, cancelled: 3,
     http_client_leaves: 2, short_deadline: 2, bad_request: 3, unreadable_message: 1, bad_http_request: 2}

@@ -17,9 +17,15 @@ KS = [0, 1, 2, 4, 8]
 RULES = ["token", "block", "coupled"]
 DRAFTERS = ["model", "ngram", "copy", "auto", "unigram", "bigram", "random"]
 SCHEDULES = ["lockstep", "run_ahead", "auto"]
+TREES = ["none", "2x2x1", "chains:3", "budget:8", "auto"]
 AT_ONCE = 16
 
 Call = tuple[str, dict[str, Any]]
+
+
+def tree_of(number: int, drafter: str, rule: str) -> str:
+    """Where there can be one."""
+    return TREES[number % len(TREES)] if drafter == "model" and rule != "block" else "none"
 
 
 @pytest.fixture(scope="module", params=DTYPES)
@@ -59,7 +65,8 @@ def test_greedy_in_mixed_batches_with_every_drafter_rule_and_length(everything: 
     chosen = [(way, index) for number, way in enumerate(ways) for index in range(number % 4, PROMPTS, 4)]
     chosen.sort(key=lambda pair: (pair[1] * 31 + ways.index(pair[0]) * 17) % 101)
     calls: list[Call] = [(prompts[index], {"drafter": drafter, "rule": rule, "k": k, "temperature": 0,
-                                           "schedule": SCHEDULES[number % 3], "max_tokens": TOKENS, "ignore_eos": True})
+                                           "schedule": SCHEDULES[number % 3], "tree": tree_of(number, drafter, rule),
+                                           "max_tokens": TOKENS, "ignore_eos": True})
                          for number, ((drafter, rule, k), index) in enumerate(chosen)]
     answers = everything.generate_all(calls, AT_ONCE)
     for (way, index), answer in zip(chosen, answers, strict=True):
@@ -67,6 +74,7 @@ def test_greedy_in_mixed_batches_with_every_drafter_rule_and_length(everything: 
     accepted = {drafter: sum(answer.speculation.accepted for (way, _), answer in zip(chosen, answers, strict=True)
                              if way[0] == drafter) for drafter in DRAFTERS}
     assert all(accepted[drafter] > 0 for drafter in DRAFTERS if drafter != "random"), accepted
+    assert sum(answer.speculation.tree_rounds for answer in answers) > 100
 
 
 def sampled_calls(prompts: list[str], count: int) -> list[Call]:
@@ -74,6 +82,7 @@ def sampled_calls(prompts: list[str], count: int) -> list[Call]:
     ways = itertools.cycle(itertools.product(["model", "ngram", "bigram"], RULES, [1, 3, 5, 0]))
     return [(prompts[i % len(prompts)],
              {"drafter": drafter, "rule": rule, "k": k, "schedule": SCHEDULES[i % 3],
+              "tree": tree_of(i // 2, drafter, rule).replace("auto", "none"),  # it depends on times
               "temperature": [0.7, 1.0, 1.3][i % 3], "top_k": [0, 20][i % 2],
               "seed": 1000 + i, "max_tokens": 16 + i % 9, "ignore_eos": True})
             for i, (drafter, rule, k) in zip(range(count), ways)]
@@ -107,7 +116,8 @@ def test_the_coupled_rule_gives_the_same_answer_with_every_drafter_and_length(ev
                                                                               prompts: list[str]) -> None:
     ways = list(itertools.product(DRAFTERS, KS))
     calls = [(prompt, {"drafter": drafter, "rule": "coupled", "k": k, "temperature": 0.9, "seed": seed,
-                       "schedule": SCHEDULES[number % 3], "max_tokens": TOKENS, "ignore_eos": True})
+                       "schedule": SCHEDULES[number % 3], "tree": tree_of(number + seed, drafter, "coupled"),
+                       "max_tokens": TOKENS, "ignore_eos": True})
              for seed, prompt in enumerate(prompts[:6]) for number, (drafter, k) in enumerate(ways)]
     answers = everything.generate_all(calls, AT_ONCE)
     for first in range(0, len(calls), len(ways)):

@@ -25,7 +25,8 @@ def calls_of(prompts: Sequence[str]) -> list[Call]:
     """Answers that depend on nothing but the request: greedy, and the coupled rule."""
     ks = itertools.cycle([4, 2, 0, 8])
     how = itertools.cycle([{"temperature": 0}, {"rule": "coupled", "temperature": 0.9}])
-    return [(prompts[i % len(prompts)], next(how) | {"k": next(ks), "seed": i, "max_tokens": TOKENS, "ignore_eos": True})
+    trees = itertools.cycle(["none", "2x2x1", "none", "budget:8", "none"])
+    return [(prompts[i % len(prompts)], next(how) | {"k": next(ks), "tree": next(trees), "seed": i, "max_tokens": TOKENS, "ignore_eos": True})
             for i in range(STREAMS)]
 
 

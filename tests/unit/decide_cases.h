@@ -155,8 +155,8 @@ inline bool Same(const Verdict& a, const Verdict& b, double tolerance = 0) {
 
 inline std::string Text(const Verdict& v) {
   return ::testing::PrintToString(std::make_tuple(v.path, v.judged, v.token, static_cast<int>(v.kind),
-                                                v.empty_residual, v.expected_accepted, v.expected_variance,
-                                                v.surprisal, v.entropy, v.log_probabilities));
+                                                  v.empty_residual, v.expected_accepted, v.expected_variance,
+                                                  v.surprisal, v.entropy, v.log_probabilities));
 }
 
 }  // namespace outrider::cuda

@@ -133,8 +133,8 @@ struct Counts {
 using StartWorker = std::function<std::unique_ptr<Worker>(bool device, std::unique_ptr<Sampler> sampler)>;
 
 // Concurrent sequences of different length and K, over several rounds: the prompts are cut into chunks,
-// drafts end at different times, rejected tokens leave the cache, and accepted ones of trees move in it. Both workers must have the same logits
-// to the bit.
+// drafts end at different times, rejected tokens leave the cache, and accepted ones of trees move in it. Both
+// workers must have the same logits to the bit.
 inline Counts ExpectWhatTheHostSays(const Setting& setting, int sequences, const StartWorker& start) {
   EXPECT_EQ(cuda::CanRun({.params = Params(setting, 1).get(), .work = VerifyTask{}}, /*vocab=*/256),
             setting.delegable);

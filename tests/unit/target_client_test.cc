@@ -256,8 +256,7 @@ TEST_F(TargetClientTest, AContinuationIsSentForTheRoundInFlight) {
     Proposal proposal;
     AppendToChain(8, drawn.q, proposal);
     proposal[0].q.ids = {8};
-    const WhileAway away{.run = [&] { client->target.Continue(drawn); },
-                         .may_continue = may_continue};
+    const WhileAway away{.run = [&] { client->target.Continue(drawn); }, .may_continue = may_continue};
     EXPECT_TRUE(
         Run(client->target.Verify(client->generation, proposal, Clock::time_point::max(), &away)).ok());
     client->target.Continue(drawn);  // the verdict has come

@@ -41,7 +41,7 @@ from outrider._errors import (
     Unavailable,
     Unimplemented,
 )
-from outrider._request import ChatMessage, DrafterName, Options, RuleName, ScheduleName, SiblingOrderName
+from outrider._request import BeamStopName, ChatMessage, DrafterName, Options, RuleName, ScheduleName, SiblingOrderName
 from outrider._retries import Retries
 
 __version__ = version("outrider")
@@ -49,6 +49,7 @@ __version__ = version("outrider")
 __all__ = [
     "AsyncClient",
     "AsyncStream",
+    "BeamStopName",
     "Cancelled",
     "ChatMessage",
     "Chunk",
@@ -73,9 +74,9 @@ __all__ = [
     "Round",
     "RuleName",
     "ScheduleName",
-    "SiblingOrderName",
     "ServerInfo",
     "ServerState",
+    "SiblingOrderName",
     "Speculation",
     "Stream",
     "Tls",

@@ -126,7 +126,8 @@ class Round:
         draft_bytes: What the drafted tokens and their distributions took on the wire.
         drafted_ahead: They were begun while the round before was verified.
         branches: Outcomes of this round that were drafted for while it was verified.
-        parents: Of a tree, the index of the token that each one follows, -1 for the last committed one. Of a chain, empty.
+        parents: Of a tree, the index of the token that each one follows, -1 for the last committed one. Of a chain,
+            empty.
         path: Of a tree, the indices of those that were kept.
     """
 

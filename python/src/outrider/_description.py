@@ -25,7 +25,8 @@ class ServerInfo:
         block_size: Tokens a block.
         eos_ids: Ids that end a text.
         boot_id: New for each start of the process.
-        fingerprint: Of the tokens that the model knows; draft and target have the same, unless their vocabularies differ in size.
+        fingerprint: Of the tokens that the model knows; draft and target have the same, unless their vocabularies
+            differ in size.
         max_message_bytes: Largest message that it takes.
         weights_hash: Of the weights; a target that restarts with others is not used.
         engine: What computes: "native" or "torch".

@@ -11,6 +11,7 @@ from outrider._errors import field_error
 from outrider.v1 import inference_pb2, sequence_pb2
 
 if TYPE_CHECKING:
+    from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
     from google.protobuf.message import Message
 
 
@@ -118,31 +119,16 @@ class Options(TypedDict, total=False):
     resume_from: Sequence[int] | None
 
 
-_DRAFTERS = {
-    name.removeprefix("DRAFTER_KIND_").lower(): number
-    for name, number in inference_pb2.DrafterKind.items()
-    if number != inference_pb2.DRAFTER_KIND_UNSPECIFIED
-}
-_RULES = {
-    name.removeprefix("RULE_").lower(): number
-    for name, number in sequence_pb2.Rule.items()
-    if number != sequence_pb2.RULE_UNSPECIFIED
-}
-_SCHEDULES = {
-    name.removeprefix("SCHEDULE_").lower(): number
-    for name, number in inference_pb2.Schedule.items()
-    if number != inference_pb2.SCHEDULE_UNSPECIFIED
-}
-_SIBLING_ORDERS = {
-    name.removeprefix("SIBLING_ORDER_").lower(): number
-    for name, number in sequence_pb2.SiblingOrder.items()
-    if number != sequence_pb2.SIBLING_ORDER_UNSPECIFIED
-}
-_BEAM_STOPS = {
-    name.removeprefix("BEAM_STOP_").lower(): number
-    for name, number in inference_pb2.BeamStop.items()
-    if number != inference_pb2.BEAM_STOP_UNSPECIFIED
-}
+def _numbers(enum: EnumTypeWrapper, prefix: str) -> dict[str, int]:
+    """The enumeration's values by name, but for 0, which is none."""
+    return {name.removeprefix(prefix).lower(): number for name, number in enum.items() if number}
+
+
+_DRAFTERS = _numbers(inference_pb2.DrafterKind, "DRAFTER_KIND_")
+_RULES = _numbers(sequence_pb2.Rule, "RULE_")
+_SCHEDULES = _numbers(inference_pb2.Schedule, "SCHEDULE_")
+_SIBLING_ORDERS = _numbers(sequence_pb2.SiblingOrder, "SIBLING_ORDER_")
+_BEAM_STOPS = _numbers(inference_pb2.BeamStop, "BEAM_STOP_")
 
 # Option -> where it goes: a message of the request ("" for the request itself), and the field there.
 _FIELDS = {

@@ -136,6 +136,19 @@ def test_a_target_killed_under_sixteen_streams_changes_no_answer(how: str, sixte
         assert p.coordinator.health() == "SERVING"
 
 
+def test_a_target_killed_under_searches_changes_no_text(sixteen: list[str]) -> None:
+    options = {"beam": inference_pb2.BeamOptions(width=4), "max_tokens": 250, "ignore_eos": True}
+    with pool(drafts=[(), ()]) as p:
+        p.wait_up(2)
+        p.wait_up(2, "draft")
+        quiet = [p.generate(prompt, k=0, **options) for prompt in sixteen[:4]]
+        with streams(p, sixteen[:4], begun=0, k=2, **options) as answers:
+            eventually(lambda: all(state.sequences >= 4 for state in p.states().values()), "both have searches")
+            p.kill(p.targets[0])
+            assert in_the_middle(answers)
+        assert [(answer.tokens, answer.finish.score) for answer in answers] == [(a.tokens, a.finish.score) for a in quiet]
+
+
 def test_a_target_that_drains_hands_its_requests_over(sixteen: list[str], undisturbed: dict[str, list[list[int]]]) -> None:
     with pool() as p:
         p.wait_up(2)

@@ -105,7 +105,7 @@ absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimi
       }
     }
   }
-  if (request.tree || request.chooses_tree) request.schedule = v1::SCHEDULE_LOCKSTEP;
+  if (request.tree) request.schedule = v1::SCHEDULE_LOCKSTEP;
   return ParseOrder(speculation, limits, request);
 }
 

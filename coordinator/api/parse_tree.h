@@ -21,7 +21,7 @@ struct TreeLimits {
 // What is wrong with a value of SpeculationOptions.tree; empty: nothing.
 std::string ProblemOfTree(const std::string& tree);
 
-// Fills in what is drafted. `request` has drafter, K and parameters already; a tree makes the schedule
+// Fills in what is drafted. `request` has drafter, K and parameters already; a shape makes the schedule
 // lockstep, and says how deep K is where the request does not. INVALID_ARGUMENT, naming speculation.tree or
 // speculation.sibling_order, for a shape that is none, is too large, or cannot be used with the rest of the
 // request. What comes from the default, and "auto", gives chains instead. K = 0 ignores a tree.

@@ -170,11 +170,13 @@ std::optional<DraftLength> DraftLengthPolicy::ChooseTree(const Kind& kind, const
   const Request& request = generation.request();
   const double alpha = kind.accepted.mean(kUnknownAcceptance);
   const int k = request.adaptive ? Best(kind, alpha, most) : most;
-  const TreeChoice::Costs costs{.round = Seconds(kind, alpha, 0) - kind.verify.per_unit() +
-                                         kind.draft_wire.mean(0) + kind.proposal.fixed(),
-                                .row = kind.verify.per_unit(),
-                                .level = kind.proposal.per_unit(),
-                                .node = kind.step.per_unit()};
+  // A tree is drafted in lockstep, whatever the chains are.
+  const Kind& lockstep = KindOf(generation, false);
+  const TreeChoice::Costs costs{.round = Seconds(lockstep, alpha, 0) - lockstep.verify.per_unit() +
+                                         lockstep.draft_wire.mean(0) + lockstep.proposal.fixed(),
+                                .row = lockstep.verify.per_unit(),
+                                .level = lockstep.proposal.per_unit(),
+                                .node = lockstep.step.per_unit()};
   return trees_[GroupOf(generation)].Next(Rate(kind, alpha, k), costs, most, request.max_tree_nodes);
 }
 
@@ -313,7 +315,7 @@ void DraftLengthPolicy::ObserveOutcome(Kind& kind, const RoundReport& round) {
 }
 
 void DraftLengthPolicy::ObserveSchedule(const RoundReport& round) {
-  if (!MeasuresSchedules(*round.generation)) return;
+  if (!MeasuresSchedules(*round.generation) || !IsChain(*round.proposal)) return;
   schedules_[GroupOf(*round.generation)].Observe(round.ahead.runs, outrider::Seconds(round.times.round),
                                                  round.emitted);
 }

@@ -39,6 +39,13 @@ def test_the_answer_is_that_of_plain_decoding(how: dict, trio: Cluster, prompts:
         assert trio.generate(prompt, tree="auto", **how).tokens == plain
 
 
+@pytest.mark.parametrize("how", [GREEDY, COUPLED], ids=["greedy", "coupled"])
+def test_auto_leaves_the_schedule_to_the_request(how: dict, trio: Cluster, prompts: list[str]) -> None:
+    plain = trio.generate(prompts[0], k=0, **how).tokens
+    answer = trio.generate(prompts[0], tree="auto", schedule="run_ahead", **how)
+    assert answer.tokens == plain and answer.speculation.ahead_rounds > 0
+
+
 def test_siblings_are_accepted_too(trio: Cluster, prompts: list[str]) -> None:
     answers = [trio.generate(prompt, tree="3x2x1", **GREEDY) for prompt in prompts[:6]]
     assert sum(answer.speculation.accepted_per_rank[1] for answer in answers) > 0

@@ -6,9 +6,11 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/obs/log.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/error.h"
+#include "common/rpc/names.h"
 #include "common/serve/convert.h"
 #include "common/serve/serve_item.h"
 #include "target_service/candidates.h"
@@ -30,8 +32,10 @@ v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const 
     return result;
   }
   *result.mutable_candidates() = SerializeCandidates(answer.candidates);
+  result.set_propose_us(static_cast<uint32_t>(absl::ToInt64Microseconds(answer.timing.propose)));
   if (answer.verdict != nullptr) {
     *result.mutable_verdict() = SerializeVerdict(*answer.verdict);
+    SerializeProposal(answer.proposal, result.mutable_verdict()->mutable_proposal());
     for (const PositionLogProbabilities& position : answer.logprobs) {
       *result.mutable_verdict()->add_logprobs() = ToProto(position);
     }
@@ -75,8 +79,52 @@ absl::Status CheckSize(const Proposal& proposal, size_t n, const v1::ServerInfo&
   return absl::OkStatus();
 }
 
+// INVALID_ARGUMENT, reason PROPOSER_UNKNOWN, for a proposer that this target lacks.
+absl::Status CheckProposer(const WorkItem& work, const v1::ServerInfo& info) {
+  if (work.params == nullptr || !work.params->proposer) return absl::OkStatus();
+  std::vector<std::string> names;
+  for (const v1::ProposerInfo& proposer : info.proposers()) {
+    names.push_back(NameOf(proposer.proposer()));
+    if (proposer.proposer() == ToProto(*work.params->proposer)) return absl::OkStatus();
+  }
+  return MakeError(absl::StatusCode::kInvalidArgument, "PROPOSER_UNKNOWN",
+                   absl::StrCat("proposer: ", NameOf(*work.params->proposer), "; this target has ",
+                                names.empty() ? "none" : absl::StrJoin(names, ", ")));
+}
+
+// What the target is to propose itself.
+absl::StatusOr<ProposalRequest> ParseRequest(const v1::VerifyItem& item, const v1::ServerInfo& info) {
+  const v1::ProposalRequest& propose = item.propose();
+  const auto refuse = [](absl::string_view reason, absl::string_view message) {
+    return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
+  };
+  if (item.candidates() > 0 || item.has_prompt_logprobs()) {
+    return refuse("PROPOSE_UNSUPPORTED", "propose: not with candidates or prompt_logprobs");
+  }
+  if (propose.draft_tokens() < 1 || propose.draft_tokens() > info.max_draft_tokens()) {
+    return refuse("K_OUT_OF_RANGE", absl::StrCat("propose.draft_tokens: ", propose.draft_tokens(),
+                                                 "; allowed: 1 to ", info.max_draft_tokens()));
+  }
+  ProposalRequest request{.draft_tokens = static_cast<int>(propose.draft_tokens())};
+  if (!propose.has_tree()) return request;
+  absl::StatusOr<TreeShape> shape = ParseShape(propose.tree());
+  if (!shape.ok()) return shape.status();
+  if (absl::Status status =
+          ValidateTreeShape(*shape, static_cast<int>(info.max_tree_nodes()), request.draft_tokens);
+      !status.ok()) {
+    return status;
+  }
+  request.tree = *std::move(shape);
+  return request;
+}
+
 // Fills in work.work: a verification of the item's proposal, or only the computation of its tokens.
 absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info, WorkItem& work) {
+  if (absl::Status status = CheckProposer(work, info); !status.ok()) return status;
+  if (item.append_only() && item.has_propose()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "PROPOSE_UNSUPPORTED",
+                     "propose: not with append_only");
+  }
   if (item.append_only()) return absl::OkStatus();
   absl::StatusOr<Proposal> proposal =
       ParseProposal(item.draft(), RuleOf(item), static_cast<int>(info.vocab_size()));
@@ -95,6 +143,11 @@ absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info,
       return status;
     }
     verify.prompt_logprobs = static_cast<int>(item.prompt_logprobs());
+  }
+  if (item.has_propose()) {
+    absl::StatusOr<ProposalRequest> request = ParseRequest(item, info);
+    if (!request.ok()) return request.status();
+    verify.propose = *std::move(request);
   }
   work.work = std::move(verify);
   return absl::OkStatus();

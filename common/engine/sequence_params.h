@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "common/engine/proposers/proposer_kind.h"
 #include "common/spec/controls.h"
 #include "common/spec/random.h"
 #include "common/spec/verify.h"
@@ -23,6 +24,7 @@ struct SequenceParams {
   bool logprobs_before_controls = false;
   uint64_t cache_salt = 0;  // which cached prefixes it may find
   SiblingOrder sibling_order = SiblingOrder::kGiven;
+  std::optional<ProposerKind> proposer = std::nullopt;  // of the target's own proposals
 };
 
 inline VerifyOptions OptionsOf(const SequenceParams& params) {

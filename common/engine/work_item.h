@@ -26,6 +26,7 @@ struct WorkTiming {
   absl::Duration compute;  // from there to the answer
   int batch_sequences = 0;
   int batch_rows = 0;  // both of its last forward pass
+  absl::Duration propose;  // of `compute`, what a proposal of the target's own took
 };
 
 // The answer to an item.
@@ -35,7 +36,7 @@ struct Answer {
   int prefix_hit = 0;    // tokens of the item that were found in the prefix cache
   WorkTiming timing;
   std::optional<ProposalNode> next;                       // of ProposeWork::draw_next
-  Proposal proposal;                                      // of ProposeWork
+  Proposal proposal;                                      // of ProposeWork, and of VerifyWork::propose
   std::unique_ptr<Verdict> verdict;                       // of VerifyWork
   std::vector<CandidateRow> candidates;                   // of VerifyWork::candidates
   std::vector<PositionLogProbabilities> logprobs;         // of the emitted tokens
@@ -54,6 +55,12 @@ struct ProposeWork {
   std::optional<TreeShape> tree = {};  // the shape of a tree; none: a chain
 };
 
+// A proposal that the target is to make itself, to follow a verdict.
+struct ProposalRequest {
+  int draft_tokens = 1;                // K, at least 1. Of a tree, its depth
+  std::optional<TreeShape> tree = {};  // none: a chain
+};
+
 // Verifies a proposal, which may be empty.
 struct VerifyWork {
   Proposal proposal = {};     // its distributions are prepared
@@ -63,6 +70,7 @@ struct VerifyWork {
   // Instead of a verdict, report so many of the most probable tokens after the last committed one and after
   // each node. 0: verify.
   int candidates = 0;
+  std::optional<ProposalRequest> propose = {};  // by SequenceParams::proposer
 };
 
 using Work = std::variant<AppendWork, ProposeWork, VerifyWork>;

@@ -25,6 +25,9 @@ inline std::string NameOf(v1::Schedule schedule) {
 inline std::string NameOf(v1::SiblingOrder order) {
   return NameWithoutPrefix("SIBLING_ORDER_", v1::SiblingOrder_Name(order), order);
 }
+inline std::string NameOf(v1::Proposer proposer) {
+  return NameWithoutPrefix("PROPOSER_", v1::Proposer_Name(proposer), proposer);
+}
 inline std::string NameOf(v1::TokenKind kind) {
   return NameWithoutPrefix("TOKEN_KIND_", v1::TokenKind_Name(kind), kind);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -59,6 +60,11 @@ absl::Status CheckLimits(const WorkItem& item, const SequenceLimits& limits) {
 uint64_t DigestOf(const WorkItem& item) {
   const auto* propose = std::get_if<ProposeWork>(&item.work);
   const auto* verify = std::get_if<VerifyWork>(&item.work);
+  const ProposalRequest* request = verify != nullptr && verify->propose ? &*verify->propose : nullptr;
+  const std::optional<TreeShape> no_tree;
+  const std::optional<TreeShape>& tree = propose != nullptr   ? propose->tree
+                                         : request != nullptr ? request->tree
+                                                              : no_tree;
   uint64_t hash = item.prefix_hash;
   for (TokenId token : item.tokens) hash = ExtendPrefixHash(hash, token);
   for (const uint64_t part :
@@ -66,12 +72,13 @@ uint64_t DigestOf(const WorkItem& item) {
         static_cast<uint64_t>(propose == nullptr ? 0 : propose->draft_tokens),
         static_cast<uint64_t>(propose != nullptr && propose->draw_next),
         verify == nullptr ? 0 : verify->content_hash,
+        static_cast<uint64_t>(request == nullptr ? 0 : request->draft_tokens),
         static_cast<uint64_t>(verify == nullptr ? -1 : verify->prompt_logprobs)}) {
     hash = ExtendPrefixHash(hash, static_cast<TokenId>(part));
     hash = ExtendPrefixHash(hash, static_cast<TokenId>(part >> 32));
   }
-  if (propose != nullptr && propose->tree) {
-    for (int number : NumbersOf(*propose->tree)) hash = ExtendPrefixHash(hash, number);
+  if (tree) {
+    for (int number : NumbersOf(*tree)) hash = ExtendPrefixHash(hash, number);
   }
   return hash | 1;
 }

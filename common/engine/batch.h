@@ -30,6 +30,31 @@ struct SequenceRows {
   // and each token follows the one before it.
   int tree_begin = 0;
   absl::Span<const int> parents = {};
+  // The hidden states of this many tokens, the last ones, are returned. Only from models that have them.
+  int hidden_rows = 0;
+  // float32 [*, hidden]: what the last tokens are embedded as, whatever their ids are. Only for models that
+  // have hidden states.
+  absl::Span<const float> embeddings = {};
+};
+
+// What a forward pass computes, for all sequences of its batch. Only models that have hidden states take
+// anything but the default.
+struct PassOptions {
+  int layers = 0;                   // the first ones only, before the final norm and the head; 0: all
+  absl::Span<const int> taps = {};  // after how many layers, at most those, hidden states are wanted too
+};
+
+// Hidden states, float32 [rows, columns]: the hidden_rows of each sequence of the batch, in the batch's order
+// and by position. A row has what the head multiplies, which is the final norm's output, and then the
+// residual stream after each of the pass's taps: hidden_size each.
+struct HiddenView {
+  const float* data = nullptr;
+  int rows = 0;
+  int columns = 0;
+
+  absl::Span<const float> row(int r) const {
+    return {data + static_cast<size_t>(r) * static_cast<size_t>(columns), static_cast<size_t>(columns)};
+  }
 };
 
 // float32 logits, row-major [rows, vocab]: the logit_rows of each sequence of the batch, in the batch's order
@@ -38,6 +63,7 @@ struct LogitsView {
   float* data = nullptr;
   int rows = 0;
   int vocab = 0;
+  HiddenView hidden = {};
 
   absl::Span<float> row(int r) const {
     return absl::MakeSpan(data + static_cast<size_t>(r) * static_cast<size_t>(vocab),

@@ -2,13 +2,16 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/batch.h"
+#include "common/engine/decoder/tensor_source.h"
 #include "common/engine/device_task.h"
+#include "common/engine/matrix.h"
 #include "common/kv/block_id.h"
 
 namespace outrider {
@@ -21,7 +24,8 @@ class Model {
   // Runs one forward pass. The batch is not empty and valid as Runner::Forward defines it. An error means
   // that the device failed, but for RESOURCE_EXHAUSTED: a model that allocates memory for each step had too
   // little for this one.
-  virtual absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) = 0;
+  virtual absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch,
+                                             const PassOptions& pass) = 0;
   virtual void CopyBlock(BlockId from, BlockId to) = 0;
   // Moves keys and values of all layers within a sequence, in this order; each move goes to a lower slot.
   // What follows an accepted path of a tree finds it where it would be had the path been computed as a chain.
@@ -29,6 +33,23 @@ class Model {
   // Reads what the cache holds of one token: float32 [layers, 2, kv_heads, head_dim], the rotated keys and
   // the values. For tests and tools that compare backends.
   virtual absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) = 0;
+  // Whether hidden states go in and out of Forward, and a pass may end early; if not, Project,
+  // ReadEmbeddings and LoadMatrix fail.
+  virtual bool has_hidden_states() const { return false; }
+  // The logits of rows of what the head multiplies, float32 [rows, hidden]; at most max_batch_rows and
+  // kMaxLogitRows. Valid as those of Forward.
+  virtual absl::StatusOr<LogitsView> Project(absl::Span<const float> /*hidden*/) {
+    return absl::UnimplementedError("this engine shows no hidden states");
+  }
+  // What the tokens are embedded as: float32 [tokens, hidden].
+  virtual absl::Status ReadEmbeddings(absl::Span<const TokenId> /*tokens*/, absl::Span<float> /*to*/) {
+    return absl::UnimplementedError("this engine shows no hidden states");
+  }
+  // Copies a matrix [n, k] to the model's device and dtype, for what works on its hidden states. The model
+  // must outlive it. RESOURCE_EXHAUSTED if there is not enough memory.
+  virtual absl::StatusOr<std::unique_ptr<Matrix>> LoadMatrix(const TensorView& /*weights*/) {
+    return absl::UnimplementedError("this engine shows no hidden states");
+  }
   // A hint from any thread that Forward will be called soon.
   virtual void Wake() = 0;
 

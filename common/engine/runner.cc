@@ -125,10 +125,10 @@ absl::StatusOr<bool> Runner::Test(const RunnerOptions& options,
 Runner::Runner(const RunnerOptions& options, ModelConfig config)
     : options_(options), config_(std::move(config)), thread_pool_(ThreadsFor(options)) {}
 
-absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch) {
+absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) {
   if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
   if (batch.empty()) return LogitsView{nullptr, 0, config_.decoder.vocab_size};
-  const absl::StatusOr<LogitsView> logits = model_->Forward(batch);
+  const absl::StatusOr<LogitsView> logits = model_->Forward(batch, pass);
   if (frequent_.empty() || !logits.ok()) return logits;
   const size_t vocab = static_cast<size_t>(config_.decoder.vocab_size);
   spread_.resize(static_cast<size_t>(logits->rows) * vocab);

@@ -54,7 +54,7 @@ class Runner {
   // fewer nodes than there are, a block table that is too short or names a block outside the pool, logit_rows
   // out of range, a task that the model does not support or for a tree, or more than max_batch_rows rows or
   // kMaxLogitRows of logits. INTERNAL if the device fails. An empty batch returns no rows.
-  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch);
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass = {});
 
   // A hint that Forward will be called soon, so that sleeping threads wake up in the meantime. Thread-safe.
   void Wake() { model_->Wake(); }

@@ -27,12 +27,12 @@ absl::StatusOr<std::vector<float>> FurtherLogits(Model& model, const SelfTestMod
   const absl::Span<const TokenId> all = tokens;
   const SequenceRows prompt = {
       .tokens = all.first(kPromptTokens), .position = 0, .blocks = blocks, .logit_rows = 0};
-  if (const auto fed = model.Forward({&prompt, 1}); !fed.ok()) return fed.status();
+  if (const auto fed = model.Forward({&prompt, 1}, {}); !fed.ok()) return fed.status();
   const SequenceRows further = {.tokens = all.subspan(kPromptTokens),
                                 .position = kPromptTokens,
                                 .blocks = blocks,
                                 .logit_rows = kFurtherTokens};
-  const absl::StatusOr<LogitsView> logits = model.Forward({&further, 1});
+  const absl::StatusOr<LogitsView> logits = model.Forward({&further, 1}, {});
   if (!logits.ok()) return logits.status();
   return std::vector<float>(logits->data, logits->data + int64_t{logits->rows} * logits->vocab);
 }

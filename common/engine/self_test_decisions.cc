@@ -100,7 +100,7 @@ absl::StatusOr<std::vector<Proposal>> ProposeOnHost(Model& model, const std::vec
     std::vector<SequenceRows> batch;
     for (size_t s = 0; s < sequences.size(); ++s)
       batch.push_back(LastRows(sequences[s], texts[s], 0, nullptr));
-    const absl::StatusOr<LogitsView> logits = model.Forward(batch);
+    const absl::StatusOr<LogitsView> logits = model.Forward(batch, {});
     if (!logits.ok()) return logits.status();
     for (size_t s = 0; s < sequences.size(); ++s) {
       const SequenceParams& params = sequences[s].params;
@@ -132,7 +132,7 @@ absl::StatusOr<std::vector<Verdict>> VerifyOnHost(Model& model, const std::vecto
   std::vector<SequenceRows> batch;
   for (size_t s = 0; s < sequences.size(); ++s)
     batch.push_back(LastRows(sequences[s], texts[s], sequences[s].drafted, nullptr));
-  const absl::StatusOr<LogitsView> logits = model.Forward(batch);
+  const absl::StatusOr<LogitsView> logits = model.Forward(batch, {});
   if (!logits.ok()) return logits.status();
   std::vector<Verdict> verdicts;
   int first_row = 0;
@@ -210,7 +210,7 @@ absl::StatusOr<int> RunTasks(Model& model, const std::vector<Sequence>& sequence
       which.push_back(s);
     }
     if (batch.empty()) return 0;
-    const absl::StatusOr<LogitsView> logits = model.Forward(batch);
+    const absl::StatusOr<LogitsView> logits = model.Forward(batch, {});
     if (!logits.ok()) return logits.status();
     for (const size_t s : which) {
       const std::string differs =
@@ -262,7 +262,7 @@ absl::StatusOr<Counts> CheckTogether(Model& model, int vocab, std::vector<Sequen
         .position = 0,
         .blocks = sequence.blocks,
         .logit_rows = 0};
-    if (const auto fed = model.Forward({&prompt, 1}); !fed.ok()) return fed.status();
+    if (const auto fed = model.Forward({&prompt, 1}, {}); !fed.ok()) return fed.status();
   }
   const absl::StatusOr<std::vector<Proposal>> proposals = ProposeOnHost(model, sequences);
   if (!proposals.ok()) return proposals.status();

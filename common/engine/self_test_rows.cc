@@ -74,7 +74,7 @@ absl::StatusOr<Computed> Compute(Model& model, const SelfTestModel& small, const
                      .position = position,
                      .blocks = blocks,
                      .logit_rows = rows});
-    const absl::StatusOr<LogitsView> logits = model.Forward(batch);
+    const absl::StatusOr<LogitsView> logits = model.Forward(batch, {});
     if (!logits.ok()) return logits.status();
     for (int r = logits->rows - rows; r < logits->rows; ++r)
       computed.emplace_back(logits->row(r).begin(), logits->row(r).end());
@@ -102,7 +102,7 @@ absl::StatusOr<Computed> ComputeAsTree(Model& model, const SelfTestModel& small)
   }
   Computed computed;
   const auto forward = [&](const SequenceRows& rows, int first, int step) {
-    const absl::StatusOr<LogitsView> logits = model.Forward({&rows, 1});
+    const absl::StatusOr<LogitsView> logits = model.Forward({&rows, 1}, {});
     for (int r = first; logits.ok() && r < logits->rows; r += step)
       computed.emplace_back(logits->row(r).begin(), logits->row(r).end());
     return logits.status();

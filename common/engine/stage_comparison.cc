@@ -102,7 +102,7 @@ absl::Status RecordPasses(Model& model, const DecoderSpec& spec, int block_size,
                                .position = position,
                                .blocks = blocks,
                                .logit_rows = rows};
-    const absl::StatusOr<LogitsView> logits = model.Forward({&step, 1});
+    const absl::StatusOr<LogitsView> logits = model.Forward({&step, 1}, {});
     if (!logits.ok()) return logits.status();
     record.AddLogits(spec, *logits);
     for (const int end = position + rows; position < end; ++position) {

@@ -19,8 +19,8 @@ class ChangedModel : public Model {
   ChangedModel(std::unique_ptr<Model> model, Change change)
       : model_(std::move(model)), change_(std::move(change)) {}
 
-  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override {
-    absl::StatusOr<LogitsView> logits = model_->Forward(batch);
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) override {
+    absl::StatusOr<LogitsView> logits = model_->Forward(batch, pass);
     if (!logits.ok()) return logits;
     if (absl::Status status = change_(*logits); !status.ok()) return status;
     return logits;

@@ -117,8 +117,8 @@ TEST(SelfTestInFull, AWrongStageIsNamedBeforeWhatFollowsFromIt) {
 class WrongAlone final : public WrongModel {
  public:
   using WrongModel::WrongModel;
-  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override {
-    absl::StatusOr<LogitsView> logits = WrongModel::Forward(batch);
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) override {
+    absl::StatusOr<LogitsView> logits = WrongModel::Forward(batch, pass);
     if (logits.ok() && logits->rows == 1) logits->row(0)[17] *= 1.0001f;
     return logits;
   }
@@ -147,14 +147,14 @@ TEST(SelfTestInFull, ABlockThatIsNotCopiedIsNamed) {
 class OtherParents final : public WrongModel {
  public:
   using WrongModel::WrongModel;
-  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override {
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) override {
     std::vector<SequenceRows> wrong(batch.begin(), batch.end());
     std::vector<int> parents;
     for (SequenceRows& sequence : wrong) {
       for (const int parent : sequence.parents) parents.push_back(parent > 0 ? parent - 1 : parent);
       sequence.parents = parents;
     }
-    return WrongModel::Forward(wrong);
+    return WrongModel::Forward(wrong, pass);
   }
 };
 
@@ -170,8 +170,8 @@ class RoundsTrees final : public WrongModel {
  public:
   using WrongModel::WrongModel;
   bool tree_row_invariant() const override { return kClaims; }
-  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override {
-    absl::StatusOr<LogitsView> logits = WrongModel::Forward(batch);
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) override {
+    absl::StatusOr<LogitsView> logits = WrongModel::Forward(batch, pass);
     if (logits.ok() && !batch[0].parents.empty()) logits->row(3)[17] *= 1.0000002f;
     return logits;
   }
@@ -193,8 +193,8 @@ template <class Work, class ChangeWork>
 class WrongTask final : public WrongModel {
  public:
   using WrongModel::WrongModel;
-  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override {
-    absl::StatusOr<LogitsView> logits = WrongModel::Forward(batch);
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) override {
+    absl::StatusOr<LogitsView> logits = WrongModel::Forward(batch, pass);
     for (const SequenceRows& sequence : batch) {
       Work* const work = sequence.task == nullptr ? nullptr : std::get_if<Work>(&sequence.task->work);
       if (work != nullptr) ChangeWork()(*sequence.task->params, *work);

@@ -86,7 +86,8 @@ int HostDeviceModel::max_positions() const {
   return std::min(spec_.max_position_embeddings, kv_blocks() * block_size_);
 }
 
-absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRows> batch) {
+absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRows> batch,
+                                                    const PassOptions& options) {
   const int vocab = spec_.vocab_size;
   const std::vector<BlockId> spare = {kv_blocks()};
   const StepPlan plan = cuda::PlanStep(batch, block_size_, spare);
@@ -105,7 +106,7 @@ absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRow
     sequence.task = nullptr;
     passes.push_back(sequence);
   }
-  absl::StatusOr<LogitsView> logits = cpu_->Forward(passes);
+  absl::StatusOr<LogitsView> logits = cpu_->Forward(passes, options);
   if (!logits.ok()) return logits.status();
   const auto copy_row = [&](int from, int to) {
     std::copy_n(logits->row(from).data(), vocab, logits_.begin() + int64_t{to} * vocab);
@@ -141,7 +142,7 @@ absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRow
       }
       ++task;
     }
-    logits = cpu_->Forward(passes);
+    logits = cpu_->Forward(passes, options);
     if (!logits.ok()) return logits.status();
     // A device writes the rows of idle tasks too, and whole tiles of rows.
     std::fill_n(logits_.begin(), int64_t{cuda::PaddedRows(step.shape().tasks)} * vocab,

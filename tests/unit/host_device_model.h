@@ -19,7 +19,7 @@ class HostDeviceModel final : public Model {
   HostDeviceModel(std::unique_ptr<Model> cpu, const DecoderSpec& spec, int block_size, int team)
       : cpu_(std::move(cpu)), spec_(spec), block_size_(block_size), team_(team) {}
 
-  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) override;
   void CopyBlock(BlockId from, BlockId to) override { cpu_->CopyBlock(from, to); }
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override {
     cpu_->MoveSlots(blocks, moves);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/engine/cpu/cpu_matrix.h"
 #include "common/engine/cpu/packing.h"
 #include "common/engine/decoder/elements.h"
 
@@ -15,33 +16,7 @@ namespace {
 
 // Below this many rows, the element-wise work of a layer takes less time than handing it to other threads.
 constexpr int kMinParallelRows = 16;
-// Panels per task of a matrix product: enough to amortise taking a task, few enough to balance the load.
-constexpr int kPanelsPerTask = 4;
-// Matrix products below this cost stay on the calling thread. The unit is the cost of one weight with one
-// row; each further row adds a quarter. Handing work to another core costs a microsecond or two.
-constexpr int64_t kMinParallelCost = 160 << 10;
-
-int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
-
 }  // namespace
-
-KvGeometry LayOutKv(const DecoderSpec& spec, Storage storage, int block_size) {
-  const size_t element_bytes = storage == Storage::kFloat32 ? 4 : 2;
-  KvGeometry kv;
-  kv.layer.storage = storage == Storage::kInt8 ? Storage::kBFloat16 : storage;
-  kv.layer.block_size = block_size;
-  kv.layer.slot_stride = RoundUp(block_size, kKvPad);
-  kv.layer.head_dim = spec.head_dim;
-  kv.layer.value_stride = RoundUp(spec.head_dim, kKvPad);
-  const size_t heads = static_cast<size_t>(spec.kv_heads);
-  const size_t keys = heads * static_cast<size_t>(spec.head_dim) * static_cast<size_t>(kv.layer.slot_stride);
-  const size_t values = heads * static_cast<size_t>(block_size) * static_cast<size_t>(kv.layer.value_stride);
-  kv.layer.value_offset = static_cast<int64_t>(keys * element_bytes);
-  kv.layer_bytes = (keys + values) * element_bytes;
-  kv.block_bytes = kv.layer_bytes * static_cast<size_t>(spec.layers);
-  kv.layer.block_bytes = static_cast<int64_t>(kv.block_bytes);
-  return kv;
-}
 
 absl::StatusOr<std::unique_ptr<CpuModel>> CpuModel::Create(const DecoderSpec& spec, CpuWeights weights,
                                                            const CpuModelOptions& options,
@@ -64,7 +39,7 @@ CpuModel::CpuModel(const DecoderSpec& spec, CpuWeights weights, const CpuModelOp
       kv_geometry_(LayOutKv(spec, weights_.storage, options.block_size)),
       kv_(kv_geometry_.layer),
       qkv_columns_((spec.heads + 2 * spec.kv_heads) * spec.head_dim),
-      operand_bytes_(weights_.storage != Storage::kFloat32 && kernels.rounds_operands ? 2 : 4),
+      multiplier_(kernels, thread_pool, weights_.storage),
       rows_(spec.heads, spec.kv_heads, options.block_size) {}
 
 absl::Status CpuModel::AllocateMemory() {
@@ -85,12 +60,13 @@ absl::Status CpuModel::AllocateMemory() {
       {cache_, kv_geometry_.block_bytes * static_cast<size_t>(options_.kv_blocks),
        "the KV pool (--kv-blocks, --block-size)"},
       {hidden_, rows * static_cast<size_t>(spec_.hidden_size) * 4, "hidden states"},
-      {normalized_, rows * static_cast<size_t>(spec_.hidden_size) * operand_bytes_,
+      {normalized_, rows * static_cast<size_t>(spec_.hidden_size) * multiplier_.operand_bytes(),
        "normalized hidden states"},
       {qkv_, rows * static_cast<size_t>(qkv_columns_) * 4, "queries, keys and values"},
-      {attention_out_, rows * static_cast<size_t>(spec_.heads * spec_.head_dim) * operand_bytes_,
+      {attention_out_, rows * static_cast<size_t>(spec_.heads * spec_.head_dim) * multiplier_.operand_bytes(),
        "attention"},
-      {activations_, rows * static_cast<size_t>(spec_.intermediate_size) * operand_bytes_, "activations"},
+      {activations_, rows * static_cast<size_t>(spec_.intermediate_size) * multiplier_.operand_bytes(),
+       "activations"},
       {logits_, std::min(rows, size_t{kMaxLogitRows}) * static_cast<size_t>(spec_.logit_columns()) * 4,
        "logits (--max-batch-tokens)"},
       {scores_, scores * 4, "attention scores"},
@@ -117,17 +93,20 @@ std::string CpuModel::dtype() const {
   return "";
 }
 
-absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batch) {
+absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) {
   rows_.List(batch);
-  Embed();
+  Embed(batch);
   int rows = rows_.size();
   const int hidden = spec_.hidden_size;
+  const int layers = pass.layers > 0 ? pass.layers : spec_.layers;
+  hidden_columns_ = hidden * (1 + static_cast<int>(pass.taps.size()));
+  shown_.resize(rows_.hidden_rows().size() * static_cast<size_t>(hidden_columns_));
   ObserveFloats(kEmbedded, 0, rows, hidden_, hidden, hidden);
   const int attention_columns = spec_.heads * spec_.head_dim;
   const Product head = {weights_.head, Epilogue::kStore};
-  for (int i = 0; i < spec_.layers; ++i) {
+  for (int i = 0; i < layers; ++i) {
     const CpuLayer& layer = weights_.layers[static_cast<size_t>(i)];
-    const bool last = i == spec_.layers - 1;
+    const bool last = i == layers - 1;
     const Product qkv = {layer.qkv, Epilogue::kStore};
     const Product attention_out = {layer.attention_out, Epilogue::kAdd};
     const Product gate_up = {layer.gate_up, Epilogue::kSiluMul};
@@ -139,8 +118,8 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
     Attend(i);
     ObserveOperands(kAttended, i, rows, attention_out_, attention_columns);
     if (last) {
-      DropRowsWithoutLogits();
-      rows = static_cast<int>(rows_.logit_rows().size());
+      DropRowsOfNoUse();
+      rows = static_cast<int>(rows_.kept_rows().size());
     }
     Multiply(attention_out, gate_up, rows, attention_out_, attention_columns, hidden_, hidden);
     ObserveFloats(kAfterAttention, i, rows, hidden_, hidden, hidden);
@@ -149,14 +128,78 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
     ObserveOperands(kActivated, i, rows, activations_, spec_.intermediate_size);
     Multiply(mlp_out, after, rows, activations_, spec_.intermediate_size, hidden_, hidden);
     ObserveFloats(kAfterMlp, i, rows, hidden_, hidden, hidden);
+    ShowTaps(pass.taps, i + 1, last);
   }
-  Normalize(weights_.final_norm, rows);
-  const Product first_of_next_step = {weights_.layers[0].qkv, Epilogue::kStore};
-  Multiply(head, first_of_next_step, rows, normalized_, hidden, logits_, spec_.logit_columns());
-  return LogitsView{logits_.floats(), rows, spec_.logit_columns()};
+  const LogitsView logits = Finish();
+  return LogitsView{logits.data,
+                    logits.rows,
+                    logits.vocab,
+                    {shown_.data(), static_cast<int>(rows_.hidden_rows().size()), hidden_columns_}};
 }
 
-void CpuModel::Embed() {
+void CpuModel::ShowTaps(absl::Span<const int> taps, int layers, bool dropped) {
+  const size_t hidden = static_cast<size_t>(spec_.hidden_size);
+  for (size_t t = 0; t < taps.size(); ++t) {
+    if (taps[t] != layers) continue;
+    for (size_t h = 0; h < rows_.hidden_rows().size(); ++h) {
+      const int kept = rows_.hidden_rows()[h];
+      const int row = dropped ? kept : rows_.kept_rows()[static_cast<size_t>(kept)];
+      std::memcpy(&shown_[h * static_cast<size_t>(hidden_columns_) + (1 + t) * hidden],
+                  hidden_.floats() + static_cast<size_t>(row) * hidden, hidden * sizeof(float));
+    }
+  }
+}
+
+LogitsView CpuModel::Finish() {
+  const size_t hidden = static_cast<size_t>(spec_.hidden_size);
+  for (size_t h = 0; h < rows_.hidden_rows().size(); ++h) {
+    const float* const from = hidden_.floats() + static_cast<size_t>(rows_.hidden_rows()[h]) * hidden;
+    float* const to = &shown_[h * static_cast<size_t>(hidden_columns_)];
+    if (weights_.final_norm == nullptr) {
+      std::memcpy(to, from, hidden * sizeof(float));
+    } else {
+      kernels_.rms_norm(from, weights_.final_norm, static_cast<float>(spec_.rms_norm_eps), spec_.hidden_size,
+                        Storage::kFloat32, to);
+    }
+  }
+  Normalize(weights_.final_norm, static_cast<int>(rows_.kept_rows().size()));
+  const int rows = static_cast<int>(rows_.logit_rows().size());
+  const size_t row_bytes = hidden * multiplier_.operand_bytes();
+  for (int to = 0; to < rows; ++to) {
+    const int from = rows_.logit_rows()[static_cast<size_t>(to)];  // never below `to`
+    if (from == to) continue;
+    std::memcpy(normalized_.data() + static_cast<size_t>(to) * row_bytes,
+                normalized_.data() + static_cast<size_t>(from) * row_bytes, row_bytes);
+  }
+  return MultiplyHead(rows);
+}
+
+LogitsView CpuModel::MultiplyHead(int rows) {
+  const Product head = {weights_.head, Epilogue::kStore};
+  const Product first_of_next_step = {weights_.layers[0].qkv, Epilogue::kStore};
+  Multiply(head, first_of_next_step, rows, normalized_, spec_.hidden_size, logits_, spec_.logit_columns());
+  return {logits_.floats(), rows, spec_.logit_columns()};
+}
+
+absl::StatusOr<LogitsView> CpuModel::Project(absl::Span<const float> hidden) {
+  multiplier_.ToOperands(hidden.data(), static_cast<int64_t>(hidden.size()), normalized_.data());
+  return MultiplyHead(static_cast<int>(hidden.size()) / spec_.hidden_size);
+}
+
+absl::Status CpuModel::ReadEmbeddings(absl::Span<const TokenId> tokens, absl::Span<float> to) {
+  const int hidden = spec_.hidden_size;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    ReadElements(weights_.embedding, int64_t{tokens[i]} * hidden, hidden,
+                 to.data() + i * static_cast<size_t>(hidden));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Matrix>> CpuModel::LoadMatrix(const TensorView& weights) {
+  return CpuMatrix::Create(weights, weights_.storage, kernels_, thread_pool_);
+}
+
+void CpuModel::Embed(absl::Span<const SequenceRows> batch) {
   const TensorView& embedding = weights_.embedding;
   const int hidden = spec_.hidden_size;
   ForRows(rows_.size(), [&](int row) {
@@ -164,6 +207,13 @@ void CpuModel::Embed() {
     const int64_t from = static_cast<int64_t>(rows_[row].token) * hidden;
     ReadElements(embedding, from, hidden, to);
   });
+  size_t end = 0;
+  for (const SequenceRows& sequence : batch) {
+    end += sequence.tokens.size();
+    const size_t count = sequence.embeddings.size();
+    std::copy_n(sequence.embeddings.data(), count,
+                hidden_.floats() + end * static_cast<size_t>(hidden) - count);
+  }
 }
 
 void CpuModel::Attend(int layer) {
@@ -202,11 +252,12 @@ void CpuModel::Attend(int layer) {
     args.paths = task.first_path < 0 ? nullptr : rows_.paths(task.first_path);
     args.path_slots = rows_.path_slots();
     args.window = spec_.Slides(layer) ? spec_.sliding_window : 0;
+    args.first_attended = spec_.first_position;
     args.q = qkv_.floats() + static_cast<int64_t>(task.first_row) * qkv_columns_ + column;
     args.q_stride = qkv_columns_;
-    args.out =
-        attention_out_.data() +
-        static_cast<size_t>(static_cast<int64_t>(task.first_row) * out_columns + column) * operand_bytes_;
+    args.out = attention_out_.data() +
+               static_cast<size_t>(static_cast<int64_t>(task.first_row) * out_columns + column) *
+                   multiplier_.operand_bytes();
     args.out_stride = out_columns;
     args.scratch = scores_.floats() + int64_t{worker} * kMaxQueries * scores_stride_;
     args.scratch_stride = scores_stride_;
@@ -226,16 +277,17 @@ void CpuModel::FinishHeads(const CpuLayer& layer, float* qkv) const {
   }
 }
 
-void CpuModel::DropRowsWithoutLogits() {
-  for (int to = 0; to < static_cast<int>(rows_.logit_rows().size()); ++to) {
-    const int from = rows_.logit_rows()[static_cast<size_t>(to)];  // never below `to`
+void CpuModel::DropRowsOfNoUse() {
+  for (int to = 0; to < static_cast<int>(rows_.kept_rows().size()); ++to) {
+    const int from = rows_.kept_rows()[static_cast<size_t>(to)];  // never below `to`
     if (from == to) continue;
     const auto move = [&](char* data, size_t row_bytes) {
       std::memcpy(data + static_cast<size_t>(to) * row_bytes, data + static_cast<size_t>(from) * row_bytes,
                   row_bytes);
     };
     move(hidden_.data(), static_cast<size_t>(spec_.hidden_size) * sizeof(float));
-    move(attention_out_.data(), static_cast<size_t>(spec_.heads * spec_.head_dim) * operand_bytes_);
+    move(attention_out_.data(),
+         static_cast<size_t>(spec_.heads * spec_.head_dim) * multiplier_.operand_bytes());
   }
 }
 
@@ -244,55 +296,19 @@ void CpuModel::Normalize(const float* weight, int rows) {
   const float epsilon = static_cast<float>(spec_.rms_norm_eps);
   ForRows(rows, [&](int row) {
     const int64_t offset = static_cast<int64_t>(row) * hidden;
+    if (weight == nullptr) {
+      return multiplier_.ToOperands(
+          hidden_.floats() + offset, hidden,
+          normalized_.data() + static_cast<size_t>(offset) * multiplier_.operand_bytes());
+    }
     kernels_.rms_norm(hidden_.floats() + offset, weight, epsilon, hidden, weights_.storage,
-                      normalized_.data() + static_cast<size_t>(offset) * operand_bytes_);
+                      normalized_.data() + static_cast<size_t>(offset) * multiplier_.operand_bytes());
   });
 }
 
 void CpuModel::Multiply(const Product& product, const Product& next, int rows, const Buffer& x, int x_stride,
                         const Buffer& y, int y_stride) {
-  if (rows == 0) return;
-  const Partition partition = Divide(product, rows), next_partition = Divide(next, rows);
-  thread_pool_.Run(partition.tasks, [&](int task, int worker) {
-    const bool ends_range =
-        task + 1 == partition.tasks || task + 1 == thread_pool_.FirstTask(worker + 1, partition.tasks);
-    const PackedMatrix& next_matrix = ends_range ? next.matrix : product.matrix;
-    const int next_panel =
-        ends_range ? next_partition.FirstPanel(thread_pool_.FirstTask(worker, next_partition.tasks))
-                   : partition.FirstPanel(task + 1);
-    LinearArgs args;
-    args.weights = product.matrix.data;
-    args.storage = weights_.storage;
-    args.epilogue = product.epilogue;
-    args.k = product.matrix.k;
-    args.n = product.matrix.n;
-    args.rows = rows;
-    args.x = x.data();
-    args.x_stride = x_stride;
-    args.y = y.data();
-    args.y_stride = y_stride;
-    args.y_columns = y_stride;
-    args.first_panel = partition.FirstPanel(task);
-    args.last_panel = partition.FirstPanel(task + 1);
-    args.next = next_matrix.data +
-                static_cast<size_t>(next_panel) * PackedBytes(kPanel, next_matrix.k, weights_.storage);
-    kernels_.linear(args);
-  });
-}
-
-CpuModel::Partition CpuModel::Divide(const Product& product, int rows) const {
-  const PackedMatrix& matrix = product.matrix;
-  Partition partition;
-  partition.panels_per_unit = product.epilogue == Epilogue::kSiluMul ? 2 : 1;
-  const int unit = partition.panels_per_unit * kPanel;
-  partition.units = (matrix.n + unit - 1) / unit;
-  const int per_thread = (partition.units + thread_pool_.threads() - 1) / thread_pool_.threads();
-  const int units_per_task = kPanelsPerTask / partition.panels_per_unit;
-  const int tasks_per_thread = std::max(1, (per_thread + units_per_task / 2) / units_per_task);
-  const int64_t cost = static_cast<int64_t>(matrix.n) * matrix.k * (3 + rows) / 4;
-  partition.tasks =
-      cost < kMinParallelCost ? 1 : std::min(partition.units, tasks_per_thread * thread_pool_.threads());
-  return partition;
+  multiplier_.Multiply(product, next, rows, x.data(), x_stride, y.data(), y_stride);
 }
 
 void CpuModel::ForRows(int rows, absl::FunctionRef<void(int row)> fn) {
@@ -301,12 +317,6 @@ void CpuModel::ForRows(int rows, absl::FunctionRef<void(int row)> fn) {
   } else {
     thread_pool_.Run(rows, [&](int row, int) { fn(row); });
   }
-}
-
-KvLayer CpuModel::LayerOfCache(int layer) const {
-  KvLayer kv = kv_;
-  kv.base += static_cast<size_t>(layer) * kv_geometry_.layer_bytes;
-  return kv;
 }
 
 void CpuModel::ObserveFloats(absl::string_view stage, int layer, int rows, const Buffer& from, int stride,
@@ -323,7 +333,8 @@ void CpuModel::ObserveFloats(absl::string_view stage, int layer, int rows, const
 void CpuModel::ObserveOperands(absl::string_view stage, int layer, int rows, const Buffer& from,
                                int columns) const {
   if (!options_.observe) return;
-  if (operand_bytes_ == sizeof(float)) return ObserveFloats(stage, layer, rows, from, columns, columns);
+  if (multiplier_.operand_bytes() == sizeof(float))
+    return ObserveFloats(stage, layer, rows, from, columns, columns);
   const TensorView operands{ElementType::kBFloat16, {rows, columns}, from.data()};
   std::vector<float> values(static_cast<size_t>(rows) * static_cast<size_t>(columns));
   for (int row = 0; row < rows; ++row) {
@@ -331,48 +342,6 @@ void CpuModel::ObserveOperands(absl::string_view stage, int layer, int rows, con
     ReadElements(operands, first, columns, values.data() + first);
   }
   options_.observe({stage, layer, columns, values});
-}
-
-void CpuModel::CopyBlock(BlockId from, BlockId to) {
-  if (from == to) return;
-  std::memcpy(cache_.data() + static_cast<size_t>(to) * kv_geometry_.block_bytes,
-              cache_.data() + static_cast<size_t>(from) * kv_geometry_.block_bytes, kv_geometry_.block_bytes);
-}
-
-// A slot's key is a column of 32-bit words, one or two dimensions each, and its value a row.
-void CpuModel::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
-  const bool wide = kv_.storage == Storage::kFloat32;
-  const size_t column = static_cast<size_t>(kv_.slot_stride) * 4;
-  const size_t words = static_cast<size_t>(spec_.kv_heads * spec_.head_dim) / (wide ? 1 : 2);
-  const size_t value_bytes = static_cast<size_t>(kv_.value_stride) * (wide ? 4 : 2);
-  for (const SlotMove& move : moves) {
-    for (int layer = 0; layer < spec_.layers; ++layer) {
-      const KvLayer kv = LayerOfCache(layer);
-      const auto block_of = [&](int slot) {
-        return kv.base + blocks[static_cast<size_t>(slot / kv.block_size)] * kv.block_bytes;
-      };
-      const size_t from = static_cast<size_t>(move.from % kv.block_size);
-      const size_t to = static_cast<size_t>(move.to % kv.block_size);
-      for (size_t word = 0; word < words; ++word) {
-        std::memcpy(block_of(move.to) + word * column + to * 4,
-                    block_of(move.from) + word * column + from * 4, 4);
-      }
-      for (size_t head = 0; head < static_cast<size_t>(spec_.kv_heads); ++head) {
-        const size_t first = head * static_cast<size_t>(kv.block_size);
-        std::memcpy(block_of(move.to) + kv.value_offset + (first + to) * value_bytes,
-                    block_of(move.from) + kv.value_offset + (first + from) * value_bytes, value_bytes);
-      }
-    }
-  }
-}
-
-absl::Status CpuModel::ReadSlot(BlockId block, int slot, absl::Span<float> values) {
-  const size_t per_layer = 2 * static_cast<size_t>(spec_.kv_heads) * static_cast<size_t>(spec_.head_dim);
-  for (int layer = 0; layer < spec_.layers; ++layer) {
-    float* const out = values.data() + static_cast<size_t>(layer) * per_layer;
-    kernels_.read_slot({LayerOfCache(layer), block, slot, spec_.kv_heads, out});
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace outrider

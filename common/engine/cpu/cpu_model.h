@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kernels.h"
+#include "common/engine/cpu/product.h"
 #include "common/engine/cpu/step_rows.h"
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/decoder/rope.h"
@@ -47,10 +48,14 @@ class CpuModel final : public Model {
                                                           const CpuModelOptions& options,
                                                           const Kernels& kernels, ThreadPool& thread_pool);
 
-  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) override;
   void CopyBlock(BlockId from, BlockId to) override;
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override;
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
+  bool has_hidden_states() const override { return true; }
+  absl::StatusOr<LogitsView> Project(absl::Span<const float> hidden) override;
+  absl::Status ReadEmbeddings(absl::Span<const TokenId> tokens, absl::Span<float> to) override;
+  absl::StatusOr<std::unique_ptr<Matrix>> LoadMatrix(const TensorView& weights) override;
   void Wake() override { thread_pool_.Wake(); }
 
   bool CanRun(const DeviceTask& /*task*/) const override { return false; }
@@ -64,36 +69,26 @@ class CpuModel final : public Model {
   size_t weight_bytes() const override { return weights_.memory.bytes(); }
 
  private:
-  struct Product {
-    const PackedMatrix& matrix;
-    Epilogue epilogue;
-  };
-  // How a matrix product is divided into tasks. A task gets whole units: pairs of gate and up panels, or
-  // panels.
-  struct Partition {
-    int panels_per_unit;
-    int units;
-    int tasks;
-    int FirstPanel(int task) const {
-      return static_cast<int>(static_cast<int64_t>(task) * units / tasks) * panels_per_unit;
-    }
-  };
-
   CpuModel(const DecoderSpec& spec, CpuWeights weights, const CpuModelOptions& options,
            const Kernels& kernels, ThreadPool& thread_pool);
   absl::Status AllocateMemory();
 
-  void Embed();
+  void Embed(absl::Span<const SequenceRows> batch);
   void Attend(int layer);
   // Adds the bias to a row of qkv_ and normalises its heads, where the layer does so.
   void FinishHeads(const CpuLayer& layer, float* qkv) const;
-  // Compacts hidden_ and attention_out_ to the rows that need logits.
-  void DropRowsWithoutLogits();
+  // Compacts hidden_ and attention_out_ to the rows that are kept.
+  void DropRowsOfNoUse();
+  // Copies the residual stream of the rows whose hidden states are wanted, if there is a tap after `layers`
+  // layers. `dropped`: after DropRowsOfNoUse.
+  void ShowTaps(absl::Span<const int> taps, int layers, bool dropped);
+  // The final norm and the head of the rows that are kept.
+  LogitsView Finish();
+  LogitsView MultiplyHead(int rows);
+  // Without a weight the rows only become operands.
   void Normalize(const float* weight, int rows);
-  // `next` is the product after this one.
   void Multiply(const Product& product, const Product& next, int rows, const Buffer& x, int x_stride,
                 const Buffer& y, int y_stride);
-  Partition Divide(const Product& product, int rows) const;
   // Calls fn(row) for every row, in parallel if that pays off.
   void ForRows(int rows, absl::FunctionRef<void(int row)> fn);
   KvLayer LayerOfCache(int layer) const;
@@ -112,7 +107,7 @@ class CpuModel final : public Model {
   const KvGeometry kv_geometry_;
   KvLayer kv_;  // layer 0
   int qkv_columns_;
-  size_t operand_bytes_;  // of one element of an operand (kernels.h)
+  const Multiplier multiplier_;
   StepRows rows_;
 
   Buffer cache_;
@@ -124,6 +119,8 @@ class CpuModel final : public Model {
   Buffer logits_;         // [rows, vocab], at most kMaxLogitRows
   Buffer scores_;         // [threads, kMaxQueries, scores_stride]
   int64_t scores_stride_ = 0;
+  std::vector<float> shown_;  // the pass's hidden states, [rows, hidden_columns_]
+  int hidden_columns_ = 0;
 };
 
 }  // namespace outrider

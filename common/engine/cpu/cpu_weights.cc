@@ -152,7 +152,7 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const Deco
   for (size_t i = 0; i < tensors.layers.size(); ++i) {
     const LayerTensors& from = tensors.layers[i];
     CpuLayer& to = weights.layers[i];
-    loader.AddNorm(from.attention_norm, &to.attention_norm);
+    if (i > 0 || spec.outer_norms) loader.AddNorm(from.attention_norm, &to.attention_norm);
     loader.AddMatrix(from.qkv, &to.qkv);
     if (!from.qkv_bias.empty()) loader.AddVector(from.qkv_bias, &to.qkv_bias);
     if (!from.qk_norm.empty()) {
@@ -164,7 +164,7 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const Deco
     loader.AddInterleaved(from.gate_up, &to.gate_up);
     loader.AddMatrix(from.mlp_out, &to.mlp_out);
   }
-  loader.AddNorm(tensors.final_norm, &weights.final_norm);
+  if (spec.outer_norms) loader.AddNorm(tensors.final_norm, &weights.final_norm);
   loader.AddMatrix(tensors.head, &weights.head);
   absl::StatusOr<Buffer> memory = loader.PackAll(pool, progress);
   if (!memory.ok()) return memory.status();

@@ -22,7 +22,7 @@ struct PackedMatrix {
 };
 
 struct CpuLayer {
-  const float* attention_norm = nullptr;  // [hidden]
+  const float* attention_norm = nullptr;  // [hidden]; null: none
   PackedMatrix qkv;                       // queries, keys, values of all heads
   const float* qkv_bias = nullptr;        // [columns of qkv]; null: none
   const float* query_norm = nullptr;      // [head_dim]; null: none, and then there is no key_norm
@@ -39,7 +39,7 @@ struct CpuWeights {
   Storage storage = Storage::kFloat32;
   TensorView embedding;  // [vocab, hidden], as stored
   std::vector<CpuLayer> layers;
-  const float* final_norm = nullptr;
+  const float* final_norm = nullptr;  // null: none
   PackedMatrix head;
 };
 

@@ -99,6 +99,7 @@ struct AttentionArgs {
   const NodePath* paths;      // [rows]; null: the rows are a chain
   const int32_t* path_slots;  // slots of the sequence
   int window;                 // how many positions a row attends to, its own included; 0: all
+  int first_attended;         // positions before this one are not attended to
   const float* q;             // row 0, first head; rotated and scaled
   int64_t q_stride;
   void* out;  // operands; row 0, first head

@@ -32,6 +32,8 @@ MatrixSource Concatenated(std::vector<TensorView> tensors);
 // Epilogue::kSiluMul.
 MatrixSource InterleavedPanels(TensorView first, TensorView second);
 
+inline int RoundUp(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+
 // The size of a packed matrix in bytes, a multiple of 64.
 size_t PackedBytes(int n, int k, Storage storage);
 // Packs into `to`, which is 64-byte aligned, as LinearArgs describes. bfloat16 and int8 round to nearest

@@ -8,13 +8,16 @@ namespace outrider {
 void StepRows::ReserveMemory(int max_rows) {
   const size_t rows = static_cast<size_t>(max_rows);
   rows_.reserve(rows);
+  kept_rows_.reserve(rows);
   logit_rows_.reserve(rows);
   attention_tasks_.reserve(rows * static_cast<size_t>(heads_));
 }
 
 void StepRows::List(absl::Span<const SequenceRows> batch) {
   rows_.clear();
+  kept_rows_.clear();
   logit_rows_.clear();
+  hidden_rows_.clear();
   attention_tasks_.clear();
   paths_.clear();
   path_slots_.clear();
@@ -27,7 +30,12 @@ void StepRows::List(absl::Span<const SequenceRows> batch) {
       const int slot = sequence.position + i;
       const int position =
           slot < nodes_begin ? slot : nodes_begin + AddPath(sequence, slot - nodes_begin) - 1;
-      if (i >= count - sequence.logit_rows) logit_rows_.push_back(size());
+      const int kept = static_cast<int>(kept_rows_.size());
+      const bool has_logits = i >= count - sequence.logit_rows;
+      const bool has_hidden = i >= count - sequence.hidden_rows;
+      if (has_logits || has_hidden) kept_rows_.push_back(size());
+      if (has_logits) logit_rows_.push_back(kept);
+      if (has_hidden) hidden_rows_.push_back(kept);
       rows_.push_back({sequence.tokens[static_cast<size_t>(i)], position,
                        sequence.blocks[static_cast<size_t>(slot / block_size_)], slot % block_size_});
     }

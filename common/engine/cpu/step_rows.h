@@ -44,8 +44,11 @@ class StepRows {
 
   int size() const { return static_cast<int>(rows_.size()); }
   const StepRow& operator[](int row) const { return rows_[static_cast<size_t>(row)]; }
-  // Indices of the rows that need logits, in ascending order.
+  // Indices of the rows that need logits or whose hidden states are wanted, in ascending order.
+  const std::vector<int>& kept_rows() const { return kept_rows_; }
+  // Indices in kept_rows() of those that need logits, and of those whose hidden states are wanted.
   const std::vector<int>& logit_rows() const { return logit_rows_; }
+  const std::vector<int>& hidden_rows() const { return hidden_rows_; }
   const std::vector<AttentionTask>& attention_tasks() const { return attention_tasks_; }
   // Of all rows that are nodes of a tree.
   const NodePath* paths(int first) const { return paths_.data() + first; }
@@ -59,7 +62,9 @@ class StepRows {
 
   const int heads_, kv_heads_, block_size_;
   std::vector<StepRow> rows_;
+  std::vector<int> kept_rows_;
   std::vector<int> logit_rows_;
+  std::vector<int> hidden_rows_;
   std::vector<AttentionTask> attention_tasks_;
   std::vector<NodePath> paths_;
   std::vector<int32_t> path_slots_;

@@ -216,7 +216,8 @@ absl::Status CudaModel::ReadSlot(BlockId block, int slot, absl::Span<float> valu
   return layers_->ReadSlot(block, slot, values);
 }
 
-absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> batch) {
+absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> batch,
+                                              const PassOptions& /*pass*/) {
   absl::Status status = ToStatus(cudaSetDevice(device_), "choosing the device");
   if (!status.ok()) return status;
   const StepPlan plan = PlanStep(batch, options_.block_size, spare_);

@@ -36,7 +36,7 @@ class CudaModel final : public Model {
                                                        int device, const RunnerOptions& options);
   ~CudaModel() override;
 
-  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) override;
   void CopyBlock(BlockId from, BlockId to) override;
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override;
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;

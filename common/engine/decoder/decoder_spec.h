@@ -54,6 +54,10 @@ struct DecoderSpec {
   std::optional<double> sliding_rope_theta = std::nullopt;  // in layers that slide, which are not scaled
   double rope_linear_factor = 1;                            // divides the other layers' frequencies
 
+  // EAGLE: a layer that continues another model's hidden states. Its rows are embedded by whoever runs it.
+  bool outer_norms = true;  // the first layer's attention and the head take normalised rows
+  int first_position = 0;   // the first one that there is a row for, and that is attended to
+
   int logit_columns() const { return head_rows > 0 ? head_rows : vocab_size; }
   bool Slides(int layer) const { return !slides.empty() && slides[static_cast<size_t>(layer)]; }
 };

@@ -176,7 +176,8 @@ absl::Status TorchModel::CheckAgreement(const Weights& weights, const RunnerOpti
   return absl::OkStatus();
 }
 
-absl::StatusOr<LogitsView> TorchModel::Forward(absl::Span<const SequenceRows> batch) {
+absl::StatusOr<LogitsView> TorchModel::Forward(absl::Span<const SequenceRows> batch,
+                                               const PassOptions& /*pass*/) {
   if (!cache_status_.ok()) return cache_status_;
   LogitsView view;
   const absl::Status status = Try(*runner_, "a forward pass", [&] {

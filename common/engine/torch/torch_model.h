@@ -39,7 +39,7 @@ class TorchModel final : public Model {
                                                        std::unique_ptr<StepRunner> runner,
                                                        const RunnerOptions& options);
 
-  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override;
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) override;
   void CopyBlock(BlockId from, BlockId to) override;
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override;
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;

@@ -1,0 +1,75 @@
+#include "common/engine/cpu/product.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/engine/cpu/packing.h"
+#include "common/engine/decoder/narrow_floats.h"
+
+namespace outrider {
+namespace {
+
+// Panels per task of a matrix product: enough to amortise taking a task, few enough to balance the load.
+constexpr int kPanelsPerTask = 4;
+// Matrix products below this cost stay on the calling thread. The unit is the cost of one weight with one
+// row; each further row adds a quarter. Handing work to another core costs a microsecond or two.
+constexpr int64_t kMinParallelCost = 160 << 10;
+
+}  // namespace
+
+void Multiplier::ToOperands(const float* from, int64_t count, char* to) const {
+  if (operand_bytes_ == sizeof(float)) {
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  uint16_t* const rounded = reinterpret_cast<uint16_t*>(to);
+  for (int64_t i = 0; i < count; ++i) rounded[i] = ToBFloat16(from[i]);
+}
+
+void Multiplier::Multiply(const Product& product, const Product& next, int rows, const char* x, int x_stride,
+                          char* y, int y_stride) const {
+  if (rows == 0) return;
+  const Partition partition = Divide(product, rows), next_partition = Divide(next, rows);
+  thread_pool_.Run(partition.tasks, [&](int task, int worker) {
+    const bool ends_range =
+        task + 1 == partition.tasks || task + 1 == thread_pool_.FirstTask(worker + 1, partition.tasks);
+    const PackedMatrix& next_matrix = ends_range ? next.matrix : product.matrix;
+    const int next_panel =
+        ends_range ? next_partition.FirstPanel(thread_pool_.FirstTask(worker, next_partition.tasks))
+                   : partition.FirstPanel(task + 1);
+    LinearArgs args;
+    args.weights = product.matrix.data;
+    args.storage = storage_;
+    args.epilogue = product.epilogue;
+    args.k = product.matrix.k;
+    args.n = product.matrix.n;
+    args.rows = rows;
+    args.x = x;
+    args.x_stride = x_stride;
+    args.y = y;
+    args.y_stride = y_stride;
+    args.y_columns = y_stride;
+    args.first_panel = partition.FirstPanel(task);
+    args.last_panel = partition.FirstPanel(task + 1);
+    args.next =
+        next_matrix.data + static_cast<size_t>(next_panel) * PackedBytes(kPanel, next_matrix.k, storage_);
+    kernels_.linear(args);
+  });
+}
+
+Multiplier::Partition Multiplier::Divide(const Product& product, int rows) const {
+  const PackedMatrix& matrix = product.matrix;
+  Partition partition;
+  partition.panels_per_unit = product.epilogue == Epilogue::kSiluMul ? 2 : 1;
+  const int unit = partition.panels_per_unit * kPanel;
+  partition.units = (matrix.n + unit - 1) / unit;
+  const int per_thread = (partition.units + thread_pool_.threads() - 1) / thread_pool_.threads();
+  const int units_per_task = kPanelsPerTask / partition.panels_per_unit;
+  const int tasks_per_thread = std::max(1, (per_thread + units_per_task / 2) / units_per_task);
+  const int64_t cost = static_cast<int64_t>(matrix.n) * matrix.k * (3 + rows) / 4;
+  partition.tasks =
+      cost < kMinParallelCost ? 1 : std::min(partition.units, tasks_per_thread * thread_pool_.threads());
+  return partition;
+}
+
+}  // namespace outrider

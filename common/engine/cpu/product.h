@@ -1,0 +1,56 @@
+// Matrix products on the CPU's threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/engine/cpu/cpu_weights.h"
+#include "common/engine/cpu/kernels.h"
+#include "common/engine/thread_pool.h"
+
+namespace outrider {
+
+struct Product {
+  const PackedMatrix& matrix;
+  Epilogue epilogue;
+};
+
+// For weights of one storage. Immutable; not thread-safe, since a thread pool is not.
+class Multiplier {
+ public:
+  // Both references must outlive it.
+  Multiplier(const Kernels& kernels, ThreadPool& thread_pool, Storage storage)
+      : kernels_(kernels),
+        thread_pool_(thread_pool),
+        storage_(storage),
+        operand_bytes_(storage != Storage::kFloat32 && kernels.rounds_operands ? 2 : 4) {}
+
+  size_t operand_bytes() const { return operand_bytes_; }  // of one element of an operand (kernels.h)
+
+  // Converts elements to operands.
+  void ToOperands(const float* from, int64_t count, char* to) const;
+
+  // `x` and `y` are as LinearArgs has them; `next` is the product after this one.
+  void Multiply(const Product& product, const Product& next, int rows, const char* x, int x_stride, char* y,
+                int y_stride) const;
+
+ private:
+  // How a matrix product is divided into tasks. A task gets whole units: pairs of gate and up panels, or
+  // panels.
+  struct Partition {
+    int panels_per_unit;
+    int units;
+    int tasks;
+    int FirstPanel(int task) const {
+      return static_cast<int>(static_cast<int64_t>(task) * units / tasks) * panels_per_unit;
+    }
+  };
+  Partition Divide(const Product& product, int rows) const;
+
+  const Kernels& kernels_;
+  ThreadPool& thread_pool_;
+  const Storage storage_;
+  const size_t operand_bytes_;
+};
+
+}  // namespace outrider

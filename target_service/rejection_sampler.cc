@@ -128,7 +128,8 @@ absl::StatusOr<bool> RejectionSampler::Sample(SequenceState& sequence, const Log
 
 std::optional<DeviceTask> RejectionSampler::MakeDeviceTask(const SequenceState& sequence) const {
   const VerifyWork& work = sequence.work_as<VerifyWork>();
-  if (work.prompt_logprobs >= 0 || work.candidates > 0 || !IsChain(work.proposal)) return std::nullopt;
+  const bool for_host = work.prompt_logprobs >= 0 || work.candidates > 0 || work.propose.has_value();
+  if (for_host || !IsChain(work.proposal)) return std::nullopt;
   return DeviceTask{.params = &sequence.params(),
                     .round_start = static_cast<uint64_t>(sequence.committed()),
                     .work = VerifyTask{.draft = work.proposal, .verdict = {}},

@@ -13,7 +13,11 @@ ModelServiceSpec TargetSpec() {
   return {.name = "target",
           .listen = "127.0.0.1:7072",
           .define_flags =
-              [inexact_trees](CLI::App& app, RunnerOptions&) {
+              [inexact_trees](CLI::App& app, RunnerOptions& runner) {
+                app.add_option("--heads", runner.heads,
+                               "folder of heads with which the target proposes tokens itself; may be given "
+                               "several times")
+                    ->type_name("DIR");
                 app.add_flag("--inexact-trees", *inexact_trees,
                              "with an engine that rounds a tree otherwise than a chain: take trees also for "
                              "greedy decoding and the coupled rule, whose tokens may then differ from plain "

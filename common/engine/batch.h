@@ -52,6 +52,7 @@ struct HiddenView {
   int rows = 0;
   int columns = 0;
 
+  HiddenView Rows(int first, int count) const { return {row(first).data(), count, columns}; }
   absl::Span<const float> row(int r) const {
     return {data + static_cast<size_t>(r) * static_cast<size_t>(columns), static_cast<size_t>(columns)};
   }

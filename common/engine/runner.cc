@@ -12,6 +12,7 @@
 #include "common/engine/decoder/frequent_head.h"
 #include "common/engine/decoder/safetensors.h"
 #include "common/engine/decoder/unpacked_tensors.h"
+#include "common/engine/proposers/load.h"
 #include "common/engine/self_test.h"
 
 namespace outrider {
@@ -106,6 +107,17 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
   absl::StatusOr<std::unique_ptr<Model>> model = backend.Load(spec, weights, options, runner->thread_pool_);
   if (!model.ok()) return model.status();
   runner->model_ = *std::move(model);
+  if (options.heads.empty()) return runner;
+  absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> proposers =
+      LoadProposers({.backend = backend,
+                     .options = options,
+                     .decoder = runner->config_.decoder,
+                     .weights = whole,
+                     .weights_hash = stored->Hash(),
+                     .model = *runner->model_,
+                     .threads = runner->thread_pool_});
+  if (!proposers.ok()) return proposers.status();
+  runner->proposers_ = *std::move(proposers);
   return runner;
 }
 
@@ -135,6 +147,23 @@ absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch,
   const LogitsView spread{spread_.data(), logits->rows, config_.decoder.vocab_size};
   for (int r = 0; r < logits->rows; ++r) SpreadLogits(logits->row(r), frequent_, spread.row(r));
   return spread;
+}
+
+void Runner::CopyBlock(BlockId from, BlockId to) {
+  model_->CopyBlock(from, to);
+  for (const std::unique_ptr<Proposer>& proposer : proposers_) proposer->CopyBlock(from, to);
+}
+
+void Runner::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
+  model_->MoveSlots(blocks, moves);
+  for (const std::unique_ptr<Proposer>& proposer : proposers_) proposer->MoveSlots(blocks, moves);
+}
+
+Proposer* Runner::proposer(ProposerKind kind) const {
+  for (const std::unique_ptr<Proposer>& proposer : proposers_) {
+    if (proposer->kind() == kind) return proposer.get();
+  }
+  return nullptr;
 }
 
 std::string Runner::numerics() const {

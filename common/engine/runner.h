@@ -15,6 +15,7 @@
 #include "common/engine/batch.h"
 #include "common/engine/decoder/model_config.h"
 #include "common/engine/model.h"
+#include "common/engine/proposers/proposer.h"
 #include "common/engine/runner_options.h"
 #include "common/engine/thread_pool.h"
 #include "common/kv/block_id.h"
@@ -65,10 +66,13 @@ class Runner {
 
   // Copies the keys and values of all layers from one block to another (copy-on-write). Both ids must be in
   // the pool.
-  void CopyBlock(BlockId from, BlockId to) { model_->CopyBlock(from, to); }
-  void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
-    model_->MoveSlots(blocks, moves);
-  }
+  void CopyBlock(BlockId from, BlockId to);
+  void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves);
+
+  // What proposes on this model itself (RunnerOptions::heads), in the order of its kinds.
+  absl::Span<const std::unique_ptr<Proposer>> proposers() const { return proposers_; }
+  // Null if there is none of that kind.
+  Proposer* proposer(ProposerKind kind) const;
 
   // Reads the keys and values of one token back, as Model::ReadSlot defines them. INVALID_ARGUMENT for a slot
   // that is not in the pool; INTERNAL if the device fails.
@@ -112,7 +116,8 @@ class Runner {
   std::vector<TokenId> frequent_;  // what the model computes logits of; empty: all
   std::vector<float> spread_;      // logits of all
   ThreadPool thread_pool_;
-  std::unique_ptr<Model> model_;  // uses thread_pool_
+  std::unique_ptr<Model> model_;                      // uses thread_pool_
+  std::vector<std::unique_ptr<Proposer>> proposers_;  // use model_
 };
 
 }  // namespace outrider

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -50,7 +51,8 @@ struct RunnerOptions {
   ParallelOptions parallel;
   // For tools: called with what each stage of a forward pass computes, which makes it slow. May be null.
   std::function<void(const StageOutput& output)> observe;
-  std::string kernels;  // for the CPU, by name (FindKernels); empty: the best supported
+  std::vector<std::string> heads;  // folders of what proposes on the target itself (proposers/load.h)
+  std::string kernels;             // for the CPU, by name (FindKernels); empty: the best supported
   std::function<void(double fraction)> progress;  // called by Load with 0 to 1, never decreasing; may be null
 };
 

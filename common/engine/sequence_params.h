@@ -31,4 +31,21 @@ inline VerifyOptions OptionsOf(const SequenceParams& params) {
   return {.rule = params.rule, .lenience = params.lenience, .sibling_order = params.sibling_order};
 }
 
+// What the target's own proposals are drawn from. Blockwise parallel decoding takes the likeliest token.
+inline SamplingParams ProposalSampling(const SequenceParams& params) {
+  SamplingParams sampling = params.sampling;
+  if (params.draft_temperature) sampling.temperature = *params.draft_temperature;
+  if (params.proposer == ProposerKind::kBlockwise) sampling.temperature = 0;
+  return sampling;
+}
+
+// Whether the sequence's blocks hold more than keys and values, for its proposer.
+inline bool KeepsHiddenStates(const SequenceParams& params) {
+  return params.proposer == ProposerKind::kEagle;
+}
+// Which cached prefixes the sequence may find: those that hold what it needs.
+inline uint64_t CacheSaltOf(const SequenceParams& params) {
+  return params.cache_salt ^ (KeepsHiddenStates(params) ? 0x9e3779b97f4a7c15 : 0);
+}
+
 }  // namespace outrider

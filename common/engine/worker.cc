@@ -194,6 +194,10 @@ absl::StatusOr<LogitsView> Worker::RunModel(std::vector<ScheduledSequence>& sche
                      .blocks = s.sequence->blocks(),
                      .logit_rows = s.logit_rows,
                      .task = s.task ? &*s.task : nullptr});
+    if (const Proposer* proposer = ProposerOf(*runner_, *s.sequence)) {
+      s.hidden_rows = proposer->HiddenRows(s.rows, s.logit_rows);
+      batch.back().hidden_rows = s.hidden_rows;
+    }
     // A chunk of the prompt before a tree is a chain.
     const int nodes = s.sequence->num_computed() + s.rows - s.sequence->tree_begin();
     if (nodes > 0) {
@@ -223,7 +227,7 @@ void Worker::FetchContinuations(const std::vector<ScheduledSequence>& scheduled)
 
 void Worker::Postprocess(std::vector<ScheduledSequence>& scheduled, const LogitsView& logits) {
   std::vector<Decision> decisions;
-  int first_row = 0;
+  int first_row = 0, first_hidden = 0;
   for (ScheduledSequence& s : scheduled) {
     SequenceState& sequence = *s.sequence;
     if (s.task) {
@@ -234,6 +238,12 @@ void Worker::Postprocess(std::vector<ScheduledSequence>& scheduled, const Logits
     }
     const LogitsView rows{logits.row(first_row).data(), s.logit_rows, logits.vocab};
     first_row += rows.rows;
+    const HiddenView hidden = logits.hidden.Rows(first_hidden, s.hidden_rows);
+    first_hidden += s.hidden_rows;
+    if (s.hidden_rows > 0) {
+      const int first_slot = sequence.num_computed() + s.rows - s.hidden_rows;
+      ProposerOf(*runner_, sequence)->OnHidden(sequence, first_slot, hidden);
+    }
     if (sequence.prompt_logprobs() >= 0) sampler_->Score(sequence, sequence.num_computed(), rows);
     sequence.MarkComputed(s.rows);
     if (sequence.num_pending() > 0) continue;
@@ -242,7 +252,11 @@ void Worker::Postprocess(std::vector<ScheduledSequence>& scheduled, const Logits
       continue;
     }
     const int before = rows.rows - sequence.logit_rows();
-    decisions.push_back({&sequence, {rows.row(before).data(), sequence.logit_rows(), rows.vocab}});
+    decisions.push_back({&sequence,
+                         {rows.row(before).data(), sequence.logit_rows(), rows.vocab},
+                         s.hidden_rows < sequence.logit_rows()
+                             ? HiddenView()
+                             : hidden.Rows(s.hidden_rows - sequence.logit_rows(), sequence.logit_rows())});
   }
   SampleAll(decisions);
 }
@@ -262,9 +276,22 @@ void Worker::SampleAll(std::vector<Decision>& decisions) {
   } else {
     for (int i = 0; i < count; ++i) sample(i);
   }
-  for (const auto& [sequence, rows, done] : decisions) {
-    if (!done.ok() || *done) store_.Finish(*sequence, done.status());
+  std::vector<VerdictToFollow> to_follow;
+  for (const Decision& decision : decisions) {
+    SequenceState& sequence = *decision.sequence;
+    if (decision.done.ok() && *decision.done && WantsProposal(*runner_, sequence)) {
+      to_follow.push_back({&sequence, decision.hidden});
+    } else if (!decision.done.ok() || *decision.done) {
+      store_.Finish(sequence, decision.done.status());
+    }
   }
+  if (!to_follow.empty()) Follow(to_follow);
+}
+
+void Worker::Follow(std::span<const VerdictToFollow> verdicts) {
+  const absl::Status status = ProposeAfter(verdicts, *runner_, store_);
+  if (!status.ok() && hooks_.on_failure) hooks_.on_failure(status);
+  for (const VerdictToFollow& verdict : verdicts) store_.Finish(*verdict.sequence, status);
 }
 
 void Worker::ReportState() {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "absl/time/time.h"
 #include "common/engine/device_task.h"
 #include "common/engine/mailbox.h"
+#include "common/engine/proposers/propose_after.h"
 #include "common/engine/runner.h"
 #include "common/engine/sampler.h"
 #include "common/engine/sequence/sequence_store.h"
@@ -104,11 +106,13 @@ class Worker {
     int rows;
     int logit_rows;  // how many of the last rows need logits
     std::optional<DeviceTask> task;
+    int hidden_rows = 0;  // how many of the last rows its proposer wants hidden states of
   };
   // A sequence whose tokens are all computed, ready for the sampler.
   struct Decision {
     SequenceState* sequence;
     LogitsView rows;
+    HiddenView hidden;                 // of the same rows, if a proposer wants them
     absl::StatusOr<bool> done = true;  // the sampler's result
   };
 
@@ -127,6 +131,8 @@ class Worker {
   void FetchContinuations(const std::vector<ScheduledSequence>& scheduled);
   void Postprocess(std::vector<ScheduledSequence>& scheduled, const LogitsView& logits);
   void SampleAll(std::vector<Decision>& decisions);
+  // Has the target propose what follows the verdicts, and answers.
+  void Follow(std::span<const VerdictToFollow> verdicts);
   void ReportState();
 
   const std::unique_ptr<Runner> runner_;

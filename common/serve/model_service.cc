@@ -21,7 +21,7 @@ namespace {
 struct ServiceFlags {
   std::string prefix = "--";  // of its flags
   std::string listen;
-  RunnerOptions runner;  // of which model, dtype, algorithms and frequent tokens count
+  RunnerOptions runner;  // of which model, dtype, algorithms, frequent tokens and heads count
 };
 
 struct Flags {
@@ -133,6 +133,7 @@ RunnerOptions RunnerFor(const ModelServiceSpec& spec, const ServiceFlags& servic
   options.dtype = service.runner.dtype;
   options.matmul_algorithms = service.runner.matmul_algorithms;
   options.frequent_tokens = service.runner.frequent_tokens;
+  options.heads = service.runner.heads;
   options.high_priority = spec.high_priority;
   options.max_batch_rows = flags.worker.max_batch_rows;
   options.max_sequences = flags.worker.sequences.max_sequences;

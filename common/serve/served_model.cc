@@ -13,6 +13,7 @@
 #include "common/obs/metric_families.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/rpc/server.h"
+#include "common/serve/convert.h"
 #include "common/text/model_fingerprint.h"
 #include "common/text/tokenizer.h"
 
@@ -52,6 +53,13 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
   info.set_weight_bytes(runner.weight_bytes());
   info.set_weights_hash(weights_hash);
   info.set_version(OUTRIDER_VERSION);
+  for (const std::unique_ptr<Proposer>& proposer : runner.proposers()) {
+    v1::ProposerInfo& proposes = *info.add_proposers();
+    proposes.set_proposer(ToProto(proposer->kind()));
+    proposes.set_max_draft_tokens(
+        static_cast<uint32_t>(std::min(proposer->max_tokens(), options.max_draft_tokens)));
+    proposes.set_greedy(proposer->kind() == ProposerKind::kBlockwise);
+  }
   for (TokenId id : config.eos_token_ids) info.add_eos_ids(static_cast<uint32_t>(id));
   return info;
 }

@@ -54,7 +54,8 @@ struct DecoderSpec {
   std::optional<double> sliding_rope_theta = std::nullopt;  // in layers that slide, which are not scaled
   double rope_linear_factor = 1;                            // divides the other layers' frequencies
 
-  // EAGLE: a layer that continues another model's hidden states. Its rows are embedded by whoever runs it.
+  // EAGLE: a layer that continues another model's hidden states. Whoever runs it embeds its rows, and
+  // multiplies its states by the other model's head.
   bool outer_norms = true;  // the first layer's attention and the head take normalised rows
   int first_position = 0;   // the first one that there is a row for, and that is attended to
 

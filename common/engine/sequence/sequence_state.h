@@ -27,6 +27,8 @@ class SequenceState {
   const SequenceId& id() const { return id_; }
   const SequenceParams& params() const { return *params_; }
   Controls& controls() const { return *controls_; }
+  // Of the target's own proposals; there if the parameters name a proposer.
+  Controls& proposal_controls() const { return *proposal_controls_; }
 
   std::span<const TokenId> tokens() const { return cache_.tokens(); }
   int committed() const { return committed_; }
@@ -62,6 +64,11 @@ class SequenceState {
   int logit_rows() const { return logit_rows_; }
   void set_logit_rows(int rows) { logit_rows_ = rows; }
 
+  // The number of tokens, the first ones, that the proposer has cached what it needs of, beside the keys and
+  // values.
+  int proposer_computed() const { return proposer_computed_; }
+  void set_proposer_computed(int tokens) { proposer_computed_ = tokens; }
+
   // Whether its tokens are only assumed to be committed.
   bool branch() const { return branch_; }
   // What the draft drew to follow the whole proposal of VerifyWork, if that has arrived; null otherwise.
@@ -94,12 +101,14 @@ class SequenceState {
   CachedSequence cache_;
   std::shared_ptr<const SequenceParams> params_;
   std::unique_ptr<Controls> controls_;
+  std::unique_ptr<Controls> proposal_controls_;
   int committed_ = 0;
   WorkItem item_;                             // the item in progress, or the last one
   Answer answer_;                             // the answer to item_
   std::optional<ProposalNode> continuation_;  // of the item in progress
   bool branch_ = false;
   int logit_rows_ = 0;
+  int proposer_computed_ = 0;
   bool active_ = false;
   bool started_ = false;
   absl::Time started_at_;       // when the first forward pass began

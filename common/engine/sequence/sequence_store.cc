@@ -117,16 +117,23 @@ absl::Status SequenceStore::CheckOrigin(const WorkItem& item) {
 
 void SequenceStore::CopyOrigin(Entry& entry, const Entry& origin, const WorkItem& item) {
   entry.cache_.Fork(origin.cache_, static_cast<int>(item.base));
+  entry.proposer_computed_ = std::min(origin.proposer_computed_, entry.num_computed());
   if (item.branch) entry.arrival = origin.arrival;
   if (item.params_hash != origin.params_hash) return;
   entry.params_ = origin.params_;
   entry.controls_ = std::make_unique<Controls>(*origin.controls_);
+  if (origin.proposal_controls_) {
+    entry.proposal_controls_ = std::make_unique<Controls>(*origin.proposal_controls_);
+  }
   entry.params_hash = origin.params_hash;
 }
 
 SequenceStore::Entry* SequenceStore::FindOrigin(const WorkItem& item) {
   Entry* origin = item.fork_of ? entries_.Find(*item.fork_of) : nullptr;
   if (origin == nullptr || static_cast<int64_t>(item.base) > origin->cache_.tree_begin()) return nullptr;
+  if (item.params != nullptr && KeepsHiddenStates(*item.params) != KeepsHiddenStates(origin->params())) {
+    return nullptr;
+  }
   return origin->cache_.prefix_hash(static_cast<int>(item.base)) == item.prefix_hash ? origin : nullptr;
 }
 
@@ -152,7 +159,11 @@ absl::Status SequenceStore::MakeRoomForSequence(bool branch) {
 absl::Status SequenceStore::Reconcile(Entry& entry, const WorkItem& item) {
   if (item.params == nullptr && item.params_hash != entry.params_hash) return ParamsUnknown();
   if (absl::Status status = CheckLimits(item, limits_); !status.ok()) return status;
+  const bool kept = entry.params_ != nullptr && KeepsHiddenStates(*entry.params_);
   if (absl::Status status = UpdateParams(entry, item); !status.ok()) return status;
+  // What was computed lacks what the new proposer needs, or the other way round.
+  if (KeepsHiddenStates(*entry.params_) != kept) entry.cache_.Reset();
+  entry.proposer_computed_ = std::min(entry.proposer_computed_, static_cast<int>(item.base));
   return Compact(entry, [&] { return entry.cache_.Reconcile(item.base, item.prefix_hash, item.tokens); });
 }
 
@@ -172,6 +183,14 @@ absl::Status SequenceStore::UpdateParams(Entry& entry, const WorkItem& item) {
   absl::StatusOr<Controls> controls =
       Controls::Create(item.params->sampling, item.params->prompt_length, limits_.vocab);
   if (!controls.ok()) return controls.status();
+  std::unique_ptr<Controls> proposal_controls;
+  if (item.params->proposer) {
+    absl::StatusOr<Controls> own =
+        Controls::Create(ProposalSampling(*item.params), item.params->prompt_length, limits_.vocab);
+    if (!own.ok()) return own.status();
+    proposal_controls = std::make_unique<Controls>(*std::move(own));
+  }
+  entry.proposal_controls_ = std::move(proposal_controls);
   entry.controls_ = std::make_unique<Controls>(*std::move(controls));
   entry.params_ = item.params;
   entry.params_hash = item.params_hash;
@@ -201,7 +220,7 @@ void SequenceStore::Start(Entry& entry, WorkItem item, uint64_t digest) {
 void SequenceStore::AdoptPrefix(Entry& entry) {
   if (!options_.prefix_cache || entry.num_computed() > 0 || entry.prompt_logprobs() >= 0) return;
   const int limit = entry.committed_ - 1;
-  PrefixIndex::Match match = prefixes_.Find(entry.cache_, limit, entry.params().cache_salt);
+  PrefixIndex::Match match = prefixes_.Find(entry.cache_, limit, CacheSaltOf(entry.params()));
   entry.cache_.Adopt(match.blocks);
   entry.prefix_cursor = std::move(match.cursor);
   entry.answer_.prefix_hit = entry.num_computed();
@@ -267,21 +286,41 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
     // A failed item changes nothing but the cache, and may be sent again.
     entry.digest = 0;
     DropProposal(entry);
+  } else if (entry.proposes) {
+    entry.DropPending();
   } else if (answer.verdict != nullptr) {
-    const absl::Status kept =
-        Compact(entry, [&] { return entry.cache_.Keep(entry.committed_, answer.verdict->path); });
-    OUTRIDER_CHECK(kept.ok());
+    KeepPath(entry);
   }
+  entry.proposes = false;
   // Branches come and go by the thousand: what they leave behind is the next one's, and not the index's.
   if (options_.prefix_cache && !entry.branch_ && entry.num_computed() > 0) {
     prefixes_.Insert(entry.cache_, std::min(entry.committed_, entry.num_computed()), entry.prefix_cursor,
-                     entry.params().cache_salt);
+                     CacheSaltOf(entry.params()));
   }
   answer.num_computed = entry.held();
   const absl::Time now = absl::Now();
   answer.timing.queue = (entry.started_ ? entry.started_at_ : now) - entry.item_.received;
   answer.timing.compute = entry.started_ ? now - entry.started_at_ : absl::ZeroDuration();
   for (const auto& listener : std::exchange(entry.listeners, {})) listener(answer);
+}
+
+void SequenceStore::KeepPath(Entry& entry) {
+  const absl::Status kept =
+      Compact(entry, [&] { return entry.cache_.Keep(entry.committed_, entry.answer_.verdict->path); });
+  OUTRIDER_CHECK(kept.ok());
+}
+
+bool SequenceStore::BeginProposal(SequenceState& sequence, int slots) {
+  Entry& entry = EntryOf(sequence);
+  KeepPath(entry);
+  entry.proposes = true;
+  entry.committed_ = entry.cache_.size();
+  const absl::StatusOr<std::vector<BlockCopy>> copies = entry.cache_.Reserve(entry.num_computed() + slots);
+  if (!copies.ok()) return false;
+  for (const BlockCopy& copy : *copies) copy_block_(copy.from, copy.to);
+  entry.Append(entry.answer_.verdict->token);
+  entry.committed_ = entry.cache_.size();
+  return true;
 }
 
 bool SequenceStore::Reserve(SequenceState& sequence, int rows) {
@@ -333,6 +372,7 @@ void SequenceStore::EvictCache(Entry& victim) {
   victim.cache_.Reset();
   victim.prefix_cursor.clear();
   victim.committed_ = 0;
+  victim.proposer_computed_ = 0;
   if (victim.active_) FinishForLackOfRoom(victim);
 }
 

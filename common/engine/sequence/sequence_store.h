@@ -89,6 +89,11 @@ class SequenceStore {
   // false if this sequence's own work ended in one of these ways. A branch preempts nobody.
   bool Reserve(SequenceState& sequence, int rows);
 
+  // The verdict on the work in progress is known, and the target itself is to propose what follows. Keeps the
+  // verdict's path, commits its token, which is to be computed, and makes `slots` positions from there on
+  // writable. Returns false if there is no room: nobody else loses any for a proposal. Finish then follows.
+  bool BeginProposal(SequenceState& sequence, int slots);
+
   // Ends the work in progress with `status` and the sequence's answer. Of a verified proposal, the verdict's
   // path stays in the cache. An error drops all tokens that are not committed.
   void Finish(SequenceState& sequence, absl::Status status);
@@ -114,6 +119,8 @@ class SequenceStore {
     using SequenceState::item_;
     using SequenceState::logit_rows_;
     using SequenceState::params_;
+    using SequenceState::proposal_controls_;
+    using SequenceState::proposer_computed_;
     using SequenceState::started_;
     using SequenceState::started_at_;
 
@@ -126,6 +133,7 @@ class SequenceStore {
     uint64_t round = 0;
     uint64_t digest = 0;  // 0: there was no item yet, or its answer was an error
     std::vector<std::function<void(const Answer&)>> listeners;
+    bool proposes = false;  // from BeginProposal to Finish
   };
   static Entry& EntryOf(SequenceState& sequence) { return static_cast<Entry&>(sequence); }
 
@@ -149,6 +157,8 @@ class SequenceStore {
   // Drops the item in progress without an answer, and its proposal.
   void Drop(Entry& entry);
   void DropProposal(Entry& entry);
+  // Of a verified proposal, keeps the verdict's path.
+  void KeepPath(Entry& entry);
   // Changes the tokens by `change`, which returns moves as CachedSequence does, and carries these out.
   absl::Status Compact(Entry& entry, absl::FunctionRef<absl::StatusOr<std::vector<SlotMove>>()> change);
   bool PreemptFor(const Entry& for_entry);

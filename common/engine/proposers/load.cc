@@ -1,0 +1,302 @@
+#include "common/engine/proposers/load.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/engine/decoder/elements.h"
+#include "common/engine/decoder/family_fields.h"
+#include "common/engine/decoder/field_reader.h"
+#include "common/engine/decoder/safetensors.h"
+#include "common/engine/proposers/eagle.h"
+#include "common/engine/proposers/layer_skip.h"
+#include "common/engine/proposers/look_ahead.h"
+#include "common/engine/proposers/residual_heads.h"
+
+namespace outrider {
+namespace {
+
+// More tokens than anybody asks for.
+constexpr int kNoLimit = 1 << 10;
+constexpr int kMaxHeads = 64;
+
+using Loaded = absl::StatusOr<std::unique_ptr<Proposer>>;
+
+// A folder and what was read of it.
+struct Folder {
+  const std::string& dir;
+  FieldReader& fields;
+  const ProposerTarget& target;
+
+  std::string config() const { return dir + "/config.json"; }
+  int hidden() const { return target.decoder.hidden_size; }
+  int vocab() const { return target.decoder.vocab_size; }
+};
+
+// Tensors of a folder, and errors that stay.
+class Weights {
+ public:
+  Weights(const SafeTensors& tensors, Model& model) : tensors_(tensors), model_(model) {}
+
+  bool Has(const std::string& name) const { return tensors_.Find(name) != nullptr; }
+  int64_t RowsOf(const std::string& name) const {
+    const SafeTensors::Stored* stored = tensors_.Find(name);
+    return stored == nullptr || stored->shape.empty() ? 0 : stored->shape[0];
+  }
+
+  std::vector<float> Values(const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorView view = tensors_.Get(name, shape, status_);
+    if (!status_.ok()) return {};
+    std::vector<float> values(view.bytes() / view.element_bytes());
+    ReadElements(view, 0, static_cast<int>(values.size()), values.data());
+    return values;
+  }
+
+  std::unique_ptr<Matrix> Load(const std::string& name, int64_t n, int64_t k) {
+    const TensorView view = tensors_.Get(name, {n, k}, status_);
+    if (!status_.ok()) return nullptr;
+    absl::StatusOr<std::unique_ptr<Matrix>> matrix = model_.LoadMatrix(view);
+    status_ = matrix.status();
+    return matrix.ok() ? *std::move(matrix) : nullptr;
+  }
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const SafeTensors& tensors_;
+  Model& model_;
+  absl::Status status_;
+};
+
+Loaded LoadLayerSkip(const Folder& folder) {
+  const int layers = folder.fields.Int("exit_layer", 1, std::max(1, folder.target.decoder.layers - 1));
+  if (!folder.fields.status().ok()) return folder.fields.status();
+  return std::make_unique<LayerSkip>(folder.target.model, layers, kNoLimit);
+}
+
+// FasterDecoding's names: head i has residual blocks i.0, i.1, ..., and then, unless it is the target's, its
+// output; all of it below "medusa_head." in some releases.
+Loaded LoadMedusa(const Folder& folder) {
+  const int count = folder.fields.Int("medusa_num_heads", 1, kMaxHeads);
+  const int layers = folder.fields.Int("medusa_num_layers", 1, kMaxHeads);
+  if (!folder.fields.status().ok()) return folder.fields.status();
+  const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
+  if (!tensors.ok()) return tensors.status();
+  Weights weights(*tensors, folder.target.model);
+  const std::string prefix = weights.Has("medusa_head.0.0.linear.weight") ? "medusa_head." : "";
+  const int hidden = folder.hidden();
+  std::vector<ResidualHead> heads;
+  for (int i = 0; i < count; ++i) {
+    ResidualHead& head = heads.emplace_back();
+    const std::string name = absl::StrCat(prefix, i, ".");
+    for (int layer = 0; layer < layers; ++layer) {
+      const std::string linear = absl::StrCat(name, layer, ".linear.");
+      ResidualHead::Layer& to = head.layers.emplace_back();
+      to.in = weights.Load(linear + "weight", hidden, hidden);
+      to.in_bias = weights.Values(linear + "bias", {hidden});
+    }
+    const std::string output = absl::StrCat(name, layers, ".weight");
+    if (weights.Has(output)) head.logits = weights.Load(output, folder.vocab(), hidden);
+  }
+  if (!weights.status().ok()) return weights.status();
+  return std::make_unique<ResidualHeads>(ProposerKind::kMedusa, folder.target.model, hidden, folder.vocab(),
+                                         std::move(heads));
+}
+
+Loaded LoadBlockwise(const Folder& folder) {
+  const int count = folder.fields.Int("num_heads", 1, kMaxHeads);
+  const int inner = folder.fields.Int("intermediate_size", 1);
+  if (!folder.fields.status().ok()) return folder.fields.status();
+  const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
+  if (!tensors.ok()) return tensors.status();
+  Weights weights(*tensors, folder.target.model);
+  const int hidden = folder.hidden();
+  std::vector<ResidualHead> heads;
+  for (int i = 0; i < count; ++i) {
+    ResidualHead::Layer& to = heads.emplace_back().layers.emplace_back();
+    to.in = weights.Load(absl::StrCat(i, ".0.weight"), inner, hidden);
+    to.in_bias = weights.Values(absl::StrCat(i, ".0.bias"), {inner});
+    to.out = weights.Load(absl::StrCat(i, ".2.weight"), hidden, inner);
+    to.out_bias = weights.Values(absl::StrCat(i, ".2.bias"), {hidden});
+  }
+  if (!weights.status().ok()) return weights.status();
+  return std::make_unique<ResidualHeads>(ProposerKind::kBlockwise, folder.target.model, hidden,
+                                         folder.vocab(), std::move(heads));
+}
+
+Loaded LoadLookAhead(const Folder& folder) {
+  const int count = folder.fields.Int("lookahead_tokens", 1, kMaxHeads);
+  if (!folder.fields.status().ok()) return folder.fields.status();
+  const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
+  if (!tensors.ok()) return tensors.status();
+  Weights weights(*tensors, folder.target.model);
+  std::vector<float> embeddings = weights.Values("lookahead.weight", {count, folder.hidden()});
+  if (!weights.status().ok()) return weights.status();
+  return std::make_unique<LookAhead>(folder.target.model, folder.hidden(), std::move(embeddings));
+}
+
+// The layer's tensors by the names of a decoder's. What is the target's own comes from the target.
+class EagleTensors final : public TensorSource {
+ public:
+  EagleTensors(const TensorSource& layer, const TensorSource& target) : layer_(layer), target_(target) {}
+
+  using TensorSource::Get;
+  absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override {
+    constexpr absl::string_view kPrefix = "model.";
+    if (!absl::StartsWith(name, "model.layers.")) return target_.Get(name, shape);
+    return layer_.Get(name.substr(kPrefix.size()), shape);
+  }
+
+ private:
+  const TensorSource& layer_;
+  const TensorSource& target_;
+};
+
+absl::StatusOr<DecoderSpec> ReadEagleSpec(const Folder& folder) {
+  FieldReader& fields = folder.fields;
+  DecoderSpec spec;
+  spec.vocab_size = folder.vocab();
+  spec.hidden_size = folder.hidden();
+  spec.intermediate_size = fields.Int("intermediate_size", 1);
+  spec.layers = 1;
+  spec.heads = fields.Int("num_attention_heads", 1);
+  spec.kv_heads =
+      fields.Has("num_key_value_heads") ? fields.Int("num_key_value_heads", 1, spec.heads) : spec.heads;
+  spec.head_dim = fields.Has("head_dim") ? fields.Int("head_dim", 2) : spec.hidden_size / spec.heads;
+  spec.max_position_embeddings = folder.target.decoder.max_position_embeddings;
+  spec.rms_norm_eps = fields.Positive("rms_norm_eps");
+  ReadRope(fields, spec);
+  spec.tie_word_embeddings = folder.target.decoder.tie_word_embeddings;
+  spec.outer_norms = false;
+  spec.first_position = 1;
+  if (spec.heads % spec.kv_heads != 0) fields.Fail("num_key_value_heads", "must divide num_attention_heads");
+  if (spec.head_dim % 2 != 0) fields.Fail("head_dim", "must be even");
+  if (!fields.status().ok()) return fields.status();
+  return spec;
+}
+
+// The names of the authors' releases.
+Loaded LoadEagle(const Folder& folder) {
+  const ProposerTarget& target = folder.target;
+  const absl::StatusOr<DecoderSpec> spec = ReadEagleSpec(folder);
+  if (!spec.ok()) return spec.status();
+  const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
+  if (!tensors.ok()) return tensors.status();
+  Weights weights(*tensors, target.model);
+  const int hidden = folder.hidden();
+  EagleParts parts{
+      .target = target.model,
+      .layer = nullptr,
+      .fuse = weights.Load("fc.weight", hidden, 2 * hidden),
+      .fuse_bias = weights.Has("fc.bias") ? weights.Values("fc.bias", {hidden}) : std::vector<float>(),
+      .states = {},
+      .hidden_size = hidden,
+      .block_size = target.options.block_size,
+      .max_rows = target.options.max_batch_rows,
+      .max_tokens = kNoLimit};
+  if (!weights.status().ok()) return weights.status();
+  RunnerOptions options = target.options;
+  options.model_dir = folder.dir;
+  options.kv_blocks = target.model.kv_blocks();
+  options.observe = nullptr;
+  options.progress = nullptr;
+  absl::StatusOr<std::unique_ptr<Model>> layer =
+      target.backend.Load(*spec, EagleTensors(*tensors, target.weights), options, target.threads);
+  if (!layer.ok()) return layer.status();
+  parts.layer = *std::move(layer);
+  const size_t slots = static_cast<size_t>(options.kv_blocks) * static_cast<size_t>(options.block_size);
+  absl::StatusOr<Buffer> states =
+      Buffer::Allocate(slots * static_cast<size_t>(hidden) * sizeof(float), "hidden states");
+  if (!states.ok()) return states.status();
+  parts.states = *std::move(states);
+  return std::make_unique<Eagle>(std::move(parts));
+}
+
+// What the config says, or shows in the authors' releases, which have no such field.
+std::optional<ProposerKind> KindOf(FieldReader& fields, const nlohmann::json& config) {
+  if (fields.Has("proposer")) return ProposerFromName(fields.String("proposer", ""));
+  if (config.contains("medusa_num_heads")) return ProposerKind::kMedusa;
+  if (config.contains("num_attention_heads") && config.value("num_hidden_layers", 0) == 1) {
+    return ProposerKind::kEagle;
+  }
+  return std::nullopt;
+}
+
+// Trained for this target, or nobody says for which.
+absl::Status CheckTarget(const Folder& folder) {
+  FieldReader& fields = folder.fields;
+  const std::string trained_for = fields.String("target_weights_hash", "");
+  const std::string own = absl::StrCat(absl::Hex(folder.target.weights_hash, absl::kZeroPad16));
+  if (!trained_for.empty() && trained_for != own) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder.config(), ": trained for a target with the weights ", trained_for,
+                     ", but those of ", folder.target.options.model_dir, " are ", own));
+  }
+  const std::pair<const char*, int> sizes[] = {{"hidden_size", folder.hidden()},
+                                               {"vocab_size", folder.vocab()}};
+  for (const auto& [name, wanted] : sizes) {
+    if (!fields.Has(name)) continue;
+    if (const int size = fields.Int(name, 1); size != wanted && fields.status().ok()) {
+      fields.Fail(name, size, ", but the target's is ", wanted);
+    }
+  }
+  return fields.status();
+}
+
+Loaded LoadProposer(const std::string& dir, const ProposerTarget& target) {
+  const std::string path = dir + "/config.json";
+  const absl::StatusOr<nlohmann::json> config = ReadJsonObject(path);
+  if (!config.ok()) return config.status();
+  FieldReader fields(path, *config);
+  const Folder folder{dir, fields, target};
+  const std::optional<ProposerKind> kind = KindOf(fields, *config);
+  if (!kind) {
+    fields.Fail("proposer", "must be one of ", absl::StrJoin(kProposerNames, ", "));
+    return fields.status();
+  }
+  if (absl::Status status = CheckTarget(folder); !status.ok()) return status;
+  switch (*kind) {
+    case ProposerKind::kMedusa:
+      return LoadMedusa(folder);
+    case ProposerKind::kBlockwise:
+      return LoadBlockwise(folder);
+    case ProposerKind::kEagle:
+      return LoadEagle(folder);
+    case ProposerKind::kLayerSkip:
+      return LoadLayerSkip(folder);
+    case ProposerKind::kPass:
+      return LoadLookAhead(folder);
+  }
+  return absl::InternalError("no such proposer");
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> LoadProposers(const ProposerTarget& target) {
+  if (!target.model.has_hidden_states()) {
+    return absl::InvalidArgumentError(absl::StrCat("--heads ", target.options.heads.front(),
+                                                   ": needs --device cpu or --engine torch, in one process"));
+  }
+  std::vector<std::unique_ptr<Proposer>> proposers;
+  for (const std::string& dir : target.options.heads) {
+    Loaded proposer = LoadProposer(dir, target);
+    if (!proposer.ok()) return proposer.status();
+    for (const std::unique_ptr<Proposer>& other : proposers) {
+      if (other->kind() == (*proposer)->kind()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--heads ", dir, ": there is another ", NameOf(other->kind())));
+      }
+    }
+    proposers.push_back(*std::move(proposer));
+  }
+  std::sort(proposers.begin(), proposers.end(),
+            [](const auto& a, const auto& b) { return a->kind() < b->kind(); });
+  return proposers;
+}
+
+}  // namespace outrider

@@ -1,0 +1,41 @@
+// Loads what proposes on a target itself.
+//
+// A folder has config.json, and model.safetensors where there are weights. The field `proposer` of
+// config.json names the kind, and `target_weights_hash` the weights that it was trained for
+// (SafeTensors::Hash, 16 hexadecimal digits). Further fields by kind:
+//
+//   layer_skip  exit_layer: how many layers the draft has
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/engine/backend.h"
+#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/tensor_source.h"
+#include "common/engine/model.h"
+#include "common/engine/proposers/proposer.h"
+#include "common/engine/runner_options.h"
+#include "common/engine/thread_pool.h"
+
+namespace outrider {
+
+// Whom they propose for. All references must outlive what is loaded, but for `options` and `weights`.
+struct ProposerTarget {
+  const Backend& backend;
+  const RunnerOptions& options;
+  const DecoderSpec& decoder;
+  const TensorSource& weights;
+  uint64_t weights_hash;
+  Model& model;
+  ThreadPool& threads;
+};
+
+// One for each folder of options.heads, in the order of their kinds. On one line, naming the folder:
+// INVALID_ARGUMENT for a config that is none, sizes that are not the target's, other weights than those it
+// was trained for, a kind twice, or an engine without hidden states; the errors of SafeTensors.
+absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> LoadProposers(const ProposerTarget& target);
+
+}  // namespace outrider

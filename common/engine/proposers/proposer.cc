@@ -1,0 +1,64 @@
+#include "common/engine/proposers/proposer.h"
+
+#include <utility>
+
+#include "common/engine/proposers/tree_growth.h"
+#include "common/spec/random.h"
+#include "common/spec/verify.h"
+
+namespace outrider {
+namespace {
+
+// Draws the next token of a chain. Returns whether another one follows.
+bool DrawNext(Drafting& drafting, absl::Span<float> logits) {
+  SequenceState& sequence = *drafting.sequence;
+  const SequenceParams& params = sequence.params();
+  const std::span<const TokenId> context = sequence.tokens();
+  const absl::StatusOr<WeightRow> row =
+      sequence.proposal_controls().Apply(context, {logits.data(), logits.size()});
+  if (!row.ok()) return false;  // what was drafted before stays
+  PhiloxNoise noise(params.key, static_cast<uint64_t>(sequence.committed()));
+  ProposalNode node = Propose(params.rule, *row, params.draft_top_n, context.size(), noise);
+  const TokenId token = node.token;
+  Proposal& proposal = sequence.answer().proposal;
+  AppendToChain(token, std::move(node.q), proposal);
+  if (static_cast<int>(proposal.size()) == drafting.request.draft_tokens) return false;
+  sequence.Append(token);
+  return true;
+}
+
+// The same for the next level of a tree.
+bool DrawNextLevel(Drafting& drafting, const LogitsView& rows) {
+  SequenceState& sequence = *drafting.sequence;
+  const TreeGrowth growth{.shape = *drafting.request.tree,
+                          .depth = drafting.request.draft_tokens,
+                          .controls = sequence.proposal_controls()};
+  const absl::StatusOr<int> drawn = DrawLevel(growth, sequence, rows);
+  if (!drawn.ok() || !GrowsOn(growth, sequence, *drawn)) return false;
+  AppendLevel(sequence, *drawn);
+  drafting.rows = *drawn;
+  return true;
+}
+
+}  // namespace
+
+absl::Status MakeProposals(Proposer& proposer, std::span<Drafting> draftings) {
+  for (int level = 0;; ++level) {
+    std::vector<Drafting*> active;
+    for (Drafting& drafting : draftings) {
+      if (!drafting.done) active.push_back(&drafting);
+    }
+    if (active.empty()) return absl::OkStatus();
+    const absl::StatusOr<LogitsView> logits = proposer.Level(level, active);
+    if (!logits.ok()) return logits.status();
+    int first = 0;
+    for (Drafting* drafting : active) {
+      const LogitsView rows{logits->row(first).data(), drafting->rows, logits->vocab};
+      first += drafting->rows;
+      drafting->done =
+          !(drafting->request.tree ? DrawNextLevel(*drafting, rows) : DrawNext(*drafting, rows.row(0)));
+    }
+  }
+}
+
+}  // namespace outrider

@@ -14,6 +14,7 @@
 #include "common/serve/stall_watch.h"
 #include "coordinator/api/chat_template.h"
 #include "coordinator/api/inference_service.h"
+#include "coordinator/api/parse_drafter.h"
 #include "coordinator/api/parse_tree.h"
 #include "coordinator/gateway/gateway.h"
 #include "coordinator/link/asio.h"
@@ -127,9 +128,9 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option(
          "--drafter", flags.drafter,
-         "model, ngram, copy, auto, unigram, bigram, random or none, unless a request says otherwise; "
+         "who drafts, unless a request says otherwise; the last five are the target itself, if it has them; "
          "model if there is a draft service, else none")
-      ->check(CLI::IsMember({"model", "ngram", "copy", "auto", "unigram", "bigram", "random", "none"}));
+      ->check(CLI::IsMember(DrafterNames()));
   app.add_option("--rule", flags.rule, "token, block or coupled, unless a request says otherwise")
       ->check(CLI::IsMember({"token", "block", "coupled"}))
       ->capture_default_str();
@@ -216,7 +217,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
                            .has_corpus = corpus != nullptr,
                            .max_samples = std::min(kMaxSamples, flags.admission.max_samples),
                            .chat_template = *std::move(chat_template)};
-  if (absl::Status status = CheckDrafter(DefaultDrafter(defaults), defaults); !status.ok()) {
+  if (absl::Status status = CheckDrafter(DefaultDrafter(defaults), defaults, nullptr); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--drafter: ", std::string(status.message())));
   }
   return Loaded{*std::move(tokenizer), std::move(corpus), std::move(defaults)};

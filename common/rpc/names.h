@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "outrider/v1/inference.pb.h"
@@ -40,6 +41,14 @@ inline v1::DrafterKind DrafterFromName(const std::string& name) {
   v1::DrafterKind kind = v1::DRAFTER_KIND_UNSPECIFIED;
   v1::DrafterKind_Parse("DRAFTER_KIND_" + absl::AsciiStrToUpper(name), &kind);
   return kind;
+}
+// All that DrafterFromName knows.
+inline std::vector<std::string> DrafterNames() {
+  std::vector<std::string> names;
+  for (int each = v1::DRAFTER_KIND_UNSPECIFIED + 1; each < v1::DrafterKind_ARRAYSIZE; ++each) {
+    names.push_back(NameOf(static_cast<v1::DrafterKind>(each)));
+  }
+  return names;
 }
 inline v1::Rule RuleFromName(const std::string& name) {
   v1::Rule rule = v1::RULE_UNSPECIFIED;

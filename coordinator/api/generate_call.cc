@@ -27,7 +27,7 @@ absl::Status Failure(const std::exception& error) {
 GenerateCall::Sample::Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork)
     : call(call),
       index(index),
-      drafter(MakeDrafter(request.drafter, call->parts_.drafters,
+      drafter(MakeDrafter(request, call->parts_.drafters,
                           static_cast<int>(call->parts_.targets->info()->vocab_size()), fork)),
       target(call->parts_.targets, call->parts_.metrics, fork),
       generation(std::move(request), call->parts_.tokenizer, call->received_),

@@ -3,6 +3,7 @@
 #include "common/rpc/error.h"
 #include "common/rpc/parse_message.h"
 #include "coordinator/api/generate_call.h"
+#include "coordinator/api/parse_drafter.h"
 #include "coordinator/api/request_context.h"
 #include "coordinator/link/asio.h"
 

@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
+#include "common/rpc/names.h"
+#include "common/rpc/proposer_of.h"
 #include "coordinator/beams/beam_search.h"
 
 namespace outrider {
@@ -37,6 +39,20 @@ absl::Status CheckOptions(const v1::BeamOptions& beam, uint32_t max_width) {
     return FieldError("beam.stop", "auto, first, never",
                       absl::StrCat("unknown value ", static_cast<int>(beam.stop())));
   }
+  return absl::OkStatus();
+}
+
+// The target names candidates or proposes, not both. A default gives way; K is as it was filled in.
+absl::Status ReplaceProposer(const v1::SpeculationOptions& speculation, const RequestDefaults& defaults,
+                             Request& request) {
+  request.params.clear_proposer();
+  if (ProposerOf(request.drafter) == v1::PROPOSER_UNSPECIFIED) return absl::OkStatus();
+  if (speculation.drafter() == request.drafter) {
+    return FieldError("speculation.drafter", "one that is not the target itself with beam search",
+                      NameOf(request.drafter));
+  }
+  request.drafter = defaults.has_draft_service ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NONE;
+  if (!defaults.has_draft_service) request.draft_tokens = 0;
   return absl::OkStatus();
 }
 
@@ -84,6 +100,9 @@ absl::Status ParseBeam(const v1::GenerateRequest& proto, const RequestDefaults& 
   const uint32_t max_width = std::min(static_cast<uint32_t>(defaults.max_samples), target.vocab_size());
   if (absl::Status status = CheckOptions(beam, max_width); !status.ok()) return status;
   if (absl::Status status = CheckOthers(proto); !status.ok()) return status;
+  if (absl::Status status = ReplaceProposer(proto.speculation(), defaults, request); !status.ok()) {
+    return status;
+  }
   if (request.samples > static_cast<int>(beam.width())) {
     return FieldError("n", absl::StrCat("1 to ", beam.width(), ", the width of the search"),
                       absl::StrCat(request.samples));

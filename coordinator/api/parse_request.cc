@@ -6,15 +6,14 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/rpc/error.h"
 #include "common/rpc/fresh_bits.h"
-#include "common/rpc/names.h"
 #include "common/rpc/sampling.h"
 #include "common/spec/logprobs.h"
 #include "common/text/stop_matcher.h"
 #include "common/text/utf8.h"
 #include "coordinator/api/parse_beam.h"
+#include "coordinator/api/parse_drafter.h"
 #include "coordinator/api/parse_tree.h"
 
 namespace outrider {
@@ -217,47 +216,7 @@ absl::Status ParseSchedule(const v1::GenerateRequest& proto, const RequestDefaul
   return absl::OkStatus();
 }
 
-// Whether the coordinator has what a drafter needs.
-bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults) {
-  switch (kind) {
-    case v1::DRAFTER_KIND_MODEL:
-      return defaults.has_draft_service;
-    case v1::DRAFTER_KIND_UNIGRAM:
-    case v1::DRAFTER_KIND_BIGRAM:
-      return defaults.has_corpus;
-    case v1::DRAFTER_KIND_NGRAM:
-    case v1::DRAFTER_KIND_COPY:
-    case v1::DRAFTER_KIND_AUTO:
-    case v1::DRAFTER_KIND_RANDOM:
-    case v1::DRAFTER_KIND_NONE:
-      return true;
-    default:
-      return false;
-  }
-}
-
 }  // namespace
-
-v1::DrafterKind DefaultDrafter(const RequestDefaults& defaults) {
-  if (defaults.drafter != v1::DRAFTER_KIND_UNSPECIFIED) return defaults.drafter;
-  return defaults.has_draft_service ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NONE;
-}
-
-absl::Status CheckDrafter(v1::DrafterKind kind, const RequestDefaults& defaults) {
-  if (IsConfigured(kind, defaults)) return absl::OkStatus();
-  std::vector<std::string> allowed;
-  for (int each = 0; each < v1::DrafterKind_ARRAYSIZE; ++each) {
-    const auto other = static_cast<v1::DrafterKind>(each);
-    if (IsConfigured(other, defaults)) allowed.push_back(NameOf(other));
-  }
-  std::string problem = absl::StrCat("unknown value ", NameOf(kind));
-  if (kind == v1::DRAFTER_KIND_MODEL) {
-    problem = "model; no draft service is configured";
-  } else if (v1::DrafterKind_IsValid(kind)) {
-    problem = absl::StrCat(NameOf(kind), "; no corpus is configured");
-  }
-  return FieldError("speculation.drafter", absl::StrJoin(allowed, ", "), problem);
-}
 
 absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
                                      const Tokenizer& tokenizer, const v1::ServerInfo& target) {
@@ -316,27 +275,10 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
                       absl::StrCat("unknown value ", static_cast<int>(params.rule())));
   }
 
-  request.drafter = proto.speculation().drafter();
-  if (request.drafter == v1::DRAFTER_KIND_UNSPECIFIED) {
-    request.drafter = DefaultDrafter(defaults);
-  }
-  if (auto status = CheckDrafter(request.drafter, defaults); !status.ok()) return status;
-  const int max_draft_tokens = static_cast<int>(target.max_draft_tokens());
   // Under the ratio rules the random numbers of a token depend on where its round began, hence on K.
   const bool repeatable = params.rule() == v1::RULE_COUPLED || sampling.temperature == 0 || !proto.has_seed();
-  request.adaptive = defaults.adaptive && repeatable && !proto.speculation().has_draft_tokens();
-  request.draft_tokens =
-      request.adaptive ? max_draft_tokens : std::min(defaults.draft_tokens, max_draft_tokens);
-  if (proto.speculation().has_draft_tokens()) {
-    if (proto.speculation().draft_tokens() > target.max_draft_tokens()) {
-      return FieldError("speculation.draft_tokens", absl::StrCat("0 to ", max_draft_tokens),
-                        absl::StrCat(proto.speculation().draft_tokens()));
-    }
-    request.draft_tokens = static_cast<int>(proto.speculation().draft_tokens());
-  }
-  if (request.drafter == v1::DRAFTER_KIND_NONE) {
-    request.adaptive = false;
-    request.draft_tokens = 0;
+  if (auto status = ParseDrafter(proto.speculation(), defaults, target, repeatable, request); !status.ok()) {
+    return status;
   }
   if (absl::Status status = ParseSchedule(proto, defaults, sampling, request); !status.ok()) return status;
   request.trace = proto.trace();

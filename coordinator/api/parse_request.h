@@ -26,12 +26,6 @@ struct RequestDefaults {
   std::shared_ptr<const ChatTemplate> chat_template = nullptr;  // null: the model is not for conversations
 };
 
-// Who drafts for a request that does not say so.
-v1::DrafterKind DefaultDrafter(const RequestDefaults& defaults);
-
-// INVALID_ARGUMENT, naming those that can be had, if the coordinator lacks what the drafter needs.
-absl::Status CheckDrafter(v1::DrafterKind kind, const RequestDefaults& defaults);
-
 // INVALID_ARGUMENT naming the first field that is out of range, and the range. `target` says what the model
 // allows, the largest K included.
 absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const RequestDefaults& defaults,

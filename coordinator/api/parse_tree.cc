@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
 #include "common/rpc/names.h"
+#include "common/rpc/proposer_of.h"
 #include "common/spec/tree_shape.h"
 
 namespace outrider {
@@ -17,7 +18,9 @@ constexpr int kDepth = 4;
 // Why there can be no tree at all; nullopt: there can.
 std::optional<std::string> Obstacle(const TreeLimits& limits, const Request& request) {
   const v1::SequenceParams& params = request.params;
-  if (request.drafter != v1::DRAFTER_KIND_MODEL) return absl::StrCat("drafter ", NameOf(request.drafter));
+  const bool makes_trees =
+      request.drafter == v1::DRAFTER_KIND_MODEL || ProposerOf(request.drafter) != v1::PROPOSER_UNSPECIFIED;
+  if (!makes_trees) return absl::StrCat("drafter ", NameOf(request.drafter));
   if (params.rule() == v1::RULE_BLOCK) return "rule block";
   if (params.has_lenience() && params.lenience() < 1) return "lenience below 1";
   if (limits.target.max_tree_nodes() == 0) return "a target that takes none";
@@ -39,6 +42,13 @@ int DepthOf(const v1::SpeculationOptions& speculation, const TreeShape& shape, i
   return std::min(depth, max_draft_tokens);
 }
 
+// How deep a tree can be.
+int MaxDepth(const v1::ServerInfo& target, const Request& request) {
+  const v1::ProposerInfo* own = FindProposer(target, request.params.proposer());
+  return static_cast<int>(own == nullptr ? target.max_draft_tokens()
+                                         : std::min(own->max_draft_tokens(), target.max_draft_tokens()));
+}
+
 // A random order is exact for independent draws, and for tokens that were taken.
 absl::Status ParseOrder(const v1::SpeculationOptions& speculation, const TreeLimits& limits,
                         Request& request) {
@@ -52,10 +62,12 @@ absl::Status ParseOrder(const v1::SpeculationOptions& speculation, const TreeLim
     return FieldError("speculation.sibling_order", absl::StrCat("given with rule ", NameOf(params.rule())),
                       "random");
   }
-  const bool drawn = params.has_draft_temperature() ? params.draft_temperature() > 0 : !limits.is_greedy;
+  const v1::ProposerInfo* own = FindProposer(limits.target, params.proposer());
+  const bool takes = own != nullptr && own->greedy();
+  const bool draws = params.has_draft_temperature() ? params.draft_temperature() > 0 : !limits.is_greedy;
   const bool without_replacement =
       request.chooses_tree || (request.tree && DrawsWithoutReplacement(*request.tree));
-  if (drawn && without_replacement) {
+  if (draws && !takes && without_replacement) {
     return FieldError("speculation.sibling_order",
                       "given where siblings are drawn without replacement, as in all shapes but chains:N",
                       "random");
@@ -91,8 +103,7 @@ absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimi
     if (obstacle && drafts && is_asked_for)
       return FieldError(kField, absl::StrCat("none with ", *obstacle), text);
     if (!obstacle && drafts) {
-      const int depth =
-          DepthOf(speculation, *shape, static_cast<int>(limits.target.max_draft_tokens()), request);
+      const int depth = DepthOf(speculation, *shape, MaxDepth(limits.target, request), request);
       const int nodes = MaxNodes(*shape, depth);
       if (nodes > max_nodes && is_asked_for) {
         return FieldError(kField, absl::StrCat("at most ", max_nodes, " nodes"),

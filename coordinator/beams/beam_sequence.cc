@@ -8,8 +8,8 @@ BeamSequence::BeamSequence(const BeamParts& parts, const Request& request, std::
                            Clock::time_point received, const Fork& fork)
     : policy_(parts.policy),
       generation_(request, parts.tokenizer, received),
-      drafter_(MakeDrafter(request.drafter, parts.drafters,
-                           static_cast<int>(parts.targets->info()->vocab_size()), fork)),
+      drafter_(
+          MakeDrafter(request, parts.drafters, static_cast<int>(parts.targets->info()->vocab_size()), fork)),
       target_(parts.targets, parts.metrics, fork) {
   generation_.Follow(tokens);
   policy_->Begin();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "coordinator/rounds/drafter.h"
 
@@ -19,6 +20,8 @@ class AutoDrafter final : public Drafter {
   void RunAhead(Generation& generation, const Proposal& proposal, std::span<const Outcome> outcomes,
                 const OnContinuation& on_continuation) override;
   void OnVerdict(size_t n, const Verdict& verdict) override;
+  // Only the second may be the target.
+  void OnProposal(size_t n, TargetProposal proposal) override { second_->OnProposal(n, std::move(proposal)); }
   AheadReport ahead() const override { return last_ == nullptr ? AheadReport() : last_->ahead(); }
   v1::DrafterKind kind() const override { return last_ == nullptr ? v1::DRAFTER_KIND_AUTO : last_->kind(); }
   DraftOutcome outcome() const override {

@@ -9,6 +9,7 @@
 #include "coordinator/pools/server_pool.h"
 #include "coordinator/rounds/metrics.h"
 #include "coordinator/rounds/remote_sequence.h"
+#include "coordinator/rounds/request.h"
 
 namespace outrider {
 
@@ -22,8 +23,8 @@ struct DrafterParts {
   Metrics* metrics = nullptr;
 };
 
-// The request has been checked: it names no drafter whose parts are missing.
-// `vocab` is the target's; `fork` is for the draft service.
-std::unique_ptr<Drafter> MakeDrafter(v1::DrafterKind kind, const DrafterParts& parts, int vocab, Fork fork);
+// The request has been checked: it names no drafter whose parts are missing. `vocab` is the target's; `fork`
+// is for the draft service.
+std::unique_ptr<Drafter> MakeDrafter(const Request& request, const DrafterParts& parts, int vocab, Fork fork);
 
 }  // namespace outrider

@@ -78,11 +78,7 @@ void ParseSpeculationFields(JsonFields& fields, v1::SpeculationOptions* speculat
   if (auto name = fields.String("drafter")) {
     speculation->set_drafter(DrafterFromName(*name));
     if (speculation->drafter() == v1::DRAFTER_KIND_UNSPECIFIED) {
-      std::vector<std::string> known;
-      for (int each = 1; each < v1::DrafterKind_ARRAYSIZE; ++each) {
-        known.push_back(NameOf(static_cast<v1::DrafterKind>(each)));
-      }
-      fields.Refuse("drafter", absl::StrJoin(known, ", "), *name);
+      fields.Refuse("drafter", absl::StrJoin(DrafterNames(), ", "), *name);
     }
   }
   if (auto name = fields.String("rule")) {

@@ -2,6 +2,7 @@
 
 #include "common/obs/log.h"
 #include "common/rpc/fresh_bits.h"
+#include "common/rpc/proposer_of.h"
 
 namespace outrider {
 namespace {
@@ -14,6 +15,20 @@ uint64_t ServerId(const std::string& address) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char byte : address) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
   return hash;
+}
+
+// Leaves what both targets can do.
+void KeepCommonProposers(const v1::ServerInfo& info, v1::ServerInfo* common) {
+  auto& proposers = *common->mutable_proposers();
+  const auto is_lacking = [&info](const v1::ProposerInfo& each) {
+    return FindProposer(info, each.proposer()) == nullptr;
+  };
+  proposers.erase(std::remove_if(proposers.begin(), proposers.end(), is_lacking), proposers.end());
+  for (v1::ProposerInfo& each : proposers) {
+    const v1::ProposerInfo& other = *FindProposer(info, each.proposer());
+    each.set_max_draft_tokens(std::min(each.max_draft_tokens(), other.max_draft_tokens()));
+    each.set_greedy(each.greedy() && other.greedy());
+  }
 }
 
 }  // namespace
@@ -129,6 +144,7 @@ void ServerPool<Protocol>::UpdateInfo() {
     common->set_max_tree_nodes(std::min(common->max_tree_nodes(), info->max_tree_nodes()));
     common->set_tree_row_invariant(common->tree_row_invariant() && info->tree_row_invariant());
     common->set_inexact_trees(common->inexact_trees() && info->inexact_trees());
+    KeepCommonProposers(*info, &*common);
   }
   if (common) info_ = std::move(common);
 }

@@ -14,7 +14,7 @@ struct DraftLength {
   std::optional<DraftStop> stop = {};
   // While the round is verified, its likely outcomes are drafted for; likewise.
   bool ahead = false;
-  std::optional<TreeShape> tree = {};  // unset: a chain. Only a draft model makes trees
+  std::optional<TreeShape> tree = {};  // unset: a chain
 };
 
 }  // namespace outrider

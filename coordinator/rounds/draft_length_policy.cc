@@ -146,9 +146,17 @@ DraftStop DraftLengthPolicy::StopFor(const Kind& kind, double excess, double alp
 }
 
 DraftLength DraftLengthPolicy::Choose(const Generation& generation) {
-  if (generation.emitted() == 0) return {};
-  const int most = std::min(generation.request().draft_tokens, std::max(generation.Room() - 1, 0));
-  if (most == 0) return {};
+  return generation.emitted() == 0 ? DraftLength() : ChooseWithin(generation, generation.Room() - 1);
+}
+
+DraftLength DraftLengthPolicy::ChooseNext(const Generation& generation) {
+  // The verdict takes one token of the room, or more: the proposal is then cut.
+  return ChooseWithin(generation, generation.Room() - 2);
+}
+
+DraftLength DraftLengthPolicy::ChooseWithin(const Generation& generation, int most) {
+  most = std::min(generation.request().draft_tokens, most);
+  if (most <= 0) return {};
   if (const std::optional<TreeShape>& tree = generation.request().tree) return {.most = most, .tree = tree};
   const bool ahead = ChooseSchedule(generation);
   Kind& kind = KindOf(generation, ahead);

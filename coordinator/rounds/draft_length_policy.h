@@ -81,6 +81,10 @@ class DraftLengthPolicy {
   // draft. A K that the request fixes is drafted in full.
   DraftLength Choose(const Generation& generation);
 
+  // The same for the round after the one that is about to be verified, where the target proposes itself,
+  // together with its verdict, whichever that will be.
+  DraftLength ChooseNext(const Generation& generation);
+
   // What `proposal`, which is being verified, may come to that is worth drafting for, the likeliest first.
   std::vector<Outcome> Outcomes(const Generation& generation, const Proposal& proposal);
 
@@ -134,6 +138,8 @@ class DraftLengthPolicy {
   bool ChooseSchedule(const Generation& generation);
   // Only a generation alone has both.
   bool MeasuresSchedules(const Generation& generation) const;
+  // Of a round with room for `most` drafted tokens.
+  DraftLength ChooseWithin(const Generation& generation, int most);
   // For a round that runs ahead or not, with room for `most` tokens.
   DraftLength ChooseLength(Kind& kind, const Generation& generation, int most);
   // Whether a tree may be drafted in place of a chain, and the tree, if one is.

@@ -10,6 +10,7 @@
 #include "coordinator/rounds/draft_outcome.h"
 #include "coordinator/rounds/generation.h"
 #include "coordinator/rounds/outcome.h"
+#include "coordinator/rounds/target_proposal.h"
 
 namespace outrider {
 
@@ -39,6 +40,9 @@ class Drafter {
   // The proposal was verified, or dropped (an empty path). `n` is the number of committed tokens before it.
   // Also called after rounds in which nothing was asked for. What was begun for another outcome is given up.
   virtual void OnVerdict(size_t n, const Verdict& verdict) = 0;
+
+  // The target proposed this itself, with its verdict, to follow the first `n` committed tokens.
+  virtual void OnProposal(size_t /*n*/, TargetProposal /*proposal*/) {}
 
   // What running ahead did in the last round that was verified; all but `runs`.
   virtual AheadReport ahead() const { return {}; }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/obs/metric_families.h"
 #include "common/rpc/names.h"
+#include "common/rpc/proposer_of.h"
 #include "coordinator/rounds/offered_nodes.h"
 
 namespace outrider {
@@ -30,6 +31,11 @@ constexpr const char* kErrorReasons[] = {"DEADLINE_EXCEEDED", "UNAVAILABLE",    
 constexpr v1::TokenKind kKinds[] = {v1::TOKEN_KIND_ACCEPTED, v1::TOKEN_KIND_CORRECTED, v1::TOKEN_KIND_BONUS,
                                     v1::TOKEN_KIND_PLAIN};
 constexpr v1::Rule kRules[] = {v1::RULE_TOKEN, v1::RULE_BLOCK, v1::RULE_COUPLED};
+
+// A server makes the proposals: the draft, or the target itself.
+bool IsWaitedFor(v1::DrafterKind drafter) {
+  return drafter == v1::DRAFTER_KIND_MODEL || ProposerOf(drafter) != v1::PROPOSER_UNSPECIFIED;
+}
 
 uint64_t CountOf(const prometheus::Counter* counter) { return static_cast<uint64_t>(counter->Value()); }
 
@@ -197,8 +203,10 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
                                 "Drafted tokens that were sent to the target, by who drafted them and rule.");
   auto& accepted = CounterFamily(r, "spec_decode_num_accepted_tokens_by_drafter_total",
                                  "Drafted tokens that the target accepted, by who drafted them and rule.");
-  for (v1::DrafterKind kind : {v1::DRAFTER_KIND_MODEL, v1::DRAFTER_KIND_NGRAM, v1::DRAFTER_KIND_COPY,
-                               v1::DRAFTER_KIND_UNIGRAM, v1::DRAFTER_KIND_BIGRAM, v1::DRAFTER_KIND_RANDOM}) {
+  for (v1::DrafterKind kind :
+       {v1::DRAFTER_KIND_MODEL, v1::DRAFTER_KIND_NGRAM, v1::DRAFTER_KIND_COPY, v1::DRAFTER_KIND_UNIGRAM,
+        v1::DRAFTER_KIND_BIGRAM, v1::DRAFTER_KIND_RANDOM, v1::DRAFTER_KIND_MEDUSA, v1::DRAFTER_KIND_BLOCKWISE,
+        v1::DRAFTER_KIND_EAGLE, v1::DRAFTER_KIND_LAYER_SKIP, v1::DRAFTER_KIND_PASS}) {
     for (v1::Rule rule : kRules) {
       const prometheus::Labels labels = {{"drafter", NameOf(kind)}, {"rule", NameOf(rule)}};
       by_drafter_[{kind, rule}] = {&drafts.Add(labels), &first_accepted.Add(labels), &drafted.Add(labels),
@@ -228,7 +236,7 @@ void Metrics::OnRound(const RoundReport& round) {
   verify_seconds_->Observe(Seconds(round.times.verify));
   target_.OnItem(round.times.verify, round.times.verify_server);
   if (!round.prefill()) chosen_draft_tokens_->Observe(round.chosen);
-  if (round.outcome == DraftOutcome::kFailed && round.drafter == v1::DRAFTER_KIND_MODEL) {
+  if (round.outcome == DraftOutcome::kFailed && IsWaitedFor(round.drafter)) {
     draft_seconds_->Observe(Seconds(round.times.draft));
   }
   if (round.drafted() > 0) CountDraft(round);
@@ -261,10 +269,10 @@ prometheus::Histogram* Metrics::RoundSeconds(const RoundReport& round) const {
 
 void Metrics::CountDraft(const RoundReport& round) {
   // A local drafter has no server.
-  if (round.drafter == v1::DRAFTER_KIND_MODEL) {
-    draft_seconds_->Observe(Seconds(round.times.draft));
-    // Of a proposal that was begun ahead, most of the server's time was not waited for.
-    if (round.ahead.steps == 0) draft_.OnItem(round.times.draft, round.times.draft_server);
+  if (IsWaitedFor(round.drafter)) draft_seconds_->Observe(Seconds(round.times.draft));
+  // Of a proposal that was begun ahead, most of the server's time was not waited for.
+  if (round.drafter == v1::DRAFTER_KIND_MODEL && round.ahead.steps == 0) {
+    draft_.OnItem(round.times.draft, round.times.draft_server);
   }
   drafts_->Increment();
   draft_tokens_->Increment(round.drafted());

@@ -1,10 +1,15 @@
 #include "coordinator/rounds/round_loop.h"
 
+#include <algorithm>
+
 namespace outrider {
 namespace {
 
 // Positions of the prompt in one chunk: with 20 alternatives each, half a millisecond's work and 100 kB.
 constexpr int kPromptPiece = 128;
+
+// The target is to propose what follows its verdicts.
+bool ProposesItself(const Request& request) { return request.params.proposer() != v1::PROPOSER_UNSPECIFIED; }
 
 }  // namespace
 
@@ -34,6 +39,18 @@ asio::awaitable<absl::StatusOr<int>> RoundLoop::SendPromptLogprobs(const Generat
   co_return sent;
 }
 
+DraftLength RoundLoop::Choose() {
+  if (!ProposesItself(generation_->request())) return policy_->Choose(*generation_);
+  // It was chosen before the verdict, which may have left less room.
+  return {.most = std::min(asked_.most, std::max(generation_->Room() - 1, 0)), .tree = asked_.tree};
+}
+
+DraftLength RoundLoop::ChooseNext() {
+  // The target does not propose while it scores the prompt.
+  if (!ProposesItself(generation_->request()) || generation_->WantsPromptLogprobs()) return {};
+  return policy_->ChooseNext(*generation_);
+}
+
 asio::awaitable<absl::Status> RoundLoop::Round() {
   RoundTimes times;
   const Clock::time_point start = Clock::now();
@@ -42,7 +59,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   // The draft proposes...
   Proposal proposal;
   DraftOutcome outcome = DraftOutcome::kUsable;
-  const DraftLength length = policy_->Choose(*generation_);
+  const DraftLength length = Choose();
   int k = length.most;
   if (k > 0) {
     drafter_->Begin(*generation_, length);
@@ -53,20 +70,25 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
     if (has_own_k && !proposal.empty()) k = static_cast<int>(proposal.size());
   }
   const Clock::time_point proposed = Clock::now();
-  times.draft = proposed - start;
+  times.draft = proposed - start + std::exchange(asking_, {});
 
   // ...the target verifies...
   const bool proposal_was_made = !proposal.empty();
   const WhileAway away{.run = [&] { RunAhead(proposal); },
                        .may_continue = generation_->request().couples_bonus};
   const bool runs_ahead = length.ahead && proposal_was_made;
-  absl::StatusOr<TargetAnswer> answer =
-      co_await target_->Verify(*generation_, proposal, deadline_, runs_ahead ? &away : nullptr);
+  asked_ = ChooseNext();
+  absl::StatusOr<TargetAnswer> answer = co_await target_->Verify(
+      *generation_, proposal, deadline_, runs_ahead ? &away : nullptr, asked_.most > 0 ? &asked_ : nullptr);
   if (!answer.ok()) co_return answer.status();
   if (proposal_was_made && proposal.empty()) outcome = DraftOutcome::kFailed;
-  times.verify = Clock::now() - proposed;
+  const Clock::time_point verified = Clock::now();
+  // What the next round verifies counts there.
+  asking_ = std::chrono::microseconds(answer->next.timing.compute_us());
+  times.verify = verified - proposed - asking_;
   times.verify_server = answer->timing;
   drafter_->OnVerdict(n, answer->verdict);
+  if (asked_.most > 0) drafter_->OnProposal(n + answer->verdict.path.size() + 1, std::move(answer->next));
   AheadReport ahead = proposal_was_made ? drafter_->ahead() : AheadReport();
   ahead.runs = length.ahead;
   if (ahead.branches > 0) generation_->CountAhead(ahead.hit);
@@ -78,7 +100,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   v1::GenerateResponse chunk = generation_->Commit(proposal, answer->verdict);
   generation_->AddLogprobs(answer->logprobs, &chunk);
   generation_->AddPromptLogprobs(answer->prompt_logprobs, *sent, kPromptPiece, &chunk);
-  times.round = Clock::now() - start;
+  times.round = times.draft + times.verify + (Clock::now() - verified);
   observer_->OnRound({.generation = generation_,
                       .proposal = &proposal,
                       .verdict = &answer->verdict,

@@ -41,6 +41,9 @@ class RoundLoop {
 
  private:
   asio::awaitable<absl::Status> Round();
+  // What is drafted in this round, and what the target is asked for in it for the next.
+  DraftLength Choose();
+  DraftLength ChooseNext();
   // While `proposal` is verified: has the draft work on what may come of it.
   void RunAhead(const Proposal& proposal);
   // Sends the beginning of what was asked for of the prompt in chunks of its own. Returns how many positions
@@ -54,6 +57,9 @@ class RoundLoop {
   RoundObserver* const observer_;
   const SendChunk send_;
   const Clock::time_point deadline_;
+  // What the target was asked to propose for the round to come, and the time that this took.
+  DraftLength asked_;
+  Clock::duration asking_{};
 };
 
 }  // namespace outrider

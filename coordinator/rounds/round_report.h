@@ -11,7 +11,8 @@
 
 namespace outrider {
 
-// Where the time of a round went.
+// Where the time of a round went. A proposal that the target made itself, at the end of the round before,
+// counts where it is verified: in `draft`, `draft_server` and `round` of that round.
 struct RoundTimes {
   Clock::duration draft{};      // waiting for the proposal
   v1::ItemTiming draft_server;  // what of it was the server's

@@ -1,9 +1,12 @@
 #include "coordinator/rounds/target_client.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "common/rpc/convert.h"
+#include "common/rpc/proposer_of.h"
+#include "common/rpc/sampling.h"
 #include "common/spec/status.h"
 #include "coordinator/rounds/sequence_update.h"
 
@@ -21,11 +24,42 @@ uint32_t BytesOf(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes)
   return static_cast<uint32_t>(bytes);
 }
 
+// What the target's own proposal took of the time of an item.
+uint32_t ProposeMicroseconds(const v1::VerifyResult& result) {
+  return std::min(result.propose_us(), result.timing().compute_us());
+}
+
+v1::ItemTiming TimingOfVerdict(const v1::VerifyResult& result) {
+  v1::ItemTiming timing = result.timing();
+  timing.set_compute_us(timing.compute_us() - ProposeMicroseconds(result));
+  return timing;
+}
+
+// What the target proposed, which was asked for a chain or tree of that length.
+absl::StatusOr<Proposal> ParseOwnProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
+                                          const DraftLength& asked, v1::Rule rule, int vocab_size) {
+  const auto error = [](absl::string_view reason, absl::string_view message) {
+    return MakeError(absl::StatusCode::kInternal, reason, message);
+  };
+  if (nodes.empty()) return error("PROPOSAL_EMPTY", "no token");
+  const absl::StatusOr<Rule> its_rule = ParseRule(rule);
+  if (!its_rule.ok()) return its_rule.status();
+  absl::StatusOr<Proposal> proposal = ParseUnpreparedProposal(nodes, *its_rule, vocab_size);
+  if (!proposal.ok()) return proposal;
+  if (!asked.tree && !IsChain(*proposal)) return error("PROPOSAL_NO_CHAIN", "a tree in place of a chain");
+  const int most = asked.tree ? MaxNodes(*asked.tree, asked.most) : asked.most;
+  if (Depth(*proposal) > asked.most || nodes.size() > most) {
+    return error("PROPOSAL_TOO_LONG", "more tokens than were asked for");
+  }
+  return proposal;
+}
+
 }  // namespace
 
 asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& generation, Proposal& proposal,
                                                                    Clock::time_point deadline,
-                                                                   const WhileAway* away) {
+                                                                   const WhileAway* away,
+                                                                   const DraftLength* next) {
   const bool may_continue = away != nullptr && away->may_continue;
   round_ = generation.NextRound();
   while (true) {
@@ -48,7 +82,7 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& g
       round_ = generation.NextRound();
       continue;
     }
-    v1::TargetItem item = MakeItem(generation, proposal, may_continue);
+    v1::TargetItem item = MakeItem(generation, proposal, may_continue, next);
     sent_ = n;
     const uint32_t proposal_bytes = generation.request().trace ? BytesOf(item.verify().draft()) : 0;
     call_ = link->Start(std::move(item), pin_.sequence_id(), round_, /*patient=*/losses_.suspect());
@@ -63,9 +97,10 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& g
     continuable_ = false;
     if (stopped_) co_return absl::CancelledError("cancelled");
     if (answer.status.ok()) {
-      absl::StatusOr<TargetAnswer> taken = Take(generation, std::move(answer.result), proposal);
+      absl::StatusOr<TargetAnswer> taken = Take(generation, answer.result, proposal);
       if (taken.ok()) {
         taken->proposal_bytes = proposal_bytes;
+        if (next != nullptr) taken->next = TakeProposal(generation, answer.result, *next);
       } else {
         metrics_->OnTargetError(ReasonOf(taken.status()));
       }
@@ -78,7 +113,7 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Generation& g
   }
 }
 
-absl::StatusOr<TargetAnswer> TargetClient::Take(const Generation& generation, v1::VerifyResult result,
+absl::StatusOr<TargetAnswer> TargetClient::Take(const Generation& generation, v1::VerifyResult& result,
                                                 const Proposal& proposal) {
   if (generation.request().candidates > 0) return TakeCandidates(generation, result, proposal);
   absl::StatusOr<Verdict> verdict =
@@ -91,7 +126,7 @@ absl::StatusOr<TargetAnswer> TargetClient::Take(const Generation& generation, v1
                       .prefix_hit = result.prefix_hit(),
                       .logprobs = std::move(*result.mutable_verdict()->mutable_logprobs()),
                       .prompt_logprobs = std::move(*result.mutable_prompt_logprobs()),
-                      .timing = std::move(*result.mutable_timing())};
+                      .timing = TimingOfVerdict(result)};
 }
 
 absl::StatusOr<TargetAnswer> TargetClient::TakeCandidates(const Generation& generation,
@@ -132,6 +167,31 @@ absl::Status TargetClient::CheckReport(const Generation& generation, const v1::V
   return absl::OkStatus();
 }
 
+TargetProposal TargetClient::TakeProposal(const Generation& generation, const v1::VerifyResult& result,
+                                          const DraftLength& asked) const {
+  TargetProposal taken;
+  taken.timing = result.timing();
+  taken.timing.set_queue_us(0);
+  taken.timing.set_compute_us(ProposeMicroseconds(result));
+  if (!CanPropose(generation)) {
+    taken.outcome = DraftOutcome::kAway;
+    return taken;
+  }
+  auto nodes = ParseOwnProposal(result.verdict().proposal(), asked, generation.request().params.rule(),
+                                static_cast<int>(pin_.pool().info()->vocab_size()));
+  if (nodes.ok()) {
+    taken.nodes = *std::move(nodes);
+    return taken;
+  }
+  taken.outcome = DraftOutcome::kFailed;
+  metrics_->OnDraftError(ReasonOf(nodes.status()));
+  // One that is empty is short of memory, not wrong.
+  if (!result.verdict().proposal().empty()) {
+    LogWarning("proposal of the target dropped", {{"error", std::string(nodes.status().message())}});
+  }
+  return taken;
+}
+
 void TargetClient::Continue(const ProposalNode& node) {
   if (!continuable_) return;
   google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
@@ -143,12 +203,27 @@ void TargetClient::Continue(const ProposalNode& node) {
   pin_.server()->link->Post(std::move(item));
 }
 
+bool TargetClient::CanPropose(const Generation& generation) const {
+  return FindProposer(*pin_.server()->link->info(), generation.request().params.proposer()) != nullptr;
+}
+
+void TargetClient::FillTokens(const Generation& generation, size_t end, v1::VerifyItem* verify) const {
+  v1::SequenceUpdate* update = verify->mutable_sequence();
+  FillUpdate(generation, pin_.sequence_id(), remote_, round_, end, update);
+  // A target that came later may be without it, and would refuse the sequence.
+  if (update->has_params() && !CanPropose(generation)) update->mutable_params()->clear_proposer();
+}
+
 v1::TargetItem TargetClient::MakeItem(const Generation& generation, const Proposal& proposal,
-                                      bool may_continue) const {
+                                      bool may_continue, const DraftLength* next) const {
   v1::TargetItem item;
   v1::VerifyItem* verify = item.mutable_verify();
-  FillUpdate(generation, pin_.sequence_id(), remote_, round_, generation.size(), verify->mutable_sequence());
+  FillTokens(generation, generation.size(), verify);
   SerializeProposal(proposal, verify->mutable_draft());
+  if (next != nullptr && CanPropose(generation)) {
+    verify->mutable_propose()->set_draft_tokens(static_cast<uint32_t>(next->most));
+    if (next->tree) *verify->mutable_propose()->mutable_tree() = SerializeShape(*next->tree);
+  }
   verify->set_may_continue(may_continue && !proposal.empty());
   verify->set_candidates(static_cast<uint32_t>(generation.request().candidates));
   if (generation.WantsPromptLogprobs()) {
@@ -191,7 +266,7 @@ asio::awaitable<absl::Status> TargetClient::SendPrefix(Generation& generation, C
   const size_t end = remote_.Base(generation.size()) + kMaxItemTokens;
   round_ = generation.NextRound();
   v1::TargetItem item;
-  FillUpdate(generation, pin_.sequence_id(), remote_, round_, end, item.mutable_verify()->mutable_sequence());
+  FillTokens(generation, end, item.mutable_verify());
   item.mutable_verify()->set_append_only(true);
   sent_ = end;
   call_ = pin_.server()->link->Start(std::move(item), pin_.sequence_id(), round_,

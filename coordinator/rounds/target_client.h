@@ -10,9 +10,11 @@
 #include "coordinator/link/link.h"
 #include "coordinator/link/loss_count.h"
 #include "coordinator/pools/server_pool.h"
+#include "coordinator/rounds/draft_length.h"
 #include "coordinator/rounds/generation.h"
 #include "coordinator/rounds/metrics.h"
 #include "coordinator/rounds/remote_sequence.h"
+#include "coordinator/rounds/target_proposal.h"
 
 namespace outrider {
 
@@ -25,7 +27,8 @@ struct TargetAnswer {
   uint32_t prefix_hit = 0;               // tokens of the item that the target had from other sequences
   Generation::Logprobs logprobs;         // of the emitted tokens, if the request asks for them
   Generation::Logprobs prompt_logprobs;  // of the prompt's, likewise
-  v1::ItemTiming timing;
+  v1::ItemTiming timing;                 // without that of `next`
+  TargetProposal next = {};              // of the target's own, if it was asked for one
 };
 
 // What there is to do while an item is on its way.
@@ -49,10 +52,14 @@ class TargetClient {
   // when the model yields no distribution, the verdict is none over `proposal`, or links were lost under
   // the item too often (LossCount), of whichever targets.
   //
-  // `away`, unless null, outlives the call.
+  // With `next` the target is also asked for a proposal of its own to follow the verdict. One that it does
+  // not give, or that is none of what was asked for, is no error.
+  //
+  // `away` and `next`, unless null, outlive the call.
   asio::awaitable<absl::StatusOr<TargetAnswer>> Verify(Generation& generation, Proposal& proposal,
                                                        Clock::time_point deadline,
-                                                       const WhileAway* away = nullptr);
+                                                       const WhileAway* away = nullptr,
+                                                       const DraftLength* next = nullptr);
 
   // Gives the target the token that the draft drew to follow the proposal (ContinueItem), if that is being
   // verified. A verdict that has come is final.
@@ -70,10 +77,18 @@ class TargetClient {
   // Sends the first tokens of a long sequence that the target lacks, so that others get their turn in
   // between.
   asio::awaitable<absl::Status> SendPrefix(Generation& generation, Clock::time_point deadline);
-  // A verify item of round_ over the tokens and the proposal.
-  v1::TargetItem MakeItem(const Generation& generation, const Proposal& proposal, bool may_continue) const;
-  // What an item's result says, and what follows for the next item.
-  absl::StatusOr<TargetAnswer> Take(const Generation& generation, v1::VerifyResult result,
+  // The tokens up to `end` that the target lacks, as round round_.
+  void FillTokens(const Generation& generation, size_t end, v1::VerifyItem* verify) const;
+  // A verify item of round_ over the tokens and the proposal, which also asks for `next`, unless null.
+  v1::TargetItem MakeItem(const Generation& generation, const Proposal& proposal, bool may_continue,
+                          const DraftLength* next) const;
+  // Whether the target that the sequence is on can propose what the request asks it for.
+  bool CanPropose(const Generation& generation) const;
+  // What came as a proposal of the length `asked`.
+  TargetProposal TakeProposal(const Generation& generation, const v1::VerifyResult& result,
+                              const DraftLength& asked) const;
+  // What an item's result says, and what follows for the next item. Moves what it takes.
+  absl::StatusOr<TargetAnswer> Take(const Generation& generation, v1::VerifyResult& result,
                                     const Proposal& proposal);
   // The same for a search.
   absl::StatusOr<TargetAnswer> TakeCandidates(const Generation& generation, const v1::VerifyResult& result,

@@ -51,8 +51,8 @@ RULES = {"": 0, "token": sequence_pb2.RULE_TOKEN, "block": sequence_pb2.RULE_BLO
 SCHEDULES = {"": 0} | {name: inference_pb2.Schedule.Value(f"SCHEDULE_{name.upper()}")
                        for name in ("lockstep", "run_ahead", "auto")}
 SIBLING_ORDERS = {"": 0} | {name: sequence_pb2.SiblingOrder.Value(f"SIBLING_ORDER_{name.upper()}") for name in ("given", "random")}
-DRAFTERS = {"": 0} | {name: inference_pb2.DrafterKind.Value(f"DRAFTER_KIND_{name.upper()}")
-                      for name in ("model", "ngram", "copy", "auto", "unigram", "bigram", "random", "none")}
+DRAFTERS = {"": 0} | {name.removeprefix("DRAFTER_KIND_").lower(): number
+                      for name, number in inference_pb2.DrafterKind.items() if number}
 LENGTH, STOP = inference_pb2.FINISH_REASON_LENGTH, inference_pb2.FINISH_REASON_STOP
 
 # Options of a channel whose buffers stay small, so that an answer that is not read stands still soon.

@@ -129,6 +129,24 @@ TEST_F(DraftLengthPolicyTest, ComesCloseToTheBestFixedLength) {
   }
 }
 
+// A proposal of the target's own is asked for before its verdict is known.
+TEST_F(DraftLengthPolicyTest, TheNextRoundHasRoomForATokenLess) {
+  Request request = MakeRequest();
+  request.adaptive = false;
+  for (const auto& [max_tokens, now, next] :
+       {std::tuple(2, 1, 0), std::tuple(3, 2, 1), std::tuple(100, 10, 10)}) {
+    request.max_tokens = max_tokens + 1;
+    Generation generation(request, tokenizer_.get(), Clock::now());
+    EXPECT_EQ(policy_.Choose(generation).most, 0) << "the prompt is computed without a draft";
+    EXPECT_EQ(policy_.ChooseNext(generation).most, std::min(max_tokens - 1, 10));
+    Verdict verdict;
+    verdict.token = 2;
+    generation.Commit({}, verdict);
+    EXPECT_EQ(policy_.Choose(generation).most, now);
+    EXPECT_EQ(policy_.ChooseNext(generation).most, next);
+  }
+}
+
 TEST_F(DraftLengthPolicyTest, DropsToPlainDecodingWhenDraftingDoesNotPayAndComesBack) {
   EXPECT_GT(ShareOfBest({.step_us = 400, .alpha = 0.5}, 6000), 0.98);
   EXPECT_EQ(last_k_, 0);

@@ -53,7 +53,7 @@ def test_a_fault_of_style_is_found(old: str, new: str, complaint: str, copy: Pat
     ("inference.proto", "uint32 running = 3;", "uint32 running = 30;"),
     ("inference.proto", "uint32 running = 3;", "uint64 running = 3;"),
     ("inference.proto", "uint32 running = 3;", "uint32 active = 3;"),
-    ("inference.proto", "DRAFTER_KIND_COPY = 4", "DRAFTER_KIND_COPY = 9"),
+    ("inference.proto", "DRAFTER_KIND_COPY = 4", "DRAFTER_KIND_COPY = 99"),
     ("target.proto", "rpc Verify(", "rpc Check("),
     ("draft.proto", "returns (stream ProposeResponse)", "returns (ProposeResponse)")])
 def test_a_break_is_found_and_does_not_land_unless_it_is_meant(name: str, old: str, new: str, copy: Path) -> None:

@@ -23,6 +23,7 @@ outrider_unit_test(coordinator_test
     unit/link_testing.h
     unit/metrics_test.cc
     unit/model_drafter_test.cc
+    unit/parse_drafter_test.cc
     unit/parse_tree_test.cc
     unit/placement_test.cc
     unit/pool_testing.h
@@ -33,6 +34,7 @@ outrider_unit_test(coordinator_test
     unit/server_pool_test.cc
     unit/target_client_pool_test.cc
     unit/target_client_test.cc
+    unit/target_drafter_test.cc
     unit/tree_policy_test.cc
   LIBS outrider::coordinator outrider::text nlohmann_json::nlohmann_json OpenSSL::Crypto)
 set_source_files_properties(unit/chat_template_published_test.cc PROPERTIES

@@ -1,0 +1,161 @@
+// Who drafts for a request, where some drafters are the target itself.
+#include "coordinator/api/parse_drafter.h"
+
+#include <gmock/gmock.h>
+
+#include "common/spec/status.h"
+#include "tests/unit/test_tokenizer.h"
+
+namespace outrider {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A target that has EAGLE and LayerSkip, and a coordinator with nobody else.
+class ParseDrafterTest : public ::testing::Test {
+ protected:
+  ParseDrafterTest() {
+    target_.set_vocab_size(static_cast<uint32_t>(TestTokenizer().vocab_size()));
+    target_.set_max_context(64);
+    target_.set_max_draft_tokens(8);
+    target_.set_max_tree_nodes(20);
+    target_.set_tree_row_invariant(true);
+    target_.set_kv_blocks(100);
+    target_.set_block_size(16);
+    Has(v1::PROPOSER_EAGLE, 8);
+    Has(v1::PROPOSER_LAYER_SKIP, 4);
+    proto_.set_text("The little boy");
+    speculation().set_draft_tokens(5);
+  }
+
+  void Has(v1::Proposer proposer, uint32_t most, bool greedy = false) {
+    v1::ProposerInfo* info = target_.add_proposers();
+    info->set_proposer(proposer);
+    info->set_max_draft_tokens(most);
+    info->set_greedy(greedy);
+  }
+  v1::SpeculationOptions& speculation() { return *proto_.mutable_speculation(); }
+  absl::StatusOr<Request> Parse() const { return ParseRequest(proto_, defaults_, TestTokenizer(), target_); }
+  absl::StatusOr<Request> Parse(v1::DrafterKind drafter) {
+    speculation().set_drafter(drafter);
+    return Parse();
+  }
+  std::string ErrorOf(v1::DrafterKind drafter) {
+    const absl::Status status = Parse(drafter).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(MetadataOf(status, "field"), "speculation.drafter");
+    return std::string(status.message());
+  }
+
+  v1::GenerateRequest proto_;
+  v1::ServerInfo target_;
+  RequestDefaults defaults_{.has_draft_service = false, .max_samples = 8};
+};
+
+TEST_F(ParseDrafterTest, WhatTheTargetHasMayDraft) {
+  const Request request = Parse(v1::DRAFTER_KIND_EAGLE).value();
+  EXPECT_EQ(request.drafter, v1::DRAFTER_KIND_EAGLE);
+  EXPECT_EQ(request.params.proposer(), v1::PROPOSER_EAGLE);
+  EXPECT_EQ(request.draft_tokens, 5);
+  EXPECT_EQ(request.schedule, v1::SCHEDULE_LOCKSTEP);
+}
+
+TEST_F(ParseDrafterTest, WhatTheTargetLacksIsRefusedWithAListOfWhatThereIs) {
+  EXPECT_EQ(
+      ErrorOf(v1::DRAFTER_KIND_MEDUSA),
+      "speculation.drafter: medusa; proposers of the target: eagle, layer_skip; allowed: ngram, none, copy, "
+      "auto, random, eagle, layer_skip");
+  target_.clear_proposers();
+  for (const auto kind : {v1::DRAFTER_KIND_MEDUSA, v1::DRAFTER_KIND_BLOCKWISE, v1::DRAFTER_KIND_EAGLE,
+                          v1::DRAFTER_KIND_LAYER_SKIP, v1::DRAFTER_KIND_PASS}) {
+    EXPECT_THAT(ErrorOf(kind), HasSubstr("; proposers of the target: none; allowed: ngram, none,"));
+  }
+  EXPECT_THAT(ErrorOf(static_cast<v1::DrafterKind>(99)), HasSubstr("unknown value 99"));
+}
+
+TEST_F(ParseDrafterTest, ADefaultIsComparedWithTheTargetToo) {
+  defaults_.drafter = v1::DRAFTER_KIND_EAGLE;
+  EXPECT_EQ(Parse()->params.proposer(), v1::PROPOSER_EAGLE);
+  defaults_.drafter = v1::DRAFTER_KIND_PASS;
+  EXPECT_THAT(std::string(Parse().status().message()), HasSubstr("pass; proposers of the target: eagle"));
+  EXPECT_TRUE(CheckDrafter(v1::DRAFTER_KIND_PASS, defaults_, nullptr).ok()) << "no target was met yet";
+  EXPECT_FALSE(CheckDrafter(v1::DRAFTER_KIND_MODEL, defaults_, nullptr).ok());
+}
+
+TEST_F(ParseDrafterTest, AProposerIsNotAskedForMoreThanItGives) {
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_LAYER_SKIP)->draft_tokens, 4);
+  speculation().set_draft_tokens(3);
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_LAYER_SKIP)->draft_tokens, 3);
+  speculation().set_draft_tokens(9);
+  EXPECT_EQ(MetadataOf(Parse(v1::DRAFTER_KIND_LAYER_SKIP).status(), "field"), "speculation.draft_tokens");
+  speculation().clear_draft_tokens();
+  defaults_.adaptive = true;
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_LAYER_SKIP)->draft_tokens, 4) << "the policy's largest";
+}
+
+TEST_F(ParseDrafterTest, APlainRequestNeedsNoProposer) {
+  speculation().set_draft_tokens(0);
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_EAGLE)->params.proposer(), v1::PROPOSER_UNSPECIFIED);
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->params.proposer(), v1::PROPOSER_UNSPECIFIED);
+}
+
+TEST_F(ParseDrafterTest, AutoTakesEagleInPlaceOfADraftService) {
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->params.proposer(), v1::PROPOSER_EAGLE);
+  defaults_.has_draft_service = true;
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->params.proposer(), v1::PROPOSER_UNSPECIFIED);
+  defaults_.has_draft_service = false;
+  target_.clear_proposers();
+  Has(v1::PROPOSER_MEDUSA, 4);
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->params.proposer(), v1::PROPOSER_UNSPECIFIED);
+}
+
+TEST_F(ParseDrafterTest, OtherDraftersAskTheTargetForNothing) {
+  for (const auto kind :
+       {v1::DRAFTER_KIND_NGRAM, v1::DRAFTER_KIND_COPY, v1::DRAFTER_KIND_RANDOM, v1::DRAFTER_KIND_NONE}) {
+    EXPECT_EQ(Parse(kind)->params.proposer(), v1::PROPOSER_UNSPECIFIED);
+  }
+}
+
+TEST_F(ParseDrafterTest, TheTargetDrawsTreesNoDeeperThanItProposes) {
+  speculation().clear_draft_tokens();
+  speculation().set_tree("2x1x1x1x1");
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_EAGLE)->draft_tokens, 5);
+  const Request request = Parse(v1::DRAFTER_KIND_LAYER_SKIP).value();
+  EXPECT_EQ(request.draft_tokens, 4);
+  EXPECT_TRUE(request.tree.has_value());
+}
+
+TEST_F(ParseDrafterTest, TheBlockRuleTakesOnlyChainsOfTheTargetToo) {
+  speculation().set_rule(v1::RULE_BLOCK);
+  EXPECT_TRUE(Parse(v1::DRAFTER_KIND_EAGLE).ok());
+  speculation().set_tree("2x1");
+  EXPECT_EQ(MetadataOf(Parse(v1::DRAFTER_KIND_EAGLE).status(), "field"), "speculation.tree");
+}
+
+TEST_F(ParseDrafterTest, SiblingsThatAreTakenMayBeTriedInAnyOrder) {
+  speculation().set_tree("2x1");
+  speculation().set_sibling_order(v1::SIBLING_ORDER_RANDOM);
+  EXPECT_EQ(MetadataOf(Parse(v1::DRAFTER_KIND_EAGLE).status(), "field"), "speculation.sibling_order");
+  Has(v1::PROPOSER_BLOCKWISE, 4, /*greedy=*/true);
+  EXPECT_TRUE(Parse(v1::DRAFTER_KIND_BLOCKWISE).ok());
+}
+
+TEST_F(ParseDrafterTest, ASearchHasAnotherDrafterThanTheTarget) {
+  proto_.mutable_beam()->set_width(2);
+  EXPECT_THAT(ErrorOf(v1::DRAFTER_KIND_EAGLE),
+              HasSubstr("one that is not the target itself with beam search"));
+  Request request = Parse(v1::DRAFTER_KIND_AUTO).value();
+  EXPECT_EQ(request.params.proposer(), v1::PROPOSER_UNSPECIFIED);
+  EXPECT_EQ(request.draft_tokens, 5);
+  speculation().clear_drafter();
+  defaults_.drafter = v1::DRAFTER_KIND_EAGLE;
+  request = Parse().value();
+  EXPECT_EQ(request.drafter, v1::DRAFTER_KIND_NONE);
+  EXPECT_EQ(request.draft_tokens, 0);
+  EXPECT_EQ(request.params.proposer(), v1::PROPOSER_UNSPECIFIED);
+  defaults_.has_draft_service = true;
+  EXPECT_EQ(Parse()->drafter, v1::DRAFTER_KIND_MODEL);
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,26 +1,38 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
 #include "client/cli/json_output.h"
 #include "client/sdk/client.h"
+#include "common/rpc/names.h"
 
 namespace outrider {
 namespace {
+
+// How a target can propose itself.
+std::string Proposers(const v1::ServerInfo& info) {
+  std::vector<std::string> proposers;
+  for (const v1::ProposerInfo& each : info.proposers()) {
+    proposers.push_back(absl::StrCat(NameOf(each.proposer()), " (K up to ", each.max_draft_tokens(), ")"));
+  }
+  return proposers.empty() ? "" : absl::StrCat(", proposes by ", absl::StrJoin(proposers, ", "));
+}
 
 std::string Line(const char* name, bool up, const v1::ServerInfo& info) {
   if (!up) return absl::StrFormat("%-12s not reachable\n", name);
   return absl::StrFormat(
       "%-12s %s, version %s: %s on %s%s, %.1f MB of weights, vocabulary %d, context %d, K up to %d, trees of "
       "up "
-      "to %d tokens, %d KV blocks of %d tokens\n",
+      "to %d tokens, %d KV blocks of %d tokens%s\n",
       name, info.model(), info.version(), info.dtype(), info.device(),
       info.engine() == "torch" ? " by libtorch, exact up to rounding" : "",
       static_cast<double>(info.weight_bytes()) / 1e6, info.vocab_size(), info.max_context(),
-      info.max_draft_tokens(), info.max_tree_nodes(), info.kv_blocks(), info.block_size());
+      info.max_draft_tokens(), info.max_tree_nodes(), info.kv_blocks(), info.block_size(), Proposers(info));
 }
 
 // One server of several, or one that cannot be used for a reason.

@@ -32,6 +32,12 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOpt
       command.add_option("--draft-model", options.draft_model,
                          "folder of the draft model, or none to draft with n-grams; the shipped one, "
                          "none with --target-model"),
+      command
+          .add_option(
+              "--heads", options.heads,
+              "folder of heads that the target proposes with, for --drafter medusa, blockwise, eagle, "
+              "layer_skip or pass; may be given again; those of the shipped target, '' for none")
+          ->allow_extra_args(false),
       command.add_option("--drafter-corpus", options.drafter_corpus,
                          "text for the unigram and bigram drafters"),
       command
@@ -105,7 +111,7 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
   command.add_option("--draft-tokens", flags.draft_tokens,
                      "K, tokens drafted a round; the coordinator's default");
   command.add_option("--drafter", flags.drafter, "who guesses; the coordinator's default")
-      ->check(CLI::IsMember({"model", "ngram", "copy", "auto", "unigram", "bigram", "random", "none"}));
+      ->check(CLI::IsMember(DrafterNames()));
   command.add_option("--rule", flags.rule, "token, block or coupled; the coordinator's default")
       ->check(CLI::IsMember({"token", "block", "coupled"}));
   command

@@ -23,6 +23,12 @@ Json PositionJson(const v1::PositionLogprobs& position) {
 }
 
 Json ServerJson(const v1::ServerInfo& info) {
+  Json proposers = Json::array();
+  for (const v1::ProposerInfo& proposer : info.proposers()) {
+    proposers.push_back({{"proposer", NameOf(proposer.proposer())},
+                         {"max_draft_tokens", proposer.max_draft_tokens()},
+                         {"greedy", proposer.greedy()}});
+  }
   return {{"model", info.model()},
           {"version", info.version()},
           {"engine", info.engine()},
@@ -36,6 +42,7 @@ Json ServerJson(const v1::ServerInfo& info) {
           {"max_tree_nodes", info.max_tree_nodes()},
           {"tree_row_invariant", info.tree_row_invariant()},
           {"inexact_trees", info.inexact_trees()},
+          {"proposers", std::move(proposers)},
           {"kv_blocks", info.kv_blocks()},
           {"block_size", info.block_size()},
           {"eos_ids", std::vector<uint32_t>(info.eos_ids().begin(), info.eos_ids().end())},

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -38,6 +39,20 @@ absl::StatusOr<std::string> FindModel(const std::string& given, const fs::path& 
   if (fs::exists(path / "config.json")) return path.string();
   return absl::NotFoundError(absl::StrCat("no model at ", path.string(), " (it has no config.json)",
                                           given.empty() ? absl::StrCat("; give one with ", flag) : ""));
+}
+
+// What the target is to propose with.
+std::vector<std::string> HeadsOf(const LocalServicesOptions& options, const fs::path& shipped) {
+  std::vector<std::string> heads = options.heads;
+  std::erase(heads, "");
+  const bool takes_heads = options.engine != "native" || options.device == "cpu";
+  if (!options.heads.empty() || !options.target_model.empty() || !takes_heads) return heads;
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(shipped, none)) {
+    if (fs::exists(entry.path() / "config.json")) heads.push_back(entry.path().lexically_normal().string());
+  }
+  std::sort(heads.begin(), heads.end());
+  return heads;
 }
 
 absl::StatusOr<fs::path> MakePrivateFolder() {
@@ -77,13 +92,15 @@ nlohmann::json LastEvent(const std::string& log, const std::string& event) {
 // What each is started with, beside addresses.
 std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptions& options,
                                                         const std::string& target_model,
-                                                        const std::string& draft_model) {
+                                                        const std::string& draft_model,
+                                                        const std::vector<std::string>& heads) {
   const std::string& draft_dtype = options.draft_dtype.empty() ? options.dtype : options.draft_dtype;
   const std::string& draft_device = options.draft_device.empty() ? options.device : options.draft_device;
   const std::string threads = absl::StrCat("--threads=", options.threads);
   std::array<std::vector<std::string>, kServices> flags;
   flags[kTarget] = {"--model",      target_model, "--engine",    options.engine, "--device",
                     options.device, "--dtype",    options.dtype, threads};
+  for (const std::string& folder : heads) flags[kTarget].insert(flags[kTarget].end(), {"--heads", folder});
   flags[kDraft] = {"--model",    draft_model, "--engine",  options.engine, "--device",
                    draft_device, "--dtype",   draft_dtype, threads,        kTopN};
   flags[kDraft].push_back(absl::StrCat("--frequent-tokens=", options.frequent_tokens));
@@ -146,7 +163,7 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
     services->listen_[i] =
         absl::StrCat(kUnixPrefix, (services->folder_ / kServiceNames[i]).string(), ".sock");
   }
-  services->flags_ = FlagsOf(options, *target_model, *draft_model);
+  services->flags_ = FlagsOf(options, *target_model, *draft_model, HeadsOf(options, shipped / "tiny-heads"));
   if (absl::Status status = services->Advance(); !status.ok()) return status;
   return services;
 }

@@ -23,8 +23,11 @@ inline constexpr std::array<const char*, kServices> kServiceNames = {"target", "
 inline constexpr char kNoDraftModel[] = "none";
 
 struct LocalServicesOptions {
-  std::string target_model;    // folders; empty: the shipped pair
-  std::string draft_model;     // or kNoDraftModel
+  std::string target_model;  // folders; empty: the shipped pair
+  std::string draft_model;   // or kNoDraftModel
+  // Folders of what the target proposes with; an empty name counts for nothing. None: with the shipped target
+  // all that it comes with, where it runs on a CPU or libtorch.
+  std::vector<std::string> heads;
   std::string drafter_corpus;  // text for the unigram and bigram drafters; empty: there are none
   std::string dtype = "auto";
   std::string draft_dtype;        // empty: dtype

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import outrider
 import pytest
@@ -68,6 +69,11 @@ def test_every_field_of_a_request_can_be_set() -> None:
     assert build_request("x", 1, dict.fromkeys(EVERY)) == build_request("x", 1, {}), "None leaves a field out"
 
 
+def test_every_drafter_has_a_name() -> None:
+    names = {name.removeprefix("DRAFTER_KIND_").lower() for name, number in inference_pb2.DrafterKind.items() if number}
+    assert set(get_args(outrider.DrafterName)) == names
+
+
 @pytest.mark.parametrize("cls, message, elsewhere", [
     (outrider.Usage, inference_pb2.Usage, {}),
     (outrider.Speculation, inference_pb2.SpeculationStats, {}),
@@ -77,6 +83,7 @@ def test_every_field_of_a_request_can_be_set() -> None:
     (outrider.PositionLogprobs, sequence_pb2.PositionLogprobs, {}),
     (outrider.Chunk, inference_pb2.GenerateResponse, {"kinds", "texts", "logprobs"}),  # per token there
     (outrider.ServerInfo, sequence_pb2.ServerInfo, {}),
+    (outrider.ProposerInfo, sequence_pb2.ProposerInfo, {}),
     (outrider.ServerState, inference_pb2.ServerState, {}),
     (outrider.Totals, inference_pb2.SpeculationTotals, {}),
     (outrider.Description, inference_pb2.DescribeResponse, {}),

@@ -26,7 +26,7 @@ from outrider._answer import (
 )
 from outrider._channel import Tls
 from outrider._client import Client, Stream
-from outrider._description import Defaults, Description, ServerInfo, ServerState, Totals
+from outrider._description import Defaults, Description, ProposerInfo, ServerInfo, ServerState, Totals
 from outrider._errors import (
     Cancelled,
     DataLoss,
@@ -69,6 +69,7 @@ __all__ = [
     "OutriderError",
     "PermissionDenied",
     "PositionLogprobs",
+    "ProposerInfo",
     "ResourceExhausted",
     "Retries",
     "Round",

@@ -9,6 +9,21 @@ from outrider.v1 import inference_pb2, sequence_pb2
 
 
 @dataclass(frozen=True)
+class ProposerInfo:
+    """A way in which a target proposes tokens itself.
+
+    Attributes:
+        proposer: "medusa", "blockwise", "eagle", "layer_skip" or "pass", as the option `drafter` names it.
+        max_draft_tokens: Most tokens that it proposes for a round.
+        greedy: It takes the likeliest token, and never draws.
+    """
+
+    proposer: str
+    max_draft_tokens: int
+    greedy: bool
+
+
+@dataclass(frozen=True)
 class ServerInfo:
     """A draft or target server.
 
@@ -35,6 +50,7 @@ class ServerInfo:
         max_tree_nodes: Most drafted tokens of a tree; 0: it takes only chains.
         tree_row_invariant: row_invariant, for the tokens of a tree too.
         inexact_trees: It takes trees also where they are not row_invariant and the tokens may depend on it.
+        proposers: How a target can propose tokens itself.
     """
 
     model: str
@@ -58,6 +74,7 @@ class ServerInfo:
     max_tree_nodes: int
     tree_row_invariant: bool
     inexact_trees: bool
+    proposers: tuple[ProposerInfo, ...]
 
 
 @dataclass(frozen=True)
@@ -154,16 +171,27 @@ class Description:
     totals: Totals
 
 
+def _server(info: sequence_pb2.ServerInfo) -> ServerInfo:
+    return plain(
+        ServerInfo,
+        info,
+        proposers=tuple(
+            plain(ProposerInfo, each, proposer=enum_name(sequence_pb2.Proposer, each.proposer, "PROPOSER_"))
+            for each in info.proposers
+        ),
+    )
+
+
 def to_description(response: inference_pb2.DescribeResponse) -> Description:
     """The answer to Describe, as callers see it."""
     defaults = response.defaults
     return plain(
         Description,
         response,
-        target=plain(ServerInfo, response.target) if response.HasField("target") else None,
-        draft=plain(ServerInfo, response.draft) if response.HasField("draft") else None,
+        target=_server(response.target) if response.HasField("target") else None,
+        draft=_server(response.draft) if response.HasField("draft") else None,
         servers=tuple(
-            plain(ServerState, state, info=plain(ServerInfo, state.info) if state.HasField("info") else None)
+            plain(ServerState, state, info=_server(state.info) if state.HasField("info") else None)
             for state in response.servers
         ),
         defaults=Defaults(

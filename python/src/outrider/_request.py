@@ -30,7 +30,8 @@ class ChatMessage(TypedDict):
 # Text, token ids, or a conversation up to where the assistant is to speak; not a mixture, though type checkers
 # understand a list of dictionaries in this form only.
 Prompt = str | Sequence[int | ChatMessage]
-DrafterName = Literal["model", "ngram", "copy", "auto", "none", "unigram", "bigram", "random"]
+DrafterName = Literal["model", "ngram", "copy", "auto", "none", "unigram", "bigram", "random", "medusa", "blockwise", "eagle",
+                      "layer_skip", "pass"]
 RuleName = Literal["token", "block", "coupled"]
 ScheduleName = Literal["lockstep", "run_ahead", "auto"]
 SiblingOrderName = Literal["given", "random"]
@@ -61,7 +62,7 @@ class Options(TypedDict, total=False):
         stop: Text, one or several, that ends the answer and is no part of it.
         stop_token_ids: Token ids that do.
         ignore_eos: Go on past the model's own end.
-        drafter: Who proposes tokens; speed only.
+        drafter: Who proposes tokens; speed only. The last five are the target itself, if it has them.
         draft_tokens: How many at a time; speed only. 0: plain decoding.
         rule: How proposals are verified; speed only.
         schedule: Whether the draft works while the target verifies; speed only.

@@ -161,6 +161,14 @@ LocalServicesOptions Settled(std::vector<std::string> arguments) {
   return options;
 }
 
+TEST(Heads, AreFoldersAndNoneIfOneHasNoName) {
+  EXPECT_THAT(ParseUp({}).heads, ElementsAre());
+  EXPECT_THAT(ParseUp({"--heads", "a", "--heads", "b"}).heads, ElementsAre("a", "b"));
+  EXPECT_THAT(ParseUp({"--heads", ""}).heads, ElementsAre(""));
+  EXPECT_THAT(Parse({"--heads", "a", "p"}).services.heads, ElementsAre("a"));
+  EXPECT_EQ(*Parse({"--heads", "a", "p"}).prompt, "p");
+}
+
 TEST(DraftModel, OfTheShippedPairGoesWithTheShippedTargetOnly) {
   EXPECT_EQ(Settled({}).draft_model, "");
   EXPECT_EQ(Settled({"--target-model", "t"}).draft_model, kNoDraftModel);

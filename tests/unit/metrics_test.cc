@@ -28,6 +28,7 @@ class MetricsTest : public ::testing::Test {
     DraftOutcome outcome = DraftOutcome::kUsable;
     int running = 1;  // generations in progress
     Clock::duration time{};
+    v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
   };
 
   // The generation of the rounds from now on; the round of its prompt is over.
@@ -53,10 +54,12 @@ class MetricsTest : public ::testing::Test {
     const v1::GenerateResponse chunk = generation_->Commit(proposal, verdict);
     RoundTimes times;
     times.round = round.time;
+    times.draft = round.time / 4;
+    times.draft_server.set_queue_us(1);
     metrics_.OnRound({.generation = generation_.get(),
                       .proposal = &proposal,
                       .verdict = &verdict,
-                      .drafter = v1::DRAFTER_KIND_MODEL,
+                      .drafter = round.drafter,
                       .outcome = round.outcome,
                       .chosen = round.chosen,
                       .emitted = chunk.tokens_size(),
@@ -83,15 +86,19 @@ class MetricsTest : public ::testing::Test {
   double Counter(const std::string& name, const std::string& label = "") {
     return Series(name, label).counter.value;
   }
-  double RoundSeconds(const std::string& mode, const std::string& running) {
+  // A counter with two labels.
+  double WithLabels(const std::string& name, const std::string& first, const std::string& second) {
     for (const auto& family : registry_.Collect()) {
-      if (family.name != "outrider_spec_decode_round_seconds_total") continue;
+      if (family.name != "outrider_" + name) continue;
       for (const auto& metric : family.metric) {
-        if (metric.label[0].value == mode && metric.label[1].value == running) return metric.counter.value;
+        if (metric.label[0].value == first && metric.label[1].value == second) return metric.counter.value;
       }
     }
-    ADD_FAILURE() << "no series " << mode << " " << running;
+    ADD_FAILURE() << "no series " << first << " " << second;
     return -1;
+  }
+  double RoundSeconds(const std::string& mode, const std::string& running) {
+    return WithLabels("spec_decode_round_seconds_total", mode, running);
   }
   // Of the first positions.
   std::vector<double> AtPositions(const std::string& name, int count) {
@@ -205,17 +212,29 @@ TEST_F(MetricsTest, CountDraftsWhoseFirstTokenWasAcceptedWhateverKWas) {
   Count({.drafted = 5, .accepted = 2, .chosen = 5});
   Count({.drafted = 1, .accepted = 1, .chosen = 1});
   Count({.drafted = 3, .accepted = 0, .chosen = 3});
-  const auto of_the_model = [this](const char* name) {
-    for (const auto& family : registry_.Collect()) {
-      if (family.name != name) continue;
-      for (const auto& metric : family.metric) {
-        if (metric.label[0].value == "model" && metric.label[1].value == "token") return metric.counter.value;
-      }
-    }
-    return -1.0;
-  };
-  EXPECT_EQ(of_the_model("outrider_spec_decode_num_drafts_by_drafter_total"), 3);
-  EXPECT_EQ(of_the_model("outrider_spec_decode_num_accepted_drafts_by_drafter_total"), 2);
+  EXPECT_EQ(WithLabels("spec_decode_num_drafts_by_drafter_total", "model", "token"), 3);
+  EXPECT_EQ(WithLabels("spec_decode_num_accepted_drafts_by_drafter_total", "model", "token"), 2);
+}
+
+// What the target drafts is waited for as a draft is, but is no item of a draft server.
+TEST_F(MetricsTest, CountWhatTheTargetDraftsByItsNameToo) {
+  constexpr std::chrono::seconds kSecond{1};
+  const auto draft_seconds = [this] { return Series("round_draft_seconds").histogram; };
+  const auto items = [this] { return Series("round_queue_seconds", "draft").histogram.sample_count; };
+  Begin();
+  Count({.drafted = 2, .accepted = 1, .chosen = 2, .drafter = v1::DRAFTER_KIND_NGRAM});
+  EXPECT_EQ(draft_seconds().sample_count, 0u);
+  for (const char* name : {"medusa", "blockwise", "eagle", "layer_skip", "pass"}) {
+    EXPECT_EQ(WithLabels("spec_decode_num_draft_tokens_by_drafter_total", name, "token"), 0);
+  }
+  Count({.drafted = 2, .accepted = 1, .chosen = 2, .time = 4 * kSecond, .drafter = v1::DRAFTER_KIND_EAGLE});
+  Count({.chosen = 2, .outcome = DraftOutcome::kFailed, .drafter = v1::DRAFTER_KIND_EAGLE});
+  EXPECT_EQ(WithLabels("spec_decode_num_draft_tokens_by_drafter_total", "eagle", "token"), 2);
+  EXPECT_EQ(draft_seconds().sample_count, 2u);
+  EXPECT_EQ(draft_seconds().sample_sum, 1);
+  EXPECT_EQ(items(), 0u);
+  Count({.drafted = 2, .accepted = 1, .chosen = 2});
+  EXPECT_EQ(items(), 1u);
 }
 
 TEST_F(MetricsTest, TheSpeedUpComparesRoundsOfAsManyGenerations) {

@@ -14,6 +14,7 @@ HERE = Path(__file__).resolve().parent
 VOCAB, BOS, EOS, MAX_POSITION = 4096, 4094, 4095, 1024
 torch._dynamo.config.recompile_limit = 64  # one per shape: few, but more than the default of 8
 BLOCK = 256  # queries that attention handles at a time
+ACTIVATIONS = torch.bfloat16  # float32: set it before the first call, and call without autocast
 # The models know prose and no roles: what the system says comes first, and every other turn is a paragraph that
 # names its speaker.
 CHAT_TEMPLATE = (
@@ -43,7 +44,7 @@ DRAFT = Shape(hidden=192, layers=2, heads=3, kv_heads=1, ffn=512)
 @torch.compile(dynamic=False)
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     y = x.float()
-    return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-5) * weight).to(torch.bfloat16)
+    return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-5) * weight).to(ACTIVATIONS)
 
 
 @torch.compile(dynamic=False)
@@ -52,17 +53,17 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     batch, time, width = x.shape
     y = x.view(batch, time, width // 64, 64).transpose(1, 2).float()
     a, b = y[..., :32], y[..., 32:]
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(torch.bfloat16)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(ACTIVATIONS)
 
 
 @torch.compile(dynamic=False)
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    return torch.softmax(scores.float() * 0.125 + mask, -1).to(torch.bfloat16)
+    return torch.softmax(scores.float() * 0.125 + mask, -1).to(ACTIVATIONS)
 
 
 @torch.compile(dynamic=False)
 def gated(gate: Tensor, up: Tensor) -> Tensor:
-    return (F.silu(gate.float()) * up.float()).to(torch.bfloat16)
+    return (F.silu(gate.float()) * up.float()).to(ACTIVATIONS)
 
 
 class Dropout:
@@ -192,8 +193,8 @@ class Llama(nn.Module):
 
     def new_caches(self, batch: int) -> list:
         s = self.shape
-        return [[torch.empty(batch, s.kv_heads, MAX_POSITION, s.head_dim, dtype=torch.bfloat16),
-                 torch.empty(batch, s.kv_heads, MAX_POSITION, s.head_dim, dtype=torch.bfloat16), 0]
+        return [[torch.empty(batch, s.kv_heads, MAX_POSITION, s.head_dim, dtype=ACTIVATIONS),
+                 torch.empty(batch, s.kv_heads, MAX_POSITION, s.head_dim, dtype=ACTIVATIONS), 0]
                 for _ in range(s.layers)]
 
 

@@ -1,11 +1,12 @@
-"""Has the target write text, which the draft learns from and is judged on.
+"""Has the target write text, which the draft and the heads learn from and are judged on.
 
 Most of it is sampled at temperature 1. The rest is for temperature 0: pieces of the corpus, each with the target's
 greedy continuation. They are short, since greedy text soon repeats itself.
 
 Writes under the work folder, as uint16 [rows, 1024] without the leading BOS:
-  samples.npy        to train on
-  samples-eval.npy   64 other rows, at temperature 1, for evaluate.py only
+  samples.npy        to train on, at temperature 1
+  greedy.npy         to train on, greedy pieces
+  samples-eval.npy   64 other rows, at temperature 1, for evaluation only
 """
 
 import argparse
@@ -24,15 +25,15 @@ PROMPT, PIECE = 64, 192  # tokens of the corpus that begin a greedy piece, and o
 
 
 @torch.no_grad()
-def write(model: Llama, rows: int, choose: Callable[[int, Tensor], Tensor]) -> Tensor:
+def write(model: Llama, rows: int, choose: Callable[[int, Tensor], Tensor], length: int = MAX_POSITION) -> Tensor:
     """Rows begin with BOS alone. After an EOS they go on, as the training stream does.
 
     choose(position, logits [rows, vocabulary]) -> tokens [rows, 1].
     """
     caches = model.new_caches(rows)
     token = torch.full((rows, 1), BOS)
-    out = torch.empty(rows, MAX_POSITION, dtype=torch.int64)
-    for position in range(MAX_POSITION):
+    out = torch.empty(rows, length, dtype=torch.int64)
+    for position in range(length):
         logits = model.logits(model(token, caches))[:, -1].float()
         logits[:, BOS] = float("-inf")
         token = choose(position, logits)
@@ -85,7 +86,8 @@ def main() -> None:
                    for rows in (args.rows, args.greedy_rows))
     mp.spawn(_work, (args.target, args.work / "train.npy", out, greedy), nprocs=args.processes)
     tokens, pieces = (rows.flatten(0, 1).numpy().astype(np.uint16) for rows in (out, greedy))
-    np.save(args.work / "samples.npy", np.concatenate([tokens[64:], pieces]))
+    np.save(args.work / "samples.npy", tokens[64:])
+    np.save(args.work / "greedy.npy", pieces)
     np.save(args.work / "samples-eval.npy", tokens[:64])
     print(f"{tokens.size + pieces.size} tokens in {time.time() - start:.0f} s")
 

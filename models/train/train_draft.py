@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--init", type=Path, help="go on from this checkpoint (draft.pt), with a new schedule")
     args = parser.parse_args()
     torch.manual_seed(2)
-    streams = [np.load(args.work / "train.npy"), np.load(args.work / "samples.npy").reshape(-1)]
+    streams = [np.load(args.work / f"{name}.npy").reshape(-1) for name in ("train", "samples", "greedy")]
     stream = torch.from_numpy(np.concatenate(streams).astype(np.int64)).share_memory_()
     model = Llama(DRAFT)
     if args.init:

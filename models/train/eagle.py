@@ -1,0 +1,137 @@
+"""EAGLE (Li et al., 2024, arXiv 2401.15077) and EAGLE-3 (Li et al., 2025, arXiv 2503.01840).
+
+The row of the token x_s, s >= 1, reads that token's embedding and the feature of the position before. It stands at
+position s, sees the rows 1 .. s, and gives the feature of position s, whose logits are those of x_{s+1}. Its first row
+in a round reads what the target computed, each next row what the row before gave.
+
+  version 1   feature: h_s, the output of the target's final norm; one Llama layer without its first norm
+  version 3   feature of the target: fc of the residual stream after the layers FEATURE_LAYERS; of a row: its output
+"""
+
+import torch
+from torch import Tensor, nn
+
+import common
+from common import MAX_POSITION, TARGET, Attention, Mlp, Norm, Shape, masked_softmax, rotate
+
+SHAPE = Shape(hidden=TARGET.hidden, layers=1, heads=6, kv_heads=2, ffn=512)
+FEATURE_LAYERS = (1, 3, 5)  # after how many layers of the target
+
+
+@torch.compile(dynamic=False)
+def chain_softmax(scores: Tensor, own: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """scores [..., rows, columns] and own [..., rows, steps] -> weights that sum to one over both."""
+    a, b = scores.float() * 0.125 + mask, own.float() * 0.125
+    top = torch.maximum(a.amax(-1, keepdim=True), b.amax(-1, keepdim=True))
+    a, b = (a - top).exp(), (b - top).exp()
+    total = a.sum(-1, keepdim=True) + b.sum(-1, keepdim=True)
+    return (a / total).to(common.ACTIVATIONS), (b / total).to(common.ACTIVATIONS)
+
+
+class EagleLayer(nn.Module):
+    def __init__(self, version: int) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = Attention(SHAPE), Mlp(SHAPE)
+        self.post_attention_layernorm = Norm(SHAPE.hidden)
+        if version == 3:
+            self.input_layernorm, self.hidden_norm = Norm(SHAPE.hidden), Norm(SHAPE.hidden)
+            for name in ("q_proj", "k_proj", "v_proj"):
+                old = getattr(self.self_attn, name)
+                setattr(self.self_attn, name, nn.Linear(2 * SHAPE.hidden, old.out_features, bias=False))
+
+
+class Eagle(nn.Module):
+    """Tensors "fc", "layers.0.*" (version 1); "fc", "midlayer.*", "norm" (version 3)."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__()
+        self.version = version
+        width = SHAPE.hidden
+        self.fc = nn.Linear((2 if version == 1 else len(FEATURE_LAYERS)) * width, width, bias=False)
+        if version == 1:
+            self.layers = nn.ModuleList([EagleLayer(version)])
+        else:
+            self.midlayer, self.norm = EagleLayer(version), Norm(width)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim == 2:
+                nn.init.normal_(parameter, std=0.01 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.03)
+        angles = torch.outer(torch.arange(MAX_POSITION), 1e4 ** (-torch.arange(0, 64, 2) / 64))
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    @property
+    def config(self) -> dict:
+        return {"eagle_version": self.version, "intermediate_size": SHAPE.ffn, "num_attention_heads": SHAPE.heads,
+                "num_key_value_heads": SHAPE.kv_heads, "head_dim": SHAPE.head_dim, "rms_norm_eps": 1e-5,
+                "rope_theta": 10000.0, "max_position_embeddings": MAX_POSITION,
+                **({"feature_layers": list(FEATURE_LAYERS)} if self.version == 3 else {})}
+
+    def features(self, states: Tensor) -> Tensor:
+        """What a row reads, from what the target gives: h (version 1), the streams side by side (version 3)."""
+        return states if self.version == 1 else self.fc(states)
+
+    def vectors(self, outputs: Tensor) -> Tensor:
+        """What the target's head turns into logits."""
+        return outputs if self.version == 1 else self.norm(outputs)
+
+    def forward(self, embeds: Tensor, features: Tensor, steps: int, starts: Tensor) -> list[Tensor]:
+        """Chains of `steps` rows, as a round makes them: the training-time test of EAGLE-3.
+
+        embeds, features [batch, rows, hidden]: of x_{r+1} and of position r, for r = 0, 1, ... Returns the outputs
+        of all rows that read the target's features, [batch, rows, hidden], then, for each further step j, those of the
+        chains that begin at the rows `starts` [n]: the j-th reads x_{start+1+j} and sees the first kind of rows
+        up to start, and its own chain. All `starts` are below rows - (steps - 1).
+        """
+        layer = self.layers[0] if self.version == 1 else self.midlayer
+        every = torch.arange(embeds.shape[1])
+        outputs, keys, values = [], [], []
+        for step in range(steps):
+            rows = every if step == 0 else starts
+            if step == 1:
+                features = outputs[0][:, starts]
+            elif step > 1:
+                features = outputs[-1]
+            e = embeds if step == 0 else embeds[:, rows + step]
+            x, residual = self._inputs(layer, e, features)
+            q, k, v = self._project(layer.self_attn, x, rows + step + 1)
+            if step == 1:  # from here on the base has all rows, the queries are the chains
+                mask = torch.where(every <= starts[:, None], 0.0, float("-inf"))
+            if step == 0:
+                mask = torch.full((len(every), len(every)), float("-inf")).triu(1)
+            else:
+                keys.append(k)
+                values.append(v)
+            base = (k, v) if step == 0 else base
+            x = residual + layer.self_attn.o_proj(self._attend(q, base, keys, values, mask))
+            outputs.append(x + layer.mlp(layer.post_attention_layernorm(x)))
+        return outputs
+
+    def _inputs(self, layer: EagleLayer, embeds: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        if self.version == 1:
+            x = self.fc(torch.cat([embeds.to(features.dtype), features], -1)).float()
+            return x, x
+        return torch.cat([layer.input_layernorm(embeds), layer.hidden_norm(features)], -1), features
+
+    def _project(self, attention: Attention, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        cos, sin = self.cos[positions], self.sin[positions]
+        v = attention.v_proj(x).view(*x.shape[:2], SHAPE.kv_heads, SHAPE.head_dim).transpose(1, 2)
+        return rotate(attention.q_proj(x), cos, sin), rotate(attention.k_proj(x), cos, sin), v
+
+    def _attend(self, q: Tensor, base: tuple[Tensor, Tensor], keys: list[Tensor], values: list[Tensor],
+                mask: Tensor) -> Tensor:
+        """base: keys and values of all rows; keys and values: of the chains so far, one per query and step."""
+        batch, heads, rows, dim = q.shape
+        kv, columns = SHAPE.kv_heads, base[0].shape[2]
+        scores = torch.bmm(q.reshape(batch * kv, -1, dim), base[0].flatten(0, 1).transpose(1, 2))
+        scores = scores.view(batch, kv, heads // kv, rows, columns)
+        grouped = q.view(batch, kv, heads // kv, rows, dim)
+        own = [(grouped * k[:, :, None]).sum(-1) for k in keys]
+        if own:
+            weights, own = chain_softmax(scores, torch.stack(own, -1), mask)
+        else:
+            weights = masked_softmax(scores, mask)
+        out = torch.bmm(weights.view(batch * kv, -1, columns), base[1].flatten(0, 1))
+        out = out.view(batch, kv, heads // kv, rows, dim)
+        for step, v in enumerate(values):
+            out = out + own[..., step, None] * v[:, :, None]
+        return out.view(batch, heads, rows, dim).transpose(1, 2).reshape(batch, rows, -1)

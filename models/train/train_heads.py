@@ -1,0 +1,84 @@
+"""Trains a proposer of ../tiny-heads on the frozen target, and writes its folder.
+
+It learns the target's own distributions: forward KL divergence first, then total variation, which decides acceptance.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+import xxhash
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from common import HERE, TARGET, VOCAB
+from eagle import Eagle
+from head_losses import make_loss
+from heads import Blockwise, Lookahead, Medusa
+from parallel import Plan, train
+
+LENGTHS = (256, 1024)  # of windows; the second for the last part of the run
+
+
+def weights_hash(folder: Path) -> str:
+    """What the target calls the hash of its weights: XXH3 over all tensors by name (SafeTensors::Hash)."""
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+    digest = xxhash.xxh3_64()
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        assert tensor.dtype == torch.bfloat16
+        digest.update(f"{name}\nBF16\n[{', '.join(map(str, tensor.shape))}]\n".encode())
+        digest.update(tensor.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def new_model(proposer: str, version: int) -> nn.Module:
+    return {"eagle": lambda: Eagle(version), "medusa": Medusa, "blockwise": Blockwise, "pass": Lookahead}[proposer]()
+
+
+def save(proposer: str, model: nn.Module | None, config: dict, target: Path, folder: Path) -> None:
+    """Writes the folder; weights are rounded to bfloat16. A proposer without weights has no file for them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if model is not None:
+        tensors = model.tensors() if hasattr(model, "tensors") else model.state_dict()
+        save_file({name: t.detach().to(torch.bfloat16).contiguous() for name, t in tensors.items()},
+                  folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "model.safetensors").chmod(0o644)  # written as 0600
+    config = {"proposer": proposer, "target_weights_hash": weights_hash(target), "hidden_size": TARGET.hidden,
+              "vocab_size": VOCAB, **config}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--proposer", choices=("eagle", "medusa", "blockwise", "pass"), required=True)
+    parser.add_argument("--version", type=int, choices=(1, 3), default=1, help="of EAGLE")
+    parser.add_argument("--work", type=Path, default=HERE / "work")
+    parser.add_argument("--target", type=Path, default=HERE.parent / "tiny-target")
+    parser.add_argument("--out", type=Path, help="default: ../tiny-heads/<proposer>")
+    parser.add_argument("--tokens", type=int, default=1 << 40)
+    parser.add_argument("--minutes", type=float, default=45)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--kl-until", type=float, default=0.5, help="share of the run that minimises the KL divergence")
+    parser.add_argument("--regression", type=float, default=0.5, help="weight of EAGLE's feature regression, version 1")
+    parser.add_argument("--greedy-times", type=int, default=2, help="how often a pass has the greedy pieces")
+    args = parser.parse_args()
+    torch.manual_seed(5)
+    model = new_model(args.proposer, args.version)
+    plan = Plan(tokens=args.tokens, minutes=args.minutes, step_tokens=4096, micro_tokens=1024,
+                muon_lr=0.02, adam_lr=0.004, weight_decay=0.1, lengths=[(0.9, LENGTHS[0]), (1, LENGTHS[1])])
+    regression = args.regression if args.proposer == "eagle" and args.version == 1 else 0.0
+    name = args.proposer if args.version == 1 else f"{args.proposer}{args.version}"
+    train(model, plan, args.processes, make_loss,
+          (args.proposer, args.version, args.target, args.work, LENGTHS, args.greedy_times, plan.micro_tokens,
+           args.kl_until, regression),
+          args.work / f"{name}.log", args.work / f"{name}.pt")
+    config = model.config if isinstance(model, Eagle) else model.CONFIG
+    save(args.proposer, model, config, args.target, args.out or HERE.parent / "tiny-heads" / name)
+
+
+if __name__ == "__main__":
+    main()

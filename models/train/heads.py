@@ -108,17 +108,22 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return out.view(batch, heads, rows, dim).transpose(1, 2).reshape(batch, rows, -1)
 
 
-def residual_stream(target: Llama, tokens: Tensor) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
-    """The stream after 0, 1, ... all layers, [batch, time, hidden] each, and every layer's keys and values."""
+def residual_stream(target: Llama, tokens: Tensor,
+                    keep: Tensor | None = None) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
+    """The stream after 0, 1, ... all layers, [batch, time, hidden] each, and every layer's keys and values.
+
+    keep: [layers, batch], 0 where a row leaves the layer out.
+    """
     time = tokens.shape[1]
     cos, sin, mask = target.cos[:time], target.sin[:time], target.mask[:time, :time].contiguous()
     streams, caches = [target.model.embed_tokens(tokens)], []
-    for layer in target.model.layers:
+    for index, layer in enumerate(target.model.layers):
         attention, y = layer.self_attn, layer.input_layernorm(streams[-1])
         k = rotate(attention.k_proj(y), cos, sin)
         v = attention.v_proj(y).view(len(tokens), time, TARGET.kv_heads, TARGET.head_dim).transpose(1, 2)
         x = streams[-1] + attention.o_proj(attend(rotate(attention.q_proj(y), cos, sin), k, v, mask))
-        streams.append(x + layer.mlp(layer.post_attention_layernorm(x)))
+        x = x + layer.mlp(layer.post_attention_layernorm(x))
+        streams.append(x if keep is None else torch.lerp(streams[-1], x, keep[index, :, None, None]))
         caches.append((k, v))
     return streams, caches
 

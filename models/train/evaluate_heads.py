@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import common
-from common import BOS, DRAFT, HERE, TARGET, Llama, load
+from common import BOS, DRAFT, HERE, TARGET, VOCAB, Llama, load
 from eagle import Eagle
 from head_lessons import states_of
 from heads import HEADS, Lookahead, residual_stream
@@ -117,6 +117,13 @@ def greedy_text(target: Llama, book: Tensor, rows: int) -> Tensor:
     return write(target, rows, choose, PROMPT + NEW)
 
 
+def among_frequent(chains: Chains, tokens: list[int], vocabulary: int) -> Chains:
+    """As a head with output rows for these tokens only."""
+    mask = torch.full((vocabulary,), float("-inf"))
+    mask[tokens] = 0.0
+    return lambda rows: chains(rows) + mask
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="*", help="default: all of ../tiny-heads that have weights")
@@ -125,6 +132,8 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, default=HERE.parent / "tiny-draft")
     parser.add_argument("--rows", type=int, default=64, help="of greedy text")
     parser.add_argument("--exits", action="store_true", help="the target's exits after 1, 2, .. layers in place of folders")
+    parser.add_argument("--frequent", type=int,
+                        help="propose only so many tokens, the first of the draft's frequent_tokens.json")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -140,7 +149,10 @@ def main() -> None:
         folders = args.folders or sorted(p.parent for p in (HERE.parent / "tiny-heads").glob("*/model.safetensors"))
         every = {"draft": chains_of_llama(load(args.draft, DRAFT)),
                  **{folder.name: chains_of(folder, target) for folder in folders}}
+    ranked = json.loads((args.draft / "frequent_tokens.json").read_text())["tokens"]
     for name, chains in every.items():
+        if args.frequent:
+            chains = among_frequent(chains, ranked[:args.frequent], VOCAB)
         print(name, json.dumps(measure(chains, target, greedy, samples[:32], book[:64 * 256].view(64, 256))), flush=True)
 
 

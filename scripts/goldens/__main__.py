@@ -3,7 +3,8 @@
     python scripts/goldens COMMAND [...]      with the packages of models/train/requirements.txt, jinja2 for `chat` and
                                               `published`, and compressed-tensors==0.20.0 for `quantised`
 
-Each command prints what it wrote. Run `tokenizer`, `pair`, `generation` and `beams` again when the shipped pair changes.
+Each command prints what it wrote. Run `tokenizer`, `pair`, `heads`, `generation` and `beams` again when the shipped pair
+changes.
 """
 
 import argparse
@@ -26,6 +27,7 @@ COMMANDS = [
     ("quantised", "small quantised models, and their logits", "quantised.main", []),
     ("pair", "the best tokens of the shipped pair", "engine.pair", []),
     ("model", "the same for any model", "engine.model", [("folder", None), ("out", None)]),
+    ("heads", "the best tokens of the shipped heads", "heads.main", [("folder", SHIPPED)]),
     ("generation", "greedy continuations and exact distributions", "generation.main", [("folder", SHIPPED)]),
     ("beams", "beam searches", "beams.main", [("folder", SHIPPED)]),
 ]

@@ -62,6 +62,7 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
     ${CMAKE_CURRENT_LIST_DIR}/host_kernels.h
     ${CMAKE_CURRENT_LIST_DIR}/mailbox_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/proposers_golden_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/scheduler_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/sequence_branches_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/sequence_store_test.cc
@@ -72,7 +73,7 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/worker_tree_rounds_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_trees_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_trees_testing.h
-  LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler Threads::Threads)
+  LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler nlohmann_json::nlohmann_json Threads::Threads)
 
 if(OUTRIDER_TORCH)
   outrider_unit_test(torch_model_test

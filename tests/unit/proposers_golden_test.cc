@@ -1,0 +1,84 @@
+// The shipped heads propose what transformers and plain tensors compute from the same files
+// (scripts/goldens/heads.py).
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "worker_trees_testing.h"
+
+namespace outrider {
+namespace {
+
+using testing::AskTree;
+using testing::TreeItem;
+using testing::TreeReply;
+
+constexpr char kHeads[] = "models/tiny-heads/";
+
+std::unique_ptr<Worker> Target(const std::string& name) {
+  RunnerOptions options;
+  options.model_dir = "models/tiny-target";
+  options.dtype = "float32";
+  options.kv_blocks = 32;
+  options.heads = {kHeads + name};
+  auto runner = Runner::Load(options);
+  EXPECT_TRUE(runner.ok()) << runner.status();
+  if (!runner.ok()) return nullptr;
+  return std::make_unique<Worker>(*std::move(runner), std::make_unique<RejectionSampler>(), WorkerOptions(),
+                                  Worker::Hooks());
+}
+
+class ProposersGolden : public ::testing::TestWithParam<const char*> {};
+
+// At temperature 0 the tokens, and at 1 how far apart the logits of the best ones are.
+TEST_P(ProposersGolden, ProposesWhatThePapersCompute) {
+  const std::string name = GetParam();
+  const ProposerKind kind = *ProposerFromName(name);
+  const std::unique_ptr<Worker> worker = Target(name);
+  ASSERT_NE(worker, nullptr);
+  std::ifstream file("tests/data/engine/heads.json");
+  uint64_t id = 0;
+  for (const nlohmann::json& golden : nlohmann::json::parse(file)) {
+    const auto tokens = golden.at("tokens").get<std::vector<TokenId>>();
+    const nlohmann::json& rows = golden.at(name);
+    for (const double temperature : {0.0, 1.0}) {
+      SequenceParams params{.prompt_length = 1, .draft_top_n = 5, .proposer = kind};
+      params.key.seed = temperature > 0 ? 1 : 0;
+      params.sampling.temperature = 0;
+      params.draft_temperature = temperature;
+      VerifyWork work;
+      work.propose = ProposalRequest{.draft_tokens = static_cast<int>(rows.size())};
+      const TreeReply reply = AskTree(
+          *worker, TreeItem(++id, 1, tokens, 0, std::make_shared<SequenceParams>(params), std::move(work)));
+      ASSERT_TRUE(reply.status.ok()) << reply.status;
+      EXPECT_EQ(reply.verdict->token, golden.at("y").get<TokenId>());
+      ASSERT_EQ(reply.proposal.size(), rows.size());
+      // Beyond the first token EAGLE's rows depend on what was drawn.
+      const size_t comparable = temperature > 0 && kind == ProposerKind::kEagle ? 1 : rows.size();
+      for (size_t i = 0; i < comparable; ++i) {
+        const auto ids = rows[i].at("ids").get<std::vector<TokenId>>();
+        const auto logits = rows[i].at("logits").get<std::vector<double>>();
+        const ProposalNode& node = reply.proposal[i];
+        if (temperature == 0 || kind == ProposerKind::kBlockwise) {
+          EXPECT_EQ(node.token, ids[0]) << name << " " << i;
+          EXPECT_EQ(node.q.form, Distribution::Form::kPointMass);
+          continue;
+        }
+        ASSERT_EQ(node.q.ids.size(), ids.size());
+        for (size_t t = 0; t < ids.size(); ++t) {
+          const auto at = std::find(node.q.ids.begin(), node.q.ids.end(), ids[t]) - node.q.ids.begin();
+          const auto best = std::find(node.q.ids.begin(), node.q.ids.end(), ids[0]) - node.q.ids.begin();
+          ASSERT_LT(static_cast<size_t>(at), node.q.ids.size()) << name << " " << i;
+          const double ratio = std::log(node.q.weights[static_cast<size_t>(at)]) -
+                               std::log(node.q.weights[static_cast<size_t>(best)]);
+          EXPECT_NEAR(ratio, logits[t] - logits[0], 2e-3) << name << " " << i << " " << t;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, ProposersGolden, ::testing::Values("medusa", "blockwise", "eagle", "pass"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace outrider

@@ -138,13 +138,13 @@ Runner::Runner(const RunnerOptions& options, ModelConfig config)
     : options_(options), config_(std::move(config)), thread_pool_(ThreadsFor(options)) {}
 
 absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) {
-  if (absl::Status status = CheckBatch(batch); !status.ok()) return status;
+  if (absl::Status status = CheckBatch(batch, pass); !status.ok()) return status;
   if (batch.empty()) return LogitsView{nullptr, 0, config_.decoder.vocab_size};
   const absl::StatusOr<LogitsView> logits = model_->Forward(batch, pass);
   if (frequent_.empty() || !logits.ok()) return logits;
   const size_t vocab = static_cast<size_t>(config_.decoder.vocab_size);
   spread_.resize(static_cast<size_t>(logits->rows) * vocab);
-  const LogitsView spread{spread_.data(), logits->rows, config_.decoder.vocab_size};
+  const LogitsView spread{spread_.data(), logits->rows, config_.decoder.vocab_size, logits->hidden};
   for (int r = 0; r < logits->rows; ++r) SpreadLogits(logits->row(r), frequent_, spread.row(r));
   return spread;
 }
@@ -188,7 +188,8 @@ absl::StatusOr<std::vector<float>> Runner::ReadSlot(BlockId block, int slot) {
   return values;
 }
 
-absl::Status Runner::CheckBatch(absl::Span<const SequenceRows> batch) const {
+absl::Status Runner::CheckBatch(absl::Span<const SequenceRows> batch, const PassOptions& pass) const {
+  if (absl::Status status = CheckPass(pass); !status.ok()) return status;
   size_t rows = 0, logit_rows = 0;
   for (size_t i = 0; i < batch.size(); ++i) {
     if (absl::Status status = CheckSequence(i, batch[i]); !status.ok()) return status;
@@ -206,6 +207,23 @@ absl::Status Runner::CheckBatch(absl::Span<const SequenceRows> batch) const {
   return absl::OkStatus();
 }
 
+absl::Status Runner::CheckPass(const PassOptions& pass) const {
+  const auto refuse = [](const auto&... parts) {
+    return absl::InvalidArgumentError(absl::StrCat("a pass ", parts...));
+  };
+  const int all = config_.decoder.layers;
+  const bool is_default = pass.layers == 0 && pass.taps.empty();
+  if (!is_default && !model_->has_hidden_states()) {
+    return refuse("of the first layers or with taps, on an engine that shows no hidden states");
+  }
+  if (pass.layers < 0 || pass.layers > all) return refuse("of ", pass.layers, " layers, there are ", all);
+  const int layers = pass.layers > 0 ? pass.layers : all;
+  for (const int tap : pass.taps) {
+    if (tap < 1 || tap > layers) return refuse("of ", layers, " layers with a tap after ", tap);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) const {
   const auto refuse = [index](const auto&... parts) {
     return absl::InvalidArgumentError(absl::StrCat("sequence ", index, " of the batch: ", parts...));
@@ -218,6 +236,7 @@ absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) c
   if (sequence.logit_rows < 0 || sequence.logit_rows > count) {
     return refuse(sequence.logit_rows, " rows of logits for ", count, " tokens");
   }
+  if (absl::Status status = CheckHiddenStates(sequence); !status.ok()) return refuse(status.message());
   if (sequence.task != nullptr) {
     if (!sequence.parents.empty()) return refuse("a task for a tree");
     if (!model_->CanRun(*sequence.task)) return refuse("a task that this model cannot run");
@@ -234,6 +253,23 @@ absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) c
   for (const TokenId token : sequence.tokens) {
     if (token < 0 || token >= config_.decoder.vocab_size)
       return refuse("token ", token, " is not in the vocabulary");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Runner::CheckHiddenStates(const SequenceRows& sequence) const {
+  const auto refuse = [](const auto&... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
+  if (sequence.hidden_rows == 0 && sequence.embeddings.empty()) return absl::OkStatus();
+  if (!model_->has_hidden_states()) return refuse("hidden states, on an engine that shows none");
+  const size_t count = sequence.tokens.size(), hidden = static_cast<size_t>(config_.decoder.hidden_size);
+  if (sequence.hidden_rows < 0 || static_cast<size_t>(sequence.hidden_rows) > count) {
+    return refuse(sequence.hidden_rows, " rows of hidden states for ", count, " tokens");
+  }
+  if (sequence.embeddings.size() % hidden != 0) {
+    return refuse(sequence.embeddings.size(), " numbers of embeddings, a row has ", hidden);
+  }
+  if (sequence.embeddings.size() / hidden > count) {
+    return refuse(sequence.embeddings.size() / hidden, " embeddings for ", count, " tokens");
   }
   return absl::OkStatus();
 }

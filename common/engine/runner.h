@@ -53,8 +53,10 @@ class Runner {
   // valid until the next call. INVALID_ARGUMENT, with nothing changed, for an empty sequence, a token outside
   // the vocabulary, a position beyond the context, a node that follows none before it, parents of more or
   // fewer nodes than there are, a block table that is too short or names a block outside the pool, logit_rows
-  // out of range, a task that the model does not support or for a tree, or more than max_batch_rows rows or
-  // kMaxLogitRows of logits. INTERNAL if the device fails. An empty batch returns no rows.
+  // or hidden_rows out of range, embeddings that are not rows of the hidden size or more than the tokens, a
+  // pass or a tap of layers that are not there, any of these hidden states where the model has none, a task
+  // that the model does not support or for a tree, or more than max_batch_rows rows or kMaxLogitRows of
+  // logits. INTERNAL if the device fails. An empty batch returns no rows.
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass = {});
 
   // A hint that Forward will be called soon, so that sleeping threads wake up in the meantime. Thread-safe.
@@ -106,9 +108,13 @@ class Runner {
  private:
   Runner(const RunnerOptions& options, ModelConfig config);
 
-  absl::Status CheckBatch(absl::Span<const SequenceRows> batch) const;
+  absl::Status CheckBatch(absl::Span<const SequenceRows> batch, const PassOptions& pass) const;
+  // Whether the model has the layers that the pass names.
+  absl::Status CheckPass(const PassOptions& pass) const;
   // Whether the rows are within the context, and a tree is one.
   absl::Status CheckPositions(const SequenceRows& sequence) const;
+  // Whether there are as many rows as hidden states are wanted of, and embeddings given for.
+  absl::Status CheckHiddenStates(const SequenceRows& sequence) const;
   absl::Status CheckSequence(size_t index, const SequenceRows& sequence) const;
 
   const RunnerOptions options_;

@@ -77,6 +77,23 @@ TEST(FrequentHead, OfAllTokensIsTheHead) {
   EXPECT_EQ(LogitsOf(options, tokens), whole);
 }
 
+TEST(FrequentHead, LeavesHiddenStatesAsTheyAre) {
+  RunnerOptions options = Options("mha-float32");
+  const std::vector<TokenId> tokens = SomeTokens(5, 50);
+  const std::vector<BlockId> blocks = {0};
+  const auto last_hidden = [&] {
+    const std::unique_ptr<Runner> runner = LoadOrDie(options);
+    const SequenceRows rows = {.tokens = tokens, .blocks = blocks, .logit_rows = 1, .hidden_rows = 2};
+    const HiddenView hidden = runner->Forward({&rows, 1})->hidden;
+    EXPECT_EQ(hidden.rows, 2);
+    return std::vector<float>(hidden.row(1).begin(), hidden.row(1).end());
+  };
+  const std::vector<float> whole = last_hidden();
+  options.model_dir = WithFrequentTokens("mha-float32", EveryThird(50));
+  options.frequent_tokens = 4;
+  EXPECT_EQ(last_hidden(), whole);
+}
+
 TEST(FrequentHead, ReadsLess) {
   RunnerOptions options = Options("mha-float32");
   const std::unique_ptr<Runner> whole = LoadOrDie(options);

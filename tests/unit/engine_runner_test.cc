@@ -7,6 +7,7 @@
 #include "bench/temporary_folder.h"
 #include "common/engine/decoder/rope.h"
 #include "common/engine/memory.h"
+#include "tests/unit/changed_model.h"
 #include "tests/unit/engine_helpers.h"
 
 namespace outrider::testing {
@@ -214,6 +215,38 @@ TEST_F(RunnerForward, RefusesBadBatchesAndChangesNothing) {
   const std::vector<TokenId> too_many = SomeTokens(129, 256);
   EXPECT_THAT(error({too_many, 0, many, 0}), HasSubstr("129 rows, at most 128"));
   EXPECT_EQ(Append(*runner_, tail, 19, blocks_, 1)[0], before[19]);
+}
+
+TEST_F(RunnerForward, RefusesHiddenStatesThatCannotBe) {
+  const auto error = [this](int hidden_rows, size_t embeddings, const PassOptions& pass = {}) {
+    const std::vector<float> numbers(embeddings);
+    const SequenceRows rows = {
+        .tokens = tokens_, .blocks = blocks_, .hidden_rows = hidden_rows, .embeddings = numbers};
+    const absl::Status status = runner_->Forward({&rows, 1}, pass).status();
+    EXPECT_EQ(status.code(), status.ok() ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  const std::vector<int> first = {0}, second = {1, 2}, last = {4}, negative = {-1};
+  EXPECT_EQ(error(20, 20 * 48, {.layers = 3}), "");
+  EXPECT_EQ(error(0, 48, {.layers = 2, .taps = second}), "");
+  EXPECT_THAT(error(21, 0), HasSubstr("21 rows of hidden states for 20 tokens"));
+  EXPECT_THAT(error(-1, 0), HasSubstr("-1 rows of hidden states"));
+  EXPECT_THAT(error(0, 47), HasSubstr("47 numbers of embeddings, a row has 48"));
+  EXPECT_THAT(error(0, 21 * 48), HasSubstr("21 embeddings for 20 tokens"));
+  EXPECT_THAT(error(0, 0, {.layers = -1}), HasSubstr("of -1 layers, there are 3"));
+  EXPECT_THAT(error(0, 0, {.layers = 4}), HasSubstr("of 4 layers, there are 3"));
+  EXPECT_THAT(error(1, 0, {.taps = first}), HasSubstr("of 3 layers with a tap after 0"));
+  EXPECT_THAT(error(1, 0, {.taps = last}), HasSubstr("of 3 layers with a tap after 4"));
+  EXPECT_THAT(error(1, 0, {.taps = negative}), HasSubstr("with a tap after -1"));
+  EXPECT_THAT(error(1, 0, {.layers = 1, .taps = second}), HasSubstr("of 1 layers with a tap after 2"));
+
+  const ChangedBackend without([](LogitsView) { return absl::OkStatus(); });
+  runner_ = *Runner::Load(Options(kModel), without);
+  EXPECT_EQ(error(0, 0), "");
+  EXPECT_THAT(error(1, 0), HasSubstr("hidden states, on an engine that shows none"));
+  EXPECT_THAT(error(0, 48), HasSubstr("on an engine that shows none"));
+  EXPECT_THAT(error(0, 0, {.layers = 1}), HasSubstr("on an engine that shows no hidden states"));
+  EXPECT_THAT(error(0, 0, {.taps = second}), HasSubstr("on an engine that shows no hidden states"));
 }
 
 TEST_F(RunnerForward, AnEmptyBatchYieldsNoRows) {

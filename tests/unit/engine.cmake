@@ -8,6 +8,7 @@ outrider_unit_test(engine_test
     ${CMAKE_CURRENT_LIST_DIR}/engine_frequent_head_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_golden_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_goldens.h
+    ${CMAKE_CURRENT_LIST_DIR}/engine_hidden_engines.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_invariance_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_model_config_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_packing_test.cc
@@ -20,6 +21,8 @@ outrider_unit_test(engine_test
     ${CMAKE_CURRENT_LIST_DIR}/engine_thread_pool_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_trees_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_unpack_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/hidden_states_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/hidden_testing.h
   LIBS outrider::engine nlohmann_json::nlohmann_json)
 
 # What the CUDA plug-in decides on the host: needs neither CUDA nor a GPU.

@@ -1,6 +1,7 @@
 // What transformers computed: the goldens of scripts/goldens/engine.py in tests/data/engine/.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -54,6 +55,26 @@ inline double RootMeanSquareDifference(const Logits& a, const Logits& b) {
 
 // The larger of both; NaN if either is, so that what is no number is never taken for what was expected.
 inline double Larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
+inline double Spread(absl::Span<const float> values) {
+  double sum = 0, squares = 0;
+  for (const float x : values) {
+    sum += x;
+    squares += static_cast<double>(x) * x;
+  }
+  const double count = static_cast<double>(values.size());
+  return std::sqrt(std::max(0.0, squares / count - sum / count * (sum / count)));
+}
+
+// The largest difference as a share of the spread of `expected`.
+inline double Difference(absl::Span<const float> values, absl::Span<const float> expected) {
+  EXPECT_EQ(values.size(), expected.size());
+  double largest = 0;
+  for (size_t i = 0; i < std::min(values.size(), expected.size()); ++i) {
+    largest = Larger(largest, std::abs(static_cast<double>(values[i]) - expected[i]));
+  }
+  return largest / Spread(expected);
+}
 
 inline double LargestDifference(const Logits& a, const Logits& b) {
   double largest = 0;

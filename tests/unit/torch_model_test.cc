@@ -22,26 +22,6 @@ RunnerOptions TorchOptions(const std::string& model) {
   return options;
 }
 
-double Spread(absl::Span<const float> values) {
-  double sum = 0, squares = 0;
-  for (const float x : values) {
-    sum += x;
-    squares += static_cast<double>(x) * x;
-  }
-  const double count = static_cast<double>(values.size());
-  return std::sqrt(std::max(0.0, squares / count - sum / count * (sum / count)));
-}
-
-// The largest difference as a share of the spread of `expected`.
-double Difference(absl::Span<const float> values, absl::Span<const float> expected) {
-  EXPECT_EQ(values.size(), expected.size());
-  double largest = 0;
-  for (size_t i = 0; i < std::min(values.size(), expected.size()); ++i) {
-    largest = Larger(largest, std::abs(static_cast<double>(values[i]) - expected[i]));
-  }
-  return largest / Spread(expected);
-}
-
 // Two runners that are given the same steps.
 class Twins {
  public:

@@ -2,6 +2,7 @@ find_package(nlohmann_json CONFIG REQUIRED)
 
 outrider_unit_test(engine_test
   SOURCES
+    ${CMAKE_CURRENT_LIST_DIR}/continuing_layer_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/controlled_pair_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_cpu_weights_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_families_test.cc

@@ -1,0 +1,265 @@
+// A layer that continues another model's hidden states (DecoderSpec::outer_norms, first_position) against its
+// definition, computed in float64.
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/match.h"
+#include "common/engine/backend.h"
+#include "common/engine/decoder/rope.h"
+#include "common/engine/self_test_model.h"
+#include "tests/unit/hidden_testing.h"
+
+namespace outrider::testing {
+namespace {
+
+using Row = std::vector<double>;
+
+constexpr int kHidden = 32, kHeads = 4, kKvHeads = 2, kDim = 8, kInner = 48, kBlockSize = 4;
+
+DecoderSpec SpecOf(int layers) {
+  return {.vocab_size = 21,
+          .hidden_size = kHidden,
+          .intermediate_size = kInner,
+          .layers = layers,
+          .heads = kHeads,
+          .kv_heads = kKvHeads,
+          .head_dim = kDim,
+          .max_position_embeddings = 64,
+          .outer_norms = false,
+          .first_position = 1};
+}
+
+// Which are in no file, and nobody may ask for.
+bool IsOuterNorm(absl::string_view name) {
+  return name == "model.layers.0.input_layernorm.weight" || name == "model.norm.weight";
+}
+
+class WithoutOuterNorms final : public TensorSource {
+ public:
+  using TensorSource::Get;
+  absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override {
+    if (IsOuterNorm(name)) return absl::InvalidArgumentError(absl::StrCat(name, " is missing"));
+    return weights_.Get(name, shape);
+  }
+
+ private:
+  const MadeUpWeights weights_;
+};
+
+// The definition: Touvron et al. 2023's decoder without the two norms, row by row.
+class Reference {
+ public:
+  Reference(const TensorSource& weights, const DecoderSpec& spec) : weights_(weights), spec_(spec) {}
+
+  // Appends a row at the next position, from `first_position` on, and returns its residual stream at the end.
+  Row Append(absl::Span<const float> embedding) {
+    Row x(embedding.begin(), embedding.end());
+    const int position = spec_.first_position + rows_++;
+    keys_.resize(static_cast<size_t>(spec_.layers));
+    values_.resize(static_cast<size_t>(spec_.layers));
+    for (int layer = 0; layer < spec_.layers; ++layer) {
+      const std::string name = absl::StrCat("model.layers.", layer, ".");
+      Add(x, Attend(layer, name, layer == 0 ? x : Normalized(x, name + "input_layernorm.weight"), position));
+      const Row inner = Normalized(x, name + "post_attention_layernorm.weight");
+      Row gate = Product(name + "mlp.gate_proj.weight", kInner, inner);
+      const Row up = Product(name + "mlp.up_proj.weight", kInner, inner);
+      for (size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1 + std::exp(-gate[i]));
+      Add(x, Product(name + "mlp.down_proj.weight", kHidden, gate));
+    }
+    return x;
+  }
+  Row Logits(const Row& x) const { return Product("lm_head.weight", spec_.vocab_size, x); }
+
+ private:
+  static void Add(Row& x, const Row& y) {
+    for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+  }
+  const float* Read(const std::string& name, std::vector<int64_t> shape) const {
+    return reinterpret_cast<const float*>(weights_.Get(name, shape)->data);
+  }
+  Row Product(const std::string& name, int n, const Row& x) const {
+    const float* weight = Read(name, {n, static_cast<int64_t>(x.size())});
+    Row y(static_cast<size_t>(n));
+    for (double& sum : y) {
+      for (const double value : x) sum += *weight++ * value;
+    }
+    return y;
+  }
+  Row Normalized(Row x, const std::string& name) const {
+    const float* weight = Read(name, {kHidden});
+    double squares = 0;
+    for (const double value : x) squares += value * value;
+    const double scale = 1 / std::sqrt(squares / kHidden + spec_.rms_norm_eps);
+    for (double& value : x) value *= scale * *weight++;
+    return x;
+  }
+  // Of each head the pairs (x[i], x[i + dim / 2]).
+  void Rotate(Row& x, int position) const {
+    const std::vector<float> frequencies = RopeInverseFrequencies(spec_);
+    for (size_t head = 0; head < x.size(); head += kDim) {
+      for (size_t i = 0; i < kDim / 2; ++i) {
+        const double angle = position * static_cast<double>(frequencies[i]);
+        double &a = x[head + i], &b = x[head + i + kDim / 2];
+        const double rotated = a * std::cos(angle) - b * std::sin(angle);
+        b = b * std::cos(angle) + a * std::sin(angle);
+        a = rotated;
+      }
+    }
+  }
+  Row Attend(int layer, const std::string& name, const Row& x, int position) {
+    std::vector<Row>&keys = keys_[static_cast<size_t>(layer)], &values = values_[static_cast<size_t>(layer)];
+    Row queries = Product(name + "self_attn.q_proj.weight", kHeads * kDim, x);
+    keys.push_back(Product(name + "self_attn.k_proj.weight", kKvHeads * kDim, x));
+    values.push_back(Product(name + "self_attn.v_proj.weight", kKvHeads * kDim, x));
+    Rotate(queries, position);
+    Rotate(keys.back(), position);
+    Row attended(kHeads * kDim);
+    for (size_t head = 0; head < kHeads; ++head) {
+      const size_t query = head * kDim, key = head / (kHeads / kKvHeads) * kDim;
+      Row weights;
+      double sum = 0;
+      for (const Row& of : keys) {
+        double score = 0;
+        for (size_t i = 0; i < kDim; ++i) score += queries[query + i] * of[key + i];
+        sum += weights.emplace_back(std::exp(score / std::sqrt(kDim)));
+      }
+      for (size_t p = 0; p < values.size(); ++p) {
+        for (size_t i = 0; i < kDim; ++i) attended[query + i] += weights[p] / sum * values[p][key + i];
+      }
+    }
+    return Product(name + "self_attn.o_proj.weight", kHidden, attended);
+  }
+
+  const TensorSource& weights_;
+  const DecoderSpec spec_;
+  int rows_ = 0;
+  std::vector<std::vector<Row>> keys_, values_;  // of each layer, by position
+};
+
+class ContinuingLayer : public ::testing::TestWithParam<std::tuple<EngineUnderTest, int>> {
+ protected:
+  std::unique_ptr<Model> Load(const DecoderSpec& spec, const TensorSource& weights) {
+    RunnerOptions options = std::get<0>(GetParam()).Options();
+    options.block_size = kBlockSize;
+    const absl::StatusOr<std::unique_ptr<Backend>> backend = BackendFor(options.engine, options.device);
+    auto model = (*backend)->Load(spec, weights, options, threads_);
+    EXPECT_TRUE(model.ok()) << model.status();
+    return *std::move(model);
+  }
+
+  // Random rows: an embedding each.
+  static std::vector<float> SomeRows(int rows, unsigned seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    std::vector<float> numbers(static_cast<size_t>(rows * kHidden));
+    for (float& number : numbers) number = normal(random);
+    return numbers;
+  }
+  // All rows at these slots have logits and hidden states.
+  static SequenceRows Rows(absl::Span<const TokenId> ids, int slot, absl::Span<const BlockId> blocks,
+                           absl::Span<const float> embeddings) {
+    const int count = static_cast<int>(embeddings.size()) / kHidden;
+    return {.tokens = ids.first(static_cast<size_t>(count)),
+            .position = slot,
+            .blocks = blocks,
+            .logit_rows = count,
+            .hidden_rows = count,
+            .embeddings = embeddings};
+  }
+  void ExpectRow(const Computed& found, size_t row, const Row& stream, const Reference& reference) const {
+    EXPECT_LE(Difference(found.hidden[row], Rounded(stream)), tolerance()) << "row " << row;
+    EXPECT_LE(Difference(found.logits[row], Rounded(reference.Logits(stream))), tolerance()) << "row " << row;
+  }
+  static std::vector<float> Rounded(const Row& row) { return {row.begin(), row.end()}; }
+  // Puts what is no number into every slot of these blocks.
+  void Spoil(const std::vector<BlockId>& blocks) {
+    const int slots = kBlockSize * static_cast<int>(blocks.size()) - spec_.first_position;
+    const std::vector<float> rows(static_cast<size_t>(slots * kHidden),
+                                  std::numeric_limits<float>::quiet_NaN());
+    const SequenceRows batch = Rows(ids_, spec_.first_position, blocks, rows);
+    ASSERT_TRUE(model_->Forward({&batch, 1}, {}).ok());
+  }
+  double tolerance() const { return std::get<0>(GetParam()).tolerance_of_dtype; }
+
+  const DecoderSpec spec_ = SpecOf(std::get<1>(GetParam()));
+  const WithoutOuterNorms weights_;
+  const std::vector<TokenId> ids_ = std::vector<TokenId>(64, 3);
+  ThreadPool threads_{1};
+  std::unique_ptr<Model> model_ = Load(spec_, weights_);
+};
+
+INSTANTIATE_TEST_SUITE_P(All, ContinuingLayer,
+                         ::testing::Combine(::testing::ValuesIn(EnginesUnderTest()), ::testing::Values(1, 2)),
+                         [](const auto& info) {
+                           return absl::StrCat(std::get<0>(info.param).name(), "_", std::get<1>(info.param));
+                         });
+
+// Whatever others left in the slots before the first.
+TEST_P(ContinuingLayer, ComputesItsDefinition) {
+  const std::vector<BlockId> blocks = {5, 2, 9, 4};
+  Spoil({7, 5, 2, 9, 4});
+  const std::vector<float> rows = SomeRows(14, 1);
+  Reference reference(weights_, spec_);
+  std::vector<Row> expected;
+  for (size_t r = 0; r < 14; ++r) {
+    expected.push_back(reference.Append(absl::MakeConstSpan(rows).subspan(r * kHidden, kHidden)));
+  }
+  for (const size_t chunk : {14, 1, 5}) {
+    Computed found;
+    for (size_t r = 0; r < 14; r += chunk) {
+      const SequenceRows part = Rows(ids_, static_cast<int>(1 + r), blocks,
+                                     absl::MakeConstSpan(rows).subspan(r * kHidden, chunk * kHidden));
+      found.Add(Copied(model_->Forward({&part, 1}, {})));
+    }
+    ASSERT_EQ(found.hidden.size(), 14u);
+    for (size_t r = 0; r < 14; ++r) ExpectRow(found, r, expected[r], reference);
+  }
+}
+
+// The root, in slot 1, its three nodes, and one more under the second. Beside a chain.
+TEST_P(ContinuingLayer, ComputesTreesToo) {
+  const std::vector<BlockId> blocks = {5, 2}, others = {9, 4};
+  Spoil({7, 5, 2, 9, 4});
+  const std::vector<float> rows = SomeRows(5, 2), beside = SomeRows(5, 3);
+  const std::vector<int> parents = {-1, -1, -1, 1};
+  SequenceRows tree = Rows(ids_, 1, blocks, rows);
+  tree.tree_begin = 2;
+  tree.parents = parents;
+  const SequenceRows batch[] = {tree, Rows(ids_, 1, others, beside)};
+  const Computed found = Copied(model_->Forward(batch, {}));
+  ASSERT_EQ(found.hidden.size(), 10u);
+  const std::vector<std::vector<size_t>> paths = {{0}, {0, 1}, {0, 2}, {0, 3}, {0, 2, 4}};
+  for (size_t r = 0; r < paths.size(); ++r) {
+    Reference reference(weights_, spec_);
+    Row stream;
+    for (const size_t row : paths[r]) {
+      stream = reference.Append(absl::MakeConstSpan(rows).subspan(row * kHidden, kHidden));
+    }
+    ExpectRow(found, r, stream, reference);
+  }
+  Reference reference(weights_, spec_);
+  for (size_t r = 0; r < 5; ++r) {
+    const Row stream = reference.Append(absl::MakeConstSpan(beside).subspan(r * kHidden, kHidden));
+    ExpectRow(found, 5 + r, stream, reference);
+  }
+}
+
+// The negative control of the laws above.
+TEST_P(ContinuingLayer, WithTheOuterNormsItComputesSomethingElse) {
+  const std::vector<BlockId> blocks = {0, 1};
+  const std::vector<float> rows = SomeRows(6, 4);
+  DecoderSpec with_norms = spec_;
+  with_norms.outer_norms = true;
+  const MadeUpWeights all;
+  model_ = Load(with_norms, all);
+  const SequenceRows batch = Rows(ids_, 1, blocks, rows);
+  const Computed found = Copied(model_->Forward({&batch, 1}, {}));
+  Reference reference(all, spec_);
+  for (size_t r = 0; r < 6; ++r) {
+    const Row stream = reference.Append(absl::MakeConstSpan(rows).subspan(r * kHidden, kHidden));
+    EXPECT_GT(Difference(found.hidden[r], Rounded(stream)), 3 * tolerance()) << "row " << r;
+  }
+}
+
+}  // namespace
+}  // namespace outrider::testing

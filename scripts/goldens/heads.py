@@ -127,7 +127,8 @@ def main(folder):
         stream = [x[0] for x in out.hidden_states[:-1]] + [streams[0][0] if streams[0].ndim == 3 else streams[0]]
         hidden = out.hidden_states[-1][0]
         y = int(out.logits[0, -1].argmax())
-        ahead = model(inputs_embeds=torch.cat([embedding[torch.tensor(tokens)], lookahead])[None]).logits[0, len(tokens):]
+        rows = torch.cat([embedding[torch.tensor([*tokens, y])], lookahead])
+        ahead = model(inputs_embeds=rows[None]).logits[0, len(tokens):]
         cases.append({
             "tokens": tokens, "y": y,
             **{name: parallel_heads(name, hidden[-1], embedding) for name in ("medusa", "blockwise")},

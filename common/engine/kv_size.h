@@ -16,6 +16,7 @@ namespace outrider {
 inline int KvBlocks(const DecoderSpec& spec, const RunnerOptions& options, size_t free_bytes,
                     size_t block_bytes) {
   if (options.kv_blocks > 0) return options.kv_blocks;
+  block_bytes += options.more_block_bytes;
   const double bytes = options.pool_bytes != nullptr
                            ? options.pool_bytes(static_cast<double>(free_bytes), block_bytes)
                            : options.kv_memory_fraction * static_cast<double>(free_bytes);

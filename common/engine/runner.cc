@@ -104,7 +104,9 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
   }
   const FrequentHead cut(whole, runner->config_.decoder, runner->frequent_);
   const TensorSource& weights = spec.head_rows > 0 ? static_cast<const TensorSource&>(cut) : whole;
-  absl::StatusOr<std::unique_ptr<Model>> model = backend.Load(spec, weights, options, runner->thread_pool_);
+  RunnerOptions sized = options;
+  sized.more_block_bytes = ProposerBytesPerBlock(options, spec);
+  absl::StatusOr<std::unique_ptr<Model>> model = backend.Load(spec, weights, sized, runner->thread_pool_);
   if (!model.ok()) return model.status();
   runner->model_ = *std::move(model);
   if (options.heads.empty()) return runner;

@@ -32,7 +32,9 @@ struct RunnerOptions {
   // weights and operands; keys and values bfloat16), or auto, which is bfloat16. With the engine torch:
   // float32, bfloat16, or auto, which is float32 on the CPU and bfloat16 on a GPU.
   std::string dtype = "auto";
-  int threads = 0;    // compute threads, the caller's included; 0: one per CPU this process may run on
+  int threads = 0;  // compute threads, the caller's included; 0: one per CPU this process may run on
+  // What else each block of the pool needs memory for, if kv_blocks is 0; set by Runner::Load for heads.
+  size_t more_block_bytes = 0;
   int kv_blocks = 0;  // size of the pool; 0: as many as fit kv_memory_fraction of the free memory
   double kv_memory_fraction = 0.3;
   // For drafts: logits are computed of this many tokens only, the most frequent ones (frequent_head.h). 0: of

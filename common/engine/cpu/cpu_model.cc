@@ -202,7 +202,9 @@ absl::StatusOr<std::unique_ptr<Matrix>> CpuModel::LoadMatrix(const TensorView& w
 void CpuModel::Embed(absl::Span<const SequenceRows> batch) {
   const TensorView& embedding = weights_.embedding;
   const int hidden = spec_.hidden_size;
-  ForRows(rows_.size(), [&](int row) {
+  // A layer that continues another model's states has no table.
+  const int from_table = spec_.outer_norms ? rows_.size() : 0;
+  ForRows(from_table, [&](int row) {
     float* to = hidden_.floats() + static_cast<int64_t>(row) * hidden;
     const int64_t from = static_cast<int64_t>(rows_[row].token) * hidden;
     ReadElements(embedding, from, hidden, to);

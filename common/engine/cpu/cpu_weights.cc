@@ -147,7 +147,7 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const Deco
   weights.storage = storage;
   Loader loader(source, storage);
   const DecoderTensors tensors = TensorsOf(spec);
-  weights.embedding = loader.Get(tensors.embedding);
+  if (spec.outer_norms) weights.embedding = loader.Get(tensors.embedding);
   weights.layers.resize(tensors.layers.size());
   for (size_t i = 0; i < tensors.layers.size(); ++i) {
     const LayerTensors& from = tensors.layers[i];
@@ -165,10 +165,11 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const Deco
     loader.AddMatrix(from.mlp_out, &to.mlp_out);
   }
   if (spec.outer_norms) loader.AddNorm(tensors.final_norm, &weights.final_norm);
-  loader.AddMatrix(tensors.head, &weights.head);
+  if (spec.outer_norms) loader.AddMatrix(tensors.head, &weights.head);
   absl::StatusOr<Buffer> memory = loader.PackAll(pool, progress);
   if (!memory.ok()) return memory.status();
   weights.memory = *std::move(memory);
+  if (!spec.outer_norms) return weights;
   absl::StatusOr<Buffer> copy = Buffer::Allocate(weights.embedding.bytes(), "the embedding");
   if (!copy.ok()) return copy.status();
   std::memcpy(copy->data(), weights.embedding.data, copy->bytes());

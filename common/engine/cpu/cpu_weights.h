@@ -37,7 +37,7 @@ struct CpuWeights {
   Buffer memory;            // holds everything below except the embedding
   Buffer embedding_memory;  // not in the files' mapping: they may shrink under it
   Storage storage = Storage::kFloat32;
-  TensorView embedding;  // [vocab, hidden], as stored
+  TensorView embedding;  // [vocab, hidden], as stored; without outer_norms there is none, and no head
   std::vector<CpuLayer> layers;
   const float* final_norm = nullptr;  // null: none
   PackedMatrix head;

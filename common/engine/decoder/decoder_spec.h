@@ -55,7 +55,7 @@ struct DecoderSpec {
   double rope_linear_factor = 1;                            // divides the other layers' frequencies
 
   // EAGLE: a layer that continues another model's hidden states. Whoever runs it embeds its rows, and
-  // multiplies its states by the other model's head.
+  // multiplies its states by the other model's head: it has neither embedding nor head.
   bool outer_norms = true;  // the first layer's attention and the head take normalised rows
   int first_position = 0;   // the first one that there is a row for, and that is attended to
 

@@ -33,11 +33,6 @@ void Eagle::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMov
   }
 }
 
-size_t Eagle::bytes_per_block() const {
-  const size_t states = static_cast<size_t>(parts_.block_size) * static_cast<size_t>(parts_.hidden_size);
-  return parts_.layer->bytes_per_block() + states * sizeof(float);
-}
-
 absl::StatusOr<LogitsView> Eagle::Level(int level, std::span<Drafting* const> draftings) {
   std::vector<SequenceRows> batch;
   if (level == 0) {

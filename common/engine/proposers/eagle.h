@@ -42,7 +42,6 @@ class Eagle final : public Proposer {
   absl::StatusOr<LogitsView> Level(int level, std::span<Drafting* const> draftings) override;
   void CopyBlock(BlockId from, BlockId to) override;
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override;
-  size_t bytes_per_block() const override;
 
  private:
   // The target's state of the token in a slot.

@@ -157,21 +157,20 @@ class EagleTensors final : public TensorSource {
   const TensorSource& target_;
 };
 
-absl::StatusOr<DecoderSpec> ReadEagleSpec(const Folder& folder) {
-  FieldReader& fields = folder.fields;
+absl::StatusOr<DecoderSpec> ReadEagleSpec(FieldReader& fields, const DecoderSpec& target) {
   DecoderSpec spec;
-  spec.vocab_size = folder.vocab();
-  spec.hidden_size = folder.hidden();
+  spec.vocab_size = target.vocab_size;
+  spec.hidden_size = target.hidden_size;
   spec.intermediate_size = fields.Int("intermediate_size", 1);
   spec.layers = 1;
   spec.heads = fields.Int("num_attention_heads", 1);
   spec.kv_heads =
       fields.Has("num_key_value_heads") ? fields.Int("num_key_value_heads", 1, spec.heads) : spec.heads;
   spec.head_dim = fields.Has("head_dim") ? fields.Int("head_dim", 2) : spec.hidden_size / spec.heads;
-  spec.max_position_embeddings = folder.target.decoder.max_position_embeddings;
+  spec.max_position_embeddings = target.max_position_embeddings;
   spec.rms_norm_eps = fields.Positive("rms_norm_eps");
   ReadRope(fields, spec);
-  spec.tie_word_embeddings = folder.target.decoder.tie_word_embeddings;
+  spec.tie_word_embeddings = target.tie_word_embeddings;
   spec.outer_norms = false;
   spec.first_position = 1;
   if (spec.heads % spec.kv_heads != 0) fields.Fail("num_key_value_heads", "must divide num_attention_heads");
@@ -183,7 +182,7 @@ absl::StatusOr<DecoderSpec> ReadEagleSpec(const Folder& folder) {
 // The names of the authors' releases.
 Loaded LoadEagle(const Folder& folder) {
   const ProposerTarget& target = folder.target;
-  const absl::StatusOr<DecoderSpec> spec = ReadEagleSpec(folder);
+  const absl::StatusOr<DecoderSpec> spec = ReadEagleSpec(folder.fields, target.decoder);
   if (!spec.ok()) return spec.status();
   const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
   if (!tensors.ok()) return tensors.status();
@@ -276,6 +275,22 @@ Loaded LoadProposer(const std::string& dir, const ProposerTarget& target) {
 }
 
 }  // namespace
+
+size_t ProposerBytesPerBlock(const RunnerOptions& options, const DecoderSpec& decoder) {
+  size_t floats = 0;
+  for (const std::string& dir : options.heads) {
+    const std::string path = dir + "/config.json";
+    const absl::StatusOr<nlohmann::json> config = ReadJsonObject(path);
+    if (!config.ok()) continue;
+    FieldReader fields(path, *config);
+    if (KindOf(fields, *config) != ProposerKind::kEagle) continue;
+    const absl::StatusOr<DecoderSpec> layer = ReadEagleSpec(fields, decoder);
+    if (!layer.ok()) continue;
+    floats += static_cast<size_t>(decoder.hidden_size) +
+              2 * static_cast<size_t>(layer->kv_heads) * static_cast<size_t>(layer->head_dim);
+  }
+  return floats * sizeof(float) * static_cast<size_t>(options.block_size);
+}
 
 absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> LoadProposers(const ProposerTarget& target) {
   if (!target.model.has_hidden_states()) {

@@ -33,6 +33,10 @@ struct ProposerTarget {
   ThreadPool& threads;
 };
 
+// What they will keep beside each block of the target's keys and values, at most, in bytes. What is wrong
+// with a folder is left to LoadProposers.
+size_t ProposerBytesPerBlock(const RunnerOptions& options, const DecoderSpec& decoder);
+
 // One for each folder of options.heads, in the order of their kinds. On one line, naming the folder:
 // INVALID_ARGUMENT for a config that is none, sizes that are not the target's, other weights than those it
 // was trained for, a kind twice, or an engine without hidden states; the errors of SafeTensors.

@@ -56,8 +56,6 @@ class Proposer {
   // What the target's cache does.
   virtual void CopyBlock(BlockId /*from*/, BlockId /*to*/) {}
   virtual void MoveSlots(absl::Span<const BlockId> /*blocks*/, absl::Span<const SlotMove> /*moves*/) {}
-  // Memory for each block of the target's cache, in bytes.
-  virtual size_t bytes_per_block() const { return 0; }
 };
 
 // Fills in the proposals of the draftings' answers. An error means that the device failed.

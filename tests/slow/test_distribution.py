@@ -2,13 +2,13 @@
 
 The exact distributions are transformers' (scripts/goldens/generation.py), and the service's scores of prompts,
 which are compared with them. The negative control is a man in the middle that sends the target another q than the draft
-sampled from: the same test must then fail.
+sampled from, or, where the target proposes itself, than the target did: the same test must then fail.
 """
 
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +19,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness import BIN, Cluster, cluster, draft_pb2, draft_pb2_grpc, load_goldens, load_prompts, request
+from harness import (BIN, Cluster, cluster, draft_pb2, draft_pb2_grpc, load_goldens, load_prompts, request, sequence_pb2, target_pb2,
+                     target_pb2_grpc)
+from heads import PROPOSERS, flags
 
 SAMPLES, LIES = 1600, 1200
 PER_CALL = 50
@@ -219,6 +221,26 @@ def test_so_they_have_with_drafters_that_need_no_draft_service(drafter: str, rul
             assert observed_over_expected(c)[1] < 5
 
 
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return flags(tmp_path_factory.mktemp("heads"))
+
+
+@pytest.mark.parametrize("way", [{"k": 3}, {"tree": "2x2x1"}, {"k": 3, "rule": "block"}], ids=["chain", "tree", "block"])
+@pytest.mark.parametrize("proposer", PROPOSERS)
+def test_so_they_have_with_what_the_target_proposes(proposer: str, way: dict[str, Any], heads: list[str],
+                                                    goldens: dict[str, Any]) -> None:
+    with cluster(target=heads, draft=None) as c:
+        law = law_of(c, goldens["prompt"], 5, 3)
+        seen = sample(c, goldens["prompt"], 3, top_k=5, drafter=proposer, **way)
+        for length in (1, 2, 3):
+            observed = Counter(path[:length] for path in seen)
+            assert p_value(observed, first_of(law, length)) > ACCEPTABLE, length
+        assert c.coordinator.metrics().value("outrider_spec_decode_num_drafts_total") > SAMPLES
+        if "rule" not in way:
+            assert observed_over_expected(c)[1] < 4
+
+
 def test_so_they_have_over_the_whole_vocabulary(goldens: dict[str, Any], pairs: Cells) -> None:
     with cluster() as c:
         seen = sample(c, goldens["prompt"], 2, k=4)
@@ -229,8 +251,16 @@ def test_so_they_have_over_the_whole_vocabulary(goldens: dict[str, Any], pairs: 
 # --- the negative control --------------------------------------------------------------------------------------
 
 
+def flatten(nodes: Iterable[sequence_pb2.DraftNode]) -> None:
+    """Replaces every distribution by the uniform one over its tokens."""
+    for node in nodes:
+        if (form := node.q.WhichOneof("form")) in ("sparse", "dense"):
+            weights = getattr(node.q, form).weights
+            weights[:] = [float(weight > 0) for weight in weights]
+
+
 class Liar(draft_pb2_grpc.DraftServicer):
-    """A proxy that replaces every distribution by the uniform one over its tokens."""
+    """A proxy of a draft that lies about q."""
 
     def __init__(self, draft: grpc.Channel) -> None:
         self._draft = draft_pb2_grpc.DraftStub(draft)
@@ -242,21 +272,44 @@ class Liar(draft_pb2_grpc.DraftServicer):
         with contextlib.suppress(grpc.RpcError):
             for response in answers:
                 for result in response.results:
-                    for node in result.nodes:
-                        weights = node.q.sparse.weights
-                        weights[:] = [1.0] * len(weights)
+                    flatten(result.nodes)
+                yield response
+
+
+class LyingTarget(target_pb2_grpc.TargetServicer):
+    """A proxy of a target that lies about the q of its own proposals."""
+
+    def __init__(self, target: grpc.Channel) -> None:
+        self._target = target_pb2_grpc.TargetStub(target)
+
+    def Verify(self, requests: Iterator[target_pb2.VerifyRequest],
+               context: grpc.ServicerContext) -> Iterator[target_pb2.VerifyResponse]:
+        answers = self._target.Verify(requests)
+        context.add_callback(answers.cancel)
+        with contextlib.suppress(grpc.RpcError):
+            for response in answers:
+                for result in response.results:
+                    flatten(result.verdict.proposal)
                 yield response
 
 
 @contextlib.contextmanager
-def liar(address: str) -> Iterator[str]:
+def proxy(address: str, add: Callable[[grpc.Channel, grpc.Server], None]) -> Iterator[str]:
     server = grpc.server(futures.ThreadPoolExecutor(4))
     with grpc.insecure_channel(address) as channel:
-        draft_pb2_grpc.add_DraftServicer_to_server(Liar(channel), server)
+        add(channel, server)
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         yield f"127.0.0.1:{port}"
         server.stop(0).wait()
+
+
+def liar(address: str) -> contextlib.AbstractContextManager[str]:
+    return proxy(address, lambda channel, server: draft_pb2_grpc.add_DraftServicer_to_server(Liar(channel), server))
+
+
+def lying_target(address: str) -> contextlib.AbstractContextManager[str]:
+    return proxy(address, lambda channel, server: target_pb2_grpc.add_TargetServicer_to_server(LyingTarget(channel), server))
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])
@@ -274,6 +327,17 @@ def test_so_it_is_with_a_tree(goldens: dict[str, Any], paths: Cells) -> None:
     length = len(next(iter(paths)))
     with cluster(through=liar) as c:
         observed = Counter(sample(c, goldens["prompt"], length, LIES, tree="2x2", top_k=goldens["top_k"]))
+        assert p_value(observed, paths) < DAMNING
+        assert observed_over_expected(c)[1] > 8
+
+
+@pytest.mark.parametrize("way", [{"k": 3}, {"tree": "2x2"}], ids=["chain", "tree"])
+@pytest.mark.parametrize("proposer", sorted({"eagle", "layer_skip"} & set(PROPOSERS)))
+def test_so_it_is_with_what_the_target_proposes(proposer: str, way: dict[str, Any], heads: list[str], goldens: dict[str, Any],
+                                                paths: Cells) -> None:
+    length = len(next(iter(paths)))
+    with cluster(target=heads, draft=None, target_through=lying_target) as c:
+        observed = Counter(sample(c, goldens["prompt"], length, LIES, drafter=proposer, top_k=goldens["top_k"], **way))
         assert p_value(observed, paths) < DAMNING
         assert observed_over_expected(c)[1] > 8
 

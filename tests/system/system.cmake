@@ -9,7 +9,7 @@ function(outrider_system_test label folder name)
     ENVIRONMENT "OUTRIDER_BIN=$<TARGET_FILE_DIR:outrider-coordinator>;PYTHONDONTWRITEBYTECODE=1")
 endfunction()
 
-foreach(name IN ITEMS admission any_request bad_requests beams branches command_line concurrency cpp_sdk drafters faults frequent_tokens greedy hard_cases https limits logprobs monitoring numbers openai openai_server operations outages pair pools prefix_cache proposals protocol python_sdk quantised run_ahead samples security self_test servers startup tensor_parallel torch tracing tree_items trees vocabularies)
+foreach(name IN ITEMS admission any_request bad_requests beams branches command_line concurrency cpp_sdk drafters faults frequent_tokens greedy hard_cases heads https limits logprobs monitoring numbers openai openai_server operations outages pair pools prefix_cache proposals protocol python_sdk quantised run_ahead samples security self_test servers startup tensor_parallel torch tracing tree_items trees vocabularies)
   outrider_system_test(system ${CMAKE_CURRENT_LIST_DIR} ${name})
 endforeach()
 foreach(name IN ITEMS distribution families laws soak)

@@ -1,0 +1,354 @@
+"""Proposals that the target makes itself change how many calls of it a text takes, and nothing else."""
+
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from harness import (BIN, LENGTH, PATIENCE, STOP, TARGET_MODEL, Answer, Cluster, cluster, eventually, inference_pb2, inference_pb2_grpc,
+                     request, running, start_coordinator, start_target)
+from heads import PROPOSERS, flags
+from relay import Relay, relay
+
+GREEDY = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
+COUPLED = {"rule": "coupled", "temperature": 0.9, "seed": 5, "max_tokens": 48, "ignore_eos": True}
+# The answers of a seed under the token rule, too: a proposal is the same wherever and however often it is made.
+SEEDED = {"rule": "token", "temperature": 1, "seed": 7, "max_tokens": 48, "ignore_eos": True}
+KS = range(1, 9)
+TREES = ["2x1", "2x2x1", "chains:2", "budget:8"]
+
+each_proposer = pytest.mark.parametrize("proposer", PROPOSERS)
+exact = pytest.mark.parametrize("how", [GREEDY, COUPLED], ids=["greedy", "coupled"])
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return flags(tmp_path_factory.mktemp("heads"))
+
+
+@pytest.fixture(scope="module")
+def alone(heads: list[str]) -> Iterator[Cluster]:
+    """A target that proposes itself, without a draft service."""
+    with cluster(target=heads, draft=None) as c:
+        yield c
+
+
+@pytest.fixture(scope="module")
+def plain(alone: Cluster) -> Callable[..., list[int]]:
+    """The tokens without speculation; each is decoded once."""
+    known: dict[str, list[int]] = {}
+
+    def tokens(prompt: str, **options: Any) -> list[int]:
+        key = repr((prompt, sorted(options.items())))
+        if key not in known:
+            known[key] = alone.generate(prompt, **options | {"k": 0}).tokens
+        return known[key]
+
+    return tokens
+
+
+# --- the first law -------------------------------------------------------------------------------------------------
+
+
+@each_proposer
+@exact
+def test_the_answer_is_that_of_plain_decoding(how: dict, proposer: str, alone: Cluster, prompts: list[str],
+                                              plain: Callable[..., list[int]]) -> None:
+    answers = []
+    for k, prompt in zip(KS, itertools.cycle(prompts[:3]), strict=False):
+        answers.append(alone.generate(prompt, drafter=proposer, k=k, **how))
+        assert answers[-1].tokens == plain(prompt, **how), (prompt, k)
+        assert max(answers[-1].speculation.drafted_per_position) > 0
+        assert len(answers[-1].speculation.drafted_per_position) <= k
+    # Every round but the prompt's, and perhaps the last one, had a proposal.
+    assert all(a.speculation.drafts >= a.speculation.rounds - 2 for a in answers)
+
+
+@each_proposer
+@pytest.mark.parametrize("way", [{"k": 4}, {"tree": "2x2x1"}], ids=["chain", "tree"])
+def test_some_of_what_it_proposes_stands(way: dict, proposer: str, alone: Cluster, prompts: list[str]) -> None:
+    answers = alone.generate_all([(prompt, {"drafter": proposer} | GREEDY | way) for prompt in prompts[:8]])
+    assert sum(answer.speculation.accepted for answer in answers) > 0
+
+
+@each_proposer
+@exact
+def test_so_it_is_with_trees(how: dict, proposer: str, alone: Cluster, prompts: list[str],
+                             plain: Callable[..., list[int]]) -> None:
+    for prompt, tree in itertools.product(prompts[:3], TREES):
+        answer = alone.generate(prompt, drafter=proposer, tree=tree, **how)
+        assert answer.tokens == plain(prompt, **how), (prompt, tree)
+        assert answer.speculation.drafts > 0
+    assert alone.generate(prompts[0], drafter=proposer, tree="auto", **how).tokens == plain(prompts[0], **how)
+    assert alone.generate(prompts[0], drafter=proposer, **how).tokens == plain(prompts[0], **how), "K of the policy"
+
+
+@each_proposer
+def test_the_block_rule_takes_its_chains(proposer: str, alone: Cluster, prompts: list[str],
+                                         plain: Callable[..., list[int]]) -> None:
+    answer = alone.generate(prompts[0], drafter=proposer, rule="block", k=3, **GREEDY)
+    assert answer.tokens == plain(prompts[0], **GREEDY)
+    assert answer.speculation.drafts > 0
+    refusal = alone.refused(request(prompts[0], drafter=proposer, rule="block", tree="2x1", **GREEDY))
+    assert refusal.metadata["field"] == "speculation.tree"
+
+
+@each_proposer
+def test_a_seed_repeats_its_answer(proposer: str, alone: Cluster, prompts: list[str]) -> None:
+    for how in ({"k": 4}, {"tree": "2x2x1"}, {"tree": "chains:2"}):
+        first, again = (alone.generate(prompts[1], drafter=proposer, **SEEDED, **how) for _ in range(2))
+        assert first.tokens == again.tokens, how
+        assert first.speculation.drafted == again.speculation.drafted > 0
+
+
+@each_proposer
+def test_the_answer_may_end_anywhere(proposer: str, alone: Cluster, prompts: list[str],
+                                     plain: Callable[..., list[int]]) -> None:
+    whole = plain(prompts[2], **GREEDY)
+    for length in range(1, 14):
+        for options in ({"k": 4}, {"tree": "2x2x1"}):
+            answer = alone.generate(prompts[2], drafter=proposer, **GREEDY | {"max_tokens": length}, **options)
+            assert (answer.tokens, answer.reason) == (whole[:length], LENGTH), (length, options)
+    for token in dict.fromkeys(whole[:12]):
+        answer = alone.generate(prompts[2], drafter=proposer, k=4, stop_ids=[token], **GREEDY)
+        assert (answer.tokens, answer.reason) == (whole[:whole.index(token) + 1], STOP)
+
+
+@each_proposer
+def test_an_answer_may_fill_the_context(proposer: str, heads: list[str], prompts: list[str]) -> None:
+    with cluster(target=[*heads, "--kv-blocks", "8", "--block-size", "16"], draft=None) as c:
+        filled = {k: c.generate(prompts[0], drafter=proposer, k=k, temperature=0, ignore_eos=True) for k in (0, 5)}
+        assert filled[5].tokens == filled[0].tokens
+        usage = filled[5].finish.usage
+        assert usage.prompt_tokens + usage.completion_tokens == 128
+        assert filled[5].speculation.drafts > 0
+
+
+@each_proposer
+@exact
+def test_samples_of_a_prompt_are_each_their_own(how: dict, proposer: str, alone: Cluster, prompts: list[str]) -> None:
+    drafted, quiet = (alone.generate_samples(prompts[3], 3, **how, **options)
+                      for options in ({"drafter": proposer, "k": 3}, {"k": 0}))
+    assert [answer.tokens for answer in drafted] == [answer.tokens for answer in quiet]
+    assert all(answer.speculation.drafts > 0 for answer in drafted)
+
+
+@each_proposer
+def test_an_answer_that_broke_off_is_resumed(proposer: str, alone: Cluster, prompts: list[str],
+                                             plain: Callable[..., list[int]]) -> None:
+    whole = plain(prompts[4], **GREEDY)
+    for cut in (1, 7, 40):
+        resumed = request(prompts[4], drafter=proposer, k=4, **GREEDY)
+        resumed.resume_from.extend(whole[:cut])
+        tokens = [token.id for chunk in alone.stub.Generate(resumed, timeout=PATIENCE) for token in chunk.tokens]
+        assert whole[:cut] + tokens == whole
+
+
+@each_proposer
+def test_a_scored_prompt_and_logprobs_go_with_it(proposer: str, alone: Cluster, prompts: list[str]) -> None:
+    def scores(**options: Any) -> list[tuple[int, float]]:
+        wanted = request(prompts[0], **GREEDY, **options)
+        wanted.logprobs.prompt = wanted.logprobs.top = 0
+        chunks = list(alone.stub.Generate(wanted, timeout=PATIENCE))
+        return [(p.token.id, p.token.logprob) for chunk in chunks
+                for p in [*chunk.prompt_logprobs, *(token.logprobs for token in chunk.tokens)]]
+
+    assert scores(drafter=proposer, k=4) == scores(k=0)
+
+
+def test_many_streams_share_a_batch(alone: Cluster, prompts: list[str], plain: Callable[..., list[int]]) -> None:
+    calls = []
+    for i, (proposer, how) in enumerate(itertools.product([*PROPOSERS, "none", "ngram"], (GREEDY, COUPLED))):
+        for prompt, options in ((prompts[i % 7], {"k": 1 + i % 6}), (prompts[(i + 3) % 7], {"tree": "2x2x1"})):
+            if proposer not in PROPOSERS and "tree" in options:
+                continue
+            calls.append((prompt, {"drafter": proposer} | how | options))
+    calls = (calls * 2)[:32]
+    for (prompt, options), answer in zip(calls, alone.generate_all(calls, at_once=16), strict=True):
+        how = COUPLED if options.get("rule") else GREEDY
+        assert answer.tokens == plain(prompt, **how), options
+    alone.wait_idle()
+
+
+# --- losses --------------------------------------------------------------------------------------------------------
+
+# Of the token rule too: what was drafted before a loss is verified after it. A stream for each proposer and way.
+WAYS = [{"temperature": 0, "k": 3}, {"temperature": 1, "seed": 3, "k": 3}, {"temperature": 1, "seed": 3, "tree": "2x1"}]
+Calls = list[tuple[str, dict]]
+
+
+@pytest.fixture(scope="module")
+def calls(prompts: list[str]) -> Calls:
+    return [(prompts[i % 8], {"drafter": proposer, "max_tokens": 250, "ignore_eos": True} | way)
+            for i, (proposer, way) in enumerate(itertools.product(PROPOSERS, WAYS))]
+
+
+@pytest.fixture(scope="module")
+def quiet(alone: Cluster, calls: Calls) -> list[list[int]]:
+    return [answer.tokens for answer in alone.generate_all(calls)]
+
+
+def disturbed(c: Cluster, calls: Calls, disturb: Callable[[], None]) -> list[Answer]:
+    """The answers of streams that are disturbed when each has begun."""
+    streams = [c.stream(prompt, **options) for prompt, options in calls]
+    answers = [Answer() for _ in calls]
+    for stream, answer in zip(streams, answers, strict=True):
+        answer.add(next(stream))
+    assert all(answer.finish is None for answer in answers), "over before the disturbance"
+    disturb()
+    for stream, answer in zip(streams, answers, strict=True):
+        for chunk in stream:
+            answer.add(chunk)
+    c.wait_idle()
+    assert all(answer.check().speculation.drafts >= answer.speculation.rounds - 3 for answer in answers), "it goes on with a proposal"
+    return answers
+
+
+def test_a_target_that_is_killed_costs_a_resend(heads: list[str], calls: Calls, quiet: list[list[int]]) -> None:
+    with cluster(target=heads, draft=None) as c:
+        def kill() -> None:
+            c.kill(c.target)
+            c.restart_target()
+
+        assert [answer.tokens for answer in disturbed(c, calls, kill)] == quiet
+        assert c.lost_target_during(1), "not killed in the middle"
+
+
+def test_a_target_that_freezes_delays_and_changes_nothing(heads: list[str], calls: Calls, quiet: list[list[int]]) -> None:
+    with cluster(target=heads, draft=None, coordinator=["--item-timeout", "1"]) as c:
+        def freeze() -> None:
+            c.target.popen.send_signal(signal.SIGSTOP)
+            c.coordinator.wait_for_event("disconnected", server="target")
+            c.target.popen.send_signal(signal.SIGCONT)
+
+        assert [answer.tokens for answer in disturbed(c, calls, freeze)] == quiet
+
+
+def test_sequences_whose_leases_have_ended_are_sent_again(heads: list[str], calls: Calls, quiet: list[list[int]]) -> None:
+    with contextlib.ExitStack() as stack:
+        relays: list[Relay] = []
+
+        @contextlib.contextmanager
+        def through(address: str) -> Iterator[str]:
+            relays.append(stack.enter_context(relay(address)))
+            yield relays[0].address
+
+        c = stack.enter_context(cluster(target=[*heads, "--lease", "0.2"], draft=None, target_through=through))
+
+        def lose() -> None:
+            relays[0].freeze()
+            c.target.wait_value("outrider_target_sequences", 0)
+            relays[0].thaw()
+
+        assert [answer.tokens for answer in disturbed(c, calls, lose)] == quiet
+        assert c.coordinator.value("outrider_target_errors_total", reason="SEQUENCE_UNKNOWN") > 0
+
+
+def test_sequences_that_are_preempted_go_on(heads: list[str], prompts: list[str], plain: Callable[..., list[int]]) -> None:
+    ways = itertools.product(PROPOSERS, [{"k": 4}, {"tree": "2x2x1"}])
+    calls = [(prompts[4 + i % 6], {"drafter": proposer} | GREEDY | way) for i, (proposer, way) in enumerate(ways)]
+    with cluster(target=[*heads, "--kv-blocks", "40", "--block-size", "16"], draft=None) as c:
+        together = c.generate_all(calls)
+        assert [answer.tokens for answer in together] == [plain(prompt, **GREEDY) for prompt, _ in calls]
+        assert c.target.value("outrider_target_preemptions_total") > 0
+        c.wait_idle()
+
+
+# --- what there is -------------------------------------------------------------------------------------------------
+
+
+@each_proposer
+def test_canaries_stay_near_one(proposer: str, alone: Cluster, prompts: list[str]) -> None:
+    def sums() -> list[float]:
+        metrics = alone.coordinator.metrics()
+        return [metrics.value(f"outrider_spec_decode_{name}_total") for name in (
+            "observed_accepted_tokens", "expected_accepted_tokens", "expected_accepted_tokens_variance")]
+
+    for way in ({"k": 4}, {"tree": "2x2x1"}):
+        before = sums()
+        alone.generate_all([(prompt, {"drafter": proposer, "temperature": 1, "seed": i, "max_tokens": 80, "ignore_eos": True} | way)
+                            for i, prompt in enumerate(prompts[:8])])
+        observed, expected, variance = (now - then for now, then in zip(sums(), before, strict=True))
+        assert expected > 0 and abs(observed - expected) < 4.5 * variance ** 0.5, (way, observed, expected)
+
+
+@each_proposer
+def test_it_is_counted_and_traced_by_name(proposer: str, alone: Cluster, prompts: list[str]) -> None:
+    name = "outrider_spec_decode_num_draft_tokens_by_drafter_total"
+    before = alone.coordinator.value(name, drafter=proposer, rule="token")
+    answer = alone.generate(prompts[0], drafter=proposer, k=3, trace=True, **GREEDY)
+    assert alone.coordinator.value(name, drafter=proposer, rule="token") - before == answer.speculation.drafted
+    first, *others, last = answer.rounds
+    assert not first.drafted and first.draft_us == 0
+    assert all(round_.drafted and round_.draft_us > 0 for round_ in others)
+    for round_ in (*others, last):
+        assert round_.draft_compute_us <= round_.draft_us
+        assert round_.draft_us + round_.verify_us <= round_.round_us + 2
+
+
+def test_an_unknown_proposer_is_refused_with_what_there_is(pair: Cluster, alone: Cluster, prompts: list[str]) -> None:
+    known = {"medusa", "blockwise", "eagle", "layer_skip", "pass"}
+    for proposer in sorted(known):
+        refusal = pair.refused(request(prompts[0], drafter=proposer, **GREEDY))
+        assert (refusal.code, refusal.metadata["field"]) == ("INVALID_ARGUMENT", "speculation.drafter")
+        assert refusal.message.startswith(f"speculation.drafter: {proposer}; proposers of the target: none; allowed: model,")
+    for proposer in sorted(known - set(PROPOSERS)):
+        refusal = alone.refused(request(prompts[0], drafter=proposer, **GREEDY))
+        assert set(PROPOSERS) <= set(refusal.metadata["range"].split(", "))
+
+
+def test_targets_of_a_pool_count_for_what_they_have_in_common(heads: list[str], prompts: list[str],
+                                                              plain: Callable[..., list[int]]) -> None:
+    able, other = start_target(*heads), start_target()
+    with running(able, other) as servers:
+        servers.append(coordinator := start_coordinator(able.address, "", "--target", other.address))
+        with coordinator.connect() as channel:
+            eventually(lambda: coordinator.health() == "SERVING", "ready")
+            c = Cluster(able, None, coordinator, inference_pb2_grpc.InferenceStub(channel), [], ((), ()))
+            eventually(lambda: all(coordinator.value("outrider_target_up", address=target.address) for target in (able, other)), "both are up")
+            for proposer in PROPOSERS:
+                assert c.refused(request(prompts[0], drafter=proposer, **GREEDY)).reason == "FIELD_INVALID"
+            assert c.generate(prompts[0], drafter="auto", **GREEDY).tokens == plain(prompts[0], **GREEDY)
+
+
+def test_auto_goes_without_a_draft_service(alone: Cluster, prompts: list[str], plain: Callable[..., list[int]]) -> None:
+    for how in (GREEDY, COUPLED):
+        answers = [alone.generate(prompt, drafter="auto", **how) for prompt in prompts[:4]]
+        assert [answer.tokens for answer in answers] == [plain(prompt, **how) for prompt in prompts[:4]]
+        assert sum(answer.speculation.accepted for answer in answers) > 0
+    if "eagle" in PROPOSERS:
+        assert alone.coordinator.value("outrider_spec_decode_num_draft_tokens_by_drafter_total", drafter="ngram", rule="token") > 0
+
+
+@each_proposer
+def test_a_search_needs_another_drafter(proposer: str, heads: list[str], alone: Cluster, prompts: list[str]) -> None:
+    beam = inference_pb2.BeamOptions(width=2)
+    refusal = alone.refused(request(prompts[0], drafter=proposer, max_tokens=8, beam=beam))
+    assert refusal.metadata["field"] == "speculation.drafter"
+    with cluster(target=heads, draft=None, coordinator=["--drafter", proposer]) as c:
+        found, wanted = (each.generate(prompts[0], max_tokens=8, beam=beam, **options).tokens
+                         for each, options in ((c, {}), (alone, {"drafter": "none"})))
+        assert found == wanted
+        assert c.generate(prompts[0], **GREEDY).speculation.drafts > 0, "a default that is the target"
+
+
+def test_the_command_line_loads_heads_and_tells_of_them(heads: list[str], alone: Cluster, prompts: list[str],
+                                                        plain: Callable[..., list[int]]) -> None:
+    def outrider(*arguments: str) -> str:
+        return subprocess.run([BIN / "outrider", *arguments], check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
+
+    told = outrider("describe", "--address", alone.coordinator.address)
+    assert all(f"{proposer} (K up to " in told for proposer in PROPOSERS)
+    described = json.loads(outrider("describe", "--address", alone.coordinator.address, "--json"))
+    assert {each["proposer"] for each in described["target"]["proposers"]} == set(PROPOSERS)
+    for proposer in PROPOSERS:
+        answer = json.loads(outrider(
+            "generate", "--target-model", str(TARGET_MODEL), *heads, "--dtype", "float32", "--drafter", proposer, "--json",
+            "--temperature", "0", "--ignore-eos", "--max-tokens", "48", prompts[0]))
+        assert answer["tokens"] == plain(prompts[0], **GREEDY)
+        assert answer["speculation"]["drafted"] > 0

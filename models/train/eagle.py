@@ -16,6 +16,9 @@ from common import MAX_POSITION, TARGET, Attention, Mlp, Norm, Shape, masked_sof
 
 SHAPE = Shape(hidden=TARGET.hidden, layers=1, heads=6, kv_heads=2, ffn=512)
 FEATURE_LAYERS = (1, 3, 5)  # after how many layers of the target
+# Embeddings are a tenth of h in size, and one update of Muon is of the same size for all columns of fc. So fc is trained
+# on embeddings that are this much larger; the saved matrix has it in its columns.
+EMBEDDING_SCALE = 10.0
 
 
 @torch.compile(dynamic=False)
@@ -66,6 +69,19 @@ class Eagle(nn.Module):
                 "rope_theta": 10000.0, "max_position_embeddings": MAX_POSITION,
                 **({"feature_layers": list(FEATURE_LAYERS)} if self.version == 3 else {})}
 
+    def tensors(self) -> dict[str, Tensor]:
+        """As they are saved."""
+        return self._scaled(self.state_dict(), EMBEDDING_SCALE)
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self.load_state_dict(self._scaled(tensors, 1 / EMBEDDING_SCALE))
+
+    def _scaled(self, tensors: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
+        tensors = {name: t.clone() for name, t in tensors.items()}
+        if self.version == 1:
+            tensors["fc.weight"][:, :SHAPE.hidden] *= scale
+        return tensors
+
     def features(self, states: Tensor) -> Tensor:
         """What a row reads, from what the target gives: h (version 1), the streams side by side (version 3)."""
         return states if self.version == 1 else self.fc(states)
@@ -108,7 +124,7 @@ class Eagle(nn.Module):
 
     def _inputs(self, layer: EagleLayer, embeds: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         if self.version == 1:
-            x = self.fc(torch.cat([embeds.to(features.dtype), features], -1)).float()
+            x = self.fc(torch.cat([(EMBEDDING_SCALE * embeds).to(features.dtype), features], -1)).float()
             return x, x
         return torch.cat([layer.input_layernorm(embeds), layer.hidden_norm(features)], -1), features
 

@@ -131,7 +131,9 @@ def main() -> None:
     parser.add_argument("--target", type=Path, default=HERE.parent / "tiny-target")
     parser.add_argument("--draft", type=Path, default=HERE.parent / "tiny-draft")
     parser.add_argument("--rows", type=int, default=64, help="of greedy text")
-    parser.add_argument("--exits", action="store_true", help="the target's exits after 1, 2, .. layers in place of folders")
+    parser.add_argument("--samples", type=int, default=32, help="rows of 512 tokens of the target's samples")
+    parser.add_argument("--book", type=int, default=64, help="windows of 256 tokens of the held-out book")
+    parser.add_argument("--exits", action="store_true", help="the target's exits after 1, 2, .. layers, not folders")
     parser.add_argument("--frequent", type=int,
                         help="propose only so many tokens, the first of the draft's frequent_tokens.json")
     parser.add_argument("--threads", type=int, default=2)
@@ -153,7 +155,8 @@ def main() -> None:
     for name, chains in every.items():
         if args.frequent:
             chains = among_frequent(chains, ranked[:args.frequent], VOCAB)
-        print(name, json.dumps(measure(chains, target, greedy, samples[:32], book[:64 * 256].view(64, 256))), flush=True)
+        figures = measure(chains, target, greedy, samples[:args.samples], book[:args.book * 256].view(-1, 256))
+        print(name, json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
   medusa       Medusa-2 (Cai et al., 2024, section 2.2.2): the trunk and trained Medusa heads together at a small rate.
                The trunk is held to the distributions of the target that it comes from.
-  layer_skip   LayerSkip (Elhoushi et al., 2024, arXiv 2404.16710): the loss of every exit, by its depth, and layers left
-               out at random, the later the more often.
+  layer_skip   LayerSkip (Elhoushi et al., 2024, arXiv 2404.16710): the loss of every exit, by its depth, and layers
+               left out at random, the later the more often.
 
 Writes ../tiny-target-<method> and the proposer's folder for it, ../tiny-target-<method>-heads/<method>.
 """
@@ -85,7 +85,8 @@ def main() -> None:
     parser.add_argument("--method", choices=("medusa", "layer_skip"), required=True)
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--target", type=Path, default=HERE.parent / "tiny-target")
-    parser.add_argument("--heads", type=Path, default=HERE.parent / "tiny-heads" / "medusa", help="trained, to go on from")
+    parser.add_argument("--heads", type=Path, default=HERE.parent / "tiny-heads" / "medusa",
+                        help="trained, to go on from")
     parser.add_argument("--out", type=Path, help="default: ../tiny-target-<method>; its heads go to <out>-heads")
     parser.add_argument("--exit-layer", type=int, default=2, help="of layer_skip, for its config")
     parser.add_argument("--tokens", type=int, default=1 << 40)

@@ -28,7 +28,7 @@ def total_variation(head: Tensor, target: Tensor) -> Tensor:
 
 
 def stream_of(work: Path, greedy_times: int) -> Tensor:
-    """The corpus and what the target wrote; greedy pieces more than once, since temperature 0 is where heads pay most."""
+    """The corpus and what the target wrote; greedy pieces more than once, as heads pay most at temperature 0."""
     parts = [np.load(work / f"{name}.npy").reshape(-1) for name in ("train", "samples")]
     parts += [np.load(work / "greedy.npy").reshape(-1)] * greedy_times
     return torch.from_numpy(np.concatenate(parts).astype(np.int64))

@@ -56,7 +56,7 @@ class Blockwise(nn.ModuleList):
 
 
 class Lookahead(nn.Module):
-    """Tensor "lookahead.weight", [rows, hidden]: what the target reads in place of the embeddings of the next tokens."""
+    """Tensor "lookahead.weight", [rows, hidden]: what the target reads in place of embeddings of tokens to come."""
     CONFIG = {"lookahead_tokens": HEADS}
 
     def __init__(self) -> None:

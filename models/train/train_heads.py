@@ -65,9 +65,12 @@ def main() -> None:
     parser.add_argument("--kl-until", type=float, default=0.5, help="share of the run that minimises the KL divergence")
     parser.add_argument("--regression", type=float, default=0.5, help="weight of EAGLE's feature regression, version 1")
     parser.add_argument("--greedy-times", type=int, default=2, help="how often a pass has the greedy pieces")
+    parser.add_argument("--init", type=Path, help="go on from this checkpoint (work/eagle.pt), with a new schedule")
     args = parser.parse_args()
     torch.manual_seed(5)
     model = new_model(args.proposer, args.version)
+    if args.init:
+        model.load_state_dict(torch.load(args.init))
     plan = Plan(tokens=args.tokens, minutes=args.minutes, step_tokens=4096, micro_tokens=1024,
                 muon_lr=0.02, adam_lr=0.004, weight_decay=0.1, lengths=[(0.9, LENGTHS[0]), (1, LENGTHS[1])])
     regression = args.regression if args.proposer == "eagle" and args.version == 1 else 0.0

@@ -142,7 +142,7 @@ absl::Status CudaModel::Run(const std::vector<WarmUpStep>& steps, bool captures)
   const bool could = std::exchange(captures_, captures && captures_);
   for (const WarmUpStep& step : steps) {
     MadeUpBatch batch(step, options_.block_size);
-    if (const auto logits = Forward(batch.rows()); !logits.ok()) return logits.status();
+    if (const auto logits = Forward(batch.rows(), {}); !logits.ok()) return logits.status();
   }
   if (!captures) captures_ = could;
   return absl::OkStatus();

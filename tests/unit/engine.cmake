@@ -81,7 +81,13 @@ outrider_unit_test(worker_test
 
 if(OUTRIDER_TORCH)
   outrider_unit_test(torch_model_test
-    SOURCES ${CMAKE_CURRENT_LIST_DIR}/torch_model_test.cc ${CMAKE_CURRENT_LIST_DIR}/torch_ranks_test.cc
+    SOURCES
+      ${CMAKE_CURRENT_LIST_DIR}/continuing_layer_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/hidden_states_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/hidden_testing.h
+      ${CMAKE_CURRENT_LIST_DIR}/torch_hidden_engines.cc
+      ${CMAKE_CURRENT_LIST_DIR}/torch_model_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/torch_ranks_test.cc
     LIBS outrider::engine nlohmann_json::nlohmann_json)
   # A plug-in lies beside the program that loads it.
   set_target_properties(torch_model_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})

@@ -99,6 +99,21 @@ TEST_P(TorchRanks, LogitsAreThoseOfTransformers) {
   }
 }
 
+TEST(RankGroup, ShowsNoHiddenStates) {
+  Ranks ranks("mha-float32", 2);
+  Model& model = ranks.first().model();
+  EXPECT_FALSE(model.has_hidden_states());
+  std::vector<float> row(64);
+  EXPECT_EQ(model.Project(row).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(model.ReadEmbeddings({{1}}, absl::MakeSpan(row)).code(), absl::StatusCode::kUnimplemented);
+  const TensorView matrix = {ElementType::kFloat32, {1, 64}, reinterpret_cast<const char*>(row.data())};
+  EXPECT_EQ(model.LoadMatrix(matrix).status().code(), absl::StatusCode::kUnimplemented);
+  const std::vector<TokenId> tokens = {1, 2};
+  const std::vector<BlockId> blocks = {0};
+  const SequenceRows rows = {.tokens = tokens, .blocks = blocks, .hidden_rows = 1};
+  EXPECT_EQ(ranks.first().Forward({&rows, 1}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 // More numbers than one message of a command has, and copies of blocks.
 TEST(RankGroup, LongBatchesAndForksGiveTheLogitsOfOneProcess) {
   const auto alone = [] {

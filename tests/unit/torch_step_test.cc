@@ -152,6 +152,48 @@ TEST(MakeStep, ARowOfATreeAttendsToItsPathWithinTheWindow) {
   }
 }
 
+// Slots before the first position are hidden and hold nothing.
+TEST(MakeStep, NoRowAttendsToSlotsBeforeTheFirstPosition) {
+  const std::vector<BlockId> blocks = {3, 1, 4};
+  const std::vector<TokenId> tokens(6, 1);
+  StepOptions options = {kBlockSize, /*sliding_window=*/4, /*sharing=*/2, kFloat32};
+  options.first_position = 2;
+  const SequenceRows rows = {.tokens = tokens, .position = 3, .blocks = blocks};
+  const AttentionGroup group = MakeStep({&rows, 1}, options).groups[0];
+  for (int row = 0; row < 6; ++row) {
+    for (int slot = 0; slot < 12; ++slot) {
+      const bool attends = slot >= 2 && slot <= 3 + row;
+      EXPECT_EQ(group.mask[0][0][row][slot].item<float>() == 0, attends) << row << " to " << slot;
+      EXPECT_EQ(group.sliding_mask[0][0][row][slot].item<float>() == 0, attends && slot > row - 1)
+          << row << " to " << slot;
+      EXPECT_EQ(group.unwritten[0][0][slot][0].item<bool>(), slot < 2 || slot > 8) << slot;
+    }
+  }
+}
+
+TEST(MakeStep, ListsTheRowsThatHiddenStatesAreWantedOfAndGivenFor) {
+  const std::vector<BlockId> blocks = {3, 1, 4};
+  const std::vector<TokenId> tokens(6, 1);
+  const std::vector<float> first = {1, 2, 3, 4}, last = {5, 6};
+  const std::vector<int> taps = {2, 1};
+  StepOptions options = kOptions;
+  options.hidden_size = 2;
+  const auto rows = [&](int hidden_rows, absl::Span<const float> embeddings) {
+    return SequenceRows{
+        .tokens = tokens, .blocks = blocks, .hidden_rows = hidden_rows, .embeddings = embeddings};
+  };
+  const SequenceRows batch[] = {rows(1, first), rows(0, {}), rows(3, last)};
+  const Step step = MakeStep(batch, options, {.layers = 2, .taps = taps});
+  EXPECT_EQ(step.layers, 2);
+  EXPECT_THAT(step.taps, ElementsAre(2, 1));
+  EXPECT_TRUE(step.hidden_rows.equal(at::tensor({5, 15, 16, 17}, at::kLong)));
+  EXPECT_TRUE(step.embedded_rows.equal(at::tensor({4, 5, 17}, at::kLong)));
+  EXPECT_TRUE(step.embeddings.equal(at::tensor({1, 2, 3, 4, 5, 6}, at::kFloat).view({3, 2})));
+  const Step plain = MakeStep({&batch[1], 1}, options);
+  EXPECT_FALSE(plain.hidden_rows.defined());
+  EXPECT_FALSE(plain.embedded_rows.defined());
+}
+
 TEST_F(DecodeStep, HasSizesThatArePowersOfTwo) {
   const std::optional<Step> step = Padded(Batch(3, 17, 2));  // 19 tokens in 5 blocks
   ASSERT_TRUE(step.has_value());
@@ -180,6 +222,13 @@ TEST_F(DecodeStep, IsMadeOfBatchesThatNeedLittlePadding) {
   unequal[1].tokens.remove_suffix(1);
   unequal[1].logit_rows = 1;
   EXPECT_FALSE(Padded(unequal).has_value());
+  std::vector<SequenceRows> hidden = Batch(2, 5, 2);
+  hidden[1].hidden_rows = 1;
+  EXPECT_FALSE(Padded(hidden).has_value()) << "hidden states are wanted";
+  const std::vector<float> embedding(48);
+  hidden[1].hidden_rows = 0;
+  hidden[1].embeddings = embedding;
+  EXPECT_FALSE(Padded(hidden).has_value()) << "a row is no token's";
   EXPECT_FALSE(Padded(Batch(3, 0, 30)).has_value()) << "a prompt";
   std::vector<SequenceRows> one_long = Batch(3, 0, 1);
   one_long[0] = Batch(1, 29, 1)[0];  // 8 blocks; the others have one

@@ -41,19 +41,35 @@ Decoder::Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache, Ran
   sliding_inverse_frequencies_ = upload(SlidingRopeInverseFrequencies(spec));
 }
 
-at::Tensor Decoder::Forward(const Step& step) {
+at::Tensor Decoder::Forward(const Step& step, at::Tensor* hidden) {
   const Angles angles = AnglesOf(step.positions, inverse_frequencies_);
   const Angles sliding_angles =
       spec_.sliding_rope_theta ? AnglesOf(step.positions, sliding_inverse_frequencies_) : angles;
-  at::Tensor x = weights_.embedding.index_select(0, step.tokens).to(at::kFloat);
+  at::Tensor x = Embed(step.tokens);
+  if (step.embedded_rows.defined()) x.index_copy_(0, step.embedded_rows, step.embeddings);
+  Observe(kEmbedded, 0, x);
+  const bool shows = hidden != nullptr && step.hidden_rows.defined();
+  std::vector<at::Tensor> shown(1 + step.taps.size());
+  const int layers = step.layers > 0 ? step.layers : spec_.layers;
+  for (int layer = 0; layer < layers; ++layer) {
+    x = Layer(layer, x, spec_.Slides(layer) ? sliding_angles : angles, step);
+    for (size_t t = 0; shows && t < step.taps.size(); ++t) {
+      if (step.taps[t] == layer + 1) shown[1 + t] = x.index_select(0, step.hidden_rows);
+    }
+  }
+  if (shows) {
+    shown[0] = Normalize(x.index_select(0, step.hidden_rows), weights_.final_norm);
+    *hidden = at::cat(shown, 1);
+  }
+  return Logits(Normalize(x.index_select(0, step.logit_rows), weights_.final_norm));
+}
+
+at::Tensor Decoder::Embed(const at::Tensor& tokens) const {
+  at::Tensor x = weights_.embedding.index_select(0, tokens).to(at::kFloat);
   // Rounded to the weights' type, as in transformers.
   if (spec_.embedding_scale)
     x = x * ToOperand(at::scalar_tensor(*spec_.embedding_scale, x.options())).to(at::kFloat);
-  Observe(kEmbedded, 0, x);
-  for (int layer = 0; layer < spec_.layers; ++layer) {
-    x = Layer(layer, x, spec_.Slides(layer) ? sliding_angles : angles, step);
-  }
-  return Logits(Normalize(x.index_select(0, step.logit_rows), weights_.final_norm));
+  return x;
 }
 
 at::Tensor Decoder::Logits(const at::Tensor& x) const {

@@ -26,8 +26,13 @@ class Decoder {
           std::function<void(const StageOutput& output)> observe);
 
   // Stores the rows' keys and values in the cache, and returns the wanted logits, float32 [wanted, vocab]. On
-  // ranks other than 0, what is returned means nothing.
-  at::Tensor Forward(const Step& step);
+  // ranks other than 0, what is returned means nothing. If hidden states are wanted, `hidden` is set to them,
+  // float32 [wanted, columns] as HiddenView has them; null: they are not wanted.
+  at::Tensor Forward(const Step& step, at::Tensor* hidden = nullptr);
+  // What tokens [rows] are embedded as: float32 [rows, hidden].
+  at::Tensor Embed(const at::Tensor& tokens) const;
+  // The logits of rows of what the head multiplies: float32 [rows, vocab] for float32 [rows, hidden].
+  at::Tensor Logits(const at::Tensor& x) const;
 
   PagedCache& cache() { return cache_; }
   const PagedCache& cache() const { return cache_; }
@@ -45,7 +50,6 @@ class Decoder {
   // Attention of queries [rows, heads, head_dim] over the cache: [rows, heads * head_dim].
   at::Tensor Attend(int layer, const at::Tensor& queries, const Step& step) const;
   at::Tensor Activate(const at::Tensor& x) const;
-  at::Tensor Logits(const at::Tensor& x) const;
   void Observe(absl::string_view stage, int layer, const at::Tensor& rows) const;
   // Of what this rank's share of a layer put out.
   at::Tensor SumOverRanks(const at::Tensor& share) const { return ranks_ ? ranks_->Sum(share) : share; }

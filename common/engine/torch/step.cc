@@ -115,7 +115,8 @@ AttentionGroup MakeGroup(const std::vector<Member>& members, uint64_t blocks, co
   group.table = Upload(table, options).view({group.sequences, -1});
   const at::Tensor slots = at::arange(group.table.size(1) * options.block_size, group.rows.options());
   const std::array<int64_t, 4> of_rows = {group.sequences, 1, group.rows_each, 1};
-  const at::Tensor hidden = slots > Upload(row_slots, options).view(of_rows);
+  at::Tensor hidden = slots > Upload(row_slots, options).view(of_rows);
+  if (options.first_position > 0) hidden |= slots < options.first_position;
   group.unwritten = hidden.select(2, group.rows_each - 1).unsqueeze(-1).clone();
   for (size_t m = 0; m < members.size(); ++m) {
     if (members[m].sequence->parents.empty()) continue;
@@ -153,10 +154,31 @@ Step ListRows(absl::Span<const SequenceRows> batch, const StepOptions& options) 
   return step;
 }
 
+// Adds what hidden states are wanted of, and given for.
+void ListHiddenRows(absl::Span<const SequenceRows> batch, const StepOptions& options, Step& step) {
+  Indices wanted, given;
+  std::vector<at::Tensor> embeddings;
+  int64_t end = 0;
+  for (const SequenceRows& sequence : batch) {
+    end += static_cast<int64_t>(sequence.tokens.size());
+    for (int64_t row = end - sequence.hidden_rows; row < end; ++row) wanted.push_back(row);
+    if (sequence.embeddings.empty()) continue;
+    embeddings.push_back(RowsOf(sequence.embeddings, options.hidden_size));
+    for (int64_t row = end - embeddings.back().size(0); row < end; ++row) given.push_back(row);
+  }
+  if (!wanted.empty()) step.hidden_rows = Upload(wanted, options);
+  if (given.empty()) return;
+  step.embedded_rows = Upload(given, options);
+  step.embeddings = at::cat(embeddings).to(options.tensors.device());
+}
+
 }  // namespace
 
-Step MakeStep(absl::Span<const SequenceRows> batch, const StepOptions& options) {
+Step MakeStep(absl::Span<const SequenceRows> batch, const StepOptions& options, const PassOptions& pass) {
   Step step = ListRows(batch, options);
+  step.layers = pass.layers;
+  step.taps.assign(pass.taps.begin(), pass.taps.end());
+  ListHiddenRows(batch, options, step);
   for (const std::vector<Member>& members : Group(batch, options.block_size)) {
     uint64_t blocks = 0;
     for (const Member& member : members) {
@@ -167,6 +189,11 @@ Step MakeStep(absl::Span<const SequenceRows> batch, const StepOptions& options) 
   return step;
 }
 
+at::Tensor RowsOf(absl::Span<const float> numbers, int64_t columns) {
+  const std::array<int64_t, 2> sizes = {static_cast<int64_t>(numbers.size()) / columns, columns};
+  return at::from_blob(const_cast<float*>(numbers.data()), sizes, at::kFloat);
+}
+
 std::optional<Step> MakeDecodeStep(absl::Span<const SequenceRows> batch, BlockId spare,
                                    const StepOptions& options) {
   const size_t rows_each = batch[0].tokens.size();
@@ -174,6 +201,7 @@ std::optional<Step> MakeDecodeStep(absl::Span<const SequenceRows> batch, BlockId
   for (const SequenceRows& sequence : batch) {
     if (sequence.tokens.size() != rows_each) return std::nullopt;
     if (static_cast<size_t>(sequence.logit_rows) != rows_each) return std::nullopt;
+    if (sequence.hidden_rows > 0 || !sequence.embeddings.empty()) return std::nullopt;
     longest = std::max(longest, BlocksOf(sequence, options.block_size));
     needed += BlocksOf(sequence, options.block_size);
   }

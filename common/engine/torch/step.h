@@ -34,7 +34,12 @@ struct Step {
   at::Tensor slots;       // [rows]
   at::Tensor logit_rows;  // [wanted], the rows whose logits are wanted
   std::vector<AttentionGroup> groups;
-  bool is_decode = false;  // made by MakeDecodeStep, and may be captured
+  int layers = 0;            // how many of the first layers are computed; 0: all
+  at::Tensor hidden_rows;    // [wanted], the rows whose hidden states are wanted; undefined if none are
+  std::vector<int> taps;     // after how many layers they are wanted too
+  at::Tensor embedded_rows;  // [given], the rows that are no embeddings of tokens; undefined if all are
+  at::Tensor embeddings;     // float32 [given, hidden], what these are
+  bool is_decode = false;    // made by MakeDecodeStep, and may be captured
 };
 
 // What steps depend on beside their batch.
@@ -43,21 +48,26 @@ struct StepOptions {
   int sliding_window = 0;     // of DecoderSpec; 0 if no layer slides
   int sharing = 1;            // query heads that share keys and values: each has the masks' rows once
   at::TensorOptions tensors;  // the masks' dtype, and the device
+  int hidden_size = 0;        // of DecoderSpec, as is the next
+  int first_position = 0;
 };
 
-Step MakeStep(absl::Span<const SequenceRows> batch, const StepOptions& options);
+Step MakeStep(absl::Span<const SequenceRows> batch, const StepOptions& options, const PassOptions& pass = {});
+
+// Float32 [rows, columns] where it is, as a tensor on the host.
+at::Tensor RowsOf(absl::Span<const float> numbers, int64_t columns);
 
 // Most rows of a decode step, padding included.
 inline constexpr int64_t kMaxDecodeRows = 64;
 
-// For few sequences with equally many rows, all of whose logits are wanted, a step of one group whose sizes
-// are powers of two but for the rows of each: so that few shapes occur. Further sequences, which come last,
-// write to the block `spare` and yield logits that mean nothing. Nothing for other batches, or if most of it
-// would be padding.
+// For few sequences with equally many rows, all of whose logits are wanted and no hidden states, a step of
+// one group whose sizes are powers of two but for the rows of each: so that few shapes occur. Further
+// sequences, which come last, write to the block `spare` and yield logits that mean nothing. Nothing for
+// other batches, or if most of it would be padding.
 std::optional<Step> MakeDecodeStep(absl::Span<const SequenceRows> batch, BlockId spare,
                                    const StepOptions& options);
 
-// All tensors of a step, in a fixed order.
+// All tensors of a decode step, in a fixed order.
 std::vector<at::Tensor> TensorsOf(const Step& step);
 
 }  // namespace outrider::libtorch

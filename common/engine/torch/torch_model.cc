@@ -4,20 +4,16 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
-#include <c10/core/InferenceMode.h>
 #include <torch/version.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <limits>
-#include <new>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/engine/cuda/can_run.h"
@@ -27,34 +23,11 @@
 #include "common/engine/torch/cpu_runner.h"
 #include "common/engine/torch/cuda_library.h"
 #include "common/engine/torch/decider.h"
+#include "common/engine/torch/torch_matrix.h"
+#include "common/engine/torch/try.h"
 
 namespace outrider::libtorch {
 namespace {
-
-// Calls `work` in the runner's order, with the exceptions of libtorch and of its libraries as errors, on one
-// line. `what` says what was tried.
-absl::Status Try(StepRunner& runner, absl::string_view what, absl::FunctionRef<absl::Status()> work) {
-  const auto message = [&](absl::string_view error) {
-    return absl::StrCat(what, ": ", error.substr(0, error.find('\n')));
-  };
-  try {
-    const c10::InferenceMode no_gradients;
-    absl::Status status;
-    runner.InOrder([&] { status = work(); });
-    return status;
-  } catch (const c10::OutOfMemoryError& error) {
-    return absl::ResourceExhaustedError(message(error.what_without_backtrace()));
-  } catch (const c10::Error& error) {
-    const absl::string_view why = error.what_without_backtrace();
-    // What the CPU's allocator throws has no type of its own.
-    return absl::StrContains(why, "DefaultCPUAllocator") ? absl::ResourceExhaustedError(message(why))
-                                                         : absl::InternalError(message(why));
-  } catch (const std::bad_alloc& error) {
-    return absl::ResourceExhaustedError(message(error.what()));
-  } catch (const std::exception& error) {
-    return absl::InternalError(message(error.what()));
-  }
-}
 
 // The model as a rank sees it: with its share of heads and columns. INVALID_ARGUMENT if there are no equal
 // shares.
@@ -84,6 +57,11 @@ at::Tensor TasksFirst(absl::Span<const SequenceRows> batch) {
   }
   order.insert(order.end(), of_others.begin(), of_others.end());
   return at::tensor(order, at::kLong);
+}
+
+LogitsView OnHost(const at::Tensor& logits) {
+  return {logits.mutable_data_ptr<float>(), static_cast<int>(logits.size(0)),
+          static_cast<int>(logits.size(1))};
 }
 
 absl::StatusOr<std::unique_ptr<StepRunner>> RunnerFor(std::optional<int> cuda_device, bool high_priority) {
@@ -129,7 +107,8 @@ absl::Status TorchModel::Load(const DecoderSpec& model, const TensorSource& sour
       absl::StrCat("libtorch ", TORCH_VERSION, " on ", runner_->device().str(), ", ",
                    at::get_cpu_capability(), ", threads ", options.threads, ", ranks ", parallel.size);
   vocab_size_ = spec.vocab_size;
-  step_options_ = {options.block_size, spec.sliding_window, spec.heads / spec.kv_heads, Tensors()};
+  step_options_ = {options.block_size, spec.sliding_window, spec.heads / spec.kv_heads,
+                   Tensors(),          spec.hidden_size,    spec.first_position};
   bytes_per_block_ = PagedCache::BlockBytes(spec, options.block_size, Tensors());
   if (parallel.size > 1) {
     // Before the weights, which may take long: from here on a rank that fails is noticed.
@@ -177,15 +156,18 @@ absl::Status TorchModel::CheckAgreement(const Weights& weights, const RunnerOpti
 }
 
 absl::StatusOr<LogitsView> TorchModel::Forward(absl::Span<const SequenceRows> batch,
-                                               const PassOptions& /*pass*/) {
+                                               const PassOptions& pass) {
   if (!cache_status_.ok()) return cache_status_;
   LogitsView view;
   const absl::Status status = Try(*runner_, "a forward pass", [&] {
     if (ranks_ != nullptr) ranks_->Send(EncodeForward(batch));
-    const at::Tensor logits = runner_->ToHost(Decide(batch, Compute(batch)));
-    view.data = logits.mutable_data_ptr<float>();
-    view.rows = static_cast<int>(logits.size(0));
-    view.vocab = static_cast<int>(logits.size(1));
+    at::Tensor hidden;
+    const at::Tensor logits = Compute(batch, pass, /*tokens=*/{}, &hidden);
+    view = OnHost(runner_->ToHost(Decide(batch, pass, logits)));
+    if (!hidden.defined()) return absl::OkStatus();
+    hidden_ = hidden.cpu();
+    view.hidden = {hidden_.const_data_ptr<float>(), static_cast<int>(hidden_.size(0)),
+                   static_cast<int>(hidden_.size(1))};
     return absl::OkStatus();
   });
   // Where one rank lacks memory, the others have gone on without it.
@@ -193,18 +175,47 @@ absl::StatusOr<LogitsView> TorchModel::Forward(absl::Span<const SequenceRows> ba
   return view;
 }
 
+absl::StatusOr<LogitsView> TorchModel::Project(absl::Span<const float> hidden) {
+  if (!has_hidden_states()) return Model::Project(hidden);
+  LogitsView view;
+  const absl::Status status = Try(*runner_, "projecting hidden states", [&] {
+    const at::Tensor rows = RowsOf(hidden, step_options_.hidden_size).to(runner_->device());
+    view = OnHost(runner_->ToHost(decoder_->Logits(rows).contiguous()));
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  return view;
+}
+
+absl::Status TorchModel::ReadEmbeddings(absl::Span<const TokenId> tokens, absl::Span<float> to) {
+  if (!has_hidden_states()) return Model::ReadEmbeddings(tokens, to);
+  return Try(*runner_, "reading embeddings", [&] {
+    const at::Tensor ids = at::tensor(std::vector<int64_t>(tokens.begin(), tokens.end()), at::kLong);
+    const at::Tensor rows = decoder_->Embed(ids.to(runner_->device())).cpu().contiguous();
+    std::copy_n(rows.const_data_ptr<float>(), to.size(), to.begin());
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<std::unique_ptr<Matrix>> TorchModel::LoadMatrix(const TensorView& weights) {
+  if (!has_hidden_states()) return Model::LoadMatrix(weights);
+  return TorchMatrix::Create(weights, Tensors(), *runner_);
+}
+
 bool TorchModel::CanRun(const DeviceTask& task) const {
   return runner_->decisions() != nullptr && ranks_ == nullptr && vocab_size_ <= cuda::kMaxVocab &&
          cuda::CanRun(task, vocab_size_);
 }
 
-at::Tensor TorchModel::Compute(absl::Span<const SequenceRows> batch, const at::Tensor& tokens) {
-  Step step = ToStep(batch);
+at::Tensor TorchModel::Compute(absl::Span<const SequenceRows> batch, const PassOptions& pass,
+                               const at::Tensor& tokens, at::Tensor* hidden) {
+  Step step = ToStep(batch, pass);
   if (tokens.defined()) step.tokens = tokens.narrow(0, 0, step.tokens.size(0));
-  return runner_->Compute(step, [this](const Step& made) { return decoder_->Forward(made); });
+  return runner_->Compute(step, [&](const Step& made) { return decoder_->Forward(made, hidden); });
 }
 
-at::Tensor TorchModel::Decide(absl::Span<const SequenceRows> batch, const at::Tensor& logits) {
+at::Tensor TorchModel::Decide(absl::Span<const SequenceRows> batch, const PassOptions& pass,
+                              const at::Tensor& logits) {
   int64_t host_rows = 0, tasks = 0;
   for (const SequenceRows& sequence : batch) {
     if (sequence.task != nullptr) ++tasks;
@@ -219,26 +230,27 @@ at::Tensor TorchModel::Decide(absl::Span<const SequenceRows> batch, const at::Te
   Decider decider(*runner_->decisions(), plan, spare[0], logits.device());
   decider.First(ordered);
   const TokenId any = 0;  // the token is on the device
-  for (size_t pass = 0; pass < plan.draft_passes.size(); ++pass) {
+  for (size_t further = 0; further < plan.draft_passes.size(); ++further) {
     std::vector<SequenceRows> rows;
-    for (const cuda::AttentionSequence& sequence : plan.draft_passes[pass].sequences) {
+    for (const cuda::AttentionSequence& sequence : plan.draft_passes[further].sequences) {
       rows.push_back(
           {.tokens = {&any, 1}, .position = sequence.length - 1, .blocks = sequence.blocks, .logit_rows = 1});
     }
-    decider.Next(static_cast<int>(pass) + 1, Compute(rows, decider.next_tokens()));
+    decider.Next(static_cast<int>(further) + 1, Compute(rows, {.layers = pass.layers}, decider.next_tokens()));
   }
   decider.Finish();
   return ordered.narrow(0, host_rows == 0 ? 0 : ordered.size(0) - host_rows, host_rows);
 }
 
-Step TorchModel::ToStep(absl::Span<const SequenceRows> batch) const {
-  if (runner_->PrefersFewShapes()) {
+Step TorchModel::ToStep(absl::Span<const SequenceRows> batch, const PassOptions& pass) const {
+  // Passes of fewer layers have the shapes of others.
+  if (pass.layers == 0 && runner_->PrefersFewShapes()) {
     if (auto step = MakeDecodeStep(batch, kv_blocks_, step_options_)) {
       step->is_decode = !observed_;
       return *std::move(step);
     }
   }
-  return MakeStep(batch, step_options_);
+  return MakeStep(batch, step_options_, pass);
 }
 
 void TorchModel::CopyBlock(BlockId from, BlockId to) {
@@ -280,7 +292,7 @@ absl::Status TorchModel::Obey(absl::Span<const int64_t> numbers) {
   const absl::StatusOr<Command> command = Command::Decode(numbers);
   if (!command.ok()) return command.status();
   if (!command->batch().empty()) {
-    runner_->ToHost(Compute(command->batch()));
+    runner_->ToHost(Compute(command->batch(), PassOptions()));
   } else if (!command->moves().empty()) {
     decoder_->cache().MoveSlots(command->blocks(), command->moves());
   } else {

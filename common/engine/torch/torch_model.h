@@ -43,6 +43,11 @@ class TorchModel final : public Model {
   void CopyBlock(BlockId from, BlockId to) override;
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override;
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
+  // Not with several ranks: the others are not sent what would go in.
+  bool has_hidden_states() const override { return ranks_ == nullptr; }
+  absl::StatusOr<LogitsView> Project(absl::Span<const float> hidden) override;
+  absl::Status ReadEmbeddings(absl::Span<const TokenId> tokens, absl::Span<float> to) override;
+  absl::StatusOr<std::unique_ptr<Matrix>> LoadMatrix(const TensorView& weights) override;
   void Wake() override {}
   absl::Status Follow() override;
 
@@ -64,11 +69,14 @@ class TorchModel final : public Model {
   absl::Status Load(const DecoderSpec& model, const TensorSource& source, const RunnerOptions& options);
   // Whether all ranks have the same model and shapes.
   absl::Status CheckAgreement(const Weights& weights, const RunnerOptions& options);
-  Step ToStep(absl::Span<const SequenceRows> batch) const;
-  // The wanted logits on the device. `tokens` are on the device in place of the batch's, if defined.
-  at::Tensor Compute(absl::Span<const SequenceRows> batch, const at::Tensor& tokens = {});
-  // The logits of the sequences without a task, after carrying out the tasks of the others.
-  at::Tensor Decide(absl::Span<const SequenceRows> batch, const at::Tensor& logits);
+  Step ToStep(absl::Span<const SequenceRows> batch, const PassOptions& pass) const;
+  // The wanted logits on the device. `tokens` are on the device in place of the batch's, if defined. `hidden`
+  // is set as by Decoder::Forward, and may be null.
+  at::Tensor Compute(absl::Span<const SequenceRows> batch, const PassOptions& pass,
+                     const at::Tensor& tokens = {}, at::Tensor* hidden = nullptr);
+  // The logits of the sequences without a task, after carrying out the tasks of the others, whose further
+  // passes have as many layers as the first.
+  at::Tensor Decide(absl::Span<const SequenceRows> batch, const PassOptions& pass, const at::Tensor& logits);
   // Changes the cache, in this rank and in those that are sent `numbers`.
   void ChangeCache(absl::string_view what, absl::Span<const int64_t> numbers,
                    absl::FunctionRef<void(PagedCache& cache)> change);
@@ -88,6 +96,7 @@ class TorchModel final : public Model {
   int max_positions_ = 0;
   size_t bytes_per_block_ = 0;
   bool observed_ = false;           // by RunnerOptions::observe; no step is captured then
+  at::Tensor hidden_;               // the last pass's hidden states, on the host
   absl::Status cache_status_;       // the first failure to change the cache, for Forward to report
   std::optional<Decoder> decoder_;  // its cache has one block more, which no sequence uses
 };

@@ -30,6 +30,8 @@ class Loader {
     const at::Tensor read = Read(norm, Part::kWhole, options_.dtype(at::kFloat));
     return Count(read.defined() && spec_.norms_plus_one ? read + 1 : read);
   }
+  // One that a layer which continues hidden states lacks.
+  at::Tensor OuterNorm(const StoredTensor& norm) { return spec_.outer_norms ? Norm(norm) : at::Tensor(); }
   // Element i of a list that is empty where the model has no such norms.
   at::Tensor Norm(const std::vector<StoredTensor>& norms, size_t i) {
     return norms.empty() ? at::Tensor() : Norm(norms[i]);
@@ -49,8 +51,8 @@ class Loader {
     return Count(embedding.defined() ? Narrow(embedding, Part::kRows) : embedding);
   }
 
-  LayerWeights Layer(const LayerTensors& layer) {
-    return {.attention_norm = Norm(layer.attention_norm),
+  LayerWeights Layer(const LayerTensors& layer, bool is_first) {
+    return {.attention_norm = is_first ? OuterNorm(layer.attention_norm) : Norm(layer.attention_norm),
             .qkv = Outputs(layer.qkv.parts),
             .qkv_bias = Outputs(layer.qkv_bias),
             .query_norm = Norm(layer.qk_norm, 0),
@@ -79,8 +81,7 @@ class Loader {
   at::Tensor Read(const StoredTensor& tensor, Part part, const at::TensorOptions& options) {
     const TensorView view = source_.Get(tensor.name, tensor.shape, status_);
     if (!status_.ok()) return {};
-    const at::Tensor stored = at::from_blob(const_cast<char*>(view.data), view.shape, TypeOf(view.type));
-    return Narrow(stored, part).to(options, /*non_blocking=*/false, /*copy=*/true).contiguous();
+    return Narrow(ViewOf(view), part).to(options, /*non_blocking=*/false, /*copy=*/true).contiguous();
   }
   at::Tensor Count(at::Tensor tensor) {
     if (tensor.defined()) bytes_ += tensor.nbytes();
@@ -97,6 +98,10 @@ class Loader {
 
 }  // namespace
 
+at::Tensor ViewOf(const TensorView& stored) {
+  return at::from_blob(const_cast<char*>(stored.data), stored.shape, TypeOf(stored.type));
+}
+
 absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpec& spec, const Share& share,
                                     const at::TensorOptions& options,
                                     const std::function<void(double)>& progress) {
@@ -105,11 +110,11 @@ absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpe
   Weights weights;
   weights.embedding = loader.Embedding(tensors.embedding);
   for (const LayerTensors& layer : tensors.layers) {
-    weights.layers.push_back(loader.Layer(layer));
+    weights.layers.push_back(loader.Layer(layer, /*is_first=*/weights.layers.empty()));
     const double layers_done = static_cast<double>(weights.layers.size());
     if (progress && loader.status().ok()) progress(layers_done / (spec.layers + 1));
   }
-  weights.final_norm = loader.Norm(tensors.final_norm);
+  weights.final_norm = loader.OuterNorm(tensors.final_norm);
   weights.head = spec.tie_word_embeddings && spec.head_rows == 0 ? loader.Tied(weights.embedding)
                                                                  : loader.Outputs(tensors.head.parts);
   if (!loader.status().ok()) return loader.status();

@@ -24,7 +24,7 @@ struct Share {
 // Matrices are [outputs, inputs], of the dtype and on the device that LoadWeights was given, as are biases.
 // Norms are float32, as they are multiplied with.
 struct LayerWeights {
-  at::Tensor attention_norm;  // [hidden]
+  at::Tensor attention_norm;  // [hidden]; undefined in the first layer unless spec.outer_norms
   at::Tensor qkv;             // queries, keys, values of all heads
   at::Tensor qkv_bias;        // [columns of qkv]; undefined unless spec.qkv_bias
   at::Tensor query_norm;      // [head_dim]; both undefined unless spec.qk_norm
@@ -40,12 +40,15 @@ struct LayerWeights {
 struct Weights {
   at::Tensor embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
-  at::Tensor final_norm;  // [hidden]
+  at::Tensor final_norm;  // [hidden]; undefined unless spec.outer_norms
   // [vocab, hidden]; of the embedding itself if they are tied. Of a share the rows from rank * ceil(vocab /
   // of) on, at most that many.
   at::Tensor head;
   size_t bytes = 0;  // of all but the embedding
 };
+
+// A stored tensor where it is, as one of libtorch's.
+at::Tensor ViewOf(const TensorView& stored);
 
 // Copies a share of the weights; `share.of` divides the heads, the heads of keys, and the columns of the MLP.
 // Errors are those of the source. Throws c10::Error if there is not enough memory. `progress` may be null.

@@ -35,7 +35,7 @@ Decoder::Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache, Ran
       ranks_(ranks),
       observe_(std::move(observe)) {
   const auto upload = [this](const std::vector<float>& values) {
-    return at::tensor(values, at::kFloat).to(weights_.embedding.device());
+    return at::tensor(values, at::kFloat).to(weights_.layers[0].qkv.device());
   };
   inverse_frequencies_ = upload(RopeInverseFrequencies(spec));
   sliding_inverse_frequencies_ = upload(SlidingRopeInverseFrequencies(spec));
@@ -45,8 +45,7 @@ at::Tensor Decoder::Forward(const Step& step, at::Tensor* hidden) {
   const Angles angles = AnglesOf(step.positions, inverse_frequencies_);
   const Angles sliding_angles =
       spec_.sliding_rope_theta ? AnglesOf(step.positions, sliding_inverse_frequencies_) : angles;
-  at::Tensor x = Embed(step.tokens);
-  if (step.embedded_rows.defined()) x.index_copy_(0, step.embedded_rows, step.embeddings);
+  at::Tensor x = EmbedRows(step);
   Observe(kEmbedded, 0, x);
   const bool shows = hidden != nullptr && step.hidden_rows.defined();
   std::vector<at::Tensor> shown(1 + step.taps.size());
@@ -61,7 +60,15 @@ at::Tensor Decoder::Forward(const Step& step, at::Tensor* hidden) {
     shown[0] = Normalize(x.index_select(0, step.hidden_rows), weights_.final_norm);
     *hidden = at::cat(shown, 1);
   }
+  if (!weights_.head.defined()) return at::empty({0, spec_.logit_columns()}, x.options());
   return Logits(Normalize(x.index_select(0, step.logit_rows), weights_.final_norm));
+}
+
+at::Tensor Decoder::EmbedRows(const Step& step) const {
+  if (!weights_.embedding.defined()) return step.embeddings;
+  at::Tensor x = Embed(step.tokens);
+  if (step.embedded_rows.defined()) x.index_copy_(0, step.embedded_rows, step.embeddings);
+  return x;
 }
 
 at::Tensor Decoder::Embed(const at::Tensor& tokens) const {

@@ -44,6 +44,8 @@ class Decoder {
     at::Tensor cosines, sines;
   };
 
+  // The rows before the first layer; of a decoder that has no embedding all are given.
+  at::Tensor EmbedRows(const Step& step) const;
   Angles AnglesOf(const at::Tensor& positions, const at::Tensor& inverse_frequencies) const;
   // The residual stream after a layer. x: [rows, hidden], before it.
   at::Tensor Layer(int layer, at::Tensor x, const Angles& angles, const Step& step);
@@ -55,7 +57,7 @@ class Decoder {
   at::Tensor SumOverRanks(const at::Tensor& share) const { return ranks_ ? ranks_->Sum(share) : share; }
   // In float32, over the last dimension; x itself if the weight is undefined.
   at::Tensor Normalize(const at::Tensor& x, const at::Tensor& weight) const;
-  at::Tensor ToOperand(const at::Tensor& x) const { return x.to(weights_.embedding.scalar_type()); }
+  at::Tensor ToOperand(const at::Tensor& x) const { return x.to(weights_.layers[0].qkv.scalar_type()); }
 
   const DecoderSpec spec_;
   const Weights weights_;

@@ -236,7 +236,8 @@ at::Tensor TorchModel::Decide(absl::Span<const SequenceRows> batch, const PassOp
       rows.push_back(
           {.tokens = {&any, 1}, .position = sequence.length - 1, .blocks = sequence.blocks, .logit_rows = 1});
     }
-    decider.Next(static_cast<int>(further) + 1, Compute(rows, {.layers = pass.layers}, decider.next_tokens()));
+    decider.Next(static_cast<int>(further) + 1,
+                 Compute(rows, {.layers = pass.layers}, decider.next_tokens()));
   }
   decider.Finish();
   return ordered.narrow(0, host_rows == 0 ? 0 : ordered.size(0) - host_rows, host_rows);

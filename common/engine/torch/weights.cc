@@ -30,8 +30,6 @@ class Loader {
     const at::Tensor read = Read(norm, Part::kWhole, options_.dtype(at::kFloat));
     return Count(read.defined() && spec_.norms_plus_one ? read + 1 : read);
   }
-  // One that a layer which continues hidden states lacks.
-  at::Tensor OuterNorm(const StoredTensor& norm) { return spec_.outer_norms ? Norm(norm) : at::Tensor(); }
   // Element i of a list that is empty where the model has no such norms.
   at::Tensor Norm(const std::vector<StoredTensor>& norms, size_t i) {
     return norms.empty() ? at::Tensor() : Norm(norms[i]);
@@ -51,8 +49,9 @@ class Loader {
     return Count(embedding.defined() ? Narrow(embedding, Part::kRows) : embedding);
   }
 
-  LayerWeights Layer(const LayerTensors& layer, bool is_first) {
-    return {.attention_norm = is_first ? OuterNorm(layer.attention_norm) : Norm(layer.attention_norm),
+  // `continues`: another model's hidden states, which are not normalised.
+  LayerWeights Layer(const LayerTensors& layer, bool continues) {
+    return {.attention_norm = continues ? at::Tensor() : Norm(layer.attention_norm),
             .qkv = Outputs(layer.qkv.parts),
             .qkv_bias = Outputs(layer.qkv_bias),
             .query_norm = Norm(layer.qk_norm, 0),
@@ -108,15 +107,17 @@ absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpe
   const DecoderTensors tensors = TensorsOf(spec);
   Loader loader(source, spec, share, options);
   Weights weights;
-  weights.embedding = loader.Embedding(tensors.embedding);
+  if (spec.outer_norms) weights.embedding = loader.Embedding(tensors.embedding);
   for (const LayerTensors& layer : tensors.layers) {
-    weights.layers.push_back(loader.Layer(layer, /*is_first=*/weights.layers.empty()));
+    weights.layers.push_back(loader.Layer(layer, !spec.outer_norms && weights.layers.empty()));
     const double layers_done = static_cast<double>(weights.layers.size());
     if (progress && loader.status().ok()) progress(layers_done / (spec.layers + 1));
   }
-  weights.final_norm = loader.OuterNorm(tensors.final_norm);
-  weights.head = spec.tie_word_embeddings && spec.head_rows == 0 ? loader.Tied(weights.embedding)
-                                                                 : loader.Outputs(tensors.head.parts);
+  if (spec.outer_norms) {
+    weights.final_norm = loader.Norm(tensors.final_norm);
+    weights.head = spec.tie_word_embeddings && spec.head_rows == 0 ? loader.Tied(weights.embedding)
+                                                                   : loader.Outputs(tensors.head.parts);
+  }
   if (!loader.status().ok()) return loader.status();
   weights.bytes = loader.bytes();
   if (progress) progress(1);

@@ -38,9 +38,9 @@ struct LayerWeights {
 };
 
 struct Weights {
-  at::Tensor embedding;  // [vocab, hidden]
+  at::Tensor embedding;  // [vocab, hidden]; undefined unless spec.outer_norms, as are final_norm and head
   std::vector<LayerWeights> layers;
-  at::Tensor final_norm;  // [hidden]; undefined unless spec.outer_norms
+  at::Tensor final_norm;  // [hidden]
   // [vocab, hidden]; of the embedding itself if they are tied. Of a share the rows from rank * ceil(vocab /
   // of) on, at most that many.
   at::Tensor head;

@@ -61,7 +61,9 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/device_self_test_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_testing.h
+    ${CMAKE_CURRENT_LIST_DIR}/engine_hidden_engines.cc
     ${CMAKE_CURRENT_LIST_DIR}/held_sampler.h
+    ${CMAKE_CURRENT_LIST_DIR}/hidden_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
     ${CMAKE_CURRENT_LIST_DIR}/host_kernels.h
@@ -85,10 +87,11 @@ if(OUTRIDER_TORCH)
       ${CMAKE_CURRENT_LIST_DIR}/continuing_layer_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/hidden_states_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/hidden_testing.h
+      ${CMAKE_CURRENT_LIST_DIR}/proposers_golden_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/torch_hidden_engines.cc
       ${CMAKE_CURRENT_LIST_DIR}/torch_model_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/torch_ranks_test.cc
-    LIBS outrider::engine nlohmann_json::nlohmann_json)
+    LIBS outrider::engine outrider::rejection_sampler nlohmann_json::nlohmann_json)
   # A plug-in lies beside the program that loads it.
   set_target_properties(torch_model_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
   add_dependencies(torch_model_test outrider_torch)

@@ -3,22 +3,22 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/unit/hidden_testing.h"
 #include "worker_trees_testing.h"
 
 namespace outrider {
 namespace {
 
 using testing::AskTree;
+using testing::EngineUnderTest;
 using testing::TreeItem;
 using testing::TreeReply;
 
 constexpr char kHeads[] = "models/tiny-heads/";
 
-std::unique_ptr<Worker> Target(const std::string& name) {
-  RunnerOptions options;
+std::unique_ptr<Worker> Target(const EngineUnderTest& engine, const std::string& name) {
+  RunnerOptions options = engine.Options();
   options.model_dir = "models/tiny-target";
-  options.dtype = "float32";
-  options.kv_blocks = 32;
   options.heads = {kHeads + name};
   auto runner = Runner::Load(options);
   EXPECT_TRUE(runner.ok()) << runner.status();
@@ -27,13 +27,20 @@ std::unique_ptr<Worker> Target(const std::string& name) {
                                   Worker::Hooks());
 }
 
-class ProposersGolden : public ::testing::TestWithParam<const char*> {};
+// The engines that round as little as the goldens.
+std::vector<EngineUnderTest> ExactEngines() {
+  std::vector<EngineUnderTest> engines = testing::EnginesUnderTest();
+  std::erase_if(engines, [](const EngineUnderTest& engine) { return engine.dtype != "float32"; });
+  return engines;
+}
+
+class ProposersGolden : public ::testing::TestWithParam<std::tuple<EngineUnderTest, std::string>> {};
 
 // At temperature 0 the tokens, and at 1 how far apart the logits of the best ones are.
 TEST_P(ProposersGolden, ProposesWhatThePapersCompute) {
-  const std::string name = GetParam();
+  const auto& [engine, name] = GetParam();
   const ProposerKind kind = *ProposerFromName(name);
-  const std::unique_ptr<Worker> worker = Target(name);
+  const std::unique_ptr<Worker> worker = Target(engine, name);
   ASSERT_NE(worker, nullptr);
   std::ifstream file("tests/data/engine/heads.json");
   uint64_t id = 0;
@@ -77,8 +84,12 @@ TEST_P(ProposersGolden, ProposesWhatThePapersCompute) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Heads, ProposersGolden, ::testing::Values("medusa", "blockwise", "eagle", "pass"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Heads, ProposersGolden,
+                         ::testing::Combine(::testing::ValuesIn(ExactEngines()),
+                                            ::testing::Values("medusa", "blockwise", "eagle", "pass")),
+                         [](const auto& info) {
+                           return std::get<0>(info.param).name() + "_" + std::get<1>(info.param);
+                         });
 
 }  // namespace
 }  // namespace outrider

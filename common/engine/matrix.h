@@ -11,7 +11,7 @@ class Matrix {
  public:
   virtual ~Matrix() = default;
 
-  // y = x W^T for W [n, k]: x is float32 [rows, k] and y float32 [rows, n]. An error means that the device
+  // y = x W^T for W [n, k], k even: x is float32 [rows, k] and y float32 [rows, n]. An error means that the device
   // failed.
   virtual absl::Status Multiply(absl::Span<const float> x, absl::Span<float> y) = 0;
 };

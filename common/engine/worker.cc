@@ -280,7 +280,7 @@ void Worker::SampleAll(std::vector<Decision>& decisions) {
   for (const Decision& decision : decisions) {
     SequenceState& sequence = *decision.sequence;
     if (decision.done.ok() && *decision.done && WantsProposal(*runner_, sequence)) {
-      to_follow.push_back({&sequence, decision.hidden});
+      to_follow.push_back(ToFollow(sequence, decision.hidden));
     } else if (!decision.done.ok() || *decision.done) {
       store_.Finish(sequence, decision.done.status());
     }

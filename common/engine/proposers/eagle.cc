@@ -44,7 +44,7 @@ absl::StatusOr<LogitsView> Eagle::Level(int level, std::span<Drafting* const> dr
       if (absl::Status status = CatchUp(*drafting); !status.ok()) return status;
     }
   }
-  inputs_.clear();
+  ClearInputs();
   for (const Drafting* drafting : draftings) {
     const SequenceState& sequence = *drafting->sequence;
     const SequenceRows rows = level == 0 ? MissingRows(*drafting) : RowsOfLevel(*drafting);
@@ -56,7 +56,7 @@ absl::StatusOr<LogitsView> Eagle::Level(int level, std::span<Drafting* const> dr
         const int parent = proposal[proposal.size() - rows.tokens.size() + i].parent;
         before = &drafting->states[static_cast<size_t>((parent + 1) * parts_.hidden_size)];
       }
-      if (absl::Status status = AddInput(rows.tokens[i], before); !status.ok()) return status;
+      AddInput(rows.tokens[i], before);
     }
     batch.push_back(rows);
     batch.back().logit_rows = 0;
@@ -95,27 +95,35 @@ absl::Status Eagle::CatchUp(Drafting& drafting) {
     const size_t count = std::min(rows.tokens.size() - 1, static_cast<size_t>(parts_.max_rows));
     if (count == 0) return absl::OkStatus();
     rows.tokens = rows.tokens.first(count);
-    inputs_.clear();
+    ClearInputs();
     for (size_t i = 0; i < count; ++i) {
       const float* const before = StateOf(sequence.blocks(), rows.position + static_cast<int>(i) - 1);
-      if (absl::Status status = AddInput(rows.tokens[i], before); !status.ok()) return status;
+      AddInput(rows.tokens[i], before);
     }
     if (const auto states = Run(batch); !states.ok()) return states.status();
     sequence.set_proposer_computed(rows.position + static_cast<int>(count));
   }
 }
 
-absl::Status Eagle::AddInput(TokenId token, const float* before) {
-  const size_t hidden = static_cast<size_t>(parts_.hidden_size);
-  const size_t begin = inputs_.size();
-  inputs_.resize(begin + 2 * hidden);
-  std::copy_n(before, hidden, inputs_.begin() + static_cast<std::ptrdiff_t>(begin + hidden));
-  return parts_.target.ReadEmbeddings({&token, 1}, absl::MakeSpan(inputs_).subspan(begin, hidden));
+void Eagle::AddInput(TokenId token, const float* before) {
+  tokens_.push_back(token);
+  states_.insert(states_.end(), before, before + parts_.hidden_size);
 }
 
 absl::StatusOr<HiddenView> Eagle::Run(std::vector<SequenceRows>& batch) {
   const size_t hidden = static_cast<size_t>(parts_.hidden_size);
-  fused_.resize(inputs_.size() / 2);
+  embedded_.resize(states_.size());
+  if (absl::Status status = parts_.target.ReadEmbeddings(tokens_, absl::MakeSpan(embedded_)); !status.ok()) {
+    return status;
+  }
+  inputs_.clear();
+  for (size_t first = 0; first < states_.size(); first += hidden) {
+    for (const std::vector<float>* part : {&embedded_, &states_}) {
+      const auto row = part->begin() + static_cast<std::ptrdiff_t>(first);
+      inputs_.insert(inputs_.end(), row, row + parts_.hidden_size);
+    }
+  }
+  fused_.resize(states_.size());
   if (absl::Status status = parts_.fuse->Multiply(inputs_, absl::MakeSpan(fused_)); !status.ok())
     return status;
   for (size_t i = 0; i < fused_.size() && !parts_.fuse_bias.empty(); ++i)

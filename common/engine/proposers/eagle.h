@@ -51,13 +51,20 @@ class Eagle final : public Proposer {
   // Computes these rows but for the last one.
   absl::Status CatchUp(Drafting& drafting);
   // Adds the input of a token's row: `before` is the state of the token before it.
-  absl::Status AddInput(TokenId token, const float* before);
+  void AddInput(TokenId token, const float* before);
+  void ClearInputs() {
+    tokens_.clear();
+    states_.clear();
+  }
   // Fuses the inputs, which become the embeddings of the batch's rows, and runs the layer.
   absl::StatusOr<HiddenView> Run(std::vector<SequenceRows>& batch);
 
   EagleParts parts_;
-  std::vector<float> inputs_;  // [rows, 2 hidden], of the batch in the making
-  std::vector<float> fused_;   // [rows, hidden]
+  std::vector<TokenId> tokens_;  // of the batch in the making, and the states before them, [rows, hidden]
+  std::vector<float> states_;
+  std::vector<float> embedded_;  // [rows, hidden]
+  std::vector<float> inputs_;    // [rows, 2 hidden]
+  std::vector<float> fused_;     // [rows, hidden]
   std::vector<float> outputs_;
 };
 

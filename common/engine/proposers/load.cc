@@ -110,7 +110,8 @@ Loaded LoadMedusa(const Folder& folder) {
 
 Loaded LoadBlockwise(const Folder& folder) {
   const int count = folder.fields.Int("num_heads", 1, kMaxHeads);
-  const int inner = folder.fields.Int("intermediate_size", 1);
+  const int inner = folder.fields.Int("intermediate_size", 2);
+  if (inner % 2 != 0) folder.fields.Fail("intermediate_size", "must be even");
   if (!folder.fields.status().ok()) return folder.fields.status();
   const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
   if (!tensors.ok()) return tensors.status();

@@ -27,13 +27,6 @@ ProposalRequest Bounded(const VerdictToFollow& verdict, const Proposer& proposer
   return request;
 }
 
-// The state that the verdict's token was drawn from.
-absl::Span<const float> LastHidden(const VerdictToFollow& verdict) {
-  if (verdict.hidden.rows == 0) return {};
-  const std::vector<int>& path = verdict.sequence->answer().verdict->path;
-  return verdict.hidden.row(path.empty() ? 0 : path.back() + 1);
-}
-
 absl::Status ProposeTogether(Proposer& proposer, std::span<Drafting> draftings) {
   const absl::Time start = absl::Now();
   const absl::Status status = MakeProposals(proposer, draftings);
@@ -43,6 +36,15 @@ absl::Status ProposeTogether(Proposer& proposer, std::span<Drafting> draftings) 
 }
 
 }  // namespace
+
+VerdictToFollow ToFollow(SequenceState& sequence, const HiddenView& hidden) {
+  VerdictToFollow verdict{.sequence = &sequence};
+  if (hidden.rows == 0) return verdict;
+  const std::vector<int>& path = sequence.answer().verdict->path;
+  const absl::Span<const float> row = hidden.row(path.empty() ? 0 : path.back() + 1);
+  verdict.hidden.assign(row.begin(), row.end());
+  return verdict;
+}
 
 Proposer* ProposerOf(const Runner& runner, const SequenceState& sequence) {
   const std::optional<ProposerKind> kind = sequence.params().proposer;
@@ -66,7 +68,6 @@ absl::Status ProposeAfter(std::span<const VerdictToFollow> verdicts, Runner& run
       const ProposalRequest request = Bounded(verdict, *proposer, runner);
       const int nodes = NodesOf(request);
       if (request.draft_tokens < 1 || 1 + nodes > most_rows) continue;
-      const absl::Span<const float> hidden = LastHidden(verdict);
       if (!store.BeginProposal(sequence, proposer->SlotsFor(nodes, request.draft_tokens))) continue;
       if (rows + 1 + nodes > most_rows) {
         if (absl::Status status = ProposeTogether(*proposer, draftings); !status.ok()) {
@@ -76,7 +77,7 @@ absl::Status ProposeAfter(std::span<const VerdictToFollow> verdicts, Runner& run
         rows = 0;
       }
       rows += 1 + nodes;
-      draftings.push_back({.sequence = &sequence, .request = request, .hidden = hidden});
+      draftings.push_back({.sequence = &sequence, .request = request, .hidden = verdict.hidden});
     }
     if (absl::Status status = ProposeTogether(*proposer, draftings); !status.ok()) {
       return status;

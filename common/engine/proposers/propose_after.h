@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/engine/batch.h"
@@ -15,8 +16,13 @@ namespace outrider {
 // A sequence whose answer has its verdict.
 struct VerdictToFollow {
   SequenceState* sequence = nullptr;
-  HiddenView hidden;  // of the rows that were judged, if its proposer wants them
+  // Of the row that the verdict's token was drawn from (HiddenView), if its proposer wants it. A copy:
+  // drafting for others overwrites what the step computed.
+  std::vector<float> hidden = {};
 };
+
+// `hidden`: of the rows that were judged, if its proposer wants them.
+VerdictToFollow ToFollow(SequenceState& sequence, const HiddenView& hidden);
 
 // The proposer of the sequence's parameters; null if there is none, or the item in progress is not verified.
 Proposer* ProposerOf(const Runner& runner, const SequenceState& sequence);

@@ -73,6 +73,13 @@ class Weights {
   absl::Status status_;
 };
 
+// Even, as the rows that a matrix multiplies have to be.
+int ReadInner(FieldReader& fields) {
+  const int inner = fields.Int("intermediate_size", 2, 1 << 24);
+  if (inner % 2 != 0) fields.Fail("intermediate_size", "is odd: ", inner);
+  return inner;
+}
+
 Loaded LoadLayerSkip(const Folder& folder) {
   const int layers = folder.fields.Int("exit_layer", 1, std::max(1, folder.target.decoder.layers - 1));
   if (!folder.fields.status().ok()) return folder.fields.status();
@@ -110,8 +117,7 @@ Loaded LoadMedusa(const Folder& folder) {
 
 Loaded LoadBlockwise(const Folder& folder) {
   const int count = folder.fields.Int("num_heads", 1, kMaxHeads);
-  const int inner = folder.fields.Int("intermediate_size", 2);
-  if (inner % 2 != 0) folder.fields.Fail("intermediate_size", "must be even");
+  const int inner = ReadInner(folder.fields);
   if (!folder.fields.status().ok()) return folder.fields.status();
   const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
   if (!tensors.ok()) return tensors.status();
@@ -162,12 +168,13 @@ absl::StatusOr<DecoderSpec> ReadEagleSpec(FieldReader& fields, const DecoderSpec
   DecoderSpec spec;
   spec.vocab_size = target.vocab_size;
   spec.hidden_size = target.hidden_size;
-  spec.intermediate_size = fields.Int("intermediate_size", 1);
+  spec.intermediate_size = ReadInner(fields);
   spec.layers = 1;
-  spec.heads = fields.Int("num_attention_heads", 1);
+  spec.heads = fields.Int("num_attention_heads", 1, 1 << 16);
   spec.kv_heads =
       fields.Has("num_key_value_heads") ? fields.Int("num_key_value_heads", 1, spec.heads) : spec.heads;
-  spec.head_dim = fields.Has("head_dim") ? fields.Int("head_dim", 2) : spec.hidden_size / spec.heads;
+  if (!fields.status().ok()) return fields.status();  // before it divides
+  spec.head_dim = fields.Has("head_dim") ? fields.Int("head_dim", 2, 1 << 12) : spec.hidden_size / spec.heads;
   spec.max_position_embeddings = target.max_position_embeddings;
   spec.rms_norm_eps = fields.Positive("rms_norm_eps");
   ReadRope(fields, spec);
@@ -175,7 +182,7 @@ absl::StatusOr<DecoderSpec> ReadEagleSpec(FieldReader& fields, const DecoderSpec
   spec.outer_norms = false;
   spec.first_position = 1;
   if (spec.heads % spec.kv_heads != 0) fields.Fail("num_key_value_heads", "must divide num_attention_heads");
-  if (spec.head_dim % 2 != 0) fields.Fail("head_dim", "must be even");
+  if (spec.head_dim < 2 || spec.head_dim % 2 != 0) fields.Fail("head_dim", "must be even, at least 2");
   if (!fields.status().ok()) return fields.status();
   return spec;
 }
@@ -221,9 +228,9 @@ Loaded LoadEagle(const Folder& folder) {
 std::optional<ProposerKind> KindOf(FieldReader& fields, const nlohmann::json& config) {
   if (fields.Has("proposer")) return ProposerFromName(fields.String("proposer", ""));
   if (config.contains("medusa_num_heads")) return ProposerKind::kMedusa;
-  if (config.contains("num_attention_heads") && config.value("num_hidden_layers", 0) == 1) {
+  if (fields.Has("num_attention_heads") && fields.Has("num_hidden_layers") &&
+      config["num_hidden_layers"] == 1)
     return ProposerKind::kEagle;
-  }
   return std::nullopt;
 }
 

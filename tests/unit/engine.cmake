@@ -76,8 +76,10 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/sequence_store_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_branches_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_limits_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/worker_random_proposals_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_random_trees_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/worker_traffic.h
     ${CMAKE_CURRENT_LIST_DIR}/worker_tree_rounds_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_trees_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_trees_testing.h

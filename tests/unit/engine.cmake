@@ -69,6 +69,7 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
     ${CMAKE_CURRENT_LIST_DIR}/host_kernels.h
     ${CMAKE_CURRENT_LIST_DIR}/mailbox_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/proposals_law_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/proposers_golden_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/proposers_load_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/scheduler_test.cc

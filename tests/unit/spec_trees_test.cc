@@ -210,6 +210,39 @@ TEST(ExactnessOfTrees, TheUnreducedQOfASecondSiblingIsNoticed) {
   EXPECT_GT(worst, kNoticed);
 }
 
+// The two likeliest tokens are taken, as in EAGLE-2's trees, and q is what siblings that are drawn report.
+TEST(ExactnessOfTrees, TakenTokensReportedWithTheSoftmaxAreNoticed) {
+  for (const bool point_masses : {true, false}) {
+    double worst = 0;
+    for (const Pair& pair : Pairs(3)) {
+      const auto text = [&](Enumerator& noise) {
+        Distribution q = TruncateTopN(pair.draft.Row({}), 0);
+        Proposal tree;
+        while (tree.size() < 2 && SumWeights(q.weights) > 0) {
+          const size_t best = static_cast<size_t>(FindMax(q.weights).index);
+          const TokenId token = q.ids.empty() ? static_cast<TokenId>(best) : q.ids[best];
+          q.total = SumWeights(q.weights);
+          tree.push_back({token, -1, point_masses ? PointMass(token) : q});
+          q.weights[best] = 0;
+        }
+        const auto rows = [&](int i) -> absl::StatusOr<WeightRow> {
+          return pair.target.Row(i == 0 ? Tokens{} : Tokens{tree[static_cast<size_t>(i) - 1].token});
+        };
+        const absl::StatusOr<Verdict> verdict = Verify({}, tree, rows, 0, noise);
+        Tokens tokens;
+        for (int node : verdict->path) tokens.push_back(tree[static_cast<size_t>(node)].token);
+        return Join(tokens, {verdict->token});
+      };
+      worst = std::max(worst, JointDeviation(text, pair.target, 2));
+    }
+    if (point_masses) {
+      EXPECT_LT(worst, kExact);
+    } else {
+      EXPECT_GT(worst, 0.1);
+    }
+  }
+}
+
 // The second sibling is judged by max(p - q, 0), whose mass is below 1, and not by norm of it. That is as if
 // its own q were divided by that mass.
 TEST(ExactnessOfTrees, NotRenormalisingAfterARejectionIsNoticed) {

@@ -43,6 +43,9 @@ namespace outrider {
 // mean over all judged tokens would be too good, since later ones are drafted only where the draft is sure.
 // There alpha is the share of first tokens, which every draft has.
 //
+// Where the target proposes itself, P(K) is what it says that its proposals took, and K is chosen a round ahead:
+// before the verdict that the proposal will follow.
+//
 // A draft that is asked and gives nothing costs time for one token. With p the share of attempts that gave a
 // proposal and F the time of one that did not, what is compared is p (tokens) + (1-p) over p (time) +
 // (1-p) (the time of K = 0, and F/N), so that K falls to 0 while proposals fail.

@@ -3,7 +3,7 @@
 import itertools
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from harness import DRAFT_MODEL, DTYPES, Cluster, cluster, corpus_prompts
+from heads import PROPOSERS
+from heads import flags as head_flags
 
 PROMPTS, TOKENS = 40, 20
 KS = [0, 1, 2, 4, 8]
 RULES = ["token", "block", "coupled"]
-DRAFTERS = ["model", "ngram", "copy", "auto", "unigram", "bigram", "random"]
+DRAFTERS = ["model", "ngram", "copy", "auto", "unigram", "bigram", "random", *PROPOSERS]
 SCHEDULES = ["lockstep", "run_ahead", "auto"]
 TREES = ["none", "2x2x1", "chains:3", "budget:8", "auto"]
 AT_ONCE = 16
@@ -25,7 +27,7 @@ Call = tuple[str, dict[str, Any]]
 
 def tree_of(number: int, drafter: str, rule: str) -> str:
     """Where there can be one."""
-    return TREES[number % len(TREES)] if drafter == "model" and rule != "block" else "none"
+    return TREES[number % len(TREES)] if drafter in ("model", *PROPOSERS) and rule != "block" else "none"
 
 
 @pytest.fixture(scope="module", params=DTYPES)
@@ -34,7 +36,7 @@ def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     corpus = tmp_path_factory.mktemp("corpus") / "corpus.txt"
     corpus.write_text("\n".join(corpus_prompts(PROMPTS)))
     flags = ("--dtype", request.param, "--threads", "2")
-    with cluster(target=flags, draft=flags,
+    with cluster(target=(*flags, *head_flags(tmp_path_factory.mktemp("heads"))), draft=flags,
                  coordinator=["--drafter-corpus", str(corpus), "--draft-budget", "60"]) as c:
         yield c
 
@@ -77,9 +79,9 @@ def test_greedy_in_mixed_batches_with_every_drafter_rule_and_length(everything: 
     assert sum(answer.speculation.tree_rounds for answer in answers) > 100
 
 
-def sampled_calls(prompts: list[str], count: int) -> list[Call]:
+def sampled_calls(prompts: list[str], count: int, drafters: Sequence[str] = ("model", "ngram", "bigram")) -> list[Call]:
     """Requests that differ in everything that a sampled answer may depend on, and in what it must not depend on."""
-    ways = itertools.cycle(itertools.product(["model", "ngram", "bigram"], RULES, [1, 3, 5, 0]))
+    ways = itertools.cycle(itertools.product(drafters, RULES, [1, 3, 5, 0]))
     return [(prompts[i % len(prompts)],
              {"drafter": drafter, "rule": rule, "k": k, "schedule": SCHEDULES[i % 3],
               "tree": tree_of(i // 2, drafter, rule).replace("auto", "none"),  # it depends on times
@@ -89,7 +91,7 @@ def sampled_calls(prompts: list[str], count: int) -> list[Call]:
 
 
 def test_a_seed_gives_the_same_answer_alone_and_among_32(everything: Cluster, prompts: list[str]) -> None:
-    calls = sampled_calls(prompts, 64)
+    calls = sampled_calls(prompts, 128, ["model", "ngram", "bigram", *PROPOSERS])
     alone = [everything.generate(prompt, **options).tokens for prompt, options in calls]
     together = everything.generate_all(calls, 32)
     for (prompt, options), one, other in zip(calls, alone, together, strict=True):

@@ -250,11 +250,12 @@ def test_sequences_whose_leases_have_ended_are_sent_again(heads: list[str], call
 
 
 def test_sequences_that_are_preempted_go_on(heads: list[str], prompts: list[str], plain: Callable[..., list[int]]) -> None:
-    ways = itertools.product(PROPOSERS, [{"k": 4}, {"tree": "2x2x1"}])
-    calls = [(prompts[4 + i % 6], {"drafter": proposer} | GREEDY | way) for i, (proposer, way) in enumerate(ways)]
+    ways = itertools.product(PROPOSERS, [GREEDY | {"k": 4}, GREEDY | {"tree": "2x2x1"}, COUPLED | {"k": 3}])
+    calls = [(prompts[4 + i % 6], {"drafter": proposer} | way) for i, (proposer, way) in enumerate(ways)]
     with cluster(target=[*heads, "--kv-blocks", "40", "--block-size", "16"], draft=None) as c:
         together = c.generate_all(calls)
-        assert [answer.tokens for answer in together] == [plain(prompt, **GREEDY) for prompt, _ in calls]
+        for (prompt, options), answer in zip(calls, together, strict=True):
+            assert answer.tokens == plain(prompt, **COUPLED if "rule" in options else GREEDY), options
         assert c.target.value("outrider_target_preemptions_total") > 0
         c.wait_idle()
 

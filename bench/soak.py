@@ -30,12 +30,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "system"))
 
 from harness import Cluster, Server, cluster, eventually, reserve_address
+from heads import SHIPPED
 from relay import Relay, relay
 from soak_load import Load
 
 # A cache that the load fills, and a short lease, so that what a killed coordinator held is free before the end.
 KV_BLOCKS = 256
 SERVER_FLAGS = ["--kv-blocks", str(KV_BLOCKS), "--block-size", "16", "--lease", "3"]
+HEADS = [part for folder in SHIPPED.values() for part in ("--heads", str(folder))]
 # The part of the time without disturbances, in which the processes may not grow by more than so many MiB. A coordinator that
 # was started just before it goes on growing for a minute, from 33 to 47 MiB in one run.
 QUIET, SLICES, GROWTH = 0.3, 4, 16.0
@@ -206,7 +208,7 @@ def started(seed: int) -> Iterator[Soak]:
             relays[name] = stack.enter_context(relay(address))
             yield relays[name].address
 
-        c = stack.enter_context(cluster(target=SERVER_FLAGS, draft=SERVER_FLAGS, coordinator=["--http-listen", reserve_address()],
+        c = stack.enter_context(cluster(target=[*SERVER_FLAGS, *HEADS], draft=SERVER_FLAGS, coordinator=["--http-listen", reserve_address()],
                                         through=partial(through, "draft"), target_through=partial(through, "target")))
         yield Soak(c, relays, seed)
 

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -21,6 +21,7 @@ import openai
 from outrider.v1 import inference_pb2_grpc
 
 from harness import LENGTH, PATIENCE, Answer, Cluster, Refusal, inference_pb2, load_prompts, request
+from heads import SHIPPED
 from http_clients import MODEL, connect
 from proxies import OPTIONS
 from test_bad_requests import BAD
@@ -28,6 +29,7 @@ from test_openai_server import BAD as BAD_OVER_HTTP
 
 WORKERS = 8
 DRAFTERS = ("", "model", "model", "ngram", "copy", "auto", "random", "none")
+TREE_DRAFTERS = ("", "model", *SHIPPED)  # the target itself with any of its heads
 KS = (None, 0, 1, 2, 4, 8)
 TREES = ("", "", "2x2x1", "chains:3", "budget:8", "auto")
 
@@ -179,10 +181,10 @@ class Worker:
     def call(self, *, samples: bool = False) -> Call:
         return self.rng.choice([call for call in self.load.calls if (call.options["n"] > 1) == samples])
 
-    def speculation(self) -> dict[str, Any]:
-        drafter = self.rng.choice(DRAFTERS)
+    def speculation(self, drafters: Sequence[str] = (*DRAFTERS, *SHIPPED)) -> dict[str, Any]:
+        drafter = self.rng.choice(drafters)
         return {"k": self.rng.choice(KS), "drafter": drafter, "draft_top_n": self.rng.choice([0, 0, 8]),
-                "tree": self.rng.choice(TREES) if drafter in ("", "model") else ""}
+                "tree": self.rng.choice(TREES) if drafter in TREE_DRAFTERS else ""}
 
     def repeat(self, ask: Callable[[], Any]) -> Any:
         """Asks until the coordinator was there all the time."""
@@ -248,7 +250,7 @@ def slow_reader(w: Worker) -> str:
 
 def search(w: Worker) -> str:
     call = w.rng.choice(w.load.searches)
-    return check(w.stream(request(call.prompt, **call.options, **(w.speculation() | {"tree": ""}))), call)
+    return check(w.stream(request(call.prompt, **call.options, **(w.speculation(DRAFTERS) | {"tree": ""}))), call)
 
 
 def sampled_answer(w: Worker) -> str:

@@ -13,7 +13,12 @@ v1::ServerInfo SmallTarget(int vocab_size) {
   info.set_kv_blocks(64);
   info.set_block_size(16);
   info.set_max_draft_tokens(16);
+  info.set_max_tree_nodes(12);
   info.add_eos_ids(0);
+  for (const v1::Proposer proposer : {v1::PROPOSER_EAGLE, v1::PROPOSER_BLOCKWISE}) {
+    info.add_proposers()->set_proposer(proposer);
+    info.mutable_proposers()->rbegin()->set_max_draft_tokens(4);
+  }
   return info;
 }
 
@@ -45,7 +50,11 @@ void FuzzTarget(std::string_view input) {
       request->max_tokens >= 1 && request->prompt.size() + static_cast<size_t>(request->max_tokens) <= 256,
       "an answer fits the context");
   Require(request->draft_tokens >= 0 && request->draft_tokens <= 16, "K is in range");
+  const v1::Proposer proposer = request->params.proposer();
+  Require(proposer == v1::PROPOSER_UNSPECIFIED || request->draft_tokens > 0,
+          "who proposes is to propose something");
   if (!request->beam) return;
+  Require(proposer == v1::PROPOSER_UNSPECIFIED, "a search asks the target for candidates");
   Require(request->beam->width() >= 1 && request->beam->width() <= 4, "the width is in range");
   Require(request->samples <= static_cast<int>(request->beam->width()), "so many texts can be found");
   Require(request->candidates >= 1 && request->candidates <= 256, "the target can report the candidates");

@@ -118,7 +118,7 @@ class Round:
         token: The token after them.
         token_text: Its text.
         kind: Where it came from.
-        draft_us: Waiting for the proposal. One of the target's own was made at the end of the round before, and counts here.
+        draft_us: Waiting for the proposal. One of the target's own was made in the round before, and counts here.
         draft_compute_us: Of that, the draft server's own time, or the target's.
         verify_us: Waiting for the verdict.
         verify_compute_us: Of that, the target server's own time.

@@ -30,8 +30,21 @@ class ChatMessage(TypedDict):
 # Text, token ids, or a conversation up to where the assistant is to speak; not a mixture, though type checkers
 # understand a list of dictionaries in this form only.
 Prompt = str | Sequence[int | ChatMessage]
-DrafterName = Literal["model", "ngram", "copy", "auto", "none", "unigram", "bigram", "random", "medusa", "blockwise", "eagle",
-                      "layer_skip", "pass"]
+DrafterName = Literal[
+    "model",
+    "ngram",
+    "copy",
+    "auto",
+    "none",
+    "unigram",
+    "bigram",
+    "random",
+    "medusa",
+    "blockwise",
+    "eagle",
+    "layer_skip",
+    "pass",
+]
 RuleName = Literal["token", "block", "coupled"]
 ScheduleName = Literal["lockstep", "run_ahead", "auto"]
 SiblingOrderName = Literal["given", "random"]

@@ -60,7 +60,7 @@ class States:
         inputs = torch.full((count, self.length), BOS)
         inputs[:, 1:] = self.windows[picks, :-1]
         if not self.known[picks].all():
-            self.states[picks] = states_of(target, inputs, self.streams)
+            self.states[picks] = states_of(target, inputs, self.streams).to(torch.bfloat16)
             self.known[picks] = 1
         return inputs, self.states[picks]
 

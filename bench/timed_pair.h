@@ -76,7 +76,8 @@ class TimedModel final : public Model {
   TimedModel(const TimedModelOptions& timed, const DecoderSpec& spec, const RunnerOptions& options)
       : timed_(timed), spec_(spec), kv_blocks_(options.kv_blocks) {}
 
-  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch) override {
+  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch,
+                                     const PassOptions& /*pass*/) override {
     const auto begun = std::chrono::steady_clock::now();
     if (!std::exchange(is_precise_, true)) prctl(PR_SET_TIMERSLACK, 1);  // of this thread, in nanoseconds
     size_t rows = 0, logit_rows = 0;

@@ -57,7 +57,7 @@ std::vector<TokenId> Greedy(bool is_draft, const TimedLaw& law, int position, in
   TimedModel model({.is_draft = is_draft, .law = &current}, spec, {});
   const std::vector<TokenId> tokens(static_cast<size_t>(rows), 1);
   const SequenceRows sequence{.tokens = tokens, .position = position, .blocks = {}, .logit_rows = rows};
-  const auto logits = model.Forward({&sequence, 1});
+  const auto logits = model.Forward({&sequence, 1}, {});
   std::vector<TokenId> greedy;
   for (int r = 0; r < rows; ++r) {
     const auto row = logits->row(r);

@@ -355,5 +355,45 @@ TEST_F(ModelServicesTest, WhatCannotBeIsRefusedUnderTheItemsOwnName) {
   EXPECT_EQ(ReasonOf(FromProto(target_.Ask(Verify(nameless)).status())), "SEQUENCE_ID_INVALID");
 }
 
+TEST_F(ModelServicesTest, AProposalOfTheTargetsOwnThatCannotBeIsRefused) {
+  using Change = std::function<void(v1::VerifyItem&)>;
+  v1::ServerInfo info = Info();
+  info.set_max_tree_nodes(12);
+  info.add_proposers()->set_proposer(v1::PROPOSER_MEDUSA);
+  info.add_proposers()->set_proposer(v1::PROPOSER_EAGLE);
+  TargetService service(*target_worker_, info);
+  TargetConnection target(&service, MakeStub<v1::Target>, OpenStream);
+  Sequence sequence;
+  const auto ask = [&](uint32_t k, const Change& change) {
+    v1::TargetItem item = Verify(sequence);
+    item.mutable_verify()->mutable_propose()->set_draft_tokens(k);
+    change(*item.mutable_verify());
+    return FromProto(target.Ask(item).status());
+  };
+  const auto tree = [](uint32_t nodes) {
+    return [nodes](v1::VerifyItem& item) { item.mutable_propose()->mutable_tree()->set_budget(nodes); };
+  };
+  for (const auto& [k, change, reason] :
+       {std::tuple<uint32_t, Change, std::string>(
+            2, [](auto& item) { item.set_append_only(true); }, "PROPOSE_UNSUPPORTED"),
+        {2, [](auto& item) { item.set_candidates(3); }, "PROPOSE_UNSUPPORTED"},
+        {2, [](auto& item) { item.set_prompt_logprobs(0); }, "PROPOSE_UNSUPPORTED"},
+        {0, [](auto&) {}, "K_OUT_OF_RANGE"},
+        {9, [](auto&) {}, "K_OUT_OF_RANGE"},
+        {3, tree(0), "TREE_OUT_OF_RANGE"},
+        {3, tree(13), "TREE_OUT_OF_RANGE"}}) {
+    const absl::Status status = ask(k, change);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(ReasonOf(status), reason) << status;
+  }
+  EXPECT_TRUE(ask(8, [](auto&) {}).ok());
+  EXPECT_TRUE(ask(3, tree(12)).ok());
+  sequence.params.set_proposer(v1::PROPOSER_PASS);
+  const absl::Status lacking = ask(2, [](auto&) {});
+  EXPECT_EQ(ReasonOf(lacking), "PROPOSER_UNKNOWN");
+  EXPECT_THAT(std::string(lacking.message()),
+              ::testing::EndsWith("proposer: pass; this target has medusa, eagle"));
+}
+
 }  // namespace
 }  // namespace outrider

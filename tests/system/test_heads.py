@@ -311,7 +311,8 @@ def test_targets_of_a_pool_count_for_what_they_have_in_common(heads: list[str], 
         with coordinator.connect() as channel:
             eventually(lambda: coordinator.health() == "SERVING", "ready")
             c = Cluster(able, None, coordinator, inference_pb2_grpc.InferenceStub(channel), [], ((), ()))
-            eventually(lambda: all(coordinator.value("outrider_target_up", address=target.address) for target in (able, other)), "both are up")
+            eventually(lambda: all(coordinator.value("outrider_target_up", address=target.address) for target in (able, other)),
+                       "both are up")
             for proposer in PROPOSERS:
                 assert c.refused(request(prompts[0], drafter=proposer, **GREEDY)).reason == "FIELD_INVALID"
             assert c.generate(prompts[0], drafter="auto", **GREEDY).tokens == plain(prompts[0], **GREEDY)

@@ -16,8 +16,8 @@ from common import MAX_POSITION, TARGET, Attention, Mlp, Norm, Shape, masked_sof
 
 SHAPE = Shape(hidden=TARGET.hidden, layers=1, heads=6, kv_heads=2, ffn=512)
 FEATURE_LAYERS = (1, 3, 5)  # after how many layers of the target
-# Embeddings are a tenth of h in size, and one update of Muon is of the same size for all columns of fc. So fc is trained
-# on embeddings that are this much larger; the saved matrix has it in its columns.
+# Embeddings are a tenth of h in size, and one update of Muon is of the same size for all columns of fc. So fc is
+# trained on embeddings that are this much larger; the saved matrix has the factor in its columns.
 EMBEDDING_SCALE = 10.0
 
 

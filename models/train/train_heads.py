@@ -1,6 +1,7 @@
 """Trains a proposer of ../tiny-heads on the frozen target, and writes its folder.
 
 It learns the target's own distributions: forward KL divergence first, then total variation, which decides acceptance.
+layer_skip learns nothing: its folder only says after which layer the target exits (evaluate_heads.py --exits).
 """
 
 import argparse
@@ -54,7 +55,7 @@ def save(proposer: str, model: nn.Module | None, config: dict, target: Path, fol
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--proposer", choices=("eagle", "medusa", "blockwise", "pass"), required=True)
+    parser.add_argument("--proposer", choices=("eagle", "medusa", "blockwise", "pass", "layer_skip"), required=True)
     parser.add_argument("--version", type=int, choices=(1, 3), default=1, help="of EAGLE")
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--target", type=Path, default=HERE.parent / "tiny-target")
@@ -65,22 +66,29 @@ def main() -> None:
     parser.add_argument("--kl-until", type=float, default=0.5, help="share of the run that minimises the KL divergence")
     parser.add_argument("--regression", type=float, default=0.5, help="weight of EAGLE's feature regression, version 1")
     parser.add_argument("--greedy-times", type=int, default=2, help="how often a pass has the greedy pieces")
+    parser.add_argument("--rate", type=float, default=1.0, help="of learning, smaller to go on from a checkpoint")
+    parser.add_argument("--exit-layer", type=int, default=1, help="of layer_skip")
     parser.add_argument("--init", type=Path, help="go on from this checkpoint (work/eagle.pt), with a new schedule")
     args = parser.parse_args()
+    name = args.proposer if args.version == 1 else f"{args.proposer}{args.version}"
+    out = args.out or HERE.parent / "tiny-heads" / name
+    if args.proposer == "layer_skip":
+        save(args.proposer, None, {"exit_layer": args.exit_layer}, args.target, out)
+        return
     torch.manual_seed(5)
     model = new_model(args.proposer, args.version)
     if args.init:
         model.load_state_dict(torch.load(args.init))
     plan = Plan(tokens=args.tokens, minutes=args.minutes, step_tokens=4096, micro_tokens=1024,
-                muon_lr=0.02, adam_lr=0.004, weight_decay=0.1, lengths=[(0.9, LENGTHS[0]), (1, LENGTHS[1])])
+                muon_lr=0.02 * args.rate, adam_lr=0.004 * args.rate, weight_decay=0.1,
+                lengths=[(0.9, LENGTHS[0]), (1, LENGTHS[1])])
     regression = args.regression if args.proposer == "eagle" and args.version == 1 else 0.0
-    name = args.proposer if args.version == 1 else f"{args.proposer}{args.version}"
     train(model, plan, args.processes, make_loss,
           (args.proposer, args.version, args.target, args.work, LENGTHS, args.greedy_times, plan.micro_tokens,
            args.kl_until, regression),
           args.work / f"{name}.log", args.work / f"{name}.pt")
     config = model.config if isinstance(model, Eagle) else model.CONFIG
-    save(args.proposer, model, config, args.target, args.out or HERE.parent / "tiny-heads" / name)
+    save(args.proposer, model, config, args.target, out)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,10 @@ namespace {
 
 using Results = Outbox<v1::VerifyResponse>;
 
+// Tokens that are kept of a proposal's distributions, where the request does not say: as the draft service's
+// default.
+constexpr int kDefaultTopN = 64;
+
 v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const Answer& answer) {
   v1::VerifyResult result;
   result.set_sequence_id(sequence_id);
@@ -173,9 +177,8 @@ void TargetService::OnItem(v1::TargetItem&& item, const std::shared_ptr<Results>
   if (HandleControlItem(item, worker_)) return;
   const int vocab_size = static_cast<int>(info_.vocab_size());
   if (item.has_continuation()) return Continue(std::move(*item.mutable_continuation()), vocab_size, worker_);
-  // default_top_n matters to the draft only; any valid value will do.
   SubmitItem(
-      item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size, /*default_top_n=*/vocab_size,
+      item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size, std::min(kDefaultTopN, vocab_size),
       [&](WorkItem& work) { return ParseVerify(item.verify(), info_, work); }, ToResult, results, worker_);
 }
 

@@ -21,7 +21,7 @@ from scipy import stats
 
 from harness import (BIN, Cluster, cluster, draft_pb2, draft_pb2_grpc, load_goldens, load_prompts, request, sequence_pb2, target_pb2,
                      target_pb2_grpc)
-from heads import PROPOSERS, flags
+from heads import FLAGS, PROPOSERS
 
 SAMPLES, LIES = 1600, 1200
 PER_CALL = 50
@@ -221,16 +221,11 @@ def test_so_they_have_with_drafters_that_need_no_draft_service(drafter: str, rul
             assert observed_over_expected(c)[1] < 5
 
 
-@pytest.fixture(scope="module")
-def heads(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return flags(tmp_path_factory.mktemp("heads"))
-
-
 @pytest.mark.parametrize("way", [{"k": 3}, {"tree": "2x2x1"}, {"k": 3, "rule": "block"}], ids=["chain", "tree", "block"])
 @pytest.mark.parametrize("proposer", PROPOSERS)
-def test_so_they_have_with_what_the_target_proposes(proposer: str, way: dict[str, Any], heads: list[str],
+def test_so_they_have_with_what_the_target_proposes(proposer: str, way: dict[str, Any], ,
                                                     goldens: dict[str, Any]) -> None:
-    with cluster(target=heads, draft=None) as c:
+    with cluster(target=FLAGS, draft=None) as c:
         law = law_of(c, goldens["prompt"], 5, 3)
         seen = sample(c, goldens["prompt"], 3, top_k=5, drafter=proposer, **way)
         for length in (1, 2, 3):
@@ -333,10 +328,10 @@ def test_so_it_is_with_a_tree(goldens: dict[str, Any], paths: Cells) -> None:
 
 @pytest.mark.parametrize("way", [{"k": 3}, {"tree": "2x2"}], ids=["chain", "tree"])
 @pytest.mark.parametrize("proposer", sorted({"eagle", "layer_skip"} & set(PROPOSERS)))
-def test_so_it_is_with_what_the_target_proposes(proposer: str, way: dict[str, Any], heads: list[str], goldens: dict[str, Any],
+def test_so_it_is_with_what_the_target_proposes(proposer: str, way: dict[str, Any], goldens: dict[str, Any],
                                                 paths: Cells) -> None:
     length = len(next(iter(paths)))
-    with cluster(target=heads, draft=None, target_through=lying_target) as c:
+    with cluster(target=FLAGS, draft=None, target_through=lying_target) as c:
         observed = Counter(sample(c, goldens["prompt"], length, LIES, drafter=proposer, top_k=goldens["top_k"], **way))
         assert p_value(observed, paths) < DAMNING
         assert observed_over_expected(c)[1] > 8

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from harness import DRAFT_MODEL, DTYPES, Cluster, cluster, corpus_prompts
-from heads import PROPOSERS
-from heads import flags as head_flags
+from heads import FLAGS, PROPOSERS
 
 PROMPTS, TOKENS = 40, 20
 KS = [0, 1, 2, 4, 8]
@@ -36,7 +35,7 @@ def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     corpus = tmp_path_factory.mktemp("corpus") / "corpus.txt"
     corpus.write_text("\n".join(corpus_prompts(PROMPTS)))
     flags = ("--dtype", request.param, "--threads", "2")
-    with cluster(target=(*flags, *head_flags(tmp_path_factory.mktemp("heads"))), draft=flags,
+    with cluster(target=(*flags, *FLAGS), draft=flags,
                  coordinator=["--drafter-corpus", str(corpus), "--draft-budget", "60"]) as c:
         yield c
 

@@ -21,7 +21,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from harness import PATIENCE, Cluster, Server, cluster, draft_pb2, inference_pb2, prefix_hash, sequence_pb2, target_pb2
-from heads import flags
+from heads import FLAGS
 
 COUNT = int(os.environ.get("OUTRIDER_ANY_REQUESTS", "80"))
 SEED = int(os.environ.get("OUTRIDER_ANY_SEED", "1"))
@@ -123,9 +123,9 @@ def check_code(error: grpc.RpcError, what: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def pair() -> Iterator[Cluster]:
     """Whose servers do not wait long for coordinators that are gone."""
-    with cluster(target=["--lease", "1", *flags(tmp_path_factory.mktemp("heads"))], draft=["--lease", "1"]) as c:
+    with cluster(target=["--lease", "1", *FLAGS], draft=["--lease", "1"]) as c:
         yield c
 
 

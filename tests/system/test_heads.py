@@ -12,7 +12,7 @@ import pytest
 
 from harness import (BIN, LENGTH, PATIENCE, STOP, TARGET_MODEL, Answer, Cluster, cluster, eventually, inference_pb2, inference_pb2_grpc,
                      request, running, start_coordinator, start_target)
-from heads import PROPOSERS, flags
+from heads import FLAGS, PROPOSERS
 from relay import Relay, relay
 
 GREEDY = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
@@ -27,14 +27,9 @@ exact = pytest.mark.parametrize("how", [GREEDY, COUPLED], ids=["greedy", "couple
 
 
 @pytest.fixture(scope="module")
-def heads(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return flags(tmp_path_factory.mktemp("heads"))
-
-
-@pytest.fixture(scope="module")
-def alone(heads: list[str]) -> Iterator[Cluster]:
+def alone() -> Iterator[Cluster]:
     """A target that proposes itself, without a draft service."""
-    with cluster(target=heads, draft=None) as c:
+    with cluster(target=FLAGS, draft=None) as c:
         yield c
 
 
@@ -120,8 +115,8 @@ def test_the_answer_may_end_anywhere(proposer: str, alone: Cluster, prompts: lis
 
 
 @each_proposer
-def test_an_answer_may_fill_the_context(proposer: str, heads: list[str], prompts: list[str]) -> None:
-    with cluster(target=[*heads, "--kv-blocks", "8", "--block-size", "16"], draft=None) as c:
+def test_an_answer_may_fill_the_context(proposer: str, prompts: list[str]) -> None:
+    with cluster(target=[*FLAGS, "--kv-blocks", "8", "--block-size", "16"], draft=None) as c:
         filled = {k: c.generate(prompts[0], drafter=proposer, k=k, temperature=0, ignore_eos=True) for k in (0, 5)}
         assert filled[5].tokens == filled[0].tokens
         usage = filled[5].finish.usage
@@ -209,8 +204,8 @@ def disturbed(c: Cluster, calls: Calls, disturb: Callable[[], None]) -> list[Ans
     return answers
 
 
-def test_a_target_that_is_killed_costs_a_resend(heads: list[str], calls: Calls, quiet: list[list[int]]) -> None:
-    with cluster(target=heads, draft=None) as c:
+def test_a_target_that_is_killed_costs_a_resend(calls: Calls, quiet: list[list[int]]) -> None:
+    with cluster(target=FLAGS, draft=None) as c:
         def kill() -> None:
             c.kill(c.target)
             c.restart_target()
@@ -219,8 +214,8 @@ def test_a_target_that_is_killed_costs_a_resend(heads: list[str], calls: Calls, 
         assert c.lost_target_during(1), "not killed in the middle"
 
 
-def test_a_target_that_freezes_delays_and_changes_nothing(heads: list[str], calls: Calls, quiet: list[list[int]]) -> None:
-    with cluster(target=heads, draft=None, coordinator=["--item-timeout", "1"]) as c:
+def test_a_target_that_freezes_delays_and_changes_nothing(calls: Calls, quiet: list[list[int]]) -> None:
+    with cluster(target=FLAGS, draft=None, coordinator=["--item-timeout", "1"]) as c:
         def freeze() -> None:
             c.target.popen.send_signal(signal.SIGSTOP)
             c.coordinator.wait_for_event("disconnected", server="target")
@@ -229,7 +224,7 @@ def test_a_target_that_freezes_delays_and_changes_nothing(heads: list[str], call
         assert [answer.tokens for answer in disturbed(c, calls, freeze)] == quiet
 
 
-def test_sequences_whose_leases_have_ended_are_sent_again(heads: list[str], calls: Calls, quiet: list[list[int]]) -> None:
+def test_sequences_whose_leases_have_ended_are_sent_again(calls: Calls, quiet: list[list[int]]) -> None:
     with contextlib.ExitStack() as stack:
         relays: list[Relay] = []
 
@@ -238,7 +233,7 @@ def test_sequences_whose_leases_have_ended_are_sent_again(heads: list[str], call
             relays.append(stack.enter_context(relay(address)))
             yield relays[0].address
 
-        c = stack.enter_context(cluster(target=[*heads, "--lease", "0.2"], draft=None, target_through=through))
+        c = stack.enter_context(cluster(target=[*FLAGS, "--lease", "0.2"], draft=None, target_through=through))
 
         def lose() -> None:
             relays[0].freeze()
@@ -249,10 +244,10 @@ def test_sequences_whose_leases_have_ended_are_sent_again(heads: list[str], call
         assert c.coordinator.value("outrider_target_errors_total", reason="SEQUENCE_UNKNOWN") > 0
 
 
-def test_sequences_that_are_preempted_go_on(heads: list[str], prompts: list[str], plain: Callable[..., list[int]]) -> None:
+def test_sequences_that_are_preempted_go_on(prompts: list[str], plain: Callable[..., list[int]]) -> None:
     ways = itertools.product(PROPOSERS, [GREEDY | {"k": 4}, GREEDY | {"tree": "2x2x1"}, COUPLED | {"k": 3}])
     calls = [(prompts[4 + i % 6], {"drafter": proposer} | way) for i, (proposer, way) in enumerate(ways)]
-    with cluster(target=[*heads, "--kv-blocks", "40", "--block-size", "16"], draft=None) as c:
+    with cluster(target=[*FLAGS, "--kv-blocks", "40", "--block-size", "16"], draft=None) as c:
         together = c.generate_all(calls)
         for (prompt, options), answer in zip(calls, together, strict=True):
             assert answer.tokens == plain(prompt, **COUPLED if "rule" in options else GREEDY), options
@@ -303,9 +298,9 @@ def test_an_unknown_proposer_is_refused_with_what_there_is(pair: Cluster, alone:
         assert set(PROPOSERS) <= set(refusal.metadata["range"].split(", "))
 
 
-def test_targets_of_a_pool_count_for_what_they_have_in_common(heads: list[str], prompts: list[str],
+def test_targets_of_a_pool_count_for_what_they_have_in_common(prompts: list[str],
                                                               plain: Callable[..., list[int]]) -> None:
-    able, other = start_target(*heads), start_target()
+    able, other = start_target(*FLAGS), start_target()
     with running(able, other) as servers:
         servers.append(coordinator := start_coordinator(able.address, "", "--target", other.address))
         with coordinator.connect() as channel:
@@ -328,18 +323,18 @@ def test_auto_goes_without_a_draft_service(alone: Cluster, prompts: list[str], p
 
 
 @each_proposer
-def test_a_search_needs_another_drafter(proposer: str, heads: list[str], alone: Cluster, prompts: list[str]) -> None:
+def test_a_search_needs_another_drafter(proposer: str, alone: Cluster, prompts: list[str]) -> None:
     beam = inference_pb2.BeamOptions(width=2)
     refusal = alone.refused(request(prompts[0], drafter=proposer, max_tokens=8, beam=beam))
     assert refusal.metadata["field"] == "speculation.drafter"
-    with cluster(target=heads, draft=None, coordinator=["--drafter", proposer]) as c:
+    with cluster(target=FLAGS, draft=None, coordinator=["--drafter", proposer]) as c:
         found, wanted = (each.generate(prompts[0], max_tokens=8, beam=beam, **options).tokens
                          for each, options in ((c, {}), (alone, {"drafter": "none"})))
         assert found == wanted
         assert c.generate(prompts[0], **GREEDY).speculation.drafts > 0, "a default that is the target"
 
 
-def test_the_command_line_loads_heads_and_tells_of_them(heads: list[str], alone: Cluster, prompts: list[str],
+def test_the_command_line_loads_heads_and_tells_of_them(alone: Cluster, prompts: list[str],
                                                         plain: Callable[..., list[int]]) -> None:
     def outrider(*arguments: str) -> str:
         return subprocess.run([BIN / "outrider", *arguments], check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
@@ -350,7 +345,7 @@ def test_the_command_line_loads_heads_and_tells_of_them(heads: list[str], alone:
     assert {each["proposer"] for each in described["target"]["proposers"]} == set(PROPOSERS)
     for proposer in PROPOSERS:
         answer = json.loads(outrider(
-            "generate", "--target-model", str(TARGET_MODEL), *heads, "--dtype", "float32", "--drafter", proposer, "--json",
+            "generate", "--target-model", str(TARGET_MODEL), *FLAGS, "--dtype", "float32", "--drafter", proposer, "--json",
             "--temperature", "0", "--ignore-eos", "--max-tokens", "48", prompts[0]))
         assert answer["tokens"] == plain(prompts[0], **GREEDY)
         assert answer["speculation"]["drafted"] > 0

@@ -21,6 +21,7 @@ outrider_library(fuzz_parsers
     ${CMAKE_SOURCE_DIR}/common/rpc/sampling.cc
     ${CMAKE_SOURCE_DIR}/common/serve/convert.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_beam.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/api/parse_drafter.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_request.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_tree.cc
     ${CMAKE_SOURCE_DIR}/coordinator/gateway/http_parser.cc

@@ -223,7 +223,7 @@ def test_so_they_have_with_drafters_that_need_no_draft_service(drafter: str, rul
 
 @pytest.mark.parametrize("way", [{"k": 3}, {"tree": "2x2x1"}, {"k": 3, "rule": "block"}], ids=["chain", "tree", "block"])
 @pytest.mark.parametrize("proposer", PROPOSERS)
-def test_so_they_have_with_what_the_target_proposes(proposer: str, way: dict[str, Any], ,
+def test_so_they_have_with_what_the_target_proposes(proposer: str, way: dict[str, Any],
                                                     goldens: dict[str, Any]) -> None:
     with cluster(target=FLAGS, draft=None) as c:
         law = law_of(c, goldens["prompt"], 5, 3)

@@ -254,6 +254,17 @@ def flatten(nodes: Iterable[sequence_pb2.DraftNode]) -> None:
             weights[:] = [float(weight > 0) for weight in weights]
 
 
+def with_lies(answers: Any, nodes_of: Callable[[Any], Iterable[sequence_pb2.DraftNode]],
+              context: grpc.ServicerContext) -> Iterator[Any]:
+    """The responses of a stream, the q of whose results' nodes are flattened."""
+    context.add_callback(answers.cancel)
+    with contextlib.suppress(grpc.RpcError):
+        for response in answers:
+            for result in response.results:
+                flatten(nodes_of(result))
+            yield response
+
+
 class Liar(draft_pb2_grpc.DraftServicer):
     """A proxy of a draft that lies about q."""
 
@@ -262,13 +273,7 @@ class Liar(draft_pb2_grpc.DraftServicer):
 
     def Propose(self, requests: Iterator[draft_pb2.ProposeRequest],
                 context: grpc.ServicerContext) -> Iterator[draft_pb2.ProposeResponse]:
-        answers = self._draft.Propose(requests)
-        context.add_callback(answers.cancel)
-        with contextlib.suppress(grpc.RpcError):
-            for response in answers:
-                for result in response.results:
-                    flatten(result.nodes)
-                yield response
+        return with_lies(self._draft.Propose(requests), lambda result: result.nodes, context)
 
 
 class LyingTarget(target_pb2_grpc.TargetServicer):
@@ -279,13 +284,7 @@ class LyingTarget(target_pb2_grpc.TargetServicer):
 
     def Verify(self, requests: Iterator[target_pb2.VerifyRequest],
                context: grpc.ServicerContext) -> Iterator[target_pb2.VerifyResponse]:
-        answers = self._target.Verify(requests)
-        context.add_callback(answers.cancel)
-        with contextlib.suppress(grpc.RpcError):
-            for response in answers:
-                for result in response.results:
-                    flatten(result.verdict.proposal)
-                yield response
+        return with_lies(self._target.Verify(requests), lambda result: result.verdict.proposal, context)
 
 
 @contextlib.contextmanager

@@ -109,13 +109,14 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
   absl::StatusOr<std::unique_ptr<Model>> model = backend.Load(spec, weights, sized, runner->thread_pool_);
   if (!model.ok()) return model.status();
   runner->model_ = *std::move(model);
+  if (options.parallel.rank == 0) runner->weights_hash_ = stored->Hash();
   if (options.heads.empty()) return runner;
   absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> proposers =
       LoadProposers({.backend = backend,
                      .options = options,
                      .decoder = runner->config_.decoder,
                      .weights = whole,
-                     .weights_hash = stored->Hash(),
+                     .weights_hash = runner->weights_hash_,
                      .model = *runner->model_,
                      .threads = runner->thread_pool_});
   if (!proposers.ok()) return proposers.status();

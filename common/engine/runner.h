@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -104,6 +105,8 @@ class Runner {
   int max_batch_rows() const { return options_.max_batch_rows; }
   size_t bytes_per_block() const { return model_->bytes_per_block(); }  // keys and values of all layers
   size_t weight_bytes() const { return model_->weight_bytes(); }        // as packed, without the embedding
+  // SafeTensors::Hash of the model's files. Only rank 0 knows it.
+  uint64_t weights_hash() const { return weights_hash_; }
 
  private:
   Runner(const RunnerOptions& options, ModelConfig config);
@@ -121,6 +124,7 @@ class Runner {
   const ModelConfig config_;
   std::vector<TokenId> frequent_;  // what the model computes logits of; empty: all
   std::vector<float> spread_;      // logits of all
+  uint64_t weights_hash_ = 0;
   ThreadPool thread_pool_;
   std::unique_ptr<Model> model_;                      // uses thread_pool_
   std::vector<std::unique_ptr<Proposer>> proposers_;  // use model_

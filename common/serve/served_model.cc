@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/decoder/model_config.h"
-#include "common/engine/decoder/safetensors.h"
 #include "common/obs/log.h"
 #include "common/obs/metric_families.h"
 #include "common/rpc/fresh_bits.h"
@@ -29,7 +28,7 @@ int MaxTreeNodes(const Runner& runner, const ServedModelOptions& options) {
 }
 
 v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
-                        uint64_t tokenizer_fingerprint, uint64_t weights_hash) {
+                        uint64_t tokenizer_fingerprint) {
   const ModelConfig& config = runner.config();
   v1::ServerInfo info;
   info.set_boot_id(FreshBits());
@@ -51,7 +50,7 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
   info.set_kv_blocks(static_cast<uint32_t>(runner.kv_blocks()));
   info.set_block_size(static_cast<uint32_t>(runner.block_size()));
   info.set_weight_bytes(runner.weight_bytes());
-  info.set_weights_hash(weights_hash);
+  info.set_weights_hash(runner.weights_hash());
   info.set_version(OUTRIDER_VERSION);
   for (const std::unique_ptr<Proposer>& proposer : runner.proposers()) {
     v1::ProposerInfo& proposes = *info.add_proposers();
@@ -122,9 +121,7 @@ absl::Status ServedModel::TryToLoad() {
   if (!runner.ok()) return runner.status();
   runner_ = *std::move(runner);
   if (parallel.rank > 0) return absl::OkStatus();  // only rank 0 says what it serves
-  const absl::StatusOr<SafeTensors> weights = SafeTensors::Open(options_.runner.model_dir);
-  if (!weights.ok()) return weights.status();
-  info_ = Describe(*runner_, options_, tokenizer_, weights->Hash());
+  info_ = Describe(*runner_, options_, tokenizer_);
   if (spec_.complete_info) spec_.complete_info(info_);
   return absl::OkStatus();
 }

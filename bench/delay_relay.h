@@ -1,5 +1,5 @@
 // Passes the bytes of connections on after a delay, each direction by itself, as a longer way would. The
-// delay is kept to some tens of microseconds.
+// delay is kept to some tens of microseconds. Counts them.
 #pragma once
 
 #include "coordinator/link/asio.h"
@@ -8,6 +8,7 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/write.hpp>
 #include <chrono>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
@@ -29,6 +30,8 @@ class DelayRelay {
   void SetDelay(std::chrono::duration<double> delay) {
     delay_ = std::chrono::duration_cast<Clock::duration>(delay);
   }
+  // That came, in both directions together. Thread-safe.
+  uint64_t bytes() const { return bytes_; }
 
  private:
   using Protocol = asio::local::stream_protocol;
@@ -73,6 +76,7 @@ class DelayRelay {
     while (!ended) {
       const size_t count = co_await way->from.async_read_some(
           asio::buffer(bytes), asio::redirect_error(asio::use_awaitable, ended));
+      bytes_ += count;
       way->queue.push_back({Clock::now() + delay_.load(), {bytes.data(), bytes.data() + count}});
       way->arrival.cancel();
     }
@@ -102,6 +106,7 @@ class DelayRelay {
   Protocol::acceptor acceptor_;
   const std::string connect_;
   std::atomic<Clock::duration> delay_ = Clock::duration::zero();
+  std::atomic<uint64_t> bytes_ = 0;
 };
 
 }  // namespace outrider

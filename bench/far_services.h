@@ -44,6 +44,9 @@ class FarServices {
   ~FarServices() { io_.stop(); }
 
   const Client& client() const { return *client_; }
+  // On the wire between the coordinator and them, both ways.
+  double target_bytes() const { return static_cast<double>(to_target_.bytes()); }
+  double draft_bytes() const { return static_cast<double>(to_draft_.bytes()); }
 
  private:
   FarServices(const LocalServices& near, std::chrono::duration<double> delay)

@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "bench/pair_drafters.h"
 #include "bench/pair_helpers.h"
-#include "bench/process_costs.h"
+#include "bench/round_times.h"
 #include "bench/tally.h"
 #include "common/obs/flags.h"
 #include "common/spec/analysis.h"
@@ -26,6 +27,8 @@ struct Flags {
   int max_tokens = 200;
   int max_k = 8;
   int repeats = 3;
+  bool drafters = false;
+  std::vector<std::string> trees = DraftersFlags().trees;
 };
 
 struct Mode {
@@ -42,14 +45,6 @@ struct Result {
   int other_tokens = 0;        // answers that differ from plain decoding; must be 0 if greedy
 
   double Rate() const { return tally.tokens / seconds; }
-};
-
-// Means of a round: times in microseconds, and what the three services spend on it.
-struct RoundTimes {
-  int k = 0;
-  double rounds = 0, tokens = 0;
-  ProcessCosts costs = {};
-  double draft_server = 0, draft_wire = 0, verify_server = 0, verify_wire = 0, coordinator = 0, total = 0;
 };
 
 double Median(std::vector<double> values) {
@@ -140,9 +135,9 @@ class PairBench {
     for (int k = 2; k <= flags_.max_k; ++k) {
       if (Median(results[k].ratios) > Median(results[best].ratios)) best = k;
     }
-    const auto plain_times = MeasureRoundTimes(temperature, 0);
+    const auto plain_times = RoundTimesOf(temperature, 0);
     if (!plain_times.ok()) return plain_times.status();
-    const auto best_times = MeasureRoundTimes(temperature, best);
+    const auto best_times = RoundTimesOf(temperature, best);
     if (!best_times.ok()) return best_times.status();
     const double c = best_times->draft_server / best / plain_times->verify_server;
 
@@ -206,58 +201,10 @@ class PairBench {
     return row;
   }
 
-  // Averages over the rounds of traced generations, without the prompt's round.
-  absl::StatusOr<RoundTimes> MeasureRoundTimes(double temperature, int k) const {
-    RoundTimes times{.k = k};
-    const ProcessCosts before = CostsOfChildren();
-    double all_rounds = 0;
-    for (const std::string& prompt : prompts_) {
-      v1::GenerateRequest request = MakeRequest(prompt, temperature, k, 1, flags_.max_tokens);
-      request.set_trace(true);
-      auto answer = client_.Generate(request, [&](const v1::GenerateResponse& chunk) {
-        const v1::RoundTrace& trace = chunk.trace();
-        ++all_rounds;
-        times.tokens += chunk.tokens_size();
-        if (trace.round() < 2 || trace.drafted_size() < k) return;
-        ++times.rounds;
-        times.draft_server += trace.draft_compute_us();
-        times.draft_wire += trace.draft_us() - trace.draft_compute_us();
-        times.verify_server += trace.verify_compute_us();
-        times.verify_wire += trace.verify_us() - trace.verify_compute_us();
-        times.coordinator += trace.round_us() - trace.draft_us() - trace.verify_us();
-        times.total += trace.round_us();
-      });
-      if (!answer.ok()) return answer.status();
-    }
-    times.costs = CostsOfChildren() - before;
-    times.costs.voluntary /= all_rounds;
-    times.costs.involuntary /= all_rounds;
-    for (double* sum : {&times.draft_server, &times.draft_wire, &times.verify_server, &times.verify_wire,
-                        &times.coordinator, &times.total}) {
-      *sum /= times.rounds;
-    }
-    return times;
-  }
-
-  static nlohmann::ordered_json PrintRoundTimes(const RoundTimes& times) {
-    absl::PrintF(
-        "a round at K = %d, us: draft %.0f + wire %.0f, verify %.0f + wire %.0f, coordinator %.0f, in all "
-        "%.0f\n",
-        times.k, times.draft_server, times.draft_wire, times.verify_server, times.verify_wire,
-        times.coordinator, times.total);
-    const double cpu_microseconds = times.costs.cpu_seconds * 1e6 / times.tokens;
-    absl::PrintF("  and %.1f context switches, %.1f more against a thread's will; CPU time %.0f us a token\n",
-                 times.costs.voluntary, times.costs.involuntary, cpu_microseconds);
-    return {{"k", times.k},
-            {"draft_server", times.draft_server},
-            {"draft_wire", times.draft_wire},
-            {"verify_server", times.verify_server},
-            {"verify_wire", times.verify_wire},
-            {"coordinator", times.coordinator},
-            {"total", times.total},
-            {"voluntary_switches", times.costs.voluntary},
-            {"involuntary_switches", times.costs.involuntary},
-            {"cpu_microseconds_per_token", cpu_microseconds}};
+  absl::StatusOr<RoundTimes> RoundTimesOf(double temperature, int k) const {
+    return MeasureRoundTimes(client_, prompts_, k, [&](const std::string& prompt) {
+      return MakeRequest(prompt, temperature, k, 1, flags_.max_tokens);
+    });
   }
 
   const Client& client_;
@@ -278,6 +225,8 @@ int Main(int argc, char** argv) {
   app.add_option("--repeats", flags.repeats, "runs of each prompt")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
+  app.add_flag("--drafters", flags.drafters, "compare all drafters, those of the target included");
+  app.add_option("--shape", flags.trees, "trees as SHAPE@DEPTH, with --drafters")->capture_default_str();
   app.add_option("--json", flags.json, "file for the results");
   UseOneLineErrors(app);
   CLI11_PARSE(app, argc, argv);
@@ -289,11 +238,19 @@ int Main(int argc, char** argv) {
   auto report = BeginReport(pair->client);
   if (!report.ok()) return Fail("bench_pair", report.status());
   (*report)["set"] = flags.prompts.set;
-  PairBench bench(pair->client, flags, *std::move(prompts));
+  PairBench bench(pair->client, flags, *prompts);
+  const DraftersFlags compared{{flags.repeats, flags.max_tokens}, flags.max_k, flags.trees};
   for (const double temperature : {0.0, 1.0}) {
-    auto result = bench.Run(temperature);
+    auto result = flags.drafters ? CompareDrafters(*pair, flags.services, compared, *prompts, temperature)
+                                 : bench.Run(temperature);
     if (!result.ok()) return Fail("bench_pair", result.status());
     (*report)["results"].push_back(*std::move(result));
+  }
+  if (flags.drafters) {
+    pair = absl::CancelledError();  // ended, before others start
+    auto memory = MeasureMemory(flags.services, prompts->front());
+    if (!memory.ok()) return Fail("bench_pair", memory.status());
+    (*report)["memory"] = *std::move(memory);
   }
   if (!flags.json.empty()) std::ofstream(flags.json) << report->dump(1) << "\n";
   return 0;

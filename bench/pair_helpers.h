@@ -92,6 +92,7 @@ inline void AddComputeFlags(CLI::App& app, LocalServicesOptions& services) {
 inline void AddPairFlags(CLI::App& app, LocalServicesOptions& services) {
   app.add_option("--target-model", services.target_model, "folder; default: the shipped pair");
   app.add_option("--draft-model", services.draft_model, "folder; default: the shipped pair");
+  app.add_option("--heads", services.heads, "folder of heads of the target; default: the shipped pair's");
   AddComputeFlags(app, services);
 }
 

@@ -17,6 +17,27 @@ struct ProcessCosts {
   }
 };
 
+// Resident memory of the processes that this one has started and whose program has this name.
+inline double ResidentBytesOfChildren(const std::string& program) {
+  namespace fs = std::filesystem;
+  double bytes = 0;
+  std::error_code ignored;
+  for (const fs::directory_entry& self : fs::directory_iterator("/proc/self/task", ignored)) {
+    std::ifstream children(self.path() / "children");
+    for (std::string pid; children >> pid;) {
+      std::string name;
+      std::ifstream("/proc/" + pid + "/comm") >> name;
+      if (name != program.substr(0, 15)) continue;  // as the kernel cuts it
+      std::ifstream status("/proc/" + pid + "/status");
+      for (std::string field; status >> field;) {
+        double kilobytes = 0;
+        if (field == "VmRSS:" && status >> kilobytes) bytes += kilobytes * 1024;
+      }
+    }
+  }
+  return bytes;
+}
+
 // Of all threads that run now; zero where there is no /proc.
 inline ProcessCosts CostsOfChildren() {
   namespace fs = std::filesystem;

@@ -34,7 +34,7 @@ struct Flags {
   std::string json;
   int max_k = 6;
   int passes = 3;
-  TreeSpeedFlags speed;
+  TurnsFlags speed;
   double delay_ms = 0;
   bool llama = false;
   int scale = 1;
@@ -188,9 +188,9 @@ absl::Status Run(const Client& client, const Flags& flags, const std::vector<std
       }
     }
     if (flags.speed.turns > 0) {
-      TreeSpeed bench(client, flags.speed, prompts, modes);
+      Turns bench(client, flags.speed, prompts, modes);
       if (absl::Status status = bench.Run(temperature); !status.ok()) return status;
-      report["speed"].push_back(bench.Report(temperature));
+      report["speed"].push_back(ReportTreeSpeed(bench, modes, temperature));
     }
   }
   return absl::OkStatus();

@@ -1,4 +1,5 @@
-// What bench_tree compares: plain decoding, chains, trees, and what the coordinator chooses itself.
+// What benchmarks of drafting compare: plain decoding, chains, trees, and what the coordinator chooses
+// itself.
 #pragma once
 
 #include <optional>
@@ -19,6 +20,7 @@ struct TreeMode {
   std::string name;
   std::optional<int> k;  // the depth; nullopt: the coordinator chooses
   std::string tree = "none";
+  v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
 
   bool is_chain() const { return k && *k > 0 && tree == "none"; }
   bool is_tree() const { return k && tree != "none"; }
@@ -28,6 +30,7 @@ inline v1::GenerateRequest MakeRequest(const TreeMode& mode, const std::string& 
                                        uint64_t seed, int max_tokens) {
   v1::GenerateRequest request = MakeRequest(prompt, temperature, mode.k.value_or(0), seed, max_tokens);
   request.mutable_speculation()->set_tree(mode.tree);
+  request.mutable_speculation()->set_drafter(mode.drafter);
   request.mutable_speculation()->set_schedule(v1::SCHEDULE_LOCKSTEP);
   if (!mode.k) LeaveKToPolicy(request);
   return request;

@@ -62,6 +62,7 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/engine_hidden_engines.cc
+    ${CMAKE_CURRENT_LIST_DIR}/heads_load_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/heads_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/held_sampler.h
     ${CMAKE_CURRENT_LIST_DIR}/hidden_testing.h
@@ -71,6 +72,7 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/mailbox_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/proposals_law_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/proposers_golden_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/proposers_load_eagle_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/proposers_load_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/scheduler_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/sequence_branches_test.cc

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/temporary_folder.h"
 #include "common/engine/proposers/proposer_kind.h"
+#include "common/spec/types.h"
 
 namespace outrider::testing {
 
@@ -43,17 +44,22 @@ inline HeadTensor Random(std::vector<int64_t> shape, float deviation, std::mt199
 struct HeadFiles {
   nlohmann::json config;
   std::map<std::string, HeadTensor> tensors = {};
+  std::map<std::string, std::vector<int64_t>> integers = {};  // further tensors [*]
 
   void WriteTo(const std::string& dir) const {
     std::ofstream(dir + "/config.json") << config;
     if (tensors.empty()) return;
     nlohmann::json header;
     std::string data;
-    for (const auto& [name, tensor] : tensors) {
+    const auto add = [&](const std::string& name, const char* type, const std::vector<int64_t>& shape,
+                         const auto& values) {
       const size_t begin = data.size();
-      data.append(reinterpret_cast<const char*>(tensor.values.data()), tensor.values.size() * sizeof(float));
-      header[name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
-    }
+      data.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
+      header[name] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
+    };
+    for (const auto& [name, tensor] : tensors) add(name, "F32", tensor.shape, tensor.values);
+    for (const auto& [name, values] : integers)
+      add(name, "I64", {static_cast<int64_t>(values.size())}, values);
     std::string text = header.dump();
     text.resize((text.size() + 7) / 8 * 8, ' ');
     const uint64_t length = text.size();
@@ -107,6 +113,15 @@ inline HeadFiles EagleFiles(std::mt19937& random) {
     files.tensors[layer + name + ".weight"] = Random({rows, columns}, 0.2f, random);
   }
   files.tensors[layer + "post_attention_layernorm.weight"] = Filled({kHeadHidden}, 1);
+  return files;
+}
+
+// The layout of a draft that knows these tokens only, in ascending order.
+inline HeadFiles WithVocabulary(HeadFiles files, const std::vector<TokenId>& tokens) {
+  files.config["draft_vocab_size"] = tokens.size();
+  std::vector<int64_t>& offsets = files.integers["d2t"];
+  offsets.clear();
+  for (size_t i = 0; i < tokens.size(); ++i) offsets.push_back(tokens[i] - static_cast<int64_t>(i));
   return files;
 }
 

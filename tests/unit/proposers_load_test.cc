@@ -1,14 +1,12 @@
 // Folders of heads: the layouts that others publish, and what is refused.
 #include "changed_model.h"
-#include "common/engine/decoder/elements.h"
-#include "common/engine/decoder/safetensors.h"
-#include "heads_testing.h"
-#include "worker_trees_testing.h"
+#include "heads_load_testing.h"
 
 namespace outrider {
 namespace {
 
 using testing::EagleFiles;
+using testing::ErrorOf;
 using testing::Filled;
 using ::testing::HasSubstr;
 using testing::HeadFiles;
@@ -18,48 +16,11 @@ using testing::kHeadVocab;
 using testing::LayerSkipFiles;
 using testing::LookAheadFiles;
 using testing::MedusaFiles;
-using ::testing::Not;
+using testing::ProposalsOf;
+using testing::Same;
 using ::testing::StartsWith;
-using testing::TreeReply;
-
-absl::StatusOr<std::unique_ptr<Runner>> Load(const std::vector<std::string>& folders) {
-  RunnerOptions options = testing::TreeModel(64, 16, 64);
-  options.heads = folders;
-  return Runner::Load(options);
-}
-
-// What follows some texts' verdicts, as chains, at temperatures 0 and 1.
-std::vector<Proposal> ProposalsOf(const HeadFiles& files, ProposerKind kind) {
-  const HeadFolders folders({files});
-  absl::StatusOr<std::unique_ptr<Runner>> runner = Load(folders.paths());
-  EXPECT_TRUE(runner.ok()) << runner.status();
-  if (!runner.ok()) return {};
-  Worker worker(*std::move(runner), std::make_unique<RejectionSampler>(), WorkerOptions(), Worker::Hooks());
-  std::vector<Proposal> proposals;
-  for (const double temperature : {0.0, 1.0}) {
-    SequenceParams params{.prompt_length = 1, .draft_top_n = 8, .proposer = kind};
-    params.sampling.temperature = temperature;
-    params.key.seed = temperature > 0 ? 1 : 0;
-    for (int text = 0; text < 3; ++text) {
-      VerifyWork verify;
-      verify.propose = ProposalRequest{.draft_tokens = 3};
-      const TreeReply reply = testing::AskTree(
-          worker, testing::TreeItem(proposals.size() + 1, 1, testing::Text(5 + 20 * text, text), 0,
-                                    std::make_shared<SequenceParams>(params), std::move(verify)));
-      EXPECT_TRUE(reply.status.ok()) << reply.status;
-      EXPECT_FALSE(reply.proposal.empty());
-      proposals.push_back(reply.proposal);
-    }
-  }
-  return proposals;
-}
-
-// Bit by bit.
-bool Same(const std::vector<Proposal>& a, const std::vector<Proposal>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Proposal& x, const Proposal& y) {
-    return x.size() == y.size() && testing::BeginsWith(x, y);
-  });
-}
+using testing::TargetHead;
+using testing::With;
 
 class Medusa : public ::testing::Test {
  protected:
@@ -76,17 +37,6 @@ class Medusa : public ::testing::Test {
     files.tensors = std::move(tensors);
     return files;
   }
-  // The target's own head, which is its embedding.
-  static testing::HeadTensor TargetHead() {
-    const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(testing::kTreeModel);
-    EXPECT_TRUE(tensors.ok()) << tensors.status();
-    const auto view = tensors->Get("model.embed_tokens.weight", {kHeadVocab, kHeadHidden});
-    EXPECT_TRUE(view.ok()) << view.status();
-    testing::HeadTensor head = Filled({kHeadVocab, kHeadHidden}, 0);
-    ReadElements(*view, 0, static_cast<int>(head.values.size()), head.values.data());
-    return head;
-  }
-
   std::mt19937 random_{3};
   const HeadFiles one_ = MedusaFiles(3, 1, random_);
 };
@@ -128,72 +78,8 @@ TEST_F(Medusa, MayHaveSeveralLayers) {
   EXPECT_TRUE(Same(Proposals(Published(own)), Proposals(two)));
 }
 
-class EagleLayout : public ::testing::Test {
- protected:
-  static std::vector<Proposal> Proposals(const HeadFiles& files) {
-    return ProposalsOf(files, ProposerKind::kEagle);
-  }
-  // As its authors publish it: the config of a Llama with one layer.
-  static HeadFiles Published(HeadFiles files) {
-    files.config.erase("proposer");
-    files.config.update({{"architectures", {"LlamaForCausalLM"}},
-                         {"model_type", "llama"},
-                         {"num_hidden_layers", 1},
-                         {"hidden_size", kHeadHidden},
-                         {"vocab_size", kHeadVocab},
-                         {"hidden_act", "silu"},
-                         {"max_position_embeddings", 2048},
-                         {"rope_scaling", nullptr},
-                         {"tie_word_embeddings", false},
-                         {"torch_dtype", "float16"}});
-    return files;
-  }
-
-  std::mt19937 random_{4};
-  const HeadFiles own_ = EagleFiles(random_);
-};
-
-TEST_F(EagleLayout, OfItsAuthorsIsRead) {
-  const std::vector<Proposal> expected = Proposals(own_);
-  HeadFiles published = Published(own_);
-  EXPECT_TRUE(Same(Proposals(published), expected));
-  // A copy of the target's, which nobody needs.
-  published.tensors["embed_tokens.weight"] = testing::Random({kHeadVocab, kHeadHidden}, 1, random_);
-  EXPECT_TRUE(Same(Proposals(published), expected));
-  EXPECT_FALSE(Same(Proposals(Published(EagleFiles(random_))), expected)) << "other numbers";
-}
-
-TEST_F(EagleLayout, MayHaveABias) {
-  HeadFiles files = Published(own_);
-  files.tensors["fc.bias"] = Filled({kHeadHidden}, 0);
-  EXPECT_TRUE(Same(Proposals(files), Proposals(own_)));
-  files.tensors["fc.bias"] = testing::Random({kHeadHidden}, 1, random_);
-  EXPECT_FALSE(Same(Proposals(files), Proposals(own_)));
-}
-
 class HeadsAreRefused : public ::testing::Test {
  protected:
-  // The one line for the last of these folders; PATH there is the folder.
-  static std::string ErrorOf(const std::vector<HeadFiles>& all) {
-    const HeadFolders folders(all);
-    return ErrorOf(folders.paths());
-  }
-  static std::string ErrorOf(const std::vector<std::string>& paths,
-                             absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
-    const absl::Status status = Load(paths).status();
-    EXPECT_EQ(status.code(), code) << status;
-    std::string message(status.message());
-    EXPECT_THAT(message, Not(HasSubstr("\n")));
-    const size_t at = message.find(paths.back());
-    EXPECT_NE(at, std::string::npos) << message;
-    if (at != std::string::npos) message.replace(at, paths.back().size(), "PATH");
-    return message;
-  }
-  static HeadFiles With(HeadFiles files, const char* field, const nlohmann::json& value) {
-    files.config[field] = value;
-    return files;
-  }
-
   std::mt19937 random_{5};
   const HeadFiles medusa_ = MedusaFiles(2, 1, random_), blockwise_ = testing::BlockwiseFiles(2, 48, random_),
                   eagle_ = EagleFiles(random_), pass_ = LookAheadFiles(3, random_);
@@ -239,7 +125,7 @@ TEST_F(HeadsAreRefused, ForAnotherTarget) {
                            "those of tests/data/engine/mha-float32 are ",
                            own));
     const HeadFolders folders({With(files, "target_weights_hash", own)});
-    EXPECT_TRUE(Load(folders.paths()).ok());
+    EXPECT_TRUE(testing::LoadHeads(folders.paths()).ok());
     EXPECT_EQ(ErrorOf({With(files, "hidden_size", 128)}),
               "PATH/config.json: hidden_size 128, but the target's is 64");
     EXPECT_EQ(ErrorOf({With(files, "vocab_size", 255)}),

@@ -76,7 +76,7 @@ absl::StatusOr<LogitsView> Eagle::Level(int level, std::span<Drafting* const> dr
       outputs_.insert(outputs_.end(), state, state + parts_.hidden_size);
     }
   }
-  return parts_.target.Project(outputs_);
+  return parts_.head.Project(outputs_, row);
 }
 
 SequenceRows Eagle::MissingRows(const Drafting& drafting) const {

@@ -14,6 +14,7 @@
 #include "common/engine/matrix.h"
 #include "common/engine/memory.h"
 #include "common/engine/model.h"
+#include "common/engine/proposers/draft_head.h"
 #include "common/engine/proposers/proposer.h"
 
 namespace outrider {
@@ -21,6 +22,7 @@ namespace outrider {
 struct EagleParts {
   Model& target;                 // outlives it
   std::unique_ptr<Model> layer;  // without norms at its ends; its pool has the target's blocks
+  DraftHead head;
   std::unique_ptr<Matrix> fuse;  // [hidden, 2 hidden]
   std::vector<float> fuse_bias;  // [hidden]; empty: none
   Buffer states;                 // float32 [slots, hidden], the target's

@@ -6,81 +6,24 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/engine/decoder/elements.h"
-#include "common/engine/decoder/family_fields.h"
 #include "common/engine/decoder/field_reader.h"
 #include "common/engine/decoder/safetensors.h"
-#include "common/engine/proposers/eagle.h"
+#include "common/engine/proposers/head_folder.h"
 #include "common/engine/proposers/layer_skip.h"
+#include "common/engine/proposers/load_eagle.h"
 #include "common/engine/proposers/look_ahead.h"
 #include "common/engine/proposers/residual_heads.h"
 
 namespace outrider {
 namespace {
 
-// More tokens than anybody asks for.
-constexpr int kNoLimit = 1 << 10;
 constexpr int kMaxHeads = 64;
 
 using Loaded = absl::StatusOr<std::unique_ptr<Proposer>>;
 
-// A folder and what was read of it.
-struct Folder {
-  const std::string& dir;
-  FieldReader& fields;
-  const ProposerTarget& target;
-
-  std::string config() const { return dir + "/config.json"; }
-  int hidden() const { return target.decoder.hidden_size; }
-  int vocab() const { return target.decoder.vocab_size; }
-};
-
-// Tensors of a folder, and errors that stay.
-class Weights {
- public:
-  Weights(const SafeTensors& tensors, Model& model) : tensors_(tensors), model_(model) {}
-
-  bool Has(const std::string& name) const { return tensors_.Find(name) != nullptr; }
-  int64_t RowsOf(const std::string& name) const {
-    const SafeTensors::Stored* stored = tensors_.Find(name);
-    return stored == nullptr || stored->shape.empty() ? 0 : stored->shape[0];
-  }
-
-  std::vector<float> Values(const std::string& name, const std::vector<int64_t>& shape) {
-    const TensorView view = tensors_.Get(name, shape, status_);
-    if (!status_.ok()) return {};
-    std::vector<float> values(view.bytes() / view.element_bytes());
-    ReadElements(view, 0, static_cast<int>(values.size()), values.data());
-    return values;
-  }
-
-  std::unique_ptr<Matrix> Load(const std::string& name, int64_t n, int64_t k) {
-    const TensorView view = tensors_.Get(name, {n, k}, status_);
-    if (!status_.ok()) return nullptr;
-    absl::StatusOr<std::unique_ptr<Matrix>> matrix = model_.LoadMatrix(view);
-    status_ = matrix.status();
-    return matrix.ok() ? *std::move(matrix) : nullptr;
-  }
-
-  const absl::Status& status() const { return status_; }
-
- private:
-  const SafeTensors& tensors_;
-  Model& model_;
-  absl::Status status_;
-};
-
-// Even, as the rows that a matrix multiplies have to be.
-int ReadInner(FieldReader& fields) {
-  const int inner = fields.Int("intermediate_size", 2, 1 << 24);
-  if (inner % 2 != 0) fields.Fail("intermediate_size", "is odd: ", inner);
-  return inner;
-}
-
-Loaded LoadLayerSkip(const Folder& folder) {
+Loaded LoadLayerSkip(const HeadFolder& folder) {
   const int layers = folder.fields.Int("exit_layer", 1, std::max(1, folder.target.decoder.layers - 1));
   if (!folder.fields.status().ok()) return folder.fields.status();
   return std::make_unique<LayerSkip>(folder.target.model, layers, kNoLimit);
@@ -88,13 +31,13 @@ Loaded LoadLayerSkip(const Folder& folder) {
 
 // FasterDecoding's names: head i has residual blocks i.0, i.1, ..., and then, unless it is the target's, its
 // output; all of it below "medusa_head." in some releases.
-Loaded LoadMedusa(const Folder& folder) {
+Loaded LoadMedusa(const HeadFolder& folder) {
   const int count = folder.fields.Int("medusa_num_heads", 1, kMaxHeads);
   const int layers = folder.fields.Int("medusa_num_layers", 1, kMaxHeads);
   if (!folder.fields.status().ok()) return folder.fields.status();
   const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
   if (!tensors.ok()) return tensors.status();
-  Weights weights(*tensors, folder.target.model);
+  HeadWeights weights(*tensors, folder.target.model);
   const std::string prefix = weights.Has("medusa_head.0.0.linear.weight") ? "medusa_head." : "";
   const int hidden = folder.hidden();
   std::vector<ResidualHead> heads;
@@ -115,13 +58,13 @@ Loaded LoadMedusa(const Folder& folder) {
                                          std::move(heads));
 }
 
-Loaded LoadBlockwise(const Folder& folder) {
+Loaded LoadBlockwise(const HeadFolder& folder) {
   const int count = folder.fields.Int("num_heads", 1, kMaxHeads);
   const int inner = ReadInner(folder.fields);
   if (!folder.fields.status().ok()) return folder.fields.status();
   const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
   if (!tensors.ok()) return tensors.status();
-  Weights weights(*tensors, folder.target.model);
+  HeadWeights weights(*tensors, folder.target.model);
   const int hidden = folder.hidden();
   std::vector<ResidualHead> heads;
   for (int i = 0; i < count; ++i) {
@@ -136,92 +79,15 @@ Loaded LoadBlockwise(const Folder& folder) {
                                          folder.vocab(), std::move(heads));
 }
 
-Loaded LoadLookAhead(const Folder& folder) {
+Loaded LoadLookAhead(const HeadFolder& folder) {
   const int count = folder.fields.Int("lookahead_tokens", 1, kMaxHeads);
   if (!folder.fields.status().ok()) return folder.fields.status();
   const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
   if (!tensors.ok()) return tensors.status();
-  Weights weights(*tensors, folder.target.model);
+  HeadWeights weights(*tensors, folder.target.model);
   std::vector<float> embeddings = weights.Values("lookahead.weight", {count, folder.hidden()});
   if (!weights.status().ok()) return weights.status();
   return std::make_unique<LookAhead>(folder.target.model, folder.hidden(), std::move(embeddings));
-}
-
-// The layer's tensors by the names of a decoder's. What is the target's own comes from the target.
-class EagleTensors final : public TensorSource {
- public:
-  EagleTensors(const TensorSource& layer, const TensorSource& target) : layer_(layer), target_(target) {}
-
-  using TensorSource::Get;
-  absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override {
-    constexpr absl::string_view kPrefix = "model.";
-    if (!absl::StartsWith(name, "model.layers.")) return target_.Get(name, shape);
-    return layer_.Get(name.substr(kPrefix.size()), shape);
-  }
-
- private:
-  const TensorSource& layer_;
-  const TensorSource& target_;
-};
-
-absl::StatusOr<DecoderSpec> ReadEagleSpec(FieldReader& fields, const DecoderSpec& target) {
-  DecoderSpec spec;
-  spec.vocab_size = target.vocab_size;
-  spec.hidden_size = target.hidden_size;
-  spec.intermediate_size = ReadInner(fields);
-  spec.layers = 1;
-  spec.heads = fields.Int("num_attention_heads", 1, 1 << 16);
-  spec.kv_heads =
-      fields.Has("num_key_value_heads") ? fields.Int("num_key_value_heads", 1, spec.heads) : spec.heads;
-  if (!fields.status().ok()) return fields.status();  // before it divides
-  spec.head_dim = fields.Has("head_dim") ? fields.Int("head_dim", 2, 1 << 12) : spec.hidden_size / spec.heads;
-  spec.max_position_embeddings = target.max_position_embeddings;
-  spec.rms_norm_eps = fields.Positive("rms_norm_eps");
-  ReadRope(fields, spec);
-  spec.tie_word_embeddings = target.tie_word_embeddings;
-  spec.outer_norms = false;
-  spec.first_position = 1;
-  if (spec.heads % spec.kv_heads != 0) fields.Fail("num_key_value_heads", "must divide num_attention_heads");
-  if (spec.head_dim < 2 || spec.head_dim % 2 != 0) fields.Fail("head_dim", "must be even, at least 2");
-  if (!fields.status().ok()) return fields.status();
-  return spec;
-}
-
-// The names of the authors' releases.
-Loaded LoadEagle(const Folder& folder) {
-  const ProposerTarget& target = folder.target;
-  const absl::StatusOr<DecoderSpec> spec = ReadEagleSpec(folder.fields, target.decoder);
-  if (!spec.ok()) return spec.status();
-  const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
-  if (!tensors.ok()) return tensors.status();
-  Weights weights(*tensors, target.model);
-  const int hidden = folder.hidden();
-  EagleParts parts{
-      .target = target.model,
-      .layer = nullptr,
-      .fuse = weights.Load("fc.weight", hidden, 2 * hidden),
-      .fuse_bias = weights.Has("fc.bias") ? weights.Values("fc.bias", {hidden}) : std::vector<float>(),
-      .states = {},
-      .hidden_size = hidden,
-      .block_size = target.options.block_size,
-      .max_rows = target.options.max_batch_rows,
-      .max_tokens = kNoLimit};
-  if (!weights.status().ok()) return weights.status();
-  RunnerOptions options = target.options;
-  options.model_dir = folder.dir;
-  options.kv_blocks = target.model.kv_blocks();
-  options.observe = nullptr;
-  options.progress = nullptr;
-  absl::StatusOr<std::unique_ptr<Model>> layer =
-      target.backend.Load(*spec, EagleTensors(*tensors, target.weights), options, target.threads);
-  if (!layer.ok()) return layer.status();
-  parts.layer = *std::move(layer);
-  const size_t slots = static_cast<size_t>(options.kv_blocks) * static_cast<size_t>(options.block_size);
-  absl::StatusOr<Buffer> states =
-      Buffer::Allocate(slots * static_cast<size_t>(hidden) * sizeof(float), "hidden states");
-  if (!states.ok()) return states.status();
-  parts.states = *std::move(states);
-  return std::make_unique<Eagle>(std::move(parts));
 }
 
 // What the config says, or shows in the authors' releases, which have no such field.
@@ -235,7 +101,7 @@ std::optional<ProposerKind> KindOf(FieldReader& fields, const nlohmann::json& co
 }
 
 // Trained for this target, or nobody says for which.
-absl::Status CheckTarget(const Folder& folder) {
+absl::Status CheckTarget(const HeadFolder& folder) {
   FieldReader& fields = folder.fields;
   const std::string trained_for = fields.String("target_weights_hash", "");
   const std::string own = absl::StrCat(absl::Hex(folder.target.weights_hash, absl::kZeroPad16));
@@ -260,7 +126,7 @@ Loaded LoadProposer(const std::string& dir, const ProposerTarget& target) {
   const absl::StatusOr<nlohmann::json> config = ReadJsonObject(path);
   if (!config.ok()) return config.status();
   FieldReader fields(path, *config);
-  const Folder folder{dir, fields, target};
+  const HeadFolder folder{dir, fields, target};
   const std::optional<ProposerKind> kind = KindOf(fields, *config);
   if (!kind) {
     fields.Fail("proposer", "must be one of ", absl::StrJoin(kProposerNames, ", "));

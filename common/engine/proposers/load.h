@@ -4,7 +4,10 @@
 // config.json names the kind, and `target_weights_hash` the weights that it was trained for
 // (SafeTensors::Hash, 16 hexadecimal digits). Further fields by kind:
 //
-//   layer_skip  exit_layer: how many layers the draft has
+//   medusa      medusa_num_heads, medusa_num_layers: of residual blocks in a head
+//   blockwise   num_heads, intermediate_size
+//   eagle       those of a Llama with one layer; draft_vocab_size: how many tokens it drafts from
+//   (load_eagle.h) layer_skip  exit_layer: how many layers the draft has pass        lookahead_tokens
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,69 @@
+#include "common/engine/proposers/head_folder.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/engine/decoder/elements.h"
+
+namespace outrider {
+
+int ReadInner(FieldReader& fields) {
+  const int inner = fields.Int("intermediate_size", 2, 1 << 24);
+  if (inner % 2 != 0) fields.Fail("intermediate_size", "is odd: ", inner);
+  return inner;
+}
+
+int64_t HeadWeights::RowsOf(const std::string& name) const {
+  const SafeTensors::Stored* stored = tensors_.Find(name);
+  return stored == nullptr || stored->shape.empty() ? 0 : stored->shape[0];
+}
+
+std::vector<float> HeadWeights::Values(const std::string& name, const std::vector<int64_t>& shape) {
+  const TensorView view = tensors_.Get(name, shape, status_);
+  if (!status_.ok()) return {};
+  std::vector<float> values(view.bytes() / view.element_bytes());
+  ReadElements(view, 0, static_cast<int>(values.size()), values.data());
+  return values;
+}
+
+std::vector<TokenId> HeadWeights::Ids(const std::string& name, int64_t count, int vocab) {
+  if (!status_.ok()) return {};
+  const absl::StatusOr<absl::string_view> bytes = tensors_.GetBytes(name, "I64", {count});
+  status_ = bytes.status();
+  if (!status_.ok()) return {};
+  if (count == 0) status_ = tensors_.Refuse(name, "names no token");
+  std::vector<TokenId> ids;
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t offset = 0;
+    std::memcpy(&offset, bytes->data() + i * 8, sizeof(offset));
+    if (offset < -i || offset >= vocab - i) {
+      status_ = tensors_.Refuse(
+          name, absl::StrCat("offset ", offset, " of token ", i, " leads out of [0, ", vocab, ")"));
+      return {};
+    }
+    const TokenId id = static_cast<TokenId>(i + offset);
+    if (!ids.empty() && id <= ids.back()) {
+      status_ = tensors_.Refuse(
+          name, absl::StrCat("token ", i, " is ", id, ", after ", ids.back(), ": they must ascend"));
+      return {};
+    }
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+std::unique_ptr<Matrix> HeadWeights::Load(const std::string& name, int64_t n, int64_t k) {
+  if (!status_.ok()) return nullptr;
+  return Load(tensors_.Get(name, {n, k}));
+}
+
+std::unique_ptr<Matrix> HeadWeights::Load(const absl::StatusOr<TensorView>& view) {
+  if (status_.ok()) status_ = view.status();
+  if (!status_.ok()) return nullptr;
+  absl::StatusOr<std::unique_ptr<Matrix>> matrix = model_.LoadMatrix(*view);
+  status_ = matrix.status();
+  return matrix.ok() ? *std::move(matrix) : nullptr;
+}
+
+}  // namespace outrider

@@ -1,0 +1,178 @@
+// Folders of EAGLE: the layouts that others publish, and what is refused.
+#include <numeric>
+
+#include "heads_load_testing.h"
+
+namespace outrider {
+namespace {
+
+using testing::EagleFiles;
+using testing::ErrorOf;
+using testing::Filled;
+using testing::HeadFiles;
+using testing::kHeadHidden;
+using testing::kHeadVocab;
+using testing::ProposalsOf;
+using testing::Same;
+using testing::TargetHead;
+using testing::With;
+
+class EagleLayout : public ::testing::Test {
+ protected:
+  static std::vector<Proposal> Proposals(const HeadFiles& files) {
+    return ProposalsOf(files, ProposerKind::kEagle);
+  }
+  // As its authors publish it: the config of a Llama with one layer.
+  static HeadFiles Published(HeadFiles files) {
+    files.config.erase("proposer");
+    files.config.update({{"architectures", {"LlamaForCausalLM"}},
+                         {"model_type", "llama"},
+                         {"num_hidden_layers", 1},
+                         {"hidden_size", kHeadHidden},
+                         {"vocab_size", kHeadVocab},
+                         {"hidden_act", "silu"},
+                         {"max_position_embeddings", 2048},
+                         {"rope_scaling", nullptr},
+                         {"tie_word_embeddings", false},
+                         {"torch_dtype", "float16"}});
+    return files;
+  }
+
+  std::mt19937 random_{4};
+  const HeadFiles own_ = EagleFiles(random_);
+};
+
+TEST_F(EagleLayout, OfItsAuthorsIsRead) {
+  const std::vector<Proposal> expected = Proposals(own_);
+  HeadFiles published = Published(own_);
+  EXPECT_TRUE(Same(Proposals(published), expected));
+  // A copy of the target's, which nobody needs.
+  published.tensors["embed_tokens.weight"] = testing::Random({kHeadVocab, kHeadHidden}, 1, random_);
+  EXPECT_TRUE(Same(Proposals(published), expected));
+  EXPECT_FALSE(Same(Proposals(Published(EagleFiles(random_))), expected)) << "other numbers";
+}
+
+TEST_F(EagleLayout, MayHaveABias) {
+  HeadFiles files = Published(own_);
+  files.tensors["fc.bias"] = Filled({kHeadHidden}, 0);
+  EXPECT_TRUE(Same(Proposals(files), Proposals(own_)));
+  files.tensors["fc.bias"] = testing::Random({kHeadHidden}, 1, random_);
+  EXPECT_FALSE(Same(Proposals(files), Proposals(own_)));
+}
+
+// Every third token, and as many as the draft knows.
+std::vector<TokenId> SomeTokens() {
+  std::vector<TokenId> tokens;
+  for (TokenId token = 1; token < kHeadVocab; token += 3) tokens.push_back(token);
+  return tokens;
+}
+testing::HeadTensor RowsOf(const testing::HeadTensor& matrix, const std::vector<TokenId>& rows) {
+  testing::HeadTensor some{{static_cast<int64_t>(rows.size()), kHeadHidden}, {}};
+  for (const TokenId row : rows) {
+    const auto first = matrix.values.begin() + std::ptrdiff_t{row} * kHeadHidden;
+    some.values.insert(some.values.end(), first, first + kHeadHidden);
+  }
+  return some;
+}
+
+class EagleVocabulary : public EagleLayout {
+ protected:
+  // Whether only these tokens can be proposed, and others could be.
+  static bool AreOf(const std::vector<Proposal>& proposals, const std::vector<TokenId>& tokens) {
+    size_t seen = 0;
+    for (const Proposal& proposal : proposals) {
+      for (const ProposalNode& node : proposal) {
+        if (!std::binary_search(tokens.begin(), tokens.end(), node.token)) return false;
+        for (TokenId token = 0; token < kHeadVocab; ++token) {
+          if (node.q(token) == 0) continue;
+          ++seen;
+          if (!std::binary_search(tokens.begin(), tokens.end(), token)) return false;
+        }
+      }
+    }
+    return seen > 0;
+  }
+};
+
+TEST_F(EagleVocabulary, IsWhatCanBeProposed) {
+  EXPECT_FALSE(AreOf(Proposals(own_), SomeTokens()));
+  const HeadFiles some = testing::WithVocabulary(own_, SomeTokens());
+  const std::vector<Proposal> expected = Proposals(some);
+  EXPECT_TRUE(AreOf(expected, SomeTokens()));
+  HeadFiles published = Published(some);
+  EXPECT_TRUE(Same(Proposals(published), expected));
+  published.config.erase("draft_vocab_size");
+  EXPECT_TRUE(Same(Proposals(published), expected)) << "of the length of d2t";
+  std::vector<TokenId> every(kHeadVocab);
+  std::iota(every.begin(), every.end(), 0);
+  EXPECT_TRUE(Same(Proposals(testing::WithVocabulary(own_, every)), Proposals(own_)));
+}
+
+TEST_F(EagleVocabulary, MayHaveAHeadOfItsOwn) {
+  HeadFiles some = testing::WithVocabulary(own_, SomeTokens());
+  const std::vector<Proposal> expected = Proposals(some);
+  some.tensors["lm_head.weight"] = RowsOf(TargetHead(), SomeTokens());
+  EXPECT_TRUE(Same(Proposals(some), expected));
+  some.tensors["lm_head.weight"] =
+      testing::Random({static_cast<int64_t>(SomeTokens().size()), kHeadHidden}, 0.3f, random_);
+  EXPECT_FALSE(Same(Proposals(some), expected));
+  EXPECT_TRUE(AreOf(Proposals(some), SomeTokens()));
+  HeadFiles whole = own_;
+  whole.tensors["lm_head.weight"] = TargetHead();
+  EXPECT_TRUE(Same(Proposals(whole), Proposals(own_)));
+}
+
+// Whatever a request asks for, a token that the draft does not know has q = 0 where another is left.
+TEST_F(EagleVocabulary, StaysWhatItIsUnderEveryControl) {
+  const HeadFiles some = testing::WithVocabulary(own_, SomeTokens());
+  SamplingParams loud, flat, allowed;
+  loud.logit_bias = {{0, 100.0f}, {1, -100.0f}};
+  loud.repetition_penalty = 0.01;
+  loud.presence_penalty = -2;
+  loud.frequency_penalty = -2;
+  flat.top_k = kHeadVocab - 1;
+  flat.top_p = 0.999;
+  flat.min_p = 1e-6;
+  for (TokenId token = 0; token < kHeadVocab; token += 2) allowed.allowed_ids.push_back(token);
+  std::vector<TokenId> both;
+  for (const TokenId token : SomeTokens()) {
+    if (token % 2 == 0) both.push_back(token);
+  }
+  EXPECT_TRUE(AreOf(ProposalsOf(some, ProposerKind::kEagle, loud), SomeTokens()));
+  EXPECT_TRUE(AreOf(ProposalsOf(some, ProposerKind::kEagle, flat), SomeTokens()));
+  EXPECT_TRUE(AreOf(ProposalsOf(some, ProposerKind::kEagle, allowed), both));
+  // Where none is left, what is proposed is allowed all the same.
+  SamplingParams others;
+  others.allowed_ids = {0, 2, 3};
+  EXPECT_TRUE(AreOf(ProposalsOf(some, ProposerKind::kEagle, others), others.allowed_ids));
+}
+
+TEST_F(EagleVocabulary, ThatIsNoneIsRefused) {
+  const HeadFiles some = testing::WithVocabulary(own_, {3, 5, 255});
+  const auto error = [&](const std::vector<TokenId>& tokens) {
+    return ErrorOf({testing::WithVocabulary(own_, tokens)});
+  };
+  const std::string tensor = "PATH/model.safetensors: tensor d2t: ";
+  EXPECT_EQ(error({3, 5, 256}), tensor + "offset 254 of token 2 leads out of [0, 256)");
+  EXPECT_EQ(error({-1, 5}), tensor + "offset -1 of token 0 leads out of [0, 256)");
+  EXPECT_EQ(error({3, 5, 5}), tensor + "token 2 is 5, after 5: they must ascend");
+  EXPECT_EQ(error({3, 5, 4}), tensor + "token 2 is 4, after 5: they must ascend");
+  EXPECT_EQ(ErrorOf({With(some, "draft_vocab_size", 4)}), tensor + "shape [3], expected [4]");
+  EXPECT_EQ(ErrorOf({With(some, "draft_vocab_size", 257)}),
+            "PATH/config.json: draft_vocab_size is out of range: 257");
+  EXPECT_EQ(ErrorOf({With(own_, "draft_vocab_size", 255)}), "PATH/model.safetensors: no tensor d2t");
+  HeadFiles empty = testing::WithVocabulary(own_, {});
+  empty.config.erase("draft_vocab_size");
+  EXPECT_EQ(ErrorOf({empty}), tensor + "names no token");
+  HeadFiles floats = some;
+  floats.integers.clear();
+  floats.tensors["d2t"] = Filled({3}, 0);
+  EXPECT_EQ(ErrorOf({floats}), tensor + "dtype F32, expected I64");
+  HeadFiles head = some;
+  head.tensors["lm_head.weight"] = Filled({4, kHeadHidden}, 0);
+  EXPECT_EQ(ErrorOf({head}),
+            "PATH/model.safetensors: tensor lm_head.weight: shape [4, 64], expected [3, 64]");
+}
+
+}  // namespace
+}  // namespace outrider

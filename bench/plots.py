@@ -2,7 +2,7 @@
 
     python bench/plots.py [--results build/bench] [--out docs/images]
 
-speed-by-k.png from pair.json, trees.png from tree.json, alpha.png from alpha.json, throughput.png from serve.json, shape.png from shape.json,
+speed-by-k.png from pair.json, drafters.png and acceptance.png from drafters.json, trees.png from tree.json, alpha.png from alpha.json, throughput.png from serve.json, shape.png from shape.json,
 schedule.png from schedule.json, pools.png from pools.json; a file that is missing is reported.
 """
 
@@ -66,6 +66,49 @@ def speed_by_k(report: dict) -> Figure:
         entries.insert(3, entries.pop())
     axes.legend(handles, labels, loc="lower right", fontsize=8, ncols=2)
     title(figure, "Speed of one stream against K", report)
+    return figure
+
+
+def drafters(report: dict) -> Figure:
+    figure, panels = plt.subplots(1, len(report["results"]), figsize=(8, 4), sharex=True, squeeze=False)
+    for axes, result in zip(panels[0], report["results"]):
+        # The fastest of its chains, of its trees, and what the coordinator chooses.
+        rows = [(row["drafter"], row.get("chain", {}), row.get("tree", {}), row.get("policy")) for row in result["drafters"]]
+        rows.sort(key=lambda row: (row[1].get("ratio_to_plain") or row[3])["median"])
+        for place, (name, chain, tree, policy) in enumerate(rows):
+            for label, ratio, color, marker, offset in (("chain", chain.get("ratio_to_plain"), BLUE, "o", 0.16),
+                                                        ("tree", tree.get("ratio_to_plain"), GREEN, "D", 0),
+                                                        ("policy", policy, ORANGE, "s", -0.16)):
+                if ratio is None:
+                    continue
+                axes.errorbar(ratio["median"], place + offset, color=color, marker=marker, capsize=2, linewidth=1.4,
+                              xerr=[[ratio["median"] - ratio["least"]], [ratio["most"] - ratio["median"]]],
+                              label=label)
+        axes.axvline(1, color=GREY, linestyle="--", linewidth=1.2)
+        axes.set_yticks(range(len(rows)), [f"{name}, K = {chain['k']}" if chain else name for name, chain, *_ in rows])
+        axes.set(title=f"temperature {result['temperature']:g}", xlabel="tokens/s, relative to plain decoding")
+        axes.set_xlim(left=0)
+    title(figure, "Speed of one stream by drafter", report, top=0.95)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    unique = dict(zip(labels, handles))
+    figure.legend([unique[name] for name in ("chain", "tree", "policy")], ("fastest chain", "fastest tree", "policy"),
+                  loc="upper left", bbox_to_anchor=(0, 0.94), ncols=3)
+    return figure
+
+
+def acceptance(report: dict) -> Figure:
+    figure, panels = plt.subplots(1, len(report["results"]), figsize=(8, 4), sharey=True, squeeze=False)
+    for axes, result in zip(panels[0], report["results"]):
+        rows = [row for row in result["drafters"] if "acceptance_by_position" in row]
+        for i, row in enumerate(rows):
+            shares = row["acceptance_by_position"]
+            axes.plot(range(1, len(shares) + 1), shares, color=COLORS[i % len(COLORS)], marker=MARKERS[i % len(MARKERS)],
+                      label=row["drafter"])
+        axes.set(title=f"temperature {result['temperature']:g}", xlabel="position in the draft", ylim=(-0.02, 1.02))
+        axes.set_xticks(range(1, 1 + max(len(row["acceptance_by_position"]) for row in rows)))
+    panels[0][0].set_ylabel("share that is accepted")
+    title(figure, "Acceptance by position and drafter", report, top=0.95)
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0, 0.94), ncols=7)
     return figure
 
 
@@ -210,6 +253,8 @@ def main() -> None:
     options = parser.parse_args()
     plt.rcParams.update(STYLE)
     for source, draw, picture in (("pair.json", speed_by_k, "speed-by-k.png"),
+                                  ("drafters.json", drafters, "drafters.png"),
+                                  ("drafters.json", acceptance, "acceptance.png"),
                                   ("tree.json", trees, "trees.png"),
                                   ("alpha.json", alpha, "alpha.png"),
                                   ("serve.json", throughput, "throughput.png"),

@@ -7,7 +7,9 @@
 //   medusa      medusa_num_heads, medusa_num_layers: of residual blocks in a head
 //   blockwise   num_heads, intermediate_size
 //   eagle       those of a Llama with one layer; draft_vocab_size: how many tokens it drafts from
-//   (load_eagle.h) layer_skip  exit_layer: how many layers the draft has pass        lookahead_tokens
+//               (load_eagle.h)
+//   layer_skip  exit_layer: how many layers the draft has
+//   pass        lookahead_tokens
 #pragma once
 
 #include <cstdint>

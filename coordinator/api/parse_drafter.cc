@@ -51,11 +51,10 @@ std::string ProblemWith(v1::DrafterKind kind, const v1::ServerInfo* target) {
 }
 
 // How the target is to propose; UNSPECIFIED: not at all.
-v1::Proposer ChooseProposer(v1::DrafterKind drafter, const RequestDefaults& defaults,
-                            const v1::ServerInfo& target) {
+v1::Proposer ChooseProposer(v1::DrafterKind drafter, const v1::ServerInfo& target) {
   if (drafter != v1::DRAFTER_KIND_AUTO) return ProposerOf(drafter);
   const bool has_eagle = FindProposer(target, v1::PROPOSER_EAGLE) != nullptr;
-  return has_eagle && !defaults.has_draft_service ? v1::PROPOSER_EAGLE : v1::PROPOSER_UNSPECIFIED;
+  return has_eagle ? v1::PROPOSER_EAGLE : v1::PROPOSER_UNSPECIFIED;
 }
 
 }  // namespace
@@ -101,7 +100,7 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
     request.draft_tokens = std::min(request.draft_tokens, static_cast<int>(own->max_draft_tokens()));
   }
   if (request.draft_tokens > 0) {
-    request.params.set_proposer(ChooseProposer(request.drafter, defaults, target));
+    request.params.set_proposer(ChooseProposer(request.drafter, target));
   }
   return absl::OkStatus();
 }

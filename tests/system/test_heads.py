@@ -322,6 +322,21 @@ def test_auto_goes_without_a_draft_service(alone: Cluster, prompts: list[str], p
         assert alone.coordinator.value("outrider_spec_decode_num_draft_tokens_by_drafter_total", drafter="ngram", rule="token") > 0
 
 
+def test_auto_combines_ngrams_and_eagle_beside_a_draft_service(prompts: list[str], plain: Callable[..., list[int]]) -> None:
+    with cluster(target=FLAGS) as c:
+        for how in (GREEDY, COUPLED):
+            for prompt in prompts[:4]:
+                assert c.generate(prompt, drafter="auto", **how).tokens == plain(prompt, **how)
+
+        def drafted(drafter: str) -> float:
+            return sum(c.coordinator.value("outrider_spec_decode_num_draft_tokens_by_drafter_total", drafter=drafter, rule=rule)
+                       for rule in ("token", "coupled"))
+
+        assert drafted("eagle") > 0
+        assert drafted("ngram") > 0
+        assert drafted("model") == 0
+
+
 @each_proposer
 def test_a_search_needs_another_drafter(proposer: str, alone: Cluster, prompts: list[str]) -> None:
     beam = inference_pb2.BeamOptions(width=2)

@@ -100,10 +100,10 @@ TEST_F(ParseDrafterTest, APlainRequestNeedsNoProposer) {
 }
 
 TEST_F(ParseDrafterTest, AutoTakesEagleInPlaceOfADraftService) {
-  EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->params.proposer(), v1::PROPOSER_EAGLE);
-  defaults_.has_draft_service = true;
-  EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->params.proposer(), v1::PROPOSER_UNSPECIFIED);
-  defaults_.has_draft_service = false;
+  for (const bool has_draft_service : {false, true}) {
+    defaults_.has_draft_service = has_draft_service;
+    EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->params.proposer(), v1::PROPOSER_EAGLE);
+  }
   target_.clear_proposers();
   Has(v1::PROPOSER_MEDUSA, 4);
   EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->params.proposer(), v1::PROPOSER_UNSPECIFIED);

@@ -32,8 +32,8 @@ struct SequenceRows {
   absl::Span<const int> parents = {};
   // The hidden states of this many tokens, the last ones, are returned. Only from models that have them.
   int hidden_rows = 0;
-  // float32 [*, hidden]: what the last tokens are embedded as, whatever their ids are. Only for models that
-  // have hidden states.
+  // float32 [*, DecoderSpec::embedding_columns]: what the last tokens are embedded as, whatever their ids are.
+  // Only for models that have hidden states.
   absl::Span<const float> embeddings = {};
 };
 

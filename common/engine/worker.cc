@@ -185,6 +185,7 @@ std::vector<Worker::ScheduledSequence> Worker::Schedule() {
 absl::StatusOr<LogitsView> Worker::RunModel(std::vector<ScheduledSequence>& scheduled) {
   std::vector<SequenceRows> batch;
   batch.reserve(scheduled.size());
+  PassOptions pass;
   StepStats stats;
   stats.sequences = static_cast<int>(scheduled.size());
   for (ScheduledSequence& s : scheduled) {
@@ -197,6 +198,7 @@ absl::StatusOr<LogitsView> Worker::RunModel(std::vector<ScheduledSequence>& sche
     if (const Proposer* proposer = ProposerOf(*runner_, *s.sequence)) {
       s.hidden_rows = proposer->HiddenRows(s.rows, s.logit_rows);
       batch.back().hidden_rows = s.hidden_rows;
+      if (s.hidden_rows > 0 && !proposer->taps().empty()) pass.taps = proposer->taps();
     }
     // A chunk of the prompt before a tree is a chain.
     const int nodes = s.sequence->num_computed() + s.rows - s.sequence->tree_begin();
@@ -208,7 +210,7 @@ absl::StatusOr<LogitsView> Worker::RunModel(std::vector<ScheduledSequence>& sche
   }
   const absl::Time start = absl::Now();
   for (const ScheduledSequence& s : scheduled) s.sequence->OnStep(start, stats.sequences, stats.rows);
-  absl::StatusOr<LogitsView> logits = runner_->Forward(batch);
+  absl::StatusOr<LogitsView> logits = runner_->Forward(batch, pass);
   stats.duration = absl::Now() - start;
   if (hooks_.on_step) hooks_.on_step(stats);
   return logits;

@@ -28,6 +28,7 @@ COMMANDS = [
     ("pair", "the best tokens of the shipped pair", "engine.pair", []),
     ("model", "the same for any model", "engine.model", [("folder", None), ("out", None)]),
     ("heads", "the best tokens of the shipped heads", "heads.main", [("folder", SHIPPED)]),
+    ("small-heads", "EAGLE and EAGLE-3 for a small target, and their best tokens", "heads.small", []),
     ("generation", "greedy continuations and exact distributions", "generation.main", [("folder", SHIPPED)]),
     ("beams", "beam searches", "beams.main", [("folder", SHIPPED)]),
 ]

@@ -16,7 +16,8 @@ using Row = std::vector<double>;
 
 constexpr int kHidden = 32, kHeads = 4, kKvHeads = 2, kDim = 8, kInner = 48, kBlockSize = 4;
 
-DecoderSpec SpecOf(int layers) {
+// `attended`: what the first layer's attention reads beside the stream; 0: it reads that.
+DecoderSpec SpecOf(int layers, int attended) {
   return {.vocab_size = 21,
           .hidden_size = kHidden,
           .intermediate_size = kInner,
@@ -26,7 +27,8 @@ DecoderSpec SpecOf(int layers) {
           .head_dim = kDim,
           .max_position_embeddings = 64,
           .outer_norms = false,
-          .first_position = 1};
+          .first_position = 1,
+          .attention_input = attended};
 }
 
 // What is in no file, nobody may ask for: norms at the ends, embedding and head.
@@ -51,13 +53,16 @@ class Reference {
 
   // Appends a row at the next position, from `first_position` on, and returns its residual stream at the end.
   Row Append(absl::Span<const float> embedding) {
-    Row x(embedding.begin(), embedding.end());
+    Row x(embedding.begin(), embedding.begin() + kHidden);
+    const Row given(embedding.begin() + kHidden, embedding.end());
     const int position = spec_.first_position + rows_++;
     keys_.resize(static_cast<size_t>(spec_.layers));
     values_.resize(static_cast<size_t>(spec_.layers));
     for (int layer = 0; layer < spec_.layers; ++layer) {
       const std::string name = absl::StrCat("model.layers.", layer, ".");
-      Add(x, Attend(layer, name, layer == 0 ? x : Normalized(x, name + "input_layernorm.weight"), position));
+      Add(x, Attend(layer, name,
+                    layer == 0 ? (given.empty() ? x : given) : Normalized(x, name + "input_layernorm.weight"),
+                    position));
       const Row inner = Normalized(x, name + "post_attention_layernorm.weight");
       Row gate = Product(name + "mlp.gate_proj.weight", kInner, inner);
       const Row up = Product(name + "mlp.up_proj.weight", kInner, inner);
@@ -133,7 +138,7 @@ class Reference {
   std::vector<std::vector<Row>> keys_, values_;  // of each layer, by position
 };
 
-class ContinuingLayer : public ::testing::TestWithParam<std::tuple<EngineUnderTest, int>> {
+class ContinuingLayer : public ::testing::TestWithParam<std::tuple<EngineUnderTest, int, int>> {
  protected:
   std::unique_ptr<Model> Load(const DecoderSpec& spec, const TensorSource& weights) {
     RunnerOptions options = std::get<0>(GetParam()).Options();
@@ -145,17 +150,17 @@ class ContinuingLayer : public ::testing::TestWithParam<std::tuple<EngineUnderTe
   }
 
   // Random rows: an embedding each.
-  static std::vector<float> SomeRows(int rows, unsigned seed) {
+  std::vector<float> SomeRows(int rows, unsigned seed) const {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
-    std::vector<float> numbers(static_cast<size_t>(rows * kHidden));
+    std::vector<float> numbers(static_cast<size_t>(rows) * columns());
     for (float& number : numbers) number = normal(random);
     return numbers;
   }
   // The hidden states of all rows are wanted.
-  static SequenceRows Rows(absl::Span<const TokenId> ids, int slot, absl::Span<const BlockId> blocks,
-                           absl::Span<const float> embeddings) {
-    const int count = static_cast<int>(embeddings.size()) / kHidden;
+  SequenceRows Rows(absl::Span<const TokenId> ids, int slot, absl::Span<const BlockId> blocks,
+                    absl::Span<const float> embeddings) const {
+    const int count = static_cast<int>(embeddings.size() / columns());
     return {.tokens = ids.first(static_cast<size_t>(count)),
             .position = slot,
             .blocks = blocks,
@@ -169,14 +174,19 @@ class ContinuingLayer : public ::testing::TestWithParam<std::tuple<EngineUnderTe
   // Puts what is no number into every slot of these blocks.
   void Spoil(const std::vector<BlockId>& blocks) {
     const int slots = kBlockSize * static_cast<int>(blocks.size()) - spec_.first_position;
-    const std::vector<float> rows(static_cast<size_t>(slots * kHidden),
+    const std::vector<float> rows(static_cast<size_t>(slots) * columns(),
                                   std::numeric_limits<float>::quiet_NaN());
     const SequenceRows batch = Rows(ids_, spec_.first_position, blocks, rows);
     ASSERT_TRUE(model_->Forward({&batch, 1}, {}).ok());
   }
+  size_t columns() const { return static_cast<size_t>(spec_.embedding_columns()); }
+  // Of the rows that somebody made up.
+  absl::Span<const float> PartOf(const std::vector<float>& rows, size_t r, size_t count = 1) const {
+    return absl::MakeConstSpan(rows).subspan(r * columns(), count * columns());
+  }
   double tolerance() const { return std::get<0>(GetParam()).tolerance_of_dtype; }
 
-  const DecoderSpec spec_ = SpecOf(std::get<1>(GetParam()));
+  const DecoderSpec spec_ = SpecOf(std::get<1>(GetParam()), std::get<2>(GetParam()));
   const LayersAlone weights_;
   const std::vector<TokenId> ids_ = std::vector<TokenId>(64, 3);
   ThreadPool threads_{1};
@@ -184,7 +194,19 @@ class ContinuingLayer : public ::testing::TestWithParam<std::tuple<EngineUnderTe
 };
 
 INSTANTIATE_TEST_SUITE_P(All, ContinuingLayer,
-                         ::testing::Combine(::testing::ValuesIn(EnginesUnderTest()), ::testing::Values(1, 2)),
+                         ::testing::Combine(::testing::ValuesIn(EnginesUnderTest()), ::testing::Values(1, 2),
+                                            ::testing::Values(0, 2 * kHidden, 6)),
+                         [](const auto& info) {
+                           return absl::StrCat(std::get<0>(info.param).name(), "_", std::get<1>(info.param),
+                                               "_", std::get<2>(info.param));
+                         });
+
+// Only such a layer could have the norms.
+class ReadingItsStream : public ContinuingLayer {};
+
+INSTANTIATE_TEST_SUITE_P(All, ReadingItsStream,
+                         ::testing::Combine(::testing::ValuesIn(EnginesUnderTest()), ::testing::Values(1, 2),
+                                            ::testing::Values(0)),
                          [](const auto& info) {
                            return absl::StrCat(std::get<0>(info.param).name(), "_", std::get<1>(info.param));
                          });
@@ -197,13 +219,12 @@ TEST_P(ContinuingLayer, ComputesItsDefinition) {
   Reference reference(weights_, spec_);
   std::vector<Row> expected;
   for (size_t r = 0; r < 14; ++r) {
-    expected.push_back(reference.Append(absl::MakeConstSpan(rows).subspan(r * kHidden, kHidden)));
+    expected.push_back(reference.Append(PartOf(rows, r)));
   }
   for (const size_t chunk : {14, 1, 5}) {
     Computed found;
     for (size_t r = 0; r < 14; r += chunk) {
-      const SequenceRows part = Rows(ids_, static_cast<int>(1 + r), blocks,
-                                     absl::MakeConstSpan(rows).subspan(r * kHidden, chunk * kHidden));
+      const SequenceRows part = Rows(ids_, static_cast<int>(1 + r), blocks, PartOf(rows, r, chunk));
       found.Add(Copied(model_->Forward({&part, 1}, {})));
     }
     ASSERT_EQ(found.hidden.size(), 14u);
@@ -228,19 +249,19 @@ TEST_P(ContinuingLayer, ComputesTreesToo) {
     Reference reference(weights_, spec_);
     Row stream;
     for (const size_t row : paths[r]) {
-      stream = reference.Append(absl::MakeConstSpan(rows).subspan(row * kHidden, kHidden));
+      stream = reference.Append(PartOf(rows, row));
     }
     ExpectRow(found, r, stream);
   }
   Reference reference(weights_, spec_);
   for (size_t r = 0; r < 5; ++r) {
-    const Row stream = reference.Append(absl::MakeConstSpan(beside).subspan(r * kHidden, kHidden));
+    const Row stream = reference.Append(PartOf(beside, r));
     ExpectRow(found, 5 + r, stream);
   }
 }
 
 // The negative control of the laws above.
-TEST_P(ContinuingLayer, WithTheOuterNormsItComputesSomethingElse) {
+TEST_P(ReadingItsStream, WithTheOuterNormsItComputesSomethingElse) {
   const std::vector<BlockId> blocks = {0, 1};
   const std::vector<float> rows = SomeRows(6, 4);
   DecoderSpec with_norms = spec_;
@@ -251,7 +272,7 @@ TEST_P(ContinuingLayer, WithTheOuterNormsItComputesSomethingElse) {
   const Computed found = Copied(model_->Forward({&batch, 1}, {}));
   Reference reference(all, spec_);
   for (size_t r = 0; r < 6; ++r) {
-    const Row stream = reference.Append(absl::MakeConstSpan(rows).subspan(r * kHidden, kHidden));
+    const Row stream = reference.Append(PartOf(rows, r));
     EXPECT_GT(Difference(found.hidden[r], Rounded(stream)), 3 * tolerance()) << "row " << r;
   }
 }

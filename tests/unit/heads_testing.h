@@ -57,9 +57,10 @@ struct HeadFiles {
       data.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
       header[name] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
     };
-    for (const auto& [name, tensor] : tensors) add(name, "F32", tensor.shape, tensor.values);
+    // First, where they are aligned.
     for (const auto& [name, values] : integers)
       add(name, "I64", {static_cast<int64_t>(values.size())}, values);
+    for (const auto& [name, tensor] : tensors) add(name, "F32", tensor.shape, tensor.values);
     std::string text = header.dump();
     text.resize((text.size() + 7) / 8 * 8, ' ');
     const uint64_t length = text.size();
@@ -91,8 +92,8 @@ inline HeadFiles BlockwiseFiles(int heads, int inner, std::mt19937& random) {
   return files;
 }
 
-// A layer with fewer heads of keys than of queries.
-inline HeadFiles EagleFiles(std::mt19937& random) {
+// A layer with fewer heads of keys than of queries, whose attention reads as many columns.
+inline HeadFiles EagleLayerFiles(const std::string& layer, int attended, std::mt19937& random) {
   constexpr int kInner = 96, kHeads = 4, kKeyHeads = 2, kHeadDim = 16;
   HeadFiles files{{{"proposer", "eagle"},
                    {"intermediate_size", kInner},
@@ -101,11 +102,9 @@ inline HeadFiles EagleFiles(std::mt19937& random) {
                    {"head_dim", kHeadDim},
                    {"rms_norm_eps", 1e-5},
                    {"rope_theta", 10000.0}}};
-  files.tensors["fc.weight"] = Random({kHeadHidden, 2 * kHeadHidden}, 0.15f, random);
-  const std::string layer = "layers.0.";
-  for (const auto& [name, rows, columns] : {std::tuple("self_attn.q_proj", kHeads * kHeadDim, kHeadHidden),
-                                            {"self_attn.k_proj", kKeyHeads * kHeadDim, kHeadHidden},
-                                            {"self_attn.v_proj", kKeyHeads * kHeadDim, kHeadHidden},
+  for (const auto& [name, rows, columns] : {std::tuple("self_attn.q_proj", kHeads * kHeadDim, attended),
+                                            {"self_attn.k_proj", kKeyHeads * kHeadDim, attended},
+                                            {"self_attn.v_proj", kKeyHeads * kHeadDim, attended},
                                             {"self_attn.o_proj", kHeadHidden, kHeads * kHeadDim},
                                             {"mlp.gate_proj", kInner, kHeadHidden},
                                             {"mlp.up_proj", kInner, kHeadHidden},
@@ -113,6 +112,11 @@ inline HeadFiles EagleFiles(std::mt19937& random) {
     files.tensors[layer + name + ".weight"] = Random({rows, columns}, 0.2f, random);
   }
   files.tensors[layer + "post_attention_layernorm.weight"] = Filled({kHeadHidden}, 1);
+  return files;
+}
+inline HeadFiles EagleFiles(std::mt19937& random) {
+  HeadFiles files = EagleLayerFiles("layers.0.", kHeadHidden, random);
+  files.tensors["fc.weight"] = Random({kHeadHidden, 2 * kHeadHidden}, 0.15f, random);
   return files;
 }
 
@@ -125,6 +129,21 @@ inline HeadFiles WithVocabulary(HeadFiles files, const std::vector<TokenId>& tok
   return files;
 }
 
+// EAGLE-3, which drafts every second token.
+inline HeadFiles Eagle3Files(std::mt19937& random) {
+  HeadFiles files = EagleLayerFiles("midlayer.", 2 * kHeadHidden, random);
+  files.config["eagle_version"] = 3;
+  files.config["feature_layers"] = {1, 1, 2};
+  files.tensors["fc.weight"] = Random({kHeadHidden, 3 * kHeadHidden}, 0.15f, random);
+  for (const char* norm : {"midlayer.input_layernorm", "midlayer.hidden_norm", "norm"}) {
+    files.tensors[absl::StrCat(norm, ".weight")] = Random({kHeadHidden}, 1, random);
+  }
+  std::vector<TokenId> tokens;
+  for (TokenId token = 0; token < kHeadVocab; token += 2) tokens.push_back(token);
+  files.tensors["lm_head.weight"] = Random({kHeadVocab / 2, kHeadHidden}, 0.3f, random);
+  return WithVocabulary(std::move(files), tokens);
+}
+
 inline HeadFiles LayerSkipFiles(int layers) { return {{{"proposer", "layer_skip"}, {"exit_layer", layers}}}; }
 
 inline HeadFiles LookAheadFiles(int tokens, std::mt19937& random) {
@@ -134,10 +153,10 @@ inline HeadFiles LookAheadFiles(int tokens, std::mt19937& random) {
 }
 
 // Of each kind, in the order of the kinds.
-inline std::vector<HeadFiles> HeadsOfAllKinds(uint32_t seed) {
+inline std::vector<HeadFiles> HeadsOfAllKinds(uint32_t seed, bool eagle3 = false) {
   std::mt19937 random(seed);
-  return {MedusaFiles(4, 1, random), BlockwiseFiles(4, 48, random), EagleFiles(random), LayerSkipFiles(1),
-          LookAheadFiles(3, random)};
+  return {MedusaFiles(4, 1, random), BlockwiseFiles(4, 48, random),
+          eagle3 ? Eagle3Files(random) : EagleFiles(random), LayerSkipFiles(1), LookAheadFiles(3, random)};
 }
 
 // Folders with these files, as long as it lives.

@@ -1,4 +1,4 @@
-// The shipped heads propose what transformers and plain tensors compute from the same files
+// The shipped heads, and small ones, propose what transformers and plain tensors compute from the same files
 // (scripts/goldens/heads.py).
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -14,12 +14,26 @@ using testing::EngineUnderTest;
 using testing::TreeItem;
 using testing::TreeReply;
 
-constexpr char kHeads[] = "models/tiny-heads/";
+struct Heads {
+  std::string target, folder, goldens;
+  std::string name;  // of its rows in the goldens
+  ProposerKind kind;
+};
 
-std::unique_ptr<Worker> Target(const EngineUnderTest& engine, const std::string& name) {
+Heads Shipped(const std::string& name) {
+  return {"models/tiny-target", "models/tiny-heads/" + name, "tests/data/engine/heads.json", name,
+          *ProposerFromName(name)};
+}
+// EAGLE or EAGLE-3 with a vocabulary of its own, and the target's head or one of its own.
+Heads Small(const std::string& name) {
+  return {"tests/data/engine/gqa3-sharded", "tests/data/heads/" + name, "tests/data/heads/goldens.json", name,
+          ProposerKind::kEagle};
+}
+
+std::unique_ptr<Worker> Target(const EngineUnderTest& engine, const Heads& heads) {
   RunnerOptions options = engine.Options();
-  options.model_dir = "models/tiny-target";
-  options.heads = {kHeads + name};
+  options.model_dir = heads.target;
+  options.heads = {heads.folder};
   auto runner = Runner::Load(options);
   EXPECT_TRUE(runner.ok()) << runner.status();
   if (!runner.ok()) return nullptr;
@@ -34,15 +48,15 @@ std::vector<EngineUnderTest> ExactEngines() {
   return engines;
 }
 
-class ProposersGolden : public ::testing::TestWithParam<std::tuple<EngineUnderTest, std::string>> {};
+class ProposersGolden : public ::testing::TestWithParam<std::tuple<EngineUnderTest, Heads>> {};
 
 // At temperature 0 the tokens, and at 1 how far apart the logits of the best ones are.
 TEST_P(ProposersGolden, ProposesWhatThePapersCompute) {
-  const auto& [engine, name] = GetParam();
-  const ProposerKind kind = *ProposerFromName(name);
-  const std::unique_ptr<Worker> worker = Target(engine, name);
+  const auto& [engine, heads] = GetParam();
+  const auto& [target, folder, goldens, name, kind] = heads;
+  const std::unique_ptr<Worker> worker = Target(engine, heads);
   ASSERT_NE(worker, nullptr);
-  std::ifstream file("tests/data/engine/heads.json");
+  std::ifstream file(goldens);
   uint64_t id = 0;
   for (const nlohmann::json& golden : nlohmann::json::parse(file)) {
     const auto tokens = golden.at("tokens").get<std::vector<TokenId>>();
@@ -84,12 +98,19 @@ TEST_P(ProposersGolden, ProposesWhatThePapersCompute) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Heads, ProposersGolden,
+std::string NameOfCase(const ::testing::TestParamInfo<std::tuple<EngineUnderTest, Heads>>& info) {
+  return std::get<0>(info.param).name() + "_" + std::get<1>(info.param).name;
+}
+
+INSTANTIATE_TEST_SUITE_P(OfThePair, ProposersGolden,
                          ::testing::Combine(::testing::ValuesIn(ExactEngines()),
-                                            ::testing::Values("medusa", "blockwise", "eagle", "pass")),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).name() + "_" + std::get<1>(info.param);
-                         });
+                                            ::testing::Values(Shipped("medusa"), Shipped("blockwise"),
+                                                              Shipped("eagle"), Shipped("pass"))),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Small, ProposersGolden,
+                         ::testing::Combine(::testing::ValuesIn(ExactEngines()),
+                                            ::testing::Values(Small("eagle"), Small("eagle3"))),
+                         NameOfCase);
 
 }  // namespace
 }  // namespace outrider

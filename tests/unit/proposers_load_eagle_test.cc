@@ -10,6 +10,7 @@ using testing::EagleFiles;
 using testing::ErrorOf;
 using testing::Filled;
 using testing::HeadFiles;
+using testing::HeadTensor;
 using testing::kHeadHidden;
 using testing::kHeadVocab;
 using testing::ProposalsOf;
@@ -58,6 +59,77 @@ TEST_F(EagleLayout, MayHaveABias) {
   EXPECT_TRUE(Same(Proposals(files), Proposals(own_)));
   files.tensors["fc.bias"] = testing::Random({kHeadHidden}, 1, random_);
   EXPECT_FALSE(Same(Proposals(files), Proposals(own_)));
+}
+
+// EAGLE-3, whose own layout says what that of its authors shows.
+class Eagle3Layout : public EagleLayout {
+ protected:
+  static HeadFiles Published3(HeadFiles files) {
+    files = Published(std::move(files));
+    files.config.erase("eagle_version");
+    files.config.erase("feature_layers");
+    files.config["eagle_aux_hidden_state_layer_ids"] = {1, 1, 2};
+    files.config["bias"] = false;
+    files.integers["t2d"] = std::vector<int64_t>(kHeadVocab, 0);
+    return files;
+  }
+
+  const HeadFiles three_ = testing::Eagle3Files(random_);
+};
+
+TEST_F(Eagle3Layout, OfItsAuthorsIsRead) {
+  const std::vector<Proposal> expected = Proposals(three_);
+  EXPECT_TRUE(Same(Proposals(Published3(three_)), expected));
+  EXPECT_FALSE(Same(Proposals(Published3(testing::Eagle3Files(random_))), expected)) << "other numbers";
+  HeadFiles biased = three_;
+  biased.tensors["fc.bias"] = testing::Random({kHeadHidden}, 1, random_);
+  EXPECT_FALSE(Same(Proposals(biased), expected));
+}
+
+// Each number of the config and each tensor counts.
+TEST_F(Eagle3Layout, IsComputedFromAllOfIt) {
+  const std::vector<Proposal> expected = Proposals(three_);
+  EXPECT_FALSE(Same(Proposals(With(three_, "norm_before_residual", true)), expected));
+  EXPECT_TRUE(Same(Proposals(With(three_, "norm_before_residual", false)), expected));
+  EXPECT_FALSE(Same(Proposals(With(three_, "feature_layers", {1, 2, 2})), expected));
+  for (const char* name : {"midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight", "norm.weight",
+                           "fc.weight", "midlayer.self_attn.k_proj.weight", "lm_head.weight"}) {
+    HeadFiles changed = three_;
+    HeadTensor& tensor = changed.tensors.at(name);
+    tensor = testing::Random(tensor.shape, 0.3f, random_);
+    EXPECT_FALSE(Same(Proposals(changed), expected)) << name;
+  }
+}
+
+TEST_F(Eagle3Layout, ThatIsNoneIsRefused) {
+  const auto error = [&](const char* field, const nlohmann::json& value) {
+    return ErrorOf({With(three_, field, value)});
+  };
+  const std::string config = "PATH/config.json: ", list = " is no ascending list of numbers in [1, 2]: ";
+  EXPECT_EQ(error("feature_layers", {0, 1, 2}), config + "feature_layers" + list + "[0,1,2]");
+  EXPECT_EQ(error("feature_layers", {1, 2, 3}), config + "feature_layers" + list + "[1,2,3]");
+  EXPECT_EQ(error("feature_layers", {2, 1}), config + "feature_layers" + list + "[2,1]");
+  EXPECT_EQ(error("feature_layers", nlohmann::json::array()), config + "feature_layers" + list + "[]");
+  EXPECT_EQ(error("feature_layers", 2), config + "feature_layers" + list + "2");
+  HeadFiles missing = three_;
+  missing.config.erase("feature_layers");
+  EXPECT_EQ(ErrorOf({missing}), config + "feature_layers is missing, for a target of 2 layers");
+  EXPECT_EQ(error("eagle_version", 2), config + "eagle_version is 2: its layer is that of version 1");
+  EXPECT_EQ(error("attention_bias", true), config + "attention_bias is true: biases are not computed");
+  EXPECT_EQ(error("hidden_act", "gelu"), config + "hidden_act is not \"silu\": \"gelu\"");
+  for (const auto& [name, shape] : {std::pair("fc.weight", std::vector<int64_t>{64, 128}),
+                                    {"midlayer.self_attn.q_proj.weight", {64, 64}},
+                                    {"midlayer.hidden_norm.weight", {63}},
+                                    {"lm_head.weight", {256, 64}}}) {
+    HeadFiles changed = three_;
+    changed.tensors[name] = Filled(shape, 0);
+    EXPECT_THAT(ErrorOf({changed}),
+                ::testing::StartsWith(absl::StrCat("PATH/model.safetensors: tensor ", name, ": shape ")));
+    changed.tensors.erase(name);
+    // Without its head it has the target's.
+    if (name == std::string("lm_head.weight")) continue;
+    EXPECT_EQ(ErrorOf({changed}), absl::StrCat("PATH/model.safetensors: no tensor ", name));
+  }
 }
 
 // Every third token, and as many as the draft knows.

@@ -177,7 +177,7 @@ TEST(MakeStep, ListsTheRowsThatHiddenStatesAreWantedOfAndGivenFor) {
   const std::vector<float> first = {1, 2, 3, 4}, last = {5, 6};
   const std::vector<int> taps = {2, 1};
   StepOptions options = kOptions;
-  options.hidden_size = 2;
+  options.embedding_columns = 2;
   const auto rows = [&](int hidden_rows, absl::Span<const float> embeddings) {
     return SequenceRows{
         .tokens = tokens, .blocks = blocks, .hidden_rows = hidden_rows, .embeddings = embeddings};

@@ -127,7 +127,8 @@ class UncopiedLayerBackend final : public Backend {
   }
 };
 
-class RandomProposals : public ::testing::Test {
+// With EAGLE, or with EAGLE-3.
+class RandomProposals : public ::testing::TestWithParam<bool> {
  protected:
   std::unique_ptr<Worker> Start(RunnerOptions load, const WorkerOptions& options, const Backend& backend) {
     load.heads = heads_.paths();
@@ -142,11 +143,14 @@ class RandomProposals : public ::testing::Test {
     };
   }
 
-  const testing::HeadFolders heads_{testing::HeadsOfAllKinds(7)};
+  const testing::HeadFolders heads_{testing::HeadsOfAllKinds(7, GetParam())};
   const std::unique_ptr<Backend> cpu_ = *BackendFor("native", "cpu");
 };
 
-TEST_F(RandomProposals, FollowAVerdictAsIfTheSequenceHadBeenSentAtOnce) {
+INSTANTIATE_TEST_SUITE_P(Eagle, RandomProposals, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Version3" : "Version1"; });
+
+TEST_P(RandomProposals, FollowAVerdictAsIfTheSequenceHadBeenSentAtOnce) {
   for (const int block_size : {1, 4, 16}) {
     ProposalTraffic traffic(8, block_size, Settings(), Starter(*cpu_));
     const Seen seen = traffic.Run(250);
@@ -166,13 +170,13 @@ TEST_F(RandomProposals, FollowAVerdictAsIfTheSequenceHadBeenSentAtOnce) {
 }
 
 // The negative control: a block with rows of EAGLE's layer is not copied when it is written to.
-TEST_F(RandomProposals, AfterABlockThatWasNotCopiedAreNoticed) {
+TEST_P(RandomProposals, AfterABlockThatWasNotCopiedAreNoticed) {
   const UncopiedLayerBackend backend;
   EXPECT_GT(ProposalTraffic(8, 16, Settings(ProposerKind::kEagle), Starter(backend)).Run(250).wrong, 5);
 }
 
 // EAGLE computes what it missed in as many passes as it takes, for one sequence or more.
-TEST_F(RandomProposals, OfEagleAfterALongPromptDoNotDependOnTheSizeOfABatch) {
+TEST_P(RandomProposals, OfEagleAfterALongPromptDoNotDependOnTheSizeOfABatch) {
   const testing::TrafficSettings settings = Settings();
   const auto params = settings[static_cast<size_t>(ProposerKind::kEagle) * kWays];
   std::vector<Proposal> expected;

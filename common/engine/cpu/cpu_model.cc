@@ -60,7 +60,9 @@ absl::Status CpuModel::AllocateMemory() {
       {cache_, kv_geometry_.block_bytes * static_cast<size_t>(options_.kv_blocks),
        "the KV pool (--kv-blocks, --block-size)"},
       {hidden_, rows * static_cast<size_t>(spec_.hidden_size) * 4, "hidden states"},
-      {normalized_, rows * static_cast<size_t>(spec_.hidden_size) * multiplier_.operand_bytes(),
+      {normalized_,
+       rows * static_cast<size_t>(std::max(spec_.hidden_size, spec_.attention_input)) *
+           multiplier_.operand_bytes(),
        "normalized hidden states"},
       {qkv_, rows * static_cast<size_t>(qkv_columns_) * 4, "queries, keys and values"},
       {attention_out_, rows * static_cast<size_t>(spec_.heads * spec_.head_dim) * multiplier_.operand_bytes(),
@@ -113,8 +115,8 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
     const Product mlp_out = {layer.mlp_out, Epilogue::kAdd};
     const Product after =
         last ? head : Product{weights_.layers[static_cast<size_t>(i) + 1].qkv, qkv.epilogue};
-    Normalize(layer.attention_norm, rows);
-    Multiply(qkv, attention_out, rows, normalized_, hidden, qkv_, qkv_columns_);
+    if (i > 0 || spec_.attention_input == 0) Normalize(layer.attention_norm, rows);
+    Multiply(qkv, attention_out, rows, normalized_, layer.qkv.k, qkv_, qkv_columns_);
     Attend(i);
     ObserveOperands(kAttended, i, rows, attention_out_, attention_columns);
     if (last) {
@@ -203,8 +205,8 @@ void CpuModel::Embed(absl::Span<const SequenceRows> batch) {
   const TensorView& embedding = weights_.embedding;
   const int hidden = spec_.hidden_size;
   // A layer that continues another model's states has no table.
-  const int from_table = spec_.outer_norms ? rows_.size() : 0;
-  ForRows(from_table, [&](int row) {
+  if (!spec_.outer_norms) return TakeEmbeddings(batch);
+  ForRows(rows_.size(), [&](int row) {
     float* to = hidden_.floats() + static_cast<int64_t>(row) * hidden;
     const int64_t from = static_cast<int64_t>(rows_[row].token) * hidden;
     ReadElements(embedding, from, hidden, to);
@@ -215,6 +217,21 @@ void CpuModel::Embed(absl::Span<const SequenceRows> batch) {
     const size_t count = sequence.embeddings.size();
     std::copy_n(sequence.embeddings.data(), count,
                 hidden_.floats() + end * static_cast<size_t>(hidden) - count);
+  }
+}
+
+void CpuModel::TakeEmbeddings(absl::Span<const SequenceRows> batch) {
+  const size_t hidden = static_cast<size_t>(spec_.hidden_size);
+  const size_t attended = static_cast<size_t>(spec_.attention_input);
+  size_t row = 0;
+  for (const SequenceRows& sequence : batch) {
+    const float* from = sequence.embeddings.data();
+    for (size_t i = 0; i < sequence.tokens.size(); ++i, ++row) {
+      std::copy_n(from, hidden, hidden_.floats() + row * hidden);
+      multiplier_.ToOperands(from + hidden, spec_.attention_input,
+                             normalized_.data() + row * attended * multiplier_.operand_bytes());
+      from += hidden + attended;
+    }
   }
 }
 

@@ -74,6 +74,8 @@ class CpuModel final : public Model {
   absl::Status AllocateMemory();
 
   void Embed(absl::Span<const SequenceRows> batch);
+  // The same where all rows are given: the residual stream, and operands for what the first layer attends to.
+  void TakeEmbeddings(absl::Span<const SequenceRows> batch);
   void Attend(int layer);
   // Adds the bias to a row of qkv_ and normalises its heads, where the layer does so.
   void FinishHeads(const CpuLayer& layer, float* qkv) const;
@@ -112,7 +114,7 @@ class CpuModel final : public Model {
 
   Buffer cache_;
   Buffer hidden_;         // [rows, hidden], the residual stream
-  Buffer normalized_;     // [rows, hidden], operands
+  Buffer normalized_;     // [rows, hidden] or, for the first layer, [rows, attention_input], operands
   Buffer qkv_;            // [rows, qkv_columns]
   Buffer attention_out_;  // [rows, heads * head_dim], operands
   Buffer activations_;    // [rows, intermediate], operands

@@ -58,7 +58,11 @@ struct DecoderSpec {
   // multiplies its states by the other model's head: it has neither embedding nor head.
   bool outer_norms = true;  // the first layer's attention and the head take normalised rows
   int first_position = 0;   // the first one that there is a row for, and that is attended to
+  // EAGLE-3: how many columns the first layer's attention reads in place of the residual stream; 0: it reads
+  // that. Only without outer_norms: a row's embedding is then the residual stream, and behind it these.
+  int attention_input = 0;
 
+  int embedding_columns() const { return hidden_size + attention_input; }
   int logit_columns() const { return head_rows > 0 ? head_rows : vocab_size; }
   bool Slides(int layer) const { return !slides.empty() && slides[static_cast<size_t>(layer)]; }
 };

@@ -12,12 +12,13 @@ LayerTensors TensorsOfLayer(const DecoderSpec& spec, int layer) {
   const int64_t intermediate = spec.intermediate_size;
   const int64_t queries = int64_t{spec.heads} * spec.head_dim;
   const int64_t keys = int64_t{spec.kv_heads} * spec.head_dim;
+  const int64_t attended = layer == 0 && spec.attention_input > 0 ? spec.attention_input : hidden;
   LayerTensors tensors = {
       .attention_norm = {name + "input_layernorm.weight", {hidden}},
       .qkv = {attention,
-              {{attention + ".q_proj.weight", {queries, hidden}},
-               {attention + ".k_proj.weight", {keys, hidden}},
-               {attention + ".v_proj.weight", {keys, hidden}}}},
+              {{attention + ".q_proj.weight", {queries, attended}},
+               {attention + ".k_proj.weight", {keys, attended}},
+               {attention + ".v_proj.weight", {keys, attended}}}},
       .qkv_bias = {},
       .qk_norm = {},
       .attention_out = {attention + ".o_proj", {{attention + ".o_proj.weight", {hidden, queries}}}},

@@ -1,11 +1,30 @@
 #include "common/engine/proposers/eagle.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "common/engine/proposers/layer_skip.h"
 
 namespace outrider {
+namespace {
+
+// y = x / sqrt(mean(x^2) + epsilon) * weight. Sums in a fixed order, in as many parts as a vector has.
+void RmsNorm(const float* x, const std::vector<float>& weight, float epsilon, float* y) {
+  constexpr size_t kParts = 16;
+  const size_t n = weight.size(), whole = n / kParts * kParts;
+  float parts[kParts] = {};
+  for (size_t i = 0; i < whole; i += kParts) {
+    for (size_t p = 0; p < kParts; ++p) parts[p] += x[i + p] * x[i + p];
+  }
+  float squares = 0;
+  for (const float part : parts) squares += part;
+  for (size_t i = whole; i < n; ++i) squares += x[i] * x[i];
+  const float scale = 1 / std::sqrt(squares / static_cast<float>(n) + epsilon);
+  for (size_t i = 0; i < n; ++i) y[i] = x[i] * scale * weight[i];
+}
+
+}  // namespace
 
 float* Eagle::StateOf(absl::Span<const BlockId> blocks, int slot) const {
   const size_t block = static_cast<size_t>(blocks[static_cast<size_t>(slot / parts_.block_size)]);
@@ -14,9 +33,22 @@ float* Eagle::StateOf(absl::Span<const BlockId> blocks, int slot) const {
          (block * size + static_cast<size_t>(slot) % size) * static_cast<size_t>(parts_.hidden_size);
 }
 
+absl::Span<const int> Eagle::taps() const {
+  return parts_.eagle3 ? absl::MakeConstSpan(parts_.eagle3->taps) : absl::Span<const int>();
+}
+
 void Eagle::OnHidden(const SequenceState& sequence, int first_slot, const HiddenView& hidden) {
+  const int size = parts_.hidden_size;
+  if (parts_.eagle3) {
+    inputs_.clear();
+    for (int r = 0; r < hidden.rows; ++r) {
+      inputs_.insert(inputs_.end(), hidden.row(r).begin() + size, hidden.row(r).end());
+    }
+    fused_.Update(Fuse(inputs_));
+  }
   for (int r = 0; r < hidden.rows; ++r) {
-    std::copy_n(hidden.row(r).data(), parts_.hidden_size, StateOf(sequence.blocks(), first_slot + r));
+    const float* const state = parts_.eagle3 ? &rows_[static_cast<size_t>(r * size)] : hidden.row(r).data();
+    std::copy_n(state, size, StateOf(sequence.blocks(), first_slot + r));
   }
 }
 
@@ -34,6 +66,7 @@ void Eagle::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMov
 }
 
 absl::StatusOr<LogitsView> Eagle::Level(int level, std::span<Drafting* const> draftings) {
+  if (!fused_.ok()) return fused_;
   std::vector<SequenceRows> batch;
   if (level == 0) {
     int rows = 0;
@@ -74,6 +107,9 @@ absl::StatusOr<LogitsView> Eagle::Level(int level, std::span<Drafting* const> dr
       const float* const state = states->row(row++).data();
       drafting->states.insert(drafting->states.end(), state, state + parts_.hidden_size);
       outputs_.insert(outputs_.end(), state, state + parts_.hidden_size);
+      if (!parts_.eagle3) continue;
+      float* const output = &outputs_[outputs_.size() - static_cast<size_t>(parts_.hidden_size)];
+      RmsNorm(output, parts_.eagle3->head_norm, parts_.eagle3->epsilon, output);
     }
   }
   return parts_.head.Project(outputs_, row);
@@ -111,11 +147,27 @@ void Eagle::AddInput(TokenId token, const float* before) {
 }
 
 absl::StatusOr<HiddenView> Eagle::Run(std::vector<SequenceRows>& batch) {
-  const size_t hidden = static_cast<size_t>(parts_.hidden_size);
   embedded_.resize(states_.size());
-  if (absl::Status status = parts_.target.ReadEmbeddings(tokens_, absl::MakeSpan(embedded_)); !status.ok()) {
-    return status;
+  absl::Status status = parts_.target.ReadEmbeddings(tokens_, absl::MakeSpan(embedded_));
+  if (status.ok()) status = MakeRows();
+  if (!status.ok()) return status;
+  const size_t columns = rows_.size() / tokens_.size();
+  size_t first = 0;
+  for (SequenceRows& rows : batch) {
+    rows.embeddings = absl::MakeConstSpan(rows_).subspan(first, rows.tokens.size() * columns);
+    first += rows.tokens.size() * columns;
   }
+  const absl::StatusOr<LogitsView> pass = parts_.layer->Forward(batch, {});
+  if (!pass.ok()) return pass.status();
+  return pass->hidden;
+}
+
+absl::Status Eagle::MakeRows() {
+  if (parts_.eagle3) {
+    MakeRowsOfEagle3(*parts_.eagle3);
+    return absl::OkStatus();
+  }
+  const size_t hidden = static_cast<size_t>(parts_.hidden_size);
   inputs_.clear();
   for (size_t first = 0; first < states_.size(); first += hidden) {
     for (const std::vector<float>* part : {&embedded_, &states_}) {
@@ -123,19 +175,29 @@ absl::StatusOr<HiddenView> Eagle::Run(std::vector<SequenceRows>& batch) {
       inputs_.insert(inputs_.end(), row, row + parts_.hidden_size);
     }
   }
-  fused_.resize(states_.size());
-  if (absl::Status status = parts_.fuse->Multiply(inputs_, absl::MakeSpan(fused_)); !status.ok())
-    return status;
-  for (size_t i = 0; i < fused_.size() && !parts_.fuse_bias.empty(); ++i)
-    fused_[i] += parts_.fuse_bias[i % hidden];
-  size_t first = 0;
-  for (SequenceRows& rows : batch) {
-    rows.embeddings = absl::MakeConstSpan(fused_).subspan(first, rows.tokens.size() * hidden);
-    first += rows.tokens.size() * hidden;
+  return Fuse(inputs_);
+}
+
+void Eagle::MakeRowsOfEagle3(const Eagle3Parts& eagle3) {
+  const size_t hidden = static_cast<size_t>(parts_.hidden_size);
+  rows_.resize(3 * states_.size());
+  for (size_t first = 0; first < states_.size(); first += hidden) {
+    float* const residual = &rows_[3 * first];
+    float *const embedding = residual + hidden, *const state = embedding + hidden;
+    RmsNorm(&embedded_[first], eagle3.embedding_norm, eagle3.epsilon, embedding);
+    RmsNorm(&states_[first], eagle3.state_norm, eagle3.epsilon, state);
+    std::copy_n(eagle3.norm_before_residual ? state : &states_[first], hidden, residual);
   }
-  const absl::StatusOr<LogitsView> pass = parts_.layer->Forward(batch, {});
-  if (!pass.ok()) return pass.status();
-  return pass->hidden;
+}
+
+absl::Status Eagle::Fuse(absl::Span<const float> rows) {
+  const size_t hidden = static_cast<size_t>(parts_.hidden_size);
+  const size_t columns = (parts_.eagle3 ? parts_.eagle3->taps.size() : 2) * hidden;
+  rows_.resize(rows.size() / columns * hidden);
+  if (absl::Status status = parts_.fuse->Multiply(rows, absl::MakeSpan(rows_)); !status.ok()) return status;
+  for (size_t i = 0; i < rows_.size() && !parts_.fuse_bias.empty(); ++i)
+    rows_[i] += parts_.fuse_bias[i % hidden];
+  return absl::OkStatus();
 }
 
 }  // namespace outrider

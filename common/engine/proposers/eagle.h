@@ -3,12 +3,19 @@
 // x_s, f_(s-1)], where f_(s-1) is the target's state of the token before, or, beyond the committed tokens,
 // what the layer gave for it. The target's head on its output f_s gives the tokens after x_s.
 //
+// EAGLE-3 (Li et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
+// Training-Time Test", arXiv 2503.01840) has another f and another layer: f_(s-1) is fc [the target's
+// residual streams of the token before, after some of its layers] or, as above, the layer's output for it,
+// and the row of x_s is f_(s-1) itself, while its attention reads [norm(embedding of x_s), norm(f_(s-1))]. A
+// norm precedes the head.
+//
 // The row is at position s, and its keys and values are in slot s: they depend on the tokens up to x_s alone,
 // as the target's do. There is no row for the first token. Position and slot are shifted by one against the
 // paper, which a rotary embedding does not see.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/engine/matrix.h"
@@ -19,17 +26,26 @@
 
 namespace outrider {
 
+// What EAGLE-3 has beside EAGLE's parts. Norms are RMS norms' weights, [hidden].
+struct Eagle3Parts {
+  std::vector<int> taps;  // after how many layers the target's residual streams are fused
+  std::vector<float> embedding_norm, state_norm, head_norm;
+  float epsilon = 0;
+  bool norm_before_residual = false;  // the row of x_s is norm(f_(s-1)), as speculators has it
+};
+
 struct EagleParts {
   Model& target;                 // outlives it
   std::unique_ptr<Model> layer;  // without norms at its ends; its pool has the target's blocks
   DraftHead head;
-  std::unique_ptr<Matrix> fuse;  // [hidden, 2 hidden]
+  std::unique_ptr<Matrix> fuse;  // fc: [hidden, 2 hidden]; of EAGLE-3 [hidden, taps * hidden]
   std::vector<float> fuse_bias;  // [hidden]; empty: none
-  Buffer states;                 // float32 [slots, hidden], the target's
+  Buffer states;                 // float32 [slots, hidden], f where it is the target's
   int hidden_size = 0;
   int block_size = 0;
   int max_rows = 0;  // of a batch
   int max_tokens = 0;
+  std::optional<Eagle3Parts> eagle3 = std::nullopt;
 };
 
 class Eagle final : public Proposer {
@@ -40,13 +56,14 @@ class Eagle final : public Proposer {
   int max_tokens() const override { return parts_.max_tokens; }
   int SlotsFor(int nodes, int /*depth*/) const override { return 1 + nodes; }
   int HiddenRows(int rows, int /*logit_rows*/) const override { return rows; }
+  absl::Span<const int> taps() const override;
   void OnHidden(const SequenceState& sequence, int first_slot, const HiddenView& hidden) override;
   absl::StatusOr<LogitsView> Level(int level, std::span<Drafting* const> draftings) override;
   void CopyBlock(BlockId from, BlockId to) override;
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override;
 
  private:
-  // The target's state of the token in a slot.
+  // f of the token in a slot, where it is the target's.
   float* StateOf(absl::Span<const BlockId> blocks, int slot) const;
   // The tokens from the first on that has no row yet.
   SequenceRows MissingRows(const Drafting& drafting) const;
@@ -58,16 +75,22 @@ class Eagle final : public Proposer {
     tokens_.clear();
     states_.clear();
   }
-  // Fuses the inputs, which become the embeddings of the batch's rows, and runs the layer.
+  // Makes the inputs the embeddings of the batch's rows, and runs the layer.
   absl::StatusOr<HiddenView> Run(std::vector<SequenceRows>& batch);
+  // rows_ is fc of rows of as many columns as it has.
+  absl::Status Fuse(absl::Span<const float> rows);
+  // rows_ from embedded_ and states_.
+  absl::Status MakeRows();
+  void MakeRowsOfEagle3(const Eagle3Parts& eagle3);
 
   EagleParts parts_;
   std::vector<TokenId> tokens_;  // of the batch in the making, and the states before them, [rows, hidden]
   std::vector<float> states_;
   std::vector<float> embedded_;  // [rows, hidden]
-  std::vector<float> inputs_;    // [rows, 2 hidden]
-  std::vector<float> fused_;     // [rows, hidden]
-  std::vector<float> outputs_;
+  std::vector<float> inputs_;    // what is fused: [rows, columns of fc]
+  std::vector<float> rows_;      // [rows, columns of the layer's embeddings]
+  std::vector<float> outputs_;   // what the head multiplies
+  absl::Status fused_;           // of the target's streams; else nothing can be proposed any more
 };
 
 }  // namespace outrider

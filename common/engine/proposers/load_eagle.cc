@@ -1,12 +1,13 @@
 #include "common/engine/proposers/load_eagle.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/engine/decoder/family_fields.h"
 #include "common/engine/decoder/frequent_head.h"
 #include "common/engine/decoder/safetensors.h"
@@ -20,17 +21,19 @@ namespace {
 // The layer's tensors by the names of a decoder's. What is the target's own comes from the target.
 class EagleTensors final : public TensorSource {
  public:
-  EagleTensors(const TensorSource& layer, const TensorSource& target) : layer_(layer), target_(target) {}
+  // `prefix`: what the layer's names begin with.
+  EagleTensors(const TensorSource& layer, std::string prefix, const TensorSource& target)
+      : layer_(layer), prefix_(std::move(prefix)), target_(target) {}
 
   using TensorSource::Get;
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override {
-    constexpr absl::string_view kPrefix = "model.";
-    if (!absl::StartsWith(name, "model.layers.")) return target_.Get(name, shape);
-    return layer_.Get(name.substr(kPrefix.size()), shape);
+    if (!absl::ConsumePrefix(&name, "model.layers.0.")) return target_.Get(name, shape);
+    return layer_.Get(absl::StrCat(prefix_, name), shape);
   }
 
  private:
   const TensorSource& layer_;
+  const std::string prefix_;
   const TensorSource& target_;
 };
 
@@ -57,6 +60,49 @@ DraftHead ReadHead(const HeadFolder& folder, HeadWeights& weights) {
   return DraftHead(std::move(head));
 }
 
+// After how many of the target's layers EAGLE-3 reads its residual stream, in ascending order. Releases whose
+// config does not say it mean those of the authors' code (eagle/model/modeling_llama_kv.py in
+// github.com/SafeAILab/EAGLE).
+std::vector<int> ReadTaps(FieldReader& fields, int layers) {
+  const char* const own = "feature_layers";
+  const char* const name = fields.Has(own) ? own : "eagle_aux_hidden_state_layer_ids";
+  if (!fields.Has(name)) {
+    if (layers < 5) fields.Fail(own, "is missing, for a target of ", layers, " layers");
+    return {2, layers / 2, layers - 3};
+  }
+  const nlohmann::json& list = fields.At(name);
+  std::vector<int> taps;
+  for (const nlohmann::json& tap : list.is_array() ? list : nlohmann::json::array()) {
+    const bool fits = tap.is_number_integer() && tap >= (taps.empty() ? 1 : taps.back()) && tap <= layers;
+    if (!fits) break;
+    taps.push_back(tap.get<int>());
+  }
+  if (taps.empty() || taps.size() != list.size()) {
+    fields.Fail(name, "is no ascending list of numbers in [1, ", layers, "]: ", list.dump());
+  }
+  return taps;
+}
+
+// What only EAGLE-3 has. `layer`: what the layer's names begin with.
+Eagle3Parts ReadEagle3(const HeadFolder& folder, const std::string& layer, double epsilon,
+                       HeadWeights& weights) {
+  const int64_t hidden = folder.hidden();
+  return {.taps = ReadTaps(folder.fields, folder.target.decoder.layers),
+          .embedding_norm = weights.Values(layer + "input_layernorm.weight", {hidden}),
+          .state_norm = weights.Values(layer + "hidden_norm.weight", {hidden}),
+          .head_norm = weights.Values("norm.weight", {hidden}),
+          .epsilon = static_cast<float>(epsilon),
+          .norm_before_residual = folder.fields.Bool("norm_before_residual", false)};
+}
+
+// 1 or 3: what the config says, or shows in the authors' releases, which have no such field.
+int ReadVersion(FieldReader& fields, const HeadWeights& weights) {
+  if (!fields.Has("eagle_version")) return weights.Has("midlayer.hidden_norm.weight") ? 3 : 1;
+  const int version = fields.Int("eagle_version", 1, 3);
+  if (version == 2) fields.Fail("eagle_version", "is 2: its layer is that of version 1");
+  return version;
+}
+
 }  // namespace
 
 absl::StatusOr<DecoderSpec> ReadEagleSpec(FieldReader& fields, const DecoderSpec& target) {
@@ -73,6 +119,9 @@ absl::StatusOr<DecoderSpec> ReadEagleSpec(FieldReader& fields, const DecoderSpec
   spec.max_position_embeddings = target.max_position_embeddings;
   spec.rms_norm_eps = fields.Positive("rms_norm_eps");
   ReadRope(fields, spec);
+  RequireValue(fields, "hidden_act", "silu");
+  RefuseTrue(fields, "attention_bias", "biases are not computed");
+  RefuseTrue(fields, "mlp_bias", "biases are not computed");
   spec.tie_word_embeddings = target.tie_word_embeddings;
   spec.outer_norms = false;
   spec.first_position = 1;
@@ -85,24 +134,33 @@ absl::StatusOr<DecoderSpec> ReadEagleSpec(FieldReader& fields, const DecoderSpec
 // The names of the authors' releases.
 absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
   const ProposerTarget& target = folder.target;
-  const absl::StatusOr<DecoderSpec> spec = ReadEagleSpec(folder.fields, target.decoder);
+  absl::StatusOr<DecoderSpec> spec = ReadEagleSpec(folder.fields, target.decoder);
   if (!spec.ok()) return spec.status();
   const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
   if (!tensors.ok()) return tensors.status();
   HeadWeights weights(*tensors, target.model);
-  const int hidden = folder.hidden();
-  EagleParts parts{
-      .target = target.model,
-      .layer = nullptr,
-      .head = ReadHead(folder, weights),
-      .fuse = weights.Load("fc.weight", hidden, 2 * hidden),
-      .fuse_bias = weights.Has("fc.bias") ? weights.Values("fc.bias", {hidden}) : std::vector<float>(),
-      .states = {},
-      .hidden_size = hidden,
-      .block_size = target.options.block_size,
-      .max_rows = target.options.max_batch_rows,
-      .max_tokens = kNoLimit};
+  const int64_t hidden = folder.hidden();
+  const bool is_eagle3 = ReadVersion(folder.fields, weights) == 3;
+  const std::string layer_name = is_eagle3 ? "midlayer." : "layers.0.";
+  EagleParts parts{.target = target.model,
+                   .layer = nullptr,
+                   .head = ReadHead(folder, weights),
+                   .fuse = nullptr,
+                   .fuse_bias = {},
+                   .states = {},
+                   .hidden_size = folder.hidden(),
+                   .block_size = target.options.block_size,
+                   .max_rows = target.options.max_batch_rows,
+                   .max_tokens = kNoLimit};
+  int64_t fused = 2;
+  if (is_eagle3) {
+    parts.eagle3 = ReadEagle3(folder, layer_name, spec->rms_norm_eps, weights);
+    fused = static_cast<int64_t>(parts.eagle3->taps.size());
+    spec->attention_input = 2 * folder.hidden();
+  }
   if (!folder.fields.status().ok()) return folder.fields.status();
+  parts.fuse = weights.Load("fc.weight", hidden, fused * hidden);
+  if (weights.Has("fc.bias")) parts.fuse_bias = weights.Values("fc.bias", {hidden});
   if (!weights.status().ok()) return weights.status();
   RunnerOptions options = target.options;
   options.model_dir = folder.dir;
@@ -110,7 +168,7 @@ absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
   options.observe = nullptr;
   options.progress = nullptr;
   absl::StatusOr<std::unique_ptr<Model>> layer =
-      target.backend.Load(*spec, EagleTensors(*tensors, target.weights), options, target.threads);
+      target.backend.Load(*spec, EagleTensors(*tensors, layer_name, target.weights), options, target.threads);
   if (!layer.ok()) return layer.status();
   parts.layer = *std::move(layer);
   const size_t slots = static_cast<size_t>(options.kv_blocks) * static_cast<size_t>(options.block_size);

@@ -1,4 +1,14 @@
-// Loads EAGLE (eagle.h): the layouts of its authors' releases, and ours.
+// Loads EAGLE and EAGLE-3 (eagle.h) from the layout of their authors' releases (github.com/SafeAILab/EAGLE:
+// eagle/model/cnets1.py, cnets.py), which is also ours: the config of a Llama with one layer, and the tensors
+//
+//   EAGLE    fc.weight [hidden, 2 hidden], fc.bias where there is one, layers.0.* without input_layernorm
+//   EAGLE-3  fc.weight [hidden, 3 hidden], midlayer.* with hidden_norm, and projections to queries, keys and
+//            values of 2 hidden columns; norm.weight
+//   both     lm_head.weight [draft_vocab_size, hidden], d2t [draft_vocab_size]: see ReadHead; t2d, which says
+//            the same as d2t, and copies of the target's embedding are not read
+//
+// Fields of the config beside those of a Llama: draft_vocab_size, norm_before_residual; of ours
+// eagle_version, 1 or 3, and feature_layers, which others call eagle_aux_hidden_state_layer_ids.
 #pragma once
 
 #include <memory>

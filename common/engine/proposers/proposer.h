@@ -45,6 +45,9 @@ class Proposer {
   // Of `rows` rows of a sequence, of which `logit_rows` have logits, how many hidden states it wants of a
   // forward pass.
   virtual int HiddenRows(int /*rows*/, int /*logit_rows*/) const { return 0; }
+  // After how many layers it wants the residual stream of these rows too (PassOptions::taps). At most one
+  // kind of a target's proposers does.
+  virtual absl::Span<const int> taps() const { return {}; }
   // They are computed: those of slots `first_slot` and up. Before any of them is accepted or dropped.
   virtual void OnHidden(const SequenceState& /*sequence*/, int /*first_slot*/, const HiddenView& /*hidden*/) {
   }

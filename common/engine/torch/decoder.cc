@@ -65,7 +65,7 @@ at::Tensor Decoder::Forward(const Step& step, at::Tensor* hidden) {
 }
 
 at::Tensor Decoder::EmbedRows(const Step& step) const {
-  if (!weights_.embedding.defined()) return step.embeddings;
+  if (!weights_.embedding.defined()) return step.embeddings.narrow(1, 0, spec_.hidden_size);
   at::Tensor x = Embed(step.tokens);
   if (step.embedded_rows.defined()) x.index_copy_(0, step.embedded_rows, step.embeddings);
   return x;
@@ -99,9 +99,11 @@ at::Tensor Decoder::Layer(int layer, at::Tensor x, const Angles& angles, const S
   const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
   const int64_t heads = spec_.heads, kv_heads = spec_.kv_heads;
 
-  const at::Tensor qkv =
-      at::linear(ToOperand(Normalize(x, weights.attention_norm)), weights.qkv, weights.qkv_bias)
-          .view({-1, heads + 2 * kv_heads, int64_t{spec_.head_dim}});
+  const bool given = layer == 0 && spec_.attention_input > 0;
+  const at::Tensor input = given ? step.embeddings.narrow(1, spec_.hidden_size, spec_.attention_input)
+                                 : Normalize(x, weights.attention_norm);
+  const at::Tensor qkv = at::linear(ToOperand(input), weights.qkv, weights.qkv_bias)
+                             .view({-1, heads + 2 * kv_heads, int64_t{spec_.head_dim}});
   const std::vector<at::Tensor> parts = qkv.split_with_sizes({heads, kv_heads, kv_heads}, 1);
   const at::Tensor unrotated = Normalize(parts[0], weights.query_norm).to(at::kFloat);
   const at::Tensor keys = Normalize(parts[1], weights.key_norm).to(at::kFloat);

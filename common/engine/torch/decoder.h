@@ -37,6 +37,7 @@ class Decoder {
   PagedCache& cache() { return cache_; }
   const PagedCache& cache() const { return cache_; }
   const Weights& weights() const { return weights_; }
+  const DecoderSpec& spec() const { return spec_; }
 
  private:
   // Cosines and sines of the rows' positions, [rows, 1, head_dim / 2] each.

@@ -163,7 +163,7 @@ void ListHiddenRows(absl::Span<const SequenceRows> batch, const StepOptions& opt
     end += static_cast<int64_t>(sequence.tokens.size());
     for (int64_t row = end - sequence.hidden_rows; row < end; ++row) wanted.push_back(row);
     if (sequence.embeddings.empty()) continue;
-    embeddings.push_back(RowsOf(sequence.embeddings, options.hidden_size));
+    embeddings.push_back(RowsOf(sequence.embeddings, options.embedding_columns));
     for (int64_t row = end - embeddings.back().size(0); row < end; ++row) given.push_back(row);
   }
   if (!wanted.empty()) step.hidden_rows = Upload(wanted, options);

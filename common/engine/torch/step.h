@@ -38,7 +38,7 @@ struct Step {
   at::Tensor hidden_rows;    // [wanted], the rows whose hidden states are wanted; undefined if none are
   std::vector<int> taps;     // after how many layers they are wanted too
   at::Tensor embedded_rows;  // [given], the rows that are no embeddings of tokens; undefined if all are
-  at::Tensor embeddings;     // float32 [given, hidden], what these are
+  at::Tensor embeddings;     // float32 [given, embedding_columns], what these are
   bool is_decode = false;    // made by MakeDecodeStep, and may be captured
 };
 
@@ -48,7 +48,7 @@ struct StepOptions {
   int sliding_window = 0;     // of DecoderSpec; 0 if no layer slides
   int sharing = 1;            // query heads that share keys and values: each has the masks' rows once
   at::TensorOptions tensors;  // the masks' dtype, and the device
-  int hidden_size = 0;        // of DecoderSpec, as is the next
+  int embedding_columns = 0;  // of DecoderSpec, as is the next
   int first_position = 0;
 };
 

@@ -107,8 +107,8 @@ absl::Status TorchModel::Load(const DecoderSpec& model, const TensorSource& sour
       absl::StrCat("libtorch ", TORCH_VERSION, " on ", runner_->device().str(), ", ",
                    at::get_cpu_capability(), ", threads ", options.threads, ", ranks ", parallel.size);
   vocab_size_ = spec.vocab_size;
-  step_options_ = {options.block_size, spec.sliding_window, spec.heads / spec.kv_heads,
-                   Tensors(),          spec.hidden_size,    spec.first_position};
+  step_options_ = {options.block_size, spec.sliding_window,      spec.heads / spec.kv_heads,
+                   Tensors(),          spec.embedding_columns(), spec.first_position};
   bytes_per_block_ = PagedCache::BlockBytes(spec, options.block_size, Tensors());
   if (parallel.size > 1) {
     // Before the weights, which may take long: from here on a rank that fails is noticed.
@@ -179,7 +179,7 @@ absl::StatusOr<LogitsView> TorchModel::Project(absl::Span<const float> hidden) {
   if (!has_hidden_states()) return Model::Project(hidden);
   LogitsView view;
   const absl::Status status = Try(*runner_, "projecting hidden states", [&] {
-    const at::Tensor rows = RowsOf(hidden, step_options_.hidden_size).to(runner_->device());
+    const at::Tensor rows = RowsOf(hidden, decoder_->spec().hidden_size).to(runner_->device());
     view = OnHost(runner_->ToHost(decoder_->Logits(rows).contiguous()));
     return absl::OkStatus();
   });

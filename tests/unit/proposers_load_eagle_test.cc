@@ -132,6 +132,95 @@ TEST_F(Eagle3Layout, ThatIsNoneIsRefused) {
   }
 }
 
+// The same weights as vLLM's "speculators" saves them.
+class Speculators : public Eagle3Layout {
+ protected:
+  static void Rename(HeadFiles& files, const std::string& from, const std::string& to) {
+    std::map<std::string, HeadTensor> renamed;
+    for (auto& [name, tensor] : files.tensors) {
+      const bool begins = name.starts_with(from);
+      renamed[begins ? to + name.substr(from.size()) : name] = std::move(tensor);
+    }
+    files.tensors = std::move(renamed);
+  }
+  static HeadFiles Saved(HeadFiles files, const char* type) {
+    nlohmann::json layer = Published(files).config;
+    for (const char* field : {"draft_vocab_size", "feature_layers", "eagle_version"}) layer.erase(field);
+    files.config = {{"architectures", {"EagleSpeculator"}},
+                    {"speculators_model_type", type},
+                    {"speculators_version", "0.1.0.dev42"},
+                    {"speculators_config", {{"algorithm", type}}},
+                    {"transformer_layer_config", layer}};
+    return files;
+  }
+  static HeadFiles SavedEagle(HeadFiles files) {
+    files = Saved(std::move(files), "eagle");
+    files.config["transformer_layer_architecture"] = "LlamaDecoderLayer";
+    files.config["layernorms"] = false;
+    files.config["fusion_bias"] = files.tensors.contains("fc.bias");
+    Rename(files, "fc.", "fusion_fc.");
+    Rename(files, "layers.0.", "transformer.");
+    return files;
+  }
+  static HeadFiles SavedEagle3(HeadFiles files, bool norm_before_residual) {
+    files = Saved(std::move(files), "eagle3");
+    files.config["norm_before_residual"] = norm_before_residual;
+    files.config["draft_vocab_size"] = kHeadVocab / 2;
+    files.config["target_hidden_size"] = nullptr;
+    files.config["eagle_aux_hidden_state_layer_ids"] = {1, 1, 2};
+    files.integers["t2d"] = std::vector<int64_t>(kHeadVocab, 0);
+    Rename(files, "midlayer.", "layers.0.");
+    return files;
+  }
+};
+
+TEST_F(Speculators, OfEagleAreRead) {
+  EXPECT_TRUE(Same(Proposals(SavedEagle(own_)), Proposals(own_)));
+  HeadFiles biased = own_;
+  biased.tensors["fc.bias"] = testing::Random({kHeadHidden}, 1, random_);
+  EXPECT_TRUE(Same(Proposals(SavedEagle(biased)), Proposals(biased)));
+  EXPECT_FALSE(Same(Proposals(SavedEagle(biased)), Proposals(own_)));
+}
+
+TEST_F(Speculators, OfEagle3AreRead) {
+  for (const bool before : {false, true}) {
+    EXPECT_TRUE(Same(Proposals(SavedEagle3(three_, before)),
+                     Proposals(With(three_, "norm_before_residual", before))));
+  }
+}
+
+TEST_F(Speculators, ThatAreNotComputedAreRefused) {
+  const HeadFiles one = SavedEagle(own_), three = SavedEagle3(three_, true);
+  const std::string config = "PATH/config.json: ";
+  EXPECT_EQ(ErrorOf({With(one, "layernorms", true)}),
+            config + "layernorms is true: these norms are not computed");
+  EXPECT_EQ(ErrorOf({With(one, "transformer_layer_architecture", "Qwen3DecoderLayer")}),
+            config + "transformer_layer_architecture is not \"LlamaDecoderLayer\": \"Qwen3DecoderLayer\"");
+  EXPECT_EQ(ErrorOf({With(one, "fusion_bias", true)}), "PATH/model.safetensors: no tensor fusion_fc.bias");
+  EXPECT_EQ(ErrorOf({With(one, "speculators_model_type", "mlp")}),
+            config + "speculators_model_type is none of \"eagle\" and \"eagle3\": \"mlp\"");
+  EXPECT_EQ(ErrorOf({With(three, "norm_before_residual", nullptr)}),
+            config + "norm_before_residual is missing");
+  EXPECT_EQ(ErrorOf({With(three, "norm_before_fc", true)}),
+            config + "norm_before_fc is true: this norm is not computed");
+  EXPECT_EQ(ErrorOf({With(three, "target_hidden_size", 128)}),
+            config + "target_hidden_size 128, but the target's is 64");
+  EXPECT_EQ(ErrorOf({With(three, "transformer_layer_config", nullptr)}),
+            config + "transformer_layer_config is missing");
+  EXPECT_EQ(ErrorOf({With(three, "transformer_layer_config", 1)}),
+            config + "transformer_layer_config is not an object");
+  for (const auto& [field, value, error] :
+       {std::tuple("num_hidden_layers", nlohmann::json(2), "num_hidden_layers is not 1"),
+        {"hidden_size", 128, "hidden_size 128, but the target's is 64"},
+        {"vocab_size", 255, "vocab_size 255, but the target's is 256"},
+        {"mlp_bias", true, "mlp_bias is true: biases are not computed"},
+        {"rms_norm_eps", nullptr, "rms_norm_eps is missing"}}) {
+    HeadFiles changed = three;
+    changed.config["transformer_layer_config"][field] = value;
+    EXPECT_EQ(ErrorOf({changed}), config + "transformer_layer_config." + error);
+  }
+}
+
 // Every third token, and as many as the draft knows.
 std::vector<TokenId> SomeTokens() {
   std::vector<TokenId> tokens;

@@ -14,6 +14,18 @@ int ReadInner(FieldReader& fields) {
   return inner;
 }
 
+void CheckSizes(FieldReader& fields, const DecoderSpec& target) {
+  const std::pair<const char*, int> sizes[] = {{"hidden_size", target.hidden_size},
+                                               {"target_hidden_size", target.hidden_size},
+                                               {"vocab_size", target.vocab_size}};
+  for (const auto& [name, wanted] : sizes) {
+    if (!fields.Has(name)) continue;
+    if (const int size = fields.Int(name, 1); size != wanted && fields.status().ok()) {
+      fields.Fail(name, size, ", but the target's is ", wanted);
+    }
+  }
+}
+
 int64_t HeadWeights::RowsOf(const std::string& name) const {
   const SafeTensors::Stored* stored = tensors_.Find(name);
   return stored == nullptr || stored->shape.empty() ? 0 : stored->shape[0];

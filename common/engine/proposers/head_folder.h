@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/decoder/field_reader.h"
 #include "common/engine/decoder/safetensors.h"
 #include "common/engine/matrix.h"
@@ -33,6 +34,9 @@ struct HeadFolder {
 
 // Even, as the rows that a matrix multiplies have to be.
 int ReadInner(FieldReader& fields);
+
+// Whether sizes that the config has are the target's.
+void CheckSizes(FieldReader& fields, const DecoderSpec& target);
 
 // Tensors of a folder for a model. Keeps the first error, which names file and tensor; after it, what is read
 // means nothing.

@@ -90,9 +90,14 @@ Loaded LoadLookAhead(const HeadFolder& folder) {
   return std::make_unique<LookAhead>(folder.target.model, folder.hidden(), std::move(embeddings));
 }
 
-// What the config says, or shows in the authors' releases, which have no such field.
+// What the config says, or shows in the releases of others, which have no such field.
 std::optional<ProposerKind> KindOf(FieldReader& fields, const nlohmann::json& config) {
   if (fields.Has("proposer")) return ProposerFromName(fields.String("proposer", ""));
+  if (fields.Has("speculators_model_type")) {
+    const std::string type = fields.String("speculators_model_type", "");
+    if (type == "eagle" || type == "eagle3") return ProposerKind::kEagle;
+    fields.Fail("speculators_model_type", "is none of \"eagle\" and \"eagle3\": \"", type, "\"");
+  }
   if (config.contains("medusa_num_heads")) return ProposerKind::kMedusa;
   if (fields.Has("num_attention_heads") && fields.Has("num_hidden_layers") &&
       config["num_hidden_layers"] == 1)
@@ -110,14 +115,7 @@ absl::Status CheckTarget(const HeadFolder& folder) {
         absl::StrCat(folder.config(), ": trained for a target with the weights ", trained_for,
                      ", but those of ", folder.target.options.model_dir, " are ", own));
   }
-  const std::pair<const char*, int> sizes[] = {{"hidden_size", folder.hidden()},
-                                               {"vocab_size", folder.vocab()}};
-  for (const auto& [name, wanted] : sizes) {
-    if (!fields.Has(name)) continue;
-    if (const int size = fields.Int(name, 1); size != wanted && fields.status().ok()) {
-      fields.Fail(name, size, ", but the target's is ", wanted);
-    }
-  }
+  CheckSizes(fields, folder.target.decoder);
   return fields.status();
 }
 

@@ -95,17 +95,34 @@ Eagle3Parts ReadEagle3(const HeadFolder& folder, const std::string& layer, doubl
           .norm_before_residual = folder.fields.Bool("norm_before_residual", false)};
 }
 
-// 1 or 3: what the config says, or shows in the authors' releases, which have no such field.
-int ReadVersion(FieldReader& fields, const HeadWeights& weights) {
-  if (!fields.Has("eagle_version")) return weights.Has("midlayer.hidden_norm.weight") ? 3 : 1;
-  const int version = fields.Int("eagle_version", 1, 3);
-  if (version == 2) fields.Fail("eagle_version", "is 2: its layer is that of version 1");
-  return version;
+// How a folder calls its tensors.
+struct Layout {
+  bool is_eagle3 = false;
+  std::string layer;  // what the layer's names begin with
+  std::string fuse;
+};
+
+Layout ReadSpeculators(FieldReader& fields) {
+  if (fields.String("speculators_model_type", "") == "eagle") {
+    RequireValue(fields, "transformer_layer_architecture", "LlamaDecoderLayer");
+    RefuseTrue(fields, "layernorms", "these norms are not computed");
+    return {false, "transformer.", "fusion_fc."};
+  }
+  // Where it is absent, speculators reads false and vLLM true.
+  if (!fields.Has("norm_before_residual")) fields.Fail("norm_before_residual", "is missing");
+  RefuseTrue(fields, "norm_before_fc", "this norm is not computed");
+  return {true, "layers.0.", "fc."};
 }
 
-}  // namespace
+Layout ReadLayout(FieldReader& fields, const HeadWeights& weights) {
+  if (fields.Has("speculators_model_type")) return ReadSpeculators(fields);
+  const bool shows = weights.Has("midlayer.hidden_norm.weight");
+  const int version = fields.Has("eagle_version") ? fields.Int("eagle_version", 1, 3) : shows ? 3 : 1;
+  if (version == 2) fields.Fail("eagle_version", "is 2: its layer is that of version 1");
+  return {version == 3, version == 3 ? "midlayer." : "layers.0.", "fc."};
+}
 
-absl::StatusOr<DecoderSpec> ReadEagleSpec(FieldReader& fields, const DecoderSpec& target) {
+absl::StatusOr<DecoderSpec> ReadLayer(FieldReader& fields, const DecoderSpec& target) {
   DecoderSpec spec;
   spec.vocab_size = target.vocab_size;
   spec.hidden_size = target.hidden_size;
@@ -131,7 +148,19 @@ absl::StatusOr<DecoderSpec> ReadEagleSpec(FieldReader& fields, const DecoderSpec
   return spec;
 }
 
-// The names of the authors' releases.
+}  // namespace
+
+absl::StatusOr<DecoderSpec> ReadEagleSpec(FieldReader& fields, const DecoderSpec& target) {
+  if (!fields.Has("speculators_model_type")) return ReadLayer(fields, target);
+  if (!fields.Has("transformer_layer_config")) fields.Fail("transformer_layer_config", "is missing");
+  if (!fields.status().ok()) return fields.status();
+  FieldReader layer = fields.Nested("transformer_layer_config");
+  if (!fields.status().ok()) return fields.status();
+  if (layer.Int("num_hidden_layers", 1) != 1) layer.Fail("num_hidden_layers", "is not 1");
+  CheckSizes(layer, target);
+  return ReadLayer(layer, target);
+}
+
 absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
   const ProposerTarget& target = folder.target;
   absl::StatusOr<DecoderSpec> spec = ReadEagleSpec(folder.fields, target.decoder);
@@ -140,8 +169,7 @@ absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
   if (!tensors.ok()) return tensors.status();
   HeadWeights weights(*tensors, target.model);
   const int64_t hidden = folder.hidden();
-  const bool is_eagle3 = ReadVersion(folder.fields, weights) == 3;
-  const std::string layer_name = is_eagle3 ? "midlayer." : "layers.0.";
+  const Layout layout = ReadLayout(folder.fields, weights);
   EagleParts parts{.target = target.model,
                    .layer = nullptr,
                    .head = ReadHead(folder, weights),
@@ -153,22 +181,23 @@ absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
                    .max_rows = target.options.max_batch_rows,
                    .max_tokens = kNoLimit};
   int64_t fused = 2;
-  if (is_eagle3) {
-    parts.eagle3 = ReadEagle3(folder, layer_name, spec->rms_norm_eps, weights);
+  if (layout.is_eagle3) {
+    parts.eagle3 = ReadEagle3(folder, layout.layer, spec->rms_norm_eps, weights);
     fused = static_cast<int64_t>(parts.eagle3->taps.size());
     spec->attention_input = 2 * folder.hidden();
   }
   if (!folder.fields.status().ok()) return folder.fields.status();
-  parts.fuse = weights.Load("fc.weight", hidden, fused * hidden);
-  if (weights.Has("fc.bias")) parts.fuse_bias = weights.Values("fc.bias", {hidden});
+  parts.fuse = weights.Load(layout.fuse + "weight", hidden, fused * hidden);
+  const std::string bias = layout.fuse + "bias";
+  if (folder.fields.Bool("fusion_bias", weights.Has(bias))) parts.fuse_bias = weights.Values(bias, {hidden});
   if (!weights.status().ok()) return weights.status();
   RunnerOptions options = target.options;
   options.model_dir = folder.dir;
   options.kv_blocks = target.model.kv_blocks();
   options.observe = nullptr;
   options.progress = nullptr;
-  absl::StatusOr<std::unique_ptr<Model>> layer =
-      target.backend.Load(*spec, EagleTensors(*tensors, layer_name, target.weights), options, target.threads);
+  absl::StatusOr<std::unique_ptr<Model>> layer = target.backend.Load(
+      *spec, EagleTensors(*tensors, layout.layer, target.weights), options, target.threads);
   if (!layer.ok()) return layer.status();
   parts.layer = *std::move(layer);
   const size_t slots = static_cast<size_t>(options.kv_blocks) * static_cast<size_t>(options.block_size);

@@ -50,7 +50,7 @@ std::string ProblemWith(v1::DrafterKind kind, const v1::ServerInfo* target) {
       name, "; proposers of the target: ", proposers.empty() ? "none" : absl::StrJoin(proposers, ", "));
 }
 
-// How the target is to propose; UNSPECIFIED: not at all.
+// How the target is to propose; UNSPECIFIED: not at all. EAGLE spares the call of the draft service.
 v1::Proposer ChooseProposer(v1::DrafterKind drafter, const v1::ServerInfo& target) {
   if (drafter != v1::DRAFTER_KIND_AUTO) return ProposerOf(drafter);
   const bool has_eagle = FindProposer(target, v1::PROPOSER_EAGLE) != nullptr;

@@ -206,8 +206,10 @@ absl::Status ParseSchedule(const v1::GenerateRequest& proto, const RequestDefaul
     return FieldError("speculation.schedule", "lockstep, run_ahead, auto",
                       absl::StrCat("unknown value ", static_cast<int>(schedule)));
   }
-  const bool asks_model = defaults.has_draft_service && (request.drafter == v1::DRAFTER_KIND_MODEL ||
-                                                         request.drafter == v1::DRAFTER_KIND_AUTO);
+  const bool auto_asks_model =
+      request.drafter == v1::DRAFTER_KIND_AUTO && request.params.proposer() == v1::PROPOSER_UNSPECIFIED;
+  const bool asks_model =
+      defaults.has_draft_service && (request.drafter == v1::DRAFTER_KIND_MODEL || auto_asks_model);
   request.schedule = asks_model ? schedule : v1::SCHEDULE_LOCKSTEP;
   // A coupled token differs from one that is drawn alone, and whether the draft is in time is no seed's
   // doing.

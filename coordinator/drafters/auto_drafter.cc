@@ -11,8 +11,14 @@ void AutoDrafter::Begin(Generation& generation, const DraftLength& length) {
 }
 
 asio::awaitable<Proposal> AutoDrafter::Take(Generation& generation, v1::ItemTiming* timing) {
+  v1::ItemTiming spent = std::exchange(unused_, {});
   Proposal proposal = co_await first_->Take(generation, timing);
-  if (!proposal.empty()) co_return proposal;
+  proposed_ = proposal.size();
+  if (!proposal.empty()) {
+    spent.set_compute_us(spent.compute_us() + timing->compute_us());
+    *timing = std::move(spent);
+    co_return proposal;
+  }
   last_ = second_.get();
   second_->Begin(generation, length_);
   co_return co_await second_->Take(generation, timing);
@@ -24,7 +30,14 @@ void AutoDrafter::RunAhead(Generation& generation, const Proposal& proposal,
 }
 
 void AutoDrafter::OnVerdict(size_t n, const Verdict& verdict) {
-  if (last_ != nullptr && n == proposed_at_) last_->OnVerdict(n, verdict);
+  const bool was_asked = last_ != nullptr && n == proposed_at_;
+  first_was_right_ = was_asked && last_ == first_.get() && verdict.path.size() == proposed_;
+  if (was_asked) last_->OnVerdict(n, verdict);
+}
+
+void AutoDrafter::OnProposal(size_t n, TargetProposal proposal) {
+  unused_ = proposal.timing;
+  second_->OnProposal(n, std::move(proposal));
 }
 
 void AutoDrafter::Stop(const Generation& generation) {

@@ -8,6 +8,12 @@
 
 namespace outrider {
 
+// Which of them proposes is decided by the committed tokens, as long as the first looks at nothing else.
+//
+// If the second is the target, its proposal comes with a verdict, before the first is asked, and is dropped
+// unused if the first proposes. What it took counts as the round's time for drafting all the same. While the
+// first is right again and again, as where the text copies itself, the target is not asked: the round that
+// ends this is plain.
 class AutoDrafter final : public Drafter {
  public:
   AutoDrafter(std::unique_ptr<Drafter> first, std::unique_ptr<Drafter> second)
@@ -20,8 +26,10 @@ class AutoDrafter final : public Drafter {
   void RunAhead(Generation& generation, const Proposal& proposal, std::span<const Outcome> outcomes,
                 const OnContinuation& on_continuation) override;
   void OnVerdict(size_t n, const Verdict& verdict) override;
+  // Not if the first has just proposed, after a proposal of its own that was accepted as a whole.
+  bool WantsTargetProposal() const override { return !(last_ == first_.get() && first_was_right_); }
   // Only the second may be the target.
-  void OnProposal(size_t n, TargetProposal proposal) override { second_->OnProposal(n, std::move(proposal)); }
+  void OnProposal(size_t n, TargetProposal proposal) override;
   AheadReport ahead() const override { return last_ == nullptr ? AheadReport() : last_->ahead(); }
   v1::DrafterKind kind() const override { return last_ == nullptr ? v1::DRAFTER_KIND_AUTO : last_->kind(); }
   DraftOutcome outcome() const override {
@@ -32,9 +40,12 @@ class AutoDrafter final : public Drafter {
  private:
   const std::unique_ptr<Drafter> first_;
   const std::unique_ptr<Drafter> second_;
-  DraftLength length_;       // of the proposal that was begun
-  Drafter* last_ = nullptr;  // who was asked last
-  size_t proposed_at_ = 0;   // committed tokens at the time
+  DraftLength length_;            // of the proposal that was begun
+  Drafter* last_ = nullptr;       // who was asked last
+  size_t proposed_at_ = 0;        // committed tokens at the time
+  size_t proposed_ = 0;           // tokens that the first proposed then
+  bool first_was_right_ = false;  // the last round verified a proposal of the first, and accepted all of it
+  v1::ItemTiming unused_;         // of the target's proposal at hand
 };
 
 }  // namespace outrider

@@ -41,6 +41,10 @@ class Drafter {
   // Also called after rounds in which nothing was asked for. What was begun for another outcome is given up.
   virtual void OnVerdict(size_t n, const Verdict& verdict) = 0;
 
+  // Whether the target, where it proposes itself, is to be asked for what follows the verdict of the proposal
+  // last taken. Depends on committed tokens only.
+  virtual bool WantsTargetProposal() const { return true; }
+
   // The target proposed this itself, with its verdict, to follow the first `n` committed tokens.
   virtual void OnProposal(size_t /*n*/, TargetProposal /*proposal*/) {}
 

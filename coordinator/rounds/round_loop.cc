@@ -42,7 +42,7 @@ asio::awaitable<absl::StatusOr<int>> RoundLoop::SendPromptLogprobs(const Generat
 DraftLength RoundLoop::Choose() {
   if (!ProposesItself(generation_->request())) return policy_->Choose(*generation_);
   // It was chosen before the verdict, which may have left less room.
-  return {.most = std::min(asked_.most, std::max(generation_->Room() - 1, 0)), .tree = asked_.tree};
+  return {.most = std::min(next_.most, std::max(generation_->Room() - 1, 0)), .tree = next_.tree};
 }
 
 DraftLength RoundLoop::ChooseNext() {
@@ -77,9 +77,10 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   const WhileAway away{.run = [&] { RunAhead(proposal); },
                        .may_continue = generation_->request().couples_bonus};
   const bool runs_ahead = length.ahead && proposal_was_made;
-  asked_ = ChooseNext();
+  next_ = ChooseNext();
+  const bool asks = next_.most > 0 && drafter_->WantsTargetProposal();
   absl::StatusOr<TargetAnswer> answer = co_await target_->Verify(
-      *generation_, proposal, deadline_, runs_ahead ? &away : nullptr, asked_.most > 0 ? &asked_ : nullptr);
+      *generation_, proposal, deadline_, runs_ahead ? &away : nullptr, asks ? &next_ : nullptr);
   if (!answer.ok()) co_return answer.status();
   if (proposal_was_made && proposal.empty()) outcome = DraftOutcome::kFailed;
   const Clock::time_point verified = Clock::now();
@@ -88,7 +89,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   times.verify = verified - proposed - asking_;
   times.verify_server = answer->timing;
   drafter_->OnVerdict(n, answer->verdict);
-  if (asked_.most > 0) drafter_->OnProposal(n + answer->verdict.path.size() + 1, std::move(answer->next));
+  if (asks) drafter_->OnProposal(n + answer->verdict.path.size() + 1, std::move(answer->next));
   AheadReport ahead = proposal_was_made ? drafter_->ahead() : AheadReport();
   ahead.runs = length.ahead;
   if (ahead.branches > 0) generation_->CountAhead(ahead.hit);

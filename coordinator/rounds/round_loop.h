@@ -57,8 +57,9 @@ class RoundLoop {
   RoundObserver* const observer_;
   const SendChunk send_;
   const Clock::time_point deadline_;
-  // What the target was asked to propose for the round to come, and the time that this took.
-  DraftLength asked_;
+  // Where the target proposes itself: what was chosen for the round to come, and the time that its proposal
+  // took.
+  DraftLength next_;
   Clock::duration asking_{};
 };
 

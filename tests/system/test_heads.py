@@ -172,7 +172,8 @@ def test_many_streams_share_a_batch(alone: Cluster, prompts: list[str], plain: C
 
 # --- losses --------------------------------------------------------------------------------------------------------
 
-# Of the token rule too: what was drafted before a loss is verified after it. A stream for each proposer and way.
+# Of the token rule too: what was drafted before a loss is verified after it. A stream for each proposer and way, and for "auto", which
+# drafts chains only.
 WAYS = [{"temperature": 0, "k": 3}, {"temperature": 1, "seed": 3, "k": 3}, {"temperature": 1, "seed": 3, "tree": "2x1"}]
 Calls = list[tuple[str, dict]]
 
@@ -180,7 +181,8 @@ Calls = list[tuple[str, dict]]
 @pytest.fixture(scope="module")
 def calls(prompts: list[str]) -> Calls:
     return [(prompts[i % 8], {"drafter": proposer, "max_tokens": 250, "ignore_eos": True} | way)
-            for i, (proposer, way) in enumerate(itertools.product(PROPOSERS, WAYS))]
+            for i, (proposer, way) in enumerate(itertools.product([*PROPOSERS, "auto"], WAYS))
+            if proposer != "auto" or "tree" not in way]
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +202,9 @@ def disturbed(c: Cluster, calls: Calls, disturb: Callable[[], None]) -> list[Ans
         for chunk in stream:
             answer.add(chunk)
     c.wait_idle()
-    assert all(answer.check().speculation.drafts >= answer.speculation.rounds - 3 for answer in answers), "it goes on with a proposal"
+    for answer, (_, options) in zip(answers, calls, strict=True):
+        statistics = answer.check().speculation
+        assert options["drafter"] == "auto" or statistics.drafts >= statistics.rounds - 3, "it goes on with a proposal"
     return answers
 
 
@@ -313,28 +317,41 @@ def test_targets_of_a_pool_count_for_what_they_have_in_common(prompts: list[str]
             assert c.generate(prompts[0], drafter="auto", **GREEDY).tokens == plain(prompts[0], **GREEDY)
 
 
-def test_auto_goes_without_a_draft_service(alone: Cluster, prompts: list[str], plain: Callable[..., list[int]]) -> None:
-    for how in (GREEDY, COUPLED):
-        answers = [alone.generate(prompt, drafter="auto", **how) for prompt in prompts[:4]]
-        assert [answer.tokens for answer in answers] == [plain(prompt, **how) for prompt in prompts[:4]]
-        assert sum(answer.speculation.accepted for answer in answers) > 0
-    if "eagle" in PROPOSERS:
-        assert alone.coordinator.value("outrider_spec_decode_num_draft_tokens_by_drafter_total", drafter="ngram", rule="token") > 0
+DRAFTS_BY = "outrider_spec_decode_num_drafts_by_drafter_total"
 
 
-def test_auto_combines_ngrams_and_eagle_beside_a_draft_service(prompts: list[str], plain: Callable[..., list[int]]) -> None:
+@exact
+def test_auto_takes_eagle_where_no_n_gram_matches(how: dict, alone: Cluster, prompts: list[str],
+                                                  plain: Callable[..., list[int]]) -> None:
+    rule = how.get("rule", "token")
+    before = alone.coordinator.metrics()
+    answers = [alone.generate(prompt, drafter="auto", k=4, **how) for prompt in prompts[:4]]
+    after = alone.coordinator.metrics()
+    assert [answer.tokens for answer in answers] == [plain(prompt, **how) for prompt in prompts[:4]]
+    made = {each: after.value(DRAFTS_BY, drafter=each, rule=rule) - before.value(DRAFTS_BY, drafter=each, rule=rule)
+            for each in ("eagle", "ngram", "auto")}
+    assert made["eagle"] > 0 and made["ngram"] > 0
+    # What n-grams made needless is in no statistics.
+    assert sum(made.values()) == sum(answer.speculation.drafts for answer in answers)
+
+
+def test_auto_leaves_a_draft_service_alone_where_there_is_eagle(prompts: list[str], plain: Callable[..., list[int]]) -> None:
     with cluster(target=FLAGS) as c:
-        for how in (GREEDY, COUPLED):
-            for prompt in prompts[:4]:
-                assert c.generate(prompt, drafter="auto", **how).tokens == plain(prompt, **how)
+        for options in ({"k": 4}, {}, {"schedule": "run_ahead"}):
+            assert c.generate(prompts[0], drafter="auto", **GREEDY, **options).tokens == plain(prompts[0], **GREEDY)
+        assert c.coordinator.value(DRAFTS_BY, drafter="eagle", rule="token") > 0
+        assert c.coordinator.value(DRAFTS_BY, drafter="model", rule="token") == 0
+        beam = inference_pb2.BeamOptions(width=2)
+        found, wanted = (c.generate(prompts[0], max_tokens=8, beam=beam, drafter=drafter).tokens for drafter in ("auto", "none"))
+        assert found == wanted
 
-        def drafted(drafter: str) -> float:
-            return sum(c.coordinator.value("outrider_spec_decode_num_draft_tokens_by_drafter_total", drafter=drafter, rule=rule)
-                       for rule in ("token", "coupled"))
 
-        assert drafted("eagle") > 0
-        assert drafted("ngram") > 0
-        assert drafted("model") == 0
+def test_auto_gives_each_sample_its_own_and_repeats_a_seed(alone: Cluster, prompts: list[str]) -> None:
+    samples, quiet = (alone.generate_samples(prompts[3], 3, **COUPLED, **options) for options in ({"drafter": "auto", "k": 3}, {"k": 0}))
+    assert [answer.tokens for answer in samples] == [answer.tokens for answer in quiet]
+    first, again = (alone.generate(prompts[1], drafter="auto", k=4, **SEEDED) for _ in range(2))
+    assert first.tokens == again.tokens
+    assert first.speculation.drafted == again.speculation.drafted > 0
 
 
 @each_proposer

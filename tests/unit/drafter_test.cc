@@ -346,13 +346,21 @@ class AutoDrafterTest : public ::testing::Test {
  protected:
   Tokens Propose() {
     asio::io_context io;
-    v1::ItemTiming timing;
+    timing_.Clear();
     drafter_.Begin(generation_, {4});
-    auto proposal = asio::co_spawn(io, drafter_.Take(generation_, &timing), asio::use_future);
+    auto proposal = asio::co_spawn(io, drafter_.Take(generation_, &timing_), asio::use_future);
     io.run();
     return TokensOf(proposal.get());
   }
+  // The target made a proposal in that time.
+  void Bring(uint32_t compute_us) {
+    TargetProposal proposal;
+    proposal.timing.set_compute_us(compute_us);
+    proposal.timing.set_batch_sequences(3);
+    drafter_.OnProposal(3, std::move(proposal));
+  }
 
+  v1::ItemTiming timing_;  // of the last proposal
   Generation generation_ = Sequence({1, 2, 3});
   FakeDrafter* first_ = new FakeDrafter(v1::DRAFTER_KIND_NGRAM, {7});
   FakeDrafter* second_ = new FakeDrafter(v1::DRAFTER_KIND_MODEL, {8, 9});
@@ -380,6 +388,46 @@ TEST_F(AutoDrafterTest, EachHearsOfItsOwnProposalsOnly) {
   drafter_.OnVerdict(6, Accepting(0));  // a round in which nothing was asked for
   EXPECT_THAT(first_->verdicts, SizeIs(1));
   EXPECT_THAT(second_->verdicts, ElementsAre(Pair(4, 2)));
+}
+
+TEST_F(AutoDrafterTest, WantsNothingOfTheTargetWhileTheFirstIsRight) {
+  EXPECT_TRUE(drafter_.WantsTargetProposal()) << "before the first round";
+  Propose();
+  EXPECT_TRUE(drafter_.WantsTargetProposal()) << "it proposes, but was not right yet";
+  drafter_.OnVerdict(3, Accepting(1));
+  Propose();
+  EXPECT_FALSE(drafter_.WantsTargetProposal());
+  first_->Propose({});
+  Propose();
+  EXPECT_TRUE(drafter_.WantsTargetProposal()) << "it has nothing to propose";
+}
+
+TEST_F(AutoDrafterTest, WantsTheTargetsProposalAfterAWrongOneOfTheFirst) {
+  Propose();
+  drafter_.OnVerdict(3, Accepting(1));
+  Propose();
+  drafter_.OnVerdict(3, Accepting(0));
+  Propose();
+  EXPECT_TRUE(drafter_.WantsTargetProposal());
+  first_->Propose({});
+  Propose();
+  drafter_.OnVerdict(3, Accepting(2));
+  first_->Propose({7});
+  Propose();
+  EXPECT_TRUE(drafter_.WantsTargetProposal()) << "it was the second that was right";
+}
+
+TEST_F(AutoDrafterTest, AnUnusedProposalOfTheTargetTookItsTimeAllTheSame) {
+  Bring(50);
+  Propose();
+  EXPECT_EQ(timing_.compute_us(), 50u);
+  EXPECT_EQ(timing_.batch_sequences(), 3u);
+  Propose();
+  EXPECT_EQ(timing_.compute_us(), 0u) << "that of another round";
+  Bring(50);
+  first_->Propose({});
+  Propose();
+  EXPECT_EQ(timing_.compute_us(), 0u) << "the second says itself";
 }
 
 TEST_F(AutoDrafterTest, StopsBoth) {

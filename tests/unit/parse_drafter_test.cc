@@ -99,7 +99,7 @@ TEST_F(ParseDrafterTest, APlainRequestNeedsNoProposer) {
   EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->params.proposer(), v1::PROPOSER_UNSPECIFIED);
 }
 
-TEST_F(ParseDrafterTest, AutoTakesEagleInPlaceOfADraftService) {
+TEST_F(ParseDrafterTest, AutoTakesEagleWhereTheTargetHasIt) {
   for (const bool has_draft_service : {false, true}) {
     defaults_.has_draft_service = has_draft_service;
     EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->params.proposer(), v1::PROPOSER_EAGLE);
@@ -107,6 +107,16 @@ TEST_F(ParseDrafterTest, AutoTakesEagleInPlaceOfADraftService) {
   target_.clear_proposers();
   Has(v1::PROPOSER_MEDUSA, 4);
   EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->params.proposer(), v1::PROPOSER_UNSPECIFIED);
+}
+
+TEST_F(ParseDrafterTest, AutoRunsAheadOnlyWhereItAsksTheDraftService) {
+  defaults_.has_draft_service = true;
+  speculation().set_schedule(v1::SCHEDULE_RUN_AHEAD);
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->schedule, v1::SCHEDULE_LOCKSTEP);
+  target_.clear_proposers();
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->schedule, v1::SCHEDULE_RUN_AHEAD);
+  defaults_.has_draft_service = false;
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_AUTO)->schedule, v1::SCHEDULE_LOCKSTEP);
 }
 
 TEST_F(ParseDrafterTest, OtherDraftersAskTheTargetForNothing) {

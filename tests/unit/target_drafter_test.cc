@@ -67,7 +67,9 @@ class TargetDrafterTest : public ::testing::Test {
     drafter_.Begin(generation_, {.most = most});
     auto proposal = asio::co_spawn(io, drafter_.Take(generation_, &timing_), asio::use_future);
     io.run();
-    return proposal.get();
+    Proposal taken = proposal.get();
+    for (const ProposalNode& node : taken) EXPECT_THAT(node.q.ids, ElementsAre(node.token)) << "its own q";
+    return taken;
   }
   void Bring(Proposal nodes, size_t n = 3) {
     TargetProposal proposal{.nodes = std::move(nodes), .timing = {}};
@@ -397,24 +399,31 @@ TEST_F(OwnProposalTest, ATreeIsAskedForAndCutWhereTheAnswerEnds) {
   EXPECT_EQ(items_[0].propose().tree().branching().children_size(), 2);
 }
 
+// The rounds that verified a proposal of each drafter.
+double RoundsOf(const prometheus::Registry& registry, const std::string& name) {
+  double rounds = 0;
+  for (const auto& family : registry.Collect()) {
+    if (family.name != "outrider_spec_decode_num_drafts_by_drafter_total") continue;
+    for (const auto& metric : family.metric) {
+      if (metric.label[0].value == name) rounds += metric.counter.value;
+    }
+  }
+  return rounds;
+}
+
 TEST_F(OwnProposalTest, AutoPrefersALongMatchOfTheText) {
   Request request = RequestFor({1, 2, 3});
   request.drafter = v1::DRAFTER_KIND_AUTO;
   request.max_tokens = 40;
   Answer([](const auto&) { return ChainOf({8}); });
   ASSERT_TRUE(Generate(std::move(request)).ok());
-  const auto count = [this](const std::string& name) {
-    double rounds = 0;
-    for (const auto& family : registry_.Collect()) {
-      if (family.name != "outrider_spec_decode_num_drafts_by_drafter_total") continue;
-      for (const auto& metric : family.metric) {
-        if (metric.label[0].value == name) rounds += metric.counter.value;
-      }
-    }
-    return rounds;
-  };
-  EXPECT_GT(count("eagle"), 0) << "before the text repeats itself";
-  EXPECT_GT(count("ngram"), 0) << "7 8 7 8 7 8";
+  EXPECT_GT(RoundsOf(registry_, "eagle"), 0) << "before the text repeats itself";
+  EXPECT_GT(RoundsOf(registry_, "ngram"), 0) << "7 8 7 8 7 8";
+  double proposed = 0;
+  for (const v1::VerifyItem& item : items_) proposed += item.has_propose() ? 1 : 0;
+  EXPECT_LT(proposed, RoundsOf(registry_, "eagle") + RoundsOf(registry_, "ngram"))
+      << "while n-grams are right the target is not asked";
+  EXPECT_EQ(RoundsOf(registry_, "eagle") + RoundsOf(registry_, "ngram"), stats_.drafts());
 }
 
 // --- several targets --------------------------------------------------------------------------------------

@@ -103,3 +103,11 @@ def relay(address: str) -> Iterator[Relay]:
         yield result
     finally:
         result.close()
+
+
+@contextlib.contextmanager
+def through_relay(relays: list[Relay], address: str) -> Iterator[str]:
+    """A proxy for harness.cluster: a relay, which is added to `relays`."""
+    with relay(address) as between:
+        relays.append(between)
+        yield between.address

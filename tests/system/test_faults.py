@@ -1,8 +1,7 @@
 """Servers die: the answer is the same, nothing is emitted twice, and the coordinator needs no restart."""
 
-import contextlib
 import time
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import grpc
@@ -10,7 +9,7 @@ import pytest
 
 from harness import (PATIENCE, Answer, Cluster, cluster, eventually, inference_pb2_grpc, request, running, start_coordinator,
                      start_draft, took)
-from relay import Relay, relay
+from relay import Relay, through_relay
 
 LONG = {"k": 2, "temperature": 0, "max_tokens": 600, "ignore_eos": True}
 
@@ -60,15 +59,8 @@ def test_a_killed_draft_leaves_plain_decoding_and_comes_back(prompts: list[str],
 
 
 def test_a_draft_that_comes_back_drafts_for_requests_in_progress(prompts: list[str], undisturbed: list[int]) -> None:
-    with contextlib.ExitStack() as stack:
-        relays: list[Relay] = []
-
-        @contextlib.contextmanager
-        def through(address: str) -> Iterator[str]:
-            relays.append(stack.enter_context(relay(address)))
-            yield relays[0].address
-
-        c = stack.enter_context(cluster(target_through=through))
+    relays: list[Relay] = []
+    with cluster(target_through=partial(through_relay, relays)) as c:
         stream, answer = c.stream(prompts[7], **LONG), Answer()
         read(answer, stream, 10)
         # The request waits for the target until the draft is back.

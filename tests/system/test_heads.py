@@ -1,11 +1,11 @@
 """Proposals that the target makes itself change how many calls of it a text takes, and nothing else."""
 
-import contextlib
 import itertools
 import json
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from harness import (BIN, LENGTH, PATIENCE, STOP, TARGET_MODEL, Answer, Cluster, cluster, eventually, inference_pb2, inference_pb2_grpc,
                      request, running, start_coordinator, start_target)
 from heads import FLAGS, PROPOSERS
-from relay import Relay, relay
+from relay import Relay, through_relay
 
 GREEDY = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
 COUPLED = {"rule": "coupled", "temperature": 0.9, "seed": 5, "max_tokens": 48, "ignore_eos": True}
@@ -229,16 +229,8 @@ def test_a_target_that_freezes_delays_and_changes_nothing(calls: Calls, quiet: l
 
 
 def test_sequences_whose_leases_have_ended_are_sent_again(calls: Calls, quiet: list[list[int]]) -> None:
-    with contextlib.ExitStack() as stack:
-        relays: list[Relay] = []
-
-        @contextlib.contextmanager
-        def through(address: str) -> Iterator[str]:
-            relays.append(stack.enter_context(relay(address)))
-            yield relays[0].address
-
-        c = stack.enter_context(cluster(target=[*FLAGS, "--lease", "0.2"], draft=None, target_through=through))
-
+    relays: list[Relay] = []
+    with cluster(target=[*FLAGS, "--lease", "0.2"], draft=None, target_through=partial(through_relay, relays)) as c:
         def lose() -> None:
             relays[0].freeze()
             c.target.wait_value("outrider_target_sequences", 0)

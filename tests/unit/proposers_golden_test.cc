@@ -1,8 +1,10 @@
 // The shipped heads, and small ones, propose what transformers and plain tensors compute from the same files
-// (scripts/goldens/heads.py).
+// (scripts/goldens/heads.py), and LayerSkip what a target of its first layers says.
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "bench/temporary_folder.h"
 #include "tests/unit/hidden_testing.h"
 #include "worker_trees_testing.h"
 
@@ -14,6 +16,9 @@ using testing::EngineUnderTest;
 using testing::TreeItem;
 using testing::TreeReply;
 
+constexpr char kModel[] = "models/tiny-target";
+constexpr char kHeads[] = "models/tiny-heads/";
+
 struct Heads {
   std::string target, folder, goldens;
   std::string name;  // of its rows in the goldens
@@ -21,8 +26,7 @@ struct Heads {
 };
 
 Heads Shipped(const std::string& name) {
-  return {"models/tiny-target", "models/tiny-heads/" + name, "tests/data/engine/heads.json", name,
-          *ProposerFromName(name)};
+  return {kModel, kHeads + name, "tests/data/engine/heads.json", name, *ProposerFromName(name)};
 }
 // EAGLE or EAGLE-3 with a vocabulary of its own, and the target's head or one of its own.
 Heads Small(const std::string& name) {
@@ -30,10 +34,11 @@ Heads Small(const std::string& name) {
           ProposerKind::kEagle};
 }
 
-std::unique_ptr<Worker> Target(const EngineUnderTest& engine, const Heads& heads) {
+std::unique_ptr<Worker> Target(const EngineUnderTest& engine, const std::string& model,
+                               std::vector<std::string> heads) {
   RunnerOptions options = engine.Options();
-  options.model_dir = heads.target;
-  options.heads = {heads.folder};
+  options.model_dir = model;
+  options.heads = std::move(heads);
   auto runner = Runner::Load(options);
   EXPECT_TRUE(runner.ok()) << runner.status();
   if (!runner.ok()) return nullptr;
@@ -54,7 +59,7 @@ class ProposersGolden : public ::testing::TestWithParam<std::tuple<EngineUnderTe
 TEST_P(ProposersGolden, ProposesWhatThePapersCompute) {
   const auto& [engine, heads] = GetParam();
   const auto& [target, folder, goldens, name, kind] = heads;
-  const std::unique_ptr<Worker> worker = Target(engine, heads);
+  const std::unique_ptr<Worker> worker = Target(engine, target, {folder});
   ASSERT_NE(worker, nullptr);
   std::ifstream file(goldens);
   uint64_t id = 0;
@@ -111,6 +116,51 @@ INSTANTIATE_TEST_SUITE_P(Small, ProposersGolden,
                          ::testing::Combine(::testing::ValuesIn(ExactEngines()),
                                             ::testing::Values(Small("eagle"), Small("eagle3"))),
                          NameOfCase);
+
+class LayerSkipGolden : public ::testing::TestWithParam<EngineUnderTest> {
+ protected:
+  // What follows the tokens at temperature 0, and the target's own proposal of that length, if one is wanted.
+  static TreeReply Ask(Worker& worker, uint64_t id, const std::vector<TokenId>& tokens,
+                       std::optional<ProposerKind> kind, int draft_tokens) {
+    SequenceParams params{.prompt_length = 1, .draft_top_n = 5, .proposer = kind};
+    params.sampling.temperature = 0;
+    VerifyWork work;
+    if (kind) work.propose = ProposalRequest{.draft_tokens = draft_tokens};
+    return AskTree(worker,
+                   TreeItem(id, 1, tokens, 0, std::make_shared<SequenceParams>(params), std::move(work)));
+  }
+};
+
+TEST_P(LayerSkipGolden, ProposesWhatTheFirstLayersSay) {
+  constexpr int kTokens = 4;
+  const TemporaryFolder folder;
+  std::filesystem::copy(kModel, folder.path());
+  nlohmann::json config = testing::ReadJson(std::string(kModel) + "/config.json");
+  config["num_hidden_layers"] =
+      testing::ReadJson(std::string(kHeads) + "layer_skip/config.json")["exit_layer"];
+  std::ofstream(folder.path() + "/config.json") << config;
+  const std::unique_ptr<Worker> first_layers = Target(GetParam(), folder.path(), {});
+  const std::unique_ptr<Worker> whole = Target(GetParam(), kModel, {std::string(kHeads) + "layer_skip"});
+  ASSERT_TRUE(first_layers != nullptr && whole != nullptr);
+  std::ifstream file("tests/data/engine/heads.json");
+  uint64_t id = 0;
+  for (const nlohmann::json& golden : nlohmann::json::parse(file)) {
+    auto tokens = golden.at("tokens").get<std::vector<TokenId>>();
+    const TreeReply reply = Ask(*whole, ++id, tokens, ProposerKind::kLayerSkip, kTokens);
+    ASSERT_TRUE(reply.status.ok()) << reply.status;
+    ASSERT_EQ(reply.proposal.size(), static_cast<size_t>(kTokens));
+    tokens.push_back(reply.verdict->token);
+    for (const ProposalNode& node : reply.proposal) {
+      const TreeReply next = Ask(*first_layers, ++id, tokens, std::nullopt, 0);
+      ASSERT_TRUE(next.status.ok()) << next.status;
+      EXPECT_EQ(node.token, next.verdict->token);
+      tokens.push_back(node.token);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, LayerSkipGolden, ::testing::ValuesIn(ExactEngines()),
+                         [](const auto& info) { return info.param.name(); });
 
 }  // namespace
 }  // namespace outrider

@@ -16,7 +16,8 @@ class ChangedModel : public Model {
  public:
   using Change = std::function<absl::Status(LogitsView logits)>;
 
-  ChangedModel(std::unique_ptr<Model> model, Change change)
+  explicit ChangedModel(
+      std::unique_ptr<Model> model, Change change = [](LogitsView) { return absl::OkStatus(); })
       : model_(std::move(model)), change_(std::move(change)) {}
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) override {
@@ -48,9 +49,12 @@ class ChangedModel : public Model {
   const Change change_;
 };
 
-class ChangedBackend : public Backend {
+// Puts something around the models that the CPU's backend loads.
+class WrappingBackend : public Backend {
  public:
-  explicit ChangedBackend(ChangedModel::Change change) : change_(std::move(change)) {}
+  using Wrap = std::function<std::unique_ptr<Model>(std::unique_ptr<Model> model, const DecoderSpec& spec)>;
+
+  explicit WrappingBackend(Wrap wrap) : wrap_(std::move(wrap)) {}
 
   absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
@@ -59,11 +63,19 @@ class ChangedBackend : public Backend {
     absl::StatusOr<std::unique_ptr<Model>> model =
         (*BackendFor("native", "cpu"))->Load(spec, weights, options, threads);
     if (!model.ok()) return model.status();
-    return std::make_unique<ChangedModel>(*std::move(model), change_);
+    return wrap_(*std::move(model), spec);
   }
 
  private:
-  const ChangedModel::Change change_;
+  const Wrap wrap_;
+};
+
+class ChangedBackend : public WrappingBackend {
+ public:
+  explicit ChangedBackend(ChangedModel::Change change)
+      : WrappingBackend([change = std::move(change)](std::unique_ptr<Model> model, const DecoderSpec&) {
+          return std::make_unique<ChangedModel>(std::move(model), change);
+        }) {}
 };
 
 }  // namespace outrider::testing

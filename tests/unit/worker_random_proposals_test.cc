@@ -108,23 +108,8 @@ class ProposalTraffic final : public Traffic {
 // A model that leaves the copy of a block empty.
 class UncopiedModel final : public testing::ChangedModel {
  public:
-  explicit UncopiedModel(std::unique_ptr<Model> model)
-      : ChangedModel(std::move(model), [](LogitsView) { return absl::OkStatus(); }) {}
+  using ChangedModel::ChangedModel;
   void CopyBlock(BlockId /*from*/, BlockId /*to*/) override {}
-};
-
-// Whose layer of EAGLE is such a model, and whose target is in order.
-class UncopiedLayerBackend final : public Backend {
- public:
-  absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
-                                              const RunnerOptions& options,
-                                              ThreadPool& threads) const override {
-    absl::StatusOr<std::unique_ptr<Model>> model =
-        (*BackendFor("native", "cpu"))->Load(spec, weights, options, threads);
-    if (!model.ok() || spec.outer_norms) return model;
-    return std::make_unique<UncopiedModel>(*std::move(model));
-  }
 };
 
 // With EAGLE, or with EAGLE-3.
@@ -171,7 +156,10 @@ TEST_P(RandomProposals, FollowAVerdictAsIfTheSequenceHadBeenSentAtOnce) {
 
 // The negative control: a block with rows of EAGLE's layer is not copied when it is written to.
 TEST_P(RandomProposals, AfterABlockThatWasNotCopiedAreNoticed) {
-  const UncopiedLayerBackend backend;
+  // EAGLE's layer is such a model, and the target is in order.
+  const testing::WrappingBackend backend([](std::unique_ptr<Model> model, const DecoderSpec& spec) {
+    return spec.outer_norms ? std::move(model) : std::make_unique<UncopiedModel>(std::move(model));
+  });
   EXPECT_GT(ProposalTraffic(8, 16, Settings(ProposerKind::kEagle), Starter(backend)).Run(250).wrong, 5);
 }
 

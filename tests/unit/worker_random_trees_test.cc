@@ -115,22 +115,8 @@ class DraftTraffic final : public Traffic {
 // A model that leaves an accepted path where the tree had it.
 class UnmovedModel final : public testing::ChangedModel {
  public:
-  explicit UnmovedModel(std::unique_ptr<Model> model)
-      : ChangedModel(std::move(model), [](LogitsView) { return absl::OkStatus(); }) {}
+  using ChangedModel::ChangedModel;
   void MoveSlots(absl::Span<const BlockId> /*blocks*/, absl::Span<const SlotMove> /*moves*/) override {}
-};
-
-class UnmovedBackend final : public Backend {
- public:
-  absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
-                                              const RunnerOptions& options,
-                                              ThreadPool& threads) const override {
-    absl::StatusOr<std::unique_ptr<Model>> model =
-        (*BackendFor("native", "cpu"))->Load(spec, weights, options, threads);
-    if (!model.ok()) return model.status();
-    return std::make_unique<UnmovedModel>(*std::move(model));
-  }
 };
 
 template <class SamplerOfIt>
@@ -185,9 +171,12 @@ INSTANTIATE_TEST_SUITE_P(Decides, RandomTreesTest, ::testing::Bool(),
 
 // The negative control of both.
 TEST(RandomTrees, APathThatIsNotMovedIsNoticed) {
-  const auto unmoved = [](const auto& start) {
-    return [start](const RunnerOptions& load, WorkerOptions options) {
-      return start(load, UnmovedBackend(), options);
+  const testing::WrappingBackend backend([](std::unique_ptr<Model> model, const DecoderSpec&) {
+    return std::make_unique<UnmovedModel>(std::move(model));
+  });
+  const auto unmoved = [&](const auto& start) {
+    return [&backend, start](const RunnerOptions& load, WorkerOptions options) {
+      return start(load, backend, options);
     };
   };
   EXPECT_GT(TargetTraffic(5, 4, Settings(), unmoved(Start<RejectionSampler>)).Run(20).wrong, 5);

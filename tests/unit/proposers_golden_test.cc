@@ -103,6 +103,32 @@ TEST_P(ProposersGolden, ProposesWhatThePapersCompute) {
   }
 }
 
+// What is asked for beyond a token does not change it.
+TEST_P(ProposersGolden, AShortProposalIsTheBeginningOfALongOne) {
+  const auto& [engine, heads] = GetParam();
+  const auto& [target, folder, goldens, name, kind] = heads;
+  const std::unique_ptr<Worker> worker = Target(engine, target, {folder});
+  ASSERT_NE(worker, nullptr);
+  SequenceParams params{.prompt_length = 1, .draft_top_n = 5, .proposer = kind};
+  params.sampling.temperature = 0;
+  std::ifstream file(goldens);
+  uint64_t id = 0;
+  for (const nlohmann::json& golden : nlohmann::json::parse(file)) {
+    const nlohmann::json& rows = golden.at(name);
+    for (size_t length = 1; length < rows.size(); ++length) {
+      VerifyWork work;
+      work.propose = ProposalRequest{.draft_tokens = static_cast<int>(length)};
+      const TreeReply reply =
+          AskTree(*worker, TreeItem(++id, 1, golden.at("tokens").get<std::vector<TokenId>>(), 0,
+                                    std::make_shared<SequenceParams>(params), std::move(work)));
+      ASSERT_EQ(reply.proposal.size(), length);
+      for (size_t i = 0; i < length; ++i) {
+        EXPECT_EQ(reply.proposal[i].token, rows[i].at("ids")[0].get<TokenId>()) << length << " " << i;
+      }
+    }
+  }
+}
+
 std::string NameOfCase(const ::testing::TestParamInfo<std::tuple<EngineUnderTest, Heads>>& info) {
   return std::get<0>(info.param).name() + "_" + std::get<1>(info.param).name;
 }

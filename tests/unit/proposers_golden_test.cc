@@ -129,6 +129,37 @@ TEST_P(ProposersGolden, AShortProposalIsTheBeginningOfALongOne) {
   }
 }
 
+// A drafted token that was accepted is followed as if it had been sent.
+TEST_P(ProposersGolden, AnAcceptedTokenIsFollowedLikeACommittedOne) {
+  const auto& [engine, heads] = GetParam();
+  const auto& [target, folder, goldens, name, kind] = heads;
+  const std::unique_ptr<Worker> worker = Target(engine, target, {folder});
+  ASSERT_NE(worker, nullptr);
+  SequenceParams params{.prompt_length = 1, .draft_top_n = 5, .proposer = kind};
+  params.sampling.temperature = 0;
+  const auto shared = std::make_shared<SequenceParams>(params);
+  std::ifstream file(goldens);
+  uint64_t id = 0;
+  for (const nlohmann::json& golden : nlohmann::json::parse(file)) {
+    auto tokens = golden.at("tokens").get<std::vector<TokenId>>();
+    const TokenId next = golden.at("y").get<TokenId>();
+    VerifyWork drafted;
+    drafted.propose = ProposalRequest{.draft_tokens = 2};
+    VerifyWork sent = drafted;
+    AppendToChain(next, {.form = Distribution::Form::kPointMass, .ids = {next}, .total = 1},
+                  drafted.proposal);
+    const TreeReply reply = AskTree(*worker, TreeItem(++id, 1, tokens, 0, shared, std::move(drafted)));
+    ASSERT_EQ(reply.verdict->path.size(), 1u);
+    tokens.push_back(next);
+    const TreeReply wanted = AskTree(*worker, TreeItem(++id, 1, tokens, 0, shared, std::move(sent)));
+    EXPECT_EQ(reply.verdict->token, wanted.verdict->token);
+    ASSERT_EQ(reply.proposal.size(), wanted.proposal.size());
+    for (size_t i = 0; i < wanted.proposal.size(); ++i) {
+      EXPECT_EQ(reply.proposal[i].token, wanted.proposal[i].token) << name << " " << i;
+    }
+  }
+}
+
 std::string NameOfCase(const ::testing::TestParamInfo<std::tuple<EngineUnderTest, Heads>>& info) {
   return std::get<0>(info.param).name() + "_" + std::get<1>(info.param).name;
 }

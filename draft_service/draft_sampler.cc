@@ -72,10 +72,9 @@ absl::StatusOr<bool> DraftSampler::SampleLevel(SequenceState& sequence, const Lo
   const TreeGrowth growth{.shape = *work.tree, .depth = work.draft_tokens, .controls = sequence.controls()};
   const absl::StatusOr<int> drawn = DrawLevel(growth, sequence, rows);
   if (!drawn.ok()) return drawn.status();
-  if (!GrowsOn(growth, sequence, *drawn) || IsLateForMore(sequence)) return true;
-  AppendLevel(sequence, *drawn);
-  sequence.set_logit_rows(*drawn);
-  return false;
+  if (IsLateForMore(sequence)) return true;
+  sequence.set_logit_rows(AppendLevel(growth, sequence, *drawn));
+  return sequence.logit_rows() == 0;
 }
 
 // A device drafts all tokens in one step, so neither a deadline nor a DraftStop ends it halfway, and its

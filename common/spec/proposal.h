@@ -23,6 +23,8 @@ struct ProposalNode {
   // What the draft would have proposed if this token could not be, the first choice first; empty: it did not
   // say.
   std::vector<TokenId> alternatives = {};
+  // Log of the node's value, where likeliest_tree.h chooses; else 0.
+  double path_log_probability = 0;
 };
 
 // Parents come before their children, siblings in the order in which they were drawn. Empty: nothing is

@@ -55,14 +55,13 @@ struct Candidate {
 using Candidates = std::priority_queue<Candidate>;
 
 // Hands out children one by one, each to the parent whose next one is the likeliest to stand.
-std::vector<int> ShareOut(int nodes, std::span<const double> stands, std::span<const double> first_stands) {
+std::vector<int> ShareOut(int nodes, std::span<const double> stands) {
   std::vector<int> children(stands.size(), 0);
   Candidates candidates;
   const auto offer = [&](int parent) {
     const auto p = static_cast<size_t>(parent);
-    const double first = first_stands.empty() ? kFirstChildStands : first_stands[p];
     if (children[p] == kMaxBudgetChildren) return;
-    candidates.push({stands[p] * ChildStands(children[p], first), parent, children[p]});
+    candidates.push({stands[p] * ChildStands(children[p]), parent, children[p]});
   };
   for (int parent = 0; parent < std::ssize(stands); ++parent) offer(parent);
   for (; nodes > 0 && !candidates.empty(); --nodes) {
@@ -185,8 +184,8 @@ bool DrawsWithoutReplacement(const TreeShape& shape) {
                     shape);
 }
 
-std::vector<int> ChildrenOfLevel(const TreeShape& shape, int level, int depth, std::span<const double> stands,
-                                 std::span<const double> first_stands) {
+std::vector<int> ChildrenOfLevel(const TreeShape& shape, int level, int depth,
+                                 std::span<const double> stands) {
   const size_t parents = stands.size();
   if (level >= depth) return std::vector<int>(parents, 0);
   return std::visit(
@@ -200,7 +199,7 @@ std::vector<int> ChildrenOfLevel(const TreeShape& shape, int level, int depth, s
             const std::vector<LikelyNode> tree = LikeliestNodes(budget.nodes, depth);
             const auto nodes = std::count_if(tree.begin(), tree.end(),
                                              [&](const LikelyNode& node) { return node.level == level; });
-            return ShareOut(static_cast<int>(nodes), stands, first_stands);
+            return ShareOut(static_cast<int>(nodes), stands);
           }},
       shape);
 }

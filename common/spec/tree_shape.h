@@ -27,7 +27,8 @@ struct Chains {
   friend bool operator==(const Chains&, const Chains&) = default;
 };
 
-// That many nodes in all: a level has as many as in LikeliestNodes, where they are likely to stand.
+// That many nodes in all. Of tokens that are drawn, a level has as many as in LikeliestNodes, where they are
+// likely to stand; tokens that are taken are chosen by their values (likeliest_tree.h).
 struct NodeBudget {
   int nodes = 1;
   friend bool operator==(const NodeBudget&, const NodeBudget&) = default;
@@ -75,10 +76,10 @@ std::vector<LikelyNode> LikeliestNodes(int nodes, int depth);
 
 // How many children each node of the level before gets; for level 0 the one entry is that of the last
 // committed token. Only a NodeBudget looks at what is known of these nodes: `stands` has the chance that the
-// path to each of them is accepted, and `first_stands` that its first child then is (empty:
-// kFirstChildStands). Any values are exact, if they are known before any child of the level is drawn: then
-// the answer depends only on what was drawn before, and the shape does not bias the text (docs/exactness.md).
-std::vector<int> ChildrenOfLevel(const TreeShape& shape, int level, int depth, std::span<const double> stands,
-                                 std::span<const double> first_stands = {});
+// path to each of them is accepted. Any values are exact, if they are known before any child of the level is
+// drawn: then the answer depends only on what was drawn before, and the shape does not bias the text
+// (docs/exactness.md).
+std::vector<int> ChildrenOfLevel(const TreeShape& shape, int level, int depth,
+                                 std::span<const double> stands);
 
 }  // namespace outrider

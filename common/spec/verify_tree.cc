@@ -95,12 +95,11 @@ class Step {
   }
 
   bool Stands(int child) {
-    const auto& [token, parent, q, confidence, alternatives] = tree_[child];
-    if (row_.point_mass >= 0) return token == row_.point_mass;
-    return noise_.Test(Purpose::kAccept, position_, static_cast<uint64_t>(child),
-                       [&, x = token, &from = q](double u) {
-                         return rest_ ? Accepts(u, x, *rest_, from) : Accepts(u, x, row_, from);
-                       });
+    const ProposalNode& node = tree_[child];
+    if (row_.point_mass >= 0) return node.token == row_.point_mass;
+    return noise_.Test(Purpose::kAccept, position_, static_cast<uint64_t>(child), [&](double u) {
+      return rest_ ? Accepts(u, node.token, *rest_, node.q) : Accepts(u, node.token, row_, node.q);
+    });
   }
 
   TokenId DrawCorrection() {

@@ -15,6 +15,7 @@ outrider_unit_test(spec_test
 
 outrider_unit_test(spec_exactness_test
   SOURCES
+    unit/likeliest_tree_test.cc
     unit/spec_enumeration.h
     unit/spec_exactness_test.cc
     unit/spec_law.h

@@ -1,4 +1,8 @@
 // Trees under random traffic.
+#include <algorithm>
+#include <set>
+#include <vector>
+
 #include "changed_model.h"
 #include "draft_service/draft_sampler.h"
 #include "host_device_model.h"
@@ -107,8 +111,29 @@ class DraftTraffic final : public Traffic {
     return tokens;
   }
 
-  bool IsRight(const WorkItem& /*item*/, const TreeReply& reply, const TreeReply& alone) override {
-    return testing::BeginsWith(alone.proposal, reply.proposal);
+  // A budget's tree of taken tokens that ended early has not lost yet what the later levels push out.
+  bool IsRight(const WorkItem& item, const TreeReply& reply, const TreeReply& alone) override {
+    const auto* propose = std::get_if<ProposeWork>(&item.work);
+    const bool takes = propose != nullptr && propose->tree &&
+                       std::holds_alternative<NodeBudget>(*propose->tree) &&
+                       item.params->sampling.temperature == 0;
+    const int levels = Depth(reply.proposal);
+    if (!takes || levels == Depth(alone.proposal)) return testing::BeginsWith(alone.proposal, reply.proposal);
+    const std::set<std::vector<TokenId>> paths = PathsOf(reply.proposal, levels);
+    const std::set<std::vector<TokenId>> expected = PathsOf(alone.proposal, levels);
+    return paths.size() <= 9 && std::includes(paths.begin(), paths.end(), expected.begin(), expected.end());
+  }
+
+  // Of the nodes of the first levels.
+  static std::set<std::vector<TokenId>> PathsOf(const Proposal& tree, int levels) {
+    std::vector<std::vector<TokenId>> paths;
+    std::set<std::vector<TokenId>> first;
+    for (const ProposalNode& node : tree) {
+      paths.push_back(node.parent < 0 ? std::vector<TokenId>() : paths[static_cast<size_t>(node.parent)]);
+      paths.back().push_back(node.token);
+      if (std::ssize(paths.back()) <= levels) first.insert(paths.back());
+    }
+    return first;
   }
 };
 

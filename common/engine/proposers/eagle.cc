@@ -81,13 +81,16 @@ absl::StatusOr<LogitsView> Eagle::Level(int level, std::span<Drafting* const> dr
   for (const Drafting* drafting : draftings) {
     const SequenceState& sequence = *drafting->sequence;
     const SequenceRows rows = level == 0 ? MissingRows(*drafting) : RowsOfLevel(*drafting);
-    const Proposal& proposal = sequence.answer().proposal;
     for (size_t i = 0; i < rows.tokens.size(); ++i) {
       const float* before = StateOf(sequence.blocks(), rows.position + static_cast<int>(i) - 1);
       if (level > 0) {
-        // The states are of the verdict's token, then of each node.
-        const int parent = proposal[proposal.size() - rows.tokens.size() + i].parent;
-        before = &drafting->states[static_cast<size_t>((parent + 1) * parts_.hidden_size)];
+        // The states are of the verdict's token, then of each node that has a row.
+        const size_t hidden = static_cast<size_t>(parts_.hidden_size);
+        const std::span<const int> parents = sequence.parents();
+        const size_t parent = parents.empty()
+                                  ? drafting->states.size() / hidden - 1
+                                  : static_cast<size_t>(parents[parents.size() - rows.tokens.size() + i] + 1);
+        before = &drafting->states[parent * hidden];
       }
       AddInput(rows.tokens[i], before);
     }

@@ -34,10 +34,9 @@ bool DrawNextLevel(Drafting& drafting, const LogitsView& rows) {
                           .depth = drafting.request.draft_tokens,
                           .controls = sequence.proposal_controls()};
   const absl::StatusOr<int> drawn = DrawLevel(growth, sequence, rows);
-  if (!drawn.ok() || !GrowsOn(growth, sequence, *drawn)) return false;
-  AppendLevel(sequence, *drawn);
-  drafting.rows = *drawn;
-  return true;
+  if (!drawn.ok()) return false;
+  drafting.rows = AppendLevel(growth, sequence, *drawn);
+  return drafting.rows > 0;
 }
 
 }  // namespace

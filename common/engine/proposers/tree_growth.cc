@@ -6,18 +6,17 @@
 #include <variant>
 #include <vector>
 
-#include "common/spec/draft_stop.h"
+#include "common/spec/likeliest_tree.h"
 #include "common/spec/proposal.h"
 #include "common/spec/siblings.h"
 
 namespace outrider {
 namespace {
 
-// How likely the first child of a row's point mass stands, by how far the row prefers it to the next token:
-// with the shipped pair at temperature 0 it fails about half as often as the square of the ratio of the two.
-double FirstStands(float confidence) {
-  const double ratio = (1 - confidence) / confidence;
-  return 1 - ratio * ratio / 2;
+// The budget of a tree whose tokens are taken and not drawn; 0: they are drawn, or the shape is fixed.
+int BudgetToTake(const TreeGrowth& growth) {
+  const auto* budget = std::get_if<NodeBudget>(&growth.shape);
+  return growth.controls.greedy() && budget != nullptr ? budget->nodes : 0;
 }
 
 // How likely the path to each node stands.
@@ -26,8 +25,7 @@ std::vector<double> Stands(std::span<const ProposalNode> proposal) {
   std::vector<int> children(proposal.size() + 1, 0);
   for (const ProposalNode& node : proposal) {
     const double parent = node.parent < 0 ? 1 : stands[static_cast<size_t>(node.parent)];
-    const double first = node.confidence > 0 ? FirstStands(node.confidence) : kFirstChildStands;
-    stands.push_back(parent * ChildStands(children[static_cast<size_t>(node.parent + 1)]++, first));
+    stands.push_back(parent * ChildStands(children[static_cast<size_t>(node.parent + 1)]++));
   }
   return stands;
 }
@@ -40,12 +38,25 @@ std::vector<double> StandsOfLevel(int level, std::span<const ProposalNode> propo
   return stands;
 }
 
-// Where nothing is drawn, a budget's nodes go where the draft is unsure.
-bool LooksAtConfidence(const TreeGrowth& growth) {
-  return growth.controls.greedy() && std::holds_alternative<NodeBudget>(growth.shape);
+// Which node of the proposal each node of the sequence's tree is; -1: one that was left out since. Siblings
+// have different tokens here.
+std::vector<int> NodesInProposal(const SequenceState& sequence) {
+  const Proposal& proposal = sequence.answer().proposal;
+  const std::span<const int> parents = sequence.parents();
+  const std::span<const TokenId> tokens = sequence.tokens().last(parents.size());
+  std::vector<int> nodes;
+  for (size_t i = 0; i < parents.size(); ++i) {
+    const int parent = parents[i] < 0 ? -1 : nodes[static_cast<size_t>(parents[i])];
+    const bool is_left_out = parents[i] >= 0 && parent < 0;
+    const auto same = std::find_if(proposal.begin(), proposal.end(), [&](const ProposalNode& node) {
+      return !is_left_out && node.parent == parent && node.token == tokens[i];
+    });
+    nodes.push_back(same == proposal.end() ? -1 : static_cast<int>(same - proposal.begin()));
+  }
+  return nodes;
 }
 
-// Shapes the row after a node (-1: after the last committed token).
+// Shapes the row after a node of the sequence's tree (-1: after the last committed token).
 absl::StatusOr<WeightRow> ShapeRow(Controls& controls, const SequenceState& sequence, int node,
                                    absl::Span<float> logits) {
   const std::vector<TokenId> path = node < 0 ? std::vector<TokenId>() : sequence.PathTo(node);
@@ -53,22 +64,29 @@ absl::StatusOr<WeightRow> ShapeRow(Controls& controls, const SequenceState& sequ
   return controls.Apply(context, {logits.data(), logits.size()});
 }
 
-// Adds the children of a node (-1: of the last committed token), which are at `position`, to the proposal.
-// `confidence`: 0 if it is not known.
-void DrawChildren(const TreeShape& shape, SequenceState& sequence, size_t position, int parent, int count,
-                  const WeightRow& row, float confidence) {
+// The children of a node, which are at `position`; `before`: how many nodes were drawn before them.
+std::vector<ProposalNode> Children(const TreeShape& shape, const SequenceState& sequence, size_t position,
+                                   int count, const WeightRow& row, size_t before) {
   const SequenceParams& params = sequence.params();
-  Proposal& proposal = sequence.answer().proposal;
   const SiblingDraw draw{.rule = params.rule,
                          .top_n = params.draft_top_n,
                          .count = count,
                          .independent = std::holds_alternative<Chains>(shape)};
   PhiloxNoise noise(params.key, static_cast<uint64_t>(sequence.committed()));
-  for (ProposalNode& child : ProposeSiblings(draw, row, params.key, position, proposal.size(), noise)) {
+  return ProposeSiblings(draw, row, params.key, position, before, noise);
+}
+
+void AddChildren(int parent, std::vector<ProposalNode> children, Proposal& proposal) {
+  for (ProposalNode& child : children) {
     child.parent = parent;
-    child.confidence = confidence;
     proposal.push_back(std::move(child));
   }
+}
+
+// How many nodes a level of the proposal has.
+int NodesOfLevel(const Proposal& proposal, int level) {
+  const std::vector<int> depths = Depths(proposal);
+  return static_cast<int>(std::count(depths.begin(), depths.end(), level));
 }
 
 }  // namespace
@@ -76,47 +94,59 @@ void DrawChildren(const TreeShape& shape, SequenceState& sequence, size_t positi
 absl::StatusOr<int> DrawLevel(const TreeGrowth& growth, SequenceState& sequence, const LogitsView& rows) {
   Proposal& proposal = sequence.answer().proposal;
   const int level = Depth(proposal);
-  const int before = static_cast<int>(proposal.size());
-  const int first_parent = before - rows.rows;  // -1 at level 0
+  const int first = static_cast<int>(sequence.parents().size()) - rows.rows;  // -1 at level 0
   std::vector<absl::StatusOr<WeightRow>> shaped;
   for (int r = 0; r < rows.rows; ++r) {
-    shaped.push_back(ShapeRow(growth.controls, sequence, first_parent + r, rows.row(r)));
+    shaped.push_back(ShapeRow(growth.controls, sequence, first + r, rows.row(r)));
   }
   if (level == 0 && !shaped[0].ok()) return shaped[0].status();
 
-  std::vector<float> confidences(shaped.size(), 0);
-  std::vector<double> first_stands(shaped.size(), kFirstChildStands);
-  for (size_t r = 0; r < shaped.size() && LooksAtConfidence(growth); ++r) {
-    if (!shaped[r].ok()) continue;
-    confidences[r] = Confidence(*shaped[r]);
-    first_stands[r] = FirstStands(confidences[r]);
-  }
-  const std::vector<int> children = ChildrenOfLevel(growth.shape, level, growth.depth,
-                                                    StandsOfLevel(level, proposal, rows.rows), first_stands);
-  const size_t position = level == 0 ? sequence.tokens().size() : sequence.PathTo(first_parent).size();
+  const int budget = BudgetToTake(growth);
+  const std::vector<int> nodes = budget > 0 ? NodesInProposal(sequence) : std::vector<int>();
+  const std::vector<int> counts =
+      budget > 0
+          ? std::vector<int>(shaped.size(), std::min(budget, kMaxBudgetChildren))
+          : ChildrenOfLevel(growth.shape, level, growth.depth, StandsOfLevel(level, proposal, rows.rows));
+  const size_t position = level == 0 ? sequence.tokens().size() : sequence.PathTo(first).size();
   for (size_t r = 0; r < shaped.size(); ++r) {
     // What was drafted before is not to be lost for what it is: the node stays a leaf.
     if (!shaped[r].ok()) continue;
-    DrawChildren(growth.shape, sequence, position, first_parent + static_cast<int>(r), children[r],
-                 *shaped[r], confidences[r]);
+    int parent = first + static_cast<int>(r);
+    std::vector<ProposalNode> children =
+        Children(growth.shape, sequence, position, counts[r], *shaped[r], proposal.size());
+    if (budget > 0 && level > 0) parent = nodes[static_cast<size_t>(parent)];
+    if (budget > 0) {
+      SetValues(*shaped[r], sequence.params().sampling.temperature,
+                level == 0 ? 0 : proposal[static_cast<size_t>(parent)].path_log_probability, children);
+    }
+    AddChildren(parent, std::move(children), proposal);
   }
-  return static_cast<int>(proposal.size()) - before;
+  if (budget > 0) KeepLikeliest(budget, proposal);
+  return NodesOfLevel(proposal, level);
 }
 
-bool GrowsOn(const TreeGrowth& growth, const SequenceState& sequence, int drawn) {
+int AppendLevel(const TreeGrowth& growth, SequenceState& sequence, int drawn) {
   const Proposal& proposal = sequence.answer().proposal;
   const int levels = Depth(proposal);
-  if (drawn == 0 || levels == growth.depth) return false;
+  if (drawn == 0 || levels == growth.depth) return 0;
+  if (const int budget = BudgetToTake(growth)) {
+    const std::vector<int> nodes = NodesInProposal(sequence);
+    const std::vector<int> next = NodesToExpand(proposal, drawn, budget, growth.depth);
+    for (const int node : next) {
+      const int parent = proposal[static_cast<size_t>(node)].parent;
+      const auto at = std::find(nodes.begin(), nodes.end(), parent);
+      sequence.AppendNode(proposal[static_cast<size_t>(node)].token,
+                          parent < 0 ? -1 : static_cast<int>(at - nodes.begin()));
+    }
+    return static_cast<int>(next.size());
+  }
   const std::vector<int> next =
       ChildrenOfLevel(growth.shape, levels, growth.depth, StandsOfLevel(levels, proposal, drawn));
-  return std::any_of(next.begin(), next.end(), [](int count) { return count > 0; });
-}
-
-void AppendLevel(SequenceState& sequence, int drawn) {
-  const Proposal& proposal = sequence.answer().proposal;
+  if (std::none_of(next.begin(), next.end(), [](int count) { return count > 0; })) return 0;
   for (auto node = proposal.end() - drawn; node != proposal.end(); ++node) {
     sequence.AppendNode(node->token, node->parent);
   }
+  return drawn;
 }
 
 }  // namespace outrider

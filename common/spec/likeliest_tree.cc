@@ -1,0 +1,69 @@
+#include "common/spec/likeliest_tree.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+namespace outrider {
+namespace {
+
+bool IsLessLikely(const ProposalNode& a, const ProposalNode& b) {
+  return a.path_log_probability < b.path_log_probability;
+}
+
+// The first `count` of `candidates`, or all, by falling value and then by index; returned ascending.
+std::vector<int> Likeliest(const Proposal& tree, std::vector<int> candidates, size_t count) {
+  std::stable_sort(candidates.begin(), candidates.end(), [&](int a, int b) {
+    return IsLessLikely(tree[static_cast<size_t>(b)], tree[static_cast<size_t>(a)]);
+  });
+  candidates.resize(std::min(candidates.size(), count));
+  std::sort(candidates.begin(), candidates.end());
+  return candidates;
+}
+
+}  // namespace
+
+void SetValues(const WeightRow& row, double temperature, double parent, std::vector<ProposalNode>& children) {
+  const double scale = 1 / std::max(temperature, kLeastValueTemperature);
+  const float most = row.logits[static_cast<size_t>(row.point_mass)];
+  double total = 0;
+  for (const float logit : row.logits) total += std::exp(scale * (logit - most));
+  for (ProposalNode& child : children) {
+    const double share = scale * (row.logits[static_cast<size_t>(child.token)] - most) - std::log(total);
+    child.path_log_probability = parent + std::min(share, 0.0);
+  }
+  std::erase_if(children, [](const ProposalNode& child) { return std::isinf(child.path_log_probability); });
+}
+
+void KeepLikeliest(int nodes, Proposal& tree) {
+  std::vector<int> all(tree.size());
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<int> place(tree.size(), -1);
+  Proposal kept;
+  for (const int node : Likeliest(tree, std::move(all), static_cast<size_t>(nodes))) {
+    place[static_cast<size_t>(node)] = static_cast<int>(kept.size());
+    kept.push_back(std::move(tree[static_cast<size_t>(node)]));
+    int& parent = kept.back().parent;
+    if (parent >= 0) parent = place[static_cast<size_t>(parent)];
+  }
+  tree = std::move(kept);
+}
+
+std::vector<int> NodesToExpand(const Proposal& tree, int level_nodes, int nodes, int depth) {
+  double least = -std::numeric_limits<double>::infinity();
+  if (std::ssize(tree) >= nodes) {
+    least = std::min_element(tree.begin(), tree.end(), IsLessLikely)->path_log_probability;
+  }
+  std::vector<int> candidates;
+  for (size_t node = tree.size() - static_cast<size_t>(level_nodes); node < tree.size(); ++node) {
+    // A child of the unlikeliest node is no likelier, and comes after it.
+    if (tree[node].path_log_probability > least) candidates.push_back(static_cast<int>(node));
+  }
+  // The rows of the depth - 1 levels that are expanded are no more than the nodes that are asked for.
+  const int width = std::max(1, nodes / std::max(1, depth - 1));
+  return Likeliest(tree, std::move(candidates), static_cast<size_t>(width));
+}
+
+}  // namespace outrider

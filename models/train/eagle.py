@@ -44,11 +44,16 @@ class EagleLayer(nn.Module):
 
 
 class Eagle(nn.Module):
-    """Tensors "fc", "layers.0.*" (version 1); "fc", "midlayer.*", "norm" (version 3)."""
+    """Tensors "fc", "layers.0.*" (version 1); "fc", "midlayer.*", "norm" (version 3).
 
-    def __init__(self, version: int) -> None:
+    With a vocabulary of its own, `draft_tokens` of them, also "d2t", as in EAGLE-3's releases: its token i is the
+    target's token i + d2t[i]. Its head is those rows of the target's.
+    """
+
+    def __init__(self, version: int, draft_tokens: int = 0) -> None:
         super().__init__()
         self.version = version
+        self.register_buffer("d2t", torch.zeros(draft_tokens, dtype=torch.int64) if draft_tokens else None)
         width = SHAPE.hidden
         self.fc = nn.Linear((2 if version == 1 else len(FEATURE_LAYERS)) * width, width, bias=False)
         if version == 1:
@@ -63,18 +68,29 @@ class Eagle(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     @property
+    def tokens(self) -> Tensor | None:
+        """Of the target, in ascending order, those that it proposes; None: all."""
+        return None if self.d2t is None else self.d2t + torch.arange(len(self.d2t))
+
+    @tokens.setter
+    def tokens(self, tokens: Tensor) -> None:
+        self.d2t.copy_(tokens - torch.arange(len(tokens)))
+
+    @property
     def config(self) -> dict:
         return {"eagle_version": self.version, "intermediate_size": SHAPE.ffn, "num_attention_heads": SHAPE.heads,
                 "num_key_value_heads": SHAPE.kv_heads, "head_dim": SHAPE.head_dim, "rms_norm_eps": 1e-5,
                 "rope_theta": 10000.0, "max_position_embeddings": MAX_POSITION,
+                **({"draft_vocab_size": len(self.d2t)} if self.d2t is not None else {}),
                 **({"feature_layers": list(FEATURE_LAYERS)} if self.version == 3 else {})}
 
     def tensors(self) -> dict[str, Tensor]:
         """As they are saved."""
         return self._scaled(self.state_dict(), EMBEDDING_SCALE)
 
-    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self.load_state_dict(self._scaled(tensors, 1 / EMBEDDING_SCALE))
+    def in_training(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What `tensors` made, as load_state_dict wants it."""
+        return self._scaled(tensors, 1 / EMBEDDING_SCALE)
 
     def _scaled(self, tensors: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
         tensors = {name: t.clone() for name, t in tensors.items()}

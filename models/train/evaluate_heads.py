@@ -36,9 +36,10 @@ Chains = Callable[[Tensor], Tensor]
 
 def load_proposer(folder: Path) -> tuple[dict, torch.nn.Module]:
     config = json.loads((folder / "config.json").read_text())
-    model = new_model(config["proposer"], config.get("eagle_version", 1))
-    tensors = {name: t.float() for name, t in load_file(folder / "model.safetensors").items()}
-    model.load_tensors(tensors) if hasattr(model, "load_tensors") else model.load_state_dict(tensors)
+    model = new_model(config["proposer"], config.get("eagle_version", 1), config.get("draft_vocab_size", 0))
+    tensors = {name: t if name == "d2t" else t.float()
+               for name, t in load_file(folder / "model.safetensors").items()}
+    model.load_state_dict(model.in_training(tensors) if isinstance(model, Eagle) else tensors)
     return config, model.eval()
 
 
@@ -64,7 +65,7 @@ def chains_of_eagle(target: Llama, model: Eagle) -> Chains:
         vectors = torch.stack([outputs[0][:, starts], *outputs[1:]], 2)
         return target.logits(model.vectors(vectors))
 
-    return chains
+    return chains if model.tokens is None else among(chains, model.tokens)
 
 
 def chains_of_heads(target: Llama, model: torch.nn.Module) -> Chains:
@@ -117,9 +118,9 @@ def greedy_text(target: Llama, book: Tensor, rows: int) -> Tensor:
     return write(target, rows, choose, PROMPT + NEW)
 
 
-def among_frequent(chains: Chains, tokens: list[int], vocabulary: int) -> Chains:
+def among(chains: Chains, tokens: Tensor | list[int]) -> Chains:
     """As a head with output rows for these tokens only."""
-    mask = torch.full((vocabulary,), float("-inf"))
+    mask = torch.full((VOCAB,), float("-inf"))
     mask[tokens] = 0.0
     return lambda rows: chains(rows) + mask
 
@@ -154,7 +155,7 @@ def main() -> None:
     ranked = json.loads((args.draft / "frequent_tokens.json").read_text())["tokens"]
     for name, chains in every.items():
         if args.frequent:
-            chains = among_frequent(chains, ranked[:args.frequent], VOCAB)
+            chains = among(chains, ranked[:args.frequent])
         figures = measure(chains, target, greedy, samples[:args.samples], book[:args.book * 256].view(-1, 256))
         print(name, json.dumps(figures), flush=True)
 

@@ -27,10 +27,10 @@ def make_loss(proposer: str, version: int, target_folder: Path, work: Path, leng
     states = {length: States(work, stream, length, streams) for length in lengths}
     head = target.model.embed_tokens.weight.to(torch.bfloat16)
 
-    def distance(vectors: Tensor, wanted: Tensor, progress: float) -> Tensor:
-        """vectors [..., hidden], wanted [..., vocabulary]: means over all rows."""
+    def distance(vectors: Tensor, wanted: Tensor, progress: float, rows_of_head: Tensor = head) -> Tensor:
+        """vectors [..., hidden], wanted [..., as many as rows_of_head]: means over all rows."""
         measure = forward_kl if progress < kl_until else total_variation
-        return measure(F.linear(vectors.to(torch.bfloat16), head).flatten(0, -2), wanted.flatten(0, -2))
+        return measure(F.linear(vectors.to(torch.bfloat16), rows_of_head).flatten(0, -2), wanted.flatten(0, -2))
 
     def eagle(model: nn.Module, inputs: Tensor, state: Tensor, progress: float) -> Tensor:
         hidden = state[..., -TARGET.hidden:]
@@ -38,11 +38,13 @@ def make_loss(proposer: str, version: int, target_folder: Path, work: Path, leng
         starts = torch.arange(int(torch.randint(STRIDE, ())), rows - STEPS + 1, STRIDE)
         read = hidden if version == 1 else state[..., :-TARGET.hidden]
         outputs = model(F.embedding(inputs[:, 1:], head), model.features(read[:, :-1]), STEPS, starts)
-        wanted = probabilities(F.linear(hidden[:, 1:], head))
+        wanted, proposed = probabilities(F.linear(hidden[:, 1:], head)), head
+        if model.tokens is not None:  # the distances to the rest do not depend on the model
+            wanted, proposed = wanted[..., model.tokens].contiguous(), head[model.tokens]
         total = 0.0
         for step, output in enumerate(outputs):
             at = torch.arange(rows) if step == 0 else starts + step
-            loss = distance(model.vectors(output), wanted[:, at] if step else wanted, progress)
+            loss = distance(model.vectors(output), wanted[:, at] if step else wanted, progress, proposed)
             if regression:
                 loss = loss + regression * F.smooth_l1_loss(output.float(), hidden[:, 1:][:, at].float())
             total = total + DEPTH_WEIGHT ** step * loss

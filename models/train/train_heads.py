@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 import xxhash
 from safetensors import safe_open
-from safetensors.torch import save_file
-from torch import nn
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from common import HERE, TARGET, VOCAB
 from eagle import Eagle
+from head_lessons import stream_of
 from head_losses import make_loss
 from heads import Blockwise, Lookahead, Medusa
 from parallel import Plan, train
@@ -36,8 +37,24 @@ def weights_hash(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def new_model(proposer: str, version: int) -> nn.Module:
-    return {"eagle": lambda: Eagle(version), "medusa": Medusa, "blockwise": Blockwise, "pass": Lookahead}[proposer]()
+def new_model(proposer: str, version: int, draft_tokens: int = 0) -> nn.Module:
+    if proposer == "eagle":
+        return Eagle(version, draft_tokens)
+    return {"medusa": Medusa, "blockwise": Blockwise, "pass": Lookahead}[proposer]()
+
+
+def go_on_from(model: nn.Module, saved: Path) -> None:
+    """Everything but the tokens that it proposes."""
+    if saved.is_dir():
+        tensors = {name: t.float() for name, t in load_file(saved / "model.safetensors").items() if name != "d2t"}
+        tensors = model.in_training(tensors) if isinstance(model, Eagle) else tensors
+    else:
+        tensors = {name: t for name, t in torch.load(saved).items() if name != "d2t"}
+    model.load_state_dict(tensors, strict=False)
+
+
+def most_frequent(stream: Tensor, count: int) -> Tensor:
+    return torch.bincount(stream, minlength=VOCAB).topk(count).indices.sort().values
 
 
 def save(proposer: str, model: nn.Module | None, config: dict, target: Path, folder: Path) -> None:
@@ -45,7 +62,8 @@ def save(proposer: str, model: nn.Module | None, config: dict, target: Path, fol
     folder.mkdir(parents=True, exist_ok=True)
     if model is not None:
         tensors = model.tensors() if hasattr(model, "tensors") else model.state_dict()
-        save_file({name: t.detach().to(torch.bfloat16).contiguous() for name, t in tensors.items()},
+        save_file({name: (t.bfloat16() if t.is_floating_point() else t).detach().contiguous()
+                   for name, t in tensors.items()},
                   folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "model.safetensors").chmod(0o644)  # written as 0600
     config = {"proposer": proposer, "target_weights_hash": weights_hash(target), "hidden_size": TARGET.hidden,
@@ -67,8 +85,9 @@ def main() -> None:
     parser.add_argument("--regression", type=float, default=0.5, help="weight of EAGLE's feature regression, version 1")
     parser.add_argument("--greedy-times", type=int, default=2, help="how often a pass has the greedy pieces")
     parser.add_argument("--rate", type=float, default=1.0, help="of learning, smaller to go on from a checkpoint")
+    parser.add_argument("--draft-vocab", type=int, default=2048, help="most frequent tokens, for EAGLE; 0: all")
     parser.add_argument("--exit-layer", type=int, default=1, help="of layer_skip")
-    parser.add_argument("--init", type=Path, help="go on from this checkpoint (work/eagle.pt), with a new schedule")
+    parser.add_argument("--init", type=Path, help="go on from this checkpoint (work/eagle.pt) or folder")
     args = parser.parse_args()
     name = args.proposer if args.version == 1 else f"{args.proposer}{args.version}"
     out = args.out or HERE.parent / "tiny-heads" / name
@@ -76,9 +95,11 @@ def main() -> None:
         save(args.proposer, None, {"exit_layer": args.exit_layer}, args.target, out)
         return
     torch.manual_seed(5)
-    model = new_model(args.proposer, args.version)
+    model = new_model(args.proposer, args.version, args.draft_vocab)
     if args.init:
-        model.load_state_dict(torch.load(args.init))
+        go_on_from(model, args.init)
+    if isinstance(model, Eagle) and args.draft_vocab:
+        model.tokens = most_frequent(stream_of(args.work, args.greedy_times), args.draft_vocab)
     plan = Plan(tokens=args.tokens, minutes=args.minutes, step_tokens=4096, micro_tokens=1024,
                 muon_lr=0.02 * args.rate, adam_lr=0.004 * args.rate, weight_decay=0.1,
                 lengths=[(0.9, LENGTHS[0]), (1, LENGTHS[1])])

@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--regression", type=float, default=0.5, help="weight of EAGLE's feature regression, version 1")
     parser.add_argument("--greedy-times", type=int, default=2, help="how often a pass has the greedy pieces")
     parser.add_argument("--rate", type=float, default=1.0, help="of learning, smaller to go on from a checkpoint")
-    parser.add_argument("--draft-vocab", type=int, default=2048, help="most frequent tokens, for EAGLE; 0: all")
+    parser.add_argument("--draft-vocab", type=int, default=0, help="most frequent tokens, for EAGLE; 0: all")
     parser.add_argument("--exit-layer", type=int, default=1, help="of layer_skip")
     parser.add_argument("--init", type=Path, help="go on from this checkpoint (work/eagle.pt) or folder")
     args = parser.parse_args()

@@ -63,6 +63,17 @@ void QuietLibraries() {
   });
 }
 
+// Callbacks of gRPC run on a queue and threads that all servers and channels of a process share. They end
+// with the last one that has callbacks and begin again with the next, and that end frees the queue twice now
+// and then (seen with 1.51). A server without a port keeps them for as long as the process lives.
+void KeepCallbackThreads() {
+  [[maybe_unused]] static const grpc::Server* const kept = [] {
+    grpc::ServerBuilder builder;
+    builder.RegisterCallbackGenericService(new grpc::CallbackGenericService);
+    return builder.BuildAndStart().release();
+  }();
+}
+
 // The reflection library adds itself to every server of the process.
 class WithoutReflection final : public grpc::ServerBuilderOption {
  public:
@@ -111,6 +122,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& l
                                                             const ServerOptions& options,
                                                             grpc::Service* service, QueuePoller* poller) {
   QuietLibraries();
+  KeepCallbackThreads();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   auto credentials = MakeServerCredentials(options.security);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "common/engine/device_task.h"
@@ -32,16 +33,25 @@ struct SequenceRows {
   absl::Span<const int> parents = {};
   // The hidden states of this many tokens, the last ones, are returned. Only from models that have them.
   int hidden_rows = 0;
-  // float32 [*, DecoderSpec::embedding_columns]: what the last tokens are embedded as, whatever their ids are.
-  // Only for models that have hidden states.
+  // float32 [*, DecoderSpec::embedding_columns]: what the last tokens are embedded as, whatever their ids
+  // are. Only for models that have hidden states.
   absl::Span<const float> embeddings = {};
+  // float32 [*, hidden_size]: the residual streams of the first tokens, but not of all, after
+  // PassOptions::resume_after layers. An earlier pass computed these layers and left their keys and values in
+  // the cache; this one goes on from there.
+  absl::Span<const float> resumed = {};
 };
+
+// The rows of a batch that are not resumed. Nothing of them is wanted.
+std::vector<SequenceRows> NotResumed(absl::Span<const SequenceRows> batch, int hidden_size);
 
 // What a forward pass computes, for all sequences of its batch. Only models that have hidden states take
 // anything but the default.
 struct PassOptions {
   int layers = 0;                   // the first ones only, before the final norm and the head; 0: all
   absl::Span<const int> taps = {};  // after how many layers, at most those, hidden states are wanted too
+  // After how many layers, fewer than are computed, SequenceRows::resumed is; 0: nothing is. Not with taps.
+  int resume_after = 0;
 };
 
 // Hidden states, float32 [rows, columns]: the hidden_rows of each sequence of the batch, in the batch's order

@@ -208,12 +208,23 @@ absl::StatusOr<LogitsView> Worker::RunModel(std::vector<ScheduledSequence>& sche
     }
     stats.rows += s.rows;
   }
+  if (pass.taps.empty()) Resume(scheduled, batch, pass);
   const absl::Time start = absl::Now();
   for (const ScheduledSequence& s : scheduled) s.sequence->OnStep(start, stats.sequences, stats.rows);
   absl::StatusOr<LogitsView> logits = runner_->Forward(batch, pass);
   stats.duration = absl::Now() - start;
   if (hooks_.on_step) hooks_.on_step(stats);
   return logits;
+}
+
+// Goes on with what the target's first layers have drafted. All of it has the same number of layers.
+void Worker::Resume(const std::vector<ScheduledSequence>& scheduled, std::vector<SequenceRows>& batch,
+                    PassOptions& pass) {
+  for (size_t i = 0; i < scheduled.size(); ++i) {
+    const SequenceState& sequence = *scheduled[i].sequence;
+    batch[i].resumed = sequence.BegunRows(scheduled[i].rows);
+    if (!batch[i].resumed.empty()) pass.resume_after = sequence.begun_layers();
+  }
 }
 
 // What has arrived during the forward pass still counts.

@@ -127,6 +127,8 @@ class Worker {
   void EndExpired();
   void Step();
   std::vector<ScheduledSequence> Schedule();
+  static void Resume(const std::vector<ScheduledSequence>& scheduled, std::vector<SequenceRows>& batch,
+                     PassOptions& pass);
   absl::StatusOr<LogitsView> RunModel(std::vector<ScheduledSequence>& scheduled);
   void FetchContinuations(const std::vector<ScheduledSequence>& scheduled);
   void Postprocess(std::vector<ScheduledSequence>& scheduled, const LogitsView& logits);

@@ -50,8 +50,33 @@ void CachedSequence::Truncate(int n) {
   parents_.resize(std::max(n - tree_begin(), 0));
   tokens_.resize(n);
   hashes_.resize(n + 1);
+  if (n < num_computed_) begun_.clear();
   num_computed_ = std::min(num_computed_, n);
-  table_.Truncate(n);
+  table_.Truncate(std::max(n, num_computed_ + static_cast<int>(begun_.size())));
+}
+
+void CachedSequence::DropBegun() {
+  begun_.clear();
+  for (int i = num_computed_; i < size(); ++i) begun_.push_back({tokens_[i], ParentOf(i)});
+  OUTRIDER_CHECK(size() <= table_.capacity());
+  Truncate(num_computed_);
+}
+
+bool CachedSequence::ForgetBegun() {
+  const bool any = !begun_.empty();
+  begun_.clear();
+  if (any) table_.Truncate(size());
+  return any;
+}
+
+int CachedSequence::num_begun() const {
+  int count = 0;
+  const int most = std::min(size() - num_computed_, static_cast<int>(begun_.size()));
+  while (count < most && tokens_[num_computed_ + count] == begun_[count].token &&
+         ParentOf(num_computed_ + count) == begun_[count].parent) {
+    ++count;
+  }
+  return count;
 }
 
 std::vector<SlotMove> CachedSequence::Keep(int n, std::span<const int> path) {
@@ -75,6 +100,7 @@ std::vector<SlotMove> CachedSequence::Keep(int n, std::span<const int> path) {
     parent = node;
     ++to;
   }
+  begun_.clear();
   num_computed_ = std::min(num_computed_, computed);
   Truncate(n + static_cast<int>(path.size()));
   parents_.clear();
@@ -113,6 +139,7 @@ int CachedSequence::DeepestMatch(std::span<const TokenId> tokens) const {
 
 void CachedSequence::MarkComputed(int n) {
   OUTRIDER_CHECK(n >= num_computed_ && n <= size() && n <= table_.capacity());
+  begun_.clear();
   num_computed_ = n;
 }
 

@@ -18,8 +18,10 @@ namespace outrider {
 // with a parent; those before it are a chain, and so are all of them where there is no tree.
 //
 // The keys and values of the first num_computed() tokens are computed; the other tokens wait for a forward
-// pass. Invariant: num_computed() <= size(), and the table backs at least num_computed() positions. Not
-// thread-safe.
+// pass. Invariant: num_computed() <= size(), and the table backs at least num_computed() positions.
+//
+// Of tokens after these a part of the model may have been computed: they are begun. Their blocks stay when
+// they are dropped, so that they can be gone on with if the same tokens come again. Not thread-safe.
 class CachedSequence {
  public:
   CachedSequence(BlockPool* pool, int block_size);
@@ -41,8 +43,13 @@ class CachedSequence {
   // Appends a node that is not computed yet, which follows node `parent` of the tree, or with -1 the last
   // token before the tree. The first node begins the tree.
   void AppendNode(TokenId token, int parent);
-  // Keeps the first n tokens, n <= size(), and drops the blocks that hold none of them.
+  // Keeps the first n tokens, n <= size(), and drops the blocks that hold none of them. What is begun stays
+  // as long as all computed tokens do.
   void Truncate(int n);
+  // Drops the tokens that are not computed, all of which are begun.
+  void DropBegun();
+  // Drops the blocks of what is begun, but for those that tokens need. Returns whether there was any.
+  bool ForgetBegun();
   // Keeps the first n tokens and the accepted `path` of the proposal that follows them, as a chain. With a
   // tree n is its begin. Without one the path must be a prefix of a chain. Returns moves as Reconcile does.
   std::vector<SlotMove> Keep(int n, std::span<const int> path);
@@ -66,6 +73,10 @@ class CachedSequence {
   std::span<const TokenId> tokens() const { return tokens_; }
   int size() const { return static_cast<int>(tokens_.size()); }
   int num_computed() const { return num_computed_; }
+  // How many of the tokens after the computed ones are begun.
+  int num_begun() const;
+  // How many there were when they were dropped.
+  int begun_size() const { return static_cast<int>(begun_.size()); }
   // Index of the first node of the tree; size() without a tree.
   int tree_begin() const { return size() - static_cast<int>(parents_.size()); }
   // The parent of each node of the tree, an earlier node or -1. Empty: there is no tree.
@@ -78,15 +89,24 @@ class CachedSequence {
   const BlockTable& table() const { return table_; }
 
  private:
+  // What a token follows: the parent of a node of the tree; kChained for one before it.
+  int ParentOf(int token) const { return token < tree_begin() ? kChained : parents_[token - tree_begin()]; }
   // The nodes on the way to a node, itself included, in order of depth.
   std::vector<int> NodesTo(int node) const;
   // The computed node whose path begins like `tokens` and is the longest such; -1: none.
   int DeepestMatch(std::span<const TokenId> tokens) const;
 
+  struct Begun {
+    TokenId token;
+    int parent;
+  };
+  static constexpr int kChained = -2;
+
   std::vector<TokenId> tokens_;
   std::vector<uint64_t> hashes_;  // [size() + 1]
   std::vector<int> parents_;      // of the last tokens
   int num_computed_ = 0;
+  std::vector<Begun> begun_;  // what was begun in the slots from num_computed_ on; these have blocks
   BlockTable table_;
 };
 

@@ -96,40 +96,19 @@ std::string CpuModel::dtype() const {
 }
 
 absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) {
+  if (pass.resume_after > 0) ComputeFirstLayers(batch, pass.resume_after);
   rows_.List(batch);
-  Embed(batch);
-  int rows = rows_.size();
-  const int hidden = spec_.hidden_size;
+  if (pass.resume_after > 0) {
+    PlaceResumed(batch);
+  } else {
+    Embed(batch);
+  }
   const int layers = pass.layers > 0 ? pass.layers : spec_.layers;
-  hidden_columns_ = hidden * (1 + static_cast<int>(pass.taps.size()));
+  hidden_columns_ = spec_.hidden_size * (1 + static_cast<int>(pass.taps.size()));
   shown_.resize(rows_.hidden_rows().size() * static_cast<size_t>(hidden_columns_));
-  ObserveFloats(kEmbedded, 0, rows, hidden_, hidden, hidden);
-  const int attention_columns = spec_.heads * spec_.head_dim;
-  const Product head = {weights_.head, Epilogue::kStore};
-  for (int i = 0; i < layers; ++i) {
-    const CpuLayer& layer = weights_.layers[static_cast<size_t>(i)];
+  for (int i = pass.resume_after; i < layers; ++i) {
     const bool last = i == layers - 1;
-    const Product qkv = {layer.qkv, Epilogue::kStore};
-    const Product attention_out = {layer.attention_out, Epilogue::kAdd};
-    const Product gate_up = {layer.gate_up, Epilogue::kSiluMul};
-    const Product mlp_out = {layer.mlp_out, Epilogue::kAdd};
-    const Product after =
-        last ? head : Product{weights_.layers[static_cast<size_t>(i) + 1].qkv, qkv.epilogue};
-    if (i > 0 || spec_.attention_input == 0) Normalize(layer.attention_norm, rows);
-    Multiply(qkv, attention_out, rows, normalized_, layer.qkv.k, qkv_, qkv_columns_);
-    Attend(i);
-    ObserveOperands(kAttended, i, rows, attention_out_, attention_columns);
-    if (last) {
-      DropRowsOfNoUse();
-      rows = static_cast<int>(rows_.kept_rows().size());
-    }
-    Multiply(attention_out, gate_up, rows, attention_out_, attention_columns, hidden_, hidden);
-    ObserveFloats(kAfterAttention, i, rows, hidden_, hidden, hidden);
-    Normalize(layer.mlp_norm, rows);
-    Multiply(gate_up, mlp_out, rows, normalized_, hidden, activations_, spec_.intermediate_size);
-    ObserveOperands(kActivated, i, rows, activations_, spec_.intermediate_size);
-    Multiply(mlp_out, after, rows, activations_, spec_.intermediate_size, hidden_, hidden);
-    ObserveFloats(kAfterMlp, i, rows, hidden_, hidden, hidden);
+    ComputeLayer(i, last);
     ShowTaps(pass.taps, i + 1, last);
   }
   const LogitsView logits = Finish();
@@ -137,6 +116,40 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
                     logits.rows,
                     logits.vocab,
                     {shown_.data(), static_cast<int>(rows_.hidden_rows().size()), hidden_columns_}};
+}
+
+void CpuModel::ComputeLayer(int i, bool last) {
+  const CpuLayer& layer = weights_.layers[static_cast<size_t>(i)];
+  int rows = rows_.size();
+  const int hidden = spec_.hidden_size, attention_columns = spec_.heads * spec_.head_dim;
+  const Product qkv = {layer.qkv, Epilogue::kStore};
+  const Product attention_out = {layer.attention_out, Epilogue::kAdd};
+  const Product gate_up = {layer.gate_up, Epilogue::kSiluMul};
+  const Product mlp_out = {layer.mlp_out, Epilogue::kAdd};
+  const Product after = {last ? weights_.head : weights_.layers[static_cast<size_t>(i) + 1].qkv,
+                         qkv.epilogue};
+  if (i > 0 || spec_.attention_input == 0) Normalize(layer.attention_norm, rows);
+  Multiply(qkv, attention_out, rows, normalized_, layer.qkv.k, qkv_, qkv_columns_);
+  Attend(i);
+  ObserveOperands(kAttended, i, rows, attention_out_, attention_columns);
+  if (last) {
+    DropRowsOfNoUse();
+    rows = static_cast<int>(rows_.kept_rows().size());
+  }
+  Multiply(attention_out, gate_up, rows, attention_out_, attention_columns, hidden_, hidden);
+  ObserveFloats(kAfterAttention, i, rows, hidden_, hidden, hidden);
+  Normalize(layer.mlp_norm, rows);
+  Multiply(gate_up, mlp_out, rows, normalized_, hidden, activations_, spec_.intermediate_size);
+  ObserveOperands(kActivated, i, rows, activations_, spec_.intermediate_size);
+  Multiply(mlp_out, after, rows, activations_, spec_.intermediate_size, hidden_, hidden);
+  ObserveFloats(kAfterMlp, i, rows, hidden_, hidden, hidden);
+}
+
+void CpuModel::ComputeFirstLayers(absl::Span<const SequenceRows> batch, int layers) {
+  const std::vector<SequenceRows> others = NotResumed(batch, spec_.hidden_size);
+  rows_.List(others);
+  Embed(others);
+  for (int i = 0; i < layers; ++i) ComputeLayer(i, /*last=*/false);
 }
 
 void CpuModel::ShowTaps(absl::Span<const int> taps, int layers, bool dropped) {
@@ -188,51 +201,8 @@ absl::StatusOr<LogitsView> CpuModel::Project(absl::Span<const float> hidden) {
   return MultiplyHead(static_cast<int>(hidden.size()) / spec_.hidden_size);
 }
 
-absl::Status CpuModel::ReadEmbeddings(absl::Span<const TokenId> tokens, absl::Span<float> to) {
-  const int hidden = spec_.hidden_size;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    ReadElements(weights_.embedding, int64_t{tokens[i]} * hidden, hidden,
-                 to.data() + i * static_cast<size_t>(hidden));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<Matrix>> CpuModel::LoadMatrix(const TensorView& weights) {
   return CpuMatrix::Create(weights, weights_.storage, kernels_, thread_pool_);
-}
-
-void CpuModel::Embed(absl::Span<const SequenceRows> batch) {
-  const TensorView& embedding = weights_.embedding;
-  const int hidden = spec_.hidden_size;
-  // A layer that continues another model's states has no table.
-  if (!spec_.outer_norms) return TakeEmbeddings(batch);
-  ForRows(rows_.size(), [&](int row) {
-    float* to = hidden_.floats() + static_cast<int64_t>(row) * hidden;
-    const int64_t from = static_cast<int64_t>(rows_[row].token) * hidden;
-    ReadElements(embedding, from, hidden, to);
-  });
-  size_t end = 0;
-  for (const SequenceRows& sequence : batch) {
-    end += sequence.tokens.size();
-    const size_t count = sequence.embeddings.size();
-    std::copy_n(sequence.embeddings.data(), count,
-                hidden_.floats() + end * static_cast<size_t>(hidden) - count);
-  }
-}
-
-void CpuModel::TakeEmbeddings(absl::Span<const SequenceRows> batch) {
-  const size_t hidden = static_cast<size_t>(spec_.hidden_size);
-  const size_t attended = static_cast<size_t>(spec_.attention_input);
-  size_t row = 0;
-  for (const SequenceRows& sequence : batch) {
-    const float* from = sequence.embeddings.data();
-    for (size_t i = 0; i < sequence.tokens.size(); ++i, ++row) {
-      std::copy_n(from, hidden, hidden_.floats() + row * hidden);
-      multiplier_.ToOperands(from + hidden, spec_.attention_input,
-                             normalized_.data() + row * attended * multiplier_.operand_bytes());
-      from += hidden + attended;
-    }
-  }
 }
 
 void CpuModel::Attend(int layer) {

@@ -73,7 +73,15 @@ class CpuModel final : public Model {
            const Kernels& kernels, ThreadPool& thread_pool);
   absl::Status AllocateMemory();
 
+  // One layer, of the rows that are listed; the last one of a pass keeps only the wanted rows after its
+  // attention.
+  void ComputeLayer(int i, bool last);
+  // The first layers of the rows that are not resumed.
+  void ComputeFirstLayers(absl::Span<const SequenceRows> batch, int layers);
+  // Puts the residual streams of all rows in the batch's order after ComputeFirstLayers.
+  void PlaceResumed(absl::Span<const SequenceRows> batch);
   void Embed(absl::Span<const SequenceRows> batch);
+  void EmbedTokens(absl::Span<const SequenceRows> batch);
   // The same where all rows are given: the residual stream, and operands for what the first layer attends to.
   void TakeEmbeddings(absl::Span<const SequenceRows> batch);
   void Attend(int layer);

@@ -20,8 +20,21 @@ SequenceRows RowsOfLevel(const Drafting& drafting) {
 
 absl::StatusOr<LogitsView> LayerSkip::Level(int /*level*/, std::span<Drafting* const> draftings) {
   std::vector<SequenceRows> batch;
-  for (const Drafting* drafting : draftings) batch.push_back(RowsOfLevel(*drafting));
-  return model_.Forward(batch, {.layers = layers_});
+  for (const Drafting* drafting : draftings) {
+    batch.push_back(RowsOfLevel(*drafting));
+    batch.back().hidden_rows = drafting->rows;
+  }
+  const absl::StatusOr<LogitsView> pass = model_.Forward(batch, {.layers = layers_, .taps = {&layers_, 1}});
+  if (!pass.ok()) return pass.status();
+  int row = 0;
+  for (const Drafting* drafting : draftings) {
+    for (int r = 0; r < drafting->rows; ++r) {
+      const absl::Span<const float> hidden = pass->hidden.row(row++);
+      // The last half is the residual stream.
+      drafting->sequence->AddBegun(layers_, hidden.subspan(hidden.size() / 2));
+    }
+  }
+  return *pass;
 }
 
 }  // namespace outrider

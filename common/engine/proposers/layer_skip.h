@@ -1,7 +1,7 @@
 // Self-speculative decoding (Elhoushi et al. 2024, "LayerSkip: Enabling Early Exit Inference and
 // Self-Speculative Decoding", arXiv 2404.16710): the target's first layers, its final norm and its head are
-// the draft. They share the target's cache; what a draft writes there lies after the computed tokens and is
-// computed anew when it is verified.
+// the draft. They share the target's cache: what a draft wrote there is not computed again when it is
+// verified, and its rows go on from the residual streams that it left (SequenceState::BegunRows).
 #pragma once
 
 #include "common/engine/model.h"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/engine/sequence_params.h"
 #include "common/engine/work_item.h"
 #include "common/kv/block_id.h"
@@ -69,6 +70,13 @@ class SequenceState {
   int proposer_computed() const { return proposer_computed_; }
   void set_proposer_computed(int tokens) { proposer_computed_ = tokens; }
 
+  // What a proposer that is a part of the model began (SequenceRows::resumed): the residual streams of the
+  // first of the next `rows` tokens, but not of all of them, after begun_layers() layers.
+  absl::Span<const float> BegunRows(int rows) const;
+  int begun_layers() const { return begun_layers_; }
+  // Adds those of the next tokens that are not computed, in order.
+  void AddBegun(int layers, absl::Span<const float> streams);
+
   // Whether its tokens are only assumed to be committed.
   bool branch() const { return branch_; }
   // What the draft drew to follow the whole proposal of VerifyWork, if that has arrived; null otherwise.
@@ -109,6 +117,8 @@ class SequenceState {
   bool branch_ = false;
   int logit_rows_ = 0;
   int proposer_computed_ = 0;
+  int begun_layers_ = 0;
+  std::vector<float> begun_streams_;  // of what the cache has begun
   bool active_ = false;
   bool started_ = false;
   absl::Time started_at_;       // when the first forward pass began

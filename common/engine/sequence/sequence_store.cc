@@ -286,6 +286,10 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
     // A failed item changes nothing but the cache, and may be sent again.
     entry.digest = 0;
     DropProposal(entry);
+    // A pass that failed may have written where it was begun.
+    entry.cache_.ForgetBegun();
+  } else if (entry.proposes && !entry.begun_streams_.empty()) {
+    entry.cache_.DropBegun();
   } else if (entry.proposes) {
     entry.DropPending();
   } else if (answer.verdict != nullptr) {

@@ -111,6 +111,7 @@ class SequenceStore {
     Entry(const SequenceId& id, BlockPool* pool, int block_size) : SequenceState(id, pool, block_size) {}
     using SequenceState::active_;
     using SequenceState::answer_;
+    using SequenceState::begun_streams_;
     using SequenceState::branch_;
     using SequenceState::cache_;
     using SequenceState::committed_;

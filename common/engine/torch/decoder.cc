@@ -45,12 +45,15 @@ at::Tensor Decoder::Forward(const Step& step, at::Tensor* hidden) {
   const Angles angles = AnglesOf(step.positions, inverse_frequencies_);
   const Angles sliding_angles =
       spec_.sliding_rope_theta ? AnglesOf(step.positions, sliding_inverse_frequencies_) : angles;
-  at::Tensor x = EmbedRows(step);
-  Observe(kEmbedded, 0, x);
+  at::Tensor x = step.streams;
+  if (step.first_layer == 0) {
+    x = EmbedRows(step);
+    Observe(kEmbedded, 0, x);
+  }
   const bool shows = hidden != nullptr && step.hidden_rows.defined();
   std::vector<at::Tensor> shown(1 + step.taps.size());
   const int layers = step.layers > 0 ? step.layers : spec_.layers;
-  for (int layer = 0; layer < layers; ++layer) {
+  for (int layer = step.first_layer; layer < layers; ++layer) {
     x = Layer(layer, x, spec_.Slides(layer) ? sliding_angles : angles, step);
     for (size_t t = 0; shows && t < step.taps.size(); ++t) {
       if (step.taps[t] == layer + 1) shown[1 + t] = x.index_select(0, step.hidden_rows);

@@ -210,8 +210,32 @@ bool TorchModel::CanRun(const DeviceTask& task) const {
 at::Tensor TorchModel::Compute(absl::Span<const SequenceRows> batch, const PassOptions& pass,
                                const at::Tensor& tokens, at::Tensor* hidden) {
   Step step = ToStep(batch, pass);
+  if (pass.resume_after > 0) {
+    step.first_layer = pass.resume_after;
+    step.streams = StreamsBefore(pass.resume_after, batch);
+  }
   if (tokens.defined()) step.tokens = tokens.narrow(0, 0, step.tokens.size(0));
   return runner_->Compute(step, [&](const Step& made) { return decoder_->Forward(made, hidden); });
+}
+
+at::Tensor TorchModel::StreamsBefore(int layer, absl::Span<const SequenceRows> batch) {
+  const int64_t hidden_size = decoder_->spec().hidden_size;
+  std::vector<SequenceRows> others = NotResumed(batch, decoder_->spec().hidden_size);
+  for (SequenceRows& sequence : others) sequence.hidden_rows = static_cast<int>(sequence.tokens.size());
+  const std::array<int, 1> taps = {layer};
+  at::Tensor computed;
+  Compute(others, {.layers = layer, .taps = taps}, /*tokens=*/{}, &computed);
+  // Beside the tap, the last columns, there is what a head would multiply.
+  computed = computed.narrow(1, hidden_size, hidden_size);
+  std::vector<at::Tensor> streams;
+  int64_t first = 0;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const int64_t count = static_cast<int64_t>(others[i].tokens.size());
+    streams.push_back(RowsOf(batch[i].resumed, hidden_size).to(runner_->device()));
+    streams.push_back(computed.narrow(0, first, count));
+    first += count;
+  }
+  return at::cat(streams);
 }
 
 at::Tensor TorchModel::Decide(absl::Span<const SequenceRows> batch, const PassOptions& pass,
@@ -244,8 +268,8 @@ at::Tensor TorchModel::Decide(absl::Span<const SequenceRows> batch, const PassOp
 }
 
 Step TorchModel::ToStep(absl::Span<const SequenceRows> batch, const PassOptions& pass) const {
-  // Passes of fewer layers have the shapes of others.
-  if (pass.layers == 0 && runner_->PrefersFewShapes()) {
+  // Passes of some layers have the shapes of others.
+  if (pass.layers == 0 && pass.resume_after == 0 && runner_->PrefersFewShapes()) {
     if (auto step = MakeDecodeStep(batch, kv_blocks_, step_options_)) {
       step->is_decode = !observed_;
       return *std::move(step);

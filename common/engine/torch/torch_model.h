@@ -74,6 +74,8 @@ class TorchModel final : public Model {
   // is set as by Decoder::Forward, and may be null.
   at::Tensor Compute(absl::Span<const SequenceRows> batch, const PassOptions& pass,
                      const at::Tensor& tokens = {}, at::Tensor* hidden = nullptr);
+  // The residual streams of all rows before a layer: those that are resumed, and those that are computed.
+  at::Tensor StreamsBefore(int layer, absl::Span<const SequenceRows> batch);
   // The logits of the sequences without a task, after carrying out the tasks of the others, whose further
   // passes have as many layers as the first.
   at::Tensor Decide(absl::Span<const SequenceRows> batch, const PassOptions& pass, const at::Tensor& logits);

@@ -96,11 +96,10 @@ std::string CpuModel::dtype() const {
 }
 
 absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) {
-  if (pass.resume_after > 0) ComputeFirstLayers(batch, pass.resume_after);
-  rows_.List(batch);
   if (pass.resume_after > 0) {
-    PlaceResumed(batch);
+    ComputeFirstLayers(batch, pass.resume_after);
   } else {
+    rows_.List(batch);
     Embed(batch);
   }
   const int layers = pass.layers > 0 ? pass.layers : spec_.layers;
@@ -150,6 +149,8 @@ void CpuModel::ComputeFirstLayers(absl::Span<const SequenceRows> batch, int laye
   rows_.List(others);
   Embed(others);
   for (int i = 0; i < layers; ++i) ComputeLayer(i, /*last=*/false);
+  rows_.List(batch);
+  PlaceResumed(batch);
 }
 
 void CpuModel::ShowTaps(absl::Span<const int> taps, int layers, bool dropped) {

@@ -76,9 +76,9 @@ class CpuModel final : public Model {
   // One layer, of the rows that are listed; the last one of a pass keeps only the wanted rows after its
   // attention.
   void ComputeLayer(int i, bool last);
-  // The first layers of the rows that are not resumed.
+  // The first layers of the rows that are not resumed; then lists all rows, with their residual streams.
   void ComputeFirstLayers(absl::Span<const SequenceRows> batch, int layers);
-  // Puts the residual streams of all rows in the batch's order after ComputeFirstLayers.
+  // Moves the residual streams of those rows to where they are among all, and puts the given ones between.
   void PlaceResumed(absl::Span<const SequenceRows> batch);
   void Embed(absl::Span<const SequenceRows> batch);
   void EmbedTokens(absl::Span<const SequenceRows> batch);

@@ -58,35 +58,53 @@ outrider_unit_test(worker_test
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/device_model_test.cc
-    ${CMAKE_CURRENT_LIST_DIR}/device_self_test_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_testing.h
-    ${CMAKE_CURRENT_LIST_DIR}/engine_hidden_engines.cc
-    ${CMAKE_CURRENT_LIST_DIR}/heads_load_testing.h
-    ${CMAKE_CURRENT_LIST_DIR}/heads_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/held_sampler.h
-    ${CMAKE_CURRENT_LIST_DIR}/hidden_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
     ${CMAKE_CURRENT_LIST_DIR}/host_kernels.h
     ${CMAKE_CURRENT_LIST_DIR}/mailbox_test.cc
-    ${CMAKE_CURRENT_LIST_DIR}/proposals_law_test.cc
-    ${CMAKE_CURRENT_LIST_DIR}/proposers_golden_test.cc
-    ${CMAKE_CURRENT_LIST_DIR}/proposers_load_eagle_test.cc
-    ${CMAKE_CURRENT_LIST_DIR}/proposers_load_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/scheduler_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/sequence_branches_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/sequence_store_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_branches_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_limits_test.cc
-    ${CMAKE_CURRENT_LIST_DIR}/worker_random_proposals_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_random_trees_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_traffic.h
     ${CMAKE_CURRENT_LIST_DIR}/worker_tree_rounds_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_trees_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_trees_testing.h
-  LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler nlohmann_json::nlohmann_json Threads::Threads)
+  LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler Threads::Threads)
+
+outrider_unit_test(device_self_test_test
+  SOURCES
+    ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
+    ${CMAKE_CURRENT_LIST_DIR}/device_self_test_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/device_worker_testing.h
+    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
+    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
+    ${CMAKE_CURRENT_LIST_DIR}/host_kernels.h
+  LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler Threads::Threads
+  NUMERIC)
+
+outrider_unit_test(proposers_test
+  SOURCES
+    ${CMAKE_CURRENT_LIST_DIR}/changed_model.h
+    ${CMAKE_CURRENT_LIST_DIR}/engine_hidden_engines.cc
+    ${CMAKE_CURRENT_LIST_DIR}/heads_load_testing.h
+    ${CMAKE_CURRENT_LIST_DIR}/heads_testing.h
+    ${CMAKE_CURRENT_LIST_DIR}/hidden_testing.h
+    ${CMAKE_CURRENT_LIST_DIR}/proposals_law_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/proposers_golden_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/proposers_load_eagle_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/proposers_load_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/worker_random_proposals_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/worker_traffic.h
+    ${CMAKE_CURRENT_LIST_DIR}/worker_trees_testing.h
+  LIBS outrider::engine outrider::rejection_sampler nlohmann_json::nlohmann_json
+  NUMERIC)
 
 if(OUTRIDER_TORCH)
   outrider_unit_test(torch_model_test

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness import BIN, ROOT, Cluster, cluster
+from law import ACCEPTABLE, first_of, law_after, p_value, sample
 from models import random_model
-from test_distribution import ACCEPTABLE, first_of, law_after, p_value, sample
 
 TEXT = "Tyger Tyger, burning bright, in the cafe\u0301s of 1794"
 TOKENIZERS = ROOT / "tests" / "data" / "text"

@@ -56,6 +56,7 @@ outrider_unit_test(layer_rows_test
 
 outrider_unit_test(worker_test
   SOURCES
+    ${CMAKE_CURRENT_LIST_DIR}/changed_model.h
     ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/device_model_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_test.cc
@@ -70,9 +71,7 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/sequence_store_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_branches_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_limits_test.cc
-    ${CMAKE_CURRENT_LIST_DIR}/worker_random_trees_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_test.cc
-    ${CMAKE_CURRENT_LIST_DIR}/worker_traffic.h
     ${CMAKE_CURRENT_LIST_DIR}/worker_tree_rounds_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_trees_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_trees_testing.h
@@ -100,10 +99,23 @@ outrider_unit_test(proposers_test
     ${CMAKE_CURRENT_LIST_DIR}/proposers_golden_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/proposers_load_eagle_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/proposers_load_test.cc
-    ${CMAKE_CURRENT_LIST_DIR}/worker_random_proposals_test.cc
-    ${CMAKE_CURRENT_LIST_DIR}/worker_traffic.h
     ${CMAKE_CURRENT_LIST_DIR}/worker_trees_testing.h
   LIBS outrider::engine outrider::rejection_sampler nlohmann_json::nlohmann_json
+  NUMERIC)
+
+outrider_unit_test(worker_random_test
+  SOURCES
+    ${CMAKE_CURRENT_LIST_DIR}/changed_model.h
+    ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
+    ${CMAKE_CURRENT_LIST_DIR}/heads_testing.h
+    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
+    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
+    ${CMAKE_CURRENT_LIST_DIR}/host_kernels.h
+    ${CMAKE_CURRENT_LIST_DIR}/worker_random_proposals_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/worker_random_trees_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/worker_traffic.h
+    ${CMAKE_CURRENT_LIST_DIR}/worker_trees_testing.h
+  LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler Threads::Threads
   NUMERIC)
 
 if(OUTRIDER_TORCH)

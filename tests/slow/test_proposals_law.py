@@ -1,0 +1,61 @@
+"""The second law for what the target proposes itself: chains, trees and blocks of every proposer.
+
+The negative control is a man in the middle that sends the coordinator another q than the target sampled from.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from harness import cluster, target_pb2, target_pb2_grpc
+from heads import FLAGS, PROPOSERS
+from law import (ACCEPTABLE, DAMNING, LIES, SAMPLES, Cells, first_of, law_of, observed_over_expected, p_value, proxy, sample,
+                 with_lies)
+
+# One process computes all of it.
+TARGET = [*FLAGS, "--threads", "2"]
+
+
+@pytest.mark.parametrize("way", [{"k": 3}, {"tree": "2x2x1"}, {"k": 3, "rule": "block"}], ids=["chain", "tree", "block"])
+@pytest.mark.parametrize("proposer", PROPOSERS)
+def test_what_the_target_proposes_leaves_its_distribution_alone(proposer: str, way: dict[str, Any],
+                                                               goldens: dict[str, Any]) -> None:
+    with cluster(target=TARGET, draft=None) as c:
+        law = law_of(c, goldens["prompt"], 5, 3)
+        seen = sample(c, goldens["prompt"], 3, top_k=5, drafter=proposer, **way)
+        for length in (1, 2, 3):
+            observed = Counter(path[:length] for path in seen)
+            assert p_value(observed, first_of(law, length)) > ACCEPTABLE, length
+        assert c.coordinator.metrics().value("outrider_spec_decode_num_drafts_total") > SAMPLES
+        if "rule" not in way:
+            assert observed_over_expected(c)[1] < 4
+
+
+class LyingTarget(target_pb2_grpc.TargetServicer):
+    """A proxy of a target that lies about the q of its own proposals."""
+
+    def __init__(self, target: grpc.Channel) -> None:
+        self._target = target_pb2_grpc.TargetStub(target)
+
+    def Verify(self, requests: Iterator[target_pb2.VerifyRequest],
+               context: grpc.ServicerContext) -> Iterator[target_pb2.VerifyResponse]:
+        return with_lies(self._target.Verify(requests), lambda result: result.verdict.proposal, context)
+
+
+def lying_target(address: str) -> contextlib.AbstractContextManager[str]:
+    return proxy(address, lambda channel, server: target_pb2_grpc.add_TargetServicer_to_server(LyingTarget(channel), server))
+
+
+@pytest.mark.parametrize("way", [{"k": 3}, {"tree": "2x2"}], ids=["chain", "tree"])
+@pytest.mark.parametrize("proposer", sorted({"eagle", "layer_skip"} & set(PROPOSERS)))
+def test_a_q_that_it_did_not_propose_with_is_found_out(proposer: str, way: dict[str, Any], goldens: dict[str, Any],
+                                                       paths: Cells) -> None:
+    length = len(next(iter(paths)))
+    with cluster(target=TARGET, draft=None, target_through=lying_target) as c:
+        observed = Counter(sample(c, goldens["prompt"], length, LIES, drafter=proposer, top_k=goldens["top_k"], **way))
+        assert p_value(observed, paths) < DAMNING
+        assert observed_over_expected(c)[1] > 8

@@ -12,19 +12,16 @@ import grpc
 import pytest
 
 from harness import cluster, target_pb2, target_pb2_grpc
-from heads import FLAGS, PROPOSERS
+from heads import ALONE, PROPOSERS
 from law import (ACCEPTABLE, DAMNING, LIES, SAMPLES, Cells, first_of, law_of, observed_over_expected, p_value, proxy, sample,
                  with_lies)
-
-# One process computes all of it.
-TARGET = [*FLAGS, "--threads", "2"]
 
 
 @pytest.mark.parametrize("way", [{"k": 3}, {"tree": "2x2x1"}, {"k": 3, "rule": "block"}], ids=["chain", "tree", "block"])
 @pytest.mark.parametrize("proposer", PROPOSERS)
 def test_what_the_target_proposes_leaves_its_distribution_alone(proposer: str, way: dict[str, Any],
                                                                goldens: dict[str, Any]) -> None:
-    with cluster(target=TARGET, draft=None) as c:
+    with cluster(target=ALONE, draft=None) as c:
         law = law_of(c, goldens["prompt"], 5, 3)
         seen = sample(c, goldens["prompt"], 3, top_k=5, drafter=proposer, **way)
         for length in (1, 2, 3):
@@ -55,7 +52,7 @@ def lying_target(address: str) -> contextlib.AbstractContextManager[str]:
 def test_a_q_that_it_did_not_propose_with_is_found_out(proposer: str, way: dict[str, Any], goldens: dict[str, Any],
                                                        paths: Cells) -> None:
     length = len(next(iter(paths)))
-    with cluster(target=TARGET, draft=None, target_through=lying_target) as c:
+    with cluster(target=ALONE, draft=None, target_through=lying_target) as c:
         observed = Counter(sample(c, goldens["prompt"], length, LIES, drafter=proposer, top_k=goldens["top_k"], **way))
         assert p_value(observed, paths) < DAMNING
         assert observed_over_expected(c)[1] > 8

@@ -12,7 +12,7 @@ import pytest
 
 from harness import (BIN, LENGTH, PATIENCE, STOP, TARGET_MODEL, Answer, Cluster, cluster, eventually, inference_pb2, inference_pb2_grpc,
                      request, running, start_coordinator, start_target)
-from heads import FLAGS, PROPOSERS
+from heads import ALONE, FLAGS, PROPOSERS
 from relay import Relay, through_relay
 
 GREEDY = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
@@ -29,7 +29,7 @@ exact = pytest.mark.parametrize("how", [GREEDY, COUPLED], ids=["greedy", "couple
 @pytest.fixture(scope="module")
 def alone() -> Iterator[Cluster]:
     """A target that proposes itself, without a draft service."""
-    with cluster(target=FLAGS, draft=None) as c:
+    with cluster(target=ALONE, draft=None) as c:
         yield c
 
 
@@ -116,7 +116,7 @@ def test_the_answer_may_end_anywhere(proposer: str, alone: Cluster, prompts: lis
 
 @each_proposer
 def test_an_answer_may_fill_the_context(proposer: str, prompts: list[str]) -> None:
-    with cluster(target=[*FLAGS, "--kv-blocks", "8", "--block-size", "16"], draft=None) as c:
+    with cluster(target=[*ALONE, "--kv-blocks", "8", "--block-size", "16"], draft=None) as c:
         filled = {k: c.generate(prompts[0], drafter=proposer, k=k, temperature=0, ignore_eos=True) for k in (0, 5)}
         assert filled[5].tokens == filled[0].tokens
         usage = filled[5].finish.usage
@@ -209,7 +209,7 @@ def disturbed(c: Cluster, calls: Calls, disturb: Callable[[], None]) -> list[Ans
 
 
 def test_a_target_that_is_killed_costs_a_resend(calls: Calls, quiet: list[list[int]]) -> None:
-    with cluster(target=FLAGS, draft=None) as c:
+    with cluster(target=ALONE, draft=None) as c:
         def kill() -> None:
             c.kill(c.target)
             c.restart_target()
@@ -219,7 +219,7 @@ def test_a_target_that_is_killed_costs_a_resend(calls: Calls, quiet: list[list[i
 
 
 def test_a_target_that_freezes_delays_and_changes_nothing(calls: Calls, quiet: list[list[int]]) -> None:
-    with cluster(target=FLAGS, draft=None, coordinator=["--item-timeout", "1"]) as c:
+    with cluster(target=ALONE, draft=None, coordinator=["--item-timeout", "1"]) as c:
         def freeze() -> None:
             c.target.popen.send_signal(signal.SIGSTOP)
             c.coordinator.wait_for_event("disconnected", server="target")
@@ -230,7 +230,7 @@ def test_a_target_that_freezes_delays_and_changes_nothing(calls: Calls, quiet: l
 
 def test_sequences_whose_leases_have_ended_are_sent_again(calls: Calls, quiet: list[list[int]]) -> None:
     relays: list[Relay] = []
-    with cluster(target=[*FLAGS, "--lease", "0.2"], draft=None, target_through=partial(through_relay, relays)) as c:
+    with cluster(target=[*ALONE, "--lease", "0.2"], draft=None, target_through=partial(through_relay, relays)) as c:
         def lose() -> None:
             relays[0].freeze()
             c.target.wait_value("outrider_target_sequences", 0)
@@ -243,7 +243,7 @@ def test_sequences_whose_leases_have_ended_are_sent_again(calls: Calls, quiet: l
 def test_sequences_that_are_preempted_go_on(prompts: list[str], plain: Callable[..., list[int]]) -> None:
     ways = itertools.product(PROPOSERS, [GREEDY | {"k": 4}, GREEDY | {"tree": "2x2x1"}, COUPLED | {"k": 3}])
     calls = [(prompts[4 + i % 6], {"drafter": proposer} | way) for i, (proposer, way) in enumerate(ways)]
-    with cluster(target=[*FLAGS, "--kv-blocks", "40", "--block-size", "16"], draft=None) as c:
+    with cluster(target=[*ALONE, "--kv-blocks", "40", "--block-size", "16"], draft=None) as c:
         together = c.generate_all(calls)
         for (prompt, options), answer in zip(calls, together, strict=True):
             assert answer.tokens == plain(prompt, **COUPLED if "rule" in options else GREEDY), options
@@ -351,7 +351,7 @@ def test_a_search_needs_another_drafter(proposer: str, alone: Cluster, prompts: 
     beam = inference_pb2.BeamOptions(width=2)
     refusal = alone.refused(request(prompts[0], drafter=proposer, max_tokens=8, beam=beam))
     assert refusal.metadata["field"] == "speculation.drafter"
-    with cluster(target=FLAGS, draft=None, coordinator=["--drafter", proposer]) as c:
+    with cluster(target=ALONE, draft=None, coordinator=["--drafter", proposer]) as c:
         found, wanted = (each.generate(prompts[0], max_tokens=8, beam=beam, **options).tokens
                          for each, options in ((c, {}), (alone, {"drafter": "none"})))
         assert found == wanted

@@ -26,7 +26,6 @@ PER_CALL = 50
 ACCEPTABLE, DAMNING = 1e-3, 1e-6
 
 Cells = dict[tuple[int, ...], float]
-REST = (-1,)
 BOS = 4094
 
 
@@ -85,6 +84,13 @@ def first_of(law: Cells, length: int) -> Cells:
     for path, p in law.items():
         cells[path[:length]] = cells.get(path[:length], 0) + p
     return cells
+
+
+def assert_law(seen: list[tuple[int, ...]], law: Cells, lengths: Iterable[int] = (1, 2, 3), level: float = ACCEPTABLE) -> None:
+    """Fails unless the first one, two, .. tokens of these texts may have this law."""
+    for length in lengths:
+        p = p_value(Counter(path[:length] for path in seen), first_of(law, length))
+        assert p > level, f"the first {length} tokens: p = {p}"
 
 
 def observed_over_expected(c: Cluster) -> tuple[float, float]:

@@ -14,8 +14,10 @@ import grpc
 import pytest
 
 from harness import BIN, cluster, draft_pb2, draft_pb2_grpc, load_prompts
-from law import (ACCEPTABLE, DAMNING, LIES, REST, SAMPLES, Cells, first_of, law_of, observed_over_expected, p_value, proxy,
-                 sample, with_lies)
+from law import (ACCEPTABLE, DAMNING, LIES, SAMPLES, Cells, assert_law, law_of, observed_over_expected, p_value, proxy, sample,
+                 with_lies)
+
+REST = (-1,)  # the cell of all others
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +45,7 @@ def test_the_first_tokens_have_the_targets_distribution(way: dict[str, str], gol
         law = law_of(c, goldens["prompt"], 5, 3)
         for k in (1, 3, 5):
             seen = sample(c, goldens["prompt"], 3, k=k, top_k=5, **way)
-            for length in (1, 2, 3):
-                observed = Counter(path[:length] for path in seen)
-                assert p_value(observed, first_of(law, length)) > ACCEPTABLE, (k, length)
+            assert_law(seen, law)
         if way["rule"] == "token":
             assert observed_over_expected(c)[1] < 5
 
@@ -57,9 +57,7 @@ def test_tokens_that_are_coupled_with_what_was_drafted_ahead_have_it_too(rule: s
         law = law_of(c, goldens["prompt"], 5, 3)
         answers = [c.generate(goldens["prompt"], k=1, top_k=5, rule=rule, schedule="run_ahead", temperature=1.0,
                               max_tokens=6, ignore_eos=True) for _ in range(SAMPLES)]
-        for length in (1, 2, 3):
-            observed = Counter(tuple(answer.tokens[:length]) for answer in answers)
-            assert p_value(observed, first_of(law, length)) > ACCEPTABLE, length
+        assert_law([tuple(answer.tokens) for answer in answers], law)
         # Where others use the processors too, running ahead seldom pays, and is seldom done.
         assert sum(answer.speculation.ahead_hits for answer in answers) > SAMPLES // 50, "nothing was drafted ahead"
         if rule == "token":
@@ -75,9 +73,7 @@ def test_so_they_have_with_trees(way: dict[str, str], goldens: dict[str, Any]) -
     with cluster() as c:
         law = law_of(c, goldens["prompt"], 5, 3)
         seen = sample(c, goldens["prompt"], 3, top_k=5, **way)
-        for length in (1, 2, 3):
-            observed = Counter(path[:length] for path in seen)
-            assert p_value(observed, first_of(law, length)) > ACCEPTABLE, length
+        assert_law(seen, law)
         assert c.coordinator.metrics().value("outrider_spec_decode_num_trees_total") > SAMPLES
         if "rule" not in way:
             assert observed_over_expected(c)[1] < 4
@@ -90,9 +86,7 @@ def test_so_they_have_on_libtorch(rule: str, goldens: dict[str, Any]) -> None:
         law = law_of(native, goldens["prompt"], 5, 3)
     with cluster(target=["--engine", "torch"], draft=["--engine", "torch"]) as c:
         seen = sample(c, goldens["prompt"], 3, k=3, top_k=5, rule=rule)
-        for length in (1, 2, 3):
-            observed = Counter(path[:length] for path in seen)
-            assert p_value(observed, first_of(law, length)) > ACCEPTABLE, length
+        assert_law(seen, law)
         if rule == "token":
             assert observed_over_expected(c)[1] < 5
 
@@ -104,9 +98,7 @@ def test_so_they_have_where_drafts_end_early(rule: str, goldens: dict[str, Any])
         law = law_of(c, goldens["prompt"], 5, 3)
         answers = [c.generate(goldens["prompt"], temperature=1.0, top_k=5, max_tokens=14, ignore_eos=True, rule=rule)
                    for _ in range(SAMPLES // 3)]
-        for length in (2, 3):
-            observed = Counter(tuple(answer.tokens[:length]) for answer in answers)
-            assert p_value(observed, first_of(law, length)) > DAMNING, length
+        assert_law([tuple(answer.tokens) for answer in answers], law, (2, 3), DAMNING)
         drafts, drafted = [c.coordinator.metrics().value(f"outrider_spec_decode_num_{name}_total")
                            for name in ("drafts", "draft_tokens")]
         assert 1.1 < drafted / drafts < 8

@@ -2,14 +2,13 @@
 
 import json
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness import BIN, ROOT, Cluster, cluster
-from law import ACCEPTABLE, first_of, law_after, p_value, sample
+from law import assert_law, law_after, sample
 from models import random_model
 
 TEXT = "Tyger Tyger, burning bright, in the cafe\u0301s of 1794"
@@ -61,8 +60,7 @@ def test_samples_have_the_targets_distribution(rule: str, dense: bool, pair: Pai
     ids = [5, 300, 12]
     law = law_after(c, ids, 4, 3)
     seen = sample(c, ids, 3, 800, k=3, top_k=4, rule=rule, draft_top_n=pair.vocab if dense else 0)
-    for length in (1, 2, 3):
-        assert p_value(Counter(path[:length] for path in seen), first_of(law, length)) > ACCEPTABLE, length
+    assert_law(seen, law)
 
 
 def test_the_command_line_generates_the_same(pair: Pair, c: Cluster) -> None:

@@ -54,17 +54,21 @@ outrider_unit_test(layer_rows_test
     ${CMAKE_CURRENT_LIST_DIR}/layer_testing.h
   LIBS outrider::cuda_host Threads::Threads)
 
+outrider_library(host_device
+  SOURCES
+    ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
+    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
+    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
+    ${CMAKE_CURRENT_LIST_DIR}/host_kernels.h
+  PUBLIC outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler GTest::gmock Threads::Threads)
+
 outrider_unit_test(worker_test
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/changed_model.h
-    ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/device_model_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/held_sampler.h
-    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
-    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
-    ${CMAKE_CURRENT_LIST_DIR}/host_kernels.h
     ${CMAKE_CURRENT_LIST_DIR}/mailbox_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/scheduler_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/sequence_branches_test.cc
@@ -75,17 +79,13 @@ outrider_unit_test(worker_test
     ${CMAKE_CURRENT_LIST_DIR}/worker_tree_rounds_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_trees_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_trees_testing.h
-  LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler Threads::Threads)
+  LIBS outrider::host_device)
 
 outrider_unit_test(device_self_test_test
   SOURCES
-    ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/device_self_test_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_testing.h
-    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
-    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
-    ${CMAKE_CURRENT_LIST_DIR}/host_kernels.h
-  LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler Threads::Threads
+  LIBS outrider::host_device
   NUMERIC)
 
 outrider_unit_test(proposers_test
@@ -106,16 +106,12 @@ outrider_unit_test(proposers_test
 outrider_unit_test(worker_random_test
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/changed_model.h
-    ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/heads_testing.h
-    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.cc
-    ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
-    ${CMAKE_CURRENT_LIST_DIR}/host_kernels.h
     ${CMAKE_CURRENT_LIST_DIR}/worker_random_proposals_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_random_trees_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/worker_traffic.h
     ${CMAKE_CURRENT_LIST_DIR}/worker_trees_testing.h
-  LIBS outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler Threads::Threads
+  LIBS outrider::host_device
   NUMERIC)
 
 if(OUTRIDER_TORCH)

@@ -214,14 +214,13 @@ def logits(context: Context) -> Result:
 def laws(context: Context) -> Result:
     """Checks law 1 and law 2 with the system's own tests, both models on the GPU."""
     chosen = {"tests/slow/test_laws.py": "not cache_was_lost" if context.quick else "",
-              "tests/slow/test_distribution.py": "test_the_first_tokens_have_the_targets_distribution and "
-                                                 "not block and not ngram and not auto"}
+              "tests/slow/test_distribution.py": "test_sampled_tokens_have_the_targets_distribution and chain"}
     result = Result(data=[])
     for file, expression in chosen.items():
         selection = ["-k", expression] if expression else []
         output = context.run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", file,
                              *selection, OUTRIDER_DEVICE=context.device, OUTRIDER_BIN=str(context.programs),
-                             PYTHONDONTWRITEBYTECODE="1")
+                             OUTRIDER_TEST_FULL="1", PYTHONDONTWRITEBYTECODE="1")
         closing = output.strip().splitlines()[-1].strip("= ")
         result.rows.append((file, closing))
         result.data.append({"file": file, "outcome": closing})

@@ -1,8 +1,19 @@
 # outrider_fuzz(SOURCE LIBS ...) makes a fuzz target named like its source, run by ctest for ten seconds under the label "fuzz".
 # libFuzzer comes as a library. GCC has no -fsanitize=fuzzer, but counts what driver.cc passes on; a hook that libFuzzer
 # only has to refuse GCC's counts makes room for it.
-find_library(LIBFUZZER Fuzzer PATHS /usr/lib/llvm-14/lib REQUIRED)
+
 set(OUTRIDER_PRECOMPILED outrider_service_headers)
+
+# Has libFuzzer follow these libraries and programs. Unit tests link to the libraries too.
+outrider_library(unfollowed SOURCES fuzz/unfollowed.cc)
+function(outrider_follow)
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE -fsanitize-coverage=trace-pc,trace-cmp)
+    target_link_libraries(${target} PRIVATE outrider::unfollowed)
+  endforeach()
+endfunction()
+
+find_library(LIBFUZZER Fuzzer PATHS /usr/lib/llvm-14/lib REQUIRED)
 set(libfuzzer ${CMAKE_CURRENT_BINARY_DIR}/libFuzzer.a)
 add_custom_command(OUTPUT ${libfuzzer}
   COMMAND ${CMAKE_OBJCOPY} --weaken-symbol=__sanitizer_cov_trace_pc ${LIBFUZZER} ${libfuzzer}
@@ -30,14 +41,16 @@ outrider_library(fuzz_parsers
     ${CMAKE_SOURCE_DIR}/coordinator/gateway/unsupported_fields.cc
   PUBLIC outrider::chat_template outrider::proto outrider::spec outrider::text absl::status absl::statusor
          nlohmann_json::nlohmann_json)
+outrider_follow(outrider_text outrider_decoder outrider_chat_template llama_jinja outrider_fuzz_parsers)
 
-add_custom_target(fuzz)
 function(outrider_fuzz source)
   cmake_path(GET source STEM name)
   cmake_parse_arguments(ARG "" "" "LIBS" ${ARGN})
   outrider_program(fuzz_${name} SOURCES ${source} LIBS ${ARG_LIBS} outrider::fuzz_driver ${libfuzzer})
   set_target_properties(fuzz_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
-  add_dependencies(fuzz fuzz_${name})
+  # Else the functions that follow nothing could stand for the driver's.
+  target_link_options(fuzz_${name} PRIVATE -Wl,-u,LLVMFuzzerTestOneInput)
+  outrider_follow(fuzz_${name})
   # What is found goes into the first folder.
   set(found ${CMAKE_BINARY_DIR}/found/${name})
   file(MAKE_DIRECTORY ${found})

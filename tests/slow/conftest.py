@@ -8,7 +8,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 
-from harness import load_goldens, pytest_runtest_makereport  # noqa: E402, F401
+from harness import (load_goldens, pytest_collection_modifyitems, pytest_configure,  # noqa: E402, F401
+                     pytest_runtest_makereport)
 
 
 @pytest.fixture(scope="module")

@@ -93,12 +93,17 @@ def assert_law(seen: list[tuple[int, ...]], law: Cells, lengths: Iterable[int] =
         assert p > level, f"the first {length} tokens: p = {p}"
 
 
-def observed_over_expected(c: Cluster) -> tuple[float, float]:
-    """The acceptance canary, and its deviation from 1 in standard deviations."""
+def canary(c: Cluster) -> Any:
+    """How many tokens were accepted so far, how many were expected to be, and the variance of that."""
     metrics = c.coordinator.metrics()
-    accepted, expected, variance = [metrics.value(f"outrider_spec_decode_{name}_total") for name in (
-        "num_accepted_tokens", "expected_accepted_tokens", "expected_accepted_tokens_variance")]
-    return accepted / expected, abs(accepted - expected) / variance ** 0.5
+    return np.array([metrics.value(f"outrider_spec_decode_{name}_total") for name in (
+        "observed_accepted_tokens", "expected_accepted_tokens", "expected_accepted_tokens_variance")])
+
+
+def deviations(c: Cluster, before: Any = 0.0) -> float:
+    """How many standard deviations the acceptance canary is from 1, since it was `before`."""
+    accepted, expected, variance = canary(c) - before
+    return abs(accepted - expected) / variance ** 0.5
 
 
 def flatten(nodes: Iterable[sequence_pb2.DraftNode]) -> None:

@@ -55,6 +55,7 @@ def test_greedy_output_and_the_coupled_rules_are_the_same_with_every_draft_lengt
     assert accepted > 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("rule", "dense"), [("token", False), ("block", True)])
 def test_samples_have_the_targets_distribution(rule: str, dense: bool, pair: Pair, c: Cluster) -> None:
     ids = [5, 300, 12]

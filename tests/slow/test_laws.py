@@ -1,7 +1,11 @@
-"""The first law for every configuration of speculation, and that a seed gives the same answer in any batch."""
+"""The first law for every configuration of speculation, and that a seed gives the same answer in any batch.
+
+tests/system/test_first_law.py has a case of each feature, and the faults.
+"""
 
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import DRAFT_MODEL, DTYPES, Cluster, cluster, corpus_prompts
+from harness import DRAFT_MODEL, DTYPES, Cluster, cluster, corpus_prompts, full
 from heads import FLAGS, PROPOSERS
 
 PROMPTS, TOKENS = 40, 20
@@ -20,6 +24,8 @@ DRAFTERS = ["model", "ngram", "copy", "auto", "unigram", "bigram", "random", *PR
 SCHEDULES = ["lockstep", "run_ahead", "auto"]
 TREES = ["none", "2x2x1", "chains:3", "budget:8", "auto"]
 AT_ONCE = 16
+# Of mixed batches, which prompts a configuration gets.
+STRIDE = 4 if "OUTRIDER_TEST_FULL" in os.environ else 8
 
 Call = tuple[str, dict[str, Any]]
 
@@ -29,7 +35,12 @@ def tree_of(number: int, drafter: str, rule: str) -> str:
     return TREES[number % len(TREES)] if drafter in ("model", *PROPOSERS) and rule != "block" else "none"
 
 
-@pytest.fixture(scope="module", params=DTYPES)
+# The dtype is the engine's, whose own tests have all of them.
+in_one = pytest.mark.parametrize("everything", [DTYPES[0], full(DTYPES[1])], indirect=True)
+in_both = pytest.mark.parametrize("everything", DTYPES, indirect=True)
+
+
+@pytest.fixture(scope="module")
 def everything(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster with all drafters and enough time for each proposal, however busy the machine is."""
     corpus = tmp_path_factory.mktemp("corpus") / "corpus.txt"
@@ -52,6 +63,7 @@ def plain(everything: Cluster, prompts: list[str]) -> list[list[int]]:
             for prompt in prompts]
 
 
+@in_one
 @pytest.mark.parametrize("k", KS[1:])
 def test_greedy_one_at_a_time(k: int, everything: Cluster, prompts: list[str], plain: list[list[int]]) -> None:
     for prompt, tokens in zip(prompts, plain, strict=True):
@@ -59,11 +71,12 @@ def test_greedy_one_at_a_time(k: int, everything: Cluster, prompts: list[str], p
         assert answer.tokens == tokens, prompt
 
 
+@in_one
 def test_greedy_in_mixed_batches_with_every_drafter_rule_and_length(everything: Cluster, prompts: list[str],
                                                                     plain: list[list[int]]) -> None:
     ways = list(itertools.product(DRAFTERS, RULES, KS))
-    # Each configuration gets nine or ten prompts, each prompt a quarter of the configurations, and neighbours differ.
-    chosen = [(way, index) for number, way in enumerate(ways) for index in range(number % 4, PROMPTS, 4)]
+    # Each prompt gets another part of the configurations, and neighbours differ.
+    chosen = [(way, index) for number, way in enumerate(ways) for index in range(number % STRIDE, PROMPTS, STRIDE)]
     chosen.sort(key=lambda pair: (pair[1] * 31 + ways.index(pair[0]) * 17) % 101)
     calls: list[Call] = [(prompts[index], {"drafter": drafter, "rule": rule, "k": k, "temperature": 0,
                                            "schedule": SCHEDULES[number % 3], "tree": tree_of(number, drafter, rule),
@@ -89,6 +102,7 @@ def sampled_calls(prompts: list[str], count: int, drafters: Sequence[str] = ("mo
             for i, (drafter, rule, k) in zip(range(count), ways)]
 
 
+@in_both
 def test_a_seed_gives_the_same_answer_alone_and_among_32(everything: Cluster, prompts: list[str]) -> None:
     calls = sampled_calls(prompts, 128, ["model", "ngram", "bigram", *PROPOSERS])
     alone = [everything.generate(prompt, **options).tokens for prompt, options in calls]
@@ -97,6 +111,7 @@ def test_a_seed_gives_the_same_answer_alone_and_among_32(everything: Cluster, pr
         assert other.tokens == one, (prompt, options)
 
 
+@in_one
 def test_and_after_its_cache_was_lost(everything: Cluster, prompts: list[str], tmp_path: Any) -> None:
     calls = sampled_calls(prompts, 32)
     alone = [everything.generate(prompt, **options).tokens for prompt, options in calls]
@@ -113,6 +128,7 @@ def test_and_after_its_cache_was_lost(everything: Cluster, prompts: list[str], t
         assert other.tokens == one, (prompt, options)
 
 
+@in_one
 def test_the_coupled_rule_gives_the_same_answer_with_every_drafter_and_length(everything: Cluster,
                                                                               prompts: list[str]) -> None:
     ways = list(itertools.product(DRAFTERS, KS))
@@ -145,6 +161,7 @@ def untrained(model: Path, folder: Path) -> Path:
     return folder
 
 
+@in_one
 def test_even_with_a_draft_that_knows_nothing(everything: Cluster, prompts: list[str], tmp_path: Path) -> None:
     options = {"rule": "coupled", "temperature": 1.0, "max_tokens": TOKENS, "ignore_eos": True}
     expected = [everything.generate(prompt, k=4, seed=5, **options).tokens for prompt in prompts[:8]]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from certificates import TOKEN, Authority
-from harness import (Cluster, Server, Stream, cluster, draft_stream, load_prompts, pytest_runtest_makereport,  # noqa: F401
-                     running, start_draft, start_target, target_stream)
+from harness import (Cluster, Server, Stream, cluster, draft_stream, load_prompts, pytest_collection_modifyitems,  # noqa: F401
+                     pytest_configure, pytest_runtest_makereport, running, start_draft, start_target, target_stream)
 
 
 @pytest.fixture(scope="module")

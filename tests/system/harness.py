@@ -3,6 +3,7 @@
   with cluster() as c:
       assert c.generate("Once upon", k=4, temperature=0).tokens == c.generate("Once upon", k=0, temperature=0).tokens
 
+Cases marked `full` run with OUTRIDER_TEST_FULL alone (make test LAYER=full): they prove again what another one proves.
 Binaries come from OUTRIDER_BIN, the pair from OUTRIDER_TARGET_MODEL and OUTRIDER_DRAFT_MODEL (default: models/), and
 both models compute on OUTRIDER_DEVICE (default: cpu).
 """
@@ -159,6 +160,22 @@ def refusal(program: str, *args: str, within: int | None = None) -> str:
     return process.lines[0]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full: runs with OUTRIDER_TEST_FULL alone")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "OUTRIDER_TEST_FULL" not in os.environ:
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def full(*values: Any) -> Any:
+    """A case of parametrize() that is marked."""
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
     """Shows the last output of the processes when a test fails. Imported by the conftest.py of each folder."""
@@ -306,13 +323,14 @@ Prompt = str | Sequence[int]
 def request(prompt: Prompt, *, k: int | None = None, max_tokens: int | None = None, temperature: float | None = None,
             top_k: int = 0, seed: int | None = None, rule: str = "", drafter: str = "", stop: Sequence[str] = (),
             stop_ids: Sequence[int] = (), ignore_eos: bool = False, trace: bool = False,
-            draft_top_n: int = 0, n: int | None = None, schedule: str = "", tree: str = "", sibling_order: str = "",
+            draft_top_n: int = 0, draft_temperature: float | None = None, n: int | None = None, schedule: str = "",
+            tree: str = "", sibling_order: str = "",
             beam: inference_pb2.BeamOptions | None = None, **sampling: Any) -> inference_pb2.GenerateRequest:
     r = inference_pb2.GenerateRequest(
         sampling=sequence_pb2.SamplingParams(temperature=temperature, top_k=top_k, **sampling), seed=seed, trace=trace, n=n, beam=beam,
         speculation=inference_pb2.SpeculationOptions(drafter=DRAFTERS[drafter], draft_tokens=k, rule=RULES[rule],
-                                                     draft_top_n=draft_top_n, schedule=SCHEDULES[schedule], tree=tree,
-                                                     sibling_order=SIBLING_ORDERS[sibling_order]),
+                                                     draft_top_n=draft_top_n, draft_temperature=draft_temperature,
+                                                     schedule=SCHEDULES[schedule], tree=tree, sibling_order=SIBLING_ORDERS[sibling_order]),
         stop=inference_pb2.StopOptions(strings=stop, token_ids=stop_ids, ignore_eos=ignore_eos,
                                        max_tokens=max_tokens))
     if isinstance(prompt, str):

@@ -1,4 +1,4 @@
-"""Every drafter gives the same text under greedy decoding and the coupled rule, and is counted by name."""
+"""Drafters with and without a draft service, and how they are counted by name."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,59 +61,12 @@ def drafted(answers: list[Answer]) -> int:
     return sum(answer.speculation.drafted for answer in answers)
 
 
-@pytest.mark.parametrize("k", [1, 4])
-@pytest.mark.parametrize("drafter", ALL)
-def test_greedy_output_is_the_same_with_every_drafter(drafter: str, k: int, trio: Cluster, asked: list[str],
-                                                      greedy: list[list[int]]) -> None:
-    answers = [trio.generate(prompt, drafter=drafter, k=k, **GREEDY) for prompt in asked]
-    assert drafted(same(answers, greedy)) > 0
-
-
-@pytest.mark.parametrize("k", [1, 4])
-@pytest.mark.parametrize("drafter", ALL)
-def test_the_coupled_rule_emits_the_same_with_every_drafter(drafter: str, k: int, trio: Cluster, asked: list[str],
-                                                            coupled: list[list[int]]) -> None:
-    answers = [trio.generate(prompt, drafter=drafter, k=k, **COUPLED) for prompt in asked]
-    assert drafted(same(answers, coupled)) > 0
-
-
-def test_sequences_with_different_drafters_share_a_batch(trio: Cluster, asked: list[str],
-                                                         greedy: list[list[int]]) -> None:
-    calls = [(prompt, {"drafter": drafter, "k": k, **GREEDY})
-             for prompt in asked for k, drafter in enumerate(["none", *ALL])]
-    answers = trio.generate_all(calls)
-    same(answers, [tokens for tokens in greedy for _ in range(len(ALL) + 1)])
-
-
 @pytest.mark.parametrize("drafter", ["auto", *LOCAL])
 def test_it_works_with_no_draft_service(drafter: str, alone: Cluster, asked: list[str], greedy: list[list[int]],
                                         coupled: list[list[int]]) -> None:
     answers = [alone.generate(prompt, drafter=drafter, k=4, **GREEDY) for prompt in asked]
     assert drafted(same(answers, greedy)) > 0
     same([alone.generate(prompt, drafter=drafter, k=4, **COUPLED) for prompt in asked], coupled)
-
-
-@pytest.mark.parametrize("drafter", ["model", "auto"])
-def test_the_coupled_rule_emits_the_same_when_the_draft_is_killed(drafter: str, trio: Cluster,
-                                                                  prompts: list[str]) -> None:
-    options = {**COUPLED, "max_tokens": 300}
-    wanted = trio.generate(prompts[7], drafter="none", **options).tokens
-    with cluster() as c:
-        stream, answer = c.stream(prompts[7], drafter=drafter, k=2, **options), Answer()
-        while len(answer.tokens) < 20:
-            answer.add(next(stream))
-        c.kill(c.draft)
-        for chunk in stream:
-            answer.add(chunk)
-        assert answer.check().tokens == wanted
-        assert c.coordinator.value(DRAFTED, drafter="model") > 0, "killed before it drafted"
-        if drafter == "model":
-            assert answer.kinds[-20:] == ["plain"] * 20, "not killed in the middle"
-        c.wait_draft_up(False)
-        c.restart_draft()
-        c.wait_draft_up(True)
-        assert c.generate(prompts[7], drafter=drafter, k=2, **options).tokens == wanted
-        c.wait_idle()
 
 
 @pytest.mark.parametrize("rule", ["token", "block"])

@@ -1,26 +1,20 @@
-"""Proposals that the target makes itself change how many calls of it a text takes, and nothing else."""
+"""Proposals that the target makes itself: what they do besides leaving every answer as it is (test_first_law.py)."""
 
-import itertools
 import json
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 
-from harness import (BIN, LENGTH, PATIENCE, STOP, TARGET_MODEL, Answer, Cluster, cluster, eventually, inference_pb2, inference_pb2_grpc,
+from harness import (BIN, LENGTH, PATIENCE, STOP, TARGET_MODEL, Cluster, cluster, eventually, inference_pb2, inference_pb2_grpc,
                      request, running, start_coordinator, start_target)
 from heads import ALONE, FLAGS, PROPOSERS
-from relay import Relay, through_relay
 
 GREEDY = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
 COUPLED = {"rule": "coupled", "temperature": 0.9, "seed": 5, "max_tokens": 48, "ignore_eos": True}
 # The answers of a seed under the token rule, too: a proposal is the same wherever and however often it is made.
 SEEDED = {"rule": "token", "temperature": 1, "seed": 7, "max_tokens": 48, "ignore_eos": True}
-KS = range(1, 9)
-TREES = ["2x1", "2x2x1", "chains:2", "budget:8"]
 
 each_proposer = pytest.mark.parametrize("proposer", PROPOSERS)
 exact = pytest.mark.parametrize("how", [GREEDY, COUPLED], ids=["greedy", "coupled"])
@@ -45,42 +39,6 @@ def plain(alone: Cluster) -> Callable[..., list[int]]:
         return known[key]
 
     return tokens
-
-
-# --- the first law -------------------------------------------------------------------------------------------------
-
-
-@each_proposer
-@exact
-def test_the_answer_is_that_of_plain_decoding(how: dict, proposer: str, alone: Cluster, prompts: list[str],
-                                              plain: Callable[..., list[int]]) -> None:
-    answers = []
-    for k, prompt in zip(KS, itertools.cycle(prompts[:3]), strict=False):
-        answers.append(alone.generate(prompt, drafter=proposer, k=k, **how))
-        assert answers[-1].tokens == plain(prompt, **how), (prompt, k)
-        assert max(answers[-1].speculation.drafted_per_position) > 0
-        assert len(answers[-1].speculation.drafted_per_position) <= k
-    # Every round but the prompt's, and perhaps the last one, had a proposal.
-    assert all(a.speculation.drafts >= a.speculation.rounds - 2 for a in answers)
-
-
-@each_proposer
-@pytest.mark.parametrize("way", [{"k": 4}, {"tree": "2x2x1"}], ids=["chain", "tree"])
-def test_some_of_what_it_proposes_stands(way: dict, proposer: str, alone: Cluster, prompts: list[str]) -> None:
-    answers = alone.generate_all([(prompt, {"drafter": proposer} | GREEDY | way) for prompt in prompts[:8]])
-    assert sum(answer.speculation.accepted for answer in answers) > 0
-
-
-@each_proposer
-@exact
-def test_so_it_is_with_trees(how: dict, proposer: str, alone: Cluster, prompts: list[str],
-                             plain: Callable[..., list[int]]) -> None:
-    for prompt, tree in itertools.product(prompts[:3], TREES):
-        answer = alone.generate(prompt, drafter=proposer, tree=tree, **how)
-        assert answer.tokens == plain(prompt, **how), (prompt, tree)
-        assert answer.speculation.drafts > 0
-    assert alone.generate(prompts[0], drafter=proposer, tree="auto", **how).tokens == plain(prompts[0], **how)
-    assert alone.generate(prompts[0], drafter=proposer, **how).tokens == plain(prompts[0], **how), "K of the policy"
 
 
 @each_proposer
@@ -154,101 +112,6 @@ def test_a_scored_prompt_and_logprobs_go_with_it(proposer: str, alone: Cluster, 
                 for p in [*chunk.prompt_logprobs, *(token.logprobs for token in chunk.tokens)]]
 
     assert scores(drafter=proposer, k=4) == scores(k=0)
-
-
-def test_many_streams_share_a_batch(alone: Cluster, prompts: list[str], plain: Callable[..., list[int]]) -> None:
-    calls = []
-    for i, (proposer, how) in enumerate(itertools.product([*PROPOSERS, "none", "ngram"], (GREEDY, COUPLED))):
-        for prompt, options in ((prompts[i % 7], {"k": 1 + i % 6}), (prompts[(i + 3) % 7], {"tree": "2x2x1"})):
-            if proposer not in PROPOSERS and "tree" in options:
-                continue
-            calls.append((prompt, {"drafter": proposer} | how | options))
-    calls = (calls * 2)[:32]
-    for (prompt, options), answer in zip(calls, alone.generate_all(calls, at_once=16), strict=True):
-        how = COUPLED if options.get("rule") else GREEDY
-        assert answer.tokens == plain(prompt, **how), options
-    alone.wait_idle()
-
-
-# --- losses --------------------------------------------------------------------------------------------------------
-
-# Of the token rule too: what was drafted before a loss is verified after it. A stream for each proposer and way, and for "auto", which
-# drafts chains only.
-WAYS = [{"temperature": 0, "k": 3}, {"temperature": 1, "seed": 3, "k": 3}, {"temperature": 1, "seed": 3, "tree": "2x1"}]
-Calls = list[tuple[str, dict]]
-
-
-@pytest.fixture(scope="module")
-def calls(prompts: list[str]) -> Calls:
-    return [(prompts[i % 8], {"drafter": proposer, "max_tokens": 250, "ignore_eos": True} | way)
-            for i, (proposer, way) in enumerate(itertools.product([*PROPOSERS, "auto"], WAYS))
-            if proposer != "auto" or "tree" not in way]
-
-
-@pytest.fixture(scope="module")
-def quiet(alone: Cluster, calls: Calls) -> list[list[int]]:
-    return [answer.tokens for answer in alone.generate_all(calls)]
-
-
-def disturbed(c: Cluster, calls: Calls, disturb: Callable[[], None]) -> list[Answer]:
-    """The answers of streams that are disturbed when each has begun."""
-    streams = [c.stream(prompt, **options) for prompt, options in calls]
-    answers = [Answer() for _ in calls]
-    for stream, answer in zip(streams, answers, strict=True):
-        answer.add(next(stream))
-    assert all(answer.finish is None for answer in answers), "over before the disturbance"
-    disturb()
-    for stream, answer in zip(streams, answers, strict=True):
-        for chunk in stream:
-            answer.add(chunk)
-    c.wait_idle()
-    for answer, (_, options) in zip(answers, calls, strict=True):
-        statistics = answer.check().speculation
-        assert options["drafter"] == "auto" or statistics.drafts >= statistics.rounds - 3, "it goes on with a proposal"
-    return answers
-
-
-def test_a_target_that_is_killed_costs_a_resend(calls: Calls, quiet: list[list[int]]) -> None:
-    with cluster(target=ALONE, draft=None) as c:
-        def kill() -> None:
-            c.kill(c.target)
-            c.restart_target()
-
-        assert [answer.tokens for answer in disturbed(c, calls, kill)] == quiet
-        assert c.lost_target_during(1), "not killed in the middle"
-
-
-def test_a_target_that_freezes_delays_and_changes_nothing(calls: Calls, quiet: list[list[int]]) -> None:
-    with cluster(target=ALONE, draft=None, coordinator=["--item-timeout", "1"]) as c:
-        def freeze() -> None:
-            c.target.popen.send_signal(signal.SIGSTOP)
-            c.coordinator.wait_for_event("disconnected", server="target")
-            c.target.popen.send_signal(signal.SIGCONT)
-
-        assert [answer.tokens for answer in disturbed(c, calls, freeze)] == quiet
-
-
-def test_sequences_whose_leases_have_ended_are_sent_again(calls: Calls, quiet: list[list[int]]) -> None:
-    relays: list[Relay] = []
-    with cluster(target=[*ALONE, "--lease", "0.2"], draft=None, target_through=partial(through_relay, relays)) as c:
-        def lose() -> None:
-            relays[0].freeze()
-            c.target.wait_value("outrider_target_sequences", 0)
-            relays[0].thaw()
-
-        assert [answer.tokens for answer in disturbed(c, calls, lose)] == quiet
-        assert c.coordinator.value("outrider_target_errors_total", reason="SEQUENCE_UNKNOWN") > 0
-
-
-def test_sequences_that_are_preempted_go_on(prompts: list[str], plain: Callable[..., list[int]]) -> None:
-    ways = itertools.product(PROPOSERS, [GREEDY | {"k": 4}, GREEDY | {"tree": "2x2x1"}, COUPLED | {"k": 3}])
-    calls = [(prompts[4 + i % 6], {"drafter": proposer} | way) for i, (proposer, way) in enumerate(ways)]
-    with cluster(target=[*ALONE, "--kv-blocks", "40", "--block-size", "16"], draft=None) as c:
-        together = c.generate_all(calls)
-        for (prompt, options), answer in zip(calls, together, strict=True):
-            assert answer.tokens == plain(prompt, **COUPLED if "rule" in options else GREEDY), options
-        assert c.target.value("outrider_target_preemptions_total") > 0
-        c.wait_idle()
 
 
 # --- what there is -------------------------------------------------------------------------------------------------

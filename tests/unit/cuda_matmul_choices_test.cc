@@ -3,10 +3,10 @@
 
 #include <gmock/gmock.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "bench/temporary_folder.h"
 
 namespace outrider::cuda {
 namespace {
@@ -23,14 +23,12 @@ class MatmulChoicesTest : public ::testing::Test {
 
   static inline const MatmulAlgorithm kFew = {{66, ~uint64_t{0}, 20, 0, 0, 0, 0, 1}, "id 66 tile 20"};
   static inline const MatmulAlgorithm kMany = {{66, 0, 24, 0, 0, 0, 0, 0}, "id 66 tile 24"};
-  const std::string path_ = ::testing::TempDir() + "/matmul-choices.json";
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_.path() + "/matmul-choices.json";
   const MatmulChoices choices_ = {.gpu = "NVIDIA H200",
                                   .cublas = 130100,
                                   .operand = "bfloat16",
                                   .products = {{3072, 8192, kFew, kMany}, {128256, 3072, kMany, kMany}}};
-
-  void SetUp() override { std::filesystem::remove(path_); }
-  void TearDown() override { std::filesystem::remove(path_); }
 };
 
 TEST_F(MatmulChoicesTest, AreReadAsTheyWereWritten) {

@@ -10,6 +10,7 @@
 #include "common/spec/verify.h"
 #include "common/spec/weights.h"
 #include "tests/unit/decide_cases.h"
+#include "tests/unit/some_of.h"
 
 namespace outrider::cuda {
 namespace {
@@ -50,7 +51,7 @@ double EdgyUniform(Generator& random) {
 
 TEST(DeviceDraw, UniformNumbersAreThoseOfTheSpecification) {
   Generator random(1);
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < SomeOf(1000); ++i) {
     const RandomKey key{random(), random()};
     const uint64_t position = random(), round_start = random();
     for (const Purpose purpose : {Purpose::kDraft, Purpose::kAccept, Purpose::kResidual, Purpose::kBonus}) {
@@ -64,7 +65,7 @@ TEST(DeviceDraw, UniformNumbersAreThoseOfTheSpecification) {
 
 TEST(DeviceDraw, SamplesAreThoseOfTheSpecification) {
   Generator random(2);
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < SomeOf(3000); ++i) {
     const int vocab = kSizes[Pick(random, std::size(kSizes))];
     const Shaped p = RandomRow(random, vocab, Sampling(1, OneOf(random, {0, 0, 3, 40})));
     const double u = EdgyUniform(random);
@@ -119,7 +120,7 @@ Distribution RandomQ(Generator& random, const WeightRow& p) {
 TEST(DeviceDraw, ResidualsAreThoseOfTheSpecification) {
   Generator random(3);
   int with_tail = 0;
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < SomeOf(3000); ++i) {
     const int vocab = kSizes[Pick(random, std::size(kSizes))];
     const Shaped p = RandomRow(random, vocab, Sampling(1, OneOf(random, {0, 0, 3, 40})));
     const Distribution q = RandomQ(random, p.row);
@@ -147,12 +148,12 @@ TEST(DeviceDraw, ResidualsAreThoseOfTheSpecification) {
       with_tail += mass > 0 && !std::binary_search(q.ids.begin(), q.ids.end(), drawn);
     });
   }
-  EXPECT_GT(with_tail, 100);
+  EXPECT_GT(with_tail, SomeOf(100));
 }
 
 TEST(DeviceDraw, RacesAreThoseOfTheSpecification) {
   Generator random(4);
-  for (int i = 0; i < 1500; ++i) {
+  for (int i = 0; i < SomeOf(1500); ++i) {
     const int vocab = kSizes[Pick(random, std::size(kSizes))];
     const Shaped p = RandomRow(random, vocab, Sampling(1, OneOf(random, {0, 1, 3, 40})));
     const RandomKey key{random(), random() % 5};
@@ -166,7 +167,7 @@ TEST(DeviceDraw, RacesAreThoseOfTheSpecification) {
 
 TEST(DeviceDraw, ADistributionIsTruncatedAsInTheSpecification) {
   Generator random(5);
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < SomeOf(3000); ++i) {
     const int vocab = kSizes[Pick(random, std::size(kSizes))];
     const Shaped p = RandomRow(random, vocab, Sampling(1, OneOf(random, {0, 0, 0, 3, 40, 200})));
     const int top_n = 1 + Pick(random, std::min(vocab - 1, kMaxTopN));

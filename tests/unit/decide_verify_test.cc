@@ -5,6 +5,7 @@
 #include "common/spec/team/row_draw.h"
 #include "common/spec/team/row_verify.h"
 #include "tests/unit/decide_cases.h"
+#include "tests/unit/some_of.h"
 
 namespace outrider::cuda {
 namespace {
@@ -65,7 +66,7 @@ void ExpectSameVerdicts(int threads, int cases, uint64_t seed) {
   for (const int kind : kinds) EXPECT_GT(kind, 0);
 }
 
-TEST(DeviceVerify, OneThreadJudgesAsTheHostDoes) { ExpectSameVerdicts(1, 6000, 1); }
+TEST(DeviceVerify, OneThreadJudgesAsTheHostDoes) { ExpectSameVerdicts(1, SomeOf(6000), 1); }
 TEST(DeviceVerify, SevenThreadsJudgeAsTheHostDoes) { ExpectSameVerdicts(7, 60, 2); }
 TEST(DeviceVerify, ThirtyTwoThreadsJudgeAsTheHostDoes) { ExpectSameVerdicts(32, 24, 3); }
 
@@ -105,7 +106,7 @@ TEST(DeviceVerify, AQThatWasNotSampledFromIsNoticed) {
 TEST(DeviceVerify, ARowThatIsNotFiniteMattersOnlyWhereItIsReached) {
   Generator random(5);
   int errors = 0, verdicts = 0;
-  for (int i = 0; i < 600; ++i) {
+  for (int i = 0; i < SomeOf(600); ++i) {
     Case c = AnyCase(random);
     std::vector<float>& row = c.logits[Pick(random, static_cast<int>(c.logits.size()))];
     row[Pick(random, c.vocab)] =
@@ -118,8 +119,8 @@ TEST(DeviceVerify, ARowThatIsNotFiniteMattersOnlyWhereItIsReached) {
     }
     ++(expected.ok() ? verdicts : errors);
   }
-  EXPECT_GT(errors, 100);
-  EXPECT_GT(verdicts, 30);
+  EXPECT_GT(errors, SomeOf(100));
+  EXPECT_GT(verdicts, SomeOf(30));
 }
 
 // p and q agree except for rounding, so sometimes the residual is empty after a rejection.

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "absl/strings/str_join.h"
+#include "bench/temporary_folder.h"
 #include "engine_helpers.h"
 
 namespace outrider::testing {
@@ -13,14 +14,20 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A copy of a model with such a list.
-std::string WithFrequentTokens(const std::string& model, const std::string& list) {
-  const std::string folder = absl::StrCat(::testing::TempDir(), "/frequent-", model);
-  std::filesystem::remove_all(folder);
-  std::filesystem::copy(DataDir(model), folder);
-  std::ofstream(folder + "/frequent_tokens.json") << "{\"tokens\": " << list << "}";
-  return folder;
-}
+class FrequentHead : public ::testing::Test {
+ protected:
+  // The path of a copy of a model with such a list.
+  std::string WithFrequentTokens(const std::string& model, const std::string& list) {
+    const std::string copy = absl::StrCat(folder_.path(), "/", ++copies_);
+    std::filesystem::copy(DataDir(model), copy);
+    std::ofstream(copy + "/frequent_tokens.json") << "{\"tokens\": " << list << "}";
+    return copy;
+  }
+
+ private:
+  const TemporaryFolder folder_;
+  int copies_ = 0;
+};
 
 // Tokens 1, 4, 7, ... of the vocabulary, the last ones first.
 std::string EveryThird(int vocab) {
@@ -35,7 +42,7 @@ Logits LogitsOf(const RunnerOptions& options, absl::Span<const TokenId> tokens) 
   return Append(*runner, tokens, 0, blocks, static_cast<int>(tokens.size()));
 }
 
-TEST(FrequentHead, HasTheLogitsOfItsTokensAndRulesOutTheOthers) {
+TEST_F(FrequentHead, HasTheLogitsOfItsTokensAndRulesOutTheOthers) {
   constexpr int kCount = 20;
   for (const char* model : {"mha-float32", "dim128-odd-sizes", "qwen2-bias"}) {
     for (const char* dtype : {"float32", "bfloat16", "int8"}) {
@@ -69,7 +76,7 @@ TEST(FrequentHead, HasTheLogitsOfItsTokensAndRulesOutTheOthers) {
   }
 }
 
-TEST(FrequentHead, OfAllTokensIsTheHead) {
+TEST_F(FrequentHead, OfAllTokensIsTheHead) {
   RunnerOptions options = Options("mha-float32");
   const std::vector<TokenId> tokens = SomeTokens(5, 50);
   const Logits whole = LogitsOf(options, tokens);
@@ -77,7 +84,7 @@ TEST(FrequentHead, OfAllTokensIsTheHead) {
   EXPECT_EQ(LogitsOf(options, tokens), whole);
 }
 
-TEST(FrequentHead, LeavesHiddenStatesAsTheyAre) {
+TEST_F(FrequentHead, LeavesHiddenStatesAsTheyAre) {
   RunnerOptions options = Options("mha-float32");
   const std::vector<TokenId> tokens = SomeTokens(5, 50);
   const std::vector<BlockId> blocks = {0};
@@ -94,7 +101,7 @@ TEST(FrequentHead, LeavesHiddenStatesAsTheyAre) {
   EXPECT_EQ(last_hidden(), whole);
 }
 
-TEST(FrequentHead, ReadsLess) {
+TEST_F(FrequentHead, ReadsLess) {
   RunnerOptions options = Options("mha-float32");
   const std::unique_ptr<Runner> whole = LoadOrDie(options);
   options.model_dir = WithFrequentTokens("mha-float32", EveryThird(whole->config().decoder.vocab_size));
@@ -102,7 +109,7 @@ TEST(FrequentHead, ReadsLess) {
   EXPECT_LT(LoadOrDie(options)->weight_bytes(), whole->weight_bytes());
 }
 
-TEST(FrequentHead, AListThatWillNotDoIsRefused) {
+TEST_F(FrequentHead, AListThatWillNotDoIsRefused) {
   RunnerOptions options = Options("mha-float32");
   options.frequent_tokens = 3;
   const auto error = [&](const std::string& list) {

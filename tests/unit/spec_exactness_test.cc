@@ -173,7 +173,7 @@ bool EndsAfterTokenOne(std::span<const ProposalNode> drafted) { return drafted.b
 
 TEST(ExactnessOfShortDrafts, TheirLengthDependsOnWhatWasDrawn) {
   std::set<std::set<size_t>> lengths_of_rounds;
-  for (const Pair& pair : Pairs(12)) {
+  for (const Pair& pair : AllPairs(12)) {
     std::set<size_t> lengths;
     Scheme scheme = With(Rule::kToken, 3);
     scheme.ends = EndsWhereUnsure;
@@ -472,7 +472,7 @@ TEST(NegativeControl, BlockRuleStoppingAtTheFirstFailureIsNoticed) {
 
 TEST(NegativeControl, BlockRuleWithNoiseKeyedByPositionOnlyIsNoticed) {
   double worst = 0;
-  for (const Pair& pair : Pairs(2)) {
+  for (const Pair& pair : AllPairs(2)) {
     worst = std::max(worst, JointDeviation(ChainRound(With(Rule::kBlock, 2)), pair, 2, nullptr,
                                            Enumerator::Keying::kPositionOnly));
   }

@@ -307,7 +307,7 @@ TEST(ExactnessOfTrees, OneNumberForTwoSiblingsIsNoticed) {
   const TreeRound round{.shape = Chains{2}, .depth = 1};
   for (const bool of_draws : {true, false}) {
     double worst = 0;
-    for (const Pair& pair : Pairs(40)) {
+    for (const Pair& pair : AllPairs(40)) {
       const auto text = [&](Enumerator& noise) {
         OneCandidate shared(noise);
         const Proposal tree = of_draws ? round.Draft(pair, {}, shared) : round.Draft(pair, {}, noise);

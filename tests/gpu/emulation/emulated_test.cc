@@ -6,6 +6,7 @@
 #include <random>
 
 #include "algorithms.h"
+#include "bench/temporary_folder.h"
 #include "tests/gpu/gpu_model.h"
 #include "tests/unit/device_worker_testing.h"
 #include "work.h"
@@ -181,8 +182,8 @@ TEST(EmulatedProducts, AreComputedByTheFirstAlgorithmsWhoseRowsDoNotDependOnTheB
 
 TEST(EmulatedProducts, AreComputedByTheAlgorithmsOfAnEarlierStart) {
   RunnerOptions options = ModelOnGpu();
-  options.matmul_algorithms = ::testing::TempDir() + "/algorithms.json";
-  std::filesystem::remove(options.matmul_algorithms);
+  const TemporaryFolder folder;
+  options.matmul_algorithms = folder.path() + "/algorithms.json";
   const std::string chosen = LoadOnGpu(options)->algorithms();
   ASSERT_TRUE(std::filesystem::exists(options.matmul_algorithms));
   EXPECT_EQ(LoadOnGpu(options)->algorithms(), chosen);

@@ -8,7 +8,7 @@ help: ## list the targets
 demo: ## install, build, and generate from a prompt with the shipped pair
 	@scripts/demo
 
-test: ## install, build and run every test; LAYER=unit (asan, tsan, fuzz, system, slow) runs one layer
+test: ## install, build and run the tests; LAYER=unit (asan, tsan, fuzz, system, slow) runs one layer, LAYER=full every case
 	@scripts/test $(LAYER)
 
 build: ## install what the build needs, and build into build/release/bin; CUDA=1 (or a GPU here) with the plug-in for GPUs

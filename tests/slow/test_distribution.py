@@ -20,6 +20,7 @@ from harness import (BIN, Cluster, cluster, draft_pb2, draft_pb2_grpc, full, loa
 from law import (ACCEPTABLE, DAMNING, LIES, SAMPLES, Cells, assert_law, canary, deviations, law_of, p_value, proxy, sample,
                  with_lies)
 
+VOCABULARY = 4096
 REST = (-1,)  # the cell of all others
 
 
@@ -33,7 +34,7 @@ def pairs(goldens: dict[str, Any]) -> Cells:
 
 # What a drafted token says of its q, and a request for it.
 FORMS: dict[str, tuple[str | None, dict[str, Any]]] = {
-    "sparse": ("sparse", {}), "dense": ("dense", {"draft_top_n": 1 << 20}),
+    "sparse": ("sparse", {}), "dense": ("dense", {"draft_top_n": VOCABULARY}),
     "point mass": ("point_mass", {"draft_temperature": 0.0}), "absent": (None, {"rule": "coupled"})}
 SHAPES = {"chain": {"k": 3}, "tree": {"tree": "2x2x1"}}
 

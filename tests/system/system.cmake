@@ -1,6 +1,6 @@
 # Tests that start the real services as processes; one ctest test for each Python file. A test that hangs fails after PATIENCE
-# (harness.py). With ALONE it has the machine for itself: it stops processes or the network for some time, in which others
-# would be slow.
+# (harness.py). They wait more than they compute, so that several share a processor. With ALONE one has the machine for itself:
+# it looks at figures of some time.
 function(outrider_system_test label folder name)
   cmake_parse_arguments(ARG "ALONE" "" "" ${ARGN})
   add_test(NAME ${label}_${name}
@@ -11,13 +11,13 @@ function(outrider_system_test label folder name)
     ENVIRONMENT "OUTRIDER_BIN=$<TARGET_FILE_DIR:outrider-coordinator>;PYTHONDONTWRITEBYTECODE=1")
 endfunction()
 
-foreach(name IN ITEMS admission any_request bad_requests beams branches command_line concurrency cpp_sdk drafters frequent_tokens greedy hard_cases heads https limits logprobs numbers openai openai_server operations pair prefix_cache proposals protocol python_sdk quantised run_ahead samples security self_test servers startup tensor_parallel torch tracing tree_items trees vocabularies)
+# The longest come first.
+foreach(name IN ITEMS outages first_law beams torch hard_cases heads tensor_parallel admission any_request bad_requests branches command_line concurrency cpp_sdk drafters faults frequent_tokens greedy https limits logprobs numbers openai openai_server operations pair pools prefix_cache proposals protocol python_sdk quantised run_ahead samples security self_test servers startup tracing tree_items trees vocabularies)
   outrider_system_test(system ${CMAKE_CURRENT_LIST_DIR} ${name})
 endforeach()
-foreach(name IN ITEMS faults monitoring outages pools)
+foreach(name IN ITEMS monitoring)
   outrider_system_test(system ${CMAKE_CURRENT_LIST_DIR} ${name} ALONE)
 endforeach()
-foreach(name IN ITEMS distribution families laws proposals_law)
+foreach(name IN ITEMS soak distribution laws proposals_law families)
   outrider_system_test(slow ${CMAKE_CURRENT_LIST_DIR}/../slow ${name})
 endforeach()
-outrider_system_test(slow ${CMAKE_CURRENT_LIST_DIR}/../slow soak ALONE)

@@ -157,7 +157,8 @@ TEST(ExactnessOfRunAhead, WithoutContinuations) {
 
 TEST(ExactnessOfRunAhead, WithContinuations) {
   for (Rule rule : kRatioRules) {
-    for (int k : {0, 1, 2}) EXPECT_LT(WorstDeviation({.rule = rule, .k = k}, 3, Pairs(1)), kExact) << "k = " << k;
+    for (int k : {0, 1, 2})
+      EXPECT_LT(WorstDeviation({.rule = rule, .k = k}, 3, Pairs(1)), kExact) << "k = " << k;
   }
 }
 

@@ -52,5 +52,5 @@ if(OUTRIDER_CUDA)
     ${CMAKE_CURRENT_LIST_DIR}/emulation/cublas_lt.cc ${CMAKE_CURRENT_LIST_DIR}/emulation/kernels.cc
     PROPERTIES COMPILE_OPTIONS -O3)
   target_include_directories(gpu_emulated_test SYSTEM PRIVATE ${CUDA_WHEELS}/include)
-  set_tests_properties(gpu_emulated_test PROPERTIES ENVIRONMENT "GTEST_FILTER=-CudaModel.IsWhatThePluginMakes:Attention.ARow*:*/Plain:*/Hot:*/TopK:*/Block:*/LogProbabilities:*/GreedyTrees")
+  set_tests_properties(gpu_emulated_test PROPERTIES COST 100 ENVIRONMENT "GTEST_FILTER=-CudaModel.IsWhatThePluginMakes:Attention.ARow*:*/Plain:*/Hot:*/TopK:*/Block:*/LogProbabilities:*/GreedyTrees")
 endif()

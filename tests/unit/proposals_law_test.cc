@@ -2,6 +2,7 @@
 #include <map>
 
 #include "heads_testing.h"
+#include "some_of.h"
 #include "tests/slow/spec_chi_square.h"
 #include "worker_trees_testing.h"
 
@@ -93,6 +94,7 @@ TEST_P(ProposalsLaw, OfSiblingsIsTheirQWithoutReplacement) {
 
 // The negative control: the likeliest token is taken, or drawn at half the temperature, and q is the softmax.
 TEST_P(ProposalsLaw, AnotherQThanWhatWasSampledFromIsNoticed) {
+  if (SomeOf(kSeeds) < kSeeds) GTEST_SKIP() << "what is noticed is numbers, the same under a sanitizer";
   for (const std::optional<TreeShape>& tree : {std::optional<TreeShape>(), {*ParseTreeShape("2")}}) {
     const Drawn reported = Draw(1, tree);
     for (const double temperature : {0.0, 0.5}) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/unit/some_of.h"
 #include "tests/unit/text_testing.h"
 
 namespace outrider {
@@ -17,7 +18,7 @@ using ::testing::ElementsAre;
 TEST(Tokenizer, DecodingWhatWasEncodedGivesTheTextBack) {
   const auto tokenizer = LoadTokenizer(kGpt2Small);
   std::mt19937 random(1);
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < SomeOf(3000); ++i) {
     const std::string bytes = RandomBytes(random);
     const std::vector<TokenId> tokens = tokenizer->Encode(bytes, false).value();
     EXPECT_EQ(tokenizer->Decode(tokens, false), LossyUtf8(bytes));
@@ -69,9 +70,9 @@ TEST(Tokenizer, SpecialTokensAreAddedAndSkippedOnRequest) {
 class TokenizerWithOneLongWord : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TokenizerWithOneLongWord, Ends) {
-  constexpr size_t kBytes = 1 << 20;
+  const size_t bytes = static_cast<size_t>(SomeOf(1 << 20));
   std::string text;
-  while (text.size() < kBytes) text += GetParam();
+  while (text.size() < bytes) text += GetParam();
   for (const char* path : {kGpt2Small, kOptions}) {
     const auto tokenizer = LoadTokenizer(path);
     const std::vector<TokenId> tokens = tokenizer->Encode(text + "x", false).value();

@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Eagle, RandomProposals, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Version3" : "Version1"; });
 
 TEST_P(RandomProposals, FollowAVerdictAsIfTheSequenceHadBeenSentAtOnce) {
-  for (const int block_size : {1, 4, 16}) {
+  for (const int block_size : testing::TrafficBlockSizes()) {
     ProposalTraffic traffic(8, block_size, Settings(), Starter(*cpu_));
     const Seen seen = traffic.Run(250);
     EXPECT_EQ(seen.wrong, 0) << "of " << seen.checked << " in blocks of " << block_size;

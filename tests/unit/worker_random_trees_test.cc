@@ -167,7 +167,7 @@ class RandomTreesTest : public ::testing::TestWithParam<bool> {
 };
 
 TEST_P(RandomTreesTest, AVerdictIsThatOfTheWholeSequenceSentAtOnce) {
-  for (const int block_size : {1, 4, 16}) {
+  for (const int block_size : testing::TrafficBlockSizes()) {
     const Seen seen = Run<TargetTraffic, RejectionSampler>(5, block_size, 250);
     EXPECT_EQ(seen.wrong, 0) << "of " << seen.checked << " in blocks of " << block_size;
     EXPECT_GT(seen.checked, 200);
@@ -179,7 +179,7 @@ TEST_P(RandomTreesTest, AVerdictIsThatOfTheWholeSequenceSentAtOnce) {
 }
 
 TEST_P(RandomTreesTest, AProposalIsThatOfTheWholeSequenceSentAtOnceOrItsBegin) {
-  for (const int block_size : {1, 4, 16}) {
+  for (const int block_size : testing::TrafficBlockSizes()) {
     const Seen seen = Run<DraftTraffic, DraftSampler>(6, block_size, 250);
     EXPECT_EQ(seen.wrong, 0) << "of " << seen.checked << " in blocks of " << block_size;
     EXPECT_GT(seen.checked, 200);

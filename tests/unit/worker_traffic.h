@@ -6,6 +6,7 @@
 #include <random>
 
 #include "common/spec/status.h"
+#include "some_of.h"
 #include "worker_trees_testing.h"
 
 namespace outrider::testing {
@@ -14,6 +15,13 @@ namespace outrider::testing {
 inline const std::vector<TokenId>& Allowed() {
   static const auto& tokens = *new std::vector<TokenId>{3, 50, 120, 200};
   return tokens;
+}
+
+// One of them under a sanitizer.
+inline std::vector<int> TrafficBlockSizes() {
+  std::vector<int> sizes = {4, 1, 16};
+  sizes.resize(static_cast<size_t>(SomeOf(3)));
+  return sizes;
 }
 
 // How sequences are sampled; their seeds tell them apart.

@@ -122,7 +122,7 @@ def quiet(c: Cluster, prompts: list[str]) -> list[tuple[Call, list[int]]]:
 
 @contextlib.contextmanager
 def frozen(c: Cluster, _relays: list[Relay]) -> Iterator[None]:
-    """The target, until it is given up; then the draft, too short for that."""
+    """The target, until it is given up; then the draft, until every answer is there."""
     c.target.popen.send_signal(signal.SIGSTOP)
     c.coordinator.wait_for_event("disconnected", server="target")
     c.target.popen.send_signal(signal.SIGCONT)

@@ -67,6 +67,7 @@ outrider_library(host_device
     ${CMAKE_CURRENT_LIST_DIR}/host_device_model.h
     ${CMAKE_CURRENT_LIST_DIR}/host_kernels.h
   PUBLIC outrider::cuda_host outrider::draft_sampler outrider::rejection_sampler GTest::gmock Threads::Threads)
+target_compile_options(outrider_host_device PRIVATE ${OUTRIDER_TEST_OPTIONS})
 
 outrider_unit_test(worker_test
   SOURCES

@@ -173,8 +173,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--draft-tokens", flags.k, "K")->check(CLI::Range(1, 16))->capture_default_str();
   app.add_option("--json", flags.json, "file for the results");
-  UseOneLineErrors(app);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
 
   if (flags.sets.empty()) {
     const auto file = ReadPromptFile(flags.prompts);

@@ -2,7 +2,7 @@
 // delay is kept to some tens of microseconds. Counts them.
 #pragma once
 
-#include "coordinator/link/asio.h"
+#include "common/net/asio.h"
 // After it, which sees to what Boost 1.74 needs.
 #include <atomic>
 #include <boost/asio/local/stream_protocol.hpp>

@@ -228,8 +228,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--drafters", flags.drafters, "compare all drafters, those of the target included");
   app.add_option("--shape", flags.trees, "trees as SHAPE@DEPTH, with --drafters")->capture_default_str();
   app.add_option("--json", flags.json, "file for the results");
-  UseOneLineErrors(app);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
 
   auto prompts = LoadPrompts(flags.prompts);
   if (!prompts.ok()) return Fail("bench_pair", prompts.status());

@@ -100,8 +100,7 @@ int Main(int argc, char** argv) {
   number("--failures", workload.failures, "servers a second that die; as many are told to end", 0);
   app.add_option("--seed", workload.seed, "the result is a function of it")->capture_default_str();
   app.add_option("--json", file, "file for the results");
-  UseOneLineErrors(app);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
 
   const std::vector<SimulatedRequest> requests = DrawRequests(workload);
   const std::vector<Outage> outages = DrawOutages(workload);

@@ -254,8 +254,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.01, 100.0))
       ->capture_default_str();
   app.add_option("--json", flags.json, "file for the results");
-  UseOneLineErrors(app);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
 
   const TemporaryFolder folder;
   if (!folder.made() || !WriteModel(folder.path(), ModelShape(), RandomRows())) {

@@ -386,8 +386,7 @@ int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Measures what drafting during verification gains, at any delay.", "bench_schedule");
   DefineFlags(app, flags);
-  UseOneLineErrors(app);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
   GiveQueuesTheirConnections();  // as the services do
   if (absl::Status status = Measure(flags); !status.ok()) return Fail("bench_schedule", status);
   return 0;

@@ -322,8 +322,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   AddSliceFlags(app, flags.slices);
   app.add_option("--json", flags.json, "file for the results");
-  UseOneLineErrors(app);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
 
   auto prompts = LoadPrompts(flags.prompts);
   if (!prompts.ok()) return Fail("bench_serve", prompts.status());

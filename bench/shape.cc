@@ -251,8 +251,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::ExistingDirectory)
       ->capture_default_str();
   app.add_option("--json", flags.json, "file for the results");
-  UseOneLineErrors(app);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
   for (double& alpha : flags.alphas) alpha = std::round(100 * alpha) / 100;
 
   const TemporaryFolder temporary;

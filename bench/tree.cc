@@ -223,8 +223,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 28))
       ->capture_default_str();
   app.add_option("--json", flags.json, "file for the results");
-  UseOneLineErrors(app);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
 
   auto prompts = LoadPrompts(flags.prompts);
   if (!prompts.ok()) return Fail("bench_tree", prompts.status());

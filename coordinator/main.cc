@@ -1,23 +1,26 @@
 // The coordinator's process: flags, connections, the public service, and an orderly end.
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/net/asio.h"
 #include "common/obs/log.h"
 #include "common/rpc/exposure.h"
+#include "common/rpc/fresh_bits.h"
 #include "common/rpc/names.h"
 #include "common/rpc/security_flags.h"
 #include "common/rpc/token_file.h"
 #include "common/serve/server_process.h"
 #include "common/serve/stall_watch.h"
+#include "common/text/read_file.h"
 #include "coordinator/api/chat_template.h"
 #include "coordinator/api/inference_service.h"
 #include "coordinator/api/parse_drafter.h"
-#include "coordinator/api/parse_tree.h"
+#include "coordinator/flags.h"
 #include "coordinator/gateway/gateway.h"
-#include "coordinator/link/asio.h"
 #include "coordinator/link/executor_progress.h"
 #include "coordinator/link/grpc_context.h"
 #include "coordinator/make_pools.h"
@@ -36,162 +39,33 @@ constexpr size_t kParserThreads = 2;
 // The executor only moves messages. When it does nothing for so long, it hangs.
 constexpr absl::Duration kStallTimeout = absl::Minutes(1);
 
-struct Flags {
-  ProcessFlags process{.server = {.max_receive_bytes = 4 << 20}, .metrics_listen = "127.0.0.1:9070"};
-  std::string listen = "127.0.0.1:7070";
-  std::string http_listen = "127.0.0.1:8070";
-  bool http_tls_terminated = false;
-  std::string http_token_file;
-  std::vector<std::string> served_model_names;
-  std::vector<std::string> targets = {"127.0.0.1:7072"};
-  std::vector<std::string> drafts = {"127.0.0.1:7071"};
-  double resolve_seconds = 5;
-  bool mixed_numerics = false;
-  ChannelSecurity backend;
-  std::string tokenizer;
-  std::string draft_tokens = "auto";
-  double draft_budget_seconds = 0.1;
-  double stream_interval_seconds = 0.005;
-  double target_wait_seconds = 60;
-  double item_timeout_seconds = 300;
-  std::string rule = "token";
-  std::string drafter;
-  std::string schedule = "auto";
-  std::string tree = "none";
-  int run_ahead_branches = 8;
-  std::string drafter_corpus;
-  NgramOptions ngram;
-  CopyOptions copy;
-  AdmissionLimits admission;
-  bool share_prefix_cache = false;
-};
-
-void DefineFlags(CLI::App& app, Flags& flags) {
-  app.add_option("--tokenizer", flags.tokenizer, "tokenizer.json of the models, or the folder it is in")
-      ->required();
-  const auto add_servers = [&app](const char* flag, std::vector<std::string>& servers, const char* what) {
-    app.add_option(flag, servers, what)->allow_extra_args(false)->default_str(servers.front());
-  };
-  add_servers("--target", flags.targets,
-              "address of a target service; may be given again: each request is on one of them. "
-              "dns:///NAME:PORT: all that the name resolves to");
-  add_servers("--draft", flags.drafts, "address of a draft service, likewise; empty: none");
-  app.add_option("--resolve-interval", flags.resolve_seconds,
-                 "seconds from one time that dns:///NAME:PORT is resolved to the next")
-      ->check(CLI::Range(0.1, 86400.0))
-      ->capture_default_str();
-  app.add_flag("--mixed-numerics", flags.mixed_numerics,
-               "targets may compute with different dtypes, kernels or libraries: a request that moves from "
-               "one to another may then continue with other tokens than it would have had");
-  DefineChannelSecurityFlags(app, "backend", "target and draft", flags.backend);
-  DefineAddressFlag(app, "--listen", flags.listen);
-  DefineListenFlags(app, flags.process);
-  app.add_option("--http-listen", flags.http_listen,
-                 "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
-      ->capture_default_str();
-  app.add_flag("--http-tls-terminated", flags.http_tls_terminated,
-               "a proxy in front of --http-listen terminates TLS: HTTP is served without it and API keys are "
-               "checked all the same");
-  app.add_option("--http-token-file", flags.http_token_file,
-                 "clients of --http-listen must send one of these bearer tokens, one a line; --token-file");
-  app.add_option(
-         "--served-model-name", flags.served_model_names,
-         "name of the model in OpenAI's API; may be given again: the first is in answers, requests may use "
-         "any; the target's folder")
-      ->check([](const std::string& name) { return name.empty() ? "a name is empty" : std::string(); });
-  app.add_option("--draft-tokens", flags.draft_tokens,
-                 "K, unless a request says otherwise; auto: chosen round by round from measured times and "
-                 "acceptance, 5 where that would change what a seed gives")
-      ->check(CLI::IsMember({"auto"}) | CLI::Range(0, kMaxDraftTokens))
-      ->capture_default_str();
-  app.add_option("--draft-budget", flags.draft_budget_seconds,
-                 "seconds that the draft has for a proposal; it answers with what it has by then")
-      ->check(CLI::Range(0.001, 60.0))
-      ->capture_default_str();
-  app.add_option(
-         "--stream-interval", flags.stream_interval_seconds,
-         "seconds from one chunk of a stream to the next; tokens that come meanwhile leave together, the "
-         "first at once; 0: each round's leave by themselves")
-      ->check(CLI::Range(0.0, 10.0))
-      ->capture_default_str();
-  app.add_option(
-         "--target-wait", flags.target_wait_seconds,
-         "seconds that requests wait for a target that is away; then they end, and the coordinator is "
-         "not ready")
-      ->check(CLI::Range(0.1, 86400.0))
-      ->capture_default_str();
-  app.add_option(
-         "--item-timeout", flags.item_timeout_seconds,
-         "seconds without any answer after which a server that has items to answer counts as lost; more "
-         "than the longest computation of a prompt takes")
-      ->check(CLI::Range(0.1, 86400.0))
-      ->capture_default_str();
-  app.add_option(
-         "--drafter", flags.drafter,
-         "who drafts, unless a request says otherwise; the last five are the target itself, if it has them; "
-         "model if there is a draft service, else none")
-      ->check(CLI::IsMember(DrafterNames()));
-  app.add_option("--rule", flags.rule, "token, block or coupled, unless a request says otherwise")
-      ->check(CLI::IsMember({"token", "block", "coupled"}))
-      ->capture_default_str();
-  app.add_option(
-         "--schedule", flags.schedule,
-         "lockstep, run_ahead (the draft also works while the target verifies) or auto (whichever was "
-         "measured to be faster), unless a request says otherwise; lockstep without a draft service")
-      ->check(CLI::IsMember({"lockstep", "run_ahead", "auto"}))
-      ->capture_default_str();
-  app.add_option("--tree", flags.tree, "none, auto, or a tree (2x2x1, chains:N, budget:N) to draft instead")
-      ->check(ProblemOfTree)
-      ->capture_default_str();
-  app.add_option("--run-ahead-branches", flags.run_ahead_branches,
-                 "most outcomes of a verification that are drafted for while it runs")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  app.add_option("--ngram-max-tokens", flags.ngram.max_tokens, "most tokens that the n-gram drafter proposes")
-      ->check(CLI::Range(1, kMaxDraftTokens))
-      ->capture_default_str();
-  app.add_option("--ngram-context", flags.ngram.max_context, "tokens of its longest context")
-      ->check(CLI::Range(1, NgramTable::kMaxContext))
-      ->capture_default_str();
-  app.add_option("--ngram-history", flags.ngram.history, "last tokens of a sequence that it counts")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--copy-match", flags.copy.max_match, "tokens that the copy drafter compares")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--copy-history", flags.copy.history, "last tokens of a sequence that it searches")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--drafter-corpus", flags.drafter_corpus,
-                 "text that the unigram and bigram drafters count; empty: they cannot be asked for");
-  app.add_option("--max-requests", flags.admission.max_samples,
-                 "most requests in progress, each sample counted; more wait")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--max-waiting-requests", flags.admission.max_waiting,
-                 "most requests of one client that wait, clients taking turns; more are refused")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  app.add_flag(
-      "--share-prefix-cache", flags.share_prefix_cache,
-      "prompts of one client may be computed from the cache of another's, who can tell by the time of "
-      "the first token what others have sent; off: each client has its own");
-  app.add_option("--max-request-bytes", flags.process.server.max_receive_bytes, "size of the largest request")
-      ->check(CLI::Range(1024, kMaxMessageBytes / 2))
-      ->capture_default_str();
-  DefineDrainAndLogFlags(app, "seconds that running requests have after SIGTERM", flags.process);
-}
+// Of --cache-key-file.
+constexpr size_t kMinKeyBytes = 16;
 
 Clock::duration ToDuration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// What is read from files before anything runs.
+// What is read before anything runs.
 struct Loaded {
   std::unique_ptr<Tokenizer> tokenizer;
   std::shared_ptr<const CorpusCounts> corpus;  // null: there is none
   RequestDefaults defaults;
+  std::optional<std::string> cache_key;
 };
+
+absl::StatusOr<std::optional<std::string>> CacheKey(const Flags& flags) {
+  if (flags.share_prefix_cache) return std::nullopt;
+  const std::string& path = flags.cache_key_file;
+  if (path.empty()) return absl::StrCat(absl::Hex(FreshBits()), absl::Hex(FreshBits()));
+  std::optional<std::string> key = ReadFile(path);
+  if (!key) return absl::NotFoundError(absl::StrCat("--cache-key-file: ", path, ": cannot be read"));
+  if (key->size() < kMinKeyBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--cache-key-file: ", path, ": ", key->size(),
+                                                   " bytes; a key has at least ", kMinKeyBytes));
+  }
+  return key;
+}
 
 absl::StatusOr<Loaded> Load(const Flags& flags) {
   std::filesystem::path path = flags.tokenizer;
@@ -220,7 +94,9 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
   if (absl::Status status = CheckDrafter(DefaultDrafter(defaults), defaults, nullptr); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--drafter: ", std::string(status.message())));
   }
-  return Loaded{*std::move(tokenizer), std::move(corpus), std::move(defaults)};
+  auto cache_key = CacheKey(flags);
+  if (!cache_key.ok()) return cache_key.status();
+  return Loaded{*std::move(tokenizer), std::move(corpus), std::move(defaults), *std::move(cache_key)};
 }
 
 // Null: every client of the HTTP listener is let in.
@@ -249,6 +125,7 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
   if (!tokens.ok()) return tokens.status();
   GatewayOptions options{
       .listen = flags.http_listen,
+      .local = !is_secured && IsLocalAddress(flags.http_listen),
       .served_model_names = flags.served_model_names,
       .ready = [&process] { return process.serving(); },
       .authorize = nullptr,
@@ -343,7 +220,7 @@ absl::Status Serve(const Flags& flags) {
                             .defaults = loaded->defaults,
                             .admission = &admission,
                             .checks_tokens = !flags.process.server.security.token_file.empty(),
-                            .share_prefix_cache = flags.share_prefix_cache,
+                            .cache_key = loaded->cache_key,
                             .stream_interval = ToDuration(flags.stream_interval_seconds),
                             .policy = &policy,
                             .observer = &observer,

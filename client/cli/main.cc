@@ -11,7 +11,6 @@ namespace {
 int Run(int argc, char** argv) {
   CLI::App app("Speculative decoding as services: a draft model runs ahead, the target model decides.",
                "outrider");
-  UseOneLineErrors(app);
   app.set_version_flag("--version", OUTRIDER_VERSION);
   app.require_subcommand(1);
   GenerateFlags generate;
@@ -26,7 +25,7 @@ int Run(int argc, char** argv) {
   DefineUpFlags(*up_command, up);
   DefineDescribeFlags(*describe_command, describe);
   DefineTopFlags(*top_command, top);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
   if (generate_command->parsed()) return RunGenerate(generate);
   if (up_command->parsed()) return RunUp(up);
   if (top_command->parsed()) return RunTop(top);

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -13,6 +14,8 @@ namespace outrider {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Minutes(2);
+// From one line about what is waited for to the next.
+constexpr absl::Duration kReportInterval = absl::Seconds(9);
 constexpr absl::Duration kTick = absl::Milliseconds(10);
 // What listens is connected to at once.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(1);
@@ -20,8 +23,9 @@ constexpr absl::Duration kConnectTimeout = absl::Seconds(1);
 // One line on standard error that is written over, and gone at the end.
 class ProgressLine {
  public:
-  ~ProgressLine() {
-    if (!shown_.empty()) std::fputs("\r\033[K", stderr);
+  ~ProgressLine() { Clear(); }
+  void Clear() {
+    if (!std::exchange(shown_, "").empty()) std::fputs("\r\033[K", stderr);
   }
   void Show(const std::string& line) {
     if (!isatty(STDERR_FILENO) || line == shown_) return;
@@ -46,10 +50,14 @@ std::string Describe(const LocalServices& services, absl::Duration elapsed) {
   return absl::StrFormat("%s  %.1f s", line, absl::ToDoubleSeconds(elapsed));
 }
 
-// Whether the coordinator has its servers. UNAVAILABLE while it does not answer.
-absl::StatusOr<bool> HasServers(const LocalServices& services, std::optional<Client>& client) {
-  if (!services.served(kTarget) || !services.served(kCoordinator)) return false;
-  if (services.has_draft() && !services.served(kDraft)) return false;
+// OK once the coordinator has its servers. UNAVAILABLE, with what is waited for, until then.
+absl::Status CheckServing(const LocalServices& services, std::optional<Client>& client) {
+  for (Service service : {kTarget, kDraft, kCoordinator}) {
+    if (service == kDraft && !services.has_draft()) continue;
+    if (services.served(service)) continue;
+    return absl::UnavailableError(absl::StrCat(
+        "the ", kServiceNames[service], service == kCoordinator ? " has not started" : " loads its weights"));
+  }
   if (!client) {
     auto connected =
         Client::Connect(ToCall(services.address(kCoordinator)), {.connect_timeout = kConnectTimeout});
@@ -58,7 +66,11 @@ absl::StatusOr<bool> HasServers(const LocalServices& services, std::optional<Cli
   }
   const auto description = client->Describe();
   if (!description.ok()) return description.status();
-  return description->has_target() && description->has_draft() == services.has_draft();
+  if (!description->has_target()) return absl::UnavailableError("the coordinator has not reached the target");
+  if (services.has_draft() && !description->has_draft()) {
+    return absl::UnavailableError("the coordinator has not reached the draft");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -73,6 +85,7 @@ absl::Status FirstDeath(LocalServices& services) {
 absl::StatusOr<Client> WaitUntilServing(LocalServices& services, Signals& signals, int* stop_signal,
                                         const std::function<absl::Status(LocalServices&)>& check) {
   const absl::Time start = absl::Now();
+  absl::Time report = start + kReportInterval;
   std::optional<Client> client;
   ProgressLine progress;
   while (absl::Now() - start < kTimeout) {
@@ -80,10 +93,16 @@ absl::StatusOr<Client> WaitUntilServing(LocalServices& services, Signals& signal
     if (absl::Status status = services.Advance(); !status.ok()) return status;
     if (absl::Status status = check(services); !status.ok()) return status;
     if (absl::Status refusal = services.Refusal(); !refusal.ok()) return refusal;
-    const absl::StatusOr<bool> serving = HasServers(services, client);
+    const absl::Status serving = CheckServing(services, client);
+    if (serving.ok()) return *std::move(client);
     // Whether a coordinator that does not answer has died is for `check` to say.
-    if (!serving.ok() && serving.status().code() != absl::StatusCode::kUnavailable) return serving.status();
-    if (serving.ok() && *serving) return *std::move(client);
+    if (!absl::IsUnavailable(serving)) return serving;
+    if (absl::Now() >= report) {
+      report += kReportInterval;
+      progress.Clear();
+      std::fprintf(stderr, "outrider: waiting for %.0f s: %s\n", absl::ToDoubleSeconds(absl::Now() - start),
+                   std::string(serving.message()).c_str());
+    }
     const int signal = signals.Wait(kTick);
     if (Signals::IsStop(signal)) {
       *stop_signal = signal;

@@ -143,10 +143,7 @@ void Worker::Step() {
     return;
   }
 
-  // An invalid batch is a bug in this program, and one that is too large is too large for this moment; they
-  // affect only the items of the batch.
-  const bool lost = !absl::IsInvalidArgument(logits.status()) && !absl::IsResourceExhausted(logits.status());
-  if (lost && hooks_.on_failure) hooks_.on_failure(logits.status());
+  ReportIfLost(logits.status());
   for (const ScheduledSequence& s : scheduled) {
     store_.Finish(*s.sequence, absl::InternalError(logits.status().message()));
   }
@@ -302,9 +299,18 @@ void Worker::SampleAll(std::vector<Decision>& decisions) {
 }
 
 void Worker::Follow(std::span<const VerdictToFollow> verdicts) {
-  const absl::Status status = ProposeAfter(verdicts, *runner_, store_);
-  if (!status.ok() && hooks_.on_failure) hooks_.on_failure(status);
-  for (const VerdictToFollow& verdict : verdicts) store_.Finish(*verdict.sequence, status);
+  if (absl::Status status = ProposeAfter(verdicts, *runner_, store_); !status.ok()) {
+    ReportIfLost(status);
+    for (const VerdictToFollow& verdict : verdicts) store_.ForgetProposal(*verdict.sequence);
+  }
+  for (const VerdictToFollow& verdict : verdicts) store_.Finish(*verdict.sequence, absl::OkStatus());
+}
+
+// An invalid batch is a bug in this program, and one that is too large is too large for this moment; they
+// affect only the items of the batch.
+void Worker::ReportIfLost(const absl::Status& status) {
+  const bool lost = !absl::IsInvalidArgument(status) && !absl::IsResourceExhausted(status);
+  if (lost && hooks_.on_failure) hooks_.on_failure(status);
 }
 
 void Worker::ReportState() {

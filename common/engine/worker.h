@@ -135,6 +135,8 @@ class Worker {
   void SampleAll(std::vector<Decision>& decisions);
   // Has the target propose what follows the verdicts, and answers.
   void Follow(std::span<const VerdictToFollow> verdicts);
+  // Tells on_failure of an error after which the model cannot be used.
+  void ReportIfLost(const absl::Status& status);
   void ReportState();
 
   const std::unique_ptr<Runner> runner_;

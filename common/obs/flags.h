@@ -2,17 +2,18 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace outrider {
 
-// Formats an error as "PROGRAM [COMMAND]: <what is wrong> (--help lists the flags)".
-inline void UseOneLineErrors(CLI::App& app) {
-  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    std::string name = failed->get_name();
-    for (const CLI::App* command : failed->get_subcommands()) name += " " + command->get_name();
-    return name + ": " + error.what() + " (--help lists the flags)\n";
-  });
-}
+// Parses what follows the program's name, with two rules that CLI11 lacks: `--flag=` gives the empty value,
+// and a flag that needs a value does not take another flag for it. Throws CLI::ParseError.
+void ParseArguments(CLI::App& app, const std::vector<std::string>& arguments);
+
+// Parses the command line. Returns what the program ends with now, after it has printed help or an error;
+// nullopt: it goes on. An error is "PROGRAM [COMMAND]: <what is wrong> (--help lists the flags)".
+std::optional<int> ParseCommandLine(CLI::App& app, int argc, const char* const* argv);
 
 }  // namespace outrider

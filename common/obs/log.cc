@@ -1,12 +1,19 @@
 #include "common/obs/log.h"
 
+#include <spdlog/async.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/spec/excerpt.h"
 
 namespace outrider {
 namespace {
@@ -18,9 +25,12 @@ constexpr std::pair<absl::string_view, spdlog::level::level_enum> kLevels[] = {
     {"error", spdlog::level::err},
 };
 
+constexpr size_t kMaxTextBytes = 2000;  // of a field
+
 // Written once by InitLog, before other threads exist.
 std::string service_name;
 bool as_json = true;
+std::atomic<int64_t> posted = 0, written = 0;
 
 // Replaces invalid UTF-8, which must not keep a line from being written.
 std::string Dump(const nlohmann::ordered_json& json) {
@@ -28,8 +38,45 @@ std::string Dump(const nlohmann::ordered_json& json) {
 }
 
 nlohmann::ordered_json ToJson(const LogField& field) {
+  if (const auto* text = std::get_if<std::string>(&field.value)) return Excerpt(*text, kMaxTextBytes);
   return std::visit([](const auto& value) { return nlohmann::ordered_json(value); }, field.value);
 }
+
+std::string Format(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
+  if (!as_json) {
+    std::string line(event);
+    for (const LogField& field : fields) absl::StrAppend(&line, " ", field.name, "=", Dump(ToJson(field)));
+    return line;
+  }
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  nlohmann::ordered_json line;
+  line["time"] = static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec / 1000);
+  line["level"] = std::string(kLevels[static_cast<int>(level)].first);
+  line["service"] = service_name;
+  line["event"] = std::string(event);
+  for (const LogField& field : fields) line[std::string(field.name)] = ToJson(field);
+  return Dump(line);
+}
+
+// Writes to stderr, on the thread of the log, and says what was dropped before.
+class Stderr final : public spdlog::sinks::stderr_color_sink_mt {
+ public:
+  using Sink = spdlog::sinks::stderr_color_sink_mt;
+
+  void log(const spdlog::details::log_msg& message) override {
+    Sink::log(message);
+    ++written;
+    const int64_t dropped = DroppedLogLines();
+    if (dropped == reported_) return;
+    const std::string line = Format(LogLevel::kWarning, "log lines dropped",
+                                    {{"lines", dropped - std::exchange(reported_, dropped)}});
+    Sink::log({message.logger_name, spdlog::level::warn, line});
+  }
+
+ private:
+  int64_t reported_ = 0;
+};
 
 }  // namespace
 
@@ -42,7 +89,10 @@ absl::Status InitLog(absl::string_view service, absl::string_view level, absl::s
     if (level != name) continue;
     service_name = std::string(service);
     as_json = format == "json" || (format == "auto" && isatty(STDERR_FILENO) == 0);
-    spdlog::set_default_logger(spdlog::stderr_color_mt(service_name));
+    spdlog::init_thread_pool(kMaxLogLines, 1);
+    spdlog::set_default_logger(std::make_shared<spdlog::async_logger>(
+        service_name, std::make_shared<Stderr>(), spdlog::thread_pool(),
+        spdlog::async_overflow_policy::overrun_oldest));
     spdlog::set_level(value);
     spdlog::flush_on(spdlog::level::debug);
     spdlog::set_pattern(as_json ? "%v" : "%H:%M:%S.%e %^%-7l%$ %n: %v");
@@ -55,23 +105,20 @@ absl::Status InitLog(absl::string_view service, absl::string_view level, absl::s
 bool LogEnabled(LogLevel level) { return spdlog::should_log(kLevels[static_cast<int>(level)].second); }
 
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
-  const auto& [name, value] = kLevels[static_cast<int>(level)];
+  const spdlog::level::level_enum value = kLevels[static_cast<int>(level)].second;
   if (!spdlog::should_log(value)) return;
-  if (!as_json) {
-    std::string line(event);
-    for (const LogField& field : fields) absl::StrAppend(&line, " ", field.name, "=", Dump(ToJson(field)));
-    spdlog::log(value, "{}", line);
-    return;
-  }
-  timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  nlohmann::ordered_json line;
-  line["time"] = static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec / 1000);
-  line["level"] = std::string(name);
-  line["service"] = service_name;
-  line["event"] = std::string(event);
-  for (const LogField& field : fields) line[std::string(field.name)] = ToJson(field);
-  spdlog::log(value, "{}", Dump(line));
+  ++posted;
+  spdlog::log(value, "{}", Format(level, event, fields));
+}
+
+int64_t DroppedLogLines() {
+  const auto pool = spdlog::thread_pool();
+  return pool == nullptr ? 0 : static_cast<int64_t>(pool->overrun_counter());
+}
+
+void FlushLog() {
+  constexpr std::chrono::milliseconds kStep{1};
+  for (int i = 0; i < 1000 && written + DroppedLogLines() < posted; ++i) std::this_thread::sleep_for(kStep);
 }
 
 }  // namespace outrider

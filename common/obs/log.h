@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -26,6 +27,8 @@ struct LogField {
   std::variant<std::string, double, int64_t, bool> value;
 };
 
+inline constexpr size_t kMaxLogLines = 4096;
+
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 // Call once, before any other function here and before starting threads. `format` is "json", "text" or
@@ -33,8 +36,16 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 // INVALID_ARGUMENT, naming the flag, for anything else.
 absl::Status InitLog(absl::string_view service, absl::string_view level, absl::string_view format);
 
-// Writes one event. Thread-safe. `event` is a short constant phrase; variable parts go into fields.
+// Writes one event. Thread-safe. `event` is a short constant phrase; variable parts go into fields, of which
+// long texts are cut. After InitLog it never waits for whoever reads the log: of more than kMaxLogLines that
+// are unwritten the oldest are dropped, and the log says how many once it goes on.
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
+
+// Lines that were dropped so far.
+int64_t DroppedLogLines();
+
+// Before the end of the process: waits until all events are written, at most for a second.
+void FlushLog();
 
 // Whether events of this level are written, for callers whose fields are expensive.
 bool LogEnabled(LogLevel level);

@@ -107,6 +107,22 @@ absl::Status CheckForm(Distribution& q, bool may_be_absent, int vocab_size) {
 constexpr double kMaxCanary = 1e6;
 constexpr double kRounding = 1e-3;
 
+absl::Status CheckTop(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& likeliest, int vocab_size) {
+  absl::flat_hash_set<uint32_t> seen;
+  double most = kRounding;
+  for (const v1::TokenLogprob& top : likeliest) {
+    if (top.id() >= static_cast<uint32_t>(vocab_size) || !seen.insert(top.id()).second) {
+      return InvalidVerdict(absl::StrCat("candidate ", top.id(), " is not in the vocabulary, or twice"));
+    }
+    // Not a number is in no order.
+    if (!(top.logprob() <= most)) {
+      return InvalidVerdict(absl::StrCat("a candidate's log-probability is ", top.logprob()));
+    }
+    most = top.logprob();
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status InvalidVerdict(absl::string_view problem) {
@@ -265,22 +281,32 @@ absl::StatusOr<std::vector<CandidateRow>> ParseCandidates(const v1::VerifyResult
     if (row.top_size() != std::min(size, vocab_size)) {
       return InvalidVerdict(absl::StrCat("a row of ", row.top_size(), " candidates"));
     }
+    if (absl::Status status = CheckTop(row.top(), vocab_size); !status.ok()) return status;
     CandidateRow& candidates = parsed.emplace_back();
-    absl::flat_hash_set<uint32_t> seen;
-    double most = kRounding;
     for (const v1::TokenLogprob& top : row.top()) {
-      if (top.id() >= static_cast<uint32_t>(vocab_size) || !seen.insert(top.id()).second) {
-        return InvalidVerdict(absl::StrCat("candidate ", top.id(), " is not in the vocabulary, or twice"));
-      }
-      // Not a number is in no order.
-      if (!(top.logprob() <= most)) {
-        return InvalidVerdict(absl::StrCat("a candidate's log-probability is ", top.logprob()));
-      }
-      most = top.logprob();
       candidates.push_back({static_cast<TokenId>(top.id()), top.logprob()});
     }
   }
   return parsed;
+}
+
+absl::Status CheckLogprobs(const google::protobuf::RepeatedPtrField<v1::PositionLogprobs>& positions,
+                           std::span<const TokenId> tokens, int most, int vocab_size) {
+  if (static_cast<size_t>(positions.size()) != tokens.size()) {
+    return InvalidVerdict(absl::StrCat("log-probabilities of ", positions.size(), " tokens"));
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const v1::PositionLogprobs& position = positions[static_cast<int>(i)];
+    const v1::TokenLogprob& own = position.token();
+    if (own.id() != static_cast<uint32_t>(tokens[i]) || !(own.logprob() <= kRounding)) {
+      return InvalidVerdict(
+          absl::StrCat("log-probability ", own.logprob(), " of token ", own.id(), " at token ", tokens[i]));
+    }
+    if (position.top_size() > most)
+      return InvalidVerdict(absl::StrCat(position.top_size(), " likeliest tokens"));
+    if (absl::Status status = CheckTop(position.top(), vocab_size); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 google::protobuf::RepeatedPtrField<v1::CandidateRow> SerializeCandidates(std::span<const CandidateRow> rows) {

@@ -47,6 +47,11 @@ absl::StatusOr<std::vector<CandidateRow>> ParseCandidates(const v1::VerifyResult
                                                           int size, int vocab_size);
 google::protobuf::RepeatedPtrField<v1::CandidateRow> SerializeCandidates(std::span<const CandidateRow> rows);
 
+// What the target says of these tokens, with up to `most` likeliest ones at each position. INTERNAL, reason
+// VERDICT_INVALID, for another number of either, another token, or what ParseCandidates refuses.
+absl::Status CheckLogprobs(const google::protobuf::RepeatedPtrField<v1::PositionLogprobs>& positions,
+                           std::span<const TokenId> tokens, int most, int vocab_size);
+
 // INTERNAL, reason VERDICT_INVALID: what the target answered cannot be true.
 absl::Status InvalidVerdict(absl::string_view problem);
 

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/spec/excerpt.h"
 #include "google/rpc/error_details.pb.h"
 
 namespace outrider {
@@ -12,6 +13,9 @@ namespace {
 
 constexpr absl::string_view kTypePrefix = "type.googleapis.com/";
 constexpr absl::string_view kReasonType = "outrider/reason";
+// Clients take 8 KiB of trailers, with the message in them twice. What a client sent may be in it.
+constexpr size_t kMaxMessageBytes = 1000;
+constexpr size_t kMaxMetadataBytes = 200;
 
 template <class Detail>
 std::string TypeUrl() {
@@ -25,7 +29,7 @@ google::rpc::ErrorInfo MakeInfo(const absl::Status& status) {
   info.set_domain("outrider");
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& value) {
     if (type == kReasonType || !absl::ConsumePrefix(&type, kMetadataType)) return;
-    (*info.mutable_metadata())[std::string(type)] = std::string(value);
+    (*info.mutable_metadata())[std::string(type)] = Excerpt(std::string(value), kMaxMetadataBytes);
   });
   return info;
 }
@@ -63,7 +67,7 @@ absl::Duration RetryDelay(const absl::Status& status) {
 google::rpc::Status ToProto(const absl::Status& status) {
   google::rpc::Status proto;
   proto.set_code(static_cast<int>(status.code()));
-  proto.set_message(std::string(status.message()));
+  proto.set_message(Excerpt(status.message(), kMaxMessageBytes));
   if (!status.ok()) proto.add_details()->PackFrom(MakeInfo(status));
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
     if (absl::StartsWith(type, kMetadataType) || type == kProblemType) return;
@@ -89,8 +93,9 @@ absl::Status FromProto(const google::rpc::Status& proto) {
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()),
-                      ToProto(status).SerializeAsString());
+  const google::rpc::Status proto = ToProto(status);
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), proto.message(),
+                      proto.SerializeAsString());
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {

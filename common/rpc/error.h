@@ -21,7 +21,7 @@ absl::Status WithRetryDelay(absl::Status status, absl::Duration retry_after);
 // The delay of the error's RetryInfo; zero if it has none.
 absl::Duration RetryDelay(const absl::Status& status);
 
-// Payloads of other types travel as details of their own.
+// Payloads of other types travel as details of their own. Long texts are cut.
 google::rpc::Status ToProto(const absl::Status& status);
 absl::Status FromProto(const google::rpc::Status& proto);
 grpc::Status ToGrpc(const absl::Status& status);

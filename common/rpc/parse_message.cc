@@ -1,7 +1,9 @@
 #include "common/rpc/parse_message.h"
 
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/unknown_field_set.h>
+#include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <string>
@@ -18,6 +20,9 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::UnknownField;
 using google::protobuf::UnknownFieldSet;
+using google::protobuf::internal::WireFormatLite;
+
+constexpr int kMaxDepth = 100;  // as protobuf's own
 
 // The path of the first text that is not UTF-8, such as "chat.messages.content"; empty if there is none.
 std::string FindInvalidText(const UnknownFieldSet& fields, const google::protobuf::Descriptor& type) {
@@ -38,6 +43,31 @@ std::string FindInvalidText(const UnknownFieldSet& fields, const google::protobu
   return "";
 }
 
+// Takes one of `left` for each text and message, until none is left. False then, or where the bytes are no
+// such message.
+bool CountObjects(google::protobuf::io::CodedInputStream& in, const google::protobuf::Descriptor& type,
+                  int depth, size_t* left) {
+  while (const uint32_t tag = in.ReadTag()) {
+    const FieldDescriptor* const field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    const bool has_length = WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+    if (!has_length || field == nullptr || (field->is_packable() && field->is_repeated())) {
+      if (!WireFormatLite::SkipField(&in, tag)) return false;
+      continue;
+    }
+    if (*left == 0 || --*left == 0) return false;
+    if (field->type() != FieldDescriptor::TYPE_MESSAGE) {
+      if (!WireFormatLite::SkipField(&in, tag)) return false;
+      continue;
+    }
+    int size = 0;
+    if (depth == 0 || !in.ReadVarintSizeAsInt(&size)) return false;
+    const auto limit = in.PushLimit(size);
+    if (!CountObjects(in, *field->message_type(), depth - 1, left) || in.BytesUntilLimit() != 0) return false;
+    in.PopLimit(limit);
+  }
+  return true;
+}
+
 std::string Flatten(const grpc::ByteBuffer& bytes) {
   std::vector<grpc::Slice> slices;
   std::string flat;
@@ -49,9 +79,21 @@ std::string Flatten(const grpc::ByteBuffer& bytes) {
 
 }  // namespace
 
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message, size_t most) {
   // Which takes a pointer and only reads.
-  grpc::ProtoBufferReader reader(const_cast<grpc::ByteBuffer*>(&bytes));
+  grpc::ByteBuffer* const source = const_cast<grpc::ByteBuffer*>(&bytes);
+  if (most < bytes.Length()) {
+    grpc::ProtoBufferReader counted(source);
+    google::protobuf::io::CodedInputStream in(&counted);
+    size_t left = most;
+    CountObjects(in, *message->GetDescriptor(), kMaxDepth, &left);
+    if (left == 0) {
+      return MakeError(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
+                       absl::StrCat("not a ", std::string(message->GetDescriptor()->full_name()),
+                                    " of fewer than ", most, " texts and messages"));
+    }
+  }
+  grpc::ProtoBufferReader reader(source);
   if (reader.status().ok() && message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
   UnknownFieldSet fields;
   if (fields.ParseFromString(Flatten(bytes))) {

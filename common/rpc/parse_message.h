@@ -5,13 +5,18 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
 
+#include <cstddef>
+#include <limits>
+
 #include "absl/status/status.h"
 
 namespace outrider {
 
 // INVALID_ARGUMENT for bytes that are no such message: naming the field if it is text that is not UTF-8, else
-// with reason MESSAGE_INVALID.
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
+// with reason MESSAGE_INVALID. The same for one with `most` texts and messages within it or more, which take
+// dozens of bytes each, however few they have on the wire.
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message,
+                          size_t most = std::numeric_limits<size_t>::max());
 
 // Shares no memory with `message`.
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message);

@@ -30,6 +30,7 @@ constexpr int kKeepaliveTimeoutMs = 10'000;
 // backoff. An attempt that is refused fails at once, and the next one follows within kMaxBackoffMs.
 constexpr int kConnectTimeoutMs = 5'000;
 constexpr int kFirstBackoffMs = 100;
+constexpr int kHandshakeTimeoutMs = 10'000;
 constexpr int kMaxBackoffMs = 500;
 
 // Bytes that gRPC may hold for all connections of a server: more than a dozen messages of the largest size.
@@ -104,6 +105,8 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
   // Our clients ping every kKeepaliveMs, which gRPC's default limit of one ping in five minutes takes for an
   // attack.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kKeepaliveMs / 2);
+  // So long a connection has for TLS and the first bytes of HTTP/2.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
   // With SO_REUSEPORT, two servers on one port would share its connections at random.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
@@ -182,6 +185,8 @@ grpc::ChannelArguments ChannelArguments() {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxBackoffMs);
   // A name that does not resolve yet, such as that of a starting pod, is resolved again as often.
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kMaxBackoffMs);
+  // http_proxy is meant for other programs. It would have loopback go through a proxy.
+  if (std::getenv("grpc_proxy") == nullptr) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return arguments;
 }
 

@@ -74,7 +74,8 @@ class RpcServer {
 };
 
 // Arguments for channels between the services: message limits, keepalive also while idle, 5 s for an attempt
-// to connect, and at most 500 ms from one that failed to the next.
+// to connect, at most 500 ms from one that failed to the next, and no proxy unless the environment names one
+// for gRPC alone (grpc_proxy).
 grpc::ChannelArguments ChannelArguments();
 
 }  // namespace outrider

@@ -7,7 +7,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 
 namespace outrider {
 namespace {
@@ -23,6 +22,11 @@ bool SameToken(absl::string_view a, absl::string_view b) {
 }
 
 }  // namespace
+
+absl::string_view BearerToken(absl::string_view authorization) {
+  if (!absl::StartsWithIgnoreCase(authorization, kScheme)) return {};
+  return absl::StripAsciiWhitespace(authorization.substr(sizeof(kScheme) - 1));
+}
 
 absl::StatusOr<std::shared_ptr<TokenFile>> TokenFile::Open(const std::string& path) {
   if (!std::ifstream(path)) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
@@ -66,7 +70,7 @@ absl::Status TokenFile::Check(absl::string_view authorization) {
   if (authorization.empty()) {
     return absl::UnauthenticatedError("authorization: missing; a bearer token is required");
   }
-  if (absl::ConsumePrefix(&authorization, kScheme) && Contains(authorization)) return absl::OkStatus();
+  if (Contains(BearerToken(authorization))) return absl::OkStatus();
   return absl::UnauthenticatedError("authorization: not a bearer token that this server knows");
 }
 

@@ -14,6 +14,10 @@
 
 namespace outrider {
 
+// The token of an authorization header, "Bearer TOKEN" (RFC 6750), whatever the case of its scheme; empty if
+// it has none.
+absl::string_view BearerToken(absl::string_view authorization);
+
 // One token per line; blank lines are ignored. The file is read again when it changes; a version without a
 // token is ignored. Thread-safe.
 class TokenFile {
@@ -21,8 +25,8 @@ class TokenFile {
   // NOT_FOUND or INVALID_ARGUMENT, naming the file, if it cannot be read or has no token.
   static absl::StatusOr<std::shared_ptr<TokenFile>> Open(const std::string& path);
 
-  // Checks the value of an authorization header (empty if there was none): OK if it is "Bearer " and one of
-  // the tokens, else UNAUTHENTICATED. The time taken does not depend on how much of a token is right.
+  // Checks the value of an authorization header (empty if there was none): OK if it has one of the tokens,
+  // else UNAUTHENTICATED. The time taken does not depend on how much of a token is right.
   absl::Status Check(absl::string_view authorization);
 
   // The authorization header that a client sends.

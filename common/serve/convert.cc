@@ -59,10 +59,12 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
   item.tokens = ToTokens(update.tokens());
   if (!update.fork_of().empty()) {
     absl::StatusOr<SequenceId> fork_of = ParseSequenceId(update.fork_of());
-    if (fork_of.ok()) {
-      item.fork_of = *fork_of;
-    } else {
+    if (!fork_of.ok()) {
       item.invalid = FieldError("fork_of", "16 bytes", absl::StrCat(update.fork_of().size(), " bytes"));
+    } else if (*fork_of == item.id) {
+      item.invalid = FieldError("fork_of", "another sequence", "the item's own");
+    } else {
+      item.fork_of = *fork_of;
     }
   }
   if (update.has_params()) {
@@ -105,7 +107,8 @@ absl::StatusOr<std::optional<ProposerKind>> ParseProposer(v1::Proposer proposer)
   if (proposer == v1::PROPOSER_UNSPECIFIED) return std::nullopt;
   std::optional<ProposerKind> kind = ProposerFromName(NameOf(proposer));
   if (kind) return kind;
-  return FieldError("proposer", absl::StrJoin(kProposerNames, ", "), absl::StrCat("unknown value ", proposer));
+  return FieldError("proposer", absl::StrJoin(kProposerNames, ", "),
+                    absl::StrCat("unknown value ", proposer));
 }
 
 v1::Proposer ToProto(ProposerKind kind) {

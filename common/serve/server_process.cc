@@ -1,6 +1,7 @@
 #include "common/serve/server_process.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -10,7 +11,10 @@
 #include <thread>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "common/net/reach.h"
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/rpc/exposure.h"
@@ -19,6 +23,17 @@
 
 namespace outrider {
 namespace {
+
+// gRPC drops a listener that fails to accept, as without descriptors, and does not tell.
+constexpr absl::Duration kPortTimeout = absl::Seconds(16);
+
+// Connections take what the administrator allows, not what a shell starts with.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 sigset_t EndSignals() {
   sigset_t signals;
@@ -58,17 +73,17 @@ void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlag
 
 int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service, const ProcessFlags& flags,
                const std::function<absl::Status()>& serve) {
-  UseOneLineErrors(app);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
+  // Before any thread exists, so that all of them leave these signals to AwaitEnd.
+  const sigset_t signals = EndSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   if (absl::Status status = InitLog(service, flags.log_level, flags.log_format); !status.ok()) {
     std::cerr << status.message() << "\n";
     return 1;
   }
-  // Before any thread exists, so that all of them leave these signals to AwaitEnd.
-  const sigset_t signals = EndSignals();
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   // Nobody need read the log: a write into a closed pipe fails, and does not end the process.
   signal(SIGPIPE, SIG_IGN);
+  RaiseDescriptorLimit();
   GiveQueuesTheirConnections();
   std::string error;
   try {
@@ -76,8 +91,7 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
   } catch (const std::exception& exception) {  // no thread or no memory to be had
     error = exception.what();
   }
-  LogError(kCannotStart, {{"error", error}});
-  return 1;
+  EndProcess(absl::InternalError(error), kCannotStart);
 }
 
 void EndProcess(const absl::Status& reason, absl::string_view event) {
@@ -85,10 +99,11 @@ void EndProcess(const absl::Status& reason, absl::string_view event) {
   mutex.Lock();  // for good
   if (reason.ok()) {
     LogInfo("stopped");
-    std::quick_exit(0);
+  } else {
+    LogError(event, {{"error", std::string(reason.message())}});
   }
-  LogError(event, {{"error", std::string(reason.message())}});
-  std::quick_exit(1);
+  FlushLog();
+  std::quick_exit(reason.ok() ? 0 : 1);
 }
 
 void RunUnderSignals(const std::function<void()>& work, const std::function<void()>& on_signal) {
@@ -130,9 +145,16 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
     process->series_.push_back(std::make_shared<ModelNameLabel>(endpoint.registry));
     options.health_listen.clear();
   }
+  process->series_.push_back(std::make_shared<ModelNameLabel>(std::make_shared<LogLines>()));
+  for (const std::unique_ptr<RpcServer>& rpc : process->rpcs_) {
+    const std::string address = rpc->address();
+    if (absl::StartsWith(address, "unix:")) continue;
+    process->watches_.push_back(std::make_unique<StallWatch>(
+        absl::StrCat("port ", address), kPortTimeout, [address] { return !TakesConnections(address); },
+        [process = process.get()](bool closed) { process->CountStall(closed); }));
+  }
   if (!flags.metrics_listen.empty()) {
-    auto metrics =
-        MetricsServer::Start(flags.metrics_listen, {process->series_.begin(), process->series_.end()});
+    auto metrics = ServeMetrics(flags.metrics_listen, {process->series_.begin(), process->series_.end()});
     if (!metrics.ok()) return metrics.status();
     process->metrics_ = *std::move(metrics);
   }
@@ -191,10 +213,8 @@ void ServerProcess::Exit(absl::Duration patience) {
     }).detach();
     ended.WaitForNotificationWithTimeout(patience + absl::Seconds(1));
   }
-  LogInfo("stopped");
-  // What matters has ended. Taking the rest apart in order would take two seconds, until the metrics server's
-  // threads look up.
-  std::quick_exit(0);
+  // What matters has ended.
+  EndProcess(absl::OkStatus());
 }
 
 }  // namespace outrider

@@ -13,8 +13,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/obs/metrics_server.h"
 #include "common/rpc/server.h"
+#include "common/serve/metrics_server.h"
+#include "common/serve/stall_watch.h"
 
 // CLI11's header costs five seconds in each file that includes it.
 namespace CLI {
@@ -83,14 +84,15 @@ class ServerProcess {
   // The model that an endpoint serves, or that is to be drafted with, for its metrics.
   void SetModelName(const std::string& model_name, size_t endpoint = 0) {
     series_[endpoint]->Set(model_name);
+    if (endpoint == 0) series_.back()->Set(model_name);
   }
 
   // What health says of service "", false at first. From the signal to end on it stays false.
   void SetServing(bool serving) ABSL_LOCKS_EXCLUDED(mutex_);
   bool serving() const { return serving_; }
 
-  // For StallWatches: a thread hangs, or one that did goes on. While any hangs, health says that neither
-  // service "live" nor "" serves.
+  // For StallWatches: a thread hangs, or one that did goes on. While any hangs, or the process cannot connect
+  // to a port of its own, health says that neither service "live" nor "" serves.
   void CountStall(bool hangs) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits for SIGINT or SIGTERM. Calls `refuse_new` before the log says that the process drains: whoever
@@ -107,9 +109,10 @@ class ServerProcess {
 
   const double drain_seconds_;
   std::vector<std::unique_ptr<RpcServer>> rpcs_;
-  std::vector<std::shared_ptr<ModelNameLabel>> series_;
-  std::unique_ptr<MetricsServer> metrics_;
-  std::atomic<bool> serving_ = false;  // as health says
+  std::vector<std::shared_ptr<ModelNameLabel>> series_;  // of the endpoints, and of the process
+  std::unique_ptr<HttpServer> metrics_;
+  std::vector<std::unique_ptr<StallWatch>> watches_;  // of the ports
+  std::atomic<bool> serving_ = false;                 // as health says
   absl::Mutex mutex_;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
   int stalls_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -9,8 +9,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/net/asio.h"
 #include "coordinator/admission/fair_queue.h"
-#include "coordinator/link/asio.h"
 #include "coordinator/link/event.h"
 
 namespace outrider {

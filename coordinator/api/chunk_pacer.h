@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "coordinator/link/asio.h"
+#include "common/net/asio.h"
 #include "coordinator/link/grpc_timer.h"
 #include "outrider/v1/inference.pb.h"
 

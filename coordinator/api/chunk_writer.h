@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <optional>
@@ -25,13 +26,16 @@ class ChunkWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     std::function<void()> on_room, on_cancel, on_done;  // gRPC's threads
   };
 
+  explicit ChunkWriter(grpc::CallbackServerContext* context) : context_(*context) {}
+
   // Before anything is sent.
   void SetHandlers(Handlers handlers) { handlers_ = std::move(handlers); }
 
-  // Queues a chunk. Returns how many are unsent.
+  // Queues a chunk; after End it is dropped. Returns how many are unsent.
   size_t Send(const v1::GenerateResponse& chunk) {
     grpc::ByteBuffer bytes = SerializeMessage(chunk);
     absl::MutexLock lock(&mutex_);
+    if (end_) return 0;
     queue_.push_back(std::move(bytes));
     if (!writing_) WriteNext();
     return queue_.size();
@@ -44,17 +48,41 @@ class ChunkWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     if (!writing_) Finish(*end_);
   }
 
+  // Chunks that have left, so that it can be seen whether the client reads.
+  uint64_t written() {
+    absl::MutexLock lock(&mutex_);
+    return written_;
+  }
+
+  // Drops what is queued, for a client that does not read it. Like a cancellation, after End too.
+  void Abandon() {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!writing_) return;
+      // Until this is over the stream does not finish, and the context stays.
+      abandoning_ = true;
+    }
+    context_.TryCancel();
+    absl::MutexLock lock(&mutex_);
+    abandoning_ = false;
+    if (!writing_ && end_) Finish(*end_);
+  }
+
   void OnWriteDone(bool ok) override {
     bool room = false;
     {
       absl::MutexLock lock(&mutex_);
       writing_ = false;
       queue_.pop_front();
-      if (!ok) queue_.clear();
+      if (ok) {
+        ++written_;
+      } else {
+        queue_.clear();
+      }
       room = queue_.size() == kMaxUnsent / 2 || !ok;
       if (!queue_.empty()) {
         WriteNext();
-      } else if (end_) {
+      } else if (end_ && !abandoning_) {
         Finish(*end_);
       }
     }
@@ -77,11 +105,14 @@ class ChunkWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     }
   }
 
+  grpc::CallbackServerContext& context_;
   Handlers handlers_;
   absl::Mutex mutex_;
   std::deque<grpc::ByteBuffer> queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
+  uint64_t written_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool abandoning_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace outrider

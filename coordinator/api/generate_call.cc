@@ -1,13 +1,15 @@
 #include "coordinator/api/generate_call.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/net/asio.h"
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
 #include "coordinator/api/request_context.h"
-#include "coordinator/link/asio.h"
 #include "coordinator/rounds/speculation_stats.h"
 
 namespace outrider {
@@ -15,10 +17,16 @@ namespace {
 
 // Bytes of a request that are parsed on the executor: a fraction of a millisecond.
 constexpr size_t kMaxParsedHere = 4096;
+// Texts and messages within a request.
+constexpr size_t kMaxObjects = size_t{1} << 16;
 
 // Of an exception, which ends its request and no other: memory has run out, or there is a defect.
-absl::Status Failure(const std::exception& error) {
-  LogError("exception", {{"error", error.what()}});
+absl::Status Failure(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    LogError("exception", {{"error", error.what()}});
+  }
   return absl::InternalError("the request could not be carried out");
 }
 
@@ -43,8 +51,22 @@ asio::awaitable<absl::Status> GenerateCall::Sample::Send(v1::GenerateResponse ch
   if (call->cancelled_) co_return absl::CancelledError("cancelled");
   chunk.set_sample(index);
   pacer->Add(std::move(chunk));
-  if (unsent >= ChunkWriter::kMaxUnsent) co_await room.Wait(call->deadline_);
+  if (absl::Status status = co_await AwaitRoom(); !status.ok()) co_return status;
   co_return call->cancelled_ ? absl::CancelledError("cancelled") : absl::OkStatus();
+}
+
+asio::awaitable<absl::Status> GenerateCall::Sample::AwaitRoom() {
+  const Clock::duration patience = call->parts_.read_patience;
+  while (unsent >= ChunkWriter::kMaxUnsent && !call->cancelled_ && Clock::now() < call->deadline_) {
+    const uint64_t before = call->writer_.written();
+    const Clock::time_point end = std::min(call->deadline_, Clock::now() + patience);
+    co_await room.Wait(end);
+    if (unsent < ChunkWriter::kMaxUnsent || call->writer_.written() != before || Clock::now() < end) continue;
+    if (end == call->deadline_) break;
+    co_return MakeError(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW",
+                        absl::StrCat("the client has read nothing for ", Seconds(patience), " s"));
+  }
+  co_return absl::OkStatus();
 }
 
 void GenerateCall::Sample::StopServers() {
@@ -53,16 +75,19 @@ void GenerateCall::Sample::StopServers() {
   target.Stop();
 }
 
-GenerateCall::GenerateCall(const ServiceParts* parts, const grpc::ByteBuffer& request,
-                           v1::RequestContext context, std::string client, Clock::time_point deadline)
+GenerateCall::GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* call,
+                           const grpc::ByteBuffer& request, v1::RequestContext context, std::string client,
+                           Clock::time_point deadline)
     : parts_(*parts),
-      readable_(ParseMessage(request, &proto_)),
+      readable_(ParseMessage(request, &proto_, kMaxObjects)),
       context_(std::move(context)),
       client_(std::move(client)),
       deadline_(deadline),
       received_(Clock::now()),
-      finished_(parts->executor),
-      interrupted_(parts->executor) {}
+      writer_(call),
+      running_(parts->executor),
+      interrupted_(parts->executor),
+      read_(parts->executor) {}
 
 void GenerateCall::Start() {
   auto self = shared_from_this();
@@ -72,7 +97,11 @@ void GenerateCall::Start() {
   writer_.SetHandlers({post(&GenerateCall::OnRoom), post(&GenerateCall::OnCancel), [self]() mutable {
                          // The writer must outlive this call of its own, and the last reference may be here.
                          const auto& executor = self->parts_.executor;
-                         asio::post(executor, [self = std::move(self)] { self->writer_.SetHandlers({}); });
+                         asio::post(executor, [self = std::move(self)] {
+                           self->done_ = true;
+                           self->read_.Notify();
+                           self->writer_.SetHandlers({});
+                         });
                        }});
   asio::co_spawn(
       parts_.executor, [self] { return self->Run(); }, asio::detached);
@@ -107,8 +136,8 @@ asio::awaitable<void> GenerateCall::Run() {
   absl::Status status;
   try {
     status = co_await Serve();
-  } catch (const std::exception& error) {
-    status = Failure(error);
+  } catch (...) {
+    status = Failure(std::current_exception());
   }
   ticket_ = nullptr;
   if (begun()) {
@@ -121,6 +150,18 @@ asio::awaitable<void> GenerateCall::Run() {
   parts_.metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
   if (!IsRefusal(status)) parts_.metrics->OnRequestTime(Seconds(Clock::now() - received_));
   writer_.End(ToGrpc(status));
+  co_await AwaitReading();
+}
+
+asio::awaitable<void> GenerateCall::AwaitReading() {
+  while (!done_) {
+    const uint64_t before = writer_.written();
+    const Clock::time_point end = Clock::now() + parts_.read_patience;
+    co_await read_.Wait(end);
+    if (done_ || Clock::now() < end || writer_.written() != before) continue;
+    writer_.Abandon();
+    co_return;
+  }
 }
 
 asio::awaitable<absl::StatusOr<Request>> GenerateCall::Admit() {
@@ -139,7 +180,7 @@ asio::awaitable<absl::StatusOr<Request>> GenerateCall::Admit() {
   if (cancelled_) co_return interruption_;
   if (request.ok()) {
     request->context = context_;
-    if (!parts_.share_prefix_cache) request->params.set_cache_salt(CacheSalt(client_));
+    if (parts_.cache_key) request->params.set_cache_salt(CacheSalt(client_, *parts_.cache_key));
   }
   co_return request;
 }
@@ -170,8 +211,8 @@ asio::awaitable<absl::StatusOr<Request>> GenerateCall::Parse() {
 asio::awaitable<absl::Status> GenerateCall::RunSamples(Request request) {
   wanted_samples_ = static_cast<uint32_t>(request.samples);
   samples_.push_back(std::make_unique<Sample>(this, 0, std::move(request), Fork()));
-  co_await RunSample(*samples_[0]);
-  while (unfinished_ > 0) co_await finished_.Wait();
+  Spawn(*samples_[0]);
+  co_await running_.Wait();
   // The first has stayed on the servers for as long as another might have been copied from it.
   samples_[0]->StopServers();
   co_return cancelled_ ? interruption_ : absl::OkStatus();
@@ -200,8 +241,13 @@ asio::awaitable<absl::Status> GenerateCall::RunSearch(Request request) {
   co_return absl::OkStatus();
 }
 
+void GenerateCall::Spawn(Sample& sample) {
+  running_.Spawn(RunSample(sample), [this](const std::exception_ptr& exception) {
+    if (exception) Interrupt(Failure(exception));
+  });
+}
+
 asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
-  ++unfinished_;
   parts_.policy->Begin();
   absl::Status status;
   try {
@@ -209,16 +255,14 @@ asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
     if (sample.index == 0) OnFirstToken(sample.generation);
     if (status.ok() && sample.index == 0) StartSiblings();
     if (status.ok()) status = co_await sample.loop.Decode();
-  } catch (const std::exception& error) {
-    status = Failure(error);
+  } catch (...) {
+    status = Failure(std::current_exception());
   }
   sample.pacer->Flush();
   parts_.policy->End();
   parts_.metrics->OnSampleEnd(sample.generation.progress());
   if (!status.ok()) Interrupt(status);
   if (sample.index > 0) sample.StopServers();
-  --unfinished_;
-  finished_.Notify();
 }
 
 void GenerateCall::OnFirstToken(const Generation& first) const {
@@ -240,10 +284,7 @@ void GenerateCall::StartSiblings() {
     // The token that a sequence ends with is always fed again.
     const Fork fork{first.sequence_id(), request.prompt.size() - 1};
     samples_.push_back(std::make_unique<Sample>(this, index, std::move(request), fork));
-    asio::co_spawn(
-        parts_.executor,
-        [self = shared_from_this(), sample = samples_.back().get()] { return self->RunSample(*sample); },
-        asio::detached);
+    Spawn(*samples_.back());
   }
 }
 

@@ -5,11 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "common/net/asio.h"
 #include "coordinator/api/chunk_pacer.h"
 #include "coordinator/api/chunk_writer.h"
 #include "coordinator/api/service_parts.h"
 #include "coordinator/beams/beam_loop.h"
-#include "coordinator/link/asio.h"
+#include "coordinator/link/task_group.h"
 #include "coordinator/rounds/round_loop.h"
 #include "coordinator/rounds/target_client.h"
 
@@ -19,8 +20,8 @@ namespace outrider {
 class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
  public:
   // `client` is who asks (ReadClient).
-  GenerateCall(const ServiceParts* parts, const grpc::ByteBuffer& request, v1::RequestContext context,
-               std::string client, Clock::time_point deadline);
+  GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* call, const grpc::ByteBuffer& request,
+               v1::RequestContext context, std::string client, Clock::time_point deadline);
 
   ChunkWriter* writer() { return &writer_; }
 
@@ -32,6 +33,9 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   struct Sample {
     Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork);
     asio::awaitable<absl::Status> Send(v1::GenerateResponse chunk);
+    // Until the client has caught up. RESOURCE_EXHAUSTED, reason READER_TOO_SLOW, when it reads nothing any
+    // more.
+    asio::awaitable<absl::Status> AwaitRoom();
     // Whatever the servers hold of it is released, once.
     void StopServers();
 
@@ -49,6 +53,8 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
 
   asio::awaitable<void> Run();
   asio::awaitable<absl::Status> Serve();
+  // Until the client has read everything, or reads nothing any more.
+  asio::awaitable<void> AwaitReading();
   // Waits for the call's turn, and for a target if there was none yet; only then looks at the request.
   asio::awaitable<absl::StatusOr<Request>> Admit();
   asio::awaitable<absl::Status> WaitForTarget();
@@ -57,6 +63,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   void Interrupt(absl::Status reason);
   asio::awaitable<absl::Status> RunSamples(Request request);
   asio::awaitable<absl::Status> RunSearch(Request request);
+  void Spawn(Sample& sample);
   asio::awaitable<void> RunSample(Sample& sample);
   // Those after the first.
   void StartSiblings();
@@ -82,10 +89,11 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   std::vector<std::unique_ptr<Sample>> samples_;
   std::unique_ptr<BeamLoop> search_;  // instead
   uint32_t wanted_samples_ = 0;
-  int unfinished_ = 0;
-  Event finished_;     // a sample other than the first is
+  TaskGroup running_;  // the samples
   Event interrupted_;  // cancelled_ is true now
   bool cancelled_ = false;
+  bool done_ = false;  // with the stream
+  Event read_;         // done_ is true now
   absl::Status interruption_;
 };
 

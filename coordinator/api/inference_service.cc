@@ -1,30 +1,42 @@
 #include "coordinator/api/inference_service.h"
 
+#include <grpc/support/time.h>
+
+#include <chrono>
+
+#include "common/net/asio.h"
 #include "common/rpc/error.h"
 #include "common/rpc/parse_message.h"
 #include "coordinator/api/generate_call.h"
 #include "coordinator/api/parse_drafter.h"
 #include "coordinator/api/request_context.h"
-#include "coordinator/link/asio.h"
 
 namespace outrider {
+namespace {
+
+// One further away than a clock of nanoseconds reaches is none.
+Clock::time_point DeadlineOf(gpr_timespec deadline) {
+  const gpr_timespec left =
+      gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC), gpr_now(GPR_CLOCK_MONOTONIC));
+  constexpr int64_t kFar = int64_t{100} * 365 * 24 * 3600;
+  if (left.tv_sec > kFar) return Clock::time_point::max();
+  return Clock::now() + std::chrono::seconds(left.tv_sec) + std::chrono::nanoseconds(left.tv_nsec);
+}
+
+}  // namespace
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(grpc::CallbackServerContext* context,
                                                                        const grpc::ByteBuffer* request) {
-  const auto left = context->deadline() - std::chrono::system_clock::now();
-  const bool has_deadline = context->deadline() != std::chrono::system_clock::time_point::max();
-  const Clock::time_point deadline = has_deadline
-                                         ? Clock::now() + std::chrono::duration_cast<Clock::duration>(left)
-                                         : Clock::time_point::max();
   v1::RequestContext request_context = ReadRequestContext(context->client_metadata());
   context->AddInitialMetadata(kRequestIdKey, request_context.request_id());
   ++unfinished_;
-  std::shared_ptr<GenerateCall> call(new GenerateCall(&parts_, *request, std::move(request_context),
-                                                      ReadClient(*context, parts_.checks_tokens), deadline),
-                                     [this](GenerateCall* ended) {
-                                       delete ended;
-                                       --unfinished_;
-                                     });
+  std::shared_ptr<GenerateCall> call(
+      new GenerateCall(&parts_, context, *request, std::move(request_context),
+                       ReadClient(*context, parts_.checks_tokens), DeadlineOf(context->raw_deadline())),
+      [this](GenerateCall* ended) {
+        delete ended;
+        --unfinished_;
+      });
   call->Start();
   return call->writer();
 }

@@ -20,6 +20,8 @@ namespace outrider {
 namespace {
 
 constexpr int kMaxLogitBiases = 1024;
+// A template takes microseconds and kilobytes for each.
+constexpr int kMaxMessages = 4096;
 constexpr int kMaxEndIds = 1024;
 
 // A reason of its own: clients that cut their prompts to the context look for it.
@@ -61,6 +63,10 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
     return FieldError("chat", "text or tokens", "this model has no chat template and takes no conversations");
   }
   if (chat.messages().empty()) return FieldError("chat.messages", "at least one", "empty");
+  if (chat.messages_size() > kMaxMessages) {
+    return FieldError("chat.messages", absl::StrCat("1 to ", kMaxMessages),
+                      absl::StrCat(chat.messages_size()));
+  }
   std::vector<ChatMessage> messages;
   size_t bytes = 0;
   for (const v1::ChatMessage& message : chat.messages()) bytes += message.content().size();

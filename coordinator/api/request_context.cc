@@ -1,18 +1,22 @@
 #include "coordinator/api/request_context.h"
 
-#define XXH_INLINE_ALL
-
-#include <xxhash.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/rpc/fresh_bits.h"
+#include "common/rpc/token_file.h"
+#include "common/spec/check.h"
 
 namespace outrider {
 namespace {
@@ -52,7 +56,15 @@ std::string HostOf(const std::string& peer) {
   return peer.substr(0, peer.rfind(':'));
 }
 
-uint64_t StableHash(absl::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+// HMAC-SHA256.
+std::string KeyedHash(absl::string_view bytes, absl::string_view key) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> hash{};
+  unsigned size = 0;
+  OUTRIDER_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                      reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), hash.data(),
+                      &size));
+  return std::string(reinterpret_cast<const char*>(hash.data()), size);
+}
 
 std::string NewRequestId() {
   return absl::StrCat(absl::Hex(FreshBits(), absl::kZeroPad16), absl::Hex(FreshBits(), absl::kZeroPad16));
@@ -69,10 +81,14 @@ v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc
   return context;
 }
 
-uint64_t CacheSalt(const std::string& client) { return StableHash(client); }
+uint64_t CacheSalt(const std::string& client, const std::string& key) {
+  uint64_t salt = 0;
+  std::memcpy(&salt, KeyedHash(client, key).data(), sizeof(salt));
+  return salt;
+}
 
 std::string ClientWithToken(absl::string_view authorization) {
-  return absl::StrCat("token:", StableHash(authorization));
+  return absl::StrCat("token:", absl::BytesToHexString(KeyedHash(BearerToken(authorization), "client")));
 }
 std::string ClientWithCertificate(const std::string& name) { return absl::StrCat("certificate:", name); }
 std::string ClientAtHost(const std::string& host) { return absl::StrCat("host:", host); }

@@ -31,7 +31,8 @@ std::string ClientAtHost(const std::string& host);
 // name in the client's certificate; else its host. Not for eyes.
 std::string ReadClient(const grpc::CallbackServerContext& context, bool checks_tokens);
 
-// What keeps a client's cached prefixes apart from those of others: the same in every coordinator.
-uint64_t CacheSalt(const std::string& client);
+// What keeps a client's cached prefixes apart from those of others. Nobody without the key can find a
+// client's.
+uint64_t CacheSalt(const std::string& client, const std::string& key);
 
 }  // namespace outrider

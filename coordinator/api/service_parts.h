@@ -2,13 +2,15 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
+#include "common/net/asio.h"
 #include "common/text/tokenizer.h"
 #include "coordinator/admission/admission.h"
 #include "coordinator/api/parse_request.h"
 #include "coordinator/beams/beam_choice.h"
 #include "coordinator/drafters/make_drafter.h"
-#include "coordinator/link/asio.h"
 #include "coordinator/pools/server_pool.h"
 #include "coordinator/rounds/draft_length_policy.h"
 #include "coordinator/rounds/metrics.h"
@@ -26,9 +28,10 @@ struct ServiceParts {
   DrafterParts drafters;
   RequestDefaults defaults;
   Admission* admission;
-  bool checks_tokens;               // each gRPC call has brought a bearer token that is known
-  bool share_prefix_cache;          // between clients
-  Clock::duration stream_interval;  // from one chunk to a client to the next
+  bool checks_tokens;                    // each gRPC call has brought a bearer token that is known
+  std::optional<std::string> cache_key;  // of CacheSalt; without it clients share the prefix cache
+  Clock::duration stream_interval;       // from one chunk to a client to the next
+  Clock::duration read_patience = std::chrono::seconds(50);  // with clients that do not read
   DraftLengthPolicy* policy;
   RoundObserver* observer;
   Metrics* metrics;

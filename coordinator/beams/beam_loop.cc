@@ -30,7 +30,7 @@ BeamLoop::BeamLoop(const BeamParts& parts, BeamChoice* choice, Request request, 
       received_(received),
       deadline_(deadline),
       search_(OptionsOf(request_)),
-      answered_(parts.executor) {
+      looking_(parts.executor) {
   stats_.set_exact(true);
 }
 
@@ -80,21 +80,22 @@ std::vector<DraftLength> BeamLoop::Lengths(bool drafts) const {
 
 asio::awaitable<absl::Status> BeamLoop::LookAtAll(const std::vector<DraftLength>& lengths) {
   if (stopped_) co_return absl::CancelledError("cancelled");
-  unanswered_ = texts_.size();
-  for (size_t i = 0; i < texts_.size(); ++i) {
-    asio::co_spawn(parts_.executor, texts_[i]->Look(lengths[i], deadline_),
-                   [this](const std::exception_ptr& exception, absl::Status status) {
-                     OnLooked(exception, std::move(status));
-                   });
+  try {
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      looking_.Spawn(texts_[i]->Look(lengths[i], deadline_),
+                     [this](const std::exception_ptr& exception, absl::Status status) {
+                       OnLooked(exception, std::move(status));
+                     });
+    }
+  } catch (...) {
+    OnLooked(std::current_exception(), absl::OkStatus());
   }
-  while (unanswered_ > 0) co_await answered_.Wait();
+  co_await looking_.Wait();
   if (exception_) std::rethrow_exception(exception_);
   co_return failure_;
 }
 
 void BeamLoop::OnLooked(const std::exception_ptr& exception, absl::Status status) {
-  --unanswered_;
-  answered_.Notify();
   if (exception && !exception_) exception_ = exception;
   if (failure_.ok()) failure_ = std::move(status);
   // Without one of them the others are of no use.

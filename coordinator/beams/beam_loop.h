@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/net/asio.h"
 #include "coordinator/beams/beam_choice.h"
 #include "coordinator/beams/beam_search.h"
 #include "coordinator/beams/beam_sequence.h"
-#include "coordinator/link/asio.h"
-#include "coordinator/link/event.h"
+#include "coordinator/link/task_group.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
@@ -59,10 +59,9 @@ class BeamLoop {
   const Clock::time_point deadline_;
   BeamSearch search_;
   std::vector<std::unique_ptr<BeamSequence>> texts_;  // of search_.live(), in this order
-  size_t unanswered_ = 0;
-  absl::Status failure_;          // the first
-  std::exception_ptr exception_;  // likewise
-  Event answered_;
+  absl::Status failure_;                              // the first
+  std::exception_ptr exception_;                      // likewise
+  TaskGroup looking_;
   bool stopped_ = false;
   std::vector<v1::TokenKind> kinds_;  // of the token that each step appended
   v1::SpeculationStats stats_;

@@ -21,6 +21,7 @@ BeamSequence::~BeamSequence() {
 }
 
 asio::awaitable<absl::Status> BeamSequence::Look(DraftLength length, Clock::time_point deadline) {
+  if (stopped_) co_return absl::CancelledError("cancelled");
   proposal_.clear();
   if (length.most > 0) {
     v1::ItemTiming ignored;

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/net/asio.h"
 #include "coordinator/beams/beam_rows.h"
 #include "coordinator/drafters/make_drafter.h"
-#include "coordinator/link/asio.h"
 #include "coordinator/pools/server_pool.h"
 #include "coordinator/rounds/draft_length.h"
 #include "coordinator/rounds/draft_length_policy.h"

@@ -40,7 +40,7 @@ void ModelDrafter::Begin(Generation& generation, const DraftLength& length) {
 
 bool ModelDrafter::Send(Generation& generation) {
   // Neither is the draft's failure: it is this sequence that is not drafted for.
-  if (attempts_ == kMaxAttempts || losses_.guilty() || Clock::now() < not_before_) return false;
+  if (stopped_ || attempts_ == kMaxAttempts || losses_.guilty() || Clock::now() < not_before_) return false;
   if (!pin_.Settle(generation.sequence_id(), generation.request().prompt, remote_.fork_of())) {
     SetAway();
     return false;
@@ -147,7 +147,7 @@ asio::awaitable<Proposal> ModelDrafter::Take(Generation& generation, v1::ItemTim
 
 void ModelDrafter::RunAhead(Generation& generation, const Proposal& proposal,
                             std::span<const Outcome> outcomes, const OnContinuation& on_continuation) {
-  if (!may_run_ahead_ || in_flight_ || losses_.suspect()) return;
+  if (stopped_ || !may_run_ahead_ || in_flight_ || losses_.suspect()) return;
   const std::shared_ptr<DraftLink>& link = pin_.server()->link;
   if (!link->up()) return;
   const auto read = [this, &generation](const v1::DraftNode& node) -> std::optional<ProposalNode> {
@@ -263,6 +263,7 @@ void ModelDrafter::GiveUp(const Generation& generation) {
 }
 
 void ModelDrafter::Stop(const Generation& /*generation*/) {
+  stopped_ = true;
   if (in_flight_) in_flight_->call->Cancel();
   branches_.Drop();
   pin_.Release();

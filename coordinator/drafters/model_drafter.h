@@ -89,6 +89,7 @@ class ModelDrafter final : public Drafter {
   // The draft had no room for this sequence: it is left alone until then.
   Backoff full_pause_{std::chrono::milliseconds(20), std::chrono::seconds(1)};
   Clock::time_point not_before_{};
+  bool stopped_ = false;  // what is sent now, nobody would release
 };
 
 }  // namespace outrider

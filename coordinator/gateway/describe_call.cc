@@ -4,8 +4,8 @@
 #include <memory>
 #include <optional>
 
+#include "common/net/event.h"
 #include "common/rpc/error.h"
-#include "coordinator/link/event.h"
 
 namespace outrider {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "coordinator/link/asio.h"
+#include "common/net/asio.h"
 #include "outrider/v1/inference.grpc.pb.h"
 
 namespace outrider {

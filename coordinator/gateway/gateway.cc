@@ -8,13 +8,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/net/host.h"
+#include "common/net/http_server.h"
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
 #include "common/rpc/fresh_bits.h"
 #include "coordinator/api/request_context.h"
 #include "coordinator/gateway/completion.h"
 #include "coordinator/gateway/describe_call.h"
-#include "coordinator/gateway/http_server.h"
 #include "coordinator/gateway/openai_error.h"
 #include "coordinator/gateway/openai_request.h"
 #include "coordinator/gateway/refusal_log.h"
@@ -75,7 +76,7 @@ class Gateway::Server {
       tls = *std::move(opened);
     }
     auto http = HttpServer::Start(
-        options_.listen, std::move(tls), options_.limits,
+        "--http-listen", options_.listen, std::move(tls), options_.limits,
         {.check = [this](const HttpRequest& head) { return Check(head); },
          .answer = [this](const HttpRequest& request) { return Answer(request); },
          .refuse = [this](int status, const std::string& message,
@@ -109,12 +110,26 @@ class Gateway::Server {
     return response;
   }
 
+  // From a page of another host, or asked for by another's name.
+  static bool IsForeign(const HttpRequest& head) {
+    absl::string_view origin = head.Header("Origin");
+    const size_t scheme = origin.find("://");
+    origin = scheme == absl::string_view::npos ? absl::string_view() : origin.substr(scheme + 3);
+    return IsPublicName(head.Header("Host")) || IsPublicName(origin);
+  }
+
   // A refusal that the head of a request is enough for.
   std::optional<HttpResponse> Check(const HttpRequest& head) {
     const Route route = RouteOf(head.path);
     absl::Status status;
     std::optional<HttpResponse> refusal;
-    if (route.kind == Route::Kind::kUnknown) {
+    if (options_.local && IsForeign(head)) {
+      status = MakeError(
+          absl::StatusCode::kPermissionDenied, "FOREIGN_HOST",
+          "this listener is for programs of its own host, and not for pages of others (Host, Origin)");
+      refusal = ErrorResponse(status);
+      refusal->close = true;
+    } else if (route.kind == Route::Kind::kUnknown) {
       status = MakeError(absl::StatusCode::kNotFound, "UNKNOWN_URL",
                          absl::StrCat("nothing answers ", head.method, " ", head.path));
       refusal = ErrorResponse(status);
@@ -155,7 +170,8 @@ class Gateway::Server {
       case Route::Kind::kUnknown:
         break;
     }
-    const bool ready = options_.ready();
+    // The executor answers too.
+    const bool ready = options_.ready() && (co_await Describe(service_.get())).ok();
     co_return JsonResponse(ready ? 200 : 503,
                            ready ? R"({"status":"serving"})" : R"({"status":"not serving"})");
   }
@@ -249,7 +265,7 @@ class Gateway::Server {
       const asio::any_io_executor executor = co_await asio::this_coro::executor;
       response = co_await Complete(
           std::make_shared<Completion>(executor, service_.get(), *std::move(parsed), std::move(header),
-                                       MetadataOfCall(context, request), request.client));
+                                       MetadataOfCall(context, request), request.client, &held_));
     } else {
       response = ErrorResponse(status, endpoint);
       Count(response.status, status, RouteOf(request.path));
@@ -260,12 +276,23 @@ class Gateway::Server {
     co_return response;
   }
 
+  static asio::awaitable<std::optional<std::string>> NextOf(std::vector<std::string>& pieces, size_t& next) {
+    if (next == pieces.size()) co_return std::nullopt;
+    co_return std::move(pieces[next++]);
+  }
+
   static asio::awaitable<HttpResponse> Complete(std::shared_ptr<Completion> completion) {
     const Endpoint endpoint = completion->request().endpoint;
     if (!completion->request().stream) {
-      absl::StatusOr<std::string> body = co_await completion->Body();
+      absl::StatusOr<std::vector<std::string>> body = co_await completion->Body();
       if (!body.ok()) co_return ErrorResponse(body.status(), endpoint);
-      co_return JsonResponse(200, *std::move(body));
+      HttpResponse response = JsonResponse(200, "");
+      response.length = 0;
+      for (const std::string& piece : *body) *response.length += piece.size();
+      // The completion stays, since it counts what waits.
+      response.next_piece = [completion = std::move(completion), pieces = *std::move(body),
+                             next = size_t{0}]() mutable { return NextOf(pieces, next); };
+      co_return response;
     }
     // The first chunk shows whether there is an answer at all, and with it the HTTP status.
     const absl::Status status = co_await completion->Begin();
@@ -281,6 +308,7 @@ class Gateway::Server {
   const std::unique_ptr<v1::Inference::Stub> service_;
   RefusalLog refusals_;
   asio::thread_pool parser_{1};
+  size_t held_ = 0;                   // by answers that wait to be whole
   std::unique_ptr<HttpServer> http_;  // ends first, with all that uses the rest
 };
 

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "coordinator/gateway/http_message.h"
+#include "common/net/http_message.h"
 
 namespace outrider {
 
@@ -24,6 +24,8 @@ struct GatewayOptions {
   std::string key = {};
   std::string client_ca = {};
   HttpLimits limits = {};
+  // It is for this host alone, and browsers on it are not to bring pages of others here.
+  bool local = false;
   // What the model is called: requests may use any of the names, answers use the first. Empty: the target's
   // own.
   std::vector<std::string> served_model_names = {};

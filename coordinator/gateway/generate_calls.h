@@ -11,9 +11,9 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "coordinator/gateway/http_message.h"
+#include "common/net/event.h"
+#include "common/net/http_message.h"
 #include "coordinator/gateway/openai_request.h"
-#include "coordinator/link/event.h"
 #include "outrider/v1/inference.grpc.pb.h"
 
 namespace outrider {

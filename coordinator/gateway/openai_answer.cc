@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/rpc/names.h"
+#include "coordinator/gateway/dump_json.h"
 #include "coordinator/rounds/speculation_stats.h"
 
 namespace outrider {
@@ -11,7 +13,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+// The members of an object, without its braces.
+std::string Members(const Json& object) {
+  const std::string text = DumpJson(object);
+  return text.substr(1, text.size() - 2);
+}
 
 Json NullIfEmpty(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
@@ -25,9 +31,21 @@ OpenAiAnswer::OpenAiAnswer(const OpenAiRequest* request, AnswerHeader header)
   speculation_.set_exact(true);
 }
 
+OpenAiAnswer::Choice& OpenAiAnswer::ChoiceAt(size_t index) {
+  const auto form = request_->endpoint == Endpoint::kChat ? OpenAiLogprobs::Form::kChat
+                                                          : OpenAiLogprobs::Form::kCompletions;
+  return choices_.try_emplace(index, form).first->second;
+}
+
 OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1::GenerateResponse& chunk) {
-  if (!chunk.prompt_logprobs().empty()) prompt_logprobs_[prompt].MergeFrom(chunk.prompt_logprobs());
-  Choice& choice = choices_[index];
+  if (!chunk.prompt_logprobs().empty()) {
+    EchoedPrompt& echoed = echoed_[prompt];
+    echoed.positions.MergeFrom(chunk.prompt_logprobs());
+    echoed.bytes += chunk.SpaceUsedLong();
+    bytes_ += chunk.SpaceUsedLong();
+  }
+  Choice& choice = ChoiceAt(index);
+  bytes_ -= choice.bytes();
   // Chunks without a token are the beginning of what is to be known of the prompt.
   if (request_->echo && !choice.echoed && (!chunk.tokens().empty() || chunk.has_finish())) {
     BeginWithPrompt(prompt, choice);
@@ -36,6 +54,7 @@ OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1:
   for (const v1::GeneratedToken& token : chunk.tokens()) {
     if (token.has_logprobs()) choice.logprobs.Add(token.logprobs());
   }
+  bytes_ += choice.bytes();
   if (chunk.has_finish()) {
     choice.finish_reason = NameOf(chunk.finish().reason());
     choice.stop_string = chunk.finish().stop_string();
@@ -44,19 +63,23 @@ OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1:
   return choice;
 }
 
-void OpenAiAnswer::BeginWithPrompt(size_t prompt, Choice& choice) const {
+void OpenAiAnswer::BeginWithPrompt(size_t prompt, Choice& choice) {
   choice.echoed = true;
   choice.text = request_->prompts[prompt].text();
   if (!request_->logprobs()) return;
   // All of its tokens but the first, which nothing comes before; that is a BOS, or else some text.
   size_t skipped = CountCharacters(choice.text);
-  const auto found = prompt_logprobs_.find(prompt);
-  if (found == prompt_logprobs_.end()) return choice.logprobs.Skip(skipped);
-  for (const v1::PositionLogprobs& position : found->second) {
+  const auto found = echoed_.find(prompt);
+  if (found == echoed_.end()) return choice.logprobs.Skip(skipped);
+  EchoedPrompt& echoed = found->second;
+  for (const v1::PositionLogprobs& position : echoed.positions) {
     skipped -= std::min(skipped, CountCharacters(position.token().text()));
-    choice.logprobs.Add(position);
   }
   choice.logprobs.Skip(skipped);
+  for (const v1::PositionLogprobs& position : echoed.positions) choice.logprobs.Add(position);
+  if (++echoed.choices < request_->samples()) return;
+  bytes_ -= echoed.bytes;
+  echoed_.erase(found);
 }
 
 void OpenAiAnswer::Count(const v1::Finish& finish, bool first_sample) {
@@ -89,38 +112,35 @@ Json OpenAiAnswer::UsageJson() const {
             {"schedule", NameOf(ScheduleOf(s))}}}};
 }
 
-Json OpenAiAnswer::ChoiceJson(size_t index, const Choice& choice) const {
+std::string OpenAiAnswer::ChoiceText(size_t index, const Choice& choice) const {
   const bool chat = request_->endpoint == Endpoint::kChat;
-  Json json = {{"index", index}};
-  if (chat) {
-    json["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+  Json content;
+  if (!chat) {
+    content = {{"text", choice.text}};
+  } else if (!request_->stream) {
+    content = {{"message", {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}}}};
   } else {
-    json["text"] = choice.text;
-  }
-  json["logprobs"] = nullptr;
-  if (request_->logprobs()) json["logprobs"] = chat ? choice.logprobs.Chat() : choice.logprobs.Completions();
-  json["finish_reason"] = NullIfEmpty(choice.finish_reason);
-  json["stop_reason"] = NullIfEmpty(choice.stop_string);
-  return json;
-}
-
-Json OpenAiAnswer::EventJson(size_t index, Choice& choice) const {
-  const bool chat = request_->endpoint == Endpoint::kChat;
-  Json of_choice = ChoiceJson(index, choice);
-  if (chat) {
     Json delta = Json::object();
     if (!choice.begun) delta["role"] = "assistant";
     if (!choice.begun || !choice.text.empty()) delta["content"] = choice.text;
-    of_choice.erase("message");
-    of_choice["delta"] = std::move(delta);
+    content["delta"] = std::move(delta);
   }
-  if (choice.logprobs.empty()) of_choice["logprobs"] = nullptr;
+  const bool tells = request_->logprobs() && !(request_->stream && choice.logprobs.empty());
+  const Json end = {{"finish_reason", NullIfEmpty(choice.finish_reason)},
+                    {"stop_reason", NullIfEmpty(choice.stop_string)}};
+  // Log-probabilities are JSON already.
+  return absl::StrCat(R"({"index":)", index, ",", Members(content), R"(,"logprobs":)",
+                      tells ? choice.logprobs.ToJson() : "null", ",", Members(end), "}");
+}
+
+std::string OpenAiAnswer::Event(size_t index, Choice& choice) const {
+  const char* const object =
+      request_->endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion";
+  std::string event = absl::StrCat("{", Members(Headed(object)), R"(,"choices":[)", ChoiceText(index, choice),
+                                   "]", request_->include_usage ? R"(,"usage":null})" : "}");
   choice.begun = true;
   choice.text.clear();
   choice.logprobs.Clear();
-  Json event = Headed(chat ? "chat.completion.chunk" : "text_completion");
-  event["choices"] = Json::array({std::move(of_choice)});
-  if (request_->include_usage) event["usage"] = nullptr;
   return event;
 }
 
@@ -128,7 +148,8 @@ std::string OpenAiAnswer::AddAsEvent(size_t prompt, const v1::GenerateResponse& 
   const size_t index = IndexOf(prompt, chunk);
   Choice& choice = AddTo(index, prompt, chunk);
   if (choice.text.empty() && choice.logprobs.empty() && choice.finish_reason.empty()) return "";
-  return ServerSentEvent(Dump(EventJson(index, choice)));
+  bytes_ -= choice.bytes();
+  return ServerSentEvent(Event(index, choice));
 }
 
 std::string OpenAiAnswer::LastEvents() const {
@@ -137,17 +158,20 @@ std::string OpenAiAnswer::LastEvents() const {
     Json event = Headed(request_->endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
     event["choices"] = Json::array();
     event["usage"] = UsageJson();
-    events = ServerSentEvent(Dump(event));
+    events = ServerSentEvent(DumpJson(event));
   }
   return events + DoneEvent();
 }
 
-std::string OpenAiAnswer::Body() const {
-  Json answer = Headed(request_->endpoint == Endpoint::kChat ? "chat.completion" : "text_completion");
-  answer["choices"] = Json::array();
-  for (const auto& [index, choice] : choices_) answer["choices"].push_back(ChoiceJson(index, choice));
-  answer["usage"] = UsageJson();
-  return Dump(answer);
+std::vector<std::string> OpenAiAnswer::Body() {
+  const char* const object = request_->endpoint == Endpoint::kChat ? "chat.completion" : "text_completion";
+  std::vector<std::string> pieces = {absl::StrCat("{", Members(Headed(object)), R"(,"choices":[)")};
+  // Each choice goes as its text comes.
+  for (auto choice = choices_.begin(); choice != choices_.end(); choice = choices_.erase(choice)) {
+    pieces.push_back(absl::StrCat(pieces.size() > 1 ? "," : "", ChoiceText(choice->first, choice->second)));
+  }
+  pieces.push_back(absl::StrCat(R"(],"usage":)", DumpJson(UsageJson()), "}"));
+  return pieces;
 }
 
 }  // namespace outrider

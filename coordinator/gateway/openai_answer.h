@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "coordinator/gateway/openai_logprobs.h"
 #include "coordinator/gateway/openai_request.h"
@@ -25,9 +26,11 @@ class OpenAiAnswer {
   // `request` must outlive this.
   OpenAiAnswer(const OpenAiRequest* request, AnswerHeader header);
 
-  // Either this with each chunk, and at the end the whole answer.
+  // Either this with each chunk, and at the end the whole answer, once, in pieces.
   void Add(size_t prompt, const v1::GenerateResponse& chunk) { AddTo(IndexOf(prompt, chunk), prompt, chunk); }
-  std::string Body() const;
+  std::vector<std::string> Body();
+  // What it holds for that, about as many as Body has.
+  size_t bytes() const { return bytes_; }
 
   // Or this with each chunk, which gives the server-sent event that says it, perhaps none, and at the end
   // those that close the stream.
@@ -36,6 +39,9 @@ class OpenAiAnswer {
 
  private:
   struct Choice {
+    explicit Choice(OpenAiLogprobs::Form form) : logprobs(form) {}
+    size_t bytes() const { return text.size() + logprobs.bytes(); }
+
     std::string text;  // since the last event; all of it if there are none
     OpenAiLogprobs logprobs;
     bool echoed = false;        // it begins with the prompt
@@ -44,24 +50,33 @@ class OpenAiAnswer {
     std::string stop_string;    // empty: none ended it
   };
 
+  struct EchoedPrompt {
+    google::protobuf::RepeatedPtrField<v1::PositionLogprobs> positions;  // what its first chunks said
+    size_t bytes = 0;
+    size_t choices = 0;  // that have begun
+  };
+
   size_t IndexOf(size_t prompt, const v1::GenerateResponse& chunk) const {
     return prompt * request_->samples() + chunk.sample();
   }
   Choice& AddTo(size_t index, size_t prompt, const v1::GenerateResponse& chunk);
   // `object` with the header's fields.
   nlohmann::ordered_json Headed(const char* object) const;
+  Choice& ChoiceAt(size_t index);
   // The prompt of an answer that echoes it, as the beginning of a choice.
-  void BeginWithPrompt(size_t prompt, Choice& choice) const;
-  nlohmann::ordered_json ChoiceJson(size_t index, const Choice& choice) const;
-  nlohmann::ordered_json EventJson(size_t index, Choice& choice) const;
+  void BeginWithPrompt(size_t prompt, Choice& choice);
+  // A choice, of an event or of a whole answer.
+  std::string ChoiceText(size_t index, const Choice& choice) const;
+  std::string Event(size_t index, Choice& choice) const;
   nlohmann::ordered_json UsageJson() const;
   void Count(const v1::Finish& finish, bool first_sample);
 
   const OpenAiRequest* const request_;
   const AnswerHeader header_;
   std::map<size_t, Choice> choices_;
-  // Of prompts that are echoed with log-probabilities: what their first chunks said.
-  std::map<size_t, google::protobuf::RepeatedPtrField<v1::PositionLogprobs>> prompt_logprobs_;
+  // Of prompts that are echoed with log-probabilities, until all of their choices begin with them.
+  std::map<size_t, EchoedPrompt> echoed_;
+  size_t bytes_ = 0;
   v1::Usage usage_;
   v1::SpeculationStats speculation_;
 };

@@ -1,7 +1,11 @@
 #include "coordinator/gateway/openai_logprobs.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/gateway/dump_json.h"
 
 namespace outrider {
 namespace {
@@ -19,6 +23,10 @@ Json WithBytes(const v1::TokenLogprob& token) {
   return {{"token", token.text()}, {"logprob", Finite(token.logprob())}, {"bytes", std::move(bytes)}};
 }
 
+void Append(const Json& item, std::string* list) {
+  absl::StrAppend(list, list->empty() ? "" : ",", DumpJson(item));
+}
+
 }  // namespace
 
 size_t CountCharacters(const std::string& text) {
@@ -26,42 +34,35 @@ size_t CountCharacters(const std::string& text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-Json OpenAiLogprobs::Completions() const {
-  Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(), offsets = Json::array();
-  size_t offset = offset_;
-  for (const v1::PositionLogprobs& position : positions_) {
-    const v1::TokenLogprob& token = position.token();
-    tokens.push_back(token.text());
-    logprobs.push_back(Finite(token.logprob()));
-    offsets.push_back(offset);
-    offset += CountCharacters(token.text());
+void OpenAiLogprobs::Add(const v1::PositionLogprobs& position) {
+  const v1::TokenLogprob& token = position.token();
+  if (form_ == Form::kChat) {
+    Json item = WithBytes(token);
+    Json top = Json::array();
+    for (const v1::TokenLogprob& other : position.top()) top.push_back(WithBytes(other));
+    item["top_logprobs"] = std::move(top);
+    Append(item, &tokens_);
+  } else {
+    Append(token.text(), &tokens_);
+    Append(Finite(token.logprob()), &logprobs_);
+    Append(offset_, &offsets_);
     Json top = Json::object();
     // Tokens may share a text; the likeliest stands for it.
     for (const v1::TokenLogprob& other : position.top()) top.emplace(other.text(), Finite(other.logprob()));
     top.emplace(token.text(), Finite(token.logprob()));
-    tops.push_back(std::move(top));
+    Append(top, &tops_);
   }
-  return {{"tokens", std::move(tokens)},
-          {"token_logprobs", std::move(logprobs)},
-          {"top_logprobs", std::move(tops)},
-          {"text_offset", std::move(offsets)}};
+  offset_ += CountCharacters(token.text());
 }
 
-Json OpenAiLogprobs::Chat() const {
-  Json content = Json::array();
-  for (const v1::PositionLogprobs& position : positions_) {
-    Json token = WithBytes(position.token());
-    Json top = Json::array();
-    for (const v1::TokenLogprob& other : position.top()) top.push_back(WithBytes(other));
-    token["top_logprobs"] = std::move(top);
-    content.push_back(std::move(token));
-  }
-  return {{"content", std::move(content)}, {"refusal", nullptr}};
+std::string OpenAiLogprobs::ToJson() const {
+  if (form_ == Form::kChat) return absl::StrCat(R"({"content":[)", tokens_, R"(],"refusal":null})");
+  return absl::StrCat(R"({"tokens":[)", tokens_, R"(],"token_logprobs":[)", logprobs_,
+                      R"(],"top_logprobs":[)", tops_, R"(],"text_offset":[)", offsets_, "]}");
 }
 
 void OpenAiLogprobs::Clear() {
-  for (const v1::PositionLogprobs& position : positions_) offset_ += CountCharacters(position.token().text());
-  positions_.clear();
+  for (std::string* list : {&tokens_, &logprobs_, &tops_, &offsets_}) list->clear();
 }
 
 }  // namespace outrider

@@ -2,33 +2,39 @@
 #pragma once
 
 #include <cstddef>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "outrider/v1/sequence.pb.h"
 
 namespace outrider {
 
-// Of the tokens of one choice, in order. Offsets count characters of the choice's text.
+// Of the tokens of one choice, in order, as the JSON that they are sent as: a large answer is then no larger
+// here than on its way. Offsets count characters of the choice's text.
 class OpenAiLogprobs {
  public:
-  void Add(const v1::PositionLogprobs& position) { positions_.push_back(position); }
+  // Completions: four lists; a token is named by its text. Chat: a list of objects.
+  enum class Form { kCompletions, kChat };
+
+  explicit OpenAiLogprobs(Form form) : form_(form) {}
+
+  void Add(const v1::PositionLogprobs& position);
   // Text before the next token that has none of its own here.
   void Skip(size_t characters) { offset_ += characters; }
-  bool empty() const { return positions_.empty(); }
+  bool empty() const { return tokens_.empty(); }
+  size_t bytes() const { return tokens_.size() + logprobs_.size() + tops_.size() + offsets_.size(); }
 
-  // Completions: four lists; a token is named by its text.
-  nlohmann::ordered_json Completions() const;
-  // Chat: a list of objects.
-  nlohmann::ordered_json Chat() const;
+  // Characters of the text that was told of or skipped.
+  size_t offset() const { return offset_; }
+  std::string ToJson() const;
 
   // Those told so far are not told again.
   void Clear();
 
  private:
-  std::vector<v1::PositionLogprobs> positions_;
-  size_t offset_ = 0;  // of positions_[0]
+  const Form form_;
+  // The items of each list, with commas between them; of a chat only the first.
+  std::string tokens_, logprobs_, tops_, offsets_;
+  size_t offset_ = 0;  // of the next token
 };
 
 // Characters, that is code points, of UTF-8.

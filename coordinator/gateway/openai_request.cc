@@ -22,6 +22,8 @@ constexpr uint32_t kDefaultMaxTokens = 16;
 constexpr size_t kMaxPrompts = 1024;
 // No request needs to be nested deeper, and what walks through JSON is recursive.
 constexpr int kMaxDepth = 16;
+// Each takes dozens of bytes, however few it has in the body.
+constexpr size_t kMaxValues = size_t{1} << 16;
 
 void ParseSamplingFields(JsonFields& fields, v1::SamplingParams* sampling) {
   const auto real = [&fields](const char* name, auto set) {
@@ -213,8 +215,18 @@ void ParseMessages(JsonFields& fields, OpenAiRequest* request) {
 }  // namespace
 
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body) {
-  const auto shallow = [](int depth, Json::parse_event_t, const Json&) { return depth <= kMaxDepth; };
-  const Json json = Json::parse(body, shallow, /*allow_exceptions=*/false);
+  size_t values = 0;
+  const auto bounded = [&values](int depth, Json::parse_event_t event, const Json& json) {
+    const bool ends = event == Json::parse_event_t::object_end || event == Json::parse_event_t::array_end;
+    // Numbers take no memory beside their place.
+    values += !ends && !json.is_number();
+    return depth <= kMaxDepth && values <= kMaxValues;
+  };
+  const Json json = Json::parse(body, bounded, /*allow_exceptions=*/false);
+  if (values > kMaxValues) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON",
+                     absl::StrCat("the body has more than ", kMaxValues, " texts, lists and objects"));
+  }
   if (!json.is_object()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON", "the body is not a JSON object");
   }

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "coordinator/link/event.h"
+#include "common/net/event.h"
 
 namespace outrider {
 

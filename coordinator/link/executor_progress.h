@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "coordinator/link/asio.h"
+#include "common/net/asio.h"
 
 namespace outrider {
 

@@ -5,9 +5,9 @@
 #include <thread>
 #include <utility>
 
+#include "common/net/asio.h"
+#include "common/net/clock.h"
 #include "common/rpc/queue_poller.h"
-#include "coordinator/link/asio.h"
-#include "coordinator/link/clock.h"
 #include "coordinator/link/grpc_timer.h"
 
 namespace outrider {

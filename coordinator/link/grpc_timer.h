@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
+#include "common/net/asio.h"
+#include "common/net/clock.h"
 #include "common/spec/check.h"
-#include "coordinator/link/asio.h"
-#include "coordinator/link/clock.h"
 
 namespace outrider {
 

@@ -9,14 +9,14 @@
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "common/net/asio.h"
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
-#include "coordinator/link/asio.h"
 #include "coordinator/link/channel.h"
 #include "coordinator/link/event.h"
 #include "coordinator/link/grpc_context.h"
+#include "coordinator/link/link_call.h"
 #include "coordinator/link/server_pace.h"
 #include "coordinator/link/turn_queue.h"
 
@@ -33,7 +33,8 @@ struct LinkOptions {
   // How long a server may be away before it counts as gone, and those who wait for it give up.
   Clock::duration patience = std::chrono::seconds(60);
   // A server that has items to answer and sends no answer at all for so long hangs, however alive its
-  // process: its connection counts as lost. Keepalive notices only processes that do not run.
+  // process: its connection counts as lost. Keepalive notices only processes that do not run. An item that is
+  // so old while others are answered is lost by itself.
   Clock::duration item_timeout = std::chrono::seconds(300);
   // Called for an answer that nobody waits for: it comes too late, or names another sequence or round.
   std::function<void()> on_unexpected = [] {};
@@ -48,70 +49,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   // Whether a server may be used; an error keeps the link down and is logged.
   using CheckServer = std::function<absl::Status(const v1::ServerInfo&)>;
 
-  // What became of an item.
-  struct Answer {
-    // The server's own, or UNAVAILABLE when the link was or went down, DEADLINE_EXCEEDED, or CANCELLED.
-    absl::Status status;
-    Result result;      // of the server, also with an error of its own; else empty
-    bool lost = false;  // it was sent, and the link went down before an answer came
-  };
-
-  // An item that was sent and is not answered yet, or whose answer nobody has taken yet. Destruction gives
-  // the answer up.
-  class Call {
-   public:
-    Call(std::shared_ptr<Link> link, std::string sequence_id, uint64_t round, int rows, bool patient)
-        : link_(std::move(link)),
-          key_(std::move(sequence_id), round),
-          rows_(rows),
-          patient_(patient),
-          answered_(link_->executor_) {
-      link_->calls_[key_] = this;
-    }
-    ~Call() {
-      if (auto it = link_->calls_.find(key_); it != link_->calls_.end() && it->second == this) {
-        link_->calls_.erase(it);
-      }
-    }
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
-
-    // Once. Until the answer is there, or the deadline has come.
-    asio::awaitable<Answer> Wait(Clock::time_point deadline) {
-      if (!answer_) co_await answered_.Wait(deadline);
-      if (answer_) co_return *std::move(answer_);
-      co_return Answer{
-          absl::DeadlineExceededError(absl::StrCat("no answer from the ", Protocol::kName, " in time")), {}};
-    }
-
-    // The answer that Wait would return now; null if it would wait.
-    const Answer* answer() const { return answer_ ? &*answer_ : nullptr; }
-
-    // Called with each result that comes before the answer, if the protocol has any; null: nobody is.
-    void OnPartial(std::function<void(const Result&)> handler) { on_partial_ = std::move(handler); }
-
-    // Ends a Wait in progress, or the next one, with CANCELLED.
-    void Cancel() { Finish({absl::CancelledError("cancelled"), {}}); }
-
-   private:
-    friend class Link;
-
-    // The first answer counts.
-    void Finish(Answer answer) {
-      if (answer_) return;
-      answer_ = std::move(answer);
-      answered_.Notify();
-    }
-
-    const std::shared_ptr<Link> link_;
-    const std::pair<std::string, uint64_t> key_;
-    const int rows_;
-    const bool patient_;
-    const Clock::time_point started_ = Clock::now();
-    Event answered_;
-    std::optional<Answer> answer_;
-    std::function<void(const Result&)> on_partial_;
-  };
+  using Answer = LinkAnswer<Result>;
+  using Call = LinkCall<Result>;
 
   // `on_change` is called when up(), present() or going_away() has changed, and after each attempt to
   // connect.
@@ -200,8 +139,10 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   // item_timeout says, whoever could take over.
   std::unique_ptr<Call> Start(Item&& item, const std::string& sequence_id, uint64_t round,
                               bool patient = false) {
-    auto call =
-        std::make_unique<Call>(this->shared_from_this(), sequence_id, round, Protocol::Rows(item), patient);
+    // They keep the link alive.
+    std::shared_ptr<LinkCalls<Result>> calls(this->shared_from_this(), &calls_);
+    auto call = std::make_unique<Call>(std::move(calls), executor_, Protocol::kName,
+                                       CallKey(sequence_id, round), Protocol::Rows(item), patient);
     if (up_) {
       Send(std::move(item));
       if (!watching_) WatchSilence(Clock::time_point::max());
@@ -234,26 +175,27 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   void OnResponse(typename Protocol::Response response) {
     if (response.has_info()) OnInfo(response.info());
-    const auto waits = [](const auto& entry) { return !entry.second->answer_; };
+    const auto waits = [](const auto& entry) { return entry.second->answer() == nullptr; };
     pace_.ObserveLoad(response.load(), std::count_if(calls_.begin(), calls_.end(), waits));
     if (response.results_size() > 0) OnAnswers();
     for (Result& result : *response.mutable_results()) {
-      const auto it = calls_.find(std::pair(result.sequence_id(), result.round()));
+      const auto it = calls_.find(CallKey(result.sequence_id(), result.round()));
       if (it == calls_.end()) {
         options_.on_unexpected();
         continue;
       }
       if (Protocol::IsPartial(result)) {
-        if (it->second->on_partial_) it->second->on_partial_(result);
+        it->second->TellPartial(result);
         continue;
       }
       absl::Status status = FromProto(result.status());
-      pace_.ObserveAnswer(last_answer_ - it->second->started_,
-                          std::max(it->second->rows_, static_cast<int>(result.timing().batch_rows())));
+      pace_.ObserveAnswer(last_answer_ - it->second->started,
+                          std::max(it->second->rows, static_cast<int>(result.timing().batch_rows())));
       it->second->Finish({std::move(status), std::move(result)});
     }
-    if (response.going_away() && up_ && !std::exchange(going_away_, true)) {
-      LogInfo("going away", {{"server", Protocol::kName}, {"address", options_.address}});
+    if (up_ && std::exchange(going_away_, response.going_away()) != response.going_away()) {
+      LogInfo(going_away_ ? "going away" : "stays",
+              {{"server", Protocol::kName}, {"address", options_.address}});
       Changed();
     }
   }
@@ -329,9 +271,9 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   // How long the server may be silent while it has this item.
   Clock::duration PatienceWith(const Call& call) const {
-    if (call.patient_ || !replaceable_) return options_.item_timeout;
+    if (call.patient || !replaceable_) return options_.item_timeout;
     int rows = 0;
-    for (const auto& [key, other] : calls_) rows += other->answer_ ? 0 : other->rows_;
+    for (const auto& [key, other] : calls_) rows += other->answer() != nullptr ? 0 : other->rows;
     return std::min(options_.item_timeout, pace_.LongestSilence(rows).value_or(options_.item_timeout));
   }
 
@@ -348,21 +290,42 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   void CheckSilence() {
     watching_ = false;
+    const Clock::time_point now = Clock::now();
     auto end = Clock::time_point::max();
     auto since = end;
     for (const auto& [key, call] : calls_) {
-      if (call->answer_) continue;
-      since = std::min(since, call->started_);
-      end = std::min(end, std::max(call->started_, last_answer_) + PatienceWith(*call));
+      if (call->answer() != nullptr) continue;
+      since = std::min(since, call->started);
+      end = std::min(end, std::max(call->started, last_answer_) + PatienceWith(*call));
     }
     if (!up_ || end == Clock::time_point::max()) return;
-    const Clock::time_point now = Clock::now();
-    if (now < end) return WatchSilence(end);
+    if (now < end) return WatchSilence(std::min(end, GiveUpOld(now)));
     LogWarning("silent", {{"server", Protocol::kName},
                           {"address", options_.address},
                           {"seconds", Seconds(now - std::max(since, last_answer_))}});
     answers_ = false;
     channel_.Cancel();
+  }
+
+  // Ends the items that are too old. Returns when the next one will be.
+  Clock::time_point GiveUpOld(Clock::time_point now) {
+    auto next = Clock::time_point::max();
+    for (const auto& [key, call] : calls_) {
+      if (call->answer() != nullptr) continue;
+      const Clock::time_point end = call->started + options_.item_timeout;
+      if (now < end) {
+        next = std::min(next, end);
+        continue;
+      }
+      LogWarning("item lost", {{"server", Protocol::kName},
+                               {"address", options_.address},
+                               {"seconds", Seconds(now - call->started)}});
+      call->Finish({MakeError(absl::StatusCode::kUnavailable, Protocol::kUnavailable,
+                              absl::StrCat("no answer to this item from ", options_.address)),
+                    {},
+                    true});
+    }
+    return next;
   }
 
   void Changed() { on_change_(); }
@@ -379,7 +342,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   std::optional<v1::ServerInfo> info_;
   absl::Status refusal_;
   absl::StatusCode failure_ = absl::StatusCode::kOk;  // that was logged since it was last connected
-  absl::flat_hash_map<std::pair<std::string, uint64_t>, Call*> calls_;
+  LinkCalls<Result> calls_;
   Clock::time_point last_answer_{};
   ServerPace pace_;
   uint64_t connections_ = 0;

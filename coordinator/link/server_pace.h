@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "coordinator/link/clock.h"
+#include "common/net/clock.h"
 #include "coordinator/link/running_mean.h"
 
 namespace outrider {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <span>
 
-#include "coordinator/link/asio.h"
+#include "common/net/asio.h"
 #include "coordinator/rounds/ahead_report.h"
 #include "coordinator/rounds/draft_length.h"
 #include "coordinator/rounds/draft_outcome.h"

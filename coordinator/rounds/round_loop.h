@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "coordinator/link/asio.h"
+#include "common/net/asio.h"
 #include "coordinator/rounds/draft_length_policy.h"
 #include "coordinator/rounds/drafter.h"
 #include "coordinator/rounds/generation.h"

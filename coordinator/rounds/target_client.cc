@@ -119,7 +119,7 @@ absl::StatusOr<TargetAnswer> TargetClient::Take(const Generation& generation, v1
   absl::StatusOr<Verdict> verdict =
       ParseVerdict(result.verdict(), proposal, static_cast<int>(pin_.pool().info()->vocab_size()));
   if (!verdict.ok()) return verdict.status();
-  if (absl::Status status = CheckReport(generation, result); !status.ok()) return status;
+  if (absl::Status status = CheckReport(generation, proposal, *verdict, result); !status.ok()) return status;
   OnAnswered(result, verdict->path.size());
   return TargetAnswer{.verdict = *std::move(verdict),
                       .candidates = {},
@@ -149,17 +149,22 @@ void TargetClient::OnAnswered(const v1::VerifyResult& result, size_t accepted) {
   failures_ = 0;
 }
 
-absl::Status TargetClient::CheckReport(const Generation& generation, const v1::VerifyResult& result) const {
-  const v1::Verdict& verdict = result.verdict();
-  const bool wants = generation.request().params.has_logprobs();
-  const auto size = [](const auto& positions) { return static_cast<size_t>(positions.size()); };
-  if (size(verdict.logprobs()) != (wants ? size(verdict.accepted()) + 1 : 0)) {
-    return InvalidVerdict(absl::StrCat("log-probabilities of ", verdict.logprobs_size(), " tokens"));
+absl::Status TargetClient::CheckReport(const Generation& generation, const Proposal& proposal,
+                                       const Verdict& verdict, const v1::VerifyResult& result) const {
+  const Request& request = generation.request();
+  const int vocab = static_cast<int>(pin_.pool().info()->vocab_size());
+  std::vector<TokenId> emitted;
+  if (request.params.has_logprobs()) {
+    for (int node : verdict.path) emitted.push_back(proposal[static_cast<size_t>(node)].token);
+    emitted.push_back(verdict.token);
   }
-  if (size(result.prompt_logprobs()) != (generation.WantsPromptLogprobs() ? sent_ - 1 : 0)) {
-    return InvalidVerdict(
-        absl::StrCat("log-probabilities of ", result.prompt_logprobs_size(), " prompt tokens"));
-  }
+  absl::Status status =
+      CheckLogprobs(result.verdict().logprobs(), emitted, static_cast<int>(request.params.logprobs()), vocab);
+  if (!status.ok()) return status;
+  std::span<const TokenId> scored;
+  if (generation.WantsPromptLogprobs()) scored = std::span(generation.tokens()).subspan(1, sent_ - 1);
+  status = CheckLogprobs(result.prompt_logprobs(), scored, request.prompt_logprobs, vocab);
+  if (!status.ok()) return status;
   if (result.prefix_hit() > sent_) {
     return InvalidVerdict(
         absl::StrCat(result.prefix_hit(), " of ", sent_, " tokens found in the prefix cache"));
@@ -317,9 +322,10 @@ absl::Status TargetClient::OnLost() {
   losses_.OnLost(sent_);
   if (!losses_.guilty()) return absl::OkStatus();
   metrics_->OnTargetError("ITEM_LOST");
-  return MakeError(absl::StatusCode::kInternal, "ITEM_LOST",
-                   "the connection to a target was lost three times in a row under an item of this request, "
-                   "which is not sent again");
+  return MakeError(
+      absl::StatusCode::kInternal, "ITEM_LOST",
+      "three times in a row the connection to a target was lost under an item of this request, or "
+      "no answer came; it is not sent again");
 }
 
 void TargetClient::Stop() {

@@ -95,8 +95,9 @@ class TargetClient {
                                               const Proposal& proposal);
   // What follows from any answer for the next item.
   void OnAnswered(const v1::VerifyResult& result, size_t accepted);
-  // Whether what the result says beside the verdict is as much as was asked for.
-  absl::Status CheckReport(const Generation& generation, const v1::VerifyResult& result) const;
+  // Whether what the result says beside the verdict is what was asked for.
+  absl::Status CheckReport(const Generation& generation, const Proposal& proposal, const Verdict& verdict,
+                           const v1::VerifyResult& result) const;
   // Corrects what is believed of the target, and empties a proposal that it refuses. OK if what is left is
   // worth sending again.
   absl::Status Recover(const TargetLink::Answer& answer, Proposal& proposal, Clock::time_point deadline);

@@ -1,5 +1,5 @@
 // Bytes of an HTTP connection, as the gateway reads them: the requests do not depend on how the bytes arrive.
-#include "coordinator/gateway/http_parser.h"
+#include "common/net/http_parser.h"
 
 #include <string>
 

@@ -44,7 +44,7 @@ def test_metrics_are_valid_and_move(server: Server, pair: Cluster, prompts: list
     pair.generate(prompts[0], k=2, max_tokens=10)
     after = server.metrics()
     assert after.value(name) > before.value(name)
-    assert all(sample.startswith("outrider_") or sample.startswith("exposer_") for sample, _ in after)
+    assert all(sample.startswith("outrider_") for sample, _ in after)
     for (sample, labels), value in after.items():
         if after.types.get(sample) == "counter":
             assert value >= before.get((sample, labels), 0), sample

@@ -130,7 +130,7 @@ def test_a_target_killed_under_sixteen_streams_changes_no_answer(how: str, sixte
             assert in_the_middle(answers)
             before = [len(answer.tokens) for answer in answers]
             eventually(lambda: all(len(a.tokens) > n or a.finish for a, n in zip(answers, before)), "all go on")
-            took(27, "one of two targets killed, until all streams went on", killed)
+            took(38, "one of two targets killed, until all streams went on", killed)
         assert [answer.tokens for answer in answers] == undisturbed[how]
         assert p.coordinator.value("outrider_target_up") == 1
         assert p.coordinator.health() == "SERVING"
@@ -169,7 +169,7 @@ def test_a_target_that_hangs_is_left(sixteen: list[str], undisturbed: dict[str, 
             p.targets[0].popen.send_signal(signal.SIGSTOP)
             assert in_the_middle(answers)
             p.coordinator.wait_for_event("silent", address=p.targets[0].address)
-            took(29, "one of two targets stopped, until its streams were sent to the other", hung)
+            took(40, "one of two targets stopped, until its streams were sent to the other", hung)
         assert [answer.tokens for answer in answers] == undisturbed["greedy"]
         # It works again, and is used again.
         p.targets[0].popen.send_signal(signal.SIGCONT)

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/net/asio.h"
 #include "common/rpc/error.h"
-#include "coordinator/link/asio.h"
 #include "coordinator/link/grpc_context.h"
 
 namespace outrider {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/cli/flags.h"
+#include "common/obs/flags.h"
 
 namespace outrider {
 namespace {
@@ -17,21 +18,19 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Parse as the program does; throw CLI11's exceptions.
-GenerateFlags Parse(std::vector<std::string> arguments) {
+GenerateFlags Parse(const std::vector<std::string>& arguments) {
   CLI::App command;
   GenerateFlags flags;
   DefineGenerateFlags(command, flags);
-  std::reverse(arguments.begin(), arguments.end());
-  command.parse(arguments);
+  ParseArguments(command, arguments);
   return flags;
 }
 
-LocalServicesOptions ParseUp(std::vector<std::string> arguments) {
+LocalServicesOptions ParseUp(const std::vector<std::string>& arguments) {
   CLI::App command;
   LocalServicesOptions options;
   DefineUpFlags(command, options);
-  std::reverse(arguments.begin(), arguments.end());
-  command.parse(arguments);
+  ParseArguments(command, arguments);
   return options;
 }
 
@@ -46,6 +45,22 @@ std::string ErrorOf(std::vector<std::string> arguments) {
     return error.what();
   }
   return "none";
+}
+
+TEST(ParseArguments, NothingAfterTheSignIsTheEmptyValueAndTakesNoOther) {
+  EXPECT_EQ(ParseUp({"--http-listen=", "--served-model-name=", "--listen=127.0.0.1:1"}).listen[kCoordinator],
+            "127.0.0.1:1");
+  EXPECT_EQ(ParseUp({"--http-listen=", "--listen=127.0.0.1:1"}).http_listen, "");
+  EXPECT_THAT(ParseUp({"--served-model-name=", "--insecure"}).served_model_names, ElementsAre(""));
+  EXPECT_TRUE(ParseUp({"--served-model-name=", "--insecure"}).insecure);
+}
+
+TEST(ParseArguments, AFlagIsNoValueOfAnother) {
+  EXPECT_EQ(ErrorOf({"p", "--stop", "--seed", "3"}), "--stop: needs a value, and is followed by --seed");
+  EXPECT_THAT(ErrorOf({"p", "--seed"}), HasSubstr("--seed"));
+  EXPECT_EQ(ErrorOf({"p", "--trace="}), "--trace: true or false must follow the '='");
+  EXPECT_THAT(Parse({"p", "--stop=--", "--stop", "-"}).stop, ElementsAre("--", "-"));
+  EXPECT_EQ(Parse({"--trace", "--", "--p"}).prompt, std::string("--p"));
 }
 
 TEST(GenerateFlags, LeaveUnsetWhatWasNotGiven) {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "bench/temporary_folder.h"
+#include "common/net/asio.h"
 #include "common/rpc/convert.h"
 #include "common/spec/verify.h"
 #include "coordinator/api/parse_request.h"
@@ -12,7 +13,6 @@
 #include "coordinator/drafters/copy_drafter.h"
 #include "coordinator/drafters/ngram_drafter.h"
 #include "coordinator/drafters/row_drafter.h"
-#include "coordinator/link/asio.h"
 #include "tests/unit/test_tokenizer.h"
 
 namespace outrider {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_join.h"
 #include "coordinator/gateway/openai_answer.h"
 
 namespace outrider {
@@ -18,6 +19,8 @@ OpenAiRequest RequestFor(Endpoint endpoint, const std::string& more = "") {
                                  : R"("prompt": ["Once", "Twice"])";
   return ParseOpenAiRequest(endpoint, "{" + prompt + (more.empty() ? "}" : "," + more + "}")).value();
 }
+
+Json Whole(OpenAiAnswer& answer) { return Json::parse(absl::StrJoin(answer.Body(), "")); }
 
 AnswerHeader Header() { return {.id = "id-1", .created = 17, .model = "tiny"}; }
 
@@ -81,7 +84,7 @@ TEST(OpenAiAnswer, OrdersChoicesByPromptAndSampleAndSumsTheirUsage) {
   answer.Add(1, Last(Chunk("d", 1), v1::FINISH_REASON_STOP, "END"));
   answer.Add(0, Last(Chunk("A"), v1::FINISH_REASON_STOP));
   answer.Add(1, Last(Chunk("C"), v1::FINISH_REASON_STOP));
-  const Json whole = Json::parse(answer.Body());
+  const Json whole = Whole(answer);
   EXPECT_EQ(whole["id"], "id-1");
   EXPECT_EQ(whole["object"], "text_completion");
   EXPECT_EQ(whole["created"], 17);
@@ -114,7 +117,7 @@ TEST(OpenAiAnswer, AChatsAnswerIsAMessage) {
   OpenAiAnswer answer(&request, Header());
   answer.Add(0, Chunk("Hello"));
   answer.Add(0, Last(Chunk(" you"), v1::FINISH_REASON_STOP));
-  const Json whole = Json::parse(answer.Body());
+  const Json whole = Whole(answer);
   EXPECT_EQ(whole["object"], "chat.completion");
   EXPECT_EQ(whole["choices"][0]["message"]["role"], "assistant");
   EXPECT_EQ(whole["choices"][0]["message"]["content"], "Hello you");
@@ -174,7 +177,7 @@ TEST(OpenAiAnswer, ChatLogprobsAreObjects) {
   const OpenAiRequest request = RequestFor(Endpoint::kChat, R"("logprobs": true, "top_logprobs": 1)");
   OpenAiAnswer answer(&request, Header());
   answer.Add(0, Last(WithLogprob(Chunk("h\u00e9"), -0.5), v1::FINISH_REASON_STOP));
-  const Json token = Json::parse(answer.Body())["choices"][0]["logprobs"]["content"][0];
+  const Json token = Whole(answer)["choices"][0]["logprobs"]["content"][0];
   EXPECT_EQ(token["token"], "h\u00e9");
   EXPECT_EQ(token["bytes"], Json::array({0x68, 0xc3, 0xa9}));
   EXPECT_EQ(token["logprob"], -0.5);
@@ -192,7 +195,7 @@ TEST(OpenAiAnswer, EchoBeginsEveryChoiceWithThePrompt) {
   Position(first.add_prompt_logprobs(), "ce", -2);
   answer.Add(0, Last(std::move(first), v1::FINISH_REASON_STOP));
   answer.Add(0, Last(WithLogprob(Chunk(" more", 1), -2), v1::FINISH_REASON_STOP));
-  const Json whole = Json::parse(answer.Body());
+  const Json whole = Whole(answer);
   EXPECT_EQ(whole["choices"][0]["text"], "Once upon");
   EXPECT_EQ(whole["choices"][1]["text"], "Once more");
   EXPECT_EQ(whole["choices"][0]["logprobs"]["tokens"], Json::array({"n", "ce", " upon"}));

@@ -27,6 +27,37 @@ TEST_F(GatewayTest, WithoutTheTokenNothingButHealthIsOpen) {
   EXPECT_EQ(Get("/v1/models/made-up").status, 200);
 }
 
+TEST_F(GatewayTest, AnAnswerThatWouldTakeTooMuchMemoryIsRefusedUnlessItIsStreamed) {
+  const auto response = Post({{"prompt", {"much", "much"}}});
+  EXPECT_EQ(response.status, 400);
+  EXPECT_EQ(Json::parse(response.body)["error"]["code"], "answer_too_large");
+  EXPECT_EQ(Post({{"prompt", "much"}}).status, 200) << "50 MiB";
+  EXPECT_EQ(Connect()->Ask("GET", "/health").status, 200);
+}
+
+class LocalGatewayTest : public GatewayTest {
+ protected:
+  LocalGatewayTest() : GatewayTest({.local = true}) {}
+};
+
+TEST_F(LocalGatewayTest, PagesOfOtherHostsDoNotReachIt) {
+  const auto status = [this](const std::string& headers) {
+    const auto client = Connect();
+    client->Send(absl::StrCat("GET /v1/models HTTP/1.1\r\n", kToken, headers, "\r\n"));
+    return client->Read().status;
+  };
+  for (const char* own : {"", "Host: localhost:8070\r\n", "Host: 127.0.0.1\r\n", "Host: [::1]:8070\r\n",
+                          "Host: coordinator\r\n", "Host: a.localhost\r\n",
+                          "Origin: http://localhost:3000\r\n", "Origin: null\r\n"}) {
+    EXPECT_EQ(status(own), 200) << own;
+  }
+  for (const char* foreign :
+       {"Host: evil.example\r\n", "Host: evil.example:8070\r\n", "Host: 127.0.0.1.evil.example.\r\n",
+        "Host: localhost\r\nOrigin: https://evil.example\r\n"}) {
+    EXPECT_EQ(status(foreign), 403) << foreign;
+  }
+}
+
 class NamedGatewayTest : public GatewayTest {
  protected:
   NamedGatewayTest() : GatewayTest({.served_model_names = {"demo", "org/demo-1"}}) {}

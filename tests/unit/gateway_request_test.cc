@@ -219,8 +219,11 @@ TEST(OpenAiRequest, SurvivesWhatIsNoJson) {
                                                           deep, R"({"prompt": )" + deep}) {
     EXPECT_EQ(ErrorOf(ParseOpenAiRequest(Endpoint::kCompletions, body))["code"], "invalid_json");
   }
-  const std::string nested = R"({"prompt": )" + deep + std::string(1 << 20, ']') + "}";
-  EXPECT_EQ(ErrorOf(ParseOpenAiRequest(Endpoint::kCompletions, nested))["param"], "prompt");
+  const auto nested = [&deep](size_t depth) {
+    return R"({"prompt": )" + deep.substr(0, depth) + std::string(depth, ']') + "}";
+  };
+  EXPECT_EQ(ErrorOf(ParseOpenAiRequest(Endpoint::kCompletions, nested(60'000)))["param"], "prompt");
+  EXPECT_EQ(ErrorOf(ParseOpenAiRequest(Endpoint::kCompletions, nested(1 << 20)))["code"], "invalid_json");
 }
 
 TEST(OpenAiRequest, EchoIsForTextAndBringsThePromptsProbabilities) {
@@ -278,6 +281,22 @@ TEST(OpenAiError, HasTheStatusThatClientsActOn) {
       ToHttpError(BusyError("QUEUE_FULL", "full", absl::Milliseconds(200)), Endpoint::kChat);
   EXPECT_EQ(busy.status, 429);
   EXPECT_EQ(busy.retry_after_seconds, 1);
+}
+
+TEST(ParseOpenAiRequest, TakesNoBodyThatIsManyTimesLargerInMemory) {
+  std::string stops, numbers = "1";
+  for (int i = 0; i < 70'000; ++i) {
+    stops += R"("",)";
+    numbers += ",1";
+  }
+  const auto reason = [](const std::string& field) {
+    return ReasonOf(ParseOpenAiRequest(Endpoint::kCompletions, R"({"prompt": "a", )" + field + "}").status());
+  };
+  EXPECT_EQ(reason(R"("stop": [)" + stops + R"(""])"), "INVALID_JSON");
+  EXPECT_EQ(reason(R"("metadata": {"a": [)" + stops + R"(""]})"), "INVALID_JSON")
+      << "nor where it is ignored";
+  EXPECT_TRUE(ParseOpenAiRequest(Endpoint::kCompletions, R"({"prompt": [)" + numbers + "]}").ok())
+      << "numbers take their place alone";
 }
 
 }  // namespace

@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <prometheus/registry.h>
 
+#include <functional>
 #include <limits>
 #include <thread>
+#include <vector>
 
+#include "absl/time/clock.h"
 #include "common/rpc/error.h"
 #include "coordinator/api/inference_service.h"
 #include "outrider/v1/inference.grpc.pb.h"
@@ -40,6 +43,7 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
     drafters.metrics = &metrics_;
     RequestDefaults defaults;
     defaults.drafter = v1::DRAFTER_KIND_NONE;
+    defaults.max_samples = 4;
     service_.emplace(ServiceParts{.executor = context_.get_executor(),
                                   .parsers = context_.get_executor(),
                                   .tokenizer = &TestTokenizer(),
@@ -49,8 +53,9 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
                                   .defaults = defaults,
                                   .admission = &admission_,
                                   .checks_tokens = false,
-                                  .share_prefix_cache = false,
-                                  .stream_interval = std::chrono::hours(1),
+                                  .cache_key = "key",
+                                  .stream_interval = stream_interval_,
+                                  .read_patience = read_patience_,
                                   .policy = &policy_,
                                   .observer = &observer_,
                                   .metrics = &metrics_});
@@ -59,20 +64,36 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
     front_ = *std::move(front);
   }
 
+  static v1::GenerateRequest RequestFor(const std::string& text) {
+    v1::GenerateRequest request;
+    request.set_text(text);
+    request.mutable_stop()->set_max_tokens(3);
+    return request;
+  }
+
   absl::Status Generate(const std::string& text, int* tokens = nullptr) {
+    return Generate(RequestFor(text), [tokens](const v1::GenerateResponse& chunk) {
+      if (tokens != nullptr) *tokens += chunk.tokens_size();
+      return true;
+    });
+  }
+
+  // Reads chunks until `read` returns false, and no more until the call has ended.
+  absl::Status Generate(const v1::GenerateRequest& request,
+                        const std::function<bool(const v1::GenerateResponse&)>& read) {
     std::optional<absl::Status> status;
     std::thread client([&] {
-      const auto stub =
-          v1::Inference::NewStub(grpc::CreateChannel(front_->address(), grpc::InsecureChannelCredentials()));
+      grpc::ChannelArguments small;  // buffers, which do not grow
+      small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+      const auto stub = v1::Inference::NewStub(
+          grpc::CreateCustomChannel(front_->address(), grpc::InsecureChannelCredentials(), small));
       grpc::ClientContext context;
-      v1::GenerateRequest request;
-      request.set_text(text);
-      request.mutable_stop()->set_max_tokens(3);
       const auto stream = stub->Generate(&context, request);
       v1::GenerateResponse chunk;
-      while (stream->Read(&chunk)) {
-        if (tokens != nullptr) *tokens += chunk.tokens_size();
-      }
+      bool reads = true;
+      while (reads && stream->Read(&chunk)) reads = read(chunk);
+      while (!reads && service_->unfinished() > 0) absl::SleepFor(absl::Milliseconds(1));
+      while (stream->Read(&chunk)) continue;
       absl::Status end = FromGrpc(stream->Finish());
       asio::post(context_.get_executor(), [&status, end = std::move(end)] { status = end; });
     });
@@ -83,9 +104,11 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
 
   prometheus::Registry registry_;
   Metrics metrics_{registry_, 1};
-  Admission admission_{context_.get_executor(), {.max_samples = 1, .max_waiting = 0}};
+  Admission admission_{context_.get_executor(), {.max_samples = 4, .max_waiting = 0}};
+  Clock::duration read_patience_ = kLong;
   DraftLengthPolicy policy_;
   RoundObserver observer_{&metrics_, &policy_};
+  Clock::duration stream_interval_ = std::chrono::hours(1);
   std::optional<InferenceService> service_;
   std::unique_ptr<RpcServer> front_;
 };
@@ -94,13 +117,52 @@ TEST_F(GenerateCallTest, AnExceptionEndsItsRequestAndFreesItsPlace) {
   Serve();
   EXPECT_EQ(Generate("").code(), absl::StatusCode::kInvalidArgument)
       << "protobuf has all it needs for errors";
-  const std::string text(3500, 'a');
+  const v1::GenerateRequest request = RequestFor(std::string(3500, 'a'));
   largest_allocation = 3000;
-  const absl::Status status = Generate(text);
+  const absl::Status status = Generate(request, [](const v1::GenerateResponse&) { return true; });
   largest_allocation = std::numeric_limits<size_t>::max();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(admission_.running(), 0u);
-  EXPECT_TRUE(Generate("short").ok()) << "there is one place, and it is free";
+  EXPECT_TRUE(Generate("short").ok()) << "its place is free";
+}
+
+TEST_F(GenerateCallTest, AllSamplesAreAnsweredThoughTheFirstEndsInItsFirstRound) {
+  Serve();
+  v1::GenerateRequest request = RequestFor("a");
+  request.set_n(4);
+  for (const uint32_t max_tokens : {1u, 20u}) {
+    request.mutable_stop()->set_max_tokens(max_tokens);
+    request.mutable_stop()->clear_token_ids();
+    if (max_tokens > 1) request.mutable_stop()->add_token_ids(7);
+    std::vector<uint32_t> finished;
+    EXPECT_TRUE(Generate(request, [&](const v1::GenerateResponse& chunk) {
+                  if (chunk.has_finish()) finished.push_back(chunk.sample());
+                  return true;
+                }).ok());
+    EXPECT_THAT(finished, testing::UnorderedElementsAre(0, 1, 2, 3));
+  }
+}
+
+TEST_F(GenerateCallTest, AClientThatDoesNotReadLosesItsPlace) {
+  read_patience_ = std::chrono::milliseconds(200);
+  stream_interval_ = {};
+  Serve();
+  v1::GenerateRequest request = RequestFor("a");
+  request.mutable_stop()->set_max_tokens(1900);
+  request.mutable_stop()->set_ignore_eos(true);
+  request.mutable_logprobs()->set_top(20);
+  server_.Do([](const v1::TargetItem&, v1::VerifyResult* result) {
+    v1::Verdict* const verdict = result->mutable_verdict();
+    verdict->set_token(7);
+    verdict->set_kind(v1::TOKEN_KIND_PLAIN);
+    v1::PositionLogprobs* const position = verdict->add_logprobs();
+    position->mutable_token()->set_id(7);
+    for (uint32_t id = 0; id < 20; ++id) position->add_top()->set_id(id);
+    return FakeTarget::Action::kAnswer;
+  });
+  const absl::Status status = Generate(request, [](const v1::GenerateResponse&) { return false; });
+  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(admission_.running(), 0u);
 }
 
 // The second one waits to leave with others when the third fails.

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # pair, which is two of them.
 ORDER = [
     ["proto", "common/spec", "common/kv", "common/text"],
-    ["common/engine", "common/rpc", "common/obs", "common/serve"],
+    ["common/engine", "common/rpc", "common/obs", "common/net", "common/serve"],
     ["draft_service", "target_service", "pair_service"],
     ["coordinator/link", "coordinator/admission", "coordinator/pools", "coordinator/rounds", "coordinator/drafters",
      "coordinator/beams", "coordinator/api", "coordinator/gateway", "coordinator"],
@@ -283,7 +283,7 @@ def wrong_fault_table(tree):
     """The table of faults has each number once, and each row names tests that exist."""
     page = "docs/operations.md"
     rows = re.findall(r"^\| (\d+) \|(.*)$", tree.get(page, ""), re.M)
-    if [int(number) for number, _ in rows] not in ([], list(range(1, 34))):
+    if [int(number) for number, _ in rows] not in ([], list(range(1, 45))):
         return [f"{page}: the rows of faults are {', '.join(number for number, _ in rows)}"]
     known = {name for path, text in tree.of(".py").items() if path.startswith("tests/system/test_")
              for name in re.findall(r"^def (test_\w+)", text, re.M)}
@@ -295,8 +295,17 @@ def wrong_fault_table(tree):
     return wrong
 
 
+def left_behind(tree):
+    """The folders that an image is built from travel into the context of its build; tests and benchmarks are not built."""
+    listed = [line[1:] for line in tree.get(".dockerignore", "").splitlines() if line.startswith("!")]
+    folders = re.findall(r"add_subdirectory\(([\w/]+)", tree.get("CMakeLists.txt", ""))
+    return [f"CMakeLists.txt: .dockerignore leaves {folder} behind" for folder in folders
+            if folder not in FREE and not any(f"{folder}/".startswith(f"{kept}/") for kept in listed)]
+
+
 CHECKS = [wrong_dependencies, reached_backends, wire_in_core, libtorch_elsewhere, second_transports, long_files, unfinished, machine_paths,
-          unused_flags, globbed_sources, unbuilt_sources, broken_links, unlisted_tests, wrong_fault_table]
+          unused_flags, globbed_sources, unbuilt_sources, broken_links, unlisted_tests, wrong_fault_table,
+          left_behind]
 
 
 @pytest.fixture(scope="module")
@@ -332,11 +341,13 @@ def test_new_files_are_read_and_ignored_ones_are_not(tmp_path):
     assert Tree.read(tmp_path) == {".gitignore": "ignored.cc\n", "new.cc": "int x;"}
 
 
-FAULTS = "\n".join(f"| {number} | a fault | `test_a_fault` |" for number in range(1, 34))
+FAULTS = "\n".join(f"| {number} | a fault | `test_a_fault` |" for number in range(1, 45))
 
 # A small tree that follows every rule, in the shapes that a careless check would take for an offence.
 GOOD = {
-    "CMakeLists.txt": 'file(GLOB WHEELS "${VENV}/lib/python3*/nvidia")  # file(GLOB S *.cc) would be refused\n',
+    "CMakeLists.txt": 'file(GLOB WHEELS "${VENV}/lib/python3*/nvidia")  # file(GLOB S *.cc) would be refused\n'
+                      "add_subdirectory(common/spec)\nadd_subdirectory(proto ${as_needed})\nadd_subdirectory(tests)\n",
+    ".dockerignore": "*\n!common\n!proto\n",
     "proto/CMakeLists.txt": 'file(GLOB STATUS "${OUTRIDER_VENV}/lib/python3*/rpc/status.proto")\n'
                             "generate(outrider/v1/target grpc)",
     "proto/outrider/v1/target.proto": 'syntax = "proto3";',
@@ -449,6 +460,9 @@ BAD = [
     (broken_links, {"bench/a.py": "# docs/moved.md says why"}),
     (unlisted_tests, {"tests/system/test_more.py": ""}),
     (unlisted_tests, {"tests/slow/test_laws.py": ""}),
+    # A folder that an image lacks.
+    (left_behind, {"CMakeLists.txt": "add_subdirectory(pair_service)"}),
+    (left_behind, {"CMakeLists.txt": "add_subdirectory(protocol)"}),
     # A fault that is missing, one without a test, and one whose test is gone.
     (wrong_fault_table, {"docs/operations.md": FAULTS.replace("| 7 |", "| 8 |")}),
     (wrong_fault_table, {"docs/operations.md": FAULTS.replace("| 7 | a fault | `test_a_fault` |", "| 7 | a fault | |")}),

@@ -136,6 +136,19 @@ TEST_F(LinkTest, AServerThatAnswersNothingIsTakenForLostAndConnectedToAgain) {
   EXPECT_EQ(link_->connections(), 2u);
 }
 
+TEST_F(LinkTest, AnItemThatIsNotAnsweredIsLostWhileOthersAre) {
+  Connect({.item_timeout = std::chrono::seconds(1)});
+  server_.Do([](const v1::TargetItem& item, v1::VerifyResult*) {
+    return UpdateOf(item).round() == 1 ? Action::kIgnore : Action::kAnswer;
+  });
+  const auto lost = Start(1);
+  uint64_t round = 1;
+  while (lost->answer() == nullptr) ASSERT_TRUE(Wait(*Start(++round)).ok());
+  EXPECT_TRUE(lost->answer()->lost);
+  EXPECT_EQ(lost->answer()->status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(link_->connections(), 1u) << "the server works";
+}
+
 TEST_F(LinkTest, AServerThatCanBeReplacedIsTakenForHangingSooner) {
   Connect();
   link_->set_replaceable(true);

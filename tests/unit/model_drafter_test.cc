@@ -88,6 +88,13 @@ TEST_F(ModelDrafterTest, ALateAnswerIsAFailure) {
   EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kFailed);
 }
 
+TEST_F(ModelDrafterTest, AfterItsEndNothingIsSentThatNobodyWouldRelease) {
+  const auto client = MakeClient();
+  client->drafter.Stop(client->generation);
+  EXPECT_EQ(Round(*client), 0u);
+  EXPECT_EQ(server_.TakeCount(), 0);
+}
+
 TEST_F(ModelDrafterTest, ADraftThatForgotASequenceIsSentAllOfItAndDrafts) {
   const auto client = MakeClient(5);
   Round(*client);

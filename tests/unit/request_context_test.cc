@@ -6,7 +6,9 @@
 namespace outrider {
 namespace {
 
+using testing::HasSubstr;
 using testing::MatchesRegex;
+using testing::Not;
 
 v1::RequestContext Read(const char* key, const std::string& value) {
   return ReadRequestContext({{key, value}});
@@ -37,6 +39,18 @@ TEST(RequestContext, TakesATraceparentThatIsWellFormed) {
                                  std::string("00_4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")}) {
     EXPECT_EQ(Read("traceparent", bad).traceparent(), "") << bad;
   }
+}
+
+TEST(Client, IsItsTokenHoweverTheHeaderIsWritten) {
+  EXPECT_EQ(ClientWithToken("Bearer secret"), ClientWithToken("bearer  secret "));
+  EXPECT_NE(ClientWithToken("Bearer secret"), ClientWithToken("Bearer Secret"));
+  EXPECT_THAT(ClientWithToken("Bearer secret"), Not(HasSubstr("secret")));
+}
+
+TEST(CacheSalt, IsAnothersForEveryClientAndEveryKey) {
+  EXPECT_EQ(CacheSalt("host:a", "key"), CacheSalt("host:a", "key"));
+  EXPECT_NE(CacheSalt("host:a", "key"), CacheSalt("host:b", "key"));
+  EXPECT_NE(CacheSalt("host:a", "key"), CacheSalt("host:a", "other key"));
 }
 
 }  // namespace

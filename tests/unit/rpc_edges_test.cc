@@ -1,8 +1,10 @@
 // What comes in from the network: who can reach a listener, and messages that are none.
 #include <gmock/gmock.h>
 
+#include "common/rpc/error.h"
 #include "common/rpc/exposure.h"
 #include "common/rpc/parse_message.h"
+#include "common/spec/excerpt.h"
 #include "common/spec/status.h"
 #include "outrider/v1/inference.pb.h"
 
@@ -90,6 +92,35 @@ TEST(ParseMessage, RefusesWhatIsNoMessage) {
     EXPECT_EQ(ReasonOf(status), "MESSAGE_INVALID");
     EXPECT_THAT(status.message(), HasSubstr("outrider.v1.GenerateRequest"));
   }
+}
+
+TEST(ParseMessage, TakesNoMoreTextsAndMessagesThanItMay) {
+  v1::GenerateRequest request, read;
+  request.set_text("ok");
+  for (int i = 0; i < 40; ++i) request.mutable_chat()->add_messages()->set_role("user");
+  for (int i = 0; i < 200; ++i) request.mutable_stop()->add_token_ids(7);
+  const auto parse = [&](size_t most) { return ParseMessage(SerializeMessage(request), &read, most); };
+  EXPECT_TRUE(parse(83).ok()) << "the conversation, its messages and their roles, and the stop options";
+  EXPECT_EQ(ReasonOf(parse(82)), "MESSAGE_INVALID");
+  EXPECT_THAT(parse(40).message(), HasSubstr("fewer than 40 texts"));
+  EXPECT_EQ(FieldOf(ParseMessage(Bytes("\x0a\x01\xff"), &read, 2)), "text") << "what is wrong comes first";
+}
+
+TEST(ToGrpc, CutsWhatAClientSentBeforeItIsTooLongForATrailer) {
+  const std::string sent(1 << 20, 'x');
+  const grpc::Status cut = ToGrpc(FieldError("model", "one of: tiny", sent));
+  EXPECT_LT(cut.error_message().size() + cut.error_details().size(), 4096u);
+  EXPECT_THAT(cut.error_message(), HasSubstr("xxx... (1048"));
+  const absl::Status read = FromGrpc(cut);
+  EXPECT_EQ(FieldOf(read), "model");
+  EXPECT_EQ(ReasonOf(read), "FIELD_INVALID");
+}
+
+TEST(Excerpt, EndsWithAWholeCharacter) {
+  EXPECT_EQ(Excerpt("abc", 3), "abc");
+  EXPECT_EQ(Excerpt("abcd", 3), "abc... (4 bytes)");
+  EXPECT_EQ(Excerpt("ab\xc3\xa4", 3), "ab... (4 bytes)");
+  EXPECT_EQ(Excerpt("\x80\x80\x80", 2), "... (3 bytes)");
 }
 
 TEST(ParseMessage, TakesFieldsThatItDoesNotKnow) {

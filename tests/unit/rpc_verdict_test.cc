@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <functional>
+#include <vector>
 
 #include "common/rpc/convert.h"
 #include "common/spec/status.h"
@@ -75,6 +77,38 @@ TEST(ParseVerdict, TakesNoCanaryThatWouldSpoilTheMetrics) {
   v1::Verdict verdict = Accepts(2, v1::TOKEN_KIND_CORRECTED);
   verdict.mutable_canary()->set_reached(4);
   EXPECT_FALSE(Stands(verdict, 3));
+}
+
+TEST(CheckLogprobs, BelievesOnlyWhatCanBeTrueOfTheTokens) {
+  google::protobuf::RepeatedPtrField<v1::PositionLogprobs> honest;
+  for (const uint32_t token : {5, 6}) {
+    v1::PositionLogprobs* position = honest.Add();
+    position->mutable_token()->set_id(token);
+    position->mutable_token()->set_logprob(-1.5);
+    for (const double logprob : {-0.5, -0.5, -HUGE_VAL}) {
+      position->add_top()->set_id(static_cast<uint32_t>(position->top_size()));
+      position->mutable_top()->rbegin()->set_logprob(logprob);
+    }
+  }
+  const std::vector<TokenId> tokens = {5, 6};
+  const auto stands = [&](const std::function<void(v1::PositionLogprobs&)>& spoil) {
+    auto spoilt = honest;
+    spoil(spoilt[1]);
+    const absl::Status status = CheckLogprobs(spoilt, tokens, 3, kVocab);
+    EXPECT_EQ(ReasonOf(status), status.ok() ? "OK" : "VERDICT_INVALID");
+    return status.ok();
+  };
+  EXPECT_TRUE(stands([](auto&) {}));
+  EXPECT_TRUE(stands([](auto& position) { position.clear_top(); }));
+  EXPECT_FALSE(CheckLogprobs(honest, std::vector<TokenId>{5}, 3, kVocab).ok());
+  EXPECT_FALSE(CheckLogprobs(honest, tokens, 2, kVocab).ok());
+  EXPECT_FALSE(stands([](auto& position) { position.mutable_token()->set_id(5); })) << "of another token";
+  EXPECT_FALSE(stands([](auto& position) { position.mutable_top(0)->set_id(2); })) << "twice";
+  EXPECT_FALSE(stands([](auto& position) { position.mutable_top(0)->set_id(kVocab); }));
+  for (const double wrong : {std::nan(""), HUGE_VAL, 0.5}) {
+    EXPECT_FALSE(stands([=](auto& position) { position.mutable_token()->set_logprob(wrong); })) << wrong;
+    EXPECT_FALSE(stands([=](auto& position) { position.mutable_top(1)->set_logprob(wrong); })) << wrong;
+  }
 }
 
 absl::Status Unprepared(const v1::Distribution& q, Rule rule) {

@@ -123,6 +123,7 @@ TEST(ParseUpdate, RefusesUnderItsIdWhatCannotBe) {
   EXPECT_EQ(Refused([](auto& u) { u.clear_tokens(); }), "tokens");
   EXPECT_EQ(Refused([](auto& u) { u.add_tokens(kVocab); }), "tokens");
   EXPECT_EQ(Refused([](auto& u) { u.set_fork_of("short"); }), "fork_of");
+  EXPECT_EQ(Refused([](auto& u) { u.set_fork_of(u.sequence_id()); }), "fork_of");
   EXPECT_EQ(Refused([](auto& u) { u.mutable_params()->set_logprobs(1000); }), "logprobs");
   EXPECT_EQ(Refused([](auto& u) { u.mutable_params()->set_lenience(2); }), "lenience");
   v1::SequenceUpdate unruly = Update();

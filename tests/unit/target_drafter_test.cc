@@ -305,8 +305,9 @@ TEST_F(OwnProposalTest, NothingIsAskedForWhileThePromptIsScored) {
   request.max_tokens = 4;
   server_.Do([this](const v1::TargetItem& item, v1::VerifyResult* result) {
     items_.push_back(item.verify());
-    for (int i = 0; i < 2 && item.verify().has_prompt_logprobs(); ++i) {
-      result->add_prompt_logprobs()->mutable_token()->set_id(1);
+    for (const uint32_t token : {2, 3}) {
+      if (!item.verify().has_prompt_logprobs()) break;
+      result->add_prompt_logprobs()->mutable_token()->set_id(token);
     }
     result->mutable_verdict()->set_token(7);
     result->mutable_verdict()->set_kind(v1::TOKEN_KIND_PLAIN);

@@ -212,6 +212,45 @@ TEST_P(RandomProposalsOfLayerSkip, AreVerifiedByTheLayersThatFollow) {
   EXPECT_GT(wrong(/*forgets=*/true), 5) << "the negative control";
 }
 
+TEST_P(RandomProposals, ThatCannotBeMadeLeaveTheVerdictAsItIs) {
+  std::atomic<int> passes_until_failure = -1;
+  const auto fail = [&](LogitsView) {
+    return --passes_until_failure == 0 ? absl::ResourceExhaustedError("too large") : absl::OkStatus();
+  };
+  // EAGLE's layer is such a model.
+  const testing::WrappingBackend failing([&](std::unique_ptr<Model> model, const DecoderSpec& spec) {
+    return spec.outer_norms ? std::move(model)
+                            : std::make_unique<testing::ChangedModel>(std::move(model), fail);
+  });
+  const auto params = Settings()[static_cast<size_t>(ProposerKind::kEagle) * kWays];
+  const auto ask = [&](Worker& worker, uint64_t round, const std::vector<TokenId>& text, int base) {
+    VerifyWork verify;
+    verify.propose = ProposalRequest{.draft_tokens = 4};
+    return testing::SendTree(worker, testing::TreeItem(1, round, text, base, params, std::move(verify)))
+        .get();
+  };
+  const auto healthy = Start(testing::TreeModel(64, 16, 256), {}, *cpu_);
+  const std::vector<TokenId> text = testing::Text(20, 1);
+  const TreeReply first = ask(*healthy, 1, text, 0);
+  std::vector<TokenId> longer = text;
+  longer.push_back(first.verdict->token);
+  const TreeReply second = ask(*healthy, 2, longer, 20);
+  for (const int pass : {1, 2, 3}) {
+    const auto worker = Start(testing::TreeModel(64, 16, 256), {.check_invariants = true}, failing);
+    passes_until_failure = pass;
+    const TreeReply reply = ask(*worker, 1, text, 0);
+    ASSERT_TRUE(reply.status.ok()) << reply.status;
+    EXPECT_TRUE(testing::SameVerdicts(*reply.verdict, *first.verdict));
+    EXPECT_TRUE(reply.proposal.empty()) << "pass " << pass;
+    passes_until_failure = -1;
+    const TreeReply next = ask(*worker, 2, longer, 20);
+    ASSERT_TRUE(next.status.ok()) << next.status;
+    EXPECT_TRUE(testing::SameVerdicts(*next.verdict, *second.verdict));
+    EXPECT_EQ(next.proposal.size(), 4u) << "pass " << pass;
+    EXPECT_TRUE(testing::BeginsWith(next.proposal, second.proposal)) << "pass " << pass;
+  }
+}
+
 // EAGLE computes what it missed in as many passes as it takes, for one sequence or more.
 TEST_P(RandomProposals, OfEagleAfterALongPromptDoNotDependOnTheSizeOfABatch) {
   const testing::TrafficSettings settings = Settings();

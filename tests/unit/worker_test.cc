@@ -522,6 +522,9 @@ TEST_P(WorkerTest, AForkOfWhatIsNotThereIsNotFound) {
     return Ask(*worker, std::move(fork)).status.code();
   };
   EXPECT_EQ(ask(7, Tokens(9), 8), absl::StatusCode::kNotFound) << "unknown";
+  EXPECT_EQ(ask(7, Tokens(9), 0), absl::StatusCode::kNotFound) << "unknown, and nothing of it is needed";
+  EXPECT_EQ(ask(2, Tokens(9), 8), absl::StatusCode::kNotFound) << "itself, which is not there yet";
+  EXPECT_EQ(ask(2, Tokens(9), 0), absl::StatusCode::kNotFound) << "itself, and nothing of it is needed";
   EXPECT_EQ(ask(1, Tokens(20), 15), absl::StatusCode::kNotFound) << "too short";
   EXPECT_EQ(ask(1, Tokens(9, /*salt=*/1), 8), absl::StatusCode::kNotFound) << "another prefix";
   EXPECT_EQ(ask(1, Tokens(9), 8), absl::StatusCode::kOk);

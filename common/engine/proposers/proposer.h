@@ -53,7 +53,7 @@ class Proposer {
   }
 
   // The logits of the last level's nodes of all draftings, none of which is done, in order; they may be
-  // overwritten until the next call. Levels count from 0.
+  // overwritten until the next call. Levels count from 0. Errors are those of Model::Forward.
   virtual absl::StatusOr<LogitsView> Level(int level, std::span<Drafting* const> draftings) = 0;
 
   // What the target's cache does.
@@ -61,7 +61,8 @@ class Proposer {
   virtual void MoveSlots(absl::Span<const BlockId> /*blocks*/, absl::Span<const SlotMove> /*moves*/) {}
 };
 
-// Fills in the proposals of the draftings' answers. An error means that the device failed.
+// Fills in the proposals of the draftings' answers. Errors are those of Proposer::Level; what was drafted
+// before one is of no use.
 absl::Status MakeProposals(Proposer& proposer, std::span<Drafting> draftings);
 
 }  // namespace outrider

@@ -101,16 +101,18 @@ absl::StatusOr<SequenceStore::Entry*> SequenceStore::FindOrCreate(const WorkItem
   if (absl::Status status = MakeRoomForSequence(item.branch); !status.ok()) return status;
   // Making room may have evicted the origin itself.
   if (absl::Status status = CheckOrigin(item); !status.ok()) return status;
+  // Looked up before there is an entry that has the item's own id.
+  const Entry* origin = FindOrigin(item);
   Entry* entry = entries_.Insert(item.id, absl::Now(), item.id, &pool_, limits_.block_size);
   entry->arrival = ++last_arrival_;
   entry->idle_since = absl::Now();
-  if (const Entry* origin = FindOrigin(item)) CopyOrigin(*entry, *origin, item);
+  if (origin != nullptr) CopyOrigin(*entry, *origin, item);
   return entry;
 }
 
 absl::Status SequenceStore::CheckOrigin(const WorkItem& item) {
   const Entry* origin = FindOrigin(item);
-  if (item.base != 0 && origin == nullptr) return SequenceUnknown();
+  if ((item.base != 0 || item.fork_of) && origin == nullptr) return SequenceUnknown();
   const bool inherits = origin != nullptr && origin->params_hash == item.params_hash;
   return item.params != nullptr || inherits ? absl::OkStatus() : ParamsUnknown();
 }

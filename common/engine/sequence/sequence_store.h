@@ -93,6 +93,8 @@ class SequenceStore {
   // verdict's path, commits its token, which is to be computed, and makes `slots` positions from there on
   // writable. Returns false if there is no room: nobody else loses any for a proposal. Finish then follows.
   bool BeginProposal(SequenceState& sequence, int slots);
+  // The proposal could not be made. The verdict stands without one. Finish then follows.
+  void ForgetProposal(SequenceState& sequence);
 
   // Ends the work in progress with `status` and the sequence's answer. Of a verified proposal, the verdict's
   // path stays in the cache. An error drops all tokens that are not committed.

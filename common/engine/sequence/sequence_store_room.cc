@@ -5,6 +5,12 @@
 
 namespace outrider {
 
+void SequenceStore::ForgetProposal(SequenceState& sequence) {
+  Entry& entry = EntryOf(sequence);
+  entry.answer_.proposal.clear();
+  entry.begun_streams_.clear();
+}
+
 bool SequenceStore::BeginProposal(SequenceState& sequence, int slots) {
   Entry& entry = EntryOf(sequence);
   KeepPath(entry);

@@ -30,6 +30,8 @@ _OPTIONS: dict[str, Any] = {
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.min_reconnect_backoff_ms": 5_000,
     "grpc.max_reconnect_backoff_ms": 500,
+    # http_proxy is meant for other programs; grpc_proxy is for those who want one here.
+    **({} if "grpc_proxy" in os.environ else {"grpc.enable_http_proxy": 0}),
     "grpc.primary_user_agent": f"outrider-python/{version('outrider')}",
 }
 

@@ -1,4 +1,4 @@
-#include "coordinator/gateway/http_connection.h"
+#include "common/net/http_connection.h"
 
 #include <utility>
 
@@ -122,10 +122,11 @@ asio::awaitable<bool> HttpConnection::Answer(const HttpParser& parser, const Htt
 
 asio::awaitable<bool> HttpConnection::Send(const HttpResponse& response, const HttpParser& parser,
                                            bool with_body) {
-  const bool chunks = response.next_piece != nullptr && parser.chunks_allowed();
-  finishing_ |= !parser.keep_alive() || (response.next_piece != nullptr && !chunks);
+  const bool is_open = response.next_piece != nullptr && !response.length;
+  const bool chunks = is_open && parser.chunks_allowed();
+  finishing_ |= !parser.keep_alive() || (is_open && !chunks);
   if (response.next_piece != nullptr) {
-    co_return co_await SendPieces(response, HttpHead(response, std::nullopt, chunks, !finishing_), chunks);
+    co_return co_await SendPieces(response, HttpHead(response, response.length, chunks, !finishing_), chunks);
   }
   std::string text = HttpHead(response, response.body.size(), false, !finishing_);
   if (with_body) text += response.body;

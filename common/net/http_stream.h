@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "coordinator/link/event.h"
+#include "common/net/event.h"
 
 namespace outrider {
 

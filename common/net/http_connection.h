@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "coordinator/gateway/http_message.h"
-#include "coordinator/gateway/http_parser.h"
-#include "coordinator/gateway/http_stream.h"
+#include "common/net/http_message.h"
+#include "common/net/http_parser.h"
+#include "common/net/http_stream.h"
 
 namespace outrider {
 

@@ -11,10 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-
-namespace prometheus {
-class Exposer;
-}
+#include "common/net/http_server.h"
 
 namespace outrider {
 
@@ -33,24 +30,14 @@ class ModelNameLabel : public prometheus::Collectable {
   std::string model_name_ ABSL_GUARDED_BY(mutex_);  // empty: not known yet
 };
 
-// Owns the HTTP server. Thread-safe.
-class MetricsServer {
+// GET /metrics over HTTP. No two of `series` have a family in common. Errors are those of HttpServer::Start.
+absl::StatusOr<std::unique_ptr<HttpServer>> ServeMetrics(
+    const std::string& listen, std::vector<std::shared_ptr<prometheus::Collectable>> series);
+
+// outrider_log_lines_dropped_total: lines that nobody read in time.
+class LogLines final : public prometheus::Collectable {
  public:
-  // `listen` is "HOST:PORT"; port 0 picks a free port. No two of `series` have a family in common.
-  // UNAVAILABLE, naming the address, if it cannot be bound.
-  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
-      const std::string& listen, std::vector<std::shared_ptr<prometheus::Collectable>> series);
-  ~MetricsServer();
-
-  // The bound address, with the port that was picked.
-  const std::string& address() const { return address_; }
-
- private:
-  MetricsServer() = default;
-
-  std::string address_;
-  std::vector<std::shared_ptr<prometheus::Collectable>> series_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::vector<prometheus::MetricFamily> Collect() const override;
 };
 
 // Adds outrider_build_info{version}, which is always 1.

@@ -1,8 +1,9 @@
-#include "coordinator/gateway/http_server.h"
+#include "common/net/http_server.h"
 
 #include <boost/asio/ip/tcp.hpp>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
@@ -24,26 +25,27 @@ struct HostAndPort {
   std::string port;
 };
 
-absl::StatusOr<HostAndPort> ParseHttpListen(const std::string& listen) {
+absl::StatusOr<HostAndPort> ParseListen(absl::string_view flag, const std::string& listen) {
   const size_t colon = listen.rfind(':');
   std::string host = listen.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   int port = -1;
   if (colon == std::string::npos || host.empty() || !absl::SimpleAtoi(listen.substr(colon + 1), &port) ||
       port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("--http-listen: '", listen, "' is not HOST:PORT"));
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": '", listen, "' is not HOST:PORT"));
   }
   return HostAndPort{std::move(host), absl::StrCat(port)};
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& listen,
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(absl::string_view flag,
+                                                              const std::string& listen,
                                                               std::unique_ptr<TlsFiles> tls,
                                                               const HttpLimits& limits,
                                                               HttpHandlers handlers) {
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(tls), limits, std::move(handlers)));
-  if (absl::Status status = server->Listen(listen); !status.ok()) return status;
+  if (absl::Status status = server->Listen(flag, listen); !status.ok()) return status;
   asio::co_spawn(server->io_, server->Accept(), asio::detached);
   server->thread_ = std::thread([&io = server->io_] { io.run(); });
   return server;
@@ -59,8 +61,8 @@ HttpServer::~HttpServer() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::Status HttpServer::Listen(const std::string& listen) {
-  const absl::StatusOr<HostAndPort> wanted = ParseHttpListen(listen);
+absl::Status HttpServer::Listen(absl::string_view flag, const std::string& listen) {
+  const absl::StatusOr<HostAndPort> wanted = ParseListen(flag, listen);
   if (!wanted.ok()) return wanted.status();
   error_code error;
   const auto found = tcp::resolver(io_).resolve(wanted->host, wanted->port, tcp::resolver::passive, error);
@@ -72,8 +74,7 @@ absl::Status HttpServer::Listen(const std::string& listen) {
     if (!error) acceptor_.listen(kBacklog, error);
   }
   if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("--http-listen: cannot listen on ", listen, ": ", error.message()));
+    return absl::UnavailableError(absl::StrCat(flag, ": cannot listen on ", listen, ": ", error.message()));
   }
   address_ = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", acceptor_.local_endpoint().port());
   return absl::OkStatus();
@@ -85,10 +86,18 @@ asio::awaitable<void> HttpServer::Accept() {
     error_code error;
     tcp::socket socket = co_await acceptor_.async_accept(asio::redirect_error(asio::use_awaitable, error));
     if (!error) {
-      Begin(std::move(socket));
+      TryBegin(std::move(socket));
     } else if (acceptor_.is_open()) {
       co_await pause.Wait(Clock::now() + kAcceptPause);
     }
+  }
+}
+
+void HttpServer::TryBegin(tcp::socket socket) {
+  try {
+    Begin(std::move(socket));
+  } catch (const std::exception& error) {
+    LogError("http connection not begun", {{"error", error.what()}});
   }
 }
 
@@ -102,9 +111,11 @@ void HttpServer::Begin(tcp::socket socket) {
       limits_, [this](bool busy) { Count(busy); });
   connections_.insert(connection);
   served_ += served;
+  absl::Cleanup not_begun = [&] { End(connection, served, nullptr); };
   asio::co_spawn(
       io_, served ? connection->Run() : connection->TurnAway(),
       [this, connection, served](const std::exception_ptr& thrown) { End(connection, served, thrown); });
+  std::move(not_begun).Cancel();
 }
 
 void HttpServer::End(const Connection& connection, bool served, const std::exception_ptr& thrown) {

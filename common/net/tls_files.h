@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/link/event.h"
+#include "common/net/event.h"
 
 namespace outrider {
 

@@ -1,4 +1,4 @@
-#include "coordinator/gateway/tls_files.h"
+#include "common/net/tls_files.h"
 
 #include <arpa/inet.h>
 #include <openssl/x509v3.h>

@@ -10,7 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
-#include "coordinator/link/asio.h"
+#include "common/net/asio.h"
 
 namespace outrider {
 
@@ -45,7 +45,8 @@ struct HttpResponse {
   // If it is set, the body is what this gives, piece by piece, until it gives none. It is asked for a piece
   // only when the client's socket has taken the last one.
   std::function<asio::awaitable<std::optional<std::string>>()> next_piece;
-  bool close = false;  // the connection is not used again
+  std::optional<size_t> length = {};  // of all pieces, if it is known
+  bool close = false;                 // the connection is not used again
 };
 
 // What a client may take of the server. Deadlines are for the whole of a thing, however slowly it moves.
@@ -56,7 +57,7 @@ struct HttpLimits {
   // The largest body over a slow line.
   std::chrono::milliseconds body = std::chrono::seconds(60);
   // Without any progress of an answer: the client does not read.
-  std::chrono::milliseconds write = std::chrono::seconds(60);
+  std::chrono::milliseconds write = std::chrono::seconds(50);
   // Between requests. Longer than the minute for which load balancers keep connections, so that they close
   // first and never write into a connection that is being closed.
   std::chrono::milliseconds idle = std::chrono::seconds(75);

@@ -1,9 +1,9 @@
-#include "coordinator/gateway/http_stream.h"
+#include "common/net/http_stream.h"
 
 #include <boost/asio/buffer.hpp>
 #include <utility>
 
-#include "coordinator/gateway/tls_files.h"
+#include "common/net/tls_files.h"
 
 namespace outrider {
 namespace {

@@ -1,4 +1,4 @@
-#include "coordinator/gateway/http_parser.h"
+#include "common/net/http_parser.h"
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>

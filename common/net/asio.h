@@ -1,5 +1,4 @@
-// What the coordinator uses of Boost.Asio to run coroutines. Its files include this rather than Boost's
-// headers.
+// What we use of Boost.Asio to run coroutines. Our files include this rather than Boost's headers.
 #pragma once
 
 // First: Boost 1.74 uses std::exchange without its header.

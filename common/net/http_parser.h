@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "coordinator/gateway/http_message.h"
+#include "common/net/http_message.h"
 
 namespace outrider {
 

@@ -13,17 +13,18 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "coordinator/gateway/http_connection.h"
-#include "coordinator/gateway/tls_files.h"
+#include "common/net/http_connection.h"
+#include "common/net/tls_files.h"
 
 namespace outrider {
 
 // Runs all connections on a thread of its own, which calls the handlers. Thread-safe.
 class HttpServer {
  public:
-  // Listens on `listen`, HOST:PORT; port 0 picks one. `tls` null: plaintext. INVALID_ARGUMENT for what is not
-  // HOST:PORT, UNAVAILABLE for an address that cannot be had, both with the name of --http-listen.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& listen,
+  // Listens on `listen`, HOST:PORT, which `flag` has given; port 0 picks one. `tls` null: plaintext.
+  // INVALID_ARGUMENT for what is not HOST:PORT, UNAVAILABLE for an address that cannot be had, both naming
+  // the flag.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(absl::string_view flag, const std::string& listen,
                                                            std::unique_ptr<TlsFiles> tls,
                                                            const HttpLimits& limits, HttpHandlers handlers);
   // Ends all connections, and waits for what the handlers have begun.
@@ -41,8 +42,10 @@ class HttpServer {
 
   HttpServer(std::unique_ptr<TlsFiles> tls, const HttpLimits& limits, HttpHandlers handlers)
       : tls_(std::move(tls)), limits_(limits), handlers_(std::move(handlers)) {}
-  absl::Status Listen(const std::string& listen);
+  absl::Status Listen(absl::string_view flag, const std::string& listen);
   asio::awaitable<void> Accept();
+  // Drops a connection for which there is no memory.
+  void TryBegin(asio::ip::tcp::socket socket);
   void Begin(asio::ip::tcp::socket socket);
   void End(const Connection& connection, bool served, const std::exception_ptr& thrown);
   void Count(bool busy);

@@ -1,0 +1,33 @@
+// Lets a coroutine wait until something happens or a time has come.
+#pragma once
+
+#include "common/net/asio.h"
+#include "common/net/clock.h"
+
+namespace outrider {
+
+// For one thread, that of the executor. Must outlive the one who waits. `Timer` is what the executor's
+// context has.
+template <class Timer>
+class BasicEvent {
+ public:
+  explicit BasicEvent(const asio::any_io_executor& executor) : timer_(executor) {}
+
+  // Returns on the next Notify, or at `deadline`. For one coroutine at a time.
+  asio::awaitable<void> Wait(Clock::time_point deadline = Clock::time_point::max()) {
+    boost::system::error_code ignored;
+    timer_.expires_at(deadline);
+    co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+
+  // Wakes whoever waits now.
+  void Notify() { timer_.cancel(); }
+
+ private:
+  Timer timer_;
+};
+
+// Of an io_context, where there are sockets.
+using SocketEvent = BasicEvent<asio::steady_timer>;
+
+}  // namespace outrider

@@ -1,0 +1,130 @@
+#include "coordinator/flags.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/rpc/names.h"
+#include "common/rpc/security_flags.h"
+#include "coordinator/api/parse_tree.h"
+
+namespace outrider {
+
+void DefineFlags(CLI::App& app, Flags& flags) {
+  app.add_option("--tokenizer", flags.tokenizer, "tokenizer.json of the models, or the folder it is in")
+      ->required();
+  const auto add_servers = [&app](const char* flag, std::vector<std::string>& servers, const char* what) {
+    app.add_option(flag, servers, what)->allow_extra_args(false)->default_str(servers.front());
+  };
+  add_servers("--target", flags.targets,
+              "address of a target service; may be given again: each request is on one of them. "
+              "dns:///NAME:PORT: all that the name resolves to");
+  add_servers("--draft", flags.drafts, "address of a draft service, likewise; empty: none");
+  app.add_option("--resolve-interval", flags.resolve_seconds,
+                 "seconds from one time that dns:///NAME:PORT is resolved to the next")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  app.add_flag("--mixed-numerics", flags.mixed_numerics,
+               "targets may compute with different dtypes, kernels or libraries: a request that moves from "
+               "one to another may then continue with other tokens than it would have had");
+  DefineChannelSecurityFlags(app, "backend", "target and draft", flags.backend);
+  DefineAddressFlag(app, "--listen", flags.listen);
+  DefineListenFlags(app, flags.process);
+  app.add_option("--http-listen", flags.http_listen,
+                 "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
+      ->capture_default_str();
+  app.add_flag("--http-tls-terminated", flags.http_tls_terminated,
+               "a proxy in front of --http-listen terminates TLS: HTTP is served without it and API keys are "
+               "checked all the same");
+  app.add_option("--http-token-file", flags.http_token_file,
+                 "clients of --http-listen must send one of these bearer tokens, one a line; --token-file");
+  app.add_option(
+         "--served-model-name", flags.served_model_names,
+         "name of the model in OpenAI's API; may be given again: the first is in answers, requests may use "
+         "any; the target's folder")
+      ->check([](const std::string& name) { return name.empty() ? "a name is empty" : std::string(); });
+  app.add_option("--draft-tokens", flags.draft_tokens,
+                 "K, unless a request says otherwise; auto: chosen round by round from measured times and "
+                 "acceptance, 5 where that would change what a seed gives")
+      ->check(CLI::IsMember({"auto"}) | CLI::Range(0, kMaxDraftTokens))
+      ->capture_default_str();
+  app.add_option("--draft-budget", flags.draft_budget_seconds,
+                 "seconds that the draft has for a proposal; it answers with what it has by then")
+      ->check(CLI::Range(0.001, 60.0))
+      ->capture_default_str();
+  app.add_option(
+         "--stream-interval", flags.stream_interval_seconds,
+         "seconds from one chunk of a stream to the next; tokens that come meanwhile leave together, the "
+         "first at once; 0: each round's leave by themselves")
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+  app.add_option(
+         "--target-wait", flags.target_wait_seconds,
+         "seconds that requests wait for a target that is away; then they end, and the coordinator is "
+         "not ready")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  app.add_option(
+         "--item-timeout", flags.item_timeout_seconds,
+         "seconds without any answer after which a server that has items to answer counts as lost; more "
+         "than the longest computation of a prompt takes")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  app.add_option(
+         "--drafter", flags.drafter,
+         "who drafts, unless a request says otherwise; the last five are the target itself, if it has them; "
+         "model if there is a draft service, else none")
+      ->check(CLI::IsMember(DrafterNames()));
+  app.add_option("--rule", flags.rule, "token, block or coupled, unless a request says otherwise")
+      ->check(CLI::IsMember({"token", "block", "coupled"}))
+      ->capture_default_str();
+  app.add_option(
+         "--schedule", flags.schedule,
+         "lockstep, run_ahead (the draft also works while the target verifies) or auto (whichever was "
+         "measured to be faster), unless a request says otherwise; lockstep without a draft service")
+      ->check(CLI::IsMember({"lockstep", "run_ahead", "auto"}))
+      ->capture_default_str();
+  app.add_option("--tree", flags.tree, "none, auto, or a tree (2x2x1, chains:N, budget:N) to draft instead")
+      ->check(ProblemOfTree)
+      ->capture_default_str();
+  app.add_option("--run-ahead-branches", flags.run_ahead_branches,
+                 "most outcomes of a verification that are drafted for while it runs")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--ngram-max-tokens", flags.ngram.max_tokens, "most tokens that the n-gram drafter proposes")
+      ->check(CLI::Range(1, kMaxDraftTokens))
+      ->capture_default_str();
+  app.add_option("--ngram-context", flags.ngram.max_context, "tokens of its longest context")
+      ->check(CLI::Range(1, NgramTable::kMaxContext))
+      ->capture_default_str();
+  app.add_option("--ngram-history", flags.ngram.history, "last tokens of a sequence that it counts")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--copy-match", flags.copy.max_match, "tokens that the copy drafter compares")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--copy-history", flags.copy.history, "last tokens of a sequence that it searches")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--drafter-corpus", flags.drafter_corpus,
+                 "text that the unigram and bigram drafters count; empty: they cannot be asked for");
+  app.add_option("--max-requests", flags.admission.max_samples,
+                 "most requests in progress, each sample counted; more wait")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-waiting-requests", flags.admission.max_waiting,
+                 "most requests of one client that wait, clients taking turns; more are refused")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_flag(
+      "--share-prefix-cache", flags.share_prefix_cache,
+      "prompts of one client may be computed from the cache of another's, who can tell by the time of "
+      "the first token what others have sent; off: each client has its own");
+  app.add_option("--cache-key-file", flags.cache_key_file,
+                 "a secret that coordinators share, so that each finds the prompts that a client has sent to "
+                 "another; without it each has a key of its own");
+  app.add_option("--max-request-bytes", flags.process.server.max_receive_bytes, "size of the largest request")
+      ->check(CLI::Range(1024, kMaxMessageBytes / 2))
+      ->capture_default_str();
+  DefineDrainAndLogFlags(app, "seconds that running requests have after SIGTERM", flags.process);
+}
+
+}  // namespace outrider

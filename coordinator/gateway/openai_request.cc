@@ -25,6 +25,32 @@ constexpr int kMaxDepth = 16;
 // Each takes dozens of bytes, however few it has in the body.
 constexpr size_t kMaxValues = size_t{1} << 16;
 
+// Reads JSON, and keeps nothing, until it has more values than it may have. Numbers take no memory beside
+// their place.
+class ValueCounter final : public nlohmann::json_sax<Json> {
+ public:
+  bool too_many() const { return values_ > kMaxValues; }
+
+  bool null() override { return Count(); }
+  bool boolean(bool) override { return Count(); }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return Count(); }
+  bool binary(binary_t&) override { return Count(); }
+  bool start_object(size_t) override { return Count(); }
+  bool key(string_t&) override { return Count(); }
+  bool end_object() override { return true; }
+  bool start_array(size_t) override { return Count(); }
+  bool end_array() override { return true; }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  bool Count() { return ++values_ <= kMaxValues; }
+
+  size_t values_ = 0;
+};
+
 void ParseSamplingFields(JsonFields& fields, v1::SamplingParams* sampling) {
   const auto real = [&fields](const char* name, auto set) {
     if (auto value = fields.Number(name)) set(static_cast<float>(*value));
@@ -215,18 +241,12 @@ void ParseMessages(JsonFields& fields, OpenAiRequest* request) {
 }  // namespace
 
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body) {
-  size_t values = 0;
-  const auto bounded = [&values](int depth, Json::parse_event_t event, const Json& json) {
-    const bool ends = event == Json::parse_event_t::object_end || event == Json::parse_event_t::array_end;
-    // Numbers take no memory beside their place.
-    values += !ends && !json.is_number();
-    return depth <= kMaxDepth && values <= kMaxValues;
-  };
-  const Json json = Json::parse(body, bounded, /*allow_exceptions=*/false);
-  if (values > kMaxValues) {
+  if (ValueCounter counter; !Json::sax_parse(body, &counter) && counter.too_many()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON",
                      absl::StrCat("the body has more than ", kMaxValues, " texts, lists and objects"));
   }
+  const auto shallow = [](int depth, Json::parse_event_t, const Json&) { return depth <= kMaxDepth; };
+  const Json json = Json::parse(body, shallow, /*allow_exceptions=*/false);
   if (!json.is_object()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON", "the body is not a JSON object");
   }

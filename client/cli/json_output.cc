@@ -4,13 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/names.h"
+#include "common/text/json.h"
 
 namespace outrider {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Json PositionJson(const v1::PositionLogprobs& position) {
   const auto token_json = [](const v1::TokenLogprob& token) {
@@ -108,10 +107,10 @@ Json CompletionJson(const Completion& completion) {
 }  // namespace
 
 std::string ToJson(const std::vector<Completion>& samples) {
-  if (samples.size() == 1) return Dump(CompletionJson(samples.front()));
+  if (samples.size() == 1) return DumpJson(CompletionJson(samples.front()));
   Json json;
   for (const Completion& sample : samples) json["samples"].push_back(CompletionJson(sample));
-  return Dump(json);
+  return DumpJson(json);
 }
 
 std::string ToJson(const v1::DescribeResponse& description) {
@@ -152,7 +151,7 @@ std::string ToJson(const v1::DescribeResponse& description) {
                                {"load", server.load()},
                                {"problem", server.problem()}});
   }
-  return Dump(json);
+  return DumpJson(json);
 }
 
 }  // namespace outrider

@@ -96,8 +96,8 @@ asio::awaitable<void> HttpServer::Accept() {
 void HttpServer::TryBegin(tcp::socket socket) {
   try {
     Begin(std::move(socket));
-  } catch (const std::exception& error) {
-    LogError("http connection not begun", {{"error", error.what()}});
+  } catch (...) {
+    LogException("http connection not begun", std::current_exception());
   }
 }
 
@@ -122,11 +122,7 @@ void HttpServer::End(const Connection& connection, bool served, const std::excep
   connection->Close();
   connections_.erase(connection);
   served_ -= served;
-  try {
-    if (thrown) std::rethrow_exception(thrown);
-  } catch (const std::exception& error) {
-    LogError("http connection ended by an exception", {{"error", error.what()}});
-  }
+  if (thrown) LogException("http connection ended by an exception", thrown);
 }
 
 void HttpServer::Count(bool busy) {

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/spec/excerpt.h"
+#include "common/text/json.h"
 
 namespace outrider {
 namespace {
@@ -32,11 +33,6 @@ std::string service_name;
 bool as_json = true;
 std::atomic<int64_t> posted = 0, written = 0;
 
-// Replaces invalid UTF-8, which must not keep a line from being written.
-std::string Dump(const nlohmann::ordered_json& json) {
-  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
 nlohmann::ordered_json ToJson(const LogField& field) {
   if (const auto* text = std::get_if<std::string>(&field.value)) return Excerpt(*text, kMaxTextBytes);
   return std::visit([](const auto& value) { return nlohmann::ordered_json(value); }, field.value);
@@ -45,7 +41,8 @@ nlohmann::ordered_json ToJson(const LogField& field) {
 std::string Format(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
   if (!as_json) {
     std::string line(event);
-    for (const LogField& field : fields) absl::StrAppend(&line, " ", field.name, "=", Dump(ToJson(field)));
+    for (const LogField& field : fields)
+      absl::StrAppend(&line, " ", field.name, "=", DumpJson(ToJson(field)));
     return line;
   }
   timespec now;
@@ -56,7 +53,7 @@ std::string Format(LogLevel level, absl::string_view event, std::initializer_lis
   line["service"] = service_name;
   line["event"] = std::string(event);
   for (const LogField& field : fields) line[std::string(field.name)] = ToJson(field);
-  return Dump(line);
+  return DumpJson(line);
 }
 
 // Writes to stderr, on the thread of the log, and says what was dropped before.
@@ -109,6 +106,14 @@ void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField
   if (!spdlog::should_log(value)) return;
   ++posted;
   spdlog::log(value, "{}", Format(level, event, fields));
+}
+
+void LogException(absl::string_view event, const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& error) {
+    LogError(event, {{"error", error.what()}});
+  }
 }
 
 int64_t DroppedLogLines() {

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <initializer_list>
 #include <string>
 #include <variant>
@@ -62,6 +63,9 @@ inline void LogWarning(absl::string_view event, std::initializer_list<LogField> 
 inline void LogError(absl::string_view event, std::initializer_list<LogField> fields = {}) {
   Log(LogLevel::kError, event, fields);
 }
+
+// What an exception says of itself, as an error.
+void LogException(absl::string_view event, const std::exception_ptr& exception);
 
 // The event that servers log for calls without a valid token.
 inline void LogRefusedTokens(int calls) {

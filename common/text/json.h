@@ -1,8 +1,9 @@
-// Parses JSON files that anybody may have written.
+// Parses JSON that anybody may have written, and writes what anybody may read.
 #pragma once
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -50,6 +51,12 @@ absl::StatusOr<Json> ParseJson(std::string_view text) {
   } catch (const typename Json::exception&) {  // the parser throws no other
     return absl::InvalidArgumentError("JSON with a number that no double can hold");
   }
+}
+
+// On one line. Invalid UTF-8, such as the part of a character that a token may be, becomes U+FFFD.
+template <typename Json>
+std::string DumpJson(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace outrider

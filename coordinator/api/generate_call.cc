@@ -22,11 +22,7 @@ constexpr size_t kMaxObjects = size_t{1} << 16;
 
 // Of an exception, which ends its request and no other: memory has run out, or there is a defect.
 absl::Status Failure(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const std::exception& error) {
-    LogError("exception", {{"error", error.what()}});
-  }
+  LogException("exception", exception);
   return absl::InternalError("the request could not be carried out");
 }
 
@@ -56,15 +52,13 @@ asio::awaitable<absl::Status> GenerateCall::Sample::Send(v1::GenerateResponse ch
 }
 
 asio::awaitable<absl::Status> GenerateCall::Sample::AwaitRoom() {
-  const Clock::duration patience = call->parts_.read_patience;
   while (unsent >= ChunkWriter::kMaxUnsent && !call->cancelled_ && Clock::now() < call->deadline_) {
-    const uint64_t before = call->writer_.written();
-    const Clock::time_point end = std::min(call->deadline_, Clock::now() + patience);
-    co_await room.Wait(end);
-    if (unsent < ChunkWriter::kMaxUnsent || call->writer_.written() != before || Clock::now() < end) continue;
-    if (end == call->deadline_) break;
-    co_return MakeError(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW",
-                        absl::StrCat("the client has read nothing for ", Seconds(patience), " s"));
+    const bool stalls = co_await call->StallsUntil(room, call->deadline_);
+    if (stalls && unsent >= ChunkWriter::kMaxUnsent) {
+      co_return MakeError(
+          absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW",
+          absl::StrCat("the client has read nothing for ", Seconds(call->parts_.read_patience), " s"));
+    }
   }
   co_return absl::OkStatus();
 }
@@ -155,13 +149,18 @@ asio::awaitable<void> GenerateCall::Run() {
 
 asio::awaitable<void> GenerateCall::AwaitReading() {
   while (!done_) {
-    const uint64_t before = writer_.written();
-    const Clock::time_point end = Clock::now() + parts_.read_patience;
-    co_await read_.Wait(end);
-    if (done_ || Clock::now() < end || writer_.written() != before) continue;
+    const bool stalls = co_await StallsUntil(read_, Clock::time_point::max());
+    if (!stalls || done_) continue;
     writer_.Abandon();
     co_return;
   }
+}
+
+asio::awaitable<bool> GenerateCall::StallsUntil(Event& event, Clock::time_point deadline) {
+  const uint64_t before = writer_.written();
+  const Clock::time_point end = Clock::now() + parts_.read_patience;
+  co_await event.Wait(std::min(deadline, end));
+  co_return Clock::now() >= end&& writer_.written() == before;
 }
 
 asio::awaitable<absl::StatusOr<Request>> GenerateCall::Admit() {

@@ -55,6 +55,9 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   asio::awaitable<absl::Status> Serve();
   // Until the client has read everything, or reads nothing any more.
   asio::awaitable<void> AwaitReading();
+  // Waits for the event or the deadline, at most for as long as a client may read nothing. Whether it has
+  // read nothing for so long.
+  asio::awaitable<bool> StallsUntil(Event& event, Clock::time_point deadline);
   // Waits for the call's turn, and for a target if there was none yet; only then looks at the request.
   asio::awaitable<absl::StatusOr<Request>> Admit();
   asio::awaitable<absl::Status> WaitForTarget();

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
+#include "common/text/json.h"
 
 namespace outrider {
 namespace {
@@ -21,7 +22,7 @@ bool IsCount(const Json& value) {
 }  // namespace
 
 std::string Shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = DumpJson(value);
   return text.size() <= kLongestShown ? text : absl::StrCat("a long ", value.type_name());
 }
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/names.h"
-#include "coordinator/gateway/dump_json.h"
+#include "common/text/json.h"
 #include "coordinator/rounds/speculation_stats.h"
 
 namespace outrider {
@@ -41,8 +41,9 @@ OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1:
   if (!chunk.prompt_logprobs().empty()) {
     EchoedPrompt& echoed = echoed_[prompt];
     echoed.positions.MergeFrom(chunk.prompt_logprobs());
-    echoed.bytes += chunk.SpaceUsedLong();
-    bytes_ += chunk.SpaceUsedLong();
+    const size_t bytes = chunk.SpaceUsedLong();
+    echoed.bytes += bytes;
+    bytes_ += bytes;
   }
   Choice& choice = ChoiceAt(index);
   bytes_ -= choice.bytes();
@@ -92,7 +93,10 @@ void OpenAiAnswer::Count(const v1::Finish& finish, bool first_sample) {
   AddCounts(finish.speculation(), &speculation_);
 }
 
-Json OpenAiAnswer::Headed(const char* object) const {
+Json OpenAiAnswer::Headed() const {
+  const char* const object = request_->endpoint == Endpoint::kCompletions ? "text_completion"
+                             : request_->stream                           ? "chat.completion.chunk"
+                                                                          : "chat.completion";
   return {{"id", header_.id}, {"object", object}, {"created", header_.created}, {"model", header_.model}};
 }
 
@@ -134,10 +138,8 @@ std::string OpenAiAnswer::ChoiceText(size_t index, const Choice& choice) const {
 }
 
 std::string OpenAiAnswer::Event(size_t index, Choice& choice) const {
-  const char* const object =
-      request_->endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion";
-  std::string event = absl::StrCat("{", Members(Headed(object)), R"(,"choices":[)", ChoiceText(index, choice),
-                                   "]", request_->include_usage ? R"(,"usage":null})" : "}");
+  std::string event = absl::StrCat("{", Members(Headed()), R"(,"choices":[)", ChoiceText(index, choice), "]",
+                                   request_->include_usage ? R"(,"usage":null})" : "}");
   choice.begun = true;
   choice.text.clear();
   choice.logprobs.Clear();
@@ -155,7 +157,7 @@ std::string OpenAiAnswer::AddAsEvent(size_t prompt, const v1::GenerateResponse& 
 std::string OpenAiAnswer::LastEvents() const {
   std::string events;
   if (request_->include_usage) {
-    Json event = Headed(request_->endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
+    Json event = Headed();
     event["choices"] = Json::array();
     event["usage"] = UsageJson();
     events = ServerSentEvent(DumpJson(event));
@@ -164,8 +166,7 @@ std::string OpenAiAnswer::LastEvents() const {
 }
 
 std::vector<std::string> OpenAiAnswer::Body() {
-  const char* const object = request_->endpoint == Endpoint::kChat ? "chat.completion" : "text_completion";
-  std::vector<std::string> pieces = {absl::StrCat("{", Members(Headed(object)), R"(,"choices":[)")};
+  std::vector<std::string> pieces = {absl::StrCat("{", Members(Headed()), R"(,"choices":[)")};
   // Each choice goes as its text comes.
   for (auto choice = choices_.begin(); choice != choices_.end(); choice = choices_.erase(choice)) {
     pieces.push_back(absl::StrCat(pieces.size() > 1 ? "," : "", ChoiceText(choice->first, choice->second)));

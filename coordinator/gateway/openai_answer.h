@@ -60,8 +60,8 @@ class OpenAiAnswer {
     return prompt * request_->samples() + chunk.sample();
   }
   Choice& AddTo(size_t index, size_t prompt, const v1::GenerateResponse& chunk);
-  // `object` with the header's fields.
-  nlohmann::ordered_json Headed(const char* object) const;
+  // An object with the header's fields: an event of a stream, or the whole answer.
+  nlohmann::ordered_json Headed() const;
   Choice& ChoiceAt(size_t index);
   // The prompt of an answer that echoes it, as the beginning of a choice.
   void BeginWithPrompt(size_t prompt, Choice& choice);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/rpc/error.h"
+#include "common/text/json.h"
 
 namespace outrider {
 namespace {
@@ -86,7 +87,7 @@ HttpError ToHttpError(const absl::Status& status, Endpoint endpoint) {
   const nlohmann::ordered_json body = {
       {"error",
        {{"message", message}, {"type", kind.type}, {"param", param}, {"code", CodeOf(ReasonOf(status))}}}};
-  error.body = body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  error.body = DumpJson(body);
   return error;
 }
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/gateway/dump_json.h"
+#include "common/text/json.h"
 
 namespace outrider {
 namespace {

@@ -23,8 +23,6 @@ class OpenAiLogprobs {
   bool empty() const { return tokens_.empty(); }
   size_t bytes() const { return tokens_.size() + logprobs_.size() + tops_.size() + offsets_.size(); }
 
-  // Characters of the text that was told of or skipped.
-  size_t offset() const { return offset_; }
   std::string ToJson() const;
 
   // Those told so far are not told again.

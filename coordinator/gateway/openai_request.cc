@@ -241,7 +241,9 @@ void ParseMessages(JsonFields& fields, OpenAiRequest* request) {
 }  // namespace
 
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body) {
-  if (ValueCounter counter; !Json::sax_parse(body, &counter) && counter.too_many()) {
+  // Each has a byte at least.
+  ValueCounter counter;
+  if (body.size() > kMaxValues && !Json::sax_parse(body, &counter) && counter.too_many()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON",
                      absl::StrCat("the body has more than ", kMaxValues, " texts, lists and objects"));
   }

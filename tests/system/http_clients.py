@@ -5,8 +5,10 @@ import http.client
 import json
 import shutil
 import socket
+import ssl
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,21 @@ def chat_folder(folder: Path) -> Path:
         "bos_token": "<|begin_of_text|>", "eos_token": {"content": "<|end_of_text|>"},
         "chat_template": goldens["templates"]["alternating"]["source"]}))
     return folder
+
+
+NO_ANSWER = 0  # the status of a connection that fails or is closed
+
+
+def status_of(url: str, *, body: Any = None, headers: Mapping[str, str] | None = None, tls: ssl.SSLContext | None = None) -> int:
+    """The status of a request over a new connection: a GET without a body, else a POST."""
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers or {}), timeout=PATIENCE, context=tls) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return NO_ANSWER
 
 
 @contextlib.contextmanager

@@ -15,30 +15,12 @@ import grpc
 import pytest
 
 from certificates import Authority, tls_flags
-from harness import (BIN, PATIENCE, TARGET_MODEL, UNPROBED, Cluster, Stream, cluster, eventually, inference_pb2,
+from harness import (BIN, PATIENCE, TARGET_MODEL, UNPROBED, Cluster, Process, Stream, cluster, eventually, inference_pb2,
                      inference_pb2_grpc, new_sequence, request, reserve_address, running, start_coordinator, start_target)
-from http_clients import post
+from http_clients import post, status_of
 from proxies import Proxy
 
 ROUNDS = 6  # of what once ended a process within a few
-
-
-def coordinator_by_hand(stderr: int, *flags: str) -> subprocess.Popen[bytes]:
-    """One whose log nobody reads, or whose flags come in an order of their own."""
-    return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", BIN / "outrider-coordinator", "--tokenizer", TARGET_MODEL, *flags],
-                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr)
-
-
-def status(address: str, path: str, body: dict[str, object] | None = None) -> int:
-    """Of an HTTP answer; 0: there is none."""
-    data = None if body is None else json.dumps(body).encode()
-    try:
-        with urllib.request.urlopen(urllib.request.Request(f"http://{address}{path}", data), timeout=PATIENCE) as answer:
-            return answer.status
-    except urllib.error.HTTPError as error:
-        return error.code
-    except OSError:
-        return 0
 
 
 # --- answers that end at once ----------------------------------------------------------------------
@@ -82,8 +64,10 @@ def test_a_log_that_nobody_reads_holds_nothing_up_and_says_what_it_dropped(promp
     with running(start_target()) as servers:
         address, http, metrics = reserve_address(), reserve_address(), reserve_address()
         read, write = os.pipe()
-        process = coordinator_by_hand(write, "--target", servers[0].address, "--draft=", "--listen", address, "--http-listen", http,
-                                      "--metrics-listen", metrics, "--log-format", "json")
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", BIN / "outrider-coordinator", "--tokenizer", TARGET_MODEL, "--target", servers[0].address,
+             "--draft=", "--listen", address, "--http-listen", http, "--metrics-listen", metrics, "--log-format", "json"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=write)
         os.close(write)
 
         def dropped() -> float:
@@ -92,7 +76,7 @@ def test_a_log_that_nobody_reads_holds_nothing_up_and_says_what_it_dropped(promp
                             if line.startswith("outrider_log_lines_dropped_total"))
 
         try:
-            eventually(lambda: status(http, "/health") == 200, "ready")
+            eventually(lambda: status_of(f"http://{http}/health") == 200, "ready")
             assert dropped() == 0
             # Each is a line with all of that text that fits; 4096 wait, and the pipe holds a few.
             with grpc.insecure_channel(address) as channel:
@@ -101,8 +85,8 @@ def test_a_log_that_nobody_reads_holds_nothing_up_and_says_what_it_dropped(promp
                 while dropped() == 0:
                     for call in [stub.Generate(refused, timeout=PATIENCE) for _ in range(500)]:
                         assert call.code() == grpc.StatusCode.INVALID_ARGUMENT
-            assert status(http, "/health") == 200
-            assert status(http, "/v1/completions", {"prompt": prompts[0], "max_tokens": 3}) == 200
+            assert status_of(f"http://{http}/health") == 200
+            assert status_of(f"http://{http}/v1/completions", body={"prompt": prompts[0], "max_tokens": 3}) == 200
             lost = dropped()
             lines: list[str] = []
             reader = threading.Thread(target=lambda: lines.extend(os.fdopen(read, errors="replace")), daemon=True)
@@ -155,11 +139,11 @@ def test_the_largest_answers_are_refused_and_others_are_served_meanwhile(pair: C
     big = {"prompt": [(prompt * 40)[:1500] for prompt in prompts[:30]], "n": 64, "max_tokens": 2, "echo": True, "logprobs": 20}
     before = pair.coordinator.resident_mebibytes()
     codes: list[int] = []
-    asking = [threading.Thread(target=lambda: codes.append(status(pair.coordinator.http_address, "/v1/completions", big))) for _ in range(3)]
+    asking = [threading.Thread(target=lambda: codes.append(status_of(f"http://{pair.coordinator.http_address}/v1/completions", body=big))) for _ in range(3)]
     for thread in asking:
         thread.start()
     while any(thread.is_alive() for thread in asking):
-        assert status(pair.coordinator.http_address, "/health") == 200
+        assert status_of(f"http://{pair.coordinator.http_address}/health") == 200
         assert pair.coordinator.resident_mebibytes() < before + 800
     assert set(codes) <= {400, 429}
     pair.wait_idle()
@@ -184,12 +168,12 @@ def test_metrics_are_served_over_ipv6() -> None:
     with socket.socket(socket.AF_INET6) as free:
         free.bind(("::1", 0))
         port = free.getsockname()[1]
-    process = coordinator_by_hand(subprocess.DEVNULL, "--listen", reserve_address(), "--http-listen=", "--metrics-listen", f"[::1]:{port}")
+    process = Process("outrider-coordinator", "--tokenizer", str(TARGET_MODEL), "--listen", reserve_address(), "--http-listen=",
+                      "--metrics-listen", f"[::1]:{port}")
     try:
-        assert eventually(lambda: status(f"[::1]:{port}", "/metrics"), "it answers") == 200
+        assert eventually(lambda: status_of(f"http://[::1]:{port}/metrics"), "it answers") == 200
     finally:
         process.kill()
-        process.wait()
 
 
 def test_a_port_that_ran_out_of_descriptors_takes_connections_again_or_the_process_is_not_live() -> None:
@@ -294,13 +278,12 @@ def test_an_empty_flag_takes_nothing_from_the_next(empty: str, tmp_path: Path) -
     keys = tmp_path / "keys"
     keys.write_text("secret\n")
     address, http = reserve_address(), reserve_address()
-    process = coordinator_by_hand(subprocess.DEVNULL, "--target", "127.0.0.1:1", "--http-listen", http, "--listen", address,
-                                  "--http-tls-terminated", "--metrics-listen", "127.0.0.1:0", empty, f"--http-token-file={keys}")
+    process = Process("outrider-coordinator", "--tokenizer", str(TARGET_MODEL), "--target", "127.0.0.1:1", "--http-listen", http, "--listen",
+                      address, "--http-tls-terminated", "--metrics-listen", "127.0.0.1:0", empty, f"--http-token-file={keys}")
     try:
-        assert eventually(lambda: status(http, "/v1/models"), "it answers") == 401
+        assert eventually(lambda: status_of(f"http://{http}/v1/models"), "it answers") == 401
     finally:
         process.kill()
-        process.wait()
 
 
 @pytest.mark.parametrize("base", [0, 3])
@@ -324,4 +307,4 @@ def test_a_proxy_for_other_programs_is_not_used(monkeypatch: pytest.MonkeyPatch)
     with running(start_target()) as servers:
         servers.append(coordinator := start_coordinator(servers[0].address, ""))
         monkeypatch.undo()
-        eventually(lambda: status(coordinator.http_address, "/health") == 200, "it has reached the target")
+        eventually(lambda: status_of(f"http://{coordinator.http_address}/health") == 200, "it has reached the target")

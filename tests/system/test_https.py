@@ -5,8 +5,6 @@ import http.client
 import json
 import socket
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,10 @@ import pytest
 
 from certificates import TOKEN, Authority, install, tls_flags
 from harness import PATIENCE, TARGET_MODEL, Server, eventually, refusal, running, start_coordinator, start_target
+from http_clients import NO_ANSWER, status_of
 
 OTHER = "an0ther-token"
 
-NO_ANSWER = 0  # the status of a connection that fails or is closed
 UNUSABLE = "certificates of the http listener cannot be used, those before stay in use"
 
 
@@ -40,15 +38,7 @@ def trust(authority: Authority, identity: tuple[Path, Path] | None = None) -> ss
 def ask(server: Server, path: str, tls: ssl.SSLContext | None = None, *, token: str = "", body: Any = None) -> int:
     """The status of a request over a new connection; tls None: plaintext."""
     url = f"{'http' if tls is None else 'https'}://{server.http_address}{path}"
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    data = None if body is None else json.dumps(body).encode()
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=PATIENCE, context=tls) as answer:
-            return answer.status
-    except urllib.error.HTTPError as error:
-        return error.code
-    except (urllib.error.URLError, OSError):
-        return NO_ANSWER
+    return status_of(url, body=body, headers={"Authorization": f"Bearer {token}"} if token else {}, tls=tls)
 
 
 def test_the_listener_speaks_https_and_nothing_else(secured: Server, authority: Authority, stranger: Authority) -> None:

@@ -97,12 +97,12 @@ absl::StatusOr<SequenceStore::Entry*> SequenceStore::FindOrCreate(const WorkItem
   if (!item.invalid.ok()) return item.invalid;
   if (Entry* entry = entries_.Find(item.id)) return entry;
   if (entries_.released(item.id)) return SequenceUnknown();
-  if (absl::Status status = CheckOrigin(item); !status.ok()) return status;
+  if (absl::Status status = CheckOrigin(item, FindOrigin(item)); !status.ok()) return status;
   if (absl::Status status = MakeRoomForSequence(item.branch); !status.ok()) return status;
-  // Making room may have evicted the origin itself.
-  if (absl::Status status = CheckOrigin(item); !status.ok()) return status;
-  // Looked up before there is an entry that has the item's own id.
+  // Making room may have evicted the origin itself. It is looked up before there is an entry that has the
+  // item's own id.
   const Entry* origin = FindOrigin(item);
+  if (absl::Status status = CheckOrigin(item, origin); !status.ok()) return status;
   Entry* entry = entries_.Insert(item.id, absl::Now(), item.id, &pool_, limits_.block_size);
   entry->arrival = ++last_arrival_;
   entry->idle_since = absl::Now();
@@ -110,8 +110,7 @@ absl::StatusOr<SequenceStore::Entry*> SequenceStore::FindOrCreate(const WorkItem
   return entry;
 }
 
-absl::Status SequenceStore::CheckOrigin(const WorkItem& item) {
-  const Entry* origin = FindOrigin(item);
+absl::Status SequenceStore::CheckOrigin(const WorkItem& item, const Entry* origin) {
   if ((item.base != 0 || item.fork_of) && origin == nullptr) return SequenceUnknown();
   const bool inherits = origin != nullptr && origin->params_hash == item.params_hash;
   return item.params != nullptr || inherits ? absl::OkStatus() : ParamsUnknown();

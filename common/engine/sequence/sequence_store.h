@@ -146,7 +146,7 @@ class SequenceStore {
   // The sequence that a new one with this item starts as a copy of, or null.
   Entry* FindOrigin(const WorkItem& item);
   // Whether there is the origin that the first item of a sequence needs.
-  absl::Status CheckOrigin(const WorkItem& item);
+  static absl::Status CheckOrigin(const WorkItem& item, const Entry* origin);
   void CopyOrigin(Entry& entry, const Entry& origin, const WorkItem& item);
   absl::Status MakeRoomForSequence(bool branch);
   bool Abandoned(const Entry& entry, absl::Time now) const {

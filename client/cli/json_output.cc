@@ -13,7 +13,10 @@ using Json = nlohmann::ordered_json;
 
 Json PositionJson(const v1::PositionLogprobs& position) {
   const auto token_json = [](const v1::TokenLogprob& token) {
-    return Json{{"id", token.id()}, {"text", token.text()}, {"logprob", token.logprob()}};
+    Json json = {{"id", token.id()}, {"text", token.text()}, {"logprob", token.logprob()}};
+    if (!token.bytes().empty())
+      json["bytes"] = std::vector<uint8_t>(token.bytes().begin(), token.bytes().end());
+    return json;
   };
   Json json = token_json(position.token());
   json["top"] = Json::array();
@@ -78,6 +81,7 @@ Json CompletionJson(const Completion& completion) {
                    {"decode_seconds", usage.decode_seconds()}};
   json["speculation"] = {{"drafted", stats.drafted()},
                          {"accepted", stats.accepted()},
+                         {"accepted_after_end", stats.accepted_after_end()},
                          {"emitted",
                           {{"accepted", stats.emitted_accepted()},
                            {"corrected", stats.emitted_corrected()},

@@ -89,7 +89,7 @@ int32_t StopMatcher::Next(int32_t node, char byte) const {
   }
 }
 
-std::string StopMatcher::Append(std::string_view piece) {
+std::string StopMatcher::Append(std::string_view piece, bool counts) {
   const int64_t index = pieces_++;
   if (match_.has_value()) return "";
   const size_t held_before = held_.size();
@@ -99,7 +99,7 @@ std::string StopMatcher::Append(std::string_view piece) {
     state_ = Next(state_, piece[i]);
     const Node& node = nodes_[state_];
     const size_t read = held_before + i + 1;
-    if (node.stop >= 0) {
+    if (node.stop >= 0 && counts) {
       size = read - node.stop_size;
       match_ = StopMatch{.stop_index = node.stop, .piece = index, .text_size = emitted_ + size};
       break;

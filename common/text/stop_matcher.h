@@ -44,8 +44,8 @@ class StopMatcher {
 
   // Adds the next piece and returns what can be emitted: all text so far without its longest suffix that is a
   // proper prefix of a stop string. Emits whole characters if it is given whole characters. Empty after a
-  // match.
-  std::string Append(std::string_view piece);
+  // match. Unless `counts`, stop strings that end in this piece are text like any other.
+  std::string Append(std::string_view piece, bool counts = true);
 
   // Ends the text and returns what was held back. Empty after a match.
   std::string Flush();

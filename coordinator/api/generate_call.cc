@@ -279,6 +279,7 @@ void GenerateCall::StartSiblings() {
     const auto index = static_cast<uint32_t>(samples_.size());
     Request request = first.request();
     request.prompt_logprobs = -1;
+    request.echo = false;
     request.params.set_sample_index(request.params.sample_index() + index);
     // The token that a sequence ends with is always fed again.
     const Fork fork{first.sequence_id(), request.prompt.size() - 1};

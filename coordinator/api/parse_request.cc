@@ -116,7 +116,8 @@ absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& prot
   return FieldError("prompt", "text, tokens or chat", "missing");
 }
 
-absl::Status CheckStops(const v1::StopOptions& stop, uint32_t vocab_size) {
+absl::Status CheckStops(const v1::GenerateRequest& proto, uint32_t vocab_size) {
+  const v1::StopOptions& stop = proto.stop();
   const std::vector<std::string> strings(stop.strings().begin(), stop.strings().end());
   if (auto matcher = StopMatcher::Create(strings); !matcher.ok()) {
     return FieldError("stop.strings",
@@ -124,8 +125,8 @@ absl::Status CheckStops(const v1::StopOptions& stop, uint32_t vocab_size) {
                                    StopMatcher::kMaxStopBytes, " bytes of UTF-8"),
                       std::string(matcher.status().message()));
   }
-  if (stop.has_max_tokens() && stop.max_tokens() == 0) {
-    return FieldError("stop.max_tokens", "1 or more", "0");
+  if (stop.has_max_tokens() && stop.max_tokens() == 0 && proto.has_beam()) {
+    return FieldError("stop.max_tokens", "1 or more with beam", "0");
   }
   return CheckTokenIds(stop.token_ids(), vocab_size, "stop.token_ids");
 }
@@ -242,7 +243,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
     return status;
   request.resumed.assign(proto.resume_from().begin(), proto.resume_from().end());
 
-  if (auto status = CheckStops(proto.stop(), vocab_size); !status.ok()) return status;
+  if (auto status = CheckStops(proto, vocab_size); !status.ok()) return status;
   request.stop_strings.assign(proto.stop().strings().begin(), proto.stop().strings().end());
   request.end_ids.assign(proto.stop().token_ids().begin(), proto.stop().token_ids().end());
   if (!proto.stop().ignore_eos()) {
@@ -290,6 +291,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   }
   if (absl::Status status = ParseSchedule(proto, defaults, sampling, request); !status.ok()) return status;
   request.trace = proto.trace();
+  request.echo = proto.echo();
   if (auto status = ParseLogprobs(proto.logprobs(), request); !status.ok()) return status;
   if (auto status = ParseInexact(proto.speculation(), params); !status.ok()) return status;
   const bool is_greedy = sampling.temperature == 0;

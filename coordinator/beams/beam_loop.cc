@@ -162,7 +162,9 @@ std::vector<BeamLoop::Text> BeamLoop::Found() const {
   v1::SpeculationStats stats = stats_;
   for (const BeamSearch::Finished& text : search_.finished()) {
     if (found.size() == static_cast<size_t>(request_.samples)) break;
-    Generation generation(request_, parts_.tokenizer, received_);
+    Request request = request_;
+    request.echo = request.echo && found.empty();
+    Generation generation(std::move(request), parts_.tokenizer, received_);
     generation.OnPromptCached(cached_prompt_tokens_);
     v1::GenerateResponse chunk = generation.CommitFound(text.tokens, kinds_, text.score, stats);
     chunk.set_sample(static_cast<uint32_t>(found.size()));

@@ -38,11 +38,12 @@ OpenAiAnswer::Choice& OpenAiAnswer::ChoiceAt(size_t index) {
 }
 
 OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1::GenerateResponse& chunk) {
-  if (!chunk.prompt_logprobs().empty()) {
-    EchoedPrompt& echoed = echoed_[prompt];
-    echoed.positions.MergeFrom(chunk.prompt_logprobs());
+  if (chunk.has_prompt() || !chunk.prompt_logprobs().empty()) {
+    Echo& echo = echoes_[prompt];
+    echo.prompt.MergeFrom(chunk.prompt());
+    echo.positions.MergeFrom(chunk.prompt_logprobs());
     const size_t bytes = chunk.SpaceUsedLong();
-    echoed.bytes += bytes;
+    echo.bytes += bytes;
     bytes_ += bytes;
   }
   Choice& choice = ChoiceAt(index);
@@ -66,21 +67,21 @@ OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1:
 
 void OpenAiAnswer::BeginWithPrompt(size_t prompt, Choice& choice) {
   choice.echoed = true;
-  choice.text = request_->prompts[prompt].text();
-  if (!request_->logprobs()) return;
-  // All of its tokens but the first, which nothing comes before; that is a BOS, or else some text.
-  size_t skipped = CountCharacters(choice.text);
-  const auto found = echoed_.find(prompt);
-  if (found == echoed_.end()) return choice.logprobs.Skip(skipped);
-  EchoedPrompt& echoed = found->second;
-  for (const v1::PositionLogprobs& position : echoed.positions) {
-    skipped -= std::min(skipped, CountCharacters(position.token().text()));
+  Echo& echo = echoes_[prompt];
+  const v1::GenerateRequest& asked = request_->prompts[prompt];
+  choice.text = asked.has_tokens() ? echo.prompt.text() : asked.text();
+  if (request_->logprobs()) {
+    // What is not of the others is of the first, of which nothing is if that is a BOS.
+    size_t characters = CountCharacters(choice.text);
+    for (const v1::PositionLogprobs& position : echo.positions) {
+      characters -= std::min(characters, CountCharacters(position.token().text()));
+    }
+    choice.logprobs.AddFirst(echo.prompt.first(), characters);
+    for (const v1::PositionLogprobs& position : echo.positions) choice.logprobs.Add(position);
   }
-  choice.logprobs.Skip(skipped);
-  for (const v1::PositionLogprobs& position : echoed.positions) choice.logprobs.Add(position);
-  if (++echoed.choices < request_->samples()) return;
-  bytes_ -= echoed.bytes;
-  echoed_.erase(found);
+  if (++echo.choices < request_->samples()) return;
+  bytes_ -= echo.bytes;
+  echoes_.erase(prompt);
 }
 
 void OpenAiAnswer::Count(const v1::Finish& finish, bool first_sample) {
@@ -109,6 +110,7 @@ Json OpenAiAnswer::UsageJson() const {
           {"speculation",
            {{"drafted", s.drafted()},
             {"accepted", s.accepted()},
+            {"accepted_after_end", s.accepted_after_end()},
             {"rounds", s.rounds()},
             {"acceptance_rate", AcceptanceRate(s)},
             {"mean_accepted_length", MeanAcceptedLength(s)},

@@ -50,7 +50,8 @@ class OpenAiAnswer {
     std::string stop_string;    // empty: none ended it
   };
 
-  struct EchoedPrompt {
+  struct Echo {
+    v1::EchoedPrompt prompt;
     google::protobuf::RepeatedPtrField<v1::PositionLogprobs> positions;  // what its first chunks said
     size_t bytes = 0;
     size_t choices = 0;  // that have begun
@@ -74,8 +75,8 @@ class OpenAiAnswer {
   const OpenAiRequest* const request_;
   const AnswerHeader header_;
   std::map<size_t, Choice> choices_;
-  // Of prompts that are echoed with log-probabilities, until all of their choices begin with them.
-  std::map<size_t, EchoedPrompt> echoed_;
+  // Of prompts that are echoed, until all of their choices begin with them.
+  std::map<size_t, Echo> echoes_;
   size_t bytes_ = 0;
   v1::Usage usage_;
   v1::SpeculationStats speculation_;

@@ -19,7 +19,7 @@ double Finite(double logprob) { return std::max(logprob, kLeast); }
 
 Json WithBytes(const v1::TokenLogprob& token) {
   Json bytes = Json::array();
-  for (unsigned char byte : token.text()) bytes.push_back(byte);
+  for (unsigned char byte : token.bytes().empty() ? token.text() : token.bytes()) bytes.push_back(byte);
   return {{"token", token.text()}, {"logprob", Finite(token.logprob())}, {"bytes", std::move(bytes)}};
 }
 
@@ -53,6 +53,14 @@ void OpenAiLogprobs::Add(const v1::PositionLogprobs& position) {
     Append(top, &tops_);
   }
   offset_ += CountCharacters(token.text());
+}
+
+void OpenAiLogprobs::AddFirst(const v1::TokenLogprob& token, size_t characters) {
+  Append(token.text(), &tokens_);
+  Append(nullptr, &logprobs_);
+  Append(offset_, &offsets_);
+  Append(nullptr, &tops_);
+  offset_ += characters;
 }
 
 std::string OpenAiLogprobs::ToJson() const {

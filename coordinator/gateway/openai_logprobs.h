@@ -18,8 +18,8 @@ class OpenAiLogprobs {
   explicit OpenAiLogprobs(Form form) : form_(form) {}
 
   void Add(const v1::PositionLogprobs& position);
-  // Text before the next token that has none of its own here.
-  void Skip(size_t characters) { offset_ += characters; }
+  // A prompt's first token, of which so many characters are in the choice's text. Only of completions.
+  void AddFirst(const v1::TokenLogprob& token, size_t characters);
   bool empty() const { return tokens_.empty(); }
   size_t bytes() const { return tokens_.size() + logprobs_.size() + tops_.size() + offsets_.size(); }
 

@@ -190,7 +190,6 @@ void ParsePrompts(JsonFields& fields, OpenAiRequest* request) {
     if (one.is_string()) {
       generation.set_text(one.get<std::string>());
     } else if (auto ids = AsTokenIds(one)) {
-      if (request->echo) return fields.Refuse("echo", "false unless the prompt is text", "true");
       generation.mutable_tokens()->mutable_ids()->Add(ids->begin(), ids->end());
     } else {
       return fields.Refuse("prompt", kAllowed, Shown(*prompt));
@@ -260,6 +259,7 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::s
   request.echo = endpoint == Endpoint::kCompletions && fields.Bool("echo").value_or(false);
   ParseStreamFields(fields, &request);
   v1::GenerateRequest* common = &request.common;
+  common->set_echo(request.echo);
   ParseSamplingFields(fields, common->mutable_sampling());
   ParseStopFields(fields, endpoint, common->mutable_stop());
   ParseSpeculationFields(fields, common->mutable_speculation());

@@ -16,7 +16,7 @@ struct OpenAiRequest {
   std::string model;                         // empty: not named
   v1::GenerateRequest common;                // all but the prompt
   std::vector<v1::GenerateRequest> prompts;  // at least one, with nothing but that
-  bool echo = false;                         // the answer begins with the prompt, which is text
+  bool echo = false;                         // the answer begins with the prompt
   bool stream = false;
   bool include_usage = false;  // of a stream
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/rpc/convert.h"
+#include "common/text/utf8.h"
 #include "coordinator/pools/sequence_id.h"
 #include "coordinator/rounds/offered_nodes.h"
 #include "coordinator/rounds/speculation_stats.h"
@@ -34,6 +35,7 @@ Generation::Generation(Request request, const Tokenizer* tokenizer, Clock::time_
       hashes_{kEmptyPrefixHash},
       detokenizer_(tokenizer, /*skip_special_tokens=*/true),
       stops_(MakeStops(request_.stop_strings)),
+      echoes_(request_.echo),
       received_(received),
       first_token_(received),
       last_token_(received) {
@@ -42,6 +44,7 @@ Generation::Generation(Request request, const Tokenizer* tokenizer, Clock::time_
   for (TokenId token : request_.resumed) {
     if (Append(token, &already_sent)) break;
   }
+  if (Room() == 0 && !ended_ && !WantsPromptLogprobs()) ended_ = v1::FINISH_REASON_LENGTH;
   stats_.set_exact(!request_.params.has_lenience() || request_.params.lenience() == 1);
 }
 
@@ -49,6 +52,7 @@ std::optional<v1::GenerateResponse> Generation::FinishedAlready() {
   if (!ended_) return std::nullopt;
   v1::GenerateResponse chunk;
   chunk.set_position(static_cast<uint32_t>(emitted()));
+  Echo(&chunk);
   finish_ = MakeFinish();
   *chunk.mutable_finish() = *finish_;
   return chunk;
@@ -72,9 +76,10 @@ bool Generation::Append(TokenId token, std::string* text) {
     ended_ = v1::FINISH_REASON_STOP;
     return true;
   }
-  text->append(stops_.Append(detokenizer_.Append(token)));
+  const bool may_stop = static_cast<uint32_t>(emitted()) > request_.params.sampling().min_tokens();
+  text->append(stops_.Append(detokenizer_.Append(token), may_stop));
   const bool full = Room() == 0;
-  if (full && !stops_.match()) text->append(stops_.Append(detokenizer_.Flush()));
+  if (full && !stops_.match()) text->append(stops_.Append(detokenizer_.Flush(), may_stop));
   if (stops_.match()) {
     ended_ = v1::FINISH_REASON_STOP;
   } else if (full) {
@@ -85,14 +90,16 @@ bool Generation::Append(TokenId token, std::string* text) {
 }
 
 v1::GenerateResponse Generation::Commit(const Proposal& proposal, const Verdict& verdict) {
-  CountRound(proposal, verdict);
   v1::GenerateResponse chunk;
   chunk.set_position(static_cast<uint32_t>(emitted()));
-  bool over = false;
-  for (int node : verdict.path) {
-    if ((over = Emit(proposal[node].token, v1::TOKEN_KIND_ACCEPTED, &chunk))) break;
+  bool over = Room() == 0;  // only the prompt was asked about
+  if (over) ended_ = v1::FINISH_REASON_LENGTH;
+  for (size_t i = 0; i < verdict.path.size() && !over; ++i) {
+    over = Emit(proposal[verdict.path[i]].token, v1::TOKEN_KIND_ACCEPTED, &chunk);
   }
+  const auto standing = static_cast<size_t>(chunk.tokens_size());
   if (!over) over = Emit(verdict.token, ToProto(verdict.kind), &chunk);
+  CountRound(proposal, verdict, standing);
   End(over, &chunk);
   return chunk;
 }
@@ -103,6 +110,7 @@ v1::GenerateResponse Generation::CommitFound(std::span<const TokenId> tokens,
   stats_ = search;
   v1::GenerateResponse chunk;
   bool over = false;
+  Echo(&chunk);
   for (size_t i = 0; i < tokens.size() && !over; ++i) over = Emit(tokens[i], kinds[i], &chunk);
   End(over, &chunk);
   chunk.mutable_finish()->set_score(score);
@@ -138,8 +146,8 @@ void Generation::AddLogprobs(const Logprobs& emitted, v1::GenerateResponse* chun
   }
 }
 
-void Generation::AddPromptLogprobs(const Logprobs& prompt, int first, int most,
-                                   v1::GenerateResponse* chunk) const {
+void Generation::AddPromptLogprobs(const Logprobs& prompt, int first, int most, v1::GenerateResponse* chunk) {
+  Echo(chunk);
   const int end = std::min(prompt.size(), first + most);
   for (int i = first; i < end; ++i) *chunk->add_prompt_logprobs() = WithText(prompt[i]);
 }
@@ -157,7 +165,7 @@ void Generation::CountToken(v1::TokenKind kind) {
   }
 }
 
-void Generation::CountRound(const Proposal& proposal, const Verdict& verdict) {
+void Generation::CountRound(const Proposal& proposal, const Verdict& verdict, size_t standing) {
   stats_.set_rounds(stats_.rounds() + 1);
   if (proposal.empty()) {
     // What is not tried is forgotten, or a run of bad luck would be believed for ever.
@@ -167,11 +175,12 @@ void Generation::CountRound(const Proposal& proposal, const Verdict& verdict) {
   if (IsChain(proposal)) {
     recent_acceptance_.Observe(proposal, verdict.path.size());
   } else {
-    CountTree(proposal, verdict);
+    CountTree(proposal, std::span(verdict.path).first(standing));
   }
   stats_.set_drafts(stats_.drafts() + 1);
   stats_.set_drafted(stats_.drafted() + proposal.size());
-  stats_.set_accepted(stats_.accepted() + verdict.path.size());
+  stats_.set_accepted(stats_.accepted() + standing);
+  stats_.set_accepted_after_end(stats_.accepted_after_end() + verdict.path.size() - standing);
   for (int depth : Depths(proposal)) {
     if (depth == stats_.drafted_per_position_size()) {
       stats_.add_drafted_per_position(0);
@@ -179,7 +188,7 @@ void Generation::CountRound(const Proposal& proposal, const Verdict& verdict) {
     }
     ++*stats_.mutable_drafted_per_position()->Mutable(depth);
   }
-  for (size_t depth = 0; depth < verdict.path.size(); ++depth) {
+  for (size_t depth = 0; depth < standing; ++depth) {
     ++*stats_.mutable_accepted_per_position()->Mutable(static_cast<int>(depth));
   }
   if (request_.params.rule() == v1::RULE_TOKEN) {
@@ -189,9 +198,9 @@ void Generation::CountRound(const Proposal& proposal, const Verdict& verdict) {
   }
 }
 
-void Generation::CountTree(const Proposal& proposal, const Verdict& verdict) {
+void Generation::CountTree(const Proposal& proposal, std::span<const int> path) {
   stats_.set_tree_rounds(stats_.tree_rounds() + 1);
-  for (const OfferedNode& node : OfferedNodes(proposal, verdict.path)) {
+  for (const OfferedNode& node : OfferedNodes(proposal, path)) {
     while (stats_.offered_per_rank_size() <= node.rank) {
       stats_.add_offered_per_rank(0);
       stats_.add_accepted_per_rank(0);
@@ -227,12 +236,23 @@ v1::Finish Generation::MakeFinish() const {
   return finish;
 }
 
+void Generation::Echo(v1::GenerateResponse* chunk) {
+  if (!std::exchange(echoes_, false)) return;
+  v1::EchoedPrompt* echoed = chunk->mutable_prompt();
+  echoed->set_text(tokenizer_->Decode(request_.prompt, /*skip_special_tokens=*/true));
+  echoed->mutable_first()->set_id(static_cast<uint32_t>(request_.prompt.front()));
+  AddText(echoed->mutable_first());
+}
+
+void Generation::AddText(v1::TokenLogprob* token) const {
+  const std::string& bytes = tokenizer_->TokenBytes(static_cast<TokenId>(token->id()));
+  token->set_text(LossyUtf8(bytes));
+  if (token->text() != bytes) token->set_bytes(bytes);
+}
+
 v1::PositionLogprobs Generation::WithText(v1::PositionLogprobs logprobs) const {
-  const auto name = [this](v1::TokenLogprob* token) {
-    token->set_text(Display(static_cast<TokenId>(token->id())));
-  };
-  name(logprobs.mutable_token());
-  for (v1::TokenLogprob& token : *logprobs.mutable_top()) name(&token);
+  AddText(logprobs.mutable_token());
+  for (v1::TokenLogprob& token : *logprobs.mutable_top()) AddText(&token);
   return logprobs;
 }
 

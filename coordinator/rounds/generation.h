@@ -70,8 +70,9 @@ class Generation {
   // Commit made.
   using Logprobs = google::protobuf::RepeatedPtrField<v1::PositionLogprobs>;
   void AddLogprobs(const Logprobs& emitted, v1::GenerateResponse* chunk) const;
-  // The same of the prompt's, from `first` on, at most `most`.
-  void AddPromptLogprobs(const Logprobs& prompt, int first, int most, v1::GenerateResponse* chunk) const;
+  // The same of the prompt's, from `first` on, at most `most`; and the prompt, if it is to be sent back and
+  // was not.
+  void AddPromptLogprobs(const Logprobs& prompt, int first, int most, v1::GenerateResponse* chunk);
 
   // Before the first round: the chunk to send if tokens resumed from already end the generation.
   std::optional<v1::GenerateResponse> FinishedAlready();
@@ -102,8 +103,11 @@ class Generation {
   bool Emit(TokenId token, v1::TokenKind kind, v1::GenerateResponse* chunk);
   void End(bool over, v1::GenerateResponse* chunk);
   void CountToken(v1::TokenKind kind);
-  void CountRound(const Proposal& proposal, const Verdict& verdict);
-  void CountTree(const Proposal& proposal, const Verdict& verdict);
+  // Of the accepted tokens, `standing` are up to the end of the text.
+  void CountRound(const Proposal& proposal, const Verdict& verdict, size_t standing);
+  void CountTree(const Proposal& proposal, std::span<const int> path);
+  void Echo(v1::GenerateResponse* chunk);
+  void AddText(v1::TokenLogprob* token) const;
   v1::PositionLogprobs WithText(v1::PositionLogprobs logprobs) const;
   v1::Finish MakeFinish() const;
 
@@ -122,6 +126,7 @@ class Generation {
   double observed_accepted_ = 0;  // of the rounds that expected_accepted_ covers
   int64_t judged_ = 0;            // drafted tokens that those rounds looked at
   uint32_t cached_prompt_tokens_ = 0;
+  bool echoes_;  // the prompt is still to be sent back
   std::optional<v1::FinishReason> ended_;
   std::optional<v1::Finish> finish_;
   const Clock::time_point received_;

@@ -82,8 +82,11 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
           AddCounter(r, "spec_decode_num_drafts_total", "Rounds that verified at least one drafted token.")),
       draft_tokens_(AddCounter(r, "spec_decode_num_draft_tokens_total",
                                "Drafted tokens that were sent to the target.")),
-      accepted_tokens_(
-          AddCounter(r, "spec_decode_num_accepted_tokens_total", "Drafted tokens that the target accepted.")),
+      accepted_tokens_(AddCounter(r, "spec_decode_num_accepted_tokens_total",
+                                  "Drafted tokens that the target accepted and that are in an answer.")),
+      accepted_after_end_(AddCounter(r, "spec_decode_num_accepted_tokens_after_end_total",
+                                     "Drafted tokens that the target accepted behind the one that ended the "
+                                     "text. No other count has them but the canary's.")),
       accepted_per_position_(CounterFamily(r, "spec_decode_num_accepted_tokens_per_pos_total",
                                            "Accepted tokens by their position in the draft, from 0.")),
       drafted_per_position_(CounterFamily(r, "spec_decode_num_draft_tokens_per_pos_total",
@@ -246,7 +249,8 @@ void Metrics::OnRound(const RoundReport& round) {
 
 void Metrics::CountTree(const RoundReport& round) {
   trees_->Increment();
-  for (const OfferedNode& node : OfferedNodes(*round.proposal, round.verdict->path)) {
+  const auto path = std::span(round.verdict->path).first(static_cast<size_t>(round.standing()));
+  for (const OfferedNode& node : OfferedNodes(*round.proposal, path)) {
     const size_t rank = std::min(static_cast<size_t>(node.rank), kRanks - 1);
     offered_of_rank_[rank]->Increment();
     if (node.accepted) accepted_of_rank_[rank]->Increment();
@@ -276,18 +280,19 @@ void Metrics::CountDraft(const RoundReport& round) {
   }
   drafts_->Increment();
   draft_tokens_->Increment(round.drafted());
-  accepted_tokens_->Increment(round.accepted());
+  accepted_tokens_->Increment(round.standing());
+  accepted_after_end_->Increment(round.accepted() - round.standing());
   const v1::Rule rule = round.generation->request().params.rule();
   if (const auto counters = by_drafter_.find({round.drafter, rule}); counters != by_drafter_.end()) {
     counters->second.drafts->Increment();
     if (round.accepted() > 0) counters->second.first_accepted->Increment();
     counters->second.drafted->Increment(round.drafted());
-    counters->second.accepted->Increment(round.accepted());
+    counters->second.accepted->Increment(round.standing());
   }
   for (int depth : Depths(*round.proposal)) {
     PerPosition(drafted_at_, drafted_per_position_, depth).Increment();
   }
-  for (int depth = 0; depth < round.accepted(); ++depth) {
+  for (int depth = 0; depth < round.standing(); ++depth) {
     PerPosition(accepted_at_, accepted_per_position_, depth).Increment();
   }
   if (rule == v1::RULE_TOKEN && round.generation->stats().exact()) {

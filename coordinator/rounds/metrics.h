@@ -81,6 +81,7 @@ class Metrics {
   prometheus::Counter* drafts_;
   prometheus::Counter* draft_tokens_;
   prometheus::Counter* accepted_tokens_;
+  prometheus::Counter* accepted_after_end_;
   prometheus::Family<prometheus::Counter>& accepted_per_position_;
   prometheus::Family<prometheus::Counter>& drafted_per_position_;
   std::vector<prometheus::Counter*> accepted_at_, drafted_at_;  // executor thread

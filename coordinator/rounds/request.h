@@ -29,6 +29,7 @@ struct Request {
   std::vector<TokenId> end_ids;  // each ends the generation; without the model's own if those are ignored
   int max_tokens = 0;            // cut to the context
   bool trace = false;
+  bool echo = false;
   int prompt_logprobs = -1;  // alternatives to report with each prompt token; -1: none
   v1::RequestContext context;
   int samples = 1;  // with sample indices from that of `params` on

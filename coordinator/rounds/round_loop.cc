@@ -15,7 +15,7 @@ bool ProposesItself(const Request& request) { return request.params.proposer() !
 
 asio::awaitable<absl::Status> RoundLoop::ComputePrompt() {
   if (auto chunk = generation_->FinishedAlready()) co_return co_await send_(*std::move(chunk));
-  if (policy_->ExpectsToDraft(*generation_)) drafter_->Begin(*generation_, {});
+  if (generation_->Room() > 1 && policy_->ExpectsToDraft(*generation_)) drafter_->Begin(*generation_, {});
   co_return co_await Round();
 }
 

@@ -1,6 +1,8 @@
 // What there is to say about a round that returned a verdict.
 #pragma once
 
+#include <algorithm>
+
 #include "common/spec/proposal.h"
 #include "common/spec/verdict.h"
 #include "coordinator/link/event.h"
@@ -46,6 +48,8 @@ struct RoundReport {
   bool speculative() const { return chosen > 0 && outcome != DraftOutcome::kAway; }
   int drafted() const { return static_cast<int>(proposal->size()); }
   int accepted() const { return static_cast<int>(verdict->path.size()); }
+  // Of these, the ones up to the end of the text.
+  int standing() const { return std::min(accepted(), emitted); }
 };
 
 }  // namespace outrider

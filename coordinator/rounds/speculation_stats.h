@@ -28,6 +28,7 @@ inline void AddCounts(const v1::SpeculationStats& stats, v1::SpeculationStats* s
   sum->set_drafts(sum->drafts() + stats.drafts());
   sum->set_drafted(sum->drafted() + stats.drafted());
   sum->set_accepted(sum->accepted() + stats.accepted());
+  sum->set_accepted_after_end(sum->accepted_after_end() + stats.accepted_after_end());
   sum->set_ahead_rounds(sum->ahead_rounds() + stats.ahead_rounds());
   sum->set_ahead_hits(sum->ahead_hits() + stats.ahead_hits());
   sum->set_tree_rounds(sum->tree_rounds() + stats.tree_rounds());

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness import Answer, Cluster, cluster
+from harness import Answer, Cluster, cluster, eventually
 from heads import FLAGS, PROPOSERS
 from relay import Relay, through_relay
 
@@ -129,6 +129,15 @@ def frozen(c: Cluster, _relays: list[Relay]) -> Iterator[None]:
     c.draft.popen.send_signal(signal.SIGSTOP)
     yield
     c.draft.popen.send_signal(signal.SIGCONT)
+    ahead = LAWS["greedy"] | FEATURES["ahead, K = 4"] | {"max_tokens": LONG, "ignore_eos": True}
+    eventually(lambda: c.generate("Once", **ahead).speculation.ahead_hits > 0, "the draft runs ahead again")
+
+
+@contextlib.contextmanager
+def draft_gone(c: Cluster, _relays: list[Relay]) -> Iterator[None]:
+    c.kill(c.draft)
+    yield
+    c.wait_draft_up(False)
 
 
 @contextlib.contextmanager
@@ -165,7 +174,7 @@ def preempted(c: Cluster, _relays: list[Relay]) -> Iterator[None]:
 
 # What happens, and the flags with which it does.
 FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "draft killed": (draft_killed, {}), "target killed": (target_killed, {}),
+    "draft gone": (draft_gone, {}), "draft killed": (draft_killed, {}), "target killed": (target_killed, {}),
     "both frozen": (frozen, {"coordinator": ("--item-timeout", "1")}),
     "leases ended": (leases_ended, {"target": ("--lease", "0.2")}),
     "preempted": (preempted, {"target": ("--kv-blocks", "200", "--block-size", "16")})}
@@ -189,6 +198,8 @@ def test_whatever_happens_in_between(fault: str, everything: Callable[..., Any],
                     answer.add(chunk)
         for ((_, options), tokens), answer in zip(wanted, answers, strict=True):
             assert answer.check().tokens == tokens, options
+            if fault == "draft gone" and options.get("drafter", "model") == "model":
+                assert answer.kinds[-20:] == ["plain"] * 20, "it goes on alone"
             if own(options) and fault != "preempted":
                 assert answer.speculation.drafts >= answer.speculation.rounds - 3, "it goes on with a proposal"
         c.wait_idle()

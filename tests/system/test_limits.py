@@ -87,7 +87,10 @@ def test_an_end_id_in_the_middle_of_a_round_discards_the_rest_of_it(pair: Cluste
     assert ended.text == decode(whole.tokens[:index])
     assert emitted == ended.finish.usage.completion_tokens == index + 1
     assert sum(r.accepted + 1 for r in ended.rounds) > index + 1, "nothing was discarded"
-    assert ended.speculation.accepted > ended.speculation.emitted_accepted
+    stats = ended.speculation
+    assert stats.accepted == stats.emitted_accepted == ended.kinds.count("accepted")
+    assert sum(r.accepted for r in ended.rounds) == stats.accepted + stats.accepted_after_end > stats.accepted
+    assert stats.mean_accepted_length <= len(ended.tokens)
 
 
 def test_the_models_own_end_ends_the_text_with_every_draft_length(pair: Cluster, prompts: list[str]) -> None:

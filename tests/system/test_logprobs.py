@@ -38,6 +38,13 @@ def test_scoring_an_answer_as_a_prompt_gives_the_very_numbers_it_was_written_wit
     assert scored == scored_prompt + written
 
 
+def test_tokens_that_are_parts_of_a_character_have_its_bytes(pair: Cluster) -> None:
+    text = "It was 😀 in 日本"
+    _, scored = chunks_of(pair, ask(text, prompt_top=0, max_tokens=0))
+    assert any(position.token.bytes for position in scored), "no character was cut"
+    assert b"".join(position.token.bytes or position.token.text.encode() for position in scored) == text.encode()
+
+
 def test_a_long_prompt_is_scored_in_several_chunks(pair: Cluster, prompts: list[str]) -> None:
     text = max(prompts, key=len)
     chunks = list(pair.stub.Generate(ask(text, prompt_top=20, max_tokens=3), timeout=60))

@@ -131,7 +131,11 @@ def test_echo_puts_the_prompt_first(client: openai.OpenAI, prompts: list[str]) -
     plain = client.completions.create(**options).choices[0]
     echoed = client.completions.create(echo=True, logprobs=0, **options).choices[0]
     assert echoed.text == prompts[0] + plain.text
-    assert "".join(echoed.logprobs.tokens).startswith(prompts[0])
+    usage = client.completions.create(echo=True, logprobs=0, **options).usage
+    assert len(echoed.logprobs.tokens) == usage.prompt_tokens + usage.completion_tokens
+    assert echoed.logprobs.token_logprobs[0] is None and None not in echoed.logprobs.token_logprobs[1:]
+    assert echoed.logprobs.text_offset[:2] == [0, 0], "the first is the tokenizer's own, and no part of the text"
+    assert "".join(echoed.logprobs.tokens[1:]).startswith(prompts[0])
     streamed = list(client.completions.create(echo=True, stream=True, **options))
     assert "".join(choice.text for event in streamed for choice in event.choices) == echoed.text
 
@@ -146,6 +150,24 @@ def test_the_controls_of_vllm_and_ours_arrive(pair: Cluster, client: openai.Open
     assert theirs.choices[0].text == ours.text
     told = theirs.usage.model_extra["speculation"]
     assert (told["drafted"], told["exact"]) == (0, True)
+
+
+def test_a_prompt_of_tokens_is_scored_without_an_answer(client: openai.OpenAI, prompts: list[str]) -> None:
+    texts = [client.completions.create(model=MODEL, prompt=prompt, max_tokens=0, echo=True, logprobs=1) for prompt in prompts[:2]]
+    ids = [Tokenizer.from_file(str(TARGET_MODEL / "tokenizer.json")).encode(prompt).ids for prompt in prompts[:2]]
+    answer = client.completions.create(model=MODEL, prompt=ids, max_tokens=0, echo=True, logprobs=1)
+    assert answer.usage.completion_tokens == 0 and answer.usage.prompt_tokens == sum(map(len, ids))
+    for choice, text, prompt in zip(answer.choices, texts, prompts[:2], strict=True):
+        assert choice.text == prompt and choice.finish_reason == "length"
+        assert choice.logprobs == text.choices[0].logprobs, "of text as of tokens"
+    assert client.completions.create(model=MODEL, prompt=ids[0], max_tokens=0, n=2).choices[1].text == ""
+
+
+def test_no_stop_string_ends_a_text_before_its_least_length(client: openai.OpenAI, prompts: list[str]) -> None:
+    options = {"model": MODEL, "prompt": prompts[0], "temperature": 0, "max_tokens": 60, "stop": " "}
+    short, long = (client.completions.create(extra_body={"min_tokens": least}, **options) for least in (0, 10))
+    assert short.usage.completion_tokens < 10 < long.usage.completion_tokens
+    assert " " in long.choices[0].text
 
 
 def test_usage_tells_of_the_speculation(pair: Cluster, client: openai.OpenAI, prompts: list[str]) -> None:

@@ -102,6 +102,12 @@ def test_token_ids_and_prompt_logprobs(client: Client) -> None:
     assert completion.usage.prompt_tokens == len(ids)
 
 
+def test_a_prompt_is_sent_back(client: Client, prompts: list[str]) -> None:
+    first, second = client.generate_samples(prompts[0], 2, echo=True, max_tokens=0)
+    assert first.prompt.text == prompts[0] and first.prompt.first.id == 4094
+    assert second.prompt is None and first.tokens == second.tokens == ()
+
+
 def test_a_conversation_is_written_out_by_the_models_template(client: Client, pair: Cluster, tmp_path: Path) -> None:
     with running(start_coordinator(pair.target.address, "", "--tokenizer", str(chat_folder(tmp_path)))) as servers:
         eventually(lambda: servers[0].health() == "SERVING", "the coordinator is ready")
@@ -159,7 +165,7 @@ def test_a_timeout_ends_the_generation_there_too(client: Client, pair: Cluster, 
 
 @pytest.mark.parametrize("field, prompt, options", [
     ("text", "", {}), ("tokens.ids", [10**6], {}), ("prompt", [300] * 5000, {}), ("sampling.top_p", "x", {"top_p": 2}),
-    ("sampling.temperature", "x", {"temperature": -1}), ("stop.max_tokens", "x", {"max_tokens": 0}),
+    ("sampling.temperature", "x", {"temperature": -1}), ("stop.max_tokens", "x", {"max_tokens": 0, "beam_width": 2}),
     ("stop.strings", "x", {"stop": ""}), ("speculation.draft_tokens", "x", {"draft_tokens": 1000}),
     ("speculation.drafter", "x", {"drafter": "unigram"}), ("speculation.lenience", "x", {"lenience": 2}),
     ("beam.draft_width", "x", {"beam_width": 4, "beam_draft_width": 3}), ("beam.stop", "x", {"beam_width": 4, "beam_stop": "soon"}),

@@ -114,7 +114,11 @@ TEST(Request, RefusesWhatIsOutOfRangeAndNamesTheField) {
       {"sampling.repetition_penalty", [](auto& r) { r.mutable_sampling()->set_repetition_penalty(-1); }},
       {"sampling.presence_penalty", [](auto& r) { r.mutable_sampling()->set_presence_penalty(-3); }},
       {"sampling.frequency_penalty", [](auto& r) { r.mutable_sampling()->set_frequency_penalty(3); }},
-      {"stop.max_tokens", [](auto& r) { r.mutable_stop()->set_max_tokens(0); }},
+      {"stop.max_tokens",
+       [](auto& r) {
+         r.mutable_stop()->set_max_tokens(0);
+         r.mutable_beam()->set_width(2);
+       }},
       {"stop.strings", [](auto& r) { r.mutable_stop()->add_strings(""); }},
       {"stop.strings",
        [](auto& r) {
@@ -169,7 +173,13 @@ TEST(Generation, AnEndOfTextInTheMiddleOfARoundDiscardsTheRest) {
   EXPECT_EQ(chunk.finish().reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(chunk.tokens_size(), 3);
   EXPECT_EQ(chunk.finish().usage().completion_tokens(), 3u);
-  EXPECT_EQ(chunk.finish().speculation().emitted_accepted(), 3u);
+  const v1::SpeculationStats& stats = chunk.finish().speculation();
+  EXPECT_EQ(stats.emitted_accepted(), 3u);
+  EXPECT_EQ(stats.accepted(), 3u);
+  EXPECT_EQ(stats.accepted_after_end(), 2u);
+  EXPECT_EQ(stats.accepted_per_position_size(), 5);
+  EXPECT_EQ(stats.accepted_per_position(3), 0u);
+  EXPECT_DOUBLE_EQ(stats.acceptance_rate(), 3.0 / 5);
   EXPECT_EQ(chunk.finish().speculation().emitted_bonus(), 0u);
   EXPECT_EQ(chunk.text(), TestTokenizer().Decode(std::vector<TokenId>{words[0], words[1]}, true));
 }
@@ -186,6 +196,17 @@ TEST(Generation, AStopStringInTheMiddleOfARoundDiscardsTheRestAndIsNotSent) {
   EXPECT_EQ(chunk.finish().stop_string(), "in the");
   EXPECT_LT(chunk.tokens_size(), static_cast<int>(words.size()));
   EXPECT_EQ(static_cast<int>(chunk.finish().usage().completion_tokens()), chunk.tokens_size());
+}
+
+TEST(Generation, AStopStringBeforeTheLeastLengthIsText) {
+  v1::GenerateRequest request = Text("The little boy");
+  request.mutable_stop()->add_strings(" sings");
+  const std::vector<TokenId> words = Encode(" sings in the sings");
+  request.mutable_sampling()->set_min_tokens(3);
+  Generation generation = Start(request);
+  const v1::GenerateResponse chunk = Round(generation, words, static_cast<int>(words.size()), words[0]);
+  EXPECT_EQ(chunk.text(), " sings in the");
+  EXPECT_EQ(chunk.finish().stop_string(), " sings");
 }
 
 TEST(Generation, EndsAtMaxTokensInTheMiddleOfARound) {

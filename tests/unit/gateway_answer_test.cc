@@ -13,10 +13,11 @@ namespace {
 using ::testing::ElementsAre;
 using Json = nlohmann::json;
 
-OpenAiRequest RequestFor(Endpoint endpoint, const std::string& more = "") {
+OpenAiRequest RequestFor(Endpoint endpoint, const std::string& more = "",
+                         const std::string& text = R"(["Once", "Twice"])") {
   const std::string prompt = endpoint == Endpoint::kChat
                                  ? R"("messages": [{"role": "user", "content": "hi"}])"
-                                 : R"("prompt": ["Once", "Twice"])";
+                                 : R"("prompt": )" + text;
   return ParseOpenAiRequest(endpoint, "{" + prompt + (more.empty() ? "}" : "," + more + "}")).value();
 }
 
@@ -184,11 +185,23 @@ TEST(OpenAiAnswer, ChatLogprobsAreObjects) {
   EXPECT_EQ(token["top_logprobs"][0]["token"], "best");
 }
 
+TEST(OpenAiAnswer, BytesOfPartsOfACharacterAreTheirOwn) {
+  const OpenAiRequest request = RequestFor(Endpoint::kChat, R"("logprobs": true)");
+  OpenAiAnswer answer(&request, Header());
+  v1::GenerateResponse chunk = WithLogprob(Chunk("\uFFFD"), -0.5);
+  chunk.mutable_tokens(0)->mutable_logprobs()->mutable_token()->set_bytes("\xF0\x9F");
+  answer.Add(0, Last(std::move(chunk), v1::FINISH_REASON_STOP));
+  const Json token = Whole(answer)["choices"][0]["logprobs"]["content"][0];
+  EXPECT_EQ(token["token"], "\uFFFD");
+  EXPECT_EQ(token["bytes"], Json::array({0xF0, 0x9F}));
+}
+
 TEST(OpenAiAnswer, EchoBeginsEveryChoiceWithThePrompt) {
   const OpenAiRequest request = RequestFor(Endpoint::kCompletions, R"("echo": true, "logprobs": 1, "n": 2)");
   OpenAiAnswer answer(&request, Header());
-  // "Once" without a first token "O": there is no BOS. A long prompt's tokens come in several chunks.
+  // "Once" with a first token "O": there is no BOS. A long prompt's tokens come in several chunks.
   v1::GenerateResponse piece;
+  piece.mutable_prompt()->mutable_first()->set_text("O");
   Position(piece.add_prompt_logprobs(), "n", -3);
   answer.Add(0, piece);
   v1::GenerateResponse first = WithLogprob(Chunk(" upon"), -1);
@@ -198,9 +211,27 @@ TEST(OpenAiAnswer, EchoBeginsEveryChoiceWithThePrompt) {
   const Json whole = Whole(answer);
   EXPECT_EQ(whole["choices"][0]["text"], "Once upon");
   EXPECT_EQ(whole["choices"][1]["text"], "Once more");
-  EXPECT_EQ(whole["choices"][0]["logprobs"]["tokens"], Json::array({"n", "ce", " upon"}));
-  EXPECT_EQ(whole["choices"][1]["logprobs"]["tokens"], Json::array({"n", "ce", " more"}));
-  EXPECT_EQ(whole["choices"][1]["logprobs"]["text_offset"], Json::array({1, 2, 4}));
+  EXPECT_EQ(whole["choices"][0]["logprobs"]["tokens"], Json::array({"O", "n", "ce", " upon"}));
+  EXPECT_EQ(whole["choices"][1]["logprobs"]["tokens"], Json::array({"O", "n", "ce", " more"}));
+  EXPECT_EQ(whole["choices"][1]["logprobs"]["text_offset"], Json::array({0, 1, 2, 4}));
+  for (const char* list : {"token_logprobs", "top_logprobs"}) {
+    EXPECT_EQ(whole["choices"][1]["logprobs"][list][0], nullptr) << "nothing comes before it";
+  }
+}
+
+TEST(OpenAiAnswer, EchoOfTokensIsTheirText) {
+  const OpenAiRequest request =
+      RequestFor(Endpoint::kCompletions, R"("echo": true, "logprobs": 0)", "[1, 2]");
+  OpenAiAnswer answer(&request, Header());
+  v1::GenerateResponse chunk = WithLogprob(Chunk("!"), -1);
+  chunk.mutable_prompt()->set_text("Once");
+  chunk.mutable_prompt()->mutable_first()->set_text("<s>");
+  Position(chunk.add_prompt_logprobs(), "Once", -3);
+  answer.Add(0, Last(std::move(chunk), v1::FINISH_REASON_STOP));
+  const Json choice = Whole(answer)["choices"][0];
+  EXPECT_EQ(choice["text"], "Once!");
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json::array({"<s>", "Once", "!"}));
+  EXPECT_EQ(choice["logprobs"]["text_offset"], Json::array({0, 0, 4}));
 }
 
 }  // namespace

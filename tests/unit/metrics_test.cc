@@ -32,10 +32,10 @@ class MetricsTest : public ::testing::Test {
   };
 
   // The generation of the rounds from now on; the round of its prompt is over.
-  void Begin(v1::Rule rule = v1::RULE_TOKEN, double lenience = 1) {
+  void Begin(v1::Rule rule = v1::RULE_TOKEN, double lenience = 1, int max_tokens = 1000) {
     Request request;
     request.prompt = {1, 2, 3};
-    request.max_tokens = 1000;
+    request.max_tokens = max_tokens;
     request.params.set_rule(rule);
     if (lenience < 1) request.params.set_lenience(static_cast<float>(lenience));
     generation_ = std::make_unique<Generation>(std::move(request), &TestTokenizer(), Clock::now());
@@ -156,6 +156,16 @@ TEST_F(MetricsTest, CompareAcceptanceWithItsExpectationWhereThereIsOne) {
   }
   expect_counts();
   EXPECT_EQ(Counter("spec_decode_num_accepted_tokens_total"), 15) << "all are counted otherwise";
+}
+
+TEST_F(MetricsTest, CountWhatWasAcceptedBehindTheEndByItself) {
+  Begin(v1::RULE_TOKEN, /*lenience=*/1, /*max_tokens=*/3);
+  Count({.drafted = 5, .accepted = 4, .chosen = 5});
+  EXPECT_EQ(Counter("spec_decode_num_accepted_tokens_total"), 2);
+  EXPECT_EQ(Counter("spec_decode_num_accepted_tokens_after_end_total"), 2);
+  EXPECT_THAT(AtPositions("spec_decode_num_accepted_tokens_per_pos_total", 4), ElementsAre(1, 1, 0, 0));
+  EXPECT_EQ(WithLabels("spec_decode_num_accepted_tokens_by_drafter_total", "model", "token"), 2);
+  EXPECT_EQ(Counter("spec_decode_observed_accepted_tokens_total"), 4) << "its expectation knows of no end";
 }
 
 TEST_F(MetricsTest, CountEmittedTokensByTheirKind) {

@@ -48,7 +48,7 @@ EVERY = {
     "sibling_order": "random", "draft_top_n": 8,
     "draft_temperature": 0.5, "lenience": 0.5, "beam_width": 4,
     "beam_draft_width": 8, "length_penalty": 0.5, "beam_stop": "never", "logprobs": 0, "logprobs_before_controls": True, "prompt_logprobs": 0,
-    "trace": True, "resume_from": [8, 9],
+    "echo": True, "trace": True, "resume_from": [8, 9],
 }
 
 
@@ -81,6 +81,7 @@ def test_every_drafter_has_a_name() -> None:
     (outrider.Finish, inference_pb2.Finish, {}),
     (outrider.TokenLogprob, sequence_pb2.TokenLogprob, {}),
     (outrider.PositionLogprobs, sequence_pb2.PositionLogprobs, {}),
+    (outrider.EchoedPrompt, inference_pb2.EchoedPrompt, {}),
     (outrider.Chunk, inference_pb2.GenerateResponse, {"kinds", "texts", "logprobs"}),  # per token there
     (outrider.ServerInfo, sequence_pb2.ServerInfo, {}),
     (outrider.ProposerInfo, sequence_pb2.ProposerInfo, {}),

@@ -81,6 +81,15 @@ TEST(StopMatcher, FindsAStopStringInsideAnotherOnesPrefix) {
   EXPECT_EQ(Feed({"abab!", "bax"}, {"ab", "ab", "ax"}).text(), "aba");
 }
 
+TEST(StopMatcher, AStopStringThatEndsTooEarlyIsText) {
+  StopMatcher matcher = *StopMatcher::Create(std::vector<std::string>{"ab"});
+  EXPECT_EQ(matcher.Append("xab", /*counts=*/false), "x");
+  EXPECT_EQ(matcher.Append("ca", /*counts=*/false), "abc");
+  EXPECT_FALSE(matcher.match().has_value());
+  EXPECT_EQ(matcher.Append("b"), "") << "it began too early, and ends late enough";
+  EXPECT_EQ(matcher.match()->text_size, 4u);
+}
+
 TEST(StopMatcher, RefusesWhatCannotBeAStopString) {
   for (const Strings& stops : {Strings{""}, Strings{"ok", "\xE2\x82"}, Strings{std::string(5000, 'x')},
                                Strings(StopMatcher::kMaxStopStrings + 1, "x")}) {

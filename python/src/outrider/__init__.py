@@ -15,6 +15,7 @@ from outrider._aio import AsyncClient, AsyncStream
 from outrider._answer import (
     Chunk,
     Completion,
+    EchoedPrompt,
     Finish,
     FinishReason,
     PositionLogprobs,
@@ -60,6 +61,7 @@ __all__ = [
     "Defaults",
     "Description",
     "DrafterName",
+    "EchoedPrompt",
     "FailedPrecondition",
     "Finish",
     "FinishReason",

@@ -21,11 +21,19 @@ FinishReason = Literal["stop", "length", "other"]
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token and the natural logarithm of its probability."""
+    """A token and the natural logarithm of its probability.
+
+    Attributes:
+        id: Its id.
+        text: Its text, to be shown.
+        logprob: At most 0.
+        bytes: Its bytes, where they are no text by themselves, as of a part of a character; else empty.
+    """
 
     id: int
     text: str
     logprob: float
+    bytes: bytes
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class Speculation:
 
     Attributes:
         drafted: Tokens proposed to the target.
-        accepted: Of those, kept by the target.
+        accepted: Of those, kept by the target, up to the token that ends the text.
         emitted_accepted: Tokens of the answer that were drafted and kept.
         emitted_corrected: Tokens of the answer that stand for a rejected one.
         emitted_bonus: Tokens of the answer that followed a draft that was kept whole.
@@ -81,6 +89,7 @@ class Speculation:
         tree_rounds: Rounds whose draft was a tree.
         offered_per_rank: Nodes of trees that follow a kept one, by their place among their siblings.
         accepted_per_rank: Of those, kept ones.
+        accepted_after_end: Drafted tokens that the target kept behind the one that ends the text; in no other count.
     """
 
     drafted: int
@@ -104,6 +113,7 @@ class Speculation:
     tree_rounds: int
     offered_per_rank: tuple[int, ...]
     accepted_per_rank: tuple[int, ...]
+    accepted_after_end: int
 
 
 @dataclass(frozen=True)
@@ -170,6 +180,19 @@ class Finish:
 
 
 @dataclass(frozen=True)
+class EchoedPrompt:
+    """A prompt as the target reads it.
+
+    Attributes:
+        text: Its text, without special tokens.
+        first: Its first token, of which `logprob` says nothing, as nothing comes before it.
+    """
+
+    text: str
+    first: TokenLogprob
+
+
+@dataclass(frozen=True)
 class Chunk:
     """A piece of an answer: what one round committed.
 
@@ -180,6 +203,7 @@ class Chunk:
         texts: What each of them released; `text` is these joined.
         position: Index in the answer of the first of them.
         sample: Which of several samples this is a piece of.
+        prompt: The prompt, if it was asked for; in the first chunk of the first sample.
         logprobs: One for each token, if they were asked for.
         prompt_logprobs: Of the prompt's tokens from the second on, if they were asked for. Those of a long prompt
             come in several chunks, of which only the last has a token.
@@ -193,6 +217,7 @@ class Chunk:
     texts: tuple[str, ...]
     position: int
     sample: int
+    prompt: EchoedPrompt | None
     logprobs: tuple[PositionLogprobs, ...]
     prompt_logprobs: tuple[PositionLogprobs, ...]
     trace: Round | None
@@ -213,6 +238,7 @@ class Completion:
         usage: What was used.
         speculation: How the speculation went. Of an answer that was resumed: how its last part went.
         score: Only of a beam search: what the text was ranked by.
+        prompt: The prompt, if it was asked for; only of the first sample.
         logprobs: One for each token, if they were asked for.
         prompt_logprobs: Of the prompt's tokens from the second on, if they were asked for.
         trace: The rounds, if they were asked for.
@@ -227,6 +253,7 @@ class Completion:
     usage: Usage
     speculation: Speculation
     score: float | None
+    prompt: EchoedPrompt | None
     logprobs: tuple[PositionLogprobs, ...]
     prompt_logprobs: tuple[PositionLogprobs, ...]
     trace: tuple[Round, ...]
@@ -253,6 +280,7 @@ def _join_sample(chunks: Sequence[Chunk]) -> Completion:
         usage=finish.usage,
         speculation=finish.speculation,
         score=finish.score,
+        prompt=next((c.prompt for c in chunks if c.prompt is not None), None),
         logprobs=tuple(chain.from_iterable(c.logprobs for c in chunks)),
         prompt_logprobs=tuple(chain.from_iterable(c.prompt_logprobs for c in chunks)),
         trace=tuple(c.trace for c in chunks if c.trace is not None),
@@ -269,6 +297,7 @@ def to_chunk(response: inference_pb2.GenerateResponse) -> Chunk:
         texts=tuple(token.text for token in tokens),
         position=response.position,
         sample=response.sample,
+        prompt=_prompt(response.prompt) if response.HasField("prompt") else None,
         logprobs=tuple(_position(token.logprobs) for token in tokens if token.HasField("logprobs")),
         prompt_logprobs=tuple(_position(position) for position in response.prompt_logprobs),
         trace=plain(Round, response.trace, kind=_kind(response.trace.kind)) if response.HasField("trace") else None,
@@ -301,6 +330,10 @@ def _kind(number: int) -> TokenKind:
 
 def _position(position: sequence_pb2.PositionLogprobs) -> PositionLogprobs:
     return PositionLogprobs(plain(TokenLogprob, position.token), tuple(plain(TokenLogprob, t) for t in position.top))
+
+
+def _prompt(prompt: inference_pb2.EchoedPrompt) -> EchoedPrompt:
+    return EchoedPrompt(prompt.text, plain(TokenLogprob, prompt.first))
 
 
 def _finish(finish: inference_pb2.Finish) -> Finish:

@@ -58,7 +58,7 @@ class Options(TypedDict, total=False):
     SamplingParams, StopOptions, SpeculationOptions, LogprobOptions or GenerateRequest.
 
     Attributes:
-        max_tokens: Most tokens to emit; what the context leaves.
+        max_tokens: Most tokens to emit; what the context leaves. 0: only the prompt is scored.
         temperature: 0 takes the most probable token; 1.
         top_k: Keep this many of the most probable tokens; all.
         top_p: Keep the smallest set with this mass; all.
@@ -92,6 +92,7 @@ class Options(TypedDict, total=False):
         logprobs: Report each token's log-probability, with this many alternatives.
         logprobs_before_controls: The model's own instead of those after temperature and the like.
         prompt_logprobs: Report those of the prompt too, with this many alternatives.
+        echo: Send the prompt back.
         trace: Report what happened in each round.
         resume_from: Token ids emitted by an earlier call of the same request, to be continued.
     """
@@ -129,6 +130,7 @@ class Options(TypedDict, total=False):
     logprobs: int | None
     logprobs_before_controls: bool | None
     prompt_logprobs: int | None
+    echo: bool | None
     trace: bool | None
     resume_from: Sequence[int] | None
 
@@ -179,6 +181,7 @@ _FIELDS = {
     "prompt_logprobs": ("logprobs", "prompt"),
     "seed": ("", "seed"),
     "sample_index": ("", "sample_index"),
+    "echo": ("", "echo"),
     "trace": ("", "trace"),
     "resume_from": ("", "resume_from"),
 }

@@ -11,6 +11,15 @@ namespace outrider {
 void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--tokenizer", flags.tokenizer, "tokenizer.json of the models, or the folder it is in")
       ->required();
+  app.add_flag(
+      "--control-tokens-in-chat", flags.control_tokens_in_chat,
+      "what looks like a control token in a message is one, as in transformers; otherwise it is text");
+  app.add_option("--generation-config", flags.generation_config,
+                 "auto: how the model is sampled from, where a request does not say, is for the "
+                 "generation_config.json "
+                 "beside the tokenizer to say; none")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->capture_default_str();
   const auto add_servers = [&app](const char* flag, std::vector<std::string>& servers, const char* what) {
     app.add_option(flag, servers, what)->allow_extra_args(false)->default_str(servers.front());
   };
@@ -36,6 +45,13 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                "checked all the same");
   app.add_option("--http-token-file", flags.http_token_file,
                  "clients of --http-listen must send one of these bearer tokens, one a line; --token-file");
+  app.add_option("--allowed-origins", flags.allowed_origins,
+                 "origins of web pages that may use --http-listen, https://HOST or with a port; may be given "
+                 "again; *: all")
+      ->check([](const std::string& origin) {
+        const bool is_origin = origin == "*" || origin.find("://") != std::string::npos;
+        return is_origin ? std::string() : "'" + origin + "' is no origin; allowed: SCHEME://HOST[:PORT], *";
+      });
   app.add_option(
          "--served-model-name", flags.served_model_names,
          "name of the model in OpenAI's API; may be given again: the first is in answers, requests may use "
@@ -71,7 +87,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option(
          "--drafter", flags.drafter,
          "who drafts, unless a request says otherwise; the last five are the target itself, if it has them; "
-         "model if there is a draft service, else none")
+         "model if there is a draft service, else ngram")
       ->check(CLI::IsMember(DrafterNames()));
   app.add_option("--rule", flags.rule, "token, block or coupled, unless a request says otherwise")
       ->check(CLI::IsMember({"token", "block", "coupled"}))

@@ -18,6 +18,7 @@ struct Flags {
   std::string http_listen = "127.0.0.1:8070";
   bool http_tls_terminated = false;
   std::string http_token_file;
+  std::vector<std::string> allowed_origins;
   std::vector<std::string> served_model_names;
   std::vector<std::string> targets = {"127.0.0.1:7072"};
   std::vector<std::string> drafts = {"127.0.0.1:7071"};
@@ -25,6 +26,8 @@ struct Flags {
   bool mixed_numerics = false;
   ChannelSecurity backend;
   std::string tokenizer;
+  bool control_tokens_in_chat = false;
+  std::string generation_config = "auto";
   std::string draft_tokens = "auto";
   double draft_budget_seconds = 0.1;
   double stream_interval_seconds = 0.005;

@@ -19,6 +19,7 @@
 #include "coordinator/api/chat_template.h"
 #include "coordinator/api/inference_service.h"
 #include "coordinator/api/parse_drafter.h"
+#include "coordinator/api/sampling_defaults.h"
 #include "coordinator/flags.h"
 #include "coordinator/gateway/gateway.h"
 #include "coordinator/link/executor_progress.h"
@@ -73,7 +74,6 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
   auto tokenizer = Tokenizer::Load(path.string());
   if (!tokenizer.ok()) return tokenizer.status();
   auto chat_template = ChatTemplate::Load(path.parent_path().string());
-  if (!chat_template.ok()) return chat_template.status();
   std::shared_ptr<const CorpusCounts> corpus;
   if (!flags.drafter_corpus.empty()) {
     auto counts = CorpusCounts::Load(flags.drafter_corpus, **tokenizer);
@@ -90,7 +90,24 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
                            .has_draft_service = !flags.drafts.empty(),
                            .has_corpus = corpus != nullptr,
                            .max_samples = std::min(kMaxSamples, flags.admission.max_samples),
-                           .chat_template = *std::move(chat_template)};
+                           .control_tokens_in_chat = flags.control_tokens_in_chat};
+  if (flags.generation_config == "auto") {
+    auto sampling = ReadSamplingDefaults(path.parent_path().string());
+    if (!sampling.ok()) return sampling.status();
+    defaults.sampling = *std::move(sampling);
+    if (defaults.sampling.ByteSizeLong() > 0) {
+      LogInfo("sampling defaults", {{"values", defaults.sampling.ShortDebugString()}});
+    }
+  }
+  if (chat_template.ok()) {
+    defaults.chat_template = *std::move(chat_template);
+  } else if (!absl::IsUnimplemented(chat_template.status())) {
+    return chat_template.status();
+  } else {
+    // Completions do without it.
+    defaults.no_chat = std::string(chat_template.status().message());
+    LogWarning("no conversations", {{"error", defaults.no_chat}});
+  }
   if (absl::Status status = CheckDrafter(DefaultDrafter(defaults), defaults, nullptr); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--drafter: ", std::string(status.message())));
   }
@@ -126,6 +143,7 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
   GatewayOptions options{
       .listen = flags.http_listen,
       .local = !is_secured && IsLocalAddress(flags.http_listen),
+      .allowed_origins = flags.allowed_origins,
       .served_model_names = flags.served_model_names,
       .ready = [&process] { return process.serving(); },
       .authorize = nullptr,
@@ -236,7 +254,8 @@ absl::Status Serve(const Flags& flags) {
                       {"metrics_listen", process->metrics_address()},
                       {"http_listen", *gateway != nullptr ? (*gateway)->address() : ""},
                       {"target", absl::StrJoin(flags.targets, ",")},
-                      {"draft", absl::StrJoin(flags.drafts, ",")}});
+                      {"draft", absl::StrJoin(flags.drafts, ",")},
+                      {"drafter", NameOf(DefaultDrafter(loaded->defaults))}});
   pools->targets->Connect();
   if (pools->drafts != nullptr) pools->drafts->Connect();
 

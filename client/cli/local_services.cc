@@ -105,7 +105,6 @@ std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptio
                    draft_device, "--dtype",   draft_dtype, threads,        kTopN};
   flags[kDraft].push_back(absl::StrCat("--frequent-tokens=", options.frequent_tokens));
   flags[kCoordinator] = {"--tokenizer", target_model, "--drafter-corpus", options.drafter_corpus};
-  if (options.draft_model == kNoDraftModel) flags[kCoordinator].push_back("--drafter=ngram");
   for (const std::string& name : options.served_model_names) {
     flags[kCoordinator].insert(flags[kCoordinator].end(), {"--served-model-name", name});
   }

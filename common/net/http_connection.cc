@@ -6,6 +6,11 @@
 #include "absl/strings/str_cat.h"
 
 namespace outrider {
+namespace {
+
+constexpr char kClose[] = "close";
+
+}  // namespace
 
 asio::awaitable<void> HttpConnection::Run() {
   bool going_on = co_await stream_->Handshake(Clock::now() + limits_.head);
@@ -22,7 +27,7 @@ asio::awaitable<void> HttpConnection::TurnAway() {
   const bool secured = co_await stream_->Handshake(Clock::now() + limits_.linger);
   if (secured) {
     const HttpResponse refusal = handlers_.refuse(503, "too many connections are open", /*path=*/"");
-    co_await stream_->Write(absl::StrCat(HttpHead(refusal, refusal.body.size(), false, false), refusal.body),
+    co_await stream_->Write(absl::StrCat(HttpHead(refusal, refusal.body.size(), false, kClose), refusal.body),
                             limits_.linger);
     co_await stream_->Linger(Clock::now() + limits_.linger);
   }
@@ -41,7 +46,8 @@ asio::awaitable<bool> HttpConnection::Exchange() {
   if (!problem) {
     request = parser.TakeHead();
     request.client = &client_;
-    if (request.path.size() > limits_.max_url_bytes) {
+    problem = parser.problem();
+    if (!problem && request.path.size() > limits_.max_url_bytes) {
       problem = HttpProblem{414, absl::StrCat("a URL has at most ", limits_.max_url_bytes, " bytes")};
     }
   }
@@ -125,10 +131,12 @@ asio::awaitable<bool> HttpConnection::Send(const HttpResponse& response, const H
   const bool is_open = response.next_piece != nullptr && !response.length;
   const bool chunks = is_open && parser.chunks_allowed();
   finishing_ |= !parser.keep_alive() || (is_open && !chunks);
+  // Clients of HTTP/1.0 that asked for it want to be told.
+  const char* const connection = finishing_ ? kClose : parser.chunks_allowed() ? "" : "keep-alive";
   if (response.next_piece != nullptr) {
-    co_return co_await SendPieces(response, HttpHead(response, response.length, chunks, !finishing_), chunks);
+    co_return co_await SendPieces(response, HttpHead(response, response.length, chunks, connection), chunks);
   }
-  std::string text = HttpHead(response, response.body.size(), false, !finishing_);
+  std::string text = HttpHead(response, response.body.size(), false, connection);
   if (with_body) text += response.body;
   co_return co_await stream_->Write(text, limits_.write);
 }

@@ -63,8 +63,12 @@ size_t HttpParser::Put(absl::string_view bytes) {
   return taken;
 }
 
-HttpRequest HttpParser::TakeHead() const {
+HttpRequest HttpParser::TakeHead() {
   const auto& head = parser_->of_beast.get();
+  const size_t hosts = head.count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && head.version() >= 11)) {
+    problem_ = {400, absl::StrCat("a request has one Host header, and this has ", hosts)};
+  }
   HttpRequest request{.method = ToString(head.method_string()),
                       .path = ToString(head.target()),
                       .headers = {},
@@ -100,10 +104,10 @@ bool HttpParser::expects_continue() const {
 std::string HttpParser::TakeBody() { return std::move(parser_->of_beast.get().body()); }
 
 std::string HttpHead(const HttpResponse& response, std::optional<size_t> length, bool chunks,
-                     bool keep_alive) {
+                     absl::string_view connection) {
   http::response<http::empty_body> head;
   head.result(static_cast<unsigned>(response.status));
-  head.keep_alive(keep_alive);
+  if (!connection.empty()) head.set(http::field::connection, std::string(connection));
   for (const auto& [key, value] : response.headers) head.set(key, value);
   if (length) {
     head.content_length(*length);

@@ -31,8 +31,9 @@ class HttpParser {
 
   bool head_done() const;
   bool done() const;  // the request is complete
-  // Once, after the head: the request without its body.
-  HttpRequest TakeHead() const;
+  // Once, after the head: the request without its body. A problem if it does not name one host (RFC 9112,
+  // 3.2).
+  HttpRequest TakeHead();
   // Checks what the head says of the body.
   void AllowBody();
   // The client waits for a "100 Continue" before it sends the body.
@@ -51,9 +52,9 @@ class HttpParser {
 };
 
 // The head of an answer, up to the empty line. Without a length the body is in chunks, or ends with the
-// connection.
+// connection. `connection`: what is said of it; empty: nothing, so that it stays.
 std::string HttpHead(const HttpResponse& response, std::optional<size_t> length, bool chunks,
-                     bool keep_alive);
+                     absl::string_view connection);
 std::string HttpChunk(absl::string_view piece);
 inline constexpr char kLastHttpChunk[] = "0\r\n\r\n";
 inline constexpr char kHttpContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";

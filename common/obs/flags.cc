@@ -1,12 +1,16 @@
 #include "common/obs/flags.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace outrider {
 namespace {
+
+constexpr int kUsageError = 2;
 
 bool IsFlag(const std::string& argument) { return absl::StartsWith(argument, "--"); }
 
@@ -19,7 +23,56 @@ const CLI::Option* FindOption(const CLI::App& app, const std::string& name) {
   return nullptr;
 }
 
+// Single characters to put in, take out or change until one is the other (Levenshtein).
+size_t Distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, diagonal + 1, row[j] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string Unknown(const char* kind, const std::string& name, const std::vector<std::string>& known) {
+  std::string sentence = absl::StrCat("there is no ", kind, " ", name);
+  const auto nearest = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
+    return Distance(name, a) < Distance(name, b);
+  });
+  if (nearest == known.end() || Distance(name, *nearest) > name.size() / 2) return sentence;
+  return absl::StrCat(sentence, "; did you mean ", *nearest, "?");
+}
+
 }  // namespace
+
+std::string UnknownArgument(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const auto everything = [](const CLI::App*) { return true; };
+  std::vector<std::string> commands, flags;
+  for (const CLI::App* command : app.get_subcommands(everything)) commands.push_back(command->get_name());
+  const auto add_flags = [&flags](const CLI::App& of) {
+    for (const CLI::Option* option : of.get_options()) {
+      for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+    }
+  };
+  add_flags(app);
+  for (const CLI::App* command : app.get_subcommands(everything)) {
+    if (command->parsed() || app.get_subcommands().empty()) add_flags(*command);
+  }
+  for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+    const std::string name = arguments[i].substr(0, arguments[i].find('='));
+    if (IsFlag(name)) {
+      if (FindOption(app, name) == nullptr) return Unknown("flag", name, flags);
+    } else if (i == 0 && !commands.empty() &&
+               std::find(commands.begin(), commands.end(), name) == commands.end()) {
+      return Unknown("command", name, commands);
+    }
+  }
+  return "";
+}
 
 void ParseArguments(CLI::App& app, const std::vector<std::string>& arguments) {
   std::vector<std::string> parsed;
@@ -44,15 +97,17 @@ void ParseArguments(CLI::App& app, const std::vector<std::string>& arguments) {
 }
 
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, const char* const* argv) {
-  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  app.failure_message([&](const CLI::App* failed, const CLI::Error& error) {
     std::string name = failed->get_name();
     for (const CLI::App* command : failed->get_subcommands()) name += " " + command->get_name();
-    return name + ": " + error.what() + " (--help lists the flags)\n";
+    const std::string unknown = UnknownArgument(app, arguments);
+    return name + ": " + (unknown.empty() ? error.what() : unknown) + " (--help lists the flags)\n";
   });
   try {
-    ParseArguments(app, std::vector<std::string>(argv + 1, argv + argc));
+    ParseArguments(app, arguments);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    return app.exit(error) == 0 ? 0 : kUsageError;
   }
   return std::nullopt;
 }

@@ -101,16 +101,29 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, Normalizer normalizer, 
   }
 }
 
-void AddedTokens::Split(std::string_view text, absl::FunctionRef<void(const Stretch&)> between,
+void AddedTokens::Split(std::string_view text, std::span<const Range> plain,
+                        absl::FunctionRef<void(const Stretch&)> between,
                         absl::FunctionRef<void(TokenId)> found) const {
   std::string owned;
+  const auto is_plain = [&](Range range) {
+    const auto* const next = std::partition_point(plain.data(), plain.data() + plain.size(),
+                                                  [&](const Range& r) { return r.end <= range.begin; });
+    return next != plain.data() + plain.size() && next->begin < range.end;
+  };
   SplitBy(
-      plain_, text,
+      plain_, text, is_plain,
       [&](std::string_view part) {
+        const auto offset = static_cast<size_t>(part.data() - text.data());
         std::string_view normalized = part;
         if (!normalizer_.does_nothing()) normalized = owned = normalizer_.Normalize(part);
+        const bool same = normalized.data() == part.data();
         SplitBy(
             normalized_, normalized,
+            [&](Range range) {
+              // What is normalized can no longer be told apart: all of it is plain if any is.
+              return same ? is_plain({offset + range.begin, offset + range.end})
+                          : is_plain({offset, offset + part.size()});
+            },
             [&](std::string_view stretch) {
               between({stretch, part.data() == text.data() && stretch.data() == normalized.data()});
             },
@@ -119,7 +132,7 @@ void AddedTokens::Split(std::string_view text, absl::FunctionRef<void(const Stre
       found);
 }
 
-void AddedTokens::SplitBy(const Trie& trie, std::string_view text,
+void AddedTokens::SplitBy(const Trie& trie, std::string_view text, absl::FunctionRef<bool(Range)> is_plain,
                           absl::FunctionRef<void(std::string_view)> between,
                           absl::FunctionRef<void(TokenId)> found) const {
   size_t done = 0;
@@ -132,6 +145,10 @@ void AddedTokens::SplitBy(const Trie& trie, std::string_view text,
     const AddedToken& token = entries_[index].token;
     size_t begin = i;
     size_t end = i + entries_[index].text.size();
+    if (token.special && is_plain({begin, end})) {
+      ++i;
+      continue;
+    }
     i = end;  // A rejected match is skipped all the same, as in HF.
     if (token.single_word && !IsSingleWord(text, begin, end)) continue;
     if (token.lstrip) begin = std::max(StripLeft(text, begin, done), done);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,12 +31,16 @@ class AddedTokens {
     std::string_view text;
     bool at_start = false;  // whether it begins the whole text
   };
+  // Of bytes of a text, [begin, end).
+  struct Range {
+    size_t begin, end;
+  };
   // Splits `text` (valid UTF-8) at added tokens as Hugging Face does: the leftmost match wins, then the
   // longest. Tokens that are not `normalized` are matched first; what is between them is normalized, and the
   // others are matched in that. Calls `found` for each added token and `between` for each non-empty stretch
-  // between them, in order.
-  void Split(std::string_view text, absl::FunctionRef<void(const Stretch&)> between,
-             absl::FunctionRef<void(TokenId)> found) const;
+  // between them, in order. What has a byte of `plain`, ranges in order, is no special token.
+  void Split(std::string_view text, std::span<const Range> plain,
+             absl::FunctionRef<void(const Stretch&)> between, absl::FunctionRef<void(TokenId)> found) const;
 
  private:
   // A trie over the bytes of the tokens' contents. Node 0 is the root.
@@ -60,7 +65,9 @@ class AddedTokens {
 
   AddedTokens(std::vector<AddedToken> tokens, Normalizer normalizer, Regex word_character);
 
-  void SplitBy(const Trie& trie, std::string_view text, absl::FunctionRef<void(std::string_view)> between,
+  // `is_plain` is asked about ranges of `text`.
+  void SplitBy(const Trie& trie, std::string_view text, absl::FunctionRef<bool(Range)> is_plain,
+               absl::FunctionRef<void(std::string_view)> between,
                absl::FunctionRef<void(TokenId)> found) const;
   bool IsSingleWord(std::string_view text, size_t begin, size_t end) const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "common/text/read_file.h"
 #include "common/text/strings.h"
 #include "common/text/tokenizer_json.h"
+#include "common/text/tokens_beside.h"
 #include "common/text/utf8.h"
 
 namespace outrider {
@@ -70,35 +72,47 @@ Tokenizer::~Tokenizer() = default;
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
   const std::optional<std::string> json = ReadFile(path);
   if (!json) return absl::NotFoundError(Concat(path, ": cannot be read: ", std::strerror(errno)));
-  return Parse(*json, path);
+  absl::StatusOr<TokenizerSpec> spec = ParseTokenizerJson(*json);
+  if (!spec.ok()) return WithName(path, spec.status());
+  const uint64_t fingerprint = FingerprintOf(*spec);
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  if (absl::Status status = AddTokensBeside(folder.empty() ? "." : folder, &*spec); !status.ok())
+    return status;
+  return Make(*std::move(spec), fingerprint, path);
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view json, std::string_view name) {
   absl::StatusOr<TokenizerSpec> spec = ParseTokenizerJson(json);
   if (!spec.ok()) return WithName(name, spec.status());
-  auto model = BpeModel::Create(*spec);
+  const uint64_t fingerprint = FingerprintOf(*spec);
+  return Make(*std::move(spec), fingerprint, name);
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(TokenizerSpec spec, uint64_t fingerprint,
+                                                           std::string_view name) {
+  auto model = BpeModel::Create(spec);
   if (!model.ok()) return WithName(name, model.status());
-  auto pre_tokenizer = PreTokenizer::Create(spec->steps);
+  auto pre_tokenizer = PreTokenizer::Create(spec.steps);
   if (!pre_tokenizer.ok()) return WithName(name, pre_tokenizer.status());
-  const Normalizer normalizer(spec->normalizer);
-  auto added = AddedTokens::Create(spec->added, normalizer);
+  const Normalizer normalizer(spec.normalizer);
+  auto added = AddedTokens::Create(spec.added, normalizer);
   if (!added.ok()) return WithName(name, added.status());
 
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer());
-  tokenizer->fingerprint_ = FingerprintOf(*spec);
+  tokenizer->fingerprint_ = fingerprint;
   tokenizer->model_ = *std::move(model);
   tokenizer->pre_tokenizer_ = *std::move(pre_tokenizer);
   tokenizer->added_ = *std::move(added);
-  tokenizer->spelling_ = spec->spelling;
-  for (const auto& [token, id] : spec->vocab) tokenizer->AddToken(token, id, /*special=*/false);
-  for (const AddedToken& token : spec->added) {
+  tokenizer->spelling_ = spec.spelling;
+  for (const auto& [token, id] : spec.vocab) tokenizer->AddToken(token, id, /*special=*/false);
+  for (const AddedToken& token : spec.added) {
     tokenizer->AddToken(token.content, token.id, token.special);
     // Such a token is decoded as what it is looked for.
     if (token.normalized && !normalizer.does_nothing()) {
-      tokenizer->bytes_[token.id] = DecodedBytes(normalizer.Normalize(token.content), spec->spelling);
+      tokenizer->bytes_[token.id] = DecodedBytes(normalizer.Normalize(token.content), spec.spelling);
     }
   }
-  for (const std::vector<TokenId>* around : {&spec->prefix, &spec->suffix}) {
+  for (const std::vector<TokenId>* around : {&spec.prefix, &spec.suffix}) {
     for (const TokenId id : *around) {
       if (id >= tokenizer->vocab_size()) {
         return absl::InvalidArgumentError(
@@ -110,9 +124,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view jso
   for (int byte = 0; byte < 256; ++byte) {
     has_bytes = has_bytes && tokenizer->TokenToId(ByteToken(static_cast<uint8_t>(byte))).has_value();
   }
-  if (!LeavesOut(*spec, has_bytes)) tokenizer->max_token_bytes_ = LongestOf(*spec, tokenizer->bytes_);
-  tokenizer->prefix_ = std::move(spec->prefix);
-  tokenizer->suffix_ = std::move(spec->suffix);
+  if (!LeavesOut(spec, has_bytes)) tokenizer->max_token_bytes_ = LongestOf(spec, tokenizer->bytes_);
+  tokenizer->prefix_ = std::move(spec.prefix);
+  tokenizer->suffix_ = std::move(spec.suffix);
   return tokenizer;
 }
 
@@ -126,7 +140,8 @@ void Tokenizer::AddToken(const std::string& token, TokenId id, bool special) {
   ids_[token] = id;
 }
 
-absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
+absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, bool add_special_tokens,
+                                                       std::span<const AddedTokens::Range> plain) const {
   std::string replaced;
   if (!IsValidUtf8(text)) {
     replaced = LossyUtf8(text);
@@ -137,7 +152,7 @@ absl::StatusOr<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, bo
   if (add_special_tokens) tokens = prefix_;
   absl::Status status;
   added_->Split(
-      text,
+      text, plain,
       [&](const AddedTokens::Stretch& between) {
         if (!status.ok()) return;
         status = pre_tokenizer_->Split(between.text, between.at_start,

@@ -13,12 +13,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "common/spec/types.h"
+#include "common/text/added_tokens.h"
 #include "common/text/strings.h"
 #include "common/text/tokenizer_spec.h"
 
 namespace outrider {
 
-class AddedTokens;
 class BpeModel;
 class PreTokenizer;
 
@@ -34,11 +34,12 @@ class PreTokenizer;
 // mutex each.
 class Tokenizer {
  public:
-  // NOT_FOUND if the file cannot be read; INVALID_ARGUMENT if it is damaged or needs something unsupported.
-  // Messages are one line and begin with the path.
+  // With the added tokens of the files beside it (tokens_beside.h). NOT_FOUND if the file cannot be read;
+  // INVALID_ARGUMENT if it is damaged or needs something unsupported. Messages are one line and begin with
+  // the path.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
 
-  // The same for the content of such a file; `name` replaces the path in messages.
+  // The same for the content of such a file alone; `name` replaces the path in messages.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view json, std::string_view name);
 
   ~Tokenizer();
@@ -49,7 +50,9 @@ class Tokenizer {
   // post-processor's tokens (for Llama 3 the BOS). Ill-formed UTF-8 is first replaced as LossyUtf8 does,
   // which is what HF gets to see. O(n log n) in the bytes of the longest word. RESOURCE_EXHAUSTED if a
   // pattern of the file takes too long to split this text: only a damaged or hostile file has one.
-  absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text, bool add_special_tokens) const;
+  // In `plain`, ranges of bytes in order of a well-formed text, no special token is recognised.
+  absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text, bool add_special_tokens,
+                                              std::span<const AddedTokens::Range> plain = {}) const;
 
   // The text of `tokens`, always valid UTF-8 (LossyUtf8 of their concatenated bytes; HF replaces each byte of
   // an ill-formed run of byte tokens). Ids outside the vocabulary add nothing; with `skip_special_tokens`,
@@ -80,13 +83,15 @@ class Tokenizer {
   std::span<const TokenId> prefix_tokens() const { return prefix_; }
   std::span<const TokenId> suffix_tokens() const { return suffix_; }
 
-  // A hash of what gives ids their meaning: tokens and ids, merges, added tokens and how text is split. Equal
-  // for files that differ only in formatting, order of keys, form of merges, or explicit defaults. Not
-  // cryptographic.
+  // A hash of what gives ids their meaning: tokens and ids, merges, added tokens and how text is split, all
+  // as the file has it, without those beside it. Equal for files that differ only in formatting, order of
+  // keys, form of merges, or explicit defaults. Not cryptographic.
   uint64_t Fingerprint() const { return fingerprint_; }
 
  private:
   Tokenizer();
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Make(TokenizerSpec spec, uint64_t fingerprint,
+                                                         std::string_view name);
   void AddToken(const std::string& token, TokenId id, bool special);
 
   std::unique_ptr<const AddedTokens> added_;

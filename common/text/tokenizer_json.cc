@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "common/text/json.h"
 #include "common/text/strings.h"
@@ -136,6 +137,8 @@ void ReadAddedTokens(const Field& added, TokenizerSpec* spec) {
   StringViewMap<TokenId> vocab_ids(spec->vocab.begin(), spec->vocab.end());
   absl::flat_hash_map<TokenId, std::string_view> vocab_tokens;
   for (const auto& [token, id] : spec->vocab) vocab_tokens[id] = token;
+  absl::flat_hash_set<TokenId> ids;
+  absl::flat_hash_set<std::string> contents;
   for (const Field& field : added.Elements()) {
     AddedToken token{.id = field.At("id").Id(), .content = field.At("content").String()};
     if (token.content.empty()) continue;  // HF skips them too.
@@ -154,10 +157,8 @@ void ReadAddedTokens(const Field& added, TokenizerSpec* spec) {
       Fail(field.path, ": id ", token.id, " is \"", token.content, "\" here and \"", other->second,
            "\" in model.vocab");
     }
-    for (const AddedToken& earlier : spec->added) {
-      if (earlier.id == token.id || earlier.content == token.content) {
-        Fail(field.path, ": id or content of \"", token.content, "\" is there twice");
-      }
+    if (!ids.insert(token.id).second || !contents.insert(token.content).second) {
+      Fail(field.path, ": id or content of \"", token.content, "\" is there twice");
     }
     spec->added.push_back(std::move(token));
   }

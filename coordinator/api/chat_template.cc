@@ -5,10 +5,13 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/text/json.h"
 #include "common/text/read_file.h"
+#include "coordinator/api/jinja_input.h"
 #include "coordinator/api/jinja_limits.h"
 #include "jinja/lexer.h"
 #include "jinja/parser.h"
@@ -29,6 +32,23 @@ absl::StatusOr<std::optional<std::string>> ReadIfThere(const fs::path& path) {
   std::optional<std::string> content = ReadFile(path.string());
   if (!content) return absl::InvalidArgumentError(absl::StrCat(path.string(), ": cannot be read"));
   return content;
+}
+
+// The engine takes a template's first character for white space if only white space is between it and the
+// first tag (llama.cpp, common/jinja/lexer.cpp). There it becomes an expression.
+std::string WithItsFirstCharacter(std::string source) {
+  const size_t tag = source.find('{', 1);
+  const size_t next = source.find_first_not_of(" \t", 1);
+  const bool is_text = !source.empty() && !absl::ascii_isblank(source[0]) && source[0] != '{';
+  if (!is_text || next != tag || tag == std::string::npos || tag + 1 == source.size()) return source;
+  if (source[tag + 1] != '%' && source[tag + 1] != '#') return source;
+  if (source[0] == '\n') {
+    // White space from the begin of a line to a tag is none; a tag with a minus takes the line end, too.
+    return source.substr(tag + 2, 1) == "-" ? source : R"({{ "\n" }})" + source.substr(tag);
+  }
+  const std::string quote = source[0] == '"' ? "'" : "\"";
+  const std::string escape = source[0] == '\\' ? "\\" : "";
+  return absl::StrCat("{{ ", quote, escape, source.substr(0, 1), quote, " }}", source.substr(1));
 }
 
 jinja::program ParseProgram(const std::string& source) {
@@ -77,6 +97,43 @@ std::optional<std::string> TemplateOf(const Json& config) {
   return std::nullopt;
 }
 
+// A message as a template reads it. Roles are ours, whose names may be parts of control tokens.
+absl::StatusOr<Json> MessageJson(const ChatMessage& message, bool in_parts) {
+  Json json = Json::object();
+  if (!message.fields.empty()) {
+    auto fields = ParseJson<Json>(message.fields);
+    if (!fields.ok()) return fields.status();
+    if (!fields->is_object()) return absl::InvalidArgumentError("fields: not a JSON object");
+    json = *std::move(fields);
+  }
+  json["role"] = message.role;
+  if (!in_parts) {
+    json["content"] = message.parts.empty() ? message.content : absl::StrJoin(message.parts, "\n");
+    return json;
+  }
+  json["content"] = Json::array();
+  for (const std::string& part : message.parts) json["content"].push_back({{"type", "text"}, {"text", part}});
+  return json;
+}
+
+void MarkContents(const jinja::value& messages) {
+  for (const jinja::value& message : messages->val_arr) {
+    for (const auto& [key, field] : message->val_obj) {
+      if (key->val_str.str() != "role") MarkInput(field);
+    }
+  }
+}
+
+RenderedChat Joined(const jinja::string& text) {
+  RenderedChat joined;
+  for (const jinja::string_part& part : text.parts) {
+    const size_t begin = joined.text.size();
+    joined.text += part.val;
+    if (part.is_input && !part.val.empty()) joined.content.push_back({begin, joined.text.size()});
+  }
+  return joined;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Load(const std::string& folder) {
@@ -103,31 +160,43 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Load(const std
   if (!source->has_value()) return std::unique_ptr<const ChatTemplate>();
   auto parsed = Parse(**std::move(source), SpecialTokens(config));
   if (parsed.ok()) return parsed;
-  return absl::InvalidArgumentError(absl::StrCat((own_file ? template_path : config_path).string(), ": ",
-                                                 std::string(parsed.status().message())));
+  return absl::UnimplementedError(absl::StrCat((own_file ? template_path : config_path).string(), ": ",
+                                               std::string(parsed.status().message())));
 }
 
 absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Parse(
     std::string source, std::map<std::string, std::string> special_tokens) {
+  source = WithItsFirstCharacter(std::move(source));
   try {
     ParseProgram(source);
   } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("chat_template: ", Reason(error.what())));
+    return absl::UnimplementedError(absl::StrCat("chat_template: ", Reason(error.what())));
   }
   std::unique_ptr<ChatTemplate> result(new ChatTemplate);
   result->source_ = std::move(source);
   result->special_tokens_ = std::move(special_tokens);
+  // Others print a list as Python does, or raise something.
+  result->reads_parts_ = true;
+  constexpr char kPart[] = "a part of a message";
+  const auto tried = result->Render(std::vector<ChatMessage>{{"user", "", {kPart}}}, 0);
+  result->reads_parts_ = tried.ok() && absl::StrContains(tried->text, kPart) &&
+                         !absl::StrContains(tried->text, "'text'") &&
+                         !absl::StrContains(tried->text, "\"text\"");
   return result;
 }
 
-absl::StatusOr<std::string> ChatTemplate::Render(std::span<const ChatMessage> messages,
-                                                 std::time_t now) const {
+bool ChatTemplate::Mentions(absl::string_view word) const { return absl::StrContains(source_, word); }
+
+absl::StatusOr<RenderedChat> ChatTemplate::Render(std::span<const ChatMessage> messages,
+                                                  std::time_t now) const {
   Json variables = {{"messages", Json::array()},
                     {"tools", nullptr},
                     {"documents", nullptr},
                     {"add_generation_prompt", true}};
   for (const ChatMessage& message : messages) {
-    variables["messages"].push_back({{"role", message.role}, {"content", message.content}});
+    auto json = MessageJson(message, reads_parts_ && !message.parts.empty());
+    if (!json.ok()) return json.status();
+    variables["messages"].push_back(*std::move(json));
   }
   for (const auto& [name, token] : special_tokens_) variables[name] = token;
   // Parsed each time: the engine changes a program while it runs, and an exception can leave it changed. It
@@ -140,8 +209,9 @@ absl::StatusOr<std::string> ChatTemplate::Render(std::span<const ChatMessage> me
     limits.Bound(&context);
     context.current_time = now;
     jinja::global_from_json(context, variables, /*mark_input=*/false);
+    MarkContents(context.get_val("messages"));
     const jinja::value result = jinja::runtime(context).execute(program);
-    return jinja::runtime::gather_string_parts(result)->as_string().str();
+    return Joined(jinja::runtime::gather_string_parts(result)->as_string());
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(Reason(error.what()));
   }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/api/jinja_input.h"
 #include "coordinator/api/jinja_limits.h"
 #include "coordinator/api/jinja_strip.h"
 
@@ -109,13 +110,22 @@ value Stripped(const std::string& name, const value& input, const std::vector<va
   }
   const std::string_view rest = Strip(text, *ends, characters);
   limits.Spend((text.size() - rest.size()) / kStrippedPerWork);
-  return jinja::mk_val<Text>(std::string(rest));
+  return jinja::mk_val<Text>(
+      Slice(input->val_str, static_cast<size_t>(rest.data() - text.data()), rest.size()));
+}
+
+// Whether a filter or a method makes new texts of its input, and returns no part of it and of its arguments.
+bool MakesTexts(const std::string& name, const value& input) {
+  if (jinja::is_val<jinja::value_string>(input)) return name != "default" && name != "d";
+  return name == "join" || name == "string" || name == "tojson";
 }
 
 value Filter(const statement_ptr& filter, const value& input, context& ctx, JinjaLimits& limits) {
   const NamedCall call = KnownCall(filter, input, ctx, limits);
   if (value stripped = Stripped(call.name, input, call.arguments, limits)) return stripped;
-  return jinja::filter_expression(Known(input), call.Node()).execute_impl(ctx);
+  value result = jinja::filter_expression(Known(input), call.Node()).execute_impl(ctx);
+  if (MakesTexts(call.name, input)) KeepInput(input, result);
+  return result;
 }
 
 value Run(jinja::binary_expression& node, context& ctx, JinjaLimits& limits) {
@@ -134,7 +144,11 @@ value Run(jinja::binary_expression& node, context& ctx, JinjaLimits& limits) {
       }
     }
   }
-  return jinja::binary_expression(node.op, Known(left), Known(right)).execute_impl(ctx);
+  value result = jinja::binary_expression(node.op, Known(left), Known(right)).execute_impl(ctx);
+  if (jinja::is_val<jinja::value_string>(result)) {
+    for (const value& operand : {left, right}) KeepInput(operand, result);
+  }
+  return result;
 }
 
 value Run(jinja::filter_expression& node, context& ctx, JinjaLimits& limits) {
@@ -156,11 +170,15 @@ value Run(jinja::test_expression& node, context& ctx, JinjaLimits& limits) {
 value Run(jinja::call_expression& node, context& ctx, JinjaLimits& limits) {
   const std::vector<value> arguments = Execute(node.args, ctx);
   const value callee = node.callee->execute(ctx);
-  if (const auto* function = jinja::cast_val<std::shared_ptr<jinja::value_func_t>>(callee)) {
-    limits.CheckCall(function->name, function->arg0, arguments);
-    if (value stripped = Stripped(function->name, function->arg0, arguments, limits)) return stripped;
+  const auto* function = jinja::cast_val<std::shared_ptr<jinja::value_func_t>>(callee);
+  const value input = function == nullptr ? nullptr : function->arg0;
+  if (function != nullptr) {
+    limits.CheckCall(function->name, input, arguments);
+    if (value stripped = Stripped(function->name, input, arguments, limits)) return stripped;
   }
-  return jinja::call_expression(Known(callee), Known(arguments)).execute_impl(ctx);
+  value result = jinja::call_expression(Known(callee), Known(arguments)).execute_impl(ctx);
+  if (input != nullptr && MakesTexts(function->name, input)) KeepInput(input, result);
+  return result;
 }
 
 value Run(jinja::call_statement& node, context& ctx, JinjaLimits&) {

@@ -64,7 +64,9 @@ absl::Status CheckSampling(v1::SamplingParams sampling) {
   }
   // What changes nothing may be set.
   sampling.clear_temperature();
+  if (sampling.top_k() == 0) sampling.clear_top_k();
   if (sampling.top_p() == 1) sampling.clear_top_p();
+  if (sampling.min_p() == 0) sampling.clear_min_p();
   if (sampling.repetition_penalty() == 1) sampling.clear_repetition_penalty();
   std::vector<const google::protobuf::FieldDescriptor*> set;
   sampling.GetReflection()->ListFields(sampling, &set);

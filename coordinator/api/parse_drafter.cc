@@ -61,7 +61,7 @@ v1::Proposer ChooseProposer(v1::DrafterKind drafter, const v1::ServerInfo& targe
 
 v1::DrafterKind DefaultDrafter(const RequestDefaults& defaults) {
   if (defaults.drafter != v1::DRAFTER_KIND_UNSPECIFIED) return defaults.drafter;
-  return defaults.has_draft_service ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NONE;
+  return defaults.has_draft_service ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NGRAM;
 }
 
 absl::Status CheckDrafter(v1::DrafterKind kind, const RequestDefaults& defaults,

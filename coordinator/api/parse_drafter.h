@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-// Who drafts for a request that does not say so.
+// Who drafts for a request that does not say so: without a draft service n-grams, which need nothing.
 v1::DrafterKind DefaultDrafter(const RequestDefaults& defaults);
 
 // INVALID_ARGUMENT, naming those that can be had, if the coordinator or the target lacks what the drafter

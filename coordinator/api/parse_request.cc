@@ -1,11 +1,13 @@
 #include "coordinator/api/parse_request.h"
 
+#include <algorithm>
 #include <ctime>
 #include <limits>
 #include <optional>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/rpc/error.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/rpc/sampling.h"
@@ -15,6 +17,7 @@
 #include "coordinator/api/parse_beam.h"
 #include "coordinator/api/parse_drafter.h"
 #include "coordinator/api/parse_tree.h"
+#include "coordinator/api/sampling_defaults.h"
 
 namespace outrider {
 namespace {
@@ -23,6 +26,10 @@ constexpr int kMaxLogitBiases = 1024;
 // A template takes microseconds and kilobytes for each.
 constexpr int kMaxMessages = 4096;
 constexpr int kMaxEndIds = 1024;
+// Objects take some thirty times their bytes.
+constexpr size_t kMaxFieldBytes = size_t{1} << 20;
+constexpr char kDeveloper[] = "developer";  // the newer name of "system"
+constexpr const char* kRoles[] = {"system", kDeveloper, "user", "assistant", "tool", "function"};
 
 // A reason of its own: clients that cut their prompts to the context look for it.
 absl::Status TooLong(absl::string_view length, size_t capacity) {
@@ -41,8 +48,9 @@ absl::Status CheckBytes(size_t bytes, const Tokenizer& tokenizer, size_t capacit
 
 absl::StatusOr<std::vector<TokenId>> Encode(const std::string& text, bool add_special_tokens,
                                             const Tokenizer& tokenizer, uint32_t vocab_size,
-                                            absl::string_view field) {
-  auto tokens = tokenizer.Encode(text, add_special_tokens);
+                                            absl::string_view field,
+                                            std::span<const AddedTokens::Range> plain = {}) {
+  auto tokens = tokenizer.Encode(text, add_special_tokens, plain);
   if (!tokens.ok()) {
     return FieldError(field, "text that the model's tokenizer can split",
                       std::string(tokens.status().message()));
@@ -56,11 +64,39 @@ absl::StatusOr<std::vector<TokenId>> Encode(const std::string& text, bool add_sp
   return tokens;
 }
 
-absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const ChatTemplate* chat_template,
+// Templates make parts of control tokens of them.
+absl::Status CheckRole(const std::string& role) {
+  for (const char* known : kRoles) {
+    if (role == known) return absl::OkStatus();
+  }
+  return FieldError("chat.messages.role", absl::StrJoin(kRoles, ", "), role.empty() ? "empty" : role);
+}
+
+absl::Status CheckMessage(const v1::ChatMessage& message) {
+  if (absl::Status status = CheckRole(message.role()); !status.ok()) return status;
+  const auto is_text = [](const std::string& text) { return IsValidUtf8(text); };
+  if (!is_text(message.content()) || !is_text(message.fields()) ||
+      !std::all_of(message.parts().begin(), message.parts().end(), is_text)) {
+    return FieldError("chat.messages", "valid UTF-8", "invalid UTF-8");
+  }
+  if (!message.parts().empty() && !message.content().empty()) {
+    return FieldError("chat.messages.parts", "none if there is content", "both");
+  }
+  return absl::OkStatus();
+}
+
+size_t BytesOf(const v1::ChatMessage& message) {
+  size_t bytes = message.content().size();
+  for (const std::string& part : message.parts()) bytes += part.size();
+  return bytes;
+}
+
+absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const RequestDefaults& defaults,
                                                const Tokenizer& tokenizer, uint32_t vocab_size,
                                                size_t capacity) {
-  if (chat_template == nullptr) {
-    return FieldError("chat", "text or tokens", "this model has no chat template and takes no conversations");
+  if (defaults.chat_template == nullptr) {
+    return FieldError("chat", "text or tokens",
+                      absl::StrCat(defaults.no_chat, ", so that there are no conversations"));
   }
   if (chat.messages().empty()) return FieldError("chat.messages", "at least one", "empty");
   if (chat.messages_size() > kMaxMessages) {
@@ -68,22 +104,33 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
                       absl::StrCat(chat.messages_size()));
   }
   std::vector<ChatMessage> messages;
-  size_t bytes = 0;
-  for (const v1::ChatMessage& message : chat.messages()) bytes += message.content().size();
+  size_t bytes = 0, field_bytes = 0;
+  for (const v1::ChatMessage& message : chat.messages()) {
+    bytes += BytesOf(message);
+    field_bytes += message.fields().size();
+  }
+  if (field_bytes > kMaxFieldBytes) {
+    return FieldError("chat.messages.fields", absl::StrCat("at most ", kMaxFieldBytes, " bytes together"),
+                      absl::StrCat(field_bytes, " bytes"));
+  }
   if (auto status = CheckBytes(bytes, tokenizer, capacity); !status.ok()) return status;
   for (const v1::ChatMessage& message : chat.messages()) {
-    if (message.role().empty()) return FieldError("chat.messages.role", "a role", "empty");
-    if (!IsValidUtf8(message.role()) || !IsValidUtf8(message.content())) {
-      return FieldError("chat.messages", "valid UTF-8", "invalid UTF-8");
-    }
-    messages.push_back({message.role(), message.content()});
+    if (absl::Status status = CheckMessage(message); !status.ok()) return status;
+    const bool is_new = message.role() == kDeveloper && !defaults.chat_template->Mentions(kDeveloper);
+    messages.push_back({is_new ? "system" : message.role(),
+                        message.content(),
+                        {message.parts().begin(), message.parts().end()},
+                        message.fields()});
   }
-  absl::StatusOr<std::string> text = chat_template->Render(messages, std::time(nullptr));
-  if (!text.ok()) {
+  const absl::StatusOr<RenderedChat> chat_text = defaults.chat_template->Render(messages, std::time(nullptr));
+  if (!chat_text.ok()) {
     return FieldError("chat.messages", "what the model's chat template takes",
-                      std::string(text.status().message()));
+                      std::string(chat_text.status().message()));
   }
-  auto tokens = Encode(*text, /*add_special_tokens=*/false, tokenizer, vocab_size, "chat.messages");
+  std::span<const AddedTokens::Range> plain = chat_text->content;
+  if (defaults.control_tokens_in_chat) plain = {};
+  auto tokens =
+      Encode(chat_text->text, /*add_special_tokens=*/false, tokenizer, vocab_size, "chat.messages", plain);
   if (tokens.ok() && tokens->empty()) {
     return FieldError("chat.messages", "at least one token", "the template writes nothing");
   }
@@ -92,7 +139,7 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
 
 absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& proto, const Tokenizer& tokenizer,
                                                  uint32_t vocab_size, size_t capacity,
-                                                 const ChatTemplate* chat_template) {
+                                                 const RequestDefaults& defaults) {
   switch (proto.prompt_case()) {
     case v1::GenerateRequest::kText:
       if (proto.text().empty()) return FieldError("text", "at least one character", "empty");
@@ -109,7 +156,7 @@ absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& prot
       return std::vector<TokenId>(proto.tokens().ids().begin(), proto.tokens().ids().end());
     }
     case v1::GenerateRequest::kChat:
-      return ParseChat(proto.chat(), chat_template, tokenizer, vocab_size, capacity);
+      return ParseChat(proto.chat(), defaults, tokenizer, vocab_size, capacity);
     case v1::GenerateRequest::PROMPT_NOT_SET:
       break;
   }
@@ -234,7 +281,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   const size_t capacity =
       std::min<size_t>(target.max_context(), static_cast<size_t>(target.kv_blocks()) * target.block_size());
   if (auto status = CheckSizes(proto, static_cast<int>(vocab_size)); !status.ok()) return status;
-  auto prompt = ParsePrompt(proto, tokenizer, vocab_size, capacity, defaults.chat_template.get());
+  auto prompt = ParsePrompt(proto, tokenizer, vocab_size, capacity, defaults);
   if (!prompt.ok()) return prompt.status();
   request.prompt = *std::move(prompt);
   if (request.prompt.size() >= capacity)
@@ -259,6 +306,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
 
   v1::SequenceParams& params = request.params;
   *params.mutable_sampling() = proto.sampling();
+  if (!proto.has_beam()) FillIn(defaults.sampling, params.mutable_sampling());
   for (TokenId id : request.end_ids) params.add_end_ids(static_cast<uint32_t>(id));
   constexpr uint32_t kMaxInt = std::numeric_limits<int32_t>::max();
   if (proto.sampling().top_k() > kMaxInt) {
@@ -269,7 +317,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
     return FieldError("sampling.min_tokens", absl::StrCat("0 to ", kMaxInt),
                       absl::StrCat(proto.sampling().min_tokens()));
   }
-  const SamplingParams sampling = ParseSampling(proto.sampling(), params.end_ids());
+  const SamplingParams sampling = ParseSampling(params.sampling(), params.end_ids());
   if (auto status = ValidateSamplingParams(sampling, static_cast<int>(vocab_size)); !status.ok()) {
     return FieldErrorUnder("sampling", status);
   }

@@ -77,8 +77,8 @@ class Gateway::Server {
     }
     auto http = HttpServer::Start(
         "--http-listen", options_.listen, std::move(tls), options_.limits,
-        {.check = [this](const HttpRequest& head) { return Check(head); },
-         .answer = [this](const HttpRequest& request) { return Answer(request); },
+        {.check = [this](const HttpRequest& head) { return Shared(head, Check(head)); },
+         .answer = [this](const HttpRequest& request) { return AnswerShared(request); },
          .refuse = [this](int status, const std::string& message,
                           const std::string& path) { return Refuse(status, message, path); }});
     if (!http.ok()) return http.status();
@@ -110,12 +110,41 @@ class Gateway::Server {
     return response;
   }
 
+  bool IsAllowed(absl::string_view origin) const {
+    const auto& allowed = options_.allowed_origins;
+    return !origin.empty() && std::any_of(allowed.begin(), allowed.end(), [&](const std::string& each) {
+      return each == "*" || each == origin;
+    });
+  }
+
   // From a page of another host, or asked for by another's name.
-  static bool IsForeign(const HttpRequest& head) {
+  bool IsForeign(const HttpRequest& head) const {
     absl::string_view origin = head.Header("Origin");
+    if (IsAllowed(origin)) origin = {};
     const size_t scheme = origin.find("://");
     origin = scheme == absl::string_view::npos ? absl::string_view() : origin.substr(scheme + 3);
     return IsPublicName(head.Header("Host")) || IsPublicName(origin);
+  }
+
+  // Lets the page that asks see the answer, if there is one (the Fetch standard's CORS protocol).
+  std::optional<HttpResponse> Shared(const HttpRequest& head, std::optional<HttpResponse> response) const {
+    const absl::string_view origin = head.Header("Origin");
+    if (!response || !IsAllowed(origin)) return response;
+    auto& headers = response->headers;
+    headers.emplace_back("Access-Control-Allow-Origin", std::string(origin));
+    headers.emplace_back("Access-Control-Expose-Headers", kRequestIdKey);
+    headers.emplace_back("Vary", "Origin");
+    if (head.method != "OPTIONS") return response;
+    headers.emplace_back("Access-Control-Allow-Methods", RouteOf(head.path).methods());
+    const absl::string_view wanted = head.Header("Access-Control-Request-Headers");
+    if (!wanted.empty()) headers.emplace_back("Access-Control-Allow-Headers", std::string(wanted));
+    headers.emplace_back("Access-Control-Max-Age", "600");
+    return response;
+  }
+
+  asio::awaitable<HttpResponse> AnswerShared(const HttpRequest& request) {
+    HttpResponse response = co_await Answer(request);
+    co_return *Shared(request, std::move(response));
   }
 
   // A refusal that the head of a request is enough for.

@@ -26,6 +26,8 @@ struct GatewayOptions {
   HttpLimits limits = {};
   // It is for this host alone, and browsers on it are not to bring pages of others here.
   bool local = false;
+  // Of pages that browsers may send requests from, "https://HOST:PORT"; "*": any.
+  std::vector<std::string> allowed_origins = {};
   // What the model is called: requests may use any of the names, answers use the first. Empty: the target's
   // own.
   std::vector<std::string> served_model_names = {};

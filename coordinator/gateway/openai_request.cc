@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/rpc/error.h"
 #include "common/rpc/names.h"
+#include "common/text/json.h"
 #include "coordinator/gateway/json_fields.h"
 #include "coordinator/gateway/unsupported_fields.h"
 
@@ -62,7 +63,7 @@ void ParseSamplingFields(JsonFields& fields, v1::SamplingParams* sampling) {
   real("presence_penalty", [&](float value) { sampling->set_presence_penalty(value); });
   real("frequency_penalty", [&](float value) { sampling->set_frequency_penalty(value); });
   const Json* top_k = fields.Find("top_k");
-  if (top_k == nullptr || *top_k != -1) sampling->set_top_k(fields.Count("top_k").value_or(0));  // -1: all
+  if (top_k != nullptr) sampling->set_top_k(*top_k == -1 ? 0 : fields.Count("top_k").value_or(0));  // -1: all
   sampling->set_min_tokens(fields.Count("min_tokens").value_or(0));
   for (uint32_t id : fields.TokenIds("allowed_token_ids")) sampling->add_allowed_ids(id);
 
@@ -197,21 +198,33 @@ void ParsePrompts(JsonFields& fields, OpenAiRequest* request) {
   }
 }
 
-// A message's content: text, or a list of parts of which each is text, joined by line ends as vLLM does.
-std::optional<std::string> ContentOf(const Json& message) {
+// A message's content: text, or a list of parts of which each is text. Of an assistant that only thought or
+// called tools there may be none.
+bool SetContent(const Json& message, v1::ChatMessage* turn) {
   const auto found = message.find("content");
-  if (found == message.end()) return std::nullopt;
-  if (found->is_string()) return found->get<std::string>();
-  if (!found->is_array()) return std::nullopt;
-  std::vector<std::string> texts;
-  for (const Json& part : *found) {
-    if (!part.is_object()) return std::nullopt;
-    const auto type = part.find("type"), text = part.find("text");
-    if (type == part.end() || *type != "text" || text == part.end() || !text->is_string())
-      return std::nullopt;
-    texts.push_back(text->get<std::string>());
+  if (found == message.end() || found->is_null()) return turn->role() == "assistant";
+  if (found->is_string()) {
+    turn->set_content(found->get<std::string>());
+    return true;
   }
-  return absl::StrJoin(texts, "\n");
+  if (!found->is_array()) return false;
+  for (const Json& part : *found) {
+    if (!part.is_object()) return false;
+    const auto type = part.find("type"), text = part.find("text");
+    if (type == part.end() || *type != "text" || text == part.end() || !text->is_string()) return false;
+    turn->add_parts(text->get<std::string>());
+  }
+  return true;
+}
+
+// What else a template may read of it.
+void SetFields(Json message, v1::ChatMessage* turn) {
+  message.erase("role");
+  message.erase("content");
+  for (auto field = message.begin(); field != message.end();) {
+    field = IsNothing(*field) ? message.erase(field) : std::next(field);
+  }
+  if (!message.empty()) turn->set_fields(DumpJson(message));
 }
 
 void ParseMessages(JsonFields& fields, OpenAiRequest* request) {
@@ -222,18 +235,19 @@ void ParseMessages(JsonFields& fields, OpenAiRequest* request) {
   }
   v1::ChatPrompt* chat = request->prompts.emplace_back().mutable_chat();
   for (const Json& message : *messages) {
+    v1::ChatMessage* turn = chat->add_messages();
     const bool whole = message.is_object() && message.contains("role") && message["role"].is_string();
-    const std::optional<std::string> content = whole ? ContentOf(message) : std::nullopt;
-    if (!content) {
+    if (whole) turn->set_role(message["role"].get<std::string>());
+    if (!whole || !SetContent(message, turn)) {
       return fields.Refuse("messages", "messages with a role, and text as content", Shown(message));
     }
-    const auto calls = message.find("tool_calls");
-    if (calls != message.end() && !calls->empty()) {
-      return fields.Refuse("messages", "messages without tool_calls", Shown(message));
+    for (const char* name : {"tool_calls", "function_call", "audio"}) {
+      const auto found = message.find(name);
+      if (found != message.end() && !IsNothing(*found)) {
+        return fields.Refuse("messages", absl::StrCat("messages without ", name), Shown(message));
+      }
     }
-    v1::ChatMessage* turn = chat->add_messages();
-    turn->set_role(message["role"].get<std::string>());
-    turn->set_content(*content);
+    SetFields(message, turn);
   }
 }
 

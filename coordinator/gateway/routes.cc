@@ -24,7 +24,9 @@ std::string Decoded(absl::string_view text) {
 
 }  // namespace
 
-Route RouteOf(const std::string& path) {
+Route RouteOf(const std::string& url) {
+  // A slash at the end is a common mistake, and means nothing else.
+  const std::string path(absl::StripSuffix(url, "/"));
   if (path == "/health") return {Route::Kind::kHealth};
   if (path == "/v1/models") return {Route::Kind::kModels};
   if (path == "/v1/completions") return {Route::Kind::kCompletions};

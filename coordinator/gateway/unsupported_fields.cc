@@ -60,12 +60,12 @@ const std::vector<Unsupported>& Of(Endpoint endpoint) {
   return endpoint == Endpoint::kChat ? *chat : *completions;
 }
 
+}  // namespace
+
 bool IsNothing(const Json& value) {
   return value.is_null() || value == Json(false) || value == Json("") ||
          (value.is_structured() && value.empty());
 }
-
-}  // namespace
 
 absl::Status RefuseUnsupported(Endpoint endpoint, const Json& body) {
   for (const std::vector<Unsupported>* fields : {&InBoth(), &Of(endpoint)}) {

@@ -12,4 +12,7 @@ namespace outrider {
 // asks for what happens anyway is fine.
 absl::Status RefuseUnsupported(Endpoint endpoint, const nlohmann::json& body);
 
+// Null, false, an empty text, list or object: as if the field were not there.
+bool IsNothing(const nlohmann::json& value);
+
 }  // namespace outrider

@@ -48,7 +48,7 @@ BAD = {
     "allowed id out of range": ("sampling.allowed_ids", sampling(allowed_ids=[10**6])),
     "bad id out of range": ("sampling.bad_ids", sampling(bad_ids=[10**6])),
     "min_tokens enormous": ("sampling.min_tokens", sampling(min_tokens=2**32 - 1)),
-    "max_tokens zero": ("stop.max_tokens", changed(lambda r: setattr(r.stop, "max_tokens", 0))),
+    "max_tokens zero of a search": ("stop.max_tokens", changed(lambda r: (setattr(r.stop, "max_tokens", 0), setattr(r.beam, "width", 2)))),
     "10,000 stop strings": ("stop.strings", changed(lambda r: r.stop.strings.extend(map(str, range(10_000))))),
     "empty stop string": ("stop.strings", changed(lambda r: r.stop.strings.append(""))),
     "long stop string": ("stop.strings", changed(lambda r: r.stop.strings.append("x" * 5000))),

@@ -293,8 +293,30 @@ def test_a_model_without_a_template_does_not_chat(tmp_path: Path) -> None:
     assert error.value.param == "messages" and "no chat template" in error.value.message
 
 
-def test_a_damaged_template_stops_the_start(tmp_path: Path) -> None:
+def test_a_template_that_cannot_be_read_leaves_completions(tmp_path: Path, prompts: list[str]) -> None:
     folder = chat_folder(tmp_path)
     (folder / "chat_template.jinja").write_text("{% for %}")
-    assert "chat_template.jinja" in refusal("outrider-coordinator", "--tokenizer", str(folder), "--listen",
-                                            "127.0.0.1:0", "--log-format", "json")
+    with cluster(draft=None, coordinator=["--tokenizer", str(folder)]) as c:
+        c.coordinator.wait_for_event("no conversations")
+        assert connect(c).completions.create(model=MODEL, prompt=prompts[0], max_tokens=2).choices[0].text
+        with pytest.raises(openai.BadRequestError, match="chat_template.jinja"):
+            connect(c).chat.completions.create(model=MODEL, messages=TALK)
+
+
+def test_damaged_files_of_a_template_stop_the_start(tmp_path: Path) -> None:
+    folder = chat_folder(tmp_path)
+    (folder / "tokenizer_config.json").write_text("{")
+    assert "tokenizer_config.json" in refusal("outrider-coordinator", "--tokenizer", str(folder), "--listen",
+                                              "127.0.0.1:0", "--log-format", "json")
+
+
+def test_a_message_is_text_whatever_it_looks_like(chatty: Cluster) -> None:
+    def tokens(**more: Any) -> int:
+        talk = [{"role": "user", "content": "one", **more}]
+        return connect(chatty).chat.completions.create(model=MODEL, messages=talk, max_tokens=1).usage.prompt_tokens
+
+    special = json.loads((TARGET_MODEL / "tokenizer_config.json").read_text())["eos_token"]
+    assert tokens(content=special) > tokens(content="a") + 1
+    with pytest.raises(openai.BadRequestError, match="developer"):
+        tokens(role="narrator")
+    assert tokens(content=[{"type": "text", "text": "one"}]) == tokens()

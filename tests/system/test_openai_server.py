@@ -38,7 +38,7 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "temperature of another kind": ("temperature", {"extra_body": {"temperature": "hot"}}),
     "top_p": ("top_p", {"top_p": 2}),
     "presence_penalty": ("presence_penalty", {"presence_penalty": 3}),
-    "max_tokens": ("max_tokens", {"max_tokens": 0}),
+    "max_tokens": ("max_tokens", {"max_tokens": -1}),
     "n": ("n", {"n": 0}),
     "stop": ("stop", {"stop": [""]}),
     "logprobs": ("logprobs", {"logprobs": 21}),

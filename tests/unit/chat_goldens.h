@@ -21,4 +21,9 @@ inline std::vector<ChatMessage> Messages(const nlohmann::json& conversation) {
   return messages;
 }
 
+// What was rendered, or why not.
+inline std::string TextOf(const absl::StatusOr<RenderedChat>& chat) {
+  return chat.ok() ? chat->text : std::string(chat.status().message());
+}
+
 }  // namespace outrider

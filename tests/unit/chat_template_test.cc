@@ -30,7 +30,7 @@ TEST(ChatTemplate, WritesWhatTransformersWritesAndRefusesWhatItRefuses) {
       if (golden.contains("error")) {
         EXPECT_EQ(text.status().message(), golden["error"].get<std::string>()) << name << conversations[i];
       } else {
-        EXPECT_EQ(text.value_or("refused"), golden["text"].get<std::string>()) << name << conversations[i];
+        EXPECT_EQ(TextOf(text), golden["text"].get<std::string>()) << name << conversations[i];
       }
       ++compared;
     }
@@ -45,7 +45,7 @@ TEST(ChatTemplate, OfTheShippedPairIsTheOneThatWasCompared) {
   for (const char* folder : {"models/tiny-target", "models/tiny-draft"}) {
     const auto chat_template = ChatTemplate::Load(folder);
     ASSERT_TRUE(chat_template.ok() && *chat_template != nullptr) << folder;
-    EXPECT_EQ((*chat_template)->Render(messages, 0).value_or("refused"), golden["text"]);
+    EXPECT_EQ(TextOf((*chat_template)->Render(messages, 0)), golden["text"]);
   }
 }
 
@@ -62,7 +62,7 @@ class ChatTemplateFiles : public ::testing::Test {
     const auto loaded = Load();
     if (!loaded.ok()) return loaded.status().ToString();
     if (*loaded == nullptr) return "none";
-    return (*loaded)->Render(std::vector<ChatMessage>{{"user", "hi"}}, 0).value_or("refused");
+    return TextOf((*loaded)->Render(std::vector<ChatMessage>{{"user", "hi"}}, 0));
   }
 
   const TemporaryFolder folder_;
@@ -109,8 +109,7 @@ std::string Rendered(const std::string& source) {
   const auto chat_template = ChatTemplate::Parse(source, {});
   if (!chat_template.ok()) return std::string(chat_template.status().message());
   const std::vector<ChatMessage> messages = {{"user", "a,b"}, {"assistant", "c"}};
-  const auto text = (*chat_template)->Render(messages, 0);
-  return text.ok() ? *text : std::string(text.status().message());
+  return TextOf((*chat_template)->Render(messages, 0));
 }
 
 std::string Times(int count, const std::string& text) {
@@ -193,6 +192,30 @@ TEST(ChatTemplate, WithinLimitsEverythingIsAsItWas) {
   EXPECT_EQ(Rendered(Times(300, "{% if 1 %}x{% endif %}{% set a = 1 %}")), Times(300, "x"));
 }
 
+// What Jinja2 makes of the beginnings, with transformers' settings.
+TEST(ChatTemplate, ItsFirstCharacterIsThere) {
+  const std::string loop = "{% for m in messages %}x{% endfor %}";
+  for (const auto& [begin, text] : std::vector<std::pair<std::string, std::string>>{{"", "xx"},
+                                                                                    {"\n", "\nxx"},
+                                                                                    {"\n  ", "\nxx"},
+                                                                                    {"#", "#xx"},
+                                                                                    {"[ ", "[ xx"},
+                                                                                    {"##", "##xx"},
+                                                                                    {"\n\n", "\n\nxx"},
+                                                                                    {"  ", "xx"},
+                                                                                    {"\"", "\"xx"},
+                                                                                    {"'", "'xx"},
+                                                                                    {"\\", "\\xx"},
+                                                                                    {"\t#", "\t#xx"},
+                                                                                    {"#\n ", "#\nxx"}}) {
+    EXPECT_EQ(Rendered(begin + loop), text) << begin;
+  }
+  EXPECT_EQ(Rendered("\n{%- if 1 %}x{% endif %}"), "x");
+  EXPECT_EQ(Rendered("# {%- if 1 %}x{% endif %}"), "#x");
+  EXPECT_EQ(Rendered("# {# no #}x"), "# x");
+  EXPECT_EQ(Rendered("#{{ 1 }}"), "#1");
+}
+
 // A conversation of thousands of turns stays far from the limits.
 TEST(ChatTemplate, ALongConversationIsRendered) {
   const auto chat_template = ChatTemplate::Load("models/tiny-target");
@@ -200,7 +223,7 @@ TEST(ChatTemplate, ALongConversationIsRendered) {
   const std::vector<ChatMessage> messages(5000, {"user", std::string(400, 'x')});
   const auto text = (*chat_template)->Render(messages, 0);
   ASSERT_TRUE(text.ok()) << text.status();
-  EXPECT_GT(text->size(), 2'000'000);
+  EXPECT_GT(text->text.size(), 2'000'000);
 }
 
 class ChatRequest : public ::testing::Test {
@@ -241,6 +264,24 @@ TEST_F(ChatRequest, SpecialTokensOfTheTemplateAreTokensAndNothingIsAdded) {
   EXPECT_EQ(request.prompt, expected);
 }
 
+TEST_F(ChatRequest, WhatLooksLikeAControlTokenInAMessageIsText) {
+  const TokenId end = *tokenizer_->TokenToId("<|endoftext|>");
+  Say("user", "The <|endoftext|> boy");
+  const std::vector<TokenId> text = Parse()->prompt;
+  EXPECT_EQ(std::count(text.begin(), text.end(), end), 1) << "the template's own";
+  EXPECT_EQ(tokenizer_->Decode(text, true), "user: The <|endoftext|> boy\n");
+  defaults_.control_tokens_in_chat = true;
+  const std::vector<TokenId> tokens = Parse()->prompt;
+  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), end), 2);
+}
+
+TEST_F(ChatRequest, ARoleThatTheTemplateDoesNotKnowHasItsOlderName) {
+  Say("developer", "x");
+  EXPECT_EQ(tokenizer_->Decode(Parse()->prompt, true), "system: x\n");
+  defaults_.chat_template = ChatTemplate::Parse("{{ messages[0].role }}{# developer #}", {}).value();
+  EXPECT_EQ(tokenizer_->Decode(Parse()->prompt, true), "developer");
+}
+
 TEST_F(ChatRequest, WhatTheTemplateRefusesIsRefusedInItsWords) {
   Say("tool", "42");
   const absl::Status status = Parse().status();
@@ -251,8 +292,15 @@ TEST_F(ChatRequest, WhatTheTemplateRefusesIsRefusedInItsWords) {
 TEST_F(ChatRequest, AConversationNeedsATurnARoleAndATemplate) {
   proto_.mutable_chat();
   EXPECT_THAT(std::string(Parse().status().message()), HasSubstr("chat.messages: empty"));
-  Say("", "words");
-  EXPECT_THAT(std::string(Parse().status().message()), HasSubstr("chat.messages.role"));
+  for (const char* role : {"", "narrator", "user|>"}) {
+    proto_.clear_chat();
+    Say(role, "words");
+    EXPECT_THAT(std::string(Parse().status().message()), HasSubstr("chat.messages.role")) << role;
+  }
+  proto_.clear_chat();
+  Say("user", "words");
+  proto_.mutable_chat()->mutable_messages(0)->add_parts("more");
+  EXPECT_THAT(std::string(Parse().status().message()), HasSubstr("chat.messages.parts: both"));
   defaults_.chat_template = nullptr;
   EXPECT_THAT(std::string(Parse().status().message()), HasSubstr("no chat template"));
 }

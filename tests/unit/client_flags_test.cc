@@ -205,5 +205,27 @@ TEST(GenerateFlags, ModelsAreForServicesThatAreStartedHere) {
   EXPECT_THAT(ErrorOf({"p", "--address", "a:1", "--target-model", "m"}), HasSubstr("excludes"));
 }
 
+TEST(UnknownArgument, NamesItAndTheNearest) {
+  CLI::App app("", "program");
+  app.require_subcommand(1);
+  std::string value;
+  app.add_subcommand("generate", "")->add_option("--temperature", value);
+  app.add_subcommand("describe", "")->add_option("--address", value);
+  const auto of = [&](const std::vector<std::string>& arguments) { return UnknownArgument(app, arguments); };
+  EXPECT_EQ(of({"genrate", "x"}), "there is no command genrate; did you mean generate?");
+  EXPECT_EQ(of({"generate", "--tempreature=1"}),
+            "there is no flag --tempreature; did you mean --temperature?");
+  EXPECT_EQ(of({"generate", "--qqqqqqqqqqqq"}), "there is no flag --qqqqqqqqqqqq");
+  EXPECT_EQ(of({"generate", "--temperature", "1", "--", "--text"}), "");
+}
+
+TEST(ParseCommandLine, EndsWith2ForWhatIsWrongAndWith0ForHelp) {
+  for (const auto& [argument, code] : {std::pair("--colour", 2), std::pair("--help", 0)}) {
+    CLI::App app("", "program");
+    const char* const arguments[] = {"program", argument};
+    EXPECT_EQ(ParseCommandLine(app, 2, arguments), code);
+  }
+}
+
 }  // namespace
 }  // namespace outrider

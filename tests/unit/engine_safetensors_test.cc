@@ -52,6 +52,29 @@ constexpr char kTwoTensors[] =
     R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
     R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]}})";
 
+TEST_F(SafeTensorsTest, ReadsWhatIsNotAligned) {
+  std::string bytes = File(kTwoTensors, 32);
+  const uint64_t length = bytes.size() - 32 - sizeof(uint64_t) + 3;
+  bytes.replace(0, sizeof(length), reinterpret_cast<const char*>(&length), sizeof(length));
+  bytes.insert(bytes.size() - 32, "   ");
+  Write("model.safetensors", bytes);
+  const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(dir_);
+  ASSERT_TRUE(tensors.ok()) << tensors.status();
+  for (const char* name : {"a", "b"}) {
+    const absl::string_view data = tensors->Find(name)->data;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(data.data()) % 4, 0u);
+    EXPECT_EQ(data[1] - data[0], 1);
+  }
+}
+
+TEST_F(SafeTensorsTest, FindsTensorsOfAModelWithoutItsHead) {
+  Write("model.safetensors", File(kTwoTensors, 32));
+  const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(dir_);
+  ASSERT_TRUE(tensors.ok()) << tensors.status();
+  EXPECT_EQ(tensors->Find("model.a"), tensors->Find("a"));
+  EXPECT_EQ(tensors->Find("other.a"), nullptr);
+}
+
 TEST_F(SafeTensorsTest, ReadsWhatIsThere) {
   Write("model.safetensors", File(kTwoTensors, 32));
   const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(dir_);

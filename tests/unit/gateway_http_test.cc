@@ -46,9 +46,9 @@ TEST_F(LocalGatewayTest, PagesOfOtherHostsDoNotReachIt) {
     client->Send(absl::StrCat("GET /v1/models HTTP/1.1\r\n", kToken, headers, "\r\n"));
     return client->Read().status;
   };
-  for (const char* own : {"", "Host: localhost:8070\r\n", "Host: 127.0.0.1\r\n", "Host: [::1]:8070\r\n",
+  for (const char* own : {"Host: localhost:8070\r\n", "Host: 127.0.0.1\r\n", "Host: [::1]:8070\r\n",
                           "Host: coordinator\r\n", "Host: a.localhost\r\n",
-                          "Origin: http://localhost:3000\r\n", "Origin: null\r\n"}) {
+                          "Host: a\r\nOrigin: http://localhost:3000\r\n", "Host: a\r\nOrigin: null\r\n"}) {
     EXPECT_EQ(status(own), 200) << own;
   }
   for (const char* foreign :
@@ -56,6 +56,34 @@ TEST_F(LocalGatewayTest, PagesOfOtherHostsDoNotReachIt) {
         "Host: localhost\r\nOrigin: https://evil.example\r\n"}) {
     EXPECT_EQ(status(foreign), 403) << foreign;
   }
+}
+
+class SharedGatewayTest : public GatewayTest {
+ protected:
+  SharedGatewayTest() : GatewayTest({.local = true, .allowed_origins = {"https://page.example"}}) {}
+
+  HttpAnswer From(const std::string& origin, const std::string& method = "GET",
+                  const std::string& more = "") {
+    return Connect()->Ask(method, "/v1/models", absl::StrCat(kToken, "Origin: ", origin, "\r\n", more));
+  }
+};
+
+TEST_F(SharedGatewayTest, PagesThatAreAllowedMaySeeAnswers) {
+  const HttpAnswer answer = From("https://page.example");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.headers.at("Access-Control-Allow-Origin"), "https://page.example");
+  EXPECT_EQ(answer.headers.at("Vary"), "Origin");
+  const HttpAnswer asked = From("https://page.example", "OPTIONS",
+                                "Access-Control-Request-Headers: content-type,authorization\r\n");
+  EXPECT_EQ(asked.status, 204);
+  EXPECT_EQ(asked.headers.at("Access-Control-Allow-Origin"), "https://page.example");
+  EXPECT_EQ(asked.headers.at("Access-Control-Allow-Headers"), "content-type,authorization");
+  EXPECT_THAT(asked.headers.at("Access-Control-Allow-Methods"), ::testing::HasSubstr("GET"));
+}
+
+TEST_F(SharedGatewayTest, OthersMayNot) {
+  EXPECT_EQ(From("https://evil.example").status, 403);
+  EXPECT_FALSE(From("http://localhost:3000").headers.contains("Access-Control-Allow-Origin"));
 }
 
 class NamedGatewayTest : public GatewayTest {

@@ -38,7 +38,8 @@ class ShortBodyTest : public GatewayTest {
 };
 
 TEST_F(ShortBodyTest, ABodyThatTakesTooLongEndsTheConnection) {
-  client_->Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\n", kToken, "Content-Length: 100\r\n\r\n{"));
+  client_->Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: test\r\n", kToken,
+                             "Content-Length: 100\r\n\r\n{"));
   EXPECT_EQ(client_->Read().status, 408);
   EXPECT_TRUE(client_->IsClosed());
 }
@@ -79,12 +80,13 @@ TEST_F(SmallTest, HeadersAndUrlsHaveALargestSize) {
   EXPECT_EQ(Connect()->Ask("GET", absl::StrCat("/", std::string(500, 'x'))).status, 414);
   // Also where its end never comes.
   const auto endless = Connect();
-  endless->Send(absl::StrCat("GET /health HTTP/1.1\r\nX: ", std::string(5000, 'x')));
+  endless->Send(absl::StrCat("GET /health HTTP/1.1\r\nHost: test\r\nX: ", std::string(5000, 'x')));
   EXPECT_EQ(endless->Read().status, 431);
 }
 
 TEST_F(SmallTest, ABodyIsRefusedByItsLengthBeforeItIsSent) {
-  client_->Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\n", kToken, "Content-Length: 1001\r\n\r\n"));
+  client_->Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: test\r\n", kToken,
+                             "Content-Length: 1001\r\n\r\n"));
   const HttpAnswer answer = client_->Read();
   EXPECT_EQ(answer.status, 413);
   EXPECT_THAT(answer.body, HasSubstr("1000 bytes"));
@@ -92,22 +94,22 @@ TEST_F(SmallTest, ABodyIsRefusedByItsLengthBeforeItIsSent) {
 }
 
 TEST_F(SmallTest, ABodyInChunksIsRefusedWhereItExceedsTheLargestSize) {
-  client_->Send(
-      absl::StrCat("POST /v1/completions HTTP/1.1\r\n", kToken, "Transfer-Encoding: chunked\r\n\r\n"));
+  client_->Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: test\r\n", kToken,
+                             "Transfer-Encoding: chunked\r\n\r\n"));
   const std::string chunk = absl::StrCat("190\r\n", std::string(400, ' '), "\r\n");
   client_->Send(absl::StrCat(chunk, chunk, chunk));
   EXPECT_EQ(client_->Read().status, 413);
 }
 
 TEST_F(SmallTest, TheHeadOfAChunkHasALargestSizeToo) {
-  client_->Send(
-      absl::StrCat("POST /v1/completions HTTP/1.1\r\n", kToken, "Transfer-Encoding: chunked\r\n\r\n"));
+  client_->Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: test\r\n", kToken,
+                             "Transfer-Encoding: chunked\r\n\r\n"));
   client_->Send(absl::StrCat("1;", std::string(5000, 'x')));
   EXPECT_GE(client_->Read().status, 400);
 }
 
 TEST_F(GatewayTest, ABodyMayComeInChunks) {
-  client_->Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\n", kToken,
+  client_->Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: test\r\n", kToken,
                              "Transfer-Encoding: chunked\r\n\r\n",
                              "e\r\n{\"prompt\": \"On\r\n4\r\nce\"}\r\n0\r\n\r\n"));
   EXPECT_EQ(client_->Read().status, 200);
@@ -120,8 +122,9 @@ TEST_F(GatewayTest, AWrongKeyIsRefusedBeforeTheBody) {
   for (const char* expect : {"", "Expect: 100-continue\r\n"}) {
     const auto stranger = Connect();
     // The body is never sent, and the answer does not wait for it.
-    stranger->Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer guess\r\n", expect,
-                                "Content-Length: 100\r\n\r\n"));
+    stranger->Send(
+        absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer guess\r\n", expect,
+                     "Content-Length: 100\r\n\r\n"));
     const HttpAnswer answer = stranger->Read();
     EXPECT_EQ(answer.status, 401);
     EXPECT_EQ(answer.headers.at("Connection"), "close");
@@ -133,7 +136,7 @@ TEST_F(GatewayTest, AWrongKeyIsRefusedBeforeTheBody) {
 
 TEST_F(GatewayTest, ARightKeyMayAskWhetherToSendTheBody) {
   const std::string body = R"({"prompt": "Once"})";
-  client_->Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\n", kToken,
+  client_->Send(absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: test\r\n", kToken,
                              "Expect: 100-continue\r\nContent-Length: ", body.size(), "\r\n\r\n"));
   EXPECT_EQ(client_->Read().status, 100);
   client_->Send(body);
@@ -165,7 +168,7 @@ TEST_F(TwoConnectionsTest, OneMoreIsToldToComeBackUntilAnotherEnds) {
 
 TEST_F(GatewayTest, AConnectionServesRequestsThatWereSentTogetherInTheirOrder) {
   client_->Send(absl::StrCat(PostText({{"prompt", "busy"}}), PostText({{"prompt", "Once"}, {"stream", true}}),
-                             "GET /health HTTP/1.1\r\n\r\n"));
+                             "GET /health HTTP/1.1\r\nHost: test\r\n\r\n"));
   EXPECT_EQ(client_->Read().status, 429);
   EXPECT_THAT(client_->Read().body, StartsWith("data: "));
   EXPECT_THAT(client_->Read().body, HasSubstr("serving"));
@@ -221,8 +224,9 @@ TEST_F(GatewayTest, AnAnswerThatNobodyReadsIsNotGeneratedOn) {
 TEST_F(GatewayTest, WhatIsNotHttpIsABadRequest) {
   for (const char* text :
        {"hello\r\n\r\n", "GET /health\r\n\r\n", "GET /health HTTP/1.1\r\nno colon\r\n\r\n",
-        "POST /v1/models HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        "GET /health HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"}) {
+        "GET /health HTTP/1.1\r\n\r\n", "GET /health HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+        "POST /v1/models HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"}) {
     const auto client = Connect();
     client->Send(text);
     const HttpAnswer answer = client->Read();
@@ -230,6 +234,20 @@ TEST_F(GatewayTest, WhatIsNotHttpIsABadRequest) {
     EXPECT_EQ(CodeOf(answer), "invalid_http");
     EXPECT_TRUE(client->IsClosed());
   }
+}
+
+TEST_F(GatewayTest, ClientsOfHttp10AreToldThatTheConnectionStays) {
+  for (int i = 0; i < 2; ++i) {
+    client_->Send("GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    const HttpAnswer answer = client_->Read();
+    EXPECT_EQ(answer.status, 200);
+    EXPECT_EQ(answer.headers.at("Connection"), "keep-alive");
+  }
+}
+
+TEST_F(GatewayTest, ASlashAtTheEndMeansNothing) {
+  EXPECT_EQ(Get("/v1/models/").body, Get("/v1/models").body);
+  EXPECT_EQ(Get("/v1/models//").status, 404);
 }
 
 TEST_F(GatewayTest, WhatIsNotSpokenHereIsRefused) {

@@ -107,7 +107,8 @@ TEST(OpenAiRequest, TakesMessagesWithTextOrParts) {
   ASSERT_EQ(chat.messages_size(), 2);
   EXPECT_EQ(chat.messages(0).role(), "system");
   EXPECT_EQ(chat.messages(0).content(), "Be brief.");
-  EXPECT_EQ(chat.messages(1).content(), "one\ntwo");
+  EXPECT_THAT(chat.messages(1).parts(), ElementsAre("one", "two"));
+  EXPECT_EQ(chat.messages(1).fields(), R"({"name":"Ada"})") << "what the template may read reaches it";
   EXPECT_EQ(request.common.stop().max_tokens(), 6u);
   EXPECT_EQ(request.common.logprobs().top(), 2u);
 }
@@ -205,7 +206,7 @@ TEST(OpenAiRequest, NamesAPromptThatIsNone) {
   }
   for (const std::string messages :
        {"null", R"("hi")", R"(["hi"])", R"([{"content": "hi"}])", R"([{"role": "user"}])",
-        R"([{"role": "user", "content": 5}])", R"([{"role": "assistant", "content": null}])",
+        R"([{"role": "user", "content": 5}])", R"([{"role": "user", "content": null}])",
         R"([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])",
         R"([{"role": "assistant", "content": "", "tool_calls": [{}]}])"}) {
     const auto request = ParseOpenAiRequest(Endpoint::kChat, R"({"messages": )" + messages + "}");

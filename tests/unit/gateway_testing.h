@@ -112,8 +112,8 @@ class GatewayTest : public ::testing::Test {
   HttpAnswer Post(const Json& body) { return client_->Ask("POST", "/v1/completions", kToken, body.dump()); }
   // The text of a request for a completion.
   static std::string PostText(const Json& body, const std::string& headers = kToken) {
-    return absl::StrCat("POST /v1/completions HTTP/1.1\r\n", headers, "Content-Length: ", body.dump().size(),
-                        "\r\n\r\n", body.dump());
+    return absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: test\r\n", headers,
+                        "Content-Length: ", body.dump().size(), "\r\n\r\n", body.dump());
   }
 
   MadeUp service_;

@@ -65,6 +65,8 @@ def test_every_field_of_a_request_can_be_set() -> None:
     talk = [{"role": "system", "content": "Short."}, {"role": "user", "content": "Hello"}]
     messages = build_request(talk, 1, {}).chat.messages
     assert [(m.role, m.content) for m in messages] == [("system", "Short."), ("user", "Hello")]
+    turn, = build_request([{"role": "user", "content": ["one", "two"], "name": "Ada"}], 1, {}).chat.messages
+    assert (turn.content, list(turn.parts), turn.fields) == ("", ["one", "two"], '{"name": "Ada"}')
     assert build_request("x", 1, {"stop": "word"}).stop.strings == ["word"]
     assert build_request("x", 1, dict.fromkeys(EVERY)) == build_request("x", 1, {}), "None leaves a field out"
 

@@ -5,6 +5,7 @@ outrider_unit_test(coordinator_test
     unit/beam_tables.h
     unit/branches_test.cc
     unit/chat_goldens.h
+    unit/chat_template_input_test.cc
     unit/chat_template_published_test.cc
     unit/chat_template_test.cc
     unit/chunk_pacer_test.cc
@@ -30,6 +31,7 @@ outrider_unit_test(coordinator_test
     unit/remote_sequence_test.cc
     unit/request_context_test.cc
     unit/run_ahead_policy_test.cc
+    unit/sampling_defaults_test.cc
     unit/server_pace_test.cc
     unit/server_pool_test.cc
     unit/target_client_pool_test.cc
@@ -37,7 +39,7 @@ outrider_unit_test(coordinator_test
     unit/target_drafter_test.cc
     unit/tree_policy_test.cc
   LIBS outrider::coordinator outrider::text nlohmann_json::nlohmann_json OpenSSL::Crypto)
-set_source_files_properties(unit/chat_template_published_test.cc PROPERTIES
+set_source_files_properties(unit/chat_template_input_test.cc unit/chat_template_published_test.cc PROPERTIES
   COMPILE_DEFINITIONS OUTRIDER_CHAT_TEMPLATES="${OUTRIDER_VENV}/src/llama.cpp/models/templates")
 outrider_unit_test(gateway_test
   SOURCES

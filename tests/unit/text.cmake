@@ -7,5 +7,6 @@ outrider_unit_test(text_test
     ${CMAKE_CURRENT_LIST_DIR}/text_stop_matcher_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/text_tokenizer_file_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/text_tokenizer_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/text_tokens_beside_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/text_utf8_test.cc
   LIBS outrider::text nlohmann_json::nlohmann_json absl::strings)

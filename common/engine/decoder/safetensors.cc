@@ -21,6 +21,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/text/json.h"
 #include "common/text/read_file.h"
 
@@ -79,11 +80,13 @@ bool ShapeMatches(absl::Span<const int64_t> shape, size_t element_bytes, uint64_
 SafeTensors::SafeTensors(SafeTensors&& other) noexcept
     : dir_(std::move(other.dir_)),
       files_(std::exchange(other.files_, {})),
+      copies_(std::exchange(other.copies_, {})),
       tensors_(std::exchange(other.tensors_, {})) {}
 
 SafeTensors& SafeTensors::operator=(SafeTensors&& other) noexcept {
   std::swap(dir_, other.dir_);
   std::swap(files_, other.files_);
+  std::swap(copies_, other.copies_);
   std::swap(tensors_, other.tensors_);
   return *this;
 }
@@ -202,11 +205,13 @@ absl::Status SafeTensors::AddHeader(size_t file) {
       return bad("shape ", ShapeName(*shape), " of ", type, " does not take its ", end - begin, " bytes");
     }
     if (tensors_.contains(name)) return bad("it is in another file, too");
-    // TensorView promises alignment, which the format recommends but does not guarantee.
-    if (element_bytes != 0 && reinterpret_cast<uintptr_t>(data_begin + begin) % element_bytes != 0) {
-      return bad("its bytes are not aligned to ", element_bytes);
+    absl::string_view data(data_begin + begin, end - begin);
+    // TensorView promises alignment, which the format recommends but does not guarantee. Memory for a string
+    // is aligned to 8 bytes and more.
+    if (element_bytes != 0 && reinterpret_cast<uintptr_t>(data.data()) % element_bytes != 0) {
+      data = copies_.emplace_back(data);
     }
-    tensors_[name] = {file, type, *shape, absl::string_view(data_begin + begin, end - begin)};
+    tensors_[name] = {file, type, *shape, data};
     extents.push_back({begin, end, name});
   }
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
@@ -223,7 +228,9 @@ absl::Status SafeTensors::AddHeader(size_t file) {
 }
 
 const SafeTensors::Stored* SafeTensors::Find(absl::string_view name) const {
-  const auto found = tensors_.find(name);
+  auto found = tensors_.find(name);
+  // A checkpoint of the model without its head lacks the prefix. transformers reads both.
+  if (found == tensors_.end() && absl::ConsumePrefix(&name, "model.")) found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second;
 }
 

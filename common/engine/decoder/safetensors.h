@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@
 
 namespace outrider {
 
-// Keeps the files mapped read-only while it lives; copies nothing. Immutable once open, and thread-safe.
+// Keeps the files mapped read-only while it lives; copies only what is not aligned there. Immutable once
+// open, and thread-safe.
 class SafeTensors final : public TensorSource {
  public:
   // A tensor of any element type. Its data has the bytes that its shape takes, and is aligned, if the format
@@ -37,7 +39,8 @@ class SafeTensors final : public TensorSource {
   SafeTensors(SafeTensors&& other) noexcept;
   SafeTensors& operator=(SafeTensors&& other) noexcept;
 
-  // Null if there is none. Valid while the source lives.
+  // Null if there is none. Valid while the source lives. For "model.x" also "x", its name in the checkpoint
+  // of a model without its head.
   const Stored* Find(absl::string_view name) const;
   using TensorSource::Get;
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;
@@ -67,6 +70,7 @@ class SafeTensors final : public TensorSource {
 
   std::string dir_;
   std::vector<Mapping> files_;
+  std::deque<std::string> copies_;
   absl::flat_hash_map<std::string, Stored> tensors_;
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -15,16 +16,25 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 
-class ChatMessage(TypedDict):
+class _Turn(TypedDict):
+    role: str
+    content: str | list[str]
+
+
+class ChatMessage(_Turn, total=False):
     """One turn of a conversation.
 
     Attributes:
-        role: Who speaks: "system", "user", "assistant", or whom else the model's template knows.
-        content: What is said.
+        role: Who speaks: "system", "developer", "user", "assistant", "tool" or "function".
+        content: What is said, perhaps in several parts.
+        name: Of who speaks. Like the next two for templates that read it.
+        tool_call_id: Which call of a tool this answers.
+        reasoning_content: What the assistant thought before.
     """
 
-    role: str
-    content: str
+    name: str
+    tool_call_id: str
+    reasoning_content: str
 
 
 # Text, token ids, or a conversation up to where the assistant is to speak; not a mixture, though type checkers
@@ -187,6 +197,8 @@ _FIELDS = {
 }
 
 
+_TEMPLATE_FIELDS = {"name", "reasoning_content", "tool_call_id"}
+
 # What a field's type can hold; what it may hold is the coordinator's to say.
 _RANGES = {
     FieldDescriptor.TYPE_UINT32: f"0 to {2**32 - 1}",
@@ -225,10 +237,13 @@ def _set_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt) -> None:
         return
     for item in items:
         message = request.chat.messages.add()
-        if not isinstance(item, Mapping) or not item.keys() <= {"role", "content"}:
-            raise TypeError(f"prompt: a message has role and content, and nothing else: {item!r}")
-        for key, value in item.items():
-            _set(message, key, value, f"chat.messages.{key}")
+        if not isinstance(item, Mapping) or not item.keys() <= {"role", "content"} | _TEMPLATE_FIELDS:
+            raise TypeError(f"prompt: a message has role and content, perhaps {', '.join(sorted(_TEMPLATE_FIELDS))}: {item!r}")
+        for key in item.keys() & {"role", "content"}:
+            field = "parts" if key == "content" and isinstance(item[key], list) else key
+            _set(message, field, item[key], f"chat.messages.{field}")
+        if more := {key: value for key, value in item.items() if key in _TEMPLATE_FIELDS}:
+            message.fields = json.dumps(more)
 
 
 def _wire_value(name: str, value: Any) -> Any:

@@ -35,6 +35,7 @@ outrider_library(fuzz_parsers
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_drafter.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_request.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_tree.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/api/sampling_defaults.cc
     ${CMAKE_SOURCE_DIR}/common/net/http_parser.cc
     ${CMAKE_SOURCE_DIR}/coordinator/gateway/json_fields.cc
     ${CMAKE_SOURCE_DIR}/coordinator/gateway/openai_request.cc

@@ -46,9 +46,9 @@ void FuzzTarget(std::string_view input) {
     return;
   }
   Require(!request->prompt.empty() && request->prompt.size() < 256, "a prompt leaves room for an answer");
-  Require(
-      request->max_tokens >= 1 && request->prompt.size() + static_cast<size_t>(request->max_tokens) <= 256,
-      "an answer fits the context");
+  Require(request->max_tokens >= (request->beam ? 1 : 0), "only a prompt alone has no answer");
+  Require(request->prompt.size() + static_cast<size_t>(request->max_tokens) <= 256,
+          "an answer fits the context");
   Require(request->draft_tokens >= 0 && request->draft_tokens <= 16, "K is in range");
   const v1::Proposer proposer = request->params.proposer();
   Require(proposer == v1::PROPOSER_UNSPECIFIED || request->draft_tokens > 0,

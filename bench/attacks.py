@@ -37,13 +37,13 @@ def start(stack: contextlib.ExitStack, program: str, *flags: str) -> dict[str, s
     stack.callback(process.wait)
     stack.callback(process.terminate)
     assert process.stderr is not None
-    serving: dict[str, str] = {}
+    bound: dict[str, str] = {}
     for line in process.stderr:
-        serving = json.loads(line)
-        if serving["event"] == "serving":
+        bound = json.loads(line)
+        if "listen" in bound:
             break
     threading.Thread(target=lambda: [None for _ in process.stderr or ()], daemon=True).start()
-    return serving
+    return bound
 
 
 KEY = "bench"
@@ -55,9 +55,9 @@ class Services:
         keys.write_text(f"{KEY}\n")
         target = start(stack, "outrider-target", "--model", str(MODELS / "tiny-target"), "--threads", "1")["listen"]
         draft = start(stack, "outrider-draft", "--model", str(MODELS / "tiny-draft"), "--threads", "1")["listen"]
-        serving = start(stack, "outrider-coordinator", "--tokenizer", str(MODELS / "tiny-target"), "--target", target,
+        bound = start(stack, "outrider-coordinator", "--tokenizer", str(MODELS / "tiny-target"), "--target", target,
                         "--draft", draft, "--http-listen", "127.0.0.1:0", "--http-tls-terminated", "--http-token-file", str(keys))
-        self.address, self.http = serving["listen"], serving["http_listen"]
+        self.address, self.http = bound["listen"], bound["http_listen"]
 
     def connect(self) -> grpc.Channel:
         return grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)])

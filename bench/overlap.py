@@ -39,7 +39,7 @@ def start(stack: contextlib.ExitStack, cores: str, program: str, *flags: str) ->
     stack.callback(process.terminate)
     assert process.stderr is not None
     for line in process.stderr:
-        if (event := json.loads(line))["event"] == "serving":
+        if "listen" in (event := json.loads(line)):
             break
     threading.Thread(target=lambda: [None for _ in process.stderr or ()], daemon=True).start()
     return str(event["listen"])

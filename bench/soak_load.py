@@ -8,6 +8,7 @@ import collections
 import contextlib
 import itertools
 import random
+import socket
 import threading
 import time
 import traceback
@@ -138,6 +139,7 @@ class Worker:
         self.channel = grpc.insecure_channel(load.cluster.coordinator.address, OPTIONS)
         self.stub = inference_pb2_grpc.InferenceStub(self.channel)
         self.http = connect(load.cluster)
+        self.mute: list[socket.socket] = []
 
     def draw(self) -> Callable[["Worker"], str]:
         return self.rng.choices(list(KINDS), list(KINDS.values()))[0]
@@ -352,7 +354,68 @@ def bad_http_request(w: Worker) -> str:
     return "refused"
 
 
+def ends_at_once(w: Worker) -> str:
+    """Of several samples the first ends in its first round."""
+    answers = w.stream(request(w.call().prompt, **w.speculation(), n=4, max_tokens=1, ignore_eos=True))
+    assert [len(answer.tokens) for answer in answers] == [1] * 4, answers
+    return "whole"
+
+
+def search_cancelled(w: Worker) -> str:
+    call, began = w.rng.choice(w.load.searches), time.monotonic()
+    stream = w.stub.Generate(request(call.prompt, **call.options), timeout=PATIENCE, wait_for_ready=True)
+    time.sleep(w.rng.uniform(0, 0.05))
+    stream.cancel()
+    try:
+        list(stream)
+    except grpc.RpcError as error:
+        if error.code() != grpc.StatusCode.CANCELLED:
+            assert is_unavailable(error), error
+            w.load.lost(began, error)
+        return "left"
+    return "whole"
+
+
+def scored_prompt(w: Worker) -> str:
+    prompt = w.call().prompt
+    options = {"model": MODEL, "prompt": prompt, "max_tokens": 0, "echo": True, "logprobs": 1}
+    [choice] = w.repeat(lambda: w.http.completions.create(**options)).choices
+    assert (choice.text, choice.logprobs.token_logprobs[0]) == (prompt, None), choice
+    return "whole"
+
+
+def more_than_it_has_bytes(w: Worker) -> str:
+    """Requests whose objects or answers take many times their own bytes."""
+    many: dict[str, Any] = {"prompt": "x", "stop": [""] * 100_000}
+    large: dict[str, Any] = {"prompt": ["x"] * 1000, "n": 64, "max_tokens": 1000, "logprobs": 20, "echo": True}
+    options = {"model": MODEL} | w.rng.choice([many, large])
+
+    def ask() -> int:
+        try:
+            w.http.completions.create(**options)
+        except (openai.BadRequestError, openai.RateLimitError, openai.InternalServerError) as error:
+            if is_unavailable(error):
+                raise
+            return error.status_code
+        raise AssertionError("it was taken")
+
+    assert w.repeat(ask) in {400, 429}
+    return "refused"
+
+
+def mute_connections(w: Worker) -> str:
+    """More than /metrics takes, which say nothing and stay until this worker asks again."""
+    w.mute.clear()
+    coordinator = w.load.cluster.coordinator
+    for address in (coordinator.address, coordinator.http_address, coordinator.metrics_address):
+        host, port = address.split(":")
+        with contextlib.suppress(OSError):  # it is away
+            w.mute.extend(socket.create_connection((host, int(port)), PATIENCE) for _ in range(30))
+    return "held"
+
+
 # How often each is asked for.
 KINDS: dict[Callable[[Worker], str], int] = {
     invariant_answer: 10, several_samples: 2, slow_reader: 2, search: 2, sampled_answer: 4, http_stream: 4, http_answer: 1, cancelled: 3,
-    http_client_leaves: 2, short_deadline: 2, bad_request: 3, unreadable_message: 1, bad_http_request: 2}
+    http_client_leaves: 2, short_deadline: 2, bad_request: 3, unreadable_message: 1, bad_http_request: 2,
+    ends_at_once: 2, search_cancelled: 2, scored_prompt: 1, more_than_it_has_bytes: 1, mute_connections: 1}

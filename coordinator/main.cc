@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/net/asio.h"
 #include "common/obs/log.h"
+#include "common/obs/version.h"
 #include "common/rpc/exposure.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/rpc/names.h"
@@ -36,7 +37,7 @@ constexpr int kMaxSamples = 64;
 // One may wait for a name server while others answer.
 constexpr size_t kResolverThreads = 2;
 // For long requests. One is not enough: the next would wait for it.
-constexpr size_t kParserThreads = 2;
+constexpr int kParserThreads = 2;
 // The executor only moves messages. When it does nothing for so long, it hangs.
 constexpr absl::Duration kStallTimeout = absl::Minutes(1);
 
@@ -206,11 +207,14 @@ absl::Status Serve(const Flags& flags) {
   ServerProcess* process = nullptr;  // until the service is there; links connect later
   // Ready means that requests can be answered, if only plain. Targets that went away are expected back, and
   // requests wait for them, for a while.
+  bool was_present = false;
   const auto on_change = [&] {
     Report(*pools, metrics);
     const TargetPool& targets = *pools->targets;
     if (targets.info() != nullptr) process->SetModelName(targets.info()->model());
-    process->SetServing(targets.present());
+    const bool present = targets.present();
+    if (std::exchange(was_present, present) != present) LogInfo(present ? "serving" : "not serving");
+    process->SetServing(present);
   };
   auto made = MakePools(context,
                         {.targets = pool_options(flags.targets, &Metrics::OnUnexpectedTarget),
@@ -222,10 +226,12 @@ absl::Status Serve(const Flags& flags) {
   Admission admission(context.get_executor(), flags.admission,
                       [&] { metrics.SetRequests(admission.running(), admission.waiting()); });
   asio::thread_pool parsers(kParserThreads);
+  Admission parsing(context.get_executor(), {.max_samples = kParserThreads});
   DraftLengthPolicy policy(flags.run_ahead_branches);
   RoundObserver observer(&metrics, &policy);
   InferenceService service({.executor = context.get_executor(),
                             .parsers = parsers.get_executor(),
+                            .parsing = &parsing,
                             .tokenizer = &tokenizer,
                             .targets = pools->targets.get(),
                             .mixed_numerics = flags.mixed_numerics,
@@ -250,12 +256,12 @@ absl::Status Serve(const Flags& flags) {
   const auto gateway = StartGateway(flags, *process, metrics);
   if (!gateway.ok()) return gateway.status();
   on_change();  // first, so that who reads the line finds the metrics
-  LogInfo("serving", {{"listen", process->rpc().address()},
-                      {"metrics_listen", process->metrics_address()},
-                      {"http_listen", *gateway != nullptr ? (*gateway)->address() : ""},
-                      {"target", absl::StrJoin(flags.targets, ",")},
-                      {"draft", absl::StrJoin(flags.drafts, ",")},
-                      {"drafter", NameOf(DefaultDrafter(loaded->defaults))}});
+  LogInfo("listening", {{"listen", process->rpc().address()},
+                        {"metrics_listen", process->metrics_address()},
+                        {"http_listen", *gateway != nullptr ? (*gateway)->address() : ""},
+                        {"target", absl::StrJoin(flags.targets, ",")},
+                        {"draft", absl::StrJoin(flags.drafts, ",")},
+                        {"drafter", NameOf(DefaultDrafter(loaded->defaults))}});
   pools->targets->Connect();
   if (pools->drafts != nullptr) pools->drafts->Connect();
 
@@ -281,6 +287,7 @@ int Run(int argc, char** argv) {
   CLI::App app("Serves generations: drives a draft and a target service, and owns the text.",
                "outrider-coordinator");
   DefineFlags(app, flags);
+  app.set_version_flag("--version", absl::StrCat(app.get_name(), " ", VersionAndCommit()));
   return RunProcess(app, argc, argv, "coordinator", flags.process, [&] {
     // A client's requests reach the queue, which refuses with a reason.
     int& streams = flags.process.server.max_streams;

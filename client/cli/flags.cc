@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/listen_address.h"
+#include "common/rpc/address.h"
 #include "common/rpc/names.h"
 #include "common/rpc/security_flags.h"
 
@@ -12,14 +12,13 @@ namespace {
 
 std::function<std::string(const std::string&)> HostPortOrUnixPath() {
   return [](const std::string& address) -> std::string {
-    if (IsHostPort(address) || IsUnixPath(address)) return "";
-    return absl::StrCat("'", address, "' is neither HOST:PORT nor unix:PATH");
+    return std::string(CheckListenAddress(address).message());
   };
 }
 
 std::function<std::string(const std::string&)> HostPortOrNothing() {
   return [](const std::string& address) -> std::string {
-    if (address.empty() || IsHostPort(address)) return "";
+    if (address.empty() || ParseHostPort(address)) return "";
     return absl::StrCat("'", address, "' is not HOST:PORT");
   };
 }

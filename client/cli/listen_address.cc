@@ -6,33 +6,18 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "common/rpc/address.h"
 
 namespace outrider {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct HostPort {
-  std::string host;  // without brackets
-  std::string port;
-};
-
-HostPort Split(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) return {address, ""};
-  absl::string_view host = absl::string_view(address).substr(0, colon);
-  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
-  return {std::string(host), address.substr(colon + 1)};
-}
 
 // A socket that listens there, or -1 with errno. Without SO_REUSEPORT, as the services do it.
 int Listen(const addrinfo& where) {
@@ -50,12 +35,14 @@ int Listen(const addrinfo& where) {
 // Listens on the first address that the name stands for and that can be had; adds the socket. Empty, or what
 // is wrong.
 std::string TryHostPort(const std::string& address, std::vector<int>& sockets) {
-  const HostPort parts = Split(address);
+  const std::optional<HostPort> parts = ParseHostPort(address);
+  if (!parts) return "it is not HOST:PORT";
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(parts.host.c_str(), parts.port.c_str(), &hints, &found); error != 0) {
+  if (const int error = getaddrinfo(parts->host.c_str(), absl::StrCat(parts->port).c_str(), &hints, &found);
+      error != 0) {
     return gai_strerror(error);
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
@@ -77,18 +64,6 @@ std::string TryUnixPath(const std::string& path) {
 
 }  // namespace
 
-bool IsUnixPath(const std::string& address) {
-  return absl::StartsWith(address, kUnixPrefix) && address.size() > strlen(kUnixPrefix);
-}
-
-bool IsHostPort(const std::string& address) {
-  const HostPort parts = Split(address);
-  const bool bracketed = absl::StartsWith(address, "[") && absl::StrContains(address, "]:");
-  uint32_t port = 0;
-  return !parts.host.empty() && (bracketed || !absl::StrContains(parts.host, ':')) &&
-         absl::SimpleAtoi(parts.port, &port) && port <= UINT16_MAX;
-}
-
 absl::Status CheckListenFlags(const std::vector<ListenFlag>& flags) {
   std::vector<int> sockets;
   const absl::Cleanup close_all = [&sockets] {
@@ -106,10 +81,9 @@ absl::Status CheckListenFlags(const std::vector<ListenFlag>& flags) {
 }
 
 std::string ToCall(const std::string& address) {
-  if (IsUnixPath(address)) return address;
-  const HostPort parts = Split(address);
-  if (parts.host == "0.0.0.0") return absl::StrCat("127.0.0.1:", parts.port);
-  if (parts.host == "::") return absl::StrCat("[::1]:", parts.port);
+  const std::optional<HostPort> parts = ParseHostPort(address);
+  if (parts && parts->host == "0.0.0.0") return absl::StrCat("127.0.0.1:", parts->port);
+  if (parts && parts->host == "::") return absl::StrCat("[::1]:", parts->port);
   return address;
 }
 

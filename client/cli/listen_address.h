@@ -18,10 +18,6 @@ struct ListenFlag {
   std::string address;
 };
 
-// "HOST:PORT", with an IPv6 address in brackets; port 0 stands for one that is picked.
-bool IsHostPort(const std::string& address);
-bool IsUnixPath(const std::string& address);
-
 // Whether nobody listens there yet, and this host can: tries all of them at once, so that two of the same are
 // found too. Empty addresses are none. UNAVAILABLE naming the flag. Somebody may still come in between, so
 // that listening can fail later.

@@ -214,12 +214,13 @@ absl::Status LocalServices::Advance() {
 }
 
 void LocalServices::NoteServing(Service service) {
-  const nlohmann::json serving = LastEvent(ReadAll(LogPath(service)), "serving");
-  if (serving.is_null()) return;
+  const char* const event = service == kCoordinator ? "listening" : "serving";
+  const nlohmann::json line = LastEvent(ReadAll(LogPath(service)), event);
+  if (line.is_null()) return;
   served_[service] = true;
-  listen_[service] = serving.value("listen", listen_[service]);
-  metrics_listen_[service] = serving.value("metrics_listen", metrics_listen_[service]);
-  if (service == kCoordinator) http_listen_ = serving.value("http_listen", http_listen_);
+  listen_[service] = line.value("listen", listen_[service]);
+  metrics_listen_[service] = line.value("metrics_listen", metrics_listen_[service]);
+  if (service == kCoordinator) http_listen_ = line.value("http_listen", http_listen_);
 }
 
 absl::Status LocalServices::Refusal() const {

@@ -4,6 +4,7 @@
 
 #include "client/cli/commands.h"
 #include "common/obs/flags.h"
+#include "common/obs/version.h"
 
 namespace outrider {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 int Run(int argc, char** argv) {
   CLI::App app("Speculative decoding as services: a draft model runs ahead, the target model decides.",
                "outrider");
-  app.set_version_flag("--version", OUTRIDER_VERSION);
+  app.set_version_flag("--version", "outrider " + VersionAndCommit());
   app.require_subcommand(1);
   GenerateFlags generate;
   LocalServicesOptions up;

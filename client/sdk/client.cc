@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/address.h"
 #include "common/rpc/error.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/rpc/server.h"
@@ -46,6 +47,7 @@ void Cancellation::Detach() {
 }
 
 absl::StatusOr<Client> Client::Connect(const std::string& address, const ClientOptions& options) {
+  if (absl::Status status = CheckServerAddress(address); !status.ok()) return status;
   const auto credentials = MakeChannelCredentials(options.security);
   if (!credentials.ok()) return credentials.status();
   const std::shared_ptr<grpc::Channel> channel =

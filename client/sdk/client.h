@@ -59,8 +59,8 @@ class Client {
  public:
   using OnChunk = std::function<void(const v1::GenerateResponse&)>;
 
-  // `address` is "HOST:PORT" or "unix:PATH". UNAVAILABLE, with the reason, if nothing answers there within
-  // connect_timeout; as MakeChannelCredentials if that fails.
+  // `address` is "HOST:PORT" or "unix:PATH". INVALID_ARGUMENT if it is neither; UNAVAILABLE, with the reason,
+  // if nothing answers there within connect_timeout; as MakeChannelCredentials if that fails.
   static absl::StatusOr<Client> Connect(const std::string& address, const ClientOptions& options = {});
 
   // Calls `on_chunk` in the caller's thread with each chunk as it comes, the last one included, and returns

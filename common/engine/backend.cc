@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/engine/cpu/cpu_backend.h"
+#include "common/engine/cpu/kernels.h"
 #include "common/engine/plugin.h"
 
 namespace outrider {
@@ -39,6 +40,13 @@ absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& engine, c
   }
   if (cuda_device->has_value()) return std::make_unique<PluginBackend>(kCudaPlugin, *cuda_device);
   return std::make_unique<CpuBackend>();
+}
+
+std::string DescribeEngines() {
+  std::string engines = absl::StrCat("native on the CPU (", BestKernels().name, " kernels)");
+  if (IsBuilt(kCudaPlugin)) absl::StrAppend(&engines, ", native on GPUs");
+  if (IsBuilt(kTorchPlugin)) absl::StrAppend(&engines, ", torch");
+  return engines;
 }
 
 absl::Status CheckNative(const DecoderSpec& spec, const RunnerOptions& options) {

@@ -42,6 +42,9 @@ class Backend {
 // other.
 absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& engine, const std::string& device);
 
+// What this build and this CPU can run models with: "native on the CPU (avx512 kernels), torch".
+std::string DescribeEngines();
+
 // INVALID_ARGUMENT, naming what it is, if our own kernels do not have something of the model.
 absl::Status CheckNative(const DecoderSpec& spec, const RunnerOptions& options);
 

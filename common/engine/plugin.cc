@@ -13,6 +13,12 @@ namespace {
 constexpr absl::string_view kCudaDtypes[] = {"auto", "bfloat16", "fp8"};
 constexpr absl::string_view kTorchDtypes[] = {"auto", "float32", "bfloat16"};
 
+std::filesystem::path FileOf(const PluginDescription& plugin) {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  return program.parent_path() / plugin.library;
+}
+
 }  // namespace
 
 const PluginDescription kCudaPlugin = {
@@ -23,6 +29,11 @@ const PluginDescription kTorchPlugin = {
     "liboutrider_torch.so", "outrider_create_torch_model", kTorchDtypes,
     "this build has no libtorch (liboutrider_torch.so beside the program); make it with: make build",
     /*is_native=*/false};
+
+bool IsBuilt(const PluginDescription& plugin) {
+  std::error_code error;
+  return std::filesystem::exists(FileOf(plugin), error);
+}
 
 absl::Status PluginBackend::Check(const RunnerOptions& options) const {
   if (!options.kernels.empty()) {
@@ -36,10 +47,7 @@ absl::StatusOr<std::unique_ptr<Model>> PluginBackend::Load(const DecoderSpec& sp
                                                            const TensorSource& weights,
                                                            const RunnerOptions& options,
                                                            ThreadPool& threads) const {
-  std::error_code error;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
-  const absl::StatusOr<void*> create =
-      FindInLibrary(program.parent_path() / plugin_.library, plugin_.symbol, plugin_.how_to_build);
+  const absl::StatusOr<void*> create = FindInLibrary(FileOf(plugin_), plugin_.symbol, plugin_.how_to_build);
   if (!create.ok()) {
     return absl::FailedPreconditionError(absl::StrCat("--engine ", options.engine, " --device ",
                                                       options.device, ": ", create.status().message()));

@@ -32,6 +32,9 @@ struct PluginDescription {
 extern const PluginDescription kCudaPlugin;
 extern const PluginDescription kTorchPlugin;
 
+// Whether its file is there; whether it can be loaded shows when a model is.
+bool IsBuilt(const PluginDescription& plugin);
+
 // Loads models through a plug-in. FAILED_PRECONDITION, on one line, if the library or one of its dependencies
 // cannot be loaded; else the library's errors.
 class PluginBackend final : public Backend {

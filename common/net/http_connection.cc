@@ -13,6 +13,7 @@ constexpr char kClose[] = "close";
 }  // namespace
 
 asio::awaitable<void> HttpConnection::Run() {
+  waiting_since_ = Clock::now();
   bool going_on = co_await stream_->Handshake(Clock::now() + limits_.head);
   if (going_on) {
     client_.address = stream_->ClientAddress();
@@ -41,7 +42,9 @@ void HttpConnection::Finish() {
 
 asio::awaitable<bool> HttpConnection::Exchange() {
   HttpParser parser(limits_);
+  waiting_since_ = Clock::now();
   std::optional<HttpProblem> problem = co_await ReadHead(parser);
+  waiting_since_.reset();
   HttpRequest request;
   if (!problem) {
     request = parser.TakeHead();

@@ -37,10 +37,16 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Instead of it: tells the client to come back.
   asio::awaitable<void> TurnAway();
 
+  // Since when the head of a request has been waited for; nothing where none is.
+  std::optional<Clock::time_point> waiting_since() const { return waiting_since_; }
+
   // Ends the connection after the answer in progress, if there is one.
   void Finish();
   // Ends it now.
-  void Close() { stream_->Close(); }
+  void Close() {
+    waiting_since_.reset();
+    stream_->Close();
+  }
 
  private:
   // One request. False if it is the last.
@@ -63,6 +69,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool first_ = true;       // no request has come yet
   bool waiting_ = false;    // for the first byte of a request
   bool finishing_ = false;  // the request in progress is the last
+  std::optional<Clock::time_point> waiting_since_;
 };
 
 }  // namespace outrider

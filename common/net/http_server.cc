@@ -102,7 +102,7 @@ void HttpServer::TryBegin(tcp::socket socket) {
 }
 
 void HttpServer::Begin(tcp::socket socket) {
-  const bool served = served_ < limits_.max_connections;
+  const bool served = served_ < limits_.max_connections || MakeRoom();
   if (!served && connections_.size() >= static_cast<size_t>(limits_.max_connections) + kMaxTurnedAway) return;
   error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
@@ -116,6 +116,16 @@ void HttpServer::Begin(tcp::socket socket) {
       io_, served ? connection->Run() : connection->TurnAway(),
       [this, connection, served](const std::exception_ptr& thrown) { End(connection, served, thrown); });
   std::move(not_begun).Cancel();
+}
+
+bool HttpServer::MakeRoom() {
+  HttpConnection* idlest = nullptr;
+  for (const Connection& connection : connections_) {
+    if (!connection->waiting_since()) continue;
+    if (idlest == nullptr || connection->waiting_since() < idlest->waiting_since()) idlest = connection.get();
+  }
+  if (idlest != nullptr) idlest->Close();
+  return idlest != nullptr;
 }
 
 void HttpServer::End(const Connection& connection, bool served, const std::exception_ptr& thrown) {

@@ -47,6 +47,9 @@ class HttpServer {
   // Drops a connection for which there is no memory.
   void TryBegin(asio::ip::tcp::socket socket);
   void Begin(asio::ip::tcp::socket socket);
+  // Beyond the connections allowed: ends the one that has waited longest for the head of a request. False if
+  // all have one.
+  bool MakeRoom();
   void End(const Connection& connection, bool served, const std::exception_ptr& thrown);
   void Count(bool busy);
 

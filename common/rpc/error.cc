@@ -104,7 +104,14 @@ absl::Status FromGrpc(const grpc::Status& status) {
   if (!status.error_details().empty() && proto.ParseFromString(status.error_details())) {
     return FromProto(proto);
   }
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  if (!status.error_message().empty()) return absl::Status(code, status.error_message());
+  // gRPC has no words for it.
+  if (code == absl::StatusCode::kUnimplemented) {
+    return absl::Status(code, "what answers at this address does not know the call: is it another service?");
+  }
+  return absl::Status(code,
+                      absl::StrCat("the call ended without a reason: ", absl::StatusCodeToString(code)));
 }
 
 }  // namespace outrider

@@ -10,6 +10,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/engine/backend.h"
+#include "common/obs/version.h"
 #include "common/serve/kv_budget.h"
 #include "common/serve/served_model.h"
 #include "common/serve/server_process.h"
@@ -253,6 +255,8 @@ int RunModelProgram(const ModelProgramSpec& program, int argc, char** argv) {
   }
   CLI::App app(program.description, absl::StrCat("outrider-", program.name));
   DefineFlags(app, flags);
+  app.set_version_flag("--version", absl::StrCat(app.get_name(), " ", VersionAndCommit(),
+                                                 ", models run by: ", DescribeEngines()));
   for (size_t i = 0; i < program.services.size(); ++i) {
     if (program.services[i].define_flags) program.services[i].define_flags(app, flags.services[i].runner);
   }

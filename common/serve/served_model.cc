@@ -10,6 +10,7 @@
 #include "common/engine/decoder/model_config.h"
 #include "common/obs/log.h"
 #include "common/obs/metric_families.h"
+#include "common/obs/version.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/rpc/server.h"
 #include "common/serve/convert.h"
@@ -51,7 +52,7 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
   info.set_block_size(static_cast<uint32_t>(runner.block_size()));
   info.set_weight_bytes(runner.weight_bytes());
   info.set_weights_hash(runner.weights_hash());
-  info.set_version(OUTRIDER_VERSION);
+  info.set_version(kVersion);
   for (const std::unique_ptr<Proposer>& proposer : runner.proposers()) {
     v1::ProposerInfo& proposes = *info.add_proposers();
     proposes.set_proposer(ToProto(proposer->kind()));

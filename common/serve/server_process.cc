@@ -17,6 +17,8 @@
 #include "common/net/reach.h"
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
+#include "common/obs/version.h"
+#include "common/rpc/address.h"
 #include "common/rpc/exposure.h"
 #include "common/rpc/queue_poller.h"
 #include "common/rpc/security_flags.h"
@@ -33,6 +35,11 @@ void RaiseDescriptorLimit() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+absl::Status CheckAddress(absl::string_view flag, absl::string_view listen) {
+  const absl::Status status = CheckListenAddress(listen);
+  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
 }
 
 sigset_t EndSignals() {
@@ -131,11 +138,15 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
                                                                     const std::vector<Endpoint>& endpoints) {
   const bool encrypts = !flags.server.security.cert.empty();
   for (const Endpoint& endpoint : endpoints) {
-    absl::Status status = CheckExposure(endpoint.flag, endpoint.listen, encrypts, flags.insecure);
+    absl::Status status = CheckAddress(endpoint.flag, endpoint.listen);
+    status.Update(CheckExposure(endpoint.flag, endpoint.listen, encrypts, flags.insecure));
     if (!status.ok()) return status;
   }
+  if (const std::string& health = flags.server.health_listen; !health.empty()) {
+    if (absl::Status status = CheckAddress("--health-listen", health); !status.ok()) return status;
+  }
   std::unique_ptr<ServerProcess> process(new ServerProcess(flags.drain_seconds));
-  AddBuildInfo(*endpoints.front().registry, OUTRIDER_VERSION);
+  AddBuildInfo(*endpoints.front().registry, kVersion);
   ServerOptions options = flags.server;
   options.security.on_refused = LogRefusedTokens;
   for (const Endpoint& endpoint : endpoints) {

@@ -1,7 +1,6 @@
 #include "common/text/tokens_beside.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,8 +11,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
-#include "common/text/json.h"
-#include "common/text/read_file.h"
+#include "common/text/json_file.h"
 #include "common/text/strings.h"
 
 namespace outrider {
@@ -25,19 +23,6 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kSpecial[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                     "pad_token", "cls_token", "mask_token"};
 constexpr char kMoreSpecial[] = "additional_special_tokens";
-
-// The object in a file, empty if there is no file.
-absl::StatusOr<Json> ReadObject(const std::string& folder, const char* name) {
-  const std::string path = Concat(folder, "/", name);
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return Json::object();
-  const std::optional<std::string> text = ReadFile(path);
-  if (!text) return absl::InvalidArgumentError(Concat(path, ": cannot be read"));
-  auto json = ParseJson<Json>(*text);
-  if (!json.ok()) return absl::InvalidArgumentError(Concat(path, ": ", json.status().message()));
-  if (!json->is_object()) return absl::InvalidArgumentError(Concat(path, ": not a JSON object"));
-  return json;
-}
 
 // A token is text, or an object.
 std::optional<AddedToken> TokenOf(const Json& json, bool special) {
@@ -103,12 +88,12 @@ std::map<int64_t, AddedToken> ListedTokens(const Json& config, const Json& added
 }  // namespace
 
 absl::Status AddTokensBeside(const std::string& folder, TokenizerSpec* spec) {
-  absl::StatusOr<Json> config = ReadObject(folder, "tokenizer_config.json");
+  absl::StatusOr<Json> config = JsonObjectIfThere<Json>(Concat(folder, "/", "tokenizer_config.json"));
   if (!config.ok()) return config.status();
-  const absl::StatusOr<Json> added = ReadObject(folder, "added_tokens.json");
+  const absl::StatusOr<Json> added = JsonObjectIfThere<Json>(Concat(folder, "/", "added_tokens.json"));
   if (!added.ok()) return added.status();
   if (!config->contains("added_tokens_decoder")) {
-    const absl::StatusOr<Json> map = ReadObject(folder, "special_tokens_map.json");
+    const absl::StatusOr<Json> map = JsonObjectIfThere<Json>(Concat(folder, "/", "special_tokens_map.json"));
     if (!map.ok()) return map.status();
     for (const auto& [name, token] : map->items()) {
       if (!config->contains(name) || (*config)[name].is_null()) (*config)[name] = token;

@@ -9,8 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/text/json.h"
-#include "common/text/read_file.h"
+#include "common/text/json_file.h"
 #include "coordinator/api/jinja_input.h"
 #include "coordinator/api/jinja_limits.h"
 #include "jinja/lexer.h"
@@ -25,14 +24,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr char kTemplateFile[] = "chat_template.jinja";
-
-absl::StatusOr<std::optional<std::string>> ReadIfThere(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) return std::nullopt;
-  std::optional<std::string> content = ReadFile(path.string());
-  if (!content) return absl::InvalidArgumentError(absl::StrCat(path.string(), ": cannot be read"));
-  return content;
-}
 
 // The engine takes a template's first character for white space if only white space is between it and the
 // first tag (llama.cpp, common/jinja/lexer.cpp). There it becomes an expression.
@@ -57,6 +48,9 @@ jinja::program ParseProgram(const std::string& source) {
   CheckTokens(source, tokens);
   return jinja::parse_from_tokens(tokens);
 }
+
+// What Render gives a template itself, of a conversation.
+constexpr const char* kOwnVariables[] = {"messages", "tools", "documents", "add_generation_prompt"};
 
 // The line that says what is wrong: the engine wraps it into what it was doing, and marks what a template
 // raises itself.
@@ -124,6 +118,25 @@ void MarkContents(const jinja::value& messages) {
   }
 }
 
+// Ends with the last message as transformers does: where it is written last, with the spaces behind it only
+// if the template keeps them.
+absl::Status CutBehind(const ChatMessage& message, RenderedChat* chat) {
+  const std::string& content = message.parts.empty() ? message.content : message.parts.back();
+  const absl::string_view words = absl::StripAsciiWhitespace(content);
+  const size_t begin = chat->text.rfind(std::string(words));
+  if (words.empty() || begin == std::string::npos) {
+    return absl::InvalidArgumentError(words.empty()
+                                          ? "the message to be continued has no text"
+                                          : "the template does not write the message to be continued");
+  }
+  const bool keeps_spaces = absl::StartsWith(absl::string_view(chat->text).substr(begin), content);
+  const size_t end = begin + (keeps_spaces ? content : words).size();
+  chat->text.resize(end);
+  std::erase_if(chat->content, [end](const AddedTokens::Range& range) { return range.begin >= end; });
+  if (!chat->content.empty()) chat->content.back().end = std::min(chat->content.back().end, end);
+  return absl::OkStatus();
+}
+
 RenderedChat Joined(const jinja::string& text) {
   RenderedChat joined;
   for (const jinja::string_part& part : text.parts) {
@@ -139,26 +152,16 @@ RenderedChat Joined(const jinja::string& text) {
 absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Load(const std::string& folder) {
   const fs::path config_path = fs::path(folder) / kConfigFile;
   const fs::path template_path = fs::path(folder) / kTemplateFile;
-  auto config_text = ReadIfThere(config_path);
-  if (!config_text.ok()) return config_text.status();
-  auto source = ReadIfThere(template_path);
-  if (!source.ok()) return source.status();
-
-  Json config = Json::object();
-  if (config_text->has_value()) {
-    auto parsed = ParseJson<Json>(**config_text);
-    if (!parsed.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(config_path.string(), ": ", parsed.status().message()));
-    }
-    config = *std::move(parsed);
-    if (!config.is_object()) {
-      return absl::InvalidArgumentError(absl::StrCat(config_path.string(), ": not a JSON object"));
-    }
+  const auto config = JsonObjectIfThere<Json>(config_path.string());
+  if (!config.ok()) return config.status();
+  std::error_code ignored;
+  const bool own_file = fs::exists(template_path, ignored);
+  std::optional<std::string> source = own_file ? ReadFile(template_path.string()) : TemplateOf(*config);
+  if (own_file && !source) {
+    return absl::InvalidArgumentError(absl::StrCat(template_path.string(), ": cannot be read, or is empty"));
   }
-  const bool own_file = source->has_value();
-  if (!own_file) *source = TemplateOf(config);
-  if (!source->has_value()) return std::unique_ptr<const ChatTemplate>();
-  auto parsed = Parse(**std::move(source), SpecialTokens(config));
+  if (!source) return std::unique_ptr<const ChatTemplate>();
+  auto parsed = Parse(*std::move(source), SpecialTokens(*config));
   if (parsed.ok()) return parsed;
   return absl::UnimplementedError(absl::StrCat((own_file ? template_path : config_path).string(), ": ",
                                                std::string(parsed.status().message())));
@@ -178,7 +181,7 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Parse(
   // Others print a list as Python does, or raise something.
   result->reads_parts_ = true;
   constexpr char kPart[] = "a part of a message";
-  const auto tried = result->Render(std::vector<ChatMessage>{{"user", "", {kPart}}}, 0);
+  const auto tried = result->Render({.messages = {{"user", "", {kPart}}}}, 0);
   result->reads_parts_ = tried.ok() && absl::StrContains(tried->text, kPart) &&
                          !absl::StrContains(tried->text, "'text'") &&
                          !absl::StrContains(tried->text, "\"text\"");
@@ -187,18 +190,28 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Parse(
 
 bool ChatTemplate::Mentions(absl::string_view word) const { return absl::StrContains(source_, word); }
 
-absl::StatusOr<RenderedChat> ChatTemplate::Render(std::span<const ChatMessage> messages,
-                                                  std::time_t now) const {
-  Json variables = {{"messages", Json::array()},
-                    {"tools", nullptr},
-                    {"documents", nullptr},
-                    {"add_generation_prompt", true}};
-  for (const ChatMessage& message : messages) {
+absl::Status ChatTemplate::CheckVariables(const std::string& variables) {
+  const auto json = ParseJson<Json>(variables);
+  if (!json.ok()) return json.status();
+  if (!json->is_object()) return absl::InvalidArgumentError("not a JSON object");
+  for (const char* name : kOwnVariables) {
+    if (json->contains(name)) return absl::InvalidArgumentError(absl::StrCat("a variable is called ", name));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RenderedChat> ChatTemplate::Render(const Conversation& chat, std::time_t now) const {
+  Json variables = special_tokens_;
+  Json further = chat.variables.empty() ? Json::object() : Json::parse(chat.variables);
+  variables.update(further);
+  variables["messages"] = Json::array();
+  variables["tools"] = variables["documents"] = nullptr;
+  variables["add_generation_prompt"] = !chat.continue_final_message;
+  for (const ChatMessage& message : chat.messages) {
     auto json = MessageJson(message, reads_parts_ && !message.parts.empty());
     if (!json.ok()) return json.status();
     variables["messages"].push_back(*std::move(json));
   }
-  for (const auto& [name, token] : special_tokens_) variables[name] = token;
   // Parsed each time: the engine changes a program while it runs, and an exception can leave it changed. It
   // costs less than a millisecond.
   try {
@@ -210,8 +223,13 @@ absl::StatusOr<RenderedChat> ChatTemplate::Render(std::span<const ChatMessage> m
     context.current_time = now;
     jinja::global_from_json(context, variables, /*mark_input=*/false);
     MarkContents(context.get_val("messages"));
+    for (const auto& [name, value] : further.items()) MarkInput(context.get_val(name));
     const jinja::value result = jinja::runtime(context).execute(program);
-    return Joined(jinja::runtime::gather_string_parts(result)->as_string());
+    RenderedChat rendered = Joined(jinja::runtime::gather_string_parts(result)->as_string());
+    if (chat.continue_final_message) {
+      if (absl::Status status = CutBehind(chat.messages.back(), &rendered); !status.ok()) return status;
+    }
+    return rendered;
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(Reason(error.what()));
   }

@@ -4,7 +4,6 @@
 #include <ctime>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -22,14 +21,21 @@ struct ChatMessage {
   std::string fields = "";
 };
 
+struct Conversation {
+  std::vector<ChatMessage> messages = {};
+  // A JSON object of further variables of the template; empty: none.
+  std::string variables = "";
+  // The text ends with the last message, which has some.
+  bool continue_final_message = false;
+};
+
 struct RenderedChat {
   std::string text;
   // What of it clients wrote, in order: it is text, whatever it looks like.
   std::vector<AddedTokens::Range> content;
 };
 
-// Immutable; any thread. Renders as Hugging Face transformers' apply_chat_template does, with
-// add_generation_prompt and without tools.
+// Immutable; any thread. Renders as Hugging Face transformers' apply_chat_template does, without tools.
 class ChatTemplate {
  public:
   // What lies beside a tokenizer.json: chat_template.jinja, else `chat_template` of tokenizer_config.json (of
@@ -45,10 +51,14 @@ class ChatTemplate {
   // Whether the word is anywhere in it. It knows no role that it does not mention.
   bool Mentions(absl::string_view word) const;
 
-  // The conversation up to where the assistant speaks, special tokens written out. `now` is for templates
-  // that tell the model the date. INVALID_ARGUMENT, in the template's words, if it does not take the
-  // conversation or goes beyond JinjaLimits.
-  absl::StatusOr<RenderedChat> Render(std::span<const ChatMessage> messages, std::time_t now) const;
+  // INVALID_ARGUMENT unless they are variables that a conversation may have.
+  static absl::Status CheckVariables(const std::string& variables);
+
+  // The conversation up to where the assistant speaks, special tokens written out. Its variables were
+  // checked. `now` is for templates that tell the model the date. INVALID_ARGUMENT, in the template's words,
+  // if it does not take the conversation or goes beyond JinjaLimits, or does not write the message that is to
+  // be continued.
+  absl::StatusOr<RenderedChat> Render(const Conversation& chat, std::time_t now) const;
 
  private:
   ChatTemplate() = default;

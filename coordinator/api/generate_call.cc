@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/net/asio.h"
@@ -112,7 +113,9 @@ void GenerateCall::Interrupt(absl::Status reason) {
   if (cancelled_) return;
   cancelled_ = true;
   interruption_ = std::move(reason);
-  if (ticket_ != nullptr) ticket_->Cancel();
+  for (const auto& waits : {ticket_.get(), parsing_.get()}) {
+    if (waits != nullptr) waits->Cancel();
+  }
   interrupted_.Notify();
   OnRoom();
   for (const auto& sample : samples_) sample->StopServers();
@@ -201,6 +204,11 @@ asio::awaitable<absl::StatusOr<Request>> GenerateCall::Parse() {
     return ParseRequest(proto_, parts_.defaults, *parts_.tokenizer, target);
   };
   if (proto_.ByteSizeLong() <= kMaxParsedHere) co_return parse();
+  auto turn = parts_.parsing->Enter(client_, 1, [](absl::Status) {});
+  if (!turn.ok()) co_return turn.status();
+  parsing_ = *std::move(turn);
+  const absl::Cleanup parsed = [this] { parsing_ = nullptr; };
+  if (absl::Status status = co_await parsing_->WaitForTurn(deadline_); !status.ok()) co_return status;
   // Others' rounds go on meanwhile.
   co_return co_await asio::co_spawn(
       parts_.parsers, [&parse]() -> asio::awaitable<absl::StatusOr<Request>> { co_return parse(); },

@@ -89,6 +89,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   const Clock::time_point received_;
   ChunkWriter writer_;
   std::unique_ptr<Admission::Ticket> ticket_;  // from the queue until the samples have ended
+  std::unique_ptr<Admission::Ticket> parsing_;
   std::vector<std::unique_ptr<Sample>> samples_;
   std::unique_ptr<BeamLoop> search_;  // instead
   uint32_t wanted_samples_ = 0;

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "common/net/asio.h"
+#include "common/obs/version.h"
 #include "common/rpc/error.h"
 #include "common/rpc/parse_message.h"
 #include "coordinator/api/generate_call.h"
@@ -79,7 +80,7 @@ v1::DescribeResponse InferenceService::Description() const {
     description.set_max_draft_tokens(parts_.targets->info()->max_draft_tokens());
   }
   description.set_mixed_numerics(parts_.mixed_numerics);
-  description.set_version(OUTRIDER_VERSION);
+  description.set_version(kVersion);
   description.set_degraded(drafts != nullptr && draft == nullptr);
   description.set_tokenizer_fingerprint(parts_.tokenizer->Fingerprint());
   *description.mutable_totals() = parts_.metrics->Totals();

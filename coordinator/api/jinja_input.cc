@@ -5,8 +5,6 @@
 namespace outrider {
 namespace {
 
-bool IsText(const jinja::value& v) { return jinja::is_val<jinja::value_string>(v); }
-
 bool HasInput(const jinja::value& v) {
   const auto is_input = [](const jinja::string_part& part) { return part.is_input; };
   return std::any_of(v->val_str.parts.begin(), v->val_str.parts.end(), is_input) ||
@@ -16,6 +14,8 @@ bool HasInput(const jinja::value& v) {
 }
 
 }  // namespace
+
+bool IsText(const jinja::value& v) { return jinja::is_val<jinja::value_string>(v); }
 
 void MarkInput(const jinja::value& v) {
   if (IsText(v)) v->val_str.mark_input();

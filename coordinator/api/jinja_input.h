@@ -8,6 +8,8 @@
 
 namespace outrider {
 
+bool IsText(const jinja::value& v);
+
 // Marks the texts in a value as a client's.
 void MarkInput(const jinja::value& v);
 

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "coordinator/api/jinja_input.h"
 #include "coordinator/api/jinja_nodes.h"
 
 namespace outrider {
@@ -58,8 +59,6 @@ class BlockDepth {
 };
 
 uint64_t Bytes(const value& text) { return text->val_str.length(); }
-
-bool IsText(const value& v) { return jinja::is_val<jinja::value_string>(v); }
 
 uint64_t CountMatches(const std::string& text, const std::string& what) {
   if (what.empty()) return text.size();

@@ -116,7 +116,7 @@ value Stripped(const std::string& name, const value& input, const std::vector<va
 
 // Whether a filter or a method makes new texts of its input, and returns no part of it and of its arguments.
 bool MakesTexts(const std::string& name, const value& input) {
-  if (jinja::is_val<jinja::value_string>(input)) return name != "default" && name != "d";
+  if (IsText(input)) return name != "default" && name != "d";
   return name == "join" || name == "string" || name == "tojson";
 }
 
@@ -145,7 +145,7 @@ value Run(jinja::binary_expression& node, context& ctx, JinjaLimits& limits) {
     }
   }
   value result = jinja::binary_expression(node.op, Known(left), Known(right)).execute_impl(ctx);
-  if (jinja::is_val<jinja::value_string>(result)) {
+  if (IsText(result)) {
     for (const value& operand : {left, right}) KeepInput(operand, result);
   }
   return result;

@@ -103,26 +103,36 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
     return FieldError("chat.messages", absl::StrCat("1 to ", kMaxMessages),
                       absl::StrCat(chat.messages_size()));
   }
-  std::vector<ChatMessage> messages;
-  size_t bytes = 0, field_bytes = 0;
+  size_t bytes = 0, field_bytes = chat.chat_template_kwargs().size();
   for (const v1::ChatMessage& message : chat.messages()) {
     bytes += BytesOf(message);
     field_bytes += message.fields().size();
   }
   if (field_bytes > kMaxFieldBytes) {
-    return FieldError("chat.messages.fields", absl::StrCat("at most ", kMaxFieldBytes, " bytes together"),
+    return FieldError("chat.messages.fields",
+                      absl::StrCat("at most ", kMaxFieldBytes, " bytes with chat_template_kwargs"),
                       absl::StrCat(field_bytes, " bytes"));
   }
+  if (!chat.chat_template_kwargs().empty()) {
+    if (absl::Status status = ChatTemplate::CheckVariables(chat.chat_template_kwargs()); !status.ok()) {
+      return FieldError("chat.chat_template_kwargs",
+                        "a JSON object without messages, tools, documents and add_generation_prompt",
+                        std::string(status.message()));
+    }
+  }
+  Conversation conversation{.variables = chat.chat_template_kwargs(),
+                            .continue_final_message = chat.continue_final_message()};
   if (auto status = CheckBytes(bytes, tokenizer, capacity); !status.ok()) return status;
   for (const v1::ChatMessage& message : chat.messages()) {
     if (absl::Status status = CheckMessage(message); !status.ok()) return status;
     const bool is_new = message.role() == kDeveloper && !defaults.chat_template->Mentions(kDeveloper);
-    messages.push_back({is_new ? "system" : message.role(),
-                        message.content(),
-                        {message.parts().begin(), message.parts().end()},
-                        message.fields()});
+    conversation.messages.push_back({is_new ? "system" : message.role(),
+                                     message.content(),
+                                     {message.parts().begin(), message.parts().end()},
+                                     message.fields()});
   }
-  const absl::StatusOr<RenderedChat> chat_text = defaults.chat_template->Render(messages, std::time(nullptr));
+  const absl::StatusOr<RenderedChat> chat_text =
+      defaults.chat_template->Render(conversation, std::time(nullptr));
   if (!chat_text.ok()) {
     return FieldError("chat.messages", "what the model's chat template takes",
                       std::string(chat_text.status().message()));

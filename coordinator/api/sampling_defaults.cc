@@ -7,8 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/sampling.h"
-#include "common/text/json.h"
-#include "common/text/read_file.h"
+#include "common/text/json_file.h"
 
 namespace outrider {
 namespace {
@@ -29,16 +28,11 @@ std::optional<float> Number(const Json& config, const char* name) {
 absl::StatusOr<v1::SamplingParams> ReadSamplingDefaults(const std::string& folder) {
   v1::SamplingParams sampling;
   const std::string path = (std::filesystem::path(folder) / "generation_config.json").string();
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return sampling;
   const auto damaged = [&path](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
   };
-  const std::optional<std::string> text = ReadFile(path);
-  if (!text) return damaged("cannot be read");
-  const auto config = ParseJson<Json>(*text);
-  if (!config.ok()) return damaged(config.status().message());
-  if (!config->is_object()) return damaged("not a JSON object");
+  const auto config = JsonObjectIfThere(path);
+  if (!config.ok()) return config.status();
   if (const auto value = Number(*config, "temperature")) sampling.set_temperature(*value);
   if (const auto value = Number(*config, "top_p")) sampling.set_top_p(*value);
   if (const auto value = Number(*config, "min_p")) sampling.set_min_p(*value);

@@ -22,6 +22,7 @@ namespace outrider {
 struct ServiceParts {
   asio::any_io_executor executor;
   asio::any_io_executor parsers;  // threads for requests that take long to parse
+  Admission* parsing;             // whose turn it is there
   const Tokenizer* tokenizer;
   TargetPool* targets;
   bool mixed_numerics;  // of targets: they may compute other bits

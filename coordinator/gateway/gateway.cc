@@ -13,6 +13,7 @@
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
 #include "common/rpc/fresh_bits.h"
+#include "coordinator/admission/admission.h"
 #include "coordinator/api/request_context.h"
 #include "coordinator/gateway/completion.h"
 #include "coordinator/gateway/describe_call.h"
@@ -254,21 +255,29 @@ class Gateway::Server {
                      {{"field", "model"}});
   }
 
+  std::string ClientOf(const HttpRequest& request) const {
+    if (options_.authorize != nullptr) return ClientWithToken(request.Header("Authorization"));
+    const HttpClient& client = *request.client;
+    return client.certificate.empty() ? ClientAtHost(client.address)
+                                      : ClientWithCertificate(client.certificate);
+  }
+
   // The metadata of a call for this request: what it is named by, and who asks.
   CallMetadata MetadataOfCall(const v1::RequestContext& context, const HttpRequest& request) const {
-    const absl::string_view token = request.Header("Authorization");
-    const HttpClient& client = *request.client;
-    CallMetadata metadata = {
-        {kRequestIdKey, context.request_id()},
-        {kClientKey, options_.authorize != nullptr ? ClientWithToken(token)
-                     : client.certificate.empty()  ? ClientAtHost(client.address)
-                                                   : ClientWithCertificate(client.certificate)}};
+    CallMetadata metadata = {{kRequestIdKey, context.request_id()}, {kClientKey, ClientOf(request)}};
     if (!context.traceparent().empty()) metadata.emplace_back(kTraceparentKey, context.traceparent());
     return metadata;
   }
 
-  asio::awaitable<absl::StatusOr<OpenAiRequest>> Parse(Endpoint endpoint, const std::string& body) {
+  asio::awaitable<absl::StatusOr<OpenAiRequest>> Parse(Endpoint endpoint, const HttpRequest& request) {
+    const std::string& body = request.body;
     if (body.size() <= kLongBody) co_return ParseOpenAiRequest(endpoint, body);
+    const asio::any_io_executor executor = co_await asio::this_coro::executor;
+    if (!parsing_) parsing_.emplace(executor, AdmissionLimits{.max_samples = 1});
+    const auto turn = parsing_->Enter(ClientOf(request), 1, [](absl::Status) {});
+    if (!turn.ok()) co_return turn.status();
+    const absl::Status status = co_await (*turn)->WaitForTurn(Clock::time_point::max());
+    if (!status.ok()) co_return status;
     const auto parse = [&]() -> asio::awaitable<absl::StatusOr<OpenAiRequest>> {
       co_return ParseOpenAiRequest(endpoint, body);
     };
@@ -277,7 +286,7 @@ class Gateway::Server {
 
   asio::awaitable<HttpResponse> Generate(Endpoint endpoint, const HttpRequest& request) {
     const v1::RequestContext context = ContextOf(request);
-    absl::StatusOr<OpenAiRequest> parsed = co_await Parse(endpoint, request.body);
+    absl::StatusOr<OpenAiRequest> parsed = co_await Parse(endpoint, request);
     absl::Status status = parsed.status();
     std::string model;
     if (status.ok()) {
@@ -337,6 +346,7 @@ class Gateway::Server {
   const std::unique_ptr<v1::Inference::Stub> service_;
   RefusalLog refusals_;
   asio::thread_pool parser_{1};
+  std::optional<Admission> parsing_;  // whose turn it is there
   size_t held_ = 0;                   // by answers that wait to be whole
   std::unique_ptr<HttpServer> http_;  // ends first, with all that uses the rest
 };

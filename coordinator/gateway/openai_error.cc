@@ -47,6 +47,7 @@ std::string ParamOf(const std::string& field, Endpoint endpoint) {
       {"text", "prompt"},
       {"tokens.ids", "prompt"},
       {"chat", "messages"},
+      {"chat.chat_template_kwargs", "chat_template_kwargs"},
       {"chat.messages", "messages"},
       {"chat.messages.role", "messages"},
       {"logprobs.prompt", "logprobs"},

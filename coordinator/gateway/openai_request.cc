@@ -251,6 +251,21 @@ void ParseMessages(JsonFields& fields, OpenAiRequest* request) {
   }
 }
 
+// Extensions of vLLM's and transformers'.
+void ParseTemplateFields(JsonFields& fields, v1::ChatPrompt* chat) {
+  const Json* variables = fields.Find("chat_template_kwargs");
+  if (variables != nullptr && !variables->is_object()) {
+    return fields.Refuse("chat_template_kwargs", "an object", Shown(*variables));
+  }
+  if (variables != nullptr) chat->set_chat_template_kwargs(DumpJson(*variables));
+  const bool goes_on = fields.Bool("continue_final_message").value_or(false);
+  chat->set_continue_final_message(goes_on);
+  if (fields.Bool("add_generation_prompt").value_or(!goes_on) == goes_on) {
+    fields.Refuse("add_generation_prompt", goes_on ? "false with continue_final_message" : "true",
+                  goes_on ? "true" : "false");
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body) {
@@ -283,6 +298,7 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::s
     ParsePrompts(fields, &request);
   } else {
     ParseMessages(fields, &request);
+    if (fields.status().ok()) ParseTemplateFields(fields, request.prompts.front().mutable_chat());
   }
   if (!fields.status().ok()) return fields.status();
   return request;

@@ -44,12 +44,9 @@ const std::vector<Unsupported>& Of(Endpoint endpoint) {
       {"suffix"},
   };
   static const auto* const chat = new std::vector<Unsupported>{
-      {"add_generation_prompt", true},
       {"add_special_tokens"},
       {"audio"},
       {"chat_template"},
-      {"chat_template_kwargs"},
-      {"continue_final_message"},
       {"documents"},
       {"echo"},
       {"functions"},

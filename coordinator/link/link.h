@@ -24,6 +24,8 @@ namespace outrider {
 
 // From one attempt to connect to the next.
 inline constexpr auto kRetryPause = std::chrono::milliseconds(200);
+// For so long nothing is said of a server that has just gone, or was never there.
+inline constexpr auto kStartPatience = std::chrono::seconds(2);
 
 struct LinkOptions {
   std::string address = {};
@@ -232,15 +234,19 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   void OnEnd(const absl::Status& status) {
     stream_open_ = false;
-    const std::string error(status.message());
+    const std::string error(status.message()), code = absl::StatusCodeToString(status.code());
     if (up_) {
-      LogWarning("disconnected",
-                 {{"server", Protocol::kName}, {"address", options_.address}, {"error", error}});
+      away_since_ = Clock::now();
+      LogWarning(
+          "disconnected",
+          {{"server", Protocol::kName}, {"address", options_.address}, {"code", code}, {"error", error}});
     }
-    // Why it cannot be reached: once, however often it is tried.
-    if (!up_ && !stopping_ && refusal_.ok() && failure_ != status.code()) {
-      LogWarning("cannot connect",
-                 {{"server", Protocol::kName}, {"address", options_.address}, {"error", error}});
+    // Why it cannot be reached: once, however often it is tried, and not while it may be about to start.
+    const bool is_starting = Clock::now() < away_since_ + kStartPatience;
+    if (!up_ && !stopping_ && refusal_.ok() && failure_ != status.code() && !is_starting) {
+      LogWarning(
+          "cannot connect",
+          {{"server", Protocol::kName}, {"address", options_.address}, {"code", code}, {"error", error}});
       failure_ = status.code();
     }
     const bool was_up = std::exchange(up_, false);
@@ -341,6 +347,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   TurnQueue suspects_;
   std::optional<v1::ServerInfo> info_;
   absl::Status refusal_;
+  Clock::time_point away_since_ = Clock::now();
   absl::StatusCode failure_ = absl::StatusCode::kOk;  // that was logged since it was last connected
   LinkCalls<Result> calls_;
   Clock::time_point last_answer_{};

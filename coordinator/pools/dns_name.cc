@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/rpc/address.h"
 
 namespace outrider {
 namespace {
@@ -84,16 +85,15 @@ void Process(ares_channel channel) {
 absl::StatusOr<std::optional<DnsName>> ParseDnsName(absl::string_view address) {
   if (!absl::ConsumePrefix(&address, kScheme)) return std::nullopt;
   const size_t slash = address.find('/');
-  const size_t colon = address.rfind(':');
-  const bool has_both =
-      slash != absl::string_view::npos && colon != absl::string_view::npos && colon > slash + 1;
-  if (!has_both || colon + 1 == address.size()) {
+  const auto named =
+      slash == absl::string_view::npos ? std::nullopt : ParseHostPort(address.substr(slash + 1));
+  if (!named || named->port == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(kScheme, address, ": not dns:///HOST:PORT or dns://SERVER/HOST:PORT"));
   }
   return DnsName{.server = std::string(address.substr(0, slash)),
-                 .host = std::string(address.substr(slash + 1, colon - slash - 1)),
-                 .port = std::string(address.substr(colon + 1))};
+                 .host = named->host,
+                 .port = absl::StrCat(named->port)};
 }
 
 absl::StatusOr<std::vector<std::string>> Resolve(const DnsName& name) {

@@ -1,6 +1,7 @@
 #include "coordinator/pools/server_pool.h"
 
 #include "common/obs/log.h"
+#include "common/rpc/address.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/rpc/proposer_of.h"
 
@@ -43,9 +44,10 @@ absl::StatusOr<std::unique_ptr<ServerPool<Protocol>>> ServerPool<Protocol>::Crea
     if (!dns.ok()) return dns.status();
     if (*dns) {
       pool->names_.push_back(std::unique_ptr<Name>(new Name{**std::move(dns), Event(pool->executor_), {}}));
-    } else {
-      pool->Add(address, -1);
+      continue;
     }
+    if (absl::Status status = CheckServerAddress(address); !status.ok()) return status;
+    pool->Add(address, -1);
   }
   return pool;
 }

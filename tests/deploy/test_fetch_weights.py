@@ -14,6 +14,8 @@ from manifests import ROOT
 
 SCRIPT = ROOT / "deploy" / "docker" / "fetch_weights"
 TOKEN = "hub-token"
+OF_THE_COORDINATOR = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json",
+                      "added_tokens.json", "generation_config.json"]
 if shutil.which("curl") is None:
     pytest.skip("curl is not installed", allow_module_level=True)
 
@@ -53,8 +55,8 @@ class Hub:
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     hub = Hub()
-    hub.files["o/whole"] = {"config.json": b"{}", "tokenizer.json": b"[]", "tokenizer_config.json": b"{}",
-                            "model.safetensors": bytes(100_000)}
+    hub.files["o/whole"] = {"config.json": b"{}", "model.safetensors": bytes(100_000),
+                            **dict.fromkeys(OF_THE_COORDINATOR, b"{}")}
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors",
                             "c": "model-00001-of-00002.safetensors"}}
     hub.files["o/sharded"] = {"config.json": b"{}", "tokenizer.json": b"[]", "generation_config.json": b"{}",
@@ -88,7 +90,7 @@ def test_what_is_there_is_not_fetched_again(hub: Hub, tmp_path: Path) -> None:
 
 def test_a_tokenizer_comes_without_weights(hub: Hub, tmp_path: Path) -> None:
     assert fetch(hub, "o/whole", tmp_path / "model", "--tokenizer-only").returncode == 0
-    assert files(tmp_path / "model").keys() == {"tokenizer.json", "tokenizer_config.json"}
+    assert files(tmp_path / "model").keys() == set(OF_THE_COORDINATOR)
 
 
 def test_a_revision_can_be_named(hub: Hub, tmp_path: Path) -> None:

@@ -248,10 +248,10 @@ class Server(Process):
         super().__init__(program, "--listen", listen or reserve_address(), "--metrics-listen", "127.0.0.1:0",
                          "--log-format", "json", *args)
         self.flags = args
-        serving = self.wait_for_event("serving")
-        self.address: str = serving["listen"]
-        self.metrics_address: str = serving["metrics_listen"]
-        self.http_address: str = serving.get("http_listen", "")
+        bound = self.wait_for_event("listening" if program == "outrider-coordinator" else "serving")
+        self.address: str = bound["listen"]
+        self.metrics_address: str = bound["metrics_listen"]
+        self.http_address: str = bound.get("http_listen", "")
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[grpc.Channel]:

@@ -112,7 +112,7 @@ def test_a_coordinator_does_not_use_servers_that_it_cannot_trust(authority: Auth
         servers.append(target := start_target(*tls_flags(*stranger.sign("target"))))
         servers.append(coordinator := start_coordinator(target.address, "", "--backend-ca", str(authority.ca)))
         record = coordinator.wait_for_event("cannot connect", server="target")
-        assert record["error"]
+        assert record["error"] and record["code"] == "UNAVAILABLE"
         assert coordinator.health() == "NOT_SERVING"
         assert len(coordinator.events("cannot connect")) == 1
 

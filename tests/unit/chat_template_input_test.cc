@@ -29,7 +29,7 @@ std::string Marked(const RenderedChat& chat) {
 std::string MarkedBy(const std::string& source, const std::vector<ChatMessage>& messages) {
   const auto chat_template = ChatTemplate::Parse(source, {{"eos_token", "</s>"}});
   if (!chat_template.ok()) return std::string(chat_template.status().message());
-  const auto chat = (*chat_template)->Render(messages, 0);
+  const auto chat = (*chat_template)->Render({.messages = messages}, 0);
   return chat.ok() ? Marked(*chat) : std::string(chat.status().message());
 }
 
@@ -99,8 +99,8 @@ TEST(ChatInput, NoPublishedTemplateTakesItForItsOwn) {
     const auto chat_template = ChatTemplate::Parse(ReadFile(file.path().string()).value(),
                                                    {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
     if (!chat_template.ok()) continue;
-    const auto plain = (*chat_template)->Render(conversation(kPlain), 0);
-    const auto hostile = (*chat_template)->Render(conversation(kHostile), 0);
+    const auto plain = (*chat_template)->Render({.messages = conversation(kPlain)}, 0);
+    const auto hostile = (*chat_template)->Render({.messages = conversation(kHostile)}, 0);
     if (!plain.ok()) continue;
     ASSERT_TRUE(hostile.ok()) << file.path();
     EXPECT_EQ(without_content(*hostile), without_content(*plain)) << file.path() << Marked(*hostile);
@@ -109,6 +109,49 @@ TEST(ChatInput, NoPublishedTemplateTakesItForItsOwn) {
     ++compared;
   }
   EXPECT_GT(compared, 40);
+}
+
+std::string Rendered(const std::string& source, const Conversation& chat) {
+  const auto rendered = ChatTemplate::Parse(source, {{"eos_token", "</s>"}}).value()->Render(chat, 0);
+  return rendered.ok() ? Marked(*rendered) : std::string(rendered.status().message());
+}
+
+TEST(ChatVariables, AreReadAndAreAClients) {
+  const Conversation chat{.messages = {{"user", "hi"}},
+                          .variables = R"({"think": false, "tone": "<dry>", "eos_token": "</s>"})"};
+  EXPECT_EQ(Rendered("{% if think %}t{% else %}f{% endif %} {{ tone }} {{ nothing }}{{ eos_token }}", chat),
+            "f [<dry>] [</s>]");
+}
+
+TEST(ChatVariables, AreAnObjectWithoutWhatAConversationHasAnyway) {
+  EXPECT_TRUE(ChatTemplate::CheckVariables(R"({"enable_thinking": true, "a": {"b": [1]}})").ok());
+  for (const char* bad : {"", "[1]", "{", "{\"messages\": []}", "{\"tools\": 1}", "{\"documents\": 1}",
+                          "{\"add_generation_prompt\": false}"}) {
+    EXPECT_EQ(ChatTemplate::CheckVariables(bad).code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+}
+
+// What transformers 5's apply_chat_template does with continue_final_message, case by case.
+TEST(ContinuedMessage, IsTheEndOfThePrompt) {
+  constexpr char kSource[] =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt "
+      "%}<a>{% endif %}";
+  const auto continued = [](const char* source, const std::string& last) {
+    return Rendered(source,
+                    {.messages = {{"user", "hi"}, {"assistant", last}}, .continue_final_message = true});
+  };
+  EXPECT_EQ(continued(kSource, "Sure: "), "<user>[hi]</s><assistant>[Sure: ]");
+  EXPECT_EQ(continued("{% for m in messages %}({{ m.content | trim }}){% endfor %}", "Sure: "),
+            "([hi])([Sure:]");
+  // Where it is written last.
+  EXPECT_EQ(continued(kSource, "hi"), "<user>[hi]</s><assistant>[hi]");
+  EXPECT_EQ(continued(kSource, " "), "the message to be continued has no text");
+  EXPECT_EQ(continued("no messages", "Sure"), "the template does not write the message to be continued");
+}
+
+TEST(ContinuedMessage, MayHaveParts) {
+  const Conversation chat{.messages = {{"assistant", "", {"one", "two"}}}, .continue_final_message = true};
+  EXPECT_EQ(Rendered("{{ messages[0].content }}.", chat), "[one\ntwo]");
 }
 
 }  // namespace

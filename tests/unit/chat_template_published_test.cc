@@ -38,7 +38,7 @@ struct Rendered {
 };
 
 Rendered Render(const ChatTemplate& chat_template, const Json& conversation, std::time_t now) {
-  const auto text = chat_template.Render(Messages(conversation), now);
+  const auto text = chat_template.Render({.messages = Messages(conversation)}, now);
   if (text.ok()) return {text->text, {{"bytes", text->text.size()}, {"sha256", Sha256(text->text)}}};
   const std::string refusal(text.status().message());
   return {"refused: " + refusal, {{"refused", Sha256(refusal)}}};

@@ -26,7 +26,7 @@ TEST(ChatTemplate, WritesWhatTransformersWritesAndRefusesWhatItRefuses) {
     ASSERT_EQ(golden_template["goldens"].size(), conversations.size());
     for (size_t i = 0; i < conversations.size(); ++i) {
       const Json& golden = golden_template["goldens"][i];
-      const auto text = (*chat_template)->Render(Messages(conversations[i]), goldens["now"]);
+      const auto text = (*chat_template)->Render({.messages = Messages(conversations[i])}, goldens["now"]);
       if (golden.contains("error")) {
         EXPECT_EQ(text.status().message(), golden["error"].get<std::string>()) << name << conversations[i];
       } else {
@@ -45,7 +45,7 @@ TEST(ChatTemplate, OfTheShippedPairIsTheOneThatWasCompared) {
   for (const char* folder : {"models/tiny-target", "models/tiny-draft"}) {
     const auto chat_template = ChatTemplate::Load(folder);
     ASSERT_TRUE(chat_template.ok() && *chat_template != nullptr) << folder;
-    EXPECT_EQ(TextOf((*chat_template)->Render(messages, 0)), golden["text"]);
+    EXPECT_EQ(TextOf((*chat_template)->Render({.messages = messages}, 0)), golden["text"]);
   }
 }
 
@@ -62,7 +62,7 @@ class ChatTemplateFiles : public ::testing::Test {
     const auto loaded = Load();
     if (!loaded.ok()) return loaded.status().ToString();
     if (*loaded == nullptr) return "none";
-    return TextOf((*loaded)->Render(std::vector<ChatMessage>{{"user", "hi"}}, 0));
+    return TextOf((*loaded)->Render({.messages = {{"user", "hi"}}}, 0));
   }
 
   const TemporaryFolder folder_;
@@ -109,7 +109,7 @@ std::string Rendered(const std::string& source) {
   const auto chat_template = ChatTemplate::Parse(source, {});
   if (!chat_template.ok()) return std::string(chat_template.status().message());
   const std::vector<ChatMessage> messages = {{"user", "a,b"}, {"assistant", "c"}};
-  return TextOf((*chat_template)->Render(messages, 0));
+  return TextOf((*chat_template)->Render({.messages = messages}, 0));
 }
 
 std::string Times(int count, const std::string& text) {
@@ -221,7 +221,7 @@ TEST(ChatTemplate, ALongConversationIsRendered) {
   const auto chat_template = ChatTemplate::Load("models/tiny-target");
   ASSERT_TRUE(chat_template.ok());
   const std::vector<ChatMessage> messages(5000, {"user", std::string(400, 'x')});
-  const auto text = (*chat_template)->Render(messages, 0);
+  const auto text = (*chat_template)->Render({.messages = messages}, 0);
   ASSERT_TRUE(text.ok()) << text.status();
   EXPECT_GT(text->text.size(), 2'000'000);
 }

@@ -11,18 +11,6 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(ListenAddress, IsAHostWithAPortOrAPath) {
-  for (const char* address : {"127.0.0.1:7070", "localhost:0", "[::1]:65535", "some.host:1"}) {
-    EXPECT_TRUE(IsHostPort(address)) << address;
-  }
-  for (const char* address :
-       {"", "7070", "host", "host:", ":7070", "host:65536", "host:-1", "host:http", "::1:7070"}) {
-    EXPECT_FALSE(IsHostPort(address)) << address;
-  }
-  EXPECT_TRUE(IsUnixPath("unix:a.sock"));
-  EXPECT_FALSE(IsUnixPath("unix:"));
-}
-
 TEST(ListenAddress, OfAllInterfacesIsCalledOnLoopback) {
   EXPECT_EQ(ToCall("0.0.0.0:7070"), "127.0.0.1:7070");
   EXPECT_EQ(ToCall("[::]:7070"), "[::1]:7070");

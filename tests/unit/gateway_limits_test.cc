@@ -151,10 +151,22 @@ class TwoConnectionsTest : public GatewayTest {
   TwoConnectionsTest() : GatewayTest({.limits = {.max_connections = 2}}) {}
 };
 
-TEST_F(TwoConnectionsTest, OneMoreIsToldToComeBackUntilAnotherEnds) {
-  auto second = Connect();
+TEST_F(TwoConnectionsTest, OneMoreTakesThePlaceOfTheOneThatWasIdleLongest) {
   EXPECT_EQ(Get("/health").status, 200);
-  EXPECT_EQ(second->Ask("GET", "/health").status, 200);
+  const auto half = Connect();
+  half->Send("GET /health HTTP/1.1\r\n");
+  const auto third = Connect();
+  EXPECT_EQ(third->Ask("GET", "/health").status, 200);
+  EXPECT_TRUE(client_->IsClosed());
+  // Also of one that has begun with a request.
+  EXPECT_EQ(Connect()->Ask("GET", "/health").status, 200);
+  EXPECT_TRUE(half->IsClosed());
+}
+
+TEST_F(TwoConnectionsTest, OneMoreIsToldToComeBackUntilAnAnswerEnds) {
+  const auto second = Connect();
+  for (HttpTestClient* busy : {client_.get(), second.get()}) busy->Send(PostText({{"prompt", "hang"}}));
+  Await([this] { return service_.calls == 2; });
   const auto third = Connect();
   const HttpAnswer answer = third->Read();
   EXPECT_EQ(answer.status, 503);

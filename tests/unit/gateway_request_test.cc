@@ -113,6 +113,21 @@ TEST(OpenAiRequest, TakesMessagesWithTextOrParts) {
   EXPECT_EQ(request.common.logprobs().top(), 2u);
 }
 
+TEST(OpenAiRequest, TakesWhatTheTemplateReads) {
+  const OpenAiRequest request =
+      Chat(R"("chat_template_kwargs": {"enable_thinking": false}, "continue_final_message": true)").value();
+  EXPECT_EQ(request.prompts[0].chat().chat_template_kwargs(), R"({"enable_thinking":false})");
+  EXPECT_TRUE(request.prompts[0].chat().continue_final_message());
+  EXPECT_TRUE(Chat(R"("continue_final_message": true, "add_generation_prompt": false)").ok());
+  EXPECT_TRUE(Chat(R"("add_generation_prompt": true)").ok());
+  for (const std::string field : {R"("continue_final_message": true, "add_generation_prompt": true)",
+                                  R"("add_generation_prompt": false)"}) {
+    EXPECT_EQ(ErrorOf(Chat(field), Endpoint::kChat)["param"], "add_generation_prompt") << field;
+  }
+  EXPECT_EQ(ErrorOf(Chat(R"("chat_template_kwargs": [1])"), Endpoint::kChat)["param"],
+            "chat_template_kwargs");
+}
+
 TEST(OpenAiRequest, NullIsAbsentAndUnknownFieldsAreIgnored) {
   const OpenAiRequest request =
       Completions(R"("temperature": null, "stop": null, "max_tokens": null, "tools": null,
@@ -137,8 +152,7 @@ TEST(OpenAiRequest, RefusesWhatItCannotDoByName) {
   }
   for (const std::string field :
        {R"("tools": [{"type": "function"}])", R"("functions": [{}])", R"("modalities": ["text", "audio"])",
-        R"("audio": {"voice": "a"})", R"("echo": true)", R"("add_generation_prompt": false)",
-        R"("chat_template": "{{ x }}")", R"("continue_final_message": true)"}) {
+        R"("audio": {"voice": "a"})", R"("echo": true)", R"("chat_template": "{{ x }}")"}) {
     EXPECT_EQ(ErrorOf(Chat(field), Endpoint::kChat)["code"], "unsupported_parameter") << field;
   }
 }

@@ -46,6 +46,7 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
     defaults.max_samples = 4;
     service_.emplace(ServiceParts{.executor = context_.get_executor(),
                                   .parsers = context_.get_executor(),
+                                  .parsing = &parsing_,
                                   .tokenizer = &TestTokenizer(),
                                   .targets = pool_.get(),
                                   .mixed_numerics = false,
@@ -105,6 +106,7 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
   prometheus::Registry registry_;
   Metrics metrics_{registry_, 1};
   Admission admission_{context_.get_executor(), {.max_samples = 4, .max_waiting = 0}};
+  Admission parsing_{context_.get_executor(), {.max_samples = 1}};
   Clock::duration read_patience_ = kLong;
   DraftLengthPolicy policy_;
   RoundObserver observer_{&metrics_, &policy_};
@@ -124,6 +126,22 @@ TEST_F(GenerateCallTest, AnExceptionEndsItsRequestAndFreesItsPlace) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(admission_.running(), 0u);
   EXPECT_TRUE(Generate("short").ok()) << "its place is free";
+}
+
+TEST_F(GenerateCallTest, ALongRequestWaitsUntilItIsItsClientsTurnToBeParsed) {
+  Serve();
+  auto other = *parsing_.Enter("another client", 1, [](absl::Status) {});
+  bool waited = false;
+  const auto end_of_other = [&]() -> asio::awaitable<void> {
+    Event tick(context_.get_executor());
+    while (parsing_.waiting() == 0) co_await tick.Wait(Clock::now() + std::chrono::milliseconds(1));
+    waited = true;
+    other = nullptr;
+  };
+  asio::co_spawn(context_.get_executor(), end_of_other(), asio::detached);
+  Generate(std::string(5000, 'a')).IgnoreError();
+  EXPECT_TRUE(waited);
+  EXPECT_EQ(parsing_.running(), 0u);
 }
 
 TEST_F(GenerateCallTest, AllSamplesAreAnsweredThoughTheFirstEndsInItsFirstRound) {

@@ -1,11 +1,15 @@
 """Calls of the Python SDK that the client ends: timeouts, closing, cancelling. The service notices each of them."""
 
 import asyncio
+import math
+import os
+import signal
+import sys
 import threading
 
 import outrider
 import pytest
-from fake_coordinator import PATIENCE, FakeCoordinator, endless, failing
+from fake_coordinator import PATIENCE, TEXT, FakeCoordinator, endless, failing
 from grpc import StatusCode
 from outrider import AsyncClient, Client, Retries
 from python_sdk_clients import Blocking
@@ -23,6 +27,37 @@ def test_a_timeout_covers_all_attempts_and_reaches_the_service(of: type[Blocking
 def test_the_timeout_of_a_call_comes_before_that_of_its_client(of: type[Blocking]) -> None:
     with FakeCoordinator(endless) as server, pytest.raises(outrider.DeadlineExceeded):
         of(server.address, timeout=10 * PATIENCE).generate(timeout=0.1)
+
+
+@pytest.mark.parametrize("timeout", [1e10, sys.maxsize, math.inf])
+def test_a_timeout_beyond_what_grpc_counts_is_no_limit(of: type[Blocking], timeout: float) -> None:
+    with FakeCoordinator() as server:
+        assert of(server.address, timeout=timeout).generate().text == TEXT
+
+
+def test_a_timeout_is_a_number(of: type[Blocking]) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        of("127.0.0.1:1", timeout=math.nan).generate()
+
+
+def test_a_forked_process_is_told_that_it_needs_a_client_of_its_own() -> None:
+    with FakeCoordinator(endless) as server, Client(server.address) as client:
+        stream = client.stream("x")
+        next(stream)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(PATIENCE))  # instead of waiting for ever
+            refused = 0
+            for call in (lambda: next(stream), lambda: client.generate("x"), client.describe):
+                try:
+                    call()
+                except RuntimeError:
+                    refused += 1
+            stream.close()
+            client.close()
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        next(stream)  # goes on here
 
 
 def test_leaving_the_with_block_cancels(of: type[Blocking]) -> None:

@@ -51,10 +51,12 @@ EVERY = {
     "echo": True, "trace": True, "resume_from": [8, 9],
 }
 
+OF_A_CONVERSATION = {"chat_template_kwargs": {"enable_thinking": False}, "continue_final_message": True}
+
 
 def test_every_field_of_a_request_can_be_set() -> None:
     request = build_request("x", 2, EVERY)
-    assert EVERY.keys() == Options.__annotations__.keys()
+    assert EVERY.keys() | OF_A_CONVERSATION.keys() == Options.__annotations__.keys()
     for message in (request, request.sampling, request.stop, request.speculation, request.logprobs):
         missing = fields(message.DESCRIPTOR) - {field.name for field, _ in message.ListFields()}
         assert missing == ({"tokens", "chat"} if message is request else set())
@@ -63,7 +65,10 @@ def test_every_field_of_a_request_can_be_set() -> None:
         inference_pb2.DRAFTER_KIND_NGRAM, sequence_pb2.RULE_BLOCK)
     assert build_request([1, 2], 1, {}).tokens.ids == [1, 2]
     talk = [{"role": "system", "content": "Short."}, {"role": "user", "content": "Hello"}]
-    messages = build_request(talk, 1, {}).chat.messages
+    chat = build_request(talk, 1, OF_A_CONVERSATION).chat
+    assert {field.name for field, _ in chat.ListFields()} == fields(chat.DESCRIPTOR)
+    assert chat.chat_template_kwargs == '{"enable_thinking": false}'
+    messages = chat.messages
     assert [(m.role, m.content) for m in messages] == [("system", "Short."), ("user", "Hello")]
     turn, = build_request([{"role": "user", "content": ["one", "two"], "name": "Ada"}], 1, {}).chat.messages
     assert (turn.content, list(turn.parts), turn.fields) == ("", ["one", "two"], '{"name": "Ada"}')
@@ -114,6 +119,7 @@ def test_what_cannot_be_sent_is_refused_like_what_may_not(field: str, option: Op
     ([{"role": "user", "text": "x"}], {}, "a message has role and content"),
     ([{"role": "user"}, 3], {}, "a message has role and content"),
     ([{"role": "user", "content": 3}], {}, "chat.messages.content: "),
+    ("x", {"continue_final_message": True}, "the prompt is not a conversation"),
     ("x", {"top_k": "3"}, "sampling.top_k: "), ([1, "2"], {}, "tokens.ids: ")])
 def test_what_makes_no_sense_is_a_type_error(prompt: str | Sequence[int], option: Options, message: str) -> None:
     with Client("127.0.0.1:1") as client, pytest.raises(TypeError, match=message):

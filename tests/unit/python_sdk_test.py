@@ -4,6 +4,7 @@ Each test runs with the blocking client and with the one for asyncio.
 """
 
 import pickle
+import re
 from collections.abc import Iterator
 
 import grpc
@@ -214,3 +215,36 @@ def test_calls_overlap() -> None:
         streams = [client.stream("x") for _ in range(4)]
         rounds = [[next(stream) for stream in streams] for _ in range(5)]
     assert all([c.position for c in chunks] == [2 * index] * 4 for index, chunks in enumerate(rounds))
+
+
+@pytest.mark.parametrize("address", ["", "host", ":1", "127.0.0.1:0", "127.0.0.1:99999", "http://127.0.0.1:1", "::1:1"])
+def test_what_is_no_address_is_refused(of: type[Blocking], address: str) -> None:
+    # gRPC would call port 34463 for 99999.
+    with pytest.raises(ValueError, match="neither HOST:PORT"):
+        of(address).generate()
+
+
+@pytest.mark.parametrize(("metadata", "field"), [
+    ({"Traceparent": "a"}, "metadata"),
+    ({"grpc-timeout": "1S"}, "metadata"),
+    ({"a-bin": "a"}, "metadata"),
+    ({"a": "\u00e9"}, "metadata.a"),
+    ({"a": "1\n2"}, "metadata.a"),
+])
+def test_metadata_that_cannot_be_sent_is_refused(of: type[Blocking], metadata: dict[str, str], field: str) -> None:
+    with FakeCoordinator() as server:
+        with pytest.raises(outrider.InvalidArgument) as error:
+            of(server.address).generate(metadata=metadata)
+        assert error.value.field == field
+        assert server.calls == []
+
+
+@pytest.mark.parametrize(("code", "said"), [
+    (grpc.StatusCode.UNIMPLEMENTED, "is it another service?"), (grpc.StatusCode.UNAVAILABLE, "without a reason")])
+def test_an_error_without_words_gets_some(of: type[Blocking], code: grpc.StatusCode, said: str) -> None:
+    def act(call: Call) -> Iterator[inference_pb2.GenerateResponse]:
+        call.context.set_code(code)
+        return iter(())
+
+    with FakeCoordinator(act) as server, pytest.raises(outrider.OutriderError, match=re.escape(said)):
+        of(server.address, retries=Retries(budget=0)).generate()

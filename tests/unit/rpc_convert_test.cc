@@ -97,5 +97,12 @@ TEST(Convert, APathThatIsNoneOfTheProposalsIsRefused) {
   }
 }
 
+TEST(FromGrpc, SaysSomethingWhereGrpcDoesNot) {
+  const absl::Status unknown = FromGrpc({grpc::StatusCode::UNIMPLEMENTED, ""});
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(unknown.message(), testing::HasSubstr("another service"));
+  EXPECT_THAT(FromGrpc({grpc::StatusCode::INTERNAL, ""}).message(), testing::HasSubstr("INTERNAL"));
+}
+
 }  // namespace
 }  // namespace outrider

@@ -52,6 +52,7 @@ outrider_unit_test(gateway_test
 outrider_unit_test(rpc_test
   SOURCES
     unit/queue_poller_test.cc
+    unit/rpc_address_test.cc
     unit/rpc_edges_test.cc
     unit/rpc_convert_test.cc
     unit/rpc_server_test.cc

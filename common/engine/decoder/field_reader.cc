@@ -2,23 +2,14 @@
 
 #include <cmath>
 #include <cstdint>
-#include <optional>
 
-#include "common/text/json.h"
-#include "common/text/read_file.h"
+#include "common/text/json_file.h"
 
 namespace outrider {
 
 using Json = nlohmann::json;
 
-absl::StatusOr<Json> ReadJsonObject(const std::string& path) {
-  const std::optional<std::string> text = ReadFile(path);
-  if (!text) return absl::NotFoundError(absl::StrCat(path, ": cannot be read, or is empty"));
-  absl::StatusOr<Json> json = ParseJson(*text);
-  if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", json.status().message()));
-  if (!json->is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
-  return json;
-}
+absl::StatusOr<Json> ReadJsonObject(const std::string& path) { return JsonObjectIn(path); }
 
 int FieldReader::Int(const char* name, int low, int high) {
   if (!Has(name)) return Fail(name, "is missing"), 0;

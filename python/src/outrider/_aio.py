@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from outrider._answer import Chunk, join
-from outrider._channel import endpoint
+from outrider._channel import OneProcess, endpoint, to_metadata
 from outrider._description import to_description
 from outrider._errors import CLIENT_CLOSED, Cancelled, from_rpc_error
 from outrider._methods import DESCRIBE, GENERATE
@@ -55,6 +55,7 @@ class AsyncClient:
     ) -> None:
         """Connects to nothing yet; see `Client`."""
         self._endpoint = endpoint(address, tls, token)
+        self._process = OneProcess()
         self._timeout = timeout
         self._retries = retries or Retries()
         self._connected: grpc.aio.Channel | None = None
@@ -158,6 +159,7 @@ class AsyncClient:
         return self._connected
 
     def _check_open(self) -> None:
+        self._process.check()
         if self._closing.is_set():
             raise Cancelled("the client is closed", reason=CLIENT_CLOSED)
 
@@ -186,9 +188,9 @@ class AsyncStream(AsyncIterator[Chunk]):
         """Made by `AsyncClient.stream`."""
         self._client = client
         self._progress = progress
-        self._metadata = tuple((metadata or {}).items())
         self._call: Call | None = None
         self._over = False
+        self._metadata = to_metadata(metadata)
 
     async def __anext__(self) -> Chunk:
         while not self._over:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
+
+from outrider._errors import field_error
 
 if TYPE_CHECKING:
     from typing import Any
@@ -68,8 +71,25 @@ class Endpoint:
     options: list[tuple[str, Any]]
 
 
+class OneProcess:
+    """The process that something of gRPC's is for. A forked one has none of gRPC's threads, and would wait for them."""
+
+    def __init__(self) -> None:
+        """This process."""
+        self._id = os.getpid()
+
+    def __bool__(self) -> bool:
+        return os.getpid() == self._id
+
+    def check(self) -> None:
+        """RuntimeError in any other process."""
+        if not self:
+            raise RuntimeError("a client does not survive a fork: make one in the new process, or start that by spawn")
+
+
 def endpoint(address: str, tls: Tls | None, token: Token | None) -> Endpoint:
     """Reads files, so that what is missing is said when the client is made. ValueError for what contradicts itself."""
+    _check_address(address)
     options = dict(_OPTIONS)
     if tls is None:
         if token is not None:
@@ -83,6 +103,26 @@ def endpoint(address: str, tls: Tls | None, token: Token | None) -> Endpoint:
         bearer = grpc.metadata_call_credentials(_BearerToken(token), name="bearer token")
         credentials = grpc.composite_channel_credentials(credentials, bearer)
     return Endpoint(address, credentials, list(options.items()))
+
+
+def _check_address(address: str) -> None:
+    """GRPC counts a port of 99999 from 0 again, and calls port 443 where there is none."""
+    host, _, port = address.rpartition(":")
+    is_port = re.fullmatch("[0-9]{1,5}", port) is not None and 0 < int(port) < 1 << 16
+    is_host = re.fullmatch(r"\[[^]]+\]|[^:/]+", host) is not None
+    if not re.match("(unix|unix-abstract|dns|ipv4|ipv6):", address) and not (is_host and is_port):
+        raise ValueError(f"{address!r} is neither HOST:PORT, with a port from 1 to 65535, nor unix:PATH")
+
+
+def to_metadata(metadata: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """For gRPC, which calls it an internal error when it refuses to send a key or a value."""
+    for key, value in (metadata or {}).items():
+        if not re.fullmatch("[a-z0-9_.-]+", key) or key.startswith("grpc-") or key.endswith("-bin"):
+            allowed = "a-z, 0-9, '_', '.' and '-', without grpc- before or -bin after them"
+            raise field_error("metadata", allowed, f"the key {key!r}")
+        if not re.fullmatch("[ -~]*", value):
+            raise field_error(f"metadata.{key}", "printable ASCII", f"{value!r}")
+    return tuple((metadata or {}).items())
 
 
 def _read(pem: Pem | None) -> bytes | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import grpc
 
 from outrider._answer import Chunk, join
-from outrider._channel import endpoint
+from outrider._channel import OneProcess, endpoint, to_metadata
 from outrider._description import to_description
 from outrider._errors import CLIENT_CLOSED, Cancelled, from_rpc_error
 from outrider._methods import DESCRIBE, GENERATE
@@ -37,7 +37,8 @@ class Client:
             print(client.generate("The sea was calm", max_tokens=40).text)
 
     The connection comes about with the first call, and again whenever it was lost. What can be asked of a
-    generation is in `Options`.
+    generation is in `Options`. A process that is forked needs a client of its own: there, this one raises
+    RuntimeError.
     """
 
     def __init__(
@@ -59,10 +60,11 @@ class Client:
             retries: When a call is tried again. None: `Retries()`.
 
         Raises:
-            ValueError: The arguments contradict each other.
+            ValueError: The address is none, or the arguments contradict each other.
             OSError: A file of `tls` cannot be read.
         """
         at = endpoint(address, tls, token)
+        self._process = OneProcess()
         if at.credentials is None:
             self._channel = grpc.insecure_channel(at.address, options=at.options)
         else:
@@ -150,7 +152,8 @@ class Client:
     def close(self) -> None:
         """Ends what is running, with `Cancelled`, and the connection."""
         self._closed.set()
-        self._channel.close()
+        if self._process:
+            self._channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -165,6 +168,7 @@ class Client:
         return Stream(self, Progress(build_request(prompt, n, options), self._retries, limit), metadata)
 
     def _check_open(self) -> None:
+        self._process.check()
         if self._closed.is_set():
             raise Cancelled("the client is closed", reason=CLIENT_CLOSED)
 
@@ -187,13 +191,14 @@ class Stream(Iterator[Chunk]):
         """Made by `Client.stream`."""
         self._client = client
         self._progress = progress
-        self._metadata = tuple((metadata or {}).items())
         self._call: _Call | None = None
         self._over = False
+        self._metadata = to_metadata(metadata)
 
     def __next__(self) -> Chunk:
         while not self._over:
             try:
+                self._client._process.check()
                 if self._call is None:
                     self._call = self._start()
                 return self._progress.receive(next(self._call))
@@ -213,7 +218,7 @@ class Stream(Iterator[Chunk]):
     def close(self) -> None:
         """Ends the call, if it is not over. Further chunks are not read."""
         self._over = True
-        if self._call is not None:
+        if self._call is not None and self._client._process:
             self._call.cancel()
 
     def __enter__(self) -> Self:

@@ -155,7 +155,12 @@ def from_rpc_error(error: grpc.RpcError) -> OutriderError:
     details = next((value for key, value in trailing if key == _DETAILS), b"")
     reason, metadata, retry_after = _parse(details)
     cls = _CLASSES.get(error.code(), OutriderError)
-    return cls(error.details() or "", code=error.code(), reason=reason, metadata=metadata, retry_after=retry_after)
+    said = error.details() or (
+        "what answers at this address does not know the call: is it another service?"
+        if error.code() == grpc.StatusCode.UNIMPLEMENTED
+        else "the call ended without a reason"
+    )
+    return cls(said, code=error.code(), reason=reason, metadata=metadata, retry_after=retry_after)
 
 
 def _parse(details: bytes) -> tuple[str, dict[str, str], float | None]:

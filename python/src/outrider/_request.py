@@ -102,6 +102,8 @@ class Options(TypedDict, total=False):
         logprobs: Report each token's log-probability, with this many alternatives.
         logprobs_before_controls: The model's own instead of those after temperature and the like.
         prompt_logprobs: Report those of the prompt too, with this many alternatives.
+        chat_template_kwargs: Further variables of the chat template, such as enable_thinking; for a conversation.
+        continue_final_message: Go on with the last message of a conversation instead of answering it.
         echo: Send the prompt back.
         trace: Report what happened in each round.
         resume_from: Token ids emitted by an earlier call of the same request, to be continued.
@@ -140,6 +142,8 @@ class Options(TypedDict, total=False):
     logprobs: int | None
     logprobs_before_controls: bool | None
     prompt_logprobs: int | None
+    chat_template_kwargs: Mapping[str, Any] | None
+    continue_final_message: bool | None
     echo: bool | None
     trace: bool | None
     resume_from: Sequence[int] | None
@@ -189,6 +193,8 @@ _FIELDS = {
     "logprobs": ("logprobs", "top"),
     "logprobs_before_controls": ("logprobs", "before_controls"),
     "prompt_logprobs": ("logprobs", "prompt"),
+    "chat_template_kwargs": ("chat", "chat_template_kwargs"),
+    "continue_final_message": ("chat", "continue_final_message"),
     "seed": ("", "seed"),
     "sample_index": ("", "sample_index"),
     "echo": ("", "echo"),
@@ -221,6 +227,8 @@ def build_request(prompt: Prompt, n: int, options: Options) -> inference_pb2.Gen
         if value is None:
             continue
         part, field = _FIELDS[name]
+        if part == "chat" and not request.HasField("chat"):
+            raise TypeError(f"{name}: the prompt is not a conversation")
         message: Message = getattr(request, part) if part else request
         _set(message, field, _wire_value(name, value), f"{part}.{field}".lstrip("."))
     return request
@@ -258,6 +266,8 @@ def _wire_value(name: str, value: Any) -> Any:
         return _number(_SIBLING_ORDERS, value, "speculation.sibling_order")
     if name == "beam_stop":
         return _number(_BEAM_STOPS, value, "beam.stop")
+    if name == "chat_template_kwargs":
+        return json.dumps(value)
     if name == "stop":
         return [value] if isinstance(value, str) else list(value)
     if name == "logit_bias":

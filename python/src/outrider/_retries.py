@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("outrider")
 
+# gRPC counts nanoseconds in 64 bits: a deadline that is further away would have passed.
+_NO_LIMIT = 100 * 365 * 86400.0
+
 
 @dataclass(frozen=True)
 class Retries:
@@ -45,8 +48,11 @@ class Attempts:
     """The attempts of one call, within a budget and a deadline."""
 
     def __init__(self, retries: Retries, timeout: float | None) -> None:
+        """ValueError for a timeout that is no number."""
+        if timeout is not None and math.isnan(timeout):
+            raise ValueError("timeout: seconds are needed, or None for no limit")
         self._retries = retries
-        self._deadline = math.inf if timeout is None else time.monotonic() + timeout
+        self._deadline = math.inf if timeout is None or timeout > _NO_LIMIT else time.monotonic() + timeout
         self._failing_since: float | None = None
         self._failed = 0
 

@@ -1,0 +1,49 @@
+#include "common/rpc/address.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace outrider {
+namespace {
+
+constexpr absl::string_view kUnix = "unix:";
+constexpr absl::string_view kSchemes[] = {"dns:", "ipv4:", "ipv6:", "unix-abstract:"};
+
+}  // namespace
+
+std::optional<HostPort> ParseHostPort(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos) return std::nullopt;
+  absl::string_view host = address.substr(0, colon);
+  const bool is_bracketed = absl::StartsWith(host, "[") && absl::EndsWith(host, "]");
+  if (is_bracketed) host = host.substr(1, host.size() - 2);
+  uint32_t port = 0;
+  if (host.empty() || (!is_bracketed && absl::StrContains(host, ":")) ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > UINT16_MAX) {
+    return std::nullopt;
+  }
+  return HostPort{std::string(host), static_cast<uint16_t>(port)};
+}
+
+bool IsUnixPath(absl::string_view address) {
+  return absl::StartsWith(address, kUnix) && address.size() > kUnix.size();
+}
+
+absl::Status CheckListenAddress(absl::string_view address) {
+  if (IsUnixPath(address) || ParseHostPort(address)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", address, "' is neither HOST:PORT, with a port up to 65535, nor unix:PATH"));
+}
+
+absl::Status CheckServerAddress(absl::string_view address) {
+  for (const absl::string_view scheme : kSchemes) {
+    if (absl::StartsWith(address, scheme)) return absl::OkStatus();
+  }
+  const std::optional<HostPort> host_port = ParseHostPort(address);
+  if (IsUnixPath(address) || (host_port && host_port->port != 0)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", address, "' is neither HOST:PORT, with a port from 1 to 65535, nor unix:PATH"));
+}
+
+}  // namespace outrider

@@ -1,0 +1,30 @@
+// How addresses of gRPC servers are written. gRPC itself takes more: it counts a port of 99999 from 0 again,
+// and calls port 443 where there is none.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace outrider {
+
+struct HostPort {
+  std::string host;  // without the brackets of an IPv6 address
+  uint16_t port = 0;
+};
+// "HOST:PORT", with an IPv6 address in brackets; nothing for any other text.
+std::optional<HostPort> ParseHostPort(absl::string_view address);
+// "unix:PATH".
+bool IsUnixPath(absl::string_view address);
+
+// INVALID_ARGUMENT unless a server can listen there: HOST:PORT, where port 0 stands for one that is picked,
+// or unix:PATH.
+absl::Status CheckListenAddress(absl::string_view address);
+// INVALID_ARGUMENT unless a client can connect there: HOST:PORT with another port than 0, or what begins with
+// a scheme of gRPC's, such as unix:PATH and dns:///HOST:PORT.
+absl::Status CheckServerAddress(absl::string_view address);
+
+}  // namespace outrider

@@ -1,5 +1,6 @@
 #include "coordinator/gateway/openai_request.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -23,6 +24,9 @@ constexpr uint32_t kDefaultMaxTokens = 16;
 constexpr size_t kMaxPrompts = 1024;
 // No request needs to be nested deeper, and what walks through JSON is recursive.
 constexpr int kMaxDepth = 16;
+// Tokens and alternatives of an answer that is held until it is whole. More take more bytes than it may have
+// (completion.cc).
+constexpr double kMaxAnswerValues = 1 << 24;
 // Each takes dozens of bytes, however few it has in the body.
 constexpr size_t kMaxValues = size_t{1} << 16;
 
@@ -266,6 +270,17 @@ void ParseTemplateFields(JsonFields& fields, v1::ChatPrompt* chat) {
   }
 }
 
+// Refuses at once what would be refused after minutes.
+absl::Status CheckAnswerSize(const OpenAiRequest& request) {
+  const v1::GenerateRequest& common = request.common;
+  const double samples = request.prompts.size() * std::max(common.n(), 1u);
+  const double values = samples * common.stop().max_tokens() * (common.logprobs().top() + 1.0);
+  if (request.stream || values <= kMaxAnswerValues) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, "ANSWER_TOO_LARGE",
+                   absl::StrCat("prompts x n x max_tokens x (logprobs + 1) is ", values, ", more than ",
+                                kMaxAnswerValues, "; stream the answer, or ask for less at once"));
+}
+
 }  // namespace
 
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body) {
@@ -301,6 +316,7 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::s
     if (fields.status().ok()) ParseTemplateFields(fields, request.prompts.front().mutable_chat());
   }
   if (!fields.status().ok()) return fields.status();
+  if (absl::Status status = CheckAnswerSize(request); !status.ok()) return status;
   return request;
 }
 

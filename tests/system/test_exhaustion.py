@@ -158,7 +158,7 @@ def connections(address: str, count: int) -> list[socket.socket]:
 
 def test_metrics_are_answered_beside_connections_that_say_nothing(pair: Cluster) -> None:
     for server in (pair.coordinator, pair.target, pair.draft):
-        mute = connections(server.metrics_address, 20)
+        mute = connections(server.metrics_address, 200)
         assert server.value("outrider_build_info") == 1
         for connection in mute:
             connection.close()

@@ -297,6 +297,15 @@ TEST(OpenAiError, HasTheStatusThatClientsActOn) {
   EXPECT_EQ(busy.retry_after_seconds, 1);
 }
 
+TEST(ParseOpenAiRequest, TakesNoRequestWhoseAnswerCannotBeHeld) {
+  const std::string most = R"("n": 128, "max_tokens": 6241, "logprobs": 20)";  // 2^24 is 128 x 6241.5 x 21
+  EXPECT_TRUE(Completions(most).ok());
+  const std::string more = R"("n": 128, "max_tokens": 6242, "logprobs": 20)";
+  EXPECT_EQ(ErrorOf(Completions(more))["code"], "answer_too_large");
+  EXPECT_TRUE(Completions(more + R"(, "stream": true)").ok());
+  EXPECT_EQ(ErrorOf(Completions(R"("n": 4294967295, "max_tokens": 4294967295)"))["code"], "answer_too_large");
+}
+
 TEST(ParseOpenAiRequest, TakesNoBodyThatIsManyTimesLargerInMemory) {
   std::string stops, numbers = "1";
   for (int i = 0; i < 70'000; ++i) {

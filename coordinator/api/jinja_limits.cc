@@ -88,6 +88,17 @@ value BoundedRange(const jinja::func_args& arguments) {
   return jinja::global_builtins().at("range")(arguments);
 }
 
+// Throws for what the engine reads, and as something else than Jinja2.
+void CheckNames(const std::vector<token>& tokens, size_t i) {
+  if (tokens[i].t != token::identifier || i == 0) return;
+  const std::string& name = tokens[i].value;
+  if (tokens[i - 1].t == token::numeric_literal && (name[0] == 'e' || name[0] == 'E') && name != "else") {
+    throw std::runtime_error("a number with an exponent is not supported");
+  }
+  const bool is_ours = name != "lipsum" && name != "cycler" && name != "joiner" && name != "self";
+  if (!is_ours && tokens[i - 1].t != token::dot) throw std::runtime_error(name + " is not supported");
+}
+
 }  // namespace
 
 void CheckTokens(const std::string& source, const jinja::lexer_result& tokens) {
@@ -123,6 +134,7 @@ void CheckTokens(const std::string& source, const jinja::lexer_result& tokens) {
       default:
         break;
     }
+    CheckNames(tokens.tokens, i);
     if (size > kMaxTokens)
       throw std::runtime_error("an expression of the template has more than 1000 tokens");
     if (brackets + depth > kMaxNesting) throw std::runtime_error("the template nests more than 100 deep");
@@ -192,7 +204,6 @@ void JinjaLimits::CheckCall(const std::string& name, const value& input,
     if (is_number && (name == "indent" || name == "tojson" || name == "string" || name == "safe")) {
       argument_bytes += static_cast<uint64_t>(std::max<int64_t>(given->val_int, 0));
     }
-    if (name == "append" && input != nullptr) CheckInsert(input, argument);
   }
   if (input == nullptr) return;
   const uint64_t before = work_;

@@ -9,6 +9,7 @@
 
 #include "coordinator/api/jinja_input.h"
 #include "coordinator/api/jinja_limits.h"
+#include "coordinator/api/jinja_python.h"
 #include "coordinator/api/jinja_strip.h"
 
 namespace outrider {
@@ -122,6 +123,9 @@ bool MakesTexts(const std::string& name, const value& input) {
 
 value Filter(const statement_ptr& filter, const value& input, context& ctx, JinjaLimits& limits) {
   const NamedCall call = KnownCall(filter, input, ctx, limits);
+  // The engine takes it for the method, which has braces.
+  if (call.name == "format") throw std::runtime_error("the filter format is not supported");
+  if (value made = PythonFilter(call.name, input, call.arguments)) return made;
   if (value stripped = Stripped(call.name, input, call.arguments, limits)) return stripped;
   value result = jinja::filter_expression(Known(input), call.Node()).execute_impl(ctx);
   if (MakesTexts(call.name, input)) KeepInput(input, result);
@@ -144,11 +148,42 @@ value Run(jinja::binary_expression& node, context& ctx, JinjaLimits& limits) {
       }
     }
   }
+  if (value made = PythonOperator(node.op.value, left, right)) return made;
   value result = jinja::binary_expression(node.op, Known(left), Known(right)).execute_impl(ctx);
   if (IsText(result)) {
     for (const value& operand : {left, right}) KeepInput(operand, result);
   }
   return result;
+}
+
+std::optional<int64_t> BoundOf(const statement_ptr& bound, context& ctx) {
+  const value v = bound == nullptr ? nullptr : bound->execute(ctx);
+  if (v == nullptr || v->is_none()) return std::nullopt;
+  return v->as_int();
+}
+
+value Run(jinja::member_expression& node, context& ctx, JinjaLimits& limits) {
+  const value object = node.object->execute(ctx);
+  if (object->is_undefined()) throw std::runtime_error("a member of what is not defined");
+  if (node.computed && IsText(object)) {
+    if (const auto* slice = jinja::cast_stmt<jinja::slice_expression>(node.property)) {
+      limits.Measure(object);
+      const auto start = BoundOf(slice->start_expr, ctx), stop = BoundOf(slice->stop_expr, ctx);
+      return SliceOf(object, start, stop, BoundOf(slice->step_expr, ctx).value_or(1));
+    }
+    const value index = node.property->execute(ctx);
+    if (jinja::is_val<jinja::value_int>(index)) {
+      limits.Measure(object);
+      const value character = CharacterAt(object, index->val_int);
+      return character != nullptr ? character : jinja::mk_val<jinja::value_undefined>("character");
+    }
+  }
+  // Whose object is known; it is evaluated anew in the next turn of a loop.
+  statement_ptr known = Known(object);
+  std::swap(node.object, known);
+  value member = node.jinja::member_expression::execute_impl(ctx);
+  std::swap(node.object, known);
+  return member;
 }
 
 value Run(jinja::filter_expression& node, context& ctx, JinjaLimits& limits) {
@@ -163,8 +198,9 @@ value Run(jinja::filter_statement& node, context& ctx, JinjaLimits& limits) {
 
 value Run(jinja::test_expression& node, context& ctx, JinjaLimits& limits) {
   const value input = node.operand->execute(ctx);
-  return jinja::test_expression(Known(input), node.negate, KnownCall(node.test, input, ctx, limits).Node())
-      .execute_impl(ctx);
+  const NamedCall call = KnownCall(node.test, input, ctx, limits);
+  CheckPythonTest(call.name, input, call.arguments);
+  return jinja::test_expression(Known(input), node.negate, call.Node()).execute_impl(ctx);
 }
 
 value Run(jinja::call_expression& node, context& ctx, JinjaLimits& limits) {
@@ -174,6 +210,10 @@ value Run(jinja::call_expression& node, context& ctx, JinjaLimits& limits) {
   const value input = function == nullptr ? nullptr : function->arg0;
   if (function != nullptr) {
     limits.CheckCall(function->name, input, arguments);
+    if (input != nullptr) {
+      CheckPythonMethod(function->name, input);
+      if (value made = PythonFilter(function->name, input, arguments)) return made;
+    }
     if (value stripped = Stripped(function->name, input, arguments, limits)) return stripped;
   }
   value result = jinja::call_expression(Known(callee), Known(arguments)).execute_impl(ctx);
@@ -219,6 +259,20 @@ struct Bounded final : Node {
   JinjaLimits* const limits;
 };
 
+// The filter or the function that an expression ends with; empty if it does not.
+std::string MadeBy(const statement_ptr& node) {
+  const jinja::statement* named = nullptr;
+  if (const auto* filter = jinja::cast_stmt<jinja::filter_expression>(node)) {
+    const auto* call = jinja::cast_stmt<jinja::call_expression>(filter->filter);
+    named = call == nullptr ? filter->filter.get() : call->callee.get();
+  } else if (const auto* call = jinja::cast_stmt<jinja::call_expression>(node)) {
+    const auto* member = jinja::cast_stmt<jinja::member_expression>(call->callee);
+    named = member == nullptr ? call->callee.get() : member->property.get();
+  }
+  const auto* name = dynamic_cast<const jinja::identifier*>(named);
+  return name == nullptr ? "" : name->val;
+}
+
 // A statement of a body, whose value becomes text.
 struct Output final : jinja::statement {
   Output(statement_ptr node, JinjaLimits* limits) : node(std::move(node)), limits(limits) {
@@ -228,7 +282,9 @@ struct Output final : jinja::statement {
     limits->SpendStep();
     value result = node->execute(ctx);
     limits->Measure(result);
-    return result;
+    if (dynamic_cast<const jinja::expression*>(node.get()) == nullptr) return result;
+    if (!IsText(result)) CheckWrittenOut(MadeBy(node));
+    return Printed(result);
   }
   const statement_ptr node;
   JinjaLimits* const limits;
@@ -278,14 +334,13 @@ void JinjaNodes::BoundNode(statement_ptr& node) {
   }
   if (auto* found = jinja::cast_stmt<jinja::call_statement>(node)) Bound(found->body);
   if (auto* found = jinja::cast_stmt<jinja::filter_statement>(node)) Bound(found->body);
-  // Identifiers, literals and the like stay; members and conditions only pass on what is there.
-  if (auto* found = jinja::cast_stmt<jinja::member_expression>(node)) {
-    BoundNode(found->object), BoundNode(found->property);
-  } else if (auto* found = jinja::cast_stmt<jinja::slice_expression>(node)) {
+  // Identifiers, literals and the like stay; conditions only pass on what is there.
+  if (auto* found = jinja::cast_stmt<jinja::slice_expression>(node)) {
     BoundNode(found->start_expr), BoundNode(found->stop_expr), BoundNode(found->step_expr);
   } else {
     using namespace jinja;
-    Replace(node, &if_statement::test) || Replace(node, &for_statement::iterable) ||
+    Replace(node, &member_expression::object, &member_expression::property) ||
+        Replace(node, &if_statement::test) || Replace(node, &for_statement::iterable) ||
         Replace(node, &set_statement::assignee, &set_statement::val) ||
         Replace(node, &macro_statement::args) ||
         Replace(node, &call_statement::call, &call_statement::caller_args) ||

@@ -1,7 +1,7 @@
 """Writes the goldens of the tests: what Hugging Face's libraries say, for our code to agree with.
 
-    python scripts/goldens COMMAND [...]      with the packages of models/train/requirements.txt, jinja2 for `chat` and
-                                              `published`, and compressed-tensors==0.20.0 for `quantised`
+    python scripts/goldens COMMAND [...]      with the packages of models/train/requirements.txt, jinja2 for `chat`, `published`
+                                              and `expressions`, and compressed-tensors==0.20.0 for `quantised`
 
 Each command prints what it wrote. Run `tokenizer`, `pair`, `heads`, `generation` and `beams` again when the shipped pair
 changes.
@@ -22,6 +22,7 @@ COMMANDS = [
      [("tokenizer_path", SHIPPED / "tokenizer.json"), ("golden_path", DATA / "text" / "tiny-target.golden.jsonl")]),
     ("chat", "conversations as chat templates write them", "chat.main", []),
     ("published", "the same for templates that models publish, as hashes", "published_chat.main", []),
+    ("expressions", "expressions as Jinja2 renders them", "expressions.main", []),
     ("controls", "probabilities after logits processors", "controls.main", []),
     ("models", "small random models, and their logits", "engine.random_models", []),
     ("quantised", "small quantised models, and their logits", "quantised.main", []),

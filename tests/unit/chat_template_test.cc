@@ -154,7 +154,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "too many steps"},
         Hostile{"OwnMember", "{% set n = namespace() %}{% set n.x = [n] %}{{ n | tojson }}",
                 "contains itself"},
-        Hostile{"OwnElement", "{% set x = [1] %}{% set f = x.append %}{{ f([x]) }}", "contains itself"},
+        Hostile{"OwnElement", "{% set x = [1] %}{% set f = x.append %}{{ f([x]) }}", "changing a list"},
         Hostile{"Division", "{{ 1 is divisibleby(0) }}", "divisibleby is not supported"},
         Hostile{"HiddenDivision", "{{ [1] | select('divisible' ~ 'by', 0) }}",
                 "divisibleby is not supported"},
@@ -186,7 +186,7 @@ TEST(ChatTemplate, WithinLimitsEverythingIsAsItWas) {
             "bababab"
             "a;b");
   EXPECT_EQ(Rendered("{% macro m(x, y=2) %}{{ x }}{{ y }}{% endmacro %}{{ m(1) }}{{ m(3, y=4) }}"), "1234");
-  EXPECT_EQ(Rendered("{% set x = [3, 1] %}{% set _ = x.append(2) %}{{ x | sort | join('-') }}"), "1-2-3");
+  EXPECT_EQ(Rendered("{% set x = [3, 1] + [2] %}{{ x | sort | join('-') }}"), "1-2-3");
   EXPECT_EQ(Rendered("{% filter upper %}a{{ messages|length }}{% endfilter %}"), "A2");
   EXPECT_EQ(Rendered("{{ 'yes' if messages is defined and 'a' in messages[0].content else 'no' }}"), "yes");
   EXPECT_EQ(Rendered(Times(300, "{% if 1 %}x{% endif %}{% set a = 1 %}")), Times(300, "x"));

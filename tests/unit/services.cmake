@@ -5,6 +5,7 @@ outrider_unit_test(coordinator_test
     unit/beam_tables.h
     unit/branches_test.cc
     unit/chat_goldens.h
+    unit/chat_template_expressions_test.cc
     unit/chat_template_input_test.cc
     unit/chat_template_published_test.cc
     unit/chat_template_test.cc

@@ -9,7 +9,6 @@
 
 namespace outrider {
 
-inline constexpr char kUnixPrefix[] = "unix:";
 inline constexpr size_t kMaxSocketPath = 107;  // bytes, of sockaddr_un
 
 // An address to listen on, and the flag that gave it.

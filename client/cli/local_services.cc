@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/listen_address.h"
+#include "common/rpc/address.h"
 
 namespace outrider {
 namespace {

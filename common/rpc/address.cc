@@ -7,7 +7,6 @@
 namespace outrider {
 namespace {
 
-constexpr absl::string_view kUnix = "unix:";
 constexpr absl::string_view kSchemes[] = {"dns:", "ipv4:", "ipv6:", "unix-abstract:"};
 
 }  // namespace
@@ -27,7 +26,7 @@ std::optional<HostPort> ParseHostPort(absl::string_view address) {
 }
 
 bool IsUnixPath(absl::string_view address) {
-  return absl::StartsWith(address, kUnix) && address.size() > kUnix.size();
+  return absl::StartsWith(address, kUnixPrefix) && address != kUnixPrefix;
 }
 
 absl::Status CheckListenAddress(absl::string_view address) {

@@ -11,6 +11,8 @@
 
 namespace outrider {
 
+inline constexpr char kUnixPrefix[] = "unix:";
+
 struct HostPort {
   std::string host;  // without the brackets of an IPv6 address
   uint16_t port = 0;

@@ -255,8 +255,9 @@ int RunModelProgram(const ModelProgramSpec& program, int argc, char** argv) {
   }
   CLI::App app(program.description, absl::StrCat("outrider-", program.name));
   DefineFlags(app, flags);
-  app.set_version_flag("--version", absl::StrCat(app.get_name(), " ", VersionAndCommit(),
-                                                 ", models run by: ", DescribeEngines()));
+  app.set_version_flag("--version", [&app] {
+    return absl::StrCat(app.get_name(), " ", VersionAndCommit(), ", models run by: ", DescribeEngines());
+  });
   for (size_t i = 0; i < program.services.size(); ++i) {
     if (program.services[i].define_flags) program.services[i].define_flags(app, flags.services[i].runner);
   }

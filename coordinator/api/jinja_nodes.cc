@@ -118,7 +118,7 @@ value Stripped(const std::string& name, const value& input, const std::vector<va
 // Whether a filter or a method makes new texts of its input, and returns no part of it and of its arguments.
 bool MakesTexts(const std::string& name, const value& input) {
   if (IsText(input)) return name != "default" && name != "d";
-  return name == "join" || name == "string" || name == "tojson";
+  return name == "join" || name == "tojson";
 }
 
 value Filter(const statement_ptr& filter, const value& input, context& ctx, JinjaLimits& limits) {

@@ -193,16 +193,17 @@ value PythonTextFilter(const std::string& name, const value& text, const std::ve
   static const auto* const of_ascii =
       new std::set<std::string>{"capitalize", "lower", "title", "upper", "islower", "isupper"};
   if (of_ascii->contains(name) && !IsAscii(text)) Refuse(name + " of other characters than ASCII");
-  const std::string all = text->val_str.str();
-  if (name == "length" || name == "count") {
-    if (name == "count" && !arguments.empty()) return nullptr;
-    return mk_val<jinja::value_int>(CharactersIn(all));
+  if (name == "length" || (name == "count" && arguments.empty())) {
+    return mk_val<jinja::value_int>(CharactersIn(text->val_str.str()));
   }
   if (name == "split" && arguments.empty()) return Words(text);
-  const auto is_word = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == ' '; };
-  if (name == "title" && !std::all_of(all.begin(), all.end(), is_word))
-    Refuse("title of other characters than letters");
-  if (name == "indent" && all.empty() && arguments.size() > 1) Refuse("indent of an empty text");
+  if (name == "indent" && text->val_str.length() == 0 && arguments.size() > 1)
+    Refuse("indent of an empty text");
+  if (name == "title") {
+    const std::string all = text->val_str.str();
+    const auto is_word = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == ' '; };
+    if (!std::all_of(all.begin(), all.end(), is_word)) Refuse("title of other characters than letters");
+  }
   return nullptr;
 }
 
@@ -260,7 +261,7 @@ value CharacterAt(const value& text, int64_t index) {
   if (index < 0) index += count;
   if (index < 0 || index >= count) return nullptr;
   const size_t begin = OffsetOf(all, index);
-  return mk_val<Text>(Slice(text->val_str, begin, OffsetOf(all.substr(begin), 1)));
+  return mk_val<Text>(Slice(text->val_str, begin, OffsetOf(all, index + 1) - begin));
 }
 
 value SliceOf(const value& text, std::optional<int64_t> start, std::optional<int64_t> stop, int64_t step) {

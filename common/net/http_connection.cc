@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace outrider {
@@ -90,12 +91,21 @@ asio::awaitable<std::optional<HttpProblem>> HttpConnection::Read(HttpParser& par
   co_return std::nullopt;
 }
 
+bool HttpConnection::HasBegunRequest() {
+  const absl::string_view received = stream_->received();
+  size_t empty = 0;
+  while (absl::StartsWith(received.substr(empty), "\r\n")) empty += 2;
+  stream_->Take(empty);
+  return !stream_->received().empty() && stream_->received() != "\r";
+}
+
 asio::awaitable<std::optional<HttpProblem>> HttpConnection::ReadHead(HttpParser& parser) {
-  if (stream_->received().empty()) {
+  const auto patience = std::exchange(first_, false) ? limits_.head : limits_.idle;
+  const Clock::time_point deadline = Clock::now() + patience;
+  while (!HasBegunRequest()) {
     if (finishing_) co_return HttpProblem{0, "no request is in progress"};
     waiting_ = true;
-    const auto patience = std::exchange(first_, false) ? limits_.head : limits_.idle;
-    const HttpStream::Read read = co_await stream_->ReadMore(Clock::now() + patience);
+    const HttpStream::Read read = co_await stream_->ReadMore(deadline);
     waiting_ = false;
     if (read != HttpStream::Read::kMore) co_return HttpProblem{0, "no request came"};
   }
@@ -132,10 +142,10 @@ asio::awaitable<bool> HttpConnection::Answer(const HttpParser& parser, const Htt
 asio::awaitable<bool> HttpConnection::Send(const HttpResponse& response, const HttpParser& parser,
                                            bool with_body) {
   const bool is_open = response.next_piece != nullptr && !response.length;
-  const bool chunks = is_open && parser.chunks_allowed();
+  const bool chunks = is_open && parser.is_http11();
   finishing_ |= !parser.keep_alive() || (is_open && !chunks);
   // Clients of HTTP/1.0 that asked for it want to be told.
-  const char* const connection = finishing_ ? kClose : parser.chunks_allowed() ? "" : "keep-alive";
+  const char* const connection = finishing_ ? kClose : parser.is_http11() ? "" : "keep-alive";
   if (response.next_piece != nullptr) {
     co_return co_await SendPieces(response, HttpHead(response, response.length, chunks, connection), chunks);
   }

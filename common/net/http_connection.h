@@ -54,6 +54,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Reads the head, or else the rest. A status of 0: the client has gone or sent nothing.
   asio::awaitable<std::optional<HttpProblem>> Read(HttpParser& parser, bool (HttpParser::*done)() const,
                                                    Clock::time_point deadline);
+  // Drops the empty lines before a request, which some clients send behind a body (RFC 9112, 2.2).
+  bool HasBegunRequest();
   asio::awaitable<std::optional<HttpProblem>> ReadHead(HttpParser& parser);
   asio::awaitable<std::optional<HttpProblem>> ReadBody(HttpParser& parser);
   asio::awaitable<bool> Answer(const HttpParser& parser, const HttpRequest& request);

@@ -10,8 +10,11 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace outrider {
 namespace {
@@ -20,6 +23,33 @@ namespace http = boost::beast::http;
 
 // Boost's type changes from version to version.
 std::string ToString(const boost::beast::string_view& view) { return std::string(view.data(), view.size()); }
+
+// The characters of a host and a port (RFC 9110, 7.2).
+bool IsHost(const std::string& text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("-._~%!$&'()*+,;=:[]", c);
+  });
+}
+
+struct Target {
+  std::string path;
+  std::optional<std::string> host;  // of a target in absolute form, in place of the header (RFC 9112, 3.2.2)
+};
+
+Target ParseTarget(std::string text) {
+  Target target;
+  for (const absl::string_view scheme : {"http://", "https://"}) {
+    if (!absl::StartsWithIgnoreCase(text, scheme)) continue;
+    const size_t end = std::min(text.find_first_of("/?", scheme.size()), text.size());
+    target.host = text.substr(scheme.size(), end - scheme.size());
+    text.erase(0, end);
+    if (!absl::StartsWith(text, "/")) text.insert(0, "/");
+    break;
+  }
+  text.erase(std::min(text.find('?'), text.size()));
+  target.path = std::move(text);
+  return target;
+}
 
 }  // namespace
 
@@ -40,7 +70,7 @@ HttpParser::~HttpParser() = default;
 bool HttpParser::head_done() const { return parser_->of_beast.is_header_done(); }
 bool HttpParser::done() const { return parser_->of_beast.is_done(); }
 bool HttpParser::keep_alive() const { return parser_->of_beast.get().keep_alive(); }
-bool HttpParser::chunks_allowed() const { return parser_->of_beast.get().version() >= 11; }
+bool HttpParser::is_http11() const { return parser_->of_beast.get().version() >= 11; }
 
 size_t HttpParser::Put(absl::string_view bytes) {
   boost::system::error_code error;
@@ -63,18 +93,36 @@ size_t HttpParser::Put(absl::string_view bytes) {
   return taken;
 }
 
-HttpRequest HttpParser::TakeHead() {
+std::optional<HttpProblem> HttpParser::FindUncertainty() const {
   const auto& head = parser_->of_beast.get();
   const size_t hosts = head.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && head.version() >= 11)) {
-    problem_ = {400, absl::StrCat("a request has one Host header, and this has ", hosts)};
+    return HttpProblem{400, absl::StrCat("a request has one Host header, and this has ", hosts)};
   }
+  if (!IsHost(ToString(head[http::field::host]))) {
+    return HttpProblem{400, "the Host header is not a host with or without a port"};
+  }
+  if (head.count(http::field::authorization) > 1) {
+    return HttpProblem{400, "a request has at most one Authorization header"};
+  }
+  if (head.find(http::field::transfer_encoding) == head.end()) return std::nullopt;
+  if (head.version() < 11) return HttpProblem{400, "HTTP/1.0 has no Transfer-Encoding"};
+  if (!absl::EqualsIgnoreCase(ToString(head[http::field::transfer_encoding]), "chunked")) {
+    return HttpProblem{501, "a body can be sent in chunks, and in no other encoding"};
+  }
+  return std::nullopt;
+}
+
+HttpRequest HttpParser::TakeHead() {
+  problem_ = FindUncertainty();
+  const auto& head = parser_->of_beast.get();
+  Target target = ParseTarget(ToString(head.target()));
   HttpRequest request{.method = ToString(head.method_string()),
-                      .path = ToString(head.target()),
+                      .path = std::move(target.path),
                       .headers = {},
                       .body = "",
                       .client = nullptr};
-  request.path.erase(std::min(request.path.find('?'), request.path.size()));
+  if (target.host) request.headers.emplace_back("Host", *std::move(target.host));
   for (const auto& field : head) {
     request.headers.emplace_back(ToString(field.name_string()), ToString(field.value()));
   }
@@ -88,17 +136,17 @@ void HttpParser::AllowBody() {
   parser.body_limit(limits_.max_body_bytes);
   if (parser.content_length() && *parser.content_length() > limits_.max_body_bytes) {
     problem_ = {413, absl::StrCat("a body has at most ", limits_.max_body_bytes, " bytes")};
-  } else if (head.find(http::field::transfer_encoding) != head.end() &&
-             !absl::EqualsIgnoreCase(ToString(head[http::field::transfer_encoding]), "chunked")) {
-    // Whoever stands in front may see the end of the body elsewhere.
-    problem_ = {501, "a body can be sent in chunks, and in no other encoding"};
-  } else if (head.find(http::field::expect) != head.end() && !expects_continue()) {
+  } else if (const std::string encoding = ToString(head[http::field::content_encoding]);
+             !encoding.empty() && !absl::EqualsIgnoreCase(encoding, "identity")) {
+    problem_ = {415, absl::StrCat("a body is sent without Content-Encoding, and not as ", encoding)};
+  } else if (is_http11() && head.find(http::field::expect) != head.end() && !expects_continue()) {
     problem_ = {417, "nothing but 100-continue can be expected"};
   }
 }
 
 bool HttpParser::expects_continue() const {
-  return absl::EqualsIgnoreCase(ToString(parser_->of_beast.get()[http::field::expect]), "100-continue");
+  return is_http11() &&
+         absl::EqualsIgnoreCase(ToString(parser_->of_beast.get()[http::field::expect]), "100-continue");
 }
 
 std::string HttpParser::TakeBody() { return std::move(parser_->of_beast.get().body()); }
@@ -107,9 +155,11 @@ std::string HttpHead(const HttpResponse& response, std::optional<size_t> length,
                      absl::string_view connection) {
   http::response<http::empty_body> head;
   head.result(static_cast<unsigned>(response.status));
+  head.set(http::field::date,
+           absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", absl::Now(), absl::UTCTimeZone()));
   if (!connection.empty()) head.set(http::field::connection, std::string(connection));
   for (const auto& [key, value] : response.headers) head.set(key, value);
-  if (length) {
+  if (length && head.result() != http::status::no_content) {
     head.content_length(*length);
   } else if (chunks) {
     head.chunked(true);

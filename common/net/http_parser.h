@@ -31,20 +31,23 @@ class HttpParser {
 
   bool head_done() const;
   bool done() const;  // the request is complete
-  // Once, after the head: the request without its body. A problem if it does not name one host (RFC 9112,
-  // 3.2).
+  // Once, after the head: the request without its body. A problem where host, keys or the end of the body are
+  // not certain, so that a proxy in front cannot read another request out of the same bytes (RFC
+  // 9112, 3.2, 6.1 and 11.2).
   HttpRequest TakeHead();
-  // Checks what the head says of the body.
+  // Checks the size that the head gives for the body, and what it expects.
   void AllowBody();
   // The client waits for a "100 Continue" before it sends the body.
   bool expects_continue() const;
   std::string TakeBody();
 
   bool keep_alive() const;
-  bool chunks_allowed() const;  // in the answer, which HTTP/1.0 does not know
+  bool is_http11() const;  // else HTTP/1.0, which has neither chunks nor "100 Continue"
 
  private:
   struct Parser;
+
+  std::optional<HttpProblem> FindUncertainty() const;
 
   const HttpLimits& limits_;
   const std::unique_ptr<Parser> parser_;

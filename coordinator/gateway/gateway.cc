@@ -197,6 +197,7 @@ class Gateway::Server {
       case Route::Kind::kChat:
         co_return co_await Generate(Endpoint::kChat, request);
       case Route::Kind::kHealth:
+      case Route::Kind::kServer:
       case Route::Kind::kUnknown:
         break;
     }

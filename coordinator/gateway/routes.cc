@@ -27,6 +27,7 @@ std::string Decoded(absl::string_view text) {
 Route RouteOf(const std::string& url) {
   // A slash at the end is a common mistake, and means nothing else.
   const std::string path(absl::StripSuffix(url, "/"));
+  if (url == "*") return {Route::Kind::kServer};
   if (path == "/health") return {Route::Kind::kHealth};
   if (path == "/v1/models") return {Route::Kind::kModels};
   if (path == "/v1/completions") return {Route::Kind::kCompletions};

@@ -56,6 +56,9 @@ TEST_F(LocalGatewayTest, PagesOfOtherHostsDoNotReachIt) {
         "Host: localhost\r\nOrigin: https://evil.example\r\n"}) {
     EXPECT_EQ(status(foreign), 403) << foreign;
   }
+  const auto client = Connect();
+  client->Send("GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_EQ(client->Read().status, 403);
 }
 
 class SharedGatewayTest : public GatewayTest {

@@ -237,7 +237,11 @@ TEST_F(GatewayTest, WhatIsNotHttpIsABadRequest) {
   for (const char* text :
        {"hello\r\n\r\n", "GET /health\r\n\r\n", "GET /health HTTP/1.1\r\nno colon\r\n\r\n",
         "GET /health HTTP/1.1\r\n\r\n", "GET /health HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: a/b\r\n\r\n", "GET /health HTTP/1.1\r\nHost: a@b\r\n\r\n",
+        "GET /v1/models HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n",
         "POST /v1/models HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        "POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost : a\r\n\r\n", " GET /health HTTP/1.1\r\nHost: a\r\n\r\n",
         "GET /health HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"}) {
     const auto client = Connect();
     client->Send(text);
@@ -257,6 +261,48 @@ TEST_F(GatewayTest, ClientsOfHttp10AreToldThatTheConnectionStays) {
   }
 }
 
+TEST_F(GatewayTest, AnEmptyLineBehindABodyIsSkipped) {
+  for (int i = 0; i < 2; ++i) {
+    client_->Send(PostText({{"prompt", "Once"}}) + "\r\n\r");
+    EXPECT_EQ(client_->Read().status, 200);
+    client_->Send("\n");
+  }
+}
+
+TEST_F(GatewayTest, ATargetMayBeAWholeUrl) {
+  for (const char* target : {"http://test:8070/health", "HTTPS://test/health?a=b"}) {
+    client_->Send(absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: test\r\n\r\n"));
+    EXPECT_EQ(client_->Read().status, 200) << target;
+  }
+  client_->Send("GET http://test HTTP/1.1\r\nHost: test\r\n\r\n");
+  EXPECT_EQ(client_->Read().status, 404);
+}
+
+TEST_F(GatewayTest, AnswersHaveADateAndNoContentHasNoLength) {
+  const HttpAnswer options = client_->Ask("OPTIONS", "*");
+  EXPECT_EQ(options.status, 204);
+  EXPECT_EQ(options.headers.at("Allow"), "GET, HEAD, POST, OPTIONS");
+  EXPECT_FALSE(options.headers.contains("Content-Length"));
+  EXPECT_TRUE(options.headers.at("Date").ends_with(" GMT"));
+}
+
+TEST_F(GatewayTest, ClientsOfHttp10AreNotToldToGoOn) {
+  const std::string body = R"({"prompt": "Once"})";
+  client_->Send(absl::StrCat("POST /v1/completions HTTP/1.0\r\n", kToken,
+                             "Expect: 100-continue\r\nContent-Length: ", body.size(), "\r\n\r\n"));
+  client_->Send(body);
+  EXPECT_EQ(client_->Read().status, 200);
+}
+
+// What follows would be taken for the next request.
+TEST_F(GatewayTest, ABodyWhoseEndIsUnknownEndsTheConnectionEvenOfWhatIsRefused) {
+  client_->Send(
+      "POST /unknown HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n"
+      "GET /health HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_EQ(client_->Read().status, 501);
+  EXPECT_TRUE(client_->IsClosed());
+}
+
 TEST_F(GatewayTest, ASlashAtTheEndMeansNothing) {
   EXPECT_EQ(Get("/v1/models/").body, Get("/v1/models").body);
   EXPECT_EQ(Get("/v1/models//").status, 404);
@@ -265,6 +311,7 @@ TEST_F(GatewayTest, ASlashAtTheEndMeansNothing) {
 TEST_F(GatewayTest, WhatIsNotSpokenHereIsRefused) {
   EXPECT_EQ(Connect()->Ask("GET", "/health", "Transfer-Encoding: gzip\r\n").status, 501);
   EXPECT_EQ(Connect()->Ask("GET", "/health", "Expect: miracles\r\n").status, 417);
+  EXPECT_EQ(Connect()->Ask("GET", "/health", "Content-Encoding: gzip\r\n").status, 415);
   const auto newer = Connect();
   newer->Send("GET /health HTTP/2.0\r\n\r\n");
   EXPECT_EQ(newer->Read().status, 505);

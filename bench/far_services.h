@@ -15,8 +15,8 @@
 #include "bench/delay_relay.h"
 #include "bench/pair_helpers.h"
 #include "bench/temporary_folder.h"
-#include "client/cli/child_process.h"
 #include "client/cli/local_services.h"
+#include "client/cli/process.h"
 
 namespace outrider {
 

@@ -1,16 +1,15 @@
 // Puts load on a coordinator, and percentiles of what was measured.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "bench/run_benchmark.h"
 #include "client/sdk/client.h"
 
 namespace outrider {
@@ -22,12 +21,8 @@ struct SliceFlags {
 };
 
 inline void AddSliceFlags(CLI::App& app, SliceFlags& slices) {
-  app.add_option("--turns", slices.turns, "slices per mode")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--slice", slices.seconds, "seconds per slice")
-      ->check(CLI::Range(0.1, 1e3))
-      ->capture_default_str();
+  AddNumber(app, "--turns", slices.turns, "slices per mode", 1, 1000);
+  AddNumber(app, "--slice", slices.seconds, "seconds per slice", 0.1, 1e3);
 }
 
 // Streams that each send the next request once the last one is answered.

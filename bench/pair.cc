@@ -3,8 +3,6 @@
 // oracle; acceptance by position; and where the time of a round goes. Modes take turns prompt by prompt, so
 // that drifting machine speed favours none of them. The result is the ratio within the run.
 #include <algorithm>
-#include <fstream>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
@@ -13,8 +11,8 @@
 #include "bench/pair_drafters.h"
 #include "bench/pair_helpers.h"
 #include "bench/round_times.h"
+#include "bench/run_benchmark.h"
 #include "bench/tally.h"
-#include "common/obs/flags.h"
 #include "common/spec/analysis.h"
 
 namespace outrider {
@@ -23,7 +21,6 @@ namespace {
 struct Flags {
   LocalServicesOptions services;
   PromptFlags prompts;
-  std::string json;
   int max_tokens = 200;
   int max_k = 8;
   int repeats = 3;
@@ -213,46 +210,42 @@ class PairBench {
   std::vector<Mode> modes_;  // modes_[k] has the fixed K = k
 };
 
-int Main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app("Compares plain and speculative decoding of a pair on one stream.", "bench_pair");
-  AddPairFlags(app, flags.services);
-  AddPromptFlags(app, flags.prompts);
-  app.add_option("--max-tokens", flags.max_tokens, "tokens per generation")
-      ->check(CLI::Range(64, 4096))
-      ->capture_default_str();
-  app.add_option("--max-k", flags.max_k, "largest K")->check(CLI::Range(1, 16))->capture_default_str();
-  app.add_option("--repeats", flags.repeats, "runs of each prompt")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  app.add_flag("--drafters", flags.drafters, "compare all drafters, those of the target included");
-  app.add_option("--shape", flags.trees, "trees as SHAPE@DEPTH, with --drafters")->capture_default_str();
-  app.add_option("--json", flags.json, "file for the results");
-  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
-
+absl::StatusOr<nlohmann::ordered_json> Measure(const Flags& flags) {
   auto prompts = LoadPrompts(flags.prompts);
-  if (!prompts.ok()) return Fail("bench_pair", prompts.status());
+  if (!prompts.ok()) return prompts.status();
   auto pair = RunningPair::Start(flags.services);
-  if (!pair.ok()) return Fail("bench_pair", pair.status());
+  if (!pair.ok()) return pair.status();
   auto report = BeginReport(pair->client);
-  if (!report.ok()) return Fail("bench_pair", report.status());
+  if (!report.ok()) return report.status();
   (*report)["set"] = flags.prompts.set;
   PairBench bench(pair->client, flags, *prompts);
   const DraftersFlags compared{{flags.repeats, flags.max_tokens}, flags.max_k, flags.trees};
   for (const double temperature : {0.0, 1.0}) {
     auto result = flags.drafters ? CompareDrafters(*pair, flags.services, compared, *prompts, temperature)
                                  : bench.Run(temperature);
-    if (!result.ok()) return Fail("bench_pair", result.status());
+    if (!result.ok()) return result.status();
     (*report)["results"].push_back(*std::move(result));
   }
   if (flags.drafters) {
     pair = absl::CancelledError();  // ended, before others start
     auto memory = MeasureMemory(flags.services, prompts->front());
-    if (!memory.ok()) return Fail("bench_pair", memory.status());
+    if (!memory.ok()) return memory.status();
     (*report)["memory"] = *std::move(memory);
   }
-  if (!flags.json.empty()) std::ofstream(flags.json) << report->dump(1) << "\n";
-  return 0;
+  return report;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Compares plain and speculative decoding of a pair on one stream.", "bench_pair");
+  AddPairFlags(app, flags.services);
+  AddPromptFlags(app, flags.prompts);
+  AddNumber(app, "--max-tokens", flags.max_tokens, "tokens per generation", 64, 4096);
+  AddNumber(app, "--max-k", flags.max_k, "largest K", 1, 16);
+  AddNumber(app, "--repeats", flags.repeats, "runs of each prompt", 1, 100);
+  app.add_flag("--drafters", flags.drafters, "compare all drafters, those of the target included");
+  app.add_option("--shape", flags.trees, "trees as SHAPE@DEPTH, with --drafters")->capture_default_str();
+  return RunBenchmark(app, argc, argv, [&] { return Measure(flags); });
 }
 
 }  // namespace

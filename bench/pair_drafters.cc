@@ -11,7 +11,7 @@
 #include "bench/far_services.h"
 #include "bench/process_costs.h"
 #include "bench/round_times.h"
-#include "common/rpc/proposer_of.h"
+#include "common/rpc/drafters.h"
 #include "common/spec/analysis.h"
 
 namespace outrider {
@@ -57,11 +57,13 @@ absl::StatusOr<AllModes> MakeModes(const Client& client, const DraftersFlags& fl
   }
   AllModes all;
   all.Add(v1::DRAFTER_KIND_MODEL, flags.max_k, trees);
-  for (const v1::ProposerInfo& proposer : description->target().proposers()) {
-    const int most = static_cast<int>(proposer.max_draft_tokens());
+  for (const OwnDrafter& own : kOwnDrafters) {
+    const v1::ProposerInfo* proposer = FindProposer(description->target(), own.proposer);
+    if (proposer == nullptr) continue;
+    const int most = static_cast<int>(proposer->max_draft_tokens());
     std::vector<TreeMode> fitting = trees;
     std::erase_if(fitting, [&](const TreeMode& tree) { return *tree.k > most; });
-    all.Add(DrafterFromName(NameOf(proposer.proposer())), std::min(most, flags.max_k), fitting);
+    all.Add(own.drafter, std::min(most, flags.max_k), fitting);
   }
   all.Add(v1::DRAFTER_KIND_NGRAM, flags.max_k, {});
   all.Add(v1::DRAFTER_KIND_AUTO, 0, {});

@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <fstream>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -11,10 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "client/cli/child_process.h"
 #include "client/cli/local_services.h"
-#include "client/cli/signals.h"
-#include "client/cli/start_up.h"
+#include "client/cli/process.h"
 #include "client/sdk/client.h"
 
 namespace outrider {
@@ -69,11 +66,6 @@ inline v1::GenerateRequest MakeRequest(const std::string& prompt, double tempera
 inline void LeaveKToPolicy(v1::GenerateRequest& request) {
   request.mutable_speculation()->clear_draft_tokens();
   request.clear_seed();
-}
-
-inline int Fail(const char* program, const absl::Status& status) {
-  std::cerr << program << ": " << status.message() << "\n";
-  return 1;
 }
 
 inline void AddComputeFlags(CLI::App& app, LocalServicesOptions& services) {

@@ -1,14 +1,10 @@
-// Simulates pools of many servers under the coordinator's placement (coordinator/pools/placement.h): how
+// Simulates pools of many servers under the coordinator's placement (coordinator/servers/placement.h): how
 // evenly sequences are spread when each coordinator knows its own and what servers report, how many move when
 // servers fail or are replaced, and how many find their prompt's prefix. Other ways to choose a server, with
 // the same requests and outages, are for comparison.
-#include <fstream>
-#include <iostream>
-#include <nlohmann/json.hpp>
-
 #include "absl/strings/str_format.h"
 #include "bench/pools_simulation.h"
-#include "common/obs/flags.h"
+#include "bench/run_benchmark.h"
 
 namespace outrider {
 namespace {
@@ -80,28 +76,7 @@ void PrintTable(const Json& rows) {
   }
 }
 
-int Main(int argc, char** argv) {
-  PoolsWorkload workload;
-  std::string file;
-  CLI::App app("Simulates pools of servers, and how the coordinator's placement fills them.", "bench_pools");
-  const auto count = [&](const char* flag, int& value, const char* help) {
-    app.add_option(flag, value, help)->check(CLI::Range(1, 100000))->capture_default_str();
-  };
-  const auto number = [&](const char* flag, double& value, const char* help, double least) {
-    app.add_option(flag, value, help)->check(CLI::Range(least, 1e6))->capture_default_str();
-  };
-  count("--targets", workload.targets, "targets");
-  count("--drafts", workload.drafts, "drafts");
-  count("--coordinators", workload.coordinators, "coordinators");
-  number("--seconds", workload.seconds, "seconds that are simulated, of which the first quarter is left out",
-         1);
-  number("--rate", workload.rate, "requests a second", 0.1);
-  number("--delay", workload.delay, "seconds from an answer to the sequence's next item", 0);
-  number("--failures", workload.failures, "servers a second that die; as many are told to end", 0);
-  app.add_option("--seed", workload.seed, "the result is a function of it")->capture_default_str();
-  app.add_option("--json", file, "file for the results");
-  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
-
+absl::StatusOr<Json> Measure(const PoolsWorkload& workload) {
   const std::vector<SimulatedRequest> requests = DrawRequests(workload);
   const std::vector<Outage> outages = DrawOutages(workload);
   Json rows = Json::array();
@@ -116,16 +91,27 @@ int Main(int argc, char** argv) {
                workload.coordinators, workload.targets, target["sequences"].get<double>(), workload.drafts,
                draft["sequences"].get<double>(), workload.seconds, workload.seed);
   PrintTable(rows);
-  if (file.empty()) return 0;
-  const Json report = {
+  Json report = {
       {"targets", workload.targets},   {"drafts", workload.drafts}, {"coordinators", workload.coordinators},
       {"seconds", workload.seconds},   {"rate", workload.rate},     {"delay", workload.delay},
       {"failures", workload.failures}, {"seed", workload.seed},     {"rows", rows}};
-  std::ofstream out(file);
-  out << report.dump(1) << "\n";
-  if (out.flush()) return 0;
-  std::cerr << "bench_pools: cannot write " << file << "\n";
-  return 1;
+  return report;
+}
+
+int Main(int argc, char** argv) {
+  PoolsWorkload workload;
+  CLI::App app("Simulates pools of servers, and how the coordinator's placement fills them.", "bench_pools");
+  AddNumber(app, "--targets", workload.targets, "targets", 1, 100000);
+  AddNumber(app, "--drafts", workload.drafts, "drafts", 1, 100000);
+  AddNumber(app, "--coordinators", workload.coordinators, "coordinators", 1, 100000);
+  AddNumber(app, "--seconds", workload.seconds,
+            "seconds that are simulated, of which the first quarter is left out", 1.0, 1e6);
+  AddNumber(app, "--rate", workload.rate, "requests a second", 0.1, 1e6);
+  AddNumber(app, "--delay", workload.delay, "seconds from an answer to the sequence's next item", 0.0, 1e6);
+  AddNumber(app, "--failures", workload.failures, "servers a second that die; as many are told to end", 0.0,
+            1e6);
+  app.add_option("--seed", workload.seed, "the result is a function of it")->capture_default_str();
+  return RunBenchmark(app, argc, argv, [&] { return Measure(workload); });
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "coordinator/pools/placement.h"
+#include "coordinator/servers/placement.h"
 
 namespace outrider {
 

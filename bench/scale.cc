@@ -6,17 +6,15 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "bench/generated_model.h"
+#include "bench/run_benchmark.h"
 #include "bench/temporary_folder.h"
 #include "common/engine/worker.h"
 #include "common/kv/prefix_hash.h"
-#include "common/obs/flags.h"
 #include "target_service/rejection_sampler.h"
 
 namespace outrider {
@@ -29,7 +27,6 @@ struct Flags {
   std::vector<int> batches = {1, 4, 16, 64};
   std::vector<int> idle = {10, 100, 1000, 10000};
   std::string dtype = "auto";
-  std::string json;
   int threads = 0;
   double seconds = 0.5;
 };
@@ -231,34 +228,10 @@ class IdleBench {
   Worker worker_;
 };
 
-int Fail(const absl::Status& status) {
-  std::cerr << "bench_scale: " << status.message() << "\n";
-  return 1;
-}
-
-int Main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app("Measures the cost of sequence length, batch size and idle sequences.", "bench_scale");
-  app.add_option("--context", flags.contexts, "tokens in the cache of each sequence")
-      ->check(CLI::Range(kChunk / 2, 8000))
-      ->capture_default_str();
-  app.add_option("--batch", flags.batches, "sequences that share a step")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  app.add_option("--idle", flags.idle, "idle sequences, ascending")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--dtype", flags.dtype, "auto, float32 or bfloat16")->capture_default_str();
-  app.add_option("--threads", flags.threads, "0: one per CPU")->capture_default_str();
-  app.add_option("--seconds", flags.seconds, "seconds per figure")
-      ->check(CLI::Range(0.01, 100.0))
-      ->capture_default_str();
-  app.add_option("--json", flags.json, "file for the results");
-  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
-
+absl::StatusOr<nlohmann::ordered_json> Measure(const Flags& flags) {
   const TemporaryFolder folder;
   if (!folder.made() || !WriteModel(folder.path(), ModelShape(), RandomRows())) {
-    return Fail(absl::UnavailableError("cannot write a model to the temporary folder"));
+    return absl::UnavailableError("cannot write a model to the temporary folder");
   }
   const int longest = *std::max_element(flags.contexts.begin(), flags.contexts.end());
   const int widest = *std::max_element(flags.batches.begin(), flags.batches.end());
@@ -269,7 +242,7 @@ int Main(int argc, char** argv) {
   options.kv_blocks = std::max(widest * (longest / options.block_size + 2),
                                *std::max_element(flags.idle.begin(), flags.idle.end()) + 1000);
   auto runner = Runner::Load(options);
-  if (!runner.ok()) return Fail(runner.status());
+  if (!runner.ok()) return runner.status();
   nlohmann::ordered_json report;
   report["dtype"] = (*runner)->dtype();
   report["kernels"] = (*runner)->kernel_name();
@@ -278,13 +251,24 @@ int Main(int argc, char** argv) {
                (*runner)->kernel_name(), (*runner)->threads(), (*runner)->weight_bytes() / 1e6,
                1e-6 * static_cast<double>((*runner)->bytes_per_block()) * (*runner)->kv_blocks());
   auto lengths = LengthBench(**runner, flags).Run();
-  if (!lengths.ok()) return Fail(lengths.status());
+  if (!lengths.ok()) return lengths.status();
   report["length"] = *lengths;
   auto idle = IdleBench(*std::move(runner), flags).Run();
-  if (!idle.ok()) return Fail(idle.status());
+  if (!idle.ok()) return idle.status();
   report["idle"] = *idle;
-  if (!flags.json.empty()) std::ofstream(flags.json) << report.dump(1) << "\n";
-  return 0;
+  return report;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Measures the cost of sequence length, batch size and idle sequences.", "bench_scale");
+  AddNumber(app, "--context", flags.contexts, "tokens in the cache of each sequence", kChunk / 2, 8000);
+  AddNumber(app, "--batch", flags.batches, "sequences that share a step", 1, 256);
+  AddNumber(app, "--idle", flags.idle, "idle sequences, ascending", 1, 1 << 20);
+  app.add_option("--dtype", flags.dtype, "auto, float32 or bfloat16")->capture_default_str();
+  app.add_option("--threads", flags.threads, "0: one per CPU")->capture_default_str();
+  AddNumber(app, "--seconds", flags.seconds, "seconds per figure", 0.01, 100.0);
+  return RunBenchmark(app, argc, argv, [&] { return Measure(flags); });
 }
 
 }  // namespace

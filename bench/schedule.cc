@@ -8,10 +8,7 @@
 // which nothing passes. All are relative to plain decoding without delay.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iostream>
-#include <map>
 #include <optional>
 #include <thread>
 
@@ -21,28 +18,24 @@
 #include "bench/delay_relay.h"
 #include "bench/generated_model.h"
 #include "bench/pair_helpers.h"
+#include "bench/run_benchmark.h"
 #include "bench/tally.h"
 #include "bench/temporary_folder.h"
 #include "bench/timed_server.h"
-#include "common/obs/flags.h"
+#include "common/rpc/drafters.h"
+#include "common/rpc/names.h"
 #include "common/rpc/queue_poller.h"
 #include "common/spec/analysis.h"
-#include "draft_service/draft_spec.h"
-#include "target_service/target_spec.h"
+#include "draft_service/draft_service.h"
+#include "target_service/target_service.h"
 
 namespace outrider {
 namespace {
 
 constexpr int kPrompt = 16;  // tokens
 
-const std::map<std::string, v1::Schedule> kSchedules = {
-    {"lockstep", v1::SCHEDULE_LOCKSTEP}, {"run_ahead", v1::SCHEDULE_RUN_AHEAD}, {"auto", v1::SCHEDULE_AUTO}};
-const std::map<std::string, v1::DrafterKind> kDrafters = {
-    {"model", v1::DRAFTER_KIND_MODEL}, {"ngram", v1::DRAFTER_KIND_NGRAM}, {"none", v1::DRAFTER_KIND_NONE}};
-
 struct Flags {
   std::string tokenizer = "models/tiny-target";
-  std::string json;
   double step_ms = 10;
   double c = 0.385;
   double row_ms = 0;
@@ -143,8 +136,8 @@ class ScheduleBench {
     for (int i = 0; i < kPrompt; ++i) request.mutable_tokens()->add_ids(300);
     request.mutable_sampling()->set_temperature(0);
     request.set_trace(true);
-    request.mutable_speculation()->set_drafter(kDrafters.at(mode.drafter));
-    request.mutable_speculation()->set_schedule(kSchedules.at(mode.schedule));
+    request.mutable_speculation()->set_drafter(DrafterFromName(mode.drafter));
+    request.mutable_speculation()->set_schedule(ScheduleFromName(mode.schedule));
     request.mutable_speculation()->set_draft_tokens(static_cast<uint32_t>(mode.k));
     request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(flags_.tokens));
     request.mutable_stop()->set_ignore_eos(true);
@@ -257,7 +250,8 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> StartCoordinator(const Flags& flag
   return ChildProcess::Spawn(command, log);
 }
 
-absl::Status Measure(const Flags& flags) {
+absl::StatusOr<nlohmann::ordered_json> Measure(const Flags& flags) {
+  GiveQueuesTheirConnections();  // as the services do
   const TemporaryFolder folder;
   const ModelShape shape{
       .hidden = 8, .intermediate = 8, .layers = 1, .heads = 1, .kv_heads = 1, .head_dim = 8};
@@ -325,71 +319,42 @@ absl::Status Measure(const Flags& flags) {
       for (const auto& one : *rows) report["rows"].push_back(one);
     }
   }
-  if (!flags.json.empty()) std::ofstream(flags.json) << report.dump(1) << "\n";
-  return absl::OkStatus();
-}
-
-template <class Values>
-std::vector<std::string> Names(const Values& values) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : values) names.push_back(name);
-  return names;
+  return report;
 }
 
 void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--tokenizer", flags.tokenizer, "folder with a tokenizer.json of 4096 tokens")
       ->check(CLI::ExistingDirectory)
       ->capture_default_str();
-  app.add_option("--step", flags.step_ms, "milliseconds of a target step")
-      ->check(CLI::Range(0.1, 1e4))
-      ->capture_default_str();
-  app.add_option("-c,--cost", flags.c, "time of a draft step in units of a target step")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  app.add_option("--row-cost", flags.row_ms,
-                 "milliseconds that each row of a draft step beyond the first costs")
-      ->check(CLI::Range(0.0, 1e3))
-      ->capture_default_str();
-  app.add_option("--alpha", flags.law.alpha, "how often a drafted token is accepted")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  app.add_option("--hits", flags.law.hits,
-                 "how often the draft's next choice follows, by the number of accepted tokens; the last one "
-                 "counts for more")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  app.add_option("--delay", flags.delays_ms, "milliseconds to the services, one way")
-      ->check(CLI::Range(0.0, 1e3))
-      ->capture_default_str();
-  app.add_option("--draft-tokens", flags.ks, "K")
-      ->check(CLI::Range(1, kMaxDraftTokens))
-      ->capture_default_str();
+  AddNumber(app, "--step", flags.step_ms, "milliseconds of a target step", 0.1, 1e4);
+  AddNumber(app, "-c,--cost", flags.c, "time of a draft step in units of a target step", 0.0, 100.0);
+  AddNumber(app, "--row-cost", flags.row_ms,
+            "milliseconds that each row of a draft step beyond the first costs", 0.0, 1e3);
+  AddNumber(app, "--alpha", flags.law.alpha, "how often a drafted token is accepted", 0.0, 1.0);
+  AddNumber(app, "--hits", flags.law.hits,
+            "how often the draft's next choice follows, by the number of accepted tokens; the last one "
+            "counts for more",
+            0.0, 1.0);
+  AddNumber(app, "--delay", flags.delays_ms, "milliseconds to the services, one way", 0.0, 1e3);
+  AddNumber(app, "--draft-tokens", flags.ks, "K", 1, kMaxDraftTokens);
   app.add_option("--schedule", flags.schedules, "lockstep, run_ahead or auto")
-      ->check(CLI::IsMember(Names(kSchedules)))
+      ->check(CLI::IsMember({"lockstep", "run_ahead", "auto"}))
       ->capture_default_str();
   app.add_option("--drafter", flags.drafters, "model, ngram or none; plain decoding is measured anyway")
-      ->check(CLI::IsMember(Names(kDrafters)))
+      ->check(CLI::IsMember({"model", "ngram", "none"}))
       ->capture_default_str();
   app.add_option("--branches", flags.branches, "the coordinator's --run-ahead-branches");
-  app.add_option("--tokens", flags.tokens, "tokens per generation")
-      ->check(CLI::Range(16, 4096))
-      ->capture_default_str();
-  app.add_option("--repeats", flags.repeats, "generations of each mode")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
+  AddNumber(app, "--tokens", flags.tokens, "tokens per generation", 16, 4096);
+  AddNumber(app, "--repeats", flags.repeats, "generations of each mode", 1, 100);
   app.add_flag("--goals", flags.goals,
                "measures the best K of both schedules with alpha 0.8: hits 0.7; hits 0.8 and 1 ms; no hits");
-  app.add_option("--json", flags.json, "file for the results");
 }
 
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Measures what drafting during verification gains, at any delay.", "bench_schedule");
   DefineFlags(app, flags);
-  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
-  GiveQueuesTheirConnections();  // as the services do
-  if (absl::Status status = Measure(flags); !status.ok()) return Fail("bench_schedule", status);
-  return 0;
+  return RunBenchmark(app, argc, argv, [&] { return Measure(flags); });
 }
 
 }  // namespace

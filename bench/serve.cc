@@ -4,7 +4,6 @@
 // in short slices, so that drifting machine speed favours none of them. The result is the ratio within a
 // turn, and how far it differs between turns.
 #include <atomic>
-#include <iostream>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -12,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "bench/load.h"
 #include "bench/pair_helpers.h"
-#include "common/obs/flags.h"
+#include "bench/run_benchmark.h"
 
 namespace outrider {
 namespace {
@@ -23,7 +22,6 @@ constexpr double kRampShare = 0.25;
 struct Flags {
   LocalServicesOptions services;
   PromptFlags prompts;
-  std::string json;
   std::vector<int> streams = {1, 2, 4, 8, 16, 32, 64};
   std::vector<double> rates;
   std::vector<double> temperatures = {0, 1};
@@ -301,53 +299,45 @@ class ServeBench {
   std::atomic<int> requests_ = 0;
 };
 
-int Main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app("Compares plain and speculative decoding of a pair on many streams.", "bench_serve");
-  AddPairFlags(app, flags.services);
-  AddPromptFlags(app, flags.prompts);
-  app.add_option("--streams", flags.streams, "concurrent streams; a closed loop for each number")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  app.add_option("--rate", flags.rates, "requests per second, with Poisson arrivals; instead of closed loops")
-      ->check(CLI::Range(0.1, 1e4));
-  app.add_option("--temperature", flags.temperatures, "one run for each")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  app.add_option("--fixed-k", flags.fixed_k, "the K of the speculative modes")
-      ->check(CLI::Range(1, 16))
-      ->capture_default_str();
-  app.add_option("--max-tokens", flags.max_tokens, "tokens per generation")
-      ->check(CLI::Range(2, 4096))
-      ->capture_default_str();
-  AddSliceFlags(app, flags.slices);
-  app.add_option("--json", flags.json, "file for the results");
-  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
-
+absl::StatusOr<nlohmann::ordered_json> Measure(const Flags& flags) {
   auto prompts = LoadPrompts(flags.prompts);
-  if (!prompts.ok()) return Fail("bench_serve", prompts.status());
+  if (!prompts.ok()) return prompts.status();
   auto pair = RunningPair::Start(flags.services);
-  if (!pair.ok()) return Fail("bench_serve", pair.status());
+  if (!pair.ok()) return pair.status();
   auto report = BeginReport(pair->client);
-  if (!report.ok()) return Fail("bench_serve", report.status());
+  if (!report.ok()) return report.status();
   (*report)["max_tokens"] = flags.max_tokens;
   ServeBench bench(pair->client, flags, *std::move(prompts));
   for (const double temperature : flags.temperatures) {
     for (const double rate : flags.rates) {
       auto result = bench.RunOpenLoop(temperature, rate);
-      if (!result.ok()) return Fail("bench_serve", result.status());
+      if (!result.ok()) return result.status();
       (*report)["open"].push_back(*std::move(result));
     }
     if (!flags.rates.empty()) continue;
     for (const int streams : flags.streams) {
       auto result = bench.RunClosedLoops(temperature, streams);
-      if (!result.ok()) return Fail("bench_serve", result.status());
+      if (!result.ok()) return result.status();
       (*report)["closed"].push_back(*std::move(result));
     }
   }
   (*report)["policy_to_best"] = bench.Summary();
-  if (!flags.json.empty()) std::ofstream(flags.json) << report->dump(1) << "\n";
-  return 0;
+  return report;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Compares plain and speculative decoding of a pair on many streams.", "bench_serve");
+  AddPairFlags(app, flags.services);
+  AddPromptFlags(app, flags.prompts);
+  AddNumber(app, "--streams", flags.streams, "concurrent streams; a closed loop for each number", 1, 256);
+  app.add_option("--rate", flags.rates, "requests per second, with Poisson arrivals; instead of closed loops")
+      ->check(CLI::Range(0.1, 1e4));
+  AddNumber(app, "--temperature", flags.temperatures, "one run for each", 0.0, 100.0);
+  AddNumber(app, "--fixed-k", flags.fixed_k, "the K of the speculative modes", 1, 16);
+  AddNumber(app, "--max-tokens", flags.max_tokens, "tokens per generation", 2, 4096);
+  AddSliceFlags(app, flags.slices);
+  return RunBenchmark(app, argc, argv, [&] { return Measure(flags); });
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <iostream>
 #include <map>
 #include <tuple>
 
@@ -14,9 +13,9 @@
 #include "bench/controlled_pair.h"
 #include "bench/llama_shapes.h"
 #include "bench/pair_helpers.h"
+#include "bench/run_benchmark.h"
 #include "bench/shape_load.h"
 #include "bench/temporary_folder.h"
-#include "common/obs/flags.h"
 #include "common/spec/analysis.h"
 
 namespace outrider {
@@ -32,7 +31,6 @@ constexpr int kPolicy = -1;  // in place of K: the coordinator chooses
 struct Flags {
   LocalServicesOptions services;
   std::string tokenizer = "models/tiny-target";
-  std::string json;
   std::vector<double> alphas = {0.6, 0.8};
   int max_k = 4;
   int max_tokens = 64;
@@ -221,64 +219,54 @@ absl::Status WritePair(const fs::path& folder, const Flags& flags) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<nlohmann::ordered_json> Measure(Flags& flags) {
+  for (double& alpha : flags.alphas) alpha = std::round(100 * alpha) / 100;
+  const TemporaryFolder temporary;
+  if (!temporary.made()) return absl::UnavailableError("cannot make a temporary folder");
+  const fs::path folder = flags.pair.empty() ? temporary.path() : flags.pair;
+  flags.services.target_model = folder / "shape-3B";
+  flags.services.draft_model = folder / "shape-1B";
+  const auto has_pair = HasPair(folder, flags);
+  if (!has_pair.ok()) return has_pair.status();
+  if (!*has_pair) {
+    if (auto status = WritePair(folder, flags); !status.ok()) return status;
+  }
+  if (flags.write_only) return nlohmann::ordered_json();
+  flags.services.draft_budget_seconds = kDraftBudgetSeconds;
+  auto pair = RunningPair::Start(flags.services);
+  if (!pair.ok()) return pair.status();
+  // The services have the files mapped, so an interrupted run leaves nothing large behind.
+  if (flags.pair.empty()) fs::remove_all(folder);
+  auto report = BeginReport(pair->client);
+  if (!report.ok()) return report.status();
+  (*report)["scale"] = flags.scale;
+  ShapeBench bench(pair->client, flags);
+  if (auto status = bench.Measure(); !status.ok()) return status;
+  report->update(bench.Report());
+  if (auto status = bench.MeasureLoads(*report); !status.ok()) return status;
+  return report;
+}
+
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Measures a pair of Llama 3.2's shape with a chosen acceptance rate.", "bench_shape");
-  app.add_option("--alpha", flags.alphas, "acceptance rates, to the nearest hundredth")
-      ->check(CLI::Range(0.0, 0.99))
-      ->expected(1, 16)
-      ->capture_default_str();
-  app.add_option("--max-k", flags.max_k, "largest K")->check(CLI::Range(1, 8))->capture_default_str();
-  app.add_option("--max-tokens", flags.max_tokens, "tokens per generation")
-      ->check(CLI::Range(32, 2000))
-      ->capture_default_str();
-  app.add_option("--repeats", flags.repeats, "generations per figure")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--scale", flags.scale, "divides the number of layers, for a quick look")
-      ->check(CLI::Range(1, 28))
-      ->capture_default_str();
+  AddNumber(app, "--alpha", flags.alphas, "acceptance rates, to the nearest hundredth", 0.0, 0.99)
+      ->expected(1, 16);
+  AddNumber(app, "--max-k", flags.max_k, "largest K", 1, 8);
+  AddNumber(app, "--max-tokens", flags.max_tokens, "tokens per generation", 32, 2000);
+  AddNumber(app, "--repeats", flags.repeats, "generations per figure", 1, 1000);
+  AddNumber(app, "--scale", flags.scale, "divides the number of layers, for a quick look", 1, 28);
   app.add_option("--streams", flags.streams, "also measure this many concurrent streams")
       ->check(CLI::Range(2, 1024))
       ->expected(1, 8);
-  app.add_option("--slice", flags.slice, "seconds per figure of many streams")
-      ->check(CLI::Range(0.1, 1e3))
-      ->capture_default_str();
+  AddNumber(app, "--slice", flags.slice, "seconds per figure of many streams", 0.1, 1e3);
   app.add_option("--pair", flags.pair, "folder for the weights: reused if it has them, else written");
   app.add_flag("--write-only", flags.write_only, "only write the weights into --pair");
   AddComputeFlags(app, flags.services);
   app.add_option("--tokenizer", flags.tokenizer, "folder with a tokenizer.json; any will do")
       ->check(CLI::ExistingDirectory)
       ->capture_default_str();
-  app.add_option("--json", flags.json, "file for the results");
-  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
-  for (double& alpha : flags.alphas) alpha = std::round(100 * alpha) / 100;
-
-  const TemporaryFolder temporary;
-  if (!temporary.made()) return Fail("bench_shape", absl::UnavailableError("cannot make a temporary folder"));
-  const fs::path folder = flags.pair.empty() ? temporary.path() : flags.pair;
-  flags.services.target_model = folder / "shape-3B";
-  flags.services.draft_model = folder / "shape-1B";
-  const auto has_pair = HasPair(folder, flags);
-  if (!has_pair.ok()) return Fail("bench_shape", has_pair.status());
-  if (!*has_pair) {
-    if (auto status = WritePair(folder, flags); !status.ok()) return Fail("bench_shape", status);
-  }
-  if (flags.write_only) return 0;
-  flags.services.draft_budget_seconds = kDraftBudgetSeconds;
-  auto pair = RunningPair::Start(flags.services);
-  if (!pair.ok()) return Fail("bench_shape", pair.status());
-  // The services have the files mapped, so an interrupted run leaves nothing large behind.
-  if (flags.pair.empty()) fs::remove_all(folder);
-  auto report = BeginReport(pair->client);
-  if (!report.ok()) return Fail("bench_shape", report.status());
-  (*report)["scale"] = flags.scale;
-  ShapeBench bench(pair->client, flags);
-  if (auto status = bench.Measure(); !status.ok()) return Fail("bench_shape", status);
-  report->update(bench.Report());
-  if (auto status = bench.MeasureLoads(*report); !status.ok()) return Fail("bench_shape", status);
-  if (!flags.json.empty()) std::ofstream(flags.json) << report->dump(1) << "\n";
-  return 0;
+  return RunBenchmark(app, argc, argv, [&] { return Measure(flags); });
 }
 
 }  // namespace

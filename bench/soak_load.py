@@ -29,7 +29,7 @@ from test_bad_requests import BAD
 from test_openai_server import BAD as BAD_OVER_HTTP
 
 WORKERS = 8
-DRAFTERS = ("", "model", "model", "ngram", "copy", "auto", "random", "none")
+DRAFTERS = ("", "model", "model", "ngram", "copy", "auto", "none")
 TREE_DRAFTERS = ("", "model", *SHIPPED)  # the target itself with any of its heads
 KS = (None, 0, 1, 2, 4, 8)
 TREES = ("", "", "2x2x1", "chains:3", "budget:8", "auto")

@@ -17,7 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "common/engine/device_task.h"
+#include "common/engine/batch.h"
 #include "common/engine/runner.h"
 
 namespace outrider {

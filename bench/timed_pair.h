@@ -105,7 +105,6 @@ class TimedModel final : public Model {
     return absl::UnimplementedError("nothing is cached");
   }
   void Wake() override {}
-  bool CanRun(const DeviceTask&) const override { return false; }
   bool row_invariant() const override { return timed_.is_draft; }
   bool tree_row_invariant() const override { return timed_.is_draft; }
   std::string dtype() const override { return "float32"; }

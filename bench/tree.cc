@@ -1,8 +1,6 @@
 // Compares trees of drafted tokens with chains: tokens a target call and acceptance by depth and rank, which
 // do not depend on the machine; the speed of one stream, in turns; and what the tokens a call of this pair
 // would be worth in the shapes of Llama 3.2, where a step costs what it does there.
-#include <fstream>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -10,11 +8,11 @@
 #include "bench/far_services.h"
 #include "bench/llama_shapes.h"
 #include "bench/pair_helpers.h"
+#include "bench/run_benchmark.h"
 #include "bench/step_times.h"
 #include "bench/tree_acceptance.h"
 #include "bench/tree_modes.h"
 #include "bench/tree_speed.h"
-#include "common/obs/flags.h"
 
 namespace outrider {
 namespace {
@@ -31,7 +29,6 @@ struct Flags {
       "budget:12@4", "budget:12@5", "budget:16@2", "budget:16@3", "budget:16@4", "budget:16@5", "budget:16@6",
       "budget:64@2", "budget:64@3", "budget:64@4", "budget:64@5", "budget:64@6"};
   std::vector<double> temperatures = {0, 1};
-  std::string json;
   int max_k = 6;
   int passes = 3;
   TurnsFlags speed;
@@ -196,6 +193,32 @@ absl::Status Run(const Client& client, const Flags& flags, const std::vector<std
   return absl::OkStatus();
 }
 
+absl::StatusOr<nlohmann::ordered_json> Measure(Flags& flags) {
+  auto prompts = LoadPrompts(flags.prompts);
+  if (!prompts.ok()) return prompts.status();
+  const auto modes = MakeTreeModes(flags.max_k, flags.shapes);
+  if (!modes.ok()) return modes.status();
+  flags.services.draft_budget_seconds = kDraftBudgetSeconds;
+  auto pair = RunningPair::Start(flags.services);
+  if (!pair.ok()) return pair.status();
+  auto report = BeginReport(pair->client);
+  if (!report.ok()) return report.status();
+  (*report)["delay_ms"] = flags.delay_ms;
+  std::unique_ptr<FarServices> far;
+  if (flags.delay_ms > 0) {
+    const std::string& model = flags.services.target_model;
+    auto started = FarServices::Start(*pair->services, model.empty() ? "models/tiny-target" : model,
+                                      std::chrono::duration<double, std::milli>(flags.delay_ms));
+    if (!started.ok()) return started.status();
+    far = *std::move(started);
+  }
+  const Client& client = far ? far->client() : pair->client;
+  if (auto status = Run(client, flags, *prompts, *modes, *report); !status.ok()) {
+    return status;
+  }
+  return report;
+}
+
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app("Compares trees of drafted tokens with chains.", "bench_tree");
@@ -203,52 +226,15 @@ int Main(int argc, char** argv) {
   AddPromptFlags(app, flags.prompts);
   app.add_option("--shape", flags.shapes, "trees as SHAPE@DEPTH")->capture_default_str();
   app.add_option("--temperature", flags.temperatures, "temperatures")->capture_default_str();
-  app.add_option("--max-tokens", flags.speed.max_tokens, "tokens per generation")
-      ->check(CLI::Range(64, 4096))
-      ->capture_default_str();
-  app.add_option("--max-k", flags.max_k, "largest K of a chain")
-      ->check(CLI::Range(1, 16))
-      ->capture_default_str();
-  app.add_option("--passes", flags.passes, "over the prompts, for tokens a call at temperatures above 0")
-      ->check(CLI::Range(0, 1000))
-      ->capture_default_str();
-  app.add_option("--turns", flags.speed.turns, "over the prompts, for speeds; 0: none are measured")
-      ->check(CLI::Range(0, 1000))
-      ->capture_default_str();
-  app.add_option("--delay", flags.delay_ms, "milliseconds to draft and target, one way")
-      ->check(CLI::Range(0.0, 1e3))
-      ->capture_default_str();
+  AddNumber(app, "--max-tokens", flags.speed.max_tokens, "tokens per generation", 64, 4096);
+  AddNumber(app, "--max-k", flags.max_k, "largest K of a chain", 1, 16);
+  AddNumber(app, "--passes", flags.passes, "over the prompts, for tokens a call at temperatures above 0", 0,
+            1000);
+  AddNumber(app, "--turns", flags.speed.turns, "over the prompts, for speeds; 0: none are measured", 0, 1000);
+  AddNumber(app, "--delay", flags.delay_ms, "milliseconds to draft and target, one way", 0.0, 1e3);
   app.add_flag("--llama", flags.llama, "also measure steps in the shapes of Llama 3.2: 6 GB of disk");
-  app.add_option("--scale", flags.scale, "divides the layers of these shapes, for a quick look")
-      ->check(CLI::Range(1, 28))
-      ->capture_default_str();
-  app.add_option("--json", flags.json, "file for the results");
-  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
-
-  auto prompts = LoadPrompts(flags.prompts);
-  if (!prompts.ok()) return Fail("bench_tree", prompts.status());
-  const auto modes = MakeTreeModes(flags.max_k, flags.shapes);
-  if (!modes.ok()) return Fail("bench_tree", modes.status());
-  flags.services.draft_budget_seconds = kDraftBudgetSeconds;
-  auto pair = RunningPair::Start(flags.services);
-  if (!pair.ok()) return Fail("bench_tree", pair.status());
-  auto report = BeginReport(pair->client);
-  if (!report.ok()) return Fail("bench_tree", report.status());
-  (*report)["delay_ms"] = flags.delay_ms;
-  std::unique_ptr<FarServices> far;
-  if (flags.delay_ms > 0) {
-    const std::string& model = flags.services.target_model;
-    auto started = FarServices::Start(*pair->services, model.empty() ? "models/tiny-target" : model,
-                                      std::chrono::duration<double, std::milli>(flags.delay_ms));
-    if (!started.ok()) return Fail("bench_tree", started.status());
-    far = *std::move(started);
-  }
-  const Client& client = far ? far->client() : pair->client;
-  if (auto status = Run(client, flags, *prompts, *modes, *report); !status.ok()) {
-    return Fail("bench_tree", status);
-  }
-  if (!flags.json.empty()) std::ofstream(flags.json) << report->dump(1) << "\n";
-  return 0;
+  AddNumber(app, "--scale", flags.scale, "divides the layers of these shapes, for a quick look", 1, 28);
+  return RunBenchmark(app, argc, argv, [&] { return Measure(flags); });
 }
 
 }  // namespace

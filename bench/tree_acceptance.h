@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/spec/proposal.h"
-#include "coordinator/rounds/offered_nodes.h"
+#include "coordinator/generation/round_tally.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {

@@ -2,16 +2,14 @@
 // answer at once. The draft always proposes the same tokens and the target accepts all of them.
 #include <atomic>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/load.h"
 #include "bench/pair_helpers.h"
 #include "bench/polling_thread.h"
+#include "bench/run_benchmark.h"
 #include "bench/temporary_folder.h"
-#include "common/obs/flags.h"
 #include "common/rpc/batch_server.h"
 #include "common/rpc/server.h"
 #include "common/text/model_fingerprint.h"
@@ -28,7 +26,6 @@ constexpr double kRampShare = 0.25;  // share of a slice that is not counted
 
 struct Flags {
   std::string tokenizer = "models/tiny-target";
-  std::string json;
   std::vector<int> streams = {1, 16, 64};
   int k = 4;
   int vocab_size = 128256;
@@ -183,8 +180,8 @@ absl::StatusOr<Tally> Slice(const Client& client, const Form& form, int streams,
   return sum;
 }
 
-absl::StatusOr<nlohmann::ordered_json> Measure(const Client& client, InstantDraft& draft,
-                                               const Flags& flags) {
+absl::StatusOr<nlohmann::ordered_json> MeasureRows(const Client& client, InstantDraft& draft,
+                                                   const Flags& flags) {
   const std::vector<Form> forms = AllForms(flags.k, flags.vocab_size);
   nlohmann::ordered_json rows;
   absl::PrintF("%7s %-10s %3s %22s %10s %10s %12s %13s\n", "streams", "q", "K", "round us 50/95/99",
@@ -224,39 +221,12 @@ absl::StatusOr<nlohmann::ordered_json> Measure(const Client& client, InstantDraf
   return rows;
 }
 
-int Fail(const absl::Status& status) {
-  std::cerr << "bench_wire: " << status.message() << "\n";
-  return 1;
-}
-
-int Main(int argc, char** argv) {
-  Flags flags;
-  CLI::App app("Measures the coordinator and the wire, with servers that answer at once.", "bench_wire");
-  app.add_option("--tokenizer", flags.tokenizer, "folder with a tokenizer.json")
-      ->check(CLI::ExistingDirectory)
-      ->capture_default_str();
-  app.add_option("--streams", flags.streams, "concurrent streams")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
-  app.add_option("--draft-tokens", flags.k, "K")
-      ->check(CLI::Range(1, kMaxDraftTokens))
-      ->capture_default_str();
-  app.add_option("--vocab-size", flags.vocab_size, "vocabulary of the simulated servers; default: Llama 3's")
-      ->check(CLI::Range(4096, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--busy-poll", flags.busy_poll_seconds,
-                 "seconds that coordinator and servers look for a message before they sleep")
-      ->check(CLI::Range(0.0, 0.001))
-      ->capture_default_str();
-  AddSliceFlags(app, flags.slices);
-  app.add_option("--json", flags.json, "file for the results");
-  if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
-
+absl::StatusOr<nlohmann::ordered_json> Measure(const Flags& flags) {
   GiveQueuesTheirConnections();  // as the services do
   auto tokenizer = Tokenizer::Load(flags.tokenizer + "/tokenizer.json");
-  if (!tokenizer.ok()) return Fail(tokenizer.status());
+  if (!tokenizer.ok()) return tokenizer.status();
   const TemporaryFolder folder;
-  if (!folder.made()) return Fail(absl::UnavailableError("cannot make a temporary folder"));
+  if (!folder.made()) return absl::UnavailableError("cannot make a temporary folder");
   const auto socket = [&](const char* service) { return absl::StrCat("unix:", folder.path(), "/", service); };
   const std::string programs = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
   // Before gRPC starts threads in this process.
@@ -266,7 +236,7 @@ int Main(int argc, char** argv) {
                            "--draft=" + socket("draft"), "--tokenizer=" + flags.tokenizer,
                            "--draft-budget=60", absl::StrCat("--busy-poll=", flags.busy_poll_seconds)},
                           folder.path() + "/log");
-  if (!coordinator.ok()) return Fail(coordinator.status());
+  if (!coordinator.ok()) return coordinator.status();
 
   v1::ServerInfo info;
   info.set_boot_id(1);
@@ -283,22 +253,35 @@ int Main(int argc, char** argv) {
   const absl::Duration busy_poll = absl::Seconds(flags.busy_poll_seconds);
   PollingThread draft_thread(busy_poll), target_thread(busy_poll);
   auto draft_server = RpcServer::Start(socket("draft"), {}, &draft, draft_thread.poller());
-  if (!draft_server.ok()) return Fail(draft_server.status());
+  if (!draft_server.ok()) return draft_server.status();
   draft.Serve(**draft_server);
   auto target_server = RpcServer::Start(socket("target"), {}, &target, target_thread.poller());
-  if (!target_server.ok()) return Fail(target_server.status());
+  if (!target_server.ok()) return target_server.status();
   target.Serve(**target_server);
 
   auto client = ConnectWhenServing(**coordinator, socket("coordinator"));
-  if (!client.ok()) return Fail(client.status());
-  auto rows = Measure(*client, draft, flags);
-  if (!rows.ok()) return Fail(rows.status());
-  if (!flags.json.empty()) {
-    const nlohmann::ordered_json report = {
-        {"machine", MachineName()}, {"vocab_size", flags.vocab_size}, {"rows", *rows}};
-    std::ofstream(flags.json) << report.dump(1) << "\n";
-  }
-  return 0;
+  if (!client.ok()) return client.status();
+  auto rows = MeasureRows(*client, draft, flags);
+  if (!rows.ok()) return rows.status();
+  nlohmann::ordered_json report = {
+      {"machine", MachineName()}, {"vocab_size", flags.vocab_size}, {"rows", *rows}};
+  return report;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Measures the coordinator and the wire, with servers that answer at once.", "bench_wire");
+  app.add_option("--tokenizer", flags.tokenizer, "folder with a tokenizer.json")
+      ->check(CLI::ExistingDirectory)
+      ->capture_default_str();
+  AddNumber(app, "--streams", flags.streams, "concurrent streams", 1, 256);
+  AddNumber(app, "--draft-tokens", flags.k, "K", 1, kMaxDraftTokens);
+  AddNumber(app, "--vocab-size", flags.vocab_size, "vocabulary of the simulated servers; default: Llama 3's",
+            4096, 1 << 20);
+  AddNumber(app, "--busy-poll", flags.busy_poll_seconds,
+            "seconds that coordinator and servers look for a message before they sleep", 0.0, 0.001);
+  AddSliceFlags(app, flags.slices);
+  return RunBenchmark(app, argc, argv, [&] { return Measure(flags); });
 }
 
 }  // namespace

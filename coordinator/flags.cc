@@ -2,9 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/rpc/names.h"
+#include "common/rpc/drafters.h"
 #include "common/rpc/security_flags.h"
-#include "coordinator/api/parse_tree.h"
+#include "coordinator/api/parse_request.h"
 
 namespace outrider {
 
@@ -120,8 +120,6 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--copy-history", flags.copy.history, "last tokens of a sequence that it searches")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--drafter-corpus", flags.drafter_corpus,
-                 "text that the unigram and bigram drafters count; empty: they cannot be asked for");
   app.add_option("--max-requests", flags.admission.max_samples,
                  "most requests in progress, each sample counted; more wait")
       ->check(CLI::Range(1, 1 << 20))

@@ -8,7 +8,7 @@
 #include "common/rpc/credentials.h"
 #include "common/serve/server_process.h"
 #include "coordinator/admission/admission.h"
-#include "coordinator/drafters/make_drafter.h"
+#include "coordinator/decode/drafters/make_drafter.h"
 
 namespace outrider {
 
@@ -38,7 +38,6 @@ struct Flags {
   std::string schedule = "auto";
   std::string tree = "none";
   int run_ahead_branches = 8;
-  std::string drafter_corpus;
   NgramOptions ngram;
   CopyOptions copy;
   AdmissionLimits admission;

@@ -9,23 +9,22 @@
 #include "common/net/asio.h"
 #include "common/obs/log.h"
 #include "common/obs/version.h"
-#include "common/rpc/exposure.h"
+#include "common/rpc/address.h"
+#include "common/rpc/credentials.h"
+#include "common/rpc/drafters.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/rpc/names.h"
 #include "common/rpc/security_flags.h"
-#include "common/rpc/token_file.h"
 #include "common/serve/server_process.h"
 #include "common/serve/stall_watch.h"
 #include "common/text/read_file.h"
 #include "coordinator/api/chat_template.h"
 #include "coordinator/api/inference_service.h"
-#include "coordinator/api/parse_drafter.h"
-#include "coordinator/api/sampling_defaults.h"
+#include "coordinator/api/parse_request.h"
 #include "coordinator/flags.h"
-#include "coordinator/gateway/gateway.h"
-#include "coordinator/link/executor_progress.h"
-#include "coordinator/link/grpc_context.h"
-#include "coordinator/make_pools.h"
+#include "coordinator/openai/gateway.h"
+#include "coordinator/pools.h"
+#include "coordinator/servers/grpc_context.h"
 
 namespace outrider {
 namespace {
@@ -51,7 +50,6 @@ Clock::duration ToDuration(double seconds) {
 // What is read before anything runs.
 struct Loaded {
   std::unique_ptr<Tokenizer> tokenizer;
-  std::shared_ptr<const CorpusCounts> corpus;  // null: there is none
   RequestDefaults defaults;
   std::optional<std::string> cache_key;
 };
@@ -75,12 +73,6 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
   auto tokenizer = Tokenizer::Load(path.string());
   if (!tokenizer.ok()) return tokenizer.status();
   auto chat_template = ChatTemplate::Load(path.parent_path().string());
-  std::shared_ptr<const CorpusCounts> corpus;
-  if (!flags.drafter_corpus.empty()) {
-    auto counts = CorpusCounts::Load(flags.drafter_corpus, **tokenizer);
-    if (!counts.ok()) return counts.status();
-    corpus = *std::move(counts);
-  }
   const bool adaptive = flags.draft_tokens == "auto";
   RequestDefaults defaults{.draft_tokens = adaptive ? 5 : std::stoi(flags.draft_tokens),
                            .adaptive = adaptive,
@@ -89,7 +81,6 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
                            .tree = flags.tree,
                            .drafter = DrafterFromName(flags.drafter),
                            .has_draft_service = !flags.drafts.empty(),
-                           .has_corpus = corpus != nullptr,
                            .max_samples = std::min(kMaxSamples, flags.admission.max_samples),
                            .control_tokens_in_chat = flags.control_tokens_in_chat};
   if (flags.generation_config == "auto") {
@@ -114,7 +105,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
   }
   auto cache_key = CacheKey(flags);
   if (!cache_key.ok()) return cache_key.status();
-  return Loaded{*std::move(tokenizer), std::move(corpus), std::move(defaults), *std::move(cache_key)};
+  return Loaded{*std::move(tokenizer), std::move(defaults), *std::move(cache_key)};
 }
 
 // Null: every client of the HTTP listener is let in.
@@ -227,28 +218,27 @@ absl::Status Serve(const Flags& flags) {
                       [&] { metrics.SetRequests(admission.running(), admission.waiting()); });
   asio::thread_pool parsers(kParserThreads);
   Admission parsing(context.get_executor(), {.max_samples = kParserThreads});
-  DraftLengthPolicy policy(flags.run_ahead_branches);
+  DraftChoice policy(flags.run_ahead_branches);
   RoundObserver observer(&metrics, &policy);
-  InferenceService service({.executor = context.get_executor(),
+  InferenceService service({.decode = {.executor = context.get_executor(),
+                                       .tokenizer = &tokenizer,
+                                       .targets = pools->targets.get(),
+                                       .drafters = {.drafts = pools->drafts.get(),
+                                                    .draft_budget = ToDuration(flags.draft_budget_seconds),
+                                                    .ngram = flags.ngram,
+                                                    .copy = flags.copy,
+                                                    .metrics = &metrics},
+                                       .policy = &policy,
+                                       .metrics = &metrics},
                             .parsers = parsers.get_executor(),
                             .parsing = &parsing,
-                            .tokenizer = &tokenizer,
-                            .targets = pools->targets.get(),
                             .mixed_numerics = flags.mixed_numerics,
-                            .drafters = {.drafts = pools->drafts.get(),
-                                         .draft_budget = ToDuration(flags.draft_budget_seconds),
-                                         .corpus = loaded->corpus,
-                                         .ngram = flags.ngram,
-                                         .copy = flags.copy,
-                                         .metrics = &metrics},
                             .defaults = loaded->defaults,
                             .admission = &admission,
                             .checks_tokens = !flags.process.server.security.token_file.empty(),
                             .cache_key = loaded->cache_key,
                             .stream_interval = ToDuration(flags.stream_interval_seconds),
-                            .policy = &policy,
-                            .observer = &observer,
-                            .metrics = &metrics});
+                            .observer = &observer});
   const auto started = ServerProcess::Start(
       flags.process, {{.listen = flags.listen, .service = &service, .registry = registry}});
   if (!started.ok()) return started.status();

@@ -48,7 +48,7 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
   PhiloxNoise noise(params.key, static_cast<uint64_t>(sequence.committed()));
   ProposalNode node = Propose(params.rule, *row, params.draft_top_n, context.size(), noise);
   if (DrawsNext(sequence)) {
-    sequence.CommitNext(std::move(node));
+    sequence.CommitNext(node.token);
     return work.draft_tokens == 0 || IsLateForMore(sequence);
   }
   const TokenId token = node.token;

@@ -1,6 +1,8 @@
 #include "draft_service/draft_service.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,16 +10,17 @@
 #include "common/rpc/error.h"
 #include "common/serve/convert.h"
 #include "common/serve/serve_item.h"
+#include "draft_service/draft_sampler.h"
+#include "draft_service/draft_service.h"
 
 namespace outrider {
 namespace {
 
 using Results = Outbox<v1::ProposeResponse>;
 
-v1::DraftNode ToProto(const ProposalNode& node) {
-  google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
-  SerializeProposal({&node, 1}, &nodes);
-  return std::move(nodes[0]);
+void SetNext(TokenId token, v1::ProposeResult* result) {
+  result->mutable_next()->set_token(static_cast<uint32_t>(token));
+  result->mutable_next()->set_parent(-1);
 }
 
 v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const Answer& answer) {
@@ -31,7 +34,7 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
     for (const ProposalNode& node : answer.proposal) {
       if (node.confidence > 0) result.add_confidence(node.confidence);
     }
-    if (answer.next) *result.mutable_next() = ToProto(*answer.next);
+    if (answer.next) SetNext(*answer.next, &result);
     // One of them may have none, where only one token is allowed.
     const bool any = std::any_of(answer.proposal.begin(), answer.proposal.end(),
                                  [](const ProposalNode& node) { return !node.alternatives.empty(); });
@@ -47,11 +50,11 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
 
 // Posts the token that was drawn first, before the rest is drafted.
 void PostNext(const v1::SequenceUpdate& update, const std::shared_ptr<Results>& results, WorkItem& work) {
-  work.on_next = [results, id = update.sequence_id(), round = update.round()](const ProposalNode& next) {
+  work.on_next = [results, id = update.sequence_id(), round = update.round()](TokenId next) {
     v1::ProposeResult result;
     result.set_sequence_id(id);
     result.set_round(round);
-    *result.mutable_next() = ToProto(next);
+    SetNext(next, &result);
     result.set_partial(true);
     results->Post(std::move(result));
   };
@@ -154,6 +157,34 @@ void DraftService::OnItem(v1::DraftItem&& item, const std::shared_ptr<Results>& 
         return ParsePropose(propose, info_, work);
       },
       ToResult, results, worker_);
+}
+
+ModelServiceSpec DraftSpec() {
+  // At most 600 bytes per drafted token. docs/exactness.md says what the truncation costs in acceptance.
+  const auto top_n = std::make_shared<int>(64);
+  return {
+      .name = "draft",
+      .listen = "127.0.0.1:7071",
+      // Its steps are short, and whoever it drafts for waits for them.
+      .high_priority = true,
+      .define_flags =
+          [top_n](CLI::App& app, RunnerOptions& runner) {
+            app.add_option("--top-n", *top_n,
+                           "tokens kept of a distribution unless a request says otherwise; as many as the "
+                           "vocabulary or more: all")
+                ->check(CLI::Range(1, 1 << 30))
+                ->capture_default_str();
+            app.add_option("--frequent-tokens", runner.frequent_tokens,
+                           "propose only so many tokens, the first of frequent_tokens.json in the model's "
+                           "folder, which makes the head smaller; 0: all")
+                ->check(CLI::Range(0, 1 << 24))
+                ->capture_default_str();
+          },
+      .make_sampler = [](const v1::ServerInfo&) { return std::make_unique<DraftSampler>(); },
+      .make_service =
+          [top_n](Worker& worker, const v1::ServerInfo& info) {
+            return std::make_unique<DraftService>(worker, info, *top_n);
+          }};
 }
 
 }  // namespace outrider

@@ -37,4 +37,7 @@ class DraftService final : public v1::Draft::WithRawMethod_Propose<v1::Draft::Se
       [this] { return worker_.items(); }};
 };
 
+// What a program says of the draft that it serves.
+ModelServiceSpec DraftSpec();
+
 }  // namespace outrider

@@ -1,4 +1,4 @@
-#include "draft_service/draft_spec.h"
+#include "draft_service/draft_service.h"
 
 int main(int argc, char** argv) {
   return outrider::RunModelProgram(

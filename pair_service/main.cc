@@ -1,6 +1,6 @@
 // Draft and target in one process: two processes on one GPU take turns at it.
-#include "draft_service/draft_spec.h"
-#include "target_service/target_spec.h"
+#include "draft_service/draft_service.h"
+#include "target_service/target_service.h"
 
 int main(int argc, char** argv) {
   return outrider::RunModelProgram(

@@ -1,4 +1,4 @@
-#include "target_service/target_spec.h"
+#include "target_service/target_service.h"
 
 int main(int argc, char** argv) {
   return outrider::RunModelProgram(

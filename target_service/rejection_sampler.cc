@@ -1,6 +1,7 @@
 #include "target_service/rejection_sampler.h"
 
 #include <memory>
+#include <span>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -9,7 +10,7 @@
 #include "common/spec/logprobs.h"
 #include "common/spec/status.h"
 #include "common/spec/verify.h"
-#include "target_service/candidates.h"
+#include "common/spec/weights.h"
 
 namespace outrider {
 namespace {
@@ -112,7 +113,7 @@ absl::StatusOr<bool> RejectionSampler::Sample(SequenceState& sequence, const Log
   Rows rows(sequence, logits);
   absl::StatusOr<Verdict> verdict = Verify(
       OptionsOf(params), proposal, [&](int i) { return rows.Shape(i); },
-      static_cast<uint64_t>(sequence.committed()), params.key, sequence.continuation());
+      static_cast<uint64_t>(sequence.committed()), params.key);
   if (!verdict.ok()) return verdict.status();
   if (params.logprobs >= 0) {
     std::vector<TokenId> emitted;
@@ -144,6 +145,16 @@ std::optional<absl::Status> RejectionSampler::OnDeadline(SequenceState& sequence
   if (sequence.started()) return std::nullopt;
   return MakeError(absl::StatusCode::kDeadlineExceeded, "BUDGET_EXCEEDED",
                    "budget_exceeded: not begun within the item's budget");
+}
+
+absl::StatusOr<std::vector<CandidateRow>> Candidates(const LogitsView& logits, int n) {
+  std::vector<CandidateRow> rows;
+  for (int i = 0; i < logits.rows; ++i) {
+    const std::span<const float> row(logits.row(i).data(), logits.row(i).size());
+    if (!FindMax(row).finite) return NotFiniteError();
+    rows.push_back(TopLogProbabilities(row, n));
+  }
+  return rows;
 }
 
 }  // namespace outrider

@@ -1,7 +1,10 @@
 // The target's sampler: verifies the proposal against the logits (common/spec/verify.h).
 #pragma once
 
+#include "absl/status/statusor.h"
+#include "common/engine/model.h"
 #include "common/engine/sampler.h"
+#include "common/engine/work_item.h"
 
 namespace outrider {
 
@@ -25,5 +28,12 @@ class RejectionSampler final : public Sampler {
  private:
   const bool takes_rounded_trees_;
 };
+
+// Most candidates that can be asked for after a token.
+inline constexpr int kMaxCandidates = 256;
+
+// Of each row the `n` most probable tokens, best first, ties to the lowest id, with the logarithms of their
+// probabilities before any controls. INTERNAL if a logit is not finite.
+absl::StatusOr<std::vector<CandidateRow>> Candidates(const LogitsView& logits, int n);
 
 }  // namespace outrider

@@ -1,19 +1,20 @@
 #include "target_service/target_service.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/hash/hash.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/obs/log.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
-#include "common/rpc/names.h"
 #include "common/serve/convert.h"
 #include "common/serve/serve_item.h"
-#include "target_service/candidates.h"
+#include "target_service/rejection_sampler.h"
+#include "target_service/target_service.h"
 
 namespace outrider {
 namespace {
@@ -89,7 +90,7 @@ absl::Status CheckProposer(const WorkItem& work, const v1::ServerInfo& info) {
   std::vector<std::string> names;
   for (const v1::ProposerInfo& proposer : info.proposers()) {
     names.push_back(NameOf(proposer.proposer()));
-    if (proposer.proposer() == ToProto(*work.params->proposer)) return absl::OkStatus();
+    if (proposer.proposer() == ProposerOf(*work.params->proposer)) return absl::OkStatus();
   }
   return MakeError(absl::StatusCode::kInvalidArgument, "PROPOSER_UNKNOWN",
                    absl::StrCat("proposer: ", NameOf(*work.params->proposer), "; this target has ",
@@ -137,7 +138,6 @@ absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info,
   VerifyWork verify;
   verify.proposal = *std::move(proposal);
   verify.content_hash = ContentHash(item);
-  verify.may_continue = item.may_continue();
   if (item.candidates() > kMaxCandidates) {
     return FieldError("candidates", absl::StrCat("0 to ", kMaxCandidates), absl::StrCat(item.candidates()));
   }
@@ -157,29 +157,40 @@ absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info,
   return absl::OkStatus();
 }
 
-// Nobody waits for an answer, so one that is of no use is ignored.
-void Continue(v1::ContinueItem&& item, int vocab_size, Worker& worker) {
-  const auto id = ParseSequenceId(item.sequence_id());
-  google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
-  *nodes.Add() = std::move(*item.mutable_node());
-  nodes[0].set_parent(-1);
-  absl::StatusOr<Proposal> proposal = ParseProposal(nodes, Rule::kToken, vocab_size);
-  const absl::Status problem = id.ok() ? proposal.status() : id.status();
-  if (problem.ok()) return worker.Continue(*id, item.round(), std::move(proposal->front()));
-  LogDebug("continuation ignored", {{"sequence", absl::BytesToHexString(item.sequence_id())},
-                                    {"round", item.round()},
-                                    {"problem", problem.message()}});
-}
-
 }  // namespace
 
 void TargetService::OnItem(v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
   if (HandleControlItem(item, worker_)) return;
   const int vocab_size = static_cast<int>(info_.vocab_size());
-  if (item.has_continuation()) return Continue(std::move(*item.mutable_continuation()), vocab_size, worker_);
   SubmitItem(
       item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size, std::min(kDefaultTopN, vocab_size),
       [&](WorkItem& work) { return ParseVerify(item.verify(), info_, work); }, ToResult, results, worker_);
+}
+
+ModelServiceSpec TargetSpec() {
+  const auto inexact_trees = std::make_shared<bool>(false);
+  return {.name = "target",
+          .listen = "127.0.0.1:7072",
+          .define_flags =
+              [inexact_trees](CLI::App& app, RunnerOptions& runner) {
+                app.add_option("--heads", runner.heads,
+                               "folder of heads with which the target proposes tokens itself; may be given "
+                               "several times")
+                    ->type_name("DIR");
+                app.add_flag("--inexact-trees", *inexact_trees,
+                             "with an engine that rounds a tree otherwise than a chain: take trees also for "
+                             "greedy decoding and the coupled rule, whose tokens may then differ from plain "
+                             "decoding's");
+              },
+          .complete_info = [inexact_trees](v1::ServerInfo& info) { info.set_inexact_trees(*inexact_trees); },
+          .make_sampler =
+              [](const v1::ServerInfo& info) {
+                return std::make_unique<RejectionSampler>(info.tree_row_invariant() || info.inexact_trees());
+              },
+          .make_service =
+              [](Worker& worker, const v1::ServerInfo& info) {
+                return std::make_unique<TargetService>(worker, info);
+              }};
 }
 
 }  // namespace outrider

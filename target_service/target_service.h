@@ -35,4 +35,7 @@ class TargetService final : public v1::Target::WithRawMethod_Verify<v1::Target::
       [this] { return worker_.items(); }};
 };
 
+// What a program says of the target that it serves.
+ModelServiceSpec TargetSpec();
+
 }  // namespace outrider

@@ -7,9 +7,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
-#include "client/cli/json_output.h"
+#include "client/cli/render.h"
 #include "client/sdk/client.h"
-#include "common/rpc/names.h"
+#include "common/rpc/drafters.h"
 
 namespace outrider {
 namespace {

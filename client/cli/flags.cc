@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/address.h"
+#include "common/rpc/drafters.h"
 #include "common/rpc/names.h"
 #include "common/rpc/security_flags.h"
 
@@ -37,8 +38,6 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOpt
               "folder of heads that the target proposes with, for --drafter medusa, blockwise, eagle, "
               "layer_skip or pass; may be given again; those of the shipped target, '' for none")
           ->allow_extra_args(false),
-      command.add_option("--drafter-corpus", options.drafter_corpus,
-                         "text for the unigram and bigram drafters"),
       command
           .add_option("--engine", options.engine,
                       "of draft and target: native, or torch for libtorch, exact up to rounding")

@@ -12,10 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/commands.h"
-#include "client/cli/json_output.h"
+#include "client/cli/local_services.h"
+#include "client/cli/process.h"
 #include "client/cli/render.h"
-#include "client/cli/signals.h"
-#include "client/cli/start_up.h"
 #include "common/text/utf8.h"
 
 namespace outrider {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,7 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/cli/child_process.h"
+#include "client/cli/process.h"
+#include "client/sdk/client.h"
 
 namespace outrider {
 
@@ -28,7 +30,6 @@ struct LocalServicesOptions {
   // Folders of what the target proposes with; an empty name counts for nothing. None: with the shipped target
   // all that it comes with, where it runs on a CPU or libtorch.
   std::vector<std::string> heads;
-  std::string drafter_corpus;  // text for the unigram and bigram drafters; empty: there are none
   std::string dtype = "auto";
   std::string draft_dtype;        // empty: dtype
   std::string engine = "native";  // or torch
@@ -106,5 +107,15 @@ class LocalServices {
 // The reason for an end that a service's log gives: its last error, or else the last lines that are not JSON;
 // perhaps none.
 std::string ReasonInLog(const std::string& log);
+
+// How the first service that has ended did so; OK while all run.
+absl::Status FirstDeath(LocalServices& services);
+
+// Returns once the coordinator has its servers. An error of `check`, which is called again and again,
+// DEADLINE_EXCEEDED after two minutes, or CANCELLED with *stop_signal set. Shows progress on standard error
+// if that is a terminal.
+absl::StatusOr<Client> WaitUntilServing(
+    LocalServices& services, Signals& signals, int* stop_signal,
+    const std::function<absl::Status(LocalServices&)>& check = FirstDeath);
 
 }  // namespace outrider

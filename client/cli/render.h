@@ -3,7 +3,9 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "client/sdk/client.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
@@ -48,5 +50,10 @@ std::string Summary(const v1::Finish& finish);
 // Control characters other than tab and line feed replaced, so that a text cannot steer the terminal. UTF-8
 // in and out.
 std::string WithoutControls(std::string_view text);
+
+// What the commands print under --json; scripts read it, so names stay. One object on one line, without its
+// end. Of several samples: {"samples": [...]} with an object for each.
+std::string ToJson(const std::vector<Completion>& samples);
+std::string ToJson(const v1::DescribeResponse& description);
 
 }  // namespace outrider

@@ -6,9 +6,9 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/commands.h"
 #include "client/cli/listen_address.h"
-#include "client/cli/signals.h"
-#include "client/cli/start_up.h"
-#include "common/rpc/exposure.h"
+#include "client/cli/local_services.h"
+#include "client/cli/process.h"
+#include "common/rpc/address.h"
 
 namespace outrider {
 namespace {

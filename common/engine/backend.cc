@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "common/engine/cpu/cpu_backend.h"
+#include "common/engine/cpu/cpu_model.h"
+#include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kernels.h"
+#include "common/engine/memory.h"
 #include "common/engine/plugin.h"
 
 namespace outrider {
@@ -28,6 +31,41 @@ absl::StatusOr<std::optional<int>> CudaDevice(const std::string& device) {
   return absl::InvalidArgumentError(
       absl::StrCat("--device ", device, ": must be cpu or cuda:N with N from 0 to ", kMaxDevices - 1));
 }
+
+Storage StorageFor(const std::string& dtype) {
+  if (dtype == "int8") return Storage::kInt8;
+  if (dtype == "auto") return CpuPrefersBFloat16() ? Storage::kBFloat16 : Storage::kFloat32;
+  return dtype == "bfloat16" ? Storage::kBFloat16 : Storage::kFloat32;
+}
+
+// Runs models with our own kernels on the threads given to Load.
+class CpuBackend final : public Backend {
+ public:
+  absl::Status Check(const RunnerOptions& options) const override {
+    if (!options.kernels.empty() && FindKernels(options.kernels.c_str()) == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("kernels \"", options.kernels, "\" do not run on this CPU"));
+    }
+    return CheckDtype(options, {"auto", "float32", "bfloat16", "int8"});
+  }
+
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+                                              const RunnerOptions& options,
+                                              ThreadPool& threads) const override {
+    if (absl::Status status = CheckNative(spec, options); !status.ok()) return status;
+    const Storage storage = StorageFor(options.dtype);
+    absl::StatusOr<CpuWeights> packed = LoadCpuWeights(weights, spec, storage, threads, options.progress);
+    if (absl::IsResourceExhausted(packed.status())) {
+      return absl::ResourceExhaustedError(absl::StrCat(packed.status().message(), " of ", options.model_dir));
+    }
+    if (!packed.ok()) return packed.status();
+    const int kv_blocks =
+        KvBlocks(spec, options, AvailableMemory(), LayOutKv(spec, storage, options.block_size).block_bytes);
+    return CpuModel::Create(
+        spec, *std::move(packed), {kv_blocks, options.block_size, options.max_batch_rows, options.observe},
+        options.kernels.empty() ? BestKernels() : *FindKernels(options.kernels.c_str()), threads);
+  }
+};
 
 }  // namespace
 

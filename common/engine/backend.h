@@ -1,6 +1,9 @@
 // A backend runs models: our kernels for the CPU, those for CUDA GPUs, or libtorch on either.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -50,5 +53,20 @@ absl::Status CheckNative(const DecoderSpec& spec, const RunnerOptions& options);
 
 // For implementations of Check: INVALID_ARGUMENT unless options.dtype is in `dtypes`.
 absl::Status CheckDtype(const RunnerOptions& options, absl::Span<const absl::string_view> dtypes);
+
+// For implementations of Load: how many blocks of `block_bytes` the KV pool has. That is what was asked for,
+// or what fits its share of the `free_bytes` that are left once all other memory is allocated: at least one
+// block, and at most what max_sequences sequences of maximum length can use.
+inline int KvBlocks(const DecoderSpec& spec, const RunnerOptions& options, size_t free_bytes,
+                    size_t block_bytes) {
+  if (options.kv_blocks > 0) return options.kv_blocks;
+  block_bytes += options.more_block_bytes;
+  const double bytes = options.pool_bytes != nullptr
+                           ? options.pool_bytes(static_cast<double>(free_bytes), block_bytes)
+                           : options.kv_memory_fraction * static_cast<double>(free_bytes);
+  const double longest = std::ceil(static_cast<double>(spec.max_position_embeddings) / options.block_size);
+  return static_cast<int>(
+      std::clamp(bytes / static_cast<double>(block_bytes), 1.0, options.max_sequences * longest));
+}
 
 }  // namespace outrider

@@ -2,18 +2,43 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "common/engine/device_task.h"
+#include "common/engine/sequence_params.h"
 #include "common/kv/block_id.h"
-#include "common/kv/slot_move.h"
 #include "common/spec/types.h"
+#include "common/spec/verify.h"
 
 namespace outrider {
 
 // Most rows of a batch that return logits. Logits take memory, half a megabyte a row with 128,000 tokens.
 inline constexpr int kMaxLogitRows = 2048;
+
+// Drafts K tokens; each but the last is fed back to draft the next one. Needs one row of logits.
+struct ProposeTask {
+  int draft_tokens = 0;    // K, at least 1
+  Proposal proposal = {};  // the result
+};
+
+// Verifies a draft whose tokens are the last ones of the sequence. Needs a row of logits for each drafted
+// token and one more.
+struct VerifyTask {
+  absl::Span<const ProposalNode> draft = {};  // a chain
+  Verdict verdict = {};                       // the result
+};
+
+// A task for a device. Model::CanRun says which ones a model supports; the host handles the others from
+// logits. The result is the one that common/spec gives for the same logits and random numbers.
+struct DeviceTask {
+  const SequenceParams* params = nullptr;
+  uint64_t round_start = 0;  // tokens of the sequence before the draft
+  std::variant<ProposeTask, VerifyTask> work = {};
+  absl::Status status = {};  // the result; INTERNAL "logits_not_finite" if a logit is NaN or infinite
+};
 
 // The rows of one sequence in a batch.
 struct SequenceRows {
@@ -36,22 +61,13 @@ struct SequenceRows {
   // float32 [*, DecoderSpec::embedding_columns]: what the last tokens are embedded as, whatever their ids
   // are. Only for models that have hidden states.
   absl::Span<const float> embeddings = {};
-  // float32 [*, hidden_size]: the residual streams of the first tokens, but not of all, after
-  // PassOptions::resume_after layers. An earlier pass computed these layers and left their keys and values in
-  // the cache; this one goes on from there.
-  absl::Span<const float> resumed = {};
 };
-
-// The rows of a batch that are not resumed. Nothing of them is wanted.
-std::vector<SequenceRows> NotResumed(absl::Span<const SequenceRows> batch, int hidden_size);
 
 // What a forward pass computes, for all sequences of its batch. Only models that have hidden states take
 // anything but the default.
 struct PassOptions {
   int layers = 0;                   // the first ones only, before the final norm and the head; 0: all
   absl::Span<const int> taps = {};  // after how many layers, at most those, hidden states are wanted too
-  // After how many layers, fewer than are computed, SequenceRows::resumed is; 0: nothing is. Not with taps.
-  int resume_after = 0;
 };
 
 // Hidden states, float32 [rows, columns]: the hidden_rows of each sequence of the batch, in the batch's order

@@ -1,7 +1,6 @@
 #include "common/engine/mailbox.h"
 
 #include <utility>
-#include <variant>
 
 namespace outrider {
 namespace {
@@ -79,15 +78,6 @@ bool Mailbox::Take(bool busy, absl::Time deadline, std::vector<Command>& command
   commands.swap(commands_);
   busy_ |= !commands.empty();
   return !stopped_;
-}
-
-void Mailbox::TakeContinuations(absl::FunctionRef<bool(ContinueCommand&)> takes) {
-  if (source_.poll) source_.poll(absl::InfinitePast());
-  std::lock_guard lock(mutex_);
-  std::erase_if(commands_, [&](Command& command) {
-    auto* const continuation = std::get_if<ContinueCommand>(&command);
-    return continuation != nullptr && takes(*continuation);
-  });
 }
 
 void Mailbox::AwaitCommands(absl::Time deadline) {

@@ -12,11 +12,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "common/engine/work_item.h"
 #include "common/kv/sequence_id.h"
-#include "common/spec/proposal.h"
 
 namespace outrider {
 
@@ -35,14 +33,7 @@ struct PromoteCommand {
   absl::Time deadline;
 };
 
-// Brings what the draft drew to follow the proposal of a round.
-struct ContinueCommand {
-  SequenceId id;
-  uint64_t round;
-  ProposalNode node;
-};
-
-using Command = std::variant<WorkItem, ReleaseCommand, CancelCommand, PromoteCommand, ContinueCommand>;
+using Command = std::variant<WorkItem, ReleaseCommand, CancelCommand, PromoteCommand>;
 
 // Where commands come from, if the thread that takes them is to fetch them itself.
 struct CommandSource {
@@ -77,7 +68,6 @@ class Mailbox {
   void Put(ReleaseCommand command) { PutControl(command); }
   void Put(CancelCommand command) { PutControl(command); }
   void Put(PromoteCommand command) { PutControl(command); }
-  void Put(ContinueCommand command) { PutControl(std::move(command)); }
 
   // Refuses items from now on. Those that were put before are still taken.
   void Close();
@@ -88,10 +78,6 @@ class Mailbox {
   // Moves the commands that have arrived to `commands`. Unless `busy`, first waits for a command, Stop or
   // `deadline`. Returns false after Stop.
   bool Take(bool busy, absl::Time deadline, std::vector<Command>& commands);
-
-  // Looks what has arrived, without waiting, and removes the continuations that `takes` returns true for. All
-  // other commands stay until Take. For the taker.
-  void TakeContinuations(absl::FunctionRef<bool(ContinueCommand&)> takes);
 
   // Blocks until the queue is empty and the taker is waiting, or until `deadline`.
   void AwaitIdle(absl::Time deadline);

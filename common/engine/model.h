@@ -1,4 +1,4 @@
-// A loaded model on a backend (common/engine/backend.h).
+// A loaded model on a backend (common/engine/backend.h), and matrices beside it.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,20 @@
 #include "absl/types/span.h"
 #include "common/engine/batch.h"
 #include "common/engine/decoder/tensor_source.h"
-#include "common/engine/device_task.h"
-#include "common/engine/matrix.h"
 #include "common/kv/block_id.h"
 
 namespace outrider {
+
+// A weight matrix on a backend, for what is no decoder. Not thread-safe; may use the threads that its backend
+// was given.
+class Matrix {
+ public:
+  virtual ~Matrix() = default;
+
+  // y = x W^T for W [n, k], k even: x is float32 [rows, k] and y float32 [rows, n]. An error means that the
+  // device failed.
+  virtual absl::Status Multiply(absl::Span<const float> x, absl::Span<float> y) = 0;
+};
 
 // Owns weights, KV pool and scratch memory. Not thread-safe, except for Wake.
 class Model {
@@ -57,8 +66,8 @@ class Model {
   // the other calls, in all ranks but 0. Returns why it ended, never OK: UNAVAILABLE if rank 0 is gone.
   virtual absl::Status Follow() { return absl::UnimplementedError("this engine runs in one process"); }
 
-  // Whether Forward supports this task. A model without device tasks returns false.
-  virtual bool CanRun(const DeviceTask& task) const = 0;
+  // Whether Forward supports this task. A model with tasks is row_invariant.
+  virtual bool CanRun(const DeviceTask& /*task*/) const { return false; }
 
   // Whether a row's results depend bit for bit only on the tokens of its own prefix (Runner). Else they do up
   // to rounding.

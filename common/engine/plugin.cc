@@ -1,11 +1,6 @@
 #include "common/engine/plugin.h"
 
-#include <filesystem>
-#include <system_error>
-
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/engine/library.h"
 
 namespace outrider {
 namespace {

@@ -1,10 +1,15 @@
 // Backends in shared libraries of their own, which are loaded on first use: our CUDA kernels, and libtorch.
 #pragma once
 
+#include <dlfcn.h>
+
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/backend.h"
@@ -31,6 +36,21 @@ struct PluginDescription {
 };
 extern const PluginDescription kCudaPlugin;
 extern const PluginDescription kTorchPlugin;
+
+// The address of `symbol` in a library, which is loaded if it is not yet, and never closed: the runtimes of
+// CUDA and OpenMP, and libtorch's registered kernels, cannot be unloaded. FAILED_PRECONDITION, on one line,
+// if the file is missing, which says `if_missing`, or cannot be loaded. Here for a plug-in that loads a
+// library itself.
+inline absl::StatusOr<void*> FindInLibrary(const std::filesystem::path& library, const char* symbol,
+                                           const char* if_missing) {
+  std::error_code error;
+  if (!std::filesystem::exists(library, error)) return absl::FailedPreconditionError(if_missing);
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return absl::FailedPreconditionError(dlerror());
+  void* const found = dlsym(handle, symbol);
+  if (found == nullptr) return absl::FailedPreconditionError(dlerror());
+  return found;
+}
 
 // Whether its file is there; whether it can be loaded shows when a model is.
 bool IsBuilt(const PluginDescription& plugin);

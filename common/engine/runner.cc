@@ -196,10 +196,6 @@ absl::Status Runner::CheckBatch(absl::Span<const SequenceRows> batch, const Pass
   size_t rows = 0, logit_rows = 0;
   for (size_t i = 0; i < batch.size(); ++i) {
     if (absl::Status status = CheckSequence(i, batch[i]); !status.ok()) return status;
-    if (pass.resume_after == 0 && !batch[i].resumed.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sequence ", i, " of the batch: resumed rows in a pass that does not resume"));
-    }
     rows += batch[i].tokens.size();
     logit_rows += static_cast<size_t>(batch[i].logit_rows);
   }
@@ -219,19 +215,15 @@ absl::Status Runner::CheckPass(const PassOptions& pass) const {
     return absl::InvalidArgumentError(absl::StrCat("a pass ", parts...));
   };
   const int all = config_.decoder.layers;
-  const bool is_default = pass.layers == 0 && pass.taps.empty() && pass.resume_after == 0;
+  const bool is_default = pass.layers == 0 && pass.taps.empty();
   if (!is_default && !model_->has_hidden_states()) {
-    return refuse("of some layers or with taps, on an engine that shows no hidden states");
+    return refuse("of the first layers or with taps, on an engine that shows no hidden states");
   }
   if (pass.layers < 0 || pass.layers > all) return refuse("of ", pass.layers, " layers, there are ", all);
   const int layers = pass.layers > 0 ? pass.layers : all;
   for (const int tap : pass.taps) {
     if (tap < 1 || tap > layers) return refuse("of ", layers, " layers with a tap after ", tap);
   }
-  if (pass.resume_after < 0 || pass.resume_after >= layers) {
-    return refuse("of ", layers, " layers that resumes after ", pass.resume_after);
-  }
-  if (pass.resume_after > 0 && !pass.taps.empty()) return refuse("that resumes, with taps");
   return absl::OkStatus();
 }
 
@@ -270,9 +262,7 @@ absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) c
 
 absl::Status Runner::CheckHiddenStates(const SequenceRows& sequence) const {
   const auto refuse = [](const auto&... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
-  if (sequence.hidden_rows == 0 && sequence.embeddings.empty() && sequence.resumed.empty()) {
-    return absl::OkStatus();
-  }
+  if (sequence.hidden_rows == 0 && sequence.embeddings.empty()) return absl::OkStatus();
   if (!model_->has_hidden_states()) return refuse("hidden states, on an engine that shows none");
   const size_t count = sequence.tokens.size(), hidden = static_cast<size_t>(config_.decoder.hidden_size);
   if (sequence.hidden_rows < 0 || static_cast<size_t>(sequence.hidden_rows) > count) {
@@ -283,13 +273,6 @@ absl::Status Runner::CheckHiddenStates(const SequenceRows& sequence) const {
   }
   if (sequence.embeddings.size() / hidden > count) {
     return refuse(sequence.embeddings.size() / hidden, " embeddings for ", count, " tokens");
-  }
-  if (sequence.resumed.size() % hidden != 0) {
-    return refuse(sequence.resumed.size(), " numbers of resumed rows, a row has ", hidden);
-  }
-  if ((sequence.resumed.size() + sequence.embeddings.size()) / hidden > count ||
-      sequence.resumed.size() / hidden == count) {
-    return refuse(sequence.resumed.size() / hidden, " resumed rows for ", count, " tokens");
   }
   return absl::OkStatus();
 }

@@ -54,9 +54,8 @@ class Runner {
   // valid until the next call. INVALID_ARGUMENT, with nothing changed, for an empty sequence, a token outside
   // the vocabulary, a position beyond the context, a node that follows none before it, parents of more or
   // fewer nodes than there are, a block table that is too short or names a block outside the pool, logit_rows
-  // or hidden_rows out of range, embeddings that are not rows of the hidden size or more than the tokens,
-  // the same of resumed rows, of which there are fewer than tokens, a pass or a tap of layers that are not
-  // there, any of these hidden states where the model has none, a task
+  // or hidden_rows out of range, embeddings that are not rows of the hidden size or more than the tokens, a
+  // pass or a tap of layers that are not there, any of these hidden states where the model has none, a task
   // that the model does not support or for a tree, or more than max_batch_rows rows or kMaxLogitRows of
   // logits. INTERNAL if the device fails. An empty batch returns no rows.
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass = {});

@@ -6,7 +6,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/engine/batch.h"
-#include "common/engine/device_task.h"
 #include "common/engine/sequence/sequence_state.h"
 
 namespace outrider {

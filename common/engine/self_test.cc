@@ -8,9 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/engine/self_test_decisions.h"
 #include "common/engine/self_test_model.h"
-#include "common/engine/self_test_rows.h"
 #include "common/engine/stage_comparison.h"
 
 namespace outrider {

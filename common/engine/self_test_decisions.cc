@@ -1,4 +1,4 @@
-#include "common/engine/self_test_decisions.h"
+#include "common/engine/self_test_model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -249,13 +249,8 @@ DeviceTask Task(const Sequence& sequence, std::variant<ProposeTask, VerifyTask> 
   return {.params = &sequence.params, .round_start = sequence.round_start(), .work = std::move(work)};
 }
 
-struct Counts {
-  int proposals = 0;
-  int verdicts = 0;
-};
-
-// The tasks of these sequences in one step.
-absl::StatusOr<Counts> CheckTogether(Model& model, int vocab, std::vector<Sequence> sequences) {
+// The proposals of these sequences in one step, then the verdicts.
+absl::StatusOr<std::string> CheckTasks(Model& model, int vocab, std::vector<Sequence> sequences) {
   for (const Sequence& sequence : sequences) {
     const SequenceRows prompt = {
         .tokens = absl::MakeConstSpan(sequence.tokens).first(sequence.tokens.size() - 1),
@@ -287,33 +282,18 @@ absl::StatusOr<Counts> CheckTogether(Model& model, int vocab, std::vector<Sequen
         return Difference((*verdicts)[s], std::get<VerifyTask>(done.work).verdict);
       });
   if (!verified.ok()) return verified.status();
-  return Counts{*proposed, *verified};
+  return absl::StrCat(*proposed, " proposals and ", *verified, " verdicts, twice each: those of the host");
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> CheckDecisions(Model& model, const SelfTestModel& small) {
-  const std::vector<Sequence> sequences = MakeSequences(small);
+  std::vector<Sequence> sequences = MakeSequences(small);
   const bool decides = std::any_of(sequences.begin(), sequences.end(), [&](const Sequence& sequence) {
     return model.CanRun(Task(sequence, ProposeTask{1})) || model.CanRun(Task(sequence, VerifyTask{}));
   });
   if (!decides) return std::string("the host makes them with this engine and device");
-  // The host's steps have other shapes than a device's with several tasks, and so other bits, unless rows do
-  // not depend on that.
-  std::vector<std::vector<Sequence>> steps = {sequences};
-  if (!model.row_invariant()) {
-    steps.clear();
-    for (const Sequence& sequence : sequences) steps.push_back({sequence});
-  }
-  Counts counts;
-  for (std::vector<Sequence>& step : steps) {
-    const absl::StatusOr<Counts> checked = CheckTogether(model, small.spec().vocab_size, std::move(step));
-    if (!checked.ok()) return checked.status();
-    counts.proposals += checked->proposals;
-    counts.verdicts += checked->verdicts;
-  }
-  return absl::StrCat(counts.proposals, " proposals and ", counts.verdicts,
-                      " verdicts, twice each: those of the host");
+  return CheckTasks(model, small.spec().vocab_size, std::move(sequences));
 }
 
 }  // namespace outrider

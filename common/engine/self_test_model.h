@@ -1,4 +1,4 @@
-// The small model of made-up weights that a device is tested with.
+// What a device is tested with: a small model of made-up weights, and the checks that need many passes.
 #pragma once
 
 #include <functional>
@@ -11,6 +11,7 @@
 #include "common/engine/backend.h"
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/decoder/tensor_source.h"
+#include "common/engine/model.h"
 #include "common/engine/runner_options.h"
 #include "common/engine/stage_output.h"
 #include "common/engine/thread_pool.h"
@@ -67,5 +68,18 @@ class SelfTestModel {
 // What rounding to the dtype explains in this model, as a share of the size of what is compared, as the root
 // mean square: several times what a correct engine shows.
 double SelfTestTolerance(const std::string& dtype);
+
+// Computes one sequence in several ways: in one pass, in chunks, token by token, beside another sequence, and
+// going on in a copy of a block; and, where the model takes trees, its end as a path of a tree. All logits,
+// keys and values must have the same bits, or agree up to rounding where Model::row_invariant, of the tree
+// Model::tree_row_invariant, is false. Returns what was found, in words; FAILED_PRECONDITION, naming the way
+// and the position, where something differs; else the errors of the model.
+absl::StatusOr<std::string> CheckRows(Model& model, const SelfTestModel& small);
+
+// Gives the model proposals and verdicts as tasks, under several sampling controls and both rules that
+// devices know, all in one step, and each step twice: on a GPU the second one is a captured one. The host
+// decides the same from the model's own logits. Returns what was found, in words, also where the model has no
+// such tasks; FAILED_PRECONDITION, naming the decision, where one differs; else the errors of the model.
+absl::StatusOr<std::string> CheckDecisions(Model& model, const SelfTestModel& small);
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-#include "common/engine/self_test_rows.h"
+#include "common/engine/self_test_model.h"
 
 #include <algorithm>
 #include <cstring>

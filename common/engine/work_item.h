@@ -25,7 +25,7 @@ struct WorkTiming {
   absl::Duration queue;    // from Submit to the item's first forward pass
   absl::Duration compute;  // from there to the answer
   int batch_sequences = 0;
-  int batch_rows = 0;  // both of its last forward pass
+  int batch_rows = 0;      // both of its last forward pass
   absl::Duration propose;  // of `compute`, what a proposal of the target's own took
 };
 
@@ -35,7 +35,7 @@ struct Answer {
   int num_computed = 0;  // tokens of the sequence whose keys and values are in the cache
   int prefix_hit = 0;    // tokens of the item that were found in the prefix cache
   WorkTiming timing;
-  std::optional<ProposalNode> next;                       // of ProposeWork::draw_next
+  std::optional<TokenId> next;                            // of ProposeWork::draw_next
   Proposal proposal;                                      // of ProposeWork, and of VerifyWork::propose
   std::unique_ptr<Verdict> verdict;                       // of VerifyWork
   std::vector<CandidateRow> candidates;                   // of VerifyWork::candidates
@@ -66,7 +66,6 @@ struct VerifyWork {
   Proposal proposal = {};     // its distributions are prepared
   uint64_t content_hash = 0;  // identifies the proposal and its distributions within this process
   int prompt_logprobs = -1;   // alternatives to report with each committed token; -1: prompt is not scored
-  bool may_continue = false;  // Worker::Continue may bring what the draft drew to follow the proposal
   // Instead of a verdict, report so many of the most probable tokens after the last committed one and after
   // each node. 0: verify.
   int candidates = 0;
@@ -93,7 +92,7 @@ struct WorkItem {
   std::function<void(const Answer&)> answer;  // called once, by Submit or the engine thread; must not block
   // Called once, on the thread that samples, as soon as ProposeWork::draw_next has its token; must not block.
   // Only that of the item that began the work, not of its repetitions. May be null.
-  std::function<void(const ProposalNode&)> on_next;
+  std::function<void(TokenId)> on_next;
   Work work;
 
   // The number of committed tokens of the sequence with this item.

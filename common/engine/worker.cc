@@ -4,10 +4,14 @@
 #include <span>
 #include <utility>
 #include <variant>
+#include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/engine/scheduler.h"
 #include "common/spec/check.h"
 #include "common/spec/status.h"
+#include "common/spec/tree_shape.h"
 
 namespace outrider {
 namespace {
@@ -34,6 +38,30 @@ void Refuse(const WorkItem& item, absl::Status status) {
   // What its sender believes, which nobody has looked at.
   refusal.num_computed = static_cast<int>(item.base);
   item.answer(refusal);
+}
+
+// Most nodes of a proposal.
+int NodesOf(const ProposalRequest& request) {
+  return request.tree ? MaxNodes(*request.tree, request.draft_tokens) : request.draft_tokens;
+}
+
+// What is asked for, as far as proposer and context go.
+ProposalRequest Bounded(const VerdictToFollow& verdict, const Proposer& proposer, const Runner& runner) {
+  const SequenceState& sequence = *verdict.sequence;
+  ProposalRequest request = *sequence.work_as<VerifyWork>().propose;
+  const int committed = sequence.committed() + static_cast<int>(sequence.answer().verdict->path.size()) + 1;
+  // The token that follows the proposal must fit the context too.
+  const int room = runner.config().decoder.max_position_embeddings - committed - 1;
+  request.draft_tokens = std::min({request.draft_tokens, proposer.max_tokens(), room});
+  return request;
+}
+
+absl::Status ProposeTogether(Proposer& proposer, std::span<Drafting> draftings) {
+  const absl::Time start = absl::Now();
+  const absl::Status status = MakeProposals(proposer, draftings);
+  const absl::Duration took = absl::Now() - start;
+  for (Drafting& drafting : draftings) drafting.sequence->answer().timing.propose = took;
+  return status;
 }
 
 }  // namespace
@@ -135,7 +163,6 @@ void Worker::Step() {
   ReportState();
   const absl::StatusOr<LogitsView> logits = RunModel(scheduled);
   if (logits.ok()) {
-    FetchContinuations(scheduled);
     // One message, so that whoever reads it has all of them for the next step.
     if (source_.hold_answers) source_.hold_answers();
     Postprocess(scheduled, *logits);
@@ -205,34 +232,12 @@ absl::StatusOr<LogitsView> Worker::RunModel(std::vector<ScheduledSequence>& sche
     }
     stats.rows += s.rows;
   }
-  if (pass.taps.empty()) Resume(scheduled, batch, pass);
   const absl::Time start = absl::Now();
   for (const ScheduledSequence& s : scheduled) s.sequence->OnStep(start, stats.sequences, stats.rows);
   absl::StatusOr<LogitsView> logits = runner_->Forward(batch, pass);
   stats.duration = absl::Now() - start;
   if (hooks_.on_step) hooks_.on_step(stats);
   return logits;
-}
-
-// Goes on with what the target's first layers have drafted. All of it has the same number of layers.
-void Worker::Resume(const std::vector<ScheduledSequence>& scheduled, std::vector<SequenceRows>& batch,
-                    PassOptions& pass) {
-  for (size_t i = 0; i < scheduled.size(); ++i) {
-    const SequenceState& sequence = *scheduled[i].sequence;
-    batch[i].resumed = sequence.BegunRows(scheduled[i].rows);
-    if (!batch[i].resumed.empty()) pass.resume_after = sequence.begun_layers();
-  }
-}
-
-// What has arrived during the forward pass still counts.
-void Worker::FetchContinuations(const std::vector<ScheduledSequence>& scheduled) {
-  const bool awaited = std::any_of(scheduled.begin(), scheduled.end(), [](const ScheduledSequence& s) {
-    const auto* verify = std::get_if<VerifyWork>(&s.sequence->work());
-    return verify != nullptr && verify->may_continue && !s.task && s.sequence->continuation() == nullptr;
-  });
-  if (!awaited) return;
-  mailbox_.TakeContinuations(
-      [this](ContinueCommand& command) { return store_.Continue(command.id, command.round, command.node); });
 }
 
 void Worker::Postprocess(std::vector<ScheduledSequence>& scheduled, const LogitsView& logits) {
@@ -295,13 +300,14 @@ void Worker::SampleAll(std::vector<Decision>& decisions) {
       store_.Finish(sequence, decision.done.status());
     }
   }
-  if (!to_follow.empty()) Follow(to_follow);
+  if (!to_follow.empty()) ProposeNext(to_follow);
 }
 
-void Worker::Follow(std::span<const VerdictToFollow> verdicts) {
+void Worker::ProposeNext(std::span<const VerdictToFollow> verdicts) {
   if (absl::Status status = ProposeAfter(verdicts, *runner_, store_); !status.ok()) {
     ReportIfLost(status);
-    for (const VerdictToFollow& verdict : verdicts) store_.ForgetProposal(*verdict.sequence);
+    // The verdicts stand without a proposal.
+    for (const VerdictToFollow& verdict : verdicts) verdict.sequence->answer().proposal.clear();
   }
   for (const VerdictToFollow& verdict : verdicts) store_.Finish(*verdict.sequence, absl::OkStatus());
 }
@@ -317,6 +323,55 @@ void Worker::ReportState() {
   if (hooks_.on_state) hooks_.on_state(store_.counts());
   const int in_progress = static_cast<int>(store_.active().size());
   if (items_ != in_progress) CountItems(in_progress - std::exchange(items_, in_progress));
+}
+
+VerdictToFollow ToFollow(SequenceState& sequence, const HiddenView& hidden) {
+  VerdictToFollow verdict{.sequence = &sequence};
+  if (hidden.rows == 0) return verdict;
+  const std::vector<int>& path = sequence.answer().verdict->path;
+  const absl::Span<const float> row = hidden.row(path.empty() ? 0 : path.back() + 1);
+  verdict.hidden.assign(row.begin(), row.end());
+  return verdict;
+}
+
+Proposer* ProposerOf(const Runner& runner, const SequenceState& sequence) {
+  const std::optional<ProposerKind> kind = sequence.params().proposer;
+  const bool verifies = !std::holds_alternative<ProposeWork>(sequence.work());
+  return kind && verifies ? runner.proposer(*kind) : nullptr;
+}
+
+bool WantsProposal(const Runner& runner, const SequenceState& sequence) {
+  const auto* verify = std::get_if<VerifyWork>(&sequence.work());
+  return verify != nullptr && verify->propose && ProposerOf(runner, sequence) != nullptr;
+}
+
+absl::Status ProposeAfter(std::span<const VerdictToFollow> verdicts, Runner& runner, SequenceStore& store) {
+  const int most_rows = std::min(runner.max_batch_rows(), kMaxLogitRows);
+  for (const std::unique_ptr<Proposer>& proposer : runner.proposers()) {
+    std::vector<Drafting> draftings;
+    int rows = 0;
+    for (const VerdictToFollow& verdict : verdicts) {
+      SequenceState& sequence = *verdict.sequence;
+      if (ProposerOf(runner, sequence) != proposer.get()) continue;
+      const ProposalRequest request = Bounded(verdict, *proposer, runner);
+      const int nodes = NodesOf(request);
+      if (request.draft_tokens < 1 || 1 + nodes > most_rows) continue;
+      if (!store.BeginProposal(sequence, proposer->SlotsFor(nodes, request.draft_tokens))) continue;
+      if (rows + 1 + nodes > most_rows) {
+        if (absl::Status status = ProposeTogether(*proposer, draftings); !status.ok()) {
+          return status;
+        }
+        draftings.clear();
+        rows = 0;
+      }
+      rows += 1 + nodes;
+      draftings.push_back({.sequence = &sequence, .request = request, .hidden = verdict.hidden});
+    }
+    if (absl::Status status = ProposeTogether(*proposer, draftings); !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace outrider

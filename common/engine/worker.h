@@ -9,17 +9,17 @@
 #include <optional>
 #include <span>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/engine/device_task.h"
+#include "common/engine/batch.h"
 #include "common/engine/mailbox.h"
-#include "common/engine/proposers/propose_after.h"
+#include "common/engine/proposers/proposer.h"
 #include "common/engine/runner.h"
 #include "common/engine/sampler.h"
+#include "common/engine/sequence/sequence_state.h"
 #include "common/engine/sequence/sequence_store.h"
 #include "common/engine/work_item.h"
 #include "common/kv/sequence_id.h"
@@ -38,6 +38,28 @@ struct StepStats {
   int rows = 0;
   absl::Duration duration;
 };
+
+// A sequence whose answer has its verdict.
+struct VerdictToFollow {
+  SequenceState* sequence = nullptr;
+  // Of the row that the verdict's token was drawn from (HiddenView), if its proposer wants it. A copy:
+  // drafting for others overwrites what the step computed.
+  std::vector<float> hidden = {};
+};
+
+// `hidden`: of the rows that were judged, if its proposer wants them.
+VerdictToFollow ToFollow(SequenceState& sequence, const HiddenView& hidden);
+
+// The proposer of the sequence's parameters; null if there is none, or the item in progress is not verified.
+Proposer* ProposerOf(const Runner& runner, const SequenceState& sequence);
+
+// Whether a proposal was asked for, and there is a proposer.
+bool WantsProposal(const Runner& runner, const SequenceState& sequence);
+
+// Fills in the answers' proposals, which stay empty where the context or the cache has no room. The items are
+// to be finished then. An error means that the device failed. All those with the same proposer draft
+// together.
+absl::Status ProposeAfter(std::span<const VerdictToFollow> verdicts, Runner& runner, SequenceStore& store);
 
 // Thread-safe.
 class Worker {
@@ -74,12 +96,6 @@ class Worker {
   void Cancel(const SequenceId& id, uint64_t round) { mailbox_.Put(CancelCommand{id, round}); }
   // Makes a branch an ordinary sequence, whose work in progress has this deadline.
   void Promote(const SequenceId& id, absl::Time deadline) { mailbox_.Put(PromoteCommand{id, deadline}); }
-  // Brings what the draft drew to follow the proposal of a round (Verify of common/spec/verify.h). Ignored
-  // unless that round is in progress, was said to continue, and is judged on the host. `node` has a prepared
-  // q.
-  void Continue(const SequenceId& id, uint64_t round, ProposalNode node) {
-    mailbox_.Put(ContinueCommand{id, round, std::move(node)});
-  }
 
   // Takes no more items. Those that were submitted before are answered as usual.
   void Drain() { mailbox_.Close(); }
@@ -123,18 +139,14 @@ class Worker {
   void Handle(const ReleaseCommand& command) { store_.Release(command.id); }
   void Handle(const CancelCommand& command) { store_.Cancel(command.id, command.round); }
   void Handle(const PromoteCommand& command) { store_.Promote(command.id, command.deadline); }
-  void Handle(ContinueCommand command) { store_.Continue(command.id, command.round, command.node); }
   void EndExpired();
   void Step();
   std::vector<ScheduledSequence> Schedule();
-  static void Resume(const std::vector<ScheduledSequence>& scheduled, std::vector<SequenceRows>& batch,
-                     PassOptions& pass);
   absl::StatusOr<LogitsView> RunModel(std::vector<ScheduledSequence>& scheduled);
-  void FetchContinuations(const std::vector<ScheduledSequence>& scheduled);
   void Postprocess(std::vector<ScheduledSequence>& scheduled, const LogitsView& logits);
   void SampleAll(std::vector<Decision>& decisions);
   // Has the target propose what follows the verdicts, and answers.
-  void Follow(std::span<const VerdictToFollow> verdicts);
+  void ProposeNext(std::span<const VerdictToFollow> verdicts);
   // Tells on_failure of an error after which the model cannot be used.
   void ReportIfLost(const absl::Status& status);
   void ReportState();

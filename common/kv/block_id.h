@@ -8,4 +8,11 @@ namespace outrider {
 // In [0, number of blocks in the pool).
 using BlockId = int32_t;
 
+// Keys and values that move from one slot of a sequence to another.
+struct SlotMove {
+  int from = 0;
+  int to = 0;
+  friend bool operator==(const SlotMove&, const SlotMove&) = default;
+};
+
 }  // namespace outrider

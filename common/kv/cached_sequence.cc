@@ -1,6 +1,7 @@
 #include "common/kv/cached_sequence.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/kv/prefix_hash.h"
@@ -50,33 +51,8 @@ void CachedSequence::Truncate(int n) {
   parents_.resize(std::max(n - tree_begin(), 0));
   tokens_.resize(n);
   hashes_.resize(n + 1);
-  if (n < num_computed_) begun_.clear();
   num_computed_ = std::min(num_computed_, n);
-  table_.Truncate(std::max(n, num_computed_ + static_cast<int>(begun_.size())));
-}
-
-void CachedSequence::DropBegun() {
-  begun_.clear();
-  for (int i = num_computed_; i < size(); ++i) begun_.push_back({tokens_[i], ParentOf(i)});
-  OUTRIDER_CHECK(size() <= table_.capacity());
-  Truncate(num_computed_);
-}
-
-bool CachedSequence::ForgetBegun() {
-  const bool any = !begun_.empty();
-  begun_.clear();
-  if (any) table_.Truncate(size());
-  return any;
-}
-
-int CachedSequence::num_begun() const {
-  int count = 0;
-  const int most = std::min(size() - num_computed_, static_cast<int>(begun_.size()));
-  while (count < most && tokens_[num_computed_ + count] == begun_[count].token &&
-         ParentOf(num_computed_ + count) == begun_[count].parent) {
-    ++count;
-  }
-  return count;
+  table_.Truncate(n);
 }
 
 std::vector<SlotMove> CachedSequence::Keep(int n, std::span<const int> path) {
@@ -100,7 +76,6 @@ std::vector<SlotMove> CachedSequence::Keep(int n, std::span<const int> path) {
     parent = node;
     ++to;
   }
-  begun_.clear();
   num_computed_ = std::min(num_computed_, computed);
   Truncate(n + static_cast<int>(path.size()));
   parents_.clear();
@@ -139,7 +114,6 @@ int CachedSequence::DeepestMatch(std::span<const TokenId> tokens) const {
 
 void CachedSequence::MarkComputed(int n) {
   OUTRIDER_CHECK(n >= num_computed_ && n <= size() && n <= table_.capacity());
-  begun_.clear();
   num_computed_ = n;
 }
 
@@ -157,6 +131,78 @@ void CachedSequence::Adopt(std::span<const BlockId> blocks) {
   table_.Adopt(blocks);
   num_computed_ = table_.capacity();
   OUTRIDER_CHECK(num_computed_ <= size());
+}
+
+BlockTable::BlockTable(BlockPool* pool, int block_size) : pool_(pool), block_size_(block_size) {
+  OUTRIDER_CHECK(pool != nullptr && block_size > 0);
+}
+
+BlockTable::BlockTable(BlockTable&& other) noexcept
+    : pool_(other.pool_), block_size_(other.block_size_), blocks_(std::exchange(other.blocks_, {})) {}
+
+BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
+  if (this == &other) return *this;
+  Clear();
+  pool_ = other.pool_;
+  block_size_ = other.block_size_;
+  blocks_ = std::exchange(other.blocks_, {});
+  return *this;
+}
+
+int BlockTable::BlocksNeeded(int begin, int end) const {
+  if (end <= begin) return 0;
+  int needed = std::max(BlocksFor(end) - static_cast<int>(blocks_.size()), 0);
+  for (int i = begin / block_size_; i < BlocksFor(end) && i < static_cast<int>(blocks_.size()); ++i) {
+    if (!pool_->writable(blocks_[i])) ++needed;
+  }
+  return needed;
+}
+
+absl::StatusOr<std::vector<BlockCopy>> BlockTable::Reserve(int begin, int end) {
+  OUTRIDER_CHECK(begin >= 0 && begin <= capacity());
+  std::vector<BlockCopy> copies;
+  if (end <= begin) return copies;
+  const int needed = BlocksNeeded(begin, end);
+  if (needed > pool_->num_available()) {
+    return MakeError(absl::StatusCode::kResourceExhausted, "KV_BLOCKS_EXHAUSTED",
+                     absl::StrCat(needed, " blocks needed, ", pool_->num_available(), " of ",
+                                  pool_->num_blocks(), " available"));
+  }
+  const int held = static_cast<int>(blocks_.size());
+  for (int i = begin / block_size_; i < BlocksFor(end); ++i) {
+    if (i < held && pool_->writable(blocks_[i])) continue;
+    const BlockId fresh = *pool_->Allocate();
+    if (i >= held) {
+      blocks_.push_back(fresh);
+      continue;
+    }
+    // Only the first block can hold positions below `begin`. Later shared blocks are overwritten entirely, so
+    // they need no copy.
+    if (i == begin / block_size_ && begin % block_size_ != 0) copies.push_back({blocks_[i], fresh});
+    pool_->Unref(blocks_[i]);
+    blocks_[i] = fresh;
+  }
+  return copies;
+}
+
+void BlockTable::Truncate(int tokens) {
+  OUTRIDER_CHECK(tokens >= 0);
+  while (static_cast<int>(blocks_.size()) > BlocksFor(tokens)) {
+    pool_->Unref(blocks_.back());
+    blocks_.pop_back();
+  }
+}
+
+void BlockTable::Fork(const BlockTable& from, int tokens) {
+  OUTRIDER_CHECK(pool_ == from.pool_ && block_size_ == from.block_size_);
+  OUTRIDER_CHECK(tokens >= 0 && tokens <= from.capacity());
+  Adopt(from.blocks().first(BlocksFor(tokens)));
+}
+
+void BlockTable::Adopt(std::span<const BlockId> blocks) {
+  OUTRIDER_CHECK(blocks_.empty());
+  blocks_.assign(blocks.begin(), blocks.end());
+  for (BlockId block : blocks_) pool_->Ref(block);
 }
 
 }  // namespace outrider

@@ -8,20 +8,70 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/kv/block_table.h"
-#include "common/kv/slot_move.h"
+#include "common/kv/block_id.h"
+#include "common/kv/block_pool.h"
 #include "common/spec/types.h"
 
 namespace outrider {
 
-// A token's slot in the table is its index. The tokens from tree_begin() on are the nodes of a tree, each
-// with a parent; those before it are a chain, and so are all of them where there is no tree.
+// A copy of a whole block. The engine must carry it out before it writes anything.
+struct BlockCopy {
+  BlockId from = 0;
+  BlockId to = 0;
+  friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
+};
+
+// Maps the positions of one sequence to blocks: position t is in blocks()[t / block_size], slot t %
+// block_size. Owns one reference to each of its blocks. A block may be shared with other tables (after Fork
+// or Adopt) or be cacheable; such a block is never written. Reserve replaces it by a copy first
+// (copy-on-write). Not thread-safe. The pool must outlive the table.
+class BlockTable {
+ public:
+  BlockTable(BlockPool* pool, int block_size);
+  ~BlockTable() { Clear(); }
+  BlockTable(BlockTable&& other) noexcept;
+  BlockTable& operator=(BlockTable&& other) noexcept;
+
+  // Makes positions [begin, end) writable, for begin <= capacity(). Positions below `begin` keep their
+  // content. Returns the copies that the engine must carry out, in this order and before any write of the
+  // same step. There is at most one: of the block that holds both begin - 1 and begin. RESOURCE_EXHAUSTED,
+  // with nothing changed, if the pool has too few blocks.
+  absl::StatusOr<std::vector<BlockCopy>> Reserve(int begin, int end);
+
+  // How many blocks Reserve(begin, end) would allocate.
+  int BlocksNeeded(int begin, int end) const;
+
+  // Drops the blocks that hold no position below `tokens`. Never copies: the next write to the kept part of a
+  // shared block does that.
+  void Truncate(int tokens);
+  void Clear() { Truncate(0); }
+
+  // Shares the blocks of the first `tokens` positions of `from`. This table must be empty and use the same
+  // pool. Needs tokens <= from.capacity().
+  void Fork(const BlockTable& from, int tokens);
+
+  // Shares these blocks, which hold the first positions from now on. This table must be empty.
+  void Adopt(std::span<const BlockId> blocks);
+
+  std::span<const BlockId> blocks() const { return blocks_; }
+  int block_size() const { return block_size_; }
+  int capacity() const { return static_cast<int>(blocks_.size()) * block_size_; }
+
+ private:
+  int BlocksFor(int tokens) const { return (tokens + block_size_ - 1) / block_size_; }
+
+  BlockPool* pool_;
+  int block_size_;
+  std::vector<BlockId> blocks_;
+};
+
+// A server's copy of one sequence. A token's slot in the table is its index. The tokens from tree_begin() on
+// are the nodes of a tree, each with a parent; those before it are a chain, and so are all of them where
+// there is no tree.
 //
 // The keys and values of the first num_computed() tokens are computed; the other tokens wait for a forward
-// pass. Invariant: num_computed() <= size(), and the table backs at least num_computed() positions.
-//
-// Of tokens after these a part of the model may have been computed: they are begun. Their blocks stay when
-// they are dropped, so that they can be gone on with if the same tokens come again. Not thread-safe.
+// pass. Invariant: num_computed() <= size(), and the table backs at least num_computed() positions. Not
+// thread-safe.
 class CachedSequence {
  public:
   CachedSequence(BlockPool* pool, int block_size);
@@ -43,13 +93,8 @@ class CachedSequence {
   // Appends a node that is not computed yet, which follows node `parent` of the tree, or with -1 the last
   // token before the tree. The first node begins the tree.
   void AppendNode(TokenId token, int parent);
-  // Keeps the first n tokens, n <= size(), and drops the blocks that hold none of them. What is begun stays
-  // as long as all computed tokens do.
+  // Keeps the first n tokens, n <= size(), and drops the blocks that hold none of them.
   void Truncate(int n);
-  // Drops the tokens that are not computed, all of which are begun.
-  void DropBegun();
-  // Drops the blocks of what is begun, but for those that tokens need. Returns whether there was any.
-  bool ForgetBegun();
   // Keeps the first n tokens and the accepted `path` of the proposal that follows them, as a chain. With a
   // tree n is its begin. Without one the path must be a prefix of a chain. Returns moves as Reconcile does.
   std::vector<SlotMove> Keep(int n, std::span<const int> path);
@@ -73,10 +118,6 @@ class CachedSequence {
   std::span<const TokenId> tokens() const { return tokens_; }
   int size() const { return static_cast<int>(tokens_.size()); }
   int num_computed() const { return num_computed_; }
-  // How many of the tokens after the computed ones are begun.
-  int num_begun() const;
-  // How many there were when they were dropped.
-  int begun_size() const { return static_cast<int>(begun_.size()); }
   // Index of the first node of the tree; size() without a tree.
   int tree_begin() const { return size() - static_cast<int>(parents_.size()); }
   // The parent of each node of the tree, an earlier node or -1. Empty: there is no tree.
@@ -89,24 +130,15 @@ class CachedSequence {
   const BlockTable& table() const { return table_; }
 
  private:
-  // What a token follows: the parent of a node of the tree; kChained for one before it.
-  int ParentOf(int token) const { return token < tree_begin() ? kChained : parents_[token - tree_begin()]; }
   // The nodes on the way to a node, itself included, in order of depth.
   std::vector<int> NodesTo(int node) const;
   // The computed node whose path begins like `tokens` and is the longest such; -1: none.
   int DeepestMatch(std::span<const TokenId> tokens) const;
 
-  struct Begun {
-    TokenId token;
-    int parent;
-  };
-  static constexpr int kChained = -2;
-
   std::vector<TokenId> tokens_;
   std::vector<uint64_t> hashes_;  // [size() + 1]
   std::vector<int> parents_;      // of the last tokens
   int num_computed_ = 0;
-  std::vector<Begun> begun_;  // what was begun in the slots from num_computed_ on; these have blocks
   BlockTable table_;
 };
 

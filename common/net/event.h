@@ -1,10 +1,15 @@
 // Lets a coroutine wait until something happens or a time has come.
 #pragma once
 
+#include <chrono>
+
 #include "common/net/asio.h"
-#include "common/net/clock.h"
 
 namespace outrider {
+
+using Clock = std::chrono::steady_clock;
+
+inline double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 // For one thread, that of the executor. Must outlive the one who waits. `Timer` is what the executor's
 // context has.

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/spec/excerpt.h"
+#include "common/spec/status.h"
 #include "common/text/json.h"
 
 namespace outrider {

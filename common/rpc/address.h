@@ -29,4 +29,12 @@ absl::Status CheckListenAddress(absl::string_view address);
 // a scheme of gRPC's, such as unix:PATH and dns:///HOST:PORT.
 absl::Status CheckServerAddress(absl::string_view address);
 
+// Whether only processes of this host can connect to a listener at this address, HOST:PORT or unix:PATH. A
+// name other than "localhost" counts as reachable from elsewhere, wherever it leads.
+bool IsLocalAddress(absl::string_view listen);
+
+// INVALID_ARGUMENT, naming `flag`, for a listener that others can reach and that does not encrypt, unless
+// `insecure` says that this is meant. Tokens do not count: anyone on the way can read them.
+absl::Status CheckExposure(absl::string_view flag, absl::string_view listen, bool encrypts, bool insecure);
+
 }  // namespace outrider

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/spec/controls.h"
 #include "common/spec/logprobs.h"
 #include "common/spec/proposal.h"
 #include "common/spec/tree_shape.h"
@@ -58,5 +59,16 @@ absl::Status InvalidVerdict(absl::string_view problem);
 v1::Verdict SerializeVerdict(const Verdict& verdict);
 
 v1::TokenKind ToProto(Verdict::Kind kind);
+
+// INVALID_ARGUMENT, reason RULE_UNKNOWN, for a rule that this version does not have.
+absl::StatusOr<Rule> ParseRule(v1::Rule rule);
+
+// INVALID_ARGUMENT, naming `field`, unless all ids are in [0, vocab_size).
+absl::Status CheckTokenIds(const google::protobuf::RepeatedField<uint32_t>& ids, uint32_t vocab_size,
+                           absl::string_view field);
+
+// The sampling controls; `end_ids` are the ids that min_tokens suppresses.
+SamplingParams ParseSampling(const v1::SamplingParams& sampling,
+                             const google::protobuf::RepeatedField<uint32_t>& end_ids);
 
 }  // namespace outrider

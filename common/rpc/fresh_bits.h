@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <random>
+#include <string>
 
 namespace outrider {
 
@@ -10,6 +11,15 @@ namespace outrider {
 inline uint64_t FreshBits() {
   std::random_device entropy;
   return (uint64_t{entropy()} << 32) | entropy();
+}
+
+// The id of a sequence: 16 random bytes. Thread-safe.
+inline std::string NewSequenceId() {
+  std::string id;
+  for (const uint64_t word : {FreshBits(), FreshBits()}) {
+    id.append(reinterpret_cast<const char*>(&word), sizeof(word));
+  }
+  return id;
 }
 
 }  // namespace outrider

@@ -1,8 +1,8 @@
-// Names of the protocol's enumeration values in flags, metrics, answers and errors.
+// Names of the protocol's enumeration values in flags, metrics, answers and errors. Those of drafters are in
+// drafters.h.
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "outrider/v1/inference.pb.h"
@@ -16,18 +16,12 @@ inline std::string NameWithoutPrefix(const char* prefix, const std::string& name
   return absl::AsciiStrToLower(name.substr(std::string(prefix).size()));
 }
 
-inline std::string NameOf(v1::DrafterKind kind) {
-  return NameWithoutPrefix("DRAFTER_KIND_", v1::DrafterKind_Name(kind), kind);
-}
 inline std::string NameOf(v1::Rule rule) { return NameWithoutPrefix("RULE_", v1::Rule_Name(rule), rule); }
 inline std::string NameOf(v1::Schedule schedule) {
   return NameWithoutPrefix("SCHEDULE_", v1::Schedule_Name(schedule), schedule);
 }
 inline std::string NameOf(v1::SiblingOrder order) {
   return NameWithoutPrefix("SIBLING_ORDER_", v1::SiblingOrder_Name(order), order);
-}
-inline std::string NameOf(v1::Proposer proposer) {
-  return NameWithoutPrefix("PROPOSER_", v1::Proposer_Name(proposer), proposer);
 }
 inline std::string NameOf(v1::TokenKind kind) {
   return NameWithoutPrefix("TOKEN_KIND_", v1::TokenKind_Name(kind), kind);
@@ -37,19 +31,6 @@ inline std::string NameOf(v1::FinishReason reason) {
 }
 
 // The value with that name; UNSPECIFIED if there is none.
-inline v1::DrafterKind DrafterFromName(const std::string& name) {
-  v1::DrafterKind kind = v1::DRAFTER_KIND_UNSPECIFIED;
-  v1::DrafterKind_Parse("DRAFTER_KIND_" + absl::AsciiStrToUpper(name), &kind);
-  return kind;
-}
-// All that DrafterFromName knows.
-inline std::vector<std::string> DrafterNames() {
-  std::vector<std::string> names;
-  for (int each = v1::DRAFTER_KIND_UNSPECIFIED + 1; each < v1::DrafterKind_ARRAYSIZE; ++each) {
-    names.push_back(NameOf(static_cast<v1::DrafterKind>(each)));
-  }
-  return names;
-}
 inline v1::Rule RuleFromName(const std::string& name) {
   v1::Rule rule = v1::RULE_UNSPECIFIED;
   v1::Rule_Parse("RULE_" + absl::AsciiStrToUpper(name), &rule);

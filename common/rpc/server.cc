@@ -15,8 +15,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/rpc/address.h"
 #include "common/rpc/error.h"
-#include "common/rpc/exposure.h"
 
 namespace outrider {
 namespace {

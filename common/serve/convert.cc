@@ -2,11 +2,10 @@
 
 #include <cstring>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
-#include "common/rpc/names.h"
 
 namespace outrider {
 namespace {
@@ -83,11 +82,10 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
     params->logprobs_before_controls = proto.logprobs_before_controls();
     if (proto.sibling_order() == v1::SIBLING_ORDER_RANDOM) params->sibling_order = SiblingOrder::kRandom;
     params->cache_salt = proto.cache_salt();
-    if (absl::StatusOr<std::optional<ProposerKind>> proposer = ParseProposer(proto.proposer());
-        proposer.ok()) {
-      params->proposer = *proposer;
-    } else {
-      item.invalid = proposer.status();
+    params->proposer = ProposerKindOf(proto.proposer());
+    if (!params->proposer && proto.proposer() != v1::PROPOSER_UNSPECIFIED) {
+      item.invalid = FieldError("proposer", absl::StrJoin(kProposerNames, ", "),
+                                absl::StrCat("unknown value ", proto.proposer()));
     }
     absl::StatusOr<Rule> rule = ParseRule(proto.rule());
     if (rule.ok()) {
@@ -101,20 +99,6 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
     item.params = std::move(params);
   }
   return item;
-}
-
-absl::StatusOr<std::optional<ProposerKind>> ParseProposer(v1::Proposer proposer) {
-  if (proposer == v1::PROPOSER_UNSPECIFIED) return std::nullopt;
-  std::optional<ProposerKind> kind = ProposerFromName(NameOf(proposer));
-  if (kind) return kind;
-  return FieldError("proposer", absl::StrJoin(kProposerNames, ", "),
-                    absl::StrCat("unknown value ", proposer));
-}
-
-v1::Proposer ToProto(ProposerKind kind) {
-  v1::Proposer proposer = v1::PROPOSER_UNSPECIFIED;
-  v1::Proposer_Parse(absl::StrCat("PROPOSER_", absl::AsciiStrToUpper(NameOf(kind))), &proposer);
-  return proposer;
 }
 
 absl::Time DeadlineOf(const google::protobuf::Duration& budget) {

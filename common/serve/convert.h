@@ -2,13 +2,12 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/engine/proposers/proposer_kind.h"
+#include "common/engine/sequence_params.h"
 #include "common/engine/worker.h"
-#include "common/rpc/sampling.h"
+#include "common/rpc/convert.h"
 #include "google/rpc/status.pb.h"
 #include "outrider/v1/sequence.pb.h"
 
@@ -25,10 +24,6 @@ absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top);
 // draft_top_n of 0. INVALID_ARGUMENT if the sequence id is invalid; any other problem is put into `invalid`
 // of the item, so that it can be answered.
 absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n);
-
-// None for PROPOSER_UNSPECIFIED. INVALID_ARGUMENT for a number that is no proposer's.
-absl::StatusOr<std::optional<ProposerKind>> ParseProposer(v1::Proposer proposer);
-v1::Proposer ToProto(ProposerKind kind);
 
 // When an item with this budget is to be answered; never, if it is 0 or absent.
 absl::Time DeadlineOf(const google::protobuf::Duration& budget);

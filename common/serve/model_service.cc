@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/engine/backend.h"
 #include "common/obs/version.h"
-#include "common/serve/kv_budget.h"
 #include "common/serve/served_model.h"
 #include "common/serve/server_process.h"
 

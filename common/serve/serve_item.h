@@ -7,14 +7,26 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "common/engine/worker.h"
+#include "common/obs/log.h"
 #include "common/rpc/outbox.h"
 #include "common/serve/convert.h"
-#include "common/serve/sequence_log.h"
 #include "common/spec/status.h"
 #include "outrider/v1/sequence.pb.h"
 
 namespace outrider {
+
+// Logs, at level debug, an update that carries the request's context. That is the first one of a sequence,
+// and the first one after the server lost it.
+inline void LogSequence(const v1::SequenceUpdate& update) {
+  if (!update.has_context() || !LogEnabled(LogLevel::kDebug)) return;
+  LogDebug("sequence", {{"request_id", update.context().request_id()},
+                        {"traceparent", update.context().traceparent()},
+                        {"sequence", absl::BytesToHexString(update.sequence_id())},
+                        {"base", update.base()},
+                        {"tokens", update.tokens_size()}});
+}
 
 // Carries out a release or cancel item (of DraftItem or TargetItem). Returns whether it was one. An invalid
 // id is ignored: nobody waits for an answer.

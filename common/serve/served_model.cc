@@ -1,6 +1,7 @@
 #include "common/serve/served_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include "common/obs/log.h"
 #include "common/obs/metric_families.h"
 #include "common/obs/version.h"
+#include "common/rpc/drafters.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/rpc/server.h"
 #include "common/serve/convert.h"
@@ -55,7 +57,7 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
   info.set_version(kVersion);
   for (const std::unique_ptr<Proposer>& proposer : runner.proposers()) {
     v1::ProposerInfo& proposes = *info.add_proposers();
-    proposes.set_proposer(ToProto(proposer->kind()));
+    proposes.set_proposer(ProposerOf(proposer->kind()));
     proposes.set_max_draft_tokens(
         static_cast<uint32_t>(std::min(proposer->max_tokens(), options.max_draft_tokens)));
     proposes.set_greedy(proposer->kind() == ProposerKind::kBlockwise);
@@ -65,6 +67,18 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
 }
 
 }  // namespace
+
+double KvBudget::PoolBytes(double free_bytes, size_t block_bytes) {
+  absl::MutexLock lock(&mutex_);
+  ++asked_;
+  free_bytes_ = std::min(free_bytes_, free_bytes);
+  block_bytes_ += static_cast<double>(block_bytes);
+  const auto all_have_asked = [](KvBudget* budget) ABSL_EXCLUSIVE_LOCKS_REQUIRED(budget->mutex_) {
+    return budget->asked_ == budget->models_;
+  };
+  mutex_.Await(absl::Condition(+all_have_asked, this));
+  return std::floor(fraction_ * free_bytes_ / block_bytes_) * static_cast<double>(block_bytes);
+}
 
 std::function<bool()> EngineIsStuck(const Worker& worker) {
   return [&worker, last = uint64_t{0}]() mutable {

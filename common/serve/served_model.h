@@ -4,19 +4,22 @@
 #include <prometheus/registry.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/engine/runner.h"
 #include "common/engine/worker.h"
 #include "common/rpc/queue_poller.h"
-#include "common/serve/kv_budget.h"
 #include "common/serve/model_service.h"
 #include "common/serve/server_process.h"
 #include "common/serve/stall_watch.h"
@@ -29,6 +32,28 @@ namespace outrider {
 // For a StallWatch: whether the engine has work and has done nothing since the last call. `worker` must
 // outlive the result.
 std::function<bool()> EngineIsStuck(const Worker& worker);
+
+// Divides memory among the KV pools of the models that one process loads at the same time.
+//
+// All pools together get a fraction of the memory that is free once every model has all but its pool. Each
+// gets as many blocks, since a sequence needs its keys and values in all of them. Thread-safe.
+class KvBudget {
+ public:
+  // Of so many models, whose blocks hold as many tokens.
+  KvBudget(int models, double fraction) : models_(models), fraction_(fraction) {}
+
+  // For RunnerOptions::pool_bytes of each model, once. Blocks until all have asked: where a model cannot be
+  // loaded, the process has to end. The memory that counts is the least that any found free.
+  double PoolBytes(double free_bytes, size_t block_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  const int models_;
+  const double fraction_;
+  absl::Mutex mutex_;
+  int asked_ ABSL_GUARDED_BY(mutex_) = 0;
+  double free_bytes_ ABSL_GUARDED_BY(mutex_) = std::numeric_limits<double>::infinity();
+  double block_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of a block of each
+};
 
 struct ServedModelOptions {
   std::string who;          // begins errors; empty: the process has no other model

@@ -19,7 +19,6 @@
 #include "common/obs/log.h"
 #include "common/obs/version.h"
 #include "common/rpc/address.h"
-#include "common/rpc/exposure.h"
 #include "common/rpc/queue_poller.h"
 #include "common/rpc/security_flags.h"
 

@@ -1,17 +1,55 @@
-// The verdict over a proposal that is a chain, under the token rule or the coupled rule: what is asked of
-// rows and of random numbers, in which order, and what is counted. The one source for host and device.
+// How a token is drawn, accepted, replaced or proposed, and the verdict over a chain under the token rule or
+// the coupled rule: what is asked of rows and of random numbers, in which order, and what is counted. The one
+// source for host and device.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
-#include "common/spec/draw_token.h"
 #include "common/spec/host_device.h"
 #include "common/spec/random.h"
 #include "common/spec/team/exact_math.h"
 #include "common/spec/types.h"
 
 namespace outrider {
+
+// Whether token x, sampled from q, is accepted where the target has p, for a uniform number u in [0, 1)
+// (Leviathan et al., arXiv 2211.17192, Algorithm 1 and appendix A.1: with the correction from what p has more
+// than q, the token that is emitted has the law p). p and q give the probability of a token. Strict, so that
+// a token with p(x) = 0 is never accepted, also for u = 0.
+template <class P, class Q>
+OUTRIDER_HD bool Accepts(double u, TokenId x, const P& p, const Q& q) {
+  return u * q(x) < p(x);
+}
+
+// A token by sample(u), unless one has all of the row's mass.
+template <class Sample, class Noise>
+OUTRIDER_HD TokenId DrawToken(TokenId point_mass, Purpose purpose, uint64_t position, Noise& noise,
+                              const Sample& sample) {
+  if (point_mass >= 0) return point_mass;
+  return noise.Decide(purpose, position, 0, sample);
+}
+
+// The coupled rule's token: the winner of the race, unless one has all of the row's mass.
+template <class Row, class Noise>
+OUTRIDER_HD TokenId RaceForToken(const Row& row, TokenId point_mass, uint64_t position, Noise& noise) {
+  return point_mass >= 0 ? point_mass : noise.Race(position, row);
+}
+
+// The token that a draft proposes at `position`.
+//
+// A Draft is at one row, the draft's own distribution after the controls:
+//   row()         the distribution
+//   point_mass()  the token that has all of it; -1 if none has
+//   MakeQ()       makes q of it: exactly what is sent to the target
+//   Sample(u)     a token of q by inverse CDF, u in [0, 1); not where there is a point mass
+template <class Draft, class Noise>
+OUTRIDER_HD TokenId ProposeToken(Draft& draft, bool coupled, uint64_t position, Noise& noise) {
+  if (coupled) return RaceForToken(draft.row(), draft.point_mass(), position, noise);
+  draft.MakeQ();
+  return DrawToken(draft.point_mass(), Purpose::kDraft, position, noise,
+                   [&](double u) { return draft.Sample(u); });
+}
 
 // A Verdict (verdict.h) over a chain as plain data, without the log-probabilities of its tokens.
 struct ChainVerdict {
@@ -44,17 +82,6 @@ OUTRIDER_HD TokenId DrawCorrection(Chain& chain, uint64_t position, Noise& noise
                    [&](double u) { return rest.Sample(u); });
 }
 
-// The token that follows a proposal which stands as a whole: drawn from p, or coupled with what the draft
-// drew to follow it, by the same test as a node's. Either way its law is p, with lenience 1.
-template <class Chain, class Noise>
-OUTRIDER_HD TokenId DrawLast(Chain& chain, uint64_t position, Noise& noise, ChainVerdict* verdict) {
-  if (!chain.HasContinuation()) {
-    return DrawToken(chain.point_mass(), Purpose::kBonus, position, noise,
-                     [&](double u) { return chain.Sample(u); });
-  }
-  return NodeStands(chain, position, noise) ? chain.token() : DrawCorrection(chain, position, noise, verdict);
-}
-
 // Judges a chain of `drafted` nodes, the first of which stands at position `round_start`. False, and nothing
 // in `*verdict`, if a row that was reached is of no use.
 //
@@ -69,11 +96,10 @@ OUTRIDER_HD TokenId DrawLast(Chain& chain, uint64_t position, Noise& noise, Chai
 // At a node, whose token x was sampled from q, it also has
 //   token()          x
 //   Overlap()        sum over y of min(p(y), q(y)); 0 if it is not to be counted
-//   Accepts(u)       the test of accepts.h
+//   Accepts(u)       the test above
 //   AcceptsWithoutNoise()  what takes its place where p is a point mass
 //   Rest()           norm(max(p - q, 0)): Sample(u), and empty() if rounding left nothing and p is sampled
-// After the last node it has these five too if HasContinuation(): x is what the draft drew to follow it.
-// Noise is as draw_token.h says.
+// Noise is that of verify.h, or has the same functions: Decide, Test, and Race over a row().
 template <class Chain, class Noise>
 OUTRIDER_HD bool JudgeChain(Chain& chain, int drafted, bool coupled, uint64_t round_start, Noise& noise,
                             ChainVerdict* verdict) {
@@ -87,7 +113,8 @@ OUTRIDER_HD bool JudgeChain(Chain& chain, int drafted, bool coupled, uint64_t ro
       v.token = RaceForToken(chain.row(), chain.point_mass(), position, noise);
       stands = !last && v.token == chain.token();
     } else if (last) {
-      v.token = DrawLast(chain, position, noise, &v);
+      v.token = DrawToken(chain.point_mass(), Purpose::kBonus, position, noise,
+                          [&](double u) { return chain.Sample(u); });
       stands = false;
     } else {
       const double overlap = chain.Overlap();

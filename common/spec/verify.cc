@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/spec/accepts.h"
 #include "common/spec/check.h"
+#include "common/spec/judge_chain.h"
 #include "common/spec/residual.h"
 #include "common/spec/selection.h"
 #include "common/spec/status.h"
@@ -29,9 +29,8 @@ Residual RestOf(const WeightRow& p, const Distribution& q, double scale) {
 // A chain as JudgeChain wants it.
 class HostChain {
  public:
-  HostChain(std::span<const ProposalNode> proposal, RowSource rows, double lenience,
-            const ProposalNode* continuation)
-      : proposal_(proposal), rows_(rows), lenience_(lenience), continuation_(continuation) {}
+  HostChain(std::span<const ProposalNode> proposal, RowSource rows, double lenience)
+      : proposal_(proposal), rows_(rows), lenience_(lenience) {}
 
   bool Reach(int i) {
     index_ = static_cast<size_t>(i);
@@ -48,7 +47,6 @@ class HostChain {
   TokenId Sample(double u) const { return outrider::Sample(row(), u); }
   void Record(double log_probability) { log_probabilities_.push_back(log_probability); }
 
-  bool HasContinuation() const { return continuation_ != nullptr; }
   TokenId token() const { return node().token; }
   double Overlap() const { return lenience_ == 1 ? outrider::Overlap(row(), q()) : 0; }
   bool Accepts(double u) const {
@@ -63,13 +61,12 @@ class HostChain {
   Residual Rest() const { return RestOf(row(), q(), 1); }
 
  private:
-  const ProposalNode& node() const { return index_ < proposal_.size() ? proposal_[index_] : *continuation_; }
+  const ProposalNode& node() const { return proposal_[index_]; }
   const Distribution& q() const { return node().q; }
 
   std::span<const ProposalNode> proposal_;
   RowSource rows_;
   double lenience_;
-  const ProposalNode* continuation_;
   size_t index_ = 0;
   absl::StatusOr<WeightRow> row_;
   std::vector<double> log_probabilities_;
@@ -94,9 +91,8 @@ class HostDraft {
 
 // The token rule and the coupled rule.
 absl::StatusOr<Verdict> VerifyInOrder(const VerifyOptions& options, std::span<const ProposalNode> proposal,
-                                      RowSource rows, uint64_t n, Noise& noise,
-                                      const ProposalNode* continuation) {
-  HostChain chain(proposal, rows, options.lenience, continuation);
+                                      RowSource rows, uint64_t n, Noise& noise) {
+  HostChain chain(proposal, rows, options.lenience);
   const int drafted = static_cast<int>(proposal.size());
   ChainVerdict verdict;
   if (!JudgeChain(chain, drafted, options.rule == Rule::kCoupled, n, noise, &verdict)) return chain.status();
@@ -149,17 +145,15 @@ absl::StatusOr<Prefix> LongestPrefix(std::span<const ProposalNode> proposal, Row
 
 // The correction after i < K tokens comes from norm(max(ratio_i p - q, 0)).
 absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
-                                        Noise& noise, const ProposalNode* continuation) {
+                                        Noise& noise) {
   std::vector<Emitted> emitted;
   const absl::StatusOr<Prefix> prefix = LongestPrefix(proposal, rows, n, noise, emitted);
   if (!prefix.ok()) return prefix.status();
   const auto& [length, ratio, row] = *prefix;
   ChainVerdict verdict{.accepted = static_cast<int>(length)};
   if (length == proposal.size()) {
-    const auto last_row = [&](int) -> absl::StatusOr<WeightRow> { return prefix->row; };
-    HostChain end({}, last_row, 1, continuation);
-    end.Reach(0);
-    verdict.token = DrawLast(end, n + length, noise, &verdict);
+    verdict.token = DrawToken(row.point_mass, Purpose::kBonus, n + length, noise,
+                              [&](double u) { return Sample(prefix->row, u); });
   } else {
     const Residual rest = RestOf(row, proposal[length].q, ratio);
     verdict.empty_residual = rest.empty() ? 1 : 0;
@@ -240,28 +234,23 @@ TokenId PhiloxNoise::Race(uint64_t position, const WeightRow& row) {
 }
 
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
-                               RowSource rows, uint64_t round_start, Noise& noise,
-                               const ProposalNode* continuation) {
+                               RowSource rows, uint64_t round_start, Noise& noise) {
   if (absl::Status status = ValidateVerifyOptions(options); !status.ok()) return status;
   if (!IsChain(proposal)) return VerifyTree(options, proposal, rows, round_start, noise);
-  if (options.rule == Rule::kCoupled) {
-    return VerifyInOrder(options, proposal, rows, round_start, noise, nullptr);
-  }
+  if (options.rule == Rule::kCoupled) return VerifyInOrder(options, proposal, rows, round_start, noise);
   for (const ProposalNode& node : proposal) {
     if (node.q.form == Distribution::Form::kAbsent) {
       return QMissingError();
     }
   }
-  if (continuation != nullptr && continuation->q.form == Distribution::Form::kAbsent) return QMissingError();
-  if (options.rule == Rule::kBlock) return VerifyBlockRule(proposal, rows, round_start, noise, continuation);
-  return VerifyInOrder(options, proposal, rows, round_start, noise, continuation);
+  if (options.rule == Rule::kBlock) return VerifyBlockRule(proposal, rows, round_start, noise);
+  return VerifyInOrder(options, proposal, rows, round_start, noise);
 }
 
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
-                               RowSource rows, uint64_t round_start, const RandomKey& key,
-                               const ProposalNode* continuation) {
+                               RowSource rows, uint64_t round_start, const RandomKey& key) {
   PhiloxNoise noise(key, round_start);
-  return Verify(options, proposal, rows, round_start, noise, continuation);
+  return Verify(options, proposal, rows, round_start, noise);
 }
 
 ProposalNode Propose(Rule rule, const WeightRow& row, int top_n, uint64_t position, Noise& noise) {

@@ -22,7 +22,7 @@
 namespace outrider {
 
 enum class Rule {
-  kToken,    // accept x iff u q(x) < p(x) (accepts.h); Leviathan et al., Algorithm 1
+  kToken,    // accept x iff u q(x) < p(x) (judge_chain.h); Leviathan et al., Algorithm 1
   kBlock,    // accept the longest prefix that passes jointly; Sun et al., arXiv 2403.10444, Algorithm 2
   kCoupled,  // draft and target run the same exponential race; Daliri et al., arXiv 2408.07978
 };
@@ -92,17 +92,10 @@ Verdict VerdictOf(const ChainVerdict& chain, int proposed, std::vector<double> l
 // stands. Under the coupled rule a child stands if its token is the target's own winner, and at temperature 0
 // if it is the argmax. Errors: those of `rows`; InvalidArgument when a node lacks a distribution that the
 // rule needs; for a tree also when a parent is not an earlier node, and for the block rule or lenience.
-//
-// `continuation`, if there is one, is what the draft drew to follow the whole proposal. If all of that
-// stands, the token after it is coupled with the continuation: it is accepted or replaced as a node would be,
-// so that it has the law p, and the verdict's form does not change. Exact as long as whether it is there does
-// not depend on its token or on anything drawn after it. The coupled rule and trees take no notice of it.
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
-                               RowSource rows, uint64_t round_start, Noise& noise,
-                               const ProposalNode* continuation = nullptr);
+                               RowSource rows, uint64_t round_start, Noise& noise);
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
-                               RowSource rows, uint64_t round_start, const RandomKey& key,
-                               const ProposalNode* continuation = nullptr);
+                               RowSource rows, uint64_t round_start, const RandomKey& key);
 
 // The draft's side of a rule: the node to propose at `position`, from the draft's own row. Ratio rules draw
 // the token from q, the row's `top_n` heaviest tokens as TruncateTopN gives them; the coupled rule runs the

@@ -6,8 +6,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "common/spec/accepts.h"
-#include "common/spec/draw_token.h"
+#include "common/spec/judge_chain.h"
 #include "common/spec/residual.h"
 #include "common/spec/status.h"
 

@@ -14,7 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "common/text/normalizer.h"
+#include "common/text/pre_tokenizer.h"
 #include "common/text/regex.h"
 #include "common/text/tokenizer_spec.h"
 

@@ -1,12 +1,16 @@
-// One number for what draft and target must agree on.
+// One number for what draft and target must agree on, and one for what the tokenizer has of it.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 #include "common/spec/types.h"
+#include "common/text/tokenizer_spec.h"
 
 namespace outrider {
+
+// A hash of everything in a tokenizer that gives ids their meaning; see Tokenizer::Fingerprint.
+uint64_t FingerprintOf(const TokenizerSpec& spec);
 
 // A hash of what gives token ids their meaning: the tokenizer (Tokenizer::Fingerprint), the number of logits
 // in a row, and the ids that end a text.

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -34,6 +35,19 @@ class PreTokenizer {
   explicit PreTokenizer(std::vector<Step> steps) : steps_(std::move(steps)) {}
 
   std::vector<Step> steps_;
+};
+
+// Immutable and thread-safe.
+class Normalizer {
+ public:
+  explicit Normalizer(std::vector<NormalizeStep> steps) : steps_(std::move(steps)) {}
+
+  bool does_nothing() const { return steps_.empty(); }
+  // Of valid UTF-8. Nothing becomes nothing.
+  std::string Normalize(std::string_view text) const;
+
+ private:
+  const std::vector<NormalizeStep> steps_;
 };
 
 }  // namespace outrider

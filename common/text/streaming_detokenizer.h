@@ -19,10 +19,19 @@ class StreamingDetokenizer {
 
   // The text that `token` completes. Bytes of an incomplete character at its end are held back until a later
   // token completes the character or makes it ill-formed (then U+FFFD).
-  std::string Append(TokenId token);
+  std::string Append(TokenId token) {
+    std::string text;
+    if (skip_special_tokens_ && tokenizer_->IsSpecial(token)) return text;
+    stream_.Append(tokenizer_->TokenBytes(token), &text);
+    return text;
+  }
 
   // Ends the text: returns U+FFFD if it ends inside a character, else nothing. Resets the stream.
-  std::string Flush();
+  std::string Flush() {
+    std::string text;
+    stream_.Finish(&text);
+    return text;
+  }
 
  private:
   const Tokenizer* tokenizer_;

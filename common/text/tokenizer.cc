@@ -12,12 +12,11 @@
 #include "common/text/added_tokens.h"
 #include "common/text/bpe_model.h"
 #include "common/text/byte_level.h"
-#include "common/text/fingerprint.h"
+#include "common/text/model_fingerprint.h"
 #include "common/text/pre_tokenizer.h"
 #include "common/text/read_file.h"
 #include "common/text/strings.h"
-#include "common/text/tokenizer_json.h"
-#include "common/text/tokens_beside.h"
+#include "common/text/tokenizer_spec.h"
 #include "common/text/utf8.h"
 
 namespace outrider {

@@ -34,7 +34,7 @@ class PreTokenizer;
 // mutex each.
 class Tokenizer {
  public:
-  // With the added tokens of the files beside it (tokens_beside.h). NOT_FOUND if the file cannot be read;
+  // With the added tokens of the files beside it (AddTokensBeside). NOT_FOUND if the file cannot be read;
   // INVALID_ARGUMENT if it is damaged or needs something unsupported. Messages are one line and begin with
   // the path.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);

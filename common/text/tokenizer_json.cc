@@ -1,4 +1,4 @@
-#include "common/text/tokenizer_json.h"
+#include "common/text/tokenizer_spec.h"
 
 #include <algorithm>
 #include <iterator>

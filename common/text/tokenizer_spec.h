@@ -1,11 +1,14 @@
-// The content of a tokenizer.json as plain data: parsed by tokenizer_json, made into objects by Tokenizer.
+// What the files of a Hugging Face tokenizer say, as plain data. Tokenizer makes objects of it.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/spec/types.h"
 
 namespace outrider {
@@ -63,5 +66,16 @@ struct TokenizerSpec {
   std::vector<TokenId> prefix;
   std::vector<TokenId> suffix;
 };
+
+// The content of a tokenizer.json. INVALID_ARGUMENT, naming the field, if the text is no such file or needs
+// something that TokenizerSpec cannot express.
+absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json);
+
+// Appends to `spec` the added tokens of the files beside tokenizer.json, as transformers' fast tokenizers do
+// when they are loaded (4.57, PreTrainedTokenizerBase._from_pretrained): `added_tokens_decoder` of
+// tokenizer_config.json, or without it what added_tokens.json and special_tokens_map.json have; then special
+// tokens that are no token yet. A token that the vocabulary has keeps its id, others get the next ones.
+// INVALID_ARGUMENT, naming the file, if one is damaged.
+absl::Status AddTokensBeside(const std::string& folder, TokenizerSpec* spec);
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-#include "common/text/tokens_beside.h"
+#include "common/text/tokenizer_spec.h"
 
 #include <algorithm>
 #include <map>
@@ -11,7 +11,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
-#include "common/text/json_file.h"
+#include "common/text/json.h"
 #include "common/text/strings.h"
 
 namespace outrider {

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/net/asio.h"
 #include "coordinator/admission/fair_queue.h"
-#include "coordinator/link/event.h"
+#include "coordinator/servers/grpc_timer.h"
 
 namespace outrider {
 

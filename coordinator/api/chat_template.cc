@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/text/json_file.h"
+#include "common/text/json.h"
 #include "coordinator/api/jinja_input.h"
 #include "coordinator/api/jinja_limits.h"
 #include "jinja/lexer.h"

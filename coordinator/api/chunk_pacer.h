@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/net/asio.h"
-#include "coordinator/link/grpc_timer.h"
+#include "coordinator/servers/grpc_timer.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {

@@ -11,7 +11,7 @@
 #include "common/obs/log.h"
 #include "common/rpc/error.h"
 #include "coordinator/api/request_context.h"
-#include "coordinator/rounds/speculation_stats.h"
+#include "coordinator/generation/round_tally.h"
 
 namespace outrider {
 namespace {
@@ -32,17 +32,13 @@ absl::Status Failure(const std::exception_ptr& exception) {
 GenerateCall::Sample::Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork)
     : call(call),
       index(index),
-      drafter(MakeDrafter(request, call->parts_.drafters,
-                          static_cast<int>(call->parts_.targets->info()->vocab_size()), fork)),
-      target(call->parts_.targets, call->parts_.metrics, fork),
-      generation(std::move(request), call->parts_.tokenizer, call->received_),
-      loop(
-          &generation, drafter.get(), &target, call->parts_.policy, call->parts_.observer,
-          [this](v1::GenerateResponse chunk) { return Send(std::move(chunk)); }, call->deadline_),
+      decoding(call->parts_.decode, std::move(request), call->received_, call->deadline_, fork),
+      loop(&decoding, call->parts_.observer,
+           [this](v1::GenerateResponse chunk) { return Send(std::move(chunk)); }),
       pacer(std::make_shared<ChunkPacer>(
-          call->parts_.executor, call->parts_.stream_interval,
+          call->executor_, call->parts_.stream_interval,
           [this](const v1::GenerateResponse& chunk) { unsent = this->call->writer_.Send(chunk); })),
-      room(call->parts_.executor) {}
+      room(call->executor_) {}
 
 asio::awaitable<absl::Status> GenerateCall::Sample::Send(v1::GenerateResponse chunk) {
   if (call->cancelled_) co_return absl::CancelledError("cancelled");
@@ -64,34 +60,29 @@ asio::awaitable<absl::Status> GenerateCall::Sample::AwaitRoom() {
   co_return absl::OkStatus();
 }
 
-void GenerateCall::Sample::StopServers() {
-  if (std::exchange(stopped, true)) return;
-  drafter->Stop(generation);
-  target.Stop();
-}
-
 GenerateCall::GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* call,
                            const grpc::ByteBuffer& request, v1::RequestContext context, std::string client,
                            Clock::time_point deadline)
     : parts_(*parts),
+      executor_(parts->decode.executor),
       readable_(ParseMessage(request, &proto_, kMaxObjects)),
       context_(std::move(context)),
       client_(std::move(client)),
       deadline_(deadline),
       received_(Clock::now()),
       writer_(call),
-      running_(parts->executor),
-      interrupted_(parts->executor),
-      read_(parts->executor) {}
+      running_(executor_),
+      interrupted_(executor_),
+      read_(executor_) {}
 
 void GenerateCall::Start() {
   auto self = shared_from_this();
   const auto post = [self](void (GenerateCall::*method)()) {
-    return [self, method] { asio::post(self->parts_.executor, [self, method] { (self.get()->*method)(); }); };
+    return [self, method] { asio::post(self->executor_, [self, method] { (self.get()->*method)(); }); };
   };
   writer_.SetHandlers({post(&GenerateCall::OnRoom), post(&GenerateCall::OnCancel), [self]() mutable {
                          // The writer must outlive this call of its own, and the last reference may be here.
-                         const auto& executor = self->parts_.executor;
+                         const auto& executor = self->executor_;
                          asio::post(executor, [self = std::move(self)] {
                            self->done_ = true;
                            self->read_.Notify();
@@ -99,7 +90,7 @@ void GenerateCall::Start() {
                          });
                        }});
   asio::co_spawn(
-      parts_.executor, [self] { return self->Run(); }, asio::detached);
+      executor_, [self] { return self->Run(); }, asio::detached);
 }
 
 void GenerateCall::OnRoom() {
@@ -118,7 +109,7 @@ void GenerateCall::Interrupt(absl::Status reason) {
   }
   interrupted_.Notify();
   OnRoom();
-  for (const auto& sample : samples_) sample->StopServers();
+  for (const auto& sample : samples_) sample->decoding.Stop();
   if (search_ != nullptr) search_->Stop();
 }
 
@@ -144,8 +135,8 @@ asio::awaitable<void> GenerateCall::Run() {
                                 {"code", absl::StatusCodeToString(status.code())},
                                 {"error", std::string(status.message())}});
   }
-  parts_.metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
-  if (!IsRefusal(status)) parts_.metrics->OnRequestTime(Seconds(Clock::now() - received_));
+  parts_.decode.metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
+  if (!IsRefusal(status)) parts_.decode.metrics->OnRequestTime(Seconds(Clock::now() - received_));
   writer_.End(ToGrpc(status));
   co_await AwaitReading();
 }
@@ -188,20 +179,21 @@ asio::awaitable<absl::StatusOr<Request>> GenerateCall::Admit() {
 }
 
 asio::awaitable<absl::Status> GenerateCall::WaitForTarget() {
-  const Clock::time_point end = std::min(deadline_, Clock::now() + parts_.targets->link_options().patience);
-  while (parts_.targets->info() == nullptr && !cancelled_ && Clock::now() < end) {
-    co_await parts_.targets->WaitChange(interrupted_, end);
+  const Clock::time_point end =
+      std::min(deadline_, Clock::now() + parts_.decode.targets->link_options().patience);
+  while (parts_.decode.targets->info() == nullptr && !cancelled_ && Clock::now() < end) {
+    co_await parts_.decode.targets->WaitChange(interrupted_, end);
   }
   if (cancelled_) co_return interruption_;
-  if (parts_.targets->info() != nullptr) co_return absl::OkStatus();
+  if (parts_.decode.targets->info() != nullptr) co_return absl::OkStatus();
   if (Clock::now() >= deadline_) co_return absl::DeadlineExceededError("deadline exceeded");
   co_return MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE",
                       "no target has been reachable yet");
 }
 
 asio::awaitable<absl::StatusOr<Request>> GenerateCall::Parse() {
-  const auto parse = [this, target = *parts_.targets->info()] {
-    return ParseRequest(proto_, parts_.defaults, *parts_.tokenizer, target);
+  const auto parse = [this, target = *parts_.decode.targets->info()] {
+    return ParseRequest(proto_, parts_.defaults, *parts_.decode.tokenizer, target);
   };
   if (proto_.ByteSizeLong() <= kMaxParsedHere) co_return parse();
   auto turn = parts_.parsing->Enter(client_, 1, [](absl::Status) {});
@@ -221,28 +213,23 @@ asio::awaitable<absl::Status> GenerateCall::RunSamples(Request request) {
   Spawn(*samples_[0]);
   co_await running_.Wait();
   // The first has stayed on the servers for as long as another might have been copied from it.
-  samples_[0]->StopServers();
+  samples_[0]->decoding.Stop();
   co_return cancelled_ ? interruption_ : absl::OkStatus();
 }
 
 asio::awaitable<absl::Status> GenerateCall::RunSearch(Request request) {
-  const BeamParts parts{.executor = parts_.executor,
-                        .tokenizer = parts_.tokenizer,
-                        .targets = parts_.targets,
-                        .drafters = parts_.drafters,
-                        .policy = parts_.policy,
-                        .metrics = parts_.metrics};
-  search_ =
-      std::make_unique<BeamLoop>(parts, parts_.beam_choice.get(), std::move(request), received_, deadline_);
+  search_ = std::make_unique<BeamLoop>(parts_.decode, parts_.beam_choice.get(), std::move(request), received_,
+                                       deadline_);
   absl::Status status = co_await search_->Run();
   if (cancelled_) co_return interruption_;
   if (!status.ok()) co_return status;
-  parts_.metrics->OnSearch(search_->stats().rounds(), search_->steps());
+  parts_.decode.metrics->OnSearch(search_->stats().rounds(), search_->steps());
   for (const BeamLoop::Text& text : search_->Found()) {
     if (text.chunk.sample() == 0) {
-      parts_.metrics->OnFirstToken(text.progress.first_token_seconds, search_->request().prompt.size());
+      parts_.decode.metrics->OnFirstToken(text.progress.first_token_seconds,
+                                          search_->request().prompt.size());
     }
-    parts_.metrics->OnEmitted(text.chunk);
+    parts_.decode.metrics->OnEmitted(text.chunk);
     writer_.Send(text.chunk);
   }
   co_return absl::OkStatus();
@@ -255,26 +242,26 @@ void GenerateCall::Spawn(Sample& sample) {
 }
 
 asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
-  parts_.policy->Begin();
+  parts_.decode.policy->Begin();
   absl::Status status;
   try {
     status = co_await sample.loop.ComputePrompt();
-    if (sample.index == 0) OnFirstToken(sample.generation);
+    if (sample.index == 0) OnFirstToken(sample.decoding.generation);
     if (status.ok() && sample.index == 0) StartSiblings();
     if (status.ok()) status = co_await sample.loop.Decode();
   } catch (...) {
     status = Failure(std::current_exception());
   }
   sample.pacer->Flush();
-  parts_.policy->End();
-  parts_.metrics->OnSampleEnd(sample.generation.progress());
+  parts_.decode.policy->End();
+  parts_.decode.metrics->OnSampleEnd(sample.decoding.generation.progress());
   if (!status.ok()) Interrupt(status);
-  if (sample.index > 0) sample.StopServers();
+  if (sample.index > 0) sample.decoding.Stop();
 }
 
 void GenerateCall::OnFirstToken(const Generation& first) const {
   if (first.stats().rounds() == 0) return;  // there is none: an error, or all had come before
-  parts_.metrics->OnFirstToken(first.progress().first_token_seconds, first.request().prompt.size());
+  parts_.decode.metrics->OnFirstToken(first.progress().first_token_seconds, first.request().prompt.size());
 }
 
 bool GenerateCall::IsRefusal(const absl::Status& status) const {
@@ -282,7 +269,7 @@ bool GenerateCall::IsRefusal(const absl::Status& status) const {
 }
 
 void GenerateCall::StartSiblings() {
-  const Generation& first = samples_[0]->generation;
+  const Generation& first = samples_[0]->decoding.generation;
   while (samples_.size() < wanted_samples_) {
     const auto index = static_cast<uint32_t>(samples_.size());
     Request request = first.request();
@@ -300,30 +287,31 @@ void GenerateCall::LogEnd(const absl::Status& status) const {
   int64_t emitted = 0;
   v1::SpeculationStats stats;
   for (const auto& sample : samples_) {
-    emitted += sample->generation.emitted();
-    AddCounts(sample->generation.stats(), &stats);
+    emitted += sample->decoding.generation.emitted();
+    AddCounts(sample->decoding.generation.stats(), &stats);
   }
   if (search_ != nullptr) {
     emitted = search_->steps();
     stats = search_->stats();
   }
-  const Request& request = search_ != nullptr ? search_->request() : samples_[0]->generation.request();
-  LogInfo(
-      "request",
-      {{"request_id", context_.request_id()},
-       {"traceparent", context_.traceparent()},
-       {"sequence", search_ != nullptr ? "" : absl::BytesToHexString(samples_[0]->generation.sequence_id())},
-       {"code", absl::StatusCodeToString(status.code())},
-       {"error", std::string(status.message())},
-       {"prompt_tokens", static_cast<int64_t>(request.prompt.size())},
-       {"samples", static_cast<int64_t>(request.samples)},
-       {"beam_width", static_cast<int64_t>(request.candidates > 0 ? request.beam->width() : 0)},
-       {"completion_tokens", emitted},
-       {"rounds", static_cast<int64_t>(stats.rounds())},
-       {"drafted", static_cast<int64_t>(stats.drafted())},
-       {"accepted", static_cast<int64_t>(stats.accepted())},
-       {"acceptance_rate", AcceptanceRate(stats)},
-       {"seconds", Seconds(Clock::now() - received_)}});
+  const Request& request =
+      search_ != nullptr ? search_->request() : samples_[0]->decoding.generation.request();
+  LogInfo("request",
+          {{"request_id", context_.request_id()},
+           {"traceparent", context_.traceparent()},
+           {"sequence",
+            search_ != nullptr ? "" : absl::BytesToHexString(samples_[0]->decoding.generation.sequence_id())},
+           {"code", absl::StatusCodeToString(status.code())},
+           {"error", std::string(status.message())},
+           {"prompt_tokens", static_cast<int64_t>(request.prompt.size())},
+           {"samples", static_cast<int64_t>(request.samples)},
+           {"beam_width", static_cast<int64_t>(request.candidates > 0 ? request.beam->width() : 0)},
+           {"completion_tokens", emitted},
+           {"rounds", static_cast<int64_t>(stats.rounds())},
+           {"drafted", static_cast<int64_t>(stats.drafted())},
+           {"accepted", static_cast<int64_t>(stats.accepted())},
+           {"acceptance_rate", AcceptanceRate(stats)},
+           {"seconds", Seconds(Clock::now() - received_)}});
 }
 
 }  // namespace outrider

@@ -2,19 +2,37 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/net/asio.h"
+#include "coordinator/admission/admission.h"
 #include "coordinator/api/chunk_pacer.h"
 #include "coordinator/api/chunk_writer.h"
-#include "coordinator/api/service_parts.h"
-#include "coordinator/beams/beam_loop.h"
-#include "coordinator/link/task_group.h"
-#include "coordinator/rounds/round_loop.h"
-#include "coordinator/rounds/target_client.h"
+#include "coordinator/api/parse_request.h"
+#include "coordinator/decode/beam_loop.h"
+#include "coordinator/decode/round_loop.h"
+#include "coordinator/servers/task_group.h"
 
 namespace outrider {
+
+// What the public service and its calls work with. All of it belongs to the process, and outlives the
+// service. The executor has one thread.
+struct ServiceParts {
+  DecodeParts decode;
+  asio::any_io_executor parsers;  // threads for requests that take long to parse
+  Admission* parsing;             // whose turn it is there
+  bool mixed_numerics;            // of targets: they may compute other bits
+  RequestDefaults defaults;
+  Admission* admission;
+  bool checks_tokens;                    // each gRPC call has brought a bearer token that is known
+  std::optional<std::string> cache_key;  // of CacheSalt; without it clients share the prefix cache
+  Clock::duration stream_interval;       // from one chunk to a client to the next
+  Clock::duration read_patience = std::chrono::seconds(50);  // with clients that do not read
+  RoundObserver* observer;
+  std::shared_ptr<BeamChoice> beam_choice = std::make_shared<BeamChoice>();
+};
 
 // Lives until gRPC and its coroutines are done with it. Executor thread, unless stated.
 class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
@@ -36,19 +54,14 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
     // Until the client has caught up. RESOURCE_EXHAUSTED, reason READER_TOO_SLOW, when it reads nothing any
     // more.
     asio::awaitable<absl::Status> AwaitRoom();
-    // Whatever the servers hold of it is released, once.
-    void StopServers();
 
     GenerateCall* const call;
     const uint32_t index;
-    const std::unique_ptr<Drafter> drafter;
-    TargetClient target;
-    Generation generation;
+    Decoding decoding;
     RoundLoop loop;
     const std::shared_ptr<ChunkPacer> pacer;
     size_t unsent = 0;  // chunks, when one was last sent, unless the client has caught up since
     Event room;         // the client has caught up
-    bool stopped = false;
   };
 
   asio::awaitable<void> Run();
@@ -81,6 +94,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   void LogEnd(const absl::Status& status) const;
 
   const ServiceParts& parts_;
+  const asio::any_io_executor executor_;
   v1::GenerateRequest proto_;
   const absl::Status readable_;  // whether proto_ is what the client sent
   const v1::RequestContext context_;

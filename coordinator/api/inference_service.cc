@@ -9,7 +9,7 @@
 #include "common/rpc/error.h"
 #include "common/rpc/parse_message.h"
 #include "coordinator/api/generate_call.h"
-#include "coordinator/api/parse_drafter.h"
+#include "coordinator/api/parse_request.h"
 #include "coordinator/api/request_context.h"
 
 namespace outrider {
@@ -51,7 +51,7 @@ grpc::ServerUnaryReactor* InferenceService::Describe(grpc::CallbackServerContext
     reactor->Finish(ToGrpc(status));
     return reactor;
   }
-  asio::post(parts_.executor, [this, response, reactor] {
+  asio::post(parts_.decode.executor, [this, response, reactor] {
     *response = SerializeMessage(Description());
     reactor->Finish(grpc::Status::OK);
   });
@@ -60,10 +60,10 @@ grpc::ServerUnaryReactor* InferenceService::Describe(grpc::CallbackServerContext
 
 v1::DescribeResponse InferenceService::Description() const {
   v1::DescribeResponse description;
-  const auto* target = parts_.targets->info_of_any_up();
+  const auto* target = parts_.decode.targets->info_of_any_up();
   if (target != nullptr) *description.mutable_target() = *target;
-  parts_.targets->Describe(description.mutable_servers());
-  const DraftPool* drafts = parts_.drafters.drafts;
+  parts_.decode.targets->Describe(description.mutable_servers());
+  const DraftPool* drafts = parts_.decode.drafters.drafts;
   const auto* draft = drafts == nullptr ? nullptr : drafts->info_of_any_up();
   if (draft != nullptr) *description.mutable_draft() = *draft;
   if (drafts != nullptr) drafts->Describe(description.mutable_servers());
@@ -76,14 +76,14 @@ v1::DescribeResponse InferenceService::Description() const {
   defaults->set_rule(parts_.defaults.rule);
   defaults->set_schedule(parts_.defaults.schedule);
   defaults->set_tree(parts_.defaults.tree);
-  if (parts_.targets->info() != nullptr) {
-    description.set_max_draft_tokens(parts_.targets->info()->max_draft_tokens());
+  if (parts_.decode.targets->info() != nullptr) {
+    description.set_max_draft_tokens(parts_.decode.targets->info()->max_draft_tokens());
   }
   description.set_mixed_numerics(parts_.mixed_numerics);
   description.set_version(kVersion);
   description.set_degraded(drafts != nullptr && draft == nullptr);
-  description.set_tokenizer_fingerprint(parts_.tokenizer->Fingerprint());
-  *description.mutable_totals() = parts_.metrics->Totals();
+  description.set_tokenizer_fingerprint(parts_.decode.tokenizer->Fingerprint());
+  *description.mutable_totals() = parts_.decode.metrics->Totals();
   return description;
 }
 

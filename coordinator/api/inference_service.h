@@ -4,7 +4,7 @@
 #include <atomic>
 #include <utility>
 
-#include "coordinator/api/service_parts.h"
+#include "coordinator/api/generate_call.h"
 #include "outrider/v1/inference.grpc.pb.h"
 
 namespace outrider {

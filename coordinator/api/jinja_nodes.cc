@@ -10,7 +10,6 @@
 #include "coordinator/api/jinja_input.h"
 #include "coordinator/api/jinja_limits.h"
 #include "coordinator/api/jinja_python.h"
-#include "coordinator/api/jinja_strip.h"
 
 namespace outrider {
 namespace {

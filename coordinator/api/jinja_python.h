@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "jinja/value.h"
@@ -34,5 +35,11 @@ jinja::value CharacterAt(const jinja::value& text, int64_t index);
 // text[start:stop:step].
 jinja::value SliceOf(const jinja::value& text, std::optional<int64_t> start, std::optional<int64_t> stop,
                      int64_t step);
+
+enum class StripEnds { kBoth, kLeft, kRight };
+
+// `text`, valid UTF-8, without the characters at its ends that are white space as Python's str.isspace says,
+// or, if there are `characters`, one of these.
+std::string_view Strip(std::string_view text, StripEnds ends, std::optional<std::string_view> characters);
 
 }  // namespace outrider

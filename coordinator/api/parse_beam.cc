@@ -1,14 +1,13 @@
-#include "coordinator/api/parse_beam.h"
+#include "coordinator/api/parse_request.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
-#include "common/rpc/names.h"
-#include "common/rpc/proposer_of.h"
-#include "coordinator/beams/beam_search.h"
+#include "coordinator/decode/beam_search.h"
 
 namespace outrider {
 namespace {
@@ -134,7 +133,6 @@ absl::Status ParseBeam(const v1::GenerateRequest& proto, const RequestDefaults& 
   request.tree.reset();
   request.chooses_tree = false;
   request.schedule = v1::SCHEDULE_LOCKSTEP;
-  request.couples_bonus = false;
   request.beam = std::move(beam);
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-#include "coordinator/api/parse_drafter.h"
+#include "coordinator/api/parse_request.h"
 
 #include <algorithm>
 #include <string>
@@ -6,9 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
-#include "common/rpc/names.h"
-#include "common/rpc/proposer_of.h"
 
 namespace outrider {
 namespace {
@@ -18,13 +17,9 @@ bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v
   switch (kind) {
     case v1::DRAFTER_KIND_MODEL:
       return defaults.has_draft_service;
-    case v1::DRAFTER_KIND_UNIGRAM:
-    case v1::DRAFTER_KIND_BIGRAM:
-      return defaults.has_corpus;
     case v1::DRAFTER_KIND_NGRAM:
     case v1::DRAFTER_KIND_COPY:
     case v1::DRAFTER_KIND_AUTO:
-    case v1::DRAFTER_KIND_RANDOM:
     case v1::DRAFTER_KIND_NONE:
       return true;
     default:
@@ -35,14 +30,12 @@ bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v
          (target == nullptr || FindProposer(*target, proposer) != nullptr);
 }
 
+// Of one that is not configured.
 std::string ProblemWith(v1::DrafterKind kind, const v1::ServerInfo* target) {
   const std::string name = NameOf(kind);
-  if (kind == v1::DRAFTER_KIND_UNSPECIFIED || !v1::DrafterKind_IsValid(kind)) {
-    return absl::StrCat("unknown value ", name);
-  }
   if (kind == v1::DRAFTER_KIND_MODEL) return "model; no draft service is configured";
   if (target == nullptr || ProposerOf(kind) == v1::PROPOSER_UNSPECIFIED) {
-    return absl::StrCat(name, "; no corpus is configured");
+    return absl::StrCat("unknown value ", name);
   }
   std::vector<std::string> proposers;
   for (const v1::ProposerInfo& each : target->proposers()) proposers.push_back(NameOf(each.proposer()));

@@ -8,16 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/error.h"
 #include "common/rpc/fresh_bits.h"
-#include "common/rpc/sampling.h"
 #include "common/spec/logprobs.h"
 #include "common/text/stop_matcher.h"
 #include "common/text/utf8.h"
-#include "coordinator/api/parse_beam.h"
-#include "coordinator/api/parse_drafter.h"
-#include "coordinator/api/parse_tree.h"
-#include "coordinator/api/sampling_defaults.h"
 
 namespace outrider {
 namespace {
@@ -262,9 +258,9 @@ absl::Status ParseInexact(const v1::SpeculationOptions& speculation, v1::Sequenc
 }
 
 // Only the draft service has anything to gain from running ahead.
-absl::Status ParseSchedule(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
-                           const SamplingParams& sampling, Request& request) {
-  v1::Schedule schedule = proto.speculation().schedule();
+absl::Status ParseSchedule(const v1::SpeculationOptions& speculation, const RequestDefaults& defaults,
+                           Request& request) {
+  v1::Schedule schedule = speculation.schedule();
   if (schedule == v1::SCHEDULE_UNSPECIFIED) schedule = defaults.schedule;
   if (!v1::Schedule_IsValid(schedule)) {
     return FieldError("speculation.schedule", "lockstep, run_ahead, auto",
@@ -275,10 +271,6 @@ absl::Status ParseSchedule(const v1::GenerateRequest& proto, const RequestDefaul
   const bool asks_model =
       defaults.has_draft_service && (request.drafter == v1::DRAFTER_KIND_MODEL || auto_asks_model);
   request.schedule = asks_model ? schedule : v1::SCHEDULE_LOCKSTEP;
-  // A coupled token differs from one that is drawn alone, and whether the draft is in time is no seed's
-  // doing.
-  request.couples_bonus = !proto.has_seed() && !proto.speculation().has_lenience() &&
-                          request.params.rule() != v1::RULE_COUPLED && sampling.temperature > 0;
   return absl::OkStatus();
 }
 
@@ -347,7 +339,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   if (auto status = ParseDrafter(proto.speculation(), defaults, target, repeatable, request); !status.ok()) {
     return status;
   }
-  if (absl::Status status = ParseSchedule(proto, defaults, sampling, request); !status.ok()) return status;
+  if (auto status = ParseSchedule(proto.speculation(), defaults, request); !status.ok()) return status;
   request.trace = proto.trace();
   request.echo = proto.echo();
   if (auto status = ParseLogprobs(proto.logprobs(), request); !status.ok()) return status;

@@ -1,12 +1,12 @@
-#include "coordinator/api/parse_tree.h"
+#include "coordinator/api/parse_request.h"
 
 #include <algorithm>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
 #include "common/rpc/names.h"
-#include "common/rpc/proposer_of.h"
 #include "common/spec/tree_shape.h"
 
 namespace outrider {

@@ -14,8 +14,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/rpc/credentials.h"
 #include "common/rpc/fresh_bits.h"
-#include "common/rpc/token_file.h"
 #include "common/spec/check.h"
 
 namespace outrider {

@@ -1,4 +1,4 @@
-#include "coordinator/api/sampling_defaults.h"
+#include "coordinator/api/parse_request.h"
 
 #include <filesystem>
 #include <limits>
@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc/sampling.h"
-#include "common/text/json_file.h"
+#include "common/rpc/convert.h"
+#include "common/text/json.h"
 
 namespace outrider {
 namespace {

@@ -1,5 +1,5 @@
 // The body of a POST to OpenAI's API.
-#include "coordinator/gateway/openai_request.h"
+#include "coordinator/openai/openai_request.h"
 #include "tests/fuzz/target.h"
 
 namespace outrider {

@@ -80,7 +80,7 @@ TEST_P(CudaDecisions, AreThoseOfTheHost) {
         return Runner::Load(OnGpu(options, dtype), Gpu(/*decides=*/device));
       });
     };
-    EXPECT_GT(ExpectWhatTheHostSays(GetParam(), /*sequences=*/3, start).accepted, 0);
+    EXPECT_GT(ExpectWhatTheHostSays(GetParam(), start).accepted, 0);
   }
 }
 

@@ -9,14 +9,12 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from harness import (BIN, Cluster, cluster, draft_pb2, draft_pb2_grpc, full, load_prompts, target_pb2,
-                     target_pb2_grpc)
+from harness import BIN, Cluster, cluster, draft_pb2, draft_pb2_grpc, full, target_pb2, target_pb2_grpc
 from law import (ACCEPTABLE, DAMNING, LIES, SAMPLES, Cells, assert_law, canary, deviations, law_of, p_value, proxy, sample,
                  with_lies)
 
@@ -162,14 +160,11 @@ def test_so_they_have_where_drafts_end_early(rule: str, goldens: dict[str, Any])
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("drafter, rule", [("ngram", "block"), ("copy", "token"), ("unigram", "token"),
-                                           ("bigram", "token"), ("bigram", "block"), ("random", "token")])
+@pytest.mark.parametrize("drafter, rule", [("ngram", "block"), ("copy", "token")])
 def test_so_they_have_with_drafters_that_need_no_draft_service(drafter: str, rule: str, goldens: dict[str, Any],
-                                                               paths: Cells, tmp_path: Path) -> None:
+                                                               paths: Cells) -> None:
     length = len(next(iter(paths)))
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("\n".join(load_prompts()))
-    with cluster(draft=None, coordinator=["--drafter-corpus", str(corpus)]) as c:
+    with cluster(draft=None) as c:
         observed = Counter(sample(c, goldens["prompt"], length, drafter=drafter, rule=rule, k=4, top_k=goldens["top_k"]))
         assert c.coordinator.value("outrider_spec_decode_num_accepted_tokens_by_drafter_total", drafter=drafter) > 0
         assert p_value(observed, paths) > ACCEPTABLE

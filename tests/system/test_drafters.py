@@ -1,14 +1,13 @@
 """Drafters with and without a draft service, and how they are counted by name."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from harness import TARGET_MODEL, Answer, Cluster, cluster, refusal, request
+from harness import Answer, Cluster, cluster, request
 
 # The drafters that need no draft service, and those that do.
-LOCAL = ["ngram", "copy", "unigram", "bigram", "random"]
+LOCAL = ["ngram", "copy"]
 ALL = ["model", "auto", *LOCAL]
 GREEDY = {"temperature": 0, "max_tokens": 40, "ignore_eos": True}
 COUPLED = {"rule": "coupled", "temperature": 1, "seed": 5, "max_tokens": 40, "ignore_eos": True}
@@ -18,22 +17,9 @@ ACCEPTED = "outrider_spec_decode_num_accepted_tokens_by_drafter_total"
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory, prompts: list[str]) -> Path:
-    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    path.write_text("\n\n".join(prompts))
-    return path
-
-
-@pytest.fixture(scope="module")
-def trio(corpus: Path) -> Iterator[Cluster]:
-    with cluster(coordinator=["--drafter-corpus", str(corpus)]) as c:
-        yield c
-
-
-@pytest.fixture(scope="module")
-def alone(corpus: Path) -> Iterator[Cluster]:
+def alone() -> Iterator[Cluster]:
     """A cluster without a draft service."""
-    with cluster(draft=None, coordinator=["--drafter-corpus", str(corpus)]) as c:
+    with cluster(draft=None) as c:
         yield c
 
 
@@ -43,13 +29,13 @@ def asked(prompts: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def greedy(trio: Cluster, asked: list[str]) -> list[list[int]]:
-    return [trio.generate(prompt, drafter="none", **GREEDY).tokens for prompt in asked]
+def greedy(pair: Cluster, asked: list[str]) -> list[list[int]]:
+    return [pair.generate(prompt, drafter="none", **GREEDY).tokens for prompt in asked]
 
 
 @pytest.fixture(scope="module")
-def coupled(trio: Cluster, asked: list[str]) -> list[list[int]]:
-    return [trio.generate(prompt, drafter="none", **COUPLED).tokens for prompt in asked]
+def coupled(pair: Cluster, asked: list[str]) -> list[list[int]]:
+    return [pair.generate(prompt, drafter="none", **COUPLED).tokens for prompt in asked]
 
 
 def same(answers: list[Answer], wanted: list[list[int]]) -> list[Answer]:
@@ -71,45 +57,45 @@ def test_it_works_with_no_draft_service(drafter: str, alone: Cluster, asked: lis
 
 @pytest.mark.parametrize("rule", ["token", "block"])
 @pytest.mark.parametrize("drafter", LOCAL)
-def test_a_seed_repeats_a_sampled_answer(drafter: str, rule: str, trio: Cluster, asked: list[str]) -> None:
+def test_a_seed_repeats_a_sampled_answer(drafter: str, rule: str, pair: Cluster, asked: list[str]) -> None:
     options = {"drafter": drafter, "rule": rule, "k": 3, "temperature": 1, "seed": 9, "max_tokens": 40,
                "ignore_eos": True}
-    first = trio.generate(asked[0], **options)
+    first = pair.generate(asked[0], **options)
     assert first.speculation.exact
-    assert trio.generate(asked[0], **options).tokens == first.tokens
+    assert pair.generate(asked[0], **options).tokens == first.tokens
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "copy", "auto"])
-def test_a_text_that_repeats_itself_is_guessed_from_itself(drafter: str, trio: Cluster) -> None:
+def test_a_text_that_repeats_itself_is_guessed_from_itself(drafter: str, pair: Cluster) -> None:
     prompt = "\"Who is there?\" said the fox. \"It is I,\" said the hare.\n" * 8
-    answer = trio.generate(prompt, drafter=drafter, k=4, **GREEDY)
+    answer = pair.generate(prompt, drafter=drafter, k=4, **GREEDY)
     assert answer.speculation.accepted > 0
-    assert answer.tokens == trio.generate(prompt, drafter="none", **GREEDY).tokens
+    assert answer.tokens == pair.generate(prompt, drafter="none", **GREEDY).tokens
 
 
-def test_guesses_are_counted_by_who_made_them(trio: Cluster, asked: list[str]) -> None:
+def test_guesses_are_counted_by_who_made_them(pair: Cluster, asked: list[str]) -> None:
     for drafter in ["model", *LOCAL]:
-        before = trio.coordinator.metrics()
-        answer = trio.generate(asked[2], drafter=drafter, k=3, **GREEDY)
-        after = trio.coordinator.metrics()
+        before = pair.coordinator.metrics()
+        answer = pair.generate(asked[2], drafter=drafter, k=3, **GREEDY)
+        after = pair.coordinator.metrics()
         assert answer.speculation.drafted > 0
         for name, counted in ((DRAFTED, answer.speculation.drafted), (ACCEPTED, answer.speculation.accepted)):
             grown = {each: after.value(name, drafter=each) - before.value(name, drafter=each) for each in ("model", *LOCAL)}
             assert grown == {each: counted if each == drafter else 0 for each in grown}
 
 
-def test_auto_asks_the_model_where_nothing_long_matches(trio: Cluster, asked: list[str]) -> None:
-    before = trio.coordinator.metrics()
-    trio.generate_all([(prompt, {"drafter": "auto", "k": 4, **GREEDY}) for prompt in asked])
-    after = trio.coordinator.metrics()
+def test_auto_asks_the_model_where_nothing_long_matches(pair: Cluster, asked: list[str]) -> None:
+    before = pair.coordinator.metrics()
+    pair.generate_all([(prompt, {"drafter": "auto", "k": 4, **GREEDY}) for prompt in asked])
+    after = pair.coordinator.metrics()
     for drafter in ("ngram", "model"):
         assert after.value(DRAFTED, drafter=drafter) > before.value(DRAFTED, drafter=drafter), drafter
 
 
-def test_the_end_of_an_answer_is_not_drafted_past(trio: Cluster, asked: list[str], greedy: list[list[int]]) -> None:
+def test_the_end_of_an_answer_is_not_drafted_past(pair: Cluster, asked: list[str], greedy: list[list[int]]) -> None:
     for drafter in ALL:
         for max_tokens in (1, 2, 3):
-            answer = trio.generate(asked[0], drafter=drafter, k=4, **{**GREEDY, "max_tokens": max_tokens})
+            answer = pair.generate(asked[0], drafter=drafter, k=4, **{**GREEDY, "max_tokens": max_tokens})
             assert answer.tokens == greedy[0][:max_tokens]
             assert answer.speculation.drafted <= max(max_tokens - 2, 0)
 
@@ -118,14 +104,3 @@ def test_a_drafter_that_lacks_something_is_refused_by_name(alone: Cluster, asked
     model = alone.refused(request(asked[0], drafter="model"))
     assert (model.code, model.metadata["field"]) == ("INVALID_ARGUMENT", "speculation.drafter")
     assert "no draft service" in model.message and "ngram" in model.metadata["range"]
-    with cluster(draft=None) as c:
-        for drafter in ("unigram", "bigram"):
-            refused = c.refused(request(asked[0], drafter=drafter))
-            assert (refused.code, refused.metadata["field"]) == ("INVALID_ARGUMENT", "speculation.drafter")
-            assert f"{drafter}; no corpus" in refused.message and drafter not in refused.metadata["range"]
-
-
-def test_a_corpus_that_cannot_be_read_stops_the_coordinator(corpus: Path) -> None:
-    missing = corpus.with_name("missing.txt")
-    assert str(missing) in refusal("outrider-coordinator", "--tokenizer", str(TARGET_MODEL), "--log-format", "json",
-                                   "--drafter-corpus", str(missing))

@@ -167,7 +167,7 @@ def test_a_timeout_ends_the_generation_there_too(client: Client, pair: Cluster, 
     ("text", "", {}), ("tokens.ids", [10**6], {}), ("prompt", [300] * 5000, {}), ("sampling.top_p", "x", {"top_p": 2}),
     ("sampling.temperature", "x", {"temperature": -1}), ("stop.max_tokens", "x", {"max_tokens": 0, "beam_width": 2}),
     ("stop.strings", "x", {"stop": ""}), ("speculation.draft_tokens", "x", {"draft_tokens": 1000}),
-    ("speculation.drafter", "x", {"drafter": "unigram"}), ("speculation.lenience", "x", {"lenience": 2}),
+    ("speculation.drafter", "x", {"drafter": "medusa"}), ("speculation.lenience", "x", {"lenience": 2}),
     ("beam.draft_width", "x", {"beam_width": 4, "beam_draft_width": 3}), ("beam.stop", "x", {"beam_width": 4, "beam_stop": "soon"}),
     ("logprobs.top", "x", {"logprobs": 21}), ("resume_from", "x", {"resume_from": [10**6]})])
 def test_a_wrong_request_names_its_field(field: str, prompt: str | list[int], options: dict[str, object],

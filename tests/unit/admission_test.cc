@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/net/asio.h"
 #include "common/rpc/error.h"
-#include "coordinator/link/grpc_context.h"
+#include "coordinator/servers/grpc_context.h"
 
 namespace outrider {
 namespace {

@@ -1,5 +1,5 @@
 // What the target reports to a search for the likeliest text, with a real model of random weights.
-#include "target_service/candidates.h"
+#include "target_service/rejection_sampler.h"
 
 #include <gmock/gmock.h>
 
@@ -10,7 +10,6 @@
 #include "common/engine/worker.h"
 #include "common/kv/prefix_hash.h"
 #include "common/spec/status.h"
-#include "target_service/rejection_sampler.h"
 
 namespace outrider {
 namespace {

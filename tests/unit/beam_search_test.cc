@@ -1,11 +1,10 @@
-#include "coordinator/beams/beam_search.h"
+#include "coordinator/decode/beam_search.h"
 
 #include <gmock/gmock.h>
 
 #include <cmath>
 #include <random>
 
-#include "coordinator/beams/beam_rows.h"
 #include "tests/unit/beam_tables.h"
 
 namespace outrider {

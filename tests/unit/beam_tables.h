@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/beams/beam_search.h"
+#include "coordinator/decode/beam_search.h"
 
 namespace outrider {
 

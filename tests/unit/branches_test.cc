@@ -1,12 +1,12 @@
 // Drafting ahead: what the drafter asks of the draft while a proposal is verified, and what it makes of it.
-#include "coordinator/drafters/branches.h"
+#include "coordinator/decode/drafters/branches.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <prometheus/registry.h>
 
 #include "common/kv/prefix_hash.h"
-#include "coordinator/drafters/model_drafter.h"
+#include "coordinator/decode/drafters/model_drafter.h"
 #include "tests/unit/pool_testing.h"
 #include "tests/unit/test_tokenizer.h"
 
@@ -53,22 +53,22 @@ class BranchesTest : public PoolFixture<FakeDraft> {
     return is_branch ? on_branch_(result) : Action::kAnswer;
   }
 
-  std::unique_ptr<ModelDrafter> MakeDrafter() {
-    return std::make_unique<ModelDrafter>(pool_.get(), &metrics_, std::chrono::seconds(10), 4096, Fork());
+  std::unique_ptr<ModelDrafter> MakeDrafter(Generation* generation) {
+    return std::make_unique<ModelDrafter>(generation, pool_.get(), &metrics_, std::chrono::seconds(10), 4096,
+                                          Fork());
   }
   // The next proposal.
   Proposal Take() {
     if (drafter_ == nullptr) {
       Connect();
-      drafter_ = MakeDrafter();
+      drafter_ = MakeDrafter(&generation_);
     }
     v1::ItemTiming timing;
-    drafter_->Begin(generation_, {.most = 3, .ahead = true});
-    return Run(drafter_->Take(generation_, &timing));
+    drafter_->Begin({.most = 3, .ahead = true});
+    return Run(drafter_->Take(&timing));
   }
   void RunAhead(const Proposal& proposal, const std::vector<Outcome>& outcomes) {
-    drafter_->RunAhead(generation_, proposal, outcomes,
-                       [this](const ProposalNode& node) { continuations_.push_back(node.token); });
+    drafter_->RunAhead(proposal, outcomes);
   }
   // So many tokens of the proposal stand, and that one follows.
   void Judge(const Proposal& proposal, size_t accepted, TokenId token) {
@@ -81,10 +81,10 @@ class BranchesTest : public PoolFixture<FakeDraft> {
   // Until the draft has answered all that it was sent.
   void Settle() {
     Generation other(CoupledRequest(), &TestTokenizer(), Clock::now());
-    const auto drafter = MakeDrafter();
+    const auto drafter = MakeDrafter(&other);
     v1::ItemTiming timing;
-    drafter->Begin(other, {1});
-    Run(drafter->Take(other, &timing));
+    drafter->Begin({1});
+    Run(drafter->Take(&timing));
     sent_.pop_back();
   }
   std::vector<std::string> Released() {
@@ -100,7 +100,6 @@ class BranchesTest : public PoolFixture<FakeDraft> {
   std::function<Action(v1::ProposeResult*)> on_branch_ = [](v1::ProposeResult*) { return Action::kAnswer; };
   std::vector<v1::ProposeItem> sent_;
   std::vector<std::string> promoted_;
-  std::vector<TokenId> continuations_;
   prometheus::Registry registry_;
   Metrics metrics_{registry_, 1};
   Generation generation_{CoupledRequest(), &TestTokenizer(), Clock::now()};
@@ -135,7 +134,6 @@ TEST_F(BranchesTest, ABranchIsACopyThatEndsWithTheTokensOfItsOutcome) {
   EXPECT_EQ(part.prefix_hash(), PrefixHash(std::vector<TokenId>{5, 6, 7, 100}));
   EXPECT_EQ(sent_[2].assumed_tokens(), 2u);
   EXPECT_FALSE(sent_[2].draw_next());
-  EXPECT_THAT(continuations_, ElementsAre(50));
 }
 
 TEST_F(BranchesTest, TheBranchOfWhatCameIsTheNextProposalAndItsSequenceGoesOn) {
@@ -223,14 +221,14 @@ TEST_F(BranchesTest, ABranchThatGaveWayBeforeItDraftedIsAskedForAsAnyProposal) {
   Judge(proposal, 3, 50);
   EXPECT_TRUE(drafter_->ahead().hit) << "its token was drawn";
   EXPECT_THAT(Take(), SizeIs(3));
-  EXPECT_EQ(drafter_->outcome(), DraftOutcome::kUsable);
+  EXPECT_EQ(drafter_->status(), DraftStatus::kUsable);
   EXPECT_EQ(CounterOf(registry_, "outrider_draft_errors_total", "PROPOSAL_EMPTY"), 0);
 }
 
 TEST_F(BranchesTest, ADroppedBranchIsOwedNoAnswer) {
   on_branch_ = [](v1::ProposeResult*) { return Action::kIgnore; };
   Connect({.item_timeout = std::chrono::milliseconds(50)});
-  drafter_ = MakeDrafter();
+  drafter_ = MakeDrafter(&generation_);
   const Proposal proposal = Take();
   RunAhead(proposal, Foreseen());
   Settle();

@@ -44,9 +44,6 @@ class ChangedModel : public Model {
   size_t bytes_per_block() const override { return model_->bytes_per_block(); }
   size_t weight_bytes() const override { return model_->weight_bytes(); }
 
- protected:
-  Model& model() const { return *model_; }
-
  private:
   const std::unique_ptr<Model> model_;
   const Change change_;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/link/grpc_context.h"
+#include "coordinator/servers/grpc_context.h"
 
 namespace outrider {
 namespace {

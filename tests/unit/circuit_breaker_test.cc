@@ -1,5 +1,5 @@
 // When a draft that fails is left alone, and when it is asked again.
-#include "coordinator/pools/circuit_breaker.h"
+#include "coordinator/servers/server_pool.h"
 
 #include <gtest/gtest.h>
 

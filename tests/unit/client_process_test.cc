@@ -9,9 +9,8 @@
 #include <thread>
 
 #include "bench/temporary_folder.h"
-#include "client/cli/child_process.h"
 #include "client/cli/local_services.h"
-#include "client/cli/signals.h"
+#include "client/cli/process.h"
 
 namespace outrider {
 namespace {

@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "client/cli/json_output.h"
 #include "client/cli/render.h"
 
 namespace outrider {

@@ -5,8 +5,8 @@
 
 #include "common/rpc/error.h"
 #include "coordinator/api/parse_request.h"
-#include "coordinator/rounds/draft_length_policy.h"
-#include "coordinator/rounds/generation.h"
+#include "coordinator/generation/generation.h"
+#include "coordinator/policy/draft_choice.h"
 #include "google/rpc/error_details.pb.h"
 
 namespace outrider {
@@ -270,17 +270,17 @@ TEST(Generation, AnAnswerThatHadEndedEndsAgainWithoutATarget) {
   EXPECT_EQ(chunk->finish().reason(), v1::FINISH_REASON_STOP);
 }
 
-TEST(DraftLengthPolicy, LeavesRoomForTheTokenThatFollowsTheDraft) {
+TEST(DraftChoice, LeavesRoomForTheTokenThatFollowsTheDraft) {
   v1::GenerateRequest request = Text("The little boy");
   request.mutable_stop()->set_max_tokens(4);
   Generation generation = Start(request);
   const TokenId word = Encode(" green")[0];
-  EXPECT_EQ(DraftLengthPolicy().Choose(generation).most, 0) << "the prompt's own round is plain";
+  EXPECT_EQ(DraftChoice().Choose(generation).most, 0) << "the prompt's own round is plain";
   Round(generation, {}, 0, word);
-  EXPECT_EQ(DraftLengthPolicy().Choose(generation).most, 2);
+  EXPECT_EQ(DraftChoice().Choose(generation).most, 2);
   Round(generation, {}, 0, word);
   Round(generation, {}, 0, word);
-  EXPECT_EQ(DraftLengthPolicy().Choose(generation).most, 0);
+  EXPECT_EQ(DraftChoice().Choose(generation).most, 0);
 }
 
 TEST(Error, CarriesReasonAndMetadataAcrossTheWire) {

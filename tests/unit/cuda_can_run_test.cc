@@ -1,8 +1,6 @@
-#include "common/engine/cuda/can_run.h"
-
 #include <gtest/gtest.h>
 
-#include "common/engine/cuda/decide_types.h"
+#include "common/engine/cuda/decide_convert.h"
 
 namespace outrider::cuda {
 namespace {

@@ -8,7 +8,6 @@
 #include <set>
 #include <vector>
 
-#include "common/engine/cuda/attention_capacity.h"
 #include "common/engine/cuda/warm_up.h"
 
 namespace outrider::cuda {

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/engine/cuda/attention_capacity.h"
 #include "common/engine/cuda/attention_plan.h"
 #include "common/engine/cuda/graph_shape.h"
 #include "common/engine/cuda/step_plan.h"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <future>
 
-#include "common/engine/cuda/can_run.h"
+#include "common/engine/cuda/decide_convert.h"
 #include "common/engine/worker.h"
 #include "common/kv/prefix_hash.h"
 #include "draft_service/draft_sampler.h"
@@ -135,7 +135,8 @@ using StartWorker = std::function<std::unique_ptr<Worker>(bool device, std::uniq
 // Concurrent sequences of different length and K, over several rounds: the prompts are cut into chunks,
 // drafts end at different times, rejected tokens leave the cache, and accepted ones of trees move in it. Both
 // workers must have the same logits to the bit.
-inline Counts ExpectWhatTheHostSays(const Setting& setting, int sequences, const StartWorker& start) {
+inline Counts ExpectWhatTheHostSays(const Setting& setting, const StartWorker& start) {
+  constexpr int kSequences = 3;
   EXPECT_EQ(cuda::CanRun({.params = Params(setting, 1).get(), .work = VerifyTask{}}, /*vocab=*/256),
             setting.delegable);
   const std::unique_ptr<Worker> drafts[] = {start(false, std::make_unique<DraftSampler>()),
@@ -143,15 +144,15 @@ inline Counts ExpectWhatTheHostSays(const Setting& setting, int sequences, const
   const std::unique_ptr<Worker> targets[] = {start(false, std::make_unique<RejectionSampler>()),
                                              start(true, std::make_unique<RejectionSampler>())};
   std::vector<std::vector<TokenId>> texts;
-  std::vector<int> drafted_cache(sequences), target_cache(sequences);
-  for (int s = 0; s < sequences; ++s) {
+  std::vector<int> drafted_cache(kSequences), target_cache(kSequences);
+  for (int s = 0; s < kSequences; ++s) {
     texts.emplace_back();
     for (int i = 0; i < 5 + 60 * s; ++i) texts.back().push_back((i * 29 + s * 13 + 3) % 200);
   }
   int accepted = 0, corrected = 0;
   for (uint64_t round = 1; round <= 6; ++round) {
     std::vector<std::future<Reply>> proposals[2], verdicts[2];
-    for (int s = 0; s < sequences; ++s) {
+    for (int s = 0; s < kSequences; ++s) {
       for (int device = 0; device < 2; ++device) {
         WorkItem item =
             Item(s, round, texts[s], drafted_cache[s], round == 1 ? Params(setting, 40 + s) : nullptr);
@@ -162,14 +163,14 @@ inline Counts ExpectWhatTheHostSays(const Setting& setting, int sequences, const
       }
     }
     std::vector<Proposal> sent;
-    for (int s = 0; s < sequences; ++s) {
+    for (int s = 0; s < kSequences; ++s) {
       const Reply host = proposals[0][s].get(), device = proposals[1][s].get();
       ExpectSame(host, device);
       if (::testing::Test::HasFatalFailure()) return {};
       drafted_cache[s] = host.num_computed;
       sent.push_back(host.proposal);
     }
-    for (int s = 0; s < sequences; ++s) {
+    for (int s = 0; s < kSequences; ++s) {
       for (int device = 0; device < 2; ++device) {
         WorkItem item =
             Item(s, round, texts[s], target_cache[s], round == 1 ? Params(setting, 40 + s) : nullptr);
@@ -177,7 +178,7 @@ inline Counts ExpectWhatTheHostSays(const Setting& setting, int sequences, const
         verdicts[device].push_back(Send(*targets[device], std::move(item)));
       }
     }
-    for (int s = 0; s < sequences; ++s) {
+    for (int s = 0; s < kSequences; ++s) {
       const Reply host = verdicts[0][s].get(), device = verdicts[1][s].get();
       ExpectSame(host, device);
       if (::testing::Test::HasFatalFailure()) return {};

@@ -1,5 +1,5 @@
 // Names of DNS as addresses.
-#include "coordinator/pools/dns_name.h"
+#include "coordinator/servers/dns_name.h"
 
 #include <gmock/gmock.h>
 

@@ -138,10 +138,7 @@ if(OUTRIDER_TORCH)
   outrider_unit_test(torch_step_test
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/torch_command_test.cc ${CMAKE_CURRENT_LIST_DIR}/torch_step_test.cc
     LIBS outrider_torch_decoder)
-  outrider_unit_test(torch_decide_test
-    SOURCES ${CMAKE_CURRENT_LIST_DIR}/torch_decide_test.cc
-    LIBS outrider_torch_decoder outrider::draft_sampler outrider::rejection_sampler Threads::Threads)
-  set_target_properties(torch_decide_test torch_step_test PROPERTIES BUILD_RPATH ${TORCH_ROOT}/lib)
+  set_target_properties(torch_step_test PROPERTIES BUILD_RPATH ${TORCH_ROOT}/lib)
 endif()
 
 outrider_unit_test(timed_pair_test

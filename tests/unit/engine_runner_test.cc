@@ -240,21 +240,6 @@ TEST_F(RunnerForward, RefusesHiddenStatesThatCannotBe) {
   EXPECT_THAT(error(1, 0, {.taps = negative}), HasSubstr("with a tap after -1"));
   EXPECT_THAT(error(1, 0, {.layers = 1, .taps = second}), HasSubstr("of 1 layers with a tap after 2"));
 
-  const auto resumed = [&](size_t numbers, const PassOptions& pass, size_t embeddings = 0) {
-    const std::vector<float> rows_of(numbers), given(embeddings);
-    const SequenceRows rows = {.tokens = tokens_, .blocks = blocks_, .embeddings = given, .resumed = rows_of};
-    return std::string(runner_->Forward({&rows, 1}, pass).status().message());
-  };
-  EXPECT_EQ(resumed(19 * 48, {.resume_after = 2}), "");
-  EXPECT_THAT(resumed(20 * 48, {.resume_after = 1}), HasSubstr("20 resumed rows for 20 tokens"));
-  EXPECT_THAT(resumed(18 * 48, {.resume_after = 1}, 3 * 48), HasSubstr("18 resumed rows for 20 tokens"));
-  EXPECT_THAT(resumed(47, {.resume_after = 1}), HasSubstr("47 numbers of resumed rows, a row has 48"));
-  EXPECT_THAT(resumed(48, {}), HasSubstr("resumed rows in a pass that does not resume"));
-  EXPECT_THAT(resumed(48, {.resume_after = 3}), HasSubstr("of 3 layers that resumes after 3"));
-  EXPECT_THAT(resumed(48, {.layers = 1, .resume_after = 1}), HasSubstr("of 1 layers that resumes after 1"));
-  EXPECT_THAT(resumed(48, {.resume_after = -1}), HasSubstr("resumes after -1"));
-  EXPECT_THAT(resumed(48, {.taps = second, .resume_after = 1}), HasSubstr("a pass that resumes, with taps"));
-
   const ChangedBackend without([](LogitsView) { return absl::OkStatus(); });
   runner_ = *Runner::Load(Options(kModel), without);
   EXPECT_EQ(error(0, 0), "");
@@ -262,7 +247,6 @@ TEST_F(RunnerForward, RefusesHiddenStatesThatCannotBe) {
   EXPECT_THAT(error(0, 48), HasSubstr("on an engine that shows none"));
   EXPECT_THAT(error(0, 0, {.layers = 1}), HasSubstr("on an engine that shows no hidden states"));
   EXPECT_THAT(error(0, 0, {.taps = second}), HasSubstr("on an engine that shows no hidden states"));
-  EXPECT_THAT(resumed(48, {.resume_after = 1}), HasSubstr("on an engine that shows no hidden states"));
 }
 
 TEST_F(RunnerForward, AnEmptyBatchYieldsNoRows) {

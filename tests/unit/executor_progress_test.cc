@@ -1,8 +1,6 @@
-#include "coordinator/link/executor_progress.h"
+#include "coordinator/servers/grpc_context.h"
 
 #include <gtest/gtest.h>
-
-#include "coordinator/link/grpc_context.h"
 
 namespace outrider {
 namespace {

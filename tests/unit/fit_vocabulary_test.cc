@@ -1,4 +1,4 @@
-#include "coordinator/drafters/fit_vocabulary.h"
+#include "coordinator/decode/drafters/model_drafter.h"
 
 #include <gmock/gmock.h>
 

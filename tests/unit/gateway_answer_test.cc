@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_join.h"
-#include "coordinator/gateway/openai_answer.h"
+#include "coordinator/openai/openai_answer.h"
 
 namespace outrider {
 namespace {

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "common/rpc/error.h"
-#include "coordinator/gateway/openai_error.h"
-#include "coordinator/gateway/openai_request.h"
+#include "coordinator/openai/openai_error.h"
+#include "coordinator/openai/openai_request.h"
 
 namespace outrider {
 namespace {

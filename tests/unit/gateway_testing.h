@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
 #include "common/rpc/server.h"
-#include "coordinator/gateway/gateway.h"
+#include "coordinator/openai/gateway.h"
 #include "outrider/v1/inference.grpc.pb.h"
 #include "tests/unit/http_client.h"
 

@@ -39,27 +39,25 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
   }
 
   void Serve() {
-    DrafterParts drafters;
-    drafters.metrics = &metrics_;
     RequestDefaults defaults;
     defaults.drafter = v1::DRAFTER_KIND_NONE;
     defaults.max_samples = 4;
-    service_.emplace(ServiceParts{.executor = context_.get_executor(),
+    service_.emplace(ServiceParts{.decode = {.executor = context_.get_executor(),
+                                             .tokenizer = &TestTokenizer(),
+                                             .targets = pool_.get(),
+                                             .drafters = {.metrics = &metrics_},
+                                             .policy = &policy_,
+                                             .metrics = &metrics_},
                                   .parsers = context_.get_executor(),
                                   .parsing = &parsing_,
-                                  .tokenizer = &TestTokenizer(),
-                                  .targets = pool_.get(),
                                   .mixed_numerics = false,
-                                  .drafters = drafters,
                                   .defaults = defaults,
                                   .admission = &admission_,
                                   .checks_tokens = false,
                                   .cache_key = "key",
                                   .stream_interval = stream_interval_,
                                   .read_patience = read_patience_,
-                                  .policy = &policy_,
-                                  .observer = &observer_,
-                                  .metrics = &metrics_});
+                                  .observer = &observer_});
     auto front = RpcServer::Start("127.0.0.1:0", {}, &*service_);
     ASSERT_TRUE(front.ok()) << front.status();
     front_ = *std::move(front);
@@ -108,7 +106,7 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
   Admission admission_{context_.get_executor(), {.max_samples = 4, .max_waiting = 0}};
   Admission parsing_{context_.get_executor(), {.max_samples = 1}};
   Clock::duration read_patience_ = kLong;
-  DraftLengthPolicy policy_;
+  DraftChoice policy_;
   RoundObserver observer_{&metrics_, &policy_};
   Clock::duration stream_interval_ = std::chrono::hours(1);
   std::optional<InferenceService> service_;

@@ -1,5 +1,5 @@
 // Where the coordinator's coroutines run, and their timers.
-#include "coordinator/link/grpc_context.h"
+#include "coordinator/servers/grpc_context.h"
 
 #include <gmock/gmock.h>
 
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "coordinator/link/event.h"
+#include "coordinator/servers/grpc_timer.h"
 
 namespace outrider {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/temporary_folder.h"
-#include "common/engine/proposers/proposer_kind.h"
+#include "common/engine/sequence_params.h"
 #include "common/spec/types.h"
 
 namespace outrider::testing {

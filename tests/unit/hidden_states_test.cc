@@ -203,46 +203,6 @@ TEST_P(HiddenStates, OfATapAreTheResidualStreamAfterItsLayers) {
   }
 }
 
-// The rows [begin, end) of a chain or a tree go on from what the first layers left of [begin, middle).
-TEST_P(HiddenStates, OfRowsThatAreResumedAreThoseOfAWholePass) {
-  const auto runner = Load();
-  const size_t hidden = static_cast<size_t>(runner->config().decoder.hidden_size);
-  const Chain chain = SomeChain(*runner, kLong, 1, 0), other = SomeChain(*runner, kLong, 2, 10),
-              beside = SomeChain(*runner, 9, 3, 20);
-  const TreeSequence tree = SomeTree(*runner, 20, 12, 3, 3, 30);
-  const auto rows_of_tree = [&](int begin, int end) {
-    SequenceRows rows = tree.Rows(begin, end);
-    rows.hidden_rows = rows.logit_rows;
-    return rows;
-  };
-  const SequenceRows batch[] = {chain.Rows(30, kLong, 10, 10), beside.Rows(0, 9, 4, 2), rows_of_tree(19, 32)};
-  ComputeChunks(*runner, chain, 0, kLong);
-  FeedPrompt(*runner, tree);
-  const Computed expected = Compute(*runner, batch);
-  for (int layers = 1; layers < runner->config().decoder.layers; ++layers) {
-    // What the whole passes left in the cache must not help.
-    Chain overwritten = other;
-    overwritten.blocks = chain.blocks;
-    std::copy_n(chain.tokens.begin(), 30, overwritten.tokens.begin());
-    ComputeChunks(*runner, overwritten, 30, kLong);
-    const std::vector<int> taps = {layers};
-    const SequenceRows first[] = {chain.Rows(30, kLong - 1, 0, 9), rows_of_tree(19, 25)};
-    const Computed begun = Compute(*runner, first, {.layers = layers, .taps = taps});
-    std::vector<float> streams;
-    for (const std::vector<float>& row : begun.hidden) {
-      streams.insert(streams.end(), row.begin() + static_cast<std::ptrdiff_t>(hidden), row.end());
-    }
-    std::vector<SequenceRows> resumed(std::begin(batch), std::end(batch));
-    resumed[0].resumed = absl::MakeConstSpan(streams).first(9 * hidden);
-    resumed[2].resumed = absl::MakeConstSpan(streams).subspan(9 * hidden);
-    const Computed found = Compute(*runner, resumed, {.resume_after = layers});
-    ExpectSame(found, expected, absl::StrCat("after ", layers, " layers"));
-    std::fill(streams.begin(), streams.begin() + static_cast<std::ptrdiff_t>(hidden), 0.f);
-    EXPECT_GT(Differing(Compute(*runner, resumed, {.resume_after = layers}).logits, expected.logits), 0)
-        << "from elsewhere";
-  }
-}
-
 TEST_P(HiddenStates, EmbeddingsTakeThePlaceOfTokens) {
   const auto runner = Load();
   const size_t hidden = static_cast<size_t>(runner->config().decoder.hidden_size);

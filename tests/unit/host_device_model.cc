@@ -6,8 +6,8 @@
 #include <limits>
 #include <map>
 
-#include "common/engine/cuda/can_run.h"
-#include "common/engine/cuda/row_tile.h"
+#include "common/engine/cuda/decide_convert.h"
+#include "common/engine/cuda/rows.h"
 #include "common/engine/cuda/step_memory.h"
 #include "common/engine/cuda/step_plan.h"
 #include "host_kernels.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/kv/block_pool.h"
-#include "common/kv/block_table.h"
+#include "common/kv/cached_sequence.h"
 
 namespace outrider {
 namespace {

@@ -1,9 +1,9 @@
-#include "common/serve/kv_budget.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <future>
+
+#include "common/serve/served_model.h"
 
 namespace outrider {
 namespace {

@@ -69,67 +69,6 @@ TEST_F(CachedSequenceTest, TruncatesToALowerBaseFirst) {
   EXPECT_EQ(pool_.num_used(), 1);
 }
 
-// Two tokens after the computed ones are begun, in a block of their own.
-class BegunSequenceTest : public CachedSequenceTest {
- protected:
-  void SetUp() override {
-    ASSERT_TRUE(Send(0, {7, 8, 9, 10}, {}).ok());
-    FeedAll();
-    ASSERT_TRUE(sequence_.Reserve(6).ok());
-    for (const TokenId token : {11, 12}) sequence_.Append(token);
-    sequence_.DropBegun();
-  }
-  absl::Status Again(std::vector<TokenId> tokens) { return Send(4, std::move(tokens), {7, 8, 9, 10}); }
-};
-
-TEST_F(BegunSequenceTest, KeepsItsBlocksUntilTheTokensComeAgain) {
-  EXPECT_EQ(sequence_.size(), 4);
-  EXPECT_EQ(pool_.num_used(), 2);
-  const BlockId block = sequence_.table().blocks()[1];
-  ASSERT_TRUE(Again({11, 12, 13}).ok());
-  EXPECT_EQ(sequence_.num_begun(), 2);
-  EXPECT_EQ(sequence_.num_computed(), 4);
-  ASSERT_TRUE(sequence_.Reserve(7).ok());
-  EXPECT_EQ(sequence_.table().blocks()[1], block);
-  sequence_.MarkComputed(5);
-  EXPECT_EQ(sequence_.num_begun(), 0) << "a pass has written over it";
-}
-
-TEST_F(BegunSequenceTest, GoesOnWithTheTokensThatAreTheSame) {
-  ASSERT_TRUE(Again({11, 13, 12}).ok());
-  EXPECT_EQ(sequence_.num_begun(), 1);
-  ASSERT_TRUE(Again({13}).ok());
-  EXPECT_EQ(sequence_.num_begun(), 0);
-  ASSERT_TRUE(Again({11}).ok());
-  EXPECT_EQ(sequence_.num_begun(), 1);
-  sequence_.AppendNode(12, -1);
-  EXPECT_EQ(sequence_.num_begun(), 1) << "the second token was no node of a tree";
-}
-
-TEST_F(BegunSequenceTest, ForgetsWithTheTokensThatItFollows) {
-  ASSERT_TRUE(Send(3, {10, 11, 12}, {7, 8, 9}).ok());
-  EXPECT_EQ(sequence_.num_begun(), 0);
-  EXPECT_EQ(pool_.num_used(), 1);
-}
-
-TEST_F(BegunSequenceTest, GivesUpOnlyTheBlocksThatNoTokenNeeds) {
-  EXPECT_TRUE(sequence_.ForgetBegun());
-  EXPECT_EQ(pool_.num_used(), 1);
-  EXPECT_FALSE(sequence_.ForgetBegun());
-  SetUp();
-  ASSERT_TRUE(Again({11, 12, 13}).ok());
-  EXPECT_TRUE(sequence_.ForgetBegun());
-  EXPECT_EQ(sequence_.num_begun(), 0);
-  EXPECT_EQ(pool_.num_used(), 2);
-}
-
-TEST_F(BegunSequenceTest, IsNotForked) {
-  CachedSequence fork(&pool_, 4);
-  fork.Fork(sequence_, 4);
-  for (const TokenId token : {11, 12}) fork.Append(token);
-  EXPECT_EQ(fork.num_begun(), 0);
-}
-
 TEST_F(CachedSequenceTest, RefusesABaseBeyondWhatItKnowsAndAnotherPrefixAndKeepsWhatItHas) {
   ASSERT_TRUE(Send(0, {7, 8, 9}, {}).ok());
   FeedAll();

@@ -21,8 +21,8 @@ ORDER = [
     ["proto", "common/spec", "common/kv", "common/text"],
     ["common/engine", "common/rpc", "common/obs", "common/net", "common/serve"],
     ["draft_service", "target_service", "pair_service"],
-    ["coordinator/link", "coordinator/admission", "coordinator/pools", "coordinator/rounds", "coordinator/drafters",
-     "coordinator/beams", "coordinator/api", "coordinator/gateway", "coordinator"],
+    ["coordinator/servers", "coordinator/admission", "coordinator/generation", "coordinator/policy", "coordinator/decode",
+     "coordinator/api", "coordinator/openai", "coordinator"],
     ["client/sdk", "client/cli"],
 ]
 SERVICES = {"draft_service": set(), "target_service": set(), "pair_service": {"draft_service", "target_service"},
@@ -30,10 +30,8 @@ SERVICES = {"draft_service": set(), "target_service": set(), "pair_service": {"d
 # Built without protobuf and gRPC too (OUTRIDER_CORE_ONLY), as are the services' samplers.
 CORE = {"common/spec", "common/kv", "common/text", "common/engine"}
 FREE = {"tests", "bench"}  # may include everything
-# The engine on libtorch has the CUDA backend's plans and kernels for what a device decides.
-TORCH_DECIDES = {f"common/engine/torch/{file}" for file in ("cuda_runner.cc", "decider.h", "decision_kernels.h", "torch_model.cc")}
 # Parts of the engine, each with those outside it that may include its headers; and what knows no other part.
-BACKENDS = {"common/engine/cpu": {"common/engine/backend.cc"}, "common/engine/cuda": TORCH_DECIDES, "common/engine/torch": set()}
+BACKENDS = {"common/engine/cpu": {"common/engine/backend.cc"}, "common/engine/cuda": set(), "common/engine/torch": set()}
 DECODER = "common/engine/decoder"
 
 CPP = (".h", ".cc", ".inc", ".cu", ".cuh")
@@ -165,10 +163,10 @@ def long_files(tree):
 def second_transports(tree):
     """What carries items from the coordinator to the servers is one file's business."""
     stubs = re.compile(r"outrider/v1/(draft|target)\.grpc\.pb\.h")
-    inside = re.compile(r"coordinator/(link|pools|rounds|drafters)/")
-    return [f"{path}: includes {name}, as only coordinator/link/channel.cc should"
+    inside = re.compile(r"coordinator/(servers|generation|policy|decode)/")
+    return [f"{path}: includes {name}, as only coordinator/servers/channel.cc should"
             for path in tree.of(*CPP)
-            if path.startswith("coordinator/") and path != "coordinator/link/channel.cc"
+            if path.startswith("coordinator/") and path != "coordinator/servers/channel.cc"
             for name, _ in includes(tree, path)
             if stubs.match(name) or (inside.match(path) and re.match(r"grpc(pp)?/", name))]
 
@@ -204,7 +202,7 @@ def machine_paths(tree):
 
 def unused_flags(tree):
     """Command-line options whose variable appears nowhere but where it is declared and where it is bound."""
-    binding = re.compile(r'\badd_(?:option|flag)\w*\(\s*"([^"]+)",\s*(?:\w+(?:\.|->))*(\w+)')
+    binding = re.compile(r'\b(?:add_(?:option|flag)\w*\(|AddNumber\(app,)\s*"([^"]+)",\s*(?:\w+(?:\.|->))*(\w+)')
     rest = binding.sub("", "\n".join(tree.of(*CPP).values()))
     return [f"{path}: {option} is never read"
             for path, text in tree.of(*CPP).items() for option, variable in binding.findall(text)
@@ -376,8 +374,8 @@ GOOD = {
     "pair_service/main.cc": '#include "target_service/service.h"\n#include "draft_service/service.h"',
     "draft_service/service.h": "",
     "target_service/service.h": "",
-    "coordinator/CMakeLists.txt": "outrider_library(coordinator SOURCES link/channel.cc)",
-    "coordinator/link/channel.cc": '#include <grpcpp/grpcpp.h>\n#include "outrider/v1/target.grpc.pb.h"',
+    "coordinator/CMakeLists.txt": "outrider_library(coordinator SOURCES servers/channel.cc)",
+    "coordinator/servers/channel.cc": '#include <grpcpp/grpcpp.h>\n#include "outrider/v1/target.grpc.pb.h"',
     "coordinator/api/inference_service.h": "#include <grpcpp/grpcpp.h>",
     "tests/CMakeLists.txt": "include(unit/engine.cmake)",
     "tests/unit/engine.cmake": "outrider_unit_test(engine_test SOURCES unit/engine_test.cc)",
@@ -403,9 +401,9 @@ BAD = [
     (wrong_dependencies, {"coordinator/a.cc": '#include "target_service/service.h"'}),
     (wrong_dependencies, {"target_service/a.cc": '#include "draft_service/service.h"'}),
     (wrong_dependencies, {"draft_service/a.cc": '#include "pair_service/x.h"', "pair_service/x.h": ""}),
-    (wrong_dependencies, {"pair_service/a.cc": '#include "coordinator/link/x.h"', "coordinator/link/x.h": ""}),
+    (wrong_dependencies, {"pair_service/a.cc": '#include "coordinator/servers/x.h"', "coordinator/servers/x.h": ""}),
     (wrong_dependencies, {"target_service/a.cc": '#include "coordinator/x.h"', "coordinator/x.h": ""}),
-    (wrong_dependencies, {"coordinator/rounds/a.h": '#include "coordinator/api/x.h"', "coordinator/api/x.h": ""}),
+    (wrong_dependencies, {"coordinator/decode/a.h": '#include "coordinator/api/x.h"', "coordinator/api/x.h": ""}),
     (wrong_dependencies, {"util/a.cc": ""}),
     (wrong_dependencies, {"common/misc/a.h": ""}),
     # A backend's own headers, from outside, from the other backend, by a path of its own; upwards.
@@ -428,7 +426,7 @@ BAD = [
     (long_files, {"common/kv/a.h": "int x;\n" * 401}),
     # The coordinator's transport.
     (second_transports, {"coordinator/api/a.cc": '#include "outrider/v1/target.grpc.pb.h"'}),
-    (second_transports, {"coordinator/rounds/a.h": "#include <grpcpp/grpcpp.h>"}),
+    (second_transports, {"coordinator/decode/a.h": "#include <grpcpp/grpcpp.h>"}),
     # Unfinished work.
     (unfinished, {"common/kv/a.h": "// TO" "DO: later"}),
     (unfinished, {"client/a.py": "pass  # FIX" "ME"}),

@@ -12,7 +12,6 @@
 #include <numeric>
 #include <set>
 
-#include "common/spec/siblings.h"
 #include "common/spec/verify.h"
 #include "tests/unit/spec_law.h"
 #include "tests/unit/spec_testing.h"

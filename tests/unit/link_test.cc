@@ -1,9 +1,9 @@
 // The coordinator's end of a connection, against a target of gRPC's that answers as it is told.
-#include "coordinator/link/link.h"
+#include "coordinator/servers/link.h"
 
 #include <gtest/gtest.h>
 
-#include "coordinator/link/backoff.h"
+#include "coordinator/servers/retry.h"
 #include "tests/unit/link_testing.h"
 
 namespace outrider {

@@ -22,8 +22,8 @@
 #include "common/rpc/error.h"
 #include "common/rpc/queue_poller.h"
 #include "common/rpc/server.h"
-#include "coordinator/link/grpc_context.h"
-#include "coordinator/link/link.h"
+#include "coordinator/servers/grpc_context.h"
+#include "coordinator/servers/link.h"
 #include "outrider/v1/draft.grpc.pb.h"
 #include "outrider/v1/target.grpc.pb.h"
 

@@ -113,22 +113,5 @@ TEST_F(MailboxTest, WithCommandsAtHandATakerDoesNotWait) {
   EXPECT_THAT(commands_, SizeIs(1));
 }
 
-TEST(Mailbox, GivesContinuationsOutOfTurnAndKeepsTheRest) {
-  Mailbox mailbox(4);
-  mailbox.Put(CancelCommand{{1, 1}, 1});
-  for (const uint64_t round : {2, 3}) mailbox.Put(ContinueCommand{{1, 1}, round, {}});
-  std::vector<uint64_t> rounds;
-  mailbox.TakeContinuations([&](ContinueCommand& command) {
-    rounds.push_back(command.round);
-    return command.round == 3;
-  });
-  EXPECT_THAT(rounds, ::testing::ElementsAre(2, 3));
-  std::vector<Command> commands;
-  mailbox.Take(/*busy=*/true, absl::InfiniteFuture(), commands);
-  ASSERT_THAT(commands, SizeIs(2));
-  EXPECT_TRUE(std::holds_alternative<CancelCommand>(commands[0]));
-  EXPECT_EQ(std::get<ContinueCommand>(commands[1]).round, 2u);
-}
-
 }  // namespace
 }  // namespace outrider

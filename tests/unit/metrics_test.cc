@@ -1,12 +1,12 @@
 // What the coordinator's metrics count of a round and of a request.
-#include "coordinator/rounds/metrics.h"
+#include "coordinator/decode/metrics.h"
 
 #include <gmock/gmock.h>
 #include <prometheus/registry.h>
 
 #include <algorithm>
 
-#include "coordinator/rounds/generation.h"
+#include "coordinator/generation/generation.h"
 #include "tests/unit/test_tokenizer.h"
 
 namespace outrider {
@@ -25,7 +25,7 @@ class MetricsTest : public ::testing::Test {
   struct Round {
     size_t drafted = 0, accepted = 0;
     int chosen = 0;  // K that was asked for
-    DraftOutcome outcome = DraftOutcome::kUsable;
+    DraftStatus draft_status = DraftStatus::kUsable;
     int running = 1;  // generations in progress
     Clock::duration time{};
     v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
@@ -60,7 +60,7 @@ class MetricsTest : public ::testing::Test {
                       .proposal = &proposal,
                       .verdict = &verdict,
                       .drafter = round.drafter,
-                      .outcome = round.outcome,
+                      .draft_status = round.draft_status,
                       .chosen = round.chosen,
                       .emitted = chunk.tokens_size(),
                       .running = round.running,
@@ -188,8 +188,8 @@ TEST_F(MetricsTest, TellRoundsOfThePromptPlainOnesAndThoseWhoseDraftFailedApart)
   };
   Begin();
   Count({});
-  Count({.chosen = 4, .outcome = DraftOutcome::kFailed});
-  Count({.chosen = 4, .outcome = DraftOutcome::kAway});
+  Count({.chosen = 4, .draft_status = DraftStatus::kFailed});
+  Count({.chosen = 4, .draft_status = DraftStatus::kAway});
   for (int i = 0; i < 3; ++i) Count({.drafted = 1, .chosen = 1});
   EXPECT_EQ(rounds("prefill"), 1u);
   EXPECT_EQ(rounds("plain"), 1u);
@@ -238,7 +238,7 @@ TEST_F(MetricsTest, CountWhatTheTargetDraftsByItsNameToo) {
     EXPECT_EQ(WithLabels("spec_decode_num_draft_tokens_by_drafter_total", name, "token"), 0);
   }
   Count({.drafted = 2, .accepted = 1, .chosen = 2, .time = 4 * kSecond, .drafter = v1::DRAFTER_KIND_EAGLE});
-  Count({.chosen = 2, .outcome = DraftOutcome::kFailed, .drafter = v1::DRAFTER_KIND_EAGLE});
+  Count({.chosen = 2, .draft_status = DraftStatus::kFailed, .drafter = v1::DRAFTER_KIND_EAGLE});
   EXPECT_EQ(WithLabels("spec_decode_num_draft_tokens_by_drafter_total", "eagle", "token"), 2);
   EXPECT_EQ(draft_seconds().sample_count, 2u);
   EXPECT_EQ(draft_seconds().sample_sum, 1);
@@ -251,7 +251,7 @@ TEST_F(MetricsTest, TheSpeedUpComparesRoundsOfAsManyGenerations) {
   constexpr std::chrono::seconds kSecond{1};
   Begin();
   Count({.drafted = 3, .accepted = 2, .chosen = 3, .running = 1, .time = 2 * kSecond});
-  Count({.chosen = 3, .outcome = DraftOutcome::kFailed, .running = 1, .time = 5 * kSecond});
+  Count({.chosen = 3, .draft_status = DraftStatus::kFailed, .running = 1, .time = 5 * kSecond});
   Count({.running = 1, .time = kSecond});
   EXPECT_EQ(RoundSeconds("speculative", "1"), 7) << "a draft that failed is a cost of drafting";
   EXPECT_EQ(RoundSeconds("plain", "1"), 1);
@@ -265,7 +265,7 @@ TEST_F(MetricsTest, TheSpeedUpComparesRoundsOfAsManyGenerations) {
   EXPECT_EQ(RoundSeconds("speculative", "4"), 2);
   EXPECT_EQ(RoundSeconds("speculative", "1"), 7);
   // The draft could not be asked: nothing was paid for it.
-  Count({.chosen = 3, .outcome = DraftOutcome::kAway, .running = 1000, .time = 4 * kSecond});
+  Count({.chosen = 3, .draft_status = DraftStatus::kAway, .running = 1000, .time = 4 * kSecond});
   EXPECT_EQ(RoundSeconds("speculative", "+Inf"), 0);
 }
 

@@ -1,5 +1,5 @@
 // The drafter that asks the draft service, against a draft that is empty, late, full or dies of an item.
-#include "coordinator/drafters/model_drafter.h"
+#include "coordinator/decode/drafters/model_drafter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,18 +46,20 @@ class ModelDrafterTest : public PoolFixture<FakeDraft> {
 
   // A generation and its drafter.
   struct Client {
+    Client(size_t tokens, DraftPool* pool, Metrics* metrics, Clock::duration budget, int vocab)
+        : generation(Sequence(tokens)), drafter(&generation, pool, metrics, budget, vocab, Fork()) {}
+
     Generation generation;
     ModelDrafter drafter;
   };
   std::unique_ptr<Client> MakeClient(size_t tokens = 3, Clock::duration budget = kBudget) {
-    return std::unique_ptr<Client>(
-        new Client{Sequence(tokens), ModelDrafter(pool_.get(), &metrics_, budget, vocab_, Fork())});
+    return std::make_unique<Client>(tokens, pool_.get(), &metrics_, budget, vocab_);
   }
   // How many tokens a round is given.
   size_t Round(Client& client, int k = 4) {
     v1::ItemTiming timing;
-    client.drafter.Begin(client.generation, {k});
-    const Proposal proposal = Run(client.drafter.Take(client.generation, &timing));
+    client.drafter.Begin({k});
+    const Proposal proposal = Run(client.drafter.Take(&timing));
     client.drafter.OnVerdict(client.generation.size(), {});
     return proposal.size();
   }
@@ -74,10 +76,10 @@ class ModelDrafterTest : public PoolFixture<FakeDraft> {
 TEST_F(ModelDrafterTest, AnAnswerWithoutATokenIsAFailure) {
   const auto client = MakeClient();
   EXPECT_EQ(Round(*client), 4u);
-  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kUsable);
+  EXPECT_EQ(client->drafter.status(), DraftStatus::kUsable);
   server_.Do(Action::kAnswer);
   EXPECT_EQ(Round(*client), 0u);
-  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kFailed);
+  EXPECT_EQ(client->drafter.status(), DraftStatus::kFailed);
   EXPECT_EQ(ErrorsFor("PROPOSAL_EMPTY"), 1);
 }
 
@@ -85,12 +87,12 @@ TEST_F(ModelDrafterTest, ALateAnswerIsAFailure) {
   server_.Do(Action::kIgnore);
   const auto client = MakeClient(3, std::chrono::milliseconds(1));
   EXPECT_EQ(Round(*client), 0u);
-  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kFailed);
+  EXPECT_EQ(client->drafter.status(), DraftStatus::kFailed);
 }
 
 TEST_F(ModelDrafterTest, AfterItsEndNothingIsSentThatNobodyWouldRelease) {
   const auto client = MakeClient();
-  client->drafter.Stop(client->generation);
+  client->drafter.Stop();
   EXPECT_EQ(Round(*client), 0u);
   EXPECT_EQ(server_.TakeCount(), 0);
 }
@@ -107,7 +109,7 @@ TEST_F(ModelDrafterTest, ADraftThatForgotASequenceIsSentAllOfItAndDrafts) {
     return Action::kAnswer;
   });
   EXPECT_EQ(Round(*client), 4u);
-  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kUsable);
+  EXPECT_EQ(client->drafter.status(), DraftStatus::kUsable);
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_GT(sent[0].base(), 0u);
   EXPECT_EQ(sent[1].base(), 0u);
@@ -138,15 +140,15 @@ TEST_F(ModelDrafterTest, WhenToStopIsSentAndHowSureTheDraftWasComesBack) {
   const auto client = MakeClient();
   v1::ItemTiming timing;
   const auto round = [&](const DraftLength& length) {
-    client->drafter.Begin(client->generation, length);
-    Proposal proposal = Run(client->drafter.Take(client->generation, &timing));
+    client->drafter.Begin(length);
+    Proposal proposal = Run(client->drafter.Take(&timing));
     client->drafter.OnVerdict(client->generation.size(), {});
     return proposal;
   };
   const Proposal proposal = round({.most = 4, .stop = DraftStop{.acceptance = {.25f, .75f}, .least = .5f}});
   ASSERT_EQ(proposal.size(), 1u);
   EXPECT_EQ(proposal[0].confidence, 0.5f);
-  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kUsable);
+  EXPECT_EQ(client->drafter.status(), DraftStatus::kUsable);
   EXPECT_EQ(sent.draft_tokens(), 4u);
   EXPECT_THAT(sent.stop().acceptance(), testing::ElementsAre(.25f, .75f));
   EXPECT_EQ(sent.stop().least(), .5f);
@@ -161,7 +163,7 @@ TEST_F(ModelDrafterTest, ADraftThatKeepsFailingIsLeftAloneByAll) {
   for (int i = 0; i < CircuitBreaker::kFailures; ++i) Round(*client);
   server_.TakeCount();
   EXPECT_EQ(Round(*other), 0u);
-  EXPECT_EQ(other->drafter.outcome(), DraftOutcome::kAway);
+  EXPECT_EQ(other->drafter.status(), DraftStatus::kAway);
   EXPECT_EQ(server_.TakeCount(), 0);
 }
 
@@ -171,7 +173,7 @@ TEST_F(ModelDrafterTest, ADraftThatIsDownIsAwayAndOneThatCameBackIsAskedAtOnce) 
   for (int i = 0; i < CircuitBreaker::kFailures; ++i) Round(*client);
   Close();
   EXPECT_EQ(Round(*client), 0u);
-  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kAway);
+  EXPECT_EQ(client->drafter.status(), DraftStatus::kAway);
   server_.Do(Propose);
   ASSERT_NO_FATAL_FAILURE(Listen());
   Reconnect();
@@ -182,11 +184,11 @@ TEST_F(ModelDrafterTest, AFullDraftIsLeftAloneByThatSequenceOnly) {
   server_.Do([](const auto& /*item*/, auto* result) { return Full(absl::Minutes(1), result); });
   const auto client = MakeClient();
   EXPECT_EQ(Round(*client), 0u);
-  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kFailed);
+  EXPECT_EQ(client->drafter.status(), DraftStatus::kFailed);
   server_.TakeCount();
   for (int i = 0; i < 5; ++i) {
     Round(*client);
-    EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kUsable) << "the round is plain by choice";
+    EXPECT_EQ(client->drafter.status(), DraftStatus::kUsable) << "the round is plain by choice";
   }
   EXPECT_EQ(server_.TakeCount(), 0);
   server_.Do(Propose);
@@ -198,9 +200,9 @@ TEST_F(ModelDrafterTest, ASequenceThatFillsTheDraftsContextIsNotSentToIt) {
   EXPECT_EQ(Round(*MakeClient(context - 2)), 2u) << "as many as fit";
   server_.TakeCount();
   const auto client = MakeClient(context);
-  client->drafter.Begin(client->generation, {});
+  client->drafter.Begin({});
   EXPECT_EQ(Round(*client), 0u);
-  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kUsable);
+  EXPECT_EQ(client->drafter.status(), DraftStatus::kUsable);
   EXPECT_EQ(server_.TakeCount(), 0);
 }
 
@@ -228,7 +230,7 @@ TEST_F(ModelDrafterTest, AnItemThatEndsTheConnectionThreeTimesInARowIsTheLastOfI
   const auto client = MakeClient();
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(Round(*client), 0u);
-    EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kFailed);
+    EXPECT_EQ(client->drafter.status(), DraftStatus::kFailed);
     Reconnect();
   }
   EXPECT_EQ(server_.TakeCount(), 3);
@@ -250,7 +252,7 @@ TEST_F(ModelDrafterTest, ASuspectDoesWithoutADraftWhileAnotherIsOnItsWay) {
   {
     const TurnQueue::Turn other(&link_->suspects());
     EXPECT_EQ(Round(*client), 0u);
-    EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kAway);
+    EXPECT_EQ(client->drafter.status(), DraftStatus::kAway);
   }
   EXPECT_EQ(Round(*client), 4u);
   const TurnQueue::Turn other(&link_->suspects());
@@ -299,7 +301,7 @@ TEST_F(TwoDraftsTest, AfterARoundThatItsDraftFailedASequenceAsksTheOther) {
   Home().Do(Action::kIgnore);
   EXPECT_EQ(Round(*client), 0u);
   EXPECT_EQ(Round(*client), 0u) << "nor does the first answer";
-  EXPECT_EQ(client->drafter.outcome(), DraftOutcome::kFailed);
+  EXPECT_EQ(client->drafter.status(), DraftStatus::kFailed);
 }
 
 }  // namespace

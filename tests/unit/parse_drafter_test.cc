@@ -1,8 +1,9 @@
 // Who drafts for a request, where some drafters are the target itself.
-#include "coordinator/api/parse_drafter.h"
+#include "coordinator/api/parse_request.h"
 
 #include <gmock/gmock.h>
 
+#include "common/rpc/drafters.h"
 #include "common/spec/status.h"
 #include "tests/unit/test_tokenizer.h"
 
@@ -10,6 +11,13 @@ namespace outrider {
 namespace {
 
 using ::testing::HasSubstr;
+
+TEST(OwnDrafters, HaveOneName) {
+  for (const OwnDrafter& own : kOwnDrafters) {
+    EXPECT_EQ(NameOf(own.drafter), NameOf(own.kind));
+    EXPECT_EQ(NameOf(own.proposer), NameOf(own.kind));
+  }
+}
 
 // A target that has EAGLE and LayerSkip, and a coordinator with nobody else.
 class ParseDrafterTest : public ::testing::Test {
@@ -64,7 +72,7 @@ TEST_F(ParseDrafterTest, WhatTheTargetLacksIsRefusedWithAListOfWhatThereIs) {
   EXPECT_EQ(
       ErrorOf(v1::DRAFTER_KIND_MEDUSA),
       "speculation.drafter: medusa; proposers of the target: eagle, layer_skip; allowed: ngram, none, copy, "
-      "auto, random, eagle, layer_skip");
+      "auto, eagle, layer_skip");
   target_.clear_proposers();
   for (const auto kind : {v1::DRAFTER_KIND_MEDUSA, v1::DRAFTER_KIND_BLOCKWISE, v1::DRAFTER_KIND_EAGLE,
                           v1::DRAFTER_KIND_LAYER_SKIP, v1::DRAFTER_KIND_PASS}) {
@@ -120,8 +128,7 @@ TEST_F(ParseDrafterTest, AutoRunsAheadOnlyWhereItAsksTheDraftService) {
 }
 
 TEST_F(ParseDrafterTest, OtherDraftersAskTheTargetForNothing) {
-  for (const auto kind :
-       {v1::DRAFTER_KIND_NGRAM, v1::DRAFTER_KIND_COPY, v1::DRAFTER_KIND_RANDOM, v1::DRAFTER_KIND_NONE}) {
+  for (const auto kind : {v1::DRAFTER_KIND_NGRAM, v1::DRAFTER_KIND_COPY, v1::DRAFTER_KIND_NONE}) {
     EXPECT_EQ(Parse(kind)->params.proposer(), v1::PROPOSER_UNSPECIFIED);
   }
 }

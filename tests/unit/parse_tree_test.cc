@@ -1,4 +1,4 @@
-#include "coordinator/api/parse_tree.h"
+#include "coordinator/api/parse_request.h"
 
 #include <gmock/gmock.h>
 

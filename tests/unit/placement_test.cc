@@ -1,5 +1,5 @@
 // Which server of a pool a sequence goes to.
-#include "coordinator/pools/placement.h"
+#include "coordinator/servers/placement.h"
 
 #include <gmock/gmock.h>
 

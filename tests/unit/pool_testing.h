@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/link/check_server.h"
-#include "coordinator/pools/server_pool.h"
+#include "coordinator/pools.h"
+#include "coordinator/servers/server_pool.h"
 #include "tests/unit/link_testing.h"
 
 namespace outrider {

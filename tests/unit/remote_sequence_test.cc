@@ -1,5 +1,5 @@
 // What a server is believed to hold of a sequence, and how its answers and refusals correct that.
-#include "coordinator/rounds/remote_sequence.h"
+#include "coordinator/decode/remote_sequence.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,9 @@
 // What comes in from the network: who can reach a listener, and messages that are none.
 #include <gmock/gmock.h>
 
+#include "common/rpc/address.h"
 #include "common/rpc/error.h"
-#include "common/rpc/exposure.h"
 #include "common/rpc/parse_message.h"
-#include "common/spec/excerpt.h"
 #include "common/spec/status.h"
 #include "outrider/v1/inference.pb.h"
 

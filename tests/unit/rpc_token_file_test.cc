@@ -5,7 +5,6 @@
 
 #include "bench/temporary_folder.h"
 #include "common/rpc/credentials.h"
-#include "common/rpc/token_file.h"
 
 namespace outrider {
 namespace {

@@ -1,12 +1,11 @@
 // How a model's own sampling defaults are read, and where they hold.
-#include "coordinator/api/sampling_defaults.h"
+#include "coordinator/api/parse_request.h"
 
 #include <gmock/gmock.h>
 
 #include <fstream>
 
 #include "bench/temporary_folder.h"
-#include "coordinator/api/parse_request.h"
 #include "tests/unit/test_tokenizer.h"
 
 namespace outrider {

@@ -207,35 +207,14 @@ TEST_F(SequenceBranchesTest, ADrawnTokenCountsAsCommittedAndIsNotLostForLackOfBl
   Hold(Item(1, 7 * kBlockSize));
   WorkItem item = Branch(2, 1, 7 * kBlockSize + 4, 7 * kBlockSize);
   TokenId told = -1;
-  item.on_next = [&](const ProposalNode& next) { told = next.token; };
+  item.on_next = [&](TokenId next) { told = next; };
   SequenceState* branch = Compute(std::move(item));
-  branch->CommitNext({.token = 5, .q = {}});
+  branch->CommitNext(5);
   EXPECT_EQ(told, 5);
   EXPECT_EQ(branch->committed(), 7 * kBlockSize + 5);
   EXPECT_FALSE(store_.Reserve(*branch, 1));
   EXPECT_TRUE(last_.ok()) << last_;
   store_.CheckInvariants();
-}
-
-TEST_F(SequenceBranchesTest, AContinuationIsKeptForTheRoundThatExpectsIt) {
-  const auto verify = [this](bool may_continue) {
-    WorkItem item = Item(1, 6);
-    item.work = VerifyWork{.may_continue = may_continue};
-    return store_.Admit(std::move(item));
-  };
-  ProposalNode node{.token = 5, .q = {}};
-  EXPECT_FALSE(store_.Continue(Id(1), 1, node)) << "there is no such sequence";
-  SequenceState* sequence = verify(false);
-  EXPECT_FALSE(store_.Continue(Id(1), round_, node)) << "it was not announced";
-  sequence = verify(true);
-  EXPECT_FALSE(store_.Continue(Id(1), round_ - 1, node));
-  EXPECT_EQ(sequence->continuation(), nullptr);
-  EXPECT_TRUE(store_.Continue(Id(1), round_, node));
-  ASSERT_NE(sequence->continuation(), nullptr);
-  EXPECT_EQ(sequence->continuation()->token, 5);
-  store_.Finish(*sequence, absl::OkStatus());
-  EXPECT_EQ(sequence->continuation(), nullptr);
-  EXPECT_FALSE(store_.Continue(Id(1), round_, node)) << "the round is over";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // How busy a server is, and how long it may be silent.
-#include "coordinator/link/server_pace.h"
+#include "coordinator/servers/server_pace.h"
 
 #include <gtest/gtest.h>
 

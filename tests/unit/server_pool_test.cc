@@ -1,5 +1,5 @@
 // Pools over targets of gRPC that answer as a test tells them.
-#include "coordinator/pools/server_pool.h"
+#include "coordinator/servers/server_pool.h"
 
 #include <gmock/gmock.h>
 

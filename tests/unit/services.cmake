@@ -1,5 +1,6 @@
 outrider_unit_test(coordinator_test
   SOURCES
+    unit/acceptance_test.cc
     unit/admission_test.cc
     unit/beam_search_test.cc
     unit/beam_tables.h
@@ -13,7 +14,9 @@ outrider_unit_test(coordinator_test
     unit/circuit_breaker_test.cc
     unit/coordinator_test.cc
     unit/dns_name_test.cc
-    unit/draft_length_policy_test.cc
+    unit/draft_choice_ahead_test.cc
+    unit/draft_choice_test.cc
+    unit/draft_choice_trees_test.cc
     unit/drafter_test.cc
     unit/executor_progress_test.cc
     unit/fair_queue_test.cc
@@ -31,14 +34,14 @@ outrider_unit_test(coordinator_test
     unit/pool_testing.h
     unit/remote_sequence_test.cc
     unit/request_context_test.cc
-    unit/run_ahead_policy_test.cc
+    unit/round_costs_test.cc
     unit/sampling_defaults_test.cc
     unit/server_pace_test.cc
     unit/server_pool_test.cc
     unit/target_client_pool_test.cc
     unit/target_client_test.cc
     unit/target_drafter_test.cc
-    unit/tree_policy_test.cc
+    unit/token_rows_test.cc
   LIBS outrider::coordinator outrider::text nlohmann_json::nlohmann_json OpenSSL::Crypto)
 set_source_files_properties(unit/chat_template_input_test.cc unit/chat_template_published_test.cc PROPERTIES
   COMPILE_DEFINITIONS OUTRIDER_CHAT_TEMPLATES="${OUTRIDER_VENV}/src/llama.cpp/models/templates")

@@ -1,20 +1,18 @@
-// Proves by exact enumeration that drafting ahead leaves the target's distribution as it is, and so does a
-// continuation: the token that the draft drew to follow a proposal, which the verdict takes into account if
-// it comes in time. Each mistake in the last part must fail the same check.
+// Proves by exact enumeration that drafting ahead leaves the target's distribution as it is. Each mistake in
+// the last part must fail the same check.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
-#include <iterator>
 #include <map>
-#include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "common/spec/verify.h"
 #include "tests/unit/spec_enumeration.h"
 #include "tests/unit/spec_law.h"
-#include "tests/unit/spec_testing.h"
 
 namespace outrider {
 namespace {
@@ -24,8 +22,6 @@ struct Scheme {
   Rule rule = Rule::kToken;
   int k = 1;
   bool greedy_target = false;
-  // Whether the continuation, which has been drawn, comes in time for the verdict.
-  std::function<bool(const Proposal&, const ProposalNode& next)> in_time = [](auto&, auto&) { return true; };
   // Draws for all outcomes that are drafted for, and not only for the one that comes true. That makes no
   // difference to a generator that is asked by counter, but for many more paths.
   bool draws_unused = false;
@@ -34,8 +30,6 @@ struct Scheme {
   std::function<uint64_t(uint64_t in_flight, uint64_t tokens)> start_ahead = [](uint64_t, uint64_t tokens) {
     return tokens;
   };
-  // What is sent as the continuation.
-  std::function<ProposalNode(ProposalNode drawn)> sent = [](ProposalNode drawn) { return drawn; };
   // Drafts twice where it drafts ahead, and takes the likelier proposal.
   bool takes_the_likelier = false;
 };
@@ -94,14 +88,14 @@ std::set<Tokens> Assumed(const Pair& pair, const Tokens& committed, const Propos
 }
 
 Verdict Judge(const Scheme& scheme, const Pair& pair, const Tokens& committed, const Proposal& proposal,
-              const ProposalNode* continuation, Enumerator& noise) {
+              Enumerator& noise) {
   noise.StartRound(committed.size());
   const auto rows = [&](int i) -> absl::StatusOr<WeightRow> {
     const WeightRow row = pair.target.Row(Join(committed, Drafted(proposal, i)));
     if (!scheme.greedy_target) return row;
     return WeightRow{.point_mass = FindMax(row.weights).index, .logits = row.weights};
   };
-  return *Verify({.rule = scheme.rule}, proposal, rows, committed.size(), noise, continuation);
+  return *Verify({.rule = scheme.rule}, proposal, rows, committed.size(), noise);
 }
 
 // Rounds until there are `length` tokens.
@@ -112,16 +106,14 @@ Tokens Text(const Scheme& scheme, const Pair& pair, int length, Enumerator& nois
     const uint64_t n = committed.size();
     const Tokens all = Join(committed, Drafted(proposal, proposal.size()));
     noise.StartRound(all.size());
-    const ProposalNode next = DraftNode(scheme, pair, all, noise);
-    const std::set<Tokens> assumed = Assumed(pair, committed, proposal, next.token);
+    const TokenId next = DraftNode(scheme, pair, all, noise).token;
+    const std::set<Tokens> assumed = Assumed(pair, committed, proposal, next);
     std::map<Tokens, Proposal> ahead;
     if (scheme.draws_unused) {
       for (const Tokens& text : assumed) ahead[text] = DraftAhead(scheme, pair, text, n, noise);
     }
 
-    const ProposalNode sent = scheme.sent(next);
-    const bool in_time = scheme.in_time(proposal, next);
-    const Verdict verdict = Judge(scheme, pair, committed, proposal, in_time ? &sent : nullptr, noise);
+    const Verdict verdict = Judge(scheme, pair, committed, proposal, noise);
     committed = Join(Join(committed, Drafted(proposal, verdict.path.size())), {verdict.token});
 
     if (!assumed.contains(committed)) {
@@ -146,37 +138,16 @@ double WorstDeviation(const Scheme& scheme, int length, const std::vector<Pair>&
 
 const Rule kRatioRules[] = {Rule::kToken, Rule::kBlock};
 
-TEST(ExactnessOfRunAhead, WithoutContinuations) {
+TEST(ExactnessOfRunAhead, RatioRules) {
   for (Rule rule : kRatioRules) {
-    for (int k : {0, 1, 2}) {
-      const Scheme scheme = {.rule = rule, .k = k, .in_time = [](auto&, auto&) { return false; }};
-      EXPECT_LT(WorstDeviation(scheme, k == 2 ? 2 : 4), kExact) << "k = " << k;
-    }
-  }
-}
-
-TEST(ExactnessOfRunAhead, WithContinuations) {
-  for (Rule rule : kRatioRules) {
-    for (int k : {0, 1, 2})
-      EXPECT_LT(WorstDeviation({.rule = rule, .k = k}, 3, Pairs(1)), kExact) << "k = " << k;
-  }
-}
-
-TEST(ExactnessOfRunAhead, WithContinuationsThatComeInTimeOrNotByWhatWasDrawnBefore) {
-  for (Rule rule : kRatioRules) {
-    Scheme scheme = {.rule = rule, .k = 1};
-    scheme.in_time = [](const Proposal& proposal, auto&) { return proposal[0].token == 1; };
-    EXPECT_LT(WorstDeviation(scheme, 4), kExact);
+    for (int k : {0, 1}) EXPECT_LT(WorstDeviation({.rule = rule, .k = k}, 4), kExact) << "k = " << k;
+    EXPECT_LT(WorstDeviation({.rule = rule, .k = 2}, 3, Pairs(1)), kExact);
   }
 }
 
 TEST(ExactnessOfRunAhead, WithNumbersDrawnForOutcomesThatDidNotComeTrue) {
   for (Rule rule : kRatioRules) {
-    for (bool in_time : {false, true}) {
-      const Scheme scheme = {
-          .rule = rule, .k = 1, .in_time = [in_time](auto&, auto&) { return in_time; }, .draws_unused = true};
-      EXPECT_LT(WorstDeviation(scheme, 3), kExact);
-    }
+    EXPECT_LT(WorstDeviation({.rule = rule, .k = 1, .draws_unused = true}, 3), kExact);
   }
 }
 
@@ -202,110 +173,6 @@ TEST(ExactnessOfRunAhead, AGreedyTargetEmitsItsArgmax) {
   }
 }
 
-// ---- a continuation in one verdict
-
-// The verdict after an accepted token 0, or after nothing, whose continuation is token `next` of q.
-absl::StatusOr<Verdict> JudgeContinuation(Rule rule, const Proposal& proposal, TokenId next, Distribution q,
-                                          WeightRow target, std::initializer_list<double> uniforms) {
-  ScriptedNoise noise(uniforms);
-  const ProposalNode continuation = {.token = next, .q = std::move(q)};
-  return Verify(
-      {.rule = rule}, proposal, [&](int) -> absl::StatusOr<WeightRow> { return target; }, 7, noise,
-      &continuation);
-}
-
-const TestRow kTarget = {2, 1, 1};
-const Proposal kAcceptedToken = Chain({{0, Dense({1, 1, 2})}});  // p / q is 2
-
-TEST(Continuation, IsAcceptedAsADraftedTokenIs) {
-  for (Rule rule : kRatioRules) {
-    const auto accepted = JudgeContinuation(rule, kAcceptedToken, 1, Dense({0, 1, 1}), kTarget, {.9, .49});
-    EXPECT_EQ(accepted->token, 1);
-    const auto rejected =
-        JudgeContinuation(rule, kAcceptedToken, 1, Dense({0, 1, 1}), kTarget, {.9, .51, .99});
-    EXPECT_EQ(rejected->token, 0) << "which is all of the residual";
-  }
-}
-
-TEST(Continuation, UsesTheNumbersOfItsPosition) {
-  for (Rule rule : kRatioRules) {
-    ScriptedNoise noise({0, .51, 0});
-    const ProposalNode continuation = {.token = 1, .q = Dense({0, 1, 1})};
-    ASSERT_TRUE(Verify(
-                    {.rule = rule}, kAcceptedToken,
-                    [&](int) -> absl::StatusOr<WeightRow> { return kTarget.row(); }, 7, noise, &continuation)
-                    .ok());
-    EXPECT_EQ(noise.asked, (std::vector<ScriptedNoise::Question>{
-                               {Purpose::kAccept, 7}, {Purpose::kAccept, 8}, {Purpose::kResidual, 8}}));
-  }
-}
-
-TEST(Continuation, DoesNotChangeTheKindOfAVerdict) {
-  for (Rule rule : kRatioRules) {
-    for (double u : {0.0, .9}) {
-      const auto bonus = JudgeContinuation(rule, kAcceptedToken, 1, Dense({0, 1, 1}), kTarget, {0, u, 0});
-      EXPECT_EQ(bonus->kind, Verdict::Kind::kBonus);
-      EXPECT_EQ(bonus->path, std::vector<int>{0});
-      const auto plain = JudgeContinuation(rule, {}, 1, Dense({0, 1, 1}), kTarget, {u, 0});
-      EXPECT_EQ(plain->kind, Verdict::Kind::kPlain);
-      EXPECT_TRUE(plain->path.empty());
-    }
-  }
-}
-
-TEST(Continuation, IsNoDraftedTokenForTheCanaries) {
-  const auto with = JudgeContinuation(Rule::kToken, kAcceptedToken, 1, Dense({0, 1, 1}), kTarget, {0, 0});
-  const auto none = JudgeContinuation(Rule::kToken, {}, 1, Dense({0, 1, 1}), kTarget, {0});
-  EXPECT_EQ(with->judged, 1);
-  EXPECT_DOUBLE_EQ(with->expected_accepted, .75);
-  EXPECT_DOUBLE_EQ(with->expected_variance, .75 * .25);
-  EXPECT_EQ(none->judged, 0);
-  EXPECT_EQ(none->expected_accepted, 0);
-  EXPECT_EQ(none->expected_variance, 0);
-}
-
-TEST(Continuation, IsIgnoredWhereTheProposalDoesNotStand) {
-  const Proposal impossible = Chain({{2, Dense({0, 0, 1})}});
-  const TestRow target = {1, 1, 0};
-  for (Rule rule : kRatioRules) {
-    const auto verdict = JudgeContinuation(rule, impossible, 1, PointMass(1), target, {0, 0});
-    EXPECT_EQ(verdict->kind, Verdict::Kind::kCorrected);
-    EXPECT_EQ(verdict->token, 0);
-  }
-}
-
-TEST(Continuation, MeetsATargetAtTemperatureZeroWithoutNoise) {
-  const std::vector<float> logits = {0, 3, 1};
-  for (Rule rule : kRatioRules) {
-    for (TokenId next : {1, 2}) {
-      EXPECT_EQ(JudgeContinuation(rule, {}, next, Dense({0, 1, 1}), Greedy(logits), {})->token, 1);
-    }
-  }
-}
-
-TEST(Continuation, WithoutItsDistributionIsRefusedByTheRulesThatCompare) {
-  for (Rule rule : kRatioRules) {
-    EXPECT_EQ(JudgeContinuation(rule, {}, 1, {}, kTarget, {}).status().code(),
-              absl::StatusCode::kInvalidArgument);
-  }
-  EXPECT_TRUE(JudgeContinuation(Rule::kCoupled, {}, 1, {}, kTarget, {}).ok());
-}
-
-// What it is for: the outcome that is drafted for comes true as often as p and q overlap.
-TEST(Continuation, IsTheTokenThatFollowsAsOftenAsTheDistributionsOverlap) {
-  for (const Pair& pair : Pairs(6)) {
-    const Scheme scheme = {.k = 0};
-    double agreed = 0;
-    Enumerator noise;
-    noise.ForEachPath([&] {
-      noise.StartRound(0);
-      const ProposalNode next = DraftNode(scheme, pair, {}, noise);
-      if (Judge(scheme, pair, {}, {}, &next, noise).token == next.token) agreed += noise.probability();
-    });
-    EXPECT_NEAR(agreed, Overlap(pair.target.Row({}), TruncateTopN(pair.draft.Row({}), 0)), kExact);
-  }
-}
-
 // ---- negative controls: mistakes that the checks above must notice
 
 // Under the block rule a verdict depends on tokens beyond those that stand. By the token rule it does not, so
@@ -314,25 +181,6 @@ TEST(NegativeControlOfRunAhead, TheNoiseOfTheRoundInFlightIsNoticedUnderTheBlock
   Scheme scheme = {.rule = Rule::kBlock, .k = 2};
   scheme.start_ahead = [](uint64_t in_flight, uint64_t) { return in_flight; };
   EXPECT_GT(WorstDeviation(scheme, 2, AllPairs(2)), kNoticed);
-}
-
-TEST(NegativeControlOfRunAhead, AContinuationThatIsWithheldForItsTokenIsNoticed) {
-  for (Rule rule : kRatioRules) {
-    Scheme scheme = {.rule = rule, .k = 1};
-    scheme.in_time = [](auto&, const ProposalNode& next) { return next.token == 1; };
-    EXPECT_GT(WorstDeviation(scheme, 3), kNoticed);
-  }
-}
-
-TEST(NegativeControlOfRunAhead, AnArgmaxWithTheDistributionOfADrawIsNoticed) {
-  for (Rule rule : kRatioRules) {
-    Scheme scheme = {.rule = rule, .k = 1};
-    scheme.sent = [](ProposalNode drawn) {
-      drawn.token = FindMax(drawn.q.weights).index;
-      return drawn;
-    };
-    EXPECT_GT(WorstDeviation(scheme, 3), kNoticed);
-  }
 }
 
 TEST(NegativeControlOfRunAhead, TheLikelierOfTwoProposalsIsNoticed) {

@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-#include "common/spec/siblings.h"
+#include "common/spec/likeliest_tree.h"
 #include "common/spec/tree_shape.h"
 #include "common/spec/verify.h"
 #include "tests/unit/spec_law.h"

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <prometheus/registry.h>
 
-#include "coordinator/rounds/target_client.h"
+#include "coordinator/decode/target_client.h"
 #include "tests/unit/pool_testing.h"
 #include "tests/unit/test_tokenizer.h"
 
@@ -39,11 +39,11 @@ class TargetClientPoolTest : public TargetPoolFixture {
   struct Client {
     Client(TargetPool* pool, Metrics* metrics, std::vector<TokenId> prompt)
         : generation(Prompt(std::move(prompt)), &TestTokenizer(), Clock::now()),
-          target(pool, metrics, Fork()) {}
+          target(pool, metrics, &generation, Clock::time_point::max(), Fork()) {}
     asio::awaitable<void> Verify() {
       Proposal proposal(1);
       proposal[0].token = 9;
-      status = (co_await target.Verify(generation, proposal, Clock::time_point::max())).status();
+      status = (co_await target.Verify(proposal)).status();
     }
 
     Generation generation;

@@ -1,5 +1,5 @@
 // How verdicts are asked for, against a target that dies of an item, or is full.
-#include "coordinator/rounds/target_client.h"
+#include "coordinator/decode/target_client.h"
 
 #include <gtest/gtest.h>
 #include <prometheus/registry.h>
@@ -41,12 +41,12 @@ Action Full(absl::Duration retry_after, v1::VerifyResult* result) {
 
 // A generation and its client.
 struct Client {
-  Client(TargetPool* pool, Metrics* metrics, std::vector<TokenId> prompt)
-      : generation(Sequence(std::move(prompt))), target(pool, metrics, Fork()) {}
+  Client(TargetPool* pool, Metrics* metrics, std::vector<TokenId> prompt, Clock::time_point deadline)
+      : generation(Sequence(std::move(prompt))), target(pool, metrics, &generation, deadline, Fork()) {}
 
-  asio::awaitable<absl::Status> Verify(Clock::time_point deadline = Clock::time_point::max()) {
+  asio::awaitable<absl::Status> Verify() {
     Proposal none;
-    absl::StatusOr<TargetAnswer> answer = co_await target.Verify(generation, none, deadline);
+    absl::StatusOr<TargetAnswer> answer = co_await target.Verify(none);
     co_return answer.status();
   }
 
@@ -62,8 +62,9 @@ class TargetClientTest : public PoolFixture<FakeTarget> {
     server_.Do(Verdict7);
     Connect();
   }
-  std::unique_ptr<Client> MakeClient(std::vector<TokenId> prompt) {
-    return std::make_unique<Client>(pool_.get(), &metrics_, std::move(prompt));
+  std::unique_ptr<Client> MakeClient(std::vector<TokenId> prompt,
+                                     Clock::time_point deadline = Clock::time_point::max()) {
+    return std::make_unique<Client>(pool_.get(), &metrics_, std::move(prompt), deadline);
   }
   // Every item with the poison ends the stream, and with it those that wait for an answer: until the stream
   // has ended so often, nothing is answered.
@@ -159,8 +160,9 @@ TEST_F(TargetClientTest, AnItemThatWasLostTwiceIsSentOnlyWhenItsTurnHasCome) {
 TEST_F(TargetClientTest, WhoeverWaitsForATurnHasItsDeadlineAndCanBeStopped) {
   DieOfPoison();
   const TurnQueue::Turn other(&link_->suspects());
-  const auto late = MakeClient({1, kPoison}), stopped = MakeClient({2, kPoison});
-  Spawn(late->Verify(Clock::now() + std::chrono::seconds(2)), &late->status);
+  const auto late = MakeClient({1, kPoison}, Clock::now() + std::chrono::seconds(2)),
+             stopped = MakeClient({2, kPoison});
+  Spawn(late->Verify(), &late->status);
   Spawn(stopped->Verify(), &stopped->status);
   RunUntil([&] { return late->status || link_->suspects().size() == 3; });
   stopped->target.Stop();
@@ -201,8 +203,8 @@ TEST_F(TargetClientTest, AFullTargetIsAskedAgainUntilItHasRoom) {
 
 TEST_F(TargetClientTest, AFullTargetIsLeftAloneForAsLongAsItAsks) {
   server_.Do([](const auto& /*item*/, auto* result) { return Full(absl::Minutes(1), result); });
-  const auto client = MakeClient({1, kHarmless});
-  const absl::Status status = Run(client->Verify(Clock::now() + std::chrono::seconds(1)));
+  const auto client = MakeClient({1, kHarmless}, Clock::now() + std::chrono::seconds(1));
+  const absl::Status status = Run(client->Verify());
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(server_.TakeCount(), 1);
 }
@@ -239,37 +241,6 @@ TEST_F(ImpatientTargetClientTest, ATargetThatStaysAwayTooLongEndsARequestSoThatI
   const absl::Status status = Run(MakeClient({1, kHarmless})->Verify());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ReasonOf(status), "TARGET_UNAVAILABLE");
-}
-
-// What a draft has drawn to follow a proposal reaches the target while that is verified, and only then.
-TEST_F(TargetClientTest, AContinuationIsSentForTheRoundInFlight) {
-  const auto client = MakeClient({kHarmless});
-  const ProposalNode drawn{.token = 9, .q = {.form = Distribution::Form::kPointMass, .ids = {9}, .total = 1}};
-  const auto round = [&](bool may_continue) {
-    server_.Do([](const auto& item, auto* result) {
-      EXPECT_EQ(item.verify().draft_size(), 1);
-      result->mutable_verdict()->add_accepted(0);
-      result->mutable_verdict()->set_token(7);
-      result->mutable_verdict()->set_kind(v1::TOKEN_KIND_BONUS);
-      return Action::kAnswer;
-    });
-    Proposal proposal;
-    AppendToChain(8, drawn.q, proposal);
-    proposal[0].q.ids = {8};
-    const WhileAway away{.run = [&] { client->target.Continue(drawn); }, .may_continue = may_continue};
-    EXPECT_TRUE(
-        Run(client->target.Verify(client->generation, proposal, Clock::time_point::max(), &away)).ok());
-    client->target.Continue(drawn);  // the verdict has come
-    server_.Do(Verdict7);
-    EXPECT_TRUE(Run(client->Verify()).ok());  // after which all that was sent has come
-    return server_.TakeControls();
-  };
-  EXPECT_TRUE(round(false).empty());
-  const std::vector<v1::TargetItem> sent = round(true);
-  ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].continuation().sequence_id(), client->generation.sequence_id());
-  EXPECT_EQ(sent[0].continuation().node().token(), 9u);
-  EXPECT_TRUE(sent[0].continuation().node().q().has_point_mass());
 }
 
 }  // namespace

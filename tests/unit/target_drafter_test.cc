@@ -1,13 +1,12 @@
 // Proposals of the target's own: what it is asked for, what is taken of what it gives, and the loop around
 // both.
-#include "coordinator/drafters/target_drafter.h"
+#include "coordinator/decode/drafters/target_drafter.h"
 
 #include <gmock/gmock.h>
 #include <prometheus/registry.h>
 
 #include "common/rpc/convert.h"
-#include "coordinator/drafters/make_drafter.h"
-#include "coordinator/rounds/round_loop.h"
+#include "coordinator/decode/round_loop.h"
 #include "tests/unit/pool_testing.h"
 #include "tests/unit/test_tokenizer.h"
 
@@ -64,8 +63,8 @@ class TargetDrafterTest : public ::testing::Test {
   Proposal Take(int most) {
     asio::io_context io;
     timing_ = {};
-    drafter_.Begin(generation_, {.most = most});
-    auto proposal = asio::co_spawn(io, drafter_.Take(generation_, &timing_), asio::use_future);
+    drafter_.Begin({.most = most});
+    auto proposal = asio::co_spawn(io, drafter_.Take(&timing_), asio::use_future);
     io.run();
     Proposal taken = proposal.get();
     for (const ProposalNode& node : taken) EXPECT_THAT(node.q.ids, ElementsAre(node.token)) << "its own q";
@@ -78,7 +77,7 @@ class TargetDrafterTest : public ::testing::Test {
   }
 
   Generation generation_ = Sequence({1, 2, 3});
-  TargetDrafter drafter_{v1::DRAFTER_KIND_EAGLE};
+  TargetDrafter drafter_{&generation_, v1::DRAFTER_KIND_EAGLE};
   v1::ItemTiming timing_;
 };
 
@@ -88,7 +87,7 @@ TEST_F(TargetDrafterTest, HandsOutWhatCameWithTheVerdictOnce) {
   EXPECT_EQ(timing_.compute_us(), 55u);
   EXPECT_EQ(drafter_.kind(), v1::DRAFTER_KIND_EAGLE);
   EXPECT_THAT(Take(4), IsEmpty());
-  EXPECT_EQ(drafter_.outcome(), DraftOutcome::kUsable);
+  EXPECT_EQ(drafter_.status(), DraftStatus::kUsable);
 }
 
 TEST_F(TargetDrafterTest, HasNothingForOtherTokensThanThoseThatWereCommitted) {
@@ -113,14 +112,14 @@ TEST_F(TargetDrafterTest, CutsATreeByDepthAndKeepsItsParentsRight) {
 }
 
 TEST_F(TargetDrafterTest, SaysWhyThereIsNone) {
-  for (const DraftOutcome outcome : {DraftOutcome::kFailed, DraftOutcome::kAway}) {
-    drafter_.OnProposal(3, {.nodes = {}, .outcome = outcome, .timing = {}});
+  for (const DraftStatus status : {DraftStatus::kFailed, DraftStatus::kAway}) {
+    drafter_.OnProposal(3, {.nodes = {}, .status = status, .timing = {}});
     EXPECT_THAT(Take(4), IsEmpty());
-    EXPECT_EQ(drafter_.outcome(), outcome);
+    EXPECT_EQ(drafter_.status(), status);
   }
   Bring(ChainOf({7}));
   EXPECT_THAT(Take(4), SizeIs(1));
-  EXPECT_EQ(drafter_.outcome(), DraftOutcome::kUsable);
+  EXPECT_EQ(drafter_.status(), DraftStatus::kUsable);
 }
 
 // --- asking the target ------------------------------------------------------------------------------------
@@ -159,11 +158,11 @@ class OwnProposalTest : public PoolFixture<FakeTarget> {
   // One item of a sequence, which asks for a proposal of that length.
   TargetAnswer Verify(const DraftLength& next) {
     Generation generation = Sequence({1, 2, 3});
-    TargetClient client(pool_.get(), &metrics_, Fork());
+    TargetClient client(pool_.get(), &metrics_, &generation, Clock::time_point::max(), Fork());
     std::optional<absl::StatusOr<TargetAnswer>> answer;
     const auto verify = [&]() -> asio::awaitable<void> {
       Proposal none;
-      answer = co_await client.Verify(generation, none, Clock::time_point::max(), nullptr, &next);
+      answer = co_await client.Verify(none, nullptr, &next);
     };
     asio::co_spawn(context_.get_executor(), verify(), asio::detached);
     RunUntil([&] { return answer.has_value(); });
@@ -175,17 +174,18 @@ class OwnProposalTest : public PoolFixture<FakeTarget> {
   }
   // A generation from its prompt to its end.
   absl::Status Generate(Request request, std::vector<v1::GenerateResponse>* chunks = nullptr) {
-    Generation generation(std::move(request), &TestTokenizer(), Clock::now());
-    DrafterParts parts;
-    parts.metrics = &metrics_;
-    const std::unique_ptr<Drafter> drafter =
-        MakeDrafter(generation.request(), parts, TestTokenizer().vocab_size(), Fork());
-    TargetClient client(pool_.get(), &metrics_, Fork());
+    const DecodeParts parts{.executor = context_.get_executor(),
+                            .tokenizer = &TestTokenizer(),
+                            .targets = pool_.get(),
+                            .drafters = {.metrics = &metrics_},
+                            .policy = &policy_,
+                            .metrics = &metrics_};
+    Decoding decoding(parts, std::move(request), Clock::now(), Clock::time_point::max(), Fork());
     const auto send = [chunks](v1::GenerateResponse chunk) -> asio::awaitable<absl::Status> {
       if (chunks != nullptr) chunks->push_back(std::move(chunk));
       co_return absl::OkStatus();
     };
-    RoundLoop loop(&generation, drafter.get(), &client, &policy_, &observer_, send, Clock::time_point::max());
+    RoundLoop loop(&decoding, &observer_, send);
     std::optional<absl::Status> status;
     const auto run = [&]() -> asio::awaitable<void> {
       absl::Status prompt = co_await loop.ComputePrompt();
@@ -194,13 +194,13 @@ class OwnProposalTest : public PoolFixture<FakeTarget> {
     };
     asio::co_spawn(context_.get_executor(), run(), asio::detached);
     RunUntil([&] { return status.has_value(); });
-    stats_ = generation.stats();
+    stats_ = decoding.generation.stats();
     return *status;
   }
 
   prometheus::Registry registry_;
   Metrics metrics_{registry_, 1};
-  DraftLengthPolicy policy_;
+  DraftChoice policy_;
   RoundObserver observer_{&metrics_, &policy_};
   std::vector<v1::VerifyItem> items_;
   uint32_t propose_us_ = 50;
@@ -235,7 +235,7 @@ TEST_F(OwnProposalTest, WhatWasNotAskedForIsDropped) {
     const TargetAnswer answer = Verify(asked);
     EXPECT_EQ(answer.verdict.token, 7);
     EXPECT_THAT(answer.next.nodes, IsEmpty()) << reason;
-    EXPECT_EQ(answer.next.outcome, DraftOutcome::kFailed) << reason;
+    EXPECT_EQ(answer.next.status, DraftStatus::kFailed) << reason;
     EXPECT_EQ(ErrorsFor(reason), before + 1) << reason;
   };
   expect_dropped(chain, {}, "PROPOSAL_EMPTY");
@@ -253,7 +253,7 @@ TEST_F(OwnProposalTest, WhatWasNotAskedForIsDropped) {
 TEST_F(OwnProposalTest, ATreeThatWasAskedForIsTaken) {
   Answer([](const auto&) { return Proposal{Node(8, -1), Node(9, -1), Node(10, 1)}; });
   const TargetAnswer answer = Verify({.most = 2, .tree = Branching{{2, 1}}});
-  EXPECT_EQ(answer.next.outcome, DraftOutcome::kUsable);
+  EXPECT_EQ(answer.next.status, DraftStatus::kUsable);
   EXPECT_THAT(answer.next.nodes, SizeIs(3));
 }
 
@@ -470,17 +470,17 @@ TEST_F(OwnProposalPoolTest, ATargetWithoutTheProposerDecodesPlain) {
   prometheus::Registry registry;
   Metrics metrics(registry, 1);
   Generation generation = Sequence({1, 2, 3});
-  TargetClient client(pool_.get(), &metrics, Fork());
+  TargetClient client(pool_.get(), &metrics, &generation, Clock::time_point::max(), Fork());
   std::optional<absl::StatusOr<TargetAnswer>> answer;
   const DraftLength next{.most = 3};
   const auto verify = [&]() -> asio::awaitable<void> {
     Proposal none;
-    answer = co_await client.Verify(generation, none, Clock::time_point::max(), nullptr, &next);
+    answer = co_await client.Verify(none, nullptr, &next);
   };
   asio::co_spawn(context_.get_executor(), verify(), asio::detached);
   RunUntil([&] { return answer.has_value(); });
   ASSERT_TRUE(answer->ok()) << answer->status();
-  EXPECT_EQ((*answer)->next.outcome, DraftOutcome::kAway);
+  EXPECT_EQ((*answer)->next.status, DraftStatus::kAway);
   ASSERT_THAT(items, SizeIs(1));
   EXPECT_FALSE(items[0].has_propose());
   EXPECT_EQ(items[0].sequence().params().proposer(), v1::PROPOSER_UNSPECIFIED);

@@ -7,8 +7,11 @@
 
 #include "common/engine/decoder/model_config.h"
 #include "common/engine/decoder/safetensors.h"
+#include "common/engine/self_test.h"
 #include "common/engine/torch/decoder.h"
 #include "common/engine/torch/step.h"
+#include "common/engine/torch/step_runner.h"
+#include "common/engine/torch/torch_model.h"
 #include "tests/unit/device_tree_testing.h"
 
 namespace outrider::libtorch {
@@ -236,6 +239,43 @@ TEST_F(DecodeStep, IsMadeOfBatchesThatNeedLittlePadding) {
   std::vector<SequenceRows> many(32, Batch(1, 0, 1)[0]);
   many[0] = one_long[0];
   EXPECT_FALSE(Padded(many).has_value()) << "32 sequences of 8 blocks for 39";
+}
+
+// A CPU whose steps are padded as a GPU's are; and captured, unless they are observed.
+class PaddingRunner final : public CpuRunner {
+ public:
+  explicit PaddingRunner(bool observed) : observed_(observed) {}
+
+  bool PrefersFewShapes() const override { return true; }
+  at::Tensor Compute(const Step& step, Forward forward) override {
+    EXPECT_FALSE(step.is_decode && observed_);
+    return CpuRunner::Compute(step, forward);
+  }
+
+ private:
+  const bool observed_;
+};
+
+class PaddingBackend final : public Backend {
+ public:
+  absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+                                              const RunnerOptions& options,
+                                              ThreadPool& /*threads*/) const override {
+    return TorchModel::Create(spec, weights, std::make_unique<PaddingRunner>(options.observe != nullptr),
+                              options);
+  }
+};
+
+TEST(PaddedSteps, PassTheSelfTest) {
+  RunnerOptions options = testing::Options("gqa3-sharded");
+  options.engine = "torch";
+  ThreadPool threads(1);
+  std::string last;
+  const absl::StatusOr<bool> passed =
+      SelfTestInFull(PaddingBackend(), ReadModelConfig(kModel)->decoder, options, threads,
+                     [&](absl::string_view line) { last = std::string(line); });
+  EXPECT_TRUE(passed.ok() && *passed) << passed.status() << ", " << last;
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-// Branches and continuations in the engine's worker, with a real model of random weights.
+// Branches in the engine's worker, with a real model of random weights.
 #include <gmock/gmock.h>
 
 #include <future>
 
+#include "common/engine/worker.h"
 #include "common/kv/prefix_hash.h"
 #include "draft_service/draft_sampler.h"
-#include "held_sampler.h"
 #include "host_device_model.h"
 
 namespace outrider {
@@ -17,7 +17,7 @@ using ::testing::SizeIs;
 
 struct Reply {
   absl::Status status;
-  std::optional<ProposalNode> next;
+  std::optional<TokenId> next;
   Proposal proposal;
 };
 
@@ -103,14 +103,14 @@ TEST_P(WorkerBranchesTest, ADrawnTokenAndWhatFollowsAreWhatFreshItemsGet) {
     item.branch = true;
     item.work = ProposeWork{.draft_tokens = 4, .draw_next = true};
     TokenId told = -1;
-    item.on_next = [&](const ProposalNode& next) { told = next.token; };
+    item.on_next = [&](TokenId next) { told = next; };
     const Reply branch = Ask(std::move(item));
     ASSERT_TRUE(branch.status.ok()) << branch.status;
     ASSERT_TRUE(branch.next);
-    EXPECT_EQ(told, branch.next->token);
+    EXPECT_EQ(told, *branch.next);
     const Reply first = Fresh(parameters, ++id, tokens, 1);
-    EXPECT_TRUE(SameNode(*branch.next, first.proposal[0]));
-    tokens.push_back(branch.next->token);
+    EXPECT_EQ(*branch.next, first.proposal[0].token);
+    tokens.push_back(*branch.next);
     const Reply rest = Fresh(parameters, ++id, tokens, 4);
     ASSERT_EQ(branch.proposal.size(), 4u);
     for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(SameNode(branch.proposal[i], rest.proposal[i])) << i;
@@ -158,73 +158,6 @@ TEST_P(WorkerBranchesTest, AlternativesAreOtherTokensAndChangeNothing) {
       EXPECT_NE(reply.proposal[i].alternatives[0], reply.proposal[i].alternatives[1]);
     }
   }
-}
-
-// The engine is held while it judges one sequence, so that the rest arrives before it begins the other.
-class ContinuationTest : public ::testing::Test {
- protected:
-  // A verification whose whole proposal stands, since it proposes what the target says. At temperature 1 a
-  // continuation is accepted where it is likely, and takes the place of the token that would be drawn.
-  static WorkItem Verification(uint64_t id) {
-    WorkItem item = testing::FirstItem(id);
-    auto params = std::make_shared<SequenceParams>(*item.params);
-    params->sampling.temperature = 1;
-    params->key.seed = 9;
-    item.params = std::move(params);
-    item.work = VerifyWork{.may_continue = true};
-    return item;
-  }
-  static std::future<TokenId> Token(Worker& worker, WorkItem item) {
-    auto promise = std::make_shared<std::promise<TokenId>>();
-    item.answer = [promise](const Answer& a) { promise->set_value(a.verdict ? a.verdict->token : -1); };
-    worker.Submit(std::move(item));
-    return promise->get_future();
-  }
-  // With a q that has next to nothing there.
-  static ProposalNode Node(TokenId token) {
-    ProposalNode node{.token = token, .q = {Distribution::Form::kDense, {}, std::vector<float>(256, 1)}};
-    node.q.weights[static_cast<size_t>(token)] = 1e-9f;
-    EXPECT_TRUE(Prepare(node.q, token, 256).ok());
-    return node;
-  }
-  // The verdict's token for an empty proposal, continued by `token`.
-  TokenId Continued(std::optional<TokenId> token, uint64_t round = 1, bool twice = false) {
-    const auto hold = std::make_shared<testing::Hold>();
-    const std::unique_ptr<Worker> worker = testing::StartHeldWorker(hold, {});
-    std::future<TokenId> first = Token(*worker, testing::FirstItem(1));
-    hold->AwaitReached();
-    std::future<TokenId> verdict = Token(*worker, Verification(2));
-    if (token) worker->Continue(Verification(2).id, round, Node(*token));
-    hold->LetGo();
-    const TokenId said = verdict.get();
-    if (twice) {
-      EXPECT_EQ(Token(*worker, Verification(2)).get(), said) << "the same round has the same verdict";
-    }
-    return said;
-  }
-};
-
-TEST_F(ContinuationTest, TheTokenAfterTheProposalIsCoupledWithWhatTheDraftDrew) {
-  const TokenId drawn = Continued(std::nullopt);
-  const TokenId other = (drawn + 1) % 256;
-  EXPECT_EQ(Continued(other, 1, /*twice=*/true), other) << "p exceeds this q";
-  EXPECT_EQ(Continued(other, 2), drawn) << "that was of another round";
-}
-
-// on_step is called between the forward pass and the verdict.
-TEST_F(ContinuationTest, OneThatArrivesDuringTheForwardPassCounts) {
-  const TokenId other = (Continued(std::nullopt) + 1) % 256;
-  const auto hold = std::make_shared<testing::Hold>();
-  hold->LetGo();
-  Worker* running = nullptr;
-  Worker::Hooks hooks;
-  hooks.on_step = [&](const StepStats&) {
-    running->Continue({77, 77}, 1, Node(other));
-    running->Continue(Verification(2).id, 1, Node(other));
-  };
-  const std::unique_ptr<Worker> worker = testing::StartHeldWorker(hold, {}, std::move(hooks));
-  running = worker.get();
-  EXPECT_EQ(Token(*worker, Verification(2)).get(), other);
 }
 
 }  // namespace

@@ -113,36 +113,6 @@ class UncopiedModel final : public testing::ChangedModel {
   void CopyBlock(BlockId /*from*/, BlockId /*to*/) override {}
 };
 
-// A model that counts the rows that go on from what the first layers drafted, or leaves out where from.
-class ResumingModel final : public testing::ChangedModel {
- public:
-  ResumingModel(std::unique_ptr<Model> model, bool forgets, std::atomic<int>* resumed)
-      : ChangedModel(std::move(model)), forgets_(forgets), resumed_(*resumed) {}
-  absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) override {
-    std::vector<SequenceRows> changed(batch.begin(), batch.end());
-    const std::vector<float> zeros(testing::kHeadHidden * 64);
-    for (SequenceRows& rows : changed) {
-      resumed_ += static_cast<int>(rows.resumed.size()) / testing::kHeadHidden;
-      if (forgets_) rows.resumed = absl::MakeConstSpan(zeros).first(rows.resumed.size());
-    }
-    return model().Forward(changed, pass);
-  }
-  bool has_hidden_states() const override { return true; }
-  absl::StatusOr<LogitsView> Project(absl::Span<const float> hidden) override {
-    return model().Project(hidden);
-  }
-  absl::Status ReadEmbeddings(absl::Span<const TokenId> tokens, absl::Span<float> to) override {
-    return model().ReadEmbeddings(tokens, to);
-  }
-  absl::StatusOr<std::unique_ptr<Matrix>> LoadMatrix(const TensorView& weights) override {
-    return model().LoadMatrix(weights);
-  }
-
- private:
-  const bool forgets_;
-  std::atomic<int>& resumed_;
-};
-
 // With EAGLE, or with EAGLE-3.
 class RandomProposals : public ::testing::TestWithParam<bool> {
  protected:
@@ -192,24 +162,6 @@ TEST_P(RandomProposals, AfterABlockThatWasNotCopiedAreNoticed) {
     return spec.outer_norms ? std::move(model) : std::make_unique<UncopiedModel>(std::move(model));
   });
   EXPECT_GT(ProposalTraffic(8, 16, Settings(ProposerKind::kEagle), Starter(backend)).Run(250).wrong, 5);
-}
-
-class RandomProposalsOfLayerSkip : public RandomProposals {};
-
-INSTANTIATE_TEST_SUITE_P(BesideEagle, RandomProposalsOfLayerSkip, ::testing::Values(false));
-
-TEST_P(RandomProposalsOfLayerSkip, AreVerifiedByTheLayersThatFollow) {
-  std::atomic<int> resumed = 0;
-  const auto wrong = [&](bool forgets) {
-    const testing::WrappingBackend backend([&](std::unique_ptr<Model> model, const DecoderSpec& spec) {
-      return spec.outer_norms ? std::make_unique<ResumingModel>(std::move(model), forgets, &resumed)
-                              : std::move(model);
-    });
-    return ProposalTraffic(8, 4, Settings(ProposerKind::kLayerSkip), Starter(backend)).Run(100).wrong;
-  };
-  EXPECT_EQ(wrong(/*forgets=*/false), 0);
-  EXPECT_GT(resumed, 50);
-  EXPECT_GT(wrong(/*forgets=*/true), 5) << "the negative control";
 }
 
 TEST_P(RandomProposals, ThatCannotBeMadeLeaveTheVerdictAsItIs) {

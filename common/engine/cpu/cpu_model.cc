@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "common/engine/cpu/cpu_matrix.h"
 #include "common/engine/cpu/packing.h"
 #include "common/engine/decoder/elements.h"
 
@@ -96,16 +95,12 @@ std::string CpuModel::dtype() const {
 }
 
 absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) {
-  if (pass.resume_after > 0) {
-    ComputeFirstLayers(batch, pass.resume_after);
-  } else {
-    rows_.List(batch);
-    Embed(batch);
-  }
+  rows_.List(batch);
+  Embed(batch);
   const int layers = pass.layers > 0 ? pass.layers : spec_.layers;
   hidden_columns_ = spec_.hidden_size * (1 + static_cast<int>(pass.taps.size()));
   shown_.resize(rows_.hidden_rows().size() * static_cast<size_t>(hidden_columns_));
-  for (int i = pass.resume_after; i < layers; ++i) {
+  for (int i = 0; i < layers; ++i) {
     const bool last = i == layers - 1;
     ComputeLayer(i, last);
     ShowTaps(pass.taps, i + 1, last);
@@ -142,15 +137,6 @@ void CpuModel::ComputeLayer(int i, bool last) {
   ObserveOperands(kActivated, i, rows, activations_, spec_.intermediate_size);
   Multiply(mlp_out, after, rows, activations_, spec_.intermediate_size, hidden_, hidden);
   ObserveFloats(kAfterMlp, i, rows, hidden_, hidden, hidden);
-}
-
-void CpuModel::ComputeFirstLayers(absl::Span<const SequenceRows> batch, int layers) {
-  const std::vector<SequenceRows> others = NotResumed(batch, spec_.hidden_size);
-  rows_.List(others);
-  Embed(others);
-  for (int i = 0; i < layers; ++i) ComputeLayer(i, /*last=*/false);
-  rows_.List(batch);
-  PlaceResumed(batch);
 }
 
 void CpuModel::ShowTaps(absl::Span<const int> taps, int layers, bool dropped) {

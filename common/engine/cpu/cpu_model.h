@@ -58,7 +58,6 @@ class CpuModel final : public Model {
   absl::StatusOr<std::unique_ptr<Matrix>> LoadMatrix(const TensorView& weights) override;
   void Wake() override { thread_pool_.Wake(); }
 
-  bool CanRun(const DeviceTask& /*task*/) const override { return false; }
   bool row_invariant() const override { return true; }
   bool tree_row_invariant() const override { return true; }
   std::string dtype() const override;
@@ -76,10 +75,6 @@ class CpuModel final : public Model {
   // One layer, of the rows that are listed; the last one of a pass keeps only the wanted rows after its
   // attention.
   void ComputeLayer(int i, bool last);
-  // The first layers of the rows that are not resumed; then lists all rows, with their residual streams.
-  void ComputeFirstLayers(absl::Span<const SequenceRows> batch, int layers);
-  // Moves the residual streams of those rows to where they are among all, and puts the given ones between.
-  void PlaceResumed(absl::Span<const SequenceRows> batch);
   void Embed(absl::Span<const SequenceRows> batch);
   void EmbedTokens(absl::Span<const SequenceRows> batch);
   // The same where all rows are given: the residual stream, and operands for what the first layer attends to.

@@ -1,6 +1,5 @@
 // What the rows of CpuModel's passes begin with.
 #include <algorithm>
-#include <cstring>
 
 #include "common/engine/cpu/cpu_model.h"
 #include "common/engine/decoder/elements.h"
@@ -46,23 +45,6 @@ void CpuModel::TakeEmbeddings(absl::Span<const SequenceRows> batch) {
                              normalized_.data() + row * attended * multiplier_.operand_bytes());
       from += hidden + attended;
     }
-  }
-}
-
-void CpuModel::PlaceResumed(absl::Span<const SequenceRows> batch) {
-  const size_t hidden = static_cast<size_t>(spec_.hidden_size);
-  size_t resumed = 0;
-  for (const SequenceRows& sequence : batch) resumed += sequence.resumed.size() / hidden;
-  // From the last row on, so that none is overwritten before it has moved.
-  size_t to = static_cast<size_t>(rows_.size()), from = to - resumed;
-  for (auto sequence = batch.rbegin(); sequence != batch.rend(); ++sequence) {
-    const size_t given = sequence->resumed.size() / hidden, others = sequence->tokens.size() - given;
-    from -= others;
-    to -= others;
-    std::memmove(hidden_.floats() + to * hidden, hidden_.floats() + from * hidden,
-                 others * hidden * sizeof(float));
-    to -= given;
-    std::copy_n(sequence->resumed.data(), sequence->resumed.size(), hidden_.floats() + to * hidden);
   }
 }
 

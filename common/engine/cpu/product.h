@@ -3,9 +3,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kernels.h"
+#include "common/engine/decoder/tensor_source.h"
+#include "common/engine/memory.h"
+#include "common/engine/model.h"
 #include "common/engine/thread_pool.h"
 
 namespace outrider {
@@ -51,6 +59,26 @@ class Multiplier {
   ThreadPool& thread_pool_;
   const Storage storage_;
   const size_t operand_bytes_;
+};
+
+// A matrix apart from a model's.
+class CpuMatrix final : public Matrix {
+ public:
+  // Packs a copy of `weights`, [n, k]. `kernels` and `thread_pool` must outlive the matrix.
+  // RESOURCE_EXHAUSTED if there is not enough memory.
+  static absl::StatusOr<std::unique_ptr<Matrix>> Create(const TensorView& weights, Storage storage,
+                                                        const Kernels& kernels, ThreadPool& thread_pool);
+
+  absl::Status Multiply(absl::Span<const float> x, absl::Span<float> y) override;
+
+ private:
+  CpuMatrix(Buffer memory, const PackedMatrix& matrix, const Multiplier& multiplier)
+      : memory_(std::move(memory)), matrix_(matrix), multiplier_(multiplier) {}
+
+  const Buffer memory_;
+  const PackedMatrix matrix_;
+  const Multiplier multiplier_;
+  std::vector<char> operands_;
 };
 
 }  // namespace outrider

@@ -6,10 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/engine/cuda/attention_capacity.h"
+#include "common/engine/backend.h"
 #include "common/engine/cuda/decide_kernels.h"
 #include "common/engine/cuda/weights.h"
-#include "common/engine/kv_size.h"
 
 namespace outrider::cuda {
 namespace {

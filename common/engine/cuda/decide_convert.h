@@ -1,20 +1,25 @@
-// Between the types of common/spec and the plain data of the device. Pure functions, any thread.
-//
-// Only for what a device decides: no penalties, masks or log-probabilities, the token rule at lenience 1 or
-// the coupled rule, at most kMaxDraftTokens drafted tokens, distributions that are absent, point masses or
-// sparse with at most kMaxTopN entries.
+// Which tasks a GPU carries out, and what it needs for them: between the types of common/spec and the plain
+// data of the device. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 #include "absl/status/statusor.h"
+#include "common/engine/batch.h"
 #include "common/engine/cuda/decide_types.h"
 #include "common/spec/controls.h"
 #include "common/spec/random.h"
 #include "common/spec/verify.h"
 
 namespace outrider::cuda {
+
+// Whether the kernels support this task over a vocabulary of `vocab` tokens. They support the sampling
+// controls temperature, top_k, top_p and min_p. They verify chains of at most kMaxDraftTokens under the
+// coupled rule and under the token rule at lenience 1, without log-probabilities; each q is a point mass,
+// absent (coupled rule) or sparse with at most kMaxTopN entries. They draft as many tokens from distributions
+// of that size. The functions below are for such tasks.
+bool CanRun(const DeviceTask& task, int vocab);
 
 // An active row. `entropy`: whether it is a target's.
 ShapeParams ToShapeParams(const SamplingParams& params, bool entropy);

@@ -15,9 +15,6 @@
 
 namespace outrider::cuda {
 
-// cudaErrorNoKernelImageForDevice if the kernels were not compiled for the current device.
-cudaError_t CheckDecideKernels();
-
 // Logits become weights in place (see ShapeRow).
 cudaError_t LaunchShape(float* logits, int vocab, int rows, const ShapeParams* params /*[rows]*/,
                         ShapedRow* shaped /*[rows]*/, cudaStream_t stream);

@@ -9,8 +9,6 @@
 #include <cstdint>
 
 #include "common/engine/cuda/decide_types.h"
-#include "common/spec/accepts.h"
-#include "common/spec/draw_token.h"
 #include "common/spec/judge_chain.h"
 #include "common/spec/random.h"
 #include "common/spec/team/row_draw.h"
@@ -131,8 +129,6 @@ class DeviceChain {
   OUTRIDER_HD double Overlap() const { return team::Overlap(team_, row_, q()); }
   OUTRIDER_HD bool Accepts(double u) const { return outrider::Accepts(u, token(), row_, q()); }
   OUTRIDER_HD bool AcceptsWithoutNoise() const { return token() == point_mass(); }
-  // It would come after the step was launched.
-  OUTRIDER_HD static constexpr bool HasContinuation() { return false; }
   OUTRIDER_HD team::RowRest<Team> Rest() const { return {team_, row_, q()}; }
 
  private:

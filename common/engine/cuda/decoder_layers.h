@@ -19,7 +19,6 @@
 #include "common/engine/cuda/weights.h"
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/kv/block_id.h"
-#include "common/kv/slot_move.h"
 
 namespace outrider::cuda {
 

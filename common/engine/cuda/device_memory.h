@@ -1,4 +1,4 @@
-// Owners of device memory, and of page-locked host memory for transfers.
+// Owners of device memory, of page-locked host memory for transfers, and of one of each.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -73,5 +73,37 @@ inline cudaError_t MallocHost(void** data, size_t bytes) { return cudaMallocHost
 
 using DeviceMemory = Memory<internal::Malloc, cudaFree>;
 using PinnedMemory = Memory<internal::MallocHost, cudaFreeHost>;
+
+// Owns page-locked host memory and device memory of the same size.
+class MirroredMemory {
+ public:
+  static absl::StatusOr<MirroredMemory> Allocate(size_t bytes, absl::string_view what) {
+    absl::StatusOr<PinnedMemory> host = PinnedMemory::Allocate(bytes, what);
+    if (!host.ok()) return host.status();
+    absl::StatusOr<DeviceMemory> device = DeviceMemory::Allocate(bytes, what);
+    if (!device.ok()) return device.status();
+    MirroredMemory memory;
+    memory.host_ = *std::move(host);
+    memory.device_ = *std::move(device);
+    return memory;
+  }
+
+  char* host() const { return host_.data(); }
+  char* device() const { return device_.data(); }
+
+  // Enqueue a copy of the first `bytes` bytes. Can be captured in a graph.
+  absl::Status ToDevice(size_t bytes, cudaStream_t stream) const {
+    return ToStatus(cudaMemcpyAsync(device(), host(), bytes, cudaMemcpyHostToDevice, stream),
+                    "copying a step's input");
+  }
+  absl::Status ToHost(size_t bytes, cudaStream_t stream) const {
+    return ToStatus(cudaMemcpyAsync(host(), device(), bytes, cudaMemcpyDeviceToHost, stream),
+                    "copying a step's output");
+  }
+
+ private:
+  PinnedMemory host_;
+  DeviceMemory device_;
+};
 
 }  // namespace outrider::cuda

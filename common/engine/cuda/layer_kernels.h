@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "common/engine/cuda/layer_rows.h"
-#include "common/engine/cuda/row_place.h"
+#include "common/engine/cuda/rows.h"
 
 namespace outrider::cuda {
 

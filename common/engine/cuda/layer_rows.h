@@ -13,7 +13,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "common/engine/cuda/row_place.h"
+#include "common/engine/cuda/rows.h"
 #include "common/engine/decoder/narrow_floats.h"
 #include "common/spec/host_device.h"
 

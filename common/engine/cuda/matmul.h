@@ -15,8 +15,7 @@
 #include "absl/status/statusor.h"
 #include "common/engine/cuda/device_memory.h"
 #include "common/engine/cuda/matmul_choices.h"
-#include "common/engine/cuda/operand.h"
-#include "common/engine/cuda/row_tile.h"
+#include "common/engine/cuda/rows.h"
 
 namespace outrider::cuda {
 

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/cuda/device_memory.h"
-#include "common/engine/cuda/operand.h"
+#include "common/engine/cuda/rows.h"
 
 namespace outrider::cuda {
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/engine/cuda/operand.h"
+#include "common/engine/cuda/rows.h"
 
 namespace outrider::cuda {
 

@@ -4,8 +4,6 @@
 #include <bit>
 #include <variant>
 
-#include "common/engine/cuda/row_tile.h"
-
 namespace outrider::cuda {
 namespace {
 

@@ -8,8 +8,7 @@
 #include "absl/types/span.h"
 #include "common/engine/batch.h"
 #include "common/engine/cuda/attention_plan.h"
-#include "common/engine/cuda/row_place.h"
-#include "common/engine/device_task.h"
+#include "common/engine/cuda/rows.h"
 
 namespace outrider::cuda {
 

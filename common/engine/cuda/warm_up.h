@@ -6,7 +6,6 @@
 
 #include "absl/types/span.h"
 #include "common/engine/batch.h"
-#include "common/engine/device_task.h"
 #include "common/engine/sequence_params.h"
 
 namespace outrider::cuda {

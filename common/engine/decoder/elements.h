@@ -9,9 +9,6 @@
 
 namespace outrider {
 
-// Reads elements [first, first + count) of a tensor as float32.
-void ReadElements(const TensorView& tensor, int64_t first, int count, float* to);
-
 inline float FromFloat16(uint16_t value) {
   const uint32_t sign = static_cast<uint32_t>(value & 0x8000) << 16;
   const uint32_t rest = static_cast<uint32_t>(value & 0x7fff) << 13;
@@ -30,6 +27,21 @@ float ReadElement(const char* data, int64_t index) {
   } else {
     const uint16_t value = reinterpret_cast<const uint16_t*>(data)[index];
     return kType == ElementType::kBFloat16 ? FromBFloat16(value) : FromFloat16(value);
+  }
+}
+
+// Reads elements [first, first + count) of a tensor as float32.
+inline void ReadElements(const TensorView& tensor, int64_t first, int count, float* to) {
+  const auto read = [&]<ElementType kType>() {
+    for (int i = 0; i < count; ++i) to[i] = ReadElement<kType>(tensor.data, first + i);
+  };
+  switch (tensor.type) {
+    case ElementType::kFloat32:
+      return read.template operator()<ElementType::kFloat32>();
+    case ElementType::kBFloat16:
+      return read.template operator()<ElementType::kBFloat16>();
+    case ElementType::kFloat16:
+      return read.template operator()<ElementType::kFloat16>();
   }
 }
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "common/text/json_file.h"
+#include "common/text/json.h"
 
 namespace outrider {
 
@@ -67,6 +67,16 @@ FieldReader FieldReader::Nested(const char* name) {
 
 void FieldReader::TakeError(const FieldReader& nested) {
   if (status_.ok()) status_ = nested.status_;
+}
+
+void RequireValue(FieldReader& fields, const char* field, const char* value) {
+  if (fields.String(field, value) != value) {
+    fields.Fail(field, "is not \"", value, "\": ", fields.At(field).dump());
+  }
+}
+
+void RefuseTrue(FieldReader& fields, const char* field, const char* why) {
+  if (fields.Bool(field, false)) fields.Fail(field, "is true: ", why);
 }
 
 }  // namespace outrider

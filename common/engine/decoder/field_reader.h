@@ -59,4 +59,9 @@ class FieldReader {
   absl::Status status_;
 };
 
+// Fails unless the string field, if there is one, has this value.
+void RequireValue(FieldReader& fields, const char* field, const char* value);
+// Fails if the field is true.
+void RefuseTrue(FieldReader& fields, const char* field, const char* why);
+
 }  // namespace outrider

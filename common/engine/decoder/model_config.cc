@@ -1,20 +1,215 @@
 #include "common/engine/decoder/model_config.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <system_error>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/engine/decoder/field_reader.h"
-#include "common/engine/decoder/gemma.h"
-#include "common/engine/decoder/llama.h"
-#include "common/engine/decoder/mistral.h"
-#include "common/engine/decoder/qwen.h"
 
 namespace outrider {
 namespace {
+
+// --- Fields that families have in common ---
+
+// Fails unless the field `architectures`, if there is one, names this class alone.
+void RequireArchitecture(FieldReader& fields, const char* name) {
+  if (fields.Has("architectures") && fields.At("architectures") != nlohmann::json::array({name})) {
+    fields.Fail("architectures", "is not [\"", name, "\"]: ", fields.At("architectures").dump());
+  }
+}
+
+// Sizes, the norms' epsilon, and whether embedding and head are one; `tied` if the field is absent.
+void ReadSizes(FieldReader& fields, DecoderSpec& spec, bool tied = false) {
+  spec.vocab_size = fields.Int("vocab_size", 1);
+  spec.hidden_size = fields.Int("hidden_size", 2, 1 << 20);
+  spec.intermediate_size = fields.Int("intermediate_size", 2, 1 << 24);
+  spec.layers = fields.Int("num_hidden_layers", 1, 1 << 16);
+  spec.heads = fields.Int("num_attention_heads", 1, 1 << 16);
+  spec.kv_heads = fields.Has("num_key_value_heads") ? fields.Int("num_key_value_heads", 1) : spec.heads;
+  spec.max_position_embeddings = fields.Int("max_position_embeddings", 1);
+  spec.rms_norm_eps = fields.Positive("rms_norm_eps");
+  spec.tie_word_embeddings = fields.Bool("tie_word_embeddings", tied);
+  if (!fields.status().ok()) return;
+
+  if (spec.heads % spec.kv_heads != 0)
+    fields.Fail("num_key_value_heads", "does not divide num_attention_heads");
+  if (fields.Has("head_dim")) {
+    spec.head_dim = fields.Int("head_dim", 2, 1 << 12);
+  } else {
+    if (spec.hidden_size % spec.heads != 0) fields.Fail("num_attention_heads", "does not divide hidden_size");
+    spec.head_dim = spec.hidden_size / spec.heads;
+  }
+  if (spec.head_dim % 2 != 0) fields.Fail("head_dim", "is odd: ", spec.head_dim);
+  if (spec.hidden_size % 2 != 0) fields.Fail("hidden_size", "is odd: ", spec.hidden_size);
+  if (spec.intermediate_size % 2 != 0) fields.Fail("intermediate_size", "is odd: ", spec.intermediate_size);
+}
+
+Llama3RopeScaling ReadLlama3Scaling(FieldReader& rope) {
+  Llama3RopeScaling scaling;
+  scaling.factor = rope.Positive("factor");
+  scaling.low_freq_factor = rope.Positive("low_freq_factor");
+  scaling.high_freq_factor = rope.Positive("high_freq_factor");
+  scaling.original_max_position_embeddings = rope.Int("original_max_position_embeddings", 1);
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    rope.Fail("high_freq_factor", "is not above low_freq_factor");
+  }
+  return scaling;
+}
+
+// The parameters of all layers, or of those that do not slide.
+void ReadRopeParameters(FieldReader& rope, DecoderSpec& spec) {
+  if (rope.Has("rope_theta")) spec.rope_theta = rope.Positive("rope_theta");
+  const char* kind_name = rope.Has("rope_type") ? "rope_type" : "type";
+  const std::string kind = rope.String(kind_name, "default");
+  if (kind == "llama3") {
+    spec.rope_scaling = ReadLlama3Scaling(rope);
+  } else if (kind == "linear") {
+    spec.rope_linear_factor = rope.Positive("factor");
+  } else if (kind != "default") {
+    rope.Fail(kind_name, "is none of \"default\", \"linear\" and \"llama3\": \"", kind, "\"");
+  }
+}
+
+// The types of the layers, if the field is there.
+std::vector<bool> ReadLayerTypes(FieldReader& fields, int layers) {
+  if (!fields.Has("layer_types")) return {};
+  const nlohmann::json& types = fields.At("layer_types");
+  std::vector<bool> slides;
+  for (const nlohmann::json& type : types) {
+    if (type != "full_attention" && type != "sliding_attention") {
+      fields.Fail("layer_types", "has ", type.dump(),
+                  ", which is neither full_attention nor sliding_attention");
+    }
+    slides.push_back(type == "sliding_attention");
+  }
+  if (!types.is_array() || static_cast<int>(slides.size()) != layers) {
+    fields.Fail("layer_types", "is no list of num_hidden_layers types");
+  }
+  return slides;
+}
+
+// `sliding_window`, 4096 if it is absent and none if it is null, and which layers slide: `layer_types` if it
+// is there, else slides(layer).
+void ReadSlidingLayers(FieldReader& fields, DecoderSpec& spec, absl::FunctionRef<bool(int layer)> slides) {
+  spec.sliding_window = fields.IsAbsent("sliding_window") ? 4096
+                        : fields.Has("sliding_window")    ? fields.Int("sliding_window", 1)
+                                                          : 0;
+  if (spec.sliding_window == 0) return;
+  spec.slides = ReadLayerTypes(fields, spec.layers);
+  if (spec.slides.empty()) {
+    for (int layer = 0; layer < spec.layers; ++layer) spec.slides.push_back(slides(layer));
+  }
+  if (std::find(spec.slides.begin(), spec.slides.end(), true) == spec.slides.end()) {
+    spec.slides.clear();
+    spec.sliding_window = 0;
+  }
+}
+
+// --- The families ---
+
+DecoderSpec ReadLlama(FieldReader& fields) {
+  DecoderSpec spec;
+  RequireArchitecture(fields, "LlamaForCausalLM");
+  RequireValue(fields, "hidden_act", "silu");
+  for (const char* name : {"attention_bias", "mlp_bias"}) {
+    RefuseTrue(fields, name, "biases are not supported");
+  }
+  ReadSizes(fields, spec);
+  ReadRope(fields, spec);
+  return spec;
+}
+
+DecoderSpec ReadMistral(FieldReader& fields) {
+  DecoderSpec spec;
+  RequireArchitecture(fields, "MistralForCausalLM");
+  RequireValue(fields, "hidden_act", "silu");
+  ReadSizes(fields, spec);
+  ReadRope(fields, spec);
+  ReadSlidingLayers(fields, spec, [](int /*layer*/) { return true; });
+  return spec;
+}
+
+void ReadQwen(FieldReader& fields, DecoderSpec& spec) {
+  RequireValue(fields, "hidden_act", "silu");
+  ReadSizes(fields, spec);
+  ReadRope(fields, spec);
+  // The window is often given and not used.
+  if (!fields.Bool("use_sliding_window", false)) return;
+  const int first = fields.Has("max_window_layers") ? fields.Int("max_window_layers", 0) : 28;
+  ReadSlidingLayers(fields, spec, [first](int layer) { return layer >= first; });
+}
+
+DecoderSpec ReadQwen2(FieldReader& fields) {
+  DecoderSpec spec;
+  RequireArchitecture(fields, "Qwen2ForCausalLM");
+  ReadQwen(fields, spec);
+  spec.qkv_bias = true;
+  return spec;
+}
+
+DecoderSpec ReadQwen3(FieldReader& fields) {
+  DecoderSpec spec;
+  RequireArchitecture(fields, "Qwen3ForCausalLM");
+  RefuseTrue(fields, "attention_bias", "a bias on the attention's output is not supported");
+  ReadQwen(fields, spec);
+  if (!fields.Has("head_dim")) spec.head_dim = 128;  // in transformers, whatever the hidden size
+  spec.qk_norm = true;
+  return spec;
+}
+
+void ReadGemma(FieldReader& fields, DecoderSpec& spec) {
+  RequireValue(fields, "hidden_activation", "gelu_pytorch_tanh");
+  RefuseTrue(fields, "attention_bias", "biases are not supported");
+  RefuseTrue(fields, "use_bidirectional_attention", "this is no decoder");
+  ReadSizes(fields, spec, /*tied=*/true);
+  ReadRope(fields, spec);
+  spec.activation = Activation::kGeluTanh;
+  spec.norms_plus_one = true;
+  spec.output_norms = true;
+  spec.embedding_scale = std::sqrt(static_cast<double>(spec.hidden_size));
+  spec.query_scale = 1 / std::sqrt(fields.Positive("query_pre_attn_scalar"));
+  if (!fields.Has("head_dim")) spec.head_dim = 256;  // in transformers, whatever the hidden size
+}
+
+// `otherwise` if the field is absent; null means none.
+std::optional<double> ReadSoftcap(FieldReader& fields, const char* name, std::optional<double> otherwise) {
+  if (fields.IsAbsent(name)) return otherwise;
+  return fields.Has(name) ? std::optional(fields.Positive(name)) : std::nullopt;
+}
+
+DecoderSpec ReadGemma2(FieldReader& fields) {
+  DecoderSpec spec;
+  RequireArchitecture(fields, "Gemma2ForCausalLM");
+  ReadGemma(fields, spec);
+  spec.attention_softcap = ReadSoftcap(fields, "attn_logit_softcapping", 50);
+  spec.final_softcap = ReadSoftcap(fields, "final_logit_softcapping", 30);
+  ReadSlidingLayers(fields, spec, [](int layer) { return layer % 2 == 0; });
+  return spec;
+}
+
+DecoderSpec ReadGemma3(FieldReader& fields) {
+  DecoderSpec spec;
+  RequireArchitecture(fields, "Gemma3ForCausalLM");
+  spec.rope_theta = 1e6;
+  spec.sliding_rope_theta = 1e4;
+  ReadGemma(fields, spec);
+  spec.attention_softcap = ReadSoftcap(fields, "attn_logit_softcapping", std::nullopt);
+  spec.final_softcap = ReadSoftcap(fields, "final_logit_softcapping", std::nullopt);
+  if (fields.Has("rope_local_base_freq")) spec.sliding_rope_theta = fields.Positive("rope_local_base_freq");
+  const int pattern = fields.Has("sliding_window_pattern") ? fields.Int("sliding_window_pattern", 1) : 6;
+  ReadSlidingLayers(fields, spec, [pattern](int layer) { return (layer + 1) % pattern != 0; });
+  spec.qk_norm = true;
+  return spec;
+}
 
 struct Family {
   const char* model_type;
@@ -25,6 +220,8 @@ constexpr Family kFamilies[] = {{"llama", ReadLlama},   {"qwen2", ReadQwen2},
                                 {"qwen3", ReadQwen3},   {"mistral", ReadMistral},
                                 {"gemma2", ReadGemma2}, {"gemma3_text", ReadGemma3}};
 
+// Refuses, naming the field, what DecoderSpec cannot express: an unknown family, another architecture or
+// activation, biases, an unknown kind of rope. The result is meaningless if `fields` has an error.
 DecoderSpec ReadDecoder(FieldReader& fields) {
   const std::string model_type = fields.String("model_type", "");
   for (const Family& family : kFamilies) {
@@ -37,6 +234,25 @@ DecoderSpec ReadDecoder(FieldReader& fields) {
 }
 
 }  // namespace
+
+void ReadRope(FieldReader& fields, DecoderSpec& spec) {
+  if (fields.Has("rope_theta")) spec.rope_theta = fields.Positive("rope_theta");
+  for (const char* spelling : {"rope_scaling", "rope_parameters"}) {
+    if (!fields.Has(spelling)) continue;
+    FieldReader rope = fields.Nested(spelling);
+    if (rope.Has("full_attention") && rope.Has("sliding_attention")) {
+      FieldReader full = rope.Nested("full_attention"), sliding = rope.Nested("sliding_attention");
+      ReadRopeParameters(full, spec);
+      RequireValue(sliding, "rope_type", "default");
+      spec.sliding_rope_theta = sliding.Positive("rope_theta");
+      rope.TakeError(full);
+      rope.TakeError(sliding);
+    } else {
+      ReadRopeParameters(rope, spec);
+    }
+    fields.TakeError(rope);
+  }
+}
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   const std::string path = absl::StrCat(model_dir, "/config.json");

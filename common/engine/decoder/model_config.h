@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/field_reader.h"
 #include "common/engine/decoder/quantization.h"
 #include "common/spec/types.h"
 
@@ -27,5 +28,9 @@ struct ModelConfig {
 // missing, of the wrong type, out of range or not supported (an unknown family, with the list of known ones;
 // another architecture; weights quantised in a way that cannot be unpacked).
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir);
+
+// Reads the rotary embedding. Both spellings: `rope_theta` beside `rope_scaling`, or everything inside
+// `rope_parameters` (transformers 5), there for each type of layer if they differ.
+void ReadRope(FieldReader& fields, DecoderSpec& spec);
 
 }  // namespace outrider

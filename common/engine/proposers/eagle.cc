@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/engine/decoder/frequent_head.h"
 #include "common/engine/proposers/layer_skip.h"
 
 namespace outrider {
@@ -25,6 +26,27 @@ void RmsNorm(const float* x, const std::vector<float>& weight, float epsilon, fl
 }
 
 }  // namespace
+
+absl::StatusOr<LogitsView> DraftHead::Project(absl::Span<const float> states, int rows) {
+  if (target_ != nullptr) return target_->Project(states);
+  const size_t vocab = static_cast<size_t>(own_.vocab);
+  const size_t columns = own_.tokens.empty() ? vocab : own_.tokens.size();
+  const size_t count = static_cast<size_t>(rows);
+  few_.resize(count * columns);
+  if (absl::Status status = own_.matrix->Multiply(states, absl::MakeSpan(few_)); !status.ok()) return status;
+  if (own_.softcap) {
+    const float cap = static_cast<float>(*own_.softcap);
+    for (float& logit : few_) logit = cap * std::tanh(logit / cap);
+  }
+  if (own_.tokens.empty()) return LogitsView{few_.data(), rows, own_.vocab};
+  // Whole rows anew: controls have overwritten the last ones.
+  all_.resize(count * vocab);
+  for (size_t r = 0; r < count; ++r) {
+    SpreadLogits(absl::MakeConstSpan(few_).subspan(r * columns, columns), own_.tokens,
+                 absl::MakeSpan(all_).subspan(r * vocab, vocab));
+  }
+  return LogitsView{all_.data(), rows, own_.vocab};
+}
 
 float* Eagle::StateOf(absl::Span<const BlockId> blocks, int slot) const {
   const size_t block = static_cast<size_t>(blocks[static_cast<size_t>(slot / parts_.block_size)]);

@@ -11,7 +11,6 @@
 #include "common/engine/decoder/decoder_spec.h"
 #include "common/engine/decoder/field_reader.h"
 #include "common/engine/decoder/safetensors.h"
-#include "common/engine/matrix.h"
 #include "common/engine/model.h"
 #include "common/engine/proposers/load.h"
 #include "common/spec/types.h"

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "common/engine/proposers/residual_heads.h"
+
 namespace outrider {
 
 SequenceRows RowsOfLevel(const Drafting& drafting) {
@@ -20,21 +22,50 @@ SequenceRows RowsOfLevel(const Drafting& drafting) {
 
 absl::StatusOr<LogitsView> LayerSkip::Level(int /*level*/, std::span<Drafting* const> draftings) {
   std::vector<SequenceRows> batch;
-  for (const Drafting* drafting : draftings) {
-    batch.push_back(RowsOfLevel(*drafting));
-    batch.back().hidden_rows = drafting->rows;
+  for (const Drafting* drafting : draftings) batch.push_back(RowsOfLevel(*drafting));
+  return model_.Forward(batch, {.layers = layers_});
+}
+
+absl::StatusOr<LogitsView> LookAhead::Level(int level, std::span<Drafting* const> draftings) {
+  if (level == 0) {
+    if (absl::Status status = Compute(draftings); !status.ok()) return status;
   }
-  const absl::StatusOr<LogitsView> pass = model_.Forward(batch, {.layers = layers_, .taps = {&layers_, 1}});
-  if (!pass.ok()) return pass.status();
-  int row = 0;
+  const size_t vocab = static_cast<size_t>(vocab_);
+  logits_.clear();
   for (const Drafting* drafting : draftings) {
-    for (int r = 0; r < drafting->rows; ++r) {
-      const absl::Span<const float> hidden = pass->hidden.row(row++);
-      // The last half is the residual stream.
-      drafting->sequence->AddBegun(layers_, hidden.subspan(hidden.size() / 2));
+    const auto row =
+        drafting->states.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(level) * vocab);
+    logits_.insert(logits_.end(), row, row + vocab_);
+  }
+  return RowsForNodes({logits_.data(), static_cast<int>(draftings.size()), vocab_}, draftings, logits_);
+}
+
+absl::Status LookAhead::Compute(std::span<Drafting* const> draftings) {
+  std::vector<std::vector<TokenId>> tokens;
+  tokens.reserve(draftings.size());
+  std::vector<SequenceRows> batch;
+  for (const Drafting* drafting : draftings) {
+    const SequenceState& sequence = *drafting->sequence;
+    const int depth = drafting->request.draft_tokens;
+    tokens.emplace_back(static_cast<size_t>(depth), sequence.tokens().back());
+    batch.push_back({.tokens = tokens.back(),
+                     .position = static_cast<int>(sequence.tokens().size()) - 1,
+                     .blocks = sequence.blocks(),
+                     .logit_rows = depth});
+    batch.back().embeddings =
+        absl::MakeConstSpan(embeddings_).first(static_cast<size_t>((depth - 1) * hidden_size_));
+  }
+  const absl::StatusOr<LogitsView> logits = model_.Forward(batch, {});
+  if (!logits.ok()) return logits.status();
+  vocab_ = logits->vocab;
+  int row = 0;
+  for (Drafting* drafting : draftings) {
+    for (int level = 0; level < drafting->request.draft_tokens; ++level) {
+      const absl::Span<const float> values = logits->row(row++);
+      drafting->states.insert(drafting->states.end(), values.begin(), values.end());
     }
   }
-  return *pass;
+  return absl::OkStatus();
 }
 
 }  // namespace outrider

@@ -13,7 +13,6 @@
 #include "common/engine/proposers/head_folder.h"
 #include "common/engine/proposers/layer_skip.h"
 #include "common/engine/proposers/load_eagle.h"
-#include "common/engine/proposers/look_ahead.h"
 #include "common/engine/proposers/residual_heads.h"
 
 namespace outrider {

@@ -8,11 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/engine/decoder/family_fields.h"
 #include "common/engine/decoder/frequent_head.h"
+#include "common/engine/decoder/model_config.h"
 #include "common/engine/decoder/safetensors.h"
 #include "common/engine/decoder/tensor_names.h"
-#include "common/engine/proposers/draft_head.h"
 #include "common/engine/proposers/eagle.h"
 
 namespace outrider {

@@ -9,11 +9,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/batch.h"
-#include "common/engine/proposers/proposer_kind.h"
 #include "common/engine/sequence/sequence_state.h"
+#include "common/engine/sequence_params.h"
 #include "common/engine/work_item.h"
 #include "common/kv/block_id.h"
-#include "common/kv/slot_move.h"
 
 namespace outrider {
 

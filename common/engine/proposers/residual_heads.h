@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "common/engine/matrix.h"
 #include "common/engine/model.h"
 #include "common/engine/proposers/proposer.h"
 

@@ -8,7 +8,6 @@
 
 #include "common/spec/likeliest_tree.h"
 #include "common/spec/proposal.h"
-#include "common/spec/siblings.h"
 
 namespace outrider {
 namespace {

@@ -21,7 +21,7 @@ struct SequenceLimits {
 absl::Status CheckLimits(const WorkItem& item, const SequenceLimits& limits);
 
 // A hash of an item's content. It does not depend on what may differ when the item is sent again: base,
-// budget, and whether it is a branch or may continue. Never 0.
+// budget, and whether it is a branch. Never 0.
 uint64_t DigestOf(const WorkItem& item);
 
 }  // namespace outrider

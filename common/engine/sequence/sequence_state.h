@@ -4,20 +4,18 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "common/engine/sequence_params.h"
 #include "common/engine/work_item.h"
 #include "common/kv/block_id.h"
 #include "common/kv/cached_sequence.h"
 #include "common/kv/sequence_id.h"
 #include "common/spec/controls.h"
-#include "common/spec/proposal.h"
+#include "common/spec/types.h"
 
 namespace outrider {
 
@@ -70,21 +68,12 @@ class SequenceState {
   int proposer_computed() const { return proposer_computed_; }
   void set_proposer_computed(int tokens) { proposer_computed_ = tokens; }
 
-  // What a proposer that is a part of the model began (SequenceRows::resumed): the residual streams of the
-  // first of the next `rows` tokens, but not of all of them, after begun_layers() layers.
-  absl::Span<const float> BegunRows(int rows) const;
-  int begun_layers() const { return begun_layers_; }
-  // Adds those of the next tokens that are not computed, in order.
-  void AddBegun(int layers, absl::Span<const float> streams);
-
   // Whether its tokens are only assumed to be committed.
   bool branch() const { return branch_; }
-  // What the draft drew to follow the whole proposal of VerifyWork, if that has arrived; null otherwise.
-  const ProposalNode* continuation() const { return continuation_ ? &*continuation_ : nullptr; }
 
   // Commits the token that ProposeWork::draw_next asks for: it is to be computed, and the proposal follows
   // it.
-  void CommitNext(ProposalNode next);
+  void CommitNext(TokenId next);
   // Appends a token, to be computed.
   void Append(TokenId token) { cache_.Append(token); }
   // Appends a node of a tree, to be computed, which follows an earlier node or, with -1, the committed
@@ -111,14 +100,11 @@ class SequenceState {
   std::unique_ptr<Controls> controls_;
   std::unique_ptr<Controls> proposal_controls_;
   int committed_ = 0;
-  WorkItem item_;                             // the item in progress, or the last one
-  Answer answer_;                             // the answer to item_
-  std::optional<ProposalNode> continuation_;  // of the item in progress
+  WorkItem item_;  // the item in progress, or the last one
+  Answer answer_;  // the answer to item_
   bool branch_ = false;
   int logit_rows_ = 0;
   int proposer_computed_ = 0;
-  int begun_layers_ = 0;
-  std::vector<float> begun_streams_;  // of what the cache has begun
   bool active_ = false;
   bool started_ = false;
   absl::Time started_at_;       // when the first forward pass began

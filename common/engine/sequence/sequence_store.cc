@@ -247,15 +247,6 @@ void SequenceStore::Promote(const SequenceId& id, absl::Time deadline) {
   entry->item_.deadline = deadline;
 }
 
-bool SequenceStore::Continue(const SequenceId& id, uint64_t round, ProposalNode& node) {
-  Entry* entry = entries_.Find(id);
-  if (entry == nullptr || !entry->active_ || entry->round != round) return false;
-  const auto* verify = std::get_if<VerifyWork>(&entry->work());
-  if (verify == nullptr || !verify->may_continue) return false;
-  entry->continuation_ = std::move(node);
-  return true;
-}
-
 void SequenceStore::Cancel(const SequenceId& id, uint64_t round) {
   Entry* entry = entries_.Find(id);
   if (entry != nullptr && entry->active_ && entry->round == round) Drop(*entry);
@@ -266,7 +257,6 @@ void SequenceStore::Drop(Entry& entry) {
   entry.idle_since = absl::Now();
   entry.digest = 0;
   entry.listeners.clear();
-  entry.continuation_.reset();
   DropProposal(entry);
   std::erase(active_, &entry);
 }
@@ -280,17 +270,12 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
   std::erase(active_, &entry);
   entry.active_ = false;
   entry.idle_since = absl::Now();
-  entry.continuation_.reset();
   Answer& answer = entry.answer_;
   answer.status = std::move(status);
   if (!answer.status.ok()) {
     // A failed item changes nothing but the cache, and may be sent again.
     entry.digest = 0;
     DropProposal(entry);
-    // A pass that failed may have written where it was begun.
-    entry.cache_.ForgetBegun();
-  } else if (entry.proposes && !entry.begun_streams_.empty()) {
-    entry.cache_.DropBegun();
   } else if (entry.proposes) {
     entry.DropPending();
   } else if (answer.verdict != nullptr) {

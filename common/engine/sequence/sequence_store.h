@@ -15,11 +15,11 @@
 #include "common/engine/sequence/admission.h"
 #include "common/engine/sequence/sequence_state.h"
 #include "common/engine/work_item.h"
+#include "common/kv/block_id.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/lease_table.h"
 #include "common/kv/prefix_index.h"
 #include "common/kv/sequence_id.h"
-#include "common/kv/slot_move.h"
 
 namespace outrider {
 
@@ -75,9 +75,6 @@ class SequenceStore {
   // Makes a branch an ordinary sequence. Work in progress on it has this deadline from now on. Ignored for an
   // unknown sequence or one that is no branch.
   void Promote(const SequenceId& id, absl::Time deadline);
-  // Keeps what the draft drew to follow the proposal of the round in progress, until that is over. Returns
-  // false, and leaves `node` alone, if that round does not expect it.
-  bool Continue(const SequenceId& id, uint64_t round, ProposalNode& node);
   // Drops the item of that round without an answer, if it is in progress. The sequence stays.
   void Cancel(const SequenceId& id, uint64_t round);
 
@@ -93,8 +90,6 @@ class SequenceStore {
   // verdict's path, commits its token, which is to be computed, and makes `slots` positions from there on
   // writable. Returns false if there is no room: nobody else loses any for a proposal. Finish then follows.
   bool BeginProposal(SequenceState& sequence, int slots);
-  // The proposal could not be made. The verdict stands without one. Finish then follows.
-  void ForgetProposal(SequenceState& sequence);
 
   // Ends the work in progress with `status` and the sequence's answer. Of a verified proposal, the verdict's
   // path stays in the cache. An error drops all tokens that are not committed.
@@ -113,11 +108,9 @@ class SequenceStore {
     Entry(const SequenceId& id, BlockPool* pool, int block_size) : SequenceState(id, pool, block_size) {}
     using SequenceState::active_;
     using SequenceState::answer_;
-    using SequenceState::begun_streams_;
     using SequenceState::branch_;
     using SequenceState::cache_;
     using SequenceState::committed_;
-    using SequenceState::continuation_;
     using SequenceState::controls_;
     using SequenceState::item_;
     using SequenceState::logit_rows_;

@@ -5,17 +5,10 @@
 
 namespace outrider {
 
-void SequenceStore::ForgetProposal(SequenceState& sequence) {
-  Entry& entry = EntryOf(sequence);
-  entry.answer_.proposal.clear();
-  entry.begun_streams_.clear();
-}
-
 bool SequenceStore::BeginProposal(SequenceState& sequence, int slots) {
   Entry& entry = EntryOf(sequence);
   KeepPath(entry);
   entry.proposes = true;
-  entry.begun_streams_.clear();
   entry.committed_ = entry.cache_.size();
   const absl::StatusOr<std::vector<BlockCopy>> copies = entry.cache_.Reserve(entry.num_computed() + slots);
   if (!copies.ok()) return false;
@@ -44,18 +37,10 @@ bool SequenceStore::Reserve(SequenceState& sequence, int rows) {
   }
 }
 
-// Takes what other sequences have only begun, else evicts the cache of another sequence: of a branch, else of
-// an abandoned one, else of the newest that arrived after `for_entry`, active or between two rounds. Old
-// sequences therefore always make progress, and no two evict each other in turn. Returns false if there is no
-// victim.
+// Evicts the cache of another sequence: of a branch, else of an abandoned one, else of the newest that
+// arrived after `for_entry`, active or between two rounds. Old sequences therefore always make progress, and
+// no two evict each other in turn. Returns false if there is no victim.
 bool SequenceStore::PreemptFor(const Entry& for_entry) {
-  bool forgot = false;
-  entries_.ForEachOldestFirst([&](const SequenceId&, Entry& entry) {
-    if (&entry != &for_entry) forgot |= entry.cache_.ForgetBegun();
-    return true;
-  });
-  if (forgot) return true;
-
   Entry* branch = nullptr;
   Entry* abandoned = nullptr;
   Entry* newest = nullptr;

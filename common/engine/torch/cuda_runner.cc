@@ -1,5 +1,5 @@
 // Steps on an NVIDIA GPU: a stream of their own, page-locked logits, a CUDA graph for each shape of decode
-// steps, the kernels that decide, and NCCL between ranks. All that is in liboutrider_torch_cuda.so.
+// steps, and NCCL between ranks. All that is in liboutrider_torch_cuda.so.
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -15,7 +15,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/engine/cuda/decide_kernels.h"
 #include "common/engine/torch/step_runner.h"
 
 namespace outrider::libtorch {
@@ -56,39 +55,10 @@ class NcclRanks final : public DeviceRanks {
   ncclComm_t ranks_ = nullptr;
 };
 
-class CudaDecisions final : public DecisionKernels {
- public:
-  explicit CudaDecisions(const c10::cuda::CUDAStream& stream) : stream_(stream) {}
-
-  void Shape(float* logits, int vocab, int rows, const cuda::ShapeParams* params,
-             cuda::ShapedRow* shaped) override {
-    C10_CUDA_CHECK(cuda::LaunchShape(logits, vocab, rows, params, shaped, stream_));
-  }
-  void Propose(const float* weights, int vocab, int rows, const cuda::ShapedRow* shaped,
-               const cuda::ProposeInput* inputs, int step, cuda::ProposeOutput* outputs, int32_t* q_ids,
-               float* q_weights, int32_t* next_tokens) override {
-    C10_CUDA_CHECK(cuda::LaunchPropose(weights, vocab, rows, shaped, inputs, step, outputs, q_ids, q_weights,
-                                       next_tokens, stream_));
-  }
-  void Verify(const float* weights, int vocab, int sequences, int max_drafted, const cuda::ShapedRow* shaped,
-              const cuda::VerifyInput* inputs, const cuda::DraftedToken* drafted, const int32_t* q_ids,
-              const float* q_weights, int32_t* races, cuda::VerifyOutput* outputs) override {
-    C10_CUDA_CHECK(cuda::LaunchVerify(weights, vocab, sequences, max_drafted, shaped, inputs, drafted, q_ids,
-                                      q_weights, races, outputs, stream_));
-  }
-
- private:
-  const c10::cuda::CUDAStream stream_;
-};
-
 class CudaRunner final : public StepRunner {
  public:
   CudaRunner(c10::DeviceIndex device, bool high_priority)
-      : stream_(c10::cuda::getStreamFromPool(high_priority, device)), pool_(at::cuda::graph_pool_handle()) {
-    const c10::cuda::CUDAGuard guard(device);
-    has_kernels_ = cuda::CheckDecideKernels() == cudaSuccess;
-    cudaGetLastError();  // forget that there are none
-  }
+      : stream_(c10::cuda::getStreamFromPool(high_priority, device)), pool_(at::cuda::graph_pool_handle()) {}
 
   at::Device device() const override { return stream_.device(); }
   size_t FreeMemory() const override {
@@ -124,7 +94,6 @@ class CudaRunner final : public StepRunner {
     stream_.synchronize();
     return to;
   }
-  DecisionKernels* decisions() override { return has_kernels_ ? &decisions_ : nullptr; }
 
  private:
   struct Graph {
@@ -186,8 +155,6 @@ class CudaRunner final : public StepRunner {
   }
 
   const c10::cuda::CUDAStream stream_;
-  CudaDecisions decisions_{stream_};
-  bool has_kernels_ = false;    // ours, for this GPU
   at::cuda::MempoolId_t pool_;  // of all graphs
   std::map<Shape, std::unique_ptr<Graph>> graphs_;
   bool captures_ = true;     // until it fails once

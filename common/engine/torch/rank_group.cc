@@ -2,18 +2,22 @@
 
 #include <algorithm>
 #include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ip/udp.hpp>
 #include <chrono>
 #include <exception>
 #include <string>
 #include <thread>
-#include <utility>
-
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/engine/torch/rendezvous.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace outrider::libtorch {
 namespace {
@@ -62,6 +66,15 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo> Meet(const ParallelOptions& options,
                                                            options.size, gloo);
   group->setTimeout(kForever);
   return group;
+}
+
+namespace asio = boost::asio;
+
+// The first address of the host, of TCP or UDP.
+template <class Protocol>
+typename Protocol::endpoint Resolve(asio::io_context& context, const Rendezvous& rendezvous) {
+  typename Protocol::resolver resolver(context);
+  return *resolver.resolve(rendezvous.host, std::to_string(rendezvous.port)).begin();
 }
 
 }  // namespace
@@ -179,6 +192,34 @@ int64_t RankGroup::Least(int64_t number) {
 void RankGroup::Broadcast(const at::Tensor& tensor) {
   std::vector<at::Tensor> tensors = {tensor};
   gloo_->broadcast(tensors)->wait();
+}
+
+absl::StatusOr<Rendezvous> ParseRendezvous(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(text.substr(colon + 1), &port) ||
+      port < 1 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rendezvous ", text, ": must be HOST:PORT with a port from 1 to 65535"));
+  }
+  absl::string_view host = absl::string_view(text).substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");  // IPv6
+  return Rendezvous{std::string(host), static_cast<uint16_t>(port)};
+}
+
+int ListenAt(const Rendezvous& rendezvous) {
+  using asio::ip::tcp;
+  asio::io_context context;
+  tcp::acceptor acceptor(context, Resolve<tcp>(context, rendezvous), /*reuse_addr=*/true);
+  return acceptor.release();
+}
+
+std::string OwnAddressTowards(const Rendezvous& rendezvous) {
+  using asio::ip::udp;
+  asio::io_context context;
+  udp::socket socket(context);
+  socket.connect(Resolve<udp>(context, rendezvous));
+  return socket.local_endpoint().address().to_string();
 }
 
 }  // namespace outrider::libtorch

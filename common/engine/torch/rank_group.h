@@ -7,12 +7,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/engine/runner_options.h"
-#include "common/engine/torch/rendezvous.h"
 #include "common/engine/torch/step_runner.h"
 
 // Its header costs ten seconds in each file that includes it.
@@ -21,6 +21,23 @@ class ProcessGroupGloo;
 }
 
 namespace outrider::libtorch {
+
+// Where the ranks of a model meet.
+struct Rendezvous {
+  std::string host;
+  uint16_t port = 0;
+};
+
+// INVALID_ARGUMENT, naming the flag, unless it is HOST:PORT; IPv6 in brackets.
+absl::StatusOr<Rendezvous> ParseRendezvous(const std::string& text);
+
+// The functions below throw boost::system::system_error, and take the first address of the host.
+
+// A socket that listens on that address only; c10d by itself listens on every address. The caller owns it.
+int ListenAt(const Rendezvous& rendezvous);
+
+// This machine's address on the way there, as text. Sends nothing.
+std::string OwnAddressTowards(const Rendezvous& rendezvous);
 
 // One rank's side of the group, over Gloo of c10d, and over NCCL between GPUs. All ranks make the same calls
 // in the same order, and every call waits for the others, without a limit. Functions throw c10::Error or

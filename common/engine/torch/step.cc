@@ -8,8 +8,6 @@
 #include <map>
 #include <utility>
 
-#include "common/engine/torch/tree_rows.h"
-
 namespace outrider::libtorch {
 namespace {
 
@@ -17,6 +15,24 @@ namespace {
 constexpr uint64_t kMaxPadding = 4;
 
 using Indices = std::vector<int64_t>;
+
+// The slots of the path to the node in `slot` (SequenceRows::parents): its ancestors in order of depth, then
+// itself. They have the positions from tree_begin on. Nothing for a token before the tree.
+std::vector<int> PathTo(const SequenceRows& sequence, int slot) {
+  std::vector<int> path;
+  if (sequence.parents.empty()) return path;
+  for (int node = slot - sequence.tree_begin; node >= 0; node = sequence.parents[static_cast<size_t>(node)]) {
+    path.push_back(sequence.tree_begin + node);
+  }
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+// The position of the token in `slot`, which is a slot of the sequence's rows or before them.
+int PositionOf(const SequenceRows& sequence, int slot) {
+  if (sequence.parents.empty() || slot < sequence.tree_begin) return slot;
+  return sequence.tree_begin + static_cast<int>(PathTo(sequence, slot).size()) - 1;
+}
 
 // A sequence of the batch and its first row in the step.
 struct Member {

@@ -39,8 +39,6 @@ struct Step {
   std::vector<int> taps;     // after how many layers they are wanted too
   at::Tensor embedded_rows;  // [given], the rows that are no embeddings of tokens; undefined if all are
   at::Tensor embeddings;     // float32 [given, embedding_columns], what these are
-  int first_layer = 0;       // that is computed
-  at::Tensor streams;        // float32 [rows, hidden], the residual streams before it; not if it is the first
   bool is_decode = false;    // made by MakeDecodeStep, and may be captured
 };
 

@@ -1,4 +1,5 @@
-// Where a decoder's steps run.
+// Where a decoder's steps run: on the CPU, or on a GPU by a library beside this plug-in, which calls CUDA.
+// Try is the border between libtorch, which throws, and the engine, which does not.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,9 +8,11 @@
 #include <memory>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/engine/torch/decision_kernels.h"
+#include "common/engine/memory.h"
 #include "common/engine/torch/step.h"
 
 namespace outrider::libtorch {
@@ -49,8 +52,26 @@ class StepRunner {
   virtual at::Tensor Compute(const Step& step, Forward forward) = 0;
   // Logits on the host, after waiting for them. Valid until the next call.
   virtual at::Tensor ToHost(const at::Tensor& logits) = 0;
-  // Null: the host decides. So it does on a GPU that our kernels were not compiled for.
-  virtual DecisionKernels* decisions() = 0;
+};
+
+class CpuRunner : public StepRunner {
+ public:
+  at::Device device() const override { return at::kCPU; }
+  size_t FreeMemory() const override { return AvailableMemory(); }
+  bool PrefersFewShapes() const override { return false; }
+  std::unique_ptr<DeviceRanks> Connect(int /*rank*/, int /*size*/,
+                                       absl::FunctionRef<void(absl::Span<char>)> /*share*/) override {
+    return nullptr;
+  }
+  void InOrder(absl::FunctionRef<void()> work) override { work(); }
+  at::Tensor Compute(const Step& step, Forward forward) override { return forward(step).contiguous(); }
+  at::Tensor ToHost(const at::Tensor& logits) override {
+    logits_ = logits;
+    return logits_;
+  }
+
+ private:
+  at::Tensor logits_;
 };
 
 // The function that liboutrider_torch_cuda.so exports: makes a runner for cuda:`device`. FAILED_PRECONDITION
@@ -58,5 +79,14 @@ class StepRunner {
 using CreateCudaRunnerFunction = void(int device, bool high_priority,
                                       absl::StatusOr<std::unique_ptr<StepRunner>>& result);
 inline constexpr char kCreateCudaRunner[] = "outrider_create_torch_cuda_runner";
+
+// A runner for cuda:`device`, from liboutrider_torch_cuda.so; RunnerOptions::high_priority.
+// FAILED_PRECONDITION if the library, or one of libtorch's, cannot be loaded, or if there is no such device.
+absl::StatusOr<std::unique_ptr<StepRunner>> LoadCudaRunner(int device, bool high_priority);
+
+// Calls `work` in the runner's order, without gradients, with the exceptions of libtorch and of its libraries
+// as errors, on one line: RESOURCE_EXHAUSTED if there is not enough memory, else INTERNAL. `what` says what
+// was tried.
+absl::Status Try(StepRunner& runner, absl::string_view what, absl::FunctionRef<absl::Status()> work);
 
 }  // namespace outrider::libtorch

@@ -16,15 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "common/engine/cuda/can_run.h"
-#include "common/engine/cuda/step_plan.h"
-#include "common/engine/kv_size.h"
+#include "common/engine/backend.h"
 #include "common/engine/torch/command.h"
-#include "common/engine/torch/cpu_runner.h"
-#include "common/engine/torch/cuda_library.h"
-#include "common/engine/torch/decider.h"
-#include "common/engine/torch/torch_matrix.h"
-#include "common/engine/torch/try.h"
 
 namespace outrider::libtorch {
 namespace {
@@ -47,18 +40,6 @@ absl::StatusOr<DecoderSpec> ShareOf(const DecoderSpec& model, const RunnerOption
   return share;
 }
 
-// The rows of a batch's logits: those of sequences with a task, then the others.
-at::Tensor TasksFirst(absl::Span<const SequenceRows> batch) {
-  std::vector<int64_t> order, of_others;
-  int64_t row = 0;
-  for (const SequenceRows& sequence : batch) {
-    std::vector<int64_t>& rows = sequence.task != nullptr ? order : of_others;
-    for (int i = 0; i < sequence.logit_rows; ++i) rows.push_back(row++);
-  }
-  order.insert(order.end(), of_others.begin(), of_others.end());
-  return at::tensor(order, at::kLong);
-}
-
 LogitsView OnHost(const at::Tensor& logits) {
   return {logits.mutable_data_ptr<float>(), static_cast<int>(logits.size(0)),
           static_cast<int>(logits.size(1))};
@@ -68,6 +49,26 @@ absl::StatusOr<std::unique_ptr<StepRunner>> RunnerFor(std::optional<int> cuda_de
   if (cuda_device.has_value()) return LoadCudaRunner(*cuda_device, high_priority);
   return std::make_unique<CpuRunner>();
 }
+
+// A weight matrix [n, k] on the runner's device.
+class TorchMatrix final : public Matrix {
+ public:
+  // `runner` must outlive it.
+  TorchMatrix(at::Tensor weights, StepRunner& runner) : weights_(std::move(weights)), runner_(runner) {}
+
+  absl::Status Multiply(absl::Span<const float> x, absl::Span<float> y) override {
+    return Try(runner_, "a matrix product", [&] {
+      const at::Tensor rows = RowsOf(x, weights_.size(1)).to(weights_.options());
+      const at::Tensor product = at::linear(rows, weights_).to(at::kCPU, at::kFloat).contiguous();
+      std::copy_n(product.const_data_ptr<float>(), y.size(), y.begin());
+      return absl::OkStatus();
+    });
+  }
+
+ private:
+  const at::Tensor weights_;
+  StepRunner& runner_;
+};
 
 }  // namespace
 
@@ -106,7 +107,6 @@ absl::Status TorchModel::Load(const DecoderSpec& model, const TensorSource& sour
   bits_depend_on_ =
       absl::StrCat("libtorch ", TORCH_VERSION, " on ", runner_->device().str(), ", ",
                    at::get_cpu_capability(), ", threads ", options.threads, ", ranks ", parallel.size);
-  vocab_size_ = spec.vocab_size;
   step_options_ = {options.block_size, spec.sliding_window,      spec.heads / spec.kv_heads,
                    Tensors(),          spec.embedding_columns(), spec.first_position};
   bytes_per_block_ = PagedCache::BlockBytes(spec, options.block_size, Tensors());
@@ -162,8 +162,10 @@ absl::StatusOr<LogitsView> TorchModel::Forward(absl::Span<const SequenceRows> ba
   const absl::Status status = Try(*runner_, "a forward pass", [&] {
     if (ranks_ != nullptr) ranks_->Send(EncodeForward(batch));
     at::Tensor hidden;
-    const at::Tensor logits = Compute(batch, pass, /*tokens=*/{}, &hidden);
-    view = OnHost(runner_->ToHost(Decide(batch, pass, logits)));
+    const at::Tensor logits = Compute(batch, pass, &hidden);
+    int64_t wanted = 0;  // a step that is padded has more
+    for (const SequenceRows& sequence : batch) wanted += sequence.logit_rows;
+    view = OnHost(runner_->ToHost(logits.narrow(0, 0, wanted)));
     if (!hidden.defined()) return absl::OkStatus();
     hidden_ = hidden.cpu();
     view.hidden = {hidden_.const_data_ptr<float>(), static_cast<int>(hidden_.size(0)),
@@ -199,77 +201,24 @@ absl::Status TorchModel::ReadEmbeddings(absl::Span<const TokenId> tokens, absl::
 
 absl::StatusOr<std::unique_ptr<Matrix>> TorchModel::LoadMatrix(const TensorView& weights) {
   if (!has_hidden_states()) return Model::LoadMatrix(weights);
-  return TorchMatrix::Create(weights, Tensors(), *runner_);
-}
-
-bool TorchModel::CanRun(const DeviceTask& task) const {
-  return runner_->decisions() != nullptr && ranks_ == nullptr && vocab_size_ <= cuda::kMaxVocab &&
-         cuda::CanRun(task, vocab_size_);
+  at::Tensor copy;
+  const absl::Status status = Try(*runner_, "copying a matrix", [&] {
+    copy = ViewOf(weights).to(Tensors(), /*non_blocking=*/false, /*copy=*/true).contiguous();
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  return std::make_unique<TorchMatrix>(std::move(copy), *runner_);
 }
 
 at::Tensor TorchModel::Compute(absl::Span<const SequenceRows> batch, const PassOptions& pass,
-                               const at::Tensor& tokens, at::Tensor* hidden) {
+                               at::Tensor* hidden) {
   Step step = ToStep(batch, pass);
-  if (pass.resume_after > 0) {
-    step.first_layer = pass.resume_after;
-    step.streams = StreamsBefore(pass.resume_after, batch);
-  }
-  if (tokens.defined()) step.tokens = tokens.narrow(0, 0, step.tokens.size(0));
   return runner_->Compute(step, [&](const Step& made) { return decoder_->Forward(made, hidden); });
 }
 
-at::Tensor TorchModel::StreamsBefore(int layer, absl::Span<const SequenceRows> batch) {
-  const int64_t hidden_size = decoder_->spec().hidden_size;
-  std::vector<SequenceRows> others = NotResumed(batch, decoder_->spec().hidden_size);
-  for (SequenceRows& sequence : others) sequence.hidden_rows = static_cast<int>(sequence.tokens.size());
-  const std::array<int, 1> taps = {layer};
-  at::Tensor computed;
-  Compute(others, {.layers = layer, .taps = taps}, /*tokens=*/{}, &computed);
-  // Beside the tap, the last columns, there is what a head would multiply.
-  computed = computed.narrow(1, hidden_size, hidden_size);
-  std::vector<at::Tensor> streams;
-  int64_t first = 0;
-  for (size_t i = 0; i < batch.size(); ++i) {
-    const int64_t count = static_cast<int64_t>(others[i].tokens.size());
-    streams.push_back(RowsOf(batch[i].resumed, hidden_size).to(runner_->device()));
-    streams.push_back(computed.narrow(0, first, count));
-    first += count;
-  }
-  return at::cat(streams);
-}
-
-at::Tensor TorchModel::Decide(absl::Span<const SequenceRows> batch, const PassOptions& pass,
-                              const at::Tensor& logits) {
-  int64_t host_rows = 0, tasks = 0;
-  for (const SequenceRows& sequence : batch) {
-    if (sequence.task != nullptr) ++tasks;
-    if (sequence.task == nullptr) host_rows += sequence.logit_rows;
-  }
-  if (tasks == 0) return logits.narrow(0, 0, host_rows);
-  const std::array<BlockId, 1> spare = {kv_blocks_};
-  const cuda::StepPlan plan = cuda::PlanStep(batch, step_options_.block_size, spare);
-  // A copy where some rows are the host's: further passes write where the first one did.
-  const at::Tensor ordered =
-      host_rows == 0 ? logits : logits.index_select(0, TasksFirst(batch).to(logits.device()));
-  Decider decider(*runner_->decisions(), plan, spare[0], logits.device());
-  decider.First(ordered);
-  const TokenId any = 0;  // the token is on the device
-  for (size_t further = 0; further < plan.draft_passes.size(); ++further) {
-    std::vector<SequenceRows> rows;
-    for (const cuda::AttentionSequence& sequence : plan.draft_passes[further].sequences) {
-      rows.push_back(
-          {.tokens = {&any, 1}, .position = sequence.length - 1, .blocks = sequence.blocks, .logit_rows = 1});
-    }
-    decider.Next(static_cast<int>(further) + 1,
-                 Compute(rows, {.layers = pass.layers}, decider.next_tokens()));
-  }
-  decider.Finish();
-  return ordered.narrow(0, host_rows == 0 ? 0 : ordered.size(0) - host_rows, host_rows);
-}
-
 Step TorchModel::ToStep(absl::Span<const SequenceRows> batch, const PassOptions& pass) const {
-  // Passes of some layers have the shapes of others.
-  if (pass.layers == 0 && pass.resume_after == 0 && runner_->PrefersFewShapes()) {
+  // Passes of fewer layers have the shapes of others.
+  if (pass.layers == 0 && runner_->PrefersFewShapes()) {
     if (auto step = MakeDecodeStep(batch, kv_blocks_, step_options_)) {
       step->is_decode = !observed_;
       return *std::move(step);

@@ -51,7 +51,6 @@ class TorchModel final : public Model {
   void Wake() override {}
   absl::Status Follow() override;
 
-  bool CanRun(const DeviceTask& task) const override;
   bool row_invariant() const override { return false; }
   bool tree_row_invariant() const override { return false; }
   std::string dtype() const override { return bfloat16_ ? "bfloat16" : "float32"; }
@@ -70,15 +69,9 @@ class TorchModel final : public Model {
   // Whether all ranks have the same model and shapes.
   absl::Status CheckAgreement(const Weights& weights, const RunnerOptions& options);
   Step ToStep(absl::Span<const SequenceRows> batch, const PassOptions& pass) const;
-  // The wanted logits on the device. `tokens` are on the device in place of the batch's, if defined. `hidden`
-  // is set as by Decoder::Forward, and may be null.
+  // The wanted logits on the device. `hidden` is set as by Decoder::Forward, and may be null.
   at::Tensor Compute(absl::Span<const SequenceRows> batch, const PassOptions& pass,
-                     const at::Tensor& tokens = {}, at::Tensor* hidden = nullptr);
-  // The residual streams of all rows before a layer: those that are resumed, and those that are computed.
-  at::Tensor StreamsBefore(int layer, absl::Span<const SequenceRows> batch);
-  // The logits of the sequences without a task, after carrying out the tasks of the others, whose further
-  // passes have as many layers as the first.
-  at::Tensor Decide(absl::Span<const SequenceRows> batch, const PassOptions& pass, const at::Tensor& logits);
+                     at::Tensor* hidden = nullptr);
   // Changes the cache, in this rank and in those that are sent `numbers`.
   void ChangeCache(absl::string_view what, absl::Span<const int64_t> numbers,
                    absl::FunctionRef<void(PagedCache& cache)> change);
@@ -92,7 +85,6 @@ class TorchModel final : public Model {
   const bool bfloat16_;
   std::unique_ptr<RankGroup> ranks_;  // null: this process has all of the model
   StepOptions step_options_;
-  int vocab_size_ = 0;
   int kv_blocks_ = 0;
   std::string bits_depend_on_;
   int max_positions_ = 0;

@@ -251,8 +251,6 @@ cudaError_t LaunchCompare(const float* a, const float* b, size_t count, int* dif
   return cudaSuccess;
 }
 
-cudaError_t CheckDecideKernels() { return cudaSuccess; }
-
 cudaError_t LaunchShape(float* logits, int vocab, int rows, const ShapeParams* params, ShapedRow* shaped,
                         cudaStream_t stream) {
   Enqueue(stream, [=] { testing::HostShape(/*team=*/1, logits, vocab, rows, params, shaped); });

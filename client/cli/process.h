@@ -1,0 +1,67 @@
+// Processes that this one starts, and signals as events that a thread waits for.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace outrider {
+
+// A child. Runs in a process group of its own, so that Ctrl-C reaches only us and the order of stopping is
+// ours; the kernel kills it should we die without that. One thread: the one that calls Spawn, which must live
+// as long as the process.
+class ChildProcess {
+ public:
+  // argv[0] is the program's path. Standard output and error are appended to the file `log`. NOT_FOUND if
+  // there is no such program.
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Spawn(const std::vector<std::string>& argv,
+                                                             const std::string& log);
+  // Kills it if it runs.
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  bool running();
+  // How it ended: "exit status 1", "signal 9 (Killed)". Only when it has.
+  std::string HowItEnded() const;
+
+  void Signal(int signal);
+  // True if it ended within the time.
+  bool WaitEnded(absl::Duration timeout);
+
+ private:
+  ChildProcess(pid_t pid, int pid_fd) : pid_(pid), pid_fd_(pid_fd) {}
+
+  const pid_t pid_;
+  const int pid_fd_;
+  std::optional<int> status_;  // of waitpid
+};
+
+// SIGINT, SIGTERM, SIGHUP and SIGCHLD come out of Wait from now on; SIGPIPE is ignored, writing fails
+// instead. Create one, before any other thread exists. Wait belongs to one thread, Wake to all.
+class Signals {
+ public:
+  Signals();
+  ~Signals();
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  // The next signal, or 0 once the time is over or somebody has called Wake.
+  int Wait(absl::Duration timeout = absl::InfiniteDuration());
+  void Wake();
+
+  // One of those that ask us to end.
+  static bool IsStop(int signal);
+
+ private:
+  int signal_fd_;
+  int wake_fd_;
+};
+
+}  // namespace outrider

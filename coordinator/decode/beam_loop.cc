@@ -1,0 +1,240 @@
+#include "coordinator/decode/beam_loop.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <utility>
+
+#include "coordinator/generation/round_tally.h"
+
+namespace outrider {
+namespace {
+
+BeamSearchOptions OptionsOf(const Request& request) {
+  using Stop = BeamSearchOptions::Stop;
+  const v1::BeamStop stop = request.beam->stop();
+  return {.width = static_cast<int>(request.beam->width()),
+          .length_penalty = request.beam->length_penalty(),
+          .stop = stop == v1::BEAM_STOP_FIRST   ? Stop::kFirst
+                  : stop == v1::BEAM_STOP_NEVER ? Stop::kNever
+                                                : Stop::kAuto,
+          .end_ids = request.end_ids,
+          .max_tokens = request.max_tokens};
+}
+
+}  // namespace
+
+// One text that the search follows: its sequences on draft and target.
+class BeamLoop::LiveText {
+ public:
+  // The prompt, followed by `tokens`.
+  LiveText(const DecodeParts& parts, const Request& request, std::span<const TokenId> tokens,
+           Clock::time_point received, Clock::time_point deadline, const Fork& fork)
+      : decoding_(parts, request, received, deadline, fork) {
+    decoding_.generation.Extend(tokens);
+    parts.policy->Begin();
+  }
+  ~LiveText() { decoding_.parts.policy->End(); }
+
+  // Has the draft compute the text, while the target does.
+  void WarmDraft() { decoding_.drafter->Begin({}); }
+  // Lets the draft propose what may follow, if anything is to be drafted, and asks the target about all of
+  // it. Errors are those of TargetClient::Verify.
+  asio::awaitable<absl::Status> Look(DraftLength length) {
+    if (decoding_.stopped) co_return absl::CancelledError("cancelled");
+    proposal_.clear();
+    if (length.most > 0) {
+      v1::ItemTiming ignored;
+      decoding_.drafter->Begin(length);
+      proposal_ = co_await decoding_.drafter->Take(&ignored);
+    }
+    absl::StatusOr<TargetAnswer> answer = co_await decoding_.target.Verify(proposal_);
+    if (!answer.ok()) co_return answer.status();
+    answer_ = *std::move(answer);
+    co_return absl::OkStatus();
+  }
+  // What the last Look has found, if it was OK.
+  BeamRows rows() const { return {&proposal_, answer_.candidates}; }
+  // Of the prompt, in the first Look.
+  uint32_t prefix_hit() const { return answer_.prefix_hit; }
+
+  // The text goes on with these tokens, of which the first ones may be on a path of what was looked at.
+  void Extend(std::span<const TokenId> tokens) {
+    const size_t n = decoding_.generation.size();
+    Verdict verdict;
+    verdict.path = PathAlong(proposal_, tokens);
+    decoding_.drafter->OnVerdict(n, verdict);
+    decoding_.target.OnExtended(n, verdict.path.size());
+    decoding_.generation.Extend(tokens);
+  }
+
+  // What another text can begin as, now: a copy of this one.
+  Fork fork() const { return {decoding_.generation.sequence_id(), decoding_.generation.size()}; }
+  // Ends a Look in progress; nothing is computed for this text any more.
+  void Stop() { decoding_.Stop(); }
+
+ private:
+  Decoding decoding_;
+  Proposal proposal_;
+  TargetAnswer answer_;
+};
+
+BeamLoop::BeamLoop(const DecodeParts& parts, BeamChoice* choice, Request request, Clock::time_point received,
+                   Clock::time_point deadline)
+    : parts_(parts),
+      choice_(choice),
+      request_(std::move(request)),
+      received_(received),
+      deadline_(deadline),
+      search_(OptionsOf(request_)),
+      looking_(parts.executor) {
+  stats_.set_exact(true);
+}
+
+BeamLoop::~BeamLoop() = default;
+
+std::unique_ptr<BeamLoop::LiveText> BeamLoop::MakeText(std::span<const TokenId> tokens,
+                                                       const Fork& fork) const {
+  return std::make_unique<LiveText>(parts_, request_, tokens, received_, deadline_, fork);
+}
+
+asio::awaitable<absl::Status> BeamLoop::Run() {
+  texts_.push_back(MakeText({}, Fork()));
+  if (request_.draft_tokens > 0) texts_[0]->WarmDraft();
+  const std::vector<DraftLength> nothing(1);
+  absl::Status status = co_await LookAtAll(nothing);
+  if (status.ok()) cached_prompt_tokens_ = texts_[0]->prefix_hit();
+  if (status.ok()) Advance();
+  while (status.ok() && !search_.over()) status = co_await Round();
+  texts_.clear();
+  co_return status;
+}
+
+asio::awaitable<absl::Status> BeamLoop::Round() {
+  const Clock::time_point start = Clock::now();
+  const int width = search_.options().width;
+  const bool drafts = request_.draft_tokens > 0 && (!request_.adaptive || choice_->Drafts(width));
+  const std::vector<DraftLength> lengths = Lengths(drafts);
+  if (absl::Status status = co_await LookAtAll(lengths); !status.ok()) co_return status;
+  const int steps = Advance();
+  if (request_.adaptive) choice_->Observe(width, drafts, Seconds(Clock::now() - start), steps);
+  co_return absl::OkStatus();
+}
+
+std::vector<DraftLength> BeamLoop::Lengths(bool drafts) const {
+  std::vector<DraftLength> lengths(texts_.size());
+  // The target's rows add a step that nothing was drafted for.
+  const int k = std::min(request_.draft_tokens, request_.max_tokens - steps() - 1);
+  if (!drafts || k <= 0) return lengths;
+  // Likely texts have more of the next ones: each gets nodes in proportion to its probability.
+  const std::vector<BeamSearch::Live>& live = search_.live();
+  double sum = 0;
+  for (const BeamSearch::Live& text : live) sum += std::exp(text.log_probability - live[0].log_probability);
+  const double nodes = static_cast<double>(request_.beam->draft_width()) * k;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const double share = std::exp(live[i].log_probability - live[0].log_probability) / sum;
+    lengths[i].most = k;
+    if (request_.max_tree_nodes == 0) continue;
+    const int own = static_cast<int>(std::lround(nodes * share));
+    lengths[i].tree = NodeBudget{std::clamp(own, 1, request_.max_tree_nodes)};
+  }
+  return lengths;
+}
+
+asio::awaitable<absl::Status> BeamLoop::LookAtAll(const std::vector<DraftLength>& lengths) {
+  if (stopped_) co_return absl::CancelledError("cancelled");
+  try {
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      looking_.Spawn(texts_[i]->Look(lengths[i]),
+                     [this](const std::exception_ptr& exception, absl::Status status) {
+                       OnLooked(exception, std::move(status));
+                     });
+    }
+  } catch (...) {
+    OnLooked(std::current_exception(), absl::OkStatus());
+  }
+  co_await looking_.Wait();
+  if (exception_) std::rethrow_exception(exception_);
+  co_return failure_;
+}
+
+void BeamLoop::OnLooked(const std::exception_ptr& exception, absl::Status status) {
+  if (exception && !exception_) exception_ = exception;
+  if (failure_.ok()) failure_ = std::move(status);
+  // Without one of them the others are of no use.
+  if (exception_ || !failure_.ok()) Stop();
+}
+
+int BeamLoop::Advance() {
+  std::vector<BeamRows> rows;
+  for (const auto& text : texts_) rows.push_back(text->rows());
+  const BeamProgress progress = AdvanceBeams(rows, search_);
+  Count(rows, progress.steps);
+  if (search_.over()) return progress.steps;
+
+  std::vector<Fork> forks;
+  for (const auto& text : texts_) forks.push_back(text->fork());
+  std::vector<std::unique_ptr<LiveText>> next;
+  const auto new_tokens = static_cast<size_t>(progress.steps);
+  for (size_t i = 0; i < search_.live().size(); ++i) {
+    const std::vector<TokenId>& tokens = search_.live()[i].tokens;
+    const auto origin = static_cast<size_t>(progress.origins[i]);
+    // The likeliest of the texts that begin with one takes its place, the others begin as copies of it.
+    if (texts_[origin] != nullptr) {
+      texts_[origin]->Extend(std::span(tokens).last(new_tokens));
+      next.push_back(std::move(texts_[origin]));
+    } else {
+      next.push_back(MakeText(tokens, forks[origin]));
+    }
+  }
+  texts_ = std::move(next);
+  return progress.steps;
+}
+
+void BeamLoop::Count(const std::vector<BeamRows>& rows, int steps) {
+  int depth = 0;
+  bool is_tree = false;
+  for (const BeamRows& text : rows) {
+    depth = std::max(depth, Depth(*text.proposal));
+    is_tree = is_tree || !IsChain(*text.proposal);
+  }
+  stats_.set_rounds(stats_.rounds() + 1);
+  // The last step is one that the target's rows would have allowed without a draft.
+  const int covered = steps - 1;
+  kinds_.insert(kinds_.end(), static_cast<size_t>(covered), v1::TOKEN_KIND_ACCEPTED);
+  kinds_.push_back(depth == 0         ? v1::TOKEN_KIND_PLAIN
+                   : covered == depth ? v1::TOKEN_KIND_BONUS
+                                      : v1::TOKEN_KIND_CORRECTED);
+  if (depth == 0) return;
+  RoundTally tally{.is_tree = is_tree, .accepted = covered};
+  for (int level = 0; level < depth; ++level) tally.depths.push_back(level);
+  AddTally(tally, &stats_);
+}
+
+std::vector<BeamLoop::Text> BeamLoop::Found() const {
+  std::vector<Text> found;
+  v1::SpeculationStats stats = stats_;
+  for (const BeamSearch::Finished& text : search_.finished()) {
+    if (found.size() == static_cast<size_t>(request_.samples)) break;
+    Request request = request_;
+    request.echo = request.echo && found.empty();
+    Generation generation(std::move(request), parts_.tokenizer, received_);
+    generation.OnPromptCached(cached_prompt_tokens_);
+    v1::GenerateResponse chunk = generation.CommitFound(text.tokens, kinds_, text.score, stats);
+    chunk.set_sample(static_cast<uint32_t>(found.size()));
+    found.push_back({std::move(chunk), generation.progress()});
+    // All of it was one search.
+    stats = v1::SpeculationStats();
+    stats.set_exact(true);
+  }
+  return found;
+}
+
+void BeamLoop::Stop() {
+  stopped_ = true;
+  for (const auto& text : texts_) {
+    if (text != nullptr) text->Stop();
+  }
+}
+
+}  // namespace outrider

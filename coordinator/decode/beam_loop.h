@@ -1,0 +1,91 @@
+// Beam search through draft and target: the loop that takes a request to its likeliest texts.
+#pragma once
+
+#include <exception>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/net/asio.h"
+#include "coordinator/decode/beam_search.h"
+#include "coordinator/decode/decoding.h"
+#include "coordinator/policy/measured_choice.h"
+#include "coordinator/servers/task_group.h"
+#include "outrider/v1/inference.pb.h"
+
+namespace outrider {
+
+// Learns over all searches of a width how many steps a second a round gives with and without a draft. One
+// thread.
+class BeamChoice {
+ public:
+  // Whether the next round of such a search is to draft.
+  bool Drafts(int width) { return !choices_[width].Next(); }
+  // What it gave.
+  void Observe(int width, bool drafted, double seconds, int steps) {
+    choices_[width].Observe(!drafted, seconds, steps);
+  }
+
+ private:
+  std::map<int, MeasuredChoice> choices_;
+};
+
+// Each live text is a sequence of its own on the servers. In a round the draft proposes a tree after each,
+// and the target tells the likeliest tokens after each node of it, all at the same time. The search then
+// takes as many steps as that covers. What is found does not depend on what was proposed. Executor thread.
+class BeamLoop {
+ public:
+  // `request.beam` is set. What `parts` and `choice` name outlives this.
+  BeamLoop(const DecodeParts& parts, BeamChoice* choice, Request request, Clock::time_point received,
+           Clock::time_point deadline);
+  ~BeamLoop();
+
+  // To the end of the search. Errors are those of TargetClient::Verify.
+  asio::awaitable<absl::Status> Run();
+  // Ends Run, and whatever the servers do for it.
+  void Stop();
+
+  const Request& request() const { return request_; }
+  // So far.
+  const v1::SpeculationStats& stats() const { return stats_; }
+  // Tokens of each live text.
+  int steps() const { return static_cast<int>(kinds_.size()); }
+  // After Run: the best texts, best first, at most as many as are wanted, each committed as a whole.
+  struct Text {
+    v1::GenerateResponse chunk;  // to send
+    Generation::Progress progress;
+  };
+  std::vector<Text> Found() const;
+
+ private:
+  class LiveText;
+
+  asio::awaitable<absl::Status> Round();
+  // What is drafted after each live text.
+  std::vector<DraftLength> Lengths(bool drafts) const;
+  asio::awaitable<absl::Status> LookAtAll(const std::vector<DraftLength>& lengths);
+  void OnLooked(const std::exception_ptr& exception, absl::Status status);
+  // Takes the steps that the rows cover. Returns how many.
+  int Advance();
+  std::unique_ptr<LiveText> MakeText(std::span<const TokenId> tokens, const Fork& fork) const;
+  // Keeps account of a round that took so many steps.
+  void Count(const std::vector<BeamRows>& rows, int steps);
+
+  const DecodeParts parts_;
+  BeamChoice* const choice_;
+  const Request request_;
+  const Clock::time_point received_;
+  const Clock::time_point deadline_;
+  BeamSearch search_;
+  std::vector<std::unique_ptr<LiveText>> texts_;  // of search_.live(), in this order
+  absl::Status failure_;                          // the first
+  std::exception_ptr exception_;                  // likewise
+  TaskGroup looking_;
+  bool stopped_ = false;
+  std::vector<v1::TokenKind> kinds_;  // of the token that each step appended
+  v1::SpeculationStats stats_;
+  uint32_t cached_prompt_tokens_ = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,127 @@
+#include "coordinator/decode/beam_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
+
+namespace outrider {
+namespace {
+
+// Where a live text is among the nodes of the text that it came from.
+struct Place {
+  int origin = 0;
+  int node = -1;  // -1: it is that text
+};
+
+// The child of `parent` that holds `token`; -1 if there is none.
+int ChildOf(const Proposal& proposal, int parent, TokenId token) {
+  const auto child = std::find_if(proposal.begin(), proposal.end(), [&](const ProposalNode& node) {
+    return node.parent == parent && node.token == token;
+  });
+  return child == proposal.end() ? -1 : static_cast<int>(child - proposal.begin());
+}
+
+}  // namespace
+
+bool BeamSearch::Ends(TokenId token) const {
+  return std::find(options_.end_ids.begin(), options_.end_ids.end(), token) != options_.end_ids.end();
+}
+
+double BeamSearch::Score(double log_probability, size_t tokens) const {
+  return log_probability / std::pow(static_cast<double>(tokens), options_.length_penalty);
+}
+
+std::vector<BeamSearch::Candidate> BeamSearch::Candidates(std::span<const CandidateRow* const> rows) const {
+  std::vector<Candidate> candidates;
+  for (size_t beam = 0; beam < live_.size(); ++beam) {
+    for (const TokenLogProbability& next : *rows[beam]) {
+      candidates.push_back({.beam = static_cast<int>(beam),
+                            .token = next.token,
+                            .log_probability = live_[beam].log_probability + next.log_probability});
+    }
+  }
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return std::tuple(-a.log_probability, a.beam, a.token) < std::tuple(-b.log_probability, b.beam, b.token);
+  });
+  return candidates;
+}
+
+void BeamSearch::Step(std::span<const CandidateRow* const> rows) {
+  const size_t width = static_cast<size_t>(options_.width);
+  const bool full = live_.front().tokens.size() + 1 == static_cast<size_t>(options_.max_tokens);
+  const std::vector<Candidate> candidates = Candidates(rows);
+  std::vector<Live> next;
+  for (size_t i = 0; i < candidates.size() && next.size() < width; ++i) {
+    const Candidate& candidate = candidates[i];
+    const bool ends = full || Ends(candidate.token);
+    // What ends a text only counts if it is as good as what goes on.
+    if (ends && i >= width) {
+      if (full) break;
+      continue;
+    }
+    std::vector<TokenId> tokens = live_[static_cast<size_t>(candidate.beam)].tokens;
+    tokens.push_back(candidate.token);
+    if (ends) {
+      Finish(std::move(tokens), candidate.log_probability);
+    } else {
+      next.push_back({std::move(tokens), candidate.log_probability, candidate.beam});
+    }
+  }
+  live_ = std::move(next);
+  over_ = live_.empty() || !CanImprove();
+}
+
+void BeamSearch::Finish(std::vector<TokenId> tokens, double log_probability) {
+  const double score = Score(log_probability, tokens.size());
+  const auto worse = std::find_if(finished_.begin(), finished_.end(),
+                                  [score](const Finished& other) { return other.score < score; });
+  finished_.insert(worse, {std::move(tokens), score});
+  if (finished_.size() > static_cast<size_t>(options_.width)) finished_.pop_back();
+}
+
+bool BeamSearch::CanImprove() const {
+  if (finished_.size() < static_cast<size_t>(options_.width)) return true;
+  if (options_.stop == BeamSearchOptions::Stop::kFirst) return false;
+  const bool by_length = options_.stop == BeamSearchOptions::Stop::kNever && options_.length_penalty > 0;
+  const size_t length = by_length ? static_cast<size_t>(options_.max_tokens) : live_.front().tokens.size();
+  return Score(live_.front().log_probability, length) > finished_.back().score;
+}
+
+std::vector<int> PathAlong(const Proposal& proposal, std::span<const TokenId> tokens) {
+  std::vector<int> path;
+  int node = -1;
+  for (const TokenId token : tokens) {
+    node = ChildOf(proposal, node, token);
+    if (node < 0) break;
+    path.push_back(node);
+  }
+  return path;
+}
+
+BeamProgress AdvanceBeams(std::span<const BeamRows> beams, BeamSearch& search) {
+  BeamProgress progress;
+  std::vector<Place> places;
+  for (size_t i = 0; i < beams.size(); ++i) places.push_back({.origin = static_cast<int>(i)});
+  bool covered = true;
+  while (covered && !search.over()) {
+    std::vector<const CandidateRow*> rows;
+    for (const Place& place : places) {
+      rows.push_back(&beams[static_cast<size_t>(place.origin)].rows[static_cast<size_t>(place.node + 1)]);
+    }
+    search.Step(rows);
+    ++progress.steps;
+    std::vector<Place> next;
+    for (const BeamSearch::Live& live : search.live()) {
+      const Place& before = places[static_cast<size_t>(live.parent)];
+      const Proposal& proposal = *beams[static_cast<size_t>(before.origin)].proposal;
+      next.push_back({before.origin, ChildOf(proposal, before.node, live.tokens.back())});
+      covered = covered && next.back().node >= 0;
+    }
+    places = std::move(next);
+  }
+  for (const Place& place : places) progress.origins.push_back(place.origin);
+  return progress;
+}
+
+}  // namespace outrider

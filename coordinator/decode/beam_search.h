@@ -1,0 +1,102 @@
+// Beam search: of the texts that were looked at, which are followed, which are finished, and when that is
+// enough.
+#pragma once
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/spec/logprobs.h"
+#include "common/spec/proposal.h"
+#include "common/spec/types.h"
+
+namespace outrider {
+
+struct BeamSearchOptions {
+  enum class Stop {
+    kAuto,   // when the best live text cannot beat the worst finished one, as its score is now
+    kFirst,  // as soon as `width` texts are finished
+    kNever,  // when no live text can beat the worst finished one, however long it gets
+  };
+  int width = 1;  // w
+  double length_penalty = 1;
+  Stop stop = Stop::kAuto;
+  std::vector<TokenId> end_ids = {};  // a text ends with the first of them
+  int max_tokens = 1;
+};
+
+// The arithmetic alone. The semantics are those of Hugging Face transformers' beam search, but for sums,
+// which are of double precision. Of candidates with equal scores the one of the better beam comes first, then
+// the lower token. One thread.
+class BeamSearch {
+ public:
+  // A text that is followed. `log_probability` is the sum over its tokens.
+  struct Live {
+    std::vector<TokenId> tokens;
+    double log_probability = 0;
+    int parent = 0;  // index among the live texts before the last step
+  };
+  struct Finished {
+    std::vector<TokenId> tokens;  // with the end id, if one ended it
+    double score = 0;             // log-probability / tokens^length_penalty
+  };
+
+  explicit BeamSearch(BeamSearchOptions options) : options_(std::move(options)) {}
+
+  const BeamSearchOptions& options() const { return options_; }
+
+  // How many tokens of each row a step may need: as many as go on, after all that may end a text.
+  static int RowSize(const BeamSearchOptions& options) {
+    return options.width + static_cast<int>(options.end_ids.size());
+  }
+
+  // Appends a token to the live texts. rows[i] follows live()[i] and has RowSize tokens, or all there are.
+  // Not after the end.
+  void Step(std::span<const CandidateRow* const> rows);
+
+  bool over() const { return live_.empty() || over_; }
+  // At most `width`, the best first. The empty text before the first step, none once all have max_tokens.
+  const std::vector<Live>& live() const { return live_; }
+  // Likewise. Where texts have equal scores the one that was finished first comes first.
+  const std::vector<Finished>& finished() const { return finished_; }
+
+ private:
+  struct Candidate {
+    int beam = 0;
+    TokenId token = 0;
+    double log_probability = 0;
+  };
+
+  std::vector<Candidate> Candidates(std::span<const CandidateRow* const> rows) const;
+  bool Ends(TokenId token) const;
+  double Score(double log_probability, size_t tokens) const;
+  void Finish(std::vector<TokenId> tokens, double log_probability);
+  bool CanImprove() const;
+
+  const BeamSearchOptions options_;
+  std::vector<Live> live_{Live()};
+  std::vector<Finished> finished_;
+  bool over_ = false;
+};
+
+// What the target said of one live text and of the tokens that the draft expects after it.
+struct BeamRows {
+  const Proposal* proposal = nullptr;  // only tokens and parents matter
+  std::span<const CandidateRow> rows;  // after the text, then after each node
+};
+
+// The nodes that spell the beginning of `tokens`, from the root down, as far as there are any.
+std::vector<int> PathAlong(const Proposal& proposal, std::span<const TokenId> tokens);
+
+// What came of a call.
+struct BeamProgress {
+  int steps = 0;
+  std::vector<int> origins;  // of each live text now: which one before the call it begins with
+};
+
+// Takes every step that the rows cover, where `beams` are of search.live(), in this order. A step is covered
+// if each live text is one of the nodes; the first that is not still has its rows, those after the texts
+// before it, so that a call is worth one step at least (Leviathan et al., arXiv 2211.17192, appendix A.4).
+BeamProgress AdvanceBeams(std::span<const BeamRows> beams, BeamSearch& search);
+
+}  // namespace outrider

@@ -1,0 +1,59 @@
+// A generation together with those who work for it.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "common/net/asio.h"
+#include "common/text/tokenizer.h"
+#include "coordinator/decode/drafter.h"
+#include "coordinator/decode/drafters/make_drafter.h"
+#include "coordinator/decode/metrics.h"
+#include "coordinator/decode/target_client.h"
+#include "coordinator/generation/generation.h"
+#include "coordinator/policy/draft_choice.h"
+#include "coordinator/servers/server_pool.h"
+
+namespace outrider {
+
+// What all generations have in common, and outlives them.
+struct DecodeParts {
+  asio::any_io_executor executor;
+  const Tokenizer* tokenizer;
+  TargetPool* targets;
+  DrafterParts drafters;
+  DraftChoice* policy;
+  Metrics* metrics;
+};
+
+// Of a sample, or of a text that a search follows. Executor thread.
+struct Decoding {
+  // A request that came at `received` and ends at `deadline`. The servers begin the sequence as a copy of
+  // `fork`.
+  Decoding(const DecodeParts& the_parts, Request request, Clock::time_point received,
+           Clock::time_point deadline, const Fork& fork)
+      : parts(the_parts),
+        generation(std::move(request), parts.tokenizer, received),
+        drafter(MakeDrafter(&generation, parts.drafters,
+                            static_cast<int>(parts.targets->info()->vocab_size()), fork)),
+        target(parts.targets, parts.metrics, &generation, deadline, fork) {}
+  ~Decoding() { Stop(); }
+  Decoding(const Decoding&) = delete;
+  Decoding& operator=(const Decoding&) = delete;
+
+  // The generation is over, or its client gone: the servers release what they hold of it, and compute nothing
+  // for it any more. Ends a Take or Verify in progress.
+  void Stop() {
+    if (std::exchange(stopped, true)) return;
+    drafter->Stop();
+    target.Stop();
+  }
+
+  const DecodeParts parts;
+  Generation generation;
+  const std::unique_ptr<Drafter> drafter;
+  TargetClient target;
+  bool stopped = false;
+};
+
+}  // namespace outrider

@@ -1,0 +1,125 @@
+#include "coordinator/decode/drafters/local_drafters.h"
+
+#include <algorithm>
+#include <span>
+
+namespace outrider {
+namespace {
+
+// How many of the last tokens, up to `limit`, are also those before `end`.
+size_t MatchLength(std::span<const TokenId> tokens, size_t end, size_t limit) {
+  size_t length = 0;
+  while (length < std::min(limit, end) && tokens[end - 1 - length] == tokens[tokens.size() - 1 - length]) {
+    ++length;
+  }
+  return length;
+}
+
+}  // namespace
+
+Proposal NgramDrafter::Draft(int k) {
+  const std::vector<TokenId>& committed = generation_->tokens();
+  // Of a long prompt only the end would stay in the history.
+  const size_t history = static_cast<size_t>(options_.history);
+  if (committed.size() > history) counted_ = std::max(counted_, committed.size() - history);
+  while (counted_ < committed.size()) table_.Append(committed[counted_++]);
+
+  // Each token of the chain is the context of the next.
+  const size_t context = std::min<size_t>(committed.size(), options_.max_context);
+  std::vector<TokenId> chain(committed.end() - static_cast<ptrdiff_t>(context), committed.end());
+  const size_t longest = context + static_cast<size_t>(std::max(0, std::min(k, options_.max_tokens)));
+  while (chain.size() < longest) {
+    const std::optional<TokenId> next = table_.Next(chain, options_.min_context);
+    if (!next) break;
+    chain.push_back(*next);
+  }
+  chain.erase(chain.begin(), chain.begin() + static_cast<ptrdiff_t>(context));
+  return PointMasses(chain, generation_->request().params.rule());
+}
+
+NgramTable::Context NgramTable::Last(std::span<const TokenId> tokens, int length) {
+  Context context;
+  context.fill(-1);
+  std::copy(tokens.end() - length, tokens.end(), context.end() - length);
+  return context;
+}
+
+void NgramTable::Append(TokenId token) {
+  ++appended_;
+  const int longest = std::min<int>(max_context_, static_cast<int>(history_.size()));
+  const std::vector<TokenId> before(history_.end() - longest, history_.end());
+  for (int length = 1; length <= longest; ++length) Count(Last(before, length), token);
+  history_.push_back(token);
+  if (history_.size() > history_limit_) ForgetOldest();
+}
+
+void NgramTable::ForgetOldest() {
+  const int longest = std::min<int>(max_context_, static_cast<int>(history_.size()) - 1);
+  const std::vector<TokenId> oldest(history_.begin(), history_.begin() + longest + 1);
+  for (int length = 1; length <= longest; ++length) {
+    Uncount(Last(std::span(oldest).first(length), length), oldest[length]);
+  }
+  history_.pop_front();
+}
+
+void NgramTable::Count(const Context& context, TokenId token) {
+  std::vector<Continuation>& known = continuations_[context];
+  auto it = std::find_if(known.begin(), known.end(), [=](const auto& c) { return c.token == token; });
+  if (it == known.end()) it = known.insert(known.end(), Continuation{token});
+  ++it->count;
+  it->last = appended_;
+}
+
+void NgramTable::Uncount(const Context& context, TokenId token) {
+  const auto entry = continuations_.find(context);
+  std::vector<Continuation>& known = entry->second;
+  const auto it = std::find_if(known.begin(), known.end(), [=](const auto& c) { return c.token == token; });
+  if (--it->count == 0) known.erase(it);
+  if (known.empty()) continuations_.erase(entry);
+}
+
+std::optional<TokenId> NgramTable::Next(std::span<const TokenId> tokens, int min_context) const {
+  const int longest = std::min<int>(max_context_, static_cast<int>(tokens.size()));
+  for (int length = longest; length >= min_context; --length) {
+    const auto entry = continuations_.find(Last(tokens, length));
+    if (entry == continuations_.end()) continue;
+    const auto best = std::max_element(entry->second.begin(), entry->second.end(),
+                                       [](const Continuation& a, const Continuation& b) {
+                                         return a.count != b.count ? a.count < b.count : a.last < b.last;
+                                       });
+    return best->token;
+  }
+  return std::nullopt;
+}
+
+size_t NgramTable::size() const {
+  size_t size = 0;
+  for (const auto& [context, known] : continuations_) size += known.size();
+  return size;
+}
+
+Proposal CopyDrafter::Draft(int k) {
+  const std::vector<TokenId>& committed = generation_->tokens();
+  const size_t searched = std::min(committed.size(), static_cast<size_t>(options_.history));
+  const std::span<const TokenId> tokens = std::span(committed).last(searched);
+  const size_t limit = static_cast<size_t>(options_.max_match);
+  // The longest match, and of several the most recent.
+  size_t best = 0;
+  size_t source = 0;
+  for (size_t end = tokens.size() - 1; end > 0 && best < limit; --end) {
+    const size_t length = MatchLength(tokens, end, limit);
+    if (length > best) {
+      best = length;
+      source = end;
+    }
+  }
+  std::vector<TokenId> copy;
+  if (best > 0) {
+    for (int i = 0; i < k; ++i, ++source) {
+      copy.push_back(source < tokens.size() ? tokens[source] : copy[source - tokens.size()]);
+    }
+  }
+  return PointMasses(copy, generation_->request().params.rule());
+}
+
+}  // namespace outrider

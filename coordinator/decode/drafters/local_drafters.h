@@ -1,0 +1,136 @@
+// Drafters that need nobody but the committed tokens.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/spec/types.h"
+#include "coordinator/decode/drafter.h"
+
+namespace outrider {
+
+class LocalDrafter : public Drafter {
+ public:
+  using Drafter::Drafter;
+
+  // The proposal, at once.
+  virtual Proposal Draft(int k) = 0;
+
+  void Begin(const DraftLength& length) final { k_ = length.most; }
+  asio::awaitable<Proposal> Take(v1::ItemTiming* timing) final {
+    const Clock::time_point start = Clock::now();
+    Proposal proposal = Draft(k_);
+    const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
+    timing->set_compute_us(static_cast<uint32_t>(took.count()));
+    co_return proposal;
+  }
+
+  // What it knows of a verdict are the tokens that were committed.
+  void OnVerdict(size_t /*n*/, const Verdict& /*verdict*/) final {}
+
+ private:
+  int k_ = 0;
+};
+
+// A chain of tokens that were chosen without chance: q is all on the token itself, absent where the rule
+// takes none.
+inline Proposal PointMasses(const std::vector<TokenId>& tokens, v1::Rule rule) {
+  Proposal proposal;
+  for (TokenId token : tokens) {
+    Distribution q;
+    if (rule != v1::RULE_COUPLED) q = {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1};
+    AppendToChain(token, std::move(q), proposal);
+  }
+  return proposal;
+}
+
+// What followed which tokens in the recent past of one sequence. Counts the tokens that follow each context
+// of 1 to max_context tokens, within the last `history` tokens: what leaves the history leaves the counts, so
+// that there are at most history * max_context of them. Not synchronised.
+class NgramTable {
+ public:
+  static constexpr int kMaxContext = 3;
+
+  // max_context in [1, kMaxContext], history at least 1.
+  NgramTable(int max_context, size_t history) : max_context_(max_context), history_limit_(history) {}
+
+  void Append(TokenId token);
+
+  // What most often follows the last tokens of `tokens`, the most recent of those that tie. The longest
+  // context that occurs decides, if it is of min_context tokens or more; otherwise there is none.
+  std::optional<TokenId> Next(std::span<const TokenId> tokens, int min_context = 1) const;
+
+  // How many pairs of context and continuation are counted.
+  size_t size() const;
+
+ private:
+  using Context = std::array<TokenId, kMaxContext>;  // shorter ones begin with -1
+  struct Continuation {
+    TokenId token = 0;
+    int count = 0;
+    uint64_t last = 0;  // when it was counted last
+  };
+
+  static Context Last(std::span<const TokenId> tokens, int length);
+  void Count(const Context& context, TokenId token);
+  void Uncount(const Context& context, TokenId token);
+  void ForgetOldest();
+
+  const int max_context_;
+  const size_t history_limit_;
+  std::deque<TokenId> history_;
+  uint64_t appended_ = 0;
+  absl::flat_hash_map<Context, std::vector<Continuation>> continuations_;
+};
+
+struct CopyOptions {
+  int max_match = 3;   // tokens that are compared; a longer match than this is worth no more
+  int history = 8192;  // committed tokens that are searched, the last ones
+};
+
+// Drafts what followed the most recent place in the sequence that ends with the same tokens (prompt lookup).
+class CopyDrafter final : public LocalDrafter {
+ public:
+  CopyDrafter(Generation* generation, const CopyOptions& options)
+      : LocalDrafter(generation), options_(options) {}
+
+  // Where the copied text runs into its own copy, it goes on with that.
+  Proposal Draft(int k) override;
+  v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_COPY; }
+
+ private:
+  const CopyOptions options_;
+};
+
+struct NgramOptions {
+  int max_context = NgramTable::kMaxContext;  // tokens of the longest context, in [1, kMaxContext]
+  int min_context = 1;                        // a token that only shorter ones suggest is not drafted
+  int max_tokens = 4;                         // most tokens drafted in a round
+  int history = 512;                          // tokens that the counts are of, at least 1
+};
+
+// Drafts what most often followed the last tokens earlier in the sequence. The prompt seeds the counts, and
+// only committed tokens change them.
+class NgramDrafter final : public LocalDrafter {
+ public:
+  NgramDrafter(Generation* generation, const NgramOptions& options)
+      : LocalDrafter(generation),
+        options_(options),
+        table_(options.max_context, static_cast<size_t>(options.history)) {}
+
+  Proposal Draft(int k) override;
+  v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_NGRAM; }
+  const NgramTable& table() const { return table_; }
+
+ private:
+  const NgramOptions options_;
+  NgramTable table_;
+  size_t counted_ = 0;  // committed tokens that the table has seen
+};
+
+}  // namespace outrider

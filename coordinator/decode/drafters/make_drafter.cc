@@ -1,0 +1,63 @@
+#include "coordinator/decode/drafters/make_drafter.h"
+
+#include <utility>
+
+#include "common/rpc/drafters.h"
+#include "coordinator/decode/drafters/model_drafter.h"
+#include "coordinator/decode/drafters/target_drafter.h"
+
+namespace outrider {
+namespace {
+
+// For plain decoding.
+class NoDrafter final : public LocalDrafter {
+ public:
+  using LocalDrafter::LocalDrafter;
+  Proposal Draft(int /*k*/) override { return {}; }
+  v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_NONE; }
+};
+
+std::unique_ptr<Drafter> MakeModelDrafter(Generation* generation, const DrafterParts& parts, int vocab,
+                                          Fork fork) {
+  return std::make_unique<ModelDrafter>(generation, parts.drafts, parts.metrics, parts.draft_budget, vocab,
+                                        std::move(fork));
+}
+
+std::unique_ptr<Drafter> MakeAutoDrafter(Generation* generation, const DrafterParts& parts, int vocab,
+                                         Fork fork) {
+  std::unique_ptr<Drafter> second;
+  if (generation->request().params.proposer() == v1::PROPOSER_EAGLE) {
+    second = std::make_unique<TargetDrafter>(generation, v1::DRAFTER_KIND_EAGLE);
+  } else if (parts.drafts != nullptr) {
+    second = MakeModelDrafter(generation, parts, vocab, std::move(fork));
+  } else {
+    return std::make_unique<NgramDrafter>(generation, parts.ngram);
+  }
+  NgramOptions only_long = parts.ngram;
+  only_long.min_context = only_long.max_context;
+  return std::make_unique<AutoDrafter>(generation, std::make_unique<NgramDrafter>(generation, only_long),
+                                       std::move(second));
+}
+
+}  // namespace
+
+std::unique_ptr<Drafter> MakeDrafter(Generation* generation, const DrafterParts& parts, int vocab,
+                                     Fork fork) {
+  const v1::DrafterKind kind = generation->request().drafter;
+  switch (kind) {
+    case v1::DRAFTER_KIND_MODEL:
+      return MakeModelDrafter(generation, parts, vocab, std::move(fork));
+    case v1::DRAFTER_KIND_NGRAM:
+      return std::make_unique<NgramDrafter>(generation, parts.ngram);
+    case v1::DRAFTER_KIND_COPY:
+      return std::make_unique<CopyDrafter>(generation, parts.copy);
+    case v1::DRAFTER_KIND_AUTO:
+      return MakeAutoDrafter(generation, parts, vocab, std::move(fork));
+    default:
+      break;
+  }
+  if (ProposerOf(kind) == v1::PROPOSER_UNSPECIFIED) return std::make_unique<NoDrafter>(generation);
+  return std::make_unique<TargetDrafter>(generation, kind);
+}
+
+}  // namespace outrider

@@ -1,0 +1,281 @@
+#include "coordinator/decode/drafters/model_drafter.h"
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "common/rpc/convert.h"
+#include "common/spec/status.h"
+
+namespace outrider {
+namespace {
+
+// What comes later than the budget and this for the way back is not waited for, so that a draft that hangs
+// costs a round this long and no longer.
+constexpr auto kWayBack = std::chrono::milliseconds(50);
+// Tokens that the draft has not seen need time of their own.
+constexpr auto kBudgetPerToken = std::chrono::microseconds(500);
+
+// Items that are sent for one proposal.
+constexpr int kMaxAttempts = 3;
+
+void SetBudget(Clock::duration allowed, google::protobuf::Duration* budget) {
+  const int64_t nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(allowed).count();
+  budget->set_seconds(nanoseconds / 1'000'000'000);
+  budget->set_nanos(static_cast<int>(nanoseconds % 1'000'000'000));
+}
+
+bool FitParams(int draft_vocab, int target_vocab, v1::SequenceParams& params) {
+  v1::SamplingParams& sampling = *params.mutable_sampling();
+  const auto is_beyond = [draft_vocab](uint32_t id) { return id >= static_cast<uint32_t>(draft_vocab); };
+  const auto drop_beyond = [&is_beyond](google::protobuf::RepeatedField<uint32_t>& ids) {
+    ids.erase(std::remove_if(ids.begin(), ids.end(), is_beyond), ids.end());
+  };
+  const bool had_allowed = !sampling.allowed_ids().empty();
+  drop_beyond(*sampling.mutable_allowed_ids());
+  // Without any id that is allowed, all would be.
+  if (had_allowed && sampling.allowed_ids().empty()) return false;
+  drop_beyond(*sampling.mutable_bad_ids());
+  drop_beyond(*params.mutable_end_ids());
+  auto& biases = *sampling.mutable_logit_bias();
+  biases.erase(std::remove_if(biases.begin(), biases.end(),
+                              [&](const v1::LogitBias& bias) { return is_beyond(bias.token()); }),
+               biases.end());
+  for (int id = target_vocab; id < draft_vocab; ++id) sampling.add_bad_ids(static_cast<uint32_t>(id));
+  return ValidateSamplingParams(ParseSampling(sampling, params.end_ids()), draft_vocab).ok();
+}
+
+}  // namespace
+
+void ModelDrafter::Begin(const DraftLength& length) {
+  wanted_ = length;
+  attempts_ = 0;
+  status_ = DraftStatus::kUsable;
+  ahead_ = {};
+  // Until an item that is in flight is answered, nobody knows what the draft holds.
+  if (!in_flight_) Send();
+}
+
+bool ModelDrafter::Send() {
+  // Neither is the draft's failure: it is this sequence that is not drafted for.
+  if (stopped_ || attempts_ == kMaxAttempts || losses_.guilty() || Clock::now() < not_before_) return false;
+  if (!pin_.Settle(generation_->sequence_id(), generation_->request().prompt, remote_.fork_of())) {
+    SetAway();
+    return false;
+  }
+  const v1::ServerInfo& draft = *pin_.server()->link->info();
+  const size_t n = generation_->size();
+  const int wanted = wanted_.most;
+  const int k = AllowedLength(draft, n, wanted);
+  if (k < 0 || (k == 0 && wanted > 0) || draft.vocab_size() == unfit_vocab_) return false;
+  std::optional<InFlight> item = Prepare();
+  if (!item) return false;
+  ++attempts_;
+  remote_.OnServer(draft.boot_id());
+  const uint64_t round = generation_->NextRound();
+  v1::DraftItem message;
+  v1::ProposeItem* propose = message.mutable_propose();
+  FillUpdate(*generation_, pin_.sequence_id(), remote_, round, n, propose->mutable_sequence());
+  const int draft_vocab = static_cast<int>(draft.vocab_size());
+  if (draft_vocab != vocab_ && !FitVocabulary(draft_vocab, vocab_, *propose->mutable_sequence())) {
+    // Nor will it be able to later: committed tokens stay.
+    unfit_vocab_ = draft.vocab_size();
+    return false;
+  }
+  const int nodes = wanted_.tree ? MaxNodes(*wanted_.tree, k) : k;
+  if (wanted_.tree && nodes > static_cast<int>(draft.max_tree_nodes())) wanted_.tree.reset();
+  FillRequest(wanted_, k, propose);
+  const Clock::duration allowed = budget_ + kBudgetPerToken * propose->sequence().tokens_size();
+  SetBudget(allowed, propose->mutable_sequence()->mutable_budget());
+  item->call = item->server->link->Start(std::move(message), pin_.sequence_id(), round);
+  item->deadline = Clock::now() + allowed + kWayBack;
+  item->n = n;
+  item->k = k;
+  item->nodes = wanted_.tree ? nodes : k;
+  in_flight_ = std::move(item);
+  return true;
+}
+
+std::optional<ModelDrafter::InFlight> ModelDrafter::Prepare() {
+  InFlight item;
+  item.server = pin_.server();
+  TurnQueue& suspects = item.server->link->suspects();
+  // A suspect does without a draft for as long as another is on its way.
+  if (!losses_.suspect()) {
+    item.permit = item.server->breaker.TryPass(Clock::now());
+  } else if (suspects.size() == 0) {
+    item.permit = item.server->breaker.TryPass(Clock::now());
+    item.turn = std::make_unique<TurnQueue::Turn>(&suspects);
+  }
+  if (item.permit == nullptr) {
+    SetAway();
+    return std::nullopt;
+  }
+  return item;
+}
+
+void ModelDrafter::SetAway() {
+  // A failure in this round is worse news.
+  if (status_ != DraftStatus::kFailed) status_ = DraftStatus::kAway;
+}
+
+asio::awaitable<Proposal> ModelDrafter::Take(v1::ItemTiming* timing) {
+  while (in_flight_ || Send()) {
+    DraftLink::Answer answer = co_await in_flight_->call->Wait(in_flight_->deadline);
+    const InFlight item = *std::exchange(in_flight_, std::nullopt);
+    if (!answer.status.ok()) {
+      status_ = DraftStatus::kFailed;
+      if (OnRefusal(item, answer)) continue;
+      break;
+    }
+    // What was drafted is in the draft's cache but not committed yet; OnVerdict tells how much of it will be.
+    remote_.OnAnswer(answer.result.cached(), item.n, 0);
+    losses_.OnAnswer(item.n);
+    if (answer.result.cached() < item.n && answer.result.nodes_size() > 0) {
+      // The draft was short of blocks and has dropped the sequence. To feed it again at once would take them
+      // from others.
+      not_before_ = Clock::now() + full_pause_.Next();
+    } else {
+      full_pause_.Reset();
+    }
+    // That was the prompt alone, a branch of a round after which nothing was wanted, or one that gave way to
+    // others before anything was drafted.
+    if (item.n < generation_->size() || (item.is_ahead && answer.result.nodes().empty())) {
+      item.permit->Succeed();
+      continue;
+    }
+    *timing = answer.result.timing();
+    absl::StatusOr<Proposal> proposal = Parse(answer.result, item);
+    if (proposal.ok()) {
+      item.permit->Succeed();
+      status_ = DraftStatus::kUsable;
+      if (item.is_ahead) ahead_.steps = static_cast<int>(proposal->size()) + (item.drew_first ? 1 : 0);
+      co_return *std::move(proposal);
+    }
+    item.permit->Fail(Clock::now());
+    pin_.Avoid();
+    status_ = DraftStatus::kFailed;
+    metrics_->OnDraftError(ReasonOf(proposal.status()));
+    // An empty proposal is late, not wrong.
+    if (answer.result.nodes_size() > 0) remote_.Forget();
+    break;
+  }
+  co_return Proposal();
+}
+
+void ModelDrafter::RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) {
+  if (stopped_ || !may_run_ahead_ || in_flight_ || losses_.suspect()) return;
+  const std::shared_ptr<DraftLink>& link = pin_.server()->link;
+  if (link->up()) branches_.Begin({link, pin_.sequence_id(), remote_}, *generation_, proposal, outcomes);
+}
+
+void ModelDrafter::OnVerdict(size_t n, const Verdict& verdict) {
+  remote_.OnVerdict(n, verdict.path.size());
+  if (branches_.size() == 0) return;
+  ahead_.branches = static_cast<int>(branches_.size());
+  // Nobody knows which of them the draft died of, if it was one.
+  if (branches_.lost()) may_run_ahead_ = false;
+  std::optional<Branch> hit = branches_.TakeHit(verdict);
+  ahead_.wasted_tokens = branches_.wasted_tokens();
+  if (hit) Adopt(*std::move(hit));
+}
+
+void ModelDrafter::Adopt(Branch branch) {
+  const std::shared_ptr<DraftPool::Server>& server = pin_.server();
+  InFlight item{.server = server,
+                .permit = server->breaker.TryPass(Clock::now()),
+                .turn = nullptr,
+                .call = std::move(branch.call),
+                .deadline = Clock::now() + budget_ + kWayBack,
+                .n = branch.n,
+                .k = branch.k,
+                .nodes = branch.k,
+                .is_ahead = true,
+                .drew_first = branch.draws_first};
+  if (item.permit == nullptr) return server->link->PostRelease(branch.sequence_id);
+  ahead_.hit = true;
+  // Even if it is answered: nobody is to take its place any more.
+  v1::DraftItem promote;
+  promote.mutable_promote()->set_sequence_id(branch.sequence_id);
+  SetBudget(budget_, promote.mutable_promote()->mutable_budget());
+  server->link->Post(std::move(promote));
+  pin_.Adopt(branch.sequence_id);
+  remote_ = std::move(branch.remote);
+  in_flight_ = std::move(item);
+}
+
+absl::StatusOr<Proposal> ModelDrafter::Parse(const v1::ProposeResult& result, const InFlight& item) const {
+  if (result.nodes().empty()) {
+    return MakeError(absl::StatusCode::kDeadlineExceeded, "PROPOSAL_EMPTY", "no token in time");
+  }
+  const absl::StatusOr<Rule> rule = ParseRule(generation_->request().params.rule());
+  if (!rule.ok()) return rule.status();
+  auto proposal = ParseUnpreparedProposal(result.nodes(), *rule, vocab_);
+  const bool fits = !proposal.ok() || (Depth(*proposal) <= item.k && result.nodes_size() <= item.nodes);
+  if (!fits) {
+    return MakeError(absl::StatusCode::kInternal, "PROPOSAL_TOO_LONG", "more tokens than were asked for");
+  }
+  if (proposal.ok() && result.alternatives_size() == result.nodes_size()) {
+    for (int i = 0; i < result.alternatives_size(); ++i) {
+      for (const uint32_t id : result.alternatives(i).ids()) {
+        if (id < static_cast<uint32_t>(vocab_)) {
+          (*proposal)[static_cast<size_t>(i)].alternatives.push_back(static_cast<TokenId>(id));
+        }
+      }
+    }
+  }
+  if (proposal.ok() && result.confidence_size() == result.nodes_size()) {
+    for (int i = 0; i < result.confidence_size(); ++i) {
+      (*proposal)[static_cast<size_t>(i)].confidence = result.confidence(i);
+    }
+  }
+  return proposal;
+}
+
+bool ModelDrafter::OnRefusal(const InFlight& item, const DraftLink::Answer& answer) {
+  if (answer.status.code() == absl::StatusCode::kCancelled) return false;
+  if (item.is_ahead && remote_.OnRefusal(answer.status, answer.result.cached()) != Remedy::kNone) {
+    // A branch gives way to all others. What it was to draft is asked for as any proposal is.
+    item.permit->Succeed();
+    return true;
+  }
+  metrics_->OnDraftError(ReasonOf(answer.status));
+  const Clock::time_point now = Clock::now();
+  const Remedy remedy = remote_.OnRefusal(answer.status, answer.result.cached());
+  // A draft that has lost a sequence, or has no room for one, does what it should.
+  if (remedy == Remedy::kNone) {
+    item.permit->Fail(now);
+    pin_.Avoid();
+  } else {
+    item.permit->Succeed();
+  }
+  if (answer.lost) {
+    losses_.OnLost(item.n);
+    if (losses_.guilty()) GiveUp();
+  } else if (answer.status.code() != absl::StatusCode::kDeadlineExceeded) {
+    losses_.OnAnswer(item.n);
+  }
+  if (remedy == Remedy::kWait) not_before_ = now + full_pause_.Next(RetryAfter(answer.status));
+  return remedy == Remedy::kResend;
+}
+
+void ModelDrafter::GiveUp() {
+  metrics_->OnDraftError("ITEM_LOST");
+  LogWarning("draft given up for a request",
+             {{"request_id", generation_->request().context.request_id()},
+              {"sequence", absl::BytesToHexString(generation_->sequence_id())},
+              {"tokens", static_cast<int64_t>(generation_->size())}});
+}
+
+void ModelDrafter::Stop() {
+  stopped_ = true;
+  if (in_flight_) in_flight_->call->Cancel();
+  branches_.Drop();
+  pin_.Release();
+}
+
+bool FitVocabulary(int draft_vocab, int target_vocab, v1::SequenceUpdate& update) {
+  if (!CheckTokenIds(update.tokens(), static_cast<uint32_t>(draft_vocab), "tokens").ok()) return false;
+  return !update.has_params() || FitParams(draft_vocab, target_vocab, *update.mutable_params());
+}
+
+}  // namespace outrider

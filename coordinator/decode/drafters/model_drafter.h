@@ -1,0 +1,103 @@
+// The drafter that asks the draft service.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "coordinator/decode/drafter.h"
+#include "coordinator/decode/drafters/branches.h"
+#include "coordinator/decode/metrics.h"
+#include "coordinator/decode/remote_sequence.h"
+#include "coordinator/servers/link.h"
+#include "coordinator/servers/retry.h"
+#include "coordinator/servers/server_pool.h"
+#include "outrider/v1/sequence.pb.h"
+
+namespace outrider {
+
+class ModelDrafter final : public Drafter {
+ public:
+  // The draft answers within `budget` with the tokens it has by then. After one that does not, the next round
+  // asks another of the pool. `vocab` is the size of the target's vocabulary.
+  ModelDrafter(Generation* generation, DraftPool* pool, Metrics* metrics, Clock::duration budget, int vocab,
+               Fork fork)
+      : Drafter(generation),
+        pin_(pool),
+        metrics_(metrics),
+        budget_(budget),
+        vocab_(vocab),
+        remote_(std::move(fork)) {}
+
+  void Begin(const DraftLength& length) override;
+  asio::awaitable<Proposal> Take(v1::ItemTiming* timing) override;
+  void RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) override;
+  void OnVerdict(size_t n, const Verdict& verdict) override;
+  AheadReport ahead() const override { return ahead_; }
+  v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_MODEL; }
+  DraftStatus status() const override { return status_; }
+  void Stop() override;
+
+ private:
+  // An item whose answer has not been taken.
+  struct InFlight {
+    std::shared_ptr<DraftPool::Server> server;  // of which the others are
+    std::unique_ptr<CircuitBreaker::Permit> permit;
+    std::unique_ptr<TurnQueue::Turn> turn;  // of a suspect
+    std::unique_ptr<DraftLink::Call> call;
+    Clock::time_point deadline;
+    size_t n = 0;             // committed tokens that it knew of
+    int k = 0;                // tokens that it asked for: the depth,
+    int nodes = 0;            // and all of them
+    bool is_ahead = false;    // it was a branch,
+    bool drew_first = false;  // whose last token the draft had to draw
+  };
+
+  // Sends the tokens that the draft lacks, as a new round that asks for what is wanted. False if there is
+  // nothing to ask for, or nobody to ask: then nothing is in flight.
+  bool Send();
+  // Leave to send an item to the draft that the sequence is on, without the call. Null if that cannot be
+  // asked now; sets status_.
+  std::optional<InFlight> Prepare();
+  // There is no draft to ask.
+  void SetAway();
+  // The proposal: a chain or, if one was asked for, a tree, of at least one token and at most what `item`
+  // allows.
+  absl::StatusOr<Proposal> Parse(const v1::ProposeResult& result, const InFlight& item) const;
+  // Has the generation go on with a branch whose outcome has come.
+  void Adopt(Branch branch);
+  // Whether asking once more at once makes sense.
+  bool OnRefusal(const InFlight& item, const DraftLink::Answer& answer);
+  // After this the generation goes on without a draft.
+  void GiveUp();
+
+  DraftPool::Pin pin_;
+  Metrics* const metrics_;
+  const Clock::duration budget_;
+  const int vocab_;
+  uint32_t unfit_vocab_ = 0;  // size of the vocabulary of a draft that cannot propose for this sequence
+  RemoteSequence remote_;
+  Branches branches_;
+  bool may_run_ahead_ = true;
+  AheadReport ahead_;
+  DraftLength wanted_;  // of the proposal that was begun
+  int attempts_ = 0;    // items that were sent for it
+  std::optional<InFlight> in_flight_;
+  DraftStatus status_ = DraftStatus::kUsable;
+  LossCount losses_;
+  // The draft had no room for this sequence: it is left alone until then.
+  Backoff full_pause_{std::chrono::milliseconds(20), std::chrono::seconds(1)};
+  Clock::time_point not_before_{};
+  bool stopped_ = false;  // what is sent now, nobody would release
+};
+
+// For drafts whose vocabulary has another size than the target's: some families pad it differently in each
+// model, though the ids that a text is made of are the same. Rewrites an update that was made for the target
+// so that a draft with `draft_vocab` tokens takes it: removes from its parameters the ids that the draft
+// lacks, and forbids those that the target lacks, so that their q is 0. False, with the update half
+// rewritten, if the draft cannot propose: it lacks a token of the sequence, or all that the parameters leave.
+bool FitVocabulary(int draft_vocab, int target_vocab, v1::SequenceUpdate& update);
+
+}  // namespace outrider

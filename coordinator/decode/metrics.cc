@@ -1,0 +1,382 @@
+#include "coordinator/decode/metrics.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/obs/metric_families.h"
+#include "common/rpc/drafters.h"
+#include "common/rpc/names.h"
+
+namespace outrider {
+namespace {
+
+using Buckets = prometheus::Histogram::BucketBoundaries;
+
+// From a round on loopback to a long answer.
+const Buckets kRoundBuckets = {5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 1e-2,
+                               2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1,      2,    5,      10,   30,   60};
+const Buckets kRequestBuckets = {1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1,
+                                 1,    2,    5,    10,   30,   60,   120,  300};
+
+// Series that exist from the start can be told from zero to one, and from a scrape that failed.
+constexpr const char* kCodes[] = {
+    "OK",          "CANCELLED",          "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "UNAUTHENTICATED",
+    "UNAVAILABLE", "RESOURCE_EXHAUSTED", "NOT_FOUND",        "INTERNAL"};
+constexpr const char* kHttpRefusals[] = {"400", "401", "404", "408", "413", "431", "503"};
+constexpr const char* kErrorReasons[] = {"DEADLINE_EXCEEDED", "UNAVAILABLE",    "RESOURCE_EXHAUSTED",
+                                         "NOT_FOUND",         "PARAMS_UNKNOWN", "PREFIX_MISMATCH",
+                                         "ITEM_LOST"};
+
+constexpr v1::TokenKind kKinds[] = {v1::TOKEN_KIND_ACCEPTED, v1::TOKEN_KIND_CORRECTED, v1::TOKEN_KIND_BONUS,
+                                    v1::TOKEN_KIND_PLAIN};
+constexpr v1::Rule kRules[] = {v1::RULE_TOKEN, v1::RULE_BLOCK, v1::RULE_COUPLED};
+
+// A server makes the proposals: the draft, or the target itself.
+bool IsWaitedFor(v1::DrafterKind drafter) {
+  return drafter == v1::DRAFTER_KIND_MODEL || ProposerOf(drafter) != v1::PROPOSER_UNSPECIFIED;
+}
+
+uint64_t CountOf(const prometheus::Counter* counter) { return static_cast<uint64_t>(counter->Value()); }
+
+}  // namespace
+
+Metrics::Server::Server(prometheus::Registry& r, const std::string& name)
+    : wire_seconds(
+          &HistogramFamily(r, "round_wire_seconds",
+                           "Waiting for a server less that server's own time, in seconds, by server.")
+               .Add({{"server", name}}, kRoundBuckets)),
+      queue_seconds(&HistogramFamily(r, "round_queue_seconds",
+                                     "Time that an item waited on a server until its engine began, in "
+                                     "seconds, by server.")
+                         .Add({{"server", name}}, kRoundBuckets)),
+      up_family(prometheus::BuildGauge()
+                    .Name(absl::StrCat(kMetricPrefix, name, "_up"))
+                    .Help(absl::StrCat("1 while the ", name, " service can be used, by its address."))
+                    .Register(r)),
+      unexpected(&CounterFamily(r, "unexpected_answers_total",
+                                "Answers that nobody waited for, by server: they came too late, or name "
+                                "another sequence or round.")
+                      .Add({{"server", name}})) {}
+
+void Metrics::Server::OnItem(Clock::duration waited, const v1::ItemTiming& timing) {
+  wire_seconds->Observe(std::max(0.0, Seconds(waited) - 1e-6 * ServerMicroseconds(timing)));
+  queue_seconds->Observe(1e-6 * timing.queue_us());
+}
+
+void Metrics::Server::SetUp(const ServersUp& servers) {
+  for (const auto& [address, is_up] : servers) {
+    prometheus::Gauge*& gauge = up[address];
+    if (gauge == nullptr) gauge = &up_family.Add({{"address", address}});
+    gauge->Set(is_up ? 1 : 0);
+  }
+  std::erase_if(up, [&](const auto& entry) {
+    const bool is_gone = !servers.contains(entry.first);
+    if (is_gone) up_family.Remove(entry.second);
+    return is_gone;
+  });
+}
+
+Metrics::Metrics(prometheus::Registry& r, int max_requests)
+    : drafts_(
+          AddCounter(r, "spec_decode_num_drafts_total", "Rounds that verified at least one drafted token.")),
+      draft_tokens_(AddCounter(r, "spec_decode_num_draft_tokens_total",
+                               "Drafted tokens that were sent to the target.")),
+      accepted_tokens_(AddCounter(r, "spec_decode_num_accepted_tokens_total",
+                                  "Drafted tokens that the target accepted and that are in an answer.")),
+      accepted_after_end_(AddCounter(r, "spec_decode_num_accepted_tokens_after_end_total",
+                                     "Drafted tokens that the target accepted behind the one that ended the "
+                                     "text. No other count has them but the canary's.")),
+      accepted_per_position_(CounterFamily(r, "spec_decode_num_accepted_tokens_per_pos_total",
+                                           "Accepted tokens by their position in the draft, from 0.")),
+      drafted_per_position_(CounterFamily(r, "spec_decode_num_draft_tokens_per_pos_total",
+                                          "Drafted tokens by their position in the draft, from 0.")),
+      trees_(AddCounter(r, "spec_decode_num_trees_total",
+                        "Rounds that verified a tree: several drafted tokens for one position.")),
+      observed_accepted_(AddCounter(r, "spec_decode_observed_accepted_tokens_total",
+                                    "Accepted tokens of the rounds that expected_accepted_tokens covers. "
+                                    "Observed over expected tends to 1 if the draft sampled from the q that "
+                                    "it sent.")),
+      expected_accepted_(AddCounter(r, "spec_decode_expected_accepted_tokens_total",
+                                    "Sum over reached positions of sum_x min(p, q), exact rounds of the "
+                                    "token rule only.")),
+      expected_accepted_variance_(AddCounter(r, "spec_decode_expected_accepted_tokens_variance_total",
+                                             "Variance that goes with the expected accepted tokens.")),
+      surprisal_(AddCounter(r, "spec_decode_surprisal_nats_total",
+                            "Sum over emitted tokens of -ln p(token). Over the entropy it tends to 1.")),
+      entropy_(AddCounter(r, "spec_decode_entropy_nats_total",
+                          "Sum over the same positions of the entropy of p.")),
+      empty_residuals_(
+          AddCounter(r, "spec_decode_empty_residuals_total",
+                     "Corrections whose residual had no mass, so that p itself was drawn from.")),
+      chosen_draft_tokens_(
+          AddHistogram(r, "spec_decode_chosen_draft_tokens",
+                       "K that was asked for, or that a draft chose that was to end by itself, in "
+                       "each round after the prompt's; 0: plain.",
+                       {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 31})),
+      ahead_rounds_(CounterFamily(r, "run_ahead_rounds_total",
+                                  "Rounds whose outcome was drafted for while they were verified, by the "
+                                  "number of drafted tokens that were accepted.")),
+      ahead_hits_(CounterFamily(r, "run_ahead_hits_total",
+                                "Of them, those whose outcome was among what was drafted for.")),
+      ahead_branches_(AddCounter(r, "run_ahead_branches_total", "Outcomes that were drafted for.")),
+      ahead_wasted_tokens_(AddCounter(r, "run_ahead_wasted_tokens_total",
+                                      "Tokens that the draft had reported for outcomes that did not come.")),
+      searches_(AddCounter(r, "beam_searches_total", "Beam searches that found their texts.")),
+      search_rounds_(AddCounter(r, "beam_search_rounds_total",
+                                "Calls of the target for beam searches; all texts of one count as one.")),
+      search_steps_(AddCounter(r, "beam_search_steps_total",
+                               "Tokens by which beam searches took their texts on. Without a draft it is one "
+                               "a round.")),
+      rounds_(AddCounter(r, "rounds_total", "Calls of the target that returned a verdict.")),
+      prompt_tokens_(AddCounter(r, "prompt_tokens_total",
+                                "Tokens of prompts that were computed, once for all samples of a request.")),
+      generation_tokens_(AddCounter(r, "generation_tokens_total", "Tokens in answers.")),
+      running_(AddGauge(r, "requests_running", "Requests in progress.")),
+      waiting_(AddGauge(r, "requests_waiting", "Requests that wait for their turn to begin.")),
+      requests_(CounterFamily(r, "requests_total", "Requests that ended, by status code.")),
+      http_refused_(CounterFamily(r, "http_refused_total",
+                                  "HTTP requests that were refused before they reached the service, by HTTP "
+                                  "status.")),
+      first_token_seconds_(AddHistogram(r, "time_to_first_token_seconds",
+                                        "From the request to its first committed token, in seconds; observed "
+                                        "when it comes.",
+                                        kRequestBuckets)),
+      per_token_seconds_(AddHistogram(r, "time_per_output_token_seconds",
+                                      "Decoding time over tokens after the first, a sample, in seconds.",
+                                      kRoundBuckets)),
+      request_seconds_(AddHistogram(r, "e2e_request_latency_seconds",
+                                    "From the request to its end, good or bad, in seconds; refusals do not "
+                                    "count.",
+                                    kRequestBuckets)),
+      draft_seconds_(AddHistogram(r, "round_draft_seconds", "Part of a round spent waiting for the proposal.",
+                                  kRoundBuckets)),
+      verify_seconds_(AddHistogram(r, "round_verify_seconds",
+                                   "Part of a round spent waiting for the verdict.", kRoundBuckets)),
+      speedup_(r),
+      draft_(r, "draft"),
+      target_(r, "target"),
+      draft_errors_(CounterFamily(r, "draft_errors_total", "Proposals that failed, by reason.")),
+      target_errors_(CounterFamily(r, "target_errors_total", "Verifications that failed, by reason.")),
+      degraded_(AddGauge(r, "degraded",
+                         "1 while a draft service is configured but cannot be used: decoding is plain.")) {
+  auto& round_seconds = HistogramFamily(
+      r, "round_duration_seconds",
+      "A whole round, in seconds, by kind: prefill computes the prompt, plain wants no draft, "
+      "draft_failed wanted one and got none, speculative has one.");
+  prefill_round_seconds_ = &round_seconds.Add({{"kind", "prefill"}}, kRoundBuckets);
+  plain_round_seconds_ = &round_seconds.Add({{"kind", "plain"}}, kRoundBuckets);
+  speculative_round_seconds_ = &round_seconds.Add({{"kind", "speculative"}}, kRoundBuckets);
+  draft_failed_round_seconds_ = &round_seconds.Add({{"kind", "draft_failed"}}, kRoundBuckets);
+  AddGauge(r, "requests_limit", "Most requests in progress, each sample counted; more wait.")
+      ->Set(max_requests);
+  for (const char* code : kCodes) requests_.Add({{"code", code}});
+  for (const char* code : kHttpRefusals) http_refused_.Add({{"code", code}});
+  for (const char* reason : kErrorReasons) {
+    draft_errors_.Add({{"reason", reason}});
+    target_errors_.Add({{"reason", reason}});
+  }
+  auto& emitted =
+      CounterFamily(r, "spec_decode_num_emitted_tokens_total",
+                    "Tokens in answers: accepted, corrected, bonus, or plain (a round without a draft).");
+  for (v1::TokenKind kind : kKinds) emitted_[kind] = &emitted.Add({{"kind", NameOf(kind)}});
+  PerPosition(drafted_at_, drafted_per_position_, kMaxDraftTokens - 1);
+  PerPosition(accepted_at_, accepted_per_position_, kMaxDraftTokens - 1);
+  for (int accepted = 0; accepted <= kMaxDraftTokens; ++accepted) {
+    const prometheus::Labels labels = {{"accepted", std::to_string(accepted)}};
+    ahead_rounds_at_.push_back(&ahead_rounds_.Add(labels));
+    ahead_hits_at_.push_back(&ahead_hits_.Add(labels));
+  }
+  auto& offered = CounterFamily(r, "spec_decode_num_offered_tokens_per_rank_total",
+                                "Nodes of trees that follow an accepted one, or the last committed token, by "
+                                "their place among their siblings, from 0.");
+  auto& accepted_of_rank = CounterFamily(r, "spec_decode_num_accepted_tokens_per_rank_total",
+                                         "Of them, those that the target accepted.");
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    const prometheus::Labels labels = {{"rank", std::to_string(rank)}};
+    offered_of_rank_.push_back(&offered.Add(labels));
+    accepted_of_rank_.push_back(&accepted_of_rank.Add(labels));
+  }
+  auto& drafts = CounterFamily(r, "spec_decode_num_drafts_by_drafter_total",
+                               "Rounds that verified at least one drafted token, by who drafted and rule.");
+  auto& first_accepted =
+      CounterFamily(r, "spec_decode_num_accepted_drafts_by_drafter_total",
+                    "Of them, those whose first drafted token was accepted, whatever K was.");
+  auto& drafted = CounterFamily(r, "spec_decode_num_draft_tokens_by_drafter_total",
+                                "Drafted tokens that were sent to the target, by who drafted them and rule.");
+  auto& accepted = CounterFamily(r, "spec_decode_num_accepted_tokens_by_drafter_total",
+                                 "Drafted tokens that the target accepted, by who drafted them and rule.");
+  std::vector<v1::DrafterKind> kinds = {v1::DRAFTER_KIND_MODEL, v1::DRAFTER_KIND_NGRAM,
+                                        v1::DRAFTER_KIND_COPY};
+  for (const OwnDrafter& own : kOwnDrafters) kinds.push_back(own.drafter);
+  for (v1::DrafterKind kind : kinds) {
+    for (v1::Rule rule : kRules) {
+      const prometheus::Labels labels = {{"drafter", NameOf(kind)}, {"rule", NameOf(rule)}};
+      by_drafter_[{kind, rule}] = {&drafts.Add(labels), &first_accepted.Add(labels), &drafted.Add(labels),
+                                   &accepted.Add(labels)};
+    }
+  }
+}
+
+prometheus::Counter& Metrics::PerPosition(std::vector<prometheus::Counter*>& counters,
+                                          prometheus::Family<prometheus::Counter>& family, int position) {
+  while (static_cast<int>(counters.size()) <= position) {
+    counters.push_back(&family.Add({{"position", std::to_string(counters.size())}}));
+  }
+  return *counters[position];
+}
+
+void Metrics::OnRound(const RoundReport& round) {
+  rounds_->Increment();
+  const Verdict& verdict = *round.verdict;
+  if (round.generation->stats().exact()) {
+    surprisal_->Increment(std::max(0.0, verdict.surprisal));
+    entropy_->Increment(std::max(0.0, verdict.entropy));
+  }
+  if (verdict.empty_residual) empty_residuals_->Increment();
+  RoundSeconds(round)->Observe(Seconds(round.times.round));
+  speedup_.OnRound(round);
+  verify_seconds_->Observe(Seconds(round.times.verify));
+  target_.OnItem(round.times.verify, round.times.verify_server);
+  if (!round.prefill()) chosen_draft_tokens_->Observe(round.chosen);
+  if (round.draft_status == DraftStatus::kFailed && IsWaitedFor(round.drafter)) {
+    draft_seconds_->Observe(Seconds(round.times.draft));
+  }
+  if (round.drafted() > 0) CountDraft(round);
+  if (round.ahead.branches > 0) CountAhead(round);
+}
+
+void Metrics::CountTree(const RoundTally& tally) {
+  trees_->Increment();
+  for (const OfferedNode& node : tally.offered) {
+    const size_t rank = std::min(static_cast<size_t>(node.rank), kRanks - 1);
+    offered_of_rank_[rank]->Increment();
+    if (node.accepted) accepted_of_rank_[rank]->Increment();
+  }
+}
+
+void Metrics::CountAhead(const RoundReport& round) {
+  const auto accepted = static_cast<size_t>(std::min(round.accepted(), kMaxDraftTokens));
+  ahead_rounds_at_[accepted]->Increment();
+  if (round.ahead.hit) ahead_hits_at_[accepted]->Increment();
+  ahead_branches_->Increment(round.ahead.branches);
+  ahead_wasted_tokens_->Increment(static_cast<double>(round.ahead.wasted_tokens));
+}
+
+prometheus::Histogram* Metrics::RoundSeconds(const RoundReport& round) const {
+  if (round.prefill()) return prefill_round_seconds_;
+  if (round.drafted() > 0) return speculative_round_seconds_;
+  return round.draft_status == DraftStatus::kUsable ? plain_round_seconds_ : draft_failed_round_seconds_;
+}
+
+void Metrics::CountDraft(const RoundReport& round) {
+  // A local drafter has no server.
+  if (IsWaitedFor(round.drafter)) draft_seconds_->Observe(Seconds(round.times.draft));
+  // Of a proposal that was begun ahead, most of the server's time was not waited for.
+  if (round.drafter == v1::DRAFTER_KIND_MODEL && round.ahead.steps == 0) {
+    draft_.OnItem(round.times.draft, round.times.draft_server);
+  }
+  const RoundTally tally =
+      TallyOf(*round.proposal, round.verdict->path, static_cast<size_t>(round.standing()));
+  drafts_->Increment();
+  draft_tokens_->Increment(round.drafted());
+  accepted_tokens_->Increment(tally.accepted);
+  accepted_after_end_->Increment(tally.accepted_after_end);
+  if (tally.is_tree) CountTree(tally);
+  const v1::Rule rule = round.generation->request().params.rule();
+  if (const auto counters = by_drafter_.find({round.drafter, rule}); counters != by_drafter_.end()) {
+    counters->second.drafts->Increment();
+    if (round.accepted() > 0) counters->second.first_accepted->Increment();
+    counters->second.drafted->Increment(round.drafted());
+    counters->second.accepted->Increment(tally.accepted);
+  }
+  for (const int depth : tally.depths) {
+    PerPosition(drafted_at_, drafted_per_position_, depth).Increment();
+  }
+  for (int depth = 0; depth < tally.accepted; ++depth) {
+    PerPosition(accepted_at_, accepted_per_position_, depth).Increment();
+  }
+  if (rule == v1::RULE_TOKEN && round.generation->stats().exact()) {
+    observed_accepted_->Increment(round.accepted());
+    expected_accepted_->Increment(round.verdict->expected_accepted);
+    expected_accepted_variance_->Increment(round.verdict->expected_variance);
+  }
+}
+
+void Metrics::OnEmitted(const v1::GenerateResponse& chunk) {
+  generation_tokens_->Increment(chunk.tokens_size());
+  for (const v1::GeneratedToken& token : chunk.tokens()) {
+    const auto counter = emitted_.find(token.kind());
+    (counter != emitted_.end() ? counter->second : emitted_.at(v1::TOKEN_KIND_PLAIN))->Increment();
+  }
+}
+
+v1::SpeculationTotals Metrics::Totals() const {
+  v1::SpeculationTotals totals;
+  totals.set_rounds(CountOf(rounds_));
+  totals.set_drafts(CountOf(drafts_));
+  totals.set_drafted(CountOf(draft_tokens_));
+  totals.set_accepted(CountOf(accepted_tokens_));
+  totals.set_emitted(CountOf(generation_tokens_));
+  totals.set_observed_accepted(observed_accepted_->Value());
+  totals.set_expected_accepted(expected_accepted_->Value());
+  for (const prometheus::Counter* rounds : ahead_rounds_at_) {
+    totals.set_ahead_rounds(totals.ahead_rounds() + CountOf(rounds));
+  }
+  for (const prometheus::Counter* hits : ahead_hits_at_) {
+    totals.set_ahead_hits(totals.ahead_hits() + CountOf(hits));
+  }
+  return totals;
+}
+
+void Metrics::SetRequests(size_t running, size_t waiting) {
+  running_->Set(static_cast<double>(running));
+  waiting_->Set(static_cast<double>(waiting));
+}
+
+void Metrics::OnFirstToken(double seconds, size_t prompt_tokens) {
+  first_token_seconds_->Observe(seconds);
+  prompt_tokens_->Increment(static_cast<double>(prompt_tokens));
+}
+
+void Metrics::OnSearch(uint64_t rounds, int steps) {
+  searches_->Increment();
+  search_rounds_->Increment(static_cast<double>(rounds));
+  search_steps_->Increment(steps);
+}
+
+void Metrics::OnSampleEnd(const Generation::Progress& progress) {
+  if (progress.tokens > 1) per_token_seconds_->Observe(progress.decode_seconds / (progress.tokens - 1));
+}
+
+SpeedupMetrics::SpeedupMetrics(prometheus::Registry& registry) {
+  auto& seconds =
+      CounterFamily(registry, "spec_decode_round_seconds_total",
+                    "Time of rounds, in seconds, by mode (plain: nobody drafted; speculative: a draft "
+                    "was wanted) and by generations in progress, up to that many.");
+  auto& tokens =
+      CounterFamily(registry, "spec_decode_round_tokens_total", "Tokens that the same rounds emitted.");
+  const auto add = [&](const char* mode, ByRunning& counters) {
+    for (size_t i = 0; i < counters.size(); ++i) {
+      const std::string most = i < kMostRunning.size() ? std::to_string(kMostRunning[i]) : "+Inf";
+      const prometheus::Labels labels = {{"mode", mode}, {"running", most}};
+      counters[i] = {&seconds.Add(labels), &tokens.Add(labels)};
+    }
+  };
+  add("plain", plain_);
+  add("speculative", speculative_);
+}
+
+void SpeedupMetrics::OnRound(const RoundReport& round) {
+  if (round.prefill()) return;
+  plain_in_a_row_ = round.speculative() ? 0 : std::min(plain_in_a_row_ + 1, round.running);
+  // With less, a generation has drafted since its turn was last here.
+  if (!round.speculative() && plain_in_a_row_ < round.running) return;
+  const auto group = std::lower_bound(kMostRunning.begin(), kMostRunning.end(), round.running);
+  ByRunning& counters = round.speculative() ? speculative_ : plain_;
+  const Counters& of = counters[static_cast<size_t>(group - kMostRunning.begin())];
+  of.seconds->Increment(Seconds(round.times.round));
+  of.tokens->Increment(round.emitted);
+}
+
+}  // namespace outrider

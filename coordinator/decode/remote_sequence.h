@@ -1,0 +1,132 @@
+// What one server is believed to hold of a sequence, and so what it has to be sent next.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "common/spec/status.h"
+#include "coordinator/generation/generation.h"
+#include "outrider/v1/sequence.pb.h"
+
+namespace outrider {
+
+// Another sequence that begins with the same tokens, so that a server can copy its cache.
+struct Fork {
+  std::string of;     // its sequence id; empty: there is none
+  size_t tokens = 0;  // how many they have in common
+};
+
+// What there is to do about an item that a server refused.
+enum class Remedy {
+  kResend,  // the belief was wrong and is corrected: send what the server lacks, at once
+  kWait,    // the server has no room: send it again later
+  kNone,    // it is not for want of tokens or parameters
+};
+
+// A belief may be wrong; the server's answer then corrects it, at the price of sending tokens again. One
+// thread.
+class RemoteSequence {
+ public:
+  explicit RemoteSequence(Fork fork = {})
+      : held_(fork.tokens), agreed_(fork.tokens), fork_of_(std::move(fork.of)) {}
+
+  // Index of the first token to send when n tokens are committed: what the server holds and what of that is
+  // known to be committed, but never all of it, since an item must not be empty.
+  uint32_t Base(size_t n) const { return static_cast<uint32_t>(std::min({held_, agreed_, n - 1})); }
+
+  // What a sequence can begin as whose first `assumed` tokens are those of this one, known here as `id`: with
+  // what the server holds of them, committed or only drafted so far.
+  Fork Branch(const std::string& id, size_t assumed) const { return {id, std::min(held_, assumed)}; }
+
+  // The parameters need not be sent with the next item.
+  bool params_known() const { return params_known_; }
+
+  // The sequence whose copy this one is to begin as; empty once the server knows this one.
+  const std::string& fork_of() const { return fork_of_; }
+
+  // Before an item is sent. Another boot id than before means that nothing is left there.
+  void OnServer(uint64_t boot_id) {
+    if (boot_id_ != 0 && boot_id != boot_id_) Forget();
+    boot_id_ = boot_id;
+  }
+
+  // An item with all n committed tokens was answered; the server holds `cached` tokens, of which those below
+  // n, and up to `accepted` more, are committed.
+  void OnAnswer(size_t cached, size_t n, size_t accepted) {
+    params_known_ = true;
+    fork_of_.clear();
+    held_ = cached;
+    agreed_ = std::min(cached, n + accepted);
+  }
+
+  // The round's verdict came later: of the drafted tokens that the server holds, `accepted` are committed.
+  void OnVerdict(size_t n, size_t accepted) {
+    if (agreed_ == n) agreed_ = std::min(held_, n + accepted);
+  }
+
+  // An item was refused with this status by a server that holds `cached` tokens of the sequence.
+  Remedy OnRefusal(const absl::Status& status, size_t cached) {
+    switch (status.code()) {
+      case absl::StatusCode::kFailedPrecondition: {
+        const std::string reason = ReasonOf(status);
+        if (reason == "PARAMS_UNKNOWN") {
+          params_known_ = false;
+        } else if (reason == "PREFIX_MISMATCH") {
+          agreed_ = 0;
+        } else {
+          OnHolds(cached);
+        }
+        return Remedy::kResend;
+      }
+      case absl::StatusCode::kNotFound:
+        Forget();
+        return Remedy::kResend;
+      case absl::StatusCode::kResourceExhausted:
+        OnHolds(cached);
+        return Remedy::kWait;
+      default:
+        return Remedy::kNone;
+    }
+  }
+
+  // Nothing of the sequence counts as held: all of it is sent next.
+  void Forget() {
+    held_ = agreed_ = 0;
+    params_known_ = false;
+    fork_of_.clear();
+  }
+
+ private:
+  void OnHolds(size_t cached) {
+    held_ = cached;
+    agreed_ = std::min(agreed_, cached);
+  }
+
+  size_t held_;
+  size_t agreed_;
+  std::string fork_of_;
+  uint64_t boot_id_ = 0;
+  bool params_known_ = false;
+};
+
+// The committed tokens up to `end` that `remote` lacks, as round `round` of the sequence that is known there
+// by `sequence_id`. `end` <= generation.size().
+inline void FillUpdate(const Generation& generation, const std::string& sequence_id,
+                       const RemoteSequence& remote, uint64_t round, size_t end, v1::SequenceUpdate* update) {
+  const uint32_t base = remote.Base(end);
+  update->set_sequence_id(sequence_id);
+  update->set_round(round);
+  update->set_base(base);
+  update->mutable_tokens()->Add(generation.tokens().begin() + base, generation.tokens().begin() + end);
+  update->set_prefix_hash(generation.prefix_hash(base));
+  update->set_fork_of(remote.fork_of());
+  update->set_params_hash(generation.params_hash());
+  if (base > 0 && remote.params_known()) return;
+  *update->mutable_params() = generation.request().params;
+  *update->mutable_context() = generation.request().context;
+}
+
+}  // namespace outrider

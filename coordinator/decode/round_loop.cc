@@ -1,0 +1,180 @@
+#include "coordinator/decode/round_loop.h"
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "common/obs/log.h"
+#include "common/rpc/convert.h"
+
+namespace outrider {
+namespace {
+
+// Positions of the prompt in one chunk: with 20 alternatives each, half a millisecond's work and 100 kB.
+constexpr int kPromptPiece = 128;
+
+// The target is to propose what follows its verdicts.
+bool ProposesItself(const Request& request) { return request.params.proposer() != v1::PROPOSER_UNSPECIFIED; }
+
+uint32_t Microseconds(Clock::duration duration) {
+  return static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
+}
+
+void FillTrace(const RoundReport& report, v1::RoundTrace* trace) {
+  const Generation& generation = *report.generation;
+  const RoundTimes& times = report.times;
+  trace->set_round(generation.stats().rounds() - 1);
+  trace->set_draft_bytes(report.proposal_bytes);
+  for (const ProposalNode& node : *report.proposal) {
+    trace->add_drafted(static_cast<uint32_t>(node.token));
+    trace->add_drafted_text(generation.Display(node.token));
+  }
+  if (!IsChain(*report.proposal)) {
+    for (const ProposalNode& node : *report.proposal) trace->add_parents(node.parent);
+    for (const int node : report.verdict->path) trace->add_path(static_cast<uint32_t>(node));
+  }
+  trace->set_accepted(static_cast<uint32_t>(report.accepted()));
+  trace->set_token(static_cast<uint32_t>(report.verdict->token));
+  trace->set_token_text(generation.Display(report.verdict->token));
+  trace->set_kind(ToProto(report.verdict->kind));
+  const uint32_t draft_us = Microseconds(times.draft);
+  trace->set_draft_us(draft_us);
+  trace->set_draft_compute_us(std::min(ServerMicroseconds(times.draft_server), draft_us));
+  trace->set_verify_us(Microseconds(times.verify));
+  trace->set_verify_compute_us(ServerMicroseconds(times.verify_server));
+  trace->set_round_us(Microseconds(times.round));
+  trace->set_drafted_ahead(report.ahead.steps > 0);
+  trace->set_branches(static_cast<uint32_t>(report.ahead.branches));
+}
+
+void LogRound(const RoundReport& report) {
+  const Generation& generation = *report.generation;
+  LogDebug("round", {{"request_id", generation.request().context.request_id()},
+                     {"sequence", absl::BytesToHexString(generation.sequence_id())},
+                     {"round", generation.stats().rounds() - 1},
+                     {"drafted", report.drafted()},
+                     {"accepted", report.accepted()},
+                     {"draft_us", Microseconds(report.times.draft)},
+                     {"verify_us", Microseconds(report.times.verify)},
+                     {"round_us", Microseconds(report.times.round)}});
+}
+
+}  // namespace
+
+asio::awaitable<absl::Status> RoundLoop::ComputePrompt() {
+  if (auto chunk = generation_->FinishedAlready()) co_return co_await send_(*std::move(chunk));
+  if (generation_->Room() > 1 && policy_->ExpectsToDraft(*generation_)) drafter_->Begin({});
+  co_return co_await Round();
+}
+
+asio::awaitable<absl::Status> RoundLoop::Decode() {
+  absl::Status status;
+  while (status.ok() && !generation_->finished()) status = co_await Round();
+  co_return status;
+}
+
+asio::awaitable<absl::StatusOr<int>> RoundLoop::SendPromptLogprobs(const Generation::Logprobs& prompt) {
+  int sent = 0;
+  while (prompt.size() - sent > kPromptPiece) {
+    v1::GenerateResponse piece;
+    piece.set_position(static_cast<uint32_t>(generation_->emitted()));
+    generation_->AddPromptLogprobs(prompt, sent, kPromptPiece, &piece);
+    sent += kPromptPiece;
+    if (absl::Status status = co_await send_(std::move(piece)); !status.ok()) co_return status;
+    // Others' rounds go on between pieces.
+    co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
+  }
+  co_return sent;
+}
+
+DraftLength RoundLoop::Choose() {
+  if (!ProposesItself(generation_->request())) return policy_->Choose(*generation_);
+  // It was chosen before the verdict, which may have left less room.
+  return {.most = std::min(next_.most, std::max(generation_->Room() - 1, 0)), .tree = next_.tree};
+}
+
+DraftLength RoundLoop::ChooseNext() {
+  // The target does not propose while it scores the prompt.
+  if (!ProposesItself(generation_->request()) || generation_->WantsPromptLogprobs()) return {};
+  return policy_->ChooseNext(*generation_);
+}
+
+asio::awaitable<absl::Status> RoundLoop::Round() {
+  RoundTimes times;
+  const Clock::time_point start = Clock::now();
+  const size_t n = generation_->size();
+
+  // The draft proposes...
+  Proposal proposal;
+  DraftStatus draft_status = DraftStatus::kUsable;
+  const DraftLength length = Choose();
+  int k = length.most;
+  if (k > 0) {
+    drafter_->Begin(length);
+    proposal = co_await drafter_->Take(&times.draft_server);
+    draft_status = drafter_->status();
+    // What was begun ahead has the K that was chosen then.
+    const bool has_own_k = length.stop || drafter_->ahead().steps > 0;
+    if (has_own_k && !proposal.empty()) k = static_cast<int>(proposal.size());
+  }
+  const Clock::time_point proposed = Clock::now();
+  times.draft = proposed - start + std::exchange(asking_, {});
+
+  // ...the target verifies...
+  const bool proposal_was_made = !proposal.empty();
+  const std::function<void()> away = [&] {
+    drafter_->RunAhead(proposal, policy_->Outcomes(*generation_, proposal));
+  };
+  const bool runs_ahead = length.ahead && proposal_was_made;
+  next_ = ChooseNext();
+  const bool asks = next_.most > 0 && drafter_->WantsTargetProposal();
+  absl::StatusOr<TargetAnswer> answer =
+      co_await target_->Verify(proposal, runs_ahead ? &away : nullptr, asks ? &next_ : nullptr);
+  if (!answer.ok()) co_return answer.status();
+  if (proposal_was_made && proposal.empty()) draft_status = DraftStatus::kFailed;
+  const Clock::time_point verified = Clock::now();
+  // What the next round verifies counts there.
+  asking_ = std::chrono::microseconds(answer->next.timing.compute_us());
+  times.verify = verified - proposed - asking_;
+  times.verify_server = answer->timing;
+  drafter_->OnVerdict(n, answer->verdict);
+  if (asks) drafter_->OnProposal(n + answer->verdict.path.size() + 1, std::move(answer->next));
+  AheadReport ahead = proposal_was_made ? drafter_->ahead() : AheadReport();
+  ahead.runs = length.ahead;
+  if (ahead.branches > 0) generation_->CountAhead(ahead.hit);
+
+  // ...what stands is committed...
+  if (generation_->emitted() == 0) generation_->OnPromptCached(answer->prefix_hit);
+  const absl::StatusOr<int> sent = co_await SendPromptLogprobs(answer->prompt_logprobs);
+  if (!sent.ok()) co_return sent.status();
+  v1::GenerateResponse chunk = generation_->Commit(proposal, answer->verdict);
+  generation_->AddLogprobs(answer->logprobs, &chunk);
+  generation_->AddPromptLogprobs(answer->prompt_logprobs, *sent, kPromptPiece, &chunk);
+  times.round = times.draft + times.verify + (Clock::now() - verified);
+  observer_->OnRound({.generation = generation_,
+                      .proposal = &proposal,
+                      .verdict = &answer->verdict,
+                      .drafter = drafter_->kind(),
+                      .draft_status = draft_status,
+                      .chosen = k,
+                      .emitted = chunk.tokens_size(),
+                      .running = policy_->running(),
+                      .proposal_bytes = answer->proposal_bytes,
+                      .ahead = ahead,
+                      .times = times},
+                     &chunk);
+
+  // ...and sent.
+  co_return co_await send_(std::move(chunk));
+}
+
+void RoundObserver::OnRound(const RoundReport& report, v1::GenerateResponse* chunk) {
+  const Generation& generation = *report.generation;
+  // The time of the prompt's round says nothing of those that follow.
+  if (!report.prefill()) policy_->OnRound(report);
+  metrics_->OnRound(report);
+  metrics_->OnEmitted(*chunk);
+  if (LogEnabled(LogLevel::kDebug)) LogRound(report);
+  if (generation.request().trace) FillTrace(report, chunk->mutable_trace());
+}
+
+}  // namespace outrider

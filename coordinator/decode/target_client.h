@@ -1,0 +1,120 @@
+// Asks the target for verdicts, and sends again whatever the target has lost.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "common/spec/logprobs.h"
+#include "coordinator/decode/drafter.h"
+#include "coordinator/decode/metrics.h"
+#include "coordinator/decode/remote_sequence.h"
+#include "coordinator/generation/generation.h"
+#include "coordinator/servers/link.h"
+#include "coordinator/servers/retry.h"
+#include "coordinator/servers/server_pool.h"
+
+namespace outrider {
+
+// What the target answered to an item.
+struct TargetAnswer {
+  Verdict verdict;
+  std::vector<CandidateRow> candidates;  // instead, if the request is a search: after the last committed
+                                         // token, then after each node of the proposal
+  uint32_t proposal_bytes = 0;           // of the proposal on the wire; only for requests that are traced
+  uint32_t prefix_hit = 0;               // tokens of the item that the target had from other sequences
+  Generation::Logprobs logprobs;         // of the emitted tokens, if the request asks for them
+  Generation::Logprobs prompt_logprobs;  // of the prompt's, likewise
+  v1::ItemTiming timing;                 // without that of `next`
+  TargetProposal next = {};              // of the target's own, if it was asked for one
+};
+
+// One for each generation, which is on one target of the pool. If that ends, drains or hangs, the round in
+// progress is sent to another with all of the sequence (`base` 0). This is exact: proposal and random numbers
+// are the same, a late verdict of the first target is not taken, and which targets are asked does not depend
+// on what they would say. Executor thread.
+class TargetClient {
+ public:
+  // What it is given outlives it. All that it waits for ends at `deadline`.
+  TargetClient(TargetPool* pool, Metrics* metrics, Generation* generation, Clock::time_point deadline,
+               Fork fork)
+      : pin_(pool),
+        metrics_(metrics),
+        generation_(generation),
+        deadline_(deadline),
+        remote_(std::move(fork)),
+        wake_(pool->executor()) {}
+
+  // A verdict over `proposal`, which is emptied if the target cannot take it: then the round is plain. While
+  // all targets are away they are waited for, as long as the links' options say. Errors are for the client:
+  // UNAVAILABLE when the targets stay away, CANCELLED after Stop, DEADLINE_EXCEEDED at the deadline, INTERNAL
+  // when the model yields no distribution, the verdict is none over `proposal`, or links were lost under
+  // the item too often (LossCount), of whichever targets.
+  //
+  // With `next` the target is also asked for a proposal of its own to follow the verdict. One that it does
+  // not give, or that is none of what was asked for, is no error.
+  //
+  // Calls `away` once, while the item is on its way. `away` and `next`, unless null, outlive the call.
+  asio::awaitable<absl::StatusOr<TargetAnswer>> Verify(Proposal& proposal,
+                                                       const std::function<void()>* away = nullptr,
+                                                       const DraftLength* next = nullptr);
+
+  // Of a search: of the proposal that was last asked about, the first `accepted` tokens of a path were
+  // appended to the generation, which had `n` before.
+  void OnExtended(size_t n, size_t accepted) { remote_.OnVerdict(n, accepted); }
+
+  // The generation is over, or its client gone: nothing is computed for it any more. Ends a Verify in
+  // progress.
+  void Stop();
+
+ private:
+  // Sends the first tokens of a long sequence that the target lacks, so that others get their turn in
+  // between.
+  asio::awaitable<absl::Status> SendPrefix();
+  // The tokens up to `end` that the target lacks, as round round_.
+  void FillTokens(size_t end, v1::VerifyItem* verify) const;
+  // A verify item of round_ over the tokens and the proposal, which also asks for `next`, unless null.
+  v1::TargetItem MakeItem(const Proposal& proposal, const DraftLength* next) const;
+  // Whether the target that the sequence is on can propose what the request asks it for.
+  bool CanPropose() const;
+  // What came as a proposal of the length `asked`.
+  TargetProposal TakeProposal(const v1::VerifyResult& result, const DraftLength& asked) const;
+  // What an item's result says, and what follows for the next item. Moves what it takes.
+  absl::StatusOr<TargetAnswer> Take(v1::VerifyResult& result, const Proposal& proposal);
+  // The same for a search.
+  absl::StatusOr<TargetAnswer> TakeCandidates(const v1::VerifyResult& result, const Proposal& proposal);
+  // What follows from any answer for the next item.
+  void OnAnswered(const v1::VerifyResult& result, size_t accepted);
+  // Whether what the result says beside the verdict is what was asked for.
+  absl::Status CheckReport(const Proposal& proposal, const Verdict& verdict,
+                           const v1::VerifyResult& result) const;
+  // Corrects what is believed of the target, and empties a proposal that it refuses. OK if what is left is
+  // worth sending again.
+  absl::Status Recover(const TargetLink::Answer& answer, Proposal& proposal);
+  // Counts a loss of the link; INTERNAL if the item is to blame.
+  absl::Status OnLost();
+  // Until the turn of a suspect has come.
+  asio::awaitable<absl::Status> WaitForTurn(const TurnQueue::Turn& turn, const TargetLink& link);
+  // Until the sequence is on a target that can be used.
+  asio::awaitable<absl::Status> WaitForTarget();
+  // Why waiting has ended in vain.
+  absl::Status GaveUp() const;
+
+  TargetPool::Pin pin_;
+  Metrics* const metrics_;
+  Generation* const generation_;
+  const Clock::time_point deadline_;
+  RemoteSequence remote_;
+  uint64_t round_ = 0;
+  size_t sent_ = 0;                         // tokens of the sequence up to the end of the last item
+  std::unique_ptr<TargetLink::Call> call_;  // the last one
+  int failures_ = 0;                        // in a row, of a kind that should not repeat
+  LossCount losses_;
+  // The target had no room: it is asked again then.
+  Backoff full_pause_{std::chrono::milliseconds(20), std::chrono::seconds(1)};
+  Clock::time_point not_before_{};
+  Event wake_;  // Stop
+  bool stopped_ = false;
+};
+
+}  // namespace outrider

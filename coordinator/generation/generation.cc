@@ -1,0 +1,232 @@
+#include "coordinator/generation/generation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/rpc/convert.h"
+#include "common/rpc/fresh_bits.h"
+#include "common/text/utf8.h"
+#include "coordinator/generation/round_tally.h"
+
+namespace outrider {
+namespace {
+
+// Equal parameters have equal names; the servers only compare.
+uint64_t HashOf(const v1::SequenceParams& params) {
+  uint64_t hash = kEmptyPrefixHash;
+  for (unsigned char byte : params.SerializeAsString()) hash = ExtendPrefixHash(hash, byte);
+  return hash;
+}
+
+// Checked when the request was parsed.
+StopMatcher MakeStops(const std::vector<std::string>& strings) {
+  absl::StatusOr<StopMatcher> stops = StopMatcher::Create(strings);
+  return *std::move(stops);
+}
+
+}  // namespace
+
+Generation::Generation(Request request, const Tokenizer* tokenizer, Clock::time_point received)
+    : request_(std::move(request)),
+      tokenizer_(tokenizer),
+      sequence_id_(NewSequenceId()),
+      params_hash_(HashOf(request_.params)),
+      hashes_{kEmptyPrefixHash},
+      detokenizer_(tokenizer, /*skip_special_tokens=*/true),
+      stops_(MakeStops(request_.stop_strings)),
+      echoes_(request_.echo),
+      received_(received),
+      first_token_(received),
+      last_token_(received) {
+  for (TokenId token : request_.prompt) Push(token);
+  std::string already_sent;
+  for (TokenId token : request_.resumed) {
+    if (Append(token, &already_sent)) break;
+  }
+  if (Room() == 0 && !ended_ && !WantsPromptLogprobs()) ended_ = v1::FINISH_REASON_LENGTH;
+  stats_.set_exact(!request_.params.has_lenience() || request_.params.lenience() == 1);
+}
+
+std::optional<v1::GenerateResponse> Generation::FinishedAlready() {
+  if (!ended_) return std::nullopt;
+  v1::GenerateResponse chunk;
+  chunk.set_position(static_cast<uint32_t>(emitted()));
+  Echo(&chunk);
+  finish_ = MakeFinish();
+  *chunk.mutable_finish() = *finish_;
+  return chunk;
+}
+
+void Generation::Push(TokenId token) {
+  tokens_.push_back(token);
+  hashes_.push_back(ExtendPrefixHash(hashes_.back(), token));
+}
+
+void Generation::Extend(std::span<const TokenId> tokens) {
+  for (TokenId token : tokens) Push(token);
+}
+
+bool Generation::Append(TokenId token, std::string* text) {
+  Push(token);
+  if (std::find(request_.end_ids.begin(), request_.end_ids.end(), token) != request_.end_ids.end()) {
+    // The id that ends a text is no part of it; what was held back for a stop string is.
+    text->append(stops_.Append(detokenizer_.Flush()));
+    if (!stops_.match()) text->append(stops_.Flush());
+    ended_ = v1::FINISH_REASON_STOP;
+    return true;
+  }
+  const bool may_stop = static_cast<uint32_t>(emitted()) > request_.params.sampling().min_tokens();
+  text->append(stops_.Append(detokenizer_.Append(token), may_stop));
+  const bool full = Room() == 0;
+  if (full && !stops_.match()) text->append(stops_.Append(detokenizer_.Flush(), may_stop));
+  if (stops_.match()) {
+    ended_ = v1::FINISH_REASON_STOP;
+  } else if (full) {
+    text->append(stops_.Flush());
+    ended_ = v1::FINISH_REASON_LENGTH;
+  }
+  return ended_.has_value();
+}
+
+v1::GenerateResponse Generation::Commit(const Proposal& proposal, const Verdict& verdict) {
+  v1::GenerateResponse chunk;
+  chunk.set_position(static_cast<uint32_t>(emitted()));
+  bool over = Room() == 0;  // only the prompt was asked about
+  if (over) ended_ = v1::FINISH_REASON_LENGTH;
+  for (size_t i = 0; i < verdict.path.size() && !over; ++i) {
+    over = Emit(proposal[verdict.path[i]].token, v1::TOKEN_KIND_ACCEPTED, &chunk);
+  }
+  const auto standing = static_cast<size_t>(chunk.tokens_size());
+  if (!over) over = Emit(verdict.token, ToProto(verdict.kind), &chunk);
+  CountRound(proposal, verdict, standing);
+  End(over, &chunk);
+  return chunk;
+}
+
+v1::GenerateResponse Generation::CommitFound(std::span<const TokenId> tokens,
+                                             std::span<const v1::TokenKind> kinds, double score,
+                                             const v1::SpeculationStats& search) {
+  stats_ = search;
+  v1::GenerateResponse chunk;
+  bool over = false;
+  Echo(&chunk);
+  for (size_t i = 0; i < tokens.size() && !over; ++i) over = Emit(tokens[i], kinds[i], &chunk);
+  End(over, &chunk);
+  chunk.mutable_finish()->set_score(score);
+  return chunk;
+}
+
+bool Generation::Emit(TokenId token, v1::TokenKind kind, v1::GenerateResponse* chunk) {
+  v1::GeneratedToken* generated = chunk->add_tokens();
+  generated->set_id(static_cast<uint32_t>(token));
+  generated->set_kind(kind);
+  CountToken(kind);
+  const bool ends = Append(token, generated->mutable_text());
+  chunk->mutable_text()->append(generated->text());
+  return ends;
+}
+
+void Generation::End(bool over, v1::GenerateResponse* chunk) {
+  last_token_ = Clock::now();
+  if (first_token_ == received_) first_token_ = last_token_;
+  if (!over) return;
+  finish_ = MakeFinish();
+  *chunk->mutable_finish() = *finish_;
+}
+
+void Generation::CountAhead(bool hit) {
+  stats_.set_ahead_rounds(stats_.ahead_rounds() + 1);
+  stats_.set_ahead_hits(stats_.ahead_hits() + (hit ? 1 : 0));
+}
+
+void Generation::AddLogprobs(const Logprobs& emitted, v1::GenerateResponse* chunk) const {
+  for (int i = 0; i < std::min(emitted.size(), chunk->tokens_size()); ++i) {
+    *chunk->mutable_tokens(i)->mutable_logprobs() = WithText(emitted[i]);
+  }
+}
+
+void Generation::AddPromptLogprobs(const Logprobs& prompt, int first, int most, v1::GenerateResponse* chunk) {
+  Echo(chunk);
+  const int end = std::min(prompt.size(), first + most);
+  for (int i = first; i < end; ++i) *chunk->add_prompt_logprobs() = WithText(prompt[i]);
+}
+
+void Generation::CountToken(v1::TokenKind kind) {
+  switch (kind) {
+    case v1::TOKEN_KIND_ACCEPTED:
+      return stats_.set_emitted_accepted(stats_.emitted_accepted() + 1);
+    case v1::TOKEN_KIND_CORRECTED:
+      return stats_.set_emitted_corrected(stats_.emitted_corrected() + 1);
+    case v1::TOKEN_KIND_BONUS:
+      return stats_.set_emitted_bonus(stats_.emitted_bonus() + 1);
+    default:
+      return stats_.set_emitted_plain(stats_.emitted_plain() + 1);
+  }
+}
+
+void Generation::CountRound(const Proposal& proposal, const Verdict& verdict, size_t standing) {
+  stats_.set_rounds(stats_.rounds() + 1);
+  if (proposal.empty()) {
+    // What is not tried is forgotten, or a run of bad luck would be believed for ever.
+    recent_acceptance_.Age(1);
+    return;
+  }
+  const RoundTally tally = TallyOf(proposal, verdict.path, standing);
+  AddTally(tally, &stats_);
+  if (!tally.is_tree) recent_acceptance_.Observe(proposal, verdict.path.size());
+  if (request_.params.rule() == v1::RULE_TOKEN) {
+    expected_accepted_ += verdict.expected_accepted;
+    observed_accepted_ += static_cast<double>(verdict.path.size());
+    judged_ += verdict.judged;
+  }
+}
+
+Generation::Progress Generation::progress() const {
+  return {.tokens = emitted() - static_cast<int>(request_.resumed.size()),
+          .first_token_seconds = Seconds(first_token_ - received_),
+          .decode_seconds = Seconds(last_token_ - first_token_)};
+}
+
+v1::Finish Generation::MakeFinish() const {
+  v1::Finish finish;
+  finish.set_reason(*ended_);
+  if (stops_.match()) finish.set_stop_string(request_.stop_strings[stops_.match()->stop_index]);
+  v1::Usage* usage = finish.mutable_usage();
+  usage->set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
+  usage->set_completion_tokens(static_cast<uint32_t>(emitted()));
+  usage->set_cached_prompt_tokens(cached_prompt_tokens_);
+  usage->set_first_token_seconds(progress().first_token_seconds);
+  usage->set_decode_seconds(progress().decode_seconds);
+  v1::SpeculationStats* stats = finish.mutable_speculation();
+  *stats = stats_;
+  stats->set_schedule(ScheduleOf(stats_));
+  stats->set_acceptance_rate(AcceptanceRate(stats_));
+  stats->set_mean_accepted_length(MeanAcceptedLength(stats_));
+  if (judged_ > 0) stats->set_expected_acceptance(expected_accepted_ / static_cast<double>(judged_));
+  if (expected_accepted_ > 0) stats->set_observed_over_expected(observed_accepted_ / expected_accepted_);
+  return finish;
+}
+
+void Generation::Echo(v1::GenerateResponse* chunk) {
+  if (!std::exchange(echoes_, false)) return;
+  v1::EchoedPrompt* echoed = chunk->mutable_prompt();
+  echoed->set_text(tokenizer_->Decode(request_.prompt, /*skip_special_tokens=*/true));
+  echoed->mutable_first()->set_id(static_cast<uint32_t>(request_.prompt.front()));
+  AddText(echoed->mutable_first());
+}
+
+void Generation::AddText(v1::TokenLogprob* token) const {
+  const std::string& bytes = tokenizer_->TokenBytes(static_cast<TokenId>(token->id()));
+  token->set_text(LossyUtf8(bytes));
+  if (token->text() != bytes) token->set_bytes(bytes);
+}
+
+v1::PositionLogprobs Generation::WithText(v1::PositionLogprobs logprobs) const {
+  AddText(logprobs.mutable_token());
+  for (v1::TokenLogprob& token : *logprobs.mutable_top()) AddText(&token);
+  return logprobs;
+}
+
+std::string Generation::Display(TokenId token) const { return tokenizer_->TokenText(token); }
+
+}  // namespace outrider

@@ -1,0 +1,69 @@
+// What a round counts, once for all who count it: the answer's statistics and the metrics.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "common/spec/proposal.h"
+#include "outrider/v1/inference.pb.h"
+
+namespace outrider {
+
+struct OfferedNode {
+  int depth = 0;
+  int rank = 0;  // its place among its siblings
+  bool accepted = false;
+};
+
+// The nodes that follow the last committed token or an accepted node, in the proposal's order. `path` is the
+// verdict's. Of a chain each has rank 0.
+inline std::vector<OfferedNode> OfferedNodes(std::span<const ProposalNode> proposal,
+                                             std::span<const int> path) {
+  std::vector<OfferedNode> offered;
+  std::vector<int> ranks(path.size() + 1);
+  for (size_t i = 0; i < proposal.size(); ++i) {
+    for (size_t depth = 0; depth <= path.size(); ++depth) {
+      if (proposal[i].parent != (depth == 0 ? -1 : path[depth - 1])) continue;
+      const bool accepted = depth < path.size() && path[depth] == static_cast<int>(i);
+      offered.push_back({static_cast<int>(depth), ranks[depth]++, accepted});
+    }
+  }
+  return offered;
+}
+
+// A round with a proposal.
+struct RoundTally {
+  bool is_tree = false;
+  std::vector<int> depths = {};           // of each drafted token
+  int accepted = 0;                       // tokens up to the end of the text
+  int accepted_after_end = 0;             // and behind it
+  std::vector<OfferedNode> offered = {};  // of a tree
+};
+
+// Of the verdict's path, `standing` tokens are up to the end of the text.
+RoundTally TallyOf(std::span<const ProposalNode> proposal, std::span<const int> path, size_t standing);
+
+// Adds a round with a proposal; the caller counts rounds.
+void AddTally(const RoundTally& tally, v1::SpeculationStats* stats);
+
+// Counts of several generations together, which are exact if each is. `sum` begins with exact = true.
+void AddCounts(const v1::SpeculationStats& stats, v1::SpeculationStats* sum);
+
+// accepted / drafted; 0 when nothing was drafted.
+inline double AcceptanceRate(const v1::SpeculationStats& stats) {
+  if (stats.drafted() == 0) return 0;
+  return static_cast<double>(stats.accepted()) / static_cast<double>(stats.drafted());
+}
+
+// 1 + accepted / drafts; 1 when nothing was drafted.
+inline double MeanAcceptedLength(const v1::SpeculationStats& stats) {
+  if (stats.drafts() == 0) return 1;
+  return 1 + static_cast<double>(stats.accepted()) / static_cast<double>(stats.drafts());
+}
+
+// What was followed.
+inline v1::Schedule ScheduleOf(const v1::SpeculationStats& stats) {
+  return stats.ahead_rounds() > 0 ? v1::SCHEDULE_RUN_AHEAD : v1::SCHEDULE_LOCKSTEP;
+}
+
+}  // namespace outrider

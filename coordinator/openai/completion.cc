@@ -1,0 +1,205 @@
+#include "coordinator/openai/completion.h"
+
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/error.h"
+#include "coordinator/openai/openai_error.h"
+
+namespace outrider {
+namespace {
+
+constexpr size_t kMaxBytes = size_t{64} << 20;
+constexpr size_t kMaxBytesOfAll = size_t{256} << 20;
+
+constexpr std::chrono::seconds kDescribeTimeout{5};
+
+struct DescribeCall {
+  explicit DescribeCall(const asio::any_io_executor& executor) : done(executor) {}
+
+  grpc::ClientContext context;
+  v1::DescribeRequest request;
+  v1::DescribeResponse response;
+  std::optional<grpc::Status> status;
+  SocketEvent done;
+};
+
+}  // namespace
+
+void Completion::Hold(size_t bytes) {
+  all_held_ += bytes - held_;
+  held_ = bytes;
+}
+
+asio::awaitable<absl::StatusOr<std::vector<std::string>>> Completion::Body() {
+  while (const std::optional<PromptChunk> next = co_await calls_.Next()) {
+    answer_.Add(next->prompt, *next->chunk);
+    Hold(answer_.bytes());
+    if (held_ > kMaxBytes) {
+      co_return MakeError(
+          absl::StatusCode::kInvalidArgument, "ANSWER_TOO_LARGE",
+          absl::StrCat("the answer has more than ", kMaxBytes >> 20,
+                       " MiB; stream it, or ask for fewer prompts, choices or log-probabilities at once"));
+    }
+    if (all_held_ > kMaxBytesOfAll) {
+      co_return BusyError("ANSWERS_TOO_LARGE", "the answers in progress take too much memory; stream them",
+                          absl::Seconds(1));
+    }
+  }
+  if (!calls_.status().ok()) co_return calls_.status();
+  co_return answer_.Body();
+}
+
+asio::awaitable<absl::Status> Completion::Begin() {
+  first_ = co_await calls_.Next();
+  co_return first_ ? absl::OkStatus() : calls_.status();
+}
+
+asio::awaitable<std::optional<std::string>> Completion::NextEvents() {
+  if (ended_) co_return std::nullopt;
+  std::optional<PromptChunk> next = std::exchange(first_, std::nullopt);
+  if (!next) next = co_await calls_.Next();
+  if (next) co_return answer_.AddAsEvent(next->prompt, *next->chunk);
+  ended_ = true;
+  if (calls_.status().ok()) co_return answer_.LastEvents();
+  co_return ServerSentEvent(ToHttpError(calls_.status(), request_.endpoint).body) + DoneEvent();
+}
+
+// gRPC's threads only post to the executor. Lives until gRPC has done with it, longer than its owner perhaps.
+class GenerateCalls::Call final : public grpc::ClientReadReactor<v1::GenerateResponse> {
+ public:
+  Call(GenerateCalls* owner, size_t prompt) : owner_(owner), prompt_(prompt), work_(owner->executor_) {}
+
+  void Start() {
+    request_ = owner_->request_->common;
+    request_.MergeFrom(owner_->request_->prompts[prompt_]);
+    for (const auto& [key, value] : owner_->metadata_) context_.AddMetadata(key, value);
+    owner_->service_->async()->Generate(&context_, &request_, this);
+    // The end is not told of while a chunk waits to be shown.
+    held_ = true;
+    AddHold();
+    ReadOn();
+    StartCall();
+  }
+
+  size_t prompt() const { return prompt_; }
+  const v1::GenerateResponse& chunk() const { return chunk_; }
+
+  void ReadOn() {
+    reading_ = true;
+    StartRead(&chunk_);
+  }
+  // Ends the call, of which its owner hears no more.
+  void Abandon() {
+    owner_ = nullptr;
+    context_.TryCancel();
+    if (!reading_) Release();
+  }
+
+  void OnReadDone(bool ok) override {
+    asio::post(work_.get_executor(), [this, ok] {
+      reading_ = false;
+      if (ok && owner_ != nullptr) return owner_->OnChunk(this);
+      Release();
+    });
+  }
+  void OnDone(const grpc::Status& status) override {
+    asio::post(work_.get_executor(), [this, status] {
+      if (owner_ != nullptr) owner_->OnEnd(this, status);
+      delete this;
+    });
+  }
+
+ private:
+  void Release() {
+    if (std::exchange(held_, false)) RemoveHold();
+  }
+
+  GenerateCalls* owner_;  // null: it wants no more; the executor's thread
+  const size_t prompt_;
+  const asio::executor_work_guard<asio::any_io_executor> work_;
+  grpc::ClientContext context_;
+  v1::GenerateRequest request_;
+  v1::GenerateResponse chunk_;
+  bool reading_ = false;
+  bool held_ = false;
+};
+
+GenerateCalls::GenerateCalls(const asio::any_io_executor& executor, v1::Inference::Stub* service,
+                             const OpenAiRequest* request, CallMetadata metadata, HttpClient* client)
+    : executor_(executor),
+      service_(service),
+      request_(request),
+      metadata_(std::move(metadata)),
+      client_(client),
+      changed_(executor) {
+  const auto on_gone = [this] { Fail(absl::CancelledError("the client has gone away")); };
+  if (client_->gone) on_gone();
+  client_->on_gone = on_gone;
+}
+
+GenerateCalls::~GenerateCalls() {
+  client_->on_gone = nullptr;
+  Fail(absl::CancelledError("the answer is no longer wanted"));
+}
+
+asio::awaitable<std::optional<PromptChunk>> GenerateCalls::Next() {
+  if (Call* call = std::exchange(shown_, nullptr)) call->ReadOn();
+  while (true) {
+    StartCalls();
+    if (!ready_.empty()) {
+      shown_ = ready_.front();
+      ready_.pop_front();
+      co_return PromptChunk{shown_->prompt(), &shown_->chunk()};
+    }
+    if (calls_.empty()) co_return std::nullopt;
+    co_await changed_.Wait();
+  }
+}
+
+void GenerateCalls::StartCalls() {
+  while (status_.ok() && next_prompt_ < request_->prompts.size() && calls_.size() < kMaxAtOnce) {
+    Call* const call = *calls_.insert(new Call(this, next_prompt_++)).first;
+    call->Start();
+  }
+}
+
+void GenerateCalls::OnChunk(Call* call) {
+  ready_.push_back(call);
+  changed_.Notify();
+}
+
+void GenerateCalls::OnEnd(Call* call, const grpc::Status& status) {
+  calls_.erase(call);
+  if (!status.ok()) Fail(FromGrpc(status));
+  changed_.Notify();
+}
+
+void GenerateCalls::Fail(absl::Status status) {
+  if (!status_.ok()) return;
+  status_ = std::move(status);
+  for (Call* call : std::exchange(calls_, {})) call->Abandon();
+  ready_.clear();
+  shown_ = nullptr;
+  changed_.Notify();
+}
+
+asio::awaitable<absl::StatusOr<v1::DescribeResponse>> Describe(v1::Inference::Stub* service) {
+  const asio::any_io_executor executor = co_await asio::this_coro::executor;
+  const auto call = std::make_shared<DescribeCall>(executor);
+  call->context.set_deadline(std::chrono::system_clock::now() + kDescribeTimeout);
+  service->async()->Describe(&call->context, &call->request, &call->response,
+                             [call, executor](const grpc::Status& status) {
+                               asio::post(executor, [call, status] {
+                                 call->status = status;
+                                 call->done.Notify();
+                               });
+                             });
+  while (!call->status) co_await call->done.Wait();
+  if (!call->status->ok()) co_return FromGrpc(*call->status);
+  co_return std::move(call->response);
+}
+
+}  // namespace outrider

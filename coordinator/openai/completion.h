@@ -1,0 +1,121 @@
+// The answer to one HTTP request, made by generations.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/net/asio.h"
+#include "common/net/event.h"
+#include "common/net/http_message.h"
+#include "coordinator/openai/openai_answer.h"
+#include "coordinator/openai/openai_request.h"
+#include "outrider/v1/inference.grpc.pb.h"
+
+namespace outrider {
+
+// Keys and values, the keys in lower case.
+using CallMetadata = std::vector<std::pair<std::string, std::string>>;
+
+// A chunk of the answer to prompt number `prompt`.
+struct PromptChunk {
+  size_t prompt;
+  const v1::GenerateResponse* chunk;
+};
+
+// One call for each prompt, whose chunks come in the order of their arrival. One executor thread. A call is
+// read on only when Next is called, so that a slow client slows its generations down: of each prompt in
+// progress, one chunk is held here.
+class GenerateCalls {
+ public:
+  // Prompts of a request that are worked on at once.
+  static constexpr size_t kMaxAtOnce = 16;
+
+  // `service`, `request` and `client` must outlive this; `metadata` goes with each call.
+  GenerateCalls(const asio::any_io_executor& executor, v1::Inference::Stub* service,
+                const OpenAiRequest* request, CallMetadata metadata, HttpClient* client);
+  // Cancels what still runs.
+  ~GenerateCalls();
+  GenerateCalls(const GenerateCalls&) = delete;
+  GenerateCalls& operator=(const GenerateCalls&) = delete;
+
+  // Waits for the next chunk, which is valid until Next is called again. None at the end: after the last
+  // chunk of all calls, an error of any of them, or the client's going away.
+  asio::awaitable<std::optional<PromptChunk>> Next();
+
+  // After the end: OK, or the first error.
+  const absl::Status& status() const { return status_; }
+
+ private:
+  class Call;
+
+  void StartCalls();
+  void OnChunk(Call* call);
+  void OnEnd(Call* call, const grpc::Status& status);
+  // Ends all calls; the first reason counts.
+  void Fail(absl::Status status);
+
+  const asio::any_io_executor executor_;
+  v1::Inference::Stub* const service_;
+  const OpenAiRequest* const request_;
+  const CallMetadata metadata_;
+  HttpClient* const client_;
+  absl::flat_hash_set<Call*> calls_;  // in progress; they delete themselves
+  std::deque<Call*> ready_;           // those whose chunk Next can return
+  Call* shown_ = nullptr;             // whose chunk Next returned
+  size_t next_prompt_ = 0;
+  absl::Status status_;
+  SocketEvent changed_;
+};
+
+// Asks the service for its description. `service` must outlive the answer, which comes within seconds. The
+// coroutine's executor has one thread.
+asio::awaitable<absl::StatusOr<v1::DescribeResponse>> Describe(v1::Inference::Stub* service);
+
+// One executor thread. Destruction cancels what still runs.
+class Completion {
+ public:
+  // `service` and `client` must outlive this; for `metadata` see GenerateCalls.
+  // `held` counts the bytes of all answers that wait to be whole.
+  Completion(const asio::any_io_executor& executor, v1::Inference::Stub* service, OpenAiRequest request,
+             AnswerHeader header, CallMetadata metadata, HttpClient* client, size_t* held)
+      : request_(std::move(request)),
+        answer_(&request_, std::move(header)),
+        calls_(executor, service, &request_, std::move(metadata), client),
+        all_held_(*held) {}
+  ~Completion() { Hold(0); }
+
+  const OpenAiRequest& request() const { return request_; }
+
+  // Either this: waits for the whole answer, and returns its body in pieces. INVALID_ARGUMENT, reason
+  // ANSWER_TOO_LARGE, if it takes too much memory, and RESOURCE_EXHAUSTED, reason ANSWERS_TOO_LARGE, if all
+  // of them do.
+  asio::awaitable<absl::StatusOr<std::vector<std::string>>> Body();
+
+  // Or this, once: waits until there is something to stream, or an error instead of it.
+  asio::awaitable<absl::Status> Begin();
+  // And then this, until it gives none: the next events, perhaps empty. The last ones tell of an error, if
+  // there was one, and close the stream.
+  asio::awaitable<std::optional<std::string>> NextEvents();
+
+ private:
+  // Takes so much of what all answers may hold.
+  void Hold(size_t bytes);
+
+  const OpenAiRequest request_;
+  OpenAiAnswer answer_;
+  GenerateCalls calls_;
+  std::optional<PromptChunk> first_;  // what Begin waited for
+  bool ended_ = false;
+  size_t& all_held_;
+  size_t held_ = 0;  // of it
+};
+
+}  // namespace outrider

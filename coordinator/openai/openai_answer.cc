@@ -1,0 +1,240 @@
+#include "coordinator/openai/openai_answer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/names.h"
+#include "common/text/json.h"
+#include "coordinator/generation/round_tally.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The members of an object, without its braces.
+std::string Members(const Json& object) {
+  const std::string text = DumpJson(object);
+  return text.substr(1, text.size() - 2);
+}
+
+Json NullIfEmpty(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+// Code points of UTF-8.
+size_t CountCharacters(const std::string& text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+// JSON has no infinity; vLLM's stand-in for it.
+constexpr double kLeast = -9999.0;
+
+double Finite(double logprob) { return std::max(logprob, kLeast); }
+
+Json WithBytes(const v1::TokenLogprob& token) {
+  Json bytes = Json::array();
+  for (unsigned char byte : token.bytes().empty() ? token.text() : token.bytes()) bytes.push_back(byte);
+  return {{"token", token.text()}, {"logprob", Finite(token.logprob())}, {"bytes", std::move(bytes)}};
+}
+
+void Append(const Json& item, std::string* list) {
+  absl::StrAppend(list, list->empty() ? "" : ",", DumpJson(item));
+}
+
+}  // namespace
+
+std::string ServerSentEvent(const std::string& data) { return "data: " + data + "\n\n"; }
+std::string DoneEvent() { return ServerSentEvent("[DONE]"); }
+
+OpenAiAnswer::OpenAiAnswer(const OpenAiRequest* request, AnswerHeader header)
+    : request_(request), header_(std::move(header)) {
+  speculation_.set_exact(true);
+}
+
+OpenAiAnswer::Choice& OpenAiAnswer::ChoiceAt(size_t index) {
+  const auto form = request_->endpoint == Endpoint::kChat ? OpenAiLogprobs::Form::kChat
+                                                          : OpenAiLogprobs::Form::kCompletions;
+  return choices_.try_emplace(index, form).first->second;
+}
+
+OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1::GenerateResponse& chunk) {
+  if (chunk.has_prompt() || !chunk.prompt_logprobs().empty()) {
+    Echo& echo = echoes_[prompt];
+    echo.prompt.MergeFrom(chunk.prompt());
+    echo.positions.MergeFrom(chunk.prompt_logprobs());
+    const size_t bytes = chunk.SpaceUsedLong();
+    echo.bytes += bytes;
+    bytes_ += bytes;
+  }
+  Choice& choice = ChoiceAt(index);
+  bytes_ -= choice.bytes();
+  // Chunks without a token are the beginning of what is to be known of the prompt.
+  if (request_->echo && !choice.echoed && (!chunk.tokens().empty() || chunk.has_finish())) {
+    BeginWithPrompt(prompt, choice);
+  }
+  choice.text += chunk.text();
+  for (const v1::GeneratedToken& token : chunk.tokens()) {
+    if (token.has_logprobs()) choice.logprobs.Add(token.logprobs());
+  }
+  bytes_ += choice.bytes();
+  if (chunk.has_finish()) {
+    choice.finish_reason = NameOf(chunk.finish().reason());
+    choice.stop_string = chunk.finish().stop_string();
+    Count(chunk.finish(), chunk.sample() == 0);
+  }
+  return choice;
+}
+
+void OpenAiAnswer::BeginWithPrompt(size_t prompt, Choice& choice) {
+  choice.echoed = true;
+  Echo& echo = echoes_[prompt];
+  const v1::GenerateRequest& asked = request_->prompts[prompt];
+  choice.text = asked.has_tokens() ? echo.prompt.text() : asked.text();
+  if (request_->logprobs()) {
+    // What is not of the others is of the first, of which nothing is if that is a BOS.
+    size_t characters = CountCharacters(choice.text);
+    for (const v1::PositionLogprobs& position : echo.positions) {
+      characters -= std::min(characters, CountCharacters(position.token().text()));
+    }
+    choice.logprobs.AddFirst(echo.prompt.first(), characters);
+    for (const v1::PositionLogprobs& position : echo.positions) choice.logprobs.Add(position);
+  }
+  if (++echo.choices < request_->samples()) return;
+  bytes_ -= echo.bytes;
+  echoes_.erase(prompt);
+}
+
+void OpenAiAnswer::Count(const v1::Finish& finish, bool first_sample) {
+  const v1::Usage& usage = finish.usage();
+  if (first_sample) {
+    usage_.set_prompt_tokens(usage_.prompt_tokens() + usage.prompt_tokens());
+    usage_.set_cached_prompt_tokens(usage_.cached_prompt_tokens() + usage.cached_prompt_tokens());
+  }
+  usage_.set_completion_tokens(usage_.completion_tokens() + usage.completion_tokens());
+  AddCounts(finish.speculation(), &speculation_);
+}
+
+Json OpenAiAnswer::Headed() const {
+  const char* const object = request_->endpoint == Endpoint::kCompletions ? "text_completion"
+                             : request_->stream                           ? "chat.completion.chunk"
+                                                                          : "chat.completion";
+  return {{"id", header_.id}, {"object", object}, {"created", header_.created}, {"model", header_.model}};
+}
+
+Json OpenAiAnswer::UsageJson() const {
+  const v1::SpeculationStats& s = speculation_;
+  return {{"prompt_tokens", usage_.prompt_tokens()},
+          {"completion_tokens", usage_.completion_tokens()},
+          {"total_tokens", usage_.prompt_tokens() + usage_.completion_tokens()},
+          {"prompt_tokens_details", {{"cached_tokens", usage_.cached_prompt_tokens()}}},
+          {"speculation",
+           {{"drafted", s.drafted()},
+            {"accepted", s.accepted()},
+            {"accepted_after_end", s.accepted_after_end()},
+            {"rounds", s.rounds()},
+            {"acceptance_rate", AcceptanceRate(s)},
+            {"mean_accepted_length", MeanAcceptedLength(s)},
+            {"exact", s.exact()},
+            {"schedule", NameOf(ScheduleOf(s))}}}};
+}
+
+std::string OpenAiAnswer::ChoiceText(size_t index, const Choice& choice) const {
+  const bool chat = request_->endpoint == Endpoint::kChat;
+  Json content;
+  if (!chat) {
+    content = {{"text", choice.text}};
+  } else if (!request_->stream) {
+    content = {{"message", {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}}}};
+  } else {
+    Json delta = Json::object();
+    if (!choice.begun) delta["role"] = "assistant";
+    if (!choice.begun || !choice.text.empty()) delta["content"] = choice.text;
+    content["delta"] = std::move(delta);
+  }
+  const bool tells = request_->logprobs() && !(request_->stream && choice.logprobs.empty());
+  const Json end = {{"finish_reason", NullIfEmpty(choice.finish_reason)},
+                    {"stop_reason", NullIfEmpty(choice.stop_string)}};
+  // Log-probabilities are JSON already.
+  return absl::StrCat(R"({"index":)", index, ",", Members(content), R"(,"logprobs":)",
+                      tells ? choice.logprobs.ToJson() : "null", ",", Members(end), "}");
+}
+
+std::string OpenAiAnswer::Event(size_t index, Choice& choice) const {
+  std::string event = absl::StrCat("{", Members(Headed()), R"(,"choices":[)", ChoiceText(index, choice), "]",
+                                   request_->include_usage ? R"(,"usage":null})" : "}");
+  choice.begun = true;
+  choice.text.clear();
+  choice.logprobs.Clear();
+  return event;
+}
+
+std::string OpenAiAnswer::AddAsEvent(size_t prompt, const v1::GenerateResponse& chunk) {
+  const size_t index = IndexOf(prompt, chunk);
+  Choice& choice = AddTo(index, prompt, chunk);
+  if (choice.text.empty() && choice.logprobs.empty() && choice.finish_reason.empty()) return "";
+  bytes_ -= choice.bytes();
+  return ServerSentEvent(Event(index, choice));
+}
+
+std::string OpenAiAnswer::LastEvents() const {
+  std::string events;
+  if (request_->include_usage) {
+    Json event = Headed();
+    event["choices"] = Json::array();
+    event["usage"] = UsageJson();
+    events = ServerSentEvent(DumpJson(event));
+  }
+  return events + DoneEvent();
+}
+
+std::vector<std::string> OpenAiAnswer::Body() {
+  std::vector<std::string> pieces = {absl::StrCat("{", Members(Headed()), R"(,"choices":[)")};
+  // Each choice goes as its text comes.
+  for (auto choice = choices_.begin(); choice != choices_.end(); choice = choices_.erase(choice)) {
+    pieces.push_back(absl::StrCat(pieces.size() > 1 ? "," : "", ChoiceText(choice->first, choice->second)));
+  }
+  pieces.push_back(absl::StrCat(R"(],"usage":)", DumpJson(UsageJson()), "}"));
+  return pieces;
+}
+
+void OpenAiLogprobs::Add(const v1::PositionLogprobs& position) {
+  const v1::TokenLogprob& token = position.token();
+  if (form_ == Form::kChat) {
+    Json item = WithBytes(token);
+    Json top = Json::array();
+    for (const v1::TokenLogprob& other : position.top()) top.push_back(WithBytes(other));
+    item["top_logprobs"] = std::move(top);
+    Append(item, &tokens_);
+  } else {
+    Append(token.text(), &tokens_);
+    Append(Finite(token.logprob()), &logprobs_);
+    Append(offset_, &offsets_);
+    Json top = Json::object();
+    // Tokens may share a text; the likeliest stands for it.
+    for (const v1::TokenLogprob& other : position.top()) top.emplace(other.text(), Finite(other.logprob()));
+    top.emplace(token.text(), Finite(token.logprob()));
+    Append(top, &tops_);
+  }
+  offset_ += CountCharacters(token.text());
+}
+
+void OpenAiLogprobs::AddFirst(const v1::TokenLogprob& token, size_t characters) {
+  Append(token.text(), &tokens_);
+  Append(nullptr, &logprobs_);
+  Append(offset_, &offsets_);
+  Append(nullptr, &tops_);
+  offset_ += characters;
+}
+
+std::string OpenAiLogprobs::ToJson() const {
+  if (form_ == Form::kChat) return absl::StrCat(R"({"content":[)", tokens_, R"(],"refusal":null})");
+  return absl::StrCat(R"({"tokens":[)", tokens_, R"(],"token_logprobs":[)", logprobs_,
+                      R"(],"top_logprobs":[)", tops_, R"(],"text_offset":[)", offsets_, "]}");
+}
+
+void OpenAiLogprobs::Clear() {
+  for (std::string* list : {&tokens_, &logprobs_, &tops_, &offsets_}) list->clear();
+}
+
+}  // namespace outrider

@@ -1,0 +1,395 @@
+#include "coordinator/openai/openai_request.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/rpc/drafters.h"
+#include "common/rpc/error.h"
+#include "common/rpc/names.h"
+#include "common/text/json.h"
+#include "coordinator/openai/json_fields.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::json;
+
+// OpenAI's default for completions; chat has none.
+constexpr uint32_t kDefaultMaxTokens = 16;
+constexpr size_t kMaxPrompts = 1024;
+// No request needs to be nested deeper, and what walks through JSON is recursive.
+constexpr int kMaxDepth = 16;
+// Tokens and alternatives of an answer that is held until it is whole. More take more bytes than it may have
+// (completion.cc).
+constexpr double kMaxAnswerValues = 1 << 24;
+// Each takes dozens of bytes, however few it has in the body.
+constexpr size_t kMaxValues = size_t{1} << 16;
+
+// Fields of OpenAI's API, and of vLLM's extensions, that ask for an answer that cannot be given.
+struct Unsupported {
+  std::string name;
+  // What happens anyway. Null: as if absent, which an empty value or false says too.
+  Json harmless = nullptr;
+};
+
+const std::vector<Unsupported>& InBoth() {
+  static const auto* const fields = new std::vector<Unsupported>{
+      {"bad_words"},
+      {"guided_choice"},
+      {"guided_grammar"},
+      {"guided_json"},
+      {"guided_regex"},
+      {"include_stop_str_in_output"},
+      {"logits_processors"},
+      {"prompt_embeds"},
+      {"prompt_logprobs"},
+      {"response_format", Json::object({{"type", "text"}})},
+      {"return_token_ids"},
+      {"return_tokens_as_token_ids"},
+      {"skip_special_tokens", true},
+      {"structured_outputs"},
+      {"truncate_prompt_tokens"},
+  };
+  return *fields;
+}
+
+const std::vector<Unsupported>& Of(Endpoint endpoint) {
+  static const auto* const completions = new std::vector<Unsupported>{
+      {"add_special_tokens", true},
+      {"suffix"},
+  };
+  static const auto* const chat = new std::vector<Unsupported>{
+      {"add_special_tokens"},
+      {"audio"},
+      {"chat_template"},
+      {"documents"},
+      {"echo"},
+      {"functions"},
+      {"modalities", Json::array({"text"})},
+      {"tools"},
+      {"web_search_options"},
+  };
+  return endpoint == Endpoint::kChat ? *chat : *completions;
+}
+
+// Null, false, an empty text, list or object: as if the field were not there.
+bool IsNothing(const Json& value) {
+  return value.is_null() || value == Json(false) || value == Json("") ||
+         (value.is_structured() && value.empty());
+}
+
+// A value that asks for what happens anyway is fine.
+absl::Status RefuseUnsupported(Endpoint endpoint, const Json& body) {
+  for (const std::vector<Unsupported>* fields : {&InBoth(), &Of(endpoint)}) {
+    for (const Unsupported& field : *fields) {
+      const auto found = body.find(field.name);
+      if (found == body.end() || found->is_null()) continue;
+      if (field.harmless.is_null() ? IsNothing(*found) : *found == field.harmless) continue;
+      return MakeError(
+          absl::StatusCode::kInvalidArgument, "UNSUPPORTED_PARAMETER",
+          absl::StrCat(field.name, ": not supported", field.harmless.is_null() ? "" : "; allowed: ",
+                       field.harmless.is_null() ? "" : field.harmless.dump()),
+          {{"field", field.name}});
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Reads JSON, and keeps nothing, until it has more values than it may have. Numbers take no memory beside
+// their place.
+class ValueCounter final : public nlohmann::json_sax<Json> {
+ public:
+  bool too_many() const { return values_ > kMaxValues; }
+
+  bool null() override { return Count(); }
+  bool boolean(bool) override { return Count(); }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return Count(); }
+  bool binary(binary_t&) override { return Count(); }
+  bool start_object(size_t) override { return Count(); }
+  bool key(string_t&) override { return Count(); }
+  bool end_object() override { return true; }
+  bool start_array(size_t) override { return Count(); }
+  bool end_array() override { return true; }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  bool Count() { return ++values_ <= kMaxValues; }
+
+  size_t values_ = 0;
+};
+
+void ParseSamplingFields(JsonFields& fields, v1::SamplingParams* sampling) {
+  const auto real = [&fields](const char* name, auto set) {
+    if (auto value = fields.Number(name)) set(static_cast<float>(*value));
+  };
+  real("temperature", [&](float value) { sampling->set_temperature(value); });
+  real("top_p", [&](float value) { sampling->set_top_p(value); });
+  real("min_p", [&](float value) { sampling->set_min_p(value); });
+  real("repetition_penalty", [&](float value) { sampling->set_repetition_penalty(value); });
+  real("presence_penalty", [&](float value) { sampling->set_presence_penalty(value); });
+  real("frequency_penalty", [&](float value) { sampling->set_frequency_penalty(value); });
+  const Json* top_k = fields.Find("top_k");
+  if (top_k != nullptr) sampling->set_top_k(*top_k == -1 ? 0 : fields.Count("top_k").value_or(0));  // -1: all
+  sampling->set_min_tokens(fields.Count("min_tokens").value_or(0));
+  for (uint32_t id : fields.TokenIds("allowed_token_ids")) sampling->add_allowed_ids(id);
+
+  const Json* biases = fields.Find("logit_bias");
+  if (biases == nullptr) return;
+  if (!biases->is_object())
+    return fields.Refuse("logit_bias", "an object from ids to numbers", Shown(*biases));
+  for (const auto& [token, bias] : biases->items()) {
+    uint32_t id = 0;
+    if (!absl::SimpleAtoi(token, &id) || !bias.is_number()) {
+      return fields.Refuse("logit_bias", "an object from ids to numbers",
+                           absl::StrCat("\"", token, "\": ", Shown(bias)));
+    }
+    v1::LogitBias* entry = sampling->add_logit_bias();
+    entry->set_token(id);
+    entry->set_bias(bias.get<float>());
+  }
+}
+
+void ParseStopFields(JsonFields& fields, Endpoint endpoint, v1::StopOptions* stop) {
+  if (const Json* strings = fields.Find("stop")) {
+    const Json list = strings->is_array() ? *strings : Json::array({*strings});
+    for (const Json& string : list) {
+      if (!string.is_string()) return fields.Refuse("stop", "a string or a list of strings", Shown(*strings));
+      stop->add_strings(string.get<std::string>());
+    }
+  }
+  for (uint32_t id : fields.TokenIds("stop_token_ids")) stop->add_token_ids(id);
+  stop->set_ignore_eos(fields.Bool("ignore_eos").value_or(false));
+  std::optional<uint32_t> most = fields.Count("max_tokens");
+  if (endpoint == Endpoint::kCompletions) {
+    stop->set_max_tokens(most.value_or(kDefaultMaxTokens));
+    return;
+  }
+  if (auto newer = fields.Count("max_completion_tokens")) most = newer;
+  if (most) stop->set_max_tokens(*most);
+}
+
+void ParseSpeculationFields(JsonFields& fields, v1::SpeculationOptions* speculation) {
+  if (auto k = fields.Count("draft_tokens")) speculation->set_draft_tokens(*k);
+  if (auto name = fields.String("drafter")) {
+    speculation->set_drafter(DrafterFromName(*name));
+    if (speculation->drafter() == v1::DRAFTER_KIND_UNSPECIFIED) {
+      fields.Refuse("drafter", absl::StrJoin(DrafterNames(), ", "), *name);
+    }
+  }
+  if (auto name = fields.String("rule")) {
+    speculation->set_rule(RuleFromName(*name));
+    if (speculation->rule() == v1::RULE_UNSPECIFIED) fields.Refuse("rule", "token, block, coupled", *name);
+  }
+  if (auto name = fields.String("schedule")) {
+    speculation->set_schedule(ScheduleFromName(*name));
+    if (speculation->schedule() == v1::SCHEDULE_UNSPECIFIED) {
+      fields.Refuse("schedule", "lockstep, run_ahead, auto", *name);
+    }
+  }
+  if (auto tree = fields.String("tree")) speculation->set_tree(*tree);
+}
+
+// The model's own probabilities at temperature 1, as vLLM reports them: after the controls a greedy answer's
+// would all be 1.
+void ParseLogprobFields(JsonFields& fields, Endpoint endpoint, bool echo, v1::LogprobOptions* logprobs) {
+  logprobs->set_before_controls(true);
+  if (endpoint == Endpoint::kCompletions) {
+    if (auto top = fields.Count("logprobs")) {
+      logprobs->set_top(*top);
+      if (echo) logprobs->set_prompt(*top);
+    }
+    return;
+  }
+  const bool wanted = fields.Bool("logprobs").value_or(false);
+  const std::optional<uint32_t> top = fields.Count("top_logprobs");
+  if (top.value_or(0) > 0 && !wanted) {
+    return fields.Refuse("top_logprobs", "0 unless logprobs is true", absl::StrCat(*top));
+  }
+  if (wanted) logprobs->set_top(top.value_or(0));
+}
+
+// vLLM's extension: the width is n, and all texts come back. With best_of that is the width, and the n best
+// come back.
+void ParseBeamFields(JsonFields& fields, v1::GenerateRequest* request) {
+  if (!fields.Bool("use_beam_search").value_or(false)) return;
+  const uint32_t n = request->has_n() ? request->n() : 1;
+  request->mutable_beam()->set_width(fields.Count("best_of").value_or(n));
+  if (auto penalty = fields.Number("length_penalty")) request->mutable_beam()->set_length_penalty(*penalty);
+}
+
+void ParseSampleFields(JsonFields& fields, v1::GenerateRequest* request) {
+  if (auto n = fields.Count("n")) request->set_n(*n);
+  ParseBeamFields(fields, request);
+  if (auto best_of = fields.Count("best_of"); best_of && !request->has_beam()) {
+    const uint32_t n = request->has_n() ? request->n() : 1;
+    if (*best_of != n) fields.Refuse("best_of", absl::StrCat(n, ", the same as n"), absl::StrCat(*best_of));
+  }
+  if (auto seed = fields.Bits("seed")) request->set_seed(*seed);
+}
+
+void ParseStreamFields(JsonFields& fields, OpenAiRequest* request) {
+  request->stream = fields.Bool("stream").value_or(false);
+  const Json* options = fields.Find("stream_options");
+  if (options == nullptr) return;
+  if (!request->stream || !options->is_object()) {
+    return fields.Refuse("stream_options", "an object, when stream is true", Shown(*options));
+  }
+  JsonFields inner(*options);
+  request->include_usage = inner.Bool("include_usage").value_or(false);
+  fields.Fail(inner.status());
+}
+
+// Text, a list of texts, token ids, or a list of lists of them.
+void ParsePrompts(JsonFields& fields, OpenAiRequest* request) {
+  constexpr char kAllowed[] =
+      "a string, a list of strings, a list of token ids, a list of lists of token ids";
+  const Json* prompt = fields.Find("prompt");
+  if (prompt == nullptr) return fields.Refuse("prompt", kAllowed, "missing");
+  const bool several =
+      prompt->is_array() && !prompt->empty() && (prompt->front().is_string() || prompt->front().is_array());
+  if (several && prompt->size() > kMaxPrompts) {
+    return fields.Refuse("prompt", absl::StrCat("at most ", kMaxPrompts, " prompts"),
+                         absl::StrCat(prompt->size(), " prompts"));
+  }
+  const Json list = several ? *prompt : Json::array({*prompt});
+  for (const Json& one : list) {
+    v1::GenerateRequest& generation = request->prompts.emplace_back();
+    if (one.is_string()) {
+      generation.set_text(one.get<std::string>());
+    } else if (auto ids = AsTokenIds(one)) {
+      generation.mutable_tokens()->mutable_ids()->Add(ids->begin(), ids->end());
+    } else {
+      return fields.Refuse("prompt", kAllowed, Shown(*prompt));
+    }
+  }
+}
+
+// A message's content: text, or a list of parts of which each is text. Of an assistant that only thought or
+// called tools there may be none.
+bool SetContent(const Json& message, v1::ChatMessage* turn) {
+  const auto found = message.find("content");
+  if (found == message.end() || found->is_null()) return turn->role() == "assistant";
+  if (found->is_string()) {
+    turn->set_content(found->get<std::string>());
+    return true;
+  }
+  if (!found->is_array()) return false;
+  for (const Json& part : *found) {
+    if (!part.is_object()) return false;
+    const auto type = part.find("type"), text = part.find("text");
+    if (type == part.end() || *type != "text" || text == part.end() || !text->is_string()) return false;
+    turn->add_parts(text->get<std::string>());
+  }
+  return true;
+}
+
+// What else a template may read of it.
+void SetFields(Json message, v1::ChatMessage* turn) {
+  message.erase("role");
+  message.erase("content");
+  for (auto field = message.begin(); field != message.end();) {
+    field = IsNothing(*field) ? message.erase(field) : std::next(field);
+  }
+  if (!message.empty()) turn->set_fields(DumpJson(message));
+}
+
+void ParseMessages(JsonFields& fields, OpenAiRequest* request) {
+  const Json* messages = fields.Find("messages");
+  if (messages == nullptr || !messages->is_array()) {
+    return fields.Refuse("messages", "a list of messages",
+                         messages == nullptr ? "missing" : Shown(*messages));
+  }
+  v1::ChatPrompt* chat = request->prompts.emplace_back().mutable_chat();
+  for (const Json& message : *messages) {
+    v1::ChatMessage* turn = chat->add_messages();
+    const bool whole = message.is_object() && message.contains("role") && message["role"].is_string();
+    if (whole) turn->set_role(message["role"].get<std::string>());
+    if (!whole || !SetContent(message, turn)) {
+      return fields.Refuse("messages", "messages with a role, and text as content", Shown(message));
+    }
+    for (const char* name : {"tool_calls", "function_call", "audio"}) {
+      const auto found = message.find(name);
+      if (found != message.end() && !IsNothing(*found)) {
+        return fields.Refuse("messages", absl::StrCat("messages without ", name), Shown(message));
+      }
+    }
+    SetFields(message, turn);
+  }
+}
+
+// Extensions of vLLM's and transformers'.
+void ParseTemplateFields(JsonFields& fields, v1::ChatPrompt* chat) {
+  const Json* variables = fields.Find("chat_template_kwargs");
+  if (variables != nullptr && !variables->is_object()) {
+    return fields.Refuse("chat_template_kwargs", "an object", Shown(*variables));
+  }
+  if (variables != nullptr) chat->set_chat_template_kwargs(DumpJson(*variables));
+  const bool goes_on = fields.Bool("continue_final_message").value_or(false);
+  chat->set_continue_final_message(goes_on);
+  if (fields.Bool("add_generation_prompt").value_or(!goes_on) == goes_on) {
+    fields.Refuse("add_generation_prompt", goes_on ? "false with continue_final_message" : "true",
+                  goes_on ? "true" : "false");
+  }
+}
+
+// Refuses at once what would be refused after minutes.
+absl::Status CheckAnswerSize(const OpenAiRequest& request) {
+  const v1::GenerateRequest& common = request.common;
+  const double samples = request.prompts.size() * std::max(common.n(), 1u);
+  const double values = samples * common.stop().max_tokens() * (common.logprobs().top() + 1.0);
+  if (request.stream || values <= kMaxAnswerValues) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kInvalidArgument, "ANSWER_TOO_LARGE",
+                   absl::StrCat("prompts x n x max_tokens x (logprobs + 1) is ", values, ", more than ",
+                                kMaxAnswerValues, "; stream the answer, or ask for less at once"));
+}
+
+}  // namespace
+
+absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body) {
+  // Each has a byte at least.
+  ValueCounter counter;
+  if (body.size() > kMaxValues && !Json::sax_parse(body, &counter) && counter.too_many()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON",
+                     absl::StrCat("the body has more than ", kMaxValues, " texts, lists and objects"));
+  }
+  const auto shallow = [](int depth, Json::parse_event_t, const Json&) { return depth <= kMaxDepth; };
+  const Json json = Json::parse(body, shallow, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON", "the body is not a JSON object");
+  }
+  if (absl::Status status = RefuseUnsupported(endpoint, json); !status.ok()) return status;
+  JsonFields fields(json);
+  OpenAiRequest request;
+  request.endpoint = endpoint;
+  request.model = fields.String("model").value_or("");
+  request.echo = endpoint == Endpoint::kCompletions && fields.Bool("echo").value_or(false);
+  ParseStreamFields(fields, &request);
+  v1::GenerateRequest* common = &request.common;
+  common->set_echo(request.echo);
+  ParseSamplingFields(fields, common->mutable_sampling());
+  ParseStopFields(fields, endpoint, common->mutable_stop());
+  ParseSpeculationFields(fields, common->mutable_speculation());
+  ParseLogprobFields(fields, endpoint, request.echo, common->mutable_logprobs());
+  ParseSampleFields(fields, common);
+  if (endpoint == Endpoint::kCompletions) {
+    ParsePrompts(fields, &request);
+  } else {
+    ParseMessages(fields, &request);
+    if (fields.status().ok()) ParseTemplateFields(fields, request.prompts.front().mutable_chat());
+  }
+  if (!fields.status().ok()) return fields.status();
+  if (absl::Status status = CheckAnswerSize(request); !status.ok()) return status;
+  return request;
+}
+
+}  // namespace outrider

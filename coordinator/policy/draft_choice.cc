@@ -1,0 +1,257 @@
+#include "coordinator/policy/draft_choice.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/spec/analysis.h"
+
+namespace outrider {
+namespace {
+
+// Before so many rounds with a draft nothing is known, and this K is taken.
+constexpr int kRoundsToLearn = 12;
+constexpr int kWhileLearning = 4;
+// One round in so many drafts a token more or less than seems best: times can only be told apart at sizes
+// that differ, and next to the best K little is lost.
+constexpr int kTryNeighbourEvery = 16;
+// And one in so many is plain, so that what speculation gains is known, in the metrics too.
+constexpr int kTryPlainEvery = 256;
+// Several generations take the same K for so many rounds of each.
+constexpr int kRoundsInStep = 16;
+// While nothing is drafted, one round in so many is, to see whether it would pay again.
+constexpr int kProbeEvery = 200;
+constexpr int kProbeTokens = 2;
+
+}  // namespace
+
+DraftChoice::Group DraftChoice::GroupOf(const Generation& generation) {
+  const v1::SamplingParams& sampling = generation.request().params.sampling();
+  return {generation.request().drafter, sampling.has_temperature() && sampling.temperature() == 0};
+}
+
+DraftChoice::Kind& DraftChoice::KindOf(const Generation& generation, bool ahead) {
+  const Group group = GroupOf(generation);
+  Kind& lockstep = kinds_[{group, false}];
+  if (!ahead) return lockstep;
+  // It begins with what is known.
+  const auto [kind, is_new] = kinds_.try_emplace({group, true}, lockstep);
+  if (is_new) kind->second.ahead = true;
+  return kind->second;
+}
+
+bool DraftChoice::MeasuresSchedules(const Generation& generation) const {
+  return generation.request().schedule == v1::SCHEDULE_AUTO && running_ <= 1;
+}
+
+bool DraftChoice::ChoosesTree(const Generation& generation) const {
+  return generation.request().chooses_tree && running_ <= 1;
+}
+
+bool DraftChoice::ChooseSchedule(const Generation& generation) {
+  if (MeasuresSchedules(generation)) return schedules_[GroupOf(generation)].Next();
+  return generation.request().schedule == v1::SCHEDULE_RUN_AHEAD;
+}
+
+double DraftChoice::Seconds(const Kind& kind, double alpha, int k) const {
+  const double verify = kind.costs.Verify(k, running_);
+  if (k == 0) return verify;
+  const double proposal = kind.costs.Propose(k, running_);
+  if (!kind.ahead || running_ > 1) return verify + proposal;
+  const double whole = std::pow(alpha, k);
+  const double whole_hit = whole * kind.acceptance.WholeHit(alpha);
+  const double corrected_hit = (1 - whole) * kind.acceptance.CorrectedHit();
+  const auto late = [&](double more) { return std::max(proposal + more - verify, 0.0); };
+  // After a whole proposal its last token has to be fed first.
+  return verify + whole_hit * late(kind.costs.token()) + corrected_hit * late(0) +
+         (1 - whole_hit - corrected_hit) * proposal;
+}
+
+double DraftChoice::Rate(const Kind& kind, double alpha, int k) const {
+  double tokens = ExpectedTokens(std::min(alpha, 0.999), k);
+  double seconds = Seconds(kind, alpha, k);
+  if (k > 0) {
+    const double proposed = kind.costs.proposed();
+    tokens = proposed * tokens + (1 - proposed);
+    seconds =
+        proposed * seconds + (1 - proposed) * (kind.costs.Verify(0, running_) + kind.costs.Failure(running_));
+  }
+  return tokens / seconds;
+}
+
+int DraftChoice::Best(const Kind& kind, double alpha, int most) const {
+  int best = 0;
+  double best_rate = 0;
+  for (int k = 0; k <= most; ++k) {
+    const double rate = Rate(kind, alpha, k);
+    if (rate > best_rate) {
+      best = k;
+      best_rate = rate;
+    }
+  }
+  return best;
+}
+
+DraftStop DraftChoice::StopFor(const Kind& kind, double excess, double alpha, int best) const {
+  DraftStop stop;
+  for (int bin = 0; bin < AcceptanceByConfidence::kBins; ++bin) {
+    const double accepted = std::max(1 - excess * (1 - kind.acceptance.Of(bin)), 0.0);
+    stop.acceptance.push_back(static_cast<float>(accepted));
+  }
+  const double seconds = Seconds(kind, alpha, best + 1) - Seconds(kind, alpha, best);
+  stop.least = static_cast<float>(Rate(kind, alpha, best) * seconds / alpha);
+  return stop;
+}
+
+DraftLength DraftChoice::Choose(const Generation& generation) {
+  return generation.emitted() == 0 ? DraftLength() : ChooseWithin(generation, generation.Room() - 1);
+}
+
+DraftLength DraftChoice::ChooseNext(const Generation& generation) {
+  // The verdict takes one token of the room, or more: the proposal is then cut.
+  return ChooseWithin(generation, generation.Room() - 2);
+}
+
+DraftLength DraftChoice::ChooseWithin(const Generation& generation, int most) {
+  most = std::min(generation.request().draft_tokens, most);
+  if (most <= 0) return {};
+  if (const std::optional<TreeShape>& tree = generation.request().tree) return {.most = most, .tree = tree};
+  const bool ahead = ChooseSchedule(generation);
+  Kind& kind = KindOf(generation, ahead);
+  DraftLength length = ChooseLength(kind, generation, most);
+  length.ahead = ahead;
+  if (length.most > 0 && ChoosesTree(generation) && kind.drafted_rounds >= kRoundsToLearn) {
+    if (std::optional<DraftLength> tree = ChooseTree(kind, generation, most)) return *std::move(tree);
+  }
+  return length;
+}
+
+std::optional<DraftLength> DraftChoice::ChooseTree(const Kind& kind, const Generation& generation, int most) {
+  const Request& request = generation.request();
+  const double alpha = kind.acceptance.alpha();
+  const int k = request.adaptive ? Best(kind, alpha, most) : most;
+  // A tree is drafted in lockstep, whatever the chains are.
+  const TreeCosts costs = KindOf(generation, false).costs.tree();
+  return trees_[GroupOf(generation)].Next(Rate(kind, alpha, k), costs, most, request.max_tree_nodes);
+}
+
+DraftLength DraftChoice::ChooseLength(Kind& kind, const Generation& generation, int most) {
+  const Request& request = generation.request();
+  if (!request.adaptive) return {most};
+  if (kind.drafted_rounds >= kRoundsToLearn && running_ > 1) {
+    if (kind.rounds_until_choice-- <= 0) {
+      kind.common = Best(kind, kind.acceptance.alpha(), request.draft_tokens);
+      kind.rounds_until_choice = kRoundsInStep * running_;
+    }
+    if (kind.common == 0 && kind.plain_rounds >= kProbeEvery * running_)
+      return {std::min(most, kProbeTokens)};
+  }
+  DraftLength length = LengthFor(kind, generation, most);
+  if (kind.drafted_rounds < kRoundsToLearn || running_ > 1) return length;
+  if (length.most == 0) {
+    if (kind.plain_rounds >= kProbeEvery) length.most = std::min(most, kProbeTokens);
+    return length;
+  }
+  if (++kind.chosen_rounds % kTryPlainEvery == 0) return {};
+  const bool ends_itself = length.stop && !length.stop->acceptance.empty();
+  if (!ends_itself && kind.chosen_rounds % kTryNeighbourEvery == 0) {
+    const int step = kind.chosen_rounds / kTryNeighbourEvery % 2 == 0 ? 1 : -1;
+    length.most = std::clamp(length.most + step, 1, most);
+  }
+  return length;
+}
+
+DraftLength DraftChoice::LengthFor(const Kind& kind, const Generation& generation, int most) const {
+  const Request& request = generation.request();
+  if (!request.adaptive) return {most};
+  const bool may_stop = running_ <= 1 && request.drafter == v1::DRAFTER_KIND_MODEL;
+  // Without a rule to stop by: the draft drafts them all, and says how sure it was.
+  const auto all_of = [&](int k) {
+    return DraftLength{.most = k, .stop = may_stop ? std::optional(DraftStop()) : std::nullopt};
+  };
+  if (kind.drafted_rounds < kRoundsToLearn) return all_of(std::min(most, kWhileLearning));
+  if (running_ > 1) return {std::min(kind.common, most)};
+  const double excess = kind.acceptance.ExcessOfRejections(generation.recent_acceptance());
+  const double alpha = std::max(1 - excess * (1 - kind.acceptance.alpha()), 0.0);
+  const int best = Best(kind, alpha, most);
+  if (best > 0 && may_stop && kind.acceptance.knows_confidence()) {
+    return {most, StopFor(kind, excess, alpha, best)};
+  }
+  return all_of(best);
+}
+
+std::vector<Outcome> DraftChoice::Outcomes(const Generation& generation, const Proposal& proposal) {
+  Kind& kind = KindOf(generation, true);
+  const std::vector<TokenId>& end_ids = generation.request().end_ids;
+  const auto ends = [&](TokenId token) {
+    return std::find(end_ids.begin(), end_ids.end(), token) != end_ids.end();
+  };
+  // Nothing follows a token that ends the text.
+  const auto end = std::find_if(proposal.begin(), proposal.end(),
+                                [&](const ProposalNode& node) { return ends(node.token); });
+  const auto reachable = static_cast<size_t>(end - proposal.begin());
+
+  std::vector<Outcome> outcomes;
+  double foreseen = 0;
+  for (const NamedOutcome& named : kind.acceptance.Outcomes(proposal)) {
+    if (static_cast<int>(outcomes.size()) == max_branches_) break;
+    const bool whole = named.accepted == proposal.size();
+    const int room = generation.Room() - static_cast<int>(named.accepted) - 2;
+    const int most = std::min(generation.request().draft_tokens, room);
+    if (named.accepted > reachable || most <= 0) continue;
+    Outcome outcome{.accepted = named.accepted, .length = LengthFor(kind, generation, most)};
+    if (!whole) outcome.token = proposal[named.accepted].alternatives[static_cast<size_t>(named.rank)];
+    if (outcome.length.most == 0 || (outcome.token && ends(*outcome.token))) continue;
+    // What it saves, against what one more sequence in their steps costs the others.
+    if (!outcomes.empty() && named.chance * kind.costs.token() < foreseen * kind.costs.sequence()) continue;
+    foreseen += named.chance;
+    outcome.length.ahead = true;
+    outcomes.push_back(std::move(outcome));
+  }
+  // A proposal that nobody foresaw may have to wait for a step of what was foreseen.
+  const double step = kind.costs.token();
+  const double proposal_seconds = kind.costs.first_step() + static_cast<double>(proposal.size()) * step;
+  const bool pays = foreseen * proposal_seconds >= (1 - foreseen) * step;
+  if (!pays && ++kind.rounds_unforeseen % kTryNeighbourEvery != 0) return {};
+  return outcomes;
+}
+
+bool DraftChoice::ExpectsToDraft(const Generation& generation) {
+  const Request& request = generation.request();
+  if (!request.adaptive) return request.draft_tokens > 0;
+  const Kind& kind = KindOf(generation, false);
+  if (kind.drafted_rounds < kRoundsToLearn) return true;
+  if (running_ > 1) return kind.common > 0;
+  return Best(kind, kind.acceptance.alpha(), request.draft_tokens) > 0;
+}
+
+void DraftChoice::OnRound(const RoundReport& round) {
+  const Generation& generation = *round.generation;
+  const Proposal& proposal = *round.proposal;
+  const bool failed = round.draft_status == DraftStatus::kFailed;
+  if (MeasuresSchedules(generation) && IsChain(proposal)) {
+    schedules_[GroupOf(generation)].Observe(round.ahead.runs, outrider::Seconds(round.times.round),
+                                            round.emitted);
+  }
+  if (!failed && ChoosesTree(generation)) trees_[GroupOf(generation)].Observe(round);
+  Kind& kind = KindOf(generation, round.ahead.runs);
+  kind.costs.ObserveVerify(round.times, running_);
+  if (!failed && proposal.empty()) {
+    ++kind.plain_rounds;
+    return;
+  }
+  // What is known of the draft is as old as the last round that asked for one.
+  ++kind.drafted_rounds;
+  kind.costs.AgeDraft(kind.plain_rounds);
+  kind.acceptance.Age(kind.plain_rounds);
+  kind.plain_rounds = 0;
+  if (failed) return kind.costs.ObserveFailure(round.times);
+  // How often one of several siblings stands is no chain's acceptance.
+  if (!IsChain(proposal)) return kind.costs.ObserveTree(round);
+  kind.costs.ObserveChain(round);
+  kind.acceptance.Observe(proposal, round.verdict->path.size());
+  if (round.ahead.runs) {
+    kind.acceptance.ObserveAhead(proposal, *round.verdict, round.ahead.branches > 0, round.ahead.hit);
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,113 @@
+// Decides, once a round, how much to draft, and whether to draft while the target verifies.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "coordinator/generation/generation.h"
+#include "coordinator/generation/round_report.h"
+#include "coordinator/policy/acceptance.h"
+#include "coordinator/policy/measured_choice.h"
+#include "coordinator/policy/round_costs.h"
+#include "coordinator/policy/tree_choice.h"
+
+namespace outrider {
+
+// Chooses the K with the most tokens for the time that a round takes from everybody,
+//
+//   (1 - alpha^(K+1)) / (1 - alpha)  over  Verify(K) + Propose(K),
+//
+// which is Theorem 3.8 of Leviathan et al. (arXiv 2211.17192) with measured times (RoundCosts) and the alpha
+// of the generation (Acceptance). The rate of a draft that sometimes gives nothing is that of both kinds of
+// rounds together, so K falls to 0 while proposals fail. Several generations take the same K, since those in
+// step share forward passes, and use the alpha of all.
+//
+// A draft model that drafts for a generation alone ends by itself (DraftStop): it goes on while its next
+// token yields more than the best K does in the same time.
+//
+// A round that runs ahead pays for a proposal only if nothing was drafted for its outcome. Otherwise it waits
+// for what the verification did not cover.
+//
+// K depends on times and on what was committed before, never on the round's own random numbers: it changes no
+// distribution. It does change which random numbers a token gets, so requests with a seed under the token and
+// block rules keep a fixed K (Request::adaptive).
+//
+// One thread.
+class DraftChoice {
+ public:
+  // Drafts for at most `max_branches` outcomes of a round.
+  explicit DraftChoice(int max_branches = 8) : max_branches_(max_branches) {}
+
+  // A generation takes part from Begin until End.
+  void Begin() { ++running_; }
+  void End() { --running_; }
+  // How many do.
+  int running() const { return running_; }
+
+  // For the next round: at most what the request allows and what is left of the answer, which a round may
+  // complete with K + 1 tokens. Nothing for the prompt's own round, so that the first token waits for no
+  // draft.
+  DraftLength Choose(const Generation& generation);
+
+  // The same for the round after the one that is about to be verified, where the target proposes itself,
+  // together with its verdict, whichever that will be.
+  DraftLength ChooseNext(const Generation& generation);
+
+  // The outcomes of verifying `proposal` that are worth drafting for, the likeliest first.
+  std::vector<Outcome> Outcomes(const Generation& generation, const Proposal& proposal);
+
+  // Whether it is worth while to have the draft compute the prompt of a generation that begins.
+  bool ExpectsToDraft(const Generation& generation);
+
+  // After each round but the prompt's. `round.draft_status` says whether the draft was asked in vain.
+  void OnRound(const RoundReport& round);
+
+ private:
+  // What is learnt of generations with the same drafter, greedy ones apart from sampled ones, and rounds that
+  // run ahead apart from others.
+  struct Kind {
+    RoundCosts costs;
+    Acceptance acceptance;
+    bool ahead = false;
+    int drafted_rounds = 0, chosen_rounds = 0;
+    int plain_rounds = 0;       // since anything was drafted
+    int rounds_unforeseen = 0;  // in which running ahead did not seem to pay
+    // With several generations: the K of all, and when it is chosen anew.
+    int common = 0, rounds_until_choice = 0;
+  };
+  // A drafter, and whether what it drafts for is greedy.
+  using Group = std::pair<v1::DrafterKind, bool>;
+  static Group GroupOf(const Generation& generation);
+  Kind& KindOf(const Generation& generation, bool ahead);
+
+  // Of a round with room for `most` drafted tokens.
+  DraftLength ChooseWithin(const Generation& generation, int most);
+  bool ChooseSchedule(const Generation& generation);
+  DraftLength ChooseLength(Kind& kind, const Generation& generation, int most);
+  std::optional<DraftLength> ChooseTree(const Kind& kind, const Generation& generation, int most);
+  // What seems best, by what is known, without trials.
+  DraftLength LengthFor(const Kind& kind, const Generation& generation, int most) const;
+  // Ends a draft whose next token yields less than a round with the best K, `best`, in the same time.
+  DraftStop StopFor(const Kind& kind, double excess, double alpha, int best) const;
+
+  // Both schedules are measured, or trees beside chains: for generations alone, where the request leaves it
+  // open. With several, each fills the others' pauses, and the rows of a tree take time from them.
+  bool MeasuresSchedules(const Generation& generation) const;
+  bool ChoosesTree(const Generation& generation) const;
+
+  // Tokens a second, and the time of a round, with a proposal of k tokens if the draft gives one.
+  double Rate(const Kind& kind, double alpha, int k) const;
+  double Seconds(const Kind& kind, double alpha, int k) const;
+  // The K in [0, most] with the best rate.
+  int Best(const Kind& kind, double alpha, int most) const;
+
+  const int max_branches_;
+  std::map<std::pair<Group, bool>, Kind> kinds_;  // running ahead or not
+  std::map<Group, MeasuredChoice> schedules_;
+  std::map<Group, TreeChoice> trees_;
+  int running_ = 0;
+};
+
+}  // namespace outrider

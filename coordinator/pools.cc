@@ -1,0 +1,138 @@
+#include "coordinator/pools.h"
+
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/text/model_fingerprint.h"
+
+namespace outrider {
+namespace {
+
+absl::Status FirstError(std::initializer_list<absl::Status> checks) {
+  for (const absl::Status& status : checks) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// An error names the flag.
+template <class Pool>
+absl::Status Assign(absl::StatusOr<std::unique_ptr<Pool>> created, absl::string_view flag,
+                    std::unique_ptr<Pool>& pool) {
+  if (created.ok()) pool = *std::move(created);
+  return created.ok() ? absl::OkStatus()
+                      : absl::InvalidArgumentError(absl::StrCat(flag, ": ", created.status().message()));
+}
+
+// Where no server is configured, one without an address is down.
+template <class Protocol>
+Metrics::ServersUp WhichAreUp(const ServerPool<Protocol>* pool) {
+  if (pool == nullptr) return {{"", false}};
+  Metrics::ServersUp up;
+  for (const auto& server : pool->servers()) up[server->address] = server->link->up();
+  if (up.empty()) up[""] = false;  // a name that stands for none yet
+  return up;
+}
+
+constexpr char kRestart[] = "; a coordinator that is started again takes it";
+
+std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad16)); }
+
+std::string Fingerprints(uint64_t one, uint64_t other) {
+  return absl::StrCat(" (fingerprints ", Hex(one), " and ", Hex(other), ")");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolsOptions options,
+                                                 const Tokenizer& tokenizer,
+                                                 std::function<void()> on_change) {
+  auto result = std::make_unique<Pools>();
+  Pools* const pools = result.get();
+  const auto check_target = [pools, &tokenizer, mixed = options.mixed_numerics](const v1::ServerInfo& info) {
+    const v1::ServerInfo* const others = pools->targets->info();
+    return FirstError({CheckFingerprint(info, tokenizer), CheckWeights(info, others),
+                       mixed ? absl::OkStatus() : CheckNumerics(info, others)});
+  };
+  // A draft that comes back may be another, as long as those that are there are alike: with its q, its
+  // proposals are as good as any.
+  const auto check_draft = [pools, &tokenizer](const v1::ServerInfo& info) {
+    return FirstError({CheckPair(info, pools->targets->info()), CheckFingerprint(info, tokenizer),
+                       CheckWeights(info, pools->drafts->info_of_any_up())});
+  };
+  const auto on_targets = [pools, on_change] {
+    // They may be others than the drafts were compared with, if with any.
+    if (pools->targets->up() && pools->drafts != nullptr) pools->drafts->CheckAgain();
+    on_change();
+  };
+  const bool has_drafts = !options.drafts.addresses.empty();
+  absl::Status status =
+      Assign(TargetPool::Create(context, std::move(options.targets), check_target, on_targets), "--target",
+             pools->targets);
+  if (status.ok() && has_drafts) {
+    status = Assign(DraftPool::Create(context, std::move(options.drafts), check_draft, on_change), "--draft",
+                    pools->drafts);
+  }
+  if (!status.ok()) return status;
+  return result;
+}
+
+void Report(const Pools& pools, Metrics& metrics) {
+  metrics.SetTargets(WhichAreUp(pools.targets.get()));
+  metrics.SetDrafts(WhichAreUp(pools.drafts.get()));
+  metrics.SetDegraded(pools.drafts != nullptr && !pools.drafts->up());
+}
+
+absl::Status CheckFingerprint(const v1::ServerInfo& info, const Tokenizer& tokenizer) {
+  const std::vector<TokenId> eos(info.eos_ids().begin(), info.eos_ids().end());
+  const uint64_t expected =
+      ModelFingerprint(tokenizer.Fingerprint(), static_cast<int>(info.vocab_size()), eos);
+  if (info.fingerprint() == expected) return absl::OkStatus();
+  const int theirs = static_cast<int>(info.vocab_size());
+  const int ours = tokenizer.vocab_size();
+  return absl::FailedPreconditionError(absl::StrCat(
+      info.model(), " has another tokenizer than the coordinator",
+      theirs == ours ? absl::StrCat(", though both have ", ours, " tokens")
+                     : absl::StrCat(": its vocabulary has ", theirs, " tokens, the coordinator's ", ours),
+      Fingerprints(info.fingerprint(), expected)));
+}
+
+absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target) {
+  if (target == nullptr || draft.fingerprint() == target->fingerprint()) return absl::OkStatus();
+  const auto both = [](const auto& drafts, const auto& targets) {
+    return absl::StrCat(drafts, " for the draft, ", targets, " for the target");
+  };
+  const std::string drafts_ends = absl::StrJoin(draft.eos_ids(), " ");
+  const std::string targets_ends = absl::StrJoin(target->eos_ids(), " ");
+  // Then the fingerprints differ for that alone, or CheckFingerprint says so.
+  const bool sizes_differ = draft.vocab_size() != target->vocab_size();
+  if (sizes_differ && drafts_ends == targets_ends) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "draft ", draft.model(), " and target ", target->model(),
+      drafts_ends != targets_ends
+          ? absl::StrCat(" end a text with different tokens, ", both(drafts_ends, targets_ends))
+          : absl::StrCat(" have different tokenizers, though both have ", draft.vocab_size(), " tokens"),
+      Fingerprints(draft.fingerprint(), target->fingerprint())));
+}
+
+absl::Status CheckWeights(const v1::ServerInfo& info, const v1::ServerInfo* others) {
+  if (others == nullptr || info.weights_hash() == 0 || others->weights_hash() == 0) return absl::OkStatus();
+  if (info.weights_hash() == others->weights_hash()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(info.model(), " has other weights than those that were met first (hashes ",
+                   Hex(info.weights_hash()), " and ", Hex(others->weights_hash()), ")", kRestart));
+}
+
+absl::Status CheckNumerics(const v1::ServerInfo& info, const v1::ServerInfo* others) {
+  if (others == nullptr || info.numerics().empty() || others->numerics().empty()) return absl::OkStatus();
+  if (info.numerics() == others->numerics()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(info.model(), " computes other bits than those that were met first (", info.numerics(),
+                   ", and ", others->numerics(), "); --mixed-numerics takes it all the same"));
+}
+
+}  // namespace outrider

@@ -1,0 +1,217 @@
+#include "coordinator/servers/channel.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <utility>
+
+#include "common/rpc/error.h"
+#include "common/rpc/outbox.h"
+#include "common/rpc/server.h"
+#include "outrider/v1/draft.grpc.pb.h"
+#include "outrider/v1/target.grpc.pb.h"
+
+namespace outrider {
+namespace {
+
+// What gRPC calls the parts of a protocol.
+template <class Protocol>
+struct Rpc;
+
+template <>
+struct Rpc<DraftProtocol> {
+  using Service = v1::Draft;
+  using Request = v1::ProposeRequest;
+  static auto Prepare(Service::Stub& stub, grpc::ClientContext* context, grpc::CompletionQueue* queue) {
+    return stub.PrepareAsyncPropose(context, queue);
+  }
+};
+
+template <>
+struct Rpc<TargetProtocol> {
+  using Service = v1::Target;
+  using Request = v1::VerifyRequest;
+  static auto Prepare(Service::Stub& stub, grpc::ClientContext* context, grpc::CompletionQueue* queue) {
+    return stub.PrepareAsyncVerify(context, queue);
+  }
+};
+
+// One life of the stream. It lives until it has ended and the channel has let go of it.
+template <class Protocol>
+class Stream {
+ public:
+  using Handlers = typename Channel<Protocol>::Handlers;
+
+  static std::shared_ptr<Stream> Start(typename Rpc<Protocol>::Service::Stub& stub, GrpcContext& context,
+                                       Handlers handlers) {
+    std::shared_ptr<Stream> stream(new Stream(stub, context, std::move(handlers)));
+    stream->until_it_ends_ = stream;
+    stream->poller_.Join();
+    stream->stream_->StartCall(&stream->started_);
+    return stream;
+  }
+
+  void Hold() { outbox_.Hold(); }
+  void Release() { outbox_.Release(); }
+  void Post(typename Protocol::Item&& item) { outbox_.Post(std::move(item)); }
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  Stream(typename Rpc<Protocol>::Service::Stub& stub, GrpcContext& context, Handlers handlers)
+      : handlers_(std::move(handlers)),
+        poller_(context.poller()),
+        stream_(Rpc<Protocol>::Prepare(stub, &context_, &context.queue())),
+        outbox_([this](const auto& message) { stream_->Write(message, &written_); }) {}
+
+  void OnStarted(bool ok) {
+    if (!ok) return End();
+    Read();
+  }
+  // gRPC tells the server of each read that there is room again, which would wake it between its answer and
+  // the next item.
+  void Read() {
+    poller_.BeginLater([this] { stream_->Read(&response_, &read_done_); });
+  }
+  void OnReadDone(bool ok) {
+    if (!ok) {
+      const std::shared_ptr<Stream> self = until_it_ends_;
+      End();
+      // It may be a message that cannot be parsed, and the server goes on. Not before the status was asked
+      // for, or it would be CANCELLED whatever the server says.
+      return Cancel();
+    }
+    handlers_.on_response(std::move(response_));
+    response_.Clear();
+    Read();
+  }
+  void OnWritten() {
+    if (outbox_.OnWritten()) Finish();
+  }
+
+  // Once nothing is read any more. If a write is in flight, its end comes first.
+  void End() {
+    if (outbox_.Close()) Finish();
+  }
+  void Finish() { stream_->Finish(&status_, &finished_); }
+  void OnFinished() {
+    handlers_.on_end(FromGrpc(status_));
+    QueuePoller& poller = poller_;
+    until_it_ends_ = nullptr;
+    poller.Leave();
+  }
+
+  const Handlers handlers_;
+  QueuePoller& poller_;
+  grpc::ClientContext context_;
+  const std::unique_ptr<
+      grpc::ClientAsyncReaderWriter<typename Rpc<Protocol>::Request, typename Protocol::Response>>
+      stream_;
+  Outbox<typename Rpc<Protocol>::Request> outbox_;
+  typename Protocol::Response response_;
+  grpc::Status status_;
+  QueueTag started_{[this](bool ok) { OnStarted(ok); }};
+  QueueTag read_done_{[this](bool ok) { OnReadDone(ok); }};
+  QueueTag written_{[this](bool /*ok*/) { OnWritten(); }};
+  QueueTag finished_{[this](bool /*ok*/) { OnFinished(); }};
+  std::shared_ptr<Stream> until_it_ends_;
+};
+
+// Polls for a channel that has no stream, until it is connected or a time is over. gRPC makes progress with a
+// connection only while somebody polls for its channel; beside calls, that is its own timer, every five
+// seconds.
+class Connecting {
+ public:
+  static void Start(std::shared_ptr<grpc::Channel> channel, GrpcContext& context, Clock::duration within) {
+    std::shared_ptr<Connecting> connecting(new Connecting(std::move(channel), context, within));
+    connecting->until_it_ends_ = connecting;
+    connecting->context_.poller().Join();
+    connecting->Await();
+  }
+
+ private:
+  Connecting(std::shared_ptr<grpc::Channel> channel, GrpcContext& context, Clock::duration within)
+      : channel_(std::move(channel)), context_(context), end_(Clock::now() + within) {}
+
+  void Await() {
+    const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
+    const Clock::duration left = end_ - Clock::now();
+    if (state == GRPC_CHANNEL_READY || left <= Clock::duration::zero()) return End();
+    // gRPC has deadlines on the wall clock, which may be set.
+    const auto deadline = std::chrono::system_clock::now() +
+                          std::chrono::duration_cast<std::chrono::system_clock::duration>(left);
+    channel_->NotifyOnStateChange(state, deadline, &context_.queue(), &changed_);
+  }
+  void End() {
+    QueuePoller& poller = context_.poller();
+    until_it_ends_ = nullptr;
+    poller.Leave();
+  }
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  GrpcContext& context_;
+  const Clock::time_point end_;
+  QueueTag changed_{[this](bool in_time) { in_time ? Await() : End(); }};
+  std::shared_ptr<Connecting> until_it_ends_;
+};
+
+}  // namespace
+
+template <class Protocol>
+struct Channel<Protocol>::Transport {
+  GrpcContext& context;
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<typename Rpc<Protocol>::Service::Stub> stub;
+  std::shared_ptr<Stream<Protocol>> stream = nullptr;
+};
+
+template <class Protocol>
+Channel<Protocol>::Channel(GrpcContext& context, const std::string& address, const std::string& host,
+                           const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments = ChannelArguments();
+  if (!host.empty()) arguments.SetSslTargetNameOverride(host);
+  auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
+  auto stub = Rpc<Protocol>::Service::NewStub(channel);
+  transport_ = std::make_unique<Transport>(context, std::move(channel), std::move(stub));
+}
+
+template <class Protocol>
+Channel<Protocol>::~Channel() {
+  Cancel();
+}
+
+template <class Protocol>
+void Channel<Protocol>::Open(Handlers handlers) {
+  transport_->stream = Stream<Protocol>::Start(*transport_->stub, transport_->context, std::move(handlers));
+}
+
+template <class Protocol>
+void Channel<Protocol>::Hold() {
+  if (transport_->stream != nullptr) transport_->stream->Hold();
+}
+
+template <class Protocol>
+void Channel<Protocol>::Release() {
+  if (transport_->stream != nullptr) transport_->stream->Release();
+}
+
+template <class Protocol>
+void Channel<Protocol>::Post(typename Protocol::Item&& item) {
+  if (transport_->stream != nullptr) transport_->stream->Post(std::move(item));
+}
+
+template <class Protocol>
+void Channel<Protocol>::Cancel() {
+  if (transport_->stream != nullptr) transport_->stream->Cancel();
+}
+
+template <class Protocol>
+void Channel<Protocol>::ConnectAgain(Clock::duration within) {
+  // Names that do not resolve would otherwise be asked for at intervals that grow to two minutes.
+  grpc::experimental::ChannelResetConnectionBackoff(transport_->channel.get());
+  Connecting::Start(transport_->channel, transport_->context, within);
+}
+
+template class Channel<DraftProtocol>;
+template class Channel<TargetProtocol>;
+
+}  // namespace outrider

@@ -1,0 +1,86 @@
+// The transport of a link: a gRPC stream to a draft or target server. No other file of the coordinator knows
+// what carries the messages between the processes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "coordinator/servers/grpc_context.h"
+#include "outrider/v1/draft.pb.h"
+#include "outrider/v1/target.pb.h"
+
+namespace grpc {
+class ChannelCredentials;
+}
+
+namespace outrider {
+
+// The two protocols.
+struct DraftProtocol {
+  using Response = v1::ProposeResponse;
+  using Item = v1::DraftItem;
+  using Result = v1::ProposeResult;
+  static constexpr const char* kName = "draft";
+  static constexpr const char* kUnavailable = "DRAFT_UNAVAILABLE";
+  // Whether the answer is still to come.
+  static bool IsPartial(const Result& result) { return result.partial(); }
+  // Rows that a server computes for an item; 0: it has no answer.
+  static int Rows(const Item& item) {
+    if (!item.has_propose()) return 0;
+    return item.propose().sequence().tokens_size() + static_cast<int>(item.propose().draft_tokens());
+  }
+};
+
+struct TargetProtocol {
+  using Response = v1::VerifyResponse;
+  using Item = v1::TargetItem;
+  using Result = v1::VerifyResult;
+  static constexpr const char* kName = "target";
+  static constexpr const char* kUnavailable = "TARGET_UNAVAILABLE";
+  static bool IsPartial(const Result& /*result*/) { return false; }
+  static int Rows(const Item& item) {
+    return item.verify().sequence().tokens_size() + item.verify().draft_size();
+  }
+};
+
+// Has at most one stream open. One thread calls the methods; the handlers are called by whoever polls the
+// context's queue, one at a time.
+template <class Protocol>
+class Channel {
+ public:
+  struct Handlers {
+    std::function<void(typename Protocol::Response&&)> on_response;
+    // The stream has ended, and why. Nothing follows.
+    std::function<void(const absl::Status&)> on_end;
+  };
+
+  // `host` is the name that the server's certificate has, if it is not in the address.
+  Channel(GrpcContext& context, const std::string& address, const std::string& host,
+          const std::shared_ptr<grpc::ChannelCredentials>& credentials);
+  // Ends the stream. Its handlers may still be called, up to on_end.
+  ~Channel();
+
+  // Opens a stream. The last one has ended.
+  void Open(Handlers handlers);
+  // Sends an item, in one message with others that wait, or that are posted up to Release. Not before the
+  // first response; dropped once the stream has ended.
+  void Hold();
+  void Release();
+  void Post(typename Protocol::Item&& item);
+  // Ends the stream.
+  void Cancel();
+  // Without a stream: tries to connect at once, not after a pause that grows with each attempt that fails,
+  // and goes on for `within`.
+  void ConnectAgain(Clock::duration within);
+
+ private:
+  struct Transport;
+  std::unique_ptr<Transport> transport_;
+};
+
+extern template class Channel<DraftProtocol>;
+extern template class Channel<TargetProtocol>;
+
+}  // namespace outrider

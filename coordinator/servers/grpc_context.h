@@ -1,0 +1,93 @@
+// Where the coordinator's coroutines run.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "common/net/asio.h"
+#include "common/net/event.h"
+#include "common/rpc/queue_poller.h"
+#include "coordinator/servers/grpc_timer.h"
+
+namespace outrider {
+
+// What asio::io_context is to sockets, this is to gRPC's streams: one thread runs what is ready to run, and
+// polls a completion queue when nothing is. What a stream brings wakes the thread that acts on it, and no
+// other.
+class GrpcContext {
+ public:
+  class Executor;
+
+  // See QueuePoller for `busy_poll`.
+  explicit GrpcContext(absl::Duration busy_poll = absl::ZeroDuration()) : poller_(busy_poll) {
+    poller_.Attach(&queue_);
+  }
+  // Waits for the streams to end.
+  ~GrpcContext() { poller_.Detach(); }
+  GrpcContext(const GrpcContext&) = delete;
+  GrpcContext& operator=(const GrpcContext&) = delete;
+
+  // Thread-safe, as are its copies and what they are given.
+  Executor get_executor();
+
+  // The queue, whose tags are QueueTags, and who is told of the streams that use it.
+  grpc::CompletionQueue& queue() { return queue_; }
+  QueuePoller& poller() { return poller_; }
+
+  // Runs what is ready to run; if nothing is, waits for something until `deadline`. False if nothing was run.
+  // For one thread, always the same.
+  bool RunSome(Clock::time_point deadline);
+  // For ever.
+  [[noreturn]] void Run();
+
+ private:
+  void Execute(auto&& function);
+
+  grpc::CompletionQueue queue_;
+  QueuePoller poller_;
+  std::atomic<std::thread::id> thread_;
+  asio::io_context ready_{1};  // what is ready to run; its own reactor is not used
+  const asio::executor_work_guard<asio::io_context::executor_type> never_out_of_work_ =
+      asio::make_work_guard(ready_);
+  GrpcTimers& timers_ = asio::use_service<GrpcTimers>(ready_);
+};
+
+// An executor as Asio defines it.
+class GrpcContext::Executor {
+ public:
+  explicit Executor(GrpcContext* context) : context_(context) {}
+
+  void execute(auto function) const { context_->Execute(std::move(function)); }
+  asio::execution_context& query(asio::execution::context_t /*property*/) const noexcept {
+    return context_->ready_;
+  }
+  static constexpr asio::execution::blocking_t query(asio::execution::blocking_t /*property*/) noexcept {
+    return asio::execution::blocking.never;
+  }
+  bool operator==(const Executor&) const noexcept = default;
+
+ private:
+  GrpcContext* context_;
+};
+
+inline GrpcContext::Executor GrpcContext::get_executor() { return Executor(this); }
+
+void GrpcContext::Execute(auto&& function) {
+  asio::post(ready_, std::forward<decltype(function)>(function));
+  if (std::this_thread::get_id() != thread_.load(std::memory_order_relaxed)) poller_.Wake();
+}
+
+// For a StallWatch: says whether the executor has not come to a task that an earlier call gave it. The result
+// is for one thread.
+inline std::function<bool()> ExecutorIsStuck(const asio::any_io_executor& executor) {
+  return [executor, done = std::make_shared<std::atomic<bool>>(true)] {
+    if (!done->exchange(false)) return true;
+    asio::post(executor, [done] { *done = true; });
+    return false;
+  };
+}
+
+}  // namespace outrider

@@ -1,0 +1,109 @@
+// Timers and events of a GrpcContext.
+#pragma once
+
+#include <map>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "common/net/asio.h"
+#include "common/net/event.h"
+#include "common/spec/check.h"
+
+namespace outrider {
+
+class GrpcTimer;
+
+// Those of one context that are waited for. Asio's own would be told of on another thread, since their
+// context has no reactor that runs.
+class GrpcTimers final : public asio::execution_context::service {
+ public:
+  using key_type = GrpcTimers;
+  static inline asio::execution_context::id id;
+
+  explicit GrpcTimers(asio::execution_context& context) : service(context) {}
+
+  // When the first of them is due.
+  Clock::time_point next() const {
+    return waiting_.empty() ? Clock::time_point::max() : waiting_.begin()->first;
+  }
+  // Ends the waits for those that are due.
+  void Expire(Clock::time_point now);
+
+ private:
+  friend class GrpcTimer;
+
+  // Handlers own the coroutines that wait, which go with the context.
+  void shutdown() override;
+
+  std::multimap<Clock::time_point, GrpcTimer*> waiting_;
+};
+
+// Has the members of asio::steady_timer that are in use here, with their meaning: handlers are posted, with
+// an error if the timer was cancelled, set anew or destroyed. One wait at a time. For the thread of the
+// context.
+class GrpcTimer {
+ public:
+  // `executor` is of a GrpcContext.
+  explicit GrpcTimer(const asio::any_io_executor& executor)
+      : executor_(executor),
+        timers_(asio::use_service<GrpcTimers>(asio::query(executor, asio::execution::context))),
+        place_(timers_.waiting_.end()) {}
+  ~GrpcTimer() { cancel(); }
+  GrpcTimer(const GrpcTimer&) = delete;
+  GrpcTimer& operator=(const GrpcTimer&) = delete;
+
+  void expires_at(Clock::time_point time) {
+    cancel();
+    time_ = time;
+  }
+  void expires_after(Clock::duration duration) { expires_at(Clock::now() + duration); }
+
+  // Calls void(error_code), on the executor unless the handler has one of its own.
+  template <class Token>
+  auto async_wait(Token&& token) {
+    return asio::async_initiate<Token, void(boost::system::error_code)>(
+        [this](auto handler) {
+          OUTRIDER_CHECK(!on_end_);
+          auto executor = asio::get_associated_executor(handler, executor_);
+          on_end_ = [handler = std::move(handler),
+                     executor = std::move(executor)](boost::system::error_code error) mutable {
+            asio::post(executor, [handler = std::move(handler), error]() mutable { handler(error); });
+          };
+          place_ = timers_.waiting_.emplace(time_, this);
+        },
+        token);
+  }
+
+  void cancel() { End(asio::error::operation_aborted); }
+
+ private:
+  friend class GrpcTimers;
+
+  void End(boost::system::error_code error) {
+    if (auto on_end = Take()) on_end(error);
+  }
+  // Null if nobody waits.
+  absl::AnyInvocable<void(boost::system::error_code)> Take() {
+    if (on_end_) timers_.waiting_.erase(std::exchange(place_, timers_.waiting_.end()));
+    return std::exchange(on_end_, nullptr);
+  }
+
+  const asio::any_io_executor executor_;
+  GrpcTimers& timers_;
+  Clock::time_point time_;
+  absl::AnyInvocable<void(boost::system::error_code)> on_end_;
+  std::multimap<Clock::time_point, GrpcTimer*>::iterator place_;  // while somebody waits
+};
+
+inline void GrpcTimers::Expire(Clock::time_point now) {
+  while (next() <= now) waiting_.begin()->second->End({});
+}
+
+inline void GrpcTimers::shutdown() {
+  while (!waiting_.empty()) waiting_.begin()->second->Take();
+}
+
+// An event of a GrpcContext, where requests are served.
+using Event = BasicEvent<GrpcTimer>;
+
+}  // namespace outrider

@@ -1,0 +1,370 @@
+// The coordinator's end of the connection to a draft or target server: connects, reconnects, and matches
+// results to the items that asked for them.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/net/asio.h"
+#include "common/obs/log.h"
+#include "common/rpc/error.h"
+#include "coordinator/servers/channel.h"
+#include "coordinator/servers/grpc_context.h"
+#include "coordinator/servers/grpc_timer.h"
+#include "coordinator/servers/link_call.h"
+#include "coordinator/servers/retry.h"
+#include "coordinator/servers/server_pace.h"
+
+namespace outrider {
+
+// From one attempt to connect to the next.
+inline constexpr auto kRetryPause = std::chrono::milliseconds(200);
+// For so long nothing is said of a server that has just gone, or was never there.
+inline constexpr auto kStartPatience = std::chrono::seconds(2);
+
+struct LinkOptions {
+  std::string address = {};
+  // The name that the server's certificate has, if it is not in the address.
+  std::string host = {};
+  std::shared_ptr<grpc::ChannelCredentials> credentials = {};
+  // How long a server may be away before it counts as gone, and those who wait for it give up.
+  Clock::duration patience = std::chrono::seconds(60);
+  // A server that has items to answer and sends no answer at all for so long hangs, however alive its
+  // process: its connection counts as lost. Keepalive notices only processes that do not run. An item that is
+  // so old while others are answered is lost by itself.
+  Clock::duration item_timeout = std::chrono::seconds(300);
+  // Called for an answer that nobody waits for: it comes too late, or names another sequence or round.
+  std::function<void()> on_unexpected = [] {};
+};
+
+// Held by shared_ptr. Everything runs on the executor, which has one thread.
+template <class Protocol>
+class Link : public std::enable_shared_from_this<Link<Protocol>> {
+ public:
+  using Item = typename Protocol::Item;
+  using Result = typename Protocol::Result;
+  // Whether a server may be used; an error keeps the link down and is logged.
+  using CheckServer = std::function<absl::Status(const v1::ServerInfo&)>;
+
+  using Answer = LinkAnswer<Result>;
+  using Call = LinkCall<Result>;
+
+  // `on_change` is called when up(), present() or going_away() has changed, and after each attempt to
+  // connect.
+  Link(GrpcContext& context, const LinkOptions& options, CheckServer check_server,
+       std::function<void()> on_change)
+      : executor_(context.get_executor()),
+        options_(options),
+        check_server_(std::move(check_server)),
+        on_change_(std::move(on_change)),
+        channel_(context, options.address, options.host, options.credentials),
+        retry_(executor_),
+        absence_(executor_),
+        silence_(executor_) {}
+
+  // Connects, and reconnects for ever.
+  void Connect() {
+    if (stopping_) return;
+    const std::weak_ptr<Link> weak = this->weak_from_this();
+    const auto on_executor = [weak, executor = executor_](auto f) {
+      asio::post(executor, [weak, f = std::move(f)]() mutable {
+        if (auto link = weak.lock()) f(*link);
+      });
+    };
+    stream_open_ = true;
+    channel_.Open({[on_executor](typename Protocol::Response&& response) {
+                     on_executor([response = std::move(response)](Link& link) mutable {
+                       link.OnResponse(std::move(response));
+                     });
+                   },
+                   [on_executor](const absl::Status& status) {
+                     on_executor([status](Link& link) { link.OnEnd(status); });
+                   }});
+  }
+
+  // Has the server that is connected checked once more: what it is compared with has changed.
+  void CheckAgain() {
+    if (!up_) return;
+    if (absl::Status status = check_server_(*info_); !status.ok()) Refuse(std::move(status));
+  }
+
+  // Ends the connection; items in flight are answered CANCELLED.
+  void Stop() {
+    stopping_ = true;
+    for (GrpcTimer* timer : {&retry_, &absence_, &silence_}) timer->cancel();
+    if (stream_open_) channel_.Cancel();
+  }
+  bool stopped() const { return stopping_ && !stream_open_; }
+
+  bool up() const { return up_; }
+  // It is up, or went down less than options().patience ago.
+  bool present() const { return present_; }
+  // The server that is connected said that it is about to end.
+  bool going_away() const { return going_away_; }
+  // How busy the server is.
+  const ServerPace& pace() const { return pace_; }
+  // It has answered an item since it was last taken for hanging.
+  bool answers() const { return answers_; }
+  // Why the server is refused; OK if it is not.
+  const absl::Status& refusal() const { return refusal_; }
+  // Whether there is another server for the items of this one, so that a silence need not be waited out.
+  void set_replaceable(bool replaceable) { replaceable_ = replaceable; }
+  // How many times it has come up.
+  uint64_t connections() const { return connections_; }
+  // When an item was last answered.
+  Clock::time_point last_answer() const { return last_answer_; }
+  // Of the server that is or was last connected to; null before the first.
+  const v1::ServerInfo* info() const { return info_ ? &*info_ : nullptr; }
+  const LinkOptions& options() const { return options_; }
+  const asio::any_io_executor& executor() const { return executor_; }
+  // For items that may be what the server dies of (LossCount).
+  TurnQueue& suspects() { return suspects_; }
+
+  // Sends an item that is not answered. Dropped while the link is down: the server frees what it has by
+  // lease.
+  void Post(Item&& item) {
+    if (up_) Send(std::move(item));
+  }
+  // Has the server drop a sequence.
+  void PostRelease(const std::string& sequence_id) {
+    Item item;
+    item.mutable_release()->set_sequence_id(sequence_id);
+    Post(std::move(item));
+  }
+
+  // Sends an item, whose answer will name that sequence and round. A `patient` one is waited for as long as
+  // item_timeout says, whoever could take over.
+  std::unique_ptr<Call> Start(Item&& item, const std::string& sequence_id, uint64_t round,
+                              bool patient = false) {
+    // They keep the link alive.
+    std::shared_ptr<LinkCalls<Result>> calls(this->shared_from_this(), &calls_);
+    auto call = std::make_unique<Call>(std::move(calls), executor_, Protocol::kName,
+                                       CallKey(sequence_id, round), Protocol::Rows(item), patient);
+    if (up_) {
+      Send(std::move(item));
+      if (!watching_) WatchSilence(Clock::time_point::max());
+    } else {
+      call->Finish({Down(), {}});
+    }
+    return call;
+  }
+
+ private:
+  // Items of sequences that go on at the same time, as after the answers of one step, leave together, or the
+  // server would begin a step with the first of them.
+  void Send(Item&& item) {
+    if (!std::exchange(holding_, true)) {
+      channel_.Hold();
+      asio::post(executor_, [weak = this->weak_from_this()] {
+        auto link = weak.lock();
+        if (!link) return;
+        link->holding_ = false;
+        link->channel_.Release();
+      });
+    }
+    channel_.Post(std::move(item));
+  }
+
+  absl::Status Down() const {
+    return MakeError(absl::StatusCode::kUnavailable, Protocol::kUnavailable,
+                     absl::StrCat(Protocol::kName, "_unavailable: no connection to ", options_.address));
+  }
+
+  void OnResponse(typename Protocol::Response response) {
+    if (response.has_info()) OnInfo(response.info());
+    const auto waits = [](const auto& entry) { return entry.second->answer() == nullptr; };
+    pace_.ObserveLoad(response.load(), std::count_if(calls_.begin(), calls_.end(), waits));
+    if (response.results_size() > 0) OnAnswers();
+    for (Result& result : *response.mutable_results()) {
+      const auto it = calls_.find(CallKey(result.sequence_id(), result.round()));
+      if (it == calls_.end()) {
+        options_.on_unexpected();
+        continue;
+      }
+      if (Protocol::IsPartial(result)) {
+        it->second->TellPartial(result);
+        continue;
+      }
+      absl::Status status = FromProto(result.status());
+      pace_.ObserveAnswer(last_answer_ - it->second->started,
+                          std::max(it->second->rows, static_cast<int>(result.timing().batch_rows())));
+      it->second->Finish({std::move(status), std::move(result)});
+    }
+    if (up_ && std::exchange(going_away_, response.going_away()) != response.going_away()) {
+      LogInfo(going_away_ ? "going away" : "stays",
+              {{"server", Protocol::kName}, {"address", options_.address}});
+      Changed();
+    }
+  }
+
+  void OnAnswers() {
+    last_answer_ = Clock::now();
+    if (!std::exchange(answers_, true)) Changed();
+  }
+
+  void Refuse(absl::Status status) {
+    if (refusal_ != status) {
+      LogError("refused", {{"server", Protocol::kName},
+                           {"address", options_.address},
+                           {"error", std::string(status.message())}});
+    }
+    refusal_ = std::move(status);
+    channel_.Cancel();
+  }
+
+  void OnInfo(const v1::ServerInfo& info) {
+    if (absl::Status status = check_server_(info); !status.ok()) return Refuse(std::move(status));
+    refusal_ = absl::OkStatus();
+    failure_ = absl::StatusCode::kOk;
+    info_ = info;
+    pace_.ForgetLoad();
+    going_away_ = false;
+    up_ = present_ = true;
+    ++connections_;
+    absence_.cancel();
+    LogInfo("connected",
+            {{"server", Protocol::kName}, {"address", options_.address}, {"model", info.model()}});
+    Changed();
+  }
+
+  void OnEnd(const absl::Status& status) {
+    stream_open_ = false;
+    const std::string error(status.message()), code = absl::StatusCodeToString(status.code());
+    if (up_) {
+      away_since_ = Clock::now();
+      LogWarning(
+          "disconnected",
+          {{"server", Protocol::kName}, {"address", options_.address}, {"code", code}, {"error", error}});
+    }
+    // Why it cannot be reached: once, however often it is tried, and not while it may be about to start.
+    const bool is_starting = Clock::now() < away_since_ + kStartPatience;
+    if (!up_ && !stopping_ && refusal_.ok() && failure_ != status.code() && !is_starting) {
+      LogWarning(
+          "cannot connect",
+          {{"server", Protocol::kName}, {"address", options_.address}, {"code", code}, {"error", error}});
+      failure_ = status.code();
+    }
+    const bool was_up = std::exchange(up_, false);
+    going_away_ = false;
+    for (const auto& [key, call] : calls_) {
+      call->Finish({stopping_ ? absl::CancelledError("stopping") : Down(), {}, !stopping_});
+    }
+    Changed();
+    if (stopping_) return;
+    if (was_up) AwaitReturn();
+    channel_.ConnectAgain(kRetryPause);
+    retry_.expires_after(kRetryPause);
+    retry_.async_wait([weak = this->weak_from_this()](const boost::system::error_code& error) {
+      if (auto link = weak.lock(); link && !error) link->Connect();
+    });
+  }
+
+  // Declares the server gone if it does not come back in time.
+  void AwaitReturn() {
+    absence_.expires_after(options_.patience);
+    absence_.async_wait([weak = this->weak_from_this()](const boost::system::error_code& error) {
+      auto link = weak.lock();
+      if (!link || error || link->up_) return;
+      link->present_ = false;
+      link->Changed();
+    });
+  }
+
+  // How long the server may be silent while it has this item.
+  Clock::duration PatienceWith(const Call& call) const {
+    if (call.patient || !replaceable_) return options_.item_timeout;
+    int rows = 0;
+    for (const auto& [key, other] : calls_) rows += other->answer() != nullptr ? 0 : other->rows;
+    return std::min(options_.item_timeout, pace_.LongestSilence(rows).value_or(options_.item_timeout));
+  }
+
+  // Looks whether the server hangs, at `until` or earlier, since it may become replaceable. One timer for all
+  // items, so that an item costs none.
+  void WatchSilence(Clock::time_point until) {
+    watching_ = true;
+    silence_.expires_at(std::min(
+        until, Clock::now() + std::min<Clock::duration>(options_.item_timeout, ServerPace::kLeastSilence)));
+    silence_.async_wait([weak = this->weak_from_this()](const boost::system::error_code& error) {
+      if (auto link = weak.lock(); link && !error) link->CheckSilence();
+    });
+  }
+
+  void CheckSilence() {
+    watching_ = false;
+    const Clock::time_point now = Clock::now();
+    auto end = Clock::time_point::max();
+    auto since = end;
+    for (const auto& [key, call] : calls_) {
+      if (call->answer() != nullptr) continue;
+      since = std::min(since, call->started);
+      end = std::min(end, std::max(call->started, last_answer_) + PatienceWith(*call));
+    }
+    if (!up_ || end == Clock::time_point::max()) return;
+    if (now < end) return WatchSilence(std::min(end, GiveUpOld(now)));
+    LogWarning("silent", {{"server", Protocol::kName},
+                          {"address", options_.address},
+                          {"seconds", Seconds(now - std::max(since, last_answer_))}});
+    answers_ = false;
+    channel_.Cancel();
+  }
+
+  // Ends the items that are too old. Returns when the next one will be.
+  Clock::time_point GiveUpOld(Clock::time_point now) {
+    auto next = Clock::time_point::max();
+    for (const auto& [key, call] : calls_) {
+      if (call->answer() != nullptr) continue;
+      const Clock::time_point end = call->started + options_.item_timeout;
+      if (now < end) {
+        next = std::min(next, end);
+        continue;
+      }
+      LogWarning("item lost", {{"server", Protocol::kName},
+                               {"address", options_.address},
+                               {"seconds", Seconds(now - call->started)}});
+      call->Finish({MakeError(absl::StatusCode::kUnavailable, Protocol::kUnavailable,
+                              absl::StrCat("no answer to this item from ", options_.address)),
+                    {},
+                    true});
+    }
+    return next;
+  }
+
+  void Changed() { on_change_(); }
+
+  const asio::any_io_executor executor_;
+  const LinkOptions options_;
+  const CheckServer check_server_;
+  const std::function<void()> on_change_;
+  Channel<Protocol> channel_;
+  GrpcTimer retry_;
+  GrpcTimer absence_;
+  GrpcTimer silence_;
+  TurnQueue suspects_;
+  std::optional<v1::ServerInfo> info_;
+  absl::Status refusal_;
+  Clock::time_point away_since_ = Clock::now();
+  absl::StatusCode failure_ = absl::StatusCode::kOk;  // that was logged since it was last connected
+  LinkCalls<Result> calls_;
+  Clock::time_point last_answer_{};
+  ServerPace pace_;
+  uint64_t connections_ = 0;
+  bool stream_open_ = false;
+  bool up_ = false;
+  bool present_ = false;
+  bool watching_ = false;  // silence_ runs
+  bool going_away_ = false;
+  bool answers_ = true;
+  bool replaceable_ = false;
+  bool holding_ = false;  // the channel, until what is ready to run has run
+  bool stopping_ = false;
+};
+
+using DraftLink = Link<DraftProtocol>;
+using TargetLink = Link<TargetProtocol>;
+
+}  // namespace outrider

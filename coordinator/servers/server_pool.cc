@@ -1,0 +1,294 @@
+#include "coordinator/servers/server_pool.h"
+
+#include "common/obs/log.h"
+#include "common/rpc/address.h"
+#include "common/rpc/drafters.h"
+#include "common/rpc/fresh_bits.h"
+
+namespace outrider {
+namespace {
+
+// From one attempt to resolve a name to the next while no server that it stands for is reached.
+constexpr auto kResolvePause = std::chrono::milliseconds(500);
+
+// FNV-1a, since it is to be the same in every process.
+uint64_t ServerId(const std::string& address) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : address) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
+  return hash;
+}
+
+// Leaves what both targets can do.
+void KeepCommonProposers(const v1::ServerInfo& info, v1::ServerInfo* common) {
+  auto& proposers = *common->mutable_proposers();
+  const auto is_lacking = [&info](const v1::ProposerInfo& each) {
+    return FindProposer(info, each.proposer()) == nullptr;
+  };
+  proposers.erase(std::remove_if(proposers.begin(), proposers.end(), is_lacking), proposers.end());
+  for (v1::ProposerInfo& each : proposers) {
+    const v1::ProposerInfo& other = *FindProposer(info, each.proposer());
+    each.set_max_draft_tokens(std::min(each.max_draft_tokens(), other.max_draft_tokens()));
+    each.set_greedy(each.greedy() && other.greedy());
+  }
+}
+
+}  // namespace
+
+template <class Protocol>
+absl::StatusOr<std::unique_ptr<ServerPool<Protocol>>> ServerPool<Protocol>::Create(
+    GrpcContext& context, PoolOptions options, CheckServer check_server, std::function<void()> on_change) {
+  std::unique_ptr<ServerPool> pool(
+      new ServerPool(context, std::move(options), std::move(check_server), std::move(on_change)));
+  for (const std::string& address : pool->options_.addresses) {
+    auto dns = ParseDnsName(address);
+    if (!dns.ok()) return dns.status();
+    if (*dns) {
+      pool->names_.push_back(std::unique_ptr<Name>(new Name{**std::move(dns), Event(pool->executor_), {}}));
+      continue;
+    }
+    if (absl::Status status = CheckServerAddress(address); !status.ok()) return status;
+    pool->Add(address, -1);
+  }
+  return pool;
+}
+
+template <class Protocol>
+void ServerPool<Protocol>::Add(const std::string& address, int name) {
+  LinkOptions options = options_.link;
+  options.address = address;
+  if (name >= 0) options.host = names_[static_cast<size_t>(name)]->dns.host;
+  auto link = std::make_shared<TheLink>(context_, options, check_server_, [this] { OnChange(); });
+  servers_.push_back(std::make_shared<Server>(
+      Server{.address = address, .id = ServerId(address), .link = std::move(link), .name = name}));
+}
+
+template <class Protocol>
+void ServerPool<Protocol>::Connect() {
+  for (const auto& server : servers_) server->link->Connect();
+  for (size_t i = 0; i < names_.size(); ++i) {
+    ++resolving_;
+    asio::co_spawn(executor_, KeepResolving(static_cast<int>(i)), asio::detached);
+  }
+}
+
+template <class Protocol>
+void ServerPool<Protocol>::Stop() {
+  stopping_ = true;
+  for (const auto& server : servers_) server->link->Stop();
+  for (const auto& name : names_) name->wake.Notify();
+  for (Event* event : waiting_) event->Notify();
+}
+
+template <class Protocol>
+std::shared_ptr<typename ServerPool<Protocol>::Server> ServerPool<Protocol>::Choose(
+    Clock::time_point now, std::span<const TokenId> prompt, const std::string& fork_of,
+    const std::shared_ptr<Server>& avoid) const {
+  if (const auto home = homes_.find(fork_of); home != homes_.end()) {
+    const std::shared_ptr<Server> server = home->second.lock();
+    if (server != nullptr && server != avoid && server->usable(now)) return server;
+  }
+  PlacementRequest request{.tie = FreshBits()};
+  if (info_) request.affinity = PromptAffinity(prompt, static_cast<int>(info_->block_size()));
+  std::vector<ServerView> views;
+  for (const auto& server : servers_) {
+    if (server == avoid) request.avoid = static_cast<int>(views.size());
+    views.push_back({.id = server->id,
+                     .usable = server->usable(now),
+                     .going_away = server->link->going_away(),
+                     .sequences = server->sequences,
+                     .others = server->link->pace().load_of_others().value_or(kUnknownLoad)});
+    // One that was taken for hanging is tried by one sequence.
+    if (!server->link->answers() && server->sequences > 0) views.back().usable = false;
+  }
+  int chosen = Place(views, request);
+  for (size_t i = 0; chosen < 0 && i < views.size(); ++i) {
+    if (servers_[i]->usable(now)) chosen = static_cast<int>(i);
+  }
+  return chosen < 0 ? nullptr : servers_[static_cast<size_t>(chosen)];
+}
+
+template <class Protocol>
+void ServerPool<Protocol>::OnChange() {
+  DropGone();
+  UpdateInfo();
+  const auto can_take_over = std::count_if(servers_.begin(), servers_.end(), [](const auto& server) {
+    return server->link->up() && !server->link->going_away();
+  });
+  for (const auto& server : servers_) {
+    TheLink& link = *server->link;
+    link.set_replaceable(can_take_over > (link.up() && !link.going_away() ? 1 : 0));
+    if (link.up()) server->breaker.OnConnection(link.connections());
+  }
+  for (size_t i = 0; i < names_.size(); ++i) {
+    if (!IsReached(static_cast<int>(i))) names_[i]->wake.Notify();
+  }
+  for (Event* event : waiting_) event->Notify();
+  on_change_();
+}
+
+template <class Protocol>
+void ServerPool<Protocol>::UpdateInfo() {
+  std::optional<v1::ServerInfo> common;
+  for (const auto& server : servers_) {
+    const v1::ServerInfo* info = server->link->info();
+    if (info == nullptr) continue;
+    if (!common) {
+      common = *info;
+      continue;
+    }
+    // The cache holds so many tokens, whatever its blocks are.
+    const uint64_t tokens = std::min(uint64_t{common->kv_blocks()} * common->block_size(),
+                                     uint64_t{info->kv_blocks()} * info->block_size());
+    common->set_block_size(std::min(common->block_size(), info->block_size()));
+    if (common->block_size() > 0) common->set_kv_blocks(static_cast<uint32_t>(tokens / common->block_size()));
+    common->set_max_context(std::min(common->max_context(), info->max_context()));
+    common->set_max_draft_tokens(std::min(common->max_draft_tokens(), info->max_draft_tokens()));
+    common->set_max_tree_nodes(std::min(common->max_tree_nodes(), info->max_tree_nodes()));
+    common->set_tree_row_invariant(common->tree_row_invariant() && info->tree_row_invariant());
+    common->set_inexact_trees(common->inexact_trees() && info->inexact_trees());
+    KeepCommonProposers(*info, &*common);
+  }
+  if (common) info_ = std::move(common);
+}
+
+template <class Protocol>
+void ServerPool<Protocol>::DropGone() {
+  std::erase_if(servers_, [](const auto& server) {
+    const bool is_gone = !server->is_listed && !server->link->up();
+    if (is_gone) {
+      LogInfo("left", {{"server", Protocol::kName}, {"address", server->address}});
+      server->link->Stop();
+    }
+    return is_gone;
+  });
+}
+
+template <class Protocol>
+asio::awaitable<void> ServerPool<Protocol>::KeepResolving(int name) {
+  Name& its = *names_[static_cast<size_t>(name)];
+  while (!stopping_) {
+    const auto addresses = co_await asio::co_spawn(
+        options_.resolvers,
+        [this, &its]() -> asio::awaitable<absl::StatusOr<std::vector<std::string>>> {
+          co_return options_.resolve(its.dns);
+        },
+        asio::use_awaitable);
+    if (stopping_) break;
+    OnResolved(name, addresses);
+    const Clock::time_point resolved = Clock::now();
+    const auto next = [&] {
+      return resolved + (IsReached(name)
+                             ? options_.resolve_interval
+                             : std::min<Clock::duration>(options_.resolve_interval, kResolvePause));
+    };
+    while (!stopping_ && Clock::now() < next()) co_await its.wake.Wait(next());
+  }
+  --resolving_;
+}
+
+template <class Protocol>
+void ServerPool<Protocol>::OnResolved(int name, const absl::StatusOr<std::vector<std::string>>& addresses) {
+  Name& its = *names_[static_cast<size_t>(name)];
+  if (!addresses.ok()) {
+    // What it stood for may be there all the same.
+    if (its.problem != addresses.status()) {
+      LogWarning("not resolved", {{"server", Protocol::kName},
+                                  {"name", its.dns.host},
+                                  {"error", std::string(addresses.status().message())}});
+    }
+    its.problem = addresses.status();
+    return;
+  }
+  its.problem = absl::OkStatus();
+  for (const auto& server : servers_) {
+    if (server->name != name) continue;
+    server->is_listed = std::binary_search(addresses->begin(), addresses->end(), server->address);
+  }
+  for (const std::string& address : *addresses) {
+    const bool known = std::any_of(servers_.begin(), servers_.end(),
+                                   [&](const auto& server) { return server->address == address; });
+    if (known) continue;
+    LogInfo("found", {{"server", Protocol::kName}, {"name", its.dns.host}, {"address", address}});
+    Add(address, name);
+    servers_.back()->link->Connect();
+  }
+  OnChange();
+}
+
+template <class Protocol>
+void ServerPool<Protocol>::Describe(google::protobuf::RepeatedPtrField<v1::ServerState>* states) const {
+  for (const auto& server : servers_) {
+    const TheLink& link = *server->link;
+    v1::ServerState* state = states->Add();
+    state->set_role(Protocol::kName);
+    state->set_address(server->address);
+    state->set_up(link.up());
+    state->set_going_away(link.going_away());
+    state->set_sequences(static_cast<uint32_t>(server->sequences));
+    state->set_load(link.pace().load());
+    if (link.info() != nullptr) *state->mutable_info() = *link.info();
+    if (!link.refusal().ok()) state->set_problem(std::string(link.refusal().message()));
+  }
+  for (const auto& name : names_) {
+    if (name->problem.ok()) continue;
+    v1::ServerState* state = states->Add();
+    state->set_role(Protocol::kName);
+    state->set_address(name->dns.host + ":" + name->dns.port);
+    state->set_problem(std::string(name->problem.message()));
+  }
+}
+
+template class ServerPool<TargetProtocol>;
+template class ServerPool<DraftProtocol>;
+
+CircuitBreaker::Permit::~Permit() {
+  if (epoch_ == breaker_->epoch_) breaker_->trying_ = false;
+}
+
+void CircuitBreaker::Permit::Succeed() {
+  if (epoch_ != breaker_->epoch_) return;
+  if (!breaker_->open_) {
+    breaker_->failures_ = 0;
+    return;
+  }
+  LogInfo("draft asked again");
+  breaker_->Close();
+}
+
+void CircuitBreaker::Permit::Fail(Clock::time_point now) {
+  if (epoch_ != breaker_->epoch_) return;
+  if (!breaker_->open_) {
+    if (++breaker_->failures_ < kFailures) return;
+    LogWarning("draft left alone", {{"failures", breaker_->failures_}});
+  }
+  breaker_->Open(now);
+}
+
+std::unique_ptr<CircuitBreaker::Permit> CircuitBreaker::TryPass(Clock::time_point now) {
+  if (!LetsPass(now)) return nullptr;
+  trying_ = open_;
+  return std::unique_ptr<Permit>(new Permit(this, epoch_));
+}
+
+void CircuitBreaker::OnConnection(uint64_t number) {
+  if (number == connection_) return;
+  connection_ = number;
+  Close();
+}
+
+void CircuitBreaker::Open(Clock::time_point now) {
+  ++epoch_;
+  open_ = true;
+  trying_ = false;
+  open_until_ = now + pause_.Next();
+}
+
+void CircuitBreaker::Close() {
+  ++epoch_;
+  open_ = false;
+  trying_ = false;
+  failures_ = 0;
+  pause_.Reset();
+}
+
+}  // namespace outrider

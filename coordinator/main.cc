@@ -37,7 +37,7 @@ constexpr int kMaxSamples = 64;
 constexpr size_t kResolverThreads = 2;
 // For long requests. One is not enough: the next would wait for it.
 constexpr int kParserThreads = 2;
-// The executor only moves messages. When it does nothing for so long, it hangs.
+// The executor only moves messages. If it does nothing for this long, it hangs.
 constexpr absl::Duration kStallTimeout = absl::Minutes(1);
 
 // Of --cache-key-file.
@@ -47,7 +47,7 @@ Clock::duration ToDuration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// What is read before anything runs.
+// Everything that is read before anything runs.
 struct Loaded {
   std::unique_ptr<Tokenizer> tokenizer;
   RequestDefaults defaults;
@@ -108,7 +108,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
   return Loaded{*std::move(tokenizer), std::move(defaults), *std::move(cache_key)};
 }
 
-// Null: every client of the HTTP listener is let in.
+// Null if every client of the HTTP listener is let in.
 absl::StatusOr<std::shared_ptr<TokenFile>> OpenHttpTokens(const Flags& flags) {
   const ServerSecurity& security = flags.process.server.security;
   const std::string& path = flags.http_token_file.empty() ? security.token_file : flags.http_token_file;
@@ -121,7 +121,7 @@ absl::StatusOr<std::shared_ptr<TokenFile>> OpenHttpTokens(const Flags& flags) {
   return TokenFile::Open(path);
 }
 
-// Null if there is to be none.
+// Null if there is to be no gateway.
 absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, ServerProcess& process,
                                                       Metrics& metrics) {
   if (flags.http_listen.empty()) return nullptr;
@@ -156,7 +156,7 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
   return Gateway::Start(std::move(options), process.rpc().InProcessChannel());
 }
 
-// Once nobody is let in any more: lets the calls in progress end, then ends those that have not, and the
+// Call once nobody is let in any more: lets the calls in progress end, then ends those that have not, and the
 // links.
 asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, Pools& pools) {
   Event tick(co_await asio::this_coro::executor);
@@ -174,7 +174,7 @@ asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, Pool
   });
 }
 
-// Comes back only with the reason why it cannot start.
+// Returns only if it cannot start, with the reason.
 absl::Status Serve(const Flags& flags) {
   absl::StatusOr<Loaded> loaded = Load(flags);
   if (!loaded.ok()) return loaded.status();
@@ -245,7 +245,7 @@ absl::Status Serve(const Flags& flags) {
   process = started->get();
   const auto gateway = StartGateway(flags, *process, metrics);
   if (!gateway.ok()) return gateway.status();
-  on_change();  // first, so that who reads the line finds the metrics
+  on_change();  // first, so that whoever reads the line finds the metrics
   LogInfo("listening", {{"listen", process->rpc().address()},
                         {"metrics_listen", process->metrics_address()},
                         {"http_listen", *gateway != nullptr ? (*gateway)->address() : ""},
@@ -255,8 +255,7 @@ absl::Status Serve(const Flags& flags) {
   pools->targets->Connect();
   if (pools->drafts != nullptr) pools->drafts->Connect();
 
-  // It runs up to the end of the process, so that a call that comes after the others have ended is answered
-  // too.
+  // It runs until the process ends, so that a call that comes after the others have ended is answered too.
   std::thread executor([&context] { context.Run(); });
   const StallWatch watch("executor", kStallTimeout, ExecutorIsStuck(context.get_executor()),
                          [process](bool hangs) { process->CountStall(hangs); });
@@ -265,7 +264,7 @@ absl::Status Serve(const Flags& flags) {
   const Clock::duration patience = ToDuration(flags.process.drain_seconds);
   asio::co_spawn(context.get_executor(), Drain(admission, patience, *pools), asio::use_future).wait();
   if (*gateway != nullptr) (*gateway)->Finish(absl::Seconds(1));
-  // Then connections end with the process, and clients of calls that are left see UNAVAILABLE. gRPC's own end
+  // Connections end with the process, and clients of remaining calls see UNAVAILABLE. Shutting gRPC down
   // would cancel calls that come meanwhile, which looks like their clients' doing.
   const Clock::time_point end = Clock::now() + kUnread;
   while (service.unfinished() > 0 && Clock::now() < end) std::this_thread::sleep_for(kUnread / 1000);

@@ -19,7 +19,7 @@ absl::Status FirstError(std::initializer_list<absl::Status> checks) {
   return absl::OkStatus();
 }
 
-// An error names the flag.
+// Errors name the flag.
 template <class Pool>
 absl::Status Assign(absl::StatusOr<std::unique_ptr<Pool>> created, absl::string_view flag,
                     std::unique_ptr<Pool>& pool) {
@@ -28,13 +28,13 @@ absl::Status Assign(absl::StatusOr<std::unique_ptr<Pool>> created, absl::string_
                       : absl::InvalidArgumentError(absl::StrCat(flag, ": ", created.status().message()));
 }
 
-// Where no server is configured, one without an address is down.
+// If no server is configured, one without an address is down.
 template <class Protocol>
 Metrics::ServersUp WhichAreUp(const ServerPool<Protocol>* pool) {
   if (pool == nullptr) return {{"", false}};
   Metrics::ServersUp up;
   for (const auto& server : pool->servers()) up[server->address] = server->link->up();
-  if (up.empty()) up[""] = false;  // a name that stands for none yet
+  if (up.empty()) up[""] = false;  // a name that resolves to none yet
   return up;
 }
 
@@ -58,14 +58,14 @@ absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolsOpti
     return FirstError({CheckFingerprint(info, tokenizer), CheckWeights(info, others),
                        mixed ? absl::OkStatus() : CheckNumerics(info, others)});
   };
-  // A draft that comes back may be another, as long as those that are there are alike: with its q, its
-  // proposals are as good as any.
+  // A draft that comes back may be another, as long as all that are there are alike: its proposals come with
+  // its own q, so they are as good as any.
   const auto check_draft = [pools, &tokenizer](const v1::ServerInfo& info) {
     return FirstError({CheckPair(info, pools->targets->info()), CheckFingerprint(info, tokenizer),
                        CheckWeights(info, pools->drafts->info_of_any_up())});
   };
   const auto on_targets = [pools, on_change] {
-    // They may be others than the drafts were compared with, if with any.
+    // The drafts may have been compared with other targets, or with none.
     if (pools->targets->up() && pools->drafts != nullptr) pools->drafts->CheckAgain();
     on_change();
   };
@@ -108,7 +108,7 @@ absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target
   };
   const std::string drafts_ends = absl::StrJoin(draft.eos_ids(), " ");
   const std::string targets_ends = absl::StrJoin(target->eos_ids(), " ");
-  // Then the fingerprints differ for that alone, or CheckFingerprint says so.
+  // The fingerprints then differ for that reason alone, or CheckFingerprint reports it.
   const bool sizes_differ = draft.vocab_size() != target->vocab_size();
   if (sizes_differ && drafts_ends == targets_ends) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(

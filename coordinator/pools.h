@@ -24,28 +24,28 @@ struct PoolsOptions {
   bool mixed_numerics = false;
 };
 
-// `on_change` is called when a server can be used, or cannot any more. The tokenizer outlives the result.
+// `on_change` is called when a server becomes usable, or unusable. The tokenizer outlives the result.
 // INVALID_ARGUMENT, naming the flag, for an address that cannot be one.
 absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolsOptions options,
                                                  const Tokenizer& tokenizer, std::function<void()> on_change);
 
-// Says which servers can be used.
+// Tells the metrics which servers can be used.
 void Report(const Pools& pools, Metrics& metrics);
 
-// Whether a server's model reads and writes the tokens that `tokenizer` does. FAILED_PRECONDITION, as of the
-// others, in words for an operator.
+// OK if the server's model uses the tokens of `tokenizer`. Like the checks below, it fails with
+// FAILED_PRECONDITION and a message for operators.
 absl::Status CheckFingerprint(const v1::ServerInfo& info, const Tokenizer& tokenizer);
 
-// Whether draft and target can speak of the same tokens, given that each passes CheckFingerprint. Their
-// vocabularies may have different sizes. OK while there is no target, null, to compare with.
+// OK if draft and target agree on the token ids, given that each passes CheckFingerprint. Their vocabularies
+// may differ in size. OK if `target` is null: there is none yet.
 absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target);
 
-// Whether a server has the weights of the others of its pool, null if none was met: a sequence may move to
-// any of them, and the tokens of a request are from one model. What a server does not say is not compared.
+// OK if the server has the weights of the others of its pool (null: none was met): a sequence may move to any
+// of them, and the tokens of a request come from one model. What a server does not say is not compared.
 absl::Status CheckWeights(const v1::ServerInfo& info, const v1::ServerInfo* others);
 
-// Whether a target computes the same bits as the others of its pool, null if none was met, so that a greedy
-// or coupled request has the same tokens wherever it is.
+// OK if the target computes the same bits as the others of its pool (null: none was met), so that a greedy or
+// coupled request gets the same tokens on any of them.
 absl::Status CheckNumerics(const v1::ServerInfo& info, const v1::ServerInfo* others);
 
 }  // namespace outrider

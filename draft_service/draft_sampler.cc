@@ -13,7 +13,7 @@ namespace outrider {
 namespace {
 
 // Whether one more token would come after the deadline, if it took as long as the last. An answer that leaves
-// in time is used whatever its values are; one that is late for its length may not be.
+// in time is used whatever its values are; whether a late one is used may depend on its length.
 bool IsLateForMore(const SequenceState& sequence) {
   if (sequence.deadline() == absl::InfiniteFuture()) return false;
   const absl::Time now = absl::Now();
@@ -38,7 +38,7 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
       sequence.controls().Apply(context, {rows.row(0).data(), rows.row(0).size()});
   Answer& answer = sequence.answer();
   if (!row.ok()) {
-    // What was drafted before is not to be lost for what it is.
+    // Tokens drafted before must not be lost because of this one.
     if (answer.next || !answer.proposal.empty()) return true;
     return row.status();
   }
@@ -77,9 +77,9 @@ absl::StatusOr<bool> DraftSampler::SampleLevel(SequenceState& sequence, const Lo
   return sequence.logit_rows() == 0;
 }
 
-// A device drafts all tokens in one step, so neither a deadline nor a DraftStop ends it halfway, and its
-// proposals have no confidences: who asked sees by that that it has to choose K itself. Nor have they
-// alternatives. The token that a proposal is to follow is drawn on the host, since it leaves first.
+// A device drafts all tokens in one step, so neither a deadline nor a DraftStop ends it halfway. Its
+// proposals have no confidences, which tells the caller to choose K itself, and no alternatives. The token
+// that a proposal is to follow is drawn on the host, since it leaves first.
 std::optional<DeviceTask> DraftSampler::MakeDeviceTask(const SequenceState& sequence) const {
   if (DrawsNext(sequence) || sequence.work_as<ProposeWork>().tree) return std::nullopt;
   return DeviceTask{.params = &sequence.params(),

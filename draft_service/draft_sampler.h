@@ -1,5 +1,5 @@
 // The draft's sampler: samples a token from the logits and feeds it back, until K tokens are drafted, more do
-// not pay, or the time is over. Of a tree it samples all tokens at one depth, and feeds them back together.
+// not pay, or the time is over. For a tree it samples all tokens at one depth, and feeds them back together.
 #pragma once
 
 #include "common/engine/sampler.h"
@@ -10,13 +10,12 @@ class DraftSampler final : public Sampler {
  public:
   void Begin(SequenceState& sequence) override;
   // Adds the sampled token to the proposal and, unless it is the last, to the sequence. With
-  // ProposeWork::draw_next the first one is the answer's `next` instead. Of a tree it draws a level at a
-  // time.
+  // ProposeWork::draw_next the first one becomes the answer's `next` instead. Draws a tree a level at a time.
   absl::StatusOr<bool> Sample(SequenceState& sequence, const LogitsView& rows) override;
   void Score(SequenceState& /*sequence*/, int /*first*/, const LogitsView& /*rows*/) override {}
   std::optional<DeviceTask> MakeDeviceTask(const SequenceState& sequence) const override;
   void TakeDeviceResult(SequenceState& sequence, DeviceTask& task) override;
-  // OK: the tokens drafted so far are the answer.
+  // Returns OK: the tokens drafted so far are the answer.
   std::optional<absl::Status> OnDeadline(SequenceState& sequence) override;
 
  private:

@@ -35,7 +35,7 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
       if (node.confidence > 0) result.add_confidence(node.confidence);
     }
     if (answer.next) SetNext(*answer.next, &result);
-    // One of them may have none, where only one token is allowed.
+    // A node may have none, where only one token is allowed.
     const bool any = std::any_of(answer.proposal.begin(), answer.proposal.end(),
                                  [](const ProposalNode& node) { return !node.alternatives.empty(); });
     for (const ProposalNode& node : answer.proposal) {
@@ -48,7 +48,7 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
   return result;
 }
 
-// Posts the token that was drawn first, before the rest is drafted.
+// Posts the token drawn first, before the rest is drafted.
 void PostNext(const v1::SequenceUpdate& update, const std::shared_ptr<Results>& results, WorkItem& work) {
   work.on_next = [results, id = update.sequence_id(), round = update.round()](TokenId next) {
     v1::ProposeResult result;

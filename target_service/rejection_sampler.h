@@ -10,8 +10,8 @@ namespace outrider {
 
 class RejectionSampler final : public Sampler {
  public:
-  // Whether trees are also taken where a row of a tree must have the bits of a chain: for greedy decoding and
-  // the coupled rule. Else they are refused there with INVALID_ARGUMENT, reason TREE_UNSUPPORTED, as they
+  // Whether to take trees where a tree's row must have the bits of a chain's: for greedy decoding and the
+  // coupled rule. If not, they are refused there with INVALID_ARGUMENT, reason TREE_UNSUPPORTED, as they
   // always are under the block rule and with lenience.
   explicit RejectionSampler(bool takes_rounded_trees = true) : takes_rounded_trees_(takes_rounded_trees) {}
 
@@ -29,11 +29,11 @@ class RejectionSampler final : public Sampler {
   const bool takes_rounded_trees_;
 };
 
-// Most candidates that can be asked for after a token.
+// The most candidates that can be asked for after a token.
 inline constexpr int kMaxCandidates = 256;
 
-// Of each row the `n` most probable tokens, best first, ties to the lowest id, with the logarithms of their
-// probabilities before any controls. INTERNAL if a logit is not finite.
+// Returns the `n` most probable tokens of each row, best first, ties to the lowest id, with the logarithms of
+// their probabilities before any controls. INTERNAL if a logit is not finite.
 absl::StatusOr<std::vector<CandidateRow>> Candidates(const LogitsView& logits, int n);
 
 }  // namespace outrider

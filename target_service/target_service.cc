@@ -21,8 +21,7 @@ namespace {
 
 using Results = Outbox<v1::VerifyResponse>;
 
-// Tokens that are kept of a proposal's distributions, where the request does not say: as the draft service's
-// default.
+// Tokens kept of a proposal's distributions where the request does not say: the draft service's default.
 constexpr int kDefaultTopN = 64;
 
 v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const Answer& answer) {
@@ -97,7 +96,7 @@ absl::Status CheckProposer(const WorkItem& work, const v1::ServerInfo& info) {
                                 names.empty() ? "none" : absl::StrJoin(names, ", ")));
 }
 
-// What the target is to propose itself.
+// Parses what the target itself is to propose.
 absl::StatusOr<ProposalRequest> ParseRequest(const v1::VerifyItem& item, const v1::ServerInfo& info) {
   const v1::ProposalRequest& propose = item.propose();
   const auto refuse = [](absl::string_view reason, absl::string_view message) {

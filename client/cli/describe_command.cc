@@ -94,7 +94,7 @@ int RunDescribe(const DescribeFlags& flags) {
       absl::StrFormat("%-12s %s, version %s: %s, %d in progress, K %s, at most %d\n", "coordinator",
                       flags.address, description->version(), StateOf(*description), description->running(), k,
                       description->max_draft_tokens());
-  // Without a draft service there is nothing to say of one.
+  // Without a draft service there is none to describe.
   const bool draft = description->has_draft() || description->degraded();
   std::printf("%s%s%s%s%s", coordinator.c_str(),
               Line("target", description->has_target(), description->target()).c_str(),

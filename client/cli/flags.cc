@@ -24,7 +24,7 @@ std::function<std::string(const std::string&)> HostPortOrNothing() {
   };
 }
 
-// Flags that say how services are started.
+// Flags for starting services.
 std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOptions& options) {
   return {
       command.add_option("--target-model", options.target_model,

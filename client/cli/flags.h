@@ -30,8 +30,7 @@ inline constexpr std::array<const char*, kServices> kMetricsListenFlags = {
     "--target-metrics-listen", "--draft-metrics-listen", "--metrics-listen"};
 inline constexpr char kHttpListenFlag[] = "--http-listen";
 
-// What is not given stays unset, and means what the coordinator makes of it; ranges are the coordinator's to
-// check.
+// Flags that are not given stay unset, and the coordinator's defaults apply; the coordinator checks ranges.
 struct GenerateFlags {
   std::optional<std::string> prompt;
   std::string address;  // empty: start the services
@@ -86,9 +85,9 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options);
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags);
 void DefineTopFlags(CLI::App& command, TopFlags& flags);
 
-// Decides for a command line without --draft-model: the shipped draft model goes with the shipped target, and
-// with another target there is none, since the tokenizers would differ. INVALID_ARGUMENT for flags of a draft
-// model that there is not.
+// Settles --draft-model where it is not given: the shipped draft model goes with the shipped target, and
+// another target gets none, since the tokenizers would differ. INVALID_ARGUMENT for flags of a draft model
+// that is not there.
 absl::Status SettleDraftModel(LocalServicesOptions& options);
 
 v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt);

@@ -20,7 +20,7 @@
 namespace outrider {
 namespace {
 
-// How long an answer has to break off after a signal, before we leave without it.
+// How long an answer may take to break off after a signal, before we leave without it.
 constexpr absl::Duration kBreakOff = absl::Seconds(1);
 
 absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
@@ -75,7 +75,7 @@ class AnswerWriter {
     Put("\n");
     // Standard output carries the text and nothing else when a program reads it.
     if (style_.terminal) Put("\n");
-    // What a search took is said once.
+    // The cost of a search is reported once.
     const size_t summaries = flags_.beam_width ? 1 : samples.size();
     for (size_t i = 0; i < summaries; ++i) {
       std::fprintf(style_.terminal ? stdout : stderr, "%s\n", Summary(samples[i].finish).c_str());
@@ -87,7 +87,7 @@ class AnswerWriter {
   }
 
  private:
-  // Samples come interleaved: each is shown when it is whole.
+  // Samples come interleaved; each is shown once it is whole.
   bool WriteSample(const v1::GenerateResponse& chunk) {
     std::string& text = unfinished_samples_[chunk.sample()];
     text += renderer_.Chunk(chunk);
@@ -133,7 +133,7 @@ class Call {
 
   void Cancel() { cancellation_.Cancel(); }
   bool done() const { return done_; }
-  // Once done.
+  // Call once done.
   const absl::Status& status() const { return status_; }
   bool unread() const { return unread_; }
 
@@ -169,13 +169,13 @@ class Call {
   std::thread thread_;
 };
 
-// What ended the wait for a call, other than the call.
+// What ended the wait for a call, other than the call itself.
 struct Interruption {
   int signal = 0;
   absl::Status death;
 };
 
-// Of a service that a generation cannot do without.
+// The error of a service that a generation cannot do without.
 absl::Status FatalDeath(LocalServices& services) {
   const absl::Status target = services.Death(kTarget);
   return target.ok() ? services.Death(kCoordinator) : target;
@@ -229,7 +229,7 @@ int RunGenerate(const GenerateFlags& flags) {
   }
   const int interrupted_status = interruption.signal != 0 ? 128 + interruption.signal : 1;
   if (!call.done()) {
-    // It may hang in a write that nobody reads: leave it, but nothing else.
+    // It may hang in a write that nobody reads: abandon it, but nothing else.
     services.reset();
     _exit(interrupted_status);
   }

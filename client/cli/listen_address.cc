@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A socket that listens there, or -1 with errno. Without SO_REUSEPORT, as the services do it.
+// Returns a socket that listens there, or -1 with errno. Without SO_REUSEPORT, as in the services.
 int Listen(const addrinfo& where) {
   const int fd = socket(where.ai_family, where.ai_socktype | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
@@ -32,8 +32,7 @@ int Listen(const addrinfo& where) {
   return -1;
 }
 
-// Listens on the first address that the name stands for and that can be had; adds the socket. Empty, or what
-// is wrong.
+// Listens on the first usable address of the name; adds the socket. Returns empty, or what is wrong.
 std::string TryHostPort(const std::string& address, std::vector<int>& sockets) {
   const std::optional<HostPort> parts = ParseHostPort(address);
   if (!parts) return "it is not HOST:PORT";

@@ -1,4 +1,4 @@
-// Addresses that services listen on: how they are written, whether they can be had, and how they are reached.
+// Addresses that services listen on: how they are written, whether they are free, and how they are reached.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@ struct ListenFlag {
   std::string address;
 };
 
-// Whether nobody listens there yet, and this host can: tries all of them at once, so that two of the same are
-// found too. Empty addresses are none. UNAVAILABLE naming the flag. Somebody may still come in between, so
-// that listening can fail later.
+// Checks that nobody listens there yet, and that this host can: tries all of them at once, which also finds
+// duplicates. Skips empty addresses. UNAVAILABLE naming the flag. Somebody may still come in between, so
+// listening can fail later.
 absl::Status CheckListenFlags(const std::vector<ListenFlag>& flags);
 
-// What a process on this machine calls: an address that stands for all interfaces cannot be called.
+// Returns the address to call: one that stands for all interfaces cannot be called.
 std::string ToCall(const std::string& address);
 
 }  // namespace outrider

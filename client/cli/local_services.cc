@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kGrace = absl::Seconds(3);
-// Tokens of q that the draft sends: within a machine bytes are cheap, and four times the default are accepted
+// Tokens of q that the draft sends. Within a machine bytes are cheap, and four times the default are accepted
 // more often (docs/exactness.md).
 constexpr char kTopN[] = "--top-n=256";
 constexpr size_t kLinesShown = 5;
@@ -46,7 +46,7 @@ absl::StatusOr<std::string> FindModel(const std::string& given, const fs::path& 
                                           given.empty() ? absl::StrCat("; give one with ", flag) : ""));
 }
 
-// What the target is to propose with.
+// The target's proposers.
 std::vector<std::string> HeadsOf(const LocalServicesOptions& options, const fs::path& shipped) {
   std::vector<std::string> heads = options.heads;
   std::erase(heads, "");
@@ -83,7 +83,7 @@ std::string ReadAll(const std::string& path) {
   return text.str();
 }
 
-// The last line that a log in JSON has of an event; null if there is none.
+// The last line of a JSON log that reports an event; null if there is none.
 nlohmann::json LastEvent(const std::string& log, const std::string& event) {
   nlohmann::json last;
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(log, '\n'))) {
@@ -94,7 +94,7 @@ nlohmann::json LastEvent(const std::string& log, const std::string& event) {
   return last;
 }
 
-// What each is started with, beside addresses.
+// The flags of each service, besides addresses.
 std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptions& options,
                                                         const std::string& target_model,
                                                         const std::string& draft_model,
@@ -123,10 +123,10 @@ std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptio
 }
 
 constexpr absl::Duration kTimeout = absl::Minutes(2);
-// From one line about what is waited for to the next.
+// The interval between lines that say what is waited for.
 constexpr absl::Duration kReportInterval = absl::Seconds(9);
 constexpr absl::Duration kTick = absl::Milliseconds(10);
-// What listens is connected to at once.
+// A listening service is connected to at once.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(1);
 
 // One line on standard error that is written over, and gone at the end.
@@ -186,8 +186,7 @@ absl::Status CheckServing(const LocalServices& services, std::optional<Client>& 
 
 std::string ReasonInLog(const std::string& log) {
   std::string error;
-  std::vector<std::string>
-      cries;  // of what does not go through the log: a crash, a flag that was not understood
+  std::vector<std::string> cries;  // output that bypasses the log: a crash, a flag that was not understood
   for (const std::string& line :
        std::vector<std::string>(absl::StrSplit(log, '\n', absl::SkipWhitespace()))) {
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
@@ -348,7 +347,7 @@ absl::StatusOr<Client> WaitUntilServing(LocalServices& services, Signals& signal
     if (absl::Status refusal = services.Refusal(); !refusal.ok()) return refusal;
     const absl::Status serving = CheckServing(services, client);
     if (serving.ok()) return *std::move(client);
-    // Whether a coordinator that does not answer has died is for `check` to say.
+    // `check` decides whether a coordinator that does not answer has died.
     if (!absl::IsUnavailable(serving)) return serving;
     if (absl::Now() >= report) {
       report += kReportInterval;

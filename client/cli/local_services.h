@@ -21,14 +21,14 @@ enum Service { kTarget, kDraft, kCoordinator };
 inline constexpr int kServices = 3;
 inline constexpr std::array<const char*, kServices> kServiceNames = {"target", "draft", "coordinator"};
 
-// In place of a draft model's folder: no draft service is started, and n-grams of the text are drafted.
+// Instead of a draft model's folder: no draft service is started, and n-grams of the text are drafted.
 inline constexpr char kNoDraftModel[] = "none";
 
 struct LocalServicesOptions {
   std::string target_model;  // folders; empty: the shipped pair
   std::string draft_model;   // or kNoDraftModel
-  // Folders of what the target proposes with; an empty name counts for nothing. None: with the shipped target
-  // all that it comes with, where it runs on a CPU or libtorch.
+  // Folders of the target's proposers; an empty name counts for nothing. None: all that the shipped target
+  // comes with, where it runs on a CPU or libtorch.
   std::vector<std::string> heads;
   std::string dtype = "auto";
   std::string draft_dtype;        // empty: dtype
@@ -36,10 +36,10 @@ struct LocalServicesOptions {
   std::string device = "cpu";     // or cuda:N
   std::string draft_device;       // empty: device
   int frequent_tokens = 0;        // that the draft may propose; 0: all
-  // Each of draft and target. They take turns within a stream, so each may have every CPU. 0: one per CPU.
+  // For draft and target each. They take turns within a stream, so each may have every CPU. 0: one per CPU.
   int threads = 0;
-  double draft_budget_seconds = 0;  // that the draft has for a proposal; 0: the coordinator's default
-  // Where they listen, by Service: HOST:PORT, where port 0 picks one, or unix:PATH; empty: a socket in a
+  double draft_budget_seconds = 0;  // per proposal; 0: the coordinator's default
+  // Listen addresses, by Service: HOST:PORT, where port 0 picks one, or unix:PATH; empty: a socket in a
   // private folder.
   std::array<std::string, kServices> listen;
   std::array<std::string, kServices> metrics_listen;  // HOST:PORT; empty: none
@@ -47,40 +47,40 @@ struct LocalServicesOptions {
   bool insecure = false;                              // listen also where other hosts can connect
   // Names of the model in OpenAI's API; empty: the target's folder.
   std::vector<std::string> served_model_names;
-  double drain_seconds = 0;  // that requests have left when Stop is called
+  double drain_seconds = 0;  // for requests in progress when Stop is called
 };
 
-// Coordinator, target and, unless there is none, draft. What they log goes to files in a private temporary
-// folder, which goes when this does. One thread, which must live as long.
+// Coordinator, target and, unless there is none, draft. They log to files in a private temporary folder,
+// which goes when this does. One thread, which must live as long.
 class LocalServices {
  public:
   // Starts the processes, without waiting for them; Advance does the rest. NOT_FOUND if a program or a model
-  // is not where it should be.
+  // is missing.
   static absl::StatusOr<std::unique_ptr<LocalServices>> Start(const LocalServicesOptions& options);
-  // As Stop, and leaves no file.
+  // Stops as Stop does, and leaves no file.
   ~LocalServices();
 
   bool has_draft() const { return has_draft_; }
 
-  // Takes note of what has come to serve, and starts the coordinator once the addresses of its servers are
-  // known, which is at once unless their ports are to be picked. To be called until all have served.
+  // Notes which services have begun to serve, and starts the coordinator once its servers' addresses are
+  // known: at once, unless their ports are to be picked. Call it until all have served.
   absl::Status Advance();
 
-  // Whether it has ever listened, weights loaded. Picked ports are known, and stay the same, from then on.
+  // Whether it has ever listened, weights loaded. From then on picked ports are known and stay the same.
   bool served(Service service) const { return served_[service]; }
   const std::string& address(Service service) const { return listen_[service]; }
   const std::string& metrics_address(Service service) const { return metrics_listen_[service]; }
   const std::string& http_address() const { return http_listen_; }
   const std::filesystem::path& folder() const { return folder_; }
 
-  // FAILED_PRECONDITION if the coordinator does not take a server, because tokenizers differ.
+  // FAILED_PRECONDITION if the coordinator refuses a server, because tokenizers differ.
   absl::Status Refusal() const;
 
-  // Of one that has ended unasked and was not started again: how, with the reason that its log gives.
+  // How a service ended that ended unasked and was not started again, with the reason that its log gives.
   absl::Status Death(Service service);
   absl::Status Restart(Service service);
 
-  // The coordinator first, so that requests can end; what does not end in time is killed.
+  // Stops the coordinator first, so that requests can end; kills what does not end in time.
   void Stop();
 
  private:
@@ -104,15 +104,15 @@ class LocalServices {
   std::array<std::unique_ptr<ChildProcess>, kServices> children_;
 };
 
-// The reason for an end that a service's log gives: its last error, or else the last lines that are not JSON;
-// perhaps none.
+// The reason that a service's log gives for its end: its last error, or else the last lines that are not
+// JSON; perhaps none.
 std::string ReasonInLog(const std::string& log);
 
-// How the first service that has ended did so; OK while all run.
+// How the first service to end did so; OK while all run.
 absl::Status FirstDeath(LocalServices& services);
 
-// Returns once the coordinator has its servers. An error of `check`, which is called again and again,
-// DEADLINE_EXCEEDED after two minutes, or CANCELLED with *stop_signal set. Shows progress on standard error
+// Returns once the coordinator has its servers. Errors are those of `check`, which is called again and again,
+// DEADLINE_EXCEEDED after two minutes, and CANCELLED with *stop_signal set. Shows progress on standard error
 // if that is a terminal.
 absl::StatusOr<Client> WaitUntilServing(
     LocalServices& services, Signals& signals, int* stop_signal,

@@ -1,4 +1,4 @@
-// Apart from the rest of metrics_page.h, since these headers take long to compile.
+// Separate from the rest of metrics_page.h, since these headers take long to compile.
 
 // First: Boost 1.74 uses std::exchange without its header.
 #include <utility>

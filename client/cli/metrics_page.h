@@ -1,4 +1,4 @@
-// What a /metrics endpoint says at one time, and what changed between two times.
+// The values of a /metrics endpoint at one time, and their change between two times.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ using MetricLabels = std::map<std::string, std::string>;
 // One page in Prometheus' text format.
 class MetricsPage {
  public:
-  // Lines that are no samples are left out.
+  // Skips lines that are not samples.
   static MetricsPage Parse(std::string_view text);
 
   // Sum over the series of this name that have these labels, perhaps among others; 0 if there is none.
@@ -43,12 +43,12 @@ struct MetricsChange {
   const MetricsPage& after;
 
   double Increase(std::string_view name, const MetricLabels& labels = {}) const;
-  // Increase of one over that of another; nothing if that did not change.
+  // The increase of one series over that of another; nothing if the latter did not change.
   std::optional<double> Ratio(std::string_view numerator, std::string_view denominator,
                               const MetricLabels& labels = {}) const;
   // Mean of what a histogram observed.
   std::optional<double> Mean(const std::string& histogram, const MetricLabels& labels = {}) const;
-  // The q-quantile of it, by linear interpolation within its bucket, as Prometheus has it.
+  // Its q-quantile, by linear interpolation within its bucket, as Prometheus has it.
   std::optional<double> Quantile(const std::string& histogram, double q) const;
 };
 

@@ -13,9 +13,9 @@
 
 namespace outrider {
 
-// A child. Runs in a process group of its own, so that Ctrl-C reaches only us and the order of stopping is
-// ours; the kernel kills it should we die without that. One thread: the one that calls Spawn, which must live
-// as long as the process.
+// A child process. It runs in a process group of its own, so that Ctrl-C reaches only us and we decide the
+// order of stopping; the kernel kills it should we die first. One thread: the one that calls Spawn, which
+// must live as long as the process.
 class ChildProcess {
  public:
   // argv[0] is the program's path. Standard output and error are appended to the file `log`. NOT_FOUND if
@@ -43,8 +43,8 @@ class ChildProcess {
   std::optional<int> status_;  // of waitpid
 };
 
-// SIGINT, SIGTERM, SIGHUP and SIGCHLD come out of Wait from now on; SIGPIPE is ignored, writing fails
-// instead. Create one, before any other thread exists. Wait belongs to one thread, Wake to all.
+// From its creation on, SIGINT, SIGTERM, SIGHUP and SIGCHLD come out of Wait, and SIGPIPE is ignored, so
+// writes fail instead. Create one, before any other thread exists. Wait belongs to one thread, Wake to all.
 class Signals {
  public:
   Signals();
@@ -52,11 +52,11 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  // The next signal, or 0 once the time is over or somebody has called Wake.
+  // Returns the next signal, or 0 once the time is over or somebody has called Wake.
   int Wait(absl::Duration timeout = absl::InfiniteDuration());
   void Wake();
 
-  // One of those that ask us to end.
+  // Whether the signal asks us to end.
   static bool IsStop(int signal);
 
  private:

@@ -1,4 +1,4 @@
-// An answer as text for people: told apart by where each token came from.
+// An answer as text for people, which shows where each token came from.
 #pragma once
 
 #include <string>
@@ -28,12 +28,12 @@ class Renderer {
   std::string RoundLegend() const;
 
   std::string Prompt(std::string_view prompt) const;
-  // The text of a chunk; without colour exactly that.
+  // The text of a chunk; unchanged without colour.
   std::string Chunk(const v1::GenerateResponse& chunk) const;
   // A line for the round of a chunk that has a trace, as in Figure 1 of Leviathan et al. (arXiv 2211.17192):
   // kept tokens, rejected ones, and the target's own. Tokens after the first rejected one, or after the end
-  // of the answer, were not judged or not committed; they are shown as rejected too. Below the line of a tree
-  // there is one for each of its nodes.
+  // of the answer, were not judged or not committed; they are shown as rejected too. Below a tree's line each
+  // of its nodes has one.
   std::string Round(const v1::GenerateResponse& chunk) const;
 
  private:
@@ -47,12 +47,12 @@ class Renderer {
 // Tokens, tokens/s, target calls, tokens a call, acceptance. One line without its end.
 std::string Summary(const v1::Finish& finish);
 
-// Control characters other than tab and line feed replaced, so that a text cannot steer the terminal. UTF-8
+// Replaces control characters other than tab and line feed, so that a text cannot steer the terminal. UTF-8
 // in and out.
 std::string WithoutControls(std::string_view text);
 
-// What the commands print under --json; scripts read it, so names stay. One object on one line, without its
-// end. Of several samples: {"samples": [...]} with an object for each.
+// What the commands print under --json: one object on one line, without its end. Scripts read it, so names
+// stay. Several samples: {"samples": [...]} with an object for each.
 std::string ToJson(const std::vector<Completion>& samples);
 std::string ToJson(const v1::DescribeResponse& description);
 

@@ -25,7 +25,7 @@ std::string Line(const char* subject, const std::string& text) {
   return absl::StrFormat("%-12s%s\n", subject, text);
 }
 
-// What nothing was observed of is a dash.
+// A dash stands for what was not observed.
 std::string Number(std::optional<double> value, const char* unit, int decimals = 2) {
   return value && std::isfinite(*value) ? absl::StrFormat("%.*f%s", decimals, *value, unit)
                                         : absl::StrCat("-", unit);
@@ -104,7 +104,7 @@ std::string Acceptance(const MetricsChange& change) {
   return text;
 }
 
-// The K that rounds asked for, from a histogram with a bucket for each.
+// The K that rounds asked for, from a histogram with a bucket for each K.
 std::string ChosenDraftTokens(const MetricsChange& change) {
   const std::string name = Name("spec_decode_chosen_draft_tokens");
   const double rounds = change.Increase(name + "_count");
@@ -174,7 +174,7 @@ MetricsPages FetchAll(const TopFlags& flags) {
 std::string TopView(const MetricsPages& before, const MetricsPages& after, double seconds) {
   std::string text;
   for (Service service : {kCoordinator, kTarget, kDraft}) {
-    // What answers where a draft would is another coordinator's.
+    // Whatever answers in place of a draft belongs to another coordinator.
     if (service == kDraft && after[kCoordinator] && !HasDraft(*after[kCoordinator])) continue;
     if (!before[service] || !after[service]) {
       text += Line(kServiceNames[service], "no answer");
@@ -208,7 +208,7 @@ int RunTop(const TopFlags& flags) {
     const std::string title =
         absl::StrFormat("outrider top   %s   every %g s   %s\n\n", flags.metrics[kCoordinator],
                         flags.interval_seconds, absl::FormatTime("%H:%M:%S", now, absl::LocalTimeZone()));
-    // Home, then down to the end: what was there before is gone, and nothing flickers.
+    // Home, then down to the end: the old screen is gone, and nothing flickers.
     std::printf("%s%s%s%s", live ? "\033[H\033[J" : "", live ? title.c_str() : "", view.c_str(),
                 live ? "\nCtrl-C ends this.\n" : "");
     before = std::move(after);

@@ -16,7 +16,7 @@ namespace {
 constexpr double kDrainSeconds = 5;
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(250);
 constexpr absl::Duration kLastBackoff = absl::Seconds(10);
-// After a life as long as this the next end is the first again.
+// After a life this long the next end counts as the first again.
 constexpr absl::Duration kHealthy = absl::Seconds(30);
 
 void Say(const std::string& line) {
@@ -24,11 +24,11 @@ void Say(const std::string& line) {
   std::fflush(stdout);
 }
 
-// Starts services again after they ended; the others resend what was lost.
+// Restarts services that have ended; the others resend what was lost.
 class Supervisor {
  public:
-  // Looks for services that have ended. The error that stops everything is of one that has never served: what
-  // it says has to be mended first.
+  // Looks for services that have ended. An error, which stops everything, comes from one that has never
+  // served: its complaint has to be mended first.
   absl::Status Check(LocalServices& services) {
     for (Service service : {kTarget, kDraft, kCoordinator}) {
       Life& life = lives_[service];
@@ -66,7 +66,7 @@ class Supervisor {
   std::array<Life, kServices> lives_;
 };
 
-// Before anything is started: nothing else could say so well which flag is to be mended.
+// Checked before anything is started, since nothing else could say so well which flag to mend.
 absl::Status CheckAddresses(const LocalServicesOptions& options) {
   std::vector<ListenFlag> requests;  // where requests are served
   std::vector<ListenFlag> flags;
@@ -88,7 +88,7 @@ absl::Status CheckAddresses(const LocalServicesOptions& options) {
   return absl::OkStatus();
 }
 
-// With the addresses that it does not know by itself.
+// Adds the addresses that it does not know by itself.
 std::string TopCommand(const LocalServices& services) {
   std::string command = "outrider top";
   for (Service service : {kCoordinator, kDraft, kTarget}) {

@@ -19,7 +19,7 @@ void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
   if (timeout < absl::InfiniteDuration()) context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
 }
 
-// Why a channel does not connect: only a call is told.
+// Why a channel does not connect. Only a call learns the reason.
 std::string WhyNot(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::ClientContext context;
   SetDeadline(context, absl::Seconds(1));
@@ -86,7 +86,7 @@ absl::StatusOr<std::vector<Completion>> Client::GenerateSamples(const v1::Genera
     pause = std::min(2 * pause, kLongestPause);
     *wanted.mutable_resume_from() = request.resume_from();
     for (const v1::GeneratedToken& token : completions[0].tokens) wanted.add_resume_from(token.id());
-    if (!completions[0].tokens.empty()) wanted.mutable_logprobs()->clear_prompt();  // it is all known
+    if (!completions[0].tokens.empty()) wanted.mutable_logprobs()->clear_prompt();  // all of it is known
   }
   const bool whole = std::all_of(completions.begin(), completions.end(), [](const Completion& completion) {
     return completion.finish.reason() != v1::FINISH_REASON_UNSPECIFIED;
@@ -105,7 +105,7 @@ absl::Status Client::Attempt(const v1::GenerateRequest& request, const OnChunk& 
   if (deadline < absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
   if (cancellation != nullptr && !cancellation->Attach(&context)) return absl::CancelledError("cancelled");
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader = stub_->Generate(&context, request);
-  // Of the prompt, what came before the last attempt broke off comes again.
+  // The part of the prompt that came before the last attempt broke off comes again.
   int known = static_cast<int>(completions[0].prompt_logprobs.size());
   v1::GenerateResponse chunk;
   while (reader->Read(&chunk)) {

@@ -22,8 +22,8 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(5);
   absl::Duration describe_timeout = absl::Seconds(5);
   absl::Duration generate_timeout = absl::InfiniteDuration();
-  // For how long a generation that finds nobody, or breaks off, is tried again; it goes on where it was.
-  // Zero: not at all.
+  // How long to retry a generation that finds nobody or breaks off; it goes on where it was. Zero: not at
+  // all.
   absl::Duration retry_for = absl::ZeroDuration();
   ChannelSecurity security = {};  // plaintext
 };
@@ -44,7 +44,7 @@ class Cancellation {
 
  private:
   friend class Client;
-  // False if it is cancelled already. While attached, Cancel reaches the call.
+  // Returns false if already cancelled. While attached, Cancel reaches the call.
   bool Attach(grpc::ClientContext* context);
   void Detach();
 
@@ -67,10 +67,10 @@ class Client {
   // all of them joined, a Completion for each of the samples (request.n). `on_chunk` and `cancellation` may
   // be null.
   //
-  // With retry_for, an UNAVAILABLE is followed by another call that resumes from the last token: no token
-  // comes twice. The text is then the one that an unbroken call gives under greedy sampling and the coupled
-  // rule, and otherwise has the same distribution. Usage counts all tokens, speculation those since. Several
-  // samples, or a beam search, are begun anew only if none of their chunks has come.
+  // With retry_for, an UNAVAILABLE is followed by another call that resumes from the last token, so no token
+  // comes twice. Under greedy sampling and the coupled rule the text is the one that an unbroken call gives;
+  // otherwise it has the same distribution. Usage counts all tokens, speculation those since. Several
+  // samples, or a beam search, begin anew only if none of their chunks has come.
   absl::StatusOr<std::vector<Completion>> GenerateSamples(const v1::GenerateRequest& request,
                                                           const OnChunk& on_chunk,
                                                           Cancellation* cancellation = nullptr) const;

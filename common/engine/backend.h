@@ -28,11 +28,11 @@ class Backend {
   // one that this backend does not support.
   virtual absl::Status Check(const RunnerOptions& options) const = 0;
 
-  // Whether a model is loaded only after the backend passed its test (self_test.h), as Runner::Load sees to.
+  // Whether Runner::Load tests the backend (self_test.h) before it loads a model.
   virtual bool IsTestedFirst() const { return false; }
 
-  // Copies the weights and allocates a KV pool and, but for libtorch, all scratch memory. `options` passed
-  // Check. The model may run work on `threads`, which must outlive it, inside its own calls.
+  // Copies the weights and allocates a KV pool and (except with libtorch) all scratch memory. `options`
+  // passed Check. The model may run work on `threads`, which must outlive it, inside its own calls.
   // FAILED_PRECONDITION if the device cannot be used; INVALID_ARGUMENT, naming file and field or tensor, for
   // a model that this backend does not support; NOT_FOUND for missing files; RESOURCE_EXHAUSTED if there is
   // not enough memory.
@@ -45,18 +45,18 @@ class Backend {
 // other.
 absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& engine, const std::string& device);
 
-// What this build and this CPU can run models with: "native on the CPU (avx512 kernels), torch".
+// The engines that this build and this CPU can run, in words: "native on the CPU (avx512 kernels), torch".
 std::string DescribeEngines();
 
-// INVALID_ARGUMENT, naming what it is, if our own kernels do not have something of the model.
+// INVALID_ARGUMENT, naming the feature, if the model needs one that our own kernels lack.
 absl::Status CheckNative(const DecoderSpec& spec, const RunnerOptions& options);
 
 // For implementations of Check: INVALID_ARGUMENT unless options.dtype is in `dtypes`.
 absl::Status CheckDtype(const RunnerOptions& options, absl::Span<const absl::string_view> dtypes);
 
-// For implementations of Load: how many blocks of `block_bytes` the KV pool has. That is what was asked for,
-// or what fits its share of the `free_bytes` that are left once all other memory is allocated: at least one
-// block, and at most what max_sequences sequences of maximum length can use.
+// For implementations of Load: the number of blocks of `block_bytes` in the KV pool. It is the requested
+// number, or as many as fit the pool's share of the `free_bytes` left after all other allocations: at least
+// one, and at most what max_sequences sequences of maximum length can use.
 inline int KvBlocks(const DecoderSpec& spec, const RunnerOptions& options, size_t free_bytes,
                     size_t block_bytes) {
   if (options.kv_blocks > 0) return options.kv_blocks;

@@ -15,7 +15,7 @@
 
 namespace outrider {
 
-// Most rows of a batch that return logits. Logits take memory, half a megabyte a row with 128,000 tokens.
+// The maximum number of rows in a batch that return logits. A row of 128,000 logits takes half a megabyte.
 inline constexpr int kMaxLogitRows = 2048;
 
 // Drafts K tokens; each but the last is fed back to draft the next one. Needs one row of logits.
@@ -45,34 +45,34 @@ struct SequenceRows {
   absl::Span<const TokenId> tokens;  // the new tokens, at least one; a row each
   int position = 0;                  // slot of tokens[0]: how many tokens the cache has already
   absl::Span<const BlockId> blocks;  // slot s is in blocks[s / block_size]; covers the new tokens
-  int logit_rows = 0;                // the logits of this many tokens, the last ones, are returned
-  // Work that the model does on these logits itself instead of returning them. Only a task that Model::CanRun
-  // accepts. For a proposal the blocks must also cover the drafted tokens.
+  int logit_rows = 0;                // how many of the last tokens return logits
+  // A task that the model runs on these logits instead of returning them; Model::CanRun must accept it. For a
+  // proposal, the blocks must also cover the drafted tokens.
   DeviceTask* task = nullptr;
-  // A tree of drafted tokens at the end of the sequence: node i is in slot tree_begin + i and follows node
-  // parents[i], an earlier one, or with -1 the token in slot tree_begin - 1. Its position is tree_begin + its
-  // depth, and it attends to the slots before tree_begin, to its ancestors and to itself. `parents` has all
-  // nodes up to the last of `tokens`, those that were computed before included. Empty: a slot is a position,
+  // A tree of drafted tokens at the end of the sequence. Node i is in slot tree_begin + i and follows the
+  // earlier node parents[i] or, if that is -1, the token in slot tree_begin - 1. Its position is tree_begin +
+  // its depth. It attends to the slots before tree_begin, its ancestors and itself. `parents` covers all
+  // nodes up to the last of `tokens`, including those computed before. If it is empty, a slot is a position,
   // and each token follows the one before it.
   int tree_begin = 0;
   absl::Span<const int> parents = {};
-  // The hidden states of this many tokens, the last ones, are returned. Only from models that have them.
+  // How many of the last tokens return hidden states. Only for models that have them.
   int hidden_rows = 0;
-  // float32 [*, DecoderSpec::embedding_columns]: what the last tokens are embedded as, whatever their ids
-  // are. Only for models that have hidden states.
+  // float32 [*, DecoderSpec::embedding_columns]: embeddings of the last tokens, used in place of those of
+  // their ids. Only for models that have hidden states.
   absl::Span<const float> embeddings = {};
 };
 
-// What a forward pass computes, for all sequences of its batch. Only models that have hidden states take
-// anything but the default.
+// Options of a forward pass, for all sequences of its batch. Models without hidden states accept only the
+// defaults.
 struct PassOptions {
-  int layers = 0;                   // the first ones only, before the final norm and the head; 0: all
-  absl::Span<const int> taps = {};  // after how many layers, at most those, hidden states are wanted too
+  int layers = 0;                   // run this many layers before the final norm and the head; 0: all
+  absl::Span<const int> taps = {};  // also return hidden states after this many layers of those run
 };
 
 // Hidden states, float32 [rows, columns]: the hidden_rows of each sequence of the batch, in the batch's order
-// and by position. A row has what the head multiplies, which is the final norm's output, and then the
-// residual stream after each of the pass's taps: hidden_size each.
+// and by position. A row holds the head's input (the final norm's output), then the residual stream after
+// each of the pass's taps: hidden_size columns each.
 struct HiddenView {
   const float* data = nullptr;
   int rows = 0;

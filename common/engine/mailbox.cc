@@ -5,8 +5,8 @@
 namespace outrider {
 namespace {
 
-// From one look at the source to the next while there is work. A look and what it leads to cost as much as
-// half a step of a small draft, which does all steps of an item in about this time.
+// Time between polls of the source while there is work. A poll and its consequences cost as much as half a
+// step of a small draft, which does all steps of an item in about this time.
 constexpr absl::Duration kBusyPause = absl::Microseconds(200);
 
 }  // namespace

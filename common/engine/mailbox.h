@@ -35,25 +35,25 @@ struct PromoteCommand {
 
 using Command = std::variant<WorkItem, ReleaseCommand, CancelCommand, PromoteCommand>;
 
-// Where commands come from, if the thread that takes them is to fetch them itself.
+// A source from which the thread that takes commands fetches them itself.
 struct CommandSource {
-  // Puts what has arrived into the mailbox, or waits for something to arrive, until `deadline`; may return
-  // early. Called by the taker.
+  // Puts arrived commands into the mailbox, or waits for some until `deadline`; may return early. Called by
+  // the taker.
   std::function<void(absl::Time deadline)> poll;
-  // Makes a poll that waits, or the next one, return. Thread-safe.
+  // Makes the waiting poll, or else the next one, return. Thread-safe.
   std::function<void()> wake;
-  // Answers that are given between these two leave together.
+  // Answers given between these two calls are sent together.
   std::function<void()> hold_answers;
   std::function<void()> release_answers;
 };
 
 // Any thread may put commands; one thread takes them.
 //
-// Bounded: an item is refused when `max_items` commands wait. The other commands, which have no answer, are
-// dropped when twice as many do; a lease frees what a lost release leaves behind.
+// Bounded: an item is refused while `max_items` commands wait. Other commands have no answer and are dropped
+// while twice as many wait; a lease frees a sequence whose release was lost.
 class Mailbox {
  public:
-  // Without a source the taker sleeps until another thread has put something.
+  // Without a source, the taker sleeps until another thread puts a command.
   explicit Mailbox(size_t max_items, CommandSource source = {})
       : max_items_(max_items), source_(std::move(source)) {}
 
@@ -63,13 +63,13 @@ class Mailbox {
     kClosed,       // the first item of its sequence after Close
     kClosedAgain,  // a further one
   };
-  // Takes an item over, or leaves it as it is.
+  // Moves from the item if it is taken, else leaves it unchanged.
   Outcome PutItem(WorkItem& item);
   void Put(ReleaseCommand command) { PutControl(command); }
   void Put(CancelCommand command) { PutControl(command); }
   void Put(PromoteCommand command) { PutControl(command); }
 
-  // Refuses items from now on. Those that were put before are still taken.
+  // Refuses items from now on. Items put earlier are still taken.
   void Close();
 
   // Makes Take return false from now on.
@@ -87,7 +87,7 @@ class Mailbox {
 
  private:
   void PutControl(Command command);
-  // After a change of what the taker waits for.
+  // Call it after changing what the taker waits for.
   void WakeTaker();
   void AwaitCommands(absl::Time deadline);
 
@@ -99,7 +99,7 @@ class Mailbox {
   std::condition_variable idle_;
   std::vector<Command> commands_;
   bool busy_ = false;                            // the taker has commands or unfinished work
-  absl::Time next_poll_ = absl::InfinitePast();  // of a taker that is busy; the taker's
+  absl::Time next_poll_ = absl::InfinitePast();  // of a busy taker; only the taker uses it
   std::thread::id taker_;                        // while it waits in a poll
   bool closed_ = false;
   absl::flat_hash_set<SequenceId> refused_;  // since Close; at most max_items_

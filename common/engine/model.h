@@ -14,8 +14,8 @@
 
 namespace outrider {
 
-// A weight matrix on a backend, for what is no decoder. Not thread-safe; may use the threads that its backend
-// was given.
+// A weight matrix on a backend, for computations outside a decoder. Not thread-safe; may use the threads that
+// its backend was given.
 class Matrix {
  public:
   virtual ~Matrix() = default;
@@ -30,31 +30,31 @@ class Model {
  public:
   virtual ~Model() = default;
 
-  // Runs one forward pass. The batch is not empty and valid as Runner::Forward defines it. An error means
-  // that the device failed, but for RESOURCE_EXHAUSTED: a model that allocates memory for each step had too
-  // little for this one.
+  // Runs one forward pass. The batch is not empty, and valid as Runner::Forward defines it.
+  // RESOURCE_EXHAUSTED if a model that allocates memory for each step has too little for this one; any other
+  // error means that the device failed.
   virtual absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch,
                                              const PassOptions& pass) = 0;
   virtual void CopyBlock(BlockId from, BlockId to) = 0;
   // Moves keys and values of all layers within a sequence, in this order; each move goes to a lower slot.
-  // What follows an accepted path of a tree finds it where it would be had the path been computed as a chain.
+  // Afterwards an accepted path of a tree lies where it would if computed as a chain.
   virtual void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) = 0;
-  // Reads what the cache holds of one token: float32 [layers, 2, kv_heads, head_dim], the rotated keys and
-  // the values. For tests and tools that compare backends.
+  // Reads one token's rotated keys and its values from the cache: float32 [layers, 2, kv_heads, head_dim].
+  // For tests and tools that compare backends.
   virtual absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) = 0;
-  // Whether hidden states go in and out of Forward, and a pass may end early; if not, Project,
-  // ReadEmbeddings and LoadMatrix fail.
+  // Whether Forward takes and returns hidden states and may end early. If not, Project, ReadEmbeddings and
+  // LoadMatrix fail.
   virtual bool has_hidden_states() const { return false; }
-  // The logits of rows of what the head multiplies, float32 [rows, hidden]; at most max_batch_rows and
-  // kMaxLogitRows. Valid as those of Forward.
+  // The logits of the head's input rows, float32 [rows, hidden]; at most max_batch_rows and kMaxLogitRows.
+  // Valid as long as those of Forward.
   virtual absl::StatusOr<LogitsView> Project(absl::Span<const float> /*hidden*/) {
     return absl::UnimplementedError("this engine shows no hidden states");
   }
-  // What the tokens are embedded as: float32 [tokens, hidden].
+  // Reads the tokens' embeddings: float32 [tokens, hidden].
   virtual absl::Status ReadEmbeddings(absl::Span<const TokenId> /*tokens*/, absl::Span<float> /*to*/) {
     return absl::UnimplementedError("this engine shows no hidden states");
   }
-  // Copies a matrix [n, k] to the model's device and dtype, for what works on its hidden states. The model
+  // Copies a matrix [n, k] to the model's device and dtype, for computations on its hidden states. The model
   // must outlive it. RESOURCE_EXHAUSTED if there is not enough memory.
   virtual absl::StatusOr<std::unique_ptr<Matrix>> LoadMatrix(const TensorView& /*weights*/) {
     return absl::UnimplementedError("this engine shows no hidden states");
@@ -62,26 +62,25 @@ class Model {
   // A hint from any thread that Forward will be called soon.
   virtual void Wake() = 0;
 
-  // Does what rank 0 of the model's processes does, until that is gone (RunnerOptions::parallel). Instead of
-  // the other calls, in all ranks but 0. Returns why it ended, never OK: UNAVAILABLE if rank 0 is gone.
+  // Repeats the work of rank 0 until that process is gone (RunnerOptions::parallel). Other ranks than 0 call
+  // only this function. Returns why it ended, never OK: UNAVAILABLE if rank 0 is gone.
   virtual absl::Status Follow() { return absl::UnimplementedError("this engine runs in one process"); }
 
   // Whether Forward supports this task. A model with tasks is row_invariant.
   virtual bool CanRun(const DeviceTask& /*task*/) const { return false; }
 
-  // Whether a row's results depend bit for bit only on the tokens of its own prefix (Runner). Else they do up
-  // to rounding.
+  // Whether a row's results depend bit for bit only on the tokens of its own prefix (Runner). Otherwise this
+  // holds up to rounding.
   virtual bool row_invariant() const = 0;
-  // The same for a node of a tree: whether its results have the bits that its path, computed as a chain,
-  // would give it.
+  // The same for a node of a tree: whether its results are bit for bit those of its path computed as a chain.
   virtual bool tree_row_invariant() const = 0;
 
   virtual std::string dtype() const = 0;        // "float32", "bfloat16", "int8" or "fp8"
   virtual std::string kernel_name() const = 0;  // of FindKernels, "cuda" or "torch"
-  // Which algorithms of a library compute it, for the log; empty where that is no choice.
+  // The library algorithms that the model uses, for the log; empty if there is no choice.
   virtual std::string algorithms() const { return ""; }
-  // What decides the last bits of a result beside dtype and kernels, in words: device, library, its version
-  // and its algorithms. Empty where these are all.
+  // What decides the last bits of a result besides dtype and kernels, in words: device, library, its version
+  // and its algorithms. Empty if nothing else does.
   virtual std::string bits_depend_on() const { return ""; }
   virtual int kv_blocks() const = 0;
   // The longest sequence that the KV pool and the position encoding support.

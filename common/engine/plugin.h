@@ -26,20 +26,20 @@ using CreatePluginModelFunction = void(const DecoderSpec& spec, const TensorSour
                                        std::optional<int> cuda_device, const RunnerOptions& options,
                                        absl::StatusOr<std::unique_ptr<Model>>& result);
 
-// A plug-in, which lies beside the program.
+// A plug-in, whose file is in the program's directory.
 struct PluginDescription {
   const char* library;  // its file
   const char* symbol;   // its CreatePluginModelFunction
   absl::Span<const absl::string_view> dtypes;
-  const char* how_to_build;  // where the file is missing
-  bool is_native;  // our kernels: Load sees whether they have what the model needs; they are tested first
+  const char* how_to_build;  // shown if the file is missing
+  bool is_native;            // our kernels: Load checks that they support the model; they are tested first
 };
 extern const PluginDescription kCudaPlugin;
 extern const PluginDescription kTorchPlugin;
 
-// The address of `symbol` in a library, which is loaded if it is not yet, and never closed: the runtimes of
-// CUDA and OpenMP, and libtorch's registered kernels, cannot be unloaded. FAILED_PRECONDITION, on one line,
-// if the file is missing, which says `if_missing`, or cannot be loaded. Here for a plug-in that loads a
+// The address of `symbol` in a library, which is loaded if necessary and never closed: the runtimes of CUDA
+// and OpenMP, and libtorch's registered kernels, cannot be unloaded. FAILED_PRECONDITION, on one line, if the
+// file is missing (with the message `if_missing`) or cannot be loaded. Inline for a plug-in that loads a
 // library itself.
 inline absl::StatusOr<void*> FindInLibrary(const std::filesystem::path& library, const char* symbol,
                                            const char* if_missing) {
@@ -52,7 +52,7 @@ inline absl::StatusOr<void*> FindInLibrary(const std::filesystem::path& library,
   return found;
 }
 
-// Whether its file is there; whether it can be loaded shows when a model is.
+// Whether the plug-in's file exists. It may still fail to load.
 bool IsBuilt(const PluginDescription& plugin);
 
 // Loads models through a plug-in. FAILED_PRECONDITION, on one line, if the library or one of its dependencies

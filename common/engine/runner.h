@@ -29,7 +29,7 @@ namespace outrider {
 // Where row_invariant() is true, the results of a row (its logits, keys and values) depend bit for bit only
 // on the tokens of its own prefix: not on the batch, the chunking of the prompt, the number of threads, the
 // block size or the block ids. They do depend on the dtype and on the instruction set of the kernels
-// (`kernel_name`). Elsewhere this holds up to rounding.
+// (`kernel_name`). Otherwise this holds up to rounding.
 //
 // Two sequences of a batch may share blocks that they only read (a common prefix). A slot that is written
 // belongs to one sequence. Truncation needs no call: slots at and after `position` are overwritten.
@@ -45,18 +45,18 @@ class Runner {
   // The same on this backend, whatever the options say.
   static absl::StatusOr<std::unique_ptr<Runner>> Load(const RunnerOptions& options, const Backend& backend);
 
-  // Tests the engine, device and dtype of the options as SelfTestInFull does, with the shape of the model, of
-  // which only config.json is read. Errors are those of Load, as far as it gets.
+  // Tests the engine, device and dtype of the options as SelfTestInFull does, for the model's shape: it reads
+  // only config.json. Errors are those of Load up to that point.
   static absl::StatusOr<bool> Test(const RunnerOptions& options,
                                    absl::FunctionRef<void(absl::string_view line)> report);
 
   // Runs one forward pass: appends each sequence's tokens to the cache and returns the requested logits,
   // valid until the next call. INVALID_ARGUMENT, with nothing changed, for an empty sequence, a token outside
-  // the vocabulary, a position beyond the context, a node that follows none before it, parents of more or
-  // fewer nodes than there are, a block table that is too short or names a block outside the pool, logit_rows
-  // or hidden_rows out of range, embeddings that are not rows of the hidden size or more than the tokens, a
-  // pass or a tap of layers that are not there, any of these hidden states where the model has none, a task
-  // that the model does not support or for a tree, or more than max_batch_rows rows or kMaxLogitRows of
+  // the vocabulary, a position beyond the context, a node whose parent does not precede it, `parents` of the
+  // wrong length, a block table that is too short or names a block outside the pool, logit_rows or
+  // hidden_rows out of range, embeddings that are not rows of the hidden size or outnumber the tokens, a pass
+  // or tap beyond the model's layers, hidden states in or out of a model that has none, a task that the model
+  // does not support or that is for a tree, more than max_batch_rows rows, or more than kMaxLogitRows rows of
   // logits. INTERNAL if the device fails. An empty batch returns no rows.
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass = {});
 
@@ -72,7 +72,7 @@ class Runner {
   void CopyBlock(BlockId from, BlockId to);
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves);
 
-  // What proposes on this model itself (RunnerOptions::heads), in the order of its kinds.
+  // The proposers on this model itself (RunnerOptions::heads), in the order of their kinds.
   absl::Span<const std::unique_ptr<Proposer>> proposers() const { return proposers_; }
   // Null if there is none of that kind.
   Proposer* proposer(ProposerKind kind) const;
@@ -84,7 +84,7 @@ class Runner {
   // For tools that compare engines.
   Model& model() { return *model_; }
 
-  // Takes part in what rank 0 runs, as Model::Follow defines it.
+  // Repeats the work of rank 0, as Model::Follow defines it.
   absl::Status Follow() { return model_->Follow(); }
 
   // Whether a sequence of a batch may carry this task.
@@ -112,18 +112,18 @@ class Runner {
   Runner(const RunnerOptions& options, ModelConfig config);
 
   absl::Status CheckBatch(absl::Span<const SequenceRows> batch, const PassOptions& pass) const;
-  // Whether the model has the layers that the pass names.
+  // Checks that the model has the layers that the pass names.
   absl::Status CheckPass(const PassOptions& pass) const;
-  // Whether the rows are within the context, and a tree is one.
+  // Checks that the rows are within the context and that a tree is well-formed.
   absl::Status CheckPositions(const SequenceRows& sequence) const;
-  // Whether there are as many rows as hidden states are wanted of, and embeddings given for.
+  // Checks that neither hidden_rows nor the embeddings exceed the tokens.
   absl::Status CheckHiddenStates(const SequenceRows& sequence) const;
   absl::Status CheckSequence(size_t index, const SequenceRows& sequence) const;
 
   const RunnerOptions options_;
   const ModelConfig config_;
-  std::vector<TokenId> frequent_;  // what the model computes logits of; empty: all
-  std::vector<float> spread_;      // logits of all
+  std::vector<TokenId> frequent_;  // tokens that the model computes logits for; empty: all
+  std::vector<float> spread_;      // logits of all tokens
   uint64_t weights_hash_ = 0;
   ThreadPool thread_pool_;
   std::unique_ptr<Model> model_;                      // uses thread_pool_

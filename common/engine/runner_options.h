@@ -19,7 +19,7 @@ struct ParallelOptions {
   std::string rendezvous = "127.0.0.1:29500";  // HOST:PORT where rank 0 listens and the others find it
   // Called when this rank begins to wait for the others. May be null.
   std::function<void()> on_wait;
-  // Called from any thread when a rank is gone that this one needs: the process has to end. May be null.
+  // Called from any thread when a rank that this one needs is gone: the process must end. May be null.
   std::function<void(const absl::Status& why)> on_lost;
 };
 
@@ -33,27 +33,28 @@ struct RunnerOptions {
   // float32, bfloat16, or auto, which is float32 on the CPU and bfloat16 on a GPU.
   std::string dtype = "auto";
   int threads = 0;  // compute threads, the caller's included; 0: one per CPU this process may run on
-  // What else each block of the pool needs memory for, if kv_blocks is 0; set by Runner::Load for heads.
+  // Bytes that each block of the pool needs besides its own, if kv_blocks is 0; set by Runner::Load for
+  // heads.
   size_t more_block_bytes = 0;
   int kv_blocks = 0;  // size of the pool; 0: as many as fit kv_memory_fraction of the free memory
   double kv_memory_fraction = 0.3;
-  // For drafts: logits are computed of this many tokens only, the most frequent ones (frequent_head.h). 0: of
+  // For drafts: compute logits only for this many tokens, the most frequent ones (frequent_head.h). 0: for
   // all.
   int frequent_tokens = 0;
   int max_sequences = 256;   // most sequences that the pool must hold; used if kv_blocks is 0
   int block_size = 16;       // tokens per block
   int max_batch_rows = 512;  // most rows of a forward pass, over all its sequences
-  // If kv_blocks is 0, decides in place of kv_memory_fraction how many bytes the pool gets, of those that are
-  // free once all other memory is allocated. Called once, by the thread that loads. May be null.
+  // If kv_blocks is 0, returns the pool's bytes, in place of kv_memory_fraction, given those that are free
+  // after all other allocations. Called once, by the thread that loads. May be null.
   std::function<double(double free_bytes, size_t block_bytes)> pool_bytes;
-  // For our kernels on a GPU: a file with cuBLAS's algorithms, which is written if it is not there and used
-  // untested if it is, so that a later start computes the same bits. Empty: none.
+  // For our kernels on a GPU: a file of cuBLAS algorithms. It is written if it does not exist, else used
+  // untested, so that a later start computes the same bits. Empty: none.
   std::string matmul_algorithms;
-  bool high_priority = false;  // on a GPU: before the work of other models in this process
+  bool high_priority = false;  // on a GPU: run before other models in this process
   ParallelOptions parallel;
-  // For tools: called with what each stage of a forward pass computes, which makes it slow. May be null.
+  // For tools: called with the output of each stage of a forward pass, which makes it slow. May be null.
   std::function<void(const StageOutput& output)> observe;
-  std::vector<std::string> heads;  // folders of what proposes on the target itself (proposers/load.h)
+  std::vector<std::string> heads;  // folders of proposers on the target itself (proposers/load.h)
   std::string kernels;             // for the CPU, by name (FindKernels); empty: the best supported
   std::function<void(double fraction)> progress;  // called by Load with 0 to 1, never decreasing; may be null
 };

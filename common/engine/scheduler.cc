@@ -5,7 +5,7 @@
 namespace outrider {
 namespace {
 
-// With more pending rows than this beside logit_rows, a sequence is in prefill: a prompt, or a sequence that
+// A sequence with more pending rows than this besides logit_rows is in prefill: a prompt, or a sequence that
 // was lost.
 constexpr int kPrefillThreshold = 16;
 
@@ -13,7 +13,7 @@ bool IsPrefill(const PendingRows& sequence) {
   return sequence.rows - sequence.logit_rows > kPrefillThreshold;
 }
 
-// The part of the budget, 1 / this, that pending prefills have to themselves.
+// Pending prefills have 1 / this of the budget to themselves.
 constexpr int kPrefillShare = 8;
 
 // That part, or less if they need less.

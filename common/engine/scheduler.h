@@ -14,7 +14,7 @@ struct PendingRows {
   bool branch = false;      // waits while any other sequence is pending
 };
 
-// What a forward pass may have.
+// The limits of a forward pass.
 struct StepBudget {
   int rows = 0;
   int logit_rows = 0;  // of `rows`, those that need logits
@@ -23,15 +23,15 @@ struct StepBudget {
 // Returns the rows for each sequence; 0 means that it must wait. Their sums are within `budget`.
 //
 // Decoding and verification go before prefill, each in the order given. While prefills are pending, an eighth
-// of the budget is kept for them, so that no load of others makes a prompt wait for ever. The first sequence
-// that decodes may use that share too if it does not fit otherwise, so prefill can go without in a step whose
-// budget is less than 8/7 of one sequence's rows.
+// of the budget is kept for them, so that other work cannot starve a prompt. The first sequence that decodes
+// may use that share too if it does not fit otherwise, so prefill can go without in a step whose budget is
+// less than 8/7 of one sequence's rows.
 //
 // Branches get rows only if nothing else is pending.
 //
 // A sequence that does not fit is cut (chunked prefill), but its logit_rows stay together. Every call makes
-// progress if the budget has room for the logit_rows of each: a sequence is not cut to nothing while all of
-// it is free.
+// progress if the budget has room for the logit_rows of each: no sequence is cut to nothing while the whole
+// budget is free.
 std::vector<int> PlanStep(std::span<const PendingRows> pending, StepBudget budget);
 
 }  // namespace outrider

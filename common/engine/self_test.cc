@@ -15,7 +15,7 @@ namespace outrider {
 namespace {
 
 constexpr int kPromptTokens = kComparedPasses[0], kFurtherTokens = kComparedPasses[1];
-// At start it must be quick; else rows are long enough for every thread of a block to have several tokens.
+// The test at start must be quick; in the full test every thread of a block has several tokens of a row.
 constexpr int kStartVocab = 256, kVocab = 4096;
 
 // The logits of the tokens after the prompt.

@@ -39,7 +39,7 @@ struct Sequence {
   std::vector<TokenId> tokens;
   std::vector<BlockId> blocks;
   int drafted = 0;       // K
-  bool is_sure = false;  // what it verifies are tokens that somebody is sure of, else what a model drafted
+  bool is_sure = false;  // it verifies tokens that somebody is sure of, else a model's draft
   Proposal draft = {};
 
   uint64_t round_start() const { return tokens.size(); }
@@ -194,7 +194,8 @@ std::string Difference(const Verdict& host, const Verdict& device) {
   return "";
 }
 
-// Runs the tasks that the model can in one step, and compares them; `what` names them. Returns how many.
+// Runs, in one step, the tasks that the model supports, and compares them; `what` names them. Returns how
+// many.
 absl::StatusOr<int> RunTasks(Model& model, const std::vector<Sequence>& sequences,
                              const std::vector<DeviceTask>& tasks, absl::string_view what,
                              const std::function<std::string(size_t s, const DeviceTask& task)>& difference) {
@@ -224,7 +225,7 @@ absl::StatusOr<int> RunTasks(Model& model, const std::vector<Sequence>& sequence
   return 0;
 }
 
-// Drafts to judge, of what the host drafted, under other controls than those of the verdict.
+// Makes drafts to judge from the host's proposals; their controls differ from the verdict's.
 absl::Status MakeDrafts(const std::vector<Proposal>& proposals, int vocab, std::vector<Sequence>& sequences) {
   for (size_t s = 0; s < sequences.size(); ++s) {
     Sequence& sequence = sequences[s];
@@ -249,7 +250,7 @@ DeviceTask Task(const Sequence& sequence, std::variant<ProposeTask, VerifyTask> 
   return {.params = &sequence.params, .round_start = sequence.round_start(), .work = std::move(work)};
 }
 
-// The proposals of these sequences in one step, then the verdicts.
+// Checks the proposals of these sequences in one step, then the verdicts.
 absl::StatusOr<std::string> CheckTasks(Model& model, int vocab, std::vector<Sequence> sequences) {
   for (const Sequence& sequence : sequences) {
     const SequenceRows prompt = {

@@ -10,7 +10,7 @@
 namespace outrider {
 namespace {
 
-// Few, so that one position too many or too few is noticed.
+// Small, so that one position too many or too few is noticed.
 constexpr int kWindow = 5;
 
 DecoderSpec SmallSpec(const DecoderSpec& spec, int vocab) {
@@ -57,7 +57,7 @@ SelfTestModel::SelfTestModel(const DecoderSpec& spec, const RunnerOptions& optio
   options_.pool_bytes = nullptr;
   options_.observe = nullptr;
   options_.progress = nullptr;
-  options_.matmul_algorithms.clear();  // which are another model's
+  options_.matmul_algorithms.clear();  // these are another model's
   options_.frequent_tokens = 0;
 }
 

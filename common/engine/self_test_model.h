@@ -1,4 +1,4 @@
-// What a device is tested with: a small model of made-up weights, and the checks that need many passes.
+// A small model of made-up weights for testing a device, and the checks that need many passes.
 #pragma once
 
 #include <functional>
@@ -19,11 +19,11 @@
 
 namespace outrider {
 
-// Room in the pool that all checks do with.
+// Tokens of room in the pool that suffice for all checks.
 inline constexpr int kSelfTestTokens = 2048;
 
-// Tensors of the shapes that are asked for: norms of numbers near one, and matrices such that products with
-// them keep the size of their input.
+// Makes tensors of any requested shape: norms of numbers near one, and matrices whose products keep the
+// magnitude of their input.
 class MadeUpWeights final : public TensorSource {
  public:
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;
@@ -36,13 +36,13 @@ class MadeUpWeights final : public TensorSource {
   mutable std::map<std::string, std::vector<float>> tensors_;
 };
 
-// Two layers with one of a model's groups of heads, in sizes that every backend supports. If layers of the
-// model slide, one of the two does. Not thread-safe.
+// Two layers with one of a model's head groups, in sizes that every backend supports. If the model has
+// sliding layers, one of the two slides. Not thread-safe.
 class SelfTestModel {
  public:
   using Observe = std::function<void(const StageOutput& output)>;
 
-  // With room for `tokens` in its pool.
+  // The pool has room for `tokens`.
   SelfTestModel(const DecoderSpec& spec, const RunnerOptions& options, int vocab, int tokens);
 
   // Errors are those of Backend::Load. `observe` may be null.
@@ -55,7 +55,7 @@ class SelfTestModel {
   const DecoderSpec& spec() const { return spec_; }
   const RunnerOptions& options() const { return options_; }
   // Blocks that hold `tokens`: [first, first + BlocksFor(tokens)), in descending order, so that their ids
-  // count.
+  // matter.
   std::vector<BlockId> Blocks(int first, int tokens) const;
   int BlocksFor(int tokens) const { return (tokens + options_.block_size - 1) / options_.block_size; }
 
@@ -65,21 +65,21 @@ class SelfTestModel {
   MadeUpWeights weights_;
 };
 
-// What rounding to the dtype explains in this model, as a share of the size of what is compared, as the root
-// mean square: several times what a correct engine shows.
+// The largest relative difference (root mean square) that rounding to the dtype explains in this model:
+// several times that of a correct engine.
 double SelfTestTolerance(const std::string& dtype);
 
-// Computes one sequence in several ways: in one pass, in chunks, token by token, beside another sequence, and
-// going on in a copy of a block; and, where the model takes trees, its end as a path of a tree. All logits,
-// keys and values must have the same bits, or agree up to rounding where Model::row_invariant, of the tree
-// Model::tree_row_invariant, is false. Returns what was found, in words; FAILED_PRECONDITION, naming the way
-// and the position, where something differs; else the errors of the model.
+// Computes one sequence in several ways: in one pass, in chunks, token by token, beside another sequence,
+// continued in a copy of a block and, if the model supports trees, with its end as a path of a tree. All
+// logits, keys and values must have the same bits, or agree up to rounding where Model::row_invariant (for
+// the tree, Model::tree_row_invariant) is false. Returns the findings, in words; FAILED_PRECONDITION, naming
+// the way and the position, if something differs; else the errors of the model.
 absl::StatusOr<std::string> CheckRows(Model& model, const SelfTestModel& small);
 
-// Gives the model proposals and verdicts as tasks, under several sampling controls and both rules that
-// devices know, all in one step, and each step twice: on a GPU the second one is a captured one. The host
-// decides the same from the model's own logits. Returns what was found, in words, also where the model has no
-// such tasks; FAILED_PRECONDITION, naming the decision, where one differs; else the errors of the model.
+// Runs proposals and verdicts as device tasks, under several sampling controls and both rules that devices
+// support, all in one step, and each step twice: on a GPU, the second is captured. The host makes the same
+// decisions from the model's own logits. Returns the findings, in words, even if the model has no such tasks;
+// FAILED_PRECONDITION, naming the decision, if one differs; else the errors of the model.
 absl::StatusOr<std::string> CheckDecisions(Model& model, const SelfTestModel& small);
 
 }  // namespace outrider

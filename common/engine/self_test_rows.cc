@@ -15,7 +15,7 @@ namespace {
 // How the sequence is cut into passes.
 struct Way {
   const char* name;
-  int chunk;            // tokens a pass, after the first one
+  int chunk;            // tokens per pass, after the first one
   bool beside = false;  // another sequence is in each pass, before this one
   bool copied = false;  // the last passes read a copy of the first block
   int first = chunk;    // tokens of the first pass
@@ -30,7 +30,7 @@ constexpr int kRowsBeside = 3;
 // The tree reaches over several blocks.
 constexpr int kTreeDepth = 20, kBeforeTree = kComparedTokens - kTreeDepth;
 
-// By position: its logits, and its keys and values.
+// For each position: its logits, and its keys and values.
 using Computed = std::vector<std::vector<float>>;
 
 // Adds the keys and values of all positions.
@@ -85,8 +85,8 @@ absl::StatusOr<Computed> Compute(Model& model, const SelfTestModel& small, const
   return computed;
 }
 
-// The last tokens as a path of a tree, each after a sibling that is not on it; the path is then moved to
-// where a chain has it.
+// Computes the last tokens as a path of a tree, each after a sibling that is not on it, then moves the path
+// to where a chain has it.
 absl::StatusOr<Computed> ComputeAsTree(Model& model, const SelfTestModel& small) {
   const std::vector<TokenId> tokens = ComparedTokens(small.spec().vocab_size);
   const absl::Span<const TokenId> prompt = absl::MakeConstSpan(tokens).first(kBeforeTree);
@@ -129,8 +129,8 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// How far what was computed in one way differs from what was in one pass: the largest difference, a share of
-// the size. FAILED_PRECONDITION, naming the position, where it differs more than was claimed.
+// The largest relative difference between the results of one way and those of one pass. FAILED_PRECONDITION,
+// naming the position, if they differ more than the model claims.
 absl::StatusOr<double> Compare(const Computed& expected, const Computed& found, absl::string_view way,
                                bool same_bits, const std::string& dtype) {
   const double tolerance = SelfTestTolerance(dtype);

@@ -16,7 +16,7 @@ namespace outrider {
 // The ways in which a target can propose tokens itself.
 enum class ProposerKind : uint8_t { kMedusa, kBlockwise, kEagle, kLayerSkip, kPass };
 
-// In the order of ProposerKind; what flags and config.json call them.
+// The kinds' names in flags and config.json, in the order of ProposerKind.
 inline constexpr std::array<absl::string_view, 5> kProposerNames = {"medusa", "blockwise", "eagle",
                                                                     "layer_skip", "pass"};
 
@@ -35,7 +35,7 @@ struct SequenceParams {
   RandomKey key = {};
   Rule rule = Rule::kToken;
   int prompt_length = 0;
-  int draft_top_n = 0;  // tokens that are kept of the draft's distribution; at least 1
+  int draft_top_n = 0;  // tokens kept of the draft's distribution; at least 1
   std::optional<double> draft_temperature = std::nullopt;
   double lenience = 1;
   int logprobs = -1;  // alternatives to report with each emitted token; -1: no log-probabilities
@@ -49,7 +49,8 @@ inline VerifyOptions OptionsOf(const SequenceParams& params) {
   return {.rule = params.rule, .lenience = params.lenience, .sibling_order = params.sibling_order};
 }
 
-// What the target's own proposals are drawn from. Blockwise parallel decoding takes the likeliest token.
+// The sampling parameters of the target's own proposals. Blockwise parallel decoding takes the likeliest
+// token.
 inline SamplingParams ProposalSampling(const SequenceParams& params) {
   SamplingParams sampling = params.sampling;
   if (params.draft_temperature) sampling.temperature = *params.draft_temperature;
@@ -61,7 +62,7 @@ inline SamplingParams ProposalSampling(const SequenceParams& params) {
 inline bool KeepsHiddenStates(const SequenceParams& params) {
   return params.proposer == ProposerKind::kEagle;
 }
-// Which cached prefixes the sequence may find: those that hold what it needs.
+// The salt of the cached prefixes that the sequence may find: those that hold what it needs.
 inline uint64_t CacheSaltOf(const SequenceParams& params) {
   return params.cache_salt ^ (KeepsHiddenStates(params) ? 0x9e3779b97f4a7c15 : 0);
 }

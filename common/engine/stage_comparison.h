@@ -16,15 +16,15 @@
 
 namespace outrider {
 
-// The stages of one pass over the tokens of one sequence, all of whose logits are wanted. One thread.
+// Records the stages of one pass over the tokens of one sequence, all of which return logits. One thread.
 class StageRecord {
  public:
   // rows: tokens of the pass.
   explicit StageRecord(int rows) : rows_(rows) {}
 
-  // For RunnerOptions::observe. Of padded batches it takes the rows that count.
+  // For RunnerOptions::observe. Ignores the padding rows of a batch.
   void Add(const StageOutput& output);
-  // What the cache holds of a token afterwards, as Model::ReadSlot gives it; token by token.
+  // Adds the next token's keys and values, as Model::ReadSlot reads them after the pass.
   void AddCached(const DecoderSpec& spec, absl::Span<const float> slot);
   void AddLogits(const DecoderSpec& spec, const LogitsView& logits);
 
@@ -39,21 +39,21 @@ class StageRecord {
   std::map<std::pair<int, int>, Rows> stages_;  // by layer and kind, so in the order of computation
 };
 
-// The passes over one sequence that are compared, by their rows: a prompt of more positions than a split of
-// attention has on a GPU (256), so that results are merged, and a few more tokens, as in a verification.
+// The rows of each compared pass over one sequence: a prompt longer than a split of attention on a GPU (256
+// positions), so that results are merged, and a few more tokens, as in a verification.
 inline constexpr int kComparedPasses[] = {280, 5};
 inline constexpr int kComparedTokens = 285;
 
-// The tokens of that sequence, which any vocabulary has.
+// The tokens of that sequence; any vocabulary has them.
 std::vector<TokenId> ComparedTokens(int vocab);
 
-// Runs the passes in these blocks. Each adds a record to `passes`; the observer that the model was loaded
-// with adds what it is shown to the last one. Errors are those of the model.
+// Runs the passes in these blocks and adds a record to `passes` for each. The model's observer must add its
+// stages to the last record. Errors are those of the model.
 absl::Status RecordPasses(Model& model, const DecoderSpec& spec, int block_size,
                           absl::Span<const BlockId> blocks, std::vector<StageRecord>& passes);
 
-// The root mean square of the differences, as a share of that of `expected`; no number if `found` has one
-// that is none. Of the same size.
+// The root mean square of the differences divided by that of `expected`; NaN if `found` has a NaN. Both have
+// the same size.
 double RelativeDifference(absl::Span<const float> expected, absl::Span<const float> found);
 
 // Both records are of the same tokens and shapes.
@@ -61,17 +61,17 @@ class StageComparison {
  public:
   struct Stage {
     std::string name;  // "layer 3, attended", "logits"
-    // Root mean square of the differences, and the largest one; both as shares of the root mean square of
-    // what is expected. Not a number if something found is none.
+    // The root mean square of the differences, and the largest one, both divided by the root mean square of
+    // the expected values. NaN if a found value is NaN.
     double difference, largest;
-    std::string finding;  // where it is the first that differs: what agrees, and what may be wrong
+    std::string finding;  // for the first stage that differs: what agrees, and what may be wrong
   };
 
-  // INVALID_ARGUMENT, naming the stage, if a record lacks one that the other has, or some of its rows.
+  // INVALID_ARGUMENT, naming the stage, if a record lacks a stage, or rows of a stage, that the other has.
   static absl::StatusOr<StageComparison> Make(const StageRecord& expected, const StageRecord& found);
 
   const std::vector<Stage>& stages() const { return stages_; }  // in the order of computation
-  // The first whose difference is larger than the tolerance, or no number; null: none.
+  // The first stage whose difference exceeds the tolerance or is NaN; null if there is none.
   const Stage* FirstAbove(double tolerance) const;
 
  private:

@@ -1,4 +1,4 @@
-// What a forward pass computes on its way from tokens to logits, for tools that compare engines.
+// The intermediate results of a forward pass, for tools that compare engines.
 #pragma once
 
 #include "absl/strings/string_view.h"
@@ -14,13 +14,13 @@ inline constexpr absl::string_view kAfterAttention = "after attention";  // [hid
 inline constexpr absl::string_view kActivated = "activated";     // [intermediate], the MLP's inner rows
 inline constexpr absl::string_view kAfterMlp = "after the MLP";  // [hidden], the residual stream
 
-// The rows of one stage, for RunnerOptions::observe: called inside Model::Forward by its thread, once a stage
-// of every forward pass, also of those that draft tokens. Of processes that share a model, rank 0 shows its
+// The rows of one stage, for RunnerOptions::observe, which Model::Forward calls on its thread, once per stage
+// of every forward pass, including those that draft tokens. If processes share a model, rank 0 shows its
 // share of the heads and of the MLP's columns.
 //
-// The rows are the batch's tokens, in its order. From kAfterAttention of the last layer on, a model may leave
-// out rows whose logits nobody wants, so who compares models wants all of them. A model that pads its batches
-// shows further rows at the end, which mean nothing.
+// The rows are the batch's tokens, in its order. From kAfterAttention of the last layer on, a model may omit
+// rows that return no logits, so comparisons should request all logits. A model that pads its batches shows
+// further, meaningless rows at the end.
 struct StageOutput {
   absl::string_view name;  // one of the above
   int layer = 0;           // from 0; kEmbedded: 0

@@ -14,7 +14,7 @@ namespace outrider {
 // `worker` is in [0, threads()) and identifies the calling thread for the duration of the call, for scratch
 // memory.
 //
-// Each worker starts with a contiguous range of tasks, the same for equal n, so that a thread meets the same
+// Each worker starts with a contiguous range of tasks, the same for equal n, so that a thread reads the same
 // weights in every step. A worker that has finished its range steals from the others, so Run never waits for
 // a worker that has not woken up. The order of tasks is therefore unspecified, and tasks must not depend on
 // each other.
@@ -47,8 +47,7 @@ class ThreadPool {
   void Wake();
 
   int threads() const { return threads_; }
-  // The first task of the range with which `worker` starts if there are `tasks`; that of worker threads() is
-  // `tasks`.
+  // The first of `tasks` tasks in the range that `worker` starts with; for worker threads(), `tasks`.
   int FirstTask(int worker, int tasks) const {
     return static_cast<int>(static_cast<int64_t>(worker) * tasks / threads_);
   }
@@ -66,8 +65,8 @@ class ThreadPool {
     std::atomic<Call> call{nullptr};
     std::atomic<void*> object{nullptr};
   };
-  // Progress in a range: (version of the job << 32) | next task. An older version means that no task of it is
-  // taken yet.
+  // Progress in a range: (version of the job << 32) | next task. An older version means that no task of the
+  // range is taken yet.
   struct alignas(64) Range {
     std::atomic<uint64_t> taken{0};
   };
@@ -83,7 +82,7 @@ class ThreadPool {
   std::unique_ptr<Range[]> ranges_;
   Job job_;
   alignas(64) std::atomic<int> unfinished_{0};
-  alignas(64) std::atomic<bool> asleep_{false};  // some worker is, or is about to be, and was not woken yet
+  alignas(64) std::atomic<bool> asleep_{false};  // some worker sleeps, or is about to, and has not been woken
   std::atomic<uint32_t> alarms_{0};              // sleepers wait for it to change
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;

@@ -26,7 +26,7 @@ struct WorkTiming {
   absl::Duration compute;  // from there to the answer
   int batch_sequences = 0;
   int batch_rows = 0;      // both of its last forward pass
-  absl::Duration propose;  // of `compute`, what a proposal of the target's own took
+  absl::Duration propose;  // the part of `compute` that the target's own proposal took
 };
 
 // The answer to an item.
@@ -48,16 +48,16 @@ struct AppendWork {};
 
 // Drafts a chain of tokens, or a tree.
 struct ProposeWork {
-  int draft_tokens = 1;                // K, at least 1; with draw_next it may be 0. Of a tree, its depth
-  std::optional<DraftStop> stop = {};  // when to end before that; the proposal then has confidences
-  bool draw_next = false;  // first draw the token that follows the item's; it counts as committed then
-  int alternatives = 0;    // other choices to report with each drafted token
+  int draft_tokens = 1;                // K, or a tree's depth; at least 1, or 0 with draw_next
+  std::optional<DraftStop> stop = {};  // when to stop earlier; the proposal then has confidences
+  bool draw_next = false;              // first draw and commit the token that follows the item's
+  int alternatives = 0;                // other choices to report with each drafted token
   std::optional<TreeShape> tree = {};  // the shape of a tree; none: a chain
 };
 
-// A proposal that the target is to make itself, to follow a verdict.
+// A request that the target itself propose what follows its verdict.
 struct ProposalRequest {
-  int draft_tokens = 1;                // K, at least 1. Of a tree, its depth
+  int draft_tokens = 1;                // K, or a tree's depth; at least 1
   std::optional<TreeShape> tree = {};  // none: a chain
 };
 
@@ -66,16 +66,16 @@ struct VerifyWork {
   Proposal proposal = {};     // its distributions are prepared
   uint64_t content_hash = 0;  // identifies the proposal and its distributions within this process
   int prompt_logprobs = -1;   // alternatives to report with each committed token; -1: prompt is not scored
-  // Instead of a verdict, report so many of the most probable tokens after the last committed one and after
-  // each node. 0: verify.
+  // If not 0, report this many of the most probable tokens after the last committed one and after each node,
+  // instead of a verdict.
   int candidates = 0;
   std::optional<ProposalRequest> propose = {};  // by SequenceParams::proposer
 };
 
 using Work = std::variant<AppendWork, ProposeWork, VerifyWork>;
 
-// An item of the protocol: an envelope (SequenceUpdate there) that identifies a sequence and brings its
-// tokens, and the work.
+// An item of the protocol: the work, in an envelope (SequenceUpdate there) that identifies a sequence and
+// carries its tokens.
 struct WorkItem {
   SequenceId id;
   uint64_t round = 0;
@@ -88,10 +88,10 @@ struct WorkItem {
   bool branch = false;  // some of its tokens are only assumed to be committed; see SequenceStore
   absl::Time deadline = absl::InfiniteFuture();
   absl::Time received;                        // set by Worker::Submit
-  absl::Status invalid;                       // why the item is refused, if that was found while parsing it
+  absl::Status invalid;                       // why the item is refused, if parsing found a reason
   std::function<void(const Answer&)> answer;  // called once, by Submit or the engine thread; must not block
   // Called once, on the thread that samples, as soon as ProposeWork::draw_next has its token; must not block.
-  // Only that of the item that began the work, not of its repetitions. May be null.
+  // Only for the item that began the work, not for its repetitions. May be null.
   std::function<void(TokenId)> on_next;
   Work work;
 

@@ -19,8 +19,8 @@ namespace {
 // Sampling this many logits or more is spread over threads: waking a thread costs as much as sampling a few
 // thousand.
 constexpr int64_t kParallelLogits = 1 << 16;
-// Items that may wait for each sequence that is allowed. A sender has one item in flight for a sequence, so
-// more than one means that several senders ask for more sequences than there are.
+// Items that may wait per allowed sequence. A sender has one item in flight per sequence, so more than one
+// means that several senders ask for more sequences than are allowed.
 constexpr size_t kWaitingPerSequence = 4;
 // How often leases are checked.
 constexpr absl::Duration kLeaseCheck = absl::Seconds(1);
@@ -35,17 +35,17 @@ SequenceLimits LimitsOf(const Runner& runner) {
 void Refuse(const WorkItem& item, absl::Status status) {
   Answer refusal;
   refusal.status = std::move(status);
-  // What its sender believes, which nobody has looked at.
+  // The sender's own number, which nobody has checked.
   refusal.num_computed = static_cast<int>(item.base);
   item.answer(refusal);
 }
 
-// Most nodes of a proposal.
+// The maximum number of nodes of a proposal.
 int NodesOf(const ProposalRequest& request) {
   return request.tree ? MaxNodes(*request.tree, request.draft_tokens) : request.draft_tokens;
 }
 
-// What is asked for, as far as proposer and context go.
+// The request, limited to what proposer and context allow.
 ProposalRequest Bounded(const VerdictToFollow& verdict, const Proposer& proposer, const Runner& runner) {
   const SequenceState& sequence = *verdict.sequence;
   ProposalRequest request = *sequence.work_as<VerifyWork>().propose;
@@ -91,7 +91,7 @@ Worker::~Worker() {
 
 void Worker::Submit(WorkItem item) {
   item.received = absl::Now();
-  CountItems(1);  // first, since the engine may have done with it before this thread goes on
+  CountItems(1);  // first, since the engine may finish it before this thread goes on
   const Mailbox::Outcome outcome = mailbox_.PutItem(item);
   if (outcome != Mailbox::Outcome::kTaken) CountItems(-1);
   switch (outcome) {
@@ -163,7 +163,7 @@ void Worker::Step() {
   ReportState();
   const absl::StatusOr<LogitsView> logits = RunModel(scheduled);
   if (logits.ok()) {
-    // One message, so that whoever reads it has all of them for the next step.
+    // Send one message, so that its reader has all answers for the next step.
     if (source_.hold_answers) source_.hold_answers();
     Postprocess(scheduled, *logits);
     if (source_.release_answers) source_.release_answers();
@@ -312,8 +312,8 @@ void Worker::ProposeNext(std::span<const VerdictToFollow> verdicts) {
   for (const VerdictToFollow& verdict : verdicts) store_.Finish(*verdict.sequence, absl::OkStatus());
 }
 
-// An invalid batch is a bug in this program, and one that is too large is too large for this moment; they
-// affect only the items of the batch.
+// An invalid batch is a bug in this program, and memory may run out for one batch; both affect only the items
+// of the batch.
 void Worker::ReportIfLost(const absl::Status& status) {
   const bool lost = !absl::IsInvalidArgument(status) && !absl::IsResourceExhausted(status);
   if (lost && hooks_.on_failure) hooks_.on_failure(status);

@@ -42,53 +42,54 @@ struct StepStats {
 // A sequence whose answer has its verdict.
 struct VerdictToFollow {
   SequenceState* sequence = nullptr;
-  // Of the row that the verdict's token was drawn from (HiddenView), if its proposer wants it. A copy:
-  // drafting for others overwrites what the step computed.
+  // The HiddenView row that the verdict's token was drawn from, if its proposer wants it. A copy, since
+  // drafting for other sequences overwrites the step's results.
   std::vector<float> hidden = {};
 };
 
-// `hidden`: of the rows that were judged, if its proposer wants them.
+// `hidden` has the judged rows, if the sequence's proposer wants them.
 VerdictToFollow ToFollow(SequenceState& sequence, const HiddenView& hidden);
 
-// The proposer of the sequence's parameters; null if there is none, or the item in progress is not verified.
+// The proposer that the sequence's parameters name; null if there is none, or if the item in progress is
+// ProposeWork.
 Proposer* ProposerOf(const Runner& runner, const SequenceState& sequence);
 
-// Whether a proposal was asked for, and there is a proposer.
+// Whether the item in progress asks for a proposal and there is a proposer.
 bool WantsProposal(const Runner& runner, const SequenceState& sequence);
 
-// Fills in the answers' proposals, which stay empty where the context or the cache has no room. The items are
-// to be finished then. An error means that the device failed. All those with the same proposer draft
-// together.
+// Fills in the answers' proposals, which stay empty where the context or the cache has no room. The caller
+// then finishes the items. Sequences with the same proposer draft together. An error means that the device
+// failed.
 absl::Status ProposeAfter(std::span<const VerdictToFollow> verdicts, Runner& runner, SequenceStore& store);
 
 // Thread-safe.
 class Worker {
  public:
-  // Called from the engine thread, but for on_items, which any thread calls: on_step after each forward pass,
-  // on_state before each and after each iteration of the loop. The constructor also calls on_state once.
+  // Called from the engine thread, except on_items, which any thread may call. on_step follows each forward
+  // pass; on_state precedes each forward pass and follows each iteration of the loop. The constructor also
+  // calls on_state once.
   struct Hooks {
     std::function<void(const StepStats&)> on_step;
     std::function<void(const SequenceStoreCounts&)> on_state;
-    // So many items more wait or are in progress: one when it comes, fewer when they are done with.
+    // The change in the number of items that wait or are in progress: 1 when one arrives, negative when some
+    // end.
     std::function<void(int)> on_items = nullptr;
     // The device failed; the model cannot be used any more.
     std::function<void(const absl::Status&)> on_failure = nullptr;
   };
 
-  // The engine thread fetches from `source`, if there is one, whenever it is idle, and now and then between
-  // steps.
+  // The engine thread polls `source`, if there is one, whenever it is idle, and now and then between steps.
   Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Sampler> sampler, const WorkerOptions& options,
          Hooks hooks, CommandSource source = {});
   // Stops the thread. Items in progress are answered UNAVAILABLE.
   ~Worker();
 
-  // Submits an item. It is answered exactly once unless it is cancelled or its sequence is released. It is
-  // refused at once, on this thread, with RESOURCE_EXHAUSTED, reason SERVER_BUSY, while four times as many
-  // items wait for the engine as sequences are allowed.
+  // Submits an item. It is answered exactly once unless it is cancelled or its sequence is released. While
+  // four items per allowed sequence wait for the engine, it is refused at once, on this thread, with
+  // RESOURCE_EXHAUSTED, reason SERVER_BUSY.
   //
-  // After Drain an item is refused with UNAVAILABLE, reason DRAINING. Each sequence is told once; further
-  // items of it have no answer but the end of their stream, so that a sender that tries again at once does
-  // not spin.
+  // After Drain, the first item of each sequence is refused with UNAVAILABLE, reason DRAINING. Later items
+  // get no answer but the end of their stream, so that a sender that retries at once does not spin.
   void Submit(WorkItem item);
   // Frees the sequence. Its id is not accepted again, unless it is a branch's.
   void Release(const SequenceId& id) { mailbox_.Put(ReleaseCommand{id}); }
@@ -97,7 +98,7 @@ class Worker {
   // Makes a branch an ordinary sequence, whose work in progress has this deadline.
   void Promote(const SequenceId& id, absl::Time deadline) { mailbox_.Put(PromoteCommand{id, deadline}); }
 
-  // Takes no more items. Those that were submitted before are answered as usual.
+  // Takes no more items. Items submitted earlier are answered as usual.
   void Drain() { mailbox_.Close(); }
   // Blocks until no item is queued or in progress, or until `deadline`.
   void AwaitIdle(absl::Time deadline) { mailbox_.AwaitIdle(deadline); }
@@ -122,7 +123,7 @@ class Worker {
     int rows;
     int logit_rows;  // how many of the last rows need logits
     std::optional<DeviceTask> task;
-    int hidden_rows = 0;  // how many of the last rows its proposer wants hidden states of
+    int hidden_rows = 0;  // how many of the last rows need hidden states, for its proposer
   };
   // A sequence whose tokens are all computed, ready for the sampler.
   struct Decision {
@@ -147,7 +148,7 @@ class Worker {
   void SampleAll(std::vector<Decision>& decisions);
   // Has the target propose what follows the verdicts, and answers.
   void ProposeNext(std::span<const VerdictToFollow> verdicts);
-  // Tells on_failure of an error after which the model cannot be used.
+  // Calls on_failure for an error after which the model cannot be used.
   void ReportIfLost(const absl::Status& status);
   void ReportState();
 
@@ -161,7 +162,7 @@ class Worker {
   std::atomic<uint64_t> iterations_ = 0;
   SequenceStore store_;  // engine thread, as the next
   std::atomic<int> counted_items_ = 0;
-  int items_ = 0;  // that were taken from the mailbox and are counted as being there
+  int items_ = 0;  // taken from the mailbox and included in counted_items_
   std::thread thread_;
 };
 

@@ -99,7 +99,7 @@ std::vector<int> CachedSequence::NodesTo(int node) const {
 int CachedSequence::DeepestMatch(std::span<const TokenId> tokens) const {
   const int begin = tree_begin();
   int best = -1, best_length = 0;
-  std::vector<int> matched;  // how long the path of each node is if it matches, else 0
+  std::vector<int> matched;  // the length of each node's path if it matches, else 0
   for (int node = 0; begin + node < num_computed_; ++node) {
     const int before = parents_[node] < 0 ? 0 : matched[parents_[node]];
     const bool follows = (parents_[node] < 0 || before > 0) && before < static_cast<int>(tokens.size());

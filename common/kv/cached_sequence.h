@@ -66,8 +66,7 @@ class BlockTable {
 };
 
 // A server's copy of one sequence. A token's slot in the table is its index. The tokens from tree_begin() on
-// are the nodes of a tree, each with a parent; those before it are a chain, and so are all of them where
-// there is no tree.
+// are the nodes of a tree, each with a parent; those before it are a chain. Without a tree, all of them are.
 //
 // The keys and values of the first num_computed() tokens are computed; the other tokens wait for a forward
 // pass. Invariant: num_computed() <= size(), and the table backs at least num_computed() positions. Not
@@ -78,13 +77,13 @@ class CachedSequence {
 
   // Applies an item of the wire protocol: `tokens` are the sequence's tokens from index `base` on, and
   // `prefix_hash` is the hash of the `base` tokens before them (common/kv/prefix_hash.h). Truncates to
-  // `base`, then appends `tokens`. With `base` at the begin of a tree, those of the tokens that lie on one of
-  // its paths stay computed, but for the last token, whose logits are wanted.
+  // `base`, then appends `tokens`. If `base` is where a tree begins, the tokens that lie on one of its paths
+  // stay computed, except the last token, whose logits are wanted.
   //
-  // Returns the moves of what stays computed, in this order, within the blocks that the table had before.
-  // They are to be carried out before anything is written. FAILED_PRECONDITION, with nothing changed, if
-  // `base` exceeds the known tokens or the begin of a tree (reason BASE_BEYOND_CACHED) or the known prefix
-  // differs (reason PREFIX_MISMATCH). INVALID_ARGUMENT if `tokens` is empty.
+  // Returns the moves of the slots that stay computed, within the blocks that the table had before, to be
+  // carried out in this order before anything is written. FAILED_PRECONDITION, with nothing changed, if
+  // `base` exceeds the known tokens or the beginning of a tree (reason BASE_BEYOND_CACHED) or the known
+  // prefix differs (reason PREFIX_MISMATCH). INVALID_ARGUMENT if `tokens` is empty.
   absl::StatusOr<std::vector<SlotMove>> Reconcile(uint32_t base, uint64_t prefix_hash,
                                                   std::span<const TokenId> tokens);
 
@@ -96,7 +95,8 @@ class CachedSequence {
   // Keeps the first n tokens, n <= size(), and drops the blocks that hold none of them.
   void Truncate(int n);
   // Keeps the first n tokens and the accepted `path` of the proposal that follows them, as a chain. With a
-  // tree n is its begin. Without one the path must be a prefix of a chain. Returns moves as Reconcile does.
+  // tree, n must be tree_begin(). Without one the path must be a prefix of a chain. Returns moves as
+  // Reconcile does.
   std::vector<SlotMove> Keep(int n, std::span<const int> path);
   // Records that the keys and values of the first n tokens are computed now, for num_computed() <= n <=
   // size().
@@ -122,10 +122,9 @@ class CachedSequence {
   int tree_begin() const { return size() - static_cast<int>(parents_.size()); }
   // The parent of each node of the tree, an earlier node or -1. Empty: there is no tree.
   std::span<const int> parents() const { return parents_; }
-  // The tokens before the tree and those of the path of a node, itself included; -1: without a path.
+  // The tokens before the tree and those on the path to `node`, itself included; -1 gives no path.
   std::vector<TokenId> PathTo(int node) const;
-  // Hash of the first n tokens, n <= size(). Where token n - 1 is a node, of the tokens of PathTo(node).
-  // O(1).
+  // Hash of the first n tokens, n <= size(). If token n - 1 is a node, the hash of PathTo(node). O(1).
   uint64_t prefix_hash(int n) const { return hashes_[n]; }
   const BlockTable& table() const { return table_; }
 

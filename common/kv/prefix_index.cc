@@ -51,8 +51,8 @@ void PrefixIndex::Insert(const CachedSequence& sequence, int n, Cursor& cursor, 
     const uint64_t key = KeyOf(sequence, index, salt);
     const BlockId block = sequence.table().blocks()[index];
     const std::span<const TokenId> tokens = TokensOf(sequence, index);
-    // An entry that this replaces is of other tokens, or of a chain whose beginning was evicted and which
-    // therefore cannot be found.
+    // An entry that this replaces has other tokens, or belongs to a chain that cannot be found because its
+    // beginning was evicted.
     entries_.insert_or_assign(
         key, Entry{++last_id_, parent, block, salt, std::vector<TokenId>(tokens.begin(), tokens.end())});
     key_of_[block] = key;

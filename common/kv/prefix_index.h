@@ -37,8 +37,8 @@ class PrefixIndex {
   Match Find(const CachedSequence& sequence, int limit, uint64_t salt = 0) const;
 
   // Adds the full blocks among the first n tokens, which must be computed and final, and marks them
-  // cacheable. Where another block with the same content is in the index already, that one stays. `cursor` is
-  // the sequence's; it advances.
+  // cacheable. A block with the same content that is already in the index stays there. `cursor` is the
+  // sequence's; it advances.
   void Insert(const CachedSequence& sequence, int n, Cursor& cursor, uint64_t salt = 0);
 
   int size() const { return static_cast<int>(entries_.size()); }
@@ -52,7 +52,7 @@ class PrefixIndex {
     std::vector<TokenId> tokens;
   };
 
-  // Where the entry of block `index` of the sequence is.
+  // The key of the entry of block `index` of the sequence.
   uint64_t KeyOf(const CachedSequence& sequence, size_t index, uint64_t salt) const;
   // That entry if its parent is `parent`, else null.
   const Entry* FindEntry(const CachedSequence& sequence, size_t index, uint64_t parent, uint64_t salt) const;

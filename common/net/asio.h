@@ -1,4 +1,4 @@
-// What we use of Boost.Asio to run coroutines. Our files include this rather than Boost's headers.
+// The parts of Boost.Asio that we use to run coroutines. Our files include this rather than Boost's headers.
 #pragma once
 
 // First: Boost 1.74 uses std::exchange without its header.

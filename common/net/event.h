@@ -1,4 +1,4 @@
-// Lets a coroutine wait until something happens or a time has come.
+// Lets a coroutine wait for an event or a deadline.
 #pragma once
 
 #include <chrono>
@@ -11,8 +11,7 @@ using Clock = std::chrono::steady_clock;
 
 inline double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// For one thread, that of the executor. Must outlive the one who waits. `Timer` is what the executor's
-// context has.
+// For the executor's thread only. Must outlive its waiter. `Timer` is the timer of the executor's context.
 template <class Timer>
 class BasicEvent {
  public:
@@ -25,14 +24,14 @@ class BasicEvent {
     co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
 
-  // Wakes whoever waits now.
+  // Wakes the coroutine that waits now.
   void Notify() { timer_.cancel(); }
 
  private:
   Timer timer_;
 };
 
-// Of an io_context, where there are sockets.
+// For an io_context, which has sockets.
 using SocketEvent = BasicEvent<asio::steady_timer>;
 
 }  // namespace outrider

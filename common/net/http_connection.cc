@@ -144,7 +144,7 @@ asio::awaitable<bool> HttpConnection::Send(const HttpResponse& response, const H
   const bool is_open = response.next_piece != nullptr && !response.length;
   const bool chunks = is_open && parser.is_http11();
   finishing_ |= !parser.keep_alive() || (is_open && !chunks);
-  // Clients of HTTP/1.0 that asked for it want to be told.
+  // HTTP/1.0 clients that asked for keep-alive want to be told.
   const char* const connection = finishing_ ? kClose : parser.is_http11() ? "" : "keep-alive";
   if (response.next_piece != nullptr) {
     co_return co_await SendPieces(response, HttpHead(response, response.length, chunks, connection), chunks);
@@ -157,7 +157,7 @@ asio::awaitable<bool> HttpConnection::Send(const HttpResponse& response, const H
 asio::awaitable<bool> HttpConnection::SendPieces(const HttpResponse& response, std::string text,
                                                  bool chunks) {
   while (const std::optional<std::string> piece = co_await response.next_piece()) {
-    // Nothing, as a chunk, would be the end.
+    // An empty chunk would be the end.
     if (!piece->empty()) text += chunks ? HttpChunk(*piece) : *piece;
     const bool sent = co_await stream_->Write(text, limits_.write);
     if (!sent) co_return false;

@@ -12,32 +12,32 @@
 
 namespace outrider {
 
-// Who answers. The connections' thread.
+// The functions that answer requests. Called on the connections' thread.
 struct HttpHandlers {
-  // An answer that the head of a request is enough for, a refusal as a rule. The body is read only without
-  // it.
+  // The answer if the head of a request is enough for it, usually a refusal. The body is read only if there
+  // is none.
   std::function<std::optional<HttpResponse>(const HttpRequest& head)> check;
-  // The answer to a request, which stays where it is until the answer is sent.
+  // The answer to a request, which stays in place until the answer is sent.
   std::function<asio::awaitable<HttpResponse>(const HttpRequest& request)> answer;
-  // The answer to what is not a request, or not one that can be taken. `path` is empty where it is not known.
+  // The answer to a malformed or unacceptable request. `path` is empty if it is not known.
   std::function<HttpResponse(int status, const std::string& message, const std::string& path)> refuse;
 };
 
 // Held by shared_ptr. One executor thread.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  // `handlers` and `limits` must outlive this. A connection beyond those allowed gets `refusal`, unless it is
-  // null, and no more. `on_busy` is told when a request is complete, and when its answer is sent or given up.
+  // `handlers` and `limits` must outlive this. `on_busy` is called with true when a request is complete, and
+  // with false when its answer is sent or given up.
   HttpConnection(std::shared_ptr<HttpStream> stream, const HttpHandlers& handlers, const HttpLimits& limits,
                  std::function<void(bool)> on_busy)
       : stream_(std::move(stream)), handlers_(handlers), limits_(limits), on_busy_(std::move(on_busy)) {}
 
-  // Until the end of the connection.
+  // Serves requests until the connection ends.
   asio::awaitable<void> Run();
-  // Instead of it: tells the client to come back.
+  // Called instead of Run: tells the client to come back.
   asio::awaitable<void> TurnAway();
 
-  // Since when the head of a request has been waited for; nothing where none is.
+  // Since when the connection has waited for the head of a request; nullopt if it does not.
   std::optional<Clock::time_point> waiting_since() const { return waiting_since_; }
 
   // Ends the connection after the answer in progress, if there is one.
@@ -49,9 +49,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   }
 
  private:
-  // One request. False if it is the last.
+  // Serves one request. False if it is the last.
   asio::awaitable<bool> Exchange();
-  // Reads the head, or else the rest. A status of 0: the client has gone or sent nothing.
+  // Reads until `done`. A problem of status 0 means that the client has gone or sent nothing.
   asio::awaitable<std::optional<HttpProblem>> Read(HttpParser& parser, bool (HttpParser::*done)() const,
                                                    Clock::time_point deadline);
   // Drops the empty lines before a request, which some clients send behind a body (RFC 9112, 2.2).

@@ -1,4 +1,4 @@
-// HTTP requests and answers, between the server that carries them and those who answer.
+// HTTP requests and answers, as the server and its handlers exchange them.
 #pragma once
 
 #include <chrono>
@@ -14,10 +14,10 @@
 
 namespace outrider {
 
-// Who asks, for as long as the connection is open. The connection's thread.
+// The client of an open connection. For the connection's thread.
 struct HttpClient {
   std::string address;            // numeric, without the port
-  std::string certificate;        // the name in the certificate that was shown; empty: none
+  std::string certificate;        // the name in its certificate; empty if it showed none
   bool gone = false;              // it has closed its end, or the connection is lost
   std::function<void()> on_gone;  // called when it goes; may be null
 };
@@ -42,29 +42,30 @@ struct HttpResponse {
   int status = 200;
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
-  // If it is set, the body is what this gives, piece by piece, until it gives none. It is asked for a piece
-  // only when the client's socket has taken the last one.
+  // If set, returns the body piece by piece, then nullopt. It is called only when the client's socket has
+  // taken the last piece.
   std::function<asio::awaitable<std::optional<std::string>>()> next_piece;
-  std::optional<size_t> length = {};  // of all pieces, if it is known
+  std::optional<size_t> length = {};  // of all pieces, if known
   bool close = false;                 // the connection is not used again
 };
 
-// What a client may take of the server. Deadlines are for the whole of a thing, however slowly it moves.
+// Limits on what a client may take of the server. A deadline covers a whole operation, however slowly it
+// moves.
 struct HttpLimits {
-  // A handshake of TLS, and from the first byte of a head to its last: a round trip or two. Also what a new
-  // connection has until its first byte.
+  // For a TLS handshake, and from the first byte of a head to its last: a round trip or two. Also for a new
+  // connection until its first byte.
   std::chrono::milliseconds head = std::chrono::seconds(10);
-  // The largest body over a slow line.
+  // For the largest body over a slow line.
   std::chrono::milliseconds body = std::chrono::seconds(60);
-  // Without any progress of an answer: the client does not read.
+  // For an answer without progress: the client does not read.
   std::chrono::milliseconds write = std::chrono::seconds(50);
   // Between requests. Longer than the minute for which load balancers keep connections, so that they close
   // first and never write into a connection that is being closed.
   std::chrono::milliseconds idle = std::chrono::seconds(75);
-  // How long a client is read, and what it sends dropped, after the last answer. Else the answer would be
-  // lost with the connection while the client still writes.
+  // How long the server reads and drops what a client sends after the last answer. Otherwise a client that
+  // still writes would lose the answer with the connection.
   std::chrono::milliseconds linger = std::chrono::seconds(5);
-  size_t max_head_bytes = 16 << 10;  // all headers together, as of other servers
+  size_t max_head_bytes = 16 << 10;  // all headers together, as in other servers
   size_t max_url_bytes = 8 << 10;
   size_t max_body_bytes = 4 << 20;
   int max_connections = 1024;  // each takes a descriptor and 16 KiB

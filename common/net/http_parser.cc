@@ -33,7 +33,7 @@ bool IsHost(const std::string& text) {
 
 struct Target {
   std::string path;
-  std::optional<std::string> host;  // of a target in absolute form, in place of the header (RFC 9112, 3.2.2)
+  std::optional<std::string> host;  // of a target in absolute form; replaces the header (RFC 9112, 3.2.2)
 };
 
 Target ParseTarget(std::string text) {
@@ -61,7 +61,7 @@ HttpParser::HttpParser(const HttpLimits& limits) : limits_(limits), parser_(std:
   auto& parser = parser_->of_beast;
   parser.eager(false);
   parser.header_limit(static_cast<uint32_t>(limits.max_head_bytes));
-  // Until AllowBody, which says it better.
+  // No limit until AllowBody, whose error is better.
   parser.body_limit(std::numeric_limits<uint64_t>::max());
 }
 
@@ -77,7 +77,7 @@ size_t HttpParser::Put(absl::string_view bytes) {
   const size_t taken = parser_->of_beast.put(boost::asio::buffer(bytes.data(), bytes.size()), error);
   if (!error) return taken;
   if (error == http::error::need_more) {
-    // Lines without end: of the head, of chunks, or behind the last one.
+    // A line without an end: in the head, of a chunk, or after the last chunk.
     if (bytes.size() - taken < limits_.max_head_bytes) return taken;
     error = http::error::header_limit;
   }

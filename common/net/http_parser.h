@@ -1,5 +1,5 @@
-// Reads requests of HTTP/1 out of bytes, and writes the heads of answers. Only its source includes
-// Boost.Beast, which takes long to compile.
+// Parses HTTP/1 requests from bytes, and writes the heads of answers. Only its source includes Boost.Beast,
+// which takes long to compile.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace outrider {
 
-// Why a request cannot be read on.
+// Why a request cannot be read further.
 struct HttpProblem {
   int status;  // of the answer
   std::string message;
@@ -23,21 +23,21 @@ class HttpParser {
   explicit HttpParser(const HttpLimits& limits);
   ~HttpParser();
 
-  // Takes what it can and returns how many bytes that were; the rest is for the next time, with more behind
-  // it. Stops behind the head, until AllowBody.
+  // Takes what it can and returns how many bytes it took; pass the rest again with more bytes behind it.
+  // Stops after the head until AllowBody.
   size_t Put(absl::string_view bytes);
-  // What was wrong with the bytes, or with the size of what they announce.
+  // The error in the bytes, or in the size that they announce; nullopt if there is none.
   const std::optional<HttpProblem>& problem() const { return problem_; }
 
   bool head_done() const;
   bool done() const;  // the request is complete
-  // Once, after the head: the request without its body. A problem where host, keys or the end of the body are
-  // not certain, so that a proxy in front cannot read another request out of the same bytes (RFC
+  // Returns the request without its body. Call once, after the head. Sets problem() if the host, keys or end
+  // of the body are ambiguous, so that a proxy in front cannot read another request from the same bytes (RFC
   // 9112, 3.2, 6.1 and 11.2).
   HttpRequest TakeHead();
-  // Checks the size that the head gives for the body, and what it expects.
+  // Checks the body size and the expectation that the head gives.
   void AllowBody();
-  // The client waits for a "100 Continue" before it sends the body.
+  // Whether the client waits for a "100 Continue" before it sends the body.
   bool expects_continue() const;
   std::string TakeBody();
 
@@ -55,7 +55,8 @@ class HttpParser {
 };
 
 // The head of an answer, up to the empty line. Without a length the body is in chunks, or ends with the
-// connection. `connection`: what is said of it; empty: nothing, so that it stays.
+// connection. `connection` is the value of that header; if empty, the header is left out, and the connection
+// stays.
 std::string HttpHead(const HttpResponse& response, std::optional<size_t> length, bool chunks,
                      absl::string_view connection);
 std::string HttpChunk(absl::string_view piece);

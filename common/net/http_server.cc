@@ -15,9 +15,9 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr int kBacklog = 512;
-// Connections beyond those allowed that are told so at a time; more are closed without a word.
+// The most connections beyond the limit that are told so at a time; more are closed without a word.
 constexpr size_t kMaxTurnedAway = 64;
-// After a failure to accept, which is a lack of descriptors or memory.
+// The pause after a failure to accept, for lack of descriptors or memory.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
 struct HostAndPort {

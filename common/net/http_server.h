@@ -21,20 +21,20 @@ namespace outrider {
 // Runs all connections on a thread of its own, which calls the handlers. Thread-safe.
 class HttpServer {
  public:
-  // Listens on `listen`, HOST:PORT, which `flag` has given; port 0 picks one. `tls` null: plaintext.
-  // INVALID_ARGUMENT for what is not HOST:PORT, UNAVAILABLE for an address that cannot be had, both naming
-  // the flag.
+  // Listens on `listen`, HOST:PORT, the value of `flag`; port 0 picks one. Plaintext if `tls` is null.
+  // INVALID_ARGUMENT if it is not HOST:PORT, UNAVAILABLE if the address cannot be bound, both naming the
+  // flag.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(absl::string_view flag, const std::string& listen,
                                                            std::unique_ptr<TlsFiles> tls,
                                                            const HttpLimits& limits, HttpHandlers handlers);
-  // Ends all connections, and waits for what the handlers have begun.
+  // Ends all connections, and waits for the handlers that have begun.
   ~HttpServer();
 
   // The address that was bound, with the port that was picked.
   const std::string& address() const { return address_; }
 
-  // Takes no more connections and requests, and waits until the answers in progress are with their clients,
-  // at most for `patience`.
+  // Takes no more connections and requests, and waits until the answers in progress are sent, for at most
+  // `patience`.
   void Finish(absl::Duration patience);
 
  private:
@@ -44,11 +44,11 @@ class HttpServer {
       : tls_(std::move(tls)), limits_(limits), handlers_(std::move(handlers)) {}
   absl::Status Listen(absl::string_view flag, const std::string& listen);
   asio::awaitable<void> Accept();
-  // Drops a connection for which there is no memory.
+  // Calls Begin; drops the connection if there is no memory for it.
   void TryBegin(asio::ip::tcp::socket socket);
   void Begin(asio::ip::tcp::socket socket);
-  // Beyond the connections allowed: ends the one that has waited longest for the head of a request. False if
-  // all have one.
+  // Makes room for another connection: ends the one that has waited longest for the head of a request. False
+  // if none waits.
   bool MakeRoom();
   void End(const Connection& connection, bool served, const std::exception_ptr& thrown);
   void Count(bool busy);
@@ -61,7 +61,7 @@ class HttpServer {
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_ =
       asio::make_work_guard(io_);
   asio::ip::tcp::acceptor acceptor_{io_};
-  absl::flat_hash_set<Connection> connections_;  // the server's thread, as the next
+  absl::flat_hash_set<Connection> connections_;  // for the server's thread, like the next
   int served_ = 0;                               // those of them that are not turned away
   std::thread thread_;
 

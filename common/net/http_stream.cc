@@ -10,7 +10,7 @@ namespace {
 
 using boost::system::error_code;
 
-// Calls `f` with whichever of the two carries the bytes.
+// Calls `f` with `tls` if it is set, else with `socket`.
 template <class Socket, class Tls, class F>
 void OnCarrier(Socket& socket, Tls& tls, F f) {
   if (tls) {

@@ -25,19 +25,19 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
   // `tls` null: plaintext.
   HttpStream(Socket socket, std::shared_ptr<asio::ssl::context> tls);
 
-  // With TLS, to be called first. False if it failed or took too long.
+  // Must be called first with TLS. False if it failed or took too long.
   asio::awaitable<bool> Handshake(Clock::time_point deadline);
-  // The name in the client's certificate; empty: it has shown none.
+  // The name in the client's certificate; empty if it showed none.
   std::string ClientCertificate();
   std::string ClientAddress() const;
 
-  // What has come and was not taken.
+  // The bytes that were received and not yet taken.
   absl::string_view received() const { return received_; }
   void Take(size_t bytes) { received_.erase(0, bytes); }
   asio::awaitable<Read> ReadMore(Clock::time_point deadline);
 
-  // Reads ahead until Unwatch, so that the client's going away is noticed, and calls `on_gone` then. A client
-  // that sends more than kReadAhead meanwhile is noticed when it is written to.
+  // Reads ahead until Unwatch, and calls `on_gone` when the client goes away. If the client sends more than
+  // kReadAhead meanwhile, only a write notices that it has gone.
   void Watch(std::function<void()> on_gone);
   void Unwatch();
 
@@ -46,7 +46,7 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
 
   // Tells the client that nothing more comes, and drops what it sends until it has closed its end as well.
   asio::awaitable<void> Linger(Clock::time_point deadline);
-  // Ends what is in progress.
+  // Ends the operations in progress.
   void Close();
 
  private:

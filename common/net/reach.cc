@@ -36,7 +36,7 @@ bool TakesConnections(const std::string& bound) {
   const size_t colon = bound.rfind(':');
   std::string host = bound.substr(0, colon);
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
-  // Without a host it is that of loopback, which stands for all addresses too.
+  // Without a host getaddrinfo gives loopback, which a server on all addresses listens on too.
   const bool everywhere = host == "0.0.0.0" || host == "::" || host == "*";
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

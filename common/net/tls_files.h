@@ -21,8 +21,8 @@ class TlsFiles {
   static absl::StatusOr<std::unique_ptr<TlsFiles>> Open(std::string cert, std::string key,
                                                         std::string client_ca);
 
-  // What a new connection starts from. Files that changed are read again, at most once a second. If they
-  // cannot be used, the log says so once, and what was read before stays in use.
+  // The context for a new connection. Files that changed are read again, at most once a second. If they
+  // cannot be used, this is logged once, and the previous context stays in use.
   std::shared_ptr<boost::asio::ssl::context> Current();
 
  private:
@@ -39,8 +39,8 @@ class TlsFiles {
   std::shared_ptr<boost::asio::ssl::context> context_;
 };
 
-// The name by which gRPC knows the owner of a certificate too: its first alternative name, else its common
-// name. Empty if the peer has shown no certificate.
+// The name of the peer's certificate, as gRPC has it: the first alternative name, else the common name. Empty
+// if the peer showed no certificate.
 std::string NameOfPeer(SSL* connection);
 
 }  // namespace outrider

@@ -23,7 +23,7 @@ const CLI::Option* FindOption(const CLI::App& app, const std::string& name) {
   return nullptr;
 }
 
-// Single characters to put in, take out or change until one is the other (Levenshtein).
+// The least number of characters to insert, delete or change that makes `a` equal `b` (Levenshtein).
 size_t Distance(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -92,7 +92,7 @@ void ParseArguments(CLI::App& app, const std::vector<std::string>& arguments) {
     if (is_empty) parsed.emplace_back();
   }
   parsed.insert(parsed.end(), std::find(arguments.begin(), arguments.end(), "--"), arguments.end());
-  std::reverse(parsed.begin(), parsed.end());  // as CLI11 has it
+  std::reverse(parsed.begin(), parsed.end());  // as CLI11 expects
   app.parse(std::move(parsed));
 }
 

@@ -12,13 +12,12 @@ namespace outrider {
 // and a flag that needs a value does not take another flag for it. Throws CLI::ParseError.
 void ParseArguments(CLI::App& app, const std::vector<std::string>& arguments);
 
-// The sentence that names the first flag or command that the program does not have, and the most similar one
-// that it has; empty if it has all.
+// A sentence that names the first unknown flag or command and the most similar known one; empty if all are
+// known.
 std::string UnknownArgument(const CLI::App& app, const std::vector<std::string>& arguments);
 
-// Parses the command line. Returns what the program ends with now, after it has printed help, or an error,
-// for which it is 2; nullopt: it goes on. An error is "PROGRAM [COMMAND]: <what is wrong> (--help lists the
-// flags)".
+// Parses the command line. Returns the exit code if the program ends now, after printing help or an error
+// (2); nullopt if it goes on. An error is "PROGRAM [COMMAND]: <what is wrong> (--help lists the flags)".
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, const char* const* argv);
 
 }  // namespace outrider

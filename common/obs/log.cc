@@ -56,7 +56,7 @@ std::string Format(LogLevel level, absl::string_view event, std::initializer_lis
   return DumpJson(line);
 }
 
-// Writes to stderr, on the thread of the log, and says what was dropped before.
+// Writes to stderr, on the log's thread, and reports dropped lines.
 class Stderr final : public spdlog::sinks::stderr_color_sink_mt {
  public:
   using Sink = spdlog::sinks::stderr_color_sink_mt;

@@ -37,15 +37,15 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 // INVALID_ARGUMENT, naming the flag, for anything else.
 absl::Status InitLog(absl::string_view service, absl::string_view level, absl::string_view format);
 
-// Writes one event. Thread-safe. `event` is a short constant phrase; variable parts go into fields, of which
-// long texts are cut. After InitLog it never waits for whoever reads the log: of more than kMaxLogLines that
-// are unwritten the oldest are dropped, and the log says how many once it goes on.
+// Writes one event. Thread-safe. `event` is a short constant phrase; variable parts go into fields, whose
+// long texts are cut. After InitLog it never waits for the reader of the log: if more than kMaxLogLines are
+// unwritten the oldest are dropped, and the log says how many once it goes on.
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
 
-// Lines that were dropped so far.
+// The number of lines dropped so far.
 int64_t DroppedLogLines();
 
-// Before the end of the process: waits until all events are written, at most for a second.
+// Call before the process ends. Waits until all events are written, for at most a second.
 void FlushLog();
 
 // Whether events of this level are written, for callers whose fields are expensive.
@@ -64,7 +64,7 @@ inline void LogError(absl::string_view event, std::initializer_list<LogField> fi
   Log(LogLevel::kError, event, fields);
 }
 
-// What an exception says of itself, as an error.
+// Logs the message of an exception as an error.
 void LogException(absl::string_view event, const std::exception_ptr& exception);
 
 // The event that servers log for calls without a valid token.

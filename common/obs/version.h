@@ -1,4 +1,4 @@
-// Which version of the source a program was built from.
+// The version of the source that a program was built from.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@ namespace outrider {
 
 extern const char kVersion[];  // "0.1.0"
 
-// The version and what git calls the commit: "0.1.0 (6ea1542b3a9c)". "+" follows a commit that files differed
-// from. Without a commit where git knew of none.
+// The version and the git commit: "0.1.0 (6ea1542b3a9c)". A "+" follows the commit if files differed from it.
+// The version alone if git knew no commit.
 std::string VersionAndCommit();
 
 }  // namespace outrider

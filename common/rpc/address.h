@@ -1,5 +1,5 @@
-// How addresses of gRPC servers are written. gRPC itself takes more: it counts a port of 99999 from 0 again,
-// and calls port 443 where there is none.
+// The syntax of gRPC servers' addresses. gRPC itself accepts more: it wraps a port of 99999 around, and calls
+// port 443 if there is none.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,15 @@ struct HostPort {
   std::string host;  // without the brackets of an IPv6 address
   uint16_t port = 0;
 };
-// "HOST:PORT", with an IPv6 address in brackets; nothing for any other text.
+// "HOST:PORT", with an IPv6 address in brackets; nullopt for any other text.
 std::optional<HostPort> ParseHostPort(absl::string_view address);
 // "unix:PATH".
 bool IsUnixPath(absl::string_view address);
 
-// INVALID_ARGUMENT unless a server can listen there: HOST:PORT, where port 0 stands for one that is picked,
-// or unix:PATH.
+// INVALID_ARGUMENT unless a server can listen there: HOST:PORT, where port 0 picks one, or unix:PATH.
 absl::Status CheckListenAddress(absl::string_view address);
-// INVALID_ARGUMENT unless a client can connect there: HOST:PORT with another port than 0, or what begins with
-// a scheme of gRPC's, such as unix:PATH and dns:///HOST:PORT.
+// INVALID_ARGUMENT unless a client can connect there: HOST:PORT with a port other than 0, or an address with
+// a gRPC scheme, such as unix:PATH and dns:///HOST:PORT.
 absl::Status CheckServerAddress(absl::string_view address);
 
 // Whether only processes of this host can connect to a listener at this address, HOST:PORT or unix:PATH. A
@@ -34,7 +33,7 @@ absl::Status CheckServerAddress(absl::string_view address);
 bool IsLocalAddress(absl::string_view listen);
 
 // INVALID_ARGUMENT, naming `flag`, for a listener that others can reach and that does not encrypt, unless
-// `insecure` says that this is meant. Tokens do not count: anyone on the way can read them.
+// `insecure` allows it. Tokens do not count: anyone on the path can read them.
 absl::Status CheckExposure(absl::string_view flag, absl::string_view listen, bool encrypts, bool insecure);
 
 }  // namespace outrider

@@ -31,14 +31,14 @@ inline constexpr size_t kMaxWaitingBytes = size_t{256} << 20;
 using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // The streams of one method, each from one coordinator. Sends the server's ServerInfo first, then passes each
-// item to `on_item` together with the outbox for its answer. Each message says what `load` says at that time,
-// and whether the server is going away.
+// item to `on_item` together with the outbox for its answer. Each message carries the current `load`, and
+// whether the server is going away.
 //
 // A coordinator that sends but does not read loses its stream with RESOURCE_EXHAUSTED, reason
 // READER_TOO_SLOW, when more than `max_waiting_bytes` of answers wait; it sees the end once it reads again.
-// One that sends what is no Request loses it with the error of ParseMessage.
+// One that sends anything but a Request loses it with the error of ParseMessage.
 //
-// `on_item` is called by whoever polls the queue, one call at a time per stream, and must not block.
+// `on_item` is called on a thread that polls the queue, one call at a time per stream, and must not block.
 // Thread-safe; outlives its server.
 template <class Request, class Response>
 class BatchServer {
@@ -59,14 +59,14 @@ class BatchServer {
         load_(std::move(load)),
         max_waiting_bytes_(max_waiting_bytes) {}
 
-  // Takes streams from now on. `server` was started with a poller.
+  // Accepts streams from now on. `server` was started with a poller.
   void Serve(RpcServer& server, RequestCallFn request_call) {
     poller_ = server.poller();
     queue_ = server.queue();
     request_call_ = std::move(request_call);
     new Stream(this);
   }
-  // Refuses new streams from now on, and says on the others that the server is going away.
+  // Refuses new streams from now on, and tells the running ones that the server is going away.
   void Close() {
     {
       absl::MutexLock lock(&mutex_);
@@ -75,14 +75,14 @@ class BatchServer {
     going_away_ = true;
     ForEach([](Stream* stream) { stream->outbox().Say(); });
   }
-  // Answers that are given between Hold and Release leave together.
+  // Answers given between Hold and Release are sent together.
   void Hold() {
     ForEach([](Stream* stream) { stream->outbox().Hold(); });
   }
   void Release() {
     ForEach([](Stream* stream) { stream->outbox().Release(); });
   }
-  // Ends every stream with UNAVAILABLE, reason DRAINING, once the answers that it was given are written.
+  // Ends every stream with UNAVAILABLE, reason DRAINING, once its answers are written.
   void EndAll() {
     ForEach([](Stream* stream) { stream->End(Ending()); });
   }
@@ -98,7 +98,7 @@ class BatchServer {
     absl::MutexLock lock(&mutex_);
     for (Stream* stream : streams_) fn(stream);
   }
-  // False if the stream is not to be served: the service ends.
+  // False if the service is ending, so that the stream is not to be served.
   bool Add(Stream* stream) {
     absl::MutexLock lock(&mutex_);
     if (closed_) return false;
@@ -144,7 +144,7 @@ class BatchServer<Request, Response>::Stream {
 
   Outbox<Response>& outbox() { return *outbox_; }
 
-  // Takes no answers from now on, writes those that wait, and ends the stream. The first call counts.
+  // Stops taking answers, writes those that wait, and ends the stream. Only the first call counts.
   // Thread-safe.
   void End(grpc::Status status) {
     absl::MutexLock lock(&mutex_);
@@ -153,7 +153,7 @@ class BatchServer<Request, Response>::Stream {
   }
 
  private:
-  // An operation whose end will be told by a tag, or the call itself, which ends with its Finish.
+  // Counts an operation whose end a tag will report, or the call itself, which ends with its Finish.
   void Begin() { running_.fetch_add(1); }
   QueueTag Tag(void (Stream::*on_end)(bool ok)) {
     return QueueTag([this, on_end, poller = server_->poller_](bool ok) {
@@ -177,14 +177,14 @@ class BatchServer<Request, Response>::Stream {
   }
 
   // gRPC tells the other side of each read that there is room again, which costs a system call here and wakes
-  // a thread there. Neither should keep the items from being worked on.
+  // a thread there. Neither should delay work on the items.
   void Read() {
     Begin();
     server_->poller_->BeginLater([this] { stream_.Read(&bytes_, &read_done_); });
   }
   void OnRead(bool ok) {
     if (!ok) return End(grpc::Status::OK);
-    // What comes later than the end is not begun: the end is its answer.
+    // Items that come after the end are not begun: the end is their answer.
     if (!outbox_->open()) return;
     if (absl::Status status = ParseMessage(bytes_, &request_); !status.ok()) return End(ToGrpc(status));
     for (RequestItem& item : *BatchField(request_)) server_->on_item_(std::move(item), outbox_);

@@ -13,7 +13,7 @@
 namespace outrider {
 namespace {
 
-// By pointers, which are copied many at a time; iterators of protobuf are not.
+// Copies by pointers, many values at a time, which protobuf's iterators do not allow.
 template <class To, class From>
 std::vector<To> Copy(const google::protobuf::RepeatedField<From>& values) {
   return std::vector<To>(values.data(), values.data() + values.size());
@@ -84,8 +84,8 @@ absl::StatusOr<Proposal> ParseNodes(const google::protobuf::RepeatedPtrField<v1:
   return proposal;
 }
 
-// Whether q has what its form needs. Whether that is a distribution is for the target to say. A draft whose
-// vocabulary is larger has weight 0 where the target has no token.
+// Checks that q has what its form needs; the target checks that it is a distribution. A draft with a larger
+// vocabulary has weight 0 where the target has no token.
 absl::Status CheckForm(Distribution& q, bool may_be_absent, int vocab_size) {
   const auto size = static_cast<size_t>(vocab_size);
   if (q.form == Distribution::Form::kDense) {
@@ -103,7 +103,7 @@ absl::Status CheckForm(Distribution& q, bool may_be_absent, int vocab_size) {
   return absl::OkStatus();
 }
 
-// No sum over the tokens of a round comes near it, nor is below 0 but by rounding.
+// No sum over the tokens of a round comes near kMaxCanary, or is below 0 except by rounding.
 constexpr double kMaxCanary = 1e6;
 constexpr double kRounding = 1e-3;
 
@@ -114,7 +114,7 @@ absl::Status CheckTop(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>
     if (top.id() >= static_cast<uint32_t>(vocab_size) || !seen.insert(top.id()).second) {
       return InvalidVerdict(absl::StrCat("candidate ", top.id(), " is not in the vocabulary, or twice"));
     }
-    // Not a number is in no order.
+    // Written so that NaN fails.
     if (!(top.logprob() <= most)) {
       return InvalidVerdict(absl::StrCat("a candidate's log-probability is ", top.logprob()));
     }
@@ -159,7 +159,7 @@ void SerializeProposal(std::span<const ProposalNode> proposal,
 }
 
 absl::StatusOr<TreeShape> ParseShape(const v1::TreeShape& shape) {
-  // Beyond what any server takes; also so that nothing overflows.
+  // More than any server takes, and small enough that nothing overflows.
   static constexpr uint32_t kMost = 1 << 16;
   const auto refuse = [](absl::string_view field, uint32_t value) {
     return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE",

@@ -22,8 +22,8 @@ namespace outrider {
 absl::StatusOr<Proposal> ParseProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
                                        Rule rule, int vocab_size);
 
-// The same for the coordinator, which only passes q on to the target: of q it checks that it is there and has
-// as many entries as its form needs, and prepares nothing.
+// The same for the coordinator, which only passes q on to the target: checks that q is there and has as many
+// entries as its form needs, and prepares nothing.
 absl::StatusOr<Proposal> ParseUnpreparedProposal(
     const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes, Rule rule, int vocab_size);
 
@@ -31,29 +31,29 @@ absl::StatusOr<Proposal> ParseUnpreparedProposal(
 void SerializeProposal(std::span<const ProposalNode> proposal,
                        google::protobuf::RepeatedPtrField<v1::DraftNode>* nodes);
 
-// A shape as the draft is asked for it. INVALID_ARGUMENT, reason TREE_OUT_OF_RANGE, for one that is none.
+// Parses the shape that a draft is asked for. INVALID_ARGUMENT, reason TREE_OUT_OF_RANGE, if it is invalid.
 absl::StatusOr<TreeShape> ParseShape(const v1::TreeShape& shape);
 v1::TreeShape SerializeShape(const TreeShape& shape);
 
 // Parses a verdict on `proposal`, without its log-probabilities. INTERNAL, reason VERDICT_INVALID, for a path
-// that does not follow `proposal` from its root, a token outside the vocabulary, a kind that does not go with
+// that does not follow `proposal` from its root, a token outside the vocabulary, a kind that does not match
 // the path, or a canary out of range.
 absl::StatusOr<Verdict> ParseVerdict(const v1::Verdict& message, std::span<const ProposalNode> proposal,
                                      int vocab_size);
 
-// The candidates after `rows` tokens, `size` of each or all there are. INTERNAL, reason VERDICT_INVALID, for
-// another number of either, a token outside the vocabulary or twice in a row, or log-probabilities that do
-// not fall from at most 0 on.
+// Parses the candidates after `rows` tokens, `size` of each or all there are. INTERNAL, reason
+// VERDICT_INVALID, if either number differs, a token is outside the vocabulary or occurs twice in one row, or
+// log-probabilities exceed 0 or rise.
 absl::StatusOr<std::vector<CandidateRow>> ParseCandidates(const v1::VerifyResult& message, size_t rows,
                                                           int size, int vocab_size);
 google::protobuf::RepeatedPtrField<v1::CandidateRow> SerializeCandidates(std::span<const CandidateRow> rows);
 
-// What the target says of these tokens, with up to `most` likeliest ones at each position. INTERNAL, reason
-// VERDICT_INVALID, for another number of either, another token, or what ParseCandidates refuses.
+// Checks the target's log-probabilities of `tokens`, with up to `most` likeliest ones at each position.
+// INTERNAL, reason VERDICT_INVALID, if either number or a token differs, or for what ParseCandidates refuses.
 absl::Status CheckLogprobs(const google::protobuf::RepeatedPtrField<v1::PositionLogprobs>& positions,
                            std::span<const TokenId> tokens, int most, int vocab_size);
 
-// INTERNAL, reason VERDICT_INVALID: what the target answered cannot be true.
+// INTERNAL, reason VERDICT_INVALID: the target's answer cannot be true.
 absl::Status InvalidVerdict(absl::string_view problem);
 
 v1::Verdict SerializeVerdict(const Verdict& verdict);

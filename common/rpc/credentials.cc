@@ -25,7 +25,7 @@ using grpc::experimental::FileWatcherCertificateProvider;
 constexpr unsigned kRefreshSeconds = 1;
 constexpr char kHeader[] = "authorization";
 
-// gRPC does not report a file that it cannot use; every handshake just fails.
+// gRPC does not report a file that it cannot use: every handshake just fails.
 absl::Status CheckPem(const std::string& path, absl::string_view what) {
   std::ifstream in(path);
   if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
@@ -57,7 +57,7 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
 
   bool IsBlocking() const override { return false; }
 
-  // The header stays with the call, whose service tells clients apart by it.
+  // The header stays with the call: the service distinguishes clients by it.
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* /*context*/,
                        OutputMetadata* /*consumed*/, OutputMetadata* /*response*/) override {
     const auto found = metadata.find(kHeader);

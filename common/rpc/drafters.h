@@ -29,7 +29,7 @@ inline v1::DrafterKind DrafterFromName(const std::string& name) {
   v1::DrafterKind_Parse("DRAFTER_KIND_" + absl::AsciiStrToUpper(name), &kind);
   return kind;
 }
-// All that DrafterFromName knows.
+// All names that DrafterFromName knows.
 inline std::vector<std::string> DrafterNames() {
   std::vector<std::string> names;
   for (int each = v1::DRAFTER_KIND_UNSPECIFIED + 1; each < v1::DrafterKind_ARRAYSIZE; ++each) {
@@ -60,13 +60,13 @@ inline v1::Proposer ProposerOf(v1::DrafterKind drafter) {
 inline v1::Proposer ProposerOf(ProposerKind kind) {
   return std::ranges::find(kOwnDrafters, kind, &OwnDrafter::kind)->proposer;
 }
-// None for a number that is no proposer's.
+// nullopt for a number that is not a proposer's.
 inline std::optional<ProposerKind> ProposerKindOf(v1::Proposer proposer) {
   const OwnDrafter* own = std::ranges::find(kOwnDrafters, proposer, &OwnDrafter::proposer);
   return own == std::end(kOwnDrafters) ? std::nullopt : std::optional(own->kind);
 }
 
-// What a target says of it; null if it cannot propose so.
+// The target's description of `proposer`; null if the target cannot propose so.
 inline const v1::ProposerInfo* FindProposer(const v1::ServerInfo& target, v1::Proposer proposer) {
   if (proposer == v1::PROPOSER_UNSPECIFIED) return nullptr;
   const auto found = std::ranges::find(target.proposers(), proposer, &v1::ProposerInfo::proposer);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr absl::string_view kTypePrefix = "type.googleapis.com/";
 constexpr absl::string_view kReasonType = "outrider/reason";
-// Clients take 8 KiB of trailers, with the message in them twice. What a client sent may be in it.
+// Clients take 8 KiB of trailers, which hold the message twice. The message may quote what a client sent.
 constexpr size_t kMaxMessageBytes = 1000;
 constexpr size_t kMaxMetadataBytes = 200;
 
@@ -106,7 +106,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
   }
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   if (!status.error_message().empty()) return absl::Status(code, status.error_message());
-  // gRPC has no words for it.
+  // gRPC gives no message for it.
   if (code == absl::StatusCode::kUnimplemented) {
     return absl::Status(code, "what answers at this address does not know the call: is it another service?");
   }

@@ -27,11 +27,11 @@ auto* BatchField(Message& message) {
   }
 }
 
-// May outlive its stream, so that any thread can still post; what is posted after Seal or Close is dropped.
+// May outlive its stream, so that any thread can still post; items posted after Seal or Close are dropped.
 // Thread-safe.
 //
-// Bounded: when more than `max_bytes` wait because the other side does not read, all that waits is freed, the
-// outbox closes, and `overflowed` is true from then on. A write is in flight at that time, so the stream
+// Bounded: when more than `max_bytes` wait because the other side does not read, all waiting items are freed,
+// the outbox closes, and `overflowed` is true from then on. A write is in flight at that time, so the stream
 // learns of it in OnWritten.
 template <class Message>
 class Outbox {
@@ -44,7 +44,7 @@ class Outbox {
                   size_t max_bytes = std::numeric_limits<size_t>::max())
       : start_write_(std::move(start_write)), max_bytes_(max_bytes) {}
 
-  // From now on no write is started, up to Release. Whoever posts several items at once says so.
+  // Starts no write until Release. For callers that post several items at once.
   void Hold() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     held_ = true;
@@ -80,8 +80,8 @@ class Outbox {
     start_write_(in_flight_);
   }
 
-  // Sends a message, if only one without items: there is something to say beside them. Before PostFirst that
-  // message will say it.
+  // Sends a message even if no item waits, for what `start_write` adds to it. Does nothing before PostFirst,
+  // whose message will carry it.
   void Say() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (sealed_ || !began_) return;
@@ -89,7 +89,7 @@ class Outbox {
     if (!writing_ && !held_) StartNext();
   }
 
-  // Call when the write in flight has ended. Returns true if there will be none any more.
+  // Call when the write in flight has ended. Returns true if no other will follow.
   bool OnWritten() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
@@ -97,15 +97,15 @@ class Outbox {
     return sealed_ && !writing_ && !HasMore();
   }
 
-  // Takes no items from now on. Those that wait are still written. Returns true if there are none and no
-  // write is in flight, so that the stream may be finished.
+  // Stops taking items. Those that wait are still written. Returns true if there are none and no write is in
+  // flight, so that the stream may be finished.
   bool Seal() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     sealed_ = true;
     return !writing_ && !HasMore();
   }
 
-  // Takes no items and starts no write from now on. Returns true if none is in flight.
+  // Stops taking items and starting writes. Returns true if none is in flight.
   bool Close() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     Drop();

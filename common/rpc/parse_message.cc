@@ -22,7 +22,7 @@ using google::protobuf::UnknownField;
 using google::protobuf::UnknownFieldSet;
 using google::protobuf::internal::WireFormatLite;
 
-constexpr int kMaxDepth = 100;  // as protobuf's own
+constexpr int kMaxDepth = 100;  // as in protobuf
 
 // The path of the first text that is not UTF-8, such as "chat.messages.content"; empty if there is none.
 std::string FindInvalidText(const UnknownFieldSet& fields, const google::protobuf::Descriptor& type) {
@@ -43,8 +43,8 @@ std::string FindInvalidText(const UnknownFieldSet& fields, const google::protobu
   return "";
 }
 
-// Takes one of `left` for each text and message, until none is left. False then, or where the bytes are no
-// such message.
+// Takes one of `left` for each text and message. False if none is left or if the bytes are not such a
+// message.
 bool CountObjects(google::protobuf::io::CodedInputStream& in, const google::protobuf::Descriptor& type,
                   int depth, size_t* left) {
   while (const uint32_t tag = in.ReadTag()) {
@@ -80,7 +80,7 @@ std::string Flatten(const grpc::ByteBuffer& bytes) {
 }  // namespace
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message, size_t most) {
-  // Which takes a pointer and only reads.
+  // ProtoBufferReader takes a mutable pointer but only reads.
   grpc::ByteBuffer* const source = const_cast<grpc::ByteBuffer*>(&bytes);
   if (most < bytes.Length()) {
     grpc::ProtoBufferReader counted(source);

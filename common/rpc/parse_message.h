@@ -12,9 +12,9 @@
 
 namespace outrider {
 
-// INVALID_ARGUMENT for bytes that are no such message: naming the field if it is text that is not UTF-8, else
-// with reason MESSAGE_INVALID. The same for one with `most` texts and messages within it or more, which take
-// dozens of bytes each, however few they have on the wire.
+// INVALID_ARGUMENT for bytes that are not such a message: naming the field if it is text that is not UTF-8,
+// else with reason MESSAGE_INVALID. The same for a message with `most` or more texts and messages in it, each
+// of which takes dozens of bytes of memory, however few on the wire.
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message,
                           size_t most = std::numeric_limits<size_t>::max());
 

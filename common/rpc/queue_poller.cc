@@ -7,7 +7,7 @@
 namespace outrider {
 namespace {
 
-// Ends that are told in one Poll. Streams that bring more than that do not keep the engine from its work.
+// The most tags that one Poll ends, so that streams that bring more do not keep the engine from its work.
 constexpr int kMaxEnds = 256;
 
 }  // namespace
@@ -46,7 +46,7 @@ void QueuePoller::Detach() {
     queue->Shutdown();
     mutex_.Await(absl::Condition(is_zero, &polling_));
   }
-  // gRPC wants to see that nothing is left.
+  // gRPC requires that the queue is drained.
   void* tag = nullptr;
   for (bool ok = false; queue->Next(&tag, &ok);) static_cast<QueueTag*>(tag)->End(ok);
 }
@@ -134,7 +134,7 @@ bool QueuePoller::Next(absl::Time deadline, Ended* ended) {
     ++polling_;
   }
   void* tag = nullptr;
-  // To gRPC, times before 1970 are the end of time.
+  // gRPC takes times before 1970 for the infinite future.
   const auto until = absl::ToChronoTime(std::max(deadline, absl::UnixEpoch()));
   if (queue->AsyncNext(&tag, &ended->ok, until) == grpc::CompletionQueue::GOT_EVENT) {
     ended->tag = static_cast<QueueTag*>(tag);
@@ -154,14 +154,14 @@ void QueuePoller::Help() {
     const uint64_t polls = polls_;
     const bool away = polls % 2 == 0 && polls == last;
     last = polls;
-    // Until it is back.
+    // Helps until the polling thread is back.
     if (away) BeginWaiting();
     for (Ended ended; away && polls_ == polls && Next(absl::Now() + patience_, &ended); ended = {}) {
       if (ended.tag == nullptr) continue;
       ended.tag->End(ended.ok);
       BeginWaiting();
       if (ended.tag != &alarm_tag_) continue;
-      // It was for the other thread.
+      // The alarm was for the other thread.
       Wake();
       break;
     }

@@ -17,16 +17,16 @@
 
 namespace outrider {
 
-// To be called before anything else of gRPC.
+// Call before anything else of gRPC.
 //
 // By default all of gRPC's threads share one epoll set, so that one of them may wake for a message of the
 // streams between the services, only to wake the thread that polls their queue. With poll each queue has its
-// own connections. (gRPC gives a model server's new ones to the engine's queue and to that of the health
-// checks in turn; one of the latter that has streams still wakes both.) The variable GRPC_POLL_STRATEGY of
+// own connections. (gRPC gives a model server's new connections in turn to the engine's queue and to that of
+// the health checks; one of the latter that has streams still wakes both.) The variable GRPC_POLL_STRATEGY of
 // the environment has precedence.
 void GiveQueuesTheirConnections();
 
-// What a completion queue calls the end of an operation by. `on_end` is told whether the operation succeeded.
+// The tag of an operation on a completion queue. `on_end` is told whether the operation succeeded.
 class QueueTag {
  public:
   explicit QueueTag(std::function<void(bool ok)> on_end) : on_end_(std::move(on_end)) {}
@@ -38,34 +38,34 @@ class QueueTag {
 
 // All tags of the queue are QueueTags.
 //
-// A thread of this class's own takes over while the one that polls is busy with other things for long, so
-// that pings are answered and items refused or cancelled meanwhile; it looks fifty times a second. What ends
-// may therefore be told on either thread, also on both at once.
+// A helper thread takes over while the polling thread is busy with other things for long, so that pings are
+// answered and items refused or cancelled meanwhile; it looks fifty times a second. Tags may therefore end on
+// either thread, also on both at once.
 class QueuePoller {
  public:
-  // Poll looks again and again for `busy_poll` before it lets the thread sleep: waking it takes longer than a
-  // short wait. A thread stands in for the one that polls once that has been away for `patience`.
+  // Poll spins for `busy_poll` before it lets the thread sleep: waking it takes longer than a short wait. The
+  // helper takes over once the polling thread has been away for `patience`.
   explicit QueuePoller(absl::Duration busy_poll = absl::ZeroDuration(),
                        absl::Duration patience = absl::Milliseconds(20));
   ~QueuePoller();
   QueuePoller(const QueuePoller&) = delete;
   QueuePoller& operator=(const QueuePoller&) = delete;
 
-  // From now on there is something to poll.
+  // Polls `queue` from now on.
   void Attach(grpc::CompletionQueue* queue) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits for the users, whose calls must end, then ends the queue and lets go of it.
+  // Waits until all users have left, so their calls must end, then shuts the queue down and drops it.
   void Detach() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A user begins operations on the queue, up to Leave. Thread-safe.
+  // A user begins operations on the queue between Join and Leave. Thread-safe.
   void Join() ABSL_LOCKS_EXCLUDED(mutex_);
   void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Calls `begin`, which begins an operation, when the queue is next polled, or in this Poll if it did not
-  // have to wait: a thread that waited first acts on what it was told. For who is told of an end, or polls: a
-  // poll that waits is not woken.
+  // have to wait: a thread that waited first acts on what it was told. For a tag's end and for the polling
+  // thread: a poll that waits is not woken.
   void BeginLater(std::function<void()> begin) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Tells whoever began it of each operation that has ended. If none has, waits for one until `deadline`. The
+  // Calls End on the tag of each operation that has ended. If none has, waits for one until `deadline`. The
   // engine thus sees what all streams have brought before its next step. For one thread.
   void Poll(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes a Poll that waits, or the next one, return. Thread-safe.
@@ -77,11 +77,11 @@ class QueuePoller {
     bool ok = false;
   };
 
-  // False if there is no queue. AwaitNext looks again and again at first, Next sleeps at once.
+  // False if there is no queue. AwaitNext spins at first, Next sleeps at once.
   bool AwaitNext(absl::Time deadline, Ended* ended) ABSL_LOCKS_EXCLUDED(mutex_);
   bool Next(absl::Time deadline, Ended* ended) ABSL_LOCKS_EXCLUDED(mutex_);
   void BeginWaiting() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Until there is one, somebody wakes this thread, or `deadline`.
+  // Waits until there is a queue, Wake is called, or `deadline`.
   void AwaitQueue(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   void Help() ABSL_LOCKS_EXCLUDED(mutex_);
 

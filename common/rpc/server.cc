@@ -21,8 +21,8 @@
 namespace outrider {
 namespace {
 
-// A peer that is silent for this long is asked whether it lives, also when no call is open, and is given up
-// if it does not answer within the second time.
+// A peer that is silent for this long is pinged, also when no call is open, and given up if it does not
+// answer within the second time.
 constexpr int kKeepaliveMs = 20'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
 
@@ -44,8 +44,8 @@ void SetKeepalive(SetInt set) {
   set(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   set(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  // By default two pings without data in between are all, and an idle connection that was lost is noticed
-  // when the next request needs it.
+  // By default gRPC stops after two pings without data, and a lost idle connection is noticed only when the
+  // next request needs it.
   set(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
 }
 
@@ -65,8 +65,8 @@ void QuietLibraries() {
 }
 
 // Callbacks of gRPC run on a queue and threads that all servers and channels of a process share. They end
-// with the last one that has callbacks and begin again with the next, and that end frees the queue twice now
-// and then (seen with 1.51). A server without a port keeps them for as long as the process lives.
+// with the last one that has callbacks and start again with the next, and ending them sometimes frees the
+// queue twice (seen with 1.51). A server without a port keeps them for as long as the process lives.
 void KeepCallbackThreads() {
   [[maybe_unused]] static const grpc::Server* const kept = [] {
     grpc::ServerBuilder builder;
@@ -98,14 +98,14 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
   builder.SetMaxReceiveMessageSize(options.max_receive_bytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   builder.SetResourceQuota(quota);
-  // Strangers need not be told what there is to call.
+  // Other hosts need not learn what there is to call.
   if (!IsLocalAddress(address)) builder.SetOption(std::make_unique<WithoutReflection>());
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
   SetKeepalive([&](const char* name, int value) { builder.AddChannelArgument(name, value); });
   // Our clients ping every kKeepaliveMs, which gRPC's default limit of one ping in five minutes takes for an
   // attack.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kKeepaliveMs / 2);
-  // So long a connection has for TLS and the first bytes of HTTP/2.
+  // The time that a connection has for TLS and the first bytes of HTTP/2.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
   // With SO_REUSEPORT, two servers on one port would share its connections at random.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -171,7 +171,7 @@ void RpcServer::Shutdown(absl::Duration drain) {
   }
   if (poller_ != nullptr) std::exchange(poller_, nullptr)->Detach();
   queue_ = nullptr;
-  server_ = nullptr;  // which the queue needs to the end
+  server_ = nullptr;  // the queue needs it to the end
   health_server_ = nullptr;
 }
 

@@ -23,7 +23,7 @@ struct ServerOptions {
   ServerSecurity security = {};
   int max_receive_bytes = kMaxMessageBytes;  // a larger message ends its call with RESOURCE_EXHAUSTED
   // Calls that one connection may have open; further ones wait at the client. More than the requests that a
-  // service lets in, so that those beyond are refused with a reason.
+  // service admits, so that the excess is refused with a reason.
   int max_streams = 4096;
 };
 
@@ -44,7 +44,7 @@ class RpcServer {
   // The bound address, with the port that was picked.
   const std::string& address() const { return address_; }
 
-  // Null unless it was started with a poller. Not after Shutdown.
+  // Null unless started with a poller. Not after Shutdown.
   QueuePoller* poller() { return poller_; }
   grpc::ServerCompletionQueue* queue() { return queue_.get(); }
 
@@ -66,8 +66,7 @@ class RpcServer {
   std::string address_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   QueuePoller* poller_ = nullptr;
-  // For health_server_, which it outlives: gRPC starts no server that has nothing but health. It knows no
-  // method.
+  // For health_server_, which it outlives: gRPC starts no server that has only health. It has no methods.
   grpc::CallbackGenericService nothing_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::Server> health_server_;

@@ -17,6 +17,37 @@ std::vector<TokenId> ToTokens(const google::protobuf::RepeatedField<uint32_t>& i
   return std::vector<TokenId>(ids.begin(), ids.end());
 }
 
+// The first error goes to *invalid, unless there is one already.
+std::shared_ptr<const SequenceParams> ParseParams(const v1::SequenceParams& proto, int default_top_n,
+                                                  absl::Status* invalid) {
+  auto params = std::make_shared<SequenceParams>();
+  params->sampling = ParseSampling(proto.sampling(), proto.end_ids());
+  params->key = {proto.seed(), proto.sample_index()};
+  params->prompt_length = static_cast<int>(proto.prompt_length());
+  params->draft_top_n = proto.draft_top_n() == 0 ? default_top_n : static_cast<int>(proto.draft_top_n());
+  if (proto.has_draft_temperature()) params->draft_temperature = proto.draft_temperature();
+  if (proto.has_lenience()) params->lenience = proto.lenience();
+  if (proto.has_logprobs()) {
+    invalid->Update(CheckTopLogprobs("logprobs", proto.logprobs()));
+    params->logprobs = static_cast<int>(proto.logprobs());
+  }
+  params->logprobs_before_controls = proto.logprobs_before_controls();
+  if (proto.sibling_order() == v1::SIBLING_ORDER_RANDOM) params->sibling_order = SiblingOrder::kRandom;
+  params->cache_salt = proto.cache_salt();
+  params->proposer = ProposerKindOf(proto.proposer());
+  if (!params->proposer && proto.proposer() != v1::PROPOSER_UNSPECIFIED) {
+    invalid->Update(FieldError("proposer", absl::StrJoin(kProposerNames, ", "),
+                               absl::StrCat("unknown value ", proto.proposer())));
+  }
+  const absl::StatusOr<Rule> rule = ParseRule(proto.rule());
+  invalid->Update(rule.status());
+  if (rule.ok()) {
+    params->rule = *rule;
+    invalid->Update(ValidateVerifyOptions(OptionsOf(*params)));
+  }
+  return params;
+}
+
 }  // namespace
 
 absl::StatusOr<SequenceId> ParseSequenceId(const std::string& bytes) {
@@ -54,50 +85,19 @@ absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab
   item.deadline = DeadlineOf(update.budget());
   // From here on the item has an id, so errors are answered under that id.
   item.invalid = CheckTokenIds(update.tokens(), static_cast<uint32_t>(vocab_size), "tokens");
-  if (update.tokens().empty()) item.invalid = FieldError("tokens", "at least one", "empty");
+  if (update.tokens().empty()) item.invalid.Update(FieldError("tokens", "at least one", "empty"));
   item.tokens = ToTokens(update.tokens());
   if (!update.fork_of().empty()) {
     absl::StatusOr<SequenceId> fork_of = ParseSequenceId(update.fork_of());
     if (!fork_of.ok()) {
-      item.invalid = FieldError("fork_of", "16 bytes", absl::StrCat(update.fork_of().size(), " bytes"));
+      item.invalid.Update(FieldError("fork_of", "16 bytes", absl::StrCat(update.fork_of().size(), " bytes")));
     } else if (*fork_of == item.id) {
-      item.invalid = FieldError("fork_of", "another sequence", "the item's own");
+      item.invalid.Update(FieldError("fork_of", "another sequence", "the item's own"));
     } else {
       item.fork_of = *fork_of;
     }
   }
-  if (update.has_params()) {
-    const v1::SequenceParams& proto = update.params();
-    auto params = std::make_shared<SequenceParams>();
-    params->sampling = ParseSampling(proto.sampling(), proto.end_ids());
-    params->key = {proto.seed(), proto.sample_index()};
-    params->prompt_length = static_cast<int>(proto.prompt_length());
-    params->draft_top_n = proto.draft_top_n() == 0 ? default_top_n : static_cast<int>(proto.draft_top_n());
-    if (proto.has_draft_temperature()) params->draft_temperature = proto.draft_temperature();
-    if (proto.has_lenience()) params->lenience = proto.lenience();
-    if (proto.has_logprobs()) {
-      if (auto status = CheckTopLogprobs("logprobs", proto.logprobs()); !status.ok()) item.invalid = status;
-      params->logprobs = static_cast<int>(proto.logprobs());
-    }
-    params->logprobs_before_controls = proto.logprobs_before_controls();
-    if (proto.sibling_order() == v1::SIBLING_ORDER_RANDOM) params->sibling_order = SiblingOrder::kRandom;
-    params->cache_salt = proto.cache_salt();
-    params->proposer = ProposerKindOf(proto.proposer());
-    if (!params->proposer && proto.proposer() != v1::PROPOSER_UNSPECIFIED) {
-      item.invalid = FieldError("proposer", absl::StrJoin(kProposerNames, ", "),
-                                absl::StrCat("unknown value ", proto.proposer()));
-    }
-    absl::StatusOr<Rule> rule = ParseRule(proto.rule());
-    if (rule.ok()) {
-      params->rule = *rule;
-      if (absl::Status status = ValidateVerifyOptions(OptionsOf(*params)); !status.ok()) {
-        item.invalid = status;
-      }
-    } else {
-      item.invalid = rule.status();
-    }
-    item.params = std::move(params);
-  }
+  if (update.has_params()) item.params = ParseParams(update.params(), default_top_n, &item.invalid);
   return item;
 }
 

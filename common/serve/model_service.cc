@@ -18,17 +18,17 @@
 namespace outrider {
 namespace {
 
-// What is for one service alone.
+// The flags of one service.
 struct ServiceFlags {
   std::string prefix = "--";  // of its flags
   std::string listen;
-  RunnerOptions runner;  // of which model, dtype, algorithms, frequent tokens and heads count
+  RunnerOptions runner;  // only model, dtype, algorithms, frequent tokens and heads count
 };
 
 struct Flags {
   ProcessFlags process;
   std::vector<ServiceFlags> services;
-  RunnerOptions runner;  // for all, as the rest
+  RunnerOptions runner;  // for all services, like the rest
   WorkerOptions worker;
   double lease_seconds = 60;
   int max_draft_tokens = 16;
@@ -75,7 +75,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                    "the same ones, or ends if it cannot")
         ->type_name("FILE");
   }
-  // Those who share a model have a process each.
+  // Ranks that share a model have a process each.
   if (!flags.has_several()) DefineParallelFlags(app, flags.runner.parallel);
   app.add_option("--threads", flags.runner.threads,
                  flags.has_several() ? "threads that compute, for each model; 0: one per CPU"
@@ -160,7 +160,7 @@ Models MakeModels(const ModelProgramSpec& program, const Flags& flags) {
   return models;
 }
 
-// What can be known of the models before they are loaded, which takes long.
+// Checks what can be known of the models before they are loaded, which takes long.
 absl::Status Check(const Models& models, const Flags& flags) {
   for (const std::unique_ptr<ServedModel>& model : models) {
     if (absl::Status status = model->Check(); !status.ok()) return status;
@@ -186,7 +186,7 @@ absl::Status Check(const Models& models, const Flags& flags) {
   return absl::OkStatus();
 }
 
-// All at the same time.
+// Loads all models at the same time.
 void Load(const Models& models, const Flags& flags) {
   std::optional<KvBudget> budget;
   if (flags.has_several()) budget.emplace(static_cast<int>(models.size()), flags.runner.kv_memory_fraction);
@@ -203,7 +203,7 @@ void Load(const Models& models, const Flags& flags) {
       [] { EndProcess(absl::OkStatus()); });
 }
 
-// For --self-test. Comes back only with the reason why nothing can be tested.
+// For --self-test. Returns only if nothing can be tested, with the reason.
 absl::Status SelfTest(const ModelProgramSpec& program, const Flags& flags) {
   absl::StatusOr<bool> passed = true;
   const auto test = [&](size_t i) {
@@ -220,7 +220,7 @@ absl::Status SelfTest(const ModelProgramSpec& program, const Flags& flags) {
   std::quick_exit(*passed ? 0 : 1);
 }
 
-// Comes back only with the reason why it cannot start.
+// Returns only if it cannot start, with the reason.
 absl::Status Serve(const ModelProgramSpec& program, const Flags& flags) {
   const Models models = MakeModels(program, flags);
   if (absl::Status status = Check(models, flags); !status.ok()) return status;

@@ -1,5 +1,5 @@
-// What processes that serve models have in common: flags, loading, the worker, metrics, health, and an
-// orderly end.
+// The common part of processes that serve models: flags, loading, the worker, metrics, health, and an orderly
+// end.
 #pragma once
 
 #include <grpcpp/impl/service_type.h>
@@ -25,14 +25,14 @@ class StreamService {
  public:
   virtual ~StreamService() = default;
   virtual grpc::Service* service() = 0;
-  // Takes streams from now on. `server` was started with a poller.
+  // Accepts streams from now on. `server` was started with a poller.
   virtual void Serve(RpcServer& server) = 0;
-  // Answers that are given between these two leave together.
+  // Answers given between these two calls are sent together.
   virtual void HoldAnswers() = 0;
   virtual void ReleaseAnswers() = 0;
-  // Refuses new streams from now on, and says on the others that the server is going away.
+  // Refuses new streams from now on, and tells the running ones that the server is going away.
   virtual void RefuseStreams() = 0;
-  // Ends all streams with UNAVAILABLE once the answers that were given are written.
+  // Ends all streams with UNAVAILABLE once their answers are written.
   virtual void EndStreams() = 0;
 };
 
@@ -43,7 +43,7 @@ struct ModelServiceSpec {
   bool high_priority = false;  // RunnerOptions::high_priority
   // Flags of its own, some of which are the runner's; may be null.
   std::function<void(CLI::App&, RunnerOptions&)> define_flags;
-  // Says more about the server than that of any model; may be null.
+  // Adds to `info` what is specific to this service; may be null.
   std::function<void(v1::ServerInfo& info)> complete_info = nullptr;
   std::function<std::unique_ptr<Sampler>(const v1::ServerInfo& info)> make_sampler;
   // The gRPC service; both arguments outlive it.
@@ -54,9 +54,9 @@ struct ModelProgramSpec {
   std::string name;            // outrider-<name>
   std::string description;     // for --help
   std::string metrics_listen;  // default address
-  // One, or several with names of their own: each has an address, an engine thread and a pool. What differs
-  // between them are flags --<name>-...; the others are for all. They are loaded at the same time, one that
-  // fails ends them all, and health speaks for all.
+  // One, or several with different names, each with an address, an engine thread and a pool. Flags
+  // --<name>-... are for one of them, the others for all. They are loaded at the same time; one that fails
+  // ends them all, and health speaks for all.
   std::vector<ModelServiceSpec> services;
 };
 

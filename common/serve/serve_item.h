@@ -65,7 +65,7 @@ void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_to
   LogSequence(*update);
   absl::StatusOr<WorkItem> work = ParseUpdate(*update, vocab_size, default_top_n);
   if (!work.ok()) return refuse(work.status());
-  if (absl::Status status = parse_work(*work); !status.ok()) work->invalid = std::move(status);
+  work->invalid.Update(parse_work(*work));
   work->answer = std::move(answer);
   worker.Submit(*std::move(work));
 }

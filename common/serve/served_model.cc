@@ -22,8 +22,8 @@
 namespace outrider {
 namespace {
 
-// Most nodes of a tree: they and the token that they follow are rows of one step, and a proposal whose nodes
-// have whole rows as q fits a message.
+// The most nodes of a tree: they and the token before them must be rows of one step, and a proposal whose
+// nodes have whole rows as q must fit a message.
 int MaxTreeNodes(const Runner& runner, const ServedModelOptions& options) {
   const int64_t row_bytes = int64_t{sizeof(float)} * runner.config().decoder.vocab_size;
   return static_cast<int>(std::min<int64_t>(
@@ -150,7 +150,7 @@ void ServedModel::Follow() {
                     if (drains_.exchange(true)) EndProcess(absl::OkStatus());
                     LogInfo("draining", {{"until", "rank 0 ends, or another signal"}});
                   });
-  // That rank 0 is gone was to be expected then, but not that this rank failed.
+  // While draining, the loss of rank 0 is expected; a failure of this rank is not.
   EndProcess(drains_ && absl::IsUnavailable(end) ? absl::OkStatus() : end);
 }
 

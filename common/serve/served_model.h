@@ -35,15 +35,16 @@ std::function<bool()> EngineIsStuck(const Worker& worker);
 
 // Divides memory among the KV pools of the models that one process loads at the same time.
 //
-// All pools together get a fraction of the memory that is free once every model has all but its pool. Each
-// gets as many blocks, since a sequence needs its keys and values in all of them. Thread-safe.
+// All pools together get a fraction of the memory that is free once every model has everything but its pool.
+// Each gets the same number of blocks, since a sequence needs its keys and values in all of them.
+// Thread-safe.
 class KvBudget {
  public:
-  // Of so many models, whose blocks hold as many tokens.
+  // For `models` models, whose blocks hold the same number of tokens.
   KvBudget(int models, double fraction) : models_(models), fraction_(fraction) {}
 
-  // For RunnerOptions::pool_bytes of each model, once. Blocks until all have asked: where a model cannot be
-  // loaded, the process has to end. The memory that counts is the least that any found free.
+  // For RunnerOptions::pool_bytes; each model calls it once. Blocks until all have asked, so the process must
+  // end if a model cannot be loaded. The memory that counts is the least that any model found free.
   double PoolBytes(double free_bytes, size_t block_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -52,11 +53,11 @@ class KvBudget {
   absl::Mutex mutex_;
   int asked_ ABSL_GUARDED_BY(mutex_) = 0;
   double free_bytes_ ABSL_GUARDED_BY(mutex_) = std::numeric_limits<double>::infinity();
-  double block_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of a block of each
+  double block_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of one block of each model
 };
 
 struct ServedModelOptions {
-  std::string who;          // begins errors; empty: the process has no other model
+  std::string who;          // prefix of errors; empty if the process has no other model
   std::string listen_flag;  // Endpoint::flag
   std::string listen;
   RunnerOptions runner;
@@ -67,34 +68,33 @@ struct ServedModelOptions {
   absl::Duration busy_poll;
 };
 
-// Its functions are called in the order in which they stand here, by the main thread, but for Load.
+// Its functions are called in the order of their declaration, on the main thread except for Load.
 class ServedModel {
  public:
   // `spec` must outlive it.
   ServedModel(const ModelServiceSpec& spec, ServedModelOptions options);
 
-  // Whether the files describe a model that can be run, which costs little to know.
+  // Checks, at little cost, that the files describe a model that can be run.
   absl::Status Check();
-  // Whether both models are of the same tokens, and of the same ones that end a text.
+  // Whether both models have the same tokens, and the same ones that end a text.
   bool SpeaksAs(const ServedModel& other) const;
-  // Loads it, or ends the process. Any thread. `budget` divides the memory where there are other models, else
-  // it is null.
+  // Loads the model, or ends the process. Any thread. `budget` divides the memory among models; null if there
+  // is only one.
   void Load(KvBudget* budget);
 
-  // For ranks other than 0: does what rank 0 says, until it is gone, and ends the process. Rank 0 gets the
+  // For ranks other than 0: does what rank 0 says until it is gone, then ends the process. Rank 0 gets the
   // same signals and drains, and may still send work here, so only a second signal ends this process.
   [[noreturn]] void Follow();
 
   // Starts the engine.
   Endpoint Start();
-  // Takes streams at that endpoint of the process, which outlives this, and watches the engine.
+  // Accepts streams at `endpoint` of `process`, which outlives this, and watches the engine.
   void Serve(ServerProcess& process, size_t endpoint);
   void LogServing(ServerProcess& process, size_t endpoint) const;
 
-  // Takes no new streams and items.
+  // Refuses new streams and items.
   void RefuseNew();
-  // Lets the rounds that are running end well until `deadline`. Then the streams are closed, and their
-  // coordinators look elsewhere.
+  // Lets running rounds finish until `deadline`, then closes the streams; their coordinators look elsewhere.
   void Finish(absl::Time deadline);
 
  private:

@@ -25,10 +25,10 @@
 namespace outrider {
 namespace {
 
-// gRPC drops a listener that fails to accept, as without descriptors, and does not tell.
+// gRPC silently drops a listener that fails to accept, for example for lack of descriptors.
 constexpr absl::Duration kPortTimeout = absl::Seconds(16);
 
-// Connections take what the administrator allows, not what a shell starts with.
+// Raises the limit to what the administrator allows, from what a shell starts with.
 void RaiseDescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -80,14 +80,14 @@ void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlag
 int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service, const ProcessFlags& flags,
                const std::function<absl::Status()>& serve) {
   if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
-  // Before any thread exists, so that all of them leave these signals to AwaitEnd.
+  // Blocks the signals before any thread exists, so that all threads leave them to AwaitEnd.
   const sigset_t signals = EndSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   if (absl::Status status = InitLog(service, flags.log_level, flags.log_format); !status.ok()) {
     std::cerr << status.message() << "\n";
     return 1;
   }
-  // Nobody need read the log: a write into a closed pipe fails, and does not end the process.
+  // Nobody need read the log: a write to a closed pipe must fail, not end the process.
   signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
   GiveQueuesTheirConnections();
@@ -102,7 +102,7 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
 
 void EndProcess(const absl::Status& reason, absl::string_view event) {
   static absl::Mutex mutex;
-  mutex.Lock();  // for good
+  mutex.Lock();  // never unlocked
   if (reason.ok()) {
     LogInfo("stopped");
   } else {

@@ -1,4 +1,4 @@
-// What the process of every server has in common: flags, addresses, signals, and an orderly end.
+// The common part of every server's process: flags, addresses, signals, and an orderly end.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ class App;
 
 namespace outrider {
 
-// What all services of a process share.
+// The flags that all services of a process share.
 struct ProcessFlags {
   ServerOptions server;
   // Serve without TLS where other hosts can connect. Metrics and health are always in plaintext.
@@ -45,40 +45,40 @@ struct Endpoint {
   QueuePoller* poller = nullptr;                   // as for RpcServer::Start
 };
 
-// Endpoint::listen, by that flag.
+// Defines `flag` for Endpoint::listen.
 void DefineAddressFlag(CLI::App& app, const std::string& flag, std::string& listen);
-// --metrics-listen, --health-listen, --busy-poll and those of security.
+// Defines --metrics-listen, --health-listen, --busy-poll and the flags of security.
 void DefineListenFlags(CLI::App& app, ProcessFlags& flags);
-// --drain, explained by `drain`, --log-level and --log-format.
+// Defines --drain, with help text `drain`, --log-level and --log-format.
 void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlags& flags);
 
-// Reads the command line, opens the log of `service`, and calls `serve`, which comes back only with the
-// reason why the process cannot start. SIGINT and SIGTERM are blocked from then on, in all threads, for
+// Reads the command line, opens the log of `service`, and calls `serve`, which returns only if the process
+// cannot start, with the reason. SIGINT and SIGTERM are blocked from then on, in all threads, for
 // ServerProcess to wait for. Returns the exit code, after one line on stderr unless that is 0.
 int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service, const ProcessFlags& flags,
                const std::function<absl::Status()>& serve);
 
 inline constexpr char kCannotStart[] = "cannot start";  // the event of RunProcess's line
-// Ends the process from any thread, with one line whoever else ends it meanwhile: with 0 if `reason` is OK,
-// else with 1 and the event that is named.
+// Ends the process, from any thread, with one log line even if other threads end it meanwhile. Exit code 0 if
+// `reason` is OK, else 1, and the line is `event`.
 [[noreturn]] void EndProcess(const absl::Status& reason, absl::string_view event = "the model failed");
 
 // Calls `work`, and `on_signal` on another thread for each SIGINT and SIGTERM that comes before it returns.
 // For `serve` of RunProcess, and not beside AwaitEnd.
 void RunUnderSignals(const std::function<void()>& work, const std::function<void()>& on_signal);
 
-// The gRPC services and the metrics of a process, from the start to the end of it. Each address has the
-// health service, which speaks for the whole process. Thread-safe, but for AwaitEnd and Exit, which are for
-// the main thread.
+// The gRPC services and the metrics of a process, from its start to its end. Each address has the health
+// service, which speaks for the whole process. Thread-safe, except AwaitEnd and Exit, which are for the main
+// thread.
 class ServerProcess {
  public:
   // Listens. --health-listen comes with the first endpoint. UNAVAILABLE naming the address that cannot be
-  // had, INVALID_ARGUMENT for one that needs --insecure; see also RpcServer.
+  // bound, INVALID_ARGUMENT for one that needs --insecure; see also RpcServer.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(const ProcessFlags& flags,
                                                               const std::vector<Endpoint>& endpoints);
 
   RpcServer& rpc(size_t endpoint = 0) { return *rpcs_[endpoint]; }
-  // The address of /metrics that was bound; empty: none.
+  // The bound address of /metrics; empty if there is none.
   std::string metrics_address() const { return metrics_ == nullptr ? "" : metrics_->address(); }
 
   // The model that an endpoint serves, or that is to be drafted with, for its metrics.
@@ -87,19 +87,19 @@ class ServerProcess {
     if (endpoint == 0) series_.back()->Set(model_name);
   }
 
-  // What health says of service "", false at first. From the signal to end on it stays false.
+  // Sets the health of service "", false at first. After the signal to end it stays false.
   void SetServing(bool serving) ABSL_LOCKS_EXCLUDED(mutex_);
   bool serving() const { return serving_; }
 
-  // For StallWatches: a thread hangs, or one that did goes on. While any hangs, or the process cannot connect
-  // to a port of its own, health says that neither service "live" nor "" serves.
+  // For StallWatches: a thread hangs, or one that hung goes on. While any hangs, or the process cannot
+  // connect to a port of its own, health says that neither service "live" nor "" serves.
   void CountStall(bool hangs) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits for SIGINT or SIGTERM. Calls `refuse_new` before the log says that the process drains: whoever
-  // reads that may rely on it.
+  // Waits for SIGINT or SIGTERM. Calls `refuse_new` before the log says that the process drains: readers of
+  // the log may rely on it.
   void AwaitEnd(const std::function<void()>& refuse_new = [] {});
-  // Ends the gRPC servers, whose calls have that long to end by themselves, and then the process, with 0.
-  // Without patience the connections end with the process.
+  // Ends the gRPC servers, whose calls have `patience` to end by themselves, and then the process, with exit
+  // code 0. With zero patience the connections end with the process.
   [[noreturn]] void Exit(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

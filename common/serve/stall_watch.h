@@ -21,9 +21,8 @@ class StallWatch {
   // Starts to watch; a zero timeout switches the watch off. Both functions are called on the watch's own
   // thread and must not block:
   // - `is_stuck` says whether the thread has work and has done nothing since the last call;
-  // - `on_change` is told when the thread has stalled (true) and when it goes on (false). Each is also one
-  // line
-  //   of the log, which names `thread`.
+  // - `on_change` is told when the thread has stalled (true) and when it goes on (false). Each is also
+  //   logged in one line, which names `thread`.
   StallWatch(std::string thread, absl::Duration timeout, std::function<bool()> is_stuck,
              std::function<void(bool stalled)> on_change);
   ~StallWatch();

@@ -1,4 +1,4 @@
-// The worker's life as Prometheus sees it.
+// Prometheus metrics of the worker.
 #pragma once
 
 #include <prometheus/registry.h>
@@ -15,7 +15,7 @@ class WorkerMetrics {
   // Adds the metrics outrider_<name>_... to a registry, which outlives this.
   WorkerMetrics(prometheus::Registry& registry, const std::string& name);
 
-  // All but on_failure.
+  // The hooks that update the metrics, all but on_failure.
   Worker::Hooks Hooks();
 
  private:

@@ -1,4 +1,4 @@
-// What speculation is worth, by Leviathan, Kalman and Matias, "Fast inference from transformers via
+// The gain from speculation, after Leviathan, Kalman and Matias, "Fast inference from transformers via
 // speculative decoding", arXiv 2211.17192. The paper's gamma, the number of drafted tokens a round, is `k`
 // here.
 //
@@ -20,7 +20,7 @@ double DivergenceLk(const WeightRow& p, const Distribution& q);
 // Expected tokens a round yields, correction or bonus included: (1 - alpha^(k+1)) / (1 - alpha) (equation 1).
 double ExpectedTokens(double alpha, int k);
 
-// What the number of tokens a round tends to as k grows and drafting is free: 1 / (1 - alpha) (section 3.3).
+// The limit of ExpectedTokens as k grows, when drafting is free: 1 / (1 - alpha) (section 3.3).
 double OracleBound(double alpha);
 
 // Expected walltime improvement over plain decoding: (1 - alpha^(k+1)) / ((1 - alpha) (k c + 1))
@@ -30,23 +30,23 @@ double WalltimeGain(double alpha, int k, double c);
 // The k in [0, max_k] with the largest walltime gain, the smallest of equals (section 3.5).
 int BestK(double alpha, double c, int max_k);
 
-// Of drafting while the target verifies. Rounds overlap perfectly if every outcome was drafted for: then the
-// slower of the two sets the pace, as many tokens a round in the time max(1 + wait, k c). `wait` >= 0, in
-// units of a target step, is what a verification takes beyond the step, such as the way there and back.
-// Nothing that drafts K tokens for each verification is faster.
+// Walltime gain of drafting while the target verifies, if every outcome was drafted for. Rounds then overlap
+// perfectly and the slower side sets the pace: a round yields as many tokens in time max(1 + wait, k c).
+// `wait` >= 0, in units of a target step, is the time of a verification beyond the step, such as the round
+// trip. Nothing that drafts k tokens for each verification is faster.
 double OverlapGain(double alpha, int k, double c, double wait);
 
 // The k in [0, max_k] with the largest overlap gain, the smallest of equals.
 int BestOverlapK(double alpha, double c, double wait, int max_k);
 
-// The same if the outcome of a round was drafted for with probability `hit_rate`, whatever the outcome, and
-// the way to either server takes `delay` target steps in one direction. With d = delay, a round costs
+// The same if a round's outcome was drafted for with probability `hit_rate`, whatever the outcome, and a
+// message to or from either server takes `delay` target steps. With d = delay, a round costs
 //   miss: 1 + 2d for the verification, then k c + 2d for a proposal, as without drafting ahead;
 //   hit: 2d + max(1, s c), since the proposal was begun with the verification. s = k steps after a
 //   correction; k + 1 after full acceptance, of probability alpha^k, as the token that follows is drafted
 //   first.
-// Both are drafted for together, in the same steps. Hit rate 0 and no delay is Theorem 3.8. The unit is plain
-// decoding without delay; with it, plain decoding has 1 / (1 + 2d).
+// Both outcomes are drafted for together, in the same steps. With hit rate 0 and no delay this is Theorem
+// 3.8. The unit is plain decoding without delay; with delay, plain decoding has 1 / (1 + 2d).
 double RunAheadGain(double alpha, int k, double c, double hit_rate, double delay);
 
 // Corollary 3.9: when alpha > c some k improves on plain decoding, by at least (1 + alpha) / (1 + c).

@@ -37,7 +37,7 @@ absl::Status CheckBias(const std::vector<std::pair<TokenId, float>>& bias, int v
   return absl::OkStatus();
 }
 
-// A row as ShapeInOrder wants it. After KeepLargest only the tokens that stay are worked on.
+// The Row of ShapeInOrder. After KeepLargest it works only on the tokens that stay.
 class HostRow {
  public:
   HostRow(std::span<float> row, float largest, ControlsScratch& scratch)
@@ -86,7 +86,7 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab) {
   if (params.top_k < 0) return OutOfRange("top_k", params.top_k, "[0, 2147483647]");
   if (!(params.top_p > 0 && params.top_p <= 1)) return OutOfRange("top_p", params.top_p, "(0, 1]");
   if (!(params.min_p >= 0 && params.min_p <= 1)) return OutOfRange("min_p", params.min_p, "[0, 1]");
-  // A logit is divided by it, and stays finite.
+  // A logit divided by it stays finite.
   if (!(params.repetition_penalty >= 0.01 && params.repetition_penalty <= 10)) {
     return OutOfRange("repetition_penalty", params.repetition_penalty, "[0.01, 10]");
   }

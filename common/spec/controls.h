@@ -1,5 +1,6 @@
-// Sampling controls: from a row of logits to the distribution that is sampled. Draft and target run this same
-// code for each position with that position's own context, so that a draft sees what the target will do.
+// Sampling controls turn a row of logits into the distribution that is sampled. Draft and target run the same
+// code at each position, with that position's own context, so that the draft predicts what the target will
+// do.
 #pragma once
 
 #include <cstdint>
@@ -30,17 +31,17 @@ struct SamplingParams {
   std::vector<TokenId> allowed_ids;                   // empty is all
   std::vector<TokenId> bad_ids;
   int min_tokens = 0;            // eos_ids are removed while fewer tokens were output
-  std::vector<TokenId> eos_ids;  // used by min_tokens only: whether they end the text is the coordinator's
+  std::vector<TokenId> eos_ids;  // for min_tokens only; the coordinator decides what ends the text
 };
 
 // InvalidArgument naming the field, its value and its range.
 absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab);
 
-// The controls that follow the penalties and masks, in the numbers that rows are computed with.
+// The controls that follow the penalties and masks, in the types that rows are computed with.
 team::RowControls ToRowControls(const SamplingParams& params);
 
-// How often each token stands in a context, kept up to date by following it: cost is the number of tokens by
-// which the context differs from the last one, plus one comparison of the shared part.
+// Counts how often each token occurs in a context. Follow costs the number of tokens by which the context
+// differs from the last one, plus one comparison of the shared part.
 class TokenCounts {
  public:
   struct Count {
@@ -61,7 +62,7 @@ class TokenCounts {
   absl::flat_hash_map<TokenId, Count> counts_;
 };
 
-// Memory that Controls uses again from row to row.
+// Memory that Controls reuses from row to row.
 struct ControlsScratch {
   MassScratch mass;
   std::vector<TokenId> ids;   // the tokens that survive top_k, ascending

@@ -34,7 +34,7 @@ absl::Status CheckIds(const Distribution& q, int vocab) {
   return absl::OkStatus();
 }
 
-// Sets `total`. The sum decides whether anything is wrong at all; which weight it is matters only then.
+// Sets `total`. The sum tells whether any weight is wrong; only then does it matter which.
 absl::Status CheckWeights(Distribution& q) {
   q.total = SumWeights(q.weights);
   bool negative = false;

@@ -1,4 +1,4 @@
-// What a draft says a token was sampled from, in the form that crosses the wire.
+// The distribution that a draft sampled a token from, in the form that crosses the wire.
 #pragma once
 
 #include <span>
@@ -48,16 +48,16 @@ struct Distribution {
   double operator()(TokenId token) const;
 };
 
-// The entries of a point mass or of a sparse distribution, which has to outlive them. Needs Prepare().
+// The entries of a point mass or of a sparse distribution, which must outlive them. Needs Prepare().
 team::SparseQ EntriesOf(const Distribution& q);
 
 // INVALID_ARGUMENT, reason Q_MISSING: a rule that compares p with q got no q.
 absl::Status QMissingError();
 
-// Checks what arrived for `drafted`, sets `total`, and gives a dense q `vocab` weights. INVALID_ARGUMENT with
-// one of the reasons DRAFT_TOKEN_OUT_OF_RANGE, Q_MISSING (kAbsent, unless allow_absent), Q_SIZE_MISMATCH,
-// Q_ID_OUT_OF_RANGE, Q_IDS_NOT_ASCENDING (covers duplicates), Q_NOT_FINITE (NaN or infinity), Q_NEGATIVE,
-// Q_SUM_NOT_POSITIVE, Q_ZERO_FOR_DRAFTED_TOKEN.
+// Checks the q that arrived for `drafted`, sets `total`, and extends a dense q to `vocab` weights.
+// INVALID_ARGUMENT with one of the reasons DRAFT_TOKEN_OUT_OF_RANGE, Q_MISSING (kAbsent, unless
+// allow_absent), Q_SIZE_MISMATCH, Q_ID_OUT_OF_RANGE, Q_IDS_NOT_ASCENDING (covers duplicates), Q_NOT_FINITE
+// (NaN or infinity), Q_NEGATIVE, Q_SUM_NOT_POSITIVE, Q_ZERO_FOR_DRAFTED_TOKEN.
 absl::Status Prepare(Distribution& q, TokenId drafted, int vocab, bool allow_absent = false);
 
 // The n heaviest tokens of a row (ties at the cut go to the lowest ids) as a sparse distribution, prepared:

@@ -1,5 +1,6 @@
 // The one macro of the code that host and device share: such a function is compiled for the device by nvcc,
-// and for the host by everybody else. Headers with such functions include nothing that nvcc cannot compile.
+// and for the host by every other compiler. Headers with such functions include nothing that nvcc cannot
+// compile.
 #pragma once
 
 #ifdef __CUDACC__

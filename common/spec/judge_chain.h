@@ -1,6 +1,6 @@
-// How a token is drawn, accepted, replaced or proposed, and the verdict over a chain under the token rule or
-// the coupled rule: what is asked of rows and of random numbers, in which order, and what is counted. The one
-// source for host and device.
+// Draws, accepts, replaces and proposes tokens, and judges a chain under the token rule or the coupled rule.
+// This one source, for host and device, fixes which rows and random numbers are used, in which order, and
+// what is counted.
 #pragma once
 
 #include <cmath>
@@ -14,15 +14,15 @@
 namespace outrider {
 
 // Whether token x, sampled from q, is accepted where the target has p, for a uniform number u in [0, 1)
-// (Leviathan et al., arXiv 2211.17192, Algorithm 1 and appendix A.1: with the correction from what p has more
-// than q, the token that is emitted has the law p). p and q give the probability of a token. Strict, so that
-// a token with p(x) = 0 is never accepted, also for u = 0.
+// (Leviathan et al., arXiv 2211.17192, Algorithm 1 and appendix A.1: with the correction from the residual,
+// the emitted token has the law p). p and q give the probability of a token. The comparison is strict, so
+// that a token with p(x) = 0 is never accepted, even for u = 0.
 template <class P, class Q>
 OUTRIDER_HD bool Accepts(double u, TokenId x, const P& p, const Q& q) {
   return u * q(x) < p(x);
 }
 
-// A token by sample(u), unless one has all of the row's mass.
+// Draws a token by sample(u), unless one token has all of the row's mass.
 template <class Sample, class Noise>
 OUTRIDER_HD TokenId DrawToken(TokenId point_mass, Purpose purpose, uint64_t position, Noise& noise,
                               const Sample& sample) {
@@ -30,7 +30,7 @@ OUTRIDER_HD TokenId DrawToken(TokenId point_mass, Purpose purpose, uint64_t posi
   return noise.Decide(purpose, position, 0, sample);
 }
 
-// The coupled rule's token: the winner of the race, unless one has all of the row's mass.
+// The coupled rule's token: the winner of the race, unless one token has all of the row's mass.
 template <class Row, class Noise>
 OUTRIDER_HD TokenId RaceForToken(const Row& row, TokenId point_mass, uint64_t position, Noise& noise) {
   return point_mass >= 0 ? point_mass : noise.Race(position, row);
@@ -41,8 +41,8 @@ OUTRIDER_HD TokenId RaceForToken(const Row& row, TokenId point_mass, uint64_t po
 // A Draft is at one row, the draft's own distribution after the controls:
 //   row()         the distribution
 //   point_mass()  the token that has all of it; -1 if none has
-//   MakeQ()       makes q of it: exactly what is sent to the target
-//   Sample(u)     a token of q by inverse CDF, u in [0, 1); not where there is a point mass
+//   MakeQ()       makes q from it, exactly as sent to the target
+//   Sample(u)     a token of q by inverse CDF, u in [0, 1); not for a point mass
 template <class Draft, class Noise>
 OUTRIDER_HD TokenId ProposeToken(Draft& draft, bool coupled, uint64_t position, Noise& noise) {
   if (coupled) return RaceForToken(draft.row(), draft.point_mass(), position, noise);
@@ -56,10 +56,10 @@ struct ChainVerdict {
   double expected_accepted = 0, expected_variance = 0;
   double surprisal = 0, entropy = 0;
   int32_t accepted = 0;  // nodes that stand
-  TokenId token = 0;     // that follows them
+  TokenId token = 0;     // the token that follows them
   int32_t empty_residual = 0;
 
-  // Counts a token that is emitted, and the entropy of the row that it came from.
+  // Counts an emitted token and the entropy of its row.
   OUTRIDER_HD void Emit(double log_probability, double row_entropy) {
     surprisal -= log_probability;
     entropy += row_entropy;
@@ -82,24 +82,24 @@ OUTRIDER_HD TokenId DrawCorrection(Chain& chain, uint64_t position, Noise& noise
                    [&](double u) { return rest.Sample(u); });
 }
 
-// Judges a chain of `drafted` nodes, the first of which stands at position `round_start`. False, and nothing
-// in `*verdict`, if a row that was reached is of no use.
+// Judges a chain of `drafted` nodes, the first of which stands at position `round_start`. Returns false, with
+// `*verdict` unchanged, if a row that was reached is unusable.
 //
 // A Chain is at one row at a time: the target's distribution p at a node, or after the last one.
-//   Reach(i)         goes to row i; false if that row is of no use
+//   Reach(i)         goes to row i; false if that row is unusable
 //   row()            p
 //   point_mass()     the token that has all of p; -1 if none has
 //   Probability(y)   p(y)
 //   Entropy()        of p
 //   Sample(u)        a token of p by inverse CDF, u in [0, 1)
-//   Record(l)        takes log p(y) of the token y that is emitted here
+//   Record(l)        takes log p(y) of the emitted token y
 // At a node, whose token x was sampled from q, it also has
 //   token()          x
 //   Overlap()        sum over y of min(p(y), q(y)); 0 if it is not to be counted
 //   Accepts(u)       the test above
-//   AcceptsWithoutNoise()  what takes its place where p is a point mass
+//   AcceptsWithoutNoise()  replaces that test where p is a point mass
 //   Rest()           norm(max(p - q, 0)): Sample(u), and empty() if rounding left nothing and p is sampled
-// Noise is that of verify.h, or has the same functions: Decide, Test, and Race over a row().
+// Noise is the class of verify.h, or has the same functions: Decide, Test, and Race over a row().
 template <class Chain, class Noise>
 OUTRIDER_HD bool JudgeChain(Chain& chain, int drafted, bool coupled, uint64_t round_start, Noise& noise,
                             ChainVerdict* verdict) {

@@ -15,7 +15,7 @@ bool IsLessLikely(const ProposalNode& a, const ProposalNode& b) {
   return a.path_log_probability < b.path_log_probability;
 }
 
-// The first `count` of `candidates`, or all, by falling value and then by index; returned ascending.
+// Returns the first `count` of `candidates`, or all, by falling value and then by index, in ascending order.
 std::vector<int> Likeliest(const Proposal& tree, std::vector<int> candidates, size_t count) {
   std::stable_sort(candidates.begin(), candidates.end(), [&](int a, int b) {
     return IsLessLikely(tree[static_cast<size_t>(b)], tree[static_cast<size_t>(a)]);
@@ -90,7 +90,7 @@ std::vector<int> NodesToExpand(const Proposal& tree, int level_nodes, int nodes,
     // A child of the unlikeliest node is no likelier, and comes after it.
     if (tree[node].path_log_probability > least) candidates.push_back(static_cast<int>(node));
   }
-  // The rows of the depth - 1 levels that are expanded are no more than the nodes that are asked for.
+  // The depth - 1 levels that are expanded have no more rows than `nodes`.
   const int width = std::max(1, nodes / std::max(1, depth - 1));
   return Likeliest(tree, std::move(candidates), static_cast<size_t>(width));
 }

@@ -1,5 +1,4 @@
-// Log-probabilities for the answer: of the tokens that were emitted, of the best alternatives, and of a
-// prompt.
+// Log-probabilities for the answer: of the emitted tokens, of the best alternatives, and of a prompt.
 //
 // Natural logarithms. Pure functions, any thread.
 #pragma once
@@ -12,7 +11,7 @@
 
 namespace outrider {
 
-// Most alternatives that can be asked for at a position.
+// The most alternatives that a request can ask for at a position.
 inline constexpr int kMaxTopLogProbabilities = 20;
 
 struct TokenLogProbability {
@@ -23,7 +22,7 @@ struct TokenLogProbability {
 // The most probable tokens after a text, best first, ties to the lowest id.
 using CandidateRow = std::vector<TokenLogProbability>;
 
-// What a position of a text looked like: the token that stands there, and the most probable ones.
+// One position of a text: its token, and the most probable tokens there.
 struct PositionLogProbabilities {
   TokenLogProbability token;
   std::vector<TokenLogProbability> top;

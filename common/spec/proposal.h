@@ -1,4 +1,4 @@
-// What a drafter proposes: tokens that may follow a sequence, each with the distribution it was sampled from.
+// A drafter's proposal: tokens that may follow a sequence, each with the distribution it was sampled from.
 #pragma once
 
 #include <algorithm>
@@ -14,16 +14,15 @@ namespace outrider {
 // A drafted token.
 struct ProposalNode {
   TokenId token = 0;
-  // Index of the node that this one follows; -1: it follows the last committed token. Nodes with the same
-  // parent compete for one position.
+  // Index of the node that this one follows; -1 for the last committed token. Nodes with the same parent
+  // compete for one position.
   int parent = -1;
   Distribution q;  // prepared (see Prepare); kAbsent under the coupled rule
-  // How sure the draft was before it drew the token (draft_stop.h); 0: it did not say.
+  // The draft's confidence before it drew the token (draft_stop.h); 0 if it gave none.
   float confidence = 0;
-  // What the draft would have proposed if this token could not be, the first choice first; empty: it did not
-  // say.
+  // What the draft would have proposed in place of this token, best first; empty if it gave none.
   std::vector<TokenId> alternatives = {};
-  // Log of the node's value, where likeliest_tree.h chooses; else 0.
+  // Log of the node's value if likeliest_tree.h chose the node, else 0.
   double path_log_probability = 0;
 };
 
@@ -44,7 +43,7 @@ inline void AppendToChain(TokenId token, Distribution q, Proposal& proposal) {
   proposal.push_back({token, static_cast<int>(proposal.size()) - 1, std::move(q)});
 }
 
-// How many nodes come before each one on its path: its position among the drafted tokens.
+// For each node, how many nodes precede it on its path: its position among the drafted tokens.
 inline std::vector<int> Depths(std::span<const ProposalNode> proposal) {
   std::vector<int> depths;
   depths.reserve(proposal.size());

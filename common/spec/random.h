@@ -1,6 +1,6 @@
-// Where every random number of the system comes from: a counter-based generator, so that a number is a
-// function of what it is for and not of how many were drawn before it. A retry, another batch or another
-// schedule sees the same numbers.
+// The source of every random number in the system: a counter-based generator, so that a number depends on
+// what it is for and not on how many were drawn before it. A retry, another batch or another schedule sees
+// the same numbers.
 //
 // Generator: Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), from
 // Random123. Key = (seed, sample index); counter = (position, purpose, candidate, round start). All functions
@@ -41,11 +41,11 @@ OUTRIDER_HD inline std::array<uint64_t, 4> RandomBits(const RandomKey& key,
   return {bits.v[0], bits.v[1], bits.v[2], bits.v[3]};
 }
 
-// The uniform number in [0, 1) that the top 53 bits of `bits` stand for.
+// The uniform number in [0, 1) given by the top 53 bits of `bits`.
 OUTRIDER_HD inline double UnitInterval(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }
 
 // A uniform number k / 2^53 in [0, 1). `position` is the index in the sequence of the token it is about,
-// `candidate` tells several numbers for one position apart (0 for a chain), and `round_start` is the number
+// `candidate` distinguishes several numbers for one position (0 for a chain), and `round_start` is the number
 // of committed tokens when the round began. The round start matters: under the block rule a verdict depends
 // on noise beyond the prefix it accepts, and using that noise again in the next round would bias the text.
 OUTRIDER_HD inline double Uniform(const RandomKey& key, uint64_t position, Purpose purpose,
@@ -53,8 +53,8 @@ OUTRIDER_HD inline double Uniform(const RandomKey& key, uint64_t position, Purpo
   return UnitInterval(RandomBits(key, {position, static_cast<uint64_t>(purpose), candidate, round_start})[0]);
 }
 
-// Decides random questions by the numbers of a round of one sequence: a question is a function of a number
-// (see Noise of verify.h).
+// Answers random questions with the numbers of one round of one sequence. A question is a function of a
+// number (see Noise in verify.h).
 struct RoundNoise {
   RandomKey key;
   uint64_t round_start;

@@ -1,4 +1,4 @@
-// What is left of a target distribution once drafts have had their share.
+// The residual of a target distribution after the drafts' distributions are subtracted.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace outrider {
 // norm(max(scale * p - q, 0)) (Sun et al. 2403.10444, equation 4). Owns [vocab] doubles unless p is a point
 // mass; p's row must outlive it.
 //
-// Where nothing is left, which rounding can cause, empty() is true, every probability is 0, and what is drawn
-// comes from p.
+// If nothing is left, which rounding can cause, empty() is true, every probability is 0, and Sample draws
+// from p.
 class Residual {
  public:
   explicit Residual(const WeightRow& p, double scale = 1);
@@ -33,7 +33,7 @@ class Residual {
  private:
   WeightRow p_;
   std::unique_ptr<double[]> weights_;  // [vocab], not normalised; null if p is a point mass
-  double point_weight_;                // then this is the only weight
+  double point_weight_;                // the only weight in that case
   double mass_ = 1;                    // sum of the weights, except that a scale does not count
 };
 

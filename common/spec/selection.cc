@@ -11,11 +11,11 @@
 namespace outrider {
 namespace {
 
-// Most columns of a row of which the maxima are found.
+// The most columns of a row whose maxima are found.
 constexpr size_t kMaxColumns = 2048;
 
 // A bound that at least k values reach, and in most rows not many more. The largest values of k columns are k
-// values of the row; where heavy tokens are not all in the same columns, few others reach the least of them.
+// values of the row. If heavy tokens are not all in the same columns, few others reach the least of them.
 float RoughBound(std::span<const float> values, size_t k) {
   const size_t columns = (2 * k + kWeightBlock - 1) / kWeightBlock * kWeightBlock;
   const size_t slack = k / 4;
@@ -45,7 +45,7 @@ void SelectLargest(std::span<const float> values, size_t k, float least, std::ve
   if (kept.size() <= k) return;
 
   const ValueAndCount reached = BoundOfLargest(kept, k, /*slack=*/0);
-  // More than k reach it only if some are equal to it. Of these the last ones go.
+  // More than k reach it only if some are equal to it. The last of those go.
   const auto is_bound = [&](float value) { return value == reached.value; };
   size_t equal = std::count_if(kept.begin(), kept.end(), is_bound);
   const size_t last_equal = equal - (reached.count - k);
@@ -94,8 +94,8 @@ void KeepMass(std::span<float> weights, double mass, MassScratch& scratch) {
   constexpr int kFew = 32;
   // The lightest weight that stays is in [low, high): the weights from `high` on are too little and those
   // from `low` on are enough. Positive floats are ordered as their bits, so that bisection of the bits closes
-  // in on a relative scale. Weights below half of (total - mass) / n go whatever the rest is, which saves a
-  // few passes.
+  // in on a relative scale. Weights below half of (total - mass) / n go in any case, which saves a few
+  // passes.
   const double bound = 0.5 * (SumWeights(weights) - mass) / static_cast<double>(weights.size());
   uint32_t low = std::max(std::bit_cast<uint32_t>(static_cast<float>(std::max(bound, 0.0))), 1u);
   uint32_t high = std::bit_cast<uint32_t>(FindMax(weights).value) + 1;

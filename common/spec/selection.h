@@ -25,20 +25,21 @@ inline bool Heavier(const WeightedToken& a, const WeightedToken& b) {
 // work for little more than k tokens: no sort, and few branches that depend on the values.
 void SelectLargest(std::span<const float> values, size_t k, float least, std::vector<TokenId>& ids,
                    std::vector<float>& kept);
-// What leaves out -infinity only.
+// A `least` that leaves out only -infinity.
 inline constexpr float kLeastFinite = std::numeric_limits<float>::lowest();
 
-// The min(n, values.size()) first values in that order and their tokens, but for -infinity. Empty for n <= 0.
+// The min(n, values.size()) first values in that order and their tokens, without -infinity. Empty for n <= 0.
 std::vector<WeightedToken> LargestOf(std::span<const float> values, int n);
 
-// Memory for KeepMass, to be used again from row to row.
+// Memory that KeepMass reuses from row to row.
 struct MassScratch {
   std::vector<float> band;
   std::vector<WeightedToken> tokens;
 };
 
-// Sets to 0 all weights but the shortest prefix in that order whose sum is `mass` or more (all stay if none
-// is), at least one. Weights are >= 0 and one is positive. A few passes over the row and no sort of it.
+// Sets to 0 all weights but the shortest prefix in that order whose sum is at least `mass` (all stay if there
+// is none). At least one stays. Weights are >= 0 and one is positive. A few passes over the row and no sort
+// of it.
 void KeepMass(std::span<float> weights, double mass, MassScratch& scratch);
 
 }  // namespace outrider

@@ -6,7 +6,7 @@
 
 namespace outrider {
 
-// Logits become weights. Not for a greedy row.
+// Turns logits into weights. Not for a greedy row.
 //
 // A Row is a row of finite logits, or of -infinity where a token is masked:
 //   size()             tokens

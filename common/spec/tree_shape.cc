@@ -24,7 +24,7 @@ struct Overloaded : Cases... {
 template <class... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
 
-// Where the first child does not stand, those after it do so often (ChildStands).
+// How often each later child stands if the first does not (ChildStands).
 constexpr std::array<double, kMaxBudgetChildren - 1> kLaterStand = {0.28,  0.115, 0.068, 0.047,
                                                                     0.033, 0.026, 0.016};
 
@@ -44,10 +44,10 @@ int ToInt(int64_t nodes) {
 
 // A node that is not yet in a tree, as its parent's next child.
 struct Candidate {
-  double stands = 0;  // the chance that the path to it does
+  double stands = 0;  // the chance that the path to it stands
   int parent = 0;
   int rank = 0;
-  // The order of a heap: of equals the one that came first.
+  // The order of a heap: among equals, the one that came first.
   friend bool operator<(const Candidate& a, const Candidate& b) {
     return a.stands != b.stands ? a.stands < b.stands : a.parent > b.parent;
   }
@@ -148,7 +148,7 @@ std::vector<LikelyNode> LikeliestNodes(int nodes, int depth) {
 }
 
 int MaxNodes(const TreeShape& shape, int depth) {
-  // As many as the levels have, each with all the children that it can get.
+  // The sum over the levels, if each node gets all the children that it can.
   int64_t nodes = 0, parents = 1;
   for (int level = 0; level < depth && nodes < std::numeric_limits<int>::max(); ++level) {
     parents =

@@ -1,4 +1,4 @@
-// Which tree of tokens a draft grows: how many children each node gets, level by level.
+// The shape of a draft's token tree: how many children each node gets, level by level.
 //
 // The depth is K, the number of tokens of the longest path; a shape may end before it. Level 0 has the
 // children of the last committed token. Pure functions, any thread.
@@ -27,8 +27,8 @@ struct Chains {
   friend bool operator==(const Chains&, const Chains&) = default;
 };
 
-// That many nodes in all. Of tokens that are drawn, a level has as many as in LikeliestNodes, where they are
-// likely to stand; tokens that are taken are chosen by their values (likeliest_tree.h).
+// `nodes` nodes in all. If tokens are drawn, a level has as many nodes as in LikeliestNodes, placed where
+// they are likely to stand. If tokens are taken, their values choose the nodes (likeliest_tree.h).
 struct NodeBudget {
   int nodes = 1;
   friend bool operator==(const NodeBudget&, const NodeBudget&) = default;
@@ -36,18 +36,18 @@ struct NodeBudget {
 
 using TreeShape = std::variant<Branching, Chains, NodeBudget>;
 
-// Most levels of a Branching, and most children that a NodeBudget gives a node: further ones hardly ever
-// stand.
+// The most levels of a Branching, and the most children that a NodeBudget gives a node: further ones hardly
+// ever stand.
 inline constexpr int kMaxBranchingLevels = 31;
 inline constexpr int kMaxBudgetChildren = 8;
 
 // "2x2x1" or "3", "chains:4", "budget:12". Every number is at least 1. InvalidArgument, naming the field
 // `tree`.
 absl::StatusOr<TreeShape> ParseTreeShape(absl::string_view text);
-// What ParseTreeShape reads.
+// The inverse of ParseTreeShape.
 std::string FormatTreeShape(const TreeShape& shape);
 
-// Most nodes that a tree of this shape can have.
+// The most nodes that a tree of this shape can have.
 int MaxNodes(const TreeShape& shape, int depth);
 
 // INVALID_ARGUMENT, reason TREE_OUT_OF_RANGE: a number below 1, no level or too many of them, or more nodes
@@ -57,16 +57,16 @@ absl::Status ValidateTreeShape(const TreeShape& shape, int max_nodes, int depth)
 // Whether siblings are drawn without replacement. Such siblings must not be tried in a random order.
 bool DrawsWithoutReplacement(const TreeShape& shape);
 
-// How often the child of that rank stands (0: the first), if its parent does and the first child does so
-// often. The first share and the others are means over the texts of the shipped pair at temperature 1, whose
-// q is drawn from without replacement (docs/performance.md).
+// Probability that the child of rank `rank` (0 is the first) stands if its parent does, given that
+// probability for the first child. All values are means over the texts of the shipped pair at temperature 1,
+// drawn from q without replacement (docs/performance.md).
 inline constexpr double kFirstChildStands = 0.75;
 double ChildStands(int rank, double first_stands = kFirstChildStands);
 
-// A tree of that many nodes (fewer if it is full), the likeliest first, so that a smaller one is its
-// beginning. Most nodes stand in it if no more is known of a node than its rank and those of its ancestors:
-// none is likelier than its parent or than the sibling before it (Chen et al., Sequoia, arXiv 2402.12374,
-// who find it by dynamic programming).
+// A tree of `nodes` nodes (fewer if it is full), the likeliest first, so that a smaller tree is a prefix of a
+// larger one. It has the most nodes that stand, on average, if only the ranks of a node and of its ancestors
+// are known: no node is likelier than its parent or than the sibling before it (Chen et al., Sequoia, arXiv
+// 2402.12374, who find it by dynamic programming).
 struct LikelyNode {
   int parent = -1;
   int rank = 0;
@@ -74,11 +74,10 @@ struct LikelyNode {
 };
 std::vector<LikelyNode> LikeliestNodes(int nodes, int depth);
 
-// How many children each node of the level before gets; for level 0 the one entry is that of the last
-// committed token. Only a NodeBudget looks at what is known of these nodes: `stands` has the chance that the
-// path to each of them is accepted. Any values are exact, if they are known before any child of the level is
-// drawn: then the answer depends only on what was drawn before, and the shape does not bias the text
-// (docs/exactness.md).
+// Returns how many children each node of the level before gets; for level 0 the one entry is that of the last
+// committed token. `stands` has the chance that the path to each of these nodes is accepted; only a
+// NodeBudget uses it. Any values are exact if they are known before any child of the level is drawn: the
+// result then depends only on earlier draws, and the shape does not bias the text (docs/exactness.md).
 std::vector<int> ChildrenOfLevel(const TreeShape& shape, int level, int depth,
                                  std::span<const double> stands);
 

@@ -1,4 +1,4 @@
-// What every folder shares. Compiled for GPUs too.
+// Types that every folder shares. Compiled for GPUs too.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace outrider {
 // A token id, in [0, vocabulary size).
 using TokenId = int32_t;
 
-// Most tokens that a round can draft, whoever drafts and whatever judges.
+// The most tokens that a round can draft, with any drafter and any rule.
 inline constexpr int kMaxDraftTokens = 31;
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// What the target decides about a proposal: a path of its nodes that stands, and one more token.
+// The target's verdict on a proposal: the path of its nodes that stands, and one more token.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ struct Verdict {
     kCorrected,  // `token` replaces what was rejected
     kBonus,      // `token` follows a leaf of the proposal
   };
-  // Indices of the accepted nodes, from the root down: each is a child of the one before it. Of a chain 0, 1,
-  // 2, ...
+  // Indices of the accepted nodes, from the root down: each is a child of the one before it. For a chain 0,
+  // 1, 2, ...
   std::vector<int> path;
   TokenId token = 0;  // follows the path; the target has not been fed it yet
   Kind kind = Kind::kPlain;

@@ -26,7 +26,7 @@ Residual RestOf(const WeightRow& p, const Distribution& q, double scale) {
   return rest;
 }
 
-// A chain as JudgeChain wants it.
+// The Chain of JudgeChain.
 class HostChain {
  public:
   HostChain(std::span<const ProposalNode> proposal, RowSource rows, double lenience)
@@ -72,7 +72,7 @@ class HostChain {
   std::vector<double> log_probabilities_;
 };
 
-// A draft's row as ProposeToken wants it.
+// The Draft of ProposeToken.
 class HostDraft {
  public:
   HostDraft(const WeightRow& row, int top_n) : row_(row), top_n_(top_n) {}
@@ -99,14 +99,14 @@ absl::StatusOr<Verdict> VerifyInOrder(const VerifyOptions& options, std::span<co
   return VerdictOf(verdict, drafted, chain.TakeLogProbabilities());
 }
 
-// What the block rule accepts, and the row after it.
+// The prefix that the block rule accepts, and the row after it.
 struct Prefix {
   size_t length = 0;
   double ratio = 1;
   WeightRow row;
 };
 
-// What a verdict says about one token that is emitted.
+// What a verdict reports of one emitted token.
 struct Emitted {
   double log_probability, entropy;
 };
@@ -118,8 +118,7 @@ Emitted Emit(const WeightRow& row, TokenId token) { return {std::log(row(token))
 //   h_i = S / (S + 1 - ratio_i),  S = sum_x max(ratio_i p(x) - q(x), 0).
 // The longest prefix that passes stands; the empty one always does. Since S = ratio_i - overlap with overlap
 // = sum_x min(ratio_i p(x), q(x)), h_i = (ratio_i - overlap) / (1 - overlap). Once a ratio is 0 no longer
-// prefix can pass. `emitted` becomes what there is to say about x_1, x_2, ..., of the prefix and maybe of
-// more.
+// prefix can pass. `emitted` gets the entries of x_1, x_2, ..., of the prefix and maybe of more.
 absl::StatusOr<Prefix> LongestPrefix(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
                                      Noise& noise, std::vector<Emitted>& emitted) {
   Prefix longest;
@@ -170,8 +169,8 @@ absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, 
   return VerdictOf(verdict, static_cast<int>(proposal.size()), std::move(log_probabilities));
 }
 
-// The first `count` tokens of Race's order but for `excluded`. Most tokens are left out by a bound before
-// their logarithm is taken, as in RaceRow.
+// The first `count` tokens in Race's order, without `excluded`. A bound rules out most tokens before their
+// logarithm is taken, as in RaceRow.
 std::vector<TokenId> RaceOrder(std::span<const float> weights, const RandomKey& key, uint64_t position,
                                TokenId excluded, size_t count) {
   std::vector<std::pair<double, TokenId>> best;  // {time, token}, ascending

@@ -1,5 +1,6 @@
-// Which drafted tokens stand and which token follows them, so that the text has the target's distribution:
-// the heart of speculative decoding (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
+// Decides which drafted tokens stand and which token follows them, so that the text has the target's
+// distribution: the heart of speculative decoding (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv
+// 2302.01318).
 //
 // Pure functions of the rows, the proposal and the noise. Any thread. n, the round start, is the number of
 // tokens of the sequence before the proposal. A node stands at position n + its depth. Row 0 is the target's
@@ -27,17 +28,15 @@ enum class Rule {
   kCoupled,  // draft and target run the same exponential race; Daliri et al., arXiv 2408.07978
 };
 
-// In which order the siblings of a tree are tried. Each is accepted if u q(x) < r(x), where r is p at first;
-// a rejected one leaves r = norm(max(r - q, 0)), and r gives the token when all are rejected.
+// The order in which the siblings of a tree are tried. Each is accepted if u q(x) < r(x), where r is p at
+// first; a rejected one leaves r = norm(max(r - q, 0)), and the token is drawn from r when all are rejected.
 enum class SiblingOrder {
   // In the order of their indices. Exact when each q is the law of its token given the siblings before it:
-  // equal
-  // q for independent draws, and for draws without replacement q without the tokens already drawn.
+  // the same q for independent draws, and q without the tokens already drawn for draws without replacement.
   kGiven,
   // In a random order, which is SpecInfer's multi-step speculative sampling (Miao et al., arXiv 2305.09781,
-  // Algorithm 2). Exact for independent draws whose number was fixed before the first, also from different q;
-  // not
-  // for draws without replacement. Token rule only.
+  // Algorithm 2). Exact for independent draws whose number was fixed before the first, also from different q.
+  // Not exact for draws without replacement. Token rule only.
   kRandom,
 };
 
@@ -52,15 +51,15 @@ struct VerifyOptions {
 // InvalidArgument naming the field and its range.
 absl::Status ValidateVerifyOptions(const VerifyOptions& options);
 
-// Decides random questions. A question is a step function of one uniform number in [0, 1), non-decreasing,
-// that returns the answer; in production the answer is the function's value at that number, and the proofs in
-// tests/unit integrate the same functions exactly.
+// Answers random questions. A question is a non-decreasing step function of one uniform number in [0, 1). In
+// production the answer is the function's value at that number; the proofs in tests/unit integrate the same
+// functions exactly.
 class Noise {
  public:
   virtual ~Noise() = default;
   virtual int Decide(Purpose purpose, uint64_t position, uint64_t candidate,
                      absl::FunctionRef<int(double)> step) = 0;
-  // Whether `holds` is true for the number, as it is for all numbers below some threshold.
+  // Whether `holds` is true for the number. It must be true exactly for the numbers below some threshold.
   bool Test(Purpose purpose, uint64_t position, uint64_t candidate, absl::FunctionRef<bool(double)> holds) {
     return Decide(purpose, position, candidate, [&](double u) { return holds(u) ? 0 : 1; }) == 0;
   }
@@ -80,15 +79,15 @@ class PhiloxNoise final : public Noise {
   RoundNoise numbers_;
 };
 
-// Row i, asked for in ascending order, each at most once and only when it is reached. Rows stay valid until
-// Verify returns (the block rule comes back to the row of the prefix that stands). An error ends the
-// verification.
+// Returns row i. Rows are asked for in ascending order, each at most once and only when reached, and stay
+// valid until Verify returns (the block rule comes back to the row of the prefix that stands). An error ends
+// the verification.
 using RowSource = absl::FunctionRef<absl::StatusOr<WeightRow>(int i)>;
 
 // The verdict over a chain of `proposed` nodes.
 Verdict VerdictOf(const ChainVerdict& chain, int proposed, std::vector<double> log_probabilities);
 
-// The verdict over a proposal; an empty one is plain decoding. The walk goes from the root to where no child
+// Judges a proposal; an empty one is plain decoding. The walk goes from the root to a node with no child that
 // stands. Under the coupled rule a child stands if its token is the target's own winner, and at temperature 0
 // if it is the argmax. Errors: those of `rows`; InvalidArgument when a node lacks a distribution that the
 // rule needs; for a tree also when a parent is not an earlier node, and for the block rule or lenience.
@@ -113,9 +112,9 @@ TokenId DraftSample(const Distribution& q, const RandomKey& key, uint64_t positi
 // masses win.
 TokenId Race(const WeightRow& row, const RandomKey& key, uint64_t position);
 
-// What a draft would have proposed at `position` in place of `proposed`, the first choice first: the first
-// `count` tokens in the order of the race under the coupled rule, otherwise by weight, lowest ids first of
-// tied ones. Where there is a point mass the order is that of the logits. Fewer if the row has no more.
+// Returns what a draft would have proposed at `position` in place of `proposed`, best first: the first
+// `count` tokens in the order of the race under the coupled rule, otherwise by weight, ties to the lowest id.
+// For a point mass the order is that of the logits. Fewer if the row has no more.
 std::vector<TokenId> Alternatives(Rule rule, const WeightRow& row, const RandomKey& key, uint64_t position,
                                   TokenId proposed, int count);
 

@@ -43,7 +43,7 @@ Children ChildrenOf(int node, std::span<const ProposalNode> tree) {
   return children;
 }
 
-// Fisher and Yates. A number is asked for each choice that is one.
+// Fisher and Yates. Asks for a number only where there is a choice.
 void Shuffle(uint64_t position, Noise& noise, Children& children) {
   for (size_t i = 0; i + 1 < children.size(); ++i) {
     const size_t left = children.size() - i;
@@ -54,14 +54,15 @@ void Shuffle(uint64_t position, Noise& noise, Children& children) {
   }
 }
 
-// The walk is at one node, whose row and children it knows: which token follows, and whether a child has it.
+// One step of the walk, at a node with known row and children: which token follows, and whether a child has
+// it.
 class Step {
  public:
   Step(std::span<const ProposalNode> tree, const WeightRow& row, uint64_t position, Noise& noise,
        Verdict& verdict)
       : tree_(tree), row_(row), position_(position), noise_(noise), verdict_(verdict) {}
 
-  // The child that stands, or -1. Either way `token` is what is emitted.
+  // Returns the child that stands, or -1. Either way sets `token` to the emitted token.
   int Race(const Children& children, TokenId& token) {
     token = RaceForToken(row_, row_.point_mass, position_, noise_);
     for (int child : children) {
@@ -116,7 +117,7 @@ class Step {
   const uint64_t position_;
   Noise& noise_;
   Verdict& verdict_;
-  std::optional<Residual> rest_;  // once a child was rejected; until then it is the row
+  std::optional<Residual> rest_;  // set once a child is rejected; until then it is the row
 };
 
 }  // namespace
@@ -132,7 +133,7 @@ absl::StatusOr<Verdict> VerifyTree(const VerifyOptions& options, std::span<const
     const absl::StatusOr<WeightRow> row = rows(node + 1);
     if (!row.ok()) return row.status();
     Children children = ChildrenOf(node, tree);
-    // Where there is a point mass the order makes no difference.
+    // For a point mass the order makes no difference.
     if (options.sibling_order == SiblingOrder::kRandom && row->point_mass < 0)
       Shuffle(position, noise, children);
     Step step(tree, *row, position, noise, verdict);

@@ -11,7 +11,7 @@
 
 namespace outrider {
 
-// What Verify (verify.h) gives for a proposal that is not a chain.
+// Verify (verify.h) for a proposal that is not a chain.
 absl::StatusOr<Verdict> VerifyTree(const VerifyOptions& options, std::span<const ProposalNode> tree,
                                    RowSource rows, uint64_t round_start, Noise& noise);
 

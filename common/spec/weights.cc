@@ -37,8 +37,7 @@ using Doubles4 = double __attribute__((vector_size(4 * sizeof(double))));
 using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
 using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
 
-// The sixteen partial sums a, b, c, d, of which the elements from `done` on are still missing, added
-// pairwise.
+// Adds pairwise the sixteen partial sums a, b, c, d, after adding the elements from `done` on.
 template <class T>
 inline __attribute__((always_inline)) double AddLanes(const Doubles4& a, const Doubles4& b, const Doubles4& c,
                                                       const Doubles4& d, const T* weights, size_t done,
@@ -188,7 +187,7 @@ OUTRIDER_VECTOR_CLONES void ZeroBelow(float* weights, size_t n, float bound) {
   for (size_t i = 0; i < n; ++i) weights[i] = weights[i] < bound ? 0.0f : weights[i];
 }
 
-// Adds the sum of the weights that are at least `bound`, and how many they are.
+// Adds the sum of the weights that are at least `bound`, and their number.
 OUTRIDER_VECTOR_CLONES void SumAtLeast(const float* weights, size_t n, float bound, double* mass,
                                        int* count) {
   Doubles4 sums[4] = {};

@@ -23,7 +23,7 @@ double SumWeights(std::span<const float> weights);
 double SumWeights(std::span<const double> weights);
 
 // The smallest index whose cumulative weight exceeds u * total, for u in [0, 1) and total =
-// SumWeights(weights) > 0. Non-decreasing in u, and never an index of weight zero, also where rounding makes
+// SumWeights(weights) > 0. Non-decreasing in u, and never an index of weight zero, even where rounding makes
 // u * total reach the sum of the row.
 size_t SampleIndex(std::span<const float> weights, double total, double u);
 size_t SampleIndex(std::span<const double> weights, double total, double u);
@@ -41,12 +41,13 @@ struct MaxResult {
 };
 MaxResult FindMax(std::span<const float> values);
 
-// Of the kWeightBlock values from `begin` on (fewer at the end), writes the indices of those that are at
-// least `bound` to found[0..], ascending, and returns how many. `found` has room for kWeightBlock.
+// Writes to found[0..], ascending, the indices of the values that are at least `bound`, among the
+// kWeightBlock values from `begin` on (fewer at the end). Returns how many there are. `found` has room for
+// kWeightBlock.
 size_t CollectAtLeast(std::span<const float> values, size_t begin, float bound, TokenId* found);
 
-// A bound that k to k + slack of the values reach, or where equal values leave no such bound, the k-th
-// largest of them; and how many reach it. 1 <= k <= values.size(); values are finite or -infinity.
+// A bound that k to k + slack of the values reach, and how many reach it. If equal values leave no such
+// bound, it is the k-th largest value. 1 <= k <= values.size(); values are finite or -infinity.
 struct ValueAndCount {
   float value = 0;
   size_t count = 0;
@@ -62,7 +63,7 @@ void FindColumnMaxima(std::span<const float> values, std::span<float> maxima);
 // exponent to float.
 void ExpInPlace(std::span<float> values, float max, float inverse_temperature);
 
-// The sum of the weights that are at least `bound`, and how many they are.
+// The sum of the weights that are at least `bound`, and their number.
 struct MassAndCount {
   double mass = 0;
   int count = 0;

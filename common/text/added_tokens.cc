@@ -11,7 +11,7 @@ namespace {
 
 bool IsContinuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 
-// The begin of the character that ends at `end`; `end` > 0.
+// The beginning of the character that ends at `end`; `end` > 0.
 size_t CharacterBefore(std::string_view text, size_t end) {
   do {
     --end;
@@ -95,7 +95,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, Normalizer normalizer, 
     : normalizer_(std::move(normalizer)), word_character_(std::move(word_character)) {
   for (AddedToken& token : tokens) {
     std::string text = token.normalized ? normalizer_.Normalize(token.content) : token.content;
-    if (text.empty()) continue;  // no text has it
+    if (text.empty()) continue;  // it matches no text
     (token.normalized ? normalized_ : plain_).Add(text, static_cast<int32_t>(entries_.size()));
     entries_.push_back({std::move(token), std::move(text)});
   }
@@ -120,7 +120,7 @@ void AddedTokens::Split(std::string_view text, std::span<const Range> plain,
         SplitBy(
             normalized_, normalized,
             [&](Range range) {
-              // What is normalized can no longer be told apart: all of it is plain if any is.
+              // Normalized text no longer maps to ranges: all of it is plain if any is.
               return same ? is_plain({offset + range.begin, offset + range.end})
                           : is_plain({offset, offset + part.size()});
             },

@@ -31,14 +31,14 @@ class AddedTokens {
     std::string_view text;
     bool at_start = false;  // whether it begins the whole text
   };
-  // Of bytes of a text, [begin, end).
+  // Bytes [begin, end) of a text.
   struct Range {
     size_t begin, end;
   };
   // Splits `text` (valid UTF-8) at added tokens as Hugging Face does: the leftmost match wins, then the
   // longest. Tokens that are not `normalized` are matched first; what is between them is normalized, and the
   // others are matched in that. Calls `found` for each added token and `between` for each non-empty stretch
-  // between them, in order. What has a byte of `plain`, ranges in order, is no special token.
+  // between them, in order. Text that overlaps `plain`, ranges in order, is not a special token.
   void Split(std::string_view text, std::span<const Range> plain,
              absl::FunctionRef<void(const Stretch&)> between, absl::FunctionRef<void(TokenId)> found) const;
 
@@ -57,7 +57,7 @@ class AddedTokens {
     std::bitset<256> first_bytes_;  // Rules out most positions in a text without a lookup.
   };
 
-  // A token, and what it looks like where it is looked for.
+  // A token, and its text in the form that is searched for.
   struct Entry {
     AddedToken token;
     std::string text;

@@ -81,7 +81,7 @@ class BpeModel {
   BpeModel() = default;
 
   static constexpr TokenId kNoToken = -1;
-  // Appends the tokens that `word` is before any merge.
+  // Appends the tokens of `word` before any merge.
   void Spell(std::string_view word, std::vector<TokenId>* out) const;
   void SpellCharacter(std::string_view character, std::vector<TokenId>* out) const;
 

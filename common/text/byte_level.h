@@ -12,7 +12,7 @@ namespace outrider {
 // The character for `byte`, as UTF-8.
 std::string ByteLevelCharacter(uint8_t byte);
 
-// What a vocabulary that is not in this alphabet calls a byte: "<0x00>" to "<0xFF>", as SentencePiece does.
+// The token of a byte in a vocabulary without this alphabet: "<0x00>" to "<0xFF>", as in SentencePiece.
 std::string ByteToken(uint8_t byte);
 // The byte that such a token stands for; nullopt for any other token.
 std::optional<uint8_t> ByteOfToken(std::string_view token);

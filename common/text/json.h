@@ -1,4 +1,4 @@
-// Parses JSON that anybody may have written, and writes what anybody may read.
+// Parses JSON from untrusted sources, and writes JSON that any parser can read.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,10 @@
 namespace outrider {
 
 // Deeper than any file of a model. The library parses and frees a value of any depth, but copies and writes
-// it with one call inside another, down to the end of the stack.
+// it recursively, which can exhaust the stack.
 inline constexpr int kMaxJsonDepth = 64;
 
-// Whether lists and objects lie more than kMaxJsonDepth deep in each other. Of text that is no JSON,
-// anything.
+// Whether lists and objects nest more than kMaxJsonDepth deep. Any result for text that is not JSON.
 inline bool NestsTooDeep(std::string_view json) {
   int depth = 0;
   bool in_string = false;
@@ -41,7 +40,7 @@ inline bool NestsTooDeep(std::string_view json) {
   return false;
 }
 
-// INVALID_ARGUMENT, in one line, for text that is no JSON or nests too deep. `Json` is nlohmann::json or
+// INVALID_ARGUMENT, in one line, for text that is not JSON or nests too deep. `Json` is nlohmann::json or
 // nlohmann::ordered_json.
 template <typename Json = nlohmann::json>
 absl::StatusOr<Json> ParseJson(std::string_view text) {
@@ -57,7 +56,7 @@ absl::StatusOr<Json> ParseJson(std::string_view text) {
   }
 }
 
-// On one line. Invalid UTF-8, such as the part of a character that a token may be, becomes U+FFFD.
+// `json` on one line. Invalid UTF-8, such as the part of a character that a token may be, becomes U+FFFD.
 template <typename Json>
 std::string DumpJson(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);

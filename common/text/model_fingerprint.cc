@@ -54,7 +54,7 @@ uint64_t FingerprintOf(const TokenizerSpec& spec) {
     hash.Add(right);
   }
   hash.Add(Flags({spec.ignore_merges}));
-  // What byte-level files do without: theirs stay what they were.
+  // Byte-level files lack these fields, so their fingerprints stay the same.
   if (!spec.spelling.byte_level || !spec.normalizer.empty()) {
     hash.Add(Flags({spec.spelling.byte_level, spec.spelling.drops_leading_space, spec.byte_fallback,
                     spec.fuse_unknown, spec.unknown_token.has_value()}));

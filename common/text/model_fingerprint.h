@@ -1,4 +1,4 @@
-// One number for what draft and target must agree on, and one for what the tokenizer has of it.
+// Fingerprints of what draft and target must agree on, and of the tokenizer's part of it.
 #pragma once
 
 #include <cstdint>

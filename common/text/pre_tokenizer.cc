@@ -36,7 +36,7 @@ absl::Status SplitPiece(std::string_view piece, const SplitStep& step, const Reg
 
 // Appends the canonical decomposition of a character.
 void Decompose(int32_t character, std::vector<int32_t>* out) {
-  constexpr utf8proc_ssize_t kLongest = 8;  // of Unicode's are 4
+  constexpr utf8proc_ssize_t kLongest = 8;  // Unicode's longest has 4
   int32_t parts[kLongest];
   int boundary = 0;
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE);

@@ -21,7 +21,7 @@ class PreTokenizer {
   static absl::StatusOr<std::unique_ptr<const PreTokenizer>> Create(const std::vector<SplitStep>& steps);
 
   // Calls `word` for each word of `text` (valid UTF-8), in order. No word is empty. The argument is valid
-  // during the call only. `at_start` says whether this is where a text begins. RESOURCE_EXHAUSTED, before any
+  // during the call only. `at_start` says whether this begins the whole text. RESOURCE_EXHAUSTED, before any
   // call, as for Regex.
   absl::Status Split(std::string_view text, bool at_start,
                      absl::FunctionRef<void(std::string_view)> word) const;
@@ -43,7 +43,7 @@ class Normalizer {
   explicit Normalizer(std::vector<NormalizeStep> steps) : steps_(std::move(steps)) {}
 
   bool does_nothing() const { return steps_.empty(); }
-  // Of valid UTF-8. Nothing becomes nothing.
+  // `text` is valid UTF-8. Empty text stays empty.
   std::string Normalize(std::string_view text) const;
 
  private:

@@ -46,10 +46,10 @@ size_t NextCharacter(std::string_view text, size_t position) {
 // PCRE2 counts the steps of a match from each place where it tries one, so that its limit alone would allow
 // this many for every character of a text.
 constexpr uint32_t kUsualSteps = 256;
-// What a match at one place may take of the memory with which the interpreter remembers where to go back to.
+// The memory for backtracking that the interpreter may take for a match at one place.
 constexpr uint32_t kHeapKibibytes = 512 << 10;
 
-// Finds matches in one text, with a limit of the steps over all of it.
+// Finds matches in one text, with a limit on the steps over all of it.
 class Search {
  public:
   Search(const pcre2_code* pcre, std::string_view text)
@@ -65,8 +65,8 @@ class Search {
   int From(size_t position) {
     int result = Try(position, 0, kUsualSteps);
     if (result != PCRE2_ERROR_MATCHLIMIT) return result;
-    // Somewhere from here on a match takes more steps. A long word does; it may, out of what the text may
-    // take.
+    // Somewhere from here on a match takes more steps, as a long word does. They count against those of the
+    // text.
     for (; position <= text_.size(); position = NextCharacter(text_, position)) {
       result = TryHere(position);
       if (result != PCRE2_ERROR_NOMATCH) return result;
@@ -98,7 +98,7 @@ class Search {
     pcre2_set_depth_limit(context_.get(), limit);
     options |= PCRE2_NO_UTF_CHECK;  // validating the UTF-8 again for every match would take quadratic time
     int result = Match(position, options);
-    // The interpreter goes back on the heap.
+    // The interpreter backtracks on the heap.
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = Match(position, options | PCRE2_NO_JIT);
     return result == PCRE2_ERROR_DEPTHLIMIT ? PCRE2_ERROR_MATCHLIMIT : result;
   }
@@ -111,7 +111,7 @@ class Search {
   const std::string_view text_;
   const MatchDataPtr data_;
   const MatchContextPtr context_;
-  uint64_t steps_left_;  // of what matches take beyond kUsualSteps
+  uint64_t steps_left_;  // for matches that take more than kUsualSteps
 };
 
 }  // namespace

@@ -23,8 +23,8 @@ class Regex {
 
   // Calls `match(begin, end)` for every match in `text`, left to right, without overlaps. Empty matches are
   // included, except directly after another match. `text` must be valid UTF-8. RESOURCE_EXHAUSTED, perhaps
-  // after some calls, for a pattern that goes back far more often than there are characters. Each time it may
-  // read the word again, so that a pattern can still take a time that is quadratic in the longest word.
+  // after some calls, for a pattern that backtracks far more often than there are characters. Each time it
+  // may read the word again, so a pattern can still take time quadratic in the longest word.
   absl::Status ForEachMatch(std::string_view text,
                             absl::FunctionRef<void(size_t begin, size_t end)> match) const;
 

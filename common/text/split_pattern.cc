@@ -62,7 +62,7 @@ class Translator {
     if (rest_.starts_with("(?")) return OpenGroup();
     if (c == '{' && (rest_.size() < 2 || !absl::ascii_isdigit(rest_[1])))
       return Unsupported("{ without a number");
-    // Possessive in PCRE2, a repeated repeat in Oniguruma.
+    // "}+" is possessive in PCRE2, and a repeated repeat in Oniguruma.
     if (rest_.starts_with("}+")) return Unsupported("}+");
     return Copy(1);
   }

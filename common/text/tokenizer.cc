@@ -48,9 +48,8 @@ bool LeavesOut(const TokenizerSpec& spec, bool has_bytes) {
          (!spec.spelling.byte_level && !(spec.byte_fallback && has_bytes));
 }
 
-// The most bytes of text that become one token: of the token as it is spelled too, since a text may spell
-// spaces so. Composing takes at most three bytes in place of each (nine of a Hangul syllable's parts become
-// three).
+// The most bytes of text that become one token. The token as spelled counts too, since a text may spell
+// spaces so. Composing replaces at most three bytes by one (nine of a Hangul syllable's parts become three).
 size_t LongestOf(const TokenizerSpec& spec, const std::vector<std::string>& decoded) {
   size_t longest = 0;
   for (const std::string& bytes : decoded) longest = std::max(longest, bytes.size());
@@ -106,7 +105,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(TokenizerSpec spec, u
   for (const auto& [token, id] : spec.vocab) tokenizer->AddToken(token, id, /*special=*/false);
   for (const AddedToken& token : spec.added) {
     tokenizer->AddToken(token.content, token.id, token.special);
-    // Such a token is decoded as what it is looked for.
+    // Such a token is decoded as the text that it is searched for.
     if (token.normalized && !normalizer.does_nothing()) {
       tokenizer->bytes_[token.id] = DecodedBytes(normalizer.Normalize(token.content), spec.spelling);
     }

@@ -1,5 +1,5 @@
-// A Hugging Face `tokenizer.json` with BPE, over bytes or as SentencePiece has it: encodes and decodes
-// exactly as the `tokenizers` library does.
+// A Hugging Face `tokenizer.json` with BPE, over bytes or as in SentencePiece: encodes and decodes exactly as
+// the `tokenizers` library does.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@ class PreTokenizer;
 // or MergedWithPrevious), Digits, Metaspace without split, and Sequence, ending in ByteLevel if the decoder
 // is that; added tokens with lstrip, rstrip, single_word and normalized; post-processors TemplateProcessing,
 // ByteLevel and Sequence; decoders ByteLevel, and Replace, ByteFallback, Fuse with or without Strip. Anything
-// else is refused by name. The file's `truncation` and `padding` are ignored: the
-// coordinator refuses requests that are too long and never truncates them.
+// else is refused by name. The file's `truncation` and `padding` are ignored: the coordinator refuses
+// requests that are too long and never truncates them.
 //
 // Const members are thread-safe. The only mutable state is a bounded cache of encoded words, in shards with a
 // mutex each.
 class Tokenizer {
  public:
-  // With the added tokens of the files beside it (AddTokensBeside). NOT_FOUND if the file cannot be read;
+  // Includes the added tokens of the files beside it (AddTokensBeside). NOT_FOUND if the file cannot be read;
   // INVALID_ARGUMENT if it is damaged or needs something unsupported. Messages are one line and begin with
   // the path.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
@@ -49,8 +49,8 @@ class Tokenizer {
   // The ids of `text`. Special tokens in the text are recognised, as in HF. `add_special_tokens` adds the
   // post-processor's tokens (for Llama 3 the BOS). Ill-formed UTF-8 is first replaced as LossyUtf8 does,
   // which is what HF gets to see. O(n log n) in the bytes of the longest word. RESOURCE_EXHAUSTED if a
-  // pattern of the file takes too long to split this text: only a damaged or hostile file has one.
-  // In `plain`, ranges of bytes in order of a well-formed text, no special token is recognised.
+  // pattern of the file takes too long to split this text: only a damaged or hostile file has one. No special
+  // token is recognised in `plain`, ordered ranges of bytes of a well-formed text.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text, bool add_special_tokens,
                                               std::span<const AddedTokens::Range> plain = {}) const;
 
@@ -69,7 +69,8 @@ class Tokenizer {
   // The highest id plus 1. Some ids in [0, vocab_size()) may have no token.
   int vocab_size() const { return static_cast<int>(bytes_.size()); }
 
-  // The most bytes of text that one token stands for. None if some text is left out, so that any length fits.
+  // The most bytes of text that one token stands for. nullopt if some text is left out, so that any length
+  // fits.
   std::optional<size_t> max_token_bytes() const { return max_token_bytes_; }
 
   // The id of a token as the file spells it (byte-level alphabet, so " the" is "Ġthe"), added tokens
@@ -79,12 +80,12 @@ class Tokenizer {
   // Whether `token` is an added token marked special. False for ids outside the vocabulary.
   bool IsSpecial(TokenId token) const;
 
-  // What Encode adds before and after the text with add_special_tokens.
+  // The tokens that Encode adds before and after the text with add_special_tokens.
   std::span<const TokenId> prefix_tokens() const { return prefix_; }
   std::span<const TokenId> suffix_tokens() const { return suffix_; }
 
   // A hash of what gives ids their meaning: tokens and ids, merges, added tokens and how text is split, all
-  // as the file has it, without those beside it. Equal for files that differ only in formatting, order of
+  // from the file itself, not from those beside it. Equal for files that differ only in formatting, order of
   // keys, form of merges, or explicit defaults. Not cryptographic.
   uint64_t Fingerprint() const { return fingerprint_; }
 

@@ -207,7 +207,7 @@ std::vector<Field> Flatten(const Field& field, const char* list) {
   return flat;
 }
 
-// Spaces become symbols, as the normalizer has it elsewhere, and a text begins with one.
+// Replaces spaces by symbols, as the normalizer does elsewhere, and begins a text with one.
 void ReadMetaspace(const Field& metaspace, TokenizerSpec* spec) {
   if (metaspace.BoolOr("split", true)) FailUnsupported(metaspace, "split");
   const std::string& symbol = metaspace.At("replacement").String();
@@ -282,7 +282,8 @@ void ReadPostProcessor(const Field& root, TokenizerSpec* spec) {
   }
 }
 
-// Steps, and bytes in place of one, so that a damaged file cannot make gigabytes of a short text.
+// Limits on steps, and on bytes in place of one, so that a damaged file cannot make gigabytes of a short
+// text.
 constexpr size_t kMaxNormalizeSteps = 4, kMaxGrowth = 4;
 
 void ReadNormalizer(const Field& root, TokenizerSpec* spec) {
@@ -310,7 +311,8 @@ void ReadNormalizer(const Field& root, TokenizerSpec* spec) {
   }
 }
 
-// ByteLevel, or what SentencePiece's vocabularies come with: Replace, ByteFallback, Fuse and, at most, Strip.
+// Reads ByteLevel, or the decoders of SentencePiece's vocabularies: Replace, ByteFallback, Fuse and, at most,
+// Strip.
 void ReadDecoder(const Field& root, TokenizerSpec* spec) {
   if (!root.Has("decoder")) Fail("decoder: null is not supported");
   const std::vector<Field> fields = Flatten(root.At("decoder"), "decoders");

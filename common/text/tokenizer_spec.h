@@ -1,4 +1,4 @@
-// What the files of a Hugging Face tokenizer say, as plain data. Tokenizer makes objects of it.
+// The content of a Hugging Face tokenizer's files, as plain data. Tokenizer makes objects of it.
 #pragma once
 
 #include <optional>
@@ -45,19 +45,19 @@ struct SplitStep {
 
 // How tokens spell bytes.
 struct Spelling {
-  // Whether by the byte-level alphabet (byte_level.h). Else as they are, but for `space`, and for bytes of
-  // characters without a token: "<0x00>" to "<0xFF>".
+  // Whether tokens use the byte-level alphabet (byte_level.h). Else they spell bytes as they are, except
+  // `space` and the bytes of characters without a token: "<0x00>" to "<0xFF>".
   bool byte_level = true;
-  std::string space;                 // what stands for a space
-  bool drops_leading_space = false;  // a text's first, when it is decoded
+  std::string space;                 // stands for a space
+  bool drops_leading_space = false;  // the first of a text, when it is decoded
 };
 
 struct TokenizerSpec {
   std::vector<std::pair<std::string, TokenId>> vocab;  // The model's, as spelled in the file, sorted by id.
   std::vector<std::pair<std::string, std::string>> merges;  // By rank.
   bool ignore_merges = false;                               // A word that is a token is not split by merges.
-  std::optional<std::string> unknown_token;                 // for what has none
-  bool fuse_unknown = false;                                // one for several in a row
+  std::optional<std::string> unknown_token;                 // for characters without a token
+  bool fuse_unknown = false;                                // one unknown token for several in a row
   bool byte_fallback = false;  // A character without a token is spelled in bytes.
   Spelling spelling;
   std::vector<AddedToken> added;  // Sorted by id; contents and ids are unique.
@@ -67,14 +67,14 @@ struct TokenizerSpec {
   std::vector<TokenId> suffix;
 };
 
-// The content of a tokenizer.json. INVALID_ARGUMENT, naming the field, if the text is no such file or needs
-// something that TokenizerSpec cannot express.
+// The content of a tokenizer.json. INVALID_ARGUMENT, naming the field, if the text is not such a file or
+// needs something that TokenizerSpec cannot express.
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json);
 
 // Appends to `spec` the added tokens of the files beside tokenizer.json, as transformers' fast tokenizers do
 // when they are loaded (4.57, PreTrainedTokenizerBase._from_pretrained): `added_tokens_decoder` of
 // tokenizer_config.json, or without it what added_tokens.json and special_tokens_map.json have; then special
-// tokens that are no token yet. A token that the vocabulary has keeps its id, others get the next ones.
+// tokens that are not tokens yet. A token that the vocabulary has keeps its id, others get the next ones.
 // INVALID_ARGUMENT, naming the file, if one is damaged.
 absl::Status AddTokensBeside(const std::string& folder, TokenizerSpec* spec);
 

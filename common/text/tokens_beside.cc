@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Which of a config's fields are special tokens.
+// The fields of a config that hold special tokens.
 constexpr const char* kSpecial[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                     "pad_token", "cls_token", "mask_token"};
 constexpr char kMoreSpecial[] = "additional_special_tokens";
@@ -47,7 +47,7 @@ std::optional<AddedToken> TokenOf(const Json& json, bool special) {
   return token;
 }
 
-// Those that a config names, in transformers' order.
+// The special tokens that a config names, in transformers' order.
 std::vector<AddedToken> SpecialTokens(const Json& config) {
   std::vector<AddedToken> tokens;
   const auto add = [&](const Json& json) {
@@ -62,7 +62,7 @@ std::vector<AddedToken> SpecialTokens(const Json& config) {
   return tokens;
 }
 
-// By the ids that the files give them, which decide only the order.
+// Added tokens by the ids that the files give them, which decide only the order.
 std::map<int64_t, AddedToken> ListedTokens(const Json& config, const Json& added,
                                            const std::vector<AddedToken>& special) {
   std::map<int64_t, AddedToken> listed;

@@ -14,7 +14,7 @@ enum class Sequence {
   kCutShort,   // The input ends, but more bytes could complete a character.
 };
 
-// What `bytes`, not empty, begins with; `size` is its length in bytes.
+// The unit that `bytes`, not empty, begins with; `size` is its length in bytes.
 Sequence Classify(std::string_view bytes, size_t* size) {
   const auto lead = static_cast<uint8_t>(bytes[0]);
   *size = 1;

@@ -1,4 +1,4 @@
-// Which calls may run, in which order those that must wait begin, and how they end when the process does.
+// Which calls may run, in which order waiting calls begin, and how calls end when the process does.
 #pragma once
 
 #include <functional>
@@ -25,20 +25,20 @@ class Admission {
  public:
   static constexpr int kMaxWaitingClients = 16;
 
-  // `on_change` is called whenever the numbers of calls that wait or run may have changed.
+  // `on_change` is called whenever the number of waiting or running calls may have changed.
   Admission(
       asio::any_io_executor executor, const AdmissionLimits& limits, std::function<void()> on_change = [] {})
       : executor_(std::move(executor)), limits_(limits), on_change_(std::move(on_change)) {}
 
-  // A call waits, then is in progress, for as long as it holds its ticket.
+  // While a call holds its ticket it waits, then is in progress.
   class Ticket {
    public:
     ~Ticket();
     Ticket(const Ticket&) = delete;
     Ticket& operator=(const Ticket&) = delete;
 
-    // Once: until the call may run. CANCELLED after Cancel, DEADLINE_EXCEEDED at `deadline`, or what the call
-    // was ended with.
+    // Waits until the call may run; call it once. CANCELLED after Cancel, DEADLINE_EXCEEDED at `deadline`, or
+    // the status that the call was ended with.
     asio::awaitable<absl::Status> WaitForTurn(Clock::time_point deadline);
     // Ends a WaitForTurn in progress.
     void Cancel() { End(absl::CancelledError("cancelled")); }
@@ -60,17 +60,17 @@ class Admission {
 
   // Lets a call of `client` in: it runs at once, or waits its turn among the clients. RESOURCE_EXHAUSTED,
   // reason QUEUE_FULL, with RetryInfo, when too many wait; UNAVAILABLE, reason DRAINING, after Close.
-  // `samples` is in [1, max_samples]. `end` ends a call in progress for that reason; its ticket may go only
-  // after `end` has returned.
+  // `samples` is in [1, max_samples]. `end` ends a call in progress for a reason; only after it has returned
+  // may the ticket be destroyed.
   absl::StatusOr<std::unique_ptr<Ticket>> Enter(const std::string& client, int samples,
                                                 std::function<void(absl::Status)> end);
 
-  // From now on nobody is let in, and those that wait end with UNAVAILABLE.
+  // Lets nobody in from now on, and ends those that wait with UNAVAILABLE.
   void Close();
   // Ends all calls in progress with UNAVAILABLE; their clients can resume elsewhere.
   void EndAll();
 
-  // Calls.
+  // Numbers of calls.
   size_t running() const { return running_.size(); }
   size_t waiting() const { return queue_.size(); }
 

@@ -24,7 +24,7 @@ class FairQueue {
     flows_.push_back({.client = client, .waiting = {{request, cost}}});
   }
 
-  // The request whose turn it is, until it is removed; null if none waits.
+  // Returns the request whose turn it is, until it is removed; null if none waits.
   Request* Next() {
     if (flows_.empty()) return nullptr;
     while (flows_.front().deficit < flows_.front().waiting.front().cost) {
@@ -39,7 +39,7 @@ class FairQueue {
     return flows_.front().waiting.front().request;
   }
 
-  // Removes the request that Next has returned: it is served.
+  // Removes the request that Next returned: it is served.
   void Pop() {
     Flow& flow = flows_.front();
     flow.deficit -= flow.waiting.front().cost;
@@ -49,7 +49,7 @@ class FairQueue {
     if (flows_.back().waiting.empty()) flows_.pop_back();
   }
 
-  // Removes a request that waits no longer.
+  // Removes a request that no longer waits.
   void Remove(const Request* request) {
     for (auto flow = flows_.begin(); flow != flows_.end(); ++flow) {
       const size_t removed =

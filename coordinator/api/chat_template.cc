@@ -26,7 +26,7 @@ constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr char kTemplateFile[] = "chat_template.jinja";
 
 // The engine takes a template's first character for white space if only white space is between it and the
-// first tag (llama.cpp, common/jinja/lexer.cpp). There it becomes an expression.
+// first tag (llama.cpp, common/jinja/lexer.cpp). An expression in its place avoids that.
 std::string WithItsFirstCharacter(std::string source) {
   const size_t tag = source.find('{', 1);
   const size_t next = source.find_first_not_of(" \t", 1);
@@ -49,11 +49,11 @@ jinja::program ParseProgram(const std::string& source) {
   return jinja::parse_from_tokens(tokens);
 }
 
-// What Render gives a template itself, of a conversation.
+// The variables of a conversation that Render itself sets.
 constexpr const char* kOwnVariables[] = {"messages", "tools", "documents", "add_generation_prompt"};
 
-// The line that says what is wrong: the engine wraps it into what it was doing, and marks what a template
-// raises itself.
+// The line that says what is wrong. The engine wraps it into what it was doing, and marks what a template
+// itself raises.
 std::string Reason(const std::string& message) {
   constexpr char kRaised[] = "Jinja Exception: ";
   const size_t raised = message.find(kRaised);
@@ -118,8 +118,8 @@ void MarkContents(const jinja::value& messages) {
   }
 }
 
-// Ends with the last message as transformers does: where it is written last, with the spaces behind it only
-// if the template keeps them.
+// Ends the text with the last message as transformers does: where it is written last, with the spaces behind
+// it only if the template keeps them.
 absl::Status CutBehind(const ChatMessage& message, RenderedChat* chat) {
   const std::string& content = message.parts.empty() ? message.content : message.parts.back();
   const absl::string_view words = absl::StripAsciiWhitespace(content);

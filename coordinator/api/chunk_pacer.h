@@ -12,17 +12,17 @@
 
 namespace outrider {
 
-// Joins the chunks of a sample that come soon after one another. Each that leaves wakes threads here and at
-// the client, which may run where the models do. Executor thread; held by shared_ptr.
+// Joins chunks of a sample that come soon after one another. Each chunk that leaves wakes threads here and at
+// the client, perhaps where the models run. Executor thread; held by shared_ptr.
 class ChunkPacer : public std::enable_shared_from_this<ChunkPacer> {
  public:
-  // `send` is called no sooner than `interval` after the last time, and never once this is destroyed.
+  // Calls `send` no sooner than `interval` after the last time, and never after destruction.
   ChunkPacer(const asio::any_io_executor& executor, Clock::duration interval,
              std::function<void(const v1::GenerateResponse&)> send)
       : interval_(interval), send_(std::move(send)), timer_(executor) {}
 
-  // Sends the chunk, with what waits. At once if it is the first, the last, or has what a client that asks
-  // for it wants piece by piece.
+  // Sends the chunk with what waits: at once if it is the first, the last, or has what its client wants piece
+  // by piece.
   void Add(v1::GenerateResponse chunk) {
     const bool at_once =
         chunk.has_finish() || chunk.has_trace() || chunk.prompt_logprobs_size() > 0 || Clock::now() >= next_;

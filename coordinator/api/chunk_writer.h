@@ -19,7 +19,7 @@ namespace outrider {
 // The stream to one client. Belongs to gRPC until OnDone.
 class ChunkWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  // Chunks that a client may be behind before its generations wait for it.
+  // With this many chunks unsent, the generations wait for the client.
   static constexpr size_t kMaxUnsent = 64;
 
   struct Handlers {
@@ -28,10 +28,10 @@ class ChunkWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   explicit ChunkWriter(grpc::CallbackServerContext* context) : context_(*context) {}
 
-  // Before anything is sent.
+  // Call before anything is sent.
   void SetHandlers(Handlers handlers) { handlers_ = std::move(handlers); }
 
-  // Queues a chunk; after End it is dropped. Returns how many are unsent.
+  // Queues a chunk, or drops it after End. Returns the number of unsent chunks.
   size_t Send(const v1::GenerateResponse& chunk) {
     grpc::ByteBuffer bytes = SerializeMessage(chunk);
     absl::MutexLock lock(&mutex_);
@@ -41,20 +41,20 @@ class ChunkWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     return queue_.size();
   }
 
-  // Ends the stream after what is queued.
+  // Ends the stream once the queue has been sent.
   void End(grpc::Status status) {
     absl::MutexLock lock(&mutex_);
     end_ = std::move(status);
     if (!writing_) Finish(*end_);
   }
 
-  // Chunks that have left, so that it can be seen whether the client reads.
+  // Chunks sent so far; shows whether the client reads.
   uint64_t written() {
     absl::MutexLock lock(&mutex_);
     return written_;
   }
 
-  // Drops what is queued, for a client that does not read it. Like a cancellation, after End too.
+  // Drops what is queued for a client that does not read it. Acts like a cancellation, also after End.
   void Abandon() {
     {
       absl::MutexLock lock(&mutex_);
@@ -90,7 +90,7 @@ class ChunkWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   }
   void OnCancel() override { handlers_.on_cancel(); }
   void OnDone() override {
-    // What it sets off may destroy this writer before it returns here.
+    // on_done may destroy this writer before it returns.
     const auto on_done = std::move(handlers_.on_done);
     on_done();
   }

@@ -16,12 +16,12 @@
 namespace outrider {
 namespace {
 
-// Bytes of a request that are parsed on the executor: a fraction of a millisecond.
+// Requests up to this many bytes are parsed on the executor, in a fraction of a millisecond.
 constexpr size_t kMaxParsedHere = 4096;
 // Texts and messages within a request.
 constexpr size_t kMaxObjects = size_t{1} << 16;
 
-// Of an exception, which ends its request and no other: memory has run out, or there is a defect.
+// The status of an exception, which ends its request and no other: memory ran out, or there is a defect.
 absl::Status Failure(const std::exception_ptr& exception) {
   LogException("exception", exception);
   return absl::InternalError("the request could not be carried out");
@@ -260,7 +260,7 @@ asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
 }
 
 void GenerateCall::OnFirstToken(const Generation& first) const {
-  if (first.stats().rounds() == 0) return;  // there is none: an error, or all had come before
+  if (first.stats().rounds() == 0) return;  // none came: an error, or all had come before
   parts_.decode.metrics->OnFirstToken(first.progress().first_token_seconds, first.request().prompt.size());
 }
 

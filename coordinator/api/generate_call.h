@@ -17,18 +17,18 @@
 
 namespace outrider {
 
-// What the public service and its calls work with. All of it belongs to the process, and outlives the
-// service. The executor has one thread.
+// What the public service and its calls share. All of it belongs to the process and outlives the service. The
+// executor has one thread.
 struct ServiceParts {
   DecodeParts decode;
   asio::any_io_executor parsers;  // threads for requests that take long to parse
-  Admission* parsing;             // whose turn it is there
-  bool mixed_numerics;            // of targets: they may compute other bits
+  Admission* parsing;             // whose turn it is on those threads
+  bool mixed_numerics;            // targets may compute different bits
   RequestDefaults defaults;
   Admission* admission;
-  bool checks_tokens;                    // each gRPC call has brought a bearer token that is known
-  std::optional<std::string> cache_key;  // of CacheSalt; without it clients share the prefix cache
-  Clock::duration stream_interval;       // from one chunk to a client to the next
+  bool checks_tokens;                    // each gRPC call carries a known bearer token
+  std::optional<std::string> cache_key;  // for CacheSalt; without it clients share the prefix cache
+  Clock::duration stream_interval;       // between chunks to one client
   Clock::duration read_patience = std::chrono::seconds(50);  // with clients that do not read
   RoundObserver* observer;
   std::shared_ptr<BeamChoice> beam_choice = std::make_shared<BeamChoice>();
@@ -37,22 +37,22 @@ struct ServiceParts {
 // Lives until gRPC and its coroutines are done with it. Executor thread, unless stated.
 class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
  public:
-  // `client` is who asks (ReadClient).
+  // `client` identifies the caller (ReadClient).
   GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* call, const grpc::ByteBuffer& request,
                v1::RequestContext context, std::string client, Clock::time_point deadline);
 
   ChunkWriter* writer() { return &writer_; }
 
-  // Once, from gRPC's thread.
+  // Call once, from gRPC's thread.
   void Start();
 
  private:
-  // One of the continuations. Those after the first begin as copies of it once its prompt is computed.
+  // One of the continuations. Later ones begin as copies of the first, once its prompt is computed.
   struct Sample {
     Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork);
     asio::awaitable<absl::Status> Send(v1::GenerateResponse chunk);
-    // Until the client has caught up. RESOURCE_EXHAUSTED, reason READER_TOO_SLOW, when it reads nothing any
-    // more.
+    // Waits until the client has caught up. RESOURCE_EXHAUSTED, reason READER_TOO_SLOW, when it has stopped
+    // reading.
     asio::awaitable<absl::Status> AwaitRoom();
 
     GenerateCall* const call;
@@ -60,18 +60,18 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
     Decoding decoding;
     RoundLoop loop;
     const std::shared_ptr<ChunkPacer> pacer;
-    size_t unsent = 0;  // chunks, when one was last sent, unless the client has caught up since
+    size_t unsent = 0;  // chunks after the last send, unless the client has caught up since
     Event room;         // the client has caught up
   };
 
   asio::awaitable<void> Run();
   asio::awaitable<absl::Status> Serve();
-  // Until the client has read everything, or reads nothing any more.
+  // Waits until the client has read everything or has stopped reading.
   asio::awaitable<void> AwaitReading();
-  // Waits for the event or the deadline, at most for as long as a client may read nothing. Whether it has
-  // read nothing for so long.
+  // Waits for the event or the deadline, but no longer than a client may go without reading. Returns whether
+  // it has read nothing for that long.
   asio::awaitable<bool> StallsUntil(Event& event, Clock::time_point deadline);
-  // Waits for the call's turn, and for a target if there was none yet; only then looks at the request.
+  // Waits for the call's turn, and for a target if there was none yet; only then parses the request.
   asio::awaitable<absl::StatusOr<Request>> Admit();
   asio::awaitable<absl::Status> WaitForTarget();
   asio::awaitable<absl::StatusOr<Request>> Parse();
@@ -81,15 +81,15 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   asio::awaitable<absl::Status> RunSearch(Request request);
   void Spawn(Sample& sample);
   asio::awaitable<void> RunSample(Sample& sample);
-  // Those after the first.
+  // Starts the samples after the first.
   void StartSiblings();
   void OnRoom();
   void OnCancel() { Interrupt(absl::CancelledError("cancelled by the client")); }
-  // Counts the first sample's, and with it the prompt.
+  // Counts the first token of the first sample, and with it the prompt.
   void OnFirstToken(const Generation& first) const;
-  // Whether it was let in and could be read.
+  // Whether the call was let in and its request could be read.
   bool begun() const { return !samples_.empty() || search_ != nullptr; }
-  // Whether the request was not even begun, for what it is or for who sent how many.
+  // Whether the request was refused before it began, for its content or for how many its sender has.
   bool IsRefusal(const absl::Status& status) const;
   void LogEnd(const absl::Status& status) const;
 
@@ -105,7 +105,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   std::unique_ptr<Admission::Ticket> ticket_;  // from the queue until the samples have ended
   std::unique_ptr<Admission::Ticket> parsing_;
   std::vector<std::unique_ptr<Sample>> samples_;
-  std::unique_ptr<BeamLoop> search_;  // instead
+  std::unique_ptr<BeamLoop> search_;  // instead of samples_
   uint32_t wanted_samples_ = 0;
   TaskGroup running_;  // the samples
   Event interrupted_;  // cancelled_ is true now

@@ -15,7 +15,7 @@
 namespace outrider {
 namespace {
 
-// One further away than a clock of nanoseconds reaches is none.
+// A deadline beyond the range of a nanosecond clock is none.
 Clock::time_point DeadlineOf(gpr_timespec deadline) {
   const gpr_timespec left =
       gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC), gpr_now(GPR_CLOCK_MONOTONIC));

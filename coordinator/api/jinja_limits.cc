@@ -31,7 +31,7 @@ constexpr int kMaxValueDepth = 64;
 constexpr int64_t kMaxRange = 100'000;
 constexpr size_t kSortedAnyhow = 16;  // std::sort compares neighbours, whatever they are
 
-// How much deeper the parser stands after a tag of this name, without those that it leaves.
+// How much deeper the parser's stack is after a tag of this name, without the tags that it leaves.
 class BlockDepth {
  public:
   int After(const std::string& name) {
@@ -88,7 +88,7 @@ value BoundedRange(const jinja::func_args& arguments) {
   return jinja::global_builtins().at("range")(arguments);
 }
 
-// Throws for what the engine reads, and as something else than Jinja2.
+// Throws for syntax that the engine reads differently from Jinja2.
 void CheckNames(const std::vector<token>& tokens, size_t i) {
   if (tokens[i].t != token::identifier || i == 0) return;
   const std::string& name = tokens[i].value;

@@ -20,10 +20,10 @@ using jinja::value;
 
 constexpr int kMaxCalls =
     300;  // nodes inside nodes: a template has some tens, and recursion takes ten a time
-constexpr uint64_t kComparedPerWork = 64;  // bytes, of characters to strip with those of a text
+constexpr uint64_t kComparedPerWork = 64;  // bytes, of characters to strip times those of a text
 constexpr uint64_t kStrippedPerWork = 4;   // bytes
 
-// Stands for an operand that is known already.
+// Stands for an operand that is already known.
 struct Constant : jinja::expression {
   explicit Constant(value known) : known(std::move(known)) {}
   value execute_impl(context&) override { return known; }
@@ -45,7 +45,7 @@ class Call {
   JinjaLimits* const limits_;
 };
 
-// The nodes' work, by the engine unless there is another form below.
+// Does the work of a node, through the engine unless there is another form below.
 template <class Node>
 value Run(Node& node, context& ctx, JinjaLimits&) {
   return node.Node::execute_impl(ctx);
@@ -63,7 +63,7 @@ jinja::statements Known(const std::vector<value>& values) {
   return nodes;
 }
 
-// What a filter or a test is called with.
+// The arguments of a filter or a test.
 struct NamedCall {
   std::string name;
   bool has_arguments = false;
@@ -76,7 +76,7 @@ struct NamedCall {
   }
 };
 
-// What is called by the name of a filter or a test, on `input`, with its arguments known.
+// The filter or test that is called on `input`, with its arguments evaluated.
 NamedCall KnownCall(const statement_ptr& called, const value& input, context& ctx, JinjaLimits& limits) {
   const auto* call = jinja::cast_stmt<jinja::call_expression>(called);
   const auto* name = jinja::cast_stmt<jinja::identifier>(call == nullptr ? called : call->callee);
@@ -94,7 +94,7 @@ std::optional<StripEnds> EndsOf(const std::string& name) {
   return std::nullopt;
 }
 
-// What the function or filter makes of a text if it is one that strips; null if not.
+// The result of a function or filter that strips a text; null for any other.
 value Stripped(const std::string& name, const value& input, const std::vector<value>& arguments,
                JinjaLimits& limits) {
   using Text = jinja::value_string;
@@ -114,7 +114,8 @@ value Stripped(const std::string& name, const value& input, const std::vector<va
       Slice(input->val_str, static_cast<size_t>(rest.data() - text.data()), rest.size()));
 }
 
-// Whether a filter or a method makes new texts of its input, and returns no part of it and of its arguments.
+// Whether a filter or a method makes new texts of its input, rather than returning part of it or of its
+// arguments.
 bool MakesTexts(const std::string& name, const value& input) {
   if (IsText(input)) return name != "default" && name != "d";
   return name == "join" || name == "tojson";
@@ -122,7 +123,7 @@ bool MakesTexts(const std::string& name, const value& input) {
 
 value Filter(const statement_ptr& filter, const value& input, context& ctx, JinjaLimits& limits) {
   const NamedCall call = KnownCall(filter, input, ctx, limits);
-  // The engine takes it for the method, which has braces.
+  // The engine takes it for the method, which is called with braces.
   if (call.name == "format") throw std::runtime_error("the filter format is not supported");
   if (value made = PythonFilter(call.name, input, call.arguments)) return made;
   if (value stripped = Stripped(call.name, input, call.arguments, limits)) return stripped;
@@ -322,7 +323,7 @@ bool JinjaNodes::Replace(statement_ptr& node, Children Node::*... children) {
 
 void JinjaNodes::BoundNode(statement_ptr& node) {
   if (node == nullptr) return;
-  // Bodies first: the statements in them are not looked at by the engine, all others may be.
+  // Bodies first: the engine does not look at the statements in them, but may look at all others.
   if (auto* found = jinja::cast_stmt<jinja::if_statement>(node)) Bound(found->body), Bound(found->alternate);
   if (auto* found = jinja::cast_stmt<jinja::for_statement>(node))
     Bound(found->body), Bound(found->default_block);
@@ -333,7 +334,7 @@ void JinjaNodes::BoundNode(statement_ptr& node) {
   }
   if (auto* found = jinja::cast_stmt<jinja::call_statement>(node)) Bound(found->body);
   if (auto* found = jinja::cast_stmt<jinja::filter_statement>(node)) Bound(found->body);
-  // Identifiers, literals and the like stay; conditions only pass on what is there.
+  // Identifiers, literals and the like stay; conditions only pass values on.
   if (auto* found = jinja::cast_stmt<jinja::slice_expression>(node)) {
     BoundNode(found->start_expr), BoundNode(found->stop_expr), BoundNode(found->step_expr);
   } else {

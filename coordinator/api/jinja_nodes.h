@@ -15,7 +15,7 @@ class JinjaNodes {
  public:
   explicit JinjaNodes(JinjaLimits* limits) : limits_(limits) {}
 
-  // The statements of a body.
+  // Replaces the statements of a body.
   void Bound(jinja::statements& body);
 
   // How many names the program can set.

@@ -37,12 +37,12 @@ bool IsAscii(const value& text) {
 
 bool BeginsCharacter(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
 
-// How many characters valid UTF-8 has.
+// The number of characters in valid UTF-8.
 int64_t CharactersIn(const std::string& text) {
   return std::count_if(text.begin(), text.end(), BeginsCharacter);
 }
 
-// Where the character at this index begins; the end, if it is that of the text.
+// Where the character at this index begins; at the end of the text, its size.
 size_t OffsetOf(const std::string& text, int64_t index) {
   size_t at = 0;
   while (index > 0) {
@@ -52,7 +52,7 @@ size_t OffsetOf(const std::string& text, int64_t index) {
   return at;
 }
 
-// repr() of a float: the shortest digits that are read as the same number, with an exponent from 1e16 on and
+// repr() of a float: the shortest digits that read back as the same number, with an exponent from 1e16 on and
 // below 1e-4.
 std::string ReprOf(double number) {
   if (std::isnan(number)) return "nan";
@@ -120,7 +120,7 @@ std::string StrOf(const value& v) {
 
 [[noreturn]] void Refuse(const std::string& what) { throw std::runtime_error(what + " is not supported"); }
 
-// The characters that str.isspace is true of.
+// The characters for which str.isspace is true.
 constexpr std::string_view kWhiteSpace[] = {
     "\t",           "\n",           "\v",           "\f",           "\r",
     "\x1c",         "\x1d",         "\x1e",         "\x1f",         " ",

@@ -1,5 +1,4 @@
-// What the engine does otherwise than Jinja2, without a word: done as Jinja2 does it, or refused with
-// std::runtime_error.
+// Where the engine silently differs from Jinja2: does what Jinja2 does, or refuses with std::runtime_error.
 #pragma once
 
 #include <optional>
@@ -11,23 +10,23 @@
 
 namespace outrider {
 
-// What Python's str() makes of a value. It is a client's if any of that is.
+// Python's str() of a value. The text is a client's if any part of the value is.
 jinja::value Printed(const jinja::value& v);
 
-// The operator on these operands, unless the engine does it right: null.
+// Applies the operator to these operands; null if the engine does it right.
 jinja::value PythonOperator(const std::string& op, const jinja::value& left, const jinja::value& right);
 
-// Likewise the filter on an input, or the method of it.
+// The same for a filter on an input, or a method of it.
 jinja::value PythonFilter(const std::string& name, const jinja::value& input,
                           const std::vector<jinja::value>& arguments);
 // Throws for methods that the values of a template do not have.
 void CheckPythonMethod(const std::string& name, const jinja::value& input);
 
-// Throws where the engine's test of the input would not be Jinja2's.
+// Throws where the engine's test of the input would differ from Jinja2's.
 void CheckPythonTest(const std::string& name, const jinja::value& input,
                      const std::vector<jinja::value>& arguments);
 
-// Throws for values that Jinja2 writes out as what they are: views and ranges.
+// Throws for views and ranges, which Jinja2 writes out as such.
 void CheckWrittenOut(const std::string& made_by);
 
 // The character of a text at an index, as Python counts; null if there is none.
@@ -38,8 +37,8 @@ jinja::value SliceOf(const jinja::value& text, std::optional<int64_t> start, std
 
 enum class StripEnds { kBoth, kLeft, kRight };
 
-// `text`, valid UTF-8, without the characters at its ends that are white space as Python's str.isspace says,
-// or, if there are `characters`, one of these.
+// `text`, valid UTF-8, without the characters at its ends that are white space by Python's str.isspace or, if
+// `characters` is given, that are among these.
 std::string_view Strip(std::string_view text, StripEnds ends, std::optional<std::string_view> characters);
 
 }  // namespace outrider

@@ -12,12 +12,12 @@
 namespace outrider {
 namespace {
 
-// Of the target's rows: VerifyItem.candidates.
+// The most candidates in the target's rows: VerifyItem.candidates.
 constexpr int kMaxCandidates = 256;
 constexpr uint32_t kMaxDraftWidth = 256;
 constexpr double kMaxLengthPenalty = 10;
-// How far the draft looks ahead, and how many times as many texts it looks at, if nobody says: on the shipped
-// pair 1.9 to 2.5 tokens a call for widths of 8 to 2, of which more steps yield little.
+// How far the draft looks ahead by default, and how many times as many texts it looks at: on the shipped pair
+// 1.9 to 2.5 tokens a call for widths of 8 to 2; more steps yield little.
 constexpr int kDepth = 2;
 constexpr uint32_t kWiderDraft = 3;
 
@@ -61,7 +61,7 @@ absl::Status CheckSampling(v1::SamplingParams sampling) {
   if (temperature != 0 && temperature != 1) {
     return FieldError("sampling.temperature", "0 or 1 with beam search", absl::StrCat(temperature));
   }
-  // What changes nothing may be set.
+  // Fields that change nothing may be set.
   sampling.clear_temperature();
   if (sampling.top_k() == 0) sampling.clear_top_k();
   if (sampling.top_p() == 1) sampling.clear_top_p();
@@ -73,7 +73,7 @@ absl::Status CheckSampling(v1::SamplingParams sampling) {
   return FieldError(absl::StrCat("sampling.", set[0]->name()), "unset with beam search", "set");
 }
 
-// Fields that go with no search.
+// Fields that do not go with a search.
 absl::Status CheckOthers(const v1::GenerateRequest& proto) {
   const v1::SpeculationOptions& speculation = proto.speculation();
   const auto none = [](bool is_set, absl::string_view field, absl::string_view allowed) {

@@ -12,7 +12,7 @@
 namespace outrider {
 namespace {
 
-// Whether there is what a drafter needs.
+// Whether the parts that a drafter needs are there.
 bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v1::ServerInfo* target) {
   switch (kind) {
     case v1::DRAFTER_KIND_MODEL:
@@ -30,7 +30,7 @@ bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v
          (target == nullptr || FindProposer(*target, proposer) != nullptr);
 }
 
-// Of one that is not configured.
+// The message about a drafter that is not configured.
 std::string ProblemWith(v1::DrafterKind kind, const v1::ServerInfo* target) {
   const std::string name = NameOf(kind);
   if (kind == v1::DRAFTER_KIND_MODEL) return "model; no draft service is configured";
@@ -43,7 +43,7 @@ std::string ProblemWith(v1::DrafterKind kind, const v1::ServerInfo* target) {
       name, "; proposers of the target: ", proposers.empty() ? "none" : absl::StrJoin(proposers, ", "));
 }
 
-// How the target is to propose; UNSPECIFIED: not at all. EAGLE spares the call of the draft service.
+// How the target is to propose; UNSPECIFIED: not at all. EAGLE saves the call of the draft service.
 v1::Proposer ChooseProposer(v1::DrafterKind drafter, const v1::ServerInfo& target) {
   if (drafter != v1::DRAFTER_KIND_AUTO) return ProposerOf(drafter);
   const bool has_eagle = FindProposer(target, v1::PROPOSER_EAGLE) != nullptr;
@@ -88,7 +88,7 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
     request.adaptive = false;
     request.draft_tokens = 0;
   }
-  // One that gives fewer is not asked for more. AUTO may have more from n-grams.
+  // A drafter that gives fewer is not asked for more. AUTO may have more from n-grams.
   if (const v1::ProposerInfo* own = FindProposer(target, ProposerOf(request.drafter)); own != nullptr) {
     request.draft_tokens = std::min(request.draft_tokens, static_cast<int>(own->max_draft_tokens()));
   }

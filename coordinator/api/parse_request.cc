@@ -19,7 +19,7 @@ namespace outrider {
 namespace {
 
 constexpr int kMaxLogitBiases = 1024;
-// A template takes microseconds and kilobytes for each.
+// A template takes microseconds and kilobytes for each message.
 constexpr int kMaxMessages = 4096;
 constexpr int kMaxEndIds = 1024;
 // Objects take some thirty times their bytes.
@@ -27,7 +27,7 @@ constexpr size_t kMaxFieldBytes = size_t{1} << 20;
 constexpr char kDeveloper[] = "developer";  // the newer name of "system"
 constexpr const char* kRoles[] = {"system", kDeveloper, "user", "assistant", "tool", "function"};
 
-// A reason of its own: clients that cut their prompts to the context look for it.
+// A separate reason: clients that cut their prompts to the context look for it.
 absl::Status TooLong(absl::string_view length, size_t capacity) {
   const std::string range = absl::StrCat("1 to ", capacity - 1, " tokens");
   return MakeError(absl::StatusCode::kInvalidArgument, "CONTEXT_LENGTH_EXCEEDED",
@@ -35,7 +35,7 @@ absl::Status TooLong(absl::string_view length, size_t capacity) {
                    {{"field", "prompt"}, {"range", range}});
 }
 
-// Whether text is too long however it is tokenised: then nobody has to read it.
+// Whether text is too long however it is tokenised, so that nobody has to read it.
 absl::Status CheckBytes(size_t bytes, const Tokenizer& tokenizer, size_t capacity) {
   const std::optional<size_t> longest = tokenizer.max_token_bytes();
   if (!longest || bytes < capacity * *longest) return absl::OkStatus();
@@ -218,7 +218,7 @@ absl::Status CheckSize(int size, absl::string_view field, int most) {
   return FieldError(field, absl::StrCat("at most ", most, " entries"), absl::StrCat(size, " entries"));
 }
 
-// What a client may make the servers keep for a sequence.
+// Checks what a client may make the servers keep for a sequence.
 absl::Status CheckSizes(const v1::GenerateRequest& proto, int vocab_size) {
   const v1::SamplingParams& sampling = proto.sampling();
   for (const auto& [size, field, most] :
@@ -235,7 +235,7 @@ absl::Status CheckSizes(const v1::GenerateRequest& proto, int vocab_size) {
   return absl::OkStatus();
 }
 
-// The options under which draft and target no longer follow the same parameters.
+// Parses the options under which draft and target no longer follow the same parameters.
 absl::Status ParseInexact(const v1::SpeculationOptions& speculation, v1::SequenceParams& params) {
   if (speculation.has_draft_temperature()) {
     const float temperature = speculation.draft_temperature();
@@ -257,7 +257,7 @@ absl::Status ParseInexact(const v1::SpeculationOptions& speculation, v1::Sequenc
   return absl::OkStatus();
 }
 
-// Only the draft service has anything to gain from running ahead.
+// Only the draft service gains from running ahead.
 absl::Status ParseSchedule(const v1::SpeculationOptions& speculation, const RequestDefaults& defaults,
                            Request& request) {
   v1::Schedule schedule = speculation.schedule();

@@ -12,10 +12,10 @@
 
 namespace outrider {
 
-// What the coordinator's flags, and the files they name, say about requests.
+// Defaults from the coordinator's flags and the files that they name.
 struct RequestDefaults {
   int draft_tokens = 5;
-  bool adaptive = false;  // the policy chooses K where that leaves a seed's answer as it is
+  bool adaptive = false;  // the policy chooses K where that does not change a seed's answer
   v1::Rule rule = v1::RULE_TOKEN;
   v1::Schedule schedule = v1::SCHEDULE_AUTO;
   std::string tree = "none";                               // SpeculationOptions.tree
@@ -23,9 +23,9 @@ struct RequestDefaults {
   bool has_draft_service = true;
   int max_samples = 1;                                          // of one request
   std::shared_ptr<const ChatTemplate> chat_template = nullptr;  // null: the model is not for conversations
-  std::string no_chat = "this model has no chat template";      // why then
+  std::string no_chat = "this model has no chat template";      // the reason then
   v1::SamplingParams sampling = {};                             // for what a request does not set
-  bool control_tokens_in_chat = false;                          // also where clients wrote them
+  bool control_tokens_in_chat = false;  // control tokens are read even in clients' text
 };
 
 // INVALID_ARGUMENT naming the first field that is out of range, and the range. `target` says what the model
@@ -33,22 +33,24 @@ struct RequestDefaults {
 absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
                                      const Tokenizer& tokenizer, const v1::ServerInfo& target);
 
-// --- parts of it ---
+// The parts of ParseRequest follow, one source file each; they are declared here because they call each
+// other.
 
-// Who drafts for a request that does not say so: without a draft service n-grams, which need nothing.
+// Returns the drafter of a request that names none: the configured one, else the draft service or, without
+// one, n-grams, which need nothing.
 v1::DrafterKind DefaultDrafter(const RequestDefaults& defaults);
 
-// INVALID_ARGUMENT, naming those that can be had, if the coordinator or the target lacks what the drafter
-// needs. Without a target, null, whatever a target can have passes.
+// INVALID_ARGUMENT, naming the available drafters, if the coordinator or the target lacks what the drafter
+// needs. A null target counts as having whatever a target can have.
 absl::Status CheckDrafter(v1::DrafterKind kind, const RequestDefaults& defaults,
                           const v1::ServerInfo* target);
 
-// Fills in the drafter, the target's proposer and K. `repeatable`: a K that the policy chooses does not
-// change what a seed gives.
+// Fills in the drafter, the target's proposer and K. `repeatable`: a K chosen by the policy does not change
+// what a seed gives.
 absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const RequestDefaults& defaults,
                           const v1::ServerInfo& target, bool repeatable, Request& request);
 
-// What beside the request decides whether there can be a tree.
+// What decides, besides the request, whether it can have a tree.
 struct TreeLimits {
   const v1::ServerInfo& target;
   const std::string& default_tree;  // of the coordinator, as SpeculationOptions.tree
@@ -56,27 +58,27 @@ struct TreeLimits {
   bool repeatable = false;  // which tree is drafted does not change what a seed gives
 };
 
-// What is wrong with a value of SpeculationOptions.tree; empty: nothing.
+// Returns what is wrong with a value of SpeculationOptions.tree; empty if nothing is.
 std::string ProblemOfTree(const std::string& tree);
 
-// Fills in what is drafted. `request` has drafter, K and parameters already; a shape makes the schedule
-// lockstep, and says how deep K is where the request does not. INVALID_ARGUMENT, naming speculation.tree or
-// speculation.sibling_order, for a shape that is none, is too large, or cannot be used with the rest of the
-// request. What comes from the default, and "auto", gives chains instead. K = 0 ignores a tree.
+// Fills in what is drafted. `request` has drafter, K and parameters already. A shape makes the schedule
+// lockstep, and its depth is K where the request does not say. INVALID_ARGUMENT, naming speculation.tree or
+// speculation.sibling_order, for a shape that is malformed, too large, or unusable with the rest of the
+// request; where the shape is the default or "auto", chains instead. K = 0 ignores a tree.
 absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimits& limits, Request& request);
 
-// If there is a search, fills in `beam`, and what it makes of the rest of the request, which has been parsed:
-// draft and target are greedy, and what is drafted are trees where both can. INVALID_ARGUMENT, naming the
-// field, for options out of range and for what goes with no search (GenerateRequest.beam).
+// For a search, fills in `beam` and adapts the rest of the request, which has been parsed: draft and target
+// are greedy, and trees are drafted where both can. INVALID_ARGUMENT, naming the field, for options out of
+// range and for fields that do not go with a search (GenerateRequest.beam).
 absl::Status ParseBeam(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
                        const v1::ServerInfo& target, Request& request);
 
-// How a model is meant to be sampled from, by its own account: temperature, top_k, top_p, min_p and
-// repetition_penalty of the generation_config.json in a model's folder, as far as it has them; none without
-// the file. INVALID_ARGUMENT, naming the file, if it is damaged or a value is out of range.
+// Reads how a model recommends to be sampled: temperature, top_k, top_p, min_p and repetition_penalty from
+// the generation_config.json in its folder, as far as that has them; none without the file. INVALID_ARGUMENT,
+// naming the file, if it is damaged or a value is out of range.
 absl::StatusOr<v1::SamplingParams> ReadSamplingDefaults(const std::string& folder);
 
-// Takes from `defaults` what is not set.
+// Sets the unset fields of `sampling` from `defaults`.
 void FillIn(const v1::SamplingParams& defaults, v1::SamplingParams* sampling);
 
 }  // namespace outrider

@@ -12,10 +12,10 @@
 namespace outrider {
 namespace {
 
-// How deep a tree is whose shape does not say, if nobody does.
+// The default depth of a tree whose shape does not say.
 constexpr int kDepth = 4;
 
-// Why there can be no tree at all; nullopt: there can.
+// Why there can be no tree at all; nullopt if there can.
 std::optional<std::string> Obstacle(const TreeLimits& limits, const Request& request) {
   const v1::SequenceParams& params = request.params;
   const bool makes_trees =
@@ -31,7 +31,7 @@ std::optional<std::string> Obstacle(const TreeLimits& limits, const Request& req
   return std::nullopt;
 }
 
-// K with a tree of this shape.
+// The K of a tree of this shape.
 int DepthOf(const v1::SpeculationOptions& speculation, const TreeShape& shape, int max_draft_tokens,
             const Request& request) {
   if (speculation.has_draft_tokens()) return request.draft_tokens;
@@ -42,7 +42,7 @@ int DepthOf(const v1::SpeculationOptions& speculation, const TreeShape& shape, i
   return std::min(depth, max_draft_tokens);
 }
 
-// How deep a tree can be.
+// The greatest depth of a tree.
 int MaxDepth(const v1::ServerInfo& target, const Request& request) {
   const v1::ProposerInfo* own = FindProposer(target, request.params.proposer());
   return static_cast<int>(own == nullptr ? target.max_draft_tokens()

@@ -47,7 +47,7 @@ bool IsTraceparent(absl::string_view value) {
   return value.substr(0, 2) != "ff" && !is_zero(3, 32) && !is_zero(36, 16);
 }
 
-// gRPC knows the address of every connection, and none for a channel within the process.
+// gRPC knows the address of every connection, but of no channel within the process.
 bool IsInProcess(const std::string& peer) { return peer == "unknown"; }
 
 // "ipv4:127.0.0.1:4711" without its port; ports of one host belong to one client.

@@ -1,4 +1,4 @@
-// Who asked, as the call's metadata say.
+// Who asks, according to the call's metadata.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -11,7 +11,7 @@
 
 namespace outrider {
 
-// The metadata key that a client may name its request by, and that the answer names it by.
+// The metadata key under which a client may name its request, and the answer names it.
 inline constexpr char kRequestIdKey[] = "x-request-id";
 inline constexpr char kTraceparentKey[] = "traceparent";
 
@@ -19,20 +19,19 @@ inline constexpr char kTraceparentKey[] = "traceparent";
 // traceparent if it is well formed (https://www.w3.org/TR/trace-context/).
 v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata);
 
-// The metadata key by which the gateway says who asks. Only calls from within the process are believed.
+// The metadata key under which the gateway says who asks. Only calls from within the process are believed.
 inline constexpr char kClientKey[] = "x-outrider-client";
-// What it says of a client that it knows by its bearer token, by the name in its certificate, or by its
+// Its values for a client that is known by its bearer token, by the name in its certificate, or by its
 // address only.
 std::string ClientWithToken(absl::string_view authorization);
 std::string ClientWithCertificate(const std::string& name);
 std::string ClientAtHost(const std::string& host);
 
-// Who asks, so that clients can be told apart: the bearer token, as a hash, where `checks_tokens`; else the
-// name in the client's certificate; else its host. Not for eyes.
+// Identifies the client: by a hash of the bearer token, where `checks_tokens`; else by the name in its
+// certificate; else by its host. Not for display.
 std::string ReadClient(const grpc::CallbackServerContext& context, bool checks_tokens);
 
-// What keeps a client's cached prefixes apart from those of others. Nobody without the key can find a
-// client's.
+// Keeps a client's cached prefixes apart from those of others. Nobody without the key can find a client's.
 uint64_t CacheSalt(const std::string& client, const std::string& key);
 
 }  // namespace outrider

@@ -53,12 +53,12 @@ class BeamLoop::LiveText {
     answer_ = *std::move(answer);
     co_return absl::OkStatus();
   }
-  // What the last Look has found, if it was OK.
+  // What the last Look found, if it was OK.
   BeamRows rows() const { return {&proposal_, answer_.candidates}; }
-  // Of the prompt, in the first Look.
+  // For the prompt, in the first Look.
   uint32_t prefix_hit() const { return answer_.prefix_hit; }
 
-  // The text goes on with these tokens, of which the first ones may be on a path of what was looked at.
+  // Continues the text with these tokens; the first ones may be on a path of the last Look.
   void Extend(std::span<const TokenId> tokens) {
     const size_t n = decoding_.generation.size();
     Verdict verdict;
@@ -68,7 +68,7 @@ class BeamLoop::LiveText {
     decoding_.generation.Extend(tokens);
   }
 
-  // What another text can begin as, now: a copy of this one.
+  // What another text can now begin as a copy of.
   Fork fork() const { return {decoding_.generation.sequence_id(), decoding_.generation.size()}; }
   // Ends a Look in progress; nothing is computed for this text any more.
   void Stop() { decoding_.Stop(); }
@@ -161,7 +161,7 @@ asio::awaitable<absl::Status> BeamLoop::LookAtAll(const std::vector<DraftLength>
 void BeamLoop::OnLooked(const std::exception_ptr& exception, absl::Status status) {
   if (exception && !exception_) exception_ = exception;
   if (failure_.ok()) failure_ = std::move(status);
-  // Without one of them the others are of no use.
+  // If one fails, the others are of no use.
   if (exception_ || !failure_.ok()) Stop();
 }
 
@@ -199,7 +199,7 @@ void BeamLoop::Count(const std::vector<BeamRows>& rows, int steps) {
     is_tree = is_tree || !IsChain(*text.proposal);
   }
   stats_.set_rounds(stats_.rounds() + 1);
-  // The last step is one that the target's rows would have allowed without a draft.
+  // The last step is the one that the target's rows would have allowed without a draft.
   const int covered = steps - 1;
   kinds_.insert(kinds_.end(), static_cast<size_t>(covered), v1::TOKEN_KIND_ACCEPTED);
   kinds_.push_back(depth == 0         ? v1::TOKEN_KIND_PLAIN
@@ -223,7 +223,7 @@ std::vector<BeamLoop::Text> BeamLoop::Found() const {
     v1::GenerateResponse chunk = generation.CommitFound(text.tokens, kinds_, text.score, stats);
     chunk.set_sample(static_cast<uint32_t>(found.size()));
     found.push_back({std::move(chunk), generation.progress()});
-    // All of it was one search.
+    // All of it belonged to one search.
     stats = v1::SpeculationStats();
     stats.set_exact(true);
   }

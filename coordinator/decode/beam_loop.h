@@ -1,4 +1,4 @@
-// Beam search through draft and target: the loop that takes a request to its likeliest texts.
+// Beam search through draft and target: takes a request to its likeliest texts.
 #pragma once
 
 #include <exception>
@@ -16,13 +16,13 @@
 
 namespace outrider {
 
-// Learns over all searches of a width how many steps a second a round gives with and without a draft. One
+// Learns, over all searches of a width, how many steps a second rounds give with and without a draft. One
 // thread.
 class BeamChoice {
  public:
   // Whether the next round of such a search is to draft.
   bool Drafts(int width) { return !choices_[width].Next(); }
-  // What it gave.
+  // Observes what that round gave.
   void Observe(int width, bool drafted, double seconds, int steps) {
     choices_[width].Observe(!drafted, seconds, steps);
   }
@@ -31,19 +31,19 @@ class BeamChoice {
   std::map<int, MeasuredChoice> choices_;
 };
 
-// Each live text is a sequence of its own on the servers. In a round the draft proposes a tree after each,
-// and the target tells the likeliest tokens after each node of it, all at the same time. The search then
-// takes as many steps as that covers. What is found does not depend on what was proposed. Executor thread.
+// Each live text is a sequence of its own on the servers. In a round the draft proposes a tree after each
+// text, and the target returns the likeliest tokens after each node, for all texts at once. The search then
+// takes all steps that these rows cover. Its result does not depend on the proposals. Executor thread.
 class BeamLoop {
  public:
-  // `request.beam` is set. What `parts` and `choice` name outlives this.
+  // `request.beam` is set. What `parts` and `choice` point to outlives this.
   BeamLoop(const DecodeParts& parts, BeamChoice* choice, Request request, Clock::time_point received,
            Clock::time_point deadline);
   ~BeamLoop();
 
-  // To the end of the search. Errors are those of TargetClient::Verify.
+  // Runs the search to its end. Errors are those of TargetClient::Verify.
   asio::awaitable<absl::Status> Run();
-  // Ends Run, and whatever the servers do for it.
+  // Ends Run, and all work of the servers for it.
   void Stop();
 
   const Request& request() const { return request_; }
@@ -62,14 +62,14 @@ class BeamLoop {
   class LiveText;
 
   asio::awaitable<absl::Status> Round();
-  // What is drafted after each live text.
+  // How much to draft after each live text.
   std::vector<DraftLength> Lengths(bool drafts) const;
   asio::awaitable<absl::Status> LookAtAll(const std::vector<DraftLength>& lengths);
   void OnLooked(const std::exception_ptr& exception, absl::Status status);
-  // Takes the steps that the rows cover. Returns how many.
+  // Takes the steps that the rows cover. Returns their number.
   int Advance();
   std::unique_ptr<LiveText> MakeText(std::span<const TokenId> tokens, const Fork& fork) const;
-  // Keeps account of a round that took so many steps.
+  // Counts a round that took that many steps.
   void Count(const std::vector<BeamRows>& rows, int steps);
 
   const DecodeParts parts_;

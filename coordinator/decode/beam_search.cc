@@ -55,7 +55,7 @@ void BeamSearch::Step(std::span<const CandidateRow* const> rows) {
   for (size_t i = 0; i < candidates.size() && next.size() < width; ++i) {
     const Candidate& candidate = candidates[i];
     const bool ends = full || Ends(candidate.token);
-    // What ends a text only counts if it is as good as what goes on.
+    // A candidate that ends a text only counts if it is as good as those that go on.
     if (ends && i >= width) {
       if (full) break;
       continue;

@@ -1,5 +1,4 @@
-// Beam search: of the texts that were looked at, which are followed, which are finished, and when that is
-// enough.
+// Beam search: which texts are followed, which are finished, and when to stop.
 #pragma once
 
 #include <span>
@@ -25,9 +24,9 @@ struct BeamSearchOptions {
   int max_tokens = 1;
 };
 
-// The arithmetic alone. The semantics are those of Hugging Face transformers' beam search, but for sums,
-// which are of double precision. Of candidates with equal scores the one of the better beam comes first, then
-// the lower token. One thread.
+// The arithmetic alone. The semantics are those of Hugging Face transformers' beam search, except that sums
+// have double precision. Candidates with equal scores are ordered by the better beam, then the lower token.
+// One thread.
 class BeamSearch {
  public:
   // A text that is followed. `log_probability` is the sum over its tokens.
@@ -45,19 +44,19 @@ class BeamSearch {
 
   const BeamSearchOptions& options() const { return options_; }
 
-  // How many tokens of each row a step may need: as many as go on, after all that may end a text.
+  // The tokens of each row that a step may need: as many as go on, besides all that may end a text.
   static int RowSize(const BeamSearchOptions& options) {
     return options.width + static_cast<int>(options.end_ids.size());
   }
 
-  // Appends a token to the live texts. rows[i] follows live()[i] and has RowSize tokens, or all there are.
+  // Appends a token to each live text. rows[i] follows live()[i] and has RowSize tokens, or all there are.
   // Not after the end.
   void Step(std::span<const CandidateRow* const> rows);
 
   bool over() const { return live_.empty() || over_; }
-  // At most `width`, the best first. The empty text before the first step, none once all have max_tokens.
+  // At most `width`, best first: the empty text before the first step, none once all have max_tokens.
   const std::vector<Live>& live() const { return live_; }
-  // Likewise. Where texts have equal scores the one that was finished first comes first.
+  // At most `width`, best first. Texts with equal scores are in the order in which they were finished.
   const std::vector<Finished>& finished() const { return finished_; }
 
  private:
@@ -79,24 +78,24 @@ class BeamSearch {
   bool over_ = false;
 };
 
-// What the target said of one live text and of the tokens that the draft expects after it.
+// The target's rows for one live text and for the tokens drafted after it.
 struct BeamRows {
   const Proposal* proposal = nullptr;  // only tokens and parents matter
   std::span<const CandidateRow> rows;  // after the text, then after each node
 };
 
-// The nodes that spell the beginning of `tokens`, from the root down, as far as there are any.
+// Returns the nodes that spell the longest prefix of `tokens`, from the root down.
 std::vector<int> PathAlong(const Proposal& proposal, std::span<const TokenId> tokens);
 
-// What came of a call.
+// The result of AdvanceBeams.
 struct BeamProgress {
   int steps = 0;
-  std::vector<int> origins;  // of each live text now: which one before the call it begins with
+  std::vector<int> origins;  // of each live text: index of the text before the call that it begins with
 };
 
-// Takes every step that the rows cover, where `beams` are of search.live(), in this order. A step is covered
-// if each live text is one of the nodes; the first that is not still has its rows, those after the texts
-// before it, so that a call is worth one step at least (Leviathan et al., arXiv 2211.17192, appendix A.4).
+// Takes every step that the rows cover; `beams` are of search.live(), in this order. A step is covered if
+// each live text is one of the nodes. The first that is not still has its rows, those after the texts before
+// it, so a call takes at least one step (Leviathan et al., arXiv 2211.17192, appendix A.4).
 BeamProgress AdvanceBeams(std::span<const BeamRows> beams, BeamSearch& search);
 
 }  // namespace outrider

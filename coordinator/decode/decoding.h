@@ -1,4 +1,4 @@
-// A generation together with those who work for it.
+// A generation together with its drafter and its client of the target.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-// What all generations have in common, and outlives them.
+// What all generations share; outlives them.
 struct DecodeParts {
   asio::any_io_executor executor;
   const Tokenizer* tokenizer;
@@ -26,7 +26,7 @@ struct DecodeParts {
   Metrics* metrics;
 };
 
-// Of a sample, or of a text that a search follows. Executor thread.
+// For a sample, or for a text that a search follows. Executor thread.
 struct Decoding {
   // A request that came at `received` and ends at `deadline`. The servers begin the sequence as a copy of
   // `fork`.
@@ -41,8 +41,8 @@ struct Decoding {
   Decoding(const Decoding&) = delete;
   Decoding& operator=(const Decoding&) = delete;
 
-  // The generation is over, or its client gone: the servers release what they hold of it, and compute nothing
-  // for it any more. Ends a Take or Verify in progress.
+  // Call when the generation is over or its client gone: the servers release what they hold of it, and
+  // compute nothing more for it. Ends a Take or Verify in progress.
   void Stop() {
     if (std::exchange(stopped, true)) return;
     drafter->Stop();

@@ -32,7 +32,7 @@ constexpr v1::TokenKind kKinds[] = {v1::TOKEN_KIND_ACCEPTED, v1::TOKEN_KIND_CORR
                                     v1::TOKEN_KIND_PLAIN};
 constexpr v1::Rule kRules[] = {v1::RULE_TOKEN, v1::RULE_BLOCK, v1::RULE_COUPLED};
 
-// A server makes the proposals: the draft, or the target itself.
+// Whether a server makes the proposals: the draft, or the target itself.
 bool IsWaitedFor(v1::DrafterKind drafter) {
   return drafter == v1::DRAFTER_KIND_MODEL || ProposerOf(drafter) != v1::PROPOSER_UNSPECIFIED;
 }
@@ -272,7 +272,7 @@ prometheus::Histogram* Metrics::RoundSeconds(const RoundReport& round) const {
 void Metrics::CountDraft(const RoundReport& round) {
   // A local drafter has no server.
   if (IsWaitedFor(round.drafter)) draft_seconds_->Observe(Seconds(round.times.draft));
-  // Of a proposal that was begun ahead, most of the server's time was not waited for.
+  // For a proposal begun ahead, most of the server's time was not waited for.
   if (round.drafter == v1::DRAFTER_KIND_MODEL && round.ahead.steps == 0) {
     draft_.OnItem(round.times.draft, round.times.draft_server);
   }

@@ -20,11 +20,11 @@
 
 namespace outrider {
 
-// What speculation gains: the time that rounds took for their tokens, with and without it. Only like is
-// compared with like. Rounds are counted by the number of generations in progress, since they share forward
-// passes. A plain round counts only when none of the others drafts either: it would wait for theirs. A round
-// whose draft was asked and gave nothing counts as speculative, since that is what speculation cost. The
-// prompts' rounds do not count.
+// What speculation gains: the time that rounds take for their tokens, with and without it. Only like is
+// compared with like. Rounds are grouped by the number of generations in progress, since these share forward
+// passes. A plain round counts only if none of the others drafts either: it would wait for theirs. A round
+// whose draft was asked and gave nothing counts as speculative, since speculation cost that time. Prompt
+// rounds do not count.
 //
 // One thread.
 class SpeedupMetrics {
@@ -49,20 +49,20 @@ class SpeedupMetrics {
 // Thread-safe.
 class Metrics {
  public:
-  // `max_requests` is what requests_running is limited to.
+  // `max_requests` is the limit of requests_running.
   Metrics(prometheus::Registry& registry, int max_requests);
 
   void OnRound(const RoundReport& round);
   void OnEmitted(const v1::GenerateResponse& chunk);
-  // Requests in progress and those that wait for their turn.
+  // Requests in progress, and those that wait for their turn.
   void SetRequests(size_t running, size_t waiting);
-  // The prompt is computed: the first token has come, so many seconds after the request. Once a request.
+  // The prompt is computed: the first token came `seconds` after the request. Once a request.
   void OnFirstToken(double seconds, size_t prompt_tokens);
   // A sample has ended, well or not.
   void OnSampleEnd(const Generation::Progress& progress);
-  // A search has ended: how often the target was asked, and the steps that this was worth.
+  // A search has ended that asked the target `rounds` times, for `steps` steps.
   void OnSearch(uint64_t rounds, int steps);
-  // A request that was let in has ended, so many seconds after it came.
+  // A request that was let in has ended, `seconds` after it came.
   void OnRequestTime(double seconds) { request_seconds_->Observe(seconds); }
   // Any request. `code` is "OK" or an absl status code's name.
   void OnRequestEnd(const std::string& code) { requests_.Add({{"code", code}}).Increment(); }
@@ -71,21 +71,21 @@ class Metrics {
   // An item that a server refused or did not answer, by reason.
   void OnDraftError(const std::string& reason) { draft_errors_.Add({{"reason", reason}}).Increment(); }
   void OnTargetError(const std::string& reason) { target_errors_.Add({{"reason", reason}}).Increment(); }
-  // Answers that nobody waits for.
+  // An answer that nobody waits for.
   void OnUnexpectedDraft() { draft_.unexpected->Increment(); }
   void OnUnexpectedTarget() { target_.unexpected->Increment(); }
-  // Which servers there are, by address, and whether they can be used. Others have no series any more.
+  // The servers by address, and whether they can be used. Removes the series of all others.
   using ServersUp = std::map<std::string, bool>;
   void SetDrafts(const ServersUp& up) { draft_.SetUp(up); }
   void SetTargets(const ServersUp& up) { target_.SetUp(up); }
-  // A draft service is configured, and none can be used.
+  // Whether a draft service is configured but none can be used.
   void SetDegraded(bool degraded) { degraded_->Set(degraded ? 1 : 0); }
 
-  // Since the start of the process.
+  // Totals since the start of the process.
   v1::SpeculationTotals Totals() const;
 
  private:
-  // What is known of one of the two servers.
+  // The metrics of one of the two servers.
   struct Server {
     Server(prometheus::Registry& registry, const std::string& name);
     void OnItem(Clock::duration waited, const v1::ItemTiming& timing);
@@ -113,7 +113,7 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& drafted_per_position_;
   std::vector<prometheus::Counter*> accepted_at_, drafted_at_;  // executor thread
   prometheus::Counter* trees_;
-  // By place among siblings; further ones count as the last.
+  // By rank among siblings; higher ranks count as the last.
   static constexpr size_t kRanks = 8;
   std::vector<prometheus::Counter*> offered_of_rank_, accepted_of_rank_;
   struct DrafterCounters {

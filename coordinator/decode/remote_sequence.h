@@ -1,4 +1,4 @@
-// What one server is believed to hold of a sequence, and so what it has to be sent next.
+// What one server is believed to hold of a sequence, and hence what it must be sent next.
 #pragma once
 
 #include <algorithm>
@@ -13,17 +13,17 @@
 
 namespace outrider {
 
-// Another sequence that begins with the same tokens, so that a server can copy its cache.
+// Another sequence that begins with the same tokens, whose cache a server can copy.
 struct Fork {
   std::string of;     // its sequence id; empty: there is none
-  size_t tokens = 0;  // how many they have in common
+  size_t tokens = 0;  // length of the common prefix
 };
 
-// What there is to do about an item that a server refused.
+// How to deal with an item that a server refused.
 enum class Remedy {
   kResend,  // the belief was wrong and is corrected: send what the server lacks, at once
   kWait,    // the server has no room: send it again later
-  kNone,    // it is not for want of tokens or parameters
+  kNone,    // no tokens or parameters would help
 };
 
 // A belief may be wrong; the server's answer then corrects it, at the price of sending tokens again. One
@@ -33,21 +33,21 @@ class RemoteSequence {
   explicit RemoteSequence(Fork fork = {})
       : held_(fork.tokens), agreed_(fork.tokens), fork_of_(std::move(fork.of)) {}
 
-  // Index of the first token to send when n tokens are committed: what the server holds and what of that is
-  // known to be committed, but never all of it, since an item must not be empty.
+  // Index of the first token to send when n tokens are committed: after those that the server holds and that
+  // are known to be committed, but less than n, since an item must not be empty.
   uint32_t Base(size_t n) const { return static_cast<uint32_t>(std::min({held_, agreed_, n - 1})); }
 
-  // What a sequence can begin as whose first `assumed` tokens are those of this one, known here as `id`: with
-  // what the server holds of them, committed or only drafted so far.
+  // What a sequence can begin as that shares its first `assumed` tokens with this one, known here as `id`:
+  // those of them that the server holds, committed or only drafted so far.
   Fork Branch(const std::string& id, size_t assumed) const { return {id, std::min(held_, assumed)}; }
 
-  // The parameters need not be sent with the next item.
+  // Whether the next item can omit the parameters.
   bool params_known() const { return params_known_; }
 
-  // The sequence whose copy this one is to begin as; empty once the server knows this one.
+  // The sequence that this one is to begin as a copy of; empty once the server knows this one.
   const std::string& fork_of() const { return fork_of_; }
 
-  // Before an item is sent. Another boot id than before means that nothing is left there.
+  // Call before an item is sent. A new boot id means that nothing is left there.
   void OnServer(uint64_t boot_id) {
     if (boot_id_ != 0 && boot_id != boot_id_) Forget();
     boot_id_ = boot_id;
@@ -62,7 +62,7 @@ class RemoteSequence {
     agreed_ = std::min(cached, n + accepted);
   }
 
-  // The round's verdict came later: of the drafted tokens that the server holds, `accepted` are committed.
+  // The round's verdict came later: `accepted` of the drafted tokens that the server holds are committed.
   void OnVerdict(size_t n, size_t accepted) {
     if (agreed_ == n) agreed_ = std::min(held_, n + accepted);
   }
@@ -92,7 +92,7 @@ class RemoteSequence {
     }
   }
 
-  // Nothing of the sequence counts as held: all of it is sent next.
+  // Takes nothing of the sequence as held: all of it is sent next.
   void Forget() {
     held_ = agreed_ = 0;
     params_known_ = false;
@@ -112,8 +112,8 @@ class RemoteSequence {
   bool params_known_ = false;
 };
 
-// The committed tokens up to `end` that `remote` lacks, as round `round` of the sequence that is known there
-// by `sequence_id`. `end` <= generation.size().
+// Fills in the committed tokens up to `end` that `remote` lacks, as round `round` of the sequence that the
+// server knows as `sequence_id`. `end` <= generation.size().
 inline void FillUpdate(const Generation& generation, const std::string& sequence_id,
                        const RemoteSequence& remote, uint64_t round, size_t end, v1::SequenceUpdate* update) {
   const uint32_t base = remote.Base(end);

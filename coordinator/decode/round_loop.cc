@@ -12,7 +12,7 @@ namespace {
 // Positions of the prompt in one chunk: with 20 alternatives each, half a millisecond's work and 100 kB.
 constexpr int kPromptPiece = 128;
 
-// The target is to propose what follows its verdicts.
+// Whether the target is to propose what follows its verdicts.
 bool ProposesItself(const Request& request) { return request.params.proposer() != v1::PROPOSER_UNSPECIFIED; }
 
 uint32_t Microseconds(Clock::duration duration) {
@@ -88,7 +88,7 @@ asio::awaitable<absl::StatusOr<int>> RoundLoop::SendPromptLogprobs(const Generat
 
 DraftLength RoundLoop::Choose() {
   if (!ProposesItself(generation_->request())) return policy_->Choose(*generation_);
-  // It was chosen before the verdict, which may have left less room.
+  // The length was chosen before the verdict, which may have left less room.
   return {.most = std::min(next_.most, std::max(generation_->Room() - 1, 0)), .tree = next_.tree};
 }
 
@@ -112,7 +112,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
     drafter_->Begin(length);
     proposal = co_await drafter_->Take(&times.draft_server);
     draft_status = drafter_->status();
-    // What was begun ahead has the K that was chosen then.
+    // A proposal begun ahead has the K that was chosen then.
     const bool has_own_k = length.stop || drafter_->ahead().steps > 0;
     if (has_own_k && !proposal.empty()) k = static_cast<int>(proposal.size());
   }
@@ -132,7 +132,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   if (!answer.ok()) co_return answer.status();
   if (proposal_was_made && proposal.empty()) draft_status = DraftStatus::kFailed;
   const Clock::time_point verified = Clock::now();
-  // What the next round verifies counts there.
+  // A proposal that the next round verifies counts there.
   asking_ = std::chrono::microseconds(answer->next.timing.compute_us());
   times.verify = verified - proposed - asking_;
   times.verify_server = answer->timing;

@@ -12,8 +12,8 @@
 
 namespace outrider {
 
-// Tells all who keep account of rounds about each of them: the metrics, the policy, the log at level debug,
-// and the client, if it asked for a trace. Executor thread.
+// Reports each round to the metrics, the policy, the log at level debug and, if it asked for a trace, the
+// client. Executor thread.
 class RoundObserver {
  public:
   // Both outlive this.
@@ -27,13 +27,13 @@ class RoundObserver {
   DraftChoice* const policy_;
 };
 
-// Takes one generation to its end. An error ends it early; what was sent until then stands. Executor thread.
+// Takes one generation to its end. An error ends it early; what was sent before stands. Executor thread.
 class RoundLoop {
  public:
-  // Sends a chunk to the client. Returns when there is room for more; an error when nobody reads any more.
+  // Sends a chunk to the client. Returns when there is room for more, or an error when nobody reads any more.
   using SendChunk = std::function<asio::awaitable<absl::Status>(v1::GenerateResponse)>;
 
-  // What it is given outlives it.
+  // The arguments outlive this.
   RoundLoop(Decoding* decoding, RoundObserver* observer, SendChunk send)
       : generation_(&decoding->generation),
         drafter_(decoding->drafter.get()),
@@ -42,18 +42,18 @@ class RoundLoop {
         observer_(observer),
         send_(std::move(send)) {}
 
-  // The first round, in which the servers compute the prompt. Call it once, before Decode.
+  // Runs the first round, in which the servers compute the prompt. Call it once, before Decode.
   asio::awaitable<absl::Status> ComputePrompt();
-  // The rounds that follow, until the generation is over.
+  // Runs the rounds that follow, until the generation is over.
   asio::awaitable<absl::Status> Decode();
 
  private:
   asio::awaitable<absl::Status> Round();
-  // What is drafted in this round, and what the target is asked to propose for the next.
+  // Chooses what to draft in this round, and what to ask the target to propose for the next.
   DraftLength Choose();
   DraftLength ChooseNext();
-  // Sends the beginning of what was asked for of the prompt in chunks of its own. Returns how many positions
-  // it has sent; the rest goes with the first token.
+  // Sends the first of the requested prompt positions in chunks of their own. Returns how many positions it
+  // has sent; the rest goes with the first token.
   asio::awaitable<absl::StatusOr<int>> SendPromptLogprobs(const Generation::Logprobs& prompt);
 
   Generation* const generation_;
@@ -62,8 +62,7 @@ class RoundLoop {
   DraftChoice* const policy_;
   RoundObserver* const observer_;
   const SendChunk send_;
-  // Where the target proposes itself: what was chosen for the round to come, and the time that its proposal
-  // took.
+  // If the target itself proposes: the length chosen for the next round, and the time that its proposal took.
   DraftLength next_;
   Clock::duration asking_{};
 };

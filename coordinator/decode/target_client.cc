@@ -14,7 +14,7 @@ namespace {
 
 // Tokens in one item; longer prefixes take several.
 constexpr size_t kMaxItemTokens = 8192;
-// To be refused this often in a row is a defect, not a loss.
+// Being refused this often in a row is a defect, not a loss.
 constexpr int kMaxFailures = 8;
 
 uint32_t BytesOf(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes) {
@@ -23,7 +23,7 @@ uint32_t BytesOf(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes)
   return static_cast<uint32_t>(bytes);
 }
 
-// What the target's own proposal took of the time of an item.
+// The part of an item's time that the target's own proposal took.
 uint32_t ProposeMicroseconds(const v1::VerifyResult& result) {
   return std::min(result.propose_us(), result.timing().compute_us());
 }
@@ -34,7 +34,7 @@ v1::ItemTiming TimingOfVerdict(const v1::VerifyResult& result) {
   return timing;
 }
 
-// What the target proposed, which was asked for a chain or tree of that length.
+// Converts the target's own proposal, which was asked for as a chain or tree of that length.
 absl::StatusOr<Proposal> ParseOwnProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
                                           const DraftLength& asked, v1::Rule rule, int vocab_size) {
   const auto error = [](absl::string_view reason, absl::string_view message) {
@@ -103,7 +103,7 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Proposal& pro
     }
     const bool had_proposal = !proposal.empty();
     if (absl::Status status = Recover(answer, proposal); !status.ok()) co_return status;
-    // Another content needs another round.
+    // Different content needs a different round.
     if (had_proposal && proposal.empty()) round_ = generation_->NextRound();
   }
 }
@@ -182,7 +182,7 @@ TargetProposal TargetClient::TakeProposal(const v1::VerifyResult& result, const 
   }
   taken.status = DraftStatus::kFailed;
   metrics_->OnDraftError(ReasonOf(nodes.status()));
-  // One that is empty is short of memory, not wrong.
+  // An empty proposal is short of memory, not wrong.
   if (!result.verdict().proposal().empty()) {
     LogWarning("proposal of the target dropped", {{"error", std::string(nodes.status().message())}});
   }
@@ -196,7 +196,7 @@ bool TargetClient::CanPropose() const {
 void TargetClient::FillTokens(size_t end, v1::VerifyItem* verify) const {
   v1::SequenceUpdate* update = verify->mutable_sequence();
   FillUpdate(*generation_, pin_.sequence_id(), remote_, round_, end, update);
-  // A target that came later may be without it, and would refuse the sequence.
+  // A target that came later may lack the proposer, and would refuse the sequence.
   if (update->has_params() && !CanPropose()) update->mutable_params()->clear_proposer();
 }
 

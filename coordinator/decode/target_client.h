@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-// What the target answered to an item.
+// The target's answer to an item.
 struct TargetAnswer {
   Verdict verdict;
   std::vector<CandidateRow> candidates;  // instead, if the request is a search: after the last committed
@@ -24,18 +24,18 @@ struct TargetAnswer {
   uint32_t proposal_bytes = 0;           // of the proposal on the wire; only for requests that are traced
   uint32_t prefix_hit = 0;               // tokens of the item that the target had from other sequences
   Generation::Logprobs logprobs;         // of the emitted tokens, if the request asks for them
-  Generation::Logprobs prompt_logprobs;  // of the prompt's, likewise
+  Generation::Logprobs prompt_logprobs;  // of the prompt, likewise
   v1::ItemTiming timing;                 // without that of `next`
-  TargetProposal next = {};              // of the target's own, if it was asked for one
+  TargetProposal next = {};              // the target's own proposal, if it was asked for one
 };
 
 // One for each generation, which is on one target of the pool. If that ends, drains or hangs, the round in
-// progress is sent to another with all of the sequence (`base` 0). This is exact: proposal and random numbers
-// are the same, a late verdict of the first target is not taken, and which targets are asked does not depend
-// on what they would say. Executor thread.
+// progress is sent to another with the whole sequence (`base` 0). This is exact: proposal and random numbers
+// are the same, a late verdict of the first target is not taken, and the choice of targets does not depend on
+// what they would say. Executor thread.
 class TargetClient {
  public:
-  // What it is given outlives it. All that it waits for ends at `deadline`.
+  // The arguments outlive this. All waits end at `deadline`.
   TargetClient(TargetPool* pool, Metrics* metrics, Generation* generation, Clock::time_point deadline,
                Fork fork)
       : pin_(pool),
@@ -45,25 +45,25 @@ class TargetClient {
         remote_(std::move(fork)),
         wake_(pool->executor()) {}
 
-  // A verdict over `proposal`, which is emptied if the target cannot take it: then the round is plain. While
-  // all targets are away they are waited for, as long as the links' options say. Errors are for the client:
-  // UNAVAILABLE when the targets stay away, CANCELLED after Stop, DEADLINE_EXCEEDED at the deadline, INTERNAL
-  // when the model yields no distribution, the verdict is none over `proposal`, or links were lost under
-  // the item too often (LossCount), of whichever targets.
+  // Returns a verdict over `proposal`, which is emptied if the target cannot take it; the round is then
+  // plain. While all targets are away, waits for them as long as the links' options say. Errors are for the
+  // client: UNAVAILABLE when the targets stay away, CANCELLED after Stop, DEADLINE_EXCEEDED at the deadline,
+  // INTERNAL when the model yields no distribution, the verdict does not fit `proposal`, or links to any
+  // targets were lost under the item too often (LossCount).
   //
-  // With `next` the target is also asked for a proposal of its own to follow the verdict. One that it does
-  // not give, or that is none of what was asked for, is no error.
+  // With `next` the target is also asked for a proposal of its own to follow the verdict. It is no error if
+  // it gives none, or one that was not asked for.
   //
   // Calls `away` once, while the item is on its way. `away` and `next`, unless null, outlive the call.
   asio::awaitable<absl::StatusOr<TargetAnswer>> Verify(Proposal& proposal,
                                                        const std::function<void()>* away = nullptr,
                                                        const DraftLength* next = nullptr);
 
-  // Of a search: of the proposal that was last asked about, the first `accepted` tokens of a path were
-  // appended to the generation, which had `n` before.
+  // For a search: the first `accepted` tokens of a path through the last proposal were appended to the
+  // generation, which had `n` before.
   void OnExtended(size_t n, size_t accepted) { remote_.OnVerdict(n, accepted); }
 
-  // The generation is over, or its client gone: nothing is computed for it any more. Ends a Verify in
+  // Call when the generation is over or its client gone: nothing more is computed for it. Ends a Verify in
   // progress.
   void Stop();
 
@@ -71,31 +71,31 @@ class TargetClient {
   // Sends the first tokens of a long sequence that the target lacks, so that others get their turn in
   // between.
   asio::awaitable<absl::Status> SendPrefix();
-  // The tokens up to `end` that the target lacks, as round round_.
+  // Fills in the tokens up to `end` that the target lacks, as round round_.
   void FillTokens(size_t end, v1::VerifyItem* verify) const;
-  // A verify item of round_ over the tokens and the proposal, which also asks for `next`, unless null.
+  // Makes a verify item of round_ over the tokens and the proposal, which also asks for `next`, unless null.
   v1::TargetItem MakeItem(const Proposal& proposal, const DraftLength* next) const;
-  // Whether the target that the sequence is on can propose what the request asks it for.
+  // Whether the sequence's target can propose what the request asks for.
   bool CanPropose() const;
-  // What came as a proposal of the length `asked`.
+  // Converts what came as a proposal of the length `asked`.
   TargetProposal TakeProposal(const v1::VerifyResult& result, const DraftLength& asked) const;
-  // What an item's result says, and what follows for the next item. Moves what it takes.
+  // Converts an item's result, and updates what the next item depends on. Moves out of `result`.
   absl::StatusOr<TargetAnswer> Take(v1::VerifyResult& result, const Proposal& proposal);
   // The same for a search.
   absl::StatusOr<TargetAnswer> TakeCandidates(const v1::VerifyResult& result, const Proposal& proposal);
-  // What follows from any answer for the next item.
+  // Updates what the next item depends on, after any answer.
   void OnAnswered(const v1::VerifyResult& result, size_t accepted);
-  // Whether what the result says beside the verdict is what was asked for.
+  // Whether the rest of the result is what was asked for.
   absl::Status CheckReport(const Proposal& proposal, const Verdict& verdict,
                            const v1::VerifyResult& result) const;
-  // Corrects what is believed of the target, and empties a proposal that it refuses. OK if what is left is
-  // worth sending again.
+  // Corrects the belief about the target, and empties a proposal that it refuses. OK if what is left is worth
+  // sending again.
   absl::Status Recover(const TargetLink::Answer& answer, Proposal& proposal);
   // Counts a loss of the link; INTERNAL if the item is to blame.
   absl::Status OnLost();
-  // Until the turn of a suspect has come.
+  // Waits until the turn of a suspect has come.
   asio::awaitable<absl::Status> WaitForTurn(const TurnQueue::Turn& turn, const TargetLink& link);
-  // Until the sequence is on a target that can be used.
+  // Waits until the sequence is on a target that can be used.
   asio::awaitable<absl::Status> WaitForTarget();
   // Why waiting has ended in vain.
   absl::Status GaveUp() const;
@@ -110,7 +110,7 @@ class TargetClient {
   std::unique_ptr<TargetLink::Call> call_;  // the last one
   int failures_ = 0;                        // in a row, of a kind that should not repeat
   LossCount losses_;
-  // The target had no room: it is asked again then.
+  // How long to leave alone a target that had no room.
   Backoff full_pause_{std::chrono::milliseconds(20), std::chrono::seconds(1)};
   Clock::time_point not_before_{};
   Event wake_;  // Stop

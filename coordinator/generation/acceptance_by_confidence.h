@@ -1,4 +1,4 @@
-// How often drafted tokens stand, by how sure the draft was of them.
+// How often drafted tokens are accepted, by how sure the draft was of them.
 #pragma once
 
 #include <array>
@@ -18,10 +18,10 @@ class AcceptanceByConfidence {
   // The bin of tokens of unknown confidence.
   static constexpr int kUnknown = kBins;
 
-  // A round counts `decay` times as much after each that follows.
+  // Each round multiplies the weight of the earlier ones by `decay`.
   explicit AcceptanceByConfidence(double decay) : decay_(decay) {}
 
-  // A round with a chain. Tokens after the first rejected one tell nothing.
+  // Observes a round with a chain. Tokens after the first rejected one tell nothing.
   void Observe(std::span<const ProposalNode> chain, size_t accepted) {
     Age(1);
     for (size_t i = 0; i < chain.size() && i <= accepted; ++i) {
@@ -30,7 +30,7 @@ class AcceptanceByConfidence {
       bin.accepted += i < accepted ? 1 : 0;
     }
   }
-  // As if that many rounds had passed.
+  // Ages the counts as if that many rounds had passed.
   void Age(double rounds) {
     const double factor = std::pow(decay_, rounds);
     for (Bin& bin : bins_) {

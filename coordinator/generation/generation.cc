@@ -69,7 +69,7 @@ void Generation::Extend(std::span<const TokenId> tokens) {
 bool Generation::Append(TokenId token, std::string* text) {
   Push(token);
   if (std::find(request_.end_ids.begin(), request_.end_ids.end(), token) != request_.end_ids.end()) {
-    // The id that ends a text is no part of it; what was held back for a stop string is.
+    // The id that ends a text is no part of it, but text held back for a stop string is.
     text->append(stops_.Append(detokenizer_.Flush()));
     if (!stops_.match()) text->append(stops_.Flush());
     ended_ = v1::FINISH_REASON_STOP;
@@ -167,7 +167,7 @@ void Generation::CountToken(v1::TokenKind kind) {
 void Generation::CountRound(const Proposal& proposal, const Verdict& verdict, size_t standing) {
   stats_.set_rounds(stats_.rounds() + 1);
   if (proposal.empty()) {
-    // What is not tried is forgotten, or a run of bad luck would be believed for ever.
+    // Depths that are not tried are forgotten; otherwise a run of bad luck would be believed for ever.
     recent_acceptance_.Age(1);
     return;
   }

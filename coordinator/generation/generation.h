@@ -28,26 +28,26 @@ struct Request {
   v1::SequenceParams params;
   v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
   int draft_tokens = 0;           // K
-  bool adaptive = false;          // that is only the largest K; the policy chooses
-  std::optional<TreeShape> tree;  // what is drafted; unset: chains, unless
-  bool chooses_tree = false;      // the policy chooses between them and trees
-  int max_tree_nodes = 0;         // that it may choose
+  bool adaptive = false;          // draft_tokens is only the largest K; the policy chooses
+  std::optional<TreeShape> tree;  // what to draft; unset: chains
+  bool chooses_tree = false;      // the policy chooses between chains and trees
+  int max_tree_nodes = 0;         // of the trees it may choose
   v1::Schedule schedule = v1::SCHEDULE_LOCKSTEP;
   std::vector<std::string> stop_strings;
-  std::vector<TokenId> end_ids;  // each ends the generation; without the model's own if those are ignored
+  std::vector<TokenId> end_ids;  // each ends the generation; excludes the model's own if those are ignored
   int max_tokens = 0;            // cut to the context
   bool trace = false;
   bool echo = false;
   int prompt_logprobs = -1;  // alternatives to report with each prompt token; -1: none
   v1::RequestContext context;
-  int samples = 1;  // with sample indices from that of `params` on
-  // Set: nothing is sampled, the likeliest texts are searched for. With every default filled in; `samples` is
-  // how many of them are wanted.
+  int samples = 1;  // their sample indices begin at that of `params`
+  // If set, the request is a beam search: nothing is sampled. Every default is filled in; `samples` is the
+  // number of texts wanted.
   std::optional<v1::BeamOptions> beam;
-  int candidates = 0;  // for that: how many likeliest tokens the target reports instead of a verdict
+  int candidates = 0;  // for the search: likeliest tokens that the target reports instead of a verdict
 };
 
-// Only Commit adds tokens, and only what is committed counts: for the text, for stops, for usage. One thread.
+// Only Commit adds tokens, and only committed tokens count for text, stops and usage. One thread.
 class Generation {
  public:
   // `request` has been checked; `received` is when it came. The tokenizer must outlive this.
@@ -67,50 +67,50 @@ class Generation {
   // How many more tokens may be emitted. A round emits up to K + 1.
   int Room() const { return request_.max_tokens - emitted(); }
 
-  // The target had this many tokens of the prompt from others.
+  // The target already had this many tokens of the prompt from other sequences.
   void OnPromptCached(uint32_t tokens) { cached_prompt_tokens_ = tokens; }
 
-  // The prompt is still to be scored: so before the first round only.
+  // Whether the prompt is still to be scored; true before the first round only.
   bool WantsPromptLogprobs() const { return request_.prompt_logprobs >= 0 && stats_.rounds() == 0; }
 
-  // A number for the next item of this sequence, to either server.
+  // Returns the number of the next item of this sequence, for either server.
   uint64_t NextRound() { return ++last_round_; }
 
-  // Commits a round: the tokens on the verdict's path through `proposal`, then its own, up to the first that
-  // ends the generation; the rest is discarded. Returns the chunk to send, with `finish` if it is over.
+  // Commits a round: the tokens on the verdict's path through `proposal`, then the verdict's own, up to the
+  // first that ends the generation; discards the rest. Returns the chunk to send, with `finish` if it is
+  // over.
   v1::GenerateResponse Commit(const Proposal& proposal, const Verdict& verdict);
 
-  // For a search: appends tokens that may not be committed after all. Makes no text of them, and looks for no
-  // end.
+  // For a search: appends tokens that may not be committed after all. Makes no text of them, and checks for
+  // no end.
   void Extend(std::span<const TokenId> tokens);
 
-  // Commits a whole text that a search has found, with where its tokens came from. Returns the one chunk to
-  // send.
+  // Commits a whole text that a search found; `kinds` says where its tokens came from. Returns the one chunk
+  // to send.
   v1::GenerateResponse CommitFound(std::span<const TokenId> tokens, std::span<const v1::TokenKind> kinds,
                                    double score, const v1::SpeculationStats& search);
 
-  // The round's outcome was drafted for in advance, rightly or not. Before Commit.
+  // Counts a round whose outcome was drafted for in advance, rightly or not. Call before Commit.
   void CountAhead(bool hit);
 
-  // Adds the texts of the tokens to log-probabilities of the round's tokens, and those to the chunk that
-  // Commit made.
+  // Adds the tokens' texts to the round's log-probabilities, and these to the chunk that Commit made.
   using Logprobs = google::protobuf::RepeatedPtrField<v1::PositionLogprobs>;
   void AddLogprobs(const Logprobs& emitted, v1::GenerateResponse* chunk) const;
-  // The same of the prompt's, from `first` on, at most `most`; and the prompt, if it is to be sent back and
-  // was not.
+  // Does the same for the prompt's, at most `most` of them from `first` on. Adds the prompt too, if it is to
+  // be sent back and was not yet.
   void AddPromptLogprobs(const Logprobs& prompt, int first, int most, v1::GenerateResponse* chunk);
 
-  // Before the first round: the chunk to send if tokens resumed from already end the generation.
+  // Before the first round: returns the chunk to send if the resumed tokens already end the generation.
   std::optional<v1::GenerateResponse> FinishedAlready();
 
-  // Of its own drafted tokens.
+  // Acceptance of this generation's own drafted tokens.
   const AcceptanceByConfidence& recent_acceptance() const { return recent_acceptance_; }
 
   bool finished() const { return finish_.has_value(); }
   const v1::SpeculationStats& stats() const { return stats_; }
   const v1::Finish& finish() const { return *finish_; }
 
-  // What this call has emitted so far, without the tokens resumed from, and how long that took.
+  // What this call has emitted so far, without the resumed tokens, and how long that took.
   struct Progress {
     int tokens;
     double first_token_seconds;  // from receipt to the first token
@@ -118,18 +118,19 @@ class Generation {
   };
   Progress progress() const;
 
-  // Text of a token, for display.
+  // Returns a token's text for display.
   std::string Display(TokenId token) const;
 
  private:
   void Push(TokenId token);
-  // Appends a committed token; the text that it releases goes to *text. True if it ends the generation.
+  // Appends a committed token, and the text that it releases to *text. Returns true if it ends the
+  // generation.
   bool Append(TokenId token, std::string* text);
-  // Appends a committed token to the chunk too.
+  // Does the same, and adds the token to the chunk.
   bool Emit(TokenId token, v1::TokenKind kind, v1::GenerateResponse* chunk);
   void End(bool over, v1::GenerateResponse* chunk);
   void CountToken(v1::TokenKind kind);
-  // Of the accepted tokens, `standing` are up to the end of the text.
+  // `standing` is the number of accepted tokens up to the end of the text.
   void CountRound(const Proposal& proposal, const Verdict& verdict, size_t standing);
   void Echo(v1::GenerateResponse* chunk);
   void AddText(v1::TokenLogprob* token) const;
@@ -148,8 +149,8 @@ class Generation {
   v1::SpeculationStats stats_;
   AcceptanceByConfidence recent_acceptance_{0.99};
   double expected_accepted_ = 0;
-  double observed_accepted_ = 0;  // of the rounds that expected_accepted_ covers
-  int64_t judged_ = 0;            // drafted tokens that those rounds looked at
+  double observed_accepted_ = 0;  // in the rounds that expected_accepted_ covers
+  int64_t judged_ = 0;            // drafted tokens judged in those rounds
   uint32_t cached_prompt_tokens_ = 0;
   bool echoes_;  // the prompt is still to be sent back
   std::optional<v1::FinishReason> ended_;

@@ -1,4 +1,4 @@
-// What is drafted in a round, and what there is to say about it once it has its verdict.
+// How much a round drafts, and the report on a round that has its verdict.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace outrider {
 
 // How much to draft in a round.
 struct DraftLength {
-  int most = 0;  // K; of a tree the depth
-  // When a draft model ends before that. Other drafters take no notice.
+  int most = 0;  // K; for a tree, the depth
+  // When a draft model stops before that. Other drafters ignore it.
   std::optional<DraftStop> stop = {};
-  // The draft also works on likely outcomes of the round while it is verified. Other drafters take no notice.
+  // The draft also works on likely outcomes of the round while it is verified. Other drafters ignore it.
   bool ahead = false;
   std::optional<TreeShape> tree = {};  // unset: a chain
 };
@@ -27,28 +27,28 @@ struct DraftLength {
 // An outcome of a verification that is worth drafting for.
 struct Outcome {
   size_t accepted = 0;                // drafted tokens that stand
-  std::optional<TokenId> token = {};  // that follows them; unset: the draft draws it, after a whole proposal
+  std::optional<TokenId> token = {};  // follows them; unset: the draft draws it, after a whole proposal
   DraftLength length;                 // of the proposal that follows it
 };
 
-// What came of asking for a proposal.
+// The result of asking for a proposal.
 enum class DraftStatus {
   kUsable,  // a proposal, or there was nothing to propose
-  kFailed,  // the draft was asked; what came was late, empty, an error, or refused by the target
+  kFailed,  // the draft was asked; its answer was late, empty, an error, or refused by the target
   kAway,    // the draft cannot be asked: it is down, or has failed so often that it is left alone
 };
 
 // What drafting ahead did in a round.
 struct AheadReport {
   bool runs = false;         // the schedule was to draft while this round was verified
-  int steps = 0;             // of the draft for what was verified, if it began while the round before was
+  int steps = 0;             // draft steps for what was verified, if begun while the previous round was
   int branches = 0;          // outcomes of this round that were drafted for
   bool hit = false;          // its outcome was one of them
   size_t wasted_tokens = 0;  // drafted for outcomes that did not come, as far as the draft had answered
 };
 
-// Where the time of a round went. A proposal that the target made itself, at the end of the round before,
-// counts where it is verified: in `draft`, `draft_server` and `round` of that round.
+// Where the time of a round went. A proposal that the target itself made, at the end of the previous round,
+// counts in the round that verifies it: in `draft`, `draft_server` and `round`.
 struct RoundTimes {
   Clock::duration draft{};      // waiting for the proposal
   v1::ItemTiming draft_server;  // the server's part of it
@@ -62,27 +62,27 @@ inline uint32_t ServerMicroseconds(const v1::ItemTiming& timing) {
   return timing.queue_us() + timing.compute_us();
 }
 
-// All that it refers to lives until the report has been taken.
+// Its pointers stay valid until the report has been taken.
 struct RoundReport {
   const Generation* generation;  // the round is committed
   const Proposal* proposal;      // what was verified
   const Verdict* verdict;
-  v1::DrafterKind drafter;  // who proposed; matters only if anything was
+  v1::DrafterKind drafter;  // who proposed; matters only if anything was proposed
   DraftStatus draft_status;
-  int chosen;               // K: what was asked for, or what a draft gave that was to choose itself
+  int chosen;               // K as asked for, or as given by a draft that chooses it
   int emitted;              // tokens
   int running;              // generations in progress, this one included
   uint32_t proposal_bytes;  // on the wire; only for requests that are traced
   AheadReport ahead = {};
   RoundTimes times;
 
-  // It computed the prompt.
+  // Whether the round computed the prompt.
   bool prefill() const { return generation->stats().rounds() == 1; }
-  // The draft was to be asked, and could be.
+  // Whether the draft was to be asked, and could be.
   bool speculative() const { return chosen > 0 && draft_status != DraftStatus::kAway; }
   int drafted() const { return static_cast<int>(proposal->size()); }
   int accepted() const { return static_cast<int>(verdict->path.size()); }
-  // Of these, the ones up to the end of the text.
+  // Accepted tokens up to the end of the text.
   int standing() const { return std::min(accepted(), emitted); }
 };
 

@@ -1,4 +1,4 @@
-// What a round counts, once for all who count it: the answer's statistics and the metrics.
+// What a round counts, in one place for the answer's statistics and the metrics.
 #pragma once
 
 #include <span>
@@ -15,8 +15,8 @@ struct OfferedNode {
   bool accepted = false;
 };
 
-// The nodes that follow the last committed token or an accepted node, in the proposal's order. `path` is the
-// verdict's. Of a chain each has rank 0.
+// The nodes whose parent is the last committed token or an accepted node, in the proposal's order. `path` is
+// the verdict's. In a chain each has rank 0.
 inline std::vector<OfferedNode> OfferedNodes(std::span<const ProposalNode> proposal,
                                              std::span<const int> path) {
   std::vector<OfferedNode> offered;
@@ -31,22 +31,22 @@ inline std::vector<OfferedNode> OfferedNodes(std::span<const ProposalNode> propo
   return offered;
 }
 
-// A round with a proposal.
+// The counts of a round with a proposal.
 struct RoundTally {
   bool is_tree = false;
   std::vector<int> depths = {};           // of each drafted token
-  int accepted = 0;                       // tokens up to the end of the text
-  int accepted_after_end = 0;             // and behind it
-  std::vector<OfferedNode> offered = {};  // of a tree
+  int accepted = 0;                       // accepted tokens up to the end of the text
+  int accepted_after_end = 0;             // accepted tokens after it
+  std::vector<OfferedNode> offered = {};  // for a tree
 };
 
-// Of the verdict's path, `standing` tokens are up to the end of the text.
+// `standing` is the number of tokens on the verdict's path up to the end of the text.
 RoundTally TallyOf(std::span<const ProposalNode> proposal, std::span<const int> path, size_t standing);
 
 // Adds a round with a proposal; the caller counts rounds.
 void AddTally(const RoundTally& tally, v1::SpeculationStats* stats);
 
-// Counts of several generations together, which are exact if each is. `sum` begins with exact = true.
+// Sums the counts of several generations; the sum is exact if each is. `sum` begins with exact = true.
 void AddCounts(const v1::SpeculationStats& stats, v1::SpeculationStats* sum);
 
 // accepted / drafted; 0 when nothing was drafted.
@@ -61,7 +61,7 @@ inline double MeanAcceptedLength(const v1::SpeculationStats& stats) {
   return 1 + static_cast<double>(stats.accepted()) / static_cast<double>(stats.drafts());
 }
 
-// What was followed.
+// The schedule that was followed.
 inline v1::Schedule ScheduleOf(const v1::SpeculationStats& stats) {
   return stats.ahead_rounds() > 0 ? v1::SCHEDULE_RUN_AHEAD : v1::SCHEDULE_LOCKSTEP;
 }

@@ -67,7 +67,7 @@ asio::awaitable<std::optional<std::string>> Completion::NextEvents() {
   co_return ServerSentEvent(ToHttpError(calls_.status(), request_.endpoint).body) + DoneEvent();
 }
 
-// gRPC's threads only post to the executor. Lives until gRPC has done with it, longer than its owner perhaps.
+// gRPC's threads only post to the executor. Lives until gRPC has done with it, perhaps longer than its owner.
 class GenerateCalls::Call final : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
   Call(GenerateCalls* owner, size_t prompt) : owner_(owner), prompt_(prompt), work_(owner->executor_) {}
@@ -77,7 +77,7 @@ class GenerateCalls::Call final : public grpc::ClientReadReactor<v1::GenerateRes
     request_.MergeFrom(owner_->request_->prompts[prompt_]);
     for (const auto& [key, value] : owner_->metadata_) context_.AddMetadata(key, value);
     owner_->service_->async()->Generate(&context_, &request_, this);
-    // The end is not told of while a chunk waits to be shown.
+    // The end is not reported while a chunk waits to be shown.
     held_ = true;
     AddHold();
     ReadOn();
@@ -91,7 +91,7 @@ class GenerateCalls::Call final : public grpc::ClientReadReactor<v1::GenerateRes
     reading_ = true;
     StartRead(&chunk_);
   }
-  // Ends the call, of which its owner hears no more.
+  // Ends the call; its owner hears no more of it.
   void Abandon() {
     owner_ = nullptr;
     context_.TryCancel();

@@ -30,12 +30,12 @@ struct PromptChunk {
   const v1::GenerateResponse* chunk;
 };
 
-// One call for each prompt, whose chunks come in the order of their arrival. One executor thread. A call is
-// read on only when Next is called, so that a slow client slows its generations down: of each prompt in
-// progress, one chunk is held here.
+// Makes one call for each prompt, and returns their chunks in the order of arrival. One executor thread. A
+// call is read only when Next is called, so a slow client slows its generations down; one chunk is held for
+// each prompt in progress.
 class GenerateCalls {
  public:
-  // Prompts of a request that are worked on at once.
+  // The most prompts of a request in progress at once.
   static constexpr size_t kMaxAtOnce = 16;
 
   // `service`, `request` and `client` must outlive this; `metadata` goes with each call.
@@ -46,8 +46,8 @@ class GenerateCalls {
   GenerateCalls(const GenerateCalls&) = delete;
   GenerateCalls& operator=(const GenerateCalls&) = delete;
 
-  // Waits for the next chunk, which is valid until Next is called again. None at the end: after the last
-  // chunk of all calls, an error of any of them, or the client's going away.
+  // Waits for the next chunk, which is valid until Next is called again. Returns none at the end: after the
+  // last chunk of all calls, an error of any of them, or the client's departure.
   asio::awaitable<std::optional<PromptChunk>> Next();
 
   // After the end: OK, or the first error.
@@ -94,19 +94,19 @@ class Completion {
 
   const OpenAiRequest& request() const { return request_; }
 
-  // Either this: waits for the whole answer, and returns its body in pieces. INVALID_ARGUMENT, reason
-  // ANSWER_TOO_LARGE, if it takes too much memory, and RESOURCE_EXHAUSTED, reason ANSWERS_TOO_LARGE, if all
-  // of them do.
+  // For a whole answer: waits for it, and returns its body in pieces. INVALID_ARGUMENT, reason
+  // ANSWER_TOO_LARGE, if it takes too much memory; RESOURCE_EXHAUSTED, reason ANSWERS_TOO_LARGE, if all
+  // answers together do.
   asio::awaitable<absl::StatusOr<std::vector<std::string>>> Body();
 
-  // Or this, once: waits until there is something to stream, or an error instead of it.
+  // For a stream, once: waits until there is something to send, or an error to answer instead.
   asio::awaitable<absl::Status> Begin();
-  // And then this, until it gives none: the next events, perhaps empty. The last ones tell of an error, if
-  // there was one, and close the stream.
+  // For a stream, after Begin: returns the next events, perhaps empty, or none after the last. The last ones
+  // report the error, if there was one, and close the stream.
   asio::awaitable<std::optional<std::string>> NextEvents();
 
  private:
-  // Takes so much of what all answers may hold.
+  // Takes `bytes` of what all answers may hold.
   void Hold(size_t bytes);
 
   const OpenAiRequest request_;
@@ -115,7 +115,7 @@ class Completion {
   std::optional<PromptChunk> first_;  // what Begin waited for
   bool ended_ = false;
   size_t& all_held_;
-  size_t held_ = 0;  // of it
+  size_t held_ = 0;  // this answer's part
 };
 
 }  // namespace outrider

@@ -32,7 +32,7 @@ std::string NewId(const char* prefix) {
   return absl::StrFormat("%s-%016x%016x", prefix, FreshBits(), FreshBits());
 }
 
-// What the headers say of the request, as metadata of gRPC would.
+// The request's headers as gRPC metadata.
 v1::RequestContext ContextOf(const HttpRequest& request) {
   const std::string id(request.Header(kRequestIdKey));
   const std::string parent(request.Header(kTraceparentKey));
@@ -116,7 +116,7 @@ class Gateway::Server {
     });
   }
 
-  // From a page of another host, or asked for by another's name.
+  // Whether it comes from a page of another host, or was asked for by another's name.
   bool IsForeign(const HttpRequest& head) const {
     absl::string_view origin = head.Header("Origin");
     if (IsAllowed(origin)) origin = {};
@@ -125,7 +125,7 @@ class Gateway::Server {
     return IsPublicName(head.Header("Host")) || IsPublicName(origin);
   }
 
-  // Lets the page that asks see the answer, if there is one (the Fetch standard's CORS protocol).
+  // Lets the asking page see the answer, if there is one (the Fetch standard's CORS protocol).
   std::optional<HttpResponse> Shared(const HttpRequest& head, std::optional<HttpResponse> response) const {
     const absl::string_view origin = head.Header("Origin");
     if (!response || !IsAllowed(origin)) return response;
@@ -146,7 +146,7 @@ class Gateway::Server {
     co_return *Shared(request, std::move(response));
   }
 
-  // A refusal that the head of a request is enough for.
+  // Refusals for which the head of a request is enough.
   std::optional<HttpResponse> Check(const HttpRequest& head) {
     const Route route = RouteOf(head.path);
     absl::Status status;
@@ -261,7 +261,7 @@ class Gateway::Server {
                                       : ClientWithCertificate(client.certificate);
   }
 
-  // The metadata of a call for this request: what it is named by, and who asks.
+  // The metadata of a call for this request: its id, and who asks.
   CallMetadata MetadataOfCall(const v1::RequestContext& context, const HttpRequest& request) const {
     CallMetadata metadata = {{kRequestIdKey, context.request_id()}, {kClientKey, ClientOf(request)}};
     if (!context.traceparent().empty()) metadata.emplace_back(kTraceparentKey, context.traceparent());

@@ -18,20 +18,19 @@ namespace outrider {
 
 struct GatewayOptions {
   std::string listen = {};  // HOST:PORT; port 0 picks one
-  // PEM files: certificate chain and private key to serve HTTPS with, and the authorities of clients, which
-  // must then show a certificate. Files that change are read again. All empty: HTTP.
+  // PEM files: certificate chain and private key for HTTPS, and the authorities of clients, which must then
+  // show a certificate. Changed files are read again. All empty: HTTP.
   std::string cert = {};
   std::string key = {};
   std::string client_ca = {};
   HttpLimits limits = {};
-  // It is for this host alone, and browsers on it are not to bring pages of others here.
+  // Serves this host alone: browsers on it must not bring pages of other hosts here.
   bool local = false;
-  // Of pages that browsers may send requests from, "https://HOST:PORT"; "*": any.
+  // Origins of pages that browsers may send requests from, "https://HOST:PORT"; "*": any.
   std::vector<std::string> allowed_origins = {};
-  // What the model is called: requests may use any of the names, answers use the first. Empty: the target's
-  // own.
+  // Names of the model: requests may use any of them, answers use the first. Empty: the target's own.
   std::vector<std::string> served_model_names = {};
-  // What /health says. Any thread, as the rest.
+  // What /health reports. Called on any thread, like the rest.
   std::function<bool()> ready = {};
   // Whether the value of an Authorization header, perhaps empty, opens everything but /health. Null: any
   // does.
@@ -42,21 +41,21 @@ struct GatewayOptions {
   std::function<void(const std::string& code)> on_request_end = {};
 };
 
-// Translates between JSON and the gRPC service behind a channel, and does nothing else: what is valid, when a
-// request is admitted and what it costs is for the service to say. Thread-safe.
+// Translates between JSON and the gRPC service behind a channel, and does nothing else: validity, admission
+// and cost are up to the service. Thread-safe.
 class Gateway {
  public:
-  // Starts to serve. UNAVAILABLE naming the address if it cannot be had; INVALID_ARGUMENT naming what else is
-  // wrong.
+  // Starts to serve. UNAVAILABLE, naming the address, if it cannot be bound; INVALID_ARGUMENT naming anything
+  // else that is wrong.
   static absl::StatusOr<std::unique_ptr<Gateway>> Start(GatewayOptions options,
                                                         const std::shared_ptr<grpc::Channel>& channel);
   ~Gateway();
 
-  // The address that was bound, with the port that was picked.
+  // The bound address, with the port that was picked.
   const std::string& address() const;
 
-  // Takes no more connections, and waits until the answers in progress are with their clients, at most for
-  // `patience`.
+  // Takes no more connections, and waits at most `patience` for the answers in progress to reach their
+  // clients.
   void Finish(absl::Duration patience);
 
  private:

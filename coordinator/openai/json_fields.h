@@ -11,12 +11,11 @@
 
 namespace outrider {
 
-// Null counts as absent, as everywhere in OpenAI's API. The first field that is wrong becomes the status, an
-// INVALID_ARGUMENT that names it; what is read then is as if absent. One thread; the object must live as
-// long.
+// Null counts as absent, as everywhere in OpenAI's API. The first wrong field sets the status, an
+// INVALID_ARGUMENT that names it; wrong fields read as absent. One thread. The object must outlive this.
 class JsonFields {
  public:
-  // `object` is one.
+  // `object` is a JSON object.
   explicit JsonFields(const nlohmann::json& object) : object_(object) {}
 
   // The field, unless it is absent.
@@ -27,12 +26,12 @@ class JsonFields {
   std::optional<std::string> String(const char* name);
   // Whole numbers from 0 to the largest of 32 bits.
   std::optional<uint32_t> Count(const char* name);
-  // Whole numbers of 64 bits; those below 0 as their two's complement.
+  // Whole numbers of 64 bits; negative ones as their two's complement.
   std::optional<uint64_t> Bits(const char* name);
   // A list of token ids.
   std::vector<uint32_t> TokenIds(const char* name);
 
-  // Makes a field wrong, unless one is already.
+  // Declares a field wrong, unless one already is.
   void Refuse(const char* name, const std::string& allowed, const std::string& problem);
   void Fail(absl::Status status);
 
@@ -43,7 +42,7 @@ class JsonFields {
   absl::Status status_;
 };
 
-// What a message says of a value: itself, or only its kind if it is long.
+// How messages show a value: as itself, or only its kind if it is long.
 std::string Shown(const nlohmann::json& value);
 
 // The ids, if `value` is a list of nothing else.

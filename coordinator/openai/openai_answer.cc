@@ -69,7 +69,7 @@ OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1:
   }
   Choice& choice = ChoiceAt(index);
   bytes_ -= choice.bytes();
-  // Chunks without a token are the beginning of what is to be known of the prompt.
+  // Chunks without a token bring the beginning of what is reported of the prompt.
   if (request_->echo && !choice.echoed && (!chunk.tokens().empty() || chunk.has_finish())) {
     BeginWithPrompt(prompt, choice);
   }
@@ -92,7 +92,7 @@ void OpenAiAnswer::BeginWithPrompt(size_t prompt, Choice& choice) {
   const v1::GenerateRequest& asked = request_->prompts[prompt];
   choice.text = asked.has_tokens() ? echo.prompt.text() : asked.text();
   if (request_->logprobs()) {
-    // What is not of the others is of the first, of which nothing is if that is a BOS.
+    // Text that is not from the other tokens is from the first, which has none if it is a BOS.
     size_t characters = CountCharacters(choice.text);
     for (const v1::PositionLogprobs& position : echo.positions) {
       characters -= std::min(characters, CountCharacters(position.token().text()));
@@ -190,7 +190,7 @@ std::string OpenAiAnswer::LastEvents() const {
 
 std::vector<std::string> OpenAiAnswer::Body() {
   std::vector<std::string> pieces = {absl::StrCat("{", Members(Headed()), R"(,"choices":[)")};
-  // Each choice goes as its text comes.
+  // Each choice is sent as its text comes.
   for (auto choice = choices_.begin(); choice != choices_.end(); choice = choices_.erase(choice)) {
     pieces.push_back(absl::StrCat(pieces.size() > 1 ? "," : "", ChoiceText(choice->first, choice->second)));
   }

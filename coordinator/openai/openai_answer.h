@@ -12,8 +12,8 @@
 
 namespace outrider {
 
-// The log-probabilities of one choice's tokens, in order, as the JSON that is sent, so that a large answer is
-// no larger here than on its way. Offsets count characters of the choice's text.
+// The log-probabilities of one choice's tokens, in order, as the JSON that is sent, so that a large answer
+// takes no more here than on the wire. Offsets count characters of the choice's text.
 class OpenAiLogprobs {
  public:
   // Completions: four lists; a token is named by its text. Chat: a list of objects.
@@ -22,44 +22,43 @@ class OpenAiLogprobs {
   explicit OpenAiLogprobs(Form form) : form_(form) {}
 
   void Add(const v1::PositionLogprobs& position);
-  // A prompt's first token, of which so many characters are in the choice's text. Only of completions.
+  // Adds a prompt's first token, `characters` of which are in the choice's text. For completions only.
   void AddFirst(const v1::TokenLogprob& token, size_t characters);
   bool empty() const { return tokens_.empty(); }
   size_t bytes() const { return tokens_.size() + logprobs_.size() + tops_.size() + offsets_.size(); }
 
   std::string ToJson() const;
 
-  // Those told so far are not told again.
+  // Drops the tokens told so far.
   void Clear();
 
  private:
   const Form form_;
-  // The items of each list, with commas between them; of a chat only the first.
+  // The items of each list, joined by commas; a chat uses only the first.
   std::string tokens_, logprobs_, tops_, offsets_;
   size_t offset_ = 0;  // of the next token
 };
 
-// How an answer is headed.
+// The fields at the head of an answer.
 struct AnswerHeader {
   std::string id;
   int64_t created;  // seconds since 1970
   std::string model;
 };
 
-// One thread. Takes the chunks of all prompts and samples; choice number p * n + s is sample s of prompt p.
+// Takes the chunks of all prompts and samples; choice p * n + s is sample s of prompt p. One thread.
 class OpenAiAnswer {
  public:
   // `request` must outlive this.
   OpenAiAnswer(const OpenAiRequest* request, AnswerHeader header);
 
-  // Either this with each chunk, and at the end the whole answer, once, in pieces.
+  // For a whole answer: call Add with each chunk, then Body once, which returns it in pieces.
   void Add(size_t prompt, const v1::GenerateResponse& chunk) { AddTo(IndexOf(prompt, chunk), prompt, chunk); }
   std::vector<std::string> Body();
-  // What it holds for that, about as many as Body has.
+  // The bytes held for Body, about as many as it returns.
   size_t bytes() const { return bytes_; }
 
-  // Or this with each chunk, which gives the server-sent event that says it, perhaps none, and at the end
-  // those that close the stream.
+  // For a stream: returns the server-sent event for a chunk, perhaps none. LastEvents closes the stream.
   std::string AddAsEvent(size_t prompt, const v1::GenerateResponse& chunk);
   std::string LastEvents() const;
 
@@ -90,7 +89,7 @@ class OpenAiAnswer {
   // An object with the header's fields: an event of a stream, or the whole answer.
   nlohmann::ordered_json Headed() const;
   Choice& ChoiceAt(size_t index);
-  // The prompt of an answer that echoes it, as the beginning of a choice.
+  // Begins a choice with its prompt, for an answer that echoes it.
   void BeginWithPrompt(size_t prompt, Choice& choice);
   // A choice, of an event or of a whole answer.
   std::string ChoiceText(size_t index, const Choice& choice) const;
@@ -101,7 +100,7 @@ class OpenAiAnswer {
   const OpenAiRequest* const request_;
   const AnswerHeader header_;
   std::map<size_t, Choice> choices_;
-  // Of prompts that are echoed, until all of their choices begin with them.
+  // Echoed prompts, until all of their choices begin with them.
   std::map<size_t, Echo> echoes_;
   size_t bytes_ = 0;
   v1::Usage usage_;

@@ -11,10 +11,10 @@ namespace outrider {
 struct HttpError {
   int status;                   // of HTTP, from 400 on
   std::string body;             // {"error": {"message", "type", "param", "code"}}
-  int retry_after_seconds = 0;  // 0: nobody knows
+  int retry_after_seconds = 0;  // 0: unknown
 };
 
-// `status` is not OK. What it says of a field is said by the name that the field has at `endpoint`.
+// `status` is not OK. A field goes by the name that it has at `endpoint`.
 HttpError ToHttpError(const absl::Status& status, Endpoint endpoint);
 
 }  // namespace outrider

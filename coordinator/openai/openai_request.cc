@@ -32,10 +32,10 @@ constexpr double kMaxAnswerValues = 1 << 24;
 // Each takes dozens of bytes, however few it has in the body.
 constexpr size_t kMaxValues = size_t{1} << 16;
 
-// Fields of OpenAI's API, and of vLLM's extensions, that ask for an answer that cannot be given.
+// Fields of OpenAI's API, and of vLLM's extensions, whose answer cannot be given.
 struct Unsupported {
   std::string name;
-  // What happens anyway. Null: as if absent, which an empty value or false says too.
+  // The value for what happens anyway. Null: as if absent, which an empty value or false says too.
   Json harmless = nullptr;
 };
 
@@ -102,8 +102,8 @@ absl::Status RefuseUnsupported(Endpoint endpoint, const Json& body) {
   return absl::OkStatus();
 }
 
-// Reads JSON, and keeps nothing, until it has more values than it may have. Numbers take no memory beside
-// their place.
+// Reads JSON, and keeps nothing, until it has more values than allowed. Numbers take no memory beyond their
+// place.
 class ValueCounter final : public nlohmann::json_sax<Json> {
  public:
   bool too_many() const { return values_ > kMaxValues; }
@@ -218,7 +218,7 @@ void ParseLogprobFields(JsonFields& fields, Endpoint endpoint, bool echo, v1::Lo
   if (wanted) logprobs->set_top(top.value_or(0));
 }
 
-// vLLM's extension: the width is n, and all texts come back. With best_of that is the width, and the n best
+// vLLM's extension: the width is n, and all texts come back. With best_of, that is the width, and the n best
 // come back.
 void ParseBeamFields(JsonFields& fields, v1::GenerateRequest* request) {
   if (!fields.Bool("use_beam_search").value_or(false)) return;
@@ -274,8 +274,8 @@ void ParsePrompts(JsonFields& fields, OpenAiRequest* request) {
   }
 }
 
-// A message's content: text, or a list of parts of which each is text. Of an assistant that only thought or
-// called tools there may be none.
+// A message's content: text, or a list of parts of which each is text. An assistant's message that only
+// thought or called tools may have none.
 bool SetContent(const Json& message, v1::ChatMessage* turn) {
   const auto found = message.find("content");
   if (found == message.end() || found->is_null()) return turn->role() == "assistant";
@@ -293,7 +293,7 @@ bool SetContent(const Json& message, v1::ChatMessage* turn) {
   return true;
 }
 
-// What else a template may read of it.
+// Other fields of the message that a template may read.
 void SetFields(Json message, v1::ChatMessage* turn) {
   message.erase("role");
   message.erase("content");
@@ -342,7 +342,7 @@ void ParseTemplateFields(JsonFields& fields, v1::ChatPrompt* chat) {
   }
 }
 
-// Refuses at once what would be refused after minutes.
+// Refuses at once requests that would be refused after minutes.
 absl::Status CheckAnswerSize(const OpenAiRequest& request) {
   const v1::GenerateRequest& common = request.common;
   const double samples = request.prompts.size() * std::max(common.n(), 1u);

@@ -15,7 +15,7 @@ struct OpenAiRequest {
   Endpoint endpoint = Endpoint::kCompletions;
   std::string model;                         // empty: not named
   v1::GenerateRequest common;                // all but the prompt
-  std::vector<v1::GenerateRequest> prompts;  // at least one, with nothing but that
+  std::vector<v1::GenerateRequest> prompts;  // at least one, with only the prompt set
   bool echo = false;                         // the answer begins with the prompt
   bool stream = false;
   bool include_usage = false;  // of a stream
@@ -24,10 +24,10 @@ struct OpenAiRequest {
   bool logprobs() const { return common.logprobs().has_top(); }
 };
 
-// The body of a POST. Fields that OpenAI's API or vLLM's extensions of it know and that would change the
-// answer are translated or refused; others are ignored, as OpenAI does. INVALID_ARGUMENT naming the field, by
-// its name there, for those that are refused or of the wrong kind; reason UNSUPPORTED_PARAMETER where no
-// value would do. Whether values are in range is for the service to say.
+// Parses the body of a POST. Fields of OpenAI's API or vLLM's extensions that would change the answer are
+// translated or refused; others are ignored, as OpenAI does. INVALID_ARGUMENT, naming the client's field, for
+// those that are refused or of the wrong kind; reason UNSUPPORTED_PARAMETER where no value would do. The
+// service checks whether values are in range.
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body);
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// Which URL is for what, and what becomes of requests that are refused.
+// Which endpoint a URL means, and the log of refused requests.
 #pragma once
 
 #include <functional>
@@ -38,7 +38,7 @@ class RefusalLog {
   explicit RefusalLog(std::function<void(int status)> count) : count_(std::move(count)) {}
   ~RefusalLog();
 
-  // Writes to the log at most once in kQuiet for each status, however many clients knock.
+  // Logs each status at most once in kQuiet, however many clients knock.
   void Add(int status);
 
  private:

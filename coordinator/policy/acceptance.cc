@@ -6,7 +6,7 @@ namespace outrider {
 namespace {
 
 constexpr double kUnknownAcceptance = 0.7;
-// How many observations the share of all outweighs, in one generation and in one bin of confidence.
+// How many observations the overall share counts as, in one generation and in one bin of confidence.
 constexpr double kPriorTokens = 60;
 constexpr double kPriorOfABin = 4;
 // How often the draft's second, third, ... choice replaces a rejected token, and any that was drafted for,

@@ -8,17 +8,17 @@
 namespace outrider {
 namespace {
 
-// Before so many rounds with a draft nothing is known, and this K is taken.
+// Nothing is known before this many rounds with a draft, and this K is taken.
 constexpr int kRoundsToLearn = 12;
 constexpr int kWhileLearning = 4;
-// One round in so many drafts a token more or less than seems best: times can only be told apart at sizes
-// that differ, and next to the best K little is lost.
+// One round in this many drafts a token more or less than seems best: times can only be told apart at
+// different sizes, and next to the best K little is lost.
 constexpr int kTryNeighbourEvery = 16;
-// And one in so many is plain, so that what speculation gains is known, in the metrics too.
+// One in this many is plain, so that the gain of speculation is known, in the metrics too.
 constexpr int kTryPlainEvery = 256;
-// Several generations take the same K for so many rounds of each.
+// Several generations take the same K for this many rounds of each.
 constexpr int kRoundsInStep = 16;
-// While nothing is drafted, one round in so many is, to see whether it would pay again.
+// While nothing is drafted, one round in this many drafts, to see whether it would pay again.
 constexpr int kProbeEvery = 200;
 constexpr int kProbeTokens = 2;
 
@@ -33,7 +33,7 @@ DraftChoice::Kind& DraftChoice::KindOf(const Generation& generation, bool ahead)
   const Group group = GroupOf(generation);
   Kind& lockstep = kinds_[{group, false}];
   if (!ahead) return lockstep;
-  // It begins with what is known.
+  // A generation begins with what is known.
   const auto [kind, is_new] = kinds_.try_emplace({group, true}, lockstep);
   if (is_new) kind->second.ahead = true;
   return kind->second;
@@ -107,7 +107,7 @@ DraftLength DraftChoice::Choose(const Generation& generation) {
 }
 
 DraftLength DraftChoice::ChooseNext(const Generation& generation) {
-  // The verdict takes one token of the room, or more: the proposal is then cut.
+  // The verdict takes one token or more of the room; the proposal is then cut.
   return ChooseWithin(generation, generation.Room() - 2);
 }
 
@@ -164,7 +164,7 @@ DraftLength DraftChoice::LengthFor(const Kind& kind, const Generation& generatio
   const Request& request = generation.request();
   if (!request.adaptive) return {most};
   const bool may_stop = running_ <= 1 && request.drafter == v1::DRAFTER_KIND_MODEL;
-  // Without a rule to stop by: the draft drafts them all, and says how sure it was.
+  // Without a rule to stop by, the draft drafts them all and reports its confidences.
   const auto all_of = [&](int k) {
     return DraftLength{.most = k, .stop = may_stop ? std::optional(DraftStop()) : std::nullopt};
   };
@@ -201,13 +201,13 @@ std::vector<Outcome> DraftChoice::Outcomes(const Generation& generation, const P
     Outcome outcome{.accepted = named.accepted, .length = LengthFor(kind, generation, most)};
     if (!whole) outcome.token = proposal[named.accepted].alternatives[static_cast<size_t>(named.rank)];
     if (outcome.length.most == 0 || (outcome.token && ends(*outcome.token))) continue;
-    // What it saves, against what one more sequence in their steps costs the others.
+    // What an early proposal saves, against what one more sequence in their steps costs the others.
     if (!outcomes.empty() && named.chance * kind.costs.token() < foreseen * kind.costs.sequence()) continue;
     foreseen += named.chance;
     outcome.length.ahead = true;
     outcomes.push_back(std::move(outcome));
   }
-  // A proposal that nobody foresaw may have to wait for a step of what was foreseen.
+  // A proposal that nobody foresaw may have to wait for a step of those that were foreseen.
   const double step = kind.costs.token();
   const double proposal_seconds = kind.costs.first_step() + static_cast<double>(proposal.size()) * step;
   const bool pays = foreseen * proposal_seconds >= (1 - foreseen) * step;
@@ -239,13 +239,13 @@ void DraftChoice::OnRound(const RoundReport& round) {
     ++kind.plain_rounds;
     return;
   }
-  // What is known of the draft is as old as the last round that asked for one.
+  // Knowledge of the draft is as old as the last round that asked for one.
   ++kind.drafted_rounds;
   kind.costs.AgeDraft(kind.plain_rounds);
   kind.acceptance.Age(kind.plain_rounds);
   kind.plain_rounds = 0;
   if (failed) return kind.costs.ObserveFailure(round.times);
-  // How often one of several siblings stands is no chain's acceptance.
+  // How often one of several siblings is accepted says nothing of a chain's acceptance.
   if (!IsChain(proposal)) return kind.costs.ObserveTree(round);
   kind.costs.ObserveChain(round);
   kind.acceptance.Observe(proposal, round.verdict->path.size());

@@ -15,20 +15,20 @@
 
 namespace outrider {
 
-// Chooses the K with the most tokens for the time that a round takes from everybody,
+// Chooses the K that yields the most tokens for the time that a round takes from everybody,
 //
 //   (1 - alpha^(K+1)) / (1 - alpha)  over  Verify(K) + Propose(K),
 //
 // which is Theorem 3.8 of Leviathan et al. (arXiv 2211.17192) with measured times (RoundCosts) and the alpha
-// of the generation (Acceptance). The rate of a draft that sometimes gives nothing is that of both kinds of
+// of the generation (Acceptance). If the draft sometimes gives nothing, the rate is that of both kinds of
 // rounds together, so K falls to 0 while proposals fail. Several generations take the same K, since those in
 // step share forward passes, and use the alpha of all.
 //
-// A draft model that drafts for a generation alone ends by itself (DraftStop): it goes on while its next
+// A draft model that drafts for one generation alone stops by itself (DraftStop): it continues while its next
 // token yields more than the best K does in the same time.
 //
 // A round that runs ahead pays for a proposal only if nothing was drafted for its outcome. Otherwise it waits
-// for what the verification did not cover.
+// only for what the verification did not cover.
 //
 // K depends on times and on what was committed before, never on the round's own random numbers: it changes no
 // distribution. It does change which random numbers a token gets, so requests with a seed under the token and
@@ -43,30 +43,29 @@ class DraftChoice {
   // A generation takes part from Begin until End.
   void Begin() { ++running_; }
   void End() { --running_; }
-  // How many do.
+  // The number of generations that take part.
   int running() const { return running_; }
 
-  // For the next round: at most what the request allows and what is left of the answer, which a round may
-  // complete with K + 1 tokens. Nothing for the prompt's own round, so that the first token waits for no
-  // draft.
+  // Chooses for the next round: at most what the request allows and the answer has left, given that a round
+  // emits up to K + 1 tokens. Nothing for the prompt's round, so that the first token waits for no draft.
   DraftLength Choose(const Generation& generation);
 
-  // The same for the round after the one that is about to be verified, where the target proposes itself,
-  // together with its verdict, whichever that will be.
+  // Chooses for the round after the one about to be verified, where the target itself proposes. Its proposal
+  // comes with the verdict, whichever that will be.
   DraftLength ChooseNext(const Generation& generation);
 
   // The outcomes of verifying `proposal` that are worth drafting for, the likeliest first.
   std::vector<Outcome> Outcomes(const Generation& generation, const Proposal& proposal);
 
-  // Whether it is worth while to have the draft compute the prompt of a generation that begins.
+  // Whether the draft should compute the prompt of a generation that begins.
   bool ExpectsToDraft(const Generation& generation);
 
-  // After each round but the prompt's. `round.draft_status` says whether the draft was asked in vain.
+  // Call after each round but the prompt's. `round.draft_status` says whether the draft was asked in vain.
   void OnRound(const RoundReport& round);
 
  private:
-  // What is learnt of generations with the same drafter, greedy ones apart from sampled ones, and rounds that
-  // run ahead apart from others.
+  // What is learned of generations with the same drafter. Greedy and sampled ones are kept apart, and so are
+  // rounds that run ahead and others.
   struct Kind {
     RoundCosts costs;
     Acceptance acceptance;
@@ -74,7 +73,7 @@ class DraftChoice {
     int drafted_rounds = 0, chosen_rounds = 0;
     int plain_rounds = 0;       // since anything was drafted
     int rounds_unforeseen = 0;  // in which running ahead did not seem to pay
-    // With several generations: the K of all, and when it is chosen anew.
+    // With several generations: their common K, and the rounds until it is chosen anew.
     int common = 0, rounds_until_choice = 0;
   };
   // A drafter, and whether what it drafts for is greedy.
@@ -82,22 +81,23 @@ class DraftChoice {
   static Group GroupOf(const Generation& generation);
   Kind& KindOf(const Generation& generation, bool ahead);
 
-  // Of a round with room for `most` drafted tokens.
+  // Chooses for a round with room for `most` drafted tokens.
   DraftLength ChooseWithin(const Generation& generation, int most);
   bool ChooseSchedule(const Generation& generation);
   DraftLength ChooseLength(Kind& kind, const Generation& generation, int most);
   std::optional<DraftLength> ChooseTree(const Kind& kind, const Generation& generation, int most);
-  // What seems best, by what is known, without trials.
+  // The length that seems best by what is known, without trials.
   DraftLength LengthFor(const Kind& kind, const Generation& generation, int most) const;
   // Ends a draft whose next token yields less than a round with the best K, `best`, in the same time.
   DraftStop StopFor(const Kind& kind, double excess, double alpha, int best) const;
 
-  // Both schedules are measured, or trees beside chains: for generations alone, where the request leaves it
-  // open. With several, each fills the others' pauses, and the rows of a tree take time from them.
+  // Whether both schedules, or trees beside chains, are measured: for a generation that runs alone, where the
+  // request leaves it open. With several, each fills the others' pauses, and a tree's rows take time from
+  // them.
   bool MeasuresSchedules(const Generation& generation) const;
   bool ChoosesTree(const Generation& generation) const;
 
-  // Tokens a second, and the time of a round, with a proposal of k tokens if the draft gives one.
+  // Tokens per second, and seconds per round, with a proposal of k tokens if the draft gives one.
   double Rate(const Kind& kind, double alpha, int k) const;
   double Seconds(const Kind& kind, double alpha, int k) const;
   // The K in [0, most] with the best rate.

@@ -6,7 +6,7 @@
 namespace outrider {
 namespace {
 
-// Rounds of a trial. Times of so few differ by a few percent by chance.
+// Rounds of a trial. The times of so few differ by a few percent by chance.
 constexpr int kTrial = 16;
 constexpr double kClearlyBetter = 0.97;
 // A trial of the worse one takes at most a ninth of the rounds, and a 65th in the end.
@@ -27,7 +27,7 @@ bool MeasuredChoice::Next() {
     } else {
       rounds_left_ = kTrial - 1;
       trying_ = true;
-      // What it was like long ago is no match for the present.
+      // Measurements from long ago do not compare with the present.
       (other_is_better_ ? usual_ : other_) = RunningMean(kDecay);
     }
   }

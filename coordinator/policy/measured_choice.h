@@ -5,25 +5,25 @@
 
 namespace outrider {
 
-// One way is the usual one; the other may be faster or slower, as drafting while the target verifies is
-// faster where draft and target have processors of their own. The better way is used for many rounds. The
+// The other way may be faster or slower than the usual one: drafting while the target verifies, for example,
+// is faster where draft and target have processors of their own. The better way is used for many rounds. The
 // other is tried for a few, the more rarely the more often it lost. One thread.
 class MeasuredChoice {
  public:
-  // Whether the next round goes the other way.
+  // Whether the next round takes the other way.
   bool Next();
-  // A round gave `tokens` tokens in that time. `other`: it went the other way.
+  // Observes a round that gave `tokens` tokens in `seconds`. `other`: it took the other way.
   void Observe(bool other, double seconds, int tokens);
 
  private:
-  // A round counts half after about 140 more of its way.
+  // A round's weight halves after about 140 more of its way.
   static constexpr double kDecay = 0.995;
 
   void EndTrial();
 
-  RunningMean usual_{kDecay}, other_{kDecay};  // seconds a token
+  RunningMean usual_{kDecay}, other_{kDecay};  // seconds per token
   bool other_is_better_ = false;
-  bool trying_ = false;  // the worse one
+  bool trying_ = false;  // the worse way
   int rounds_left_ = 0;  // of the trial, or until the next
   int pause_ = 0;        // rounds from the end of a trial to the next
 };

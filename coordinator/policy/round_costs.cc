@@ -7,7 +7,7 @@ namespace {
 
 double ComputeSeconds(const v1::ItemTiming& timing) { return 1e-6 * timing.compute_us(); }
 
-// With others, what is not fixed in the mean of all steps belongs to the units.
+// Under load, the part of a mean step that is not fixed belongs to the units.
 double PerUnit(const LinearTime& alone, const RunningMean& seconds, const RunningMean& size, int running) {
   if (running <= 1) return alone.per_unit();
   return std::max(seconds.mean(0) - alone.fixed(), 0.0) / size.mean(1);

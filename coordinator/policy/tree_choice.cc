@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-// What ChildStands says of a child counts as this many observations.
+// ChildStands counts as this many observations of a child.
 constexpr double kPriorWeight = 8;
 // A tree is tried if it promises this share of the chain's measured rate, since its times are known less
 // well, and this many times what the same reckoning promises of a chain.

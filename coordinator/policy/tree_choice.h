@@ -15,17 +15,17 @@
 
 namespace outrider {
 
-// A tree yields one token and as many as there are nodes that stand. The child of rank r at depth d stands,
-// if its parent does, as often as was seen lately. Of all budgets and depths (NodeBudget) the one that yields
-// most for the time that it would take is tried against the chain if it promises to be no slower, and
-// whichever was measured to be faster is used (MeasuredChoice). One thread.
+// A tree yields one token plus its accepted nodes. The child of rank r at depth d is accepted, if its parent
+// is, as often as was seen lately. Of all budgets and depths (NodeBudget), the one with the best predicted
+// rate is tried against the chain if it promises to be no slower, and whichever was measured to be faster is
+// used (MeasuredChoice). One thread.
 class TreeChoice {
  public:
-  // The tree to draft next; nullopt: a chain, which is expected to yield `chain_rate` tokens a second.
-  // `depth` and `nodes` are the most that a tree may have.
+  // Returns the tree to draft next, or nullopt for a chain, which is expected to yield `chain_rate` tokens
+  // per second. A tree may have at most `depth` levels and `nodes` nodes.
   std::optional<DraftLength> Next(double chain_rate, const TreeCosts& costs, int depth, int nodes);
 
-  // A round for which Next was asked.
+  // Observes a round for which Next was asked.
   void Observe(const RoundReport& round);
 
  private:
@@ -33,15 +33,15 @@ class TreeChoice {
   static constexpr int kRanks = kMaxBudgetChildren;
   static constexpr double kDecay = 0.998;
 
-  // The best tree, its tokens a second, and those of the best chain.
+  // The best tree, its tokens per second, and those of the best chain.
   struct Candidate {
     int nodes = 0, depth = 0;
     double rate = 0, chain_rate = 0;
   };
   Candidate Best(const TreeCosts& costs, int depth, int nodes);
-  // Looks at trees of that depth.
+  // Considers trees of that depth.
   void Compare(const std::vector<LikelyNode>& tree, int depth, const TreeCosts& costs, Candidate& best) const;
-  // The chance that the child of that rank stands, if its parent does.
+  // The chance that the child of that rank is accepted, if its parent is.
   double Stands(int depth, int rank) const;
 
   struct Share : RunningMean {

@@ -6,7 +6,7 @@
 namespace outrider {
 namespace {
 
-// The spread of sizes that is assumed along with the assumed slope.
+// The spread of sizes assumed along with the assumed slope.
 constexpr double kAssumedSpread = 0.001;
 
 }  // namespace

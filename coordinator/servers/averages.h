@@ -1,11 +1,11 @@
-// Averages of what keeps changing: what was seen last counts most. One thread each.
+// Averages of changing quantities: recent observations count most. One thread each.
 #pragma once
 
 #include <cmath>
 
 namespace outrider {
 
-// A mean in which an observation counts `decay` times as much after each that follows.
+// A mean in which each observation multiplies the weight of the earlier ones by `decay`.
 class RunningMean {
  public:
   explicit RunningMean(double decay) : decay_(decay) {}
@@ -15,7 +15,7 @@ class RunningMean {
     weight_ += weight;
     sum_ += weight * value;
   }
-  // As if that many observations had been missed.
+  // Ages as if that many observations had been missed.
   void Age(double observations) {
     const double factor = std::pow(decay_, observations);
     weight_ *= factor;
@@ -24,7 +24,7 @@ class RunningMean {
 
   double weight() const { return weight_; }
   double mean(double unknown) const { return weight_ > 0 ? sum_ / weight_ : unknown; }
-  // The mean together with a guess that counts as `prior` observations.
+  // The mean, combined with a guess that counts as `prior` observations.
   double Learnt(double guess, double prior) const { return (sum_ + prior * guess) / (weight_ + prior); }
 
  private:
@@ -32,19 +32,19 @@ class RunningMean {
   double weight_ = 0, sum_ = 0;
 };
 
-// A time as a linear function of a size > 0, by least squares.
+// Fits a time as a linear function of a size > 0, by least squares.
 class LinearTime {
  public:
-  // An observation counts half after about 140 more.
+  // An observation's weight halves after about 140 more.
   static constexpr double kDecay = 0.995;
 
-  // While all sizes are alike, a unit is taken to cost `assumed_slope` of what one costs in the mean.
+  // While all sizes are alike, a unit is assumed to cost `assumed_slope` times the mean cost of one.
   explicit LinearTime(double assumed_slope) : assumed_slope_(assumed_slope) {}
 
   void Observe(double size, double seconds);
-  // As if that many observations had been missed.
+  // Ages as if that many observations had been missed.
   void Age(double observations);
-  // Seconds that do not depend on the size, and seconds of each unit; both >= 0.
+  // Seconds independent of the size, and seconds per unit; both >= 0.
   double fixed() const;
   double per_unit() const;
 

@@ -14,7 +14,7 @@
 namespace outrider {
 namespace {
 
-// What gRPC calls the parts of a protocol.
+// gRPC's names for the parts of a protocol.
 template <class Protocol>
 struct Rpc;
 
@@ -88,7 +88,7 @@ class Stream {
     if (outbox_.OnWritten()) Finish();
   }
 
-  // Once nothing is read any more. If a write is in flight, its end comes first.
+  // Call once nothing is read any more. A write in flight must end first.
   void End() {
     if (outbox_.Close()) Finish();
   }

@@ -45,34 +45,34 @@ struct TargetProtocol {
   }
 };
 
-// Has at most one stream open. One thread calls the methods; the handlers are called by whoever polls the
-// context's queue, one at a time.
+// At most one stream is open. One thread calls the methods; whoever polls the context's queue calls the
+// handlers, one at a time.
 template <class Protocol>
 class Channel {
  public:
   struct Handlers {
     std::function<void(typename Protocol::Response&&)> on_response;
-    // The stream has ended, and why. Nothing follows.
+    // The stream has ended with this status. Nothing follows.
     std::function<void(const absl::Status&)> on_end;
   };
 
-  // `host` is the name that the server's certificate has, if it is not in the address.
+  // `host` is the name in the server's certificate, if it is not in the address.
   Channel(GrpcContext& context, const std::string& address, const std::string& host,
           const std::shared_ptr<grpc::ChannelCredentials>& credentials);
   // Ends the stream. Its handlers may still be called, up to on_end.
   ~Channel();
 
-  // Opens a stream. The last one has ended.
+  // Opens a stream. The previous one must have ended.
   void Open(Handlers handlers);
-  // Sends an item, in one message with others that wait, or that are posted up to Release. Not before the
-  // first response; dropped once the stream has ended.
+  // Post sends an item, in one message with others that wait or that are posted before Release. Not before
+  // the first response; dropped once the stream has ended.
   void Hold();
   void Release();
   void Post(typename Protocol::Item&& item);
   // Ends the stream.
   void Cancel();
-  // Without a stream: tries to connect at once, not after a pause that grows with each attempt that fails,
-  // and goes on for `within`.
+  // Without a stream: tries to connect at once, not after gRPC's growing pause, and keeps trying for
+  // `within`.
   void ConnectAgain(Clock::duration within);
 
  private:

@@ -25,7 +25,7 @@ absl::Status Failure(const DnsName& name, int code) {
   return absl::UnavailableError(absl::StrCat("cannot resolve ", name.host, ": ", ares_strerror(code)));
 }
 
-// What c-ares calls back with.
+// The callback of c-ares.
 struct Lookup {
   const DnsName& name;
   absl::StatusOr<std::vector<std::string>> addresses = absl::UnknownError("not answered");
@@ -53,7 +53,7 @@ struct Lookup {
   }
 };
 
-// Until all is answered.
+// Runs until all is answered.
 void Process(ares_channel channel) {
   while (true) {
     std::array<ares_socket_t, ARES_GETSOCK_MAXNUM> sockets{};
@@ -70,7 +70,7 @@ void Process(ares_channel channel) {
     timeval most{.tv_sec = kTimeoutMs / 1000, .tv_usec = 0};
     const timeval* const wait = ares_timeout(channel, &most, &most);
     poll(polled.data(), polled.size(), static_cast<int>(wait->tv_sec * 1000 + wait->tv_usec / 1000) + 1);
-    // Also without an event: it looks at the time.
+    // Also without an event, since it looks at the time.
     ares_process_fd(channel, ARES_SOCKET_BAD, ARES_SOCKET_BAD);
     for (const pollfd& socket : polled) {
       const bool reads = (socket.revents & (POLLIN | POLLERR | POLLHUP)) != 0;

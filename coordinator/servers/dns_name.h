@@ -1,4 +1,4 @@
-// An address that stands for several servers: a name of DNS, and what it resolves to.
+// A DNS name that stands for several servers, and the addresses that it resolves to.
 #pragma once
 
 #include <optional>
@@ -11,17 +11,17 @@
 namespace outrider {
 
 struct DnsName {
-  std::string server;  // of DNS, HOST or HOST:PORT; empty: those of this host
+  std::string server;  // DNS server, HOST or HOST:PORT; empty: those of this host
   std::string host;
   std::string port;
 };
 
-// `dns:///HOST:PORT` or `dns://SERVER/HOST:PORT`, as gRPC writes them. Nothing for any other address;
-// INVALID_ARGUMENT for one that begins so and goes on otherwise.
+// Parses `dns:///HOST:PORT` or `dns://SERVER/HOST:PORT`, as gRPC writes them. Nothing for any other address;
+// INVALID_ARGUMENT for one that begins so but is malformed.
 absl::StatusOr<std::optional<DnsName>> ParseDnsName(absl::string_view address);
 
-// The addresses of a name, IPv4 and IPv6, as HOST:PORT, sorted; at least one. UNAVAILABLE if nobody answers,
-// or if there is no such name. Blocks for up to some seconds. Any thread.
+// Returns the addresses of a name, IPv4 and IPv6, as HOST:PORT, sorted; at least one. UNAVAILABLE if nobody
+// answers or there is no such name. Blocks for up to some seconds. Any thread.
 absl::StatusOr<std::vector<std::string>> Resolve(const DnsName& name);
 
 }  // namespace outrider

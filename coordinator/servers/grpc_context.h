@@ -14,9 +14,8 @@
 
 namespace outrider {
 
-// What asio::io_context is to sockets, this is to gRPC's streams: one thread runs what is ready to run, and
-// polls a completion queue when nothing is. What a stream brings wakes the thread that acts on it, and no
-// other.
+// The io_context of gRPC's streams: one thread runs what is ready to run, and polls a completion queue when
+// nothing is. An event of a stream wakes the thread that acts on it, and no other.
 class GrpcContext {
  public:
   class Executor;
@@ -33,14 +32,14 @@ class GrpcContext {
   // Thread-safe, as are its copies and what they are given.
   Executor get_executor();
 
-  // The queue, whose tags are QueueTags, and who is told of the streams that use it.
+  // The queue, whose tags are QueueTags, and the poller that is told of the streams that use it.
   grpc::CompletionQueue& queue() { return queue_; }
   QueuePoller& poller() { return poller_; }
 
-  // Runs what is ready to run; if nothing is, waits for something until `deadline`. False if nothing was run.
-  // For one thread, always the same.
+  // Runs what is ready to run; if nothing is, waits for something until `deadline`. Returns false if nothing
+  // was run. Always called from the same thread.
   bool RunSome(Clock::time_point deadline);
-  // For ever.
+  // Runs for ever.
   [[noreturn]] void Run();
 
  private:
@@ -80,8 +79,8 @@ void GrpcContext::Execute(auto&& function) {
   if (std::this_thread::get_id() != thread_.load(std::memory_order_relaxed)) poller_.Wake();
 }
 
-// For a StallWatch: says whether the executor has not come to a task that an earlier call gave it. The result
-// is for one thread.
+// For a StallWatch: tells whether the executor has not yet reached a task that an earlier call posted. Call
+// the result from one thread.
 inline std::function<bool()> ExecutorIsStuck(const asio::any_io_executor& executor) {
   return [executor, done = std::make_shared<std::atomic<bool>>(true)] {
     if (!done->exchange(false)) return true;

@@ -13,8 +13,8 @@ namespace outrider {
 
 class GrpcTimer;
 
-// Those of one context that are waited for. Asio's own would be told of on another thread, since their
-// context has no reactor that runs.
+// The pending timers of one context. Asio's own would fire on another thread, since their context has no
+// reactor that runs.
 class GrpcTimers final : public asio::execution_context::service {
  public:
   using key_type = GrpcTimers;
@@ -22,11 +22,11 @@ class GrpcTimers final : public asio::execution_context::service {
 
   explicit GrpcTimers(asio::execution_context& context) : service(context) {}
 
-  // When the first of them is due.
+  // When the next timer is due.
   Clock::time_point next() const {
     return waiting_.empty() ? Clock::time_point::max() : waiting_.begin()->first;
   }
-  // Ends the waits for those that are due.
+  // Ends the waits for timers that are due.
   void Expire(Clock::time_point now);
 
  private:
@@ -38,7 +38,7 @@ class GrpcTimers final : public asio::execution_context::service {
   std::multimap<Clock::time_point, GrpcTimer*> waiting_;
 };
 
-// Has the members of asio::steady_timer that are in use here, with their meaning: handlers are posted, with
+// Has those members of asio::steady_timer that are used here, with their meaning: handlers are posted, with
 // an error if the timer was cancelled, set anew or destroyed. One wait at a time. For the thread of the
 // context.
 class GrpcTimer {

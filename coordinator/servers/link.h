@@ -22,23 +22,23 @@
 
 namespace outrider {
 
-// From one attempt to connect to the next.
+// The pause between attempts to connect.
 inline constexpr auto kRetryPause = std::chrono::milliseconds(200);
-// For so long nothing is said of a server that has just gone, or was never there.
+// A server that has just gone, or was never there, is not reported for this long.
 inline constexpr auto kStartPatience = std::chrono::seconds(2);
 
 struct LinkOptions {
   std::string address = {};
-  // The name that the server's certificate has, if it is not in the address.
+  // The name in the server's certificate, if it is not in the address.
   std::string host = {};
   std::shared_ptr<grpc::ChannelCredentials> credentials = {};
-  // How long a server may be away before it counts as gone, and those who wait for it give up.
+  // How long a server may be away before it counts as gone and those who wait for it give up.
   Clock::duration patience = std::chrono::seconds(60);
-  // A server that has items to answer and sends no answer at all for so long hangs, however alive its
-  // process: its connection counts as lost. Keepalive notices only processes that do not run. An item that is
-  // so old while others are answered is lost by itself.
+  // A server that has items to answer but sends no answer for this long hangs, however alive its process: its
+  // connection counts as lost. Keepalive notices only processes that do not run. An item this old counts as
+  // lost even if others are answered.
   Clock::duration item_timeout = std::chrono::seconds(300);
-  // Called for an answer that nobody waits for: it comes too late, or names another sequence or round.
+  // Called for an answer that nobody waits for: it is late, or names another sequence or round.
   std::function<void()> on_unexpected = [] {};
 };
 
@@ -87,7 +87,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
                    }});
   }
 
-  // Has the server that is connected checked once more: what it is compared with has changed.
+  // Checks the connected server again: what it is compared with has changed.
   void CheckAgain() {
     if (!up_) return;
     if (absl::Status status = check_server_(*info_); !status.ok()) Refuse(std::move(status));
@@ -102,43 +102,42 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   bool stopped() const { return stopping_ && !stream_open_; }
 
   bool up() const { return up_; }
-  // It is up, or went down less than options().patience ago.
+  // Whether it is up, or went down less than options().patience ago.
   bool present() const { return present_; }
-  // The server that is connected said that it is about to end.
+  // Whether the connected server said that it is about to end.
   bool going_away() const { return going_away_; }
   // How busy the server is.
   const ServerPace& pace() const { return pace_; }
-  // It has answered an item since it was last taken for hanging.
+  // Whether it has answered an item since it was last taken for hanging.
   bool answers() const { return answers_; }
   // Why the server is refused; OK if it is not.
   const absl::Status& refusal() const { return refusal_; }
-  // Whether there is another server for the items of this one, so that a silence need not be waited out.
+  // Whether another server can take the items of this one, so that a silence need not be waited out.
   void set_replaceable(bool replaceable) { replaceable_ = replaceable; }
   // How many times it has come up.
   uint64_t connections() const { return connections_; }
   // When an item was last answered.
   Clock::time_point last_answer() const { return last_answer_; }
-  // Of the server that is or was last connected to; null before the first.
+  // Of the server that it is, or was last, connected to; null before the first.
   const v1::ServerInfo* info() const { return info_ ? &*info_ : nullptr; }
   const LinkOptions& options() const { return options_; }
   const asio::any_io_executor& executor() const { return executor_; }
-  // For items that may be what the server dies of (LossCount).
+  // The queue of items that may be what the server dies of (LossCount).
   TurnQueue& suspects() { return suspects_; }
 
-  // Sends an item that is not answered. Dropped while the link is down: the server frees what it has by
-  // lease.
+  // Sends an item that needs no answer. Dropped while the link is down: leases free what the server has.
   void Post(Item&& item) {
     if (up_) Send(std::move(item));
   }
-  // Has the server drop a sequence.
+  // Tells the server to drop a sequence.
   void PostRelease(const std::string& sequence_id) {
     Item item;
     item.mutable_release()->set_sequence_id(sequence_id);
     Post(std::move(item));
   }
 
-  // Sends an item, whose answer will name that sequence and round. A `patient` one is waited for as long as
-  // item_timeout says, whoever could take over.
+  // Sends an item; its answer will name this sequence and round. A `patient` one is waited for as long as
+  // item_timeout says, even if another server could take over.
   std::unique_ptr<Call> Start(Item&& item, const std::string& sequence_id, uint64_t round,
                               bool patient = false) {
     // They keep the link alive.
@@ -155,8 +154,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   }
 
  private:
-  // Items of sequences that go on at the same time, as after the answers of one step, leave together, or the
-  // server would begin a step with the first of them.
+  // Items of sequences that go on at the same time, as after the answers of one step, leave together;
+  // otherwise the server would begin a step with the first of them.
   void Send(Item&& item) {
     if (!std::exchange(holding_, true)) {
       channel_.Hold();
@@ -241,7 +240,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
           "disconnected",
           {{"server", Protocol::kName}, {"address", options_.address}, {"code", code}, {"error", error}});
     }
-    // Why it cannot be reached: once, however often it is tried, and not while it may be about to start.
+    // Logs once why it cannot be reached, however often it is tried, and not while it may be about to start.
     const bool is_starting = Clock::now() < away_since_ + kStartPatience;
     if (!up_ && !stopping_ && refusal_.ok() && failure_ != status.code() && !is_starting) {
       LogWarning(
@@ -283,8 +282,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     return std::min(options_.item_timeout, pace_.LongestSilence(rows).value_or(options_.item_timeout));
   }
 
-  // Looks whether the server hangs, at `until` or earlier, since it may become replaceable. One timer for all
-  // items, so that an item costs none.
+  // Checks whether the server hangs, at `until` or earlier, since it may become replaceable. One timer serves
+  // all items, so that an item costs none.
   void WatchSilence(Clock::time_point until) {
     watching_ = true;
     silence_.expires_at(std::min(
@@ -313,7 +312,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     channel_.Cancel();
   }
 
-  // Ends the items that are too old. Returns when the next one will be.
+  // Fails the items that are too old. Returns when the next one will be.
   Clock::time_point GiveUpOld(Clock::time_point now) {
     auto next = Clock::time_point::max();
     for (const auto& [key, call] : calls_) {

@@ -19,7 +19,7 @@ namespace outrider {
 // What became of an item.
 template <class Result>
 struct LinkAnswer {
-  // The server's own, or UNAVAILABLE when the link was or went down, or the answer did not come;
+  // The server's own; UNAVAILABLE if the link was down or went down, or the answer did not come;
   // DEADLINE_EXCEEDED; or CANCELLED.
   absl::Status status;
   Result result;      // of the server, also with an error of its own; else empty
@@ -33,14 +33,14 @@ class LinkCall;
 template <class Result>
 using LinkCalls = absl::flat_hash_map<CallKey, LinkCall<Result>*>;
 
-// An item that was sent and is not answered yet, or whose answer nobody has taken yet. Destruction gives the
-// answer up. Link makes them. Executor thread.
+// An item that was sent and whose answer has not come, or has not been taken. Destruction gives the answer
+// up. Made by Link. Executor thread.
 template <class Result>
 class LinkCall {
  public:
   using Answer = LinkAnswer<Result>;
 
-  // Is in `calls` for as long as it lives. `server`, a constant, is what messages call the other side.
+  // Is in `calls` while it lives. `server`, a constant, is the other side's name in messages.
   LinkCall(std::shared_ptr<LinkCalls<Result>> calls, const asio::any_io_executor& executor,
            absl::string_view server, CallKey key, int rows, bool patient)
       : rows(rows),
@@ -57,7 +57,7 @@ class LinkCall {
   LinkCall(const LinkCall&) = delete;
   LinkCall& operator=(const LinkCall&) = delete;
 
-  // Once. Until the answer is there, or the deadline has come.
+  // Waits for the answer or the deadline. Call it once.
   asio::awaitable<Answer> Wait(Clock::time_point deadline) {
     if (!answer_) co_await answered_.Wait(deadline);
     if (answer_) co_return *std::move(answer_);
@@ -68,7 +68,7 @@ class LinkCall {
   // The answer that Wait would return now; null if it would wait.
   const Answer* answer() const { return answer_ ? &*answer_ : nullptr; }
 
-  // Called with each result that comes before the answer, if the protocol has any; null: nobody is.
+  // Sets the handler of results that come before the answer, if the protocol has any; null: none.
   void OnPartial(std::function<void(const Result&)> handler) { on_partial_ = std::move(handler); }
 
   // Ends a Wait in progress, or the next one, with CANCELLED.

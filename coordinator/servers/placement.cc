@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kAffinityBlocks = 2;
 
-// Of servers that said it and may be taken.
+// The mean over servers that reported it and may be taken.
 double MeanOfOthers(std::span<const ServerView> servers) {
   double sum = 0;
   int count = 0;

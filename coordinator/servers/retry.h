@@ -14,19 +14,20 @@
 
 namespace outrider {
 
-// How long a server that refused asks to be left alone: its RetryInfo, as far as that makes sense.
+// How long a server that refused asks to be left alone: its RetryInfo, within reason.
 inline Clock::duration RetryAfter(const absl::Status& status) {
   return absl::ToChronoNanoseconds(std::clamp(RetryDelay(status), absl::ZeroDuration(), absl::Minutes(1)));
 }
 
-// Pauses between attempts, each longer than the last, and never the same for all who wait. One thread.
+// Pauses between attempts. Each is longer than the last, and random, so that waiters do not return together.
+// One thread.
 class Backoff {
  public:
   // The pauses begin at `first` and double up to `most`.
   Backoff(Clock::duration first, Clock::duration most) : first_(first), most_(most), next_(first) {}
 
-  // The next pause, within 50 % of its nominal length, which is no shorter than `at_least`. The jitter comes
-  // from the system: a request's random numbers decide tokens and nothing else.
+  // Returns the next pause, within 50 % of its nominal length, which is no shorter than `at_least`. The
+  // jitter comes from the system: a request's random numbers decide tokens and nothing else.
   Clock::duration Next(Clock::duration at_least = {}) {
     const Clock::duration pause = std::max(next_, at_least);
     next_ = std::min(2 * pause, most_);
@@ -43,14 +44,14 @@ class Backoff {
   Clock::duration next_;
 };
 
-// How often in a row the connection to a server was lost under what a sequence sent. A server that dies takes
-// all items in flight with it, and one of them may be the cause. After a first loss
-// all are sent again at once. Those that were lost twice are suspects, and suspects are sent one at a time
-// (Link::suspects), so that a third loss tells the culprit. One thread.
+// Counts the losses in a row of the connection under a sequence's items. A server that dies takes all items
+// in flight with it, and one of them may be the cause. After a first loss all are sent again at once. Those
+// lost twice are suspects, and suspects are sent one at a time (Link::suspects), so that a third loss tells
+// the culprit. One thread.
 class LossCount {
  public:
-  // An item that brings the sequence to `end` tokens was answered. The answer to an earlier part of the
-  // sequence clears nothing: the part that was lost is yet to come.
+  // An item that brings the sequence to `end` tokens was answered. An answer to an earlier part clears
+  // nothing: the part that was lost is yet to come.
   void OnAnswer(size_t end) {
     if (end >= end_) *this = {};
   }
@@ -61,7 +62,7 @@ class LossCount {
   }
 
   bool suspect() const { return losses_ >= kSuspect; }
-  // Sending it once more would do to others what it has done before.
+  // Whether sending it again would do to other servers what it did before.
   bool guilty() const { return losses_ >= kGuilty; }
 
  private:
@@ -69,16 +70,16 @@ class LossCount {
   static constexpr int kGuilty = 3;
 
   int losses_ = 0;
-  size_t end_ = 0;  // of the longest item that was lost
+  size_t end_ = 0;  // of the longest item lost
 };
 
-// Lets one at a time go on, first come, first served. Executor thread. Outlives its turns.
+// Lets one holder go on at a time, first come, first served. Executor thread. Outlives its turns.
 class TurnQueue {
  public:
   // A place in the queue, until it is destroyed.
   class Turn {
    public:
-    // `wake`, if there is one, is notified when the turn has come.
+    // `wake`, if not null, is notified when the turn has come.
     explicit Turn(TurnQueue* queue, Event* wake = nullptr) : queue_(queue), wake_(wake) {
       queue_->turns_.push_back(this);
     }

@@ -8,17 +8,17 @@
 namespace outrider {
 namespace {
 
-// From one attempt to resolve a name to the next while no server that it stands for is reached.
+// The interval between attempts to resolve a name while none of its servers is reached.
 constexpr auto kResolvePause = std::chrono::milliseconds(500);
 
-// FNV-1a, since it is to be the same in every process.
+// FNV-1a, because it must be the same in every process.
 uint64_t ServerId(const std::string& address) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char byte : address) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
   return hash;
 }
 
-// Leaves what both targets can do.
+// Keeps what both targets can do.
 void KeepCommonProposers(const v1::ServerInfo& info, v1::ServerInfo* common) {
   auto& proposers = *common->mutable_proposers();
   const auto is_lacking = [&info](const v1::ProposerInfo& each) {
@@ -97,7 +97,7 @@ std::shared_ptr<typename ServerPool<Protocol>::Server> ServerPool<Protocol>::Cho
                      .going_away = server->link->going_away(),
                      .sequences = server->sequences,
                      .others = server->link->pace().load_of_others().value_or(kUnknownLoad)});
-    // One that was taken for hanging is tried by one sequence.
+    // A server that was taken for hanging is tried by one sequence.
     if (!server->link->answers() && server->sequences > 0) views.back().usable = false;
   }
   int chosen = Place(views, request);
@@ -136,7 +136,7 @@ void ServerPool<Protocol>::UpdateInfo() {
       common = *info;
       continue;
     }
-    // The cache holds so many tokens, whatever its blocks are.
+    // The cache holds this many tokens, whatever its blocks are.
     const uint64_t tokens = std::min(uint64_t{common->kv_blocks()} * common->block_size(),
                                      uint64_t{info->kv_blocks()} * info->block_size());
     common->set_block_size(std::min(common->block_size(), info->block_size()));
@@ -190,7 +190,7 @@ template <class Protocol>
 void ServerPool<Protocol>::OnResolved(int name, const absl::StatusOr<std::vector<std::string>>& addresses) {
   Name& its = *names_[static_cast<size_t>(name)];
   if (!addresses.ok()) {
-    // What it stood for may be there all the same.
+    // The servers that the name stood for may be there all the same.
     if (its.problem != addresses.status()) {
       LogWarning("not resolved", {{"server", Protocol::kName},
                                   {"name", its.dns.host},

@@ -1,4 +1,4 @@
-// The servers of one kind that a coordinator works with, and which of them each sequence is on.
+// The servers of one kind that a coordinator uses, and which of them each sequence is on.
 #pragma once
 
 #include <algorithm>
@@ -34,17 +34,17 @@ class CircuitBreaker {
  public:
   static constexpr int kFailures = 3;
 
-  // The leave to send one item. What became of the item is reported at most once; without a report it was
-  // given up and says nothing of the draft. Must not outlive the breaker.
+  // Leave to send one item. Report the item's outcome at most once; without a report it was given up and says
+  // nothing of the draft. Must not outlive the breaker.
   class Permit {
    public:
     ~Permit();
     Permit(const Permit&) = delete;
     Permit& operator=(const Permit&) = delete;
 
-    // The draft did what it should.
+    // The draft answered as it should.
     void Succeed();
-    // It was late, lost, or of no use.
+    // The answer was late, lost, or of no use.
     void Fail(Clock::time_point now);
 
    private:
@@ -52,15 +52,16 @@ class CircuitBreaker {
     Permit(CircuitBreaker* breaker, uint64_t epoch) : breaker_(breaker), epoch_(epoch) {}
 
     CircuitBreaker* const breaker_;
-    const uint64_t epoch_;  // what was sent before the last change of state says nothing of the present one
+    const uint64_t epoch_;  // items sent before the last change of state do not count
   };
 
   // Whether TryPass would give leave.
   bool LetsPass(Clock::time_point now) const { return !open_ || (now >= open_until_ && !trying_); }
-  // Null: the draft is to be left alone now.
+  // Null if the draft is to be left alone now.
   std::unique_ptr<Permit> TryPass(Clock::time_point now);
 
-  // Before items are sent over the link's connection of that number. A new one is closed.
+  // Call before items are sent over the link's connection of that number. A new connection closes the
+  // breaker.
   void OnConnection(uint64_t number);
 
  private:
@@ -73,16 +74,16 @@ class CircuitBreaker {
   int failures_ = 0;  // in a row, while closed
   bool open_ = false;
   Clock::time_point open_until_{};
-  bool trying_ = false;  // the item that may try is on its way
+  bool trying_ = false;  // the trial item is on its way
 };
 
 struct PoolOptions {
-  LinkOptions link = {};  // of each, but for its address
-  // HOST:PORT and whatever else gRPC connects to is one server; a name of DNS is as many as it resolves to.
+  LinkOptions link = {};  // of each server, without its address
+  // HOST:PORT and whatever else gRPC connects to is one server; a DNS name is as many as it resolves to.
   std::vector<std::string> addresses = {};
-  // From one time that a name is resolved to the next, while any server that it stands for can be reached.
+  // The interval between resolutions of a name, while any of its servers can be reached.
   Clock::duration resolve_interval = std::chrono::seconds(5);
-  // Where names are resolved, which blocks; and by what.
+  // Where names are resolved, which blocks, and the function that does so.
   asio::any_io_executor resolvers = {};
   std::function<absl::StatusOr<std::vector<std::string>>(const DnsName&)> resolve = Resolve;
 };
@@ -100,18 +101,18 @@ class ServerPool {
     std::string address;
     uint64_t id = 0;  // ServerView::id
     std::shared_ptr<TheLink> link;
-    CircuitBreaker breaker = {};  // for those who can do without an answer
-    int sequences = 0;            // pins that are here
-    int name = -1;                // index of the name of DNS that stands for it; -1: none
+    CircuitBreaker breaker = {};  // for callers that can do without an answer
+    int sequences = 0;            // pins on it
+    int name = -1;                // index of the DNS name that stands for it; -1: none
     bool is_listed = true;        // by that name, when it was last resolved
 
-    // A sequence may be here: new ones, and those that are here already.
+    // Whether a sequence may be here, new or not.
     bool usable(Clock::time_point now) const {
       return link->up() && !link->going_away() && breaker.LetsPass(now);
     }
   };
 
-  // The server that one sequence is on: it stays there as long as that can be used.
+  // The server that one sequence is on. It stays there as long as the server can be used.
   class Pin {
    public:
     explicit Pin(ServerPool* pool) : pool_(pool) {}
@@ -119,9 +120,9 @@ class ServerPool {
     Pin(const Pin&) = delete;
     Pin& operator=(const Pin&) = delete;
 
-    // Before an item is sent. Where the sequence is unless that cannot be used; then elsewhere if possible,
-    // where it is new. `sequence_id` is what the first server knows it by. The sequence `fork_of`, if it is
-    // not empty, draws it to its own server. False if there is no server.
+    // Call before an item is sent. Keeps the sequence where it is if that server can be used; otherwise moves
+    // it, to another server if possible, where it is new. `sequence_id` is its id on the first server. The
+    // sequence `fork_of`, if not empty, draws it to its own server. Returns false if there is no server.
     bool Settle(const std::string& sequence_id, std::span<const TokenId> prompt, const std::string& fork_of) {
       const Clock::time_point now = Clock::now();
       if (server_ != nullptr && server_ != avoided_ && server_->usable(now)) return true;
@@ -138,25 +139,25 @@ class ServerPool {
       pool_->homes_[sequence_id_] = server_;
       return true;
     }
-    // Under which that server knows the sequence.
+    // The id under which that server knows the sequence.
     const std::string& sequence_id() const { return sequence_id_; }
-    // Goes on with another sequence of the same server, and has it drop the present one.
+    // Goes on with another sequence on the same server, which drops the present one.
     void Adopt(const std::string& sequence_id) {
       server_->link->PostRelease(sequence_id_);
       pool_->homes_.erase(sequence_id_);
       sequence_id_ = sequence_id;
       pool_->homes_[sequence_id_] = server_;
     }
-    // The server has failed it, and another is worth a try.
+    // The server has failed the sequence, and another is worth a try.
     void Avoid() { avoided_ = server_; }
-    // Has the server drop the sequence, which is nowhere then.
+    // Has the server drop the sequence, which is then on none.
     void Release() {
       if (server_ == nullptr) return;
       server_->link->PostRelease(sequence_id_);
       Leave();
     }
 
-    // Null where it was not settled, or was released.
+    // Null if the sequence was not settled, or was released.
     const std::shared_ptr<Server>& server() const { return server_; }
     ServerPool& pool() const { return *pool_; }
 
@@ -175,14 +176,14 @@ class ServerPool {
     bool moved_ = false;  // it was settled before
   };
 
-  // INVALID_ARGUMENT for an address that is no name of DNS though it looks like one.
+  // INVALID_ARGUMENT for an address that looks like a DNS name but is none.
   static absl::StatusOr<std::unique_ptr<ServerPool>> Create(GrpcContext& context, PoolOptions options,
                                                             CheckServer check_server,
                                                             std::function<void()> on_change);
 
   // Connects to all servers, for ever.
   void Connect();
-  // Has the servers that are connected checked once more: what they are compared with has changed.
+  // Checks the connected servers again: what they are compared with has changed.
   void CheckAgain() {
     for (const auto& server : servers_) server->link->CheckAgain();
   }
@@ -199,9 +200,9 @@ class ServerPool {
   bool present() const { return Any(&TheLink::present); }
   const LinkOptions& link_options() const { return options_.link; }
   const asio::any_io_executor& executor() const { return executor_; }
-  // What all servers that were met have in common: of limits, the least. Null before the first.
+  // What all servers met so far have in common; of limits, the least. Null before the first.
   const v1::ServerInfo* info() const { return info_ ? &*info_ : nullptr; }
-  // Of one that is up; null if none is.
+  // Of any server that is up; null if none is.
   const v1::ServerInfo* info_of_any_up() const {
     for (const auto& server : servers_) {
       if (server->link->up()) return server->link->info();
@@ -210,7 +211,7 @@ class ServerPool {
   }
   void Describe(google::protobuf::RepeatedPtrField<v1::ServerState>* states) const;
 
-  // Until something changes, `wake` is notified, or the deadline has come.
+  // Waits until something changes, `wake` is notified, or the deadline has come.
   asio::awaitable<void> WaitChange(Event& wake, Clock::time_point deadline) {
     waiting_.insert(&wake);
     co_await wake.Wait(deadline);
@@ -218,7 +219,7 @@ class ServerPool {
   }
 
  private:
-  // A name of DNS, and what wakes whoever resolves it.
+  // A DNS name, and the event that wakes its resolver.
   struct Name {
     DnsName dns;
     Event wake;
@@ -243,7 +244,7 @@ class ServerPool {
                                  const std::string& fork_of, const std::shared_ptr<Server>& avoid) const;
   void OnChange();
   void UpdateInfo();
-  // Servers that are neither listed nor reached.
+  // Drops servers that are neither listed nor reached.
   void DropGone();
   bool IsReached(int name) const {
     return std::any_of(servers_.begin(), servers_.end(),

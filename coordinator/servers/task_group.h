@@ -10,14 +10,13 @@
 
 namespace outrider {
 
-// Executor thread. Must outlive its tasks: whoever owns it waits for them, also after an exception.
+// Executor thread. Must outlive its tasks: the owner waits for them, also after an exception.
 class TaskGroup {
  public:
   explicit TaskGroup(const asio::any_io_executor& executor) : executor_(executor), ended_(executor) {}
 
-  // Starts a task, which counts from now on, whether it has begun or not. `on_end` is called with the
-  // exception that ended it, or null, and with its result if it has one. Throws, and calls nothing, if the
-  // task cannot be started.
+  // Starts a task, which counts from now on, begun or not. Calls `on_end` with the exception that ended it,
+  // or null, and with its result if it has one. Throws, and calls nothing, if the task cannot be started.
   template <class Result, class OnEnd>
   void Spawn(asio::awaitable<Result> task, OnEnd on_end) {
     ++running_;
@@ -31,7 +30,7 @@ class TaskGroup {
     std::move(not_started).Cancel();
   }
 
-  // Until none runs. For one coroutine at a time.
+  // Waits until none runs. For one coroutine at a time.
   asio::awaitable<void> Wait() {
     while (running_ > 0) co_await ended_.Wait();
   }

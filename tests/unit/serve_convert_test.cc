@@ -131,6 +131,20 @@ TEST(ParseUpdate, RefusesUnderItsIdWhatCannotBe) {
   EXPECT_EQ(ReasonOf(Parsed(unruly).invalid), "RULE_UNKNOWN");
 }
 
+TEST(ParseUpdate, OfSeveralErrorsTheFirstIsTheAnswer) {
+  EXPECT_EQ(Refused([](auto& u) {
+              u.add_tokens(kVocab);
+              u.set_fork_of("short");
+              u.mutable_params()->set_lenience(2);
+            }),
+            "tokens");
+  EXPECT_EQ(Refused([](auto& u) {
+              u.mutable_params()->set_logprobs(1000);
+              u.mutable_params()->set_rule(v1::RULE_UNSPECIFIED);
+            }),
+            "logprobs");
+}
+
 TEST(ParseUpdate, WithoutAnIdThereIsNoItem) {
   v1::SequenceUpdate update = Update();
   update.set_sequence_id("fifteen bytes..");

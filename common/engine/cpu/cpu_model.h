@@ -72,25 +72,25 @@ class CpuModel final : public Model {
            const Kernels& kernels, ThreadPool& thread_pool);
   absl::Status AllocateMemory();
 
-  // One layer, of the rows that are listed; the last one of a pass keeps only the wanted rows after its
+  // Computes one layer for the listed rows; the last layer of a pass keeps only the wanted rows after its
   // attention.
   void ComputeLayer(int i, bool last);
   void Embed(absl::Span<const SequenceRows> batch);
   void EmbedTokens(absl::Span<const SequenceRows> batch);
-  // The same where all rows are given: the residual stream, and operands for what the first layer attends to.
+  // The same if all rows are given: the residual stream, and operands for the first layer's attention.
   void TakeEmbeddings(absl::Span<const SequenceRows> batch);
   void Attend(int layer);
-  // Adds the bias to a row of qkv_ and normalises its heads, where the layer does so.
+  // Adds the bias to a row of qkv_ and normalises its heads, if the layer does so.
   void FinishHeads(const CpuLayer& layer, float* qkv) const;
-  // Compacts hidden_ and attention_out_ to the rows that are kept.
+  // Compacts hidden_ and attention_out_ to the kept rows.
   void DropRowsOfNoUse();
   // Copies the residual stream of the rows whose hidden states are wanted, if there is a tap after `layers`
   // layers. `dropped`: after DropRowsOfNoUse.
   void ShowTaps(absl::Span<const int> taps, int layers, bool dropped);
-  // The final norm and the head of the rows that are kept.
+  // Computes the final norm and the head for the kept rows.
   LogitsView Finish();
   LogitsView MultiplyHead(int rows);
-  // Without a weight the rows only become operands.
+  // Without a weight, only converts the rows to operands.
   void Normalize(const float* weight, int rows);
   void Multiply(const Product& product, const Product& next, int rows, const Buffer& x, int x_stride,
                 const Buffer& y, int y_stride);

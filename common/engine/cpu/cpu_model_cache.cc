@@ -1,4 +1,4 @@
-// What CpuModel does with its KV pool.
+// CpuModel's operations on its KV pool.
 #include <cstring>
 
 #include "common/engine/cpu/cpu_model.h"

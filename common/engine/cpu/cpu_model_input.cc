@@ -1,4 +1,4 @@
-// What the rows of CpuModel's passes begin with.
+// The inputs of CpuModel's passes.
 #include <algorithm>
 
 #include "common/engine/cpu/cpu_model.h"

@@ -20,7 +20,7 @@ TensorView AsFloat32(const TensorView& tensor) {
 }
 
 // Collects everything that must be packed, so that one allocation of the right size can hold it. A matrix is
-// read when it is packed, and let go of then: the source may have made it for us.
+// read when it is packed, and then released: the source may have made it for us.
 class Loader {
  public:
   Loader(const TensorSource& source, Storage storage) : source_(source), storage_(storage) {}
@@ -93,7 +93,7 @@ class Loader {
     size_t offset;
   };
 
-  // Checked before anything is allocated: sizes are only known to be sensible if the files have them.
+  // Checks before anything is allocated: sizes are only known to be sensible if the files have them.
   bool IsThere(const StoredMatrix& matrix) {
     for (const StoredTensor& part : matrix.parts) {
       if (status_.ok()) status_ = source_.Check(part.name, part.shape);

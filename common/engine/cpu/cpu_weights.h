@@ -35,7 +35,7 @@ struct CpuLayer {
 
 struct CpuWeights {
   Buffer memory;            // holds everything below except the embedding
-  Buffer embedding_memory;  // not in the files' mapping: they may shrink under it
+  Buffer embedding_memory;  // a copy: the mapped files may shrink
   Storage storage = Storage::kFloat32;
   TensorView embedding;  // [vocab, hidden], as stored; without outer_norms there is none, and no head
   std::vector<CpuLayer> layers;
@@ -43,8 +43,8 @@ struct CpuWeights {
   PackedMatrix head;
 };
 
-// Packs every matrix, and copies the embedding; norms become float32. Whoever changes or truncates a file
-// afterwards changes nothing. Errors are those of the source and of Buffer. `progress` may be null.
+// Packs every matrix, and copies the embedding; norms become float32. Changing or truncating a file
+// afterwards has no effect. Errors are those of the source and of Buffer. `progress` may be null.
 absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const DecoderSpec& spec,
                                           Storage storage, ThreadPool& pool,
                                           const std::function<void(double)>& progress);

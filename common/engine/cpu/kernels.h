@@ -78,7 +78,7 @@ struct KvLayer {
   int value_stride;  // head_dim padded to kKvPad
 };
 
-// A node's path down a tree, of its ancestors in order of depth and itself: AttentionArgs::path_slots from
+// A node's path down a tree, its ancestors in order of depth and itself: AttentionArgs::path_slots from
 // `first` on.
 struct NodePath {
   int first;
@@ -95,7 +95,7 @@ struct AttentionArgs {
   int kv_head;
   int heads;  // rows * heads <= kMaxQueries
   int rows;
-  int first_position;         // of a tree, that of its first level
+  int first_position;         // for a tree, that of its first level
   const NodePath* paths;      // [rows]; null: the rows are a chain
   const int32_t* path_slots;  // slots of the sequence
   int window;                 // how many positions a row attends to, its own included; 0: all

@@ -23,7 +23,7 @@ struct Product {
   Epilogue epilogue;
 };
 
-// For weights of one storage. Immutable; not thread-safe, since a thread pool is not.
+// Multiplies by weights of one storage. Immutable; not thread-safe, since a thread pool is not.
 class Multiplier {
  public:
   // Both references must outlive it.
@@ -38,7 +38,7 @@ class Multiplier {
   // Converts elements to operands.
   void ToOperands(const float* from, int64_t count, char* to) const;
 
-  // `x` and `y` are as LinearArgs has them; `next` is the product after this one.
+  // `x` and `y` are as in LinearArgs; `next` is the product after this one.
   void Multiply(const Product& product, const Product& next, int rows, const char* x, int x_stride, char* y,
                 int y_stride) const;
 
@@ -61,7 +61,7 @@ class Multiplier {
   const size_t operand_bytes_;
 };
 
-// A matrix apart from a model's.
+// A matrix outside a model's weights.
 class CpuMatrix final : public Matrix {
  public:
   // Packs a copy of `weights`, [n, k]. `kernels` and `thread_pool` must outlive the matrix.

@@ -25,10 +25,10 @@ struct AttentionTask {
   const BlockId* blocks;
   int first_row;
   int rows;
-  int first_position;  // as AttentionArgs has it
+  int first_position;  // as in AttentionArgs
   int first_head;
   int heads;
-  int first_path;  // index in paths() of the first row's; -1: the rows are a chain
+  int first_path;  // index in paths() of the first row's path; -1: the rows are a chain
 };
 
 // Keeps its memory from step to step.
@@ -50,7 +50,7 @@ class StepRows {
   const std::vector<int>& logit_rows() const { return logit_rows_; }
   const std::vector<int>& hidden_rows() const { return hidden_rows_; }
   const std::vector<AttentionTask>& attention_tasks() const { return attention_tasks_; }
-  // Of all rows that are nodes of a tree.
+  // The paths of all rows that are nodes of a tree.
   const NodePath* paths(int first) const { return paths_.data() + first; }
   const int32_t* path_slots() const { return path_slots_.data(); }
 

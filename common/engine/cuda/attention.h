@@ -28,7 +28,7 @@ struct AttentionOperands {
 
 // Batch-invariant: a row's result depends, to the bit, only on its query and on the keys and values up to its
 // position (with a window, within it), and not on the batch, on the size of the launch, or on where these
-// keys and values are. So a node of a tree has what its path as a chain would give it (attention_plan.h).
+// keys and values are. So a node of a tree gets the result of its path as a chain (attention_plan.h).
 //
 // Has memory for several plans, so that the passes of one graph have a plan each. A batch is uploaded once
 // and launched for every layer. Both calls only enqueue. A graph captures Launch and is replayed after

@@ -17,11 +17,11 @@ using Params = flashinfer::BatchPrefillPagedParams<Element, Element, Element, in
 using FullAttention = flashinfer::DefaultAttention</*custom mask*/ false, /*sliding window*/ false,
                                                    /*logits soft cap*/ false, /*alibi*/ false>;
 
-// A row attends to the last positions before it only. FlashInfer's own variant with a window lets the splits
+// A row attends only to the last positions before it. FlashInfer's own variant with a window lets the splits
 // begin where the window of a tile's first row does: the order of summation would depend on the rows beside
 // it, and the splits would not be those of the plan. Here they stay where they are, and the kernel sees no
-// window. Scores out of the window become what a mask makes of them, FlashInfer's finite -inf. Whatever a
-// warp adds up before it meets a position of the window is multiplied by 0 then, and a split that lies before
+// window. Scores outside the window become those of masked positions, FlashInfer's finite -inf. Whatever a
+// warp adds up before it meets a position of the window is then multiplied by 0, and a split that lies before
 // the window yields zeros, and a sum that MergePartials weighs with 0.
 //
 // Such splits are computed all the same: the layers share a plan, and some may not slide.

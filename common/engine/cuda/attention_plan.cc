@@ -81,7 +81,7 @@ AttentionSequence SliceRows(const AttentionSequence& sequence, int first, int ro
   return slice;
 }
 
-// Calls f with what the kernel takes for a sequence, in order.
+// Calls f with each sequence as the kernel sees it, in order.
 template <class F>
 void ForEachLaunched(const AttentionShape& shape, absl::Span<const AttentionSequence> batch, const F& f) {
   for (const AttentionSequence& sequence : batch) {

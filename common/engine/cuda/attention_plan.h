@@ -8,12 +8,12 @@
 // nor the number of rows of its sequence matters. That makes attention batch-invariant (docs/exactness.md).
 // FlashInfer's own PrefillPlan chooses tile and split by the batch.
 //
-// A node of a tree at position p is made of the same pieces, from keys and values in the same order, as the
-// last token of its path. The splits that lie before the tree are the same for all of its nodes: these are
-// the rows of one sequence there, its trunk. What is left of a node's positions is its tail: a sequence of
-// one row whose keys are gathered slot by slot, those before the tree, then its path in order of depth.
-// FlashInfer takes that as pages of one position. Since a launch has pages of one size, the tails have a
-// launch of their own, and only where there are trees.
+// A node of a tree at position p is merged from the same pieces, with keys and values in the same order, as
+// the last token of its path as a chain. All nodes share the splits before the tree: there they are rows of
+// one sequence, the trunk. The rest of a node's positions is its tail: a sequence of one row whose keys are
+// gathered slot by slot, those before the tree, then its path in order of depth. FlashInfer takes that as
+// pages of one position. Since a launch has pages of one size, the tails have a launch of their own, and only
+// where there are trees.
 #pragma once
 
 #include <compare>
@@ -41,8 +41,8 @@ struct AttentionShape {
   int kv_heads = 0;
   int head_dim = 0;    // 64 or 128
   int block_size = 0;  // slots in a block of the cache
-  // Elements from one block to the next, a multiple of head_dim, below 2^32. A slot of a tail is named by how
-  // many heads of keys or values lie before it, which fits in an int.
+  // Elements from one block to the next, a multiple of head_dim, below 2^32. A slot of a tail is named by the
+  // number of key or value heads before it, which fits in an int.
   int64_t block_stride = 0;
   // Whether a layer has a window. It counts the positions of a sequence's rows on from the first, so the
   // nodes of a tree then have a trunk each.
@@ -54,8 +54,7 @@ struct AttentionSequence {
   int rows = 0;                      // at least one
   int length = 0;                    // number of slots, those of the rows included
   absl::Span<const BlockId> blocks;  // slot s is in blocks[s / block_size]
-  // Where the rows are nodes of a tree: as in SequenceRows. Else `parents` is empty, and a slot is a
-  // position.
+  // As in SequenceRows if the rows are nodes of a tree. Else `parents` is empty, and a slot is a position.
   int tree_begin = 0;
   absl::Span<const int> parents = {};
 };
@@ -70,7 +69,7 @@ struct AttentionSize {
   int rows = 0;
   int items = 0;       // thread blocks per KV head
   int tail_items = 0;  // and of the launch of the tails; 0 if there are no trees
-  int blocks = 0;      // of all sequences; a shared block counts once per use. And the slots of tails
+  int blocks = 0;      // of all sequences (a shared block counts once per use), and the slots of tails
   int partials = 0;    // partial results per query head; 0 if no sequence is longer than a split
 
   bool Holds(const AttentionSize& other) const;
@@ -84,8 +83,8 @@ AttentionSize SizeOf(const AttentionShape& shape, absl::Span<const AttentionSequ
 // than `length`.
 AttentionSize LargestSize(const AttentionShape& shape, int sequences, int rows, int length);
 
-// An upper bound of what the tails of so many nodes of trees need, `tail_items` and `blocks`, where no path
-// is longer than `depth`.
+// An upper bound of the `tail_items` and `blocks` that the tails of `rows` nodes of trees need, if no path is
+// longer than `depth`.
 AttentionSize LargestTails(const AttentionShape& shape, int rows, int depth);
 
 // Consecutive rows of a batch, from first_row on.
@@ -104,9 +103,8 @@ absl::StatusOr<std::vector<AttentionPass>> CutIntoPasses(const AttentionShape& s
 // The byte offsets of a plan's arrays. All but `valid` are int32. The blocks come last, so that a copy to the
 // device can stop after the ones in use.
 //
-// With tail_items, there is a tail for each row, one without items for a row that is no node. Arrays by
-// sequence go on with those of the tails, from index `tails` on, and arrays by item with the items of the
-// tails.
+// With tail_items, each row has a tail, without items if the row is not a node. Arrays by sequence continue
+// with the tails, from index `tails` on, and arrays by item with the tails' items.
 struct PlanLayout {
   explicit PlanLayout(const AttentionSize& size);
 

@@ -19,11 +19,11 @@ constexpr int kPlans = kMaxDraftTokens + 1;
 // The widest row that AddNorm has room for, in the 48 KB of shared memory that a block has without asking.
 constexpr int kMaxNormed = 48 * 1024 / sizeof(float);
 
-// Most graphs that are kept.
+// The maximum number of kept graphs.
 constexpr size_t kMaxGraphs = 128;
 
-// Most device memory that is believed of a graph. What looks like more is what others on this GPU allocated
-// meanwhile.
+// The most device memory that a graph can plausibly take. A larger measurement includes what others on this
+// GPU allocated meanwhile.
 constexpr size_t kMaxGraphBytes = size_t{16} << 20;
 
 absl::Status CheckShape(const DecoderSpec& spec, const std::string& model_dir) {
@@ -83,8 +83,8 @@ absl::Status CudaModel::Load(const TensorSource& source) {
   if (!status.ok()) return status;
 
   max_rows_ = RowCapacity(options_.max_batch_rows);
-  // All that is not the KV pool first, so that the pool takes its share of what is left. How long sequences
-  // can get depends on the pool if its size is given.
+  // Allocate everything else before the KV pool, so that the pool takes its share of what is left. The pool
+  // limits the length of sequences if its size is given.
   const int64_t most_positions = options_.kv_blocks > 0 ? int64_t{options_.kv_blocks} * options_.block_size
                                                         : std::numeric_limits<int64_t>::max();
   max_positions_ = static_cast<int>(std::min<int64_t>(spec_.max_position_embeddings, most_positions));
@@ -105,7 +105,8 @@ absl::Status CudaModel::Load(const TensorSource& source) {
 absl::Status CudaModel::WarmUpAndAllocateCache() {
   const WarmUpLimits limits{.rows = options_.max_batch_rows, .positions = max_positions_};
   const std::vector<WarmUpStep> common = CommonSteps(limits);
-  // With the spare block only: what kernels and graphs take is then known before the pool takes its share.
+  // Start with the spare block only: the memory of kernels and graphs is then known before the pool takes its
+  // share.
   const auto resize = [&](int kv_blocks) {
     kv_blocks_ = kv_blocks;
     spare_ = {kv_blocks};
@@ -137,7 +138,7 @@ absl::StatusOr<size_t> CudaModel::FreeForPool(const std::vector<WarmUpStep>& com
 }
 
 absl::Status CudaModel::Run(const std::vector<WarmUpStep>& steps, bool captures) {
-  if (options_.observe) return absl::OkStatus();  // of these steps nobody wants to know
+  if (options_.observe) return absl::OkStatus();  // no observer wants these steps
   const bool could = std::exchange(captures_, captures && captures_);
   for (const WarmUpStep& step : steps) {
     MadeUpBatch batch(step, options_.block_size);
@@ -258,7 +259,8 @@ absl::Status CudaModel::Replay(const StepPlan& plan, const GraphShape& shape) {
     if (graphs_.size() == kMaxGraphs) DropGraphs();
     const absl::StatusOr<cudaGraphExec_t> captured = Capture(shape);
     if (!captured.ok()) {
-      // For want of memory, say. Without graphs, steps only take longer. The plans are uploaded again.
+      // The capture failed, for want of memory, say. Without graphs, steps only take longer. The plans are
+      // uploaded again.
       captures_ = false;
       cudaGetLastError();  // or the next launch would report it
       status = ToStatus(cudaStreamSynchronize(stream_), "waiting for the plans of a step");

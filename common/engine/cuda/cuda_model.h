@@ -65,10 +65,10 @@ class CudaModel final : public Model {
   absl::Status AllocateStepMemory();
   absl::Status CreateAttention();
 
-  // Runs made-up steps, so that no request pays for what a first one costs, and allocates the KV pool, if it
-  // takes what is left, after all that this takes.
+  // Runs made-up steps, so that no request pays for the first one. If the KV pool takes the memory that is
+  // left, allocates it after all else.
   absl::Status WarmUpAndAllocateCache();
-  // The memory that is free, less what kMaxGraphs graphs take that are like that of the last of these steps.
+  // The free memory, less that of kMaxGraphs graphs like the one of the last of these steps.
   absl::StatusOr<size_t> FreeForPool(const std::vector<WarmUpStep>& common);
   absl::Status Run(const std::vector<WarmUpStep>& steps, bool captures);
 
@@ -78,7 +78,7 @@ class CudaModel final : public Model {
   // Runs a step without a graph, with any number of rows.
   absl::Status RunEager(const StepPlan& plan, const StepShape& shape);
   // Uploads the attention plans of a pass, cut into several if it exceeds the capacity, to plan `next` and
-  // those after it, and moves `next` on. Waits for the stream only where the plans do not suffice.
+  // those after it, and moves `next` on. Waits for the stream only if there are too few plans.
   absl::StatusOr<std::vector<PlannedAttention>> UploadAttention(const PassPlan& pass, int& next);
 
   absl::Status EnqueueFirst(const StepShape& shape, std::vector<PlannedAttention> attention);
@@ -101,15 +101,14 @@ class CudaModel final : public Model {
   std::unique_ptr<DecoderLayers> layers_;
   MirroredMemory inputs_;
   MirroredMemory outputs_;
-  // The first numbers of rows are those with logits: at most max_rows and kMaxLogitRows, and kMaxIdleRows
-  // more.
+  // [rows] below are rows with logits: at most max_rows and kMaxLogitRows, and kMaxIdleRows more.
   DeviceMemory logits_;       // [rows, vocab]
   PinnedMemory host_logits_;  // [rows, vocab], without the kMaxIdleRows more
   DeviceMemory shaped_;       // [rows]
   DeviceMemory next_tokens_;  // [max_rows]
   DeviceMemory races_;        // [rows]
   std::map<GraphShape, cudaGraphExec_t> graphs_;
-  bool captures_;  // false once a graph could not be made, and while somebody observes
+  bool captures_;  // false after a failed capture, and if there is an observer
 };
 
 }  // namespace outrider::cuda

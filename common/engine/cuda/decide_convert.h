@@ -1,5 +1,5 @@
-// Which tasks a GPU carries out, and what it needs for them: between the types of common/spec and the plain
-// data of the device. Pure functions, any thread.
+// Decides which tasks a GPU carries out, and converts between the types of common/spec and the plain data of
+// the device. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ ShapeParams ToShapeParams(const SamplingParams& params, bool entropy);
 ProposeInput ToProposeInput(const RandomKey& key, Rule rule, uint64_t position, uint64_t round_start,
                             int steps, int top_n);
 
-// Adds the drafted token to a chain, its q prepared; q_ids and q_weights are those of its row. Internal
+// Adds the drafted token to a chain, its q prepared; q_ids and q_weights are those of its row. INTERNAL
 // "logits_not_finite" if the row was not.
 absl::Status AppendTo(Proposal& proposal, const ProposeOutput& output, const int32_t* q_ids,
                       const float* q_weights);
@@ -42,7 +42,7 @@ VerifyInput ToVerifyInput(const RandomKey& key, Rule rule, uint64_t round_start,
 int PackDraft(std::span<const ProposalNode> draft, int first_q, DraftedToken* drafted, int32_t* q_ids,
               float* q_weights);
 
-// The verdict over `drafted` tokens. Internal "logits_not_finite" if a row that was reached was not.
+// The verdict over `drafted` tokens. INTERNAL "logits_not_finite" if a row that was reached was not.
 absl::StatusOr<Verdict> ToVerdict(const VerifyOutput& output, int drafted);
 
 }  // namespace outrider::cuda

@@ -1,8 +1,7 @@
-// What draft and target decide on the device, from shaped rows: the draft's proposal for a position, and the
-// verdict over a chain under the token rule at lenience 1 and the coupled rule. Tokens and canaries are those
-// that common/spec gives on the host. Logarithms are those of the machine's library: log-probabilities, and
-// the sums of them and of entropies, may differ in the last bits from those of another machine. No decision
-// looks at them.
+// The decisions of draft and target on the device, from shaped rows: the draft's proposal for a position, and
+// the verdict over a chain under the token rule at lenience 1 and the coupled rule. Tokens and canaries are
+// those of common/spec on the host. Logarithms come from the machine's library: log-probabilities, and the
+// sums of them and of entropies, may differ in the last bits between machines. No decision depends on them.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +18,7 @@
 
 namespace outrider::cuda {
 
-// The random numbers of a round whose races are run when they are asked for. Collective.
+// The random numbers of a round whose races are run on demand. Collective.
 template <class Team>
 struct RacingNoise : RoundNoise {
   Team& team;
@@ -29,7 +28,7 @@ struct RacingNoise : RoundNoise {
   }
 };
 
-// A draft's row as ProposeToken wants it, in device memory. Collective; every thread has its own `q`.
+// A draft's row as ProposeToken takes it, in device memory. Collective; every thread has its own `q`.
 template <class Team>
 class DeviceDraft {
  public:
@@ -92,7 +91,7 @@ struct RacedNoise : RoundNoise {
   }
 };
 
-// A chain as JudgeChain wants it, in device memory. Collective.
+// A chain as JudgeChain takes it, in device memory. Collective.
 template <class Team>
 class DeviceChain {
  public:
@@ -145,9 +144,9 @@ class DeviceChain {
   int index_ = 0;
 };
 
-// Judges one sequence. `weights` and `shaped` are those of all rows ([rows, n] and [rows]); `races` has,
-// under the coupled rule, what RaceRow gives for this sequence's rows that are finite and no point mass. Rows
-// after the first rejection are not looked at. `*output` is written by one thread.
+// Judges one sequence. `weights` and `shaped` are those of all rows ([rows, n] and [rows]); under the coupled
+// rule, `races` has RaceRow's results for this sequence's rows that are finite and not a point mass. Rows
+// after the first rejection are ignored. `*output` is written by one thread.
 template <class Team>
 OUTRIDER_HD void VerifySequence(Team& team, const float* weights, int n, const ShapedRow* shaped,
                                 const int32_t* races, const VerifyInput& input, const DraftedToken* drafted,

@@ -1,5 +1,5 @@
-// What crosses between host and device when the device decides: how a row is shaped, what a draft proposes,
-// what a verification says. Plain data of fixed size, the same on both sides.
+// What host and device exchange when the device decides: the shaping of rows, proposals and verdicts. Plain
+// data of fixed size, the same on both sides.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline constexpr int kMaxTopN = 256;  // entries of a sparse distribution
 struct ShapeParams {
   RowControls controls;
   int32_t entropy = 0;  // whether ShapedRow::entropy is wanted (the target's rows)
-  int32_t active = 0;   // 0: the row is left alone, and so is what is written about it
+  int32_t active = 0;   // 0: the row and its outputs are left alone
 };
 
 enum class QForm : int32_t { kAbsent, kPointMass, kSparse };
@@ -64,7 +64,7 @@ struct DraftedToken {
 
 struct VerifyOutput {
   ChainVerdict verdict;
-  int32_t finite;  // 0: a row that was reached was not, and nothing else here means anything
+  int32_t finite;  // 0: a row that was reached was not, and the rest is meaningless
   double log_probabilities[kMaxDraftTokens + 1];  // `verdict.accepted` + 1 of them
 };
 

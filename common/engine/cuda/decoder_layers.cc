@@ -94,7 +94,7 @@ absl::Status DecoderLayers::UploadRope() {
                  "uploading");
     if (!status.ok()) return status;
   }
-  // The table goes away. The model's stream does not wait for others, so the copy has to be on it.
+  // The table is about to go away. The model's stream does not wait for others, so the copy has to be on it.
   return ToStatus(cudaStreamSynchronize(stream_), "uploading");
 }
 

@@ -40,7 +40,7 @@ class DecoderLayers {
     std::function<void(const StageOutput& output)> observe;  // RunnerOptions::observe
   };
 
-  // Without a KV pool. `matmul` has planned the weights' products. All references and `stream` must outlive
+  // Creates no KV pool. `matmul` has planned the weights' products. All references and `stream` must outlive
   // this object.
   static absl::StatusOr<std::unique_ptr<DecoderLayers>> Create(const DecoderSpec& spec, Weights weights,
                                                                Operand operand, Matmul& matmul,
@@ -86,8 +86,8 @@ class DecoderLayers {
 
   KvLayerView KvOf(int layer) const;
   absl::Status Attend(const Pass& pass, int layer, __nv_bfloat16* out);
-  // Where to write the operand of the next product. Its scales are apart from those of the previous operand,
-  // which may still be read.
+  // Where to write the operand of the next product. Its scales are separate from those of the previous
+  // operand, which may still be read.
   OperandRows NextOperand();
   // Multiplies the operand by the matrix, into product_.
   absl::StatusOr<Product> Multiply(const Matrix& matrix, int rows);

@@ -13,8 +13,8 @@
 
 namespace outrider::cuda {
 
-// Converts an error of CUDA: RESOURCE_EXHAUSTED if memory ran out, else INTERNAL. `doing` completes "while
-// ...".
+// Converts an error of CUDA: RESOURCE_EXHAUSTED if memory ran out, UNIMPLEMENTED without code for the GPU,
+// else INTERNAL. `doing` completes "while ...".
 inline absl::Status ToStatus(cudaError_t error, absl::string_view doing) {
   if (error == cudaSuccess) return absl::OkStatus();
   const std::string message = absl::StrCat("CUDA: ", cudaGetErrorString(error), " while ", doing);

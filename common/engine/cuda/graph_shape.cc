@@ -18,7 +18,7 @@ int RoundUp(int count) {
   return (count + step - 1) / step * step;
 }
 
-// A launch that holds `need`. Whatever does not change what is launched is as large as there is memory for.
+// A launch that holds `need`. Sizes that do not change the launch are as large as there is memory for.
 AttentionSize LaunchFor(const AttentionSize& need, int rows, const AttentionSize& capacity) {
   const int sequences = TaskCapacity(need.sequences);
   return {.sequences = sequences,

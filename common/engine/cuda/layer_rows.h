@@ -96,7 +96,7 @@ OUTRIDER_HD void EmbedRow(const Team& team, int64_t row, const int32_t* tokens, 
   for (int c = team.rank(); c < columns; c += team.size()) hidden[row * columns + c] = FromBFloat16(from[c]);
 }
 
-// `values` [columns] is the team's working memory. `hidden_out` may be `hidden_in`, and null.
+// `values` [columns] is the team's working memory. `hidden_out` may be `hidden_in` or null.
 template <class Team>
 OUTRIDER_HD void AddNormRow(const Team& team, int64_t row, const int32_t* indices, const Product& product,
                             const float* hidden_in, float* hidden_out, const float* weight, float epsilon,
@@ -170,7 +170,7 @@ OUTRIDER_HD void SiluMulRow(const Team& team, int64_t row, const Product& gate_u
   });
 }
 
-// Neither Sum nor Max: the team may be several thread blocks.
+// Uses neither Sum nor Max, so the team may be several thread blocks.
 template <class Team>
 OUTRIDER_HD void ScaleRow(const Team& team, int64_t row, const Product& product, float* y, int columns) {
   for (int c = team.rank(); c < columns; c += team.size()) {

@@ -17,7 +17,7 @@ absl::Status ToStatus(cublasStatus_t status, absl::string_view doing) {
   return absl::InternalError(absl::StrCat("cuBLASLt: ", cublasLtGetStatusString(status), " while ", doing));
 }
 
-// How many of cuBLASLt's recommendations are looked at.
+// How many of cuBLASLt's recommendations are tried.
 constexpr int kRecommendations = 8;
 
 // More rows at once do not make a product faster: from here on it is bound by arithmetic.

@@ -19,14 +19,14 @@
 
 namespace outrider::cuda {
 
-// Products of at least this many rows are computed by an algorithm for many.
+// Products of at least this many rows use the algorithm for many rows.
 inline constexpr int kManyRows = 64;
 
 // Batch-invariant: a row of a product must not depend on the rows that are computed with it
-// (docs/exactness.md). Of the algorithms that cuBLASLt recommends for few rows, the first is taken that gives
-// the rows of a made-up product the same bits in launches of many sizes; of those that it recommends for many
-// rows, the first that gives them these bits too. Algorithms whose reduction depends on timing are left out
-// from the start. Nothing is known of bits that the made-up product did not show.
+// (docs/exactness.md). For few rows, this takes the first algorithm that cuBLASLt recommends and that gives
+// the rows of a made-up product the same bits in launches of many sizes; for many rows, the first recommended
+// one that gives these bits too. Algorithms whose reduction depends on timing are excluded from the start.
+// Bits that the made-up product does not show remain untested.
 class Matmul {
  public:
   // `choices_file` names the file with the algorithms of an earlier start, which are used untested; if it
@@ -37,9 +37,9 @@ class Matmul {
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  // Plans the product with weights [n, k], multiples of 16, and returns its number for Run. Takes device
-  // memory for a while, for weights of that size and for two products of 512 rows. FAILED_PRECONDITION if
-  // the file of an earlier start lacks this product, or cuBLASLt no longer runs its algorithm.
+  // Plans the product with weights [n, k], multiples of 16, and returns its number for Run. Temporarily takes
+  // device memory, for weights of that size and for two products of 512 rows. FAILED_PRECONDITION if the file
+  // of an earlier start lacks this product, or cuBLASLt no longer runs its algorithm.
   absl::StatusOr<int> Plan(int n, int k);
 
   // After the last Plan.

@@ -1,5 +1,5 @@
-// Which of cuBLASLt's algorithms compute a model's products, in a file, so that a later start can use the
-// same ones. Runs on the host, without CUDA.
+// Stores in a file which of cuBLASLt's algorithms compute a model's products, so that a later start can use
+// them. Runs on the host, without CUDA.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace outrider::cuda {
 struct MatmulAlgorithm {
   // cublasLtMatmulAlgo_t, which the same version of the library takes back.
   std::array<uint64_t, 8> words = {};
-  std::string config;  // what it is, for readers
+  std::string config;  // a description, for readers
   friend bool operator==(const MatmulAlgorithm&, const MatmulAlgorithm&) = default;
 };
 
@@ -33,16 +33,16 @@ struct MatmulChoice {
 // What the bits of a product depend on, apart from its operands.
 struct MatmulChoices {
   std::string gpu;      // its name
-  int cublas = 0;       // the version of cuBLASLt, as cublasLtGetVersion says it
+  int cublas = 0;       // the version of cuBLASLt, from cublasLtGetVersion
   std::string operand;  // "bfloat16" or "fp8"
   std::vector<MatmulChoice> products;
 
   const MatmulChoice* Find(int n, int k) const;
 };
 
-// What the file says, or nothing if there is none. FAILED_PRECONDITION, naming both, if it was written for
-// another GPU, version or operand than those of `here`; INVALID_ARGUMENT, naming file and field, for a file
-// that WriteMatmulChoices did not write.
+// The contents of the file, or nothing if there is none. FAILED_PRECONDITION, naming both, if it was written
+// for another GPU, version or operand than those of `here`; INVALID_ARGUMENT, naming file and field, for a
+// file that WriteMatmulChoices did not write.
 absl::StatusOr<std::optional<MatmulChoices>> ReadMatmulChoices(const std::string& path,
                                                                const MatmulChoices& here);
 

@@ -26,7 +26,7 @@ class MatmulTrial {
   static absl::StatusOr<std::unique_ptr<MatmulTrial>> Create(Operand operand, int n, int k,
                                                              cudaStream_t stream);
 
-  // What is expected from now on: the products of `rows_at_once` rows each.
+  // Sets the expected bits: those of products of `rows_at_once` rows each.
   absl::Status Expect(int rows_at_once, Multiply multiply);
   // Whether the rows have the expected bits in launches of each of these sizes. Waits for the stream.
   absl::StatusOr<bool> HasExpectedBits(absl::Span<const int> rows_at_once, Multiply multiply);

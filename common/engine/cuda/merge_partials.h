@@ -9,7 +9,7 @@
 
 namespace outrider::cuda {
 
-// What a thread merges, 16 bytes that are read at once: some elements of a head, bfloat16 as their bits.
+// The elements of a head that a thread merges: 16 bytes that are read at once, bfloat16 as their bits.
 inline constexpr int kMergeElements = 8;
 struct alignas(16) MergedElements {
   uint16_t bits[kMergeElements];
@@ -17,8 +17,8 @@ struct alignas(16) MergedElements {
 
 // out = sum_i 2^(s_i - m) o_i / sum_i 2^(s_i - m) over a row's partial results in order of position, with m =
 // max s_i, for the kMergeElements columns from `column` on. `partials` is [*, heads * head_dim], `sums` has
-// their s [*, heads], `out` is [rows, heads * head_dim]. Nothing is written of a row without partial results.
-// For a single one this is that result to the bit, and therefore what a launch without merging writes.
+// their s [*, heads], `out` is [rows, heads * head_dim]. Writes nothing for a row without partial results. A
+// single one is copied to the bit, and therefore equals what a launch without merging writes.
 OUTRIDER_HD inline void MergePartials(const uint16_t* partials, const float* sums, const int32_t* row_partial,
                                       const int32_t* row_splits, int heads, int head_dim, int64_t row,
                                       int column, uint16_t* out) {

@@ -1,4 +1,4 @@
-// The rows of a step on the device: where they are in the cache, and what they are as operands of products.
+// The rows of a step on the device: their places in the cache, and their types as operands of products.
 #pragma once
 
 #include <cstddef>

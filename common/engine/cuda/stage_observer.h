@@ -14,7 +14,7 @@
 namespace outrider::cuda {
 
 // Waits for the stream after each stage and copies its rows to the host as float32. An error of a kernel thus
-// names the stage in which it occurred. Does nothing where nobody observes. A step that is observed cannot be
+// names the stage in which it occurred. Does nothing without an observer. An observed step cannot be
 // captured.
 class StageObserver {
  public:
@@ -22,7 +22,7 @@ class StageObserver {
   StageObserver(std::function<void(const StageOutput& output)> observe, cudaStream_t stream)
       : observe_(std::move(observe)), stream_(stream) {}
 
-  // Which rows they are.
+  // Describes the rows.
   struct Stage {
     absl::string_view name;
     int layer;
@@ -30,7 +30,7 @@ class StageObserver {
     int columns;
   };
 
-  // The residual stream [rows, columns] and a product that is yet to be added to it; without y: none.
+  // The residual stream [rows, columns] and a product that is yet to be added to it (none if y is null).
   absl::Status Residual(const Stage& stage, const float* residual, const Product& product) const;
   // Rows in bfloat16, or in fp8 with scales.
   absl::Status Operand(const Stage& stage, const OperandRows& rows) const;

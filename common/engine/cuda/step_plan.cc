@@ -7,7 +7,7 @@
 namespace outrider::cuda {
 namespace {
 
-// Of the token in a slot, whose position is the slot's.
+// The place of the token in a slot, whose position is the slot's.
 RowPlace PlaceOf(int slot, absl::Span<const BlockId> blocks, int block_size) {
   return {slot, blocks[static_cast<size_t>(slot / block_size)], slot % block_size};
 }

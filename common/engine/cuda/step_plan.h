@@ -23,8 +23,8 @@ struct PassPlan {
 struct StepPlan {
   std::vector<int32_t> tokens;  // [rows] of the first pass
   PassPlan first;
-  // Rows of the first pass: first those of tasks, in order, last the host's. Between them are rows that
-  // nobody wants, so that the host's lie beyond those that draft passes write.
+  // Rows of the first pass: first those of tasks, in order, last the host's. Unused rows lie between them, so
+  // that draft passes do not overwrite the host's.
   std::vector<int32_t> logit_rows;  // fewer than kMaxIdleRows more than are wanted
   int host_rows = 0;                // how many of logit_rows are the host's
   std::vector<DeviceTask*> tasks;   // all of the same kind
@@ -54,11 +54,11 @@ inline constexpr int kMaxCapturedRows = 256;
 // How many rows a shape has for `rows`, rounded up so that few graphs serve all steps: to 16, 32 or a
 // multiple of 64 where they can be captured, else to tiles of a product.
 int RowCapacity(int rows);
-// The same for tasks and for sequences: to a power of two up to 16, and on as for rows. Not above the
+// The same for tasks and for sequences: to a power of two up to 16, above that as for rows. Not above the
 // capacity for as many rows.
 int TaskCapacity(int tasks);
 
-// A shape has fewer rows of logits than these beyond the wanted ones, for idle tasks and for rounding.
+// A shape has fewer than this many rows of logits beyond the wanted ones, for idle tasks and for rounding.
 inline constexpr int kMaxIdleRows = 128;
 
 // The smallest shape that holds the step.

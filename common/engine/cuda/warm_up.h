@@ -1,5 +1,5 @@
-// Made-up steps that a model runs while it is loaded, so that no request pays for what a first step costs:
-// loading kernels, and capturing graphs. Runs on the host, without CUDA.
+// Made-up steps that a model runs while it is loaded, so that no request pays for a first step: loading
+// kernels, and capturing graphs. Runs on the host, without CUDA.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace outrider::cuda {
 
-// Sequences that are alike, and what is done with them.
+// Sequences of equal size, and the work on them.
 struct WarmUpStep {
   int sequences = 1;
   int rows = 1;    // of each
@@ -19,14 +19,14 @@ struct WarmUpStep {
   int draft_tokens = 0;  // of a proposal; a verification's draft is all rows but the first
 };
 
-// What a model can do.
+// The limits of a model.
 struct WarmUpLimits {
   int rows = 0;       // of a step
   int positions = 0;  // of a sequence
 };
 
 // One step of each kind of launch: with tasks of either kind and without, of many rows, and with attention
-// whose results are merged. Less where the limits allow less.
+// whose results are merged. Smaller if the limits require it.
 std::vector<WarmUpStep> DirectSteps(const WarmUpLimits& limits);
 
 // The steps of one stream and of eight, of a target and of a draft, with K from 0 to 8 and up to 1024

@@ -23,7 +23,7 @@ enum class Activation : uint8_t { kSilu, kGeluTanh };
 // give the logits. The first part below describes Llama; what other families add is off by default.
 struct DecoderSpec {
   int vocab_size = 0;
-  int head_rows = 0;  // how many tokens the head has rows for, if it was cut to the frequent ones; 0: all
+  int head_rows = 0;  // rows of a head that was cut to the frequent tokens; 0: not cut
   int hidden_size = 0;
   int intermediate_size = 0;
   int layers = 0;
@@ -39,7 +39,7 @@ struct DecoderSpec {
   // Qwen and Mistral.
   bool qkv_bias = false;  // a bias on queries, keys and values
   bool qk_norm = false;   // an RMS norm of each head's query and key, before they are rotated
-  // In layers that slide a row attends to this many positions, the last of which is its own.
+  // In sliding layers, a row attends to this many positions, the last of which is its own.
   int sliding_window = 0;
   std::vector<bool> slides = {};  // by layer; empty: none does
 
@@ -51,15 +51,15 @@ struct DecoderSpec {
   std::optional<double> query_scale = std::nullopt;         // in place of 1 / sqrt(head_dim)
   std::optional<double> attention_softcap = std::nullopt;   // cap * tanh(score / cap)
   std::optional<double> final_softcap = std::nullopt;       // likewise, of the logits
-  std::optional<double> sliding_rope_theta = std::nullopt;  // in layers that slide, which are not scaled
+  std::optional<double> sliding_rope_theta = std::nullopt;  // in sliding layers, which are not scaled
   double rope_linear_factor = 1;                            // divides the other layers' frequencies
 
-  // EAGLE: a layer that continues another model's hidden states. Whoever runs it embeds its rows, and
-  // multiplies its states by the other model's head: it has neither embedding nor head.
+  // EAGLE: a layer that continues another model's hidden states. It has neither embedding nor head: the
+  // caller embeds its rows, and multiplies its states by the other model's head.
   bool outer_norms = true;  // the first layer's attention and the head take normalised rows
-  int first_position = 0;   // the first one that there is a row for, and that is attended to
-  // EAGLE-3: how many columns the first layer's attention reads in place of the residual stream; 0: it reads
-  // that. Only without outer_norms: a row's embedding is then the residual stream, and behind it these.
+  int first_position = 0;   // the first one that has a row and is attended to
+  // EAGLE-3: how many columns the first layer's attention reads in place of the residual stream; 0: none.
+  // Only without outer_norms; a row's embedding is then the residual stream followed by these columns.
   int attention_input = 0;
 
   int embedding_columns() const { return hidden_size + attention_input; }

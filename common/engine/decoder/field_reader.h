@@ -27,7 +27,7 @@ class FieldReader {
 
   // null counts as absent, as in transformers.
   bool Has(const char* name) const { return object_.contains(name) && !object_[name].is_null(); }
-  // Whether the field is not there at all: to some fields null is a value.
+  // Whether the field is missing: for some fields, null is a value.
   bool IsAbsent(const char* name) const { return !object_.contains(name); }
   const nlohmann::json& At(const char* name) const { return object_[name]; }
 

@@ -1,7 +1,7 @@
-// A head that is cut to the most frequent tokens, for drafts: half of what a small model reads for a token is
-// its head, and most of that is for tokens that are hardly ever drafted. The others get logits so low that
-// none is sampled, unless a mask leaves nothing else. The draft's q is what it samples from, so verification
-// stays exact.
+// A head that is cut to the most frequent tokens, for drafts. Half of what a small model reads for a token is
+// its head, mostly for tokens that are hardly ever drafted. The other tokens get logits so low that none is
+// sampled, unless a mask leaves nothing else. The draft's q is what it samples from, so verification stays
+// exact.
 //
 // As in Zhao et al. 2025, "FR-Spec: Accelerating Large-Vocabulary Language Models via Frequency-Ranked
 // Speculative Sampling".
@@ -19,8 +19,8 @@
 namespace outrider {
 
 // The first `count` ids that MODEL_DIR/frequent_tokens.json lists under "tokens", most frequent first; in
-// ascending order. NOT_FOUND or INVALID_ARGUMENT, naming the file, if there is none, if it lists fewer, or an
-// id twice or outside of [0, vocab_size).
+// ascending order. NOT_FOUND or INVALID_ARGUMENT, naming the file, if it is missing, lists fewer ids, or
+// lists an id twice or outside [0, vocab_size).
 absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model_dir, int count,
                                                         int vocab_size);
 

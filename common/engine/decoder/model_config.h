@@ -29,7 +29,7 @@ struct ModelConfig {
 // another architecture; weights quantised in a way that cannot be unpacked).
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir);
 
-// Reads the rotary embedding. Both spellings: `rope_theta` beside `rope_scaling`, or everything inside
+// Reads the rotary embedding, in both spellings: `rope_theta` beside `rope_scaling`, or everything inside
 // `rope_parameters` (transformers 5), there for each type of layer if they differ.
 void ReadRope(FieldReader& fields, DecoderSpec& spec);
 

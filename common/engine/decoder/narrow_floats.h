@@ -13,14 +13,14 @@ OUTRIDER_HD inline float FromBFloat16(uint16_t value) {
   return team::FloatOf(static_cast<uint32_t>(value) << 16);
 }
 
-// To the nearest, of two the even one. What is beyond the largest becomes infinity, any NaN 0x7fff.
+// Rounds to nearest even. Overflow becomes infinity, any NaN 0x7fff.
 OUTRIDER_HD inline uint16_t ToBFloat16(float value) {
   const uint32_t bits = team::BitsOf(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
-// Of the format E4M3, which has no infinity: Micikevicius et al., "FP8 Formats for Deep Learning", table 1.
+// The format is E4M3, which has no infinity: Micikevicius et al., "FP8 Formats for Deep Learning", table 1.
 OUTRIDER_HD inline float FromFloat8(uint8_t value) {
   const uint32_t sign = static_cast<uint32_t>(value & 0x80) << 24;
   const uint32_t rest = static_cast<uint32_t>(value & 0x7f) << 20;
@@ -32,8 +32,7 @@ OUTRIDER_HD inline float FromFloat8(uint8_t value) {
 
 inline constexpr float kLargestFloat8 = 448;
 
-// To the nearest, of two the even one. What is beyond the largest, infinity too, becomes the largest; any NaN
-// 0x7f.
+// Rounds to nearest even. Overflow, infinity too, becomes the largest number; any NaN 0x7f.
 OUTRIDER_HD inline uint8_t ToFloat8(float value) {
   constexpr uint32_t kLargest = 0x43e00000;   // 448
   constexpr uint32_t kSmallest = 0x3c800000;  // 2^-6, the smallest that is not subnormal

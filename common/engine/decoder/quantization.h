@@ -12,8 +12,8 @@ namespace outrider {
 // In all formats a weight is scale * (level - zero point). A scale and a zero point serve `group_size`
 // columns of a row, or the whole row if that is 0.
 
-// The format of llm-compressor: https://github.com/vllm-project/compressed-tensors. What it says of
-// activations is not read: none are quantised here.
+// The format of llm-compressor: https://github.com/vllm-project/compressed-tensors. Its settings for
+// activations are not read: none are quantised here.
 struct CompressedTensors {
   bool floats = false;       // levels are floating-point numbers of the format E4M3, else integers
   bool packed = false;       // in words of 32 bits, else one in a byte
@@ -41,8 +41,9 @@ struct Awq {
 
 using Quantization = std::variant<CompressedTensors, Gptq, Awq>;
 
-// Reads config.json's `quantization_config`; nullopt if there is none. Fails for what cannot be unpacked,
-// with the field and what is supported. Which tensors are quantised is not read: the files show it.
+// Reads config.json's `quantization_config`; nullopt if there is none. Fails for a format that cannot be
+// unpacked, naming the field and what is supported. Which tensors are quantised is not read: the files show
+// it.
 std::optional<Quantization> ReadQuantization(FieldReader& config);
 
 // In words, for a log: "gptq, int4, groups of 128".

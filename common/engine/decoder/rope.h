@@ -11,7 +11,7 @@ namespace outrider {
 // Inverse frequencies of the head_dim / 2 pairs, scaled if the model scales them. Computed in float32 as in
 // transformers, so that the angles agree at far positions.
 std::vector<float> RopeInverseFrequencies(const DecoderSpec& spec);
-// The same for layers that slide.
+// The same for sliding layers.
 std::vector<float> SlidingRopeInverseFrequencies(const DecoderSpec& spec);
 
 // cosines[position * head_dim / 2 + i], and sines likewise, for positions [0, positions).

@@ -16,12 +16,12 @@
 
 namespace outrider {
 
-// Keeps the files mapped read-only while it lives; copies only what is not aligned there. Immutable once
-// open, and thread-safe.
+// Keeps the files mapped read-only while it lives; copies only tensors that are not aligned there. Immutable
+// once open, and thread-safe.
 class SafeTensors final : public TensorSource {
  public:
-  // A tensor of any element type. Its data has the bytes that its shape takes, and is aligned, if the format
-  // knows the type.
+  // A tensor of any element type. If the format knows the type, the data has the size of the shape and is
+  // aligned.
   struct Stored {
     size_t file;
     std::string type;  // in the format's words: "F32", "I8"
@@ -39,12 +39,12 @@ class SafeTensors final : public TensorSource {
   SafeTensors(SafeTensors&& other) noexcept;
   SafeTensors& operator=(SafeTensors&& other) noexcept;
 
-  // Null if there is none. Valid while the source lives. For "model.x" also "x", its name in the checkpoint
+  // Null if there is none. Valid while the source lives. "model.x" also finds "x", its name in the checkpoint
   // of a model without its head.
   const Stored* Find(absl::string_view name) const;
   using TensorSource::Get;
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;
-  // The data of a tensor of a type that no TensorView has. Errors are those of Get.
+  // The data of a tensor of a type that TensorView lacks. Errors are those of Get.
   absl::StatusOr<absl::string_view> GetBytes(absl::string_view name, absl::string_view type,
                                              absl::Span<const int64_t> shape) const;
   // INVALID_ARGUMENT, naming the file and the tensor.

@@ -30,8 +30,8 @@ struct TensorView {
   }
 };
 
-// Tensors by name. Views are valid while the source lives. A source may make a tensor for its view alone:
-// whoever keeps many views at once may keep many tensors in memory.
+// Tensors by name. Views are valid while the source lives. A source may make a tensor for its view alone, so
+// keeping many views may keep many tensors in memory.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
@@ -40,7 +40,7 @@ class TensorSource {
   // cannot be read.
   virtual absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const = 0;
 
-  // Whether there is such a tensor, without making it: what Get would find wrong with its shape and type.
+  // Checks for such a tensor without making it: returns what Get would find wrong with its shape and type.
   virtual absl::Status Check(absl::string_view name, absl::Span<const int64_t> shape) const {
     return Get(name, shape).status();
   }

@@ -38,7 +38,7 @@ void AlongRows(const uint32_t* words, int64_t rows, int64_t columns, float* to) 
 
 template <int kBits>
 void AlongColumns(const uint32_t* words, int64_t rows, int64_t columns, float* to) {
-  // So many rows at once that the words that are read together fill a cache line.
+  // Enough rows at once that the words read together fill a cache line.
   constexpr int64_t kRows = 16;
   for (int64_t top = 0; top < rows; top += kRows) {
     const uint32_t* line = words;
@@ -76,7 +76,7 @@ void LevelsAlongColumns(const uint32_t* words, int64_t rows, int64_t columns, in
 }
 
 void LevelsOfAwq(const uint32_t* words, int64_t rows, int64_t columns, float* to) {
-  // A few words of a few lines at once, so that neither what is read nor what is written is spread too far.
+  // A few words of a few lines at once, so that neither reads nor writes are spread too far.
   constexpr int64_t kWords = 4, kColumns = 16;
   const int64_t line_words = rows / kAwqLevels;
   for (int64_t begin = 0; begin < line_words; begin += kWords) {

@@ -1,4 +1,4 @@
-// Quantised weights to float32: how levels lie in bytes and words, and what they stand for.
+// Converts quantised weights to float32: unpacks levels from bytes and words, and scales them.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@ namespace outrider {
 // A byte each. `LevelsOfFloat8` reads E4M3, which may be NaN.
 void LevelsOfInt8(absl::string_view bytes, float* to);
 void LevelsOfFloat8(absl::string_view bytes, float* to);
-// Words lie along rows: [rows, ceil(columns * bits / 32)]. As compressed-tensors has levels and GPTQ zero
-// points.
+// Words lie along rows: [rows, ceil(columns * bits / 32)]. The layout of compressed-tensors' levels and
+// GPTQ's zero points.
 void LevelsAlongRows(const uint32_t* words, int64_t rows, int64_t columns, int bits, float* to);
-// Words lie along columns of the transposed matrix: [ceil(columns * bits / 32), rows]. As GPTQ has levels.
+// Words lie along columns of the transposed matrix: [ceil(columns * bits / 32), rows]. The layout of GPTQ's
+// levels.
 void LevelsAlongColumns(const uint32_t* words, int64_t rows, int64_t columns, int bits, float* to);
 // AWQ's: words [columns, rows / 8] hold eight rows of a column, 0, 2, 4, 6, 1, 3, 5 and 7, in 4 bits each.
 void LevelsOfAwq(const uint32_t* words, int64_t rows, int64_t columns, float* to);

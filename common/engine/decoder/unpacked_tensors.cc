@@ -165,7 +165,7 @@ class Unpacker {
     }
   }
 
-  // compressed-tensors says the shape that its words were packed from.
+  // compressed-tensors stores the shape that its words were packed from.
   void CheckShape() {
     const absl::string_view bytes = Bytes("weight_shape", "I64", {2});
     if (!status_.ok()) return;

@@ -10,8 +10,8 @@
 
 namespace outrider {
 
-// Unpacks a matrix when it is asked for: scale times integer is exact in float32, unless the scale itself is
-// float32: then it is rounded once. The memory belongs to the view. Thread-safe.
+// Unpacks a matrix when it is requested. Scale times integer is exact in float32, unless the scale itself is
+// float32; then it is rounded once. The memory belongs to the view. Thread-safe.
 class UnpackedTensors final : public TensorSource {
  public:
   // `stored` must outlive it.
@@ -19,10 +19,10 @@ class UnpackedTensors final : public TensorSource {
       : stored_(stored), quantization_(quantization) {}
 
   using TensorSource::Get;
-  // What is stored plainly (norms, biases, modules that were left out) is as `stored` has it. For a matrix
-  // whose `module`.weight is packed also the tensors beside it are checked: INVALID_ARGUMENT if one is
-  // missing, has another shape or type, or holds what cannot be (a scale that is no number, a group that does
-  // not exist). RESOURCE_EXHAUSTED if the memory does not suffice.
+  // Unquantised tensors (norms, biases, modules that were left out) are returned as `stored` has them. For a
+  // packed `module`.weight, the tensors beside it are also checked: INVALID_ARGUMENT if one is missing, has
+  // another shape or type, or holds an invalid value (a scale that is not a number, a group that does not
+  // exist). RESOURCE_EXHAUSTED if there is not enough memory.
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;
   absl::Status Check(absl::string_view name, absl::Span<const int64_t> shape) const override;
 

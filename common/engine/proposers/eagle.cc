@@ -39,7 +39,7 @@ absl::StatusOr<LogitsView> DraftHead::Project(absl::Span<const float> states, in
     for (float& logit : few_) logit = cap * std::tanh(logit / cap);
   }
   if (own_.tokens.empty()) return LogitsView{few_.data(), rows, own_.vocab};
-  // Whole rows anew: controls have overwritten the last ones.
+  // Fill whole rows again: controls have overwritten the last ones.
   all_.resize(count * vocab);
   for (size_t r = 0; r < count; ++r) {
     SpreadLogits(absl::MakeConstSpan(few_).subspan(r * columns, columns), own_.tokens,

@@ -1,17 +1,17 @@
 // EAGLE (Li et al. 2024, "EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty", arXiv
 // 2401.15077): a decoder layer continues the target's hidden states. The row of token x_s is fc [embedding of
-// x_s, f_(s-1)], where f_(s-1) is the target's state of the token before, or, beyond the committed tokens,
-// what the layer gave for it. The target's head on its output f_s gives the tokens after x_s.
+// x_s, f_(s-1)], where f_(s-1) is the target's state of the token before or, beyond the committed tokens, the
+// layer's output for it. The target's head on the output f_s gives the token after x_s.
 //
 // EAGLE-3 (Li et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via
-// Training-Time Test", arXiv 2503.01840) has another f and another layer: f_(s-1) is fc [the target's
-// residual streams of the token before, after some of its layers] or, as above, the layer's output for it,
-// and the row of x_s is f_(s-1) itself, while its attention reads [norm(embedding of x_s), norm(f_(s-1))]. A
-// norm precedes the head.
+// Training-Time Test", arXiv 2503.01840) changes f and the layer: f_(s-1) is fc [the target's residual
+// streams of the token before, after some of its layers] or, as above, the layer's output for it. The row of
+// x_s is f_(s-1) itself, while its attention reads [norm(embedding of x_s), norm(f_(s-1))]. A norm precedes
+// the head.
 //
 // The row is at position s, and its keys and values are in slot s: they depend on the tokens up to x_s alone,
-// as the target's do. There is no row for the first token. Position and slot are shifted by one against the
-// paper, which a rotary embedding does not see.
+// as the target's do. There is no row for the first token. Position and slot are shifted by one from the
+// paper's, which does not change a rotary embedding's result.
 #pragma once
 
 #include <memory>
@@ -29,20 +29,20 @@
 
 namespace outrider {
 
-// What turns a proposer's states into logits: the target's head, or one of its own. Not thread-safe.
+// Turns a proposer's states into logits, with the target's head or one of its own. Not thread-safe.
 class DraftHead {
  public:
-  // A head of its own: [tokens, hidden], for these tokens, which ascend, of a vocabulary. The others get
-  // logits so low that their q is 0 (SpreadLogits), as long as a request's masks leave one of these. What is
-  // proposed is sampled from that q, so it stays exact.
+  // A head of its own, [tokens, hidden], for the ascending `tokens` of a vocabulary. Other tokens get logits
+  // so low that their q is 0 (SpreadLogits), as long as a request's masks leave one of `tokens`. Proposals
+  // are sampled from that q, so verification stays exact.
   struct Own {
     std::unique_ptr<Matrix> matrix;
-    std::vector<TokenId> tokens;                   // empty: it is of all
+    std::vector<TokenId> tokens;                   // empty: all
     int vocab = 0;                                 // the target's
     std::optional<double> softcap = std::nullopt;  // DecoderSpec::final_softcap
   };
 
-  // The target's; it must outlive this.
+  // Uses the target's head; the target must outlive this.
   explicit DraftHead(Model& target) : target_(&target) {}
   explicit DraftHead(Own own) : own_(std::move(own)) {}
 
@@ -55,7 +55,7 @@ class DraftHead {
   std::vector<float> few_, all_;
 };
 
-// What EAGLE-3 has beside EAGLE's parts. Norms are RMS norms' weights, [hidden].
+// What EAGLE-3 has besides EAGLE's parts. Norms are RMS norms' weights, [hidden].
 struct Eagle3Parts {
   std::vector<int> taps;  // after how many layers the target's residual streams are fused
   std::vector<float> embedding_norm, state_norm, head_norm;
@@ -64,12 +64,12 @@ struct Eagle3Parts {
 };
 
 struct EagleParts {
-  Model& target;                 // outlives it
-  std::unique_ptr<Model> layer;  // without norms at its ends; its pool has the target's blocks
+  Model& target;                 // must outlive the proposer
+  std::unique_ptr<Model> layer;  // without outer norms; its pool has the target's blocks
   DraftHead head;
   std::unique_ptr<Matrix> fuse;  // fc: [hidden, 2 hidden]; of EAGLE-3 [hidden, taps * hidden]
   std::vector<float> fuse_bias;  // [hidden]; empty: none
-  Buffer states;                 // float32 [slots, hidden], f where it is the target's
+  Buffer states;                 // float32 [slots, hidden], the target's f
   int hidden_size = 0;
   int block_size = 0;
   int max_rows = 0;  // of a batch
@@ -92,11 +92,11 @@ class Eagle final : public Proposer {
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override;
 
  private:
-  // f of the token in a slot, where it is the target's.
+  // The target's f of the token in a slot.
   float* StateOf(absl::Span<const BlockId> blocks, int slot) const;
-  // The tokens from the first on that has no row yet.
+  // The tokens from the first one without a row on.
   SequenceRows MissingRows(const Drafting& drafting) const;
-  // Computes these rows but for the last one.
+  // Computes the missing rows except the last one.
   absl::Status CatchUp(Drafting& drafting);
   // Adds the input of a token's row: `before` is the state of the token before it.
   void AddInput(TokenId token, const float* before);
@@ -104,22 +104,22 @@ class Eagle final : public Proposer {
     tokens_.clear();
     states_.clear();
   }
-  // Makes the inputs the embeddings of the batch's rows, and runs the layer.
+  // Runs the layer with the inputs as embeddings of the batch's rows.
   absl::StatusOr<HiddenView> Run(std::vector<SequenceRows>& batch);
-  // rows_ is fc of rows of as many columns as it has.
+  // Sets rows_ to fc of `rows`, which have as many columns as fc.
   absl::Status Fuse(absl::Span<const float> rows);
-  // rows_ from embedded_ and states_.
+  // Computes rows_ from embedded_ and states_.
   absl::Status MakeRows();
   void MakeRowsOfEagle3(const Eagle3Parts& eagle3);
 
   EagleParts parts_;
-  std::vector<TokenId> tokens_;  // of the batch in the making, and the states before them, [rows, hidden]
+  std::vector<TokenId> tokens_;  // of the next batch, and the states before them, [rows, hidden]
   std::vector<float> states_;
   std::vector<float> embedded_;  // [rows, hidden]
-  std::vector<float> inputs_;    // what is fused: [rows, columns of fc]
+  std::vector<float> inputs_;    // inputs of fc: [rows, columns of fc]
   std::vector<float> rows_;      // [rows, columns of the layer's embeddings]
-  std::vector<float> outputs_;   // what the head multiplies
-  absl::Status fused_;           // of the target's streams; else nothing can be proposed any more
+  std::vector<float> outputs_;   // inputs of the head
+  absl::Status fused_;           // of fusing the target's streams; after an error nothing can be proposed
 };
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// A folder of heads as the loaders of proposers read it (load.h).
+// A folder of heads, for the loaders of proposers (load.h).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace outrider {
 // More tokens than anybody asks for.
 inline constexpr int kNoLimit = 1 << 10;
 
-// A folder and what was read of it.
+// A folder, its config and its target.
 struct HeadFolder {
   const std::string& dir;
   FieldReader& fields;  // of config.json
@@ -31,14 +31,14 @@ struct HeadFolder {
   int vocab() const { return target.decoder.vocab_size; }
 };
 
-// Even, as the rows that a matrix multiplies have to be.
+// Reads the inner size, which must be even for Matrix::Multiply.
 int ReadInner(FieldReader& fields);
 
-// Whether sizes that the config has are the target's.
+// Checks that the sizes that the config has are the target's.
 void CheckSizes(FieldReader& fields, const DecoderSpec& target);
 
-// Tensors of a folder for a model. Keeps the first error, which names file and tensor; after it, what is read
-// means nothing.
+// Reads tensors of a folder for a model. Keeps the first error, which names file and tensor; later results
+// are meaningless.
 class HeadWeights {
  public:
   // Both must outlive it.
@@ -49,7 +49,7 @@ class HeadWeights {
   int64_t RowsOf(const std::string& name) const;
 
   std::vector<float> Values(const std::string& name, const std::vector<int64_t>& shape);
-  // The ids i + offset[i], which ascend below `vocab`, of int64 offsets [count].
+  // The ids i + offset[i] of int64 offsets [count]; they must ascend below `vocab`.
   std::vector<TokenId> Ids(const std::string& name, int64_t count, int vocab);
   std::unique_ptr<Matrix> Load(const std::string& name, int64_t n, int64_t k);
   std::unique_ptr<Matrix> Load(const absl::StatusOr<TensorView>& view);

@@ -10,11 +10,11 @@ namespace outrider {
 
 // Self-speculative decoding (Elhoushi et al. 2024, "LayerSkip: Enabling Early Exit Inference and
 // Self-Speculative Decoding", arXiv 2404.16710): the target's first layers, its final norm and its head are
-// the draft. They share the target's cache. What a draft writes there lies after the computed tokens, and is
-// dropped with the drafted tokens: the verification computes their rows in all layers.
+// the draft. They share the target's cache. A draft writes after the computed tokens there, and its entries
+// are dropped with the drafted tokens: the verification computes their rows in all layers.
 class LayerSkip final : public Proposer {
  public:
-  // The model outlives it; `layers` is less than it has.
+  // The model must outlive this and have more than `layers` layers.
   LayerSkip(Model& model, int layers, int max_tokens)
       : model_(model), layers_(layers), max_tokens_(max_tokens) {}
 
@@ -41,7 +41,7 @@ SequenceRows RowsOfLevel(const Drafting& drafting);
 // being verified: (m + 1) m more.
 class LookAhead final : public Proposer {
  public:
-  // `embeddings`: [m, hidden]. The model outlives it.
+  // `embeddings`: [m, hidden]. The model must outlive this.
   LookAhead(Model& model, int hidden_size, std::vector<float> embeddings)
       : model_(model), hidden_size_(hidden_size), embeddings_(std::move(embeddings)) {}
 

@@ -28,8 +28,8 @@ Loaded LoadLayerSkip(const HeadFolder& folder) {
   return std::make_unique<LayerSkip>(folder.target.model, layers, kNoLimit);
 }
 
-// FasterDecoding's names: head i has residual blocks i.0, i.1, ..., and then, unless it is the target's, its
-// output; all of it below "medusa_head." in some releases.
+// FasterDecoding's names: head i has residual blocks i.0, i.1, ..., and then its output, unless that is the
+// target's. Some releases prefix all names with "medusa_head.".
 Loaded LoadMedusa(const HeadFolder& folder) {
   const int count = folder.fields.Int("medusa_num_heads", 1, kMaxHeads);
   const int layers = folder.fields.Int("medusa_num_layers", 1, kMaxHeads);
@@ -89,7 +89,7 @@ Loaded LoadLookAhead(const HeadFolder& folder) {
   return std::make_unique<LookAhead>(folder.target.model, folder.hidden(), std::move(embeddings));
 }
 
-// What the config says, or shows in the releases of others, which have no such field.
+// The kind that the config names or, in the releases of others, which have no such field, implies.
 std::optional<ProposerKind> KindOf(FieldReader& fields, const nlohmann::json& config) {
   if (fields.Has("proposer")) return ProposerFromName(fields.String("proposer", ""));
   if (fields.Has("speculators_model_type")) {
@@ -104,7 +104,7 @@ std::optional<ProposerKind> KindOf(FieldReader& fields, const nlohmann::json& co
   return std::nullopt;
 }
 
-// Trained for this target, or nobody says for which.
+// Checks that the folder was trained for this target, if it names one.
 absl::Status CheckTarget(const HeadFolder& folder) {
   FieldReader& fields = folder.fields;
   const std::string trained_for = fields.String("target_weights_hash", "");

@@ -1,4 +1,4 @@
-// Loads what proposes on a target itself.
+// Loads proposers on a target itself.
 //
 // A folder has config.json, and model.safetensors where there are weights. The field `proposer` of
 // config.json names the kind, and `target_weights_hash` the weights that it was trained for
@@ -27,7 +27,7 @@
 
 namespace outrider {
 
-// Whom they propose for. All references must outlive what is loaded, but for `options` and `weights`.
+// The target of the proposers. All references except `options` and `weights` must outlive them.
 struct ProposerTarget {
   const Backend& backend;
   const RunnerOptions& options;
@@ -38,13 +38,14 @@ struct ProposerTarget {
   ThreadPool& threads;
 };
 
-// What they will keep beside each block of the target's keys and values, at most, in bytes. What is wrong
-// with a folder is left to LoadProposers.
+// The most bytes that the proposers keep beside each block of the target's keys and values. Errors of a
+// folder are left to LoadProposers.
 size_t ProposerBytesPerBlock(const RunnerOptions& options, const DecoderSpec& decoder);
 
-// One for each folder of options.heads, in the order of their kinds. On one line, naming the folder:
-// INVALID_ARGUMENT for a config that is none, sizes that are not the target's, other weights than those it
-// was trained for, a kind twice, or an engine without hidden states; the errors of SafeTensors.
+// Loads one proposer for each folder of options.heads, in the order of their kinds. Errors are on one line
+// and name the folder: INVALID_ARGUMENT for an invalid config, sizes that are not the target's, other weights
+// than those it was trained for, a repeated kind, or an engine without hidden states; else those of
+// SafeTensors.
 absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> LoadProposers(const ProposerTarget& target);
 
 }  // namespace outrider

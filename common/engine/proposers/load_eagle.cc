@@ -17,7 +17,7 @@
 namespace outrider {
 namespace {
 
-// The layer's tensors by the names of a decoder's. What is the target's own comes from the target.
+// The layer's tensors under a decoder's names. The target's own tensors come from the target.
 class EagleTensors final : public TensorSource {
  public:
   // `prefix`: what the layer's names begin with.
@@ -37,8 +37,8 @@ class EagleTensors final : public TensorSource {
 };
 
 // The head. The releases of EAGLE-3 draft from a part of the vocabulary (Li et al. 2025, arXiv 2503.01840):
-// token i of "lm_head.weight" is the target's token i + d2t[i]. Where they leave the matrix out, its rows are
-// those of the target's.
+// token i of "lm_head.weight" is the target's token i + d2t[i]. If they omit the matrix, its rows are those
+// of the target's head.
 DraftHead ReadHead(const HeadFolder& folder, HeadWeights& weights) {
   const int vocab = folder.vocab();
   const DecoderSpec& decoder = folder.target.decoder;
@@ -59,8 +59,8 @@ DraftHead ReadHead(const HeadFolder& folder, HeadWeights& weights) {
   return DraftHead(std::move(head));
 }
 
-// After how many of the target's layers EAGLE-3 reads its residual stream, in ascending order. Releases whose
-// config does not say it mean those of the authors' code (eagle/model/modeling_llama_kv.py in
+// After how many of the target's layers EAGLE-3 reads its residual stream, in ascending order. Without a
+// field in the config, these are those of the authors' code (eagle/model/modeling_llama_kv.py in
 // github.com/SafeAILab/EAGLE).
 std::vector<int> ReadTaps(FieldReader& fields, int layers) {
   const char* const own = "feature_layers";
@@ -82,7 +82,7 @@ std::vector<int> ReadTaps(FieldReader& fields, int layers) {
   return taps;
 }
 
-// What only EAGLE-3 has. `layer`: what the layer's names begin with.
+// Reads the parts that only EAGLE-3 has. `layer`: what the layer's names begin with.
 Eagle3Parts ReadEagle3(const HeadFolder& folder, const std::string& layer, double epsilon,
                        HeadWeights& weights) {
   const int64_t hidden = folder.hidden();
@@ -94,7 +94,7 @@ Eagle3Parts ReadEagle3(const HeadFolder& folder, const std::string& layer, doubl
           .norm_before_residual = folder.fields.Bool("norm_before_residual", false)};
 }
 
-// How a folder calls its tensors.
+// How a folder names its tensors.
 struct Layout {
   bool is_eagle3 = false;
   std::string layer;  // what the layer's names begin with

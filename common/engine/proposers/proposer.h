@@ -1,5 +1,4 @@
-// A target's own proposals: what follows a verdict, drafted from the target's hidden states before the answer
-// leaves.
+// A target's own proposals, drafted from its hidden states after a verdict, before the answer is sent.
 #pragma once
 
 #include <span>
@@ -16,8 +15,8 @@
 
 namespace outrider {
 
-// A proposal in the making. The sequence's committed tokens end with the verdict's token, the first that is
-// not computed; the nodes that were drawn follow, but for the last level's if nothing follows them. Its
+// A proposal in progress. The sequence's committed tokens end with the verdict's token, the first one not
+// computed. The drawn nodes follow, except those of the last level if nothing follows them. The sequence's
 // blocks have room for the slots that the proposer asked for.
 struct Drafting {
   SequenceState* sequence = nullptr;
@@ -28,40 +27,41 @@ struct Drafting {
   std::vector<float> states = {};  // the proposer's own
 };
 
-// A proposer's q depends on committed tokens only (and, where the backend is not row-invariant, on rounding),
-// so that it is the same after a resend. What it caches lies beside the target's keys and values, in the same
-// blocks and slots. Engine thread.
+// A proposer's q depends only on committed tokens (and, if the backend is not row-invariant, on rounding), so
+// that it is the same after a resend. Its cached data lies beside the target's keys and values, in the same
+// blocks and slots. Engine thread only.
 class Proposer {
  public:
   virtual ~Proposer() = default;
 
   virtual ProposerKind kind() const = 0;
-  // Most tokens of a path that it can propose.
+  // The longest path that it can propose, in tokens.
   virtual int max_tokens() const = 0;
-  // How many slots a proposal of so many nodes, K deep, writes after the computed tokens.
+  // How many slots a proposal of `nodes` nodes and this depth, K, writes after the computed tokens.
   virtual int SlotsFor(int nodes, int depth) const = 0;
 
-  // Of `rows` rows of a sequence, of which `logit_rows` have logits, how many hidden states it wants of a
-  // forward pass.
+  // How many hidden states it needs from a forward pass with `rows` rows of a sequence, `logit_rows` of them
+  // with logits.
   virtual int HiddenRows(int /*rows*/, int /*logit_rows*/) const { return 0; }
-  // After how many layers it wants the residual stream of these rows too (PassOptions::taps). At most one
-  // kind of a target's proposers does.
+  // After how many layers it also needs the residual stream of these rows (PassOptions::taps). At most one of
+  // a target's proposers has taps.
   virtual absl::Span<const int> taps() const { return {}; }
-  // They are computed: those of slots `first_slot` and up. Before any of them is accepted or dropped.
+  // Receives these hidden states, of slots `first_slot` and up, before any of the slots is accepted or
+  // dropped.
   virtual void OnHidden(const SequenceState& /*sequence*/, int /*first_slot*/, const HiddenView& /*hidden*/) {
   }
 
-  // The logits of the last level's nodes of all draftings, none of which is done, in order; they may be
-  // overwritten until the next call. Levels count from 0. Errors are those of Model::Forward.
+  // The logits of the last level's nodes of all draftings, in order, none of which is done. Valid until the
+  // next call; the caller may overwrite them. Levels count from 0. Errors are those of Model::Forward.
   virtual absl::StatusOr<LogitsView> Level(int level, std::span<Drafting* const> draftings) = 0;
 
-  // What the target's cache does.
+  // Repeat what the target's cache does.
   virtual void CopyBlock(BlockId /*from*/, BlockId /*to*/) {}
   virtual void MoveSlots(absl::Span<const BlockId> /*blocks*/, absl::Span<const SlotMove> /*moves*/) {}
 };
 
-// Fills in the proposals of the draftings' answers. Errors are those of Proposer::Level; what was drafted
-// before one is of no use.
+// Fills in the proposals of the draftings' answers. Errors are those of Proposer::Level; after one, the
+// proposals are unusable.
 absl::Status MakeProposals(Proposer& proposer, std::span<Drafting> draftings);
 
 }  // namespace outrider

@@ -1,5 +1,5 @@
-// Heads on the hidden state that the verdict's token was drawn from: head i proposes the token i + 1 after
-// that one, whatever the tokens between are. Every node of a level has the same row.
+// Heads on the hidden state that the verdict's token was drawn from. Head i proposes the token i + 1
+// positions after that one, whatever the tokens between are. All nodes of a level have the same row.
 //
 // Medusa (Cai et al. 2024, "Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding
 // Heads", arXiv 2401.10774): h + silu(W h + b), once or several times, and then the target's head or one of
@@ -29,7 +29,7 @@ struct ResidualHead {
 
 class ResidualHeads final : public Proposer {
  public:
-  // `kind` is kMedusa, whose activation is SiLU, or kBlockwise, whose is ReLU. The model outlives it.
+  // `kind` is kMedusa (activation SiLU) or kBlockwise (ReLU). The model must outlive this.
   ResidualHeads(ProposerKind kind, Model& model, int hidden_size, int vocab_size,
                 std::vector<ResidualHead> heads)
       : kind_(kind), model_(model), hidden_size_(hidden_size), vocab_(vocab_size), heads_(std::move(heads)) {}
@@ -53,7 +53,7 @@ class ResidualHeads final : public Proposer {
   std::vector<float> logits_;
 };
 
-// The rows of `rows`, one for each drafting, as often as a drafting's last level has nodes; in `storage`.
+// Repeats each drafting's row of `rows` for every node of its last level. The result is in `storage`.
 LogitsView RowsForNodes(const LogitsView& rows, std::span<Drafting* const> draftings,
                         std::vector<float>& storage);
 

@@ -29,7 +29,7 @@ std::vector<double> Stands(std::span<const ProposalNode> proposal) {
   return stands;
 }
 
-// Of the last `parents` nodes, or with level 0 of the last committed token.
+// The same for the last `parents` nodes or, at level 0, the last committed token.
 std::vector<double> StandsOfLevel(int level, std::span<const ProposalNode> proposal, int parents) {
   if (level == 0) return {1.0};
   std::vector<double> stands = Stands(proposal);
@@ -37,8 +37,8 @@ std::vector<double> StandsOfLevel(int level, std::span<const ProposalNode> propo
   return stands;
 }
 
-// Which node of the proposal each node of the sequence's tree is; -1: one that was left out since. Siblings
-// have different tokens here.
+// The proposal's node for each node of the sequence's tree; -1 if it has left the proposal. Siblings have
+// different tokens here.
 std::vector<int> NodesInProposal(const SequenceState& sequence) {
   const Proposal& proposal = sequence.answer().proposal;
   const std::span<const int> parents = sequence.parents();
@@ -108,7 +108,7 @@ absl::StatusOr<int> DrawLevel(const TreeGrowth& growth, SequenceState& sequence,
           : ChildrenOfLevel(growth.shape, level, growth.depth, StandsOfLevel(level, proposal, rows.rows));
   const size_t position = level == 0 ? sequence.tokens().size() : sequence.PathTo(first).size();
   for (size_t r = 0; r < shaped.size(); ++r) {
-    // What was drafted before is not to be lost for what it is: the node stays a leaf.
+    // Losing what was drafted before would bias the draft, so the node stays a leaf.
     if (!shaped[r].ok()) continue;
     int parent = first + static_cast<int>(r);
     std::vector<ProposalNode> children =

@@ -1,4 +1,4 @@
-// How a tree of drafted tokens grows, level by level, from the logits of whoever drafts.
+// Grows a tree of drafted tokens, level by level, from the drafter's logits.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -15,15 +15,14 @@ struct TreeGrowth {
   Controls& controls;  // of the distribution that is drawn from
 };
 
-// Draws the children of the nodes that AppendLevel added last, of which `rows` has the logits (of the last
-// committed token, if there is no proposal yet), and adds them to the answer's proposal. How many each gets,
-// and what is drawn, depends on the levels before it and on these rows alone. Returns how many nodes the new
-// level has, the last ones. The logits are overwritten. An error, if there is no proposal yet, for logits
-// that are no distribution.
+// Draws the children of the nodes that AppendLevel added last, and adds them to the answer's proposal. `rows`
+// has these nodes' logits (the last committed token's, if there is no proposal yet) and is overwritten. The
+// children depend only on the levels before them and on these rows. Returns the number of nodes of the new
+// level, the last of the proposal. Fails if there is no proposal yet and the logits are not a distribution.
 //
-// A budget's tokens that are taken and not drawn are chosen by likeliest_tree.h: the proposal is then the
-// likeliest nodes so far, at no time more than the budget, and nodes of earlier levels leave it too. The
-// sequence's tree keeps what was computed, in its own order.
+// If a budget's tokens are taken and not drawn, likeliest_tree.h chooses them: the proposal has the likeliest
+// nodes so far, never more than the budget, and nodes of earlier levels may leave it too. The sequence's tree
+// keeps all computed nodes, in its own order.
 absl::StatusOr<int> DrawLevel(const TreeGrowth& growth, SequenceState& sequence, const LogitsView& rows);
 
 // Appends those of the last `drawn` nodes of the proposal that are to have children to the sequence's tokens,

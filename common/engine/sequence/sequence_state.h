@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <variant>
@@ -13,6 +14,7 @@
 #include "common/engine/work_item.h"
 #include "common/kv/block_id.h"
 #include "common/kv/cached_sequence.h"
+#include "common/kv/prefix_index.h"
 #include "common/kv/sequence_id.h"
 #include "common/spec/controls.h"
 #include "common/spec/types.h"
@@ -23,10 +25,12 @@ namespace outrider {
 // are the committed ones, followed by those of this round's proposal: a chain or a tree. Not thread-safe.
 class SequenceState {
  public:
+  SequenceState(const SequenceId& id, BlockPool* pool, int block_size) : id_(id), cache_(pool, block_size) {}
+
   const SequenceId& id() const { return id_; }
   const SequenceParams& params() const { return *params_; }
   Controls& controls() const { return *controls_; }
-  // Of the target's own proposals; there if the parameters name a proposer.
+  // The controls of the target's own proposals; set if the parameters name a proposer.
   Controls& proposal_controls() const { return *proposal_controls_; }
 
   std::span<const TokenId> tokens() const { return cache_.tokens(); }
@@ -34,11 +38,11 @@ class SequenceState {
   // Where a tree begins and the parents of its nodes, as CachedSequence defines them. No parents: a chain.
   int tree_begin() const { return cache_.tree_begin(); }
   std::span<const int> parents() const { return cache_.parents(); }
-  // The committed tokens, and those of the path of a node of the tree, itself included.
+  // The committed tokens, then the path to a node of the tree, itself included.
   std::vector<TokenId> PathTo(int node) const { return cache_.PathTo(node); }
-  // The number of tokens, the first ones, whose keys and values are in the cache.
+  // How many of the first tokens have their keys and values in the cache.
   int num_computed() const { return cache_.num_computed(); }
-  // The number of computed tokens that an item may go on from: none of a tree.
+  // The number of computed tokens that an item may continue from; excludes those of a tree.
   int held() const { return std::min(cache_.num_computed(), cache_.tree_begin()); }
   // The number of tokens that are not computed yet.
   int num_pending() const { return cache_.size() - cache_.num_computed(); }
@@ -53,7 +57,7 @@ class SequenceState {
   absl::Time deadline() const { return item_.deadline; }
   // Whether work is in progress.
   bool active() const { return active_; }
-  // Whether the work was part of a forward pass yet, and when the last of them began.
+  // Whether the work has been part of a forward pass, and when the last such pass began.
   bool started() const { return started_; }
   absl::Time step_started_at() const { return step_started_at_; }
   // Alternatives to report with each committed token; -1: the prompt is not scored.
@@ -63,8 +67,7 @@ class SequenceState {
   int logit_rows() const { return logit_rows_; }
   void set_logit_rows(int rows) { logit_rows_ = rows; }
 
-  // The number of tokens, the first ones, that the proposer has cached what it needs of, beside the keys and
-  // values.
+  // For how many of the first tokens the proposer has cached its own data, besides the keys and values.
   int proposer_computed() const { return proposer_computed_; }
   void set_proposer_computed(int tokens) { proposer_computed_ = tokens; }
 
@@ -91,8 +94,8 @@ class SequenceState {
   Answer& answer() { return answer_; }
   const Answer& answer() const { return answer_; }
 
- protected:
-  SequenceState(const SequenceId& id, BlockPool* pool, int block_size) : id_(id), cache_(pool, block_size) {}
+ private:
+  friend class SequenceStore;
 
   const SequenceId id_;
   CachedSequence cache_;
@@ -109,6 +112,17 @@ class SequenceState {
   bool started_ = false;
   absl::Time started_at_;       // when the first forward pass began
   absl::Time step_started_at_;  // and the last
+
+  // The store's own.
+  uint64_t arrival_ = 0;               // sequence number, in order of arrival; of a branch, its origin's
+  absl::Time idle_since_;              // valid unless active
+  PrefixIndex::Cursor prefix_cursor_;  // its blocks in the prefix index
+  uint64_t params_hash_ = 0;
+  // Of the item in progress, or the last one that ended.
+  uint64_t round_ = 0;
+  uint64_t digest_ = 0;  // 0: there was no item yet, or its answer was an error
+  std::vector<std::function<void(const Answer&)>> listeners_;
+  bool proposes_ = false;  // from BeginProposal to Finish
 };
 
 }  // namespace outrider

@@ -10,8 +10,8 @@
 namespace outrider {
 namespace {
 
-// Most repetitions of an item in progress that wait for its answer. A sender repeats an item once for each
-// connection that it lost.
+// The maximum number of repetitions of an item in progress that wait for its answer. A sender repeats an item
+// once per lost connection.
 constexpr size_t kMaxListeners = 16;
 
 absl::Status SequenceUnknown() {
@@ -44,20 +44,20 @@ SequenceStore::SequenceStore(const SequenceLimits& limits, const SequenceStoreOp
 
 SequenceState* SequenceStore::Admit(WorkItem item) {
   const bool is_new = entries_.Find(item.id) == nullptr;
-  absl::StatusOr<Entry*> found = FindOrCreate(item);
+  absl::StatusOr<SequenceState*> found = FindOrCreate(item);
   if (!found.ok()) {
-    const Entry* known = entries_.Find(item.id);
+    const SequenceState* known = entries_.Find(item.id);
     item.answer(Refusal(found.status(), known == nullptr ? 0 : known->held()));
     return nullptr;
   }
-  Entry& entry = **found;
+  SequenceState& entry = **found;
   entries_.Touch(item.id, absl::Now());
 
   const uint64_t digest = DigestOf(item);
   if (AnswerOldRound(entry, item, digest)) return nullptr;
   if (entry.active_) {
     // A newer round: nobody waits for the old one any more.
-    const auto listeners = std::move(entry.listeners);
+    const auto listeners = std::move(entry.listeners_);
     Drop(entry);
     const Answer superseded =
         Refusal(MakeError(absl::StatusCode::kAborted, "ROUND_SUPERSEDED", "round_superseded"), entry.held());
@@ -73,64 +73,64 @@ SequenceState* SequenceStore::Admit(WorkItem item) {
   return &entry;
 }
 
-bool SequenceStore::AnswerOldRound(Entry& entry, WorkItem& item, uint64_t digest) {
-  if (entry.digest == 0 && !entry.active_) return false;
-  if (item.round > entry.round) return false;
-  if (item.round < entry.round) {
+bool SequenceStore::AnswerOldRound(SequenceState& entry, WorkItem& item, uint64_t digest) {
+  if (entry.digest_ == 0 && !entry.active_) return false;
+  if (item.round > entry.round_) return false;
+  if (item.round < entry.round_) {
     item.answer(Refusal(MakeError(absl::StatusCode::kAborted, "ROUND_STALE", "round_stale"), entry.held()));
-  } else if (digest != entry.digest) {
+  } else if (digest != entry.digest_) {
     item.answer(
         Refusal(MakeError(absl::StatusCode::kAborted, "ROUND_CONFLICT", "round_conflict"), entry.held()));
-  } else if (entry.active_ && entry.listeners.size() >= kMaxListeners) {
+  } else if (entry.active_ && entry.listeners_.size() >= kMaxListeners) {
     item.answer(Refusal(
         MakeError(absl::StatusCode::kResourceExhausted, "SERVER_BUSY", "server_busy: repeated too often"),
         entry.held()));
   } else if (entry.active_) {
-    entry.listeners.push_back(std::move(item.answer));
+    entry.listeners_.push_back(std::move(item.answer));
   } else {
     item.answer(entry.answer_);
   }
   return true;
 }
 
-absl::StatusOr<SequenceStore::Entry*> SequenceStore::FindOrCreate(const WorkItem& item) {
+absl::StatusOr<SequenceState*> SequenceStore::FindOrCreate(const WorkItem& item) {
   if (!item.invalid.ok()) return item.invalid;
-  if (Entry* entry = entries_.Find(item.id)) return entry;
+  if (SequenceState* entry = entries_.Find(item.id)) return entry;
   if (entries_.released(item.id)) return SequenceUnknown();
   if (absl::Status status = CheckOrigin(item, FindOrigin(item)); !status.ok()) return status;
   if (absl::Status status = MakeRoomForSequence(item.branch); !status.ok()) return status;
   // Making room may have evicted the origin itself. It is looked up before there is an entry that has the
   // item's own id.
-  const Entry* origin = FindOrigin(item);
+  const SequenceState* origin = FindOrigin(item);
   if (absl::Status status = CheckOrigin(item, origin); !status.ok()) return status;
-  Entry* entry = entries_.Insert(item.id, absl::Now(), item.id, &pool_, limits_.block_size);
-  entry->arrival = ++last_arrival_;
-  entry->idle_since = absl::Now();
+  SequenceState* entry = entries_.Insert(item.id, absl::Now(), item.id, &pool_, limits_.block_size);
+  entry->arrival_ = ++last_arrival_;
+  entry->idle_since_ = absl::Now();
   if (origin != nullptr) CopyOrigin(*entry, *origin, item);
   return entry;
 }
 
-absl::Status SequenceStore::CheckOrigin(const WorkItem& item, const Entry* origin) {
+absl::Status SequenceStore::CheckOrigin(const WorkItem& item, const SequenceState* origin) {
   if ((item.base != 0 || item.fork_of) && origin == nullptr) return SequenceUnknown();
-  const bool inherits = origin != nullptr && origin->params_hash == item.params_hash;
+  const bool inherits = origin != nullptr && origin->params_hash_ == item.params_hash;
   return item.params != nullptr || inherits ? absl::OkStatus() : ParamsUnknown();
 }
 
-void SequenceStore::CopyOrigin(Entry& entry, const Entry& origin, const WorkItem& item) {
+void SequenceStore::CopyOrigin(SequenceState& entry, const SequenceState& origin, const WorkItem& item) {
   entry.cache_.Fork(origin.cache_, static_cast<int>(item.base));
   entry.proposer_computed_ = std::min(origin.proposer_computed_, entry.num_computed());
-  if (item.branch) entry.arrival = origin.arrival;
-  if (item.params_hash != origin.params_hash) return;
+  if (item.branch) entry.arrival_ = origin.arrival_;
+  if (item.params_hash != origin.params_hash_) return;
   entry.params_ = origin.params_;
   entry.controls_ = std::make_unique<Controls>(*origin.controls_);
   if (origin.proposal_controls_) {
     entry.proposal_controls_ = std::make_unique<Controls>(*origin.proposal_controls_);
   }
-  entry.params_hash = origin.params_hash;
+  entry.params_hash_ = origin.params_hash_;
 }
 
-SequenceStore::Entry* SequenceStore::FindOrigin(const WorkItem& item) {
-  Entry* origin = item.fork_of ? entries_.Find(*item.fork_of) : nullptr;
+SequenceState* SequenceStore::FindOrigin(const WorkItem& item) {
+  SequenceState* origin = item.fork_of ? entries_.Find(*item.fork_of) : nullptr;
   if (origin == nullptr || static_cast<int64_t>(item.base) > origin->cache_.tree_begin()) return nullptr;
   if (item.params != nullptr && KeepsHiddenStates(*item.params) != KeepsHiddenStates(origin->params())) {
     return nullptr;
@@ -142,9 +142,9 @@ SequenceStore::Entry* SequenceStore::FindOrigin(const WorkItem& item) {
 // sequence; its coordinator sends it again when needed.
 absl::Status SequenceStore::MakeRoomForSequence(bool branch) {
   if (static_cast<int>(entries_.size()) < options_.max_sequences) return absl::OkStatus();
-  Entry* victim = nullptr;
+  SequenceState* victim = nullptr;
   if (!branch) {
-    entries_.ForEachOldestFirst([&, now = absl::Now()](const SequenceId&, Entry& entry) {
+    entries_.ForEachOldestFirst([&, now = absl::Now()](const SequenceId&, SequenceState& entry) {
       if (entry.branch_ || (victim == nullptr && Abandoned(entry, now))) victim = &entry;
       return !entry.branch_;
     });
@@ -157,8 +157,8 @@ absl::Status SequenceStore::MakeRoomForSequence(bool branch) {
   return absl::OkStatus();
 }
 
-absl::Status SequenceStore::Reconcile(Entry& entry, const WorkItem& item) {
-  if (item.params == nullptr && item.params_hash != entry.params_hash) return ParamsUnknown();
+absl::Status SequenceStore::Reconcile(SequenceState& entry, const WorkItem& item) {
+  if (item.params == nullptr && item.params_hash != entry.params_hash_) return ParamsUnknown();
   if (absl::Status status = CheckLimits(item, limits_); !status.ok()) return status;
   const bool kept = entry.params_ != nullptr && KeepsHiddenStates(*entry.params_);
   if (absl::Status status = UpdateParams(entry, item); !status.ok()) return status;
@@ -168,9 +168,9 @@ absl::Status SequenceStore::Reconcile(Entry& entry, const WorkItem& item) {
   return Compact(entry, [&] { return entry.cache_.Reconcile(item.base, item.prefix_hash, item.tokens); });
 }
 
-absl::Status SequenceStore::Compact(Entry& entry,
+absl::Status SequenceStore::Compact(SequenceState& entry,
                                     absl::FunctionRef<absl::StatusOr<std::vector<SlotMove>>()> change) {
-  // The blocks that the moves come from may be dropped with what is not kept.
+  // The change may drop the blocks that the moves come from.
   std::vector<BlockId> blocks;
   if (!entry.parents().empty()) blocks.assign(entry.blocks().begin(), entry.blocks().end());
   const absl::StatusOr<std::vector<SlotMove>> moves = change();
@@ -178,8 +178,8 @@ absl::Status SequenceStore::Compact(Entry& entry,
   return moves.status();
 }
 
-absl::Status SequenceStore::UpdateParams(Entry& entry, const WorkItem& item) {
-  const bool known = item.params_hash == entry.params_hash && entry.controls_ != nullptr;
+absl::Status SequenceStore::UpdateParams(SequenceState& entry, const WorkItem& item) {
+  const bool known = item.params_hash == entry.params_hash_ && entry.controls_ != nullptr;
   if (item.params == nullptr || known) return absl::OkStatus();
   absl::StatusOr<Controls> controls =
       Controls::Create(item.params->sampling, item.params->prompt_length, limits_.vocab);
@@ -194,22 +194,22 @@ absl::Status SequenceStore::UpdateParams(Entry& entry, const WorkItem& item) {
   entry.proposal_controls_ = std::move(proposal_controls);
   entry.controls_ = std::make_unique<Controls>(*std::move(controls));
   entry.params_ = item.params;
-  entry.params_hash = item.params_hash;
+  entry.params_hash_ = item.params_hash;
   return absl::OkStatus();
 }
 
-void SequenceStore::Start(Entry& entry, WorkItem item, uint64_t digest) {
-  entry.prefix_cursor.resize(
-      std::min(entry.prefix_cursor.size(), item.base / static_cast<size_t>(limits_.block_size)));
+void SequenceStore::Start(SequenceState& entry, WorkItem item, uint64_t digest) {
+  entry.prefix_cursor_.resize(
+      std::min(entry.prefix_cursor_.size(), item.base / static_cast<size_t>(limits_.block_size)));
   entry.active_ = true;
   entry.started_ = false;
-  entry.round = item.round;
-  entry.digest = digest;
+  entry.round_ = item.round;
+  entry.digest_ = digest;
   entry.committed_ = entry.cache_.size();
   entry.logit_rows_ = 0;
   entry.branch_ = item.branch;
-  entry.listeners.clear();
-  entry.listeners.push_back(std::move(item.answer));
+  entry.listeners_.clear();
+  entry.listeners_.push_back(std::move(item.answer));
   entry.answer_ = Answer();
   entry.item_ = std::move(item);
   active_.push_back(&entry);
@@ -218,22 +218,22 @@ void SequenceStore::Start(Entry& entry, WorkItem item, uint64_t digest) {
 
 // Starts a sequence without computed tokens from the prefix cache. Its last token is always computed, for its
 // logits, and so are all tokens of a prompt that is scored.
-void SequenceStore::AdoptPrefix(Entry& entry) {
+void SequenceStore::AdoptPrefix(SequenceState& entry) {
   if (!options_.prefix_cache || entry.num_computed() > 0 || entry.prompt_logprobs() >= 0) return;
   const int limit = entry.committed_ - 1;
   PrefixIndex::Match match = prefixes_.Find(entry.cache_, limit, CacheSaltOf(entry.params()));
   entry.cache_.Adopt(match.blocks);
-  entry.prefix_cursor = std::move(match.cursor);
+  entry.prefix_cursor_ = std::move(match.cursor);
   entry.answer_.prefix_hit = entry.num_computed();
   prefix_queried_ += limit;
   prefix_hit_ += entry.num_computed();
 }
 
 void SequenceStore::Release(const SequenceId& id) {
-  Entry* entry = entries_.Find(id);
+  SequenceState* entry = entries_.Find(id);
   if (entry != nullptr && entry->active_) Drop(*entry);
   if (entry != nullptr && entry->branch_) {
-    // There are many, and a late item finds no origin soon: to remember them would push out others.
+    // There are many branches, and a late item soon finds no origin. Remembering them would push out others.
     entries_.Erase(id);
   } else {
     entries_.Release(id);
@@ -241,68 +241,67 @@ void SequenceStore::Release(const SequenceId& id) {
 }
 
 void SequenceStore::Promote(const SequenceId& id, absl::Time deadline) {
-  Entry* entry = entries_.Find(id);
+  SequenceState* entry = entries_.Find(id);
   if (entry == nullptr || !entry->branch_) return;
   entry->branch_ = false;
   entry->item_.deadline = deadline;
 }
 
 void SequenceStore::Cancel(const SequenceId& id, uint64_t round) {
-  Entry* entry = entries_.Find(id);
-  if (entry != nullptr && entry->active_ && entry->round == round) Drop(*entry);
+  SequenceState* entry = entries_.Find(id);
+  if (entry != nullptr && entry->active_ && entry->round_ == round) Drop(*entry);
 }
 
-void SequenceStore::Drop(Entry& entry) {
+void SequenceStore::Drop(SequenceState& entry) {
   entry.active_ = false;
-  entry.idle_since = absl::Now();
-  entry.digest = 0;
-  entry.listeners.clear();
+  entry.idle_since_ = absl::Now();
+  entry.digest_ = 0;
+  entry.listeners_.clear();
   DropProposal(entry);
   std::erase(active_, &entry);
 }
 
-void SequenceStore::DropProposal(Entry& entry) {
+void SequenceStore::DropProposal(SequenceState& entry) {
   if (entry.cache_.size() > entry.committed_) entry.cache_.Truncate(entry.committed_);
 }
 
 void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
-  Entry& entry = EntryOf(sequence);
-  std::erase(active_, &entry);
-  entry.active_ = false;
-  entry.idle_since = absl::Now();
-  Answer& answer = entry.answer_;
+  std::erase(active_, &sequence);
+  sequence.active_ = false;
+  sequence.idle_since_ = absl::Now();
+  Answer& answer = sequence.answer_;
   answer.status = std::move(status);
   if (!answer.status.ok()) {
     // A failed item changes nothing but the cache, and may be sent again.
-    entry.digest = 0;
-    DropProposal(entry);
-  } else if (entry.proposes) {
-    entry.DropPending();
+    sequence.digest_ = 0;
+    DropProposal(sequence);
+  } else if (sequence.proposes_) {
+    sequence.DropPending();
   } else if (answer.verdict != nullptr) {
-    KeepPath(entry);
+    KeepPath(sequence);
   }
-  entry.proposes = false;
+  sequence.proposes_ = false;
   // Branches come and go by the thousand: what they leave behind is the next one's, and not the index's.
-  if (options_.prefix_cache && !entry.branch_ && entry.num_computed() > 0) {
-    prefixes_.Insert(entry.cache_, std::min(entry.committed_, entry.num_computed()), entry.prefix_cursor,
-                     CacheSaltOf(entry.params()));
+  if (options_.prefix_cache && !sequence.branch_ && sequence.num_computed() > 0) {
+    prefixes_.Insert(sequence.cache_, std::min(sequence.committed_, sequence.num_computed()),
+                     sequence.prefix_cursor_, CacheSaltOf(sequence.params()));
   }
-  answer.num_computed = entry.held();
+  answer.num_computed = sequence.held();
   const absl::Time now = absl::Now();
-  answer.timing.queue = (entry.started_ ? entry.started_at_ : now) - entry.item_.received;
-  answer.timing.compute = entry.started_ ? now - entry.started_at_ : absl::ZeroDuration();
-  for (const auto& listener : std::exchange(entry.listeners, {})) listener(answer);
+  answer.timing.queue = (sequence.started_ ? sequence.started_at_ : now) - sequence.item_.received;
+  answer.timing.compute = sequence.started_ ? now - sequence.started_at_ : absl::ZeroDuration();
+  for (const auto& listener : std::exchange(sequence.listeners_, {})) listener(answer);
 }
 
-void SequenceStore::KeepPath(Entry& entry) {
+void SequenceStore::KeepPath(SequenceState& entry) {
   const absl::Status kept =
       Compact(entry, [&] { return entry.cache_.Keep(entry.committed_, entry.answer_.verdict->path); });
   OUTRIDER_CHECK(kept.ok());
 }
 
-// What was drafted is used. How far a draft has come may depend on its tokens: to lose it would be to choose
-// among them.
-void SequenceStore::FinishForLackOfRoom(Entry& entry) {
+// Keeps the drafted tokens. How far a draft got may depend on its tokens, so losing them would bias the
+// draft.
+void SequenceStore::FinishForLackOfRoom(SequenceState& entry) {
   const bool drafted = entry.answer_.next || !entry.answer_.proposal.empty();
   Finish(entry, drafted ? absl::OkStatus() : KvExhausted());
 }
@@ -326,7 +325,7 @@ SequenceStoreCounts SequenceStore::counts() const {
 void SequenceStore::CheckInvariants() {
   OUTRIDER_CHECK(pool_.CheckInvariants().ok());
   std::vector<int> references(static_cast<size_t>(pool_.num_blocks()));
-  entries_.ForEachOldestFirst([&](const SequenceId&, const Entry& entry) {
+  entries_.ForEachOldestFirst([&](const SequenceId&, const SequenceState& entry) {
     for (BlockId block : entry.blocks()) ++references[static_cast<size_t>(block)];
     OUTRIDER_CHECK(entry.num_computed() <= entry.cache_.table().capacity());
     return true;

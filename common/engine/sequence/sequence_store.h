@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/engine/sequence/admission.h"
+#include "common/engine/sequence/item_limits.h"
 #include "common/engine/sequence/sequence_state.h"
 #include "common/engine/work_item.h"
 #include "common/kv/block_id.h"
@@ -46,9 +46,9 @@ struct SequenceStoreCounts {
 // released. Not thread-safe: the engine thread owns it.
 //
 // A sequence is a branch from an item with WorkItem::branch to one without, or to Promote. Branches take
-// nothing from others: neither a place nor blocks, but for those of the prefix cache. Others take theirs
-// before anything else. A branch that begins as a copy of another sequence is as old as that one, so that it
-// can take over from it.
+// neither a place nor blocks from other sequences, except blocks of the prefix cache. Others take those of
+// branches before anything else. A branch that begins as a copy of another sequence counts as equally old, so
+// that it can take over from it.
 class SequenceStore {
  public:
   using MoveSlots = std::function<void(std::span<const BlockId> blocks, std::span<const SlotMove> moves)>;
@@ -66,8 +66,7 @@ class SequenceStore {
   // RESOURCE_EXHAUSTED, reason SEQUENCES_EXHAUSTED: no two sequences that are in use evict each other in
   // turn.
   //
-  // A new sequence that begins as a copy has the parameters of its origin too if the item names the same
-  // ones.
+  // A new sequence that begins as a copy also has its origin's parameters if the item names the same ones.
   SequenceState* Admit(WorkItem item);
 
   // Frees a sequence. Its id is not accepted again, unless it is a branch's.
@@ -86,13 +85,13 @@ class SequenceStore {
   // false if this sequence's own work ended in one of these ways. A branch preempts nobody.
   bool Reserve(SequenceState& sequence, int rows);
 
-  // The verdict on the work in progress is known, and the target itself is to propose what follows. Keeps the
-  // verdict's path, commits its token, which is to be computed, and makes `slots` positions from there on
-  // writable. Returns false if there is no room: nobody else loses any for a proposal. Finish then follows.
+  // Begins the target's own proposal after the verdict on the work in progress. Keeps the verdict's path,
+  // commits its token, which is to be computed, and makes `slots` positions from there on writable. Returns
+  // false if there is no room: a proposal preempts nobody. The caller then calls Finish.
   bool BeginProposal(SequenceState& sequence, int slots);
 
-  // Ends the work in progress with `status` and the sequence's answer. Of a verified proposal, the verdict's
-  // path stays in the cache. An error drops all tokens that are not committed.
+  // Ends the work in progress with `status` and the sequence's answer. The verdict's path of a verified
+  // proposal stays in the cache. An error drops all tokens that are not committed.
   void Finish(SequenceState& sequence, absl::Status status);
 
   // Frees sequences whose lease has expired. Work in progress renews the lease: such a sequence does not wait
@@ -104,63 +103,36 @@ class SequenceStore {
   void CheckInvariants();
 
  private:
-  struct Entry final : SequenceState {
-    Entry(const SequenceId& id, BlockPool* pool, int block_size) : SequenceState(id, pool, block_size) {}
-    using SequenceState::active_;
-    using SequenceState::answer_;
-    using SequenceState::branch_;
-    using SequenceState::cache_;
-    using SequenceState::committed_;
-    using SequenceState::controls_;
-    using SequenceState::item_;
-    using SequenceState::logit_rows_;
-    using SequenceState::params_;
-    using SequenceState::proposal_controls_;
-    using SequenceState::proposer_computed_;
-    using SequenceState::started_;
-    using SequenceState::started_at_;
-
-    uint64_t arrival = 0;               // sequence number, in order of arrival; of a branch, its origin's
-    absl::Time idle_since;              // valid unless active
-    PrefixIndex::Cursor prefix_cursor;  // its blocks in the prefix index
-    uint64_t params_hash = 0;
-
-    // Of the item in progress, or the last one that ended.
-    uint64_t round = 0;
-    uint64_t digest = 0;  // 0: there was no item yet, or its answer was an error
-    std::vector<std::function<void(const Answer&)>> listeners;
-    bool proposes = false;  // from BeginProposal to Finish
-  };
-  static Entry& EntryOf(SequenceState& sequence) { return static_cast<Entry&>(sequence); }
-
   // Handles an item whose round is not new. Returns whether it did: the item is answered, or will be.
-  bool AnswerOldRound(Entry& entry, WorkItem& item, uint64_t digest);
-  absl::StatusOr<Entry*> FindOrCreate(const WorkItem& item);
-  // The sequence that a new one with this item starts as a copy of, or null.
-  Entry* FindOrigin(const WorkItem& item);
-  // Whether there is the origin that the first item of a sequence needs.
-  static absl::Status CheckOrigin(const WorkItem& item, const Entry* origin);
-  void CopyOrigin(Entry& entry, const Entry& origin, const WorkItem& item);
+  bool AnswerOldRound(SequenceState& entry, WorkItem& item, uint64_t digest);
+  absl::StatusOr<SequenceState*> FindOrCreate(const WorkItem& item);
+  // The sequence that this item's new sequence copies, or null.
+  SequenceState* FindOrigin(const WorkItem& item);
+  // Checks that the origin that the first item of a sequence needs exists.
+  static absl::Status CheckOrigin(const WorkItem& item, const SequenceState* origin);
+  void CopyOrigin(SequenceState& entry, const SequenceState& origin, const WorkItem& item);
   absl::Status MakeRoomForSequence(bool branch);
-  bool Abandoned(const Entry& entry, absl::Time now) const {
-    return !entry.active_ && now - entry.idle_since >= options_.abandoned_after;
+  bool Abandoned(const SequenceState& entry, absl::Time now) const {
+    return !entry.active_ && now - entry.idle_since_ >= options_.abandoned_after;
   }
   // Checks the item, then updates the sequence's parameters and tokens. An error leaves the tokens unchanged.
-  absl::Status Reconcile(Entry& entry, const WorkItem& item);
-  absl::Status UpdateParams(Entry& entry, const WorkItem& item);
-  void Start(Entry& entry, WorkItem item, uint64_t digest);
-  void AdoptPrefix(Entry& entry);
+  absl::Status Reconcile(SequenceState& entry, const WorkItem& item);
+  absl::Status UpdateParams(SequenceState& entry, const WorkItem& item);
+  void Start(SequenceState& entry, WorkItem item, uint64_t digest);
+  void AdoptPrefix(SequenceState& entry);
   // Drops the item in progress without an answer, and its proposal.
-  void Drop(Entry& entry);
-  void DropProposal(Entry& entry);
-  // Of a verified proposal, keeps the verdict's path.
-  void KeepPath(Entry& entry);
-  // Changes the tokens by `change`, which returns moves as CachedSequence does, and carries these out.
-  absl::Status Compact(Entry& entry, absl::FunctionRef<absl::StatusOr<std::vector<SlotMove>>()> change);
-  bool PreemptFor(const Entry& for_entry);
-  void EvictCache(Entry& victim);
+  void Drop(SequenceState& entry);
+  void DropProposal(SequenceState& entry);
+  // Keeps the verdict's path of a verified proposal.
+  void KeepPath(SequenceState& entry);
+  // Changes the tokens with `change`, which returns moves as CachedSequence does, and carries out these
+  // moves.
+  absl::Status Compact(SequenceState& entry,
+                       absl::FunctionRef<absl::StatusOr<std::vector<SlotMove>>()> change);
+  bool PreemptFor(const SequenceState& for_entry);
+  void EvictCache(SequenceState& victim);
   // Ends the work in progress on a sequence that finds no room, or loses it.
-  void FinishForLackOfRoom(Entry& entry);
+  void FinishForLackOfRoom(SequenceState& entry);
 
   const SequenceLimits limits_;
   const SequenceStoreOptions options_;
@@ -169,7 +141,7 @@ class SequenceStore {
 
   BlockPool pool_;
   PrefixIndex prefixes_;
-  LeaseTable<Entry> entries_;
+  LeaseTable<SequenceState> entries_;
   std::vector<SequenceState*> active_;
   uint64_t last_arrival_ = 0;
   int64_t preemptions_ = 0;

@@ -1,4 +1,4 @@
-// What rank 0 tells the other ranks to do, as numbers that cross between processes.
+// Rank 0's commands to the other ranks, as numbers that cross between processes.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace outrider::libtorch {
 
-// A forward pass, moves between slots, or a copy of a block. Movable, not copyable: the batch refers to what
-// the command holds.
+// A forward pass, moves between slots, or a copy of a block. Movable, not copyable: the batch refers to the
+// command's members.
 class Command {
  public:
   // INVALID_ARGUMENT if these are not the numbers of a command.
@@ -20,7 +20,7 @@ class Command {
 
   // Empty unless it is a forward pass.
   absl::Span<const SequenceRows> batch() const { return batch_; }
-  // Empty unless it is moves, in a sequence of these blocks.
+  // Empty unless it is moves, in a sequence with these blocks.
   absl::Span<const SlotMove> moves() const { return moves_; }
   absl::Span<const BlockId> blocks() const { return moved_blocks_; }
   // Of a copy.

@@ -20,7 +20,7 @@
 namespace outrider::libtorch {
 namespace {
 
-// Most graphs that are kept. What a step computes lies in memory that they share.
+// The maximum number of kept graphs. They share the memory for what a step computes.
 constexpr size_t kMaxGraphs = 64;
 
 void Check(ncclResult_t result) { TORCH_CHECK(result == ncclSuccess, "NCCL: ", ncclGetErrorString(result)); }
@@ -119,8 +119,8 @@ class CudaRunner final : public StepRunner {
     return graph_logits_.narrow(0, 0, step.logit_rows.size(0));
   }
 
-  // Runs the step first, so that libraries have what they allocate on first use. Without the graph the same
-  // shape only takes longer.
+  // Runs the step first, so that libraries make their first allocations before the capture. Without a graph,
+  // the shape only takes longer.
   at::Tensor RunAndCapture(const Step& step, Forward forward) {
     const at::Tensor logits = forward(step);
     if (captures_) {

@@ -22,7 +22,7 @@ at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cosines, const at::Tens
 
 at::Tensor SoftCap(const at::Tensor& x, double cap) { return at::tanh(x / cap) * cap; }
 
-// Attention whose scores are capped: what scaled_dot_product_attention cannot do.
+// Attention with capped scores, which scaled_dot_product_attention cannot do.
 at::Tensor CappedAttention(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
                            const at::Tensor& mask, double scale, double cap) {
   const at::Tensor scores = SoftCap(at::matmul(q, keys.transpose(-1, -2)).to(at::kFloat) * scale, cap);
@@ -86,7 +86,7 @@ at::Tensor Decoder::Embed(const at::Tensor& tokens) const {
 at::Tensor Decoder::Logits(const at::Tensor& x) const {
   at::Tensor logits = at::linear(ToOperand(x), weights_.head).to(at::kFloat);
   if (ranks_ != nullptr && logits.size(0) > 0) {
-    // The last shares may be smaller; gathered ones are not.
+    // The last shares may be smaller, but gathered ones must not be.
     const int64_t each = (spec_.logit_columns() + ranks_->size() - 1) / ranks_->size();
     logits = ranks_->Gather(at::constant_pad_nd(logits, {0, each - logits.size(1)}));
     if (ranks_->rank() == 0) logits = logits.narrow(1, 0, spec_.logit_columns());

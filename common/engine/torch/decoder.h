@@ -24,7 +24,7 @@ namespace outrider::libtorch {
 // and the values of its tokens in all layers. Functions throw c10::Error if the device fails.
 class PagedCache {
  public:
-  // `options` say dtype and device. RESOURCE_EXHAUSTED if the pool does not fit the memory.
+  // `options` give dtype and device. RESOURCE_EXHAUSTED if the pool does not fit the memory.
   static absl::StatusOr<PagedCache> Create(const DecoderSpec& spec, int blocks, int block_size,
                                            const at::TensorOptions& options);
 
@@ -33,8 +33,8 @@ class PagedCache {
   void Store(int layer, const at::Tensor& blocks, const at::Tensor& slots, const at::Tensor& keys,
              const at::Tensor& values);
   // The keys and the values in the blocks of a table [sequences, blocks]: [sequences, kv_heads, blocks *
-  // block_size, head_dim] each. 0 where `unwritten` [sequences, 1, blocks * block_size, 1] says so: what
-  // another sequence left there may be NaN, which no mask hides.
+  // block_size, head_dim] each. 0 where `unwritten` [sequences, 1, blocks * block_size, 1] is true: another
+  // sequence may have left NaN there, which no mask hides.
   std::pair<at::Tensor, at::Tensor> Gather(int layer, const at::Tensor& table,
                                            const at::Tensor& unwritten) const;
 
@@ -58,19 +58,19 @@ class PagedCache {
 // Functions throw c10::Error if the device fails. Not thread-safe.
 class Decoder {
  public:
-  // `ranks` share the model, and outlive this; null: it has all of it. `spec` is of this rank's share, but
-  // for the vocabulary. `observe` is called with the rows of each stage; null: nobody wants them. With it, a
-  // step cannot be captured.
+  // `ranks` share the model and must outlive this; null: this process has all of it. `spec` describes this
+  // rank's share, except for the vocabulary. `observe` is called with the rows of each stage and may be null.
+  // With it, a step cannot be captured.
   Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache, RankGroup* ranks,
           std::function<void(const StageOutput& output)> observe);
 
   // Stores the rows' keys and values in the cache, and returns the wanted logits, float32 [wanted, vocab]. On
-  // ranks other than 0, what is returned means nothing. If hidden states are wanted, `hidden` is set to them,
-  // float32 [wanted, columns] as HiddenView has them; null: they are not wanted.
+  // ranks other than 0, the result is meaningless. Sets `hidden`, if not null, to the wanted hidden states,
+  // float32 [wanted, columns] as in HiddenView.
   at::Tensor Forward(const Step& step, at::Tensor* hidden = nullptr);
-  // What tokens [rows] are embedded as: float32 [rows, hidden].
+  // The embeddings of tokens [rows]: float32 [rows, hidden].
   at::Tensor Embed(const at::Tensor& tokens) const;
-  // The logits of rows of what the head multiplies: float32 [rows, vocab] for float32 [rows, hidden].
+  // The logits of the head's input rows: float32 [rows, vocab] for float32 [rows, hidden].
   at::Tensor Logits(const at::Tensor& x) const;
 
   PagedCache& cache() { return cache_; }
@@ -84,7 +84,7 @@ class Decoder {
     at::Tensor cosines, sines;
   };
 
-  // The rows before the first layer; of a decoder that has no embedding all are given.
+  // The rows before the first layer; a decoder without an embedding is given all of them.
   at::Tensor EmbedRows(const Step& step) const;
   Angles AnglesOf(const at::Tensor& positions, const at::Tensor& inverse_frequencies) const;
   // The residual stream after a layer. x: [rows, hidden], before it.
@@ -93,7 +93,7 @@ class Decoder {
   at::Tensor Attend(int layer, const at::Tensor& queries, const Step& step) const;
   at::Tensor Activate(const at::Tensor& x) const;
   void Observe(absl::string_view stage, int layer, const at::Tensor& rows) const;
-  // Of what this rank's share of a layer put out.
+  // Sums the outputs of all ranks' shares of a layer.
   at::Tensor SumOverRanks(const at::Tensor& share) const { return ranks_ ? ranks_->Sum(share) : share; }
   // In float32, over the last dimension; x itself if the weight is undefined.
   at::Tensor Normalize(const at::Tensor& x, const at::Tensor& weight) const;

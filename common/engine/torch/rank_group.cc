@@ -24,7 +24,8 @@ namespace {
 
 // How long ranks wait for each other when they start.
 constexpr auto kPatience = std::chrono::minutes(5);
-// Afterwards. A rank that is gone shows at once, one that hangs makes the service's health say so.
+// How long they wait afterwards. A lost rank is noticed at once; one that hangs shows in the service's
+// health.
 constexpr auto kForever = std::chrono::hours(24 * 365);
 // Numbers that are sent together with their count; a longer list follows in a second message.
 constexpr int64_t kShort = 255;
@@ -34,7 +35,7 @@ absl::Status Unavailable(const ParallelOptions& options, absl::string_view why) 
       absl::StrCat("--rendezvous ", options.rendezvous, ": ", why.substr(0, why.find('\n'))));
 }
 
-// Names may take a while to be known, those of Kubernetes' pods for example.
+// Names may take a while to resolve, those of Kubernetes' pods for example.
 std::string AwaitOwnAddress(const Rendezvous& rendezvous) {
   const auto end = std::chrono::steady_clock::now() + kPatience;
   while (true) {
@@ -122,7 +123,7 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Join(const ParallelOptions
 
 RankGroup::RankGroup(const ParallelOptions& options, const Rendezvous& rendezvous, StepRunner& runner)
     : options_(options), gloo_(Meet(options, rendezvous)) {
-  // A rank may be lost as soon as it was there.
+  // A rank may be lost as soon as it has joined.
   if (rank() > 0) watches_.push_back(std::make_unique<Watch>(*gloo_, 0, options_));
   for (int other = 1; rank() == 0 && other < size(); ++other) {
     watches_.push_back(std::make_unique<Watch>(*gloo_, other, options_));

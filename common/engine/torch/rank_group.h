@@ -36,7 +36,7 @@ absl::StatusOr<Rendezvous> ParseRendezvous(const std::string& text);
 // A socket that listens on that address only; c10d by itself listens on every address. The caller owns it.
 int ListenAt(const Rendezvous& rendezvous);
 
-// This machine's address on the way there, as text. Sends nothing.
+// This machine's address on the route there, as text. Sends nothing.
 std::string OwnAddressTowards(const Rendezvous& rendezvous);
 
 // One rank's side of the group, over Gloo of c10d, and over NCCL between GPUs. All ranks make the same calls
@@ -46,7 +46,7 @@ class RankGroup {
  public:
   // Meets the other ranks, and waits for them for five minutes. UNAVAILABLE, naming the rendezvous, if they
   // do not come or rank 0 cannot listen there. From then on rank 0 watches the others and they watch rank 0:
-  // options.on_lost is called, from another thread, when one is gone. Inside runner.InOrder.
+  // options.on_lost is called, from another thread, when one is gone. Call it inside runner.InOrder.
   static absl::StatusOr<std::unique_ptr<RankGroup>> Join(const ParallelOptions& options, StepRunner& runner);
 
   ~RankGroup();
@@ -60,10 +60,10 @@ class RankGroup {
 
   // The sum of the ranks' shares, float32.
   at::Tensor Sum(const at::Tensor& share);
-  // On rank 0 the shares of all ranks, which have the same shape, side by side in the last dimension. What it
-  // returns on the others means nothing.
+  // On rank 0 the shares of all ranks, which have the same shape, side by side in the last dimension. The
+  // result on other ranks is meaningless.
   at::Tensor Gather(const at::Tensor& share);
-  // The smallest number that a rank has.
+  // The smallest of the ranks' numbers.
   int64_t Least(int64_t number);
 
  private:

@@ -11,7 +11,7 @@
 namespace outrider::libtorch {
 namespace {
 
-// Most blocks that a decode step gathers for each one that it needs.
+// The maximum number of blocks that a decode step gathers for each one that it needs.
 constexpr uint64_t kMaxPadding = 4;
 
 using Indices = std::vector<int64_t>;
@@ -55,8 +55,8 @@ std::vector<Member> List(absl::Span<const SequenceRows> batch) {
   return members;
 }
 
-// By number of rows, and by number of blocks up to a factor of two, so that at most half of a table is
-// padding.
+// Groups sequences by number of rows, and by number of blocks up to a factor of two, so that at most half of
+// a table is padding.
 std::vector<std::vector<Member>> Group(absl::Span<const SequenceRows> batch, int block_size) {
   std::map<std::pair<size_t, uint64_t>, std::vector<Member>> groups;
   for (const Member& member : List(batch)) {
@@ -72,7 +72,7 @@ at::Tensor Upload(const Indices& indices, const StepOptions& options) {
   return at::tensor(indices, at::kLong).to(options.tensors.device());
 }
 
-// -infinity where `hidden` says so, else 0; for each head that shares.
+// -infinity where `hidden` is true, else 0; for each head that shares.
 at::Tensor Mask(const at::Tensor& hidden, const StepOptions& options) {
   return at::zeros(hidden.sizes(), options.tensors)
       .masked_fill_(hidden, -std::numeric_limits<double>::infinity())
@@ -93,7 +93,7 @@ void HideOtherPaths(const SequenceRows& sequence, const at::Tensor& hidden) {
   hidden.narrow(-1, sequence.tree_begin, nodes).copy_(others);
 }
 
-// The positions of what is in the slots of each member, [members, 1, 1, slots].
+// The positions of the tokens in each member's slots, [members, 1, 1, slots].
 at::Tensor SlotPositions(const std::vector<Member>& members, const at::Tensor& slots) {
   const int64_t count = static_cast<int64_t>(members.size());
   at::Tensor positions = slots.repeat({count, 1, 1, 1});
@@ -170,7 +170,7 @@ Step ListRows(absl::Span<const SequenceRows> batch, const StepOptions& options) 
   return step;
 }
 
-// Adds what hidden states are wanted of, and given for.
+// Adds the rows whose hidden states are wanted, and those whose embeddings are given.
 void ListHiddenRows(absl::Span<const SequenceRows> batch, const StepOptions& options, Step& step) {
   Indices wanted, given;
   std::vector<at::Tensor> embeddings;

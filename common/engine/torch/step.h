@@ -18,11 +18,11 @@ struct AttentionGroup {
   int64_t rows_each = 0;
   at::Tensor rows;   // [sequences * rows_each], rows of the step, sequence by sequence
   at::Tensor table;  // [sequences, blocks], padded by repeating a sequence's last block
-  // [sequences, 1, sharing * rows_each, blocks * block_size]: 0 where a row attends, else -infinity. In
-  // layers that slide the second; undefined if none does.
+  // [sequences, 1, sharing * rows_each, blocks * block_size]: 0 where a row attends, else -infinity. Sliding
+  // layers use the second, which is undefined if there are none.
   at::Tensor mask;
   at::Tensor sliding_mask;
-  at::Tensor unwritten;  // [sequences, 1, blocks * block_size, 1]: whether it is a slot after the last row's
+  at::Tensor unwritten;  // [sequences, 1, blocks * block_size, 1]: whether a slot is after the last row's
 };
 
 // A row is a token. Rows are those of the batch, in its order. Everything is on the model's device; indices
@@ -37,12 +37,12 @@ struct Step {
   int layers = 0;            // how many of the first layers are computed; 0: all
   at::Tensor hidden_rows;    // [wanted], the rows whose hidden states are wanted; undefined if none are
   std::vector<int> taps;     // after how many layers they are wanted too
-  at::Tensor embedded_rows;  // [given], the rows that are no embeddings of tokens; undefined if all are
-  at::Tensor embeddings;     // float32 [given, embedding_columns], what these are
+  at::Tensor embedded_rows;  // [given], the rows whose embeddings are given; undefined if there are none
+  at::Tensor embeddings;     // float32 [given, embedding_columns], of these rows
   bool is_decode = false;    // made by MakeDecodeStep, and may be captured
 };
 
-// What steps depend on beside their batch.
+// What steps depend on besides their batch.
 struct StepOptions {
   int block_size = 0;
   int sliding_window = 0;     // of DecoderSpec; 0 if no layer slides
@@ -54,16 +54,16 @@ struct StepOptions {
 
 Step MakeStep(absl::Span<const SequenceRows> batch, const StepOptions& options, const PassOptions& pass = {});
 
-// Float32 [rows, columns] where it is, as a tensor on the host.
+// Float32 [rows, columns] as a tensor on the host, without a copy.
 at::Tensor RowsOf(absl::Span<const float> numbers, int64_t columns);
 
 // Most rows of a decode step, padding included.
 inline constexpr int64_t kMaxDecodeRows = 64;
 
-// For few sequences with equally many rows, all of whose logits are wanted and no hidden states, a step of
-// one group whose sizes are powers of two but for the rows of each: so that few shapes occur. Further
-// sequences, which come last, write to the block `spare` and yield logits that mean nothing. Nothing for
-// other batches, or if most of it would be padding.
+// For a few sequences with equally many rows, all with logits and none with hidden states: a step of one
+// group whose sizes, except for the rows of each sequence, are powers of two, so that few shapes occur.
+// Padding sequences come last, write to the block `spare` and yield meaningless logits. Returns nothing for
+// other batches, or if most of the step would be padding.
 std::optional<Step> MakeDecodeStep(absl::Span<const SequenceRows> batch, BlockId spare,
                                    const StepOptions& options);
 

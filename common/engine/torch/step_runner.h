@@ -17,13 +17,13 @@
 
 namespace outrider::libtorch {
 
-// What ranks exchange between their devices, in their runners' order.
+// Exchanges tensors between the devices of ranks, in their runners' order.
 class DeviceRanks {
  public:
   virtual ~DeviceRanks() = default;
   // Makes a float32 tensor the sum of all ranks' tensors.
   virtual void Sum(at::Tensor& tensor) = 0;
-  // The tensors of all ranks, which are alike: [ranks, ...].
+  // The tensors of all ranks, which have the same shape: [ranks, ...].
   virtual at::Tensor Gather(const at::Tensor& tensor) = 0;
 };
 
@@ -40,15 +40,15 @@ class StepRunner {
   // Whether steps of a shape that was seen before run faster, so that it pays to pad them (MakeDecodeStep).
   virtual bool PrefersFewShapes() const = 0;
 
-  // Connects the devices of ranks. `share` sends rank 0's bytes to the others, which receive as many. Null
-  // for a device whose memory is the host's.
+  // Connects the devices of ranks. `share` sends rank 0's bytes to the others, which receive as many. Returns
+  // null for a device whose memory is the host's.
   virtual std::unique_ptr<DeviceRanks> Connect(int rank, int size,
                                                absl::FunctionRef<void(absl::Span<char>)> share) = 0;
-  // Calls `work` with everything that it does on tensors in this runner's order. The functions below are
-  // called inside it.
+  // Calls `work` so that its tensor operations run in this runner's order. Call the functions below inside
+  // it.
   virtual void InOrder(absl::FunctionRef<void()> work) = 0;
-  // Computes the step's logits with `forward`, always the same. They are on the device, and valid until the
-  // next call.
+  // Computes the step's logits with `forward`, the same in all calls. They are on the device, and valid until
+  // the next call.
   virtual at::Tensor Compute(const Step& step, Forward forward) = 0;
   // Logits on the host, after waiting for them. Valid until the next call.
   virtual at::Tensor ToHost(const at::Tensor& logits) = 0;
@@ -84,9 +84,9 @@ inline constexpr char kCreateCudaRunner[] = "outrider_create_torch_cuda_runner";
 // FAILED_PRECONDITION if the library, or one of libtorch's, cannot be loaded, or if there is no such device.
 absl::StatusOr<std::unique_ptr<StepRunner>> LoadCudaRunner(int device, bool high_priority);
 
-// Calls `work` in the runner's order, without gradients, with the exceptions of libtorch and of its libraries
-// as errors, on one line: RESOURCE_EXHAUSTED if there is not enough memory, else INTERNAL. `what` says what
-// was tried.
+// Calls `work` in the runner's order, without gradients. Turns exceptions of libtorch and of its libraries
+// into errors on one line: RESOURCE_EXHAUSTED if there is not enough memory, else INTERNAL. `what` names the
+// attempt.
 absl::Status Try(StepRunner& runner, absl::string_view what, absl::FunctionRef<absl::Status()> work);
 
 }  // namespace outrider::libtorch

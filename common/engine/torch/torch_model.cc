@@ -172,7 +172,7 @@ absl::StatusOr<LogitsView> TorchModel::Forward(absl::Span<const SequenceRows> ba
                    static_cast<int>(hidden_.size(1))};
     return absl::OkStatus();
   });
-  // Where one rank lacks memory, the others have gone on without it.
+  // If one rank lacks memory, the others have gone on without it.
   if (!status.ok()) return ranks_ == nullptr ? status : absl::InternalError(status.message());
   return view;
 }
@@ -244,7 +244,7 @@ void TorchModel::ChangeCache(absl::string_view what, absl::Span<const int64_t> n
     change(decoder_->cache());
     return absl::OkStatus();
   });
-  // Whatever the reason, the cache is not what it is taken for.
+  // Whatever the reason, the cache does not hold what it should.
   if (!status.ok()) cache_status_.Update(absl::InternalError(status.message()));
 }
 

@@ -22,9 +22,9 @@
 namespace outrider::libtorch {
 
 // Runs the decoder of decoder.h on libtorch's threads and devices. A row's results depend on the rows beside
-// it by rounding: libtorch chooses its products by their shape.
+// it, up to rounding: libtorch computes products differently by shape.
 //
-// Of several ranks, rank 0 sends each step to the others, which do it too, in Follow.
+// With several ranks, rank 0 sends each step to the others, which run it too, in Follow.
 class TorchModel final : public Model {
  public:
   // cuda_device is N of cuda:N, nothing for the CPU; options.threads is not 0. Waits for the other ranks, if
@@ -43,7 +43,7 @@ class TorchModel final : public Model {
   void CopyBlock(BlockId from, BlockId to) override;
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override;
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
-  // Not with several ranks: the others are not sent what would go in.
+  // Not with several ranks: the others are not sent input states.
   bool has_hidden_states() const override { return ranks_ == nullptr; }
   absl::StatusOr<LogitsView> Project(absl::Span<const float> hidden) override;
   absl::Status ReadEmbeddings(absl::Span<const TokenId> tokens, absl::Span<float> to) override;
@@ -66,16 +66,16 @@ class TorchModel final : public Model {
       : runner_(std::move(runner)), bfloat16_(bfloat16) {}
 
   absl::Status Load(const DecoderSpec& model, const TensorSource& source, const RunnerOptions& options);
-  // Whether all ranks have the same model and shapes.
+  // Checks that all ranks have the same model and shapes.
   absl::Status CheckAgreement(const Weights& weights, const RunnerOptions& options);
   Step ToStep(absl::Span<const SequenceRows> batch, const PassOptions& pass) const;
   // The wanted logits on the device. `hidden` is set as by Decoder::Forward, and may be null.
   at::Tensor Compute(absl::Span<const SequenceRows> batch, const PassOptions& pass,
                      at::Tensor* hidden = nullptr);
-  // Changes the cache, in this rank and in those that are sent `numbers`.
+  // Changes the cache, in this rank and, by sending `numbers`, in the others.
   void ChangeCache(absl::string_view what, absl::Span<const int64_t> numbers,
                    absl::FunctionRef<void(PagedCache& cache)> change);
-  // Does what rank 0 sent.
+  // Executes a command that rank 0 sent.
   absl::Status Obey(absl::Span<const int64_t> numbers);
   at::TensorOptions Tensors() const {
     return at::TensorOptions(bfloat16_ ? at::kBFloat16 : at::kFloat).device(runner_->device());

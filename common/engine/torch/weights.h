@@ -12,14 +12,14 @@
 
 namespace outrider::libtorch {
 
-// A rank's share of a model that several processes have (RankGroup).
+// A rank's share of a model that several processes share (RankGroup).
 struct Share {
   int rank = 0;
   int of = 1;
 };
 
-// Of a share, qkv and gate_up have only that share's heads and columns, and the other two matrices only what
-// they multiply with those.
+// In a share, qkv and gate_up have only that share's heads and columns, and the other two matrices only the
+// inputs from those.
 //
 // Matrices are [outputs, inputs], of the dtype and on the device that LoadWeights was given, as are biases.
 // Norms are float32, as they are multiplied with.
@@ -41,13 +41,13 @@ struct Weights {
   at::Tensor embedding;  // [vocab, hidden]; undefined unless spec.outer_norms, as are final_norm and head
   std::vector<LayerWeights> layers;
   at::Tensor final_norm;  // [hidden]
-  // [vocab, hidden]; of the embedding itself if they are tied. Of a share the rows from rank * ceil(vocab /
-  // of) on, at most that many.
+  // [vocab, hidden]; rows of the embedding itself if they are tied. A share has the rows from rank *
+  // ceil(vocab / of) on, at most ceil(vocab / of) of them.
   at::Tensor head;
   size_t bytes = 0;  // of all but the embedding
 };
 
-// A stored tensor where it is, as one of libtorch's.
+// A stored tensor as one of libtorch's, without a copy.
 at::Tensor ViewOf(const TensorView& stored);
 
 // Copies a share of the weights; `share.of` divides the heads, the heads of keys, and the columns of the MLP.

@@ -10,7 +10,7 @@
 
 namespace outrider::team {
 
-// a * b, which is never fused with an addition after it.
+// a * b, never fused with a following addition.
 OUTRIDER_HD inline float Times(float a, float b) {
 #ifdef __CUDA_ARCH__
   return __fmul_rn(a, b);

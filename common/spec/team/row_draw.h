@@ -13,9 +13,9 @@
 
 namespace outrider::team {
 
-// The race of common/spec/verify.h over a row that is no point mass. Teams of different sizes and machines
-// have the same winner but where two times agree to the last bits: there the logarithm of another library, or
-// the order in which tokens are left out by their bound, may decide (about one in 2^50).
+// The race of common/spec/verify.h over a row that is not a point mass. Teams of different sizes and machines
+// have the same winner unless two times agree to the last bits. Then another library's logarithm, or the
+// order in which the bound rules tokens out, may decide (about one in 2^50).
 template <class Team>
 OUTRIDER_HD int RaceRow(Team& team, const float* weights, int n, const RandomKey& key, uint64_t position) {
   double best_time = HUGE_VAL;
@@ -44,8 +44,8 @@ OUTRIDER_HD int RaceRow(Team& team, const float* weights, int n, const RandomKey
   return static_cast<int>(~team.Max(time_bits == earliest ? ~static_cast<uint64_t>(winner) : 0));
 }
 
-// TruncateTopN of common/spec/distribution.h for top_n in [1, kMaxCandidates] and below n: ids ascending,
-// their weights, and how many they are. The result is to be seen by all threads.
+// TruncateTopN of common/spec/distribution.h for top_n in [1, kMaxCandidates] and below n: writes the ids,
+// ascending, and their weights, and returns how many there are. The result is to be seen by all threads.
 template <class Team>
 OUTRIDER_HD int TruncateTopN(Team& team, const float* weights, int n, int top_n, int32_t* q_ids,
                              float* q_weights) {

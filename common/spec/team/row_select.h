@@ -2,7 +2,7 @@
 // mass. Heavier tokens first, then lower ids, as in common/spec/selection.h.
 //
 // Every token has a key, and all keys of a row are different: the order of the keys is the order of
-// preference. What is selected is told by a cut: the tokens whose keys are not below it. Everything here is
+// preference. A cut tells which tokens are selected: those whose keys are not below it. Everything here is
 // counted in integers, so that no order of summation matters.
 //
 // KeepMass of common/spec adds doubles. A token's mass here is its weight in units of 2^-44, rounded down but
@@ -19,7 +19,7 @@
 
 namespace outrider::team {
 
-// Not of a token: never selected.
+// The key of no token; never selected.
 inline constexpr uint64_t kNoKey = 0;
 
 // `value` is not NaN. The two zeros are the same.
@@ -54,12 +54,12 @@ struct StoredKeys {
   OUTRIDER_HD uint64_t operator()(int i) const { return keys[i]; }
 };
 
-// What a token counts for; it does not shrink as the key grows. AddTo adds that to a sum of many threads.
+// A token's measure, which does not shrink as the key grows. AddTo adds it to a sum that many threads share.
 struct CountMeasure {
   OUTRIDER_HD uint64_t operator()(uint64_t /*key*/) const { return 1; }
   template <class Team>
   OUTRIDER_HD void AddTo(Team& team, WideSum* sum, uint64_t /*key*/) const {
-    team.Count(&sum->low);  // which holds kMaxVocab
+    team.Count(&sum->low);  // holds kMaxVocab
   }
 };
 inline constexpr double kMassUnits = static_cast<double>(1ull << 44);  // of a weight of 1
@@ -75,9 +75,9 @@ struct MassMeasure {
 };
 
 // The cut of the shortest prefix, in the order of preference, whose measure reaches target >= 1; kNoKey if
-// all keys do not. It tells these keys apart, and need not be one of them. keys(i) for i in [0, n); they may
-// be those in the scratch memory. Digit by digit from the top: a histogram of the next digit among the keys
-// that agree with what is known of the cut.
+// all keys together do not. The cut separates the keys keys(i), i in [0, n), and need not be one of them;
+// they may be those in the scratch memory. It is found digit by digit from the top, by a histogram of the
+// next digit among the keys that agree with the known digits.
 template <class Team, class Keys, class Measure>
 OUTRIDER_HD uint64_t SelectUntil(Team& team, const Keys& keys, int n, const Measure& measure,
                                  uint64_t target) {
@@ -117,14 +117,14 @@ OUTRIDER_HD uint64_t SelectUntil(Team& team, const Keys& keys, int n, const Meas
     team.Sync();
     cut |= static_cast<uint64_t>(bin) << shift;
     known |= static_cast<uint64_t>(kBins - 1) << shift;
-    // Without any one of the tokens of this bin the target would be missed.
+    // The target needs every token of this bin.
     if (surplus < measure(cut)) return cut;
   }
   return cut;
 }
 
 // Puts the keys of a row that are not below `floor` into scratch.candidates, in any order. Returns how many
-// there are, or -1 if that is more than there is room for.
+// there are, or -1 if there is no room for them.
 template <class Team, class Keys>
 OUTRIDER_HD int CollectFrom(Team& team, const Keys& keys, int n, uint64_t floor) {
   TeamScratch& scratch = team.scratch();
@@ -148,8 +148,8 @@ struct Candidates {
 
 // Collects the `wanted` heaviest tokens of a row and some more, a prefix in the order of preference.
 //
-// The largest keys that each thread comes across are different tokens, so the wanted-th of them is not above
-// the wanted-th of the row. Where the tokens are in no particular order few others are above it.
+// The largest keys that the threads find belong to different tokens, so the wanted-th of them is not above
+// the wanted-th of the row. If the tokens are in no particular order, few others are above it.
 template <class Team, class Keys>
 OUTRIDER_HD Candidates CollectCandidates(Team& team, const Keys& keys, int n, int wanted) {
   uint64_t floor = kNoKey;
@@ -168,7 +168,7 @@ OUTRIDER_HD Candidates CollectCandidates(Team& team, const Keys& keys, int n, in
   return {CollectFrom(team, keys, n, floor), floor};
 }
 
-// SelectUntil over a row, by way of the `wanted` heaviest where they suffice.
+// SelectUntil over a row, which looks only at the `wanted` heaviest tokens if they suffice.
 template <class Team, class Keys, class Measure>
 OUTRIDER_HD uint64_t SelectRow(Team& team, const Keys& keys, int n, int wanted, const Measure& measure,
                                uint64_t target) {
@@ -176,7 +176,7 @@ OUTRIDER_HD uint64_t SelectRow(Team& team, const Keys& keys, int n, int wanted, 
   if (candidates.count >= 0) {
     const StoredKeys stored{team.scratch().candidates};
     const uint64_t cut = SelectUntil(team, stored, candidates.count, measure, target);
-    // A cut tells the candidates apart; those that are none are below the floor.
+    // A cut separates the candidates; all other tokens are below the floor.
     if (cut != kNoKey) return cut > candidates.floor ? cut : candidates.floor;
     if (candidates.floor == kNoKey) return kNoKey;
   }

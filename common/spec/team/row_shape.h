@@ -1,5 +1,6 @@
-// From a row of logits to the distribution that is sampled: Controls::Apply of common/spec, what follows the
-// penalties and masks, with the same bits, but for the boundary of top_p (row_select.h says by how much).
+// Turns a row of logits into the distribution that is sampled: the part of Controls::Apply (common/spec)
+// after the penalties and masks, with the same bits except at the boundary of top_p (row_select.h says by how
+// much).
 #pragma once
 
 #include <cmath>
@@ -14,8 +15,8 @@
 
 namespace outrider::team {
 
-// Candidates that are looked at first for the boundary of top_p: enough for what models say, few enough to be
-// collected.
+// The number of candidates searched first for the boundary of top_p: enough for the rows of models, few
+// enough to be collected.
 inline constexpr int kNucleusCandidates = kMaxCandidates / 2;
 
 // Logits that become weights as they are read: 0 for keys below the cut.
@@ -62,7 +63,7 @@ OUTRIDER_HD double RowEntropy(Team& team, const float* weights, int n, double to
   return ::log(total) - SumRow(team, TimesLogRow{weights}, n) / total;
 }
 
-// The key of the largest logit, which has the lowest id of those; kNoKey if one is NaN or infinite.
+// The key of the largest logit, ties to the lowest id; kNoKey if a logit is NaN or infinite.
 template <class Team>
 OUTRIDER_HD uint64_t LargestFinite(Team& team, const float* logits, int n) {
   constexpr uint64_t kSpecial = ~uint64_t{0};  // above every key of a finite logit
@@ -81,14 +82,14 @@ OUTRIDER_HD uint64_t LargestFinite(Team& team, const float* logits, int n) {
 // The cut that keeps the shortest prefix of the weights whose sum is `mass` or more; kNoKey keeps all.
 template <class Team>
 OUTRIDER_HD uint64_t CutAtMass(Team& team, const float* weights, int n, double mass) {
-  // mass <= total <= kMaxVocab; the comparison with a whole number of units is that with the next one.
+  // mass <= total <= kMaxVocab; sums are whole numbers of units, so the target is rounded up.
   const double units = ::ceil(mass * kMassUnits);
   const uint64_t target = units < 1 ? 1 : static_cast<uint64_t>(units);
   const int wanted = Smaller(kNucleusCandidates, team.size());
   return SelectRow(team, WeightKeys{weights}, n, wanted, MassMeasure{}, target);
 }
 
-// A row as ShapeInOrder wants it. Tokens are removed in the pass that follows. Collective.
+// The Row of ShapeInOrder. Tokens are removed in the next pass over the row. Collective.
 template <class Team>
 class TeamRow {
  public:
@@ -105,7 +106,7 @@ class TeamRow {
   }
   OUTRIDER_HD void KeepMass(double share) { cut_ = CutAtMass(team_, row_, n_, Times(share, total_)); }
   OUTRIDER_HD void RemoveBelow(float bound) { bound_ = bound; }
-  // Removes what is still to be removed and returns the sum of the weights.
+  // Removes the tokens that remain to be removed and returns the sum of the weights.
   OUTRIDER_HD double Finish() {
     if (cut_ == kNoKey && bound_ == 0) return total_;
     return SumRow(team_, CutRow{row_, cut_, bound_}, n_);
@@ -121,8 +122,8 @@ class TeamRow {
   double total_ = 0;
 };
 
-// Shapes a row in place; `n` in [1, kMaxVocab]. `entropy`: whether it is wanted. `*shaped` is written by one
-// thread.
+// Shapes a row in place; `n` in [1, kMaxVocab]. Computes the entropy if `entropy`. One thread writes
+// `*shaped`.
 template <class Team>
 OUTRIDER_HD void ShapeRow(Team& team, float* row, int n, const RowControls& controls, bool entropy,
                           ShapedRow* shaped) {

@@ -3,8 +3,8 @@
 // the sums of the blocks in order; all in double.
 //
 // A row is a source: for the indices in [begin, end), which lie in one block, source.Range(begin, end) has
-// Load(i), which reads, and Value(i, loaded), the weight at i. They are apart so that many reads are under
-// way before the first is waited for. A sum asks for each value exactly once, so that Value may also change
+// Load(i), which reads, and Value(i, loaded), the weight at i. They are separate so that many reads are in
+// flight before the first is awaited. A sum asks for each value exactly once, so that Value may also change
 // the row there. Compile without contraction of products (-fmad=false, -ffp-contract=off).
 #pragma once
 
@@ -31,15 +31,15 @@ struct DoubleRow {
 
 OUTRIDER_HD inline int Smaller(int a, int b) { return a < b ? a : b; }
 
-// How many tokens a team sums before it looks at the sums: a block for each thread, so that one thread alone
-// does not go far beyond what it looks for.
+// The number of tokens that a team sums before it looks at the sums: a block for each thread, so that a
+// single thread does not go far beyond what it looks for.
 template <class Team>
 OUTRIDER_HD int ChunkOf(const Team& team) {
   return Smaller(kChunkBlocks, team.size()) * kSumBlock;
 }
 
-// scratch.sums[b] <- sum of block b of [begin, end), `begin` on a block's boundary and at most kChunkBlocks
-// of them. Returns how many.
+// scratch.sums[b] <- sum of block b of [begin, end). `begin` is on a block's boundary, and there are at most
+// kChunkBlocks blocks. Returns their number.
 template <class Team, class Source>
 OUTRIDER_HD int SumBlocks(Team& team, const Source& source, int begin, int end) {
   TeamScratch& scratch = team.scratch();
@@ -102,7 +102,7 @@ struct StagedTerms {
 inline constexpr int kMaxStaged = kTileBlocks * kLaneStride;
 
 // term(i) for i in [begin, end), at most kMaxStaged of them, for thread 0 to read one after the other. They
-// are there until the scratch memory is used again.
+// stay valid until the scratch memory is used again.
 template <class Team, class Term>
 OUTRIDER_HD StagedTerms Stage(Team& team, const Term& term, int begin, int end) {
   double* const terms = team.scratch().lanes;
@@ -143,7 +143,7 @@ template <class Team, class Source>
 OUTRIDER_HD int SampleIndex(Team& team, const Source& source, int n, double total, double u) {
   const int chunk = ChunkOf(team);
   const double threshold = u * total;
-  double before = 0;  // thread 0's: the sum of what precedes
+  double before = 0;  // thread 0's: the sum of the preceding weights
   int found = -1;     // the block, counted from `begin`
   int begin = 0;
   while (true) {
@@ -177,7 +177,7 @@ OUTRIDER_HD int SampleIndex(Team& team, const Source& source, int n, double tota
     }
   }
   index = Broadcast(team, index);
-  // Below 0: the block's sum in another order reached a little further.
+  // Below 0: the block's sum, added in another order, was a little larger.
   return index >= 0 ? index : LastPositive(team, source, last);
 }
 

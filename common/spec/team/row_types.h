@@ -1,14 +1,14 @@
-// What is said about a row of logits. Plain data, the same on host and device.
+// Controls and results of a row of logits: plain data, the same on host and device.
 #pragma once
 
 #include <cstdint>
 
 namespace outrider::team {
 
-// Most tokens of a row: as many as the sums of row_select.h have room for.
+// The most tokens of a row: as many as the sums of row_select.h can hold.
 inline constexpr int kMaxVocab = 1 << 19;
 
-// The controls that follow the penalties and masks, in the numbers that rows are computed with.
+// The controls that follow the penalties and masks, in the types that rows are computed with.
 struct RowControls {
   double top_p = 1;               // 1: off
   float inverse_temperature = 1;  // unused when greedy
@@ -17,7 +17,8 @@ struct RowControls {
   int32_t greedy = 0;             // all mass on the largest logit
 };
 
-// A row after them: p(x) = weights[x] * (1 / total), or all mass on one token; then the row is still logits.
+// A row after the controls: p(x) = weights[x] * (1 / total), or all mass on one token, and the row is still
+// logits.
 struct ShapedRow {
   double total;
   double entropy;      // in nats; 0 unless it was wanted

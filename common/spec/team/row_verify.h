@@ -1,4 +1,4 @@
-// What the target does with a row and the q of a drafted token: overlap, residual, and the draws from them.
+// The target's operations on a row and the q of a drafted token: overlap, residual, and draws from them.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ struct TargetRow {
   }
 };
 
-// max(p - q, 0) as a source of row_sums.h: its values are computed where they are wanted.
+// max(p - q, 0) as a source of row_sums.h: its values are computed on demand.
 struct ResidualRow {
-  TargetRow p;  // no point mass
+  TargetRow p;  // not a point mass
   SparseQ q;
   double inverse_total;
 
@@ -62,8 +62,8 @@ OUTRIDER_HD double Overlap(Team& team, const P& p, const SparseQ& q) {
   });
 }
 
-// norm(max(p - q, 0)), what a target's row has more than q. Where nothing is left, which rounding can cause,
-// tokens are drawn from p. Its functions are collective.
+// norm(max(p - q, 0)), the residual of a target's row. If nothing is left, which rounding can cause, tokens
+// are drawn from p. Its functions are collective.
 template <class Team>
 class RowRest {
  public:

@@ -6,9 +6,9 @@
 //   scratch()              the team's shared memory
 //   Sync()                 a barrier: what was written before it, by any thread, is seen after it
 //   Max(uint64_t)          collective: the largest of the values, to every thread
-//   Add(cell, n)           adds to a uint32_t of the scratch memory, which others may do too, and returns
-//                          what was there
-//   Count(cell)            Add(cell, 1), for where many threads count in one cell
+//   Add(cell, n)           adds to a uint32_t of the scratch memory, as others may at the same time, and
+//                          returns what was there
+//   Count(cell)            Add(cell, 1), for a cell in which many threads count
 // Functions that take a team are collective: every thread calls them, with the same arguments, and gets the
 // same result. They return after a Sync() that follows their last use of the scratch memory, so that the next
 // may start at once. Their results do not depend on the size of the team.
@@ -21,7 +21,7 @@
 
 namespace outrider::team {
 
-inline constexpr int kSumBlock = 256;        // elements of a row that are summed apart
+inline constexpr int kSumBlock = 256;        // elements of a row in one block of a sum
 inline constexpr int kLanes = 16;            // partial sums of a block
 inline constexpr int kLaneStride = 17;       // keeps those of neighbouring blocks in different memory banks
 inline constexpr int kTileBlocks = 64;       // blocks summed between two barriers
@@ -59,7 +59,7 @@ OUTRIDER_HD void AddWide(Team& team, WideSum* sum, uint64_t n) {
   if (high != 0) team.Add(&sum->high, high);
 }
 
-// What thread 0 has for everyone; only its argument counts.
+// Returns thread 0's `value` to every thread; the others' arguments do not count.
 template <class Team, class T>
 OUTRIDER_HD T Broadcast(Team& team, T value) {
   static_assert(sizeof(T) <= sizeof(uint64_t), "a value has to fit into a cell");
@@ -72,8 +72,8 @@ OUTRIDER_HD T Broadcast(Team& team, T value) {
   return result;
 }
 
-// use(i, load(i)) for all i in [0, n), each by one of the threads, which has several loads under way before
-// it waits for the first.
+// Calls use(i, load(i)) for all i in [0, n), each on one of the threads, which starts several loads before it
+// waits for the first.
 template <class Team, class Load, class Use>
 OUTRIDER_HD void ForEach(Team& team, int n, const Load& load, const Use& use) {
   constexpr int kAhead = 8;

@@ -1,6 +1,6 @@
 // The team of the host: one thread alone, which adds the weights of a block with vectors.
 //
-// It may be used again, by one thread at a time. 28 kB, which are not touched unless a function needs them.
+// Reusable, by one thread at a time. Its 28 kB are not touched unless a function needs them.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +29,14 @@ class TeamOfOne {
   TeamScratch scratch_;
 };
 
-// What follows takes the place of the templates of the same names, with the same results.
+// These overloads replace the templates of the same names, with the same results.
 
 template <class T>
 T Broadcast(TeamOfOne& /*team*/, T value) {
   return value;
 }
 
-// No other thread waits for these: they are computed when they are read.
+// No other thread waits for the terms: they are computed when they are read.
 template <class Term>
 const Term& Stage(TeamOfOne& /*team*/, const Term& term, int /*begin*/, int /*end*/) {
   return term;

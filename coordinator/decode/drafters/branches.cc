@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-// The tokens that are committed if an outcome comes, but for one that is still to be drawn.
+// The tokens that are committed if an outcome comes, without the one that is still to be drawn.
 class AssumedTokens {
  public:
   AssumedTokens(const Generation& generation, const Proposal& proposal, const Outcome& outcome)
@@ -94,7 +94,7 @@ std::optional<Branch> Branches::TakeHit(const Verdict& verdict) {
   });
   std::optional<Branch> taken;
   if (hit != branches_.end()) {
-    // What is drawn in advance is drawn once.
+    // A token that is drawn in advance is drawn once.
     (*hit)->call->OnPartial(nullptr);
     taken = std::move(**hit);
     branches_.erase(hit);
@@ -115,7 +115,7 @@ bool Branches::lost() const {
 }
 
 void Branches::Drop() {
-  // Answers to those that were dropped last may still be on the way.
+  // Answers to the branches dropped last may still be on the way.
   if (branches_.empty()) return;
   dropped_.clear();
   for (const auto& branch : branches_) {

@@ -6,7 +6,7 @@
 namespace outrider {
 namespace {
 
-// How many of the last tokens, up to `limit`, are also those before `end`.
+// How many of the last tokens, up to `limit`, equal those before `end`.
 size_t MatchLength(std::span<const TokenId> tokens, size_t end, size_t limit) {
   size_t length = 0;
   while (length < std::min(limit, end) && tokens[end - 1 - length] == tokens[tokens.size() - 1 - length]) {
@@ -19,7 +19,7 @@ size_t MatchLength(std::span<const TokenId> tokens, size_t end, size_t limit) {
 
 Proposal NgramDrafter::Draft(int k) {
   const std::vector<TokenId>& committed = generation_->tokens();
-  // Of a long prompt only the end would stay in the history.
+  // Only the end of a long prompt would stay in the history.
   const size_t history = static_cast<size_t>(options_.history);
   if (committed.size() > history) counted_ = std::max(counted_, committed.size() - history);
   while (counted_ < committed.size()) table_.Append(committed[counted_++]);

@@ -1,4 +1,4 @@
-// Drafters that need nobody but the committed tokens.
+// Drafters that need only the committed tokens.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ class LocalDrafter : public Drafter {
  public:
   using Drafter::Drafter;
 
-  // The proposal, at once.
+  // Returns the proposal at once.
   virtual Proposal Draft(int k) = 0;
 
   void Begin(const DraftLength& length) final { k_ = length.most; }
@@ -30,15 +30,15 @@ class LocalDrafter : public Drafter {
     co_return proposal;
   }
 
-  // What it knows of a verdict are the tokens that were committed.
+  // All it learns of a verdict is the committed tokens.
   void OnVerdict(size_t /*n*/, const Verdict& /*verdict*/) final {}
 
  private:
   int k_ = 0;
 };
 
-// A chain of tokens that were chosen without chance: q is all on the token itself, absent where the rule
-// takes none.
+// A chain of deterministically chosen tokens: q is a point mass on the token, absent where the rule takes
+// none.
 inline Proposal PointMasses(const std::vector<TokenId>& tokens, v1::Rule rule) {
   Proposal proposal;
   for (TokenId token : tokens) {
@@ -49,9 +49,9 @@ inline Proposal PointMasses(const std::vector<TokenId>& tokens, v1::Rule rule) {
   return proposal;
 }
 
-// What followed which tokens in the recent past of one sequence. Counts the tokens that follow each context
-// of 1 to max_context tokens, within the last `history` tokens: what leaves the history leaves the counts, so
-// that there are at most history * max_context of them. Not synchronised.
+// Counts which tokens follow each context of 1 to max_context tokens within the last `history` tokens of one
+// sequence. What leaves the history leaves the counts, so there are at most history * max_context of them.
+// Not synchronised.
 class NgramTable {
  public:
   static constexpr int kMaxContext = 3;
@@ -61,11 +61,11 @@ class NgramTable {
 
   void Append(TokenId token);
 
-  // What most often follows the last tokens of `tokens`, the most recent of those that tie. The longest
-  // context that occurs decides, if it is of min_context tokens or more; otherwise there is none.
+  // Returns what most often follows the last tokens of `tokens`, ties to the most recent. The longest context
+  // that occurs decides; nullopt if it has fewer than min_context tokens.
   std::optional<TokenId> Next(std::span<const TokenId> tokens, int min_context = 1) const;
 
-  // How many pairs of context and continuation are counted.
+  // The number of counted pairs of context and continuation.
   size_t size() const;
 
  private:
@@ -73,7 +73,7 @@ class NgramTable {
   struct Continuation {
     TokenId token = 0;
     int count = 0;
-    uint64_t last = 0;  // when it was counted last
+    uint64_t last = 0;  // when it was last counted
   };
 
   static Context Last(std::span<const TokenId> tokens, int length);
@@ -89,11 +89,11 @@ class NgramTable {
 };
 
 struct CopyOptions {
-  int max_match = 3;   // tokens that are compared; a longer match than this is worth no more
-  int history = 8192;  // committed tokens that are searched, the last ones
+  int max_match = 3;   // tokens compared; a longer match is worth no more
+  int history = 8192;  // last committed tokens searched
 };
 
-// Drafts what followed the most recent place in the sequence that ends with the same tokens (prompt lookup).
+// Drafts what followed the most recent earlier occurrence of the sequence's last tokens (prompt lookup).
 class CopyDrafter final : public LocalDrafter {
  public:
   CopyDrafter(Generation* generation, const CopyOptions& options)
@@ -111,7 +111,7 @@ struct NgramOptions {
   int max_context = NgramTable::kMaxContext;  // tokens of the longest context, in [1, kMaxContext]
   int min_context = 1;                        // a token that only shorter ones suggest is not drafted
   int max_tokens = 4;                         // most tokens drafted in a round
-  int history = 512;                          // tokens that the counts are of, at least 1
+  int history = 512;                          // tokens that are counted, at least 1
 };
 
 // Drafts what most often followed the last tokens earlier in the sequence. The prompt seeds the counts, and
@@ -130,7 +130,7 @@ class NgramDrafter final : public LocalDrafter {
  private:
   const NgramOptions options_;
   NgramTable table_;
-  size_t counted_ = 0;  // committed tokens that the table has seen
+  size_t counted_ = 0;  // committed tokens that the table has counted
 };
 
 }  // namespace outrider

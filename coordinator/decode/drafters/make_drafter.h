@@ -10,17 +10,17 @@
 
 namespace outrider {
 
-// What the drafters of all generations have in common.
+// What the drafters of all generations share.
 struct DrafterParts {
   DraftPool* drafts = nullptr;     // null: no draft service is configured
-  Clock::duration draft_budget{};  // for a proposal
+  Clock::duration draft_budget{};  // per proposal
   NgramOptions ngram = {};
   CopyOptions copy = {};
   Metrics* metrics = nullptr;
 };
 
-// What the generation's request asks for. That has been checked: it names no drafter whose parts are missing.
-// `vocab` is the target's; `fork` is for the draft service.
+// Makes the drafter that the generation's request asks for. The request was checked: it names no drafter
+// whose parts are missing. `vocab` is the target's; `fork` is for the draft service.
 std::unique_ptr<Drafter> MakeDrafter(Generation* generation, const DrafterParts& parts, int vocab, Fork fork);
 
 }  // namespace outrider

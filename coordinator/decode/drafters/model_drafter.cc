@@ -9,13 +9,13 @@
 namespace outrider {
 namespace {
 
-// What comes later than the budget and this for the way back is not waited for, so that a draft that hangs
+// An answer later than the budget plus this, for the way back, is not waited for, so that a draft that hangs
 // costs a round this long and no longer.
 constexpr auto kWayBack = std::chrono::milliseconds(50);
-// Tokens that the draft has not seen need time of their own.
+// Tokens that are new to the draft need time of their own.
 constexpr auto kBudgetPerToken = std::chrono::microseconds(500);
 
-// Items that are sent for one proposal.
+// The most items sent for one proposal.
 constexpr int kMaxAttempts = 3;
 
 void SetBudget(Clock::duration allowed, google::protobuf::Duration* budget) {
@@ -32,7 +32,7 @@ bool FitParams(int draft_vocab, int target_vocab, v1::SequenceParams& params) {
   };
   const bool had_allowed = !sampling.allowed_ids().empty();
   drop_beyond(*sampling.mutable_allowed_ids());
-  // Without any id that is allowed, all would be.
+  // An empty list of allowed ids would allow all.
   if (had_allowed && sampling.allowed_ids().empty()) return false;
   drop_beyond(*sampling.mutable_bad_ids());
   drop_beyond(*params.mutable_end_ids());
@@ -56,7 +56,7 @@ void ModelDrafter::Begin(const DraftLength& length) {
 }
 
 bool ModelDrafter::Send() {
-  // Neither is the draft's failure: it is this sequence that is not drafted for.
+  // None of these is the draft's failure: only this sequence is not drafted for.
   if (stopped_ || attempts_ == kMaxAttempts || losses_.guilty() || Clock::now() < not_before_) return false;
   if (!pin_.Settle(generation_->sequence_id(), generation_->request().prompt, remote_.fork_of())) {
     SetAway();
@@ -99,7 +99,7 @@ std::optional<ModelDrafter::InFlight> ModelDrafter::Prepare() {
   InFlight item;
   item.server = pin_.server();
   TurnQueue& suspects = item.server->link->suspects();
-  // A suspect does without a draft for as long as another is on its way.
+  // A suspect goes without a draft while another is on its way.
   if (!losses_.suspect()) {
     item.permit = item.server->breaker.TryPass(Clock::now());
   } else if (suspects.size() == 0) {
@@ -127,18 +127,19 @@ asio::awaitable<Proposal> ModelDrafter::Take(v1::ItemTiming* timing) {
       if (OnRefusal(item, answer)) continue;
       break;
     }
-    // What was drafted is in the draft's cache but not committed yet; OnVerdict tells how much of it will be.
+    // The drafted tokens are in the draft's cache but not committed; OnVerdict tells how many of them will
+    // be.
     remote_.OnAnswer(answer.result.cached(), item.n, 0);
     losses_.OnAnswer(item.n);
     if (answer.result.cached() < item.n && answer.result.nodes_size() > 0) {
-      // The draft was short of blocks and has dropped the sequence. To feed it again at once would take them
+      // The draft was short of blocks and has dropped the sequence. Feeding it again at once would take them
       // from others.
       not_before_ = Clock::now() + full_pause_.Next();
     } else {
       full_pause_.Reset();
     }
-    // That was the prompt alone, a branch of a round after which nothing was wanted, or one that gave way to
-    // others before anything was drafted.
+    // That was the prompt alone, a branch of a round after which nothing was wanted, or a branch that gave
+    // way to others before anything was drafted.
     if (item.n < generation_->size() || (item.is_ahead && answer.result.nodes().empty())) {
       item.permit->Succeed();
       continue;
@@ -193,7 +194,7 @@ void ModelDrafter::Adopt(Branch branch) {
                 .drew_first = branch.draws_first};
   if (item.permit == nullptr) return server->link->PostRelease(branch.sequence_id);
   ahead_.hit = true;
-  // Even if it is answered: nobody is to take its place any more.
+  // Even if it is answered: nobody will take its place any more.
   v1::DraftItem promote;
   promote.mutable_promote()->set_sequence_id(branch.sequence_id);
   SetBudget(budget_, promote.mutable_promote()->mutable_budget());
@@ -234,14 +235,14 @@ absl::StatusOr<Proposal> ModelDrafter::Parse(const v1::ProposeResult& result, co
 bool ModelDrafter::OnRefusal(const InFlight& item, const DraftLink::Answer& answer) {
   if (answer.status.code() == absl::StatusCode::kCancelled) return false;
   if (item.is_ahead && remote_.OnRefusal(answer.status, answer.result.cached()) != Remedy::kNone) {
-    // A branch gives way to all others. What it was to draft is asked for as any proposal is.
+    // A branch gives way to all others. Its tokens are asked for like any proposal.
     item.permit->Succeed();
     return true;
   }
   metrics_->OnDraftError(ReasonOf(answer.status));
   const Clock::time_point now = Clock::now();
   const Remedy remedy = remote_.OnRefusal(answer.status, answer.result.cached());
-  // A draft that has lost a sequence, or has no room for one, does what it should.
+  // A draft that has lost a sequence, or has no room for one, works as it should.
   if (remedy == Remedy::kNone) {
     item.permit->Fail(now);
     pin_.Avoid();

@@ -20,8 +20,8 @@ namespace outrider {
 
 class ModelDrafter final : public Drafter {
  public:
-  // The draft answers within `budget` with the tokens it has by then. After one that does not, the next round
-  // asks another of the pool. `vocab` is the size of the target's vocabulary.
+  // The draft answers within `budget` with the tokens it has by then. If it does not, the next round asks
+  // another of the pool. `vocab` is the size of the target's vocabulary.
   ModelDrafter(Generation* generation, DraftPool* pool, Metrics* metrics, Clock::duration budget, int vocab,
                Fork fork)
       : Drafter(generation),
@@ -43,34 +43,34 @@ class ModelDrafter final : public Drafter {
  private:
   // An item whose answer has not been taken.
   struct InFlight {
-    std::shared_ptr<DraftPool::Server> server;  // of which the others are
+    std::shared_ptr<DraftPool::Server> server;  // the one that the other members belong to
     std::unique_ptr<CircuitBreaker::Permit> permit;
-    std::unique_ptr<TurnQueue::Turn> turn;  // of a suspect
+    std::unique_ptr<TurnQueue::Turn> turn;  // if it is a suspect
     std::unique_ptr<DraftLink::Call> call;
     Clock::time_point deadline;
     size_t n = 0;             // committed tokens that it knew of
-    int k = 0;                // tokens that it asked for: the depth,
-    int nodes = 0;            // and all of them
-    bool is_ahead = false;    // it was a branch,
-    bool drew_first = false;  // whose last token the draft had to draw
+    int k = 0;                // the depth asked for
+    int nodes = 0;            // the nodes asked for
+    bool is_ahead = false;    // it was a branch
+    bool drew_first = false;  // the draft had to draw the branch's last token
   };
 
-  // Sends the tokens that the draft lacks, as a new round that asks for what is wanted. False if there is
-  // nothing to ask for, or nobody to ask: then nothing is in flight.
+  // Sends the tokens that the draft lacks, as a new round that asks for what is wanted. Returns false, with
+  // nothing in flight, if there is nothing to ask for or nobody to ask.
   bool Send();
-  // Leave to send an item to the draft that the sequence is on, without the call. Null if that cannot be
-  // asked now; sets status_.
+  // Gets leave to send an item to the sequence's draft; does not make the call. Nullopt if the draft cannot
+  // be asked now; sets status_.
   std::optional<InFlight> Prepare();
-  // There is no draft to ask.
+  // Notes that there is no draft to ask.
   void SetAway();
-  // The proposal: a chain or, if one was asked for, a tree, of at least one token and at most what `item`
-  // allows.
+  // Converts the proposal: a chain or, if one was asked for, a tree, of at least one token and at most what
+  // `item` allows.
   absl::StatusOr<Proposal> Parse(const v1::ProposeResult& result, const InFlight& item) const;
-  // Has the generation go on with a branch whose outcome has come.
+  // Continues the generation on a branch whose outcome has come.
   void Adopt(Branch branch);
-  // Whether asking once more at once makes sense.
+  // Whether it makes sense to ask again at once.
   bool OnRefusal(const InFlight& item, const DraftLink::Answer& answer);
-  // After this the generation goes on without a draft.
+  // Continues the generation without a draft.
   void GiveUp();
 
   DraftPool::Pin pin_;
@@ -83,21 +83,21 @@ class ModelDrafter final : public Drafter {
   bool may_run_ahead_ = true;
   AheadReport ahead_;
   DraftLength wanted_;  // of the proposal that was begun
-  int attempts_ = 0;    // items that were sent for it
+  int attempts_ = 0;    // items sent for it
   std::optional<InFlight> in_flight_;
   DraftStatus status_ = DraftStatus::kUsable;
   LossCount losses_;
-  // The draft had no room for this sequence: it is left alone until then.
+  // How long to leave alone a draft that had no room for this sequence.
   Backoff full_pause_{std::chrono::milliseconds(20), std::chrono::seconds(1)};
   Clock::time_point not_before_{};
-  bool stopped_ = false;  // what is sent now, nobody would release
+  bool stopped_ = false;  // nobody would release what is sent now
 };
 
-// For drafts whose vocabulary has another size than the target's: some families pad it differently in each
-// model, though the ids that a text is made of are the same. Rewrites an update that was made for the target
-// so that a draft with `draft_vocab` tokens takes it: removes from its parameters the ids that the draft
-// lacks, and forbids those that the target lacks, so that their q is 0. False, with the update half
-// rewritten, if the draft cannot propose: it lacks a token of the sequence, or all that the parameters leave.
+// For drafts whose vocabulary differs in size from the target's: some families pad it differently in each
+// model, though the ids that texts are made of are the same. Rewrites an update made for the target so that a
+// draft with `draft_vocab` tokens takes it: removes from the parameters the ids that the draft lacks, and
+// forbids those that the target lacks, so that their q is 0. Returns false, with the update half rewritten,
+// if the draft cannot propose: it lacks a token of the sequence, or all that the parameters leave.
 bool FitVocabulary(int draft_vocab, int target_vocab, v1::SequenceUpdate& update);
 
 }  // namespace outrider

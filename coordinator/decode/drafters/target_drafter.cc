@@ -3,8 +3,8 @@
 namespace outrider {
 namespace {
 
-// Leaves the nodes that have fewer than `depth` others before them. Which these are does not depend on the
-// tokens, so that q stays what they were drawn from.
+// Keeps the nodes that have fewer than `depth` others before them. Which these are does not depend on the
+// tokens, so q stays what they were drawn from.
 Proposal CutToDepth(Proposal proposal, int depth) {
   const std::vector<int> depths = Depths(proposal);
   std::vector<int> places(proposal.size());

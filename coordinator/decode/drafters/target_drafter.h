@@ -1,4 +1,4 @@
-// Drafters that leave the work to others: to the target, or to two in turn.
+// Drafters that leave the work to others: to the target, or to two drafters in turn.
 #pragma once
 
 #include <memory>
@@ -8,16 +8,16 @@
 
 namespace outrider {
 
-// Hands out what the target proposed itself, with its last verdict. Asks nobody: the loop has the target
-// asked a round ahead. So there is nothing to propose in a generation's first round.
+// Hands out the proposal that the target made with its last verdict. Asks nobody: the loop asks the target a
+// round ahead. So there is nothing to propose in a generation's first round.
 class TargetDrafter final : public Drafter {
  public:
-  // `kind` is one of those that are the target.
+  // `kind` is one for which the target itself proposes.
   TargetDrafter(Generation* generation, v1::DrafterKind kind) : Drafter(generation), kind_(kind) {}
 
   void Begin(const DraftLength& length) override { most_ = length.most; }
-  // What OnProposal brought, if it was made to follow just these committed tokens, up to the depth that is
-  // wanted.
+  // Returns the proposal given to OnProposal if it follows exactly these committed tokens, up to the wanted
+  // depth.
   asio::awaitable<Proposal> Take(v1::ItemTiming* timing) override;
   void OnVerdict(size_t /*n*/, const Verdict& /*verdict*/) override {}
   void OnProposal(size_t n, TargetProposal proposal) override {
@@ -35,25 +35,25 @@ class TargetDrafter final : public Drafter {
   DraftStatus status_ = DraftStatus::kUsable;
 };
 
-// Asks one drafter, and another one if the first has nothing to propose. Which of them proposes is decided by
-// the committed tokens, as long as the first looks at nothing else.
+// Asks one drafter, and a second if the first has nothing to propose. The committed tokens decide which of
+// them proposes, as long as the first looks at nothing else.
 //
 // If the second is the target, its proposal comes with a verdict, before the first is asked, and is dropped
-// unused if the first proposes. What it took counts as the round's time for drafting all the same. While the
-// first is right again and again, as where the text copies itself, the target is not asked: the round that
-// ends this is plain.
+// unused if the first proposes. Its time still counts as the round's time for drafting. While the first is
+// right again and again, as where the text copies itself, the target is not asked; the round that ends this
+// is plain.
 class AutoDrafter final : public Drafter {
  public:
   AutoDrafter(Generation* generation, std::unique_ptr<Drafter> first, std::unique_ptr<Drafter> second)
       : Drafter(generation), first_(std::move(first)), second_(std::move(second)) {}
 
-  // The first is always asked first. If nothing is wanted, only the second has something to do.
+  // Always asks the first drafter first. If nothing is wanted, only the second has something to do.
   void Begin(const DraftLength& length) override;
   asio::awaitable<Proposal> Take(v1::ItemTiming* timing) override;
-  // Each hears of its own proposals only.
+  // Each drafter hears of its own proposals only.
   void RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) override;
   void OnVerdict(size_t n, const Verdict& verdict) override;
-  // Not if the first has just proposed, after a proposal of its own that was accepted as a whole.
+  // False if the first has just proposed, and its previous proposal was accepted as a whole.
   bool WantsTargetProposal() const override { return !(last_ == first_.get() && first_was_right_); }
   // Only the second may be the target.
   void OnProposal(size_t n, TargetProposal proposal) override;

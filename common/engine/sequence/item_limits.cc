@@ -1,4 +1,4 @@
-#include "common/engine/sequence/admission.h"
+#include "common/engine/sequence/item_limits.h"
 
 #include <algorithm>
 #include <initializer_list>
@@ -24,7 +24,7 @@ size_t DepthOf(const Proposal& proposal) {
   return depth;
 }
 
-// The numbers that make the shape what it is.
+// The numbers that define the shape.
 std::vector<int> NumbersOf(const TreeShape& shape) {
   struct Visitor {
     std::vector<int> operator()(const Branching& tree) const { return tree.children; }

@@ -3,7 +3,7 @@
     python bench/plots.py [--results build/bench] [--out docs/images]
 
 speed-by-k.png from pair.json, drafters.png and acceptance.png from drafters.json, trees.png from tree.json, alpha.png from alpha.json, throughput.png from serve.json, shape.png from shape.json,
-schedule.png from schedule.json, pools.png from pools.json; a file that is missing is reported.
+schedule.png from schedule.json; a file that is missing is reported.
 """
 
 import argparse
@@ -162,7 +162,7 @@ def shape(report: dict) -> Figure:
         axes.plot(ks, [row["ratio_to_plain"] for row in result["rows"]], color=color, marker=marker,
                   label=f"alpha = {result['alpha']:g}, measured")
         axes.plot(ks, [row["expected_ratio"] for row in result["rows"]], color=color, linestyle=":",
-                  label="ceiling: Theorem 3.8")
+                  label="estimate: Theorem 3.8")
     axes.axhline(1, color=GREY, linestyle="--", linewidth=1.2, label="plain decoding = 1")
     axes.set(xlabel="K, tokens drafted in a round", ylabel="tokens/s, relative to plain decoding")
     axes.set_ylim(bottom=0)
@@ -201,22 +201,6 @@ def schedule(report: dict) -> Figure:
     axes.set_ylim(bottom=0, top=1.3 * max(best("perfect_overlap", **ahead)))
     axes.legend(loc="upper right", fontsize=8, ncols=2)
     title(figure, "Speed against delay, with the best K of each", report)
-    return figure
-
-
-def pools(report: dict) -> Figure:
-    figure, panels = plt.subplots(1, 2, figsize=(8, 4))
-    for axes, role in zip(panels, ("target", "draft")):
-        for row, color, style in zip(report["rows"], (ORANGE, BLUE, GREEN, GREY), ("-", "-", "-", "--")):
-            # The pools begin empty.
-            samples = [sample for sample in row[role]["balance"] if sample[0] >= report["seconds"] / 4]
-            axes.plot([sample[0] for sample in samples], [sample[1] for sample in samples], color=color, linestyle=style,
-                      linewidth=1.4, label=row["placement"])
-        axes.set(title=f"{role}s", xlabel="seconds")
-        axes.set_ylim(bottom=1)
-    panels[0].set_ylabel("sequences on the fullest server / mean")
-    title(figure, "Balance of pools", report, top=0.95)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0, 0.94), ncols=4)
     return figure
 
 
@@ -259,8 +243,7 @@ def main() -> None:
                                   ("alpha.json", alpha, "alpha.png"),
                                   ("serve.json", throughput, "throughput.png"),
                                   ("shape.json", shape, "shape.png"),
-                                  ("schedule.json", schedule, "schedule.png"),
-                                  ("pools.json", pools, "pools.png")):
+                                  ("schedule.json", schedule, "schedule.png")):
         if not (options.results / source).exists():
             print(f"plots: no {options.results / source}, so no {picture}")
             continue

@@ -30,13 +30,6 @@ add_test(NAME compare_test
   WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 set_tests_properties(compare_test PROPERTIES LABELS unit ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 
-# The simulator of pools.
-add_test(NAME pools_bench_test
-  COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_SOURCE_DIR}/unit/pools_bench_test.py
-  WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-set_tests_properties(pools_bench_test PROPERTIES
-  LABELS unit ENVIRONMENT "OUTRIDER_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};PYTHONDONTWRITEBYTECODE=1")
-
 # The figures of docs/sizing.md.
 add_test(NAME sizes_test
   COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_SOURCE_DIR}/unit/sizes_test.py

@@ -14,7 +14,7 @@
 #include "common/kv/prefix_hash.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/error.h"
-#include "common/text/read_file.h"
+#include "common/text/strings.h"
 #include "common/text/tokenizer.h"
 #include "outrider/v1/target.grpc.pb.h"
 

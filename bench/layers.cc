@@ -80,12 +80,12 @@ absl::StatusOr<bool> Run(const std::string& model, const std::string& a, const s
   const double rounding = tolerance.value_or(std::max(expected->rounding, found->rounding));
   std::string first;
   for (size_t pass = 0; pass < std::size(kComparedPasses); ++pass) {
-    const auto compared = StageComparison::Make(expected->passes[pass], found->passes[pass]);
+    const auto compared = DifferencesOf(expected->passes[pass], found->passes[pass]);
     if (!compared.ok()) return compared.status();
     std::printf("%-25s  difference  largest\n", absl::StrCat(kComparedPasses[pass], " rows").c_str());
-    for (const StageComparison::Stage& stage : compared->stages())
+    for (const StageDifference& stage : *compared)
       std::printf("  %-25s %9.1e %8.1e\n", stage.name.c_str(), stage.difference, stage.largest);
-    const StageComparison::Stage* const differs = compared->FirstAbove(rounding);
+    const StageDifference* const differs = FirstAbove(*compared, rounding);
     if (first.empty() && differs != nullptr)
       first = absl::StrCat(kComparedPasses[pass], " rows, ", differs->finding);
   }

@@ -245,7 +245,7 @@ absl::StatusOr<nlohmann::ordered_json> MeasureMemory(LocalServicesOptions servic
     if (!pair.ok()) return pair.status();
     const std::string name = std::filesystem::path(folder).filename().string();
     v1::GenerateRequest request = MakeRequest(prompt, 0, 3, 1, 200);
-    if (!folder.empty()) request.mutable_speculation()->set_drafter(DrafterFromName(name));
+    if (!folder.empty()) request.mutable_speculation()->set_drafter(FromName<v1::DrafterKind>(name));
     const auto answer = pair->client.Generate(request, nullptr);
     if (!answer.ok()) return answer.status();
     const double target = ResidentBytesOfChildren("outrider-target");

@@ -23,7 +23,6 @@
 #include "bench/temporary_folder.h"
 #include "bench/timed_server.h"
 #include "common/rpc/drafters.h"
-#include "common/rpc/names.h"
 #include "common/rpc/queue_poller.h"
 #include "common/spec/analysis.h"
 #include "draft_service/draft_service.h"
@@ -136,8 +135,8 @@ class ScheduleBench {
     for (int i = 0; i < kPrompt; ++i) request.mutable_tokens()->add_ids(300);
     request.mutable_sampling()->set_temperature(0);
     request.set_trace(true);
-    request.mutable_speculation()->set_drafter(DrafterFromName(mode.drafter));
-    request.mutable_speculation()->set_schedule(ScheduleFromName(mode.schedule));
+    request.mutable_speculation()->set_drafter(FromName<v1::DrafterKind>(mode.drafter));
+    request.mutable_speculation()->set_schedule(FromName<v1::Schedule>(mode.schedule));
     request.mutable_speculation()->set_draft_tokens(static_cast<uint32_t>(mode.k));
     request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(flags_.tokens));
     request.mutable_stop()->set_ignore_eos(true);

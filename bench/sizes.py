@@ -62,7 +62,7 @@ class Shape:
         return 2 * self.layers * self.kv_heads * self.head_dim * BFLOAT16
 
     def rank_bytes(self, ranks: int) -> int:
-        """The weights of one of so many ranks (common/engine/torch/weights.h): the whole embedding, all norms, and its share of
+        """The weights of one of so many ranks (common/engine/torch/decoder.h): the whole embedding, all norms, and its share of
         the rest. A last matrix that is the embedding takes nothing more."""
         head = 0 if self.tied else -(-VOCAB // ranks) * self.hidden
         return (self.embedding + self.matrices // ranks + head) * BFLOAT16 + self.norms * FLOAT32

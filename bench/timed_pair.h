@@ -73,7 +73,7 @@ struct TimedModelOptions {
 
 class TimedModel final : public Model {
  public:
-  TimedModel(const TimedModelOptions& timed, const DecoderSpec& spec, const RunnerOptions& options)
+  TimedModel(const TimedModelOptions& timed, const DecoderConfig& spec, const RunnerOptions& options)
       : timed_(timed), spec_(spec), kv_blocks_(options.kv_blocks) {}
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch,
@@ -125,7 +125,7 @@ class TimedModel final : public Model {
   }
 
   const TimedModelOptions timed_;
-  const DecoderSpec spec_;
+  const DecoderConfig spec_;
   const int kv_blocks_;
   bool is_precise_ = false;
   std::vector<float> logits_;
@@ -135,7 +135,7 @@ class TimedBackend final : public Backend {
  public:
   explicit TimedBackend(const TimedModelOptions& timed) : timed_(timed) {}
   absl::Status Check(const RunnerOptions&) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource&,
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource&,
                                               const RunnerOptions& options, ThreadPool&) const override {
     return std::make_unique<TimedModel>(timed_, spec, options);
   }

@@ -15,7 +15,6 @@
 #include "common/rpc/queue_poller.h"
 #include "common/rpc/server.h"
 #include "common/serve/model_service.h"
-#include "common/text/model_fingerprint.h"
 #include "common/text/tokenizer.h"
 #include "outrider/v1/sequence.pb.h"
 

@@ -12,7 +12,6 @@
 #include "bench/temporary_folder.h"
 #include "common/rpc/batch_server.h"
 #include "common/rpc/server.h"
-#include "common/text/model_fingerprint.h"
 #include "common/text/tokenizer.h"
 #include "outrider/v1/draft.grpc.pb.h"
 #include "outrider/v1/target.grpc.pb.h"

@@ -1,7 +1,5 @@
 #include "coordinator/flags.h"
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/security_flags.h"
 #include "coordinator/api/parse_request.h"
@@ -9,17 +7,20 @@
 namespace outrider {
 
 void DefineFlags(CLI::App& app, Flags& flags) {
+  const auto add_option = [&app](const char* flag, auto& value, const char* what,
+                                 const CLI::Validator& check) {
+    app.add_option(flag, value, what)->check(check)->capture_default_str();
+  };
   app.add_option("--tokenizer", flags.tokenizer, "tokenizer.json of the models, or the folder it is in")
       ->required();
   app.add_flag(
       "--control-tokens-in-chat", flags.control_tokens_in_chat,
       "what looks like a control token in a message is one, as in transformers; otherwise it is text");
-  app.add_option("--generation-config", flags.generation_config,
-                 "auto: how the model is sampled from, where a request does not say, is for the "
-                 "generation_config.json "
-                 "beside the tokenizer to say; none")
-      ->check(CLI::IsMember({"auto", "none"}))
-      ->capture_default_str();
+  add_option(
+      "--generation-config", flags.generation_config,
+      "auto: how the model is sampled from, where a request does not say, is for the generation_config.json "
+      "beside the tokenizer to say; none",
+      CLI::IsMember({"auto", "none"}));
   const auto add_servers = [&app](const char* flag, std::vector<std::string>& servers, const char* what) {
     app.add_option(flag, servers, what)->allow_extra_args(false)->default_str(servers.front());
   };
@@ -27,10 +28,8 @@ void DefineFlags(CLI::App& app, Flags& flags) {
               "address of a target service; may be given again: each request is on one of them. "
               "dns:///NAME:PORT: all that the name resolves to");
   add_servers("--draft", flags.drafts, "address of a draft service, likewise; empty: none");
-  app.add_option("--resolve-interval", flags.resolve_seconds,
-                 "seconds from one time that dns:///NAME:PORT is resolved to the next")
-      ->check(CLI::Range(0.1, 86400.0))
-      ->capture_default_str();
+  add_option("--resolve-interval", flags.resolve_seconds,
+             "seconds from one time that dns:///NAME:PORT is resolved to the next", CLI::Range(0.1, 86400.0));
   app.add_flag("--mixed-numerics", flags.mixed_numerics,
                "targets may compute with different dtypes, kernels or libraries: a request that moves from "
                "one to another may then continue with other tokens than it would have had");
@@ -57,77 +56,56 @@ void DefineFlags(CLI::App& app, Flags& flags) {
          "name of the model in OpenAI's API; may be given again: the first is in answers, requests may use "
          "any; the target's folder")
       ->check([](const std::string& name) { return name.empty() ? "a name is empty" : std::string(); });
-  app.add_option("--draft-tokens", flags.draft_tokens,
-                 "K, unless a request says otherwise; auto: chosen round by round from measured times and "
-                 "acceptance, 5 where that would change what a seed gives")
-      ->check(CLI::IsMember({"auto"}) | CLI::Range(0, kMaxDraftTokens))
-      ->capture_default_str();
-  app.add_option("--draft-budget", flags.draft_budget_seconds,
-                 "seconds that the draft has for a proposal; it answers with what it has by then")
-      ->check(CLI::Range(0.001, 60.0))
-      ->capture_default_str();
-  app.add_option(
-         "--stream-interval", flags.stream_interval_seconds,
-         "seconds from one chunk of a stream to the next; tokens that come meanwhile leave together, the "
-         "first at once; 0: each round's leave by themselves")
-      ->check(CLI::Range(0.0, 10.0))
-      ->capture_default_str();
-  app.add_option(
-         "--target-wait", flags.target_wait_seconds,
-         "seconds that requests wait for a target that is away; then they end, and the coordinator is "
-         "not ready")
-      ->check(CLI::Range(0.1, 86400.0))
-      ->capture_default_str();
-  app.add_option(
-         "--item-timeout", flags.item_timeout_seconds,
-         "seconds without any answer after which a server that has items to answer counts as lost; more "
-         "than the longest computation of a prompt takes")
-      ->check(CLI::Range(0.1, 86400.0))
-      ->capture_default_str();
+  add_option("--draft-tokens", flags.draft_tokens,
+             "K, unless a request says otherwise; auto: chosen round by round from measured times and "
+             "acceptance, 5 where that would change what a seed gives",
+             CLI::IsMember({"auto"}) | CLI::Range(0, kMaxDraftTokens));
+  add_option("--draft-budget", flags.draft_budget_seconds,
+             "seconds that the draft has for a proposal; it answers with what it has by then",
+             CLI::Range(0.001, 60.0));
+  add_option("--stream-interval", flags.stream_interval_seconds,
+             "seconds from one chunk of a stream to the next; tokens that come meanwhile leave together, the "
+             "first at once; 0: each round's leave by themselves",
+             CLI::Range(0.0, 10.0));
+  add_option("--target-wait", flags.target_wait_seconds,
+             "seconds that requests wait for a target that is away; then they end, and the coordinator is "
+             "not ready",
+             CLI::Range(0.1, 86400.0));
+  add_option("--item-timeout", flags.item_timeout_seconds,
+             "seconds without any answer after which a server that has items to answer counts as lost; more "
+             "than the longest computation of a prompt takes",
+             CLI::Range(0.1, 86400.0));
   app.add_option(
          "--drafter", flags.drafter,
          "who drafts, unless a request says otherwise; the last five are the target itself, if it has them; "
          "model if there is a draft service, else ngram")
       ->check(CLI::IsMember(DrafterNames()));
-  app.add_option("--rule", flags.rule, "token, block or coupled, unless a request says otherwise")
-      ->check(CLI::IsMember({"token", "block", "coupled"}))
-      ->capture_default_str();
-  app.add_option(
-         "--schedule", flags.schedule,
-         "lockstep, run_ahead (the draft also works while the target verifies) or auto (whichever was "
-         "measured to be faster), unless a request says otherwise; lockstep without a draft service")
-      ->check(CLI::IsMember({"lockstep", "run_ahead", "auto"}))
-      ->capture_default_str();
+  add_option("--rule", flags.rule, "token, block or coupled, unless a request says otherwise",
+             CLI::IsMember({"token", "block", "coupled"}));
+  add_option("--schedule", flags.schedule,
+             "lockstep, run_ahead (the draft also works while the target verifies) or auto (whichever was "
+             "measured to be faster), unless a request says otherwise; lockstep without a draft service",
+             CLI::IsMember({"lockstep", "run_ahead", "auto"}));
   app.add_option("--tree", flags.tree, "none, auto, or a tree (2x2x1, chains:N, budget:N) to draft instead")
       ->check(ProblemOfTree)
       ->capture_default_str();
-  app.add_option("--run-ahead-branches", flags.run_ahead_branches,
-                 "most outcomes of a verification that are drafted for while it runs")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  app.add_option("--ngram-max-tokens", flags.ngram.max_tokens, "most tokens that the n-gram drafter proposes")
-      ->check(CLI::Range(1, kMaxDraftTokens))
-      ->capture_default_str();
-  app.add_option("--ngram-context", flags.ngram.max_context, "tokens of its longest context")
-      ->check(CLI::Range(1, NgramTable::kMaxContext))
-      ->capture_default_str();
-  app.add_option("--ngram-history", flags.ngram.history, "last tokens of a sequence that it counts")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--copy-match", flags.copy.max_match, "tokens that the copy drafter compares")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--copy-history", flags.copy.history, "last tokens of a sequence that it searches")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--max-requests", flags.admission.max_samples,
-                 "most requests in progress, each sample counted; more wait")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--max-waiting-requests", flags.admission.max_waiting,
-                 "most requests of one client that wait, clients taking turns; more are refused")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+  add_option("--run-ahead-branches", flags.run_ahead_branches,
+             "most outcomes of a verification that are drafted for while it runs", CLI::Range(1, 64));
+  add_option("--ngram-max-tokens", flags.ngram.max_tokens, "most tokens that the n-gram drafter proposes",
+             CLI::Range(1, kMaxDraftTokens));
+  add_option("--ngram-context", flags.ngram.max_context, "tokens of its longest context",
+             CLI::Range(1, NgramTable::kMaxContext));
+  add_option("--ngram-history", flags.ngram.history, "last tokens of a sequence that it counts",
+             CLI::Range(1, 1 << 20));
+  add_option("--copy-match", flags.copy.max_match, "tokens that the copy drafter compares",
+             CLI::Range(1, 1024));
+  add_option("--copy-history", flags.copy.history, "last tokens of a sequence that it searches",
+             CLI::Range(1, 1 << 20));
+  add_option("--max-requests", flags.admission.max_samples,
+             "most requests in progress, each sample counted; more wait", CLI::Range(1, 1 << 20));
+  add_option("--max-waiting-requests", flags.admission.max_waiting,
+             "most requests of one client that wait, clients taking turns; more are refused",
+             CLI::Range(0, 1 << 20));
   app.add_flag(
       "--share-prefix-cache", flags.share_prefix_cache,
       "prompts of one client may be computed from the cache of another's, who can tell by the time of "
@@ -135,9 +113,8 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--cache-key-file", flags.cache_key_file,
                  "a secret that coordinators share, so that each finds the prompts that a client has sent to "
                  "another; without it each has a key of its own");
-  app.add_option("--max-request-bytes", flags.process.server.max_receive_bytes, "size of the largest request")
-      ->check(CLI::Range(1024, kMaxMessageBytes / 2))
-      ->capture_default_str();
+  add_option("--max-request-bytes", flags.process.server.max_receive_bytes, "size of the largest request",
+             CLI::Range(1024, kMaxMessageBytes / 2));
   DefineDrainAndLogFlags(app, "seconds that running requests have after SIGTERM", flags.process);
 }
 

@@ -8,7 +8,7 @@
 #include "common/rpc/credentials.h"
 #include "common/serve/server_process.h"
 #include "coordinator/admission/admission.h"
-#include "coordinator/decode/drafters/make_drafter.h"
+#include "coordinator/decode/drafters/local_drafters.h"
 
 namespace outrider {
 

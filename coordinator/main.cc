@@ -13,13 +13,12 @@
 #include "common/rpc/credentials.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/fresh_bits.h"
-#include "common/rpc/names.h"
 #include "common/rpc/security_flags.h"
 #include "common/serve/server_process.h"
 #include "common/serve/stall_watch.h"
-#include "common/text/read_file.h"
+#include "common/text/strings.h"
 #include "coordinator/api/chat_template.h"
-#include "coordinator/api/inference_service.h"
+#include "coordinator/api/generate_call.h"
 #include "coordinator/api/parse_request.h"
 #include "coordinator/flags.h"
 #include "coordinator/openai/gateway.h"
@@ -76,10 +75,10 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
   const bool adaptive = flags.draft_tokens == "auto";
   RequestDefaults defaults{.draft_tokens = adaptive ? 5 : std::stoi(flags.draft_tokens),
                            .adaptive = adaptive,
-                           .rule = RuleFromName(flags.rule),
-                           .schedule = ScheduleFromName(flags.schedule),
+                           .rule = FromName<v1::Rule>(flags.rule),
+                           .schedule = FromName<v1::Schedule>(flags.schedule),
                            .tree = flags.tree,
-                           .drafter = DrafterFromName(flags.drafter),
+                           .drafter = FromName<v1::DrafterKind>(flags.drafter),
                            .has_draft_service = !flags.drafts.empty(),
                            .max_samples = std::min(kMaxSamples, flags.admission.max_samples),
                            .control_tokens_in_chat = flags.control_tokens_in_chat};
@@ -219,15 +218,13 @@ absl::Status Serve(const Flags& flags) {
   asio::thread_pool parsers(kParserThreads);
   Admission parsing(context.get_executor(), {.max_samples = kParserThreads});
   DraftChoice policy(flags.run_ahead_branches);
-  RoundObserver observer(&metrics, &policy);
   InferenceService service({.decode = {.executor = context.get_executor(),
                                        .tokenizer = &tokenizer,
                                        .targets = pools->targets.get(),
-                                       .drafters = {.drafts = pools->drafts.get(),
-                                                    .draft_budget = ToDuration(flags.draft_budget_seconds),
-                                                    .ngram = flags.ngram,
-                                                    .copy = flags.copy,
-                                                    .metrics = &metrics},
+                                       .drafts = pools->drafts.get(),
+                                       .draft_budget = ToDuration(flags.draft_budget_seconds),
+                                       .ngram = flags.ngram,
+                                       .copy = flags.copy,
                                        .policy = &policy,
                                        .metrics = &metrics},
                             .parsers = parsers.get_executor(),
@@ -237,8 +234,7 @@ absl::Status Serve(const Flags& flags) {
                             .admission = &admission,
                             .checks_tokens = !flags.process.server.security.token_file.empty(),
                             .cache_key = loaded->cache_key,
-                            .stream_interval = ToDuration(flags.stream_interval_seconds),
-                            .observer = &observer});
+                            .stream_interval = ToDuration(flags.stream_interval_seconds)});
   const auto started = ServerProcess::Start(
       flags.process, {{.listen = flags.listen, .service = &service, .registry = registry}});
   if (!started.ok()) return started.status();

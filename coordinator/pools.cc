@@ -1,23 +1,15 @@
 #include "coordinator/pools.h"
 
-#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/text/model_fingerprint.h"
+#include "common/text/tokenizer.h"
 
 namespace outrider {
 namespace {
-
-absl::Status FirstError(std::initializer_list<absl::Status> checks) {
-  for (const absl::Status& status : checks) {
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
 
 // Errors name the flag.
 template <class Pool>
@@ -55,14 +47,18 @@ absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolsOpti
   Pools* const pools = result.get();
   const auto check_target = [pools, &tokenizer, mixed = options.mixed_numerics](const v1::ServerInfo& info) {
     const v1::ServerInfo* const others = pools->targets->info();
-    return FirstError({CheckFingerprint(info, tokenizer), CheckWeights(info, others),
-                       mixed ? absl::OkStatus() : CheckNumerics(info, others)});
+    absl::Status status = CheckFingerprint(info, tokenizer);
+    status.Update(CheckWeights(info, others));
+    if (!mixed) status.Update(CheckNumerics(info, others));
+    return status;
   };
   // A draft that comes back may be another, as long as all that are there are alike: its proposals come with
   // its own q, so they are as good as any.
   const auto check_draft = [pools, &tokenizer](const v1::ServerInfo& info) {
-    return FirstError({CheckPair(info, pools->targets->info()), CheckFingerprint(info, tokenizer),
-                       CheckWeights(info, pools->drafts->info_of_any_up())});
+    absl::Status status = CheckPair(info, pools->targets->info());
+    status.Update(CheckFingerprint(info, tokenizer));
+    status.Update(CheckWeights(info, pools->drafts->info_of_any_up()));
+    return status;
   };
   const auto on_targets = [pools, on_change] {
     // The drafts may have been compared with other targets, or with none.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/engine/proposers/tree_growth.h"
-#include "common/spec/draft_stop.h"
+#include "common/spec/proposal.h"
 
 namespace outrider {
 namespace {

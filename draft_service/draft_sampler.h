@@ -2,7 +2,7 @@
 // not pay, or the time is over. For a tree it samples all tokens at one depth, and feeds them back together.
 #pragma once
 
-#include "common/engine/sampler.h"
+#include "common/engine/sequence/sequence_state.h"
 
 namespace outrider {
 

@@ -8,10 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/error.h"
-#include "common/serve/convert.h"
 #include "common/serve/serve_item.h"
 #include "draft_service/draft_sampler.h"
-#include "draft_service/draft_service.h"
 
 namespace outrider {
 namespace {
@@ -29,21 +27,19 @@ v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const
   result.set_round(round);
   result.set_cached(static_cast<uint32_t>(answer.num_computed));
   *result.mutable_timing() = ToProto(answer.timing);
-  if (answer.status.ok()) {
-    SerializeProposal(answer.proposal, result.mutable_nodes());
-    for (const ProposalNode& node : answer.proposal) {
-      if (node.confidence > 0) result.add_confidence(node.confidence);
-    }
-    if (answer.next) SetNext(*answer.next, &result);
-    // A node may have none, where only one token is allowed.
-    const bool any = std::any_of(answer.proposal.begin(), answer.proposal.end(),
-                                 [](const ProposalNode& node) { return !node.alternatives.empty(); });
-    for (const ProposalNode& node : answer.proposal) {
-      if (any)
-        result.add_alternatives()->mutable_ids()->Add(node.alternatives.begin(), node.alternatives.end());
-    }
-  } else {
+  if (!answer.status.ok()) {
     *result.mutable_status() = ItemError(answer.status);
+    return result;
+  }
+  SerializeProposal(answer.proposal, result.mutable_nodes());
+  if (answer.next) SetNext(*answer.next, &result);
+  // A node may have none, where only one token is allowed.
+  const bool any = std::any_of(answer.proposal.begin(), answer.proposal.end(),
+                               [](const ProposalNode& node) { return !node.alternatives.empty(); });
+  for (const ProposalNode& node : answer.proposal) {
+    if (node.confidence > 0) result.add_confidence(node.confidence);
+    if (any)
+      result.add_alternatives()->mutable_ids()->Add(node.alternatives.begin(), node.alternatives.end());
   }
   return result;
 }
@@ -61,46 +57,39 @@ void PostNext(const v1::SequenceUpdate& update, const std::shared_ptr<Results>& 
 }
 
 // More bins than anybody needs to tell confidences apart.
-constexpr int kMaxBins = 256;
+constexpr size_t kMaxBins = 256;
 // More alternatives than anybody drafts branches for.
-constexpr uint32_t kMaxAlternatives = 16;
+constexpr size_t kMaxAlternatives = 16;
+
+absl::Status Invalid(absl::string_view reason, absl::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
+}
 
 absl::Status CheckRanges(const v1::ProposeItem& item, const v1::ServerInfo& info, size_t committed) {
-  const auto refuse = [](absl::string_view reason, absl::string_view message) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
+  absl::Status status;
+  const auto check = [&status](absl::string_view reason, absl::string_view field, size_t value, size_t most,
+                               absl::string_view unit = "") {
+    if (value <= most) return;
+    status.Update(Invalid(reason, absl::StrCat(field, ": ", value, unit, "; allowed: 0 to ", most)));
   };
-  if (item.draft_tokens() > info.max_draft_tokens()) {
-    return refuse("K_OUT_OF_RANGE", absl::StrCat("draft_tokens: ", item.draft_tokens(), "; allowed: 0 to ",
-                                                 info.max_draft_tokens()));
-  }
-  if (item.stop().acceptance_size() > kMaxBins) {
-    return refuse("STOP_OUT_OF_RANGE", absl::StrCat("stop.acceptance: ", item.stop().acceptance_size(),
-                                                    " entries; allowed: 0 to ", kMaxBins));
-  }
-  if (item.assumed_tokens() > committed) {
-    return refuse("ASSUMED_OUT_OF_RANGE",
-                  absl::StrCat("assumed_tokens: ", item.assumed_tokens(), "; allowed: 0 to ", committed));
-  }
-  if (item.alternatives() > kMaxAlternatives) {
-    return refuse("ALTERNATIVES_OUT_OF_RANGE",
-                  absl::StrCat("alternatives: ", item.alternatives(), "; allowed: 0 to ", kMaxAlternatives));
-  }
-  return absl::OkStatus();
+  check("K_OUT_OF_RANGE", "draft_tokens", item.draft_tokens(), info.max_draft_tokens());
+  check("STOP_OUT_OF_RANGE", "stop.acceptance", static_cast<size_t>(item.stop().acceptance_size()), kMaxBins,
+        " entries");
+  check("ASSUMED_OUT_OF_RANGE", "assumed_tokens", item.assumed_tokens(), committed);
+  check("ALTERNATIVES_OUT_OF_RANGE", "alternatives", item.alternatives(), kMaxAlternatives);
+  return status;
 }
 
 absl::StatusOr<TreeShape> ParseTree(const v1::ProposeItem& item, const v1::ServerInfo& info) {
-  const auto refuse = [](absl::string_view problem) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE",
-                     absl::StrCat("tree: ", problem));
-  };
   absl::StatusOr<TreeShape> shape = ParseShape(item.tree());
-  if (!shape.ok()) return shape.status();
+  if (!shape.ok()) return shape;
   const int nodes = MaxNodes(*shape, static_cast<int>(item.draft_tokens()));
   if (nodes > static_cast<int>(info.max_tree_nodes())) {
-    return refuse(absl::StrCat(nodes, " nodes; allowed: 0 to ", info.max_tree_nodes()));
+    return Invalid("TREE_OUT_OF_RANGE",
+                   absl::StrCat("tree: ", nodes, " nodes; allowed: 0 to ", info.max_tree_nodes()));
   }
   if (item.has_stop() || item.draw_next() || item.alternatives() > 0) {
-    return refuse("not with stop, draw_next or alternatives");
+    return Invalid("TREE_OUT_OF_RANGE", "tree: not with stop, draw_next or alternatives");
   }
   return shape;
 }

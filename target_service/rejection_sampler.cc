@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/spec/logprobs.h"
+#include "common/spec/distribution.h"
 #include "common/spec/status.h"
 #include "common/spec/verify.h"
 #include "common/spec/weights.h"

@@ -3,7 +3,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/model.h"
-#include "common/engine/sampler.h"
+#include "common/engine/sequence/sequence_state.h"
 #include "common/engine/work_item.h"
 
 namespace outrider {

@@ -11,10 +11,8 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
-#include "common/serve/convert.h"
 #include "common/serve/serve_item.h"
 #include "target_service/rejection_sampler.h"
-#include "target_service/target_service.h"
 
 namespace outrider {
 namespace {
@@ -50,6 +48,10 @@ v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const 
   return result;
 }
 
+absl::Status Invalid(absl::string_view reason, absl::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
+}
+
 // Identifies the draft within this process, so that a repeated item can be told from a different one.
 uint64_t ContentHash(const v1::VerifyItem& item) {
   uint64_t hash = item.candidates();
@@ -63,22 +65,16 @@ Rule RuleOf(const v1::VerifyItem& item) {
   return item.draft().empty() || item.draft(0).has_q() ? Rule::kToken : Rule::kCoupled;
 }
 
-// The most drafted tokens after n committed ones: the token that follows them must fit the context too.
-size_t MaxDraft(size_t n, const v1::ServerInfo& info) {
-  const size_t room = n + 1 < info.max_context() ? info.max_context() - 1 - n : 0;
-  return std::min<size_t>(room, info.max_draft_tokens());
-}
-
+// `proposal` follows n committed tokens. The token after it must fit the context too.
 absl::Status CheckSize(const Proposal& proposal, size_t n, const v1::ServerInfo& info) {
-  const size_t allowed = MaxDraft(n, info);
+  const size_t room = n + 1 < info.max_context() ? info.max_context() - 1 - n : 0;
+  const size_t allowed = std::min<size_t>(room, info.max_draft_tokens());
   if (const auto depth = static_cast<size_t>(Depth(proposal)); depth > allowed) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_TOO_LONG",
-                     absl::StrCat("draft: ", depth, " tokens; allowed: 0 to ", allowed));
+    return Invalid("DRAFT_TOO_LONG", absl::StrCat("draft: ", depth, " tokens; allowed: 0 to ", allowed));
   }
   if (!IsChain(proposal) && proposal.size() > info.max_tree_nodes()) {
-    return MakeError(
-        absl::StatusCode::kInvalidArgument, "TREE_TOO_LARGE",
-        absl::StrCat("draft: a tree of ", proposal.size(), " nodes; allowed: 0 to ", info.max_tree_nodes()));
+    return Invalid("TREE_TOO_LARGE", absl::StrCat("draft: a tree of ", proposal.size(),
+                                                  " nodes; allowed: 0 to ", info.max_tree_nodes()));
   }
   return absl::OkStatus();
 }
@@ -91,23 +87,20 @@ absl::Status CheckProposer(const WorkItem& work, const v1::ServerInfo& info) {
     names.push_back(NameOf(proposer.proposer()));
     if (proposer.proposer() == ProposerOf(*work.params->proposer)) return absl::OkStatus();
   }
-  return MakeError(absl::StatusCode::kInvalidArgument, "PROPOSER_UNKNOWN",
-                   absl::StrCat("proposer: ", NameOf(*work.params->proposer), "; this target has ",
-                                names.empty() ? "none" : absl::StrJoin(names, ", ")));
+  return Invalid("PROPOSER_UNKNOWN",
+                 absl::StrCat("proposer: ", NameOf(*work.params->proposer), "; this target has ",
+                              names.empty() ? "none" : absl::StrJoin(names, ", ")));
 }
 
 // Parses what the target itself is to propose.
 absl::StatusOr<ProposalRequest> ParseRequest(const v1::VerifyItem& item, const v1::ServerInfo& info) {
   const v1::ProposalRequest& propose = item.propose();
-  const auto refuse = [](absl::string_view reason, absl::string_view message) {
-    return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
-  };
   if (item.candidates() > 0 || item.has_prompt_logprobs()) {
-    return refuse("PROPOSE_UNSUPPORTED", "propose: not with candidates or prompt_logprobs");
+    return Invalid("PROPOSE_UNSUPPORTED", "propose: not with candidates or prompt_logprobs");
   }
   if (propose.draft_tokens() < 1 || propose.draft_tokens() > info.max_draft_tokens()) {
-    return refuse("K_OUT_OF_RANGE", absl::StrCat("propose.draft_tokens: ", propose.draft_tokens(),
-                                                 "; allowed: 1 to ", info.max_draft_tokens()));
+    return Invalid("K_OUT_OF_RANGE", absl::StrCat("propose.draft_tokens: ", propose.draft_tokens(),
+                                                  "; allowed: 1 to ", info.max_draft_tokens()));
   }
   ProposalRequest request{.draft_tokens = static_cast<int>(propose.draft_tokens())};
   if (!propose.has_tree()) return request;
@@ -125,11 +118,10 @@ absl::StatusOr<ProposalRequest> ParseRequest(const v1::VerifyItem& item, const v
 // Fills in work.work: a verification of the item's proposal, or only the computation of its tokens.
 absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info, WorkItem& work) {
   if (absl::Status status = CheckProposer(work, info); !status.ok()) return status;
-  if (item.append_only() && item.has_propose()) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "PROPOSE_UNSUPPORTED",
-                     "propose: not with append_only");
+  if (item.append_only()) {
+    return item.has_propose() ? Invalid("PROPOSE_UNSUPPORTED", "propose: not with append_only")
+                              : absl::OkStatus();
   }
-  if (item.append_only()) return absl::OkStatus();
   absl::StatusOr<Proposal> proposal =
       ParseProposal(item.draft(), RuleOf(item), static_cast<int>(info.vocab_size()));
   if (!proposal.ok()) return proposal.status();

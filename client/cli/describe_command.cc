@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/commands.h"
+#include "client/cli/flags.h"
 #include "client/cli/render.h"
 #include "client/sdk/client.h"
 #include "common/rpc/drafters.h"

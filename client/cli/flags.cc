@@ -5,23 +5,36 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/address.h"
 #include "common/rpc/drafters.h"
-#include "common/rpc/names.h"
 #include "common/rpc/security_flags.h"
 
 namespace outrider {
 namespace {
 
-std::function<std::string(const std::string&)> HostPortOrUnixPath() {
-  return [](const std::string& address) -> std::string {
-    return std::string(CheckListenAddress(address).message());
-  };
+// What is wrong with an address; empty: nothing.
+std::string ProblemOfListen(const std::string& address) {
+  return std::string(CheckListenAddress(address).message());
+}
+std::string ProblemOfHostPort(const std::string& address) {
+  if (address.empty() || ParseHostPort(address)) return "";
+  return absl::StrCat("'", address, "' is not HOST:PORT");
 }
 
-std::function<std::string(const std::string&)> HostPortOrNothing() {
-  return [](const std::string& address) -> std::string {
-    if (address.empty() || ParseHostPort(address)) return "";
-    return absl::StrCat("'", address, "' is not HOST:PORT");
+// Defines a flag that sets a field of `message`. The field stays as it is if the flag is not given, or empty.
+template <class Message, class T>
+CLI::Option* AddField(CLI::App& command, const char* flag, Message* message, void (Message::*set)(T),
+                      const char* help) {
+  const auto set_if_given = [message, set](const std::optional<T>& value) {
+    if (value) (message->*set)(*value);
   };
+  return command.add_option_function<std::optional<T>>(flag, set_if_given, help);
+}
+
+// The same for a value of an enumeration, given by one of `names`.
+template <class Message, class Enum>
+void AddName(CLI::App& command, const char* flag, Message* message, void (Message::*set)(Enum),
+             const std::vector<std::string>& names, const char* help) {
+  const auto set_named = [message, set](const std::string& name) { (message->*set)(FromName<Enum>(name)); };
+  command.add_option_function<std::string>(flag, set_named, help)->check(CLI::IsMember(names));
 }
 
 // Flags for starting services.
@@ -93,43 +106,57 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
   for (CLI::Option* option : DefineChannelSecurityFlags(command, "tls", "the coordinator", flags.security)) {
     option->needs(address);
   }
-  command.add_option("--max-tokens", flags.max_tokens, "most tokens to emit; what the context leaves");
-  command.add_option("--min-tokens", flags.min_tokens, "tokens before the text may end");
-  command.add_option("--temperature", flags.temperature, "0 takes the most probable token; 1");
-  command.add_option("--top-k", flags.top_k, "keep the k most probable tokens; all");
-  command.add_option("--top-p", flags.top_p, "keep the smallest set with this probability; 1");
-  command.add_option("--min-p", flags.min_p, "drop tokens below this share of the largest probability; 0");
-  command.add_option("--repetition-penalty", flags.repetition_penalty, "divides logits of tokens seen; 1");
-  command.add_option("--presence-penalty", flags.presence_penalty, "off the logits of tokens emitted; 0");
-  command.add_option("--frequency-penalty", flags.frequency_penalty, "the same, once for each time; 0");
-  command.add_option("--seed", flags.seed, "key of all random numbers; drawn");
+  v1::GenerateRequest* request = &flags.request;
+  v1::SamplingParams* sampling = request->mutable_sampling();
+  v1::StopOptions* stop = request->mutable_stop();
+  v1::SpeculationOptions* speculation = request->mutable_speculation();
+  AddField(command, "--max-tokens", stop, &v1::StopOptions::set_max_tokens,
+           "most tokens to emit; what the context leaves");
+  AddField(command, "--min-tokens", sampling, &v1::SamplingParams::set_min_tokens,
+           "tokens before the text may end");
+  AddField(command, "--temperature", sampling, &v1::SamplingParams::set_temperature,
+           "0 takes the most probable token; 1");
+  AddField(command, "--top-k", sampling, &v1::SamplingParams::set_top_k,
+           "keep the k most probable tokens; all");
+  AddField(command, "--top-p", sampling, &v1::SamplingParams::set_top_p,
+           "keep the smallest set with this probability; 1");
+  AddField(command, "--min-p", sampling, &v1::SamplingParams::set_min_p,
+           "drop tokens below this share of the largest probability; 0");
+  AddField(command, "--repetition-penalty", sampling, &v1::SamplingParams::set_repetition_penalty,
+           "divides logits of tokens seen; 1");
+  AddField(command, "--presence-penalty", sampling, &v1::SamplingParams::set_presence_penalty,
+           "off the logits of tokens emitted; 0");
+  AddField(command, "--frequency-penalty", sampling, &v1::SamplingParams::set_frequency_penalty,
+           "the same, once for each time; 0");
+  AddField(command, "--seed", request, &v1::GenerateRequest::set_seed, "key of all random numbers; drawn");
   command.add_option("--stop", flags.stop, "text that ends the answer; may be given again")
       ->allow_extra_args(false);
   command.add_flag("--ignore-eos", flags.ignore_eos, "go on past the model's end of text");
-  command.add_option("--draft-tokens", flags.draft_tokens,
-                     "K, tokens drafted a round; the coordinator's default");
-  command.add_option("--drafter", flags.drafter, "who guesses; the coordinator's default")
-      ->check(CLI::IsMember(DrafterNames()));
-  command.add_option("--rule", flags.rule, "token, block or coupled; the coordinator's default")
-      ->check(CLI::IsMember({"token", "block", "coupled"}));
-  command
-      .add_option("--schedule", flags.schedule,
-                  "lockstep, run_ahead or auto: whether the draft works while the target verifies; the "
-                  "coordinator's default")
-      ->check(CLI::IsMember({"lockstep", "run_ahead", "auto"}));
+  AddField(command, "--draft-tokens", speculation, &v1::SpeculationOptions::set_draft_tokens,
+           "K, tokens drafted a round; the coordinator's default");
+  AddName(command, "--drafter", speculation, &v1::SpeculationOptions::set_drafter, DrafterNames(),
+          "who guesses; the coordinator's default");
+  AddName(command, "--rule", speculation, &v1::SpeculationOptions::set_rule, {"token", "block", "coupled"},
+          "token, block or coupled; the coordinator's default");
+  AddName(command, "--schedule", speculation, &v1::SpeculationOptions::set_schedule,
+          {"lockstep", "run_ahead", "auto"},
+          "lockstep, run_ahead or auto: whether the draft works while the target verifies; the coordinator's "
+          "default");
   command.add_option(
       "--tree", flags.tree,
       "draft a tree: 2x2x1 for the children of each node by depth, chains:N, budget:N, auto or "
       "none; the coordinator's default");
-  command
-      .add_option("--sibling-order", flags.sibling_order,
-                  "given or random: in which order drafted tokens for one position are tried; given")
-      ->check(CLI::IsMember({"given", "random"}));
-  command.add_option("--draft-top-n", flags.draft_top_n,
-                     "tokens kept of the draft's distribution; the draft service's default");
-  command.add_option("--draft-temperature", flags.draft_temperature, "the draft's own; the target's");
-  command.add_option("--lenience", flags.lenience, "below 1: faster and not exact; 1");
-  CLI::Option* n = command.add_option("--n", flags.n, "samples of one prompt, or best texts of a search; 1");
+  AddName(command, "--sibling-order", speculation, &v1::SpeculationOptions::set_sibling_order,
+          {"given", "random"},
+          "given or random: in which order drafted tokens for one position are tried; given");
+  AddField(command, "--draft-top-n", speculation, &v1::SpeculationOptions::set_draft_top_n,
+           "tokens kept of the draft's distribution; the draft service's default");
+  AddField(command, "--draft-temperature", speculation, &v1::SpeculationOptions::set_draft_temperature,
+           "the draft's own; the target's");
+  AddField(command, "--lenience", speculation, &v1::SpeculationOptions::set_lenience,
+           "below 1: faster and not exact; 1");
+  CLI::Option* n = AddField(command, "--n", request, &v1::GenerateRequest::set_n,
+                            "samples of one prompt, or best texts of a search; 1");
   DefineBeamFlags(command, flags);
   CLI::Option* trace =
       command.add_flag("--trace", flags.trace, "a line a round: accepted, rejected, corrected")->excludes(n);
@@ -152,13 +179,13 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {
         .add_option(kListenFlags[service], options.listen[service],
                     absl::StrCat("gRPC address of the ", kServiceNames[service],
                                  ", HOST:PORT or unix:PATH; port 0 picks one"))
-        ->check(HostPortOrUnixPath())
+        ->check(ProblemOfListen)
         ->capture_default_str();
   }
   command
       .add_option(kHttpListenFlag, options.http_listen,
                   "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
-      ->check(HostPortOrNothing())
+      ->check(ProblemOfHostPort)
       ->capture_default_str();
   command.add_option(
       "--served-model-name", options.served_model_names,
@@ -169,7 +196,7 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {
         .add_option(kMetricsListenFlags[service], options.metrics_listen[service],
                     absl::StrCat("address of the ", kServiceNames[service],
                                  "'s /metrics, HOST:PORT; port 0 picks one, empty: none"))
-        ->check(HostPortOrNothing())
+        ->check(ProblemOfHostPort)
         ->capture_default_str();
   }
   command.add_flag("--insecure", options.insecure,
@@ -206,43 +233,21 @@ absl::Status SettleDraftModel(LocalServicesOptions& options) {
 }
 
 v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt) {
-  v1::GenerateRequest request;
+  v1::GenerateRequest request = flags.request;
   request.set_text(prompt);
   request.set_trace(flags.trace);
-  if (flags.seed) request.set_seed(*flags.seed);
-  if (flags.n) request.set_n(*flags.n);
   if (flags.beam_width) {
     v1::BeamOptions* beam = request.mutable_beam();
     beam->set_width(*flags.beam_width);
     if (flags.beam_draft_width) beam->set_draft_width(*flags.beam_draft_width);
     if (flags.length_penalty) beam->set_length_penalty(*flags.length_penalty);
-    beam->set_stop(BeamStopFromName(flags.beam_stop));
+    beam->set_stop(FromName<v1::BeamStop>(flags.beam_stop));
   }
-  v1::SamplingParams* sampling = request.mutable_sampling();
-  if (flags.temperature) sampling->set_temperature(*flags.temperature);
-  if (flags.top_k) sampling->set_top_k(*flags.top_k);
-  if (flags.top_p) sampling->set_top_p(*flags.top_p);
-  if (flags.min_p) sampling->set_min_p(*flags.min_p);
-  if (flags.repetition_penalty) sampling->set_repetition_penalty(*flags.repetition_penalty);
-  if (flags.presence_penalty) sampling->set_presence_penalty(*flags.presence_penalty);
-  if (flags.frequency_penalty) sampling->set_frequency_penalty(*flags.frequency_penalty);
-  if (flags.min_tokens) sampling->set_min_tokens(*flags.min_tokens);
-  v1::StopOptions* stop = request.mutable_stop();
-  if (flags.max_tokens) stop->set_max_tokens(*flags.max_tokens);
-  stop->set_ignore_eos(flags.ignore_eos);
-  for (const std::string& string : flags.stop) stop->add_strings(string);
-  v1::SpeculationOptions* speculation = request.mutable_speculation();
-  speculation->set_drafter(DrafterFromName(flags.drafter));
-  speculation->set_rule(RuleFromName(flags.rule));
-  speculation->set_schedule(ScheduleFromName(flags.schedule));
-  speculation->set_tree(flags.tree);
-  speculation->set_sibling_order(SiblingOrderFromName(flags.sibling_order));
-  if (flags.draft_top_n) speculation->set_draft_top_n(*flags.draft_top_n);
-  if (flags.draft_temperature) speculation->set_draft_temperature(*flags.draft_temperature);
-  if (flags.lenience) speculation->set_lenience(*flags.lenience);
+  request.mutable_stop()->set_ignore_eos(flags.ignore_eos);
+  for (const std::string& string : flags.stop) request.mutable_stop()->add_strings(string);
+  request.mutable_speculation()->set_tree(flags.tree);
   if (flags.logprobs) request.mutable_logprobs()->set_top(*flags.logprobs);
   if (flags.prompt_logprobs) request.mutable_logprobs()->set_prompt(*flags.prompt_logprobs);
-  if (flags.draft_tokens) speculation->set_draft_tokens(*flags.draft_tokens);
   return request;
 }
 

@@ -1,4 +1,4 @@
-// The flags of the commands, and the request that they make.
+// The commands of `outrider`, their flags, and the request that these make.
 #pragma once
 
 #include <array>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/cli/local_services.h"
+#include "client/cli/metrics_page.h"
 #include "common/rpc/credentials.h"
 #include "outrider/v1/inference.pb.h"
 
@@ -36,34 +37,16 @@ struct GenerateFlags {
   std::string address;  // empty: start the services
   ChannelSecurity security;
   LocalServicesOptions services;
-  std::optional<float> temperature;
-  std::optional<uint32_t> top_k;
-  std::optional<float> top_p;
-  std::optional<float> min_p;
-  std::optional<float> repetition_penalty;
-  std::optional<float> presence_penalty;
-  std::optional<float> frequency_penalty;
-  std::optional<uint32_t> max_tokens;
-  std::optional<uint32_t> min_tokens;
-  std::optional<uint64_t> seed;
-  std::optional<uint32_t> n;
+  v1::GenerateRequest request;  // has what flags give that set one field
   std::optional<uint32_t> beam_width;
   std::optional<uint32_t> beam_draft_width;
   std::optional<double> length_penalty;
   std::string beam_stop;  // empty: auto
   std::vector<std::string> stop;
   bool ignore_eos = false;
-  std::optional<uint32_t> draft_tokens;
-  std::optional<uint32_t> draft_top_n;
-  std::string drafter;  // empty: the coordinator's default
-  std::optional<float> draft_temperature;
-  std::optional<float> lenience;
+  std::string tree;
   std::optional<uint32_t> logprobs;
   std::optional<uint32_t> prompt_logprobs;
-  std::string rule;      // empty: the coordinator's default
-  std::string schedule;  // likewise
-  std::string tree;
-  std::string sibling_order;
   bool trace = false;
   bool json = false;
 };
@@ -91,5 +74,21 @@ void DefineTopFlags(CLI::App& command, TopFlags& flags);
 absl::Status SettleDraftModel(LocalServicesOptions& options);
 
 v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt);
+
+// The commands. Each returns the exit status: 0, 1 after an error line, or 128 + the signal that stopped it.
+int RunGenerate(const GenerateFlags& flags);
+int RunUp(const LocalServicesOptions& options);
+int RunDescribe(const DescribeFlags& flags);
+int RunTop(const TopFlags& flags);
+
+// The pages of the three services, by Service; nothing for one that did not answer.
+using MetricsPages = std::array<std::optional<MetricsPage>, kServices>;
+
+// What happened in the `seconds` from one look to the next, a line for each subject. A service missing in
+// either gets a line that says so; a draft that the coordinator does not have gets none.
+std::string TopView(const MetricsPages& before, const MetricsPages& after, double seconds);
+
+// Prints one "error: ..." line; returns 1.
+int PrintError(const absl::Status& status);
 
 }  // namespace outrider

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/cli/commands.h"
+#include "client/cli/flags.h"
 #include "client/cli/local_services.h"
 #include "client/cli/process.h"
 #include "client/cli/render.h"
@@ -40,7 +40,8 @@ absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
 absl::StatusOr<LocalServicesOptions> ServicesFor(const GenerateFlags& flags) {
   LocalServicesOptions options = flags.services;
   if (absl::Status status = SettleDraftModel(options); !status.ok()) return status;
-  if (options.draft_model == kNoDraftModel && flags.drafter == "model") {
+  if (options.draft_model == kNoDraftModel &&
+      flags.request.speculation().drafter() == v1::DRAFTER_KIND_MODEL) {
     return absl::InvalidArgumentError("--drafter model needs a draft model: name one with --draft-model");
   }
   return options;
@@ -55,7 +56,7 @@ class AnswerWriter {
   // False once nobody reads it any more.
   bool Write(const v1::GenerateResponse& chunk) {
     if (flags_.json) return true;
-    if (flags_.n.value_or(1) > 1) return WriteSample(chunk);
+    if (flags_.request.n() > 1) return WriteSample(chunk);
     if (!begun_) Put(flags_.trace ? renderer_.RoundLegend() : Opening());
     begun_ = true;
     return Put(flags_.trace ? renderer_.Round(chunk) : renderer_.Chunk(chunk));
@@ -210,7 +211,8 @@ int RunGenerate(const GenerateFlags& flags) {
     auto started = LocalServices::Start(*options);
     if (!started.ok()) return PrintError(started.status());
     services = *std::move(started);
-    if (!services->has_draft() && flags.services.draft_model.empty() && flags.drafter.empty()) {
+    if (!services->has_draft() && flags.services.draft_model.empty() &&
+        flags.request.speculation().drafter() == v1::DRAFTER_KIND_UNSPECIFIED) {
       std::fprintf(stderr, "note: no --draft-model for %s: drafting with n-grams\n",
                    options->target_model.c_str());
     }

@@ -1,4 +1,4 @@
-#include "client/cli/listen_address.h"
+#include "client/cli/local_services.h"
 
 #include <netdb.h>
 #include <string.h>
@@ -6,9 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
-#include <memory>
-#include <optional>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"

@@ -7,10 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -18,8 +15,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "client/cli/listen_address.h"
 #include "common/rpc/address.h"
+#include "common/text/strings.h"
 
 namespace outrider {
 namespace {
@@ -74,13 +71,6 @@ absl::StatusOr<fs::path> MakePrivateFolder() {
         absl::StrCat("cannot make a folder in ", parent.string(), ": ", strerror(errno)));
   }
   return name;
-}
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 // The last line of a JSON log that reports an event; null if there is none.
@@ -279,7 +269,7 @@ absl::Status LocalServices::Advance() {
 
 void LocalServices::NoteServing(Service service) {
   const char* const event = service == kCoordinator ? "listening" : "serving";
-  const nlohmann::json line = LastEvent(ReadAll(LogPath(service)), event);
+  const nlohmann::json line = LastEvent(ReadFile(LogPath(service)).value_or(""), event);
   if (line.is_null()) return;
   served_[service] = true;
   listen_[service] = line.value("listen", listen_[service]);
@@ -288,7 +278,7 @@ void LocalServices::NoteServing(Service service) {
 }
 
 absl::Status LocalServices::Refusal() const {
-  const nlohmann::json refused = LastEvent(ReadAll(LogPath(kCoordinator)), "refused");
+  const nlohmann::json refused = LastEvent(ReadFile(LogPath(kCoordinator)).value_or(""), "refused");
   if (refused.is_null()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("the models do not go together: ", refused.value("error", "")));
@@ -298,7 +288,7 @@ absl::Status LocalServices::Death(Service service) {
   ChildProcess* child = children_[service].get();
   if (child == nullptr || child->running()) return absl::OkStatus();
   if (!served_[service]) NoteServing(service);  // it may have served since Advance looked
-  const std::string reason = ReasonInLog(ReadAll(LogPath(service)));
+  const std::string reason = ReasonInLog(ReadFile(LogPath(service)).value_or(""));
   return absl::UnavailableError(absl::StrCat("the ", kServiceNames[service], " service ended with ",
                                              child->HowItEnded(), reason.empty() ? "" : ": ", reason));
 }

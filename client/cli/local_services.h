@@ -1,7 +1,8 @@
-// The three services as children of this process, on this machine.
+// The three services as children of this process, on this machine, and the addresses that they listen on.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -49,6 +50,22 @@ struct LocalServicesOptions {
   std::vector<std::string> served_model_names;
   double drain_seconds = 0;  // for requests in progress when Stop is called
 };
+
+inline constexpr size_t kMaxSocketPath = 107;  // bytes, of sockaddr_un
+
+// An address to listen on, and the flag that gave it.
+struct ListenFlag {
+  const char* flag;
+  std::string address;
+};
+
+// Checks that nobody listens there yet, and that this host can: tries all of them at once, which also finds
+// duplicates. Skips empty addresses. UNAVAILABLE naming the flag. Somebody may still come in between, so
+// listening can fail later.
+absl::Status CheckListenFlags(const std::vector<ListenFlag>& flags);
+
+// Returns the address to call: one that stands for all interfaces cannot be called.
+std::string ToCall(const std::string& address);
 
 // Coordinator, target and, unless there is none, draft. They log to files in a private temporary folder,
 // which goes when this does. One thread, which must live as long.

@@ -1,8 +1,7 @@
 // The command line.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 
-#include "client/cli/commands.h"
+#include "client/cli/flags.h"
 #include "common/obs/flags.h"
 #include "common/obs/version.h"
 

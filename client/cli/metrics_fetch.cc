@@ -21,6 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/metrics_page.h"
+#include "common/rpc/address.h"
 
 namespace outrider {
 namespace {
@@ -35,13 +36,11 @@ constexpr std::chrono::seconds kTimeout{1};
 
 // Throws boost::system::system_error.
 asio::awaitable<http::response<http::string_body>> Get(std::string address, std::string path) {
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  const std::string port = colon == std::string::npos ? "80" : address.substr(colon + 1);
+  const HostPort end = ParseHostPort(address).value_or(HostPort{address, 80});
+  const std::string port = absl::StrCat(end.port);
   beast::tcp_stream stream(co_await asio::this_coro::executor);
   tcp::resolver resolver(stream.get_executor());
-  const auto ends = co_await resolver.async_resolve(host, port, asio::use_awaitable);
+  const auto ends = co_await resolver.async_resolve(end.host, port, asio::use_awaitable);
   stream.expires_after(kTimeout);
   co_await stream.async_connect(ends, asio::use_awaitable);
   http::request<http::empty_body> request(http::verb::get, path, 11);

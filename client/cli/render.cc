@@ -6,13 +6,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "common/rpc/drafters.h"
-#include "common/rpc/names.h"
 #include "common/text/json.h"
 
 namespace outrider {
@@ -41,6 +39,8 @@ std::string OnOneLine(std::string_view text) {
 }
 
 using Json = nlohmann::ordered_json;
+
+Json ListOf(const auto& repeated) { return std::vector<uint64_t>(repeated.begin(), repeated.end()); }
 
 Json PositionJson(const v1::PositionLogprobs& position) {
   const auto token_json = [](const v1::TokenLogprob& token) {
@@ -78,7 +78,7 @@ Json ServerJson(const v1::ServerInfo& info) {
           {"proposers", std::move(proposers)},
           {"kv_blocks", info.kv_blocks()},
           {"block_size", info.block_size()},
-          {"eos_ids", std::vector<uint32_t>(info.eos_ids().begin(), info.eos_ids().end())},
+          {"eos_ids", ListOf(info.eos_ids())},
           {"boot_id", absl::StrCat(absl::Hex(info.boot_id(), absl::kZeroPad16))},
           {"fingerprint", absl::StrCat(absl::Hex(info.fingerprint(), absl::kZeroPad16))},
           {"numerics", info.numerics()}};
@@ -95,10 +95,6 @@ Json CompletionJson(const Completion& completion) {
   }
   const v1::Usage& usage = completion.finish.usage();
   const v1::SpeculationStats& stats = completion.finish.speculation();
-  const auto& drafted = stats.drafted_per_position();
-  const auto& accepted = stats.accepted_per_position();
-  const auto& offered = stats.offered_per_rank();
-  const auto& of_rank = stats.accepted_per_rank();
   Json json = {{"text", completion.text},
                {"tokens", tokens},
                {"kinds", kinds},
@@ -126,12 +122,12 @@ Json CompletionJson(const Completion& completion) {
                          {"ahead_rounds", stats.ahead_rounds()},
                          {"ahead_hits", stats.ahead_hits()},
                          {"tree_rounds", stats.tree_rounds()},
-                         {"offered_per_rank", std::vector<uint64_t>(offered.begin(), offered.end())},
-                         {"accepted_per_rank", std::vector<uint64_t>(of_rank.begin(), of_rank.end())},
+                         {"offered_per_rank", ListOf(stats.offered_per_rank())},
+                         {"accepted_per_rank", ListOf(stats.accepted_per_rank())},
                          {"expected_acceptance", stats.expected_acceptance()},
                          {"observed_over_expected", stats.observed_over_expected()},
-                         {"drafted_per_position", std::vector<uint64_t>(drafted.begin(), drafted.end())},
-                         {"accepted_per_position", std::vector<uint64_t>(accepted.begin(), accepted.end())}};
+                         {"drafted_per_position", ListOf(stats.drafted_per_position())},
+                         {"accepted_per_position", ListOf(stats.accepted_per_position())}};
   if (!logprobs.empty()) json["logprobs"] = logprobs;
   for (const v1::PositionLogprobs& position : completion.prompt_logprobs) {
     json["prompt_logprobs"].push_back(PositionJson(position));

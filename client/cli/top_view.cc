@@ -1,5 +1,3 @@
-#include "client/cli/top_view.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "client/cli/commands.h"
+#include "client/cli/flags.h"
 #include "client/cli/process.h"
 
 namespace outrider {

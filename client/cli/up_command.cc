@@ -4,8 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/cli/commands.h"
-#include "client/cli/listen_address.h"
+#include "client/cli/flags.h"
 #include "client/cli/local_services.h"
 #include "client/cli/process.h"
 #include "common/rpc/address.h"

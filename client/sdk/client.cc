@@ -15,14 +15,10 @@ namespace {
 constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
 constexpr absl::Duration kLongestPause = absl::Seconds(2);
 
-void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
-  if (timeout < absl::InfiniteDuration()) context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-}
-
 // Why a channel does not connect. Only a call learns the reason.
 std::string WhyNot(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::ClientContext context;
-  SetDeadline(context, absl::Seconds(1));
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
   v1::DescribeResponse response;
   return v1::Inference::NewStub(channel)->Describe(&context, {}, &response).error_message();
 }
@@ -102,7 +98,7 @@ absl::Status Client::Attempt(const v1::GenerateRequest& request, const OnChunk& 
                              Cancellation* cancellation, absl::Time deadline,
                              std::vector<Completion>& completions) const {
   grpc::ClientContext context;
-  if (deadline < absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
+  context.set_deadline(absl::ToChronoTime(deadline));
   if (cancellation != nullptr && !cancellation->Attach(&context)) return absl::CancelledError("cancelled");
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader = stub_->Generate(&context, request);
   // The part of the prompt that came before the last attempt broke off comes again.
@@ -137,7 +133,7 @@ absl::StatusOr<Completion> Client::Generate(const v1::GenerateRequest& request, 
 
 absl::StatusOr<v1::DescribeResponse> Client::Describe() const {
   grpc::ClientContext context;
-  SetDeadline(context, options_.describe_timeout);
+  context.set_deadline(absl::ToChronoTime(absl::Now() + options_.describe_timeout));
   v1::DescribeResponse response;
   const grpc::Status status = stub_->Describe(&context, v1::DescribeRequest(), &response);
   if (!status.ok()) return FromGrpc(status);

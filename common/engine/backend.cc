@@ -1,6 +1,5 @@
 #include "common/engine/backend.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -49,7 +48,7 @@ class CpuBackend final : public Backend {
     return CheckDtype(options, {"auto", "float32", "bfloat16", "int8"});
   }
 
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
                                               const RunnerOptions& options,
                                               ThreadPool& threads) const override {
     if (absl::Status status = CheckNative(spec, options); !status.ok()) return status;
@@ -65,6 +64,76 @@ class CpuBackend final : public Backend {
         spec, *std::move(packed), {kv_blocks, options.block_size, options.max_batch_rows, options.observe},
         options.kernels.empty() ? BestKernels() : *FindKernels(options.kernels.c_str()), threads);
   }
+};
+
+// A plug-in, whose file is in the program's directory.
+struct PluginDescription {
+  const char* library;  // its file
+  const char* symbol;   // its CreatePluginModelFunction
+  absl::Span<const absl::string_view> dtypes;
+  const char* how_to_build;  // shown if the file is missing
+  bool is_native;            // our kernels: Load checks that they support the model; they are tested first
+};
+
+constexpr absl::string_view kCudaDtypes[] = {"auto", "bfloat16", "fp8"};
+constexpr absl::string_view kTorchDtypes[] = {"auto", "float32", "bfloat16"};
+const PluginDescription kCudaPlugin = {
+    "liboutrider_cuda.so", "outrider_create_cuda_model", kCudaDtypes,
+    "this build has no CUDA (liboutrider_cuda.so beside the program); make it with: make build CUDA=1",
+    /*is_native=*/true};
+const PluginDescription kTorchPlugin = {
+    "liboutrider_torch.so", "outrider_create_torch_model", kTorchDtypes,
+    "this build has no libtorch (liboutrider_torch.so beside the program); make it with: make build",
+    /*is_native=*/false};
+
+std::filesystem::path FileOf(const PluginDescription& plugin) {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / plugin.library;
+}
+
+// Whether the plug-in's file exists. It may still fail to load.
+bool IsBuilt(const PluginDescription& plugin) {
+  std::error_code error;
+  return std::filesystem::exists(FileOf(plugin), error);
+}
+
+// Loads models through a plug-in. FAILED_PRECONDITION, on one line, if the library or one of its dependencies
+// cannot be loaded; else the library's errors.
+class PluginBackend final : public Backend {
+ public:
+  // cuda_device is N of cuda:N, nothing for the CPU.
+  PluginBackend(const PluginDescription& plugin, std::optional<int> cuda_device)
+      : plugin_(plugin), cuda_device_(cuda_device) {}
+
+  absl::Status Check(const RunnerOptions& options) const override {
+    if (!options.kernels.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("kernels \"", options.kernels, "\" are for --engine native --device cpu"));
+    }
+    return CheckDtype(options, plugin_.dtypes);
+  }
+  bool IsTestedFirst() const override { return plugin_.is_native; }
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
+                                              const RunnerOptions& options,
+                                              ThreadPool& threads) const override {
+    const absl::StatusOr<void*> create = FindInLibrary(FileOf(plugin_), plugin_.symbol, plugin_.how_to_build);
+    if (!create.ok()) {
+      return absl::FailedPreconditionError(absl::StrCat("--engine ", options.engine, " --device ",
+                                                        options.device, ": ", create.status().message()));
+    }
+    if (plugin_.is_native) {
+      if (absl::Status status = CheckNative(spec, options); !status.ok()) return status;
+    }
+    RunnerOptions resolved = options;
+    resolved.threads = threads.threads();
+    absl::StatusOr<std::unique_ptr<Model>> model = absl::InternalError("not made");
+    reinterpret_cast<CreatePluginModelFunction*> (*create)(spec, weights, cuda_device_, resolved, model);
+    return model;
+  }
+
+ private:
+  const PluginDescription& plugin_;
+  const std::optional<int> cuda_device_;
 };
 
 }  // namespace
@@ -87,7 +156,7 @@ std::string DescribeEngines() {
   return engines;
 }
 
-absl::Status CheckNative(const DecoderSpec& spec, const RunnerOptions& options) {
+absl::Status CheckNative(const DecoderConfig& spec, const RunnerOptions& options) {
   const std::pair<bool, const char*> features[] = {
       {spec.activation != Activation::kSilu, "another activation than SiLU"},
       {spec.norms_plus_one, "norms that are stored less 1"},

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/tensor_source.h"
 #include "common/engine/model.h"
 #include "common/engine/runner_options.h"
@@ -36,7 +36,7 @@ class Backend {
   // FAILED_PRECONDITION if the device cannot be used; INVALID_ARGUMENT, naming file and field or tensor, for
   // a model that this backend does not support; NOT_FOUND for missing files; RESOURCE_EXHAUSTED if there is
   // not enough memory.
-  virtual absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+  virtual absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
                                                       const RunnerOptions& options,
                                                       ThreadPool& threads) const = 0;
 };
@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& engine, c
 std::string DescribeEngines();
 
 // INVALID_ARGUMENT, naming the feature, if the model needs one that our own kernels lack.
-absl::Status CheckNative(const DecoderSpec& spec, const RunnerOptions& options);
+absl::Status CheckNative(const DecoderConfig& spec, const RunnerOptions& options);
 
 // For implementations of Check: INVALID_ARGUMENT unless options.dtype is in `dtypes`.
 absl::Status CheckDtype(const RunnerOptions& options, absl::Span<const absl::string_view> dtypes);
@@ -57,7 +57,7 @@ absl::Status CheckDtype(const RunnerOptions& options, absl::Span<const absl::str
 // For implementations of Load: the number of blocks of `block_bytes` in the KV pool. It is the requested
 // number, or as many as fit the pool's share of the `free_bytes` left after all other allocations: at least
 // one, and at most what max_sequences sequences of maximum length can use.
-inline int KvBlocks(const DecoderSpec& spec, const RunnerOptions& options, size_t free_bytes,
+inline int KvBlocks(const DecoderConfig& spec, const RunnerOptions& options, size_t free_bytes,
                     size_t block_bytes) {
   if (options.kv_blocks > 0) return options.kv_blocks;
   block_bytes += options.more_block_bytes;

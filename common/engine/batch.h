@@ -58,7 +58,7 @@ struct SequenceRows {
   absl::Span<const int> parents = {};
   // How many of the last tokens return hidden states. Only for models that have them.
   int hidden_rows = 0;
-  // float32 [*, DecoderSpec::embedding_columns]: embeddings of the last tokens, used in place of those of
+  // float32 [*, DecoderConfig::embedding_columns]: embeddings of the last tokens, used in place of those of
   // their ids. Only for models that have hidden states.
   absl::Span<const float> embeddings = {};
 };

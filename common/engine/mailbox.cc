@@ -1,7 +1,5 @@
 #include "common/engine/mailbox.h"
 
-#include <utility>
-
 namespace outrider {
 namespace {
 
@@ -25,7 +23,7 @@ Mailbox::Outcome Mailbox::PutItem(WorkItem& item) {
   return Outcome::kTaken;
 }
 
-void Mailbox::PutControl(Command command) {
+void Mailbox::Put(Command command) {
   {
     std::lock_guard lock(mutex_);
     if (commands_.size() >= 2 * max_items_) return;

@@ -14,7 +14,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "common/engine/work_item.h"
-#include "common/kv/sequence_id.h"
+#include "common/kv/lease_table.h"
 
 namespace outrider {
 
@@ -65,9 +65,8 @@ class Mailbox {
   };
   // Moves from the item if it is taken, else leaves it unchanged.
   Outcome PutItem(WorkItem& item);
-  void Put(ReleaseCommand command) { PutControl(command); }
-  void Put(CancelCommand command) { PutControl(command); }
-  void Put(PromoteCommand command) { PutControl(command); }
+  // For the other commands.
+  void Put(Command command);
 
   // Refuses items from now on. Items put earlier are still taken.
   void Close();
@@ -86,7 +85,6 @@ class Mailbox {
   bool busy() const;
 
  private:
-  void PutControl(Command command);
   // Call it after changing what the taker waits for.
   void WakeTaker();
   void AwaitCommands(absl::Time deadline);

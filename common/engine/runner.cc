@@ -3,7 +3,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -29,41 +28,46 @@ int ThreadsFor(const RunnerOptions& options) {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
-// Checks the options that are common to all backends.
-absl::Status CheckRanges(const RunnerOptions& options) {
-  const auto refuse = [](const auto&... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
+template <class... Parts>
+absl::Status Refuse(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+// Checks the backend's own options, then those that are common to all.
+absl::Status CheckOptions(const Backend& backend, const RunnerOptions& options) {
+  if (absl::Status status = backend.Check(options); !status.ok()) return status;
   if (options.threads < 0 || options.threads > kMaxThreads) {
-    return refuse("--threads ", options.threads, ": must be in [0, ", kMaxThreads, "]");
+    return Refuse("--threads ", options.threads, ": must be in [0, ", kMaxThreads, "]");
   }
-  if (options.kv_blocks < 0) return refuse("--kv-blocks ", options.kv_blocks, ": must be auto or positive");
+  if (options.kv_blocks < 0) return Refuse("--kv-blocks ", options.kv_blocks, ": must be auto or positive");
   if (!(options.kv_memory_fraction > 0 && options.kv_memory_fraction <= 1)) {
-    return refuse("--kv-memory-fraction ", options.kv_memory_fraction, ": must be in (0, 1]");
+    return Refuse("--kv-memory-fraction ", options.kv_memory_fraction, ": must be in (0, 1]");
   }
   if (options.block_size < 1 || options.block_size > kMaxBlockSize) {
-    return refuse("--block-size ", options.block_size, ": must be in [1, ", kMaxBlockSize, "]");
+    return Refuse("--block-size ", options.block_size, ": must be in [1, ", kMaxBlockSize, "]");
   }
   if (options.max_batch_rows < 1 || options.max_batch_rows > kMaxBatchRows) {
-    return refuse("--max-batch-tokens ", options.max_batch_rows, ": must be in [1, ", kMaxBatchRows, "]");
+    return Refuse("--max-batch-tokens ", options.max_batch_rows, ": must be in [1, ", kMaxBatchRows, "]");
   }
   const ParallelOptions& parallel = options.parallel;
   if (parallel.size < 1 || parallel.size > kMaxRanks) {
-    return refuse("--tensor-parallel ", parallel.size, ": must be in [1, ", kMaxRanks, "]");
+    return Refuse("--tensor-parallel ", parallel.size, ": must be in [1, ", kMaxRanks, "]");
   }
   if (parallel.size > 1 && options.engine != "torch") {
-    return refuse("--tensor-parallel ", parallel.size, ": needs --engine torch");
+    return Refuse("--tensor-parallel ", parallel.size, ": needs --engine torch");
   }
   if (options.frequent_tokens < 0) {
-    return refuse("--frequent-tokens ", options.frequent_tokens, ": must be at least 0");
+    return Refuse("--frequent-tokens ", options.frequent_tokens, ": must be at least 0");
   }
   if (options.frequent_tokens > 0 && options.engine == "native" && options.device != "cpu") {
-    return refuse("--frequent-tokens ", options.frequent_tokens, ": needs --device cpu or --engine torch");
+    return Refuse("--frequent-tokens ", options.frequent_tokens, ": needs --device cpu or --engine torch");
   }
   if (!options.matmul_algorithms.empty() && (options.engine != "native" || options.device == "cpu")) {
-    return refuse("--matmul-algorithms ", options.matmul_algorithms,
+    return Refuse("--matmul-algorithms ", options.matmul_algorithms,
                   ": needs --device cuda:N and --engine native");
   }
   if (parallel.rank < 0 || parallel.rank >= parallel.size) {
-    return refuse("--rank ", parallel.rank, ": must be in [0, ", parallel.size - 1,
+    return Refuse("--rank ", parallel.rank, ": must be in [0, ", parallel.size - 1,
                   "] with --tensor-parallel ", parallel.size);
   }
   return absl::OkStatus();
@@ -78,9 +82,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
 }
 
 absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& options, const Backend& backend) {
-  absl::Status status = backend.Check(options);
-  if (status.ok()) status = CheckRanges(options);
-  if (!status.ok()) return status;
+  if (absl::Status status = CheckOptions(backend, options); !status.ok()) return status;
   absl::StatusOr<ModelConfig> config = ReadModelConfig(options.model_dir);
   if (!config.ok()) return config.status();
   const absl::StatusOr<SafeTensors> stored = SafeTensors::Open(options.model_dir);
@@ -91,10 +93,10 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
   const TensorSource& whole = unpacked ? static_cast<const TensorSource&>(*unpacked) : *stored;
   std::unique_ptr<Runner> runner(new Runner(options, *std::move(config)));
   if (backend.IsTestedFirst()) {
-    status = SelfTest(backend, runner->config_.decoder, options, runner->thread_pool_);
+    const absl::Status status = SelfTest(backend, runner->config_.decoder, options, runner->thread_pool_);
     if (!status.ok()) return status;
   }
-  DecoderSpec spec = runner->config_.decoder;
+  DecoderConfig spec = runner->config_.decoder;
   if (options.frequent_tokens > 0 && options.frequent_tokens < spec.vocab_size) {
     absl::StatusOr<std::vector<TokenId>> frequent =
         ReadFrequentTokens(options.model_dir, options.frequent_tokens, spec.vocab_size);
@@ -128,9 +130,7 @@ absl::StatusOr<bool> Runner::Test(const RunnerOptions& options,
                                   absl::FunctionRef<void(absl::string_view line)> report) {
   const absl::StatusOr<std::unique_ptr<Backend>> backend = BackendFor(options.engine, options.device);
   if (!backend.ok()) return backend.status();
-  absl::Status status = (*backend)->Check(options);
-  if (status.ok()) status = CheckRanges(options);
-  if (!status.ok()) return status;
+  if (absl::Status status = CheckOptions(**backend, options); !status.ok()) return status;
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(options.model_dir);
   if (!config.ok()) return config.status();
   ThreadPool threads(ThreadsFor(options));
@@ -180,14 +180,11 @@ void Runner::ParallelFor(int count, absl::FunctionRef<void(int i)> task) {
 
 absl::StatusOr<std::vector<float>> Runner::ReadSlot(BlockId block, int slot) {
   if (block < 0 || block >= model_->kv_blocks() || slot < 0 || slot >= options_.block_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("slot ", slot, " of block ", block, " is not in the pool"));
+    return Refuse("slot ", slot, " of block ", block, " is not in the pool");
   }
-  const DecoderSpec& spec = config_.decoder;
-  std::vector<float> values(2 * static_cast<size_t>(spec.layers) * static_cast<size_t>(spec.kv_heads) *
-                            static_cast<size_t>(spec.head_dim));
-  if (absl::Status status = model_->ReadSlot(block, slot, absl::MakeSpan(values)); !status.ok())
-    return status;
+  std::vector<float> values(config_.decoder.kv_numbers());
+  const absl::Status status = model_->ReadSlot(block, slot, absl::MakeSpan(values));
+  if (!status.ok()) return status;
   return values;
 }
 
@@ -200,36 +197,32 @@ absl::Status Runner::CheckBatch(absl::Span<const SequenceRows> batch, const Pass
     logit_rows += static_cast<size_t>(batch[i].logit_rows);
   }
   if (logit_rows > static_cast<size_t>(kMaxLogitRows)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a batch with ", logit_rows, " rows of logits, at most ", kMaxLogitRows, " fit"));
+    return Refuse("a batch with ", logit_rows, " rows of logits, at most ", kMaxLogitRows, " fit");
   }
   if (rows > static_cast<size_t>(options_.max_batch_rows)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a batch of ", rows, " rows, at most ", options_.max_batch_rows, " fit"));
+    return Refuse("a batch of ", rows, " rows, at most ", options_.max_batch_rows, " fit");
   }
   return absl::OkStatus();
 }
 
 absl::Status Runner::CheckPass(const PassOptions& pass) const {
-  const auto refuse = [](const auto&... parts) {
-    return absl::InvalidArgumentError(absl::StrCat("a pass ", parts...));
-  };
   const int all = config_.decoder.layers;
   const bool is_default = pass.layers == 0 && pass.taps.empty();
   if (!is_default && !model_->has_hidden_states()) {
-    return refuse("of the first layers or with taps, on an engine that shows no hidden states");
+    return Refuse("a pass of the first layers or with taps, on an engine that shows no hidden states");
   }
-  if (pass.layers < 0 || pass.layers > all) return refuse("of ", pass.layers, " layers, there are ", all);
+  if (pass.layers < 0 || pass.layers > all)
+    return Refuse("a pass of ", pass.layers, " layers, there are ", all);
   const int layers = pass.layers > 0 ? pass.layers : all;
   for (const int tap : pass.taps) {
-    if (tap < 1 || tap > layers) return refuse("of ", layers, " layers with a tap after ", tap);
+    if (tap < 1 || tap > layers) return Refuse("a pass of ", layers, " layers with a tap after ", tap);
   }
   return absl::OkStatus();
 }
 
 absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) const {
   const auto refuse = [index](const auto&... parts) {
-    return absl::InvalidArgumentError(absl::StrCat("sequence ", index, " of the batch: ", parts...));
+    return Refuse("sequence ", index, " of the batch: ", parts...);
   };
   const int64_t count = static_cast<int64_t>(sequence.tokens.size());
   int64_t end = sequence.position + count;
@@ -261,41 +254,39 @@ absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) c
 }
 
 absl::Status Runner::CheckHiddenStates(const SequenceRows& sequence) const {
-  const auto refuse = [](const auto&... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
   if (sequence.hidden_rows == 0 && sequence.embeddings.empty()) return absl::OkStatus();
-  if (!model_->has_hidden_states()) return refuse("hidden states, on an engine that shows none");
+  if (!model_->has_hidden_states()) return Refuse("hidden states, on an engine that shows none");
   const size_t count = sequence.tokens.size(), hidden = static_cast<size_t>(config_.decoder.hidden_size);
   if (sequence.hidden_rows < 0 || static_cast<size_t>(sequence.hidden_rows) > count) {
-    return refuse(sequence.hidden_rows, " rows of hidden states for ", count, " tokens");
+    return Refuse(sequence.hidden_rows, " rows of hidden states for ", count, " tokens");
   }
   if (sequence.embeddings.size() % hidden != 0) {
-    return refuse(sequence.embeddings.size(), " numbers of embeddings, a row has ", hidden);
+    return Refuse(sequence.embeddings.size(), " numbers of embeddings, a row has ", hidden);
   }
   if (sequence.embeddings.size() / hidden > count) {
-    return refuse(sequence.embeddings.size() / hidden, " embeddings for ", count, " tokens");
+    return Refuse(sequence.embeddings.size() / hidden, " embeddings for ", count, " tokens");
   }
   return absl::OkStatus();
 }
 
 absl::Status Runner::CheckPositions(const SequenceRows& sequence) const {
-  const auto refuse = [](const auto&... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
   const int64_t end = sequence.position + static_cast<int64_t>(sequence.tokens.size());
   int64_t positions = end;
   if (!sequence.parents.empty()) {
     const int begin = sequence.tree_begin;
     if (begin < 0 || end - begin != static_cast<int64_t>(sequence.parents.size())) {
-      return refuse("a tree of ", sequence.parents.size(), " nodes from slot ", begin, " to slot ", end - 1);
+      return Refuse("a tree of ", sequence.parents.size(), " nodes from slot ", begin, " to slot ", end - 1);
     }
     std::vector<int> levels;  // of each node, the first is 1
     for (const int parent : sequence.parents) {
       const int node = static_cast<int>(levels.size());
-      if (parent < -1 || parent >= node) return refuse("node ", node, " follows node ", parent);
+      if (parent < -1 || parent >= node) return Refuse("node ", node, " follows node ", parent);
       levels.push_back(parent < 0 ? 1 : levels[static_cast<size_t>(parent)] + 1);
     }
     positions = begin + *std::max_element(levels.begin(), levels.end());
   }
   if (positions > model_->max_positions()) {
-    return refuse("position ", positions - 1, ", the context has ", model_->max_positions());
+    return Refuse("position ", positions - 1, ", the context has ", model_->max_positions());
   }
   return absl::OkStatus();
 }

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/engine/self_test_model.h"
 #include "common/engine/stage_comparison.h"
 
 namespace outrider {
@@ -83,7 +82,7 @@ absl::StatusOr<std::string> CompareStages(const Backend& backend, const std::str
 
   const std::string dtype = (*tested)->dtype();
   const double tolerance = SelfTestTolerance(dtype);
-  const auto in_words = [&](int rows, const StageComparison::Stage& stage) {
+  const auto in_words = [&](int rows, const StageDifference& stage) {
     return absl::StrFormat("by %.2g of its size in %d rows, and %s explains %g at most", stage.difference,
                            rows, dtype, tolerance);
   };
@@ -91,13 +90,13 @@ absl::StatusOr<std::string> CompareStages(const Backend& backend, const std::str
   std::string most;
   for (size_t pass = 0; pass < expected.size(); ++pass) {
     const int rows = kComparedPasses[pass];
-    const absl::StatusOr<StageComparison> compared = StageComparison::Make(expected[pass], found[pass]);
+    const absl::StatusOr<std::vector<StageDifference>> compared = DifferencesOf(expected[pass], found[pass]);
     if (!compared.ok()) return compared.status();
-    if (const StageComparison::Stage* const wrong = compared->FirstAbove(tolerance)) {
+    if (const StageDifference* const wrong = FirstAbove(*compared, tolerance)) {
       return absl::FailedPreconditionError(
           absl::StrCat(wrong->finding, "; it differs ", in_words(rows, *wrong)));
     }
-    for (const StageComparison::Stage& stage : compared->stages()) {
+    for (const StageDifference& stage : *compared) {
       if (stage.difference <= largest) continue;
       largest = stage.difference;
       most = absl::StrCat(stage.name, " differs most, ", in_words(rows, stage));
@@ -108,7 +107,7 @@ absl::StatusOr<std::string> CompareStages(const Backend& backend, const std::str
 
 }  // namespace
 
-absl::Status SelfTest(const Backend& backend, const DecoderSpec& spec, const RunnerOptions& options,
+absl::Status SelfTest(const Backend& backend, const DecoderConfig& spec, const RunnerOptions& options,
                       ThreadPool& threads) {
   const absl::StatusOr<LogitsDifference> found =
       CompareAtStart(backend, SelfTestModel(spec, options, kStartVocab, kComparedTokens), threads);
@@ -122,7 +121,7 @@ absl::Status SelfTest(const Backend& backend, const DecoderSpec& spec, const Run
   return found->is_rounding() ? absl::OkStatus() : refuse(found->InWords());
 }
 
-absl::StatusOr<bool> SelfTestInFull(const Backend& backend, const DecoderSpec& spec,
+absl::StatusOr<bool> SelfTestInFull(const Backend& backend, const DecoderConfig& spec,
                                     const RunnerOptions& options, ThreadPool& threads,
                                     absl::FunctionRef<void(absl::string_view line)> report) {
   const SelfTestModel small(spec, options, kVocab, kSelfTestTokens);

@@ -1,14 +1,23 @@
 // Tests whether a device computes the same as the CPU.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/engine/backend.h"
-#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/decoder_config.h"
+#include "common/engine/decoder/tensor_source.h"
+#include "common/engine/model.h"
 #include "common/engine/runner_options.h"
 #include "common/engine/thread_pool.h"
+#include "common/kv/block_id.h"
 
 namespace outrider {
 
@@ -17,7 +26,7 @@ namespace outrider {
 // with a hint at --engine torch, if the backend has no code for the device (UNIMPLEMENTED), or if the
 // difference is more than rounding to its dtype explains; else the errors of Backend::Load and
 // Model::Forward. Takes a fraction of a second.
-absl::Status SelfTest(const Backend& backend, const DecoderSpec& spec, const RunnerOptions& options,
+absl::Status SelfTest(const Backend& backend, const DecoderConfig& spec, const RunnerOptions& options,
                       ThreadPool& threads);
 
 // Tests the same model in all its uses, check by check, in a second or two:
@@ -31,8 +40,73 @@ absl::Status SelfTest(const Backend& backend, const DecoderSpec& spec, const Run
 // A model that our CPU kernels do not support is compared with libtorch on the CPU. Calls `report` with a
 // line for what is tested and one for each check, and stops at the first failure. Returns whether all checks
 // passed. Errors are those of Backend::Load, if the small model cannot be loaded.
-absl::StatusOr<bool> SelfTestInFull(const Backend& backend, const DecoderSpec& spec,
+absl::StatusOr<bool> SelfTestInFull(const Backend& backend, const DecoderConfig& spec,
                                     const RunnerOptions& options, ThreadPool& threads,
                                     absl::FunctionRef<void(absl::string_view line)> report);
+
+// Below is the small model of made-up weights that is tested, and the checks that need many passes.
+
+// Tokens of room in the pool that suffice for all checks.
+inline constexpr int kSelfTestTokens = 2048;
+
+// Makes tensors of any requested shape: norms of numbers near one, and matrices whose products keep the
+// magnitude of their input.
+class MadeUpWeights final : public TensorSource {
+ public:
+  absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;
+
+ private:
+  // In [-1, 1), from a linear congruential generator: all that matters is that the numbers differ.
+  float Next() const;
+
+  mutable uint32_t state_ = 1;
+  mutable std::map<std::string, std::vector<float>> tensors_;
+};
+
+// Two layers with one of a model's head groups, in sizes that every backend supports. If the model has
+// sliding layers, one of the two slides. Not thread-safe.
+class SelfTestModel {
+ public:
+  using Observe = std::function<void(const StageOutput& output)>;
+
+  // The pool has room for `tokens`.
+  SelfTestModel(const DecoderConfig& spec, const RunnerOptions& options, int vocab, int tokens);
+
+  // Errors are those of Backend::Load. `observe` may be null.
+  absl::StatusOr<std::unique_ptr<Model>> Load(const Backend& backend, ThreadPool& threads,
+                                              Observe observe = nullptr) const;
+  // The same model in float32 on the CPU, by this engine.
+  absl::StatusOr<std::unique_ptr<Model>> LoadExact(const std::string& engine, ThreadPool& threads,
+                                                   Observe observe = nullptr) const;
+
+  const DecoderConfig& spec() const { return spec_; }
+  const RunnerOptions& options() const { return options_; }
+  // Blocks that hold `tokens`: [first, first + BlocksFor(tokens)), in descending order, so that their ids
+  // matter.
+  std::vector<BlockId> Blocks(int first, int tokens) const;
+  int BlocksFor(int tokens) const { return (tokens + options_.block_size - 1) / options_.block_size; }
+
+ private:
+  DecoderConfig spec_;
+  RunnerOptions options_;  // of the tested engine
+  MadeUpWeights weights_;
+};
+
+// The largest relative difference (root mean square) that rounding to the dtype explains in this model:
+// several times that of a correct engine.
+double SelfTestTolerance(const std::string& dtype);
+
+// Computes one sequence in several ways: in one pass, in chunks, token by token, beside another sequence,
+// continued in a copy of a block and, if the model supports trees, with its end as a path of a tree. All
+// logits, keys and values must have the same bits, or agree up to rounding where Model::row_invariant (for
+// the tree, Model::tree_row_invariant) is false. Returns the findings, in words; FAILED_PRECONDITION, naming
+// the way and the position, if something differs; else the errors of the model.
+absl::StatusOr<std::string> CheckRows(Model& model, const SelfTestModel& small);
+
+// Runs proposals and verdicts as device tasks, under several sampling controls and both rules that devices
+// support, all in one step, and each step twice: on a GPU, the second is captured. The host makes the same
+// decisions from the model's own logits. Returns the findings, in words, even if the model has no such tasks;
+// FAILED_PRECONDITION, naming the decision, if one differs; else the errors of the model.
+absl::StatusOr<std::string> CheckDecisions(Model& model, const SelfTestModel& small);
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-#include "common/engine/self_test_model.h"
+#include "common/engine/self_test.h"
 
 #include <algorithm>
 #include <cmath>

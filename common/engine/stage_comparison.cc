@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -36,7 +35,7 @@ int KindOf(absl::string_view name) {
   return static_cast<int>(found - std::begin(kKinds));
 }
 
-// The two numbers of StageComparison::Stage.
+// The two numbers of StageDifference.
 std::pair<double, double> Differences(absl::Span<const float> expected, absl::Span<const float> found) {
   double size = 0, squares = 0, largest = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -64,7 +63,7 @@ void StageRecord::Add(const StageOutput& output) {
                      output.values.begin() + static_cast<ptrdiff_t>(std::min(wanted, output.values.size())));
 }
 
-void StageRecord::AddCached(const DecoderSpec& spec, absl::Span<const float> slot) {
+void StageRecord::AddCached(const DecoderConfig& spec, absl::Span<const float> slot) {
   const int columns = spec.kv_heads * spec.head_dim;
   for (int layer = 0; layer < spec.layers; ++layer) {
     for (const absl::string_view name : {kKeys, kValues}) {
@@ -77,7 +76,7 @@ void StageRecord::AddCached(const DecoderSpec& spec, absl::Span<const float> slo
   }
 }
 
-void StageRecord::AddLogits(const DecoderSpec& spec, const LogitsView& logits) {
+void StageRecord::AddLogits(const DecoderConfig& spec, const LogitsView& logits) {
   Rows& rows = stages_[{spec.layers - 1, KindOf(kLogits)}];
   rows.columns = logits.vocab;
   rows.values.assign(logits.data, logits.data + static_cast<ptrdiff_t>(logits.rows) * logits.vocab);
@@ -89,11 +88,18 @@ std::vector<TokenId> ComparedTokens(int vocab) {
   return tokens;
 }
 
-absl::Status RecordPasses(Model& model, const DecoderSpec& spec, int block_size,
+absl::StatusOr<std::vector<float>> ReadSlot(Model& model, const DecoderConfig& spec, int block_size,
+                                            absl::Span<const BlockId> blocks, int slot) {
+  std::vector<float> values(spec.kv_numbers());
+  const BlockId block = blocks[static_cast<size_t>(slot / block_size)];
+  const absl::Status status = model.ReadSlot(block, slot % block_size, absl::MakeSpan(values));
+  if (!status.ok()) return status;
+  return values;
+}
+
+absl::Status RecordPasses(Model& model, const DecoderConfig& spec, int block_size,
                           absl::Span<const BlockId> blocks, std::vector<StageRecord>& passes) {
   const std::vector<TokenId> tokens = ComparedTokens(spec.vocab_size);
-  std::vector<float> slot(static_cast<size_t>(2 * spec.layers * spec.kv_heads) *
-                          static_cast<size_t>(spec.head_dim));
   int position = 0;
   for (const int rows : kComparedPasses) {
     StageRecord& record = passes.emplace_back(rows);
@@ -106,17 +112,17 @@ absl::Status RecordPasses(Model& model, const DecoderSpec& spec, int block_size,
     if (!logits.ok()) return logits.status();
     record.AddLogits(spec, *logits);
     for (const int end = position + rows; position < end; ++position) {
-      const BlockId block = blocks[static_cast<size_t>(position / block_size)];
-      const absl::Status status = model.ReadSlot(block, position % block_size, absl::MakeSpan(slot));
-      if (!status.ok()) return status;
-      record.AddCached(spec, slot);
+      const absl::StatusOr<std::vector<float>> slot = ReadSlot(model, spec, block_size, blocks, position);
+      if (!slot.ok()) return slot.status();
+      record.AddCached(spec, *slot);
     }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<StageComparison> StageComparison::Make(const StageRecord& expected, const StageRecord& found) {
-  StageComparison made;
+absl::StatusOr<std::vector<StageDifference>> DifferencesOf(const StageRecord& expected,
+                                                           const StageRecord& found) {
+  std::vector<StageDifference> made;
   std::map<std::pair<int, int>, StageRecord::Rows> other = found.stages_;
   other.insert(expected.stages_.begin(), expected.stages_.end());  // those that `found` lacks
   for (const auto& [place, unused] : other) {
@@ -135,17 +141,18 @@ absl::StatusOr<StageComparison> StageComparison::Make(const StageRecord& expecte
     }
     const auto [difference, largest] = Differences(x->second.values, y->second.values);
     const Kind& made_of = kKinds[kind];
-    made.stages_.push_back(
+    made.push_back(
         {title, difference, largest,
          absl::StrCat(title, ": ", made_of.agrees, made_of.agrees.empty() ? "" : "; ", made_of.suspects)});
   }
   return made;
 }
 
-const StageComparison::Stage* StageComparison::FirstAbove(double tolerance) const {
-  const auto found = std::find_if(stages_.begin(), stages_.end(),
-                                  [&](const Stage& stage) { return !(stage.difference <= tolerance); });
-  return found == stages_.end() ? nullptr : &*found;
+const StageDifference* FirstAbove(const std::vector<StageDifference>& stages, double tolerance) {
+  const auto found = std::find_if(stages.begin(), stages.end(), [&](const StageDifference& stage) {
+    return !(stage.difference <= tolerance);
+  });
+  return found == stages.end() ? nullptr : &*found;
 }
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// A unit of work on a sequence for the engine, and its answer.
+// A unit of work on a sequence for the engine, and its answer; what can be served, and what is the same item.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/engine/sequence_params.h"
-#include "common/kv/sequence_id.h"
-#include "common/spec/draft_stop.h"
-#include "common/spec/logprobs.h"
+#include "common/kv/lease_table.h"
+#include "common/spec/distribution.h"
 #include "common/spec/proposal.h"
 #include "common/spec/tree_shape.h"
 #include "common/spec/verdict.h"
@@ -98,5 +97,21 @@ struct WorkItem {
   // The number of committed tokens of the sequence with this item.
   size_t committed() const { return base + tokens.size(); }
 };
+
+// The capacity of the model and its KV cache.
+struct SequenceLimits {
+  int context = 0;  // positions of a sequence, drafted ones included
+  int vocab = 0;
+  int kv_blocks = 0;
+  int block_size = 0;
+};
+
+// INVALID_ARGUMENT, reason CONTEXT_EXCEEDED, CACHE_TOO_SMALL or PROMPT_LOGPROBS_BASE, for an item that could
+// not be served even by an idle server.
+absl::Status CheckLimits(const WorkItem& item, const SequenceLimits& limits);
+
+// A hash of an item's content. It does not depend on what may differ when the item is sent again: base,
+// budget, and whether it is a branch. Never 0.
+uint64_t DigestOf(const WorkItem& item);
 
 }  // namespace outrider

@@ -1,13 +1,11 @@
 #include "common/engine/worker.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "common/engine/proposers/proposer.h"
 #include "common/engine/scheduler.h"
 #include "common/spec/check.h"
 #include "common/spec/status.h"
@@ -40,9 +38,36 @@ void Refuse(const WorkItem& item, absl::Status status) {
   item.answer(refusal);
 }
 
-// The maximum number of nodes of a proposal.
-int NodesOf(const ProposalRequest& request) {
-  return request.tree ? MaxNodes(*request.tree, request.draft_tokens) : request.draft_tokens;
+// A sequence whose answer has its verdict.
+struct VerdictToFollow {
+  SequenceState* sequence = nullptr;
+  // The HiddenView row that the verdict's token was drawn from, if its proposer wants it. A copy, since
+  // drafting for other sequences overwrites the step's results.
+  std::vector<float> hidden = {};
+};
+
+// `hidden` has the judged rows, if the sequence's proposer wants them.
+VerdictToFollow ToFollow(SequenceState& sequence, const HiddenView& hidden) {
+  VerdictToFollow verdict{.sequence = &sequence};
+  if (hidden.rows == 0) return verdict;
+  const std::vector<int>& path = sequence.answer().verdict->path;
+  const absl::Span<const float> row = hidden.row(path.empty() ? 0 : path.back() + 1);
+  verdict.hidden.assign(row.begin(), row.end());
+  return verdict;
+}
+
+// The proposer that the sequence's parameters name; null if there is none, or if the item in progress is
+// ProposeWork.
+Proposer* ProposerOf(const Runner& runner, const SequenceState& sequence) {
+  const std::optional<ProposerKind> kind = sequence.params().proposer;
+  const bool verifies = !std::holds_alternative<ProposeWork>(sequence.work());
+  return kind && verifies ? runner.proposer(*kind) : nullptr;
+}
+
+// Whether the item in progress asks for a proposal and there is a proposer.
+bool WantsProposal(const Runner& runner, const SequenceState& sequence) {
+  const auto* verify = std::get_if<VerifyWork>(&sequence.work());
+  return verify != nullptr && verify->propose && ProposerOf(runner, sequence) != nullptr;
 }
 
 // The request, limited to what proposer and context allow.
@@ -62,6 +87,33 @@ absl::Status ProposeTogether(Proposer& proposer, std::span<Drafting> draftings) 
   const absl::Duration took = absl::Now() - start;
   for (Drafting& drafting : draftings) drafting.sequence->answer().timing.propose = took;
   return status;
+}
+
+// Fills in the answers' proposals, which stay empty where the context or the cache has no room. Sequences
+// with the same proposer draft together. An error means that the device failed.
+absl::Status ProposeAfter(std::span<const VerdictToFollow> verdicts, Runner& runner, SequenceStore& store) {
+  const int most_rows = std::min(runner.max_batch_rows(), kMaxLogitRows);
+  for (const std::unique_ptr<Proposer>& proposer : runner.proposers()) {
+    std::vector<Drafting> draftings;
+    int rows = 0;
+    for (const VerdictToFollow& verdict : verdicts) {
+      SequenceState& sequence = *verdict.sequence;
+      if (ProposerOf(runner, sequence) != proposer.get()) continue;
+      const ProposalRequest request = Bounded(verdict, *proposer, runner);
+      const int nodes = request.tree ? MaxNodes(*request.tree, request.draft_tokens) : request.draft_tokens;
+      if (request.draft_tokens < 1 || 1 + nodes > most_rows) continue;
+      if (!store.BeginProposal(sequence, proposer->SlotsFor(nodes, request.draft_tokens))) continue;
+      if (rows + 1 + nodes > most_rows) {
+        if (absl::Status status = ProposeTogether(*proposer, draftings); !status.ok()) return status;
+        draftings.clear();
+        rows = 0;
+      }
+      rows += 1 + nodes;
+      draftings.push_back({.sequence = &sequence, .request = request, .hidden = verdict.hidden});
+    }
+    if (absl::Status status = ProposeTogether(*proposer, draftings); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -300,16 +352,13 @@ void Worker::SampleAll(std::vector<Decision>& decisions) {
       store_.Finish(sequence, decision.done.status());
     }
   }
-  if (!to_follow.empty()) ProposeNext(to_follow);
-}
-
-void Worker::ProposeNext(std::span<const VerdictToFollow> verdicts) {
-  if (absl::Status status = ProposeAfter(verdicts, *runner_, store_); !status.ok()) {
+  if (to_follow.empty()) return;
+  if (absl::Status status = ProposeAfter(to_follow, *runner_, store_); !status.ok()) {
     ReportIfLost(status);
     // The verdicts stand without a proposal.
-    for (const VerdictToFollow& verdict : verdicts) verdict.sequence->answer().proposal.clear();
+    for (const VerdictToFollow& verdict : to_follow) verdict.sequence->answer().proposal.clear();
   }
-  for (const VerdictToFollow& verdict : verdicts) store_.Finish(*verdict.sequence, absl::OkStatus());
+  for (const VerdictToFollow& verdict : to_follow) store_.Finish(*verdict.sequence, absl::OkStatus());
 }
 
 // An invalid batch is a bug in this program, and memory may run out for one batch; both affect only the items
@@ -323,55 +372,6 @@ void Worker::ReportState() {
   if (hooks_.on_state) hooks_.on_state(store_.counts());
   const int in_progress = static_cast<int>(store_.active().size());
   if (items_ != in_progress) CountItems(in_progress - std::exchange(items_, in_progress));
-}
-
-VerdictToFollow ToFollow(SequenceState& sequence, const HiddenView& hidden) {
-  VerdictToFollow verdict{.sequence = &sequence};
-  if (hidden.rows == 0) return verdict;
-  const std::vector<int>& path = sequence.answer().verdict->path;
-  const absl::Span<const float> row = hidden.row(path.empty() ? 0 : path.back() + 1);
-  verdict.hidden.assign(row.begin(), row.end());
-  return verdict;
-}
-
-Proposer* ProposerOf(const Runner& runner, const SequenceState& sequence) {
-  const std::optional<ProposerKind> kind = sequence.params().proposer;
-  const bool verifies = !std::holds_alternative<ProposeWork>(sequence.work());
-  return kind && verifies ? runner.proposer(*kind) : nullptr;
-}
-
-bool WantsProposal(const Runner& runner, const SequenceState& sequence) {
-  const auto* verify = std::get_if<VerifyWork>(&sequence.work());
-  return verify != nullptr && verify->propose && ProposerOf(runner, sequence) != nullptr;
-}
-
-absl::Status ProposeAfter(std::span<const VerdictToFollow> verdicts, Runner& runner, SequenceStore& store) {
-  const int most_rows = std::min(runner.max_batch_rows(), kMaxLogitRows);
-  for (const std::unique_ptr<Proposer>& proposer : runner.proposers()) {
-    std::vector<Drafting> draftings;
-    int rows = 0;
-    for (const VerdictToFollow& verdict : verdicts) {
-      SequenceState& sequence = *verdict.sequence;
-      if (ProposerOf(runner, sequence) != proposer.get()) continue;
-      const ProposalRequest request = Bounded(verdict, *proposer, runner);
-      const int nodes = NodesOf(request);
-      if (request.draft_tokens < 1 || 1 + nodes > most_rows) continue;
-      if (!store.BeginProposal(sequence, proposer->SlotsFor(nodes, request.draft_tokens))) continue;
-      if (rows + 1 + nodes > most_rows) {
-        if (absl::Status status = ProposeTogether(*proposer, draftings); !status.ok()) {
-          return status;
-        }
-        draftings.clear();
-        rows = 0;
-      }
-      rows += 1 + nodes;
-      draftings.push_back({.sequence = &sequence, .request = request, .hidden = verdict.hidden});
-    }
-    if (absl::Status status = ProposeTogether(*proposer, draftings); !status.ok()) {
-      return status;
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace outrider

@@ -16,13 +16,11 @@
 #include "absl/time/time.h"
 #include "common/engine/batch.h"
 #include "common/engine/mailbox.h"
-#include "common/engine/proposers/proposer.h"
 #include "common/engine/runner.h"
-#include "common/engine/sampler.h"
 #include "common/engine/sequence/sequence_state.h"
 #include "common/engine/sequence/sequence_store.h"
 #include "common/engine/work_item.h"
-#include "common/kv/sequence_id.h"
+#include "common/kv/lease_table.h"
 
 namespace outrider {
 
@@ -38,29 +36,6 @@ struct StepStats {
   int rows = 0;
   absl::Duration duration;
 };
-
-// A sequence whose answer has its verdict.
-struct VerdictToFollow {
-  SequenceState* sequence = nullptr;
-  // The HiddenView row that the verdict's token was drawn from, if its proposer wants it. A copy, since
-  // drafting for other sequences overwrites the step's results.
-  std::vector<float> hidden = {};
-};
-
-// `hidden` has the judged rows, if the sequence's proposer wants them.
-VerdictToFollow ToFollow(SequenceState& sequence, const HiddenView& hidden);
-
-// The proposer that the sequence's parameters name; null if there is none, or if the item in progress is
-// ProposeWork.
-Proposer* ProposerOf(const Runner& runner, const SequenceState& sequence);
-
-// Whether the item in progress asks for a proposal and there is a proposer.
-bool WantsProposal(const Runner& runner, const SequenceState& sequence);
-
-// Fills in the answers' proposals, which stay empty where the context or the cache has no room. The caller
-// then finishes the items. Sequences with the same proposer draft together. An error means that the device
-// failed.
-absl::Status ProposeAfter(std::span<const VerdictToFollow> verdicts, Runner& runner, SequenceStore& store);
 
 // Thread-safe.
 class Worker {
@@ -146,8 +121,6 @@ class Worker {
   absl::StatusOr<LogitsView> RunModel(std::vector<ScheduledSequence>& scheduled);
   void Postprocess(std::vector<ScheduledSequence>& scheduled, const LogitsView& logits);
   void SampleAll(std::vector<Decision>& decisions);
-  // Has the target propose what follows the verdicts, and answers.
-  void ProposeNext(std::span<const VerdictToFollow> verdicts);
   // Calls on_failure for an error after which the model cannot be used.
   void ReportIfLost(const absl::Status& status);
   void ReportState();

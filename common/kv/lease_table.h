@@ -1,18 +1,35 @@
 // The sequences that a server holds, by id and in order of last use, with leases.
 #pragma once
 
+#include <compare>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <list>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
-#include "common/kv/sequence_id.h"
 
 namespace outrider {
+
+// 128 random bits, drawn by the coordinator once for each generation.
+struct SequenceId {
+  uint64_t hi = 0;
+  uint64_t lo = 0;
+
+  friend auto operator<=>(const SequenceId&, const SequenceId&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const SequenceId& id) {
+    return H::combine(std::move(h), id.hi, id.lo);
+  }
+  // 32 hexadecimal digits.
+  std::string ToString() const { return absl::StrFormat("%016x%016x", hi, lo); }
+};
 
 // Entries keep their address until they are released, erased or expire. The last `max_tombstones` released
 // ids are remembered, so that a late item cannot revive a released sequence. Callers pass the time, which

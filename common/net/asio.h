@@ -1,4 +1,5 @@
-// The parts of Boost.Asio that we use to run coroutines. Our files include this rather than Boost's headers.
+// The parts of Boost.Asio that we use to run coroutines, and an event that these wait for. Our files include
+// this rather than Boost's headers.
 #pragma once
 
 // First: Boost 1.74 uses std::exchange without its header.
@@ -18,9 +19,38 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/use_future.hpp>
 #include <boost/system/error_code.hpp>
+#include <chrono>
 
 namespace outrider {
 
 namespace asio = boost::asio;
+
+using Clock = std::chrono::steady_clock;
+
+inline double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// Lets a coroutine wait for an event or a deadline. For the executor's thread only. Must outlive its waiter.
+// `Timer` is the timer of the executor's context.
+template <class Timer>
+class BasicEvent {
+ public:
+  explicit BasicEvent(const asio::any_io_executor& executor) : timer_(executor) {}
+
+  // Returns on the next Notify, or at `deadline`. For one coroutine at a time.
+  asio::awaitable<void> Wait(Clock::time_point deadline = Clock::time_point::max()) {
+    boost::system::error_code ignored;
+    timer_.expires_at(deadline);
+    co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+
+  // Wakes the coroutine that waits now.
+  void Notify() { timer_.cancel(); }
+
+ private:
+  Timer timer_;
+};
+
+// For an io_context, which has sockets.
+using SocketEvent = BasicEvent<asio::steady_timer>;
 
 }  // namespace outrider

@@ -8,10 +8,8 @@
 #include <boost/beast/http/write.hpp>
 #include <limits>
 #include <sstream>
-#include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"

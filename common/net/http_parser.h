@@ -1,15 +1,77 @@
-// Parses HTTP/1 requests from bytes, and writes the heads of answers. Only its source includes Boost.Beast,
-// which takes long to compile.
+// HTTP requests and answers, as the server and its handlers exchange them. Parses HTTP/1 requests from bytes,
+// and writes the heads of answers; only its source includes Boost.Beast, which takes long to compile.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
-#include "common/net/http_message.h"
+#include "common/net/asio.h"
 
 namespace outrider {
+
+// The client of an open connection. For the connection's thread.
+struct HttpClient {
+  std::string address;            // numeric, without the port
+  std::string certificate;        // the name in its certificate; empty if it showed none
+  bool gone = false;              // it has closed its end, or the connection is lost
+  std::function<void()> on_gone;  // called when it goes; may be null
+};
+
+struct HttpRequest {
+  std::string method;
+  std::string path;  // without the query
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::string body;
+  HttpClient* client;
+
+  // The first header of that name, in upper or lower case; empty if there is none.
+  absl::string_view Header(absl::string_view name) const {
+    for (const auto& [key, value] : headers) {
+      if (absl::EqualsIgnoreCase(key, name)) return value;
+    }
+    return {};
+  }
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::string body;
+  // If set, returns the body piece by piece, then nullopt. It is called only when the client's socket has
+  // taken the last piece.
+  std::function<asio::awaitable<std::optional<std::string>>()> next_piece;
+  std::optional<size_t> length = {};  // of all pieces, if known
+  bool close = false;                 // the connection is not used again
+};
+
+// Limits on what a client may take of the server. A deadline covers a whole operation, however slowly it
+// moves.
+struct HttpLimits {
+  // For a TLS handshake, and from the first byte of a head to its last: a round trip or two. Also for a new
+  // connection until its first byte.
+  std::chrono::milliseconds head = std::chrono::seconds(10);
+  // For the largest body over a slow line.
+  std::chrono::milliseconds body = std::chrono::seconds(60);
+  // For an answer without progress: the client does not read.
+  std::chrono::milliseconds write = std::chrono::seconds(50);
+  // Between requests. Longer than the minute for which load balancers keep connections, so that they close
+  // first and never write into a connection that is being closed.
+  std::chrono::milliseconds idle = std::chrono::seconds(75);
+  // How long the server reads and drops what a client sends after the last answer. Otherwise a client that
+  // still writes would lose the answer with the connection.
+  std::chrono::milliseconds linger = std::chrono::seconds(5);
+  size_t max_head_bytes = 16 << 10;  // all headers together, as in other servers
+  size_t max_url_bytes = 8 << 10;
+  size_t max_body_bytes = 4 << 20;
+  int max_connections = 1024;  // each takes a descriptor and 16 KiB
+};
 
 // Why a request cannot be read further.
 struct HttpProblem {

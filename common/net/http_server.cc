@@ -4,9 +4,10 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/numbers.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
+#include "common/rpc/address.h"
 
 namespace outrider {
 namespace {
@@ -14,30 +15,168 @@ namespace {
 using asio::ip::tcp;
 using boost::system::error_code;
 
+constexpr char kClose[] = "close";
 constexpr int kBacklog = 512;
 // The most connections beyond the limit that are told so at a time; more are closed without a word.
 constexpr size_t kMaxTurnedAway = 64;
 // The pause after a failure to accept, for lack of descriptors or memory.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
-struct HostAndPort {
-  std::string host;  // without brackets
-  std::string port;
-};
+}  // namespace
 
-absl::StatusOr<HostAndPort> ParseListen(absl::string_view flag, const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  std::string host = listen.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  int port = -1;
-  if (colon == std::string::npos || host.empty() || !absl::SimpleAtoi(listen.substr(colon + 1), &port) ||
-      port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": '", listen, "' is not HOST:PORT"));
+asio::awaitable<void> HttpConnection::Run() {
+  waiting_since_ = Clock::now();
+  bool going_on = co_await stream_->Handshake(Clock::now() + limits_.head);
+  if (going_on) {
+    client_.address = stream_->ClientAddress();
+    client_.certificate = stream_->ClientCertificate();
+    while (going_on) going_on = co_await Exchange();
+    co_await stream_->Linger(Clock::now() + limits_.linger);
   }
-  return HostAndPort{std::move(host), absl::StrCat(port)};
+  stream_->Close();
 }
 
-}  // namespace
+asio::awaitable<void> HttpConnection::TurnAway() {
+  const bool secured = co_await stream_->Handshake(Clock::now() + limits_.linger);
+  if (secured) {
+    const HttpResponse refusal = handlers_.refuse(503, "too many connections are open", /*path=*/"");
+    co_await stream_->Write(absl::StrCat(HttpHead(refusal, refusal.body.size(), false, kClose), refusal.body),
+                            limits_.linger);
+    co_await stream_->Linger(Clock::now() + limits_.linger);
+  }
+  stream_->Close();
+}
+
+void HttpConnection::Finish() {
+  finishing_ = true;
+  if (waiting_) stream_->Close();
+}
+
+asio::awaitable<bool> HttpConnection::Exchange() {
+  HttpParser parser(limits_);
+  waiting_since_ = Clock::now();
+  std::optional<HttpProblem> problem = co_await ReadHead(parser);
+  waiting_since_.reset();
+  HttpRequest request;
+  if (!problem) {
+    request = parser.TakeHead();
+    request.client = &client_;
+    problem = parser.problem();
+    if (!problem && request.path.size() > limits_.max_url_bytes) {
+      problem = HttpProblem{414, absl::StrCat("a URL has at most ", limits_.max_url_bytes, " bytes")};
+    }
+  }
+  if (!problem) {
+    if (const std::optional<HttpResponse> early = handlers_.check(request)) {
+      // A body that is not read cannot be told from the next request.
+      finishing_ |= early->close || !parser.done();
+      const bool sent = co_await Send(*early, parser, request.method != "HEAD");
+      co_return sent && !finishing_;
+    }
+    problem = co_await ReadBody(parser);
+  }
+  if (problem) {
+    finishing_ = true;
+    if (problem->status != 0) {
+      co_await Send(handlers_.refuse(problem->status, problem->message, request.path), parser, true);
+    }
+    co_return false;
+  }
+  request.body = parser.TakeBody();
+  co_return co_await Answer(parser, request);
+}
+
+asio::awaitable<std::optional<HttpProblem>> HttpConnection::Read(HttpParser& parser,
+                                                                 bool (HttpParser::*done)() const,
+                                                                 Clock::time_point deadline) {
+  while (!(parser.*done)()) {
+    if (const size_t taken = stream_->received().empty() ? 0 : parser.Put(stream_->received()); taken > 0) {
+      stream_->Take(taken);
+      if (!parser.problem()) continue;
+    }
+    if (parser.problem()) co_return parser.problem();
+    const HttpStream::Read read = co_await stream_->ReadMore(deadline);
+    if (read == HttpStream::Read::kEnd) co_return HttpProblem{0, "the client has gone"};
+    if (read == HttpStream::Read::kLate) co_return HttpProblem{408, "the request took too long to come"};
+  }
+  co_return std::nullopt;
+}
+
+bool HttpConnection::HasBegunRequest() {
+  const absl::string_view received = stream_->received();
+  size_t empty = 0;
+  while (absl::StartsWith(received.substr(empty), "\r\n")) empty += 2;
+  stream_->Take(empty);
+  return !stream_->received().empty() && stream_->received() != "\r";
+}
+
+asio::awaitable<std::optional<HttpProblem>> HttpConnection::ReadHead(HttpParser& parser) {
+  const auto patience = std::exchange(first_, false) ? limits_.head : limits_.idle;
+  const Clock::time_point deadline = Clock::now() + patience;
+  while (!HasBegunRequest()) {
+    if (finishing_) co_return HttpProblem{0, "no request is in progress"};
+    waiting_ = true;
+    const HttpStream::Read read = co_await stream_->ReadMore(deadline);
+    waiting_ = false;
+    if (read != HttpStream::Read::kMore) co_return HttpProblem{0, "no request came"};
+  }
+  co_return co_await Read(parser, &HttpParser::head_done, Clock::now() + limits_.head);
+}
+
+asio::awaitable<std::optional<HttpProblem>> HttpConnection::ReadBody(HttpParser& parser) {
+  parser.AllowBody();
+  if (parser.problem()) co_return parser.problem();
+  if (parser.expects_continue() && !parser.done() && stream_->received().empty()) {
+    const bool sent = co_await stream_->Write(kHttpContinue, limits_.write);
+    if (!sent) co_return HttpProblem{0, "the client has gone"};
+  }
+  co_return co_await Read(parser, &HttpParser::done, Clock::now() + limits_.body);
+}
+
+asio::awaitable<bool> HttpConnection::Answer(const HttpParser& parser, const HttpRequest& request) {
+  on_busy_(true);
+  const absl::Cleanup idle = [this] {
+    stream_->Unwatch();
+    client_.on_gone = nullptr;
+    on_busy_(false);
+  };
+  stream_->Watch([this] {
+    client_.gone = true;
+    if (client_.on_gone) client_.on_gone();
+  });
+  const HttpResponse response = co_await handlers_.answer(request);
+  finishing_ |= response.close;
+  const bool sent = co_await Send(response, parser, request.method != "HEAD");
+  co_return sent && !finishing_;
+}
+
+asio::awaitable<bool> HttpConnection::Send(const HttpResponse& response, const HttpParser& parser,
+                                           bool with_body) {
+  const bool is_open = response.next_piece != nullptr && !response.length;
+  const bool chunks = is_open && parser.is_http11();
+  finishing_ |= !parser.keep_alive() || (is_open && !chunks);
+  // HTTP/1.0 clients that asked for keep-alive want to be told.
+  const char* const connection = finishing_ ? kClose : parser.is_http11() ? "" : "keep-alive";
+  if (response.next_piece != nullptr) {
+    co_return co_await SendPieces(response, HttpHead(response, response.length, chunks, connection), chunks);
+  }
+  std::string text = HttpHead(response, response.body.size(), false, connection);
+  if (with_body) text += response.body;
+  co_return co_await stream_->Write(text, limits_.write);
+}
+
+asio::awaitable<bool> HttpConnection::SendPieces(const HttpResponse& response, std::string text,
+                                                 bool chunks) {
+  while (const std::optional<std::string> piece = co_await response.next_piece()) {
+    // An empty chunk would be the end.
+    if (!piece->empty()) text += chunks ? HttpChunk(*piece) : *piece;
+    const bool sent = co_await stream_->Write(text, limits_.write);
+    if (!sent) co_return false;
+    text.clear();
+  }
+  if (chunks) text += kLastHttpChunk;
+  co_return co_await stream_->Write(text, limits_.write);
+}
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(absl::string_view flag,
                                                               const std::string& listen,
@@ -62,10 +201,11 @@ HttpServer::~HttpServer() {
 }
 
 absl::Status HttpServer::Listen(absl::string_view flag, const std::string& listen) {
-  const absl::StatusOr<HostAndPort> wanted = ParseListen(flag, listen);
-  if (!wanted.ok()) return wanted.status();
+  const std::optional<HostPort> wanted = ParseHostPort(listen);
+  if (!wanted) return absl::InvalidArgumentError(absl::StrCat(flag, ": '", listen, "' is not HOST:PORT"));
   error_code error;
-  const auto found = tcp::resolver(io_).resolve(wanted->host, wanted->port, tcp::resolver::passive, error);
+  const auto found =
+      tcp::resolver(io_).resolve(wanted->host, absl::StrCat(wanted->port), tcp::resolver::passive, error);
   if (!error) {
     const tcp::endpoint end = *found.begin();
     acceptor_.open(end.protocol(), error);
@@ -85,19 +225,13 @@ asio::awaitable<void> HttpServer::Accept() {
   while (acceptor_.is_open()) {
     error_code error;
     tcp::socket socket = co_await acceptor_.async_accept(asio::redirect_error(asio::use_awaitable, error));
-    if (!error) {
-      TryBegin(std::move(socket));
-    } else if (acceptor_.is_open()) {
-      co_await pause.Wait(Clock::now() + kAcceptPause);
+    if (error && acceptor_.is_open()) co_await pause.Wait(Clock::now() + kAcceptPause);
+    if (error) continue;
+    try {
+      Begin(std::move(socket));
+    } catch (...) {  // no memory for it
+      LogException("http connection not begun", std::current_exception());
     }
-  }
-}
-
-void HttpServer::TryBegin(tcp::socket socket) {
-  try {
-    Begin(std::move(socket));
-  } catch (...) {
-    LogException("http connection not begun", std::current_exception());
   }
 }
 

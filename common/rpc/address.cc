@@ -2,8 +2,6 @@
 
 #include <arpa/inet.h>
 
-#include <string>
-
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -60,6 +58,19 @@ bool IsLocalAddress(absl::string_view listen) {
   if (inet_pton(AF_INET, address.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
   in6_addr v6{};
   return inet_pton(AF_INET6, address.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+bool IsPublicName(absl::string_view host) {
+  if (absl::StartsWith(host, "[")) return false;  // an address of IPv6
+  host = host.substr(0, host.find(':'));
+  absl::ConsumeSuffix(&host, ".");
+  in_addr address{};
+  if (inet_pton(AF_INET, std::string(host).c_str(), &address) == 1 || !absl::StrContains(host, "."))
+    return false;
+  for (const absl::string_view end : {".localhost", ".local", ".internal"}) {
+    if (absl::EndsWithIgnoreCase(host, end)) return false;
+  }
+  return true;
 }
 
 absl::Status CheckExposure(absl::string_view flag, absl::string_view listen, bool encrypts, bool insecure) {

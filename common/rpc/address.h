@@ -32,6 +32,12 @@ absl::Status CheckServerAddress(absl::string_view address);
 // name other than "localhost" counts as reachable from elsewhere, wherever it leads.
 bool IsLocalAddress(absl::string_view listen);
 
+// Whether `host`, by which a client calls the host that it asks, with or without a port, is a name of the
+// public domain name system: not an address, a name without a dot, or one under localhost, local or internal.
+// The owner of a public name can point it at a loopback address, so that pages from there reach what listens
+// on it (DNS rebinding).
+bool IsPublicName(absl::string_view host);
+
 // INVALID_ARGUMENT, naming `flag`, for a listener that others can reach and that does not encrypt, unless
 // `insecure` allows it. Tokens do not count: anyone on the path can read them.
 absl::Status CheckExposure(absl::string_view flag, absl::string_view listen, bool encrypts, bool insecure);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
@@ -20,41 +19,23 @@ std::vector<To> Copy(const google::protobuf::RepeatedField<From>& values) {
 }
 
 Distribution ParseDistribution(const v1::Distribution& proto) {
-  Distribution q;
-  switch (proto.form_case()) {
-    case v1::Distribution::FORM_NOT_SET:
-      q.form = Distribution::Form::kAbsent;
-      break;
-    case v1::Distribution::kPointMass:
-      q.form = Distribution::Form::kPointMass;
-      break;
-    case v1::Distribution::kSparse:
-      q.form = Distribution::Form::kSparse;
-      q.ids = Copy<TokenId>(proto.sparse().ids());
-      q.weights = Copy<float>(proto.sparse().weights());
-      break;
-    case v1::Distribution::kDense:
-      q.form = Distribution::Form::kDense;
-      q.weights = Copy<float>(proto.dense().weights());
-      break;
-  }
-  return q;
+  using Form = Distribution::Form;
+  if (proto.has_point_mass()) return {.form = Form::kPointMass};
+  if (proto.has_dense()) return {.form = Form::kDense, .weights = Copy<float>(proto.dense().weights())};
+  if (!proto.has_sparse()) return {.form = Form::kAbsent};
+  return {.form = Form::kSparse,
+          .ids = Copy<TokenId>(proto.sparse().ids()),
+          .weights = Copy<float>(proto.sparse().weights())};
 }
 
 void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
-  switch (q.form) {
-    case Distribution::Form::kAbsent:
-      break;
-    case Distribution::Form::kPointMass:
-      proto->mutable_point_mass();
-      break;
-    case Distribution::Form::kSparse:
-      proto->mutable_sparse()->mutable_ids()->Add(q.ids.begin(), q.ids.end());
-      proto->mutable_sparse()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
-      break;
-    case Distribution::Form::kDense:
-      proto->mutable_dense()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
-      break;
+  if (q.form == Distribution::Form::kPointMass) {
+    proto->mutable_point_mass();
+  } else if (q.form == Distribution::Form::kSparse) {
+    proto->mutable_sparse()->mutable_ids()->Add(q.ids.begin(), q.ids.end());
+    proto->mutable_sparse()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
+  } else if (q.form == Distribution::Form::kDense) {
+    proto->mutable_dense()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
   }
 }
 
@@ -121,10 +102,6 @@ absl::Status CheckTop(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>
     most = top.logprob();
   }
   return absl::OkStatus();
-}
-
-std::vector<TokenId> ToTokens(const google::protobuf::RepeatedField<uint32_t>& ids) {
-  return std::vector<TokenId>(ids.begin(), ids.end());
 }
 
 }  // namespace
@@ -313,15 +290,18 @@ absl::Status CheckLogprobs(const google::protobuf::RepeatedPtrField<v1::Position
   return absl::OkStatus();
 }
 
+v1::TokenLogprob SerializeLogprob(const TokenLogProbability& token) {
+  v1::TokenLogprob message;
+  message.set_id(static_cast<uint32_t>(token.token));
+  message.set_logprob(token.log_probability);
+  return message;
+}
+
 google::protobuf::RepeatedPtrField<v1::CandidateRow> SerializeCandidates(std::span<const CandidateRow> rows) {
   google::protobuf::RepeatedPtrField<v1::CandidateRow> messages;
   for (const CandidateRow& row : rows) {
     v1::CandidateRow* const message = messages.Add();
-    for (const TokenLogProbability& candidate : row) {
-      v1::TokenLogprob* const top = message->add_top();
-      top->set_id(static_cast<uint32_t>(candidate.token));
-      top->set_logprob(candidate.log_probability);
-    }
+    for (const TokenLogProbability& candidate : row) *message->add_top() = SerializeLogprob(candidate);
   }
   return messages;
 }
@@ -346,6 +326,10 @@ absl::Status CheckTokenIds(const google::protobuf::RepeatedField<uint32_t>& ids,
     if (id >= vocab_size) return FieldError(field, absl::StrCat("0 to ", vocab_size - 1), absl::StrCat(id));
   }
   return absl::OkStatus();
+}
+
+std::vector<TokenId> ToTokens(const google::protobuf::RepeatedField<uint32_t>& ids) {
+  return std::vector<TokenId>(ids.begin(), ids.end());
 }
 
 SamplingParams ParseSampling(const v1::SamplingParams& proto,

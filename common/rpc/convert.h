@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/spec/controls.h"
-#include "common/spec/logprobs.h"
+#include "common/spec/distribution.h"
 #include "common/spec/proposal.h"
 #include "common/spec/tree_shape.h"
 #include "common/spec/verdict.h"
@@ -46,6 +46,7 @@ absl::StatusOr<Verdict> ParseVerdict(const v1::Verdict& message, std::span<const
 // log-probabilities exceed 0 or rise.
 absl::StatusOr<std::vector<CandidateRow>> ParseCandidates(const v1::VerifyResult& message, size_t rows,
                                                           int size, int vocab_size);
+v1::TokenLogprob SerializeLogprob(const TokenLogProbability& token);
 google::protobuf::RepeatedPtrField<v1::CandidateRow> SerializeCandidates(std::span<const CandidateRow> rows);
 
 // Checks the target's log-probabilities of `tokens`, with up to `most` likeliest ones at each position.
@@ -66,6 +67,8 @@ absl::StatusOr<Rule> ParseRule(v1::Rule rule);
 // INVALID_ARGUMENT, naming `field`, unless all ids are in [0, vocab_size).
 absl::Status CheckTokenIds(const google::protobuf::RepeatedField<uint32_t>& ids, uint32_t vocab_size,
                            absl::string_view field);
+
+std::vector<TokenId> ToTokens(const google::protobuf::RepeatedField<uint32_t>& ids);
 
 // The sampling controls; `end_ids` are the ids that min_tokens suppresses.
 SamplingParams ParseSampling(const v1::SamplingParams& sampling,

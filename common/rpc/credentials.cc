@@ -9,11 +9,9 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/rpc/error.h"
 
@@ -210,19 +208,16 @@ void TokenFile::ReadIfChanged() {
   if (!error && changed != changed_) Read();
 }
 
-bool TokenFile::Contains(absl::string_view token) {
-  absl::MutexLock lock(&mutex_);
-  ReadIfChanged();
-  bool known = false;
-  for (const std::string& one : tokens_) known |= SameToken(token, one);
-  return known;
-}
-
 absl::Status TokenFile::Check(absl::string_view authorization) {
   if (authorization.empty()) {
     return absl::UnauthenticatedError("authorization: missing; a bearer token is required");
   }
-  if (Contains(BearerToken(authorization))) return absl::OkStatus();
+  const absl::string_view token = BearerToken(authorization);
+  absl::MutexLock lock(&mutex_);
+  ReadIfChanged();
+  bool known = false;
+  for (const std::string& one : tokens_) known |= SameToken(token, one);
+  if (known) return absl::OkStatus();
   return absl::UnauthenticatedError("authorization: not a bearer token that this server knows");
 }
 

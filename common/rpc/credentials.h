@@ -62,7 +62,6 @@ class TokenFile {
   std::string Authorization();
 
  private:
-  bool Contains(absl::string_view token);
   explicit TokenFile(std::string path) : path_(std::move(path)) {}
   // Reads the file. Returns whether it has a token.
   bool Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

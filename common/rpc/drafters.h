@@ -1,8 +1,10 @@
-// Drafters and their names, and which of them are the target itself. Nothing else maps between the protocol's
-// kinds of drafters, its proposers, and those of the engine.
+// Names of the protocol's enumeration values in flags, metrics, answers and errors: "bonus" is
+// TOKEN_KIND_BONUS. And drafters, and which of them are the target itself: nothing else maps between the
+// protocol's kinds of drafters, its proposers, and those of the engine.
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -10,26 +12,37 @@
 
 #include "absl/strings/ascii.h"
 #include "common/engine/sequence_params.h"
-#include "common/rpc/names.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/generated_enum_reflection.h"
 #include "outrider/v1/inference.pb.h"
 #include "outrider/v1/sequence.pb.h"
 
 namespace outrider {
 
-inline std::string NameOf(v1::DrafterKind kind) {
-  return NameWithoutPrefix("DRAFTER_KIND_", v1::DrafterKind_Name(kind), kind);
-}
-inline std::string NameOf(v1::Proposer proposer) {
-  return NameWithoutPrefix("PROPOSER_", v1::Proposer_Name(proposer), proposer);
+// What the names of all values of an enumeration begin with; its first value is ..._UNSPECIFIED.
+inline std::string PrefixOfNames(const google::protobuf::EnumDescriptor& type) {
+  const std::string first(type.value(0)->name());
+  return first.substr(0, first.size() - std::strlen("UNSPECIFIED"));
 }
 
-// The drafter with that name; UNSPECIFIED if there is none.
-inline v1::DrafterKind DrafterFromName(const std::string& name) {
-  v1::DrafterKind kind = v1::DRAFTER_KIND_UNSPECIFIED;
-  v1::DrafterKind_Parse("DRAFTER_KIND_" + absl::AsciiStrToUpper(name), &kind);
-  return kind;
+// A value without a name becomes its number.
+template <class Enum>
+requires(google::protobuf::is_proto_enum<Enum>::value) std::string NameOf(Enum value) {
+  const google::protobuf::EnumDescriptor& type = *google::protobuf::GetEnumDescriptor<Enum>();
+  const auto* const known = type.FindValueByNumber(static_cast<int>(value));
+  if (known == nullptr) return std::to_string(static_cast<int>(value));
+  return absl::AsciiStrToLower(std::string(known->name()).substr(PrefixOfNames(type).size()));
 }
-// All names that DrafterFromName knows.
+
+// The value with that name; UNSPECIFIED if there is none.
+template <class Enum>
+Enum FromName(const std::string& name) {
+  const google::protobuf::EnumDescriptor& type = *google::protobuf::GetEnumDescriptor<Enum>();
+  const auto* const known = type.FindValueByName(PrefixOfNames(type) + absl::AsciiStrToUpper(name));
+  return static_cast<Enum>(known == nullptr ? 0 : known->number());
+}
+
+// The names of all drafters.
 inline std::vector<std::string> DrafterNames() {
   std::vector<std::string> names;
   for (int each = v1::DRAFTER_KIND_UNSPECIFIED + 1; each < v1::DrafterKind_ARRAYSIZE; ++each) {

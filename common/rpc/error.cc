@@ -5,7 +5,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/spec/status.h"
 #include "google/rpc/error_details.pb.h"
 
 namespace outrider {

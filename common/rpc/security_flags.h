@@ -1,4 +1,4 @@
-// CLI11 flags for the structs of credentials.h.
+// CLI11 flags for ChannelSecurity.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,16 +8,6 @@
 #include "common/rpc/credentials.h"
 
 namespace outrider {
-
-inline void DefineServerSecurityFlags(CLI::App& app, ServerSecurity& security) {
-  app.add_option("--tls-cert", security.cert,
-                 "PEM file with the certificate chain to serve with; empty: no TLS");
-  app.add_option("--tls-key", security.key, "PEM file with its private key");
-  app.add_option("--tls-client-ca", security.client_ca,
-                 "PEM file; clients must have a certificate that is signed by one of these");
-  app.add_option("--token-file", security.token_file,
-                 "clients must send one of these bearer tokens, one a line; needs TLS");
-}
 
 // `prefix` starts the names: "tls" defines --tls-ca, --tls-cert, --tls-key and --tls-token-file.
 inline std::vector<CLI::Option*> DefineChannelSecurityFlags(CLI::App& app, const std::string& prefix,

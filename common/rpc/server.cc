@@ -7,7 +7,6 @@
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <iostream>
 #include <utility>

@@ -1,4 +1,5 @@
-// Serves one item of a coordinator's stream: the part that draft and target have in common.
+// Serves one item of a coordinator's stream, the part that draft and target have in common: converts between
+// the protocol's messages and the engine's work items, and answers.
 #pragma once
 
 #include <memory>
@@ -8,14 +9,38 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/string_view.h"
+#include "common/engine/sequence_params.h"
 #include "common/engine/worker.h"
 #include "common/obs/log.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/outbox.h"
-#include "common/serve/convert.h"
 #include "common/spec/status.h"
+#include "google/rpc/status.pb.h"
 #include "outrider/v1/sequence.pb.h"
 
 namespace outrider {
+
+// Parses 16 bytes. INVALID_ARGUMENT, reason SEQUENCE_ID_INVALID, for another length.
+absl::StatusOr<SequenceId> ParseSequenceId(const std::string& bytes);
+std::string SerializeSequenceId(const SequenceId& id);
+
+// INVALID_ARGUMENT, naming `field`, if `top` is more alternatives than are allowed.
+absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top);
+
+// Parses what all items have in common: everything but `work` and `answer`. `default_top_n` replaces a
+// draft_top_n of 0. INVALID_ARGUMENT if the sequence id is invalid; any other problem is put into `invalid`
+// of the item, so that it can be answered.
+absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n);
+
+// When an item with this budget is to be answered; never, if it is 0 or absent.
+absl::Time DeadlineOf(const google::protobuf::Duration& budget);
+
+// The error of an item. One that passes by itself (RESOURCE_EXHAUSTED, UNAVAILABLE) says when to try again.
+google::rpc::Status ItemError(const absl::Status& status);
+
+v1::PositionLogprobs ToProto(const PositionLogProbabilities& position);
+v1::ItemTiming ToProto(const WorkTiming& timing);
 
 // Logs, at level debug, an update that carries the request's context. That is the first one of a sequence,
 // and the first one after the server lost it.

@@ -23,7 +23,6 @@
 #include "common/serve/model_service.h"
 #include "common/serve/server_process.h"
 #include "common/serve/stall_watch.h"
-#include "common/serve/worker_metrics.h"
 #include "common/spec/types.h"
 #include "outrider/v1/sequence.pb.h"
 
@@ -32,6 +31,29 @@ namespace outrider {
 // For a StallWatch: whether the engine has work and has done nothing since the last call. `worker` must
 // outlive the result.
 std::function<bool()> EngineIsStuck(const Worker& worker);
+
+// Prometheus metrics of the worker. Outlives it.
+class WorkerMetrics {
+ public:
+  // Adds the metrics outrider_<name>_... to a registry, which outlives this.
+  WorkerMetrics(prometheus::Registry& registry, const std::string& name);
+
+  // The hooks that update the metrics, all but on_failure.
+  Worker::Hooks Hooks();
+
+ private:
+  prometheus::Gauge* sequences_;
+  prometheus::Gauge* items_;
+  prometheus::Gauge* blocks_used_;
+  prometheus::Gauge* blocks_cached_;
+  prometheus::Gauge* blocks_free_;
+  prometheus::Counter* prefix_queried_;
+  prometheus::Counter* prefix_hit_;
+  prometheus::Counter* preemptions_;
+  prometheus::Histogram* step_seconds_;
+  prometheus::Histogram* batch_sequences_;
+  prometheus::Histogram* batch_rows_;
+};
 
 // Divides memory among the KV pools of the models that one process loads at the same time.
 //

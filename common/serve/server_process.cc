@@ -1,26 +1,28 @@
 #include "common/serve/server_process.h"
 
+#include <prometheus/text_serializer.h>
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <iostream>
-#include <string>
+#include <iterator>
+#include <optional>
 #include <thread>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "common/net/reach.h"
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
+#include "common/obs/metric_families.h"
 #include "common/obs/version.h"
 #include "common/rpc/address.h"
 #include "common/rpc/queue_poller.h"
-#include "common/rpc/security_flags.h"
 
 namespace outrider {
 namespace {
@@ -41,6 +43,62 @@ absl::Status CheckAddress(absl::string_view flag, absl::string_view listen) {
   return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
 }
 
+// Scrapers are few.
+constexpr int kMaxScrapers = 64;
+
+// outrider_log_lines_dropped_total: lines that nobody read in time.
+class LogLines final : public prometheus::Collectable {
+ public:
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    prometheus::ClientMetric lines;
+    lines.counter.value = static_cast<double>(DroppedLogLines());
+    return {{absl::StrCat(kMetricPrefix, "log_lines_dropped_total"),
+             "Lines of the log that were dropped: nobody read it.",
+             prometheus::MetricType::Counter,
+             {lines}}};
+  }
+};
+
+// GET /metrics over HTTP. No two of `series` have a family in common. Errors are those of HttpServer::Start.
+absl::StatusOr<std::unique_ptr<HttpServer>> ServeMetrics(
+    const std::string& listen, std::vector<std::shared_ptr<prometheus::Collectable>> series) {
+  const auto refuse = [](int status, const std::string& message) {
+    HttpResponse response;
+    response.status = status;
+    response.headers = {{"Content-Type", "text/plain; charset=utf-8"}};
+    response.body = absl::StrCat(message, "\n");
+    return response;
+  };
+  const auto check = [refuse](const HttpRequest& head) -> std::optional<HttpResponse> {
+    if (head.path != "/metrics")
+      return refuse(404, absl::StrCat("nothing but /metrics is here, not ", head.path));
+    if (head.method == "GET" || head.method == "HEAD") return std::nullopt;
+    HttpResponse refusal =
+        refuse(405, absl::StrCat("/metrics does not answer ", head.method, " but GET, HEAD"));
+    refusal.headers.emplace_back("Allow", "GET, HEAD");
+    return refusal;
+  };
+  const auto answer =
+      [series = std::move(series)](const HttpRequest& /*request*/) -> asio::awaitable<HttpResponse> {
+    std::vector<prometheus::MetricFamily> families;
+    for (const auto& each : series) {
+      std::vector<prometheus::MetricFamily> its = each->Collect();
+      std::move(its.begin(), its.end(), std::back_inserter(families));
+    }
+    HttpResponse response;
+    response.headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}};
+    response.body = prometheus::TextSerializer().Serialize(families);
+    co_return response;
+  };
+  return HttpServer::Start(
+      "--metrics-listen", listen, /*tls=*/nullptr, {.max_connections = kMaxScrapers},
+      {.check = check,
+       .answer = answer,
+       .refuse = [refuse](int status, const std::string& message, const std::string& /*path*/) {
+         return refuse(status, message);
+       }});
+}
+
 sigset_t EndSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -51,12 +109,29 @@ sigset_t EndSignals() {
 
 }  // namespace
 
+void ModelNameLabel::Set(const std::string& model_name) {
+  absl::MutexLock lock(&mutex_);
+  model_name_ = model_name;
+}
+
+std::vector<prometheus::MetricFamily> ModelNameLabel::Collect() const {
+  std::vector<prometheus::MetricFamily> families = registry_->Collect();
+  absl::MutexLock lock(&mutex_);
+  if (model_name_.empty()) return families;
+  for (prometheus::MetricFamily& family : families) {
+    for (prometheus::ClientMetric& metric : family.metric)
+      metric.label.push_back({"model_name", model_name_});
+  }
+  return families;
+}
+
 void DefineAddressFlag(CLI::App& app, const std::string& flag, std::string& listen) {
   app.add_option(flag, listen, "gRPC address, HOST:PORT or unix:PATH; port 0 picks one")
       ->capture_default_str();
 }
 
 void DefineListenFlags(CLI::App& app, ProcessFlags& flags) {
+  ServerSecurity& security = flags.server.security;
   app.add_option("--metrics-listen", flags.metrics_listen, "address of /metrics; empty: none")
       ->capture_default_str();
   app.add_option("--health-listen", flags.server.health_listen,
@@ -66,7 +141,13 @@ void DefineListenFlags(CLI::App& app, ProcessFlags& flags) {
                  "to 0.001, for a process with a CPU to spare; 0: it sleeps at once")
       ->check(CLI::Range(0.0, 0.001))
       ->capture_default_str();
-  DefineServerSecurityFlags(app, flags.server.security);
+  app.add_option("--tls-cert", security.cert,
+                 "PEM file with the certificate chain to serve with; empty: no TLS");
+  app.add_option("--tls-key", security.key, "PEM file with its private key");
+  app.add_option("--tls-client-ca", security.client_ca,
+                 "PEM file; clients must have a certificate that is signed by one of these");
+  app.add_option("--token-file", security.token_file,
+                 "clients must send one of these bearer tokens, one a line; needs TLS");
   app.add_flag("--insecure", flags.insecure,
                "serve without TLS also where other hosts can connect, to everybody who does");
 }
@@ -145,7 +226,9 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
     if (absl::Status status = CheckAddress("--health-listen", health); !status.ok()) return status;
   }
   std::unique_ptr<ServerProcess> process(new ServerProcess(flags.drain_seconds));
-  AddBuildInfo(*endpoints.front().registry, kVersion);
+  AddGauge(*endpoints.front().registry, "build_info", "1; which version this is.",
+           {{"version", std::string(kVersion)}})
+      ->Set(1);
   ServerOptions options = flags.server;
   options.security.on_refused = LogRefusedTokens;
   for (const Endpoint& endpoint : endpoints) {

@@ -1,5 +1,8 @@
-// The common part of every server's process: flags, addresses, signals, and an orderly end.
+// The common part of every server's process: flags, addresses, metrics, signals, and an orderly end.
 #pragma once
+
+#include <prometheus/collectable.h>
+#include <prometheus/registry.h>
 
 #include <atomic>
 #include <functional>
@@ -13,8 +16,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/net/http_server.h"
 #include "common/rpc/server.h"
-#include "common/serve/metrics_server.h"
 #include "common/serve/stall_watch.h"
 
 // CLI11's header costs five seconds in each file that includes it.
@@ -34,6 +37,21 @@ struct ProcessFlags {
   double drain_seconds = 20;
   std::string log_level = "info";
   std::string log_format = "auto";
+};
+
+// A registry whose series carry one more label, model_name, once the model is known. Thread-safe.
+class ModelNameLabel : public prometheus::Collectable {
+ public:
+  explicit ModelNameLabel(std::shared_ptr<prometheus::Collectable> registry)
+      : registry_(std::move(registry)) {}
+
+  void Set(const std::string& model_name);
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const std::shared_ptr<prometheus::Collectable> registry_;
+  mutable absl::Mutex mutex_;
+  std::string model_name_ ABSL_GUARDED_BY(mutex_);  // empty: not known yet
 };
 
 // A gRPC service at an address of its own.

@@ -1,4 +1,4 @@
-// Notices that a thread which has work makes no progress.
+// Notices that a thread which has work makes no progress, or that a port takes no connections.
 #pragma once
 
 #include <functional>
@@ -40,5 +40,10 @@ class StallWatch {
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // not joinable: the watch is off
 };
+
+// Connects to "HOST:PORT", which a server of this process has bound, and sends bytes that no protocol knows,
+// so that a server that takes the connection answers or closes it. False if neither happens within a second,
+// if the connection is refused, or if there is no descriptor for it. Any thread.
+bool TakesConnections(const std::string& bound);
 
 }  // namespace outrider

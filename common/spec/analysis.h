@@ -7,6 +7,9 @@
 // Pure functions, any thread; arguments outside their range give meaningless numbers.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+
 #include "common/spec/distribution.h"
 
 namespace outrider {
@@ -15,29 +18,53 @@ namespace outrider {
 // alpha is its mean over contexts (Corollary 3.6).
 
 // D_LK(p, q) = sum over x of |p(x) - m(x)| with m = (p + q) / 2, in [0, 1] (Definition 3.2). beta = 1 - D_LK.
-double DivergenceLk(const WeightRow& p, const Distribution& q);
+inline double DivergenceLk(const WeightRow& p, const Distribution& q) {
+  double sum = 0;
+  for (size_t x = 0; x < p.vocab(); ++x) {
+    const TokenId token = static_cast<TokenId>(x);
+    const double mean = (p(token) + q(token)) / 2;
+    sum += std::abs(p(token) - mean);
+  }
+  return sum;
+}
 
 // Expected tokens a round yields, correction or bonus included: (1 - alpha^(k+1)) / (1 - alpha) (equation 1).
-double ExpectedTokens(double alpha, int k);
+inline double ExpectedTokens(double alpha, int k) { return (1 - std::pow(alpha, k + 1)) / (1 - alpha); }
 
 // The limit of ExpectedTokens as k grows, when drafting is free: 1 / (1 - alpha) (section 3.3).
-double OracleBound(double alpha);
+inline double OracleBound(double alpha) { return 1 / (1 - alpha); }
 
 // Expected walltime improvement over plain decoding: (1 - alpha^(k+1)) / ((1 - alpha) (k c + 1))
 // (Theorem 3.8).
-double WalltimeGain(double alpha, int k, double c);
+inline double WalltimeGain(double alpha, int k, double c) { return ExpectedTokens(alpha, k) / (k * c + 1); }
+
+// The k in [0, max_k] with the largest gain, the smallest of equals.
+template <class Gain>
+int ArgMax(int max_k, const Gain& gain) {
+  int best = 0;
+  for (int k = 1; k <= max_k; ++k) {
+    if (gain(k) > gain(best)) best = k;
+  }
+  return best;
+}
 
 // The k in [0, max_k] with the largest walltime gain, the smallest of equals (section 3.5).
-int BestK(double alpha, double c, int max_k);
+inline int BestK(double alpha, double c, int max_k) {
+  return ArgMax(max_k, [&](int k) { return WalltimeGain(alpha, k, c); });
+}
 
 // Walltime gain of drafting while the target verifies, if every outcome was drafted for. Rounds then overlap
 // perfectly and the slower side sets the pace: a round yields as many tokens in time max(1 + wait, k c).
 // `wait` >= 0, in units of a target step, is the time of a verification beyond the step, such as the round
 // trip. Nothing that drafts k tokens for each verification is faster.
-double OverlapGain(double alpha, int k, double c, double wait);
+inline double OverlapGain(double alpha, int k, double c, double wait) {
+  return ExpectedTokens(alpha, k) / std::max(1 + wait, k * c);
+}
 
 // The k in [0, max_k] with the largest overlap gain, the smallest of equals.
-int BestOverlapK(double alpha, double c, double wait, int max_k);
+inline int BestOverlapK(double alpha, double c, double wait, int max_k) {
+  return ArgMax(max_k, [&](int k) { return OverlapGain(alpha, k, c, wait); });
+}
 
 // The same if a round's outcome was drafted for with probability `hit_rate`, whatever the outcome, and a
 // message to or from either server takes `delay` target steps. With d = delay, a round costs
@@ -47,18 +74,27 @@ int BestOverlapK(double alpha, double c, double wait, int max_k);
 //   first.
 // Both outcomes are drafted for together, in the same steps. With hit rate 0 and no delay this is Theorem
 // 3.8. The unit is plain decoding without delay; with delay, plain decoding has 1 / (1 + 2d).
-double RunAheadGain(double alpha, int k, double c, double hit_rate, double delay);
+inline double RunAheadGain(double alpha, int k, double c, double hit_rate, double delay) {
+  const double way = 2 * delay, accepted = std::pow(alpha, k);
+  const double hit = way + accepted * std::max(1.0, (k + 1) * c) + (1 - accepted) * std::max(1.0, k * c);
+  const double miss = 1 + way + k * c + way;
+  return ExpectedTokens(alpha, k) / (hit_rate * hit + (1 - hit_rate) * miss);
+}
 
 // Corollary 3.9: when alpha > c some k improves on plain decoding, by at least (1 + alpha) / (1 + c).
-double GuaranteedGain(double alpha, double c);
+inline double GuaranteedGain(double alpha, double c) { return (1 + alpha) / (1 + c); }
 
 // Expected factor of arithmetic operations over plain decoding:
 // (1 - alpha) (k c_hat + k + 1) / (1 - alpha^(k+1)) (Theorem 3.11).
-double OperationsFactor(double alpha, int k, double c_hat);
+inline double OperationsFactor(double alpha, int k, double c_hat) {
+  return (k * c_hat + k + 1) / ExpectedTokens(alpha, k);
+}
 
 // Expected factor of memory traffic over plain decoding, where a target step reads the weights and cache once
 // whatever the number of tokens (section 3.4), and a draft step moves `draft` times as much:
 // (1 - alpha) (k draft + 1) / (1 - alpha^(k+1)). With draft = 0 it is 1 / ExpectedTokens.
-double MemoryTrafficFactor(double alpha, int k, double draft);
+inline double MemoryTrafficFactor(double alpha, int k, double draft) {
+  return (k * draft + 1) / ExpectedTokens(alpha, k);
+}
 
 }  // namespace outrider

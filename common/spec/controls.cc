@@ -1,14 +1,12 @@
 #include "common/spec/controls.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/spec/check.h"
-#include "common/spec/shape_in_order.h"
 #include "common/spec/status.h"
 #include "common/spec/weights.h"
 
@@ -129,7 +127,7 @@ void TokenCounts::Add(size_t index, int by) {
   if (count.prompt == 0 && count.output == 0) counts_.erase(it);
 }
 
-void TokenCounts::Follow(std::span<const TokenId> context) {
+void TokenCounts::Update(std::span<const TokenId> context) {
   const size_t shared = std::min(context.size(), context_.size());
   const size_t same =
       std::mismatch(context.begin(), context.begin() + shared, context_.begin()).first - context.begin();
@@ -156,7 +154,7 @@ void Controls::ApplyPenalties(std::span<const TokenId> context, std::span<float>
   if (params_.repetition_penalty == 1 && params_.presence_penalty == 0 && params_.frequency_penalty == 0) {
     return;
   }
-  counts_.Follow(context);
+  counts_.Update(context);
   const float repetition = static_cast<float>(params_.repetition_penalty);
   for (const auto& [id, count] : counts_.counts()) {
     float& logit = row[id];

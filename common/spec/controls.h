@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/spec/distribution.h"
 #include "common/spec/selection.h"
-#include "common/spec/team/row_types.h"
+#include "common/spec/shape_in_order.h"
 #include "common/spec/types.h"
 
 namespace outrider {
@@ -40,7 +40,7 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab);
 // The controls that follow the penalties and masks, in the types that rows are computed with.
 team::RowControls ToRowControls(const SamplingParams& params);
 
-// Counts how often each token occurs in a context. Follow costs the number of tokens by which the context
+// Counts how often each token occurs in a context. Update costs the number of tokens by which the context
 // differs from the last one, plus one comparison of the shared part.
 class TokenCounts {
  public:
@@ -51,7 +51,7 @@ class TokenCounts {
   // Tokens with index below prompt_length are the prompt.
   explicit TokenCounts(size_t prompt_length) : prompt_length_(prompt_length) {}
 
-  void Follow(std::span<const TokenId> context);
+  void Update(std::span<const TokenId> context);
   const absl::flat_hash_map<TokenId, Count>& counts() const { return counts_; }
 
  private:

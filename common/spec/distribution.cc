@@ -10,7 +10,6 @@
 #include "common/spec/check.h"
 #include "common/spec/selection.h"
 #include "common/spec/status.h"
-#include "common/spec/team/row_verify.h"
 #include "common/spec/team/team_of_one.h"
 
 namespace outrider {
@@ -52,16 +51,8 @@ absl::Status QMissingError() {
 }
 
 double Distribution::operator()(TokenId token) const {
-  switch (form) {
-    case Form::kAbsent:
-      return 0;
-    case Form::kPointMass:
-    case Form::kSparse:
-      return EntriesOf(*this)(token);
-    case Form::kDense:
-      return weights[token] * (1.0 / total);
-  }
-  return 0;
+  if (form == Form::kAbsent) return 0;
+  return form == Form::kDense ? weights[token] * (1.0 / total) : EntriesOf(*this)(token);
 }
 
 team::SparseQ EntriesOf(const Distribution& q) {
@@ -126,18 +117,10 @@ Distribution TruncateTopN(const WeightRow& row, int n) {
 }
 
 TokenId Sample(const Distribution& q, double u) {
-  switch (q.form) {
-    case Distribution::Form::kAbsent:
-      break;
-    case Distribution::Form::kPointMass:
-      return q.ids[0];
-    case Distribution::Form::kSparse:
-      return q.ids[SampleIndex(q.weights, q.total, u)];
-    case Distribution::Form::kDense:
-      return static_cast<TokenId>(SampleIndex(q.weights, q.total, u));
-  }
   OUTRIDER_CHECK(q.form != Distribution::Form::kAbsent);
-  return 0;
+  if (q.form == Distribution::Form::kPointMass) return q.ids[0];
+  const size_t index = SampleIndex(q.weights, q.total, u);
+  return q.form == Distribution::Form::kSparse ? q.ids[index] : static_cast<TokenId>(index);
 }
 
 TokenId Sample(const WeightRow& p, double u) {
@@ -146,22 +129,48 @@ TokenId Sample(const WeightRow& p, double u) {
 }
 
 double Overlap(const WeightRow& p, const Distribution& q, double scale) {
-  switch (q.form) {
-    case Distribution::Form::kAbsent:
-      return 0;
-    case Distribution::Form::kPointMass:
-    case Distribution::Form::kSparse: {
-      team::TeamOfOne team;
-      return team::Overlap(
-          team, [&](TokenId token) { return scale * p(token); }, EntriesOf(q));
-    }
-    case Distribution::Form::kDense:
-      if (p.point_mass >= 0) return std::min(scale, q(p.point_mass));
-      return OverlapMass(p.weights, scale * (1.0 / p.total), q.weights, 1.0 / q.total);
+  if (q.form == Distribution::Form::kAbsent) return 0;
+  if (q.form != Distribution::Form::kDense) {
+    team::TeamOfOne team;
+    const auto scaled = [&](TokenId token) { return scale * p(token); };
+    return team::Overlap(team, scaled, EntriesOf(q));
   }
-  return 0;
+  if (p.point_mass >= 0) return std::min(scale, q(p.point_mass));
+  return OverlapMass(p.weights, scale * (1.0 / p.total), q.weights, 1.0 / q.total);
 }
 
 double Entropy(const WeightRow& row) { return row.point_mass >= 0 ? 0 : Entropy(row.weights, row.total); }
+
+std::vector<TokenLogProbability> TopLogProbabilities(const WeightRow& row, int n) {
+  std::vector<TokenLogProbability> top;
+  if (row.point_mass >= 0) {
+    if (n > 0) top.push_back({row.point_mass, 0});
+    return top;
+  }
+  for (const WeightedToken& token : LargestOf(row.weights, n)) {
+    if (token.value > 0) top.push_back({token.id, std::log(row(token.id))});
+  }
+  return top;
+}
+
+std::vector<TokenLogProbability> TopLogProbabilities(std::span<const float> logits, int n) {
+  const double log_sum = LogSumExp(logits);
+  std::vector<TokenLogProbability> top;
+  for (const WeightedToken& token : LargestOf(logits, n)) top.push_back({token.id, token.value - log_sum});
+  return top;
+}
+
+double LogSumExp(std::span<const float> logits) {
+  const float max = FindMax(logits).value;
+  float weights[kWeightBlock];
+  double sum = 0;
+  for (size_t begin = 0; begin < logits.size(); begin += kWeightBlock) {
+    const size_t size = std::min(kWeightBlock, logits.size() - begin);
+    std::copy_n(logits.data() + begin, size, weights);
+    ExpInPlace({weights, size}, max, 1);
+    sum += SumWeights({weights, size});
+  }
+  return max + std::log(sum);
+}
 
 }  // namespace outrider

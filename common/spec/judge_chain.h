@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "common/spec/host_device.h"
 #include "common/spec/random.h"
 #include "common/spec/team/exact_math.h"
 #include "common/spec/types.h"

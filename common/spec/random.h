@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "Random123/philox.h"
-#include "common/spec/host_device.h"
+#include "common/spec/types.h"
 
 namespace outrider {
 

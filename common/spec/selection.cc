@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <limits>
 
 #include "common/spec/check.h"
 #include "common/spec/weights.h"
@@ -23,6 +22,19 @@ float RoughBound(std::span<const float> values, size_t k) {
   float maxima[kMaxColumns];
   FindColumnMaxima(values, {maxima, columns});
   return BoundOfLargest({maxima, columns}, k, slack).value;
+}
+
+// The weights in [low, high), low > 0, ids ascending.
+void CollectBetween(std::span<const float> weights, float low, float high,
+                    std::vector<WeightedToken>& tokens) {
+  TokenId ids[kWeightBlock];
+  tokens.clear();
+  for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
+    const size_t count = CollectAtLeast(weights, begin, low, ids);
+    for (size_t i = 0; i < count; ++i) {
+      if (weights[ids[i]] < high) tokens.push_back({weights[ids[i]], ids[i]});
+    }
+  }
 }
 
 }  // namespace
@@ -61,23 +73,6 @@ void SelectLargest(std::span<const float> values, size_t k, float least, std::ve
   ids.resize(to);
   kept.resize(to);
 }
-
-namespace {
-
-// The weights in [low, high), low > 0, ids ascending.
-void CollectBetween(std::span<const float> weights, float low, float high,
-                    std::vector<WeightedToken>& tokens) {
-  TokenId ids[kWeightBlock];
-  tokens.clear();
-  for (size_t begin = 0; begin < weights.size(); begin += kWeightBlock) {
-    const size_t count = CollectAtLeast(weights, begin, low, ids);
-    for (size_t i = 0; i < count; ++i) {
-      if (weights[ids[i]] < high) tokens.push_back({weights[ids[i]], ids[i]});
-    }
-  }
-}
-
-}  // namespace
 
 std::vector<WeightedToken> LargestOf(std::span<const float> values, int n) {
   std::vector<WeightedToken> best;

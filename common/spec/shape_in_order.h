@@ -1,10 +1,36 @@
-// The order of the controls that follow the penalties and masks. The one source for host and device.
+// The controls that follow the penalties and masks, their order, and what they make of a row of logits. The
+// one source for host and device.
 #pragma once
 
-#include "common/spec/host_device.h"
-#include "common/spec/team/row_types.h"
+#include <cstdint>
+
+#include "common/spec/types.h"
 
 namespace outrider {
+namespace team {
+
+// The most tokens of a row: as many as the sums of row_select.h can hold.
+inline constexpr int kMaxVocab = 1 << 19;
+
+// The controls, in the types that rows are computed with.
+struct RowControls {
+  double top_p = 1;               // 1: off
+  float inverse_temperature = 1;  // unused when greedy
+  float min_p = 0;                // 0: off
+  int32_t top_k = 0;              // 0: off
+  int32_t greedy = 0;             // all mass on the largest logit
+};
+
+// A row after the controls: p(x) = weights[x] * (1 / total), or all mass on one token, and the row is still
+// logits.
+struct ShapedRow {
+  double total;
+  double entropy;      // in nats; 0 unless it was wanted
+  int32_t point_mass;  // -1: none
+  int32_t finite;      // 0: a logit was NaN or infinite, and nothing else here means anything
+};
+
+}  // namespace team
 
 // Turns logits into weights. Not for a greedy row.
 //

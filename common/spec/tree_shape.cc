@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <limits>
 #include <queue>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -36,10 +35,6 @@ absl::Status ParseError(absl::string_view text) {
 bool ParseCount(absl::string_view text, int& count) {
   const bool digits = !text.empty() && text.find_first_not_of("0123456789") == absl::string_view::npos;
   return digits && absl::SimpleAtoi(text, &count) && count >= 1;
-}
-
-int ToInt(int64_t nodes) {
-  return static_cast<int>(std::min<int64_t>(nodes, std::numeric_limits<int>::max()));
 }
 
 // A node that is not yet in a tree, as its parent's next child.
@@ -162,7 +157,7 @@ int MaxNodes(const TreeShape& shape, int depth) {
                    shape);
     nodes += parents;
   }
-  return ToInt(nodes);
+  return static_cast<int>(std::min<int64_t>(nodes, std::numeric_limits<int>::max()));
 }
 
 absl::Status ValidateTreeShape(const TreeShape& shape, int max_nodes, int depth) {

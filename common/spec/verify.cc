@@ -5,16 +5,13 @@
 #include <cmath>
 #include <iterator>
 #include <utility>
-#include <vector>
 
 #include "common/spec/check.h"
-#include "common/spec/judge_chain.h"
 #include "common/spec/residual.h"
 #include "common/spec/selection.h"
 #include "common/spec/status.h"
 #include "common/spec/team/row_draw.h"
 #include "common/spec/team/team_of_one.h"
-#include "common/spec/verify_tree.h"
 
 namespace outrider {
 namespace {
@@ -221,11 +218,6 @@ absl::Status ValidateVerifyOptions(const VerifyOptions& options) {
     return FieldError("sibling_order", "given, or the token rule", "a random order needs the token rule");
   }
   return absl::OkStatus();
-}
-
-int PhiloxNoise::Decide(Purpose purpose, uint64_t position, uint64_t candidate,
-                        absl::FunctionRef<int(double)> step) {
-  return numbers_.Decide(purpose, position, candidate, step);
 }
 
 TokenId PhiloxNoise::Race(uint64_t position, const WeightRow& row) {

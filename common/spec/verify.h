@@ -72,7 +72,9 @@ class PhiloxNoise final : public Noise {
  public:
   PhiloxNoise(const RandomKey& key, uint64_t round_start) : numbers_{key, round_start} {}
   int Decide(Purpose purpose, uint64_t position, uint64_t candidate,
-             absl::FunctionRef<int(double)> step) override;
+             absl::FunctionRef<int(double)> step) override {
+    return numbers_.Decide(purpose, position, candidate, step);
+  }
   TokenId Race(uint64_t position, const WeightRow& row) override;
 
  private:
@@ -95,6 +97,9 @@ absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const Pro
                                RowSource rows, uint64_t round_start, Noise& noise);
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
                                RowSource rows, uint64_t round_start, const RandomKey& key);
+// The part of Verify for a proposal that is not a chain.
+absl::StatusOr<Verdict> VerifyTree(const VerifyOptions& options, std::span<const ProposalNode> tree,
+                                   RowSource rows, uint64_t round_start, Noise& noise);
 
 // The draft's side of a rule: the node to propose at `position`, from the draft's own row. Ratio rules draw
 // the token from q, the row's `top_n` heaviest tokens as TruncateTopN gives them; the coupled rule runs the

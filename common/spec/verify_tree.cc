@@ -1,4 +1,4 @@
-#include "common/spec/verify_tree.h"
+#include "common/spec/verify.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "common/spec/judge_chain.h"
 #include "common/spec/residual.h"
 #include "common/spec/status.h"
 

@@ -1,15 +1,11 @@
 #include "common/text/added_tokens.h"
 
 #include <algorithm>
-#include <string>
 
-#include "common/text/split_pattern.h"
 #include "common/text/utf8.h"
 
 namespace outrider {
 namespace {
-
-bool IsContinuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 
 // The beginning of the character that ends at `end`; `end` > 0.
 size_t CharacterBefore(std::string_view text, size_t end) {
@@ -17,10 +13,6 @@ size_t CharacterBefore(std::string_view text, size_t end) {
     --end;
   } while (end > 0 && IsContinuation(text[end]));
   return end;
-}
-
-size_t CharacterAfter(std::string_view text, size_t begin) {
-  return begin + CharacterSize(text.substr(begin));
 }
 
 // The characters with the Unicode property White_Space, which is Rust's \s.

@@ -1,5 +1,7 @@
 // Byte-pair encoding of one word: repeatedly merges the pair of lowest rank (Sennrich et al., arXiv
-// 1508.07909, over bytes as in GPT-2).
+// 1508.07909, over bytes as in GPT-2). And how a vocabulary spells bytes: in the byte-level alphabet of
+// GPT-2, one printable character for each byte, so that tokens can be written in a JSON file
+// (bytes_to_unicode in https://github.com/openai/gpt-2/blob/master/src/encoder.py), or as SentencePiece does.
 #pragma once
 
 #include <array>
@@ -21,6 +23,17 @@
 #include "common/text/tokenizer_spec.h"
 
 namespace outrider {
+
+// The character for `byte` in the byte-level alphabet, as UTF-8.
+std::string ByteLevelCharacter(uint8_t byte);
+
+// The token of a byte in a vocabulary without this alphabet: "<0x00>" to "<0xFF>", as in SentencePiece.
+std::string ByteToken(uint8_t byte);
+// The byte that such a token stands for; nullopt for any other token.
+std::optional<uint8_t> ByteOfToken(std::string_view token);
+
+// The bytes that `token` stands for; nullopt if one of its characters is not in the alphabet.
+std::optional<std::string> ByteLevelToBytes(std::string_view token);
 
 // Words and their token ids. Thread-safe: words are spread over shards with a mutex each, held for one lookup
 // or insertion. A full shard is cleared, so the cache follows the text that is being encoded. Holds at most

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "common/text/read_file.h"
+#include "common/text/strings.h"
 
 namespace outrider {
 

@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_replace.h"
-#include "common/text/split_pattern.h"
 #include "common/text/strings.h"
 
 namespace outrider {

@@ -1,7 +1,6 @@
 #include "common/text/stop_matcher.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "common/text/strings.h"
@@ -76,14 +75,9 @@ absl::StatusOr<StopMatcher> StopMatcher::Create(std::span<const std::string> sto
   return matcher;
 }
 
-int32_t StopMatcher::Child(int32_t node, char byte) const {
-  const auto child = children_.find({node, byte});
-  return child == children_.end() ? -1 : child->second;
-}
-
 int32_t StopMatcher::Next(int32_t node, char byte) const {
   while (true) {
-    if (const int32_t child = Child(node, byte); child >= 0) return child;
+    if (const auto child = children_.find({node, byte}); child != children_.end()) return child->second;
     if (node == 0) return 0;
     node = nodes_[node].fail;
   }

@@ -62,7 +62,6 @@ class StopMatcher {
   };
 
   StopMatcher() = default;
-  int32_t Child(int32_t node, char byte) const;
   int32_t Next(int32_t node, char byte) const;
 
   std::vector<Node> nodes_;

@@ -1,8 +1,12 @@
-// Adapts std::string_view to Debian's Abseil, whose absl::string_view is a type of its own.
+// Files as strings, and std::string_view beside Debian's Abseil, whose absl::string_view is a type of its
+// own.
 #pragma once
 
 #include <cstddef>
+#include <fstream>
 #include <functional>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -38,6 +42,15 @@ std::string Concat(const Parts&... parts) {
     }
   };
   return absl::StrCat(adapt(parts)...);
+}
+
+// The content of the file at `path`. nullopt if it is empty or cannot be read; errno says why it cannot.
+inline std::optional<std::string> ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  // Opening a directory succeeds; reading it fails.
+  if (!file || !(content << file.rdbuf())) return std::nullopt;
+  return content.str();
 }
 
 }  // namespace outrider

@@ -4,20 +4,15 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <optional>
+#include <initializer_list>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_replace.h"
-#include "common/text/added_tokens.h"
+#include "common/kv/prefix_hash.h"
 #include "common/text/bpe_model.h"
-#include "common/text/byte_level.h"
-#include "common/text/model_fingerprint.h"
 #include "common/text/pre_tokenizer.h"
-#include "common/text/read_file.h"
 #include "common/text/strings.h"
-#include "common/text/tokenizer_spec.h"
-#include "common/text/utf8.h"
 
 namespace outrider {
 namespace {
@@ -32,6 +27,73 @@ std::string DecodedBytes(const std::string& token, const Spelling& spelling) {
   if (spelling.byte_level) return ByteLevelToBytes(token).value_or(token);
   if (const std::optional<uint8_t> byte = ByteOfToken(token)) return std::string(1, static_cast<char>(*byte));
   return absl::StrReplaceAll(token, {{spelling.space, " "}});
+}
+
+// 64-bit FNV-1a. Texts and lists are preceded by their length, so that two different specs never hash the
+// same bytes.
+class Hash {
+ public:
+  void Add(uint64_t number) {
+    for (int shift = 0; shift < 64; shift += 8) AddByte(static_cast<uint8_t>(number >> shift));
+  }
+  void Add(std::string_view text) {
+    Add(uint64_t{text.size()});
+    for (const char byte : text) AddByte(static_cast<uint8_t>(byte));
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  void AddByte(uint8_t byte) { value_ = (value_ ^ byte) * 0x100000001B3; }
+
+  uint64_t value_ = 0xCBF29CE484222325;
+};
+
+uint64_t Flags(std::initializer_list<bool> flags) {
+  uint64_t bits = 0;
+  for (const bool flag : flags) bits = bits * 2 + (flag ? 1 : 0);
+  return bits;
+}
+
+// Tokenizer::Fingerprint.
+uint64_t FingerprintOf(const TokenizerSpec& spec) {
+  Hash hash;
+  hash.Add(uint64_t{spec.vocab.size()});
+  for (const auto& [token, id] : spec.vocab) {
+    hash.Add(token);
+    hash.Add(static_cast<uint64_t>(id));
+  }
+  hash.Add(uint64_t{spec.merges.size()});
+  for (const auto& [left, right] : spec.merges) {
+    hash.Add(left);
+    hash.Add(right);
+  }
+  hash.Add(Flags({spec.ignore_merges}));
+  // Byte-level files lack these fields, so their fingerprints stay the same.
+  if (!spec.spelling.byte_level || !spec.normalizer.empty()) {
+    hash.Add(Flags({spec.spelling.byte_level, spec.spelling.drops_leading_space, spec.byte_fallback,
+                    spec.fuse_unknown, spec.unknown_token.has_value()}));
+    hash.Add(spec.spelling.space);
+    hash.Add(spec.unknown_token.value_or(""));
+    hash.Add(uint64_t{spec.normalizer.size()});
+    for (const NormalizeStep& step : spec.normalizer) {
+      hash.Add(static_cast<uint64_t>(step.kind));
+      hash.Add(step.pattern);
+      hash.Add(step.content);
+    }
+  }
+  hash.Add(uint64_t{spec.added.size()});
+  for (const AddedToken& token : spec.added) {
+    hash.Add(static_cast<uint64_t>(token.id));
+    hash.Add(token.content);
+    hash.Add(Flags({token.special, token.single_word, token.lstrip, token.rstrip, token.normalized}));
+  }
+  hash.Add(uint64_t{spec.steps.size()});
+  for (const SplitStep& step : spec.steps) {
+    hash.Add(static_cast<uint64_t>(step.kind));
+    hash.Add(step.pattern);
+    hash.Add(step.join_previous ? 4 : Flags({step.remove_matches, step.remove_between}));
+  }
+  return hash.value();
 }
 
 // Whether a token may stand for any number of bytes. `has_bytes` says whether each byte has a token.
@@ -70,24 +132,23 @@ Tokenizer::~Tokenizer() = default;
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
   const std::optional<std::string> json = ReadFile(path);
   if (!json) return absl::NotFoundError(Concat(path, ": cannot be read: ", std::strerror(errno)));
-  absl::StatusOr<TokenizerSpec> spec = ParseTokenizerJson(*json);
-  if (!spec.ok()) return WithName(path, spec.status());
-  const uint64_t fingerprint = FingerprintOf(*spec);
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  if (absl::Status status = AddTokensBeside(folder.empty() ? "." : folder, &*spec); !status.ok())
-    return status;
-  return Make(*std::move(spec), fingerprint, path);
+  return Make(*json, path, folder.empty() ? "." : folder);
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view json, std::string_view name) {
-  absl::StatusOr<TokenizerSpec> spec = ParseTokenizerJson(json);
-  if (!spec.ok()) return WithName(name, spec.status());
-  const uint64_t fingerprint = FingerprintOf(*spec);
-  return Make(*std::move(spec), fingerprint, name);
+  return Make(json, name, /*folder=*/"");
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(TokenizerSpec spec, uint64_t fingerprint,
-                                                           std::string_view name) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(std::string_view json, std::string_view name,
+                                                           const std::string& folder) {
+  absl::StatusOr<TokenizerSpec> parsed = ParseTokenizerJson(json);
+  if (!parsed.ok()) return WithName(name, parsed.status());
+  TokenizerSpec& spec = *parsed;
+  const uint64_t fingerprint = FingerprintOf(spec);
+  if (!folder.empty()) {
+    if (absl::Status status = AddTokensBeside(folder, &spec); !status.ok()) return status;
+  }
   auto model = BpeModel::Create(spec);
   if (!model.ok()) return WithName(name, model.status());
   auto pre_tokenizer = PreTokenizer::Create(spec.steps);
@@ -185,6 +246,12 @@ std::optional<TokenId> Tokenizer::TokenToId(std::string_view token) const {
 
 bool Tokenizer::IsSpecial(TokenId token) const {
   return token >= 0 && token < vocab_size() && special_[token];
+}
+
+uint64_t ModelFingerprint(uint64_t tokenizer, int vocab_size, std::span<const TokenId> eos_ids) {
+  uint64_t hash = ExtendPrefixHash(tokenizer, vocab_size);
+  for (TokenId id : eos_ids) hash = ExtendPrefixHash(hash, id);
+  return hash;
 }
 
 }  // namespace outrider

@@ -16,6 +16,7 @@
 #include "common/text/added_tokens.h"
 #include "common/text/strings.h"
 #include "common/text/tokenizer_spec.h"
+#include "common/text/utf8.h"
 
 namespace outrider {
 
@@ -91,8 +92,9 @@ class Tokenizer {
 
  private:
   Tokenizer();
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Make(TokenizerSpec spec, uint64_t fingerprint,
-                                                         std::string_view name);
+  // With the tokens of the files in `folder`, unless that is empty.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Make(std::string_view json, std::string_view name,
+                                                         const std::string& folder);
   void AddToken(const std::string& token, TokenId id, bool special);
 
   std::unique_ptr<const AddedTokens> added_;
@@ -107,6 +109,42 @@ class Tokenizer {
   StringMap<TokenId> ids_;
   uint64_t fingerprint_ = 0;
   std::optional<size_t> max_token_bytes_;
+};
+
+// A hash of what draft and target must agree on, which gives token ids their meaning: the tokenizer
+// (Tokenizer::Fingerprint), the number of logits in a row, and the ids that end a text.
+uint64_t ModelFingerprint(uint64_t tokenizer, int vocab_size, std::span<const TokenId> eos_ids);
+
+// Decodes a stream of tokens into text without splitting a character.
+//
+// The concatenated outputs of Append and Flush equal Tokenizer::Decode of all tokens, with the leading space
+// that Decode may strip: a stream continues a text. Every output is valid UTF-8. One per stream; not
+// thread-safe. The tokenizer must outlive it.
+class StreamingDetokenizer {
+ public:
+  StreamingDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens)
+      : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
+
+  // The text that `token` completes. Bytes of an incomplete character at its end are held back until a later
+  // token completes the character or makes it ill-formed (then U+FFFD).
+  std::string Append(TokenId token) {
+    std::string text;
+    if (skip_special_tokens_ && tokenizer_->IsSpecial(token)) return text;
+    stream_.Append(tokenizer_->TokenBytes(token), &text);
+    return text;
+  }
+
+  // Ends the text: returns U+FFFD if it ends inside a character, else nothing. Resets the stream.
+  std::string Flush() {
+    std::string text;
+    stream_.Finish(&text);
+    return text;
+  }
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool skip_special_tokens_;
+  LossyUtf8Stream stream_;
 };
 
 }  // namespace outrider

@@ -4,11 +4,9 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/status/status.h"
 #include "common/text/json.h"
 #include "common/text/strings.h"
 #include "common/text/utf8.h"

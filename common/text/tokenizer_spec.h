@@ -45,7 +45,7 @@ struct SplitStep {
 
 // How tokens spell bytes.
 struct Spelling {
-  // Whether tokens use the byte-level alphabet (byte_level.h). Else they spell bytes as they are, except
+  // Whether tokens use the byte-level alphabet (bpe_model.h). Else they spell bytes as they are, except
   // `space` and the bytes of characters without a token: "<0x00>" to "<0xFF>".
   bool byte_level = true;
   std::string space;                 // stands for a space

@@ -1,6 +1,5 @@
 #include "common/text/utf8.h"
 
-#include <cstddef>
 #include <cstdint>
 
 namespace outrider {

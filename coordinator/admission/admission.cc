@@ -58,9 +58,7 @@ absl::Status Admission::CheckRoom(const std::string& client) const {
 
 absl::StatusOr<std::unique_ptr<Admission::Ticket>> Admission::Enter(const std::string& client, int samples,
                                                                     std::function<void(absl::Status)> end) {
-  if (!open_) {
-    return Draining();
-  }
+  if (!open_) return Draining();
   std::unique_ptr<Ticket> ticket(new Ticket(this, samples, std::move(end)));
   // Nobody overtakes those who wait.
   if (queue_.size() == 0 && running_samples_ + samples <= limits_.max_samples) {

@@ -1,6 +1,9 @@
 #include "coordinator/api/generate_call.h"
 
+#include <grpc/support/time.h>
+
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -9,7 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/net/asio.h"
 #include "common/obs/log.h"
+#include "common/obs/version.h"
 #include "common/rpc/error.h"
+#include "common/rpc/parse_message.h"
 #include "coordinator/api/request_context.h"
 #include "coordinator/generation/round_tally.h"
 
@@ -27,14 +32,22 @@ absl::Status Failure(const std::exception_ptr& exception) {
   return absl::InternalError("the request could not be carried out");
 }
 
+// A deadline beyond the range of a nanosecond clock is none.
+Clock::time_point DeadlineOf(gpr_timespec deadline) {
+  const gpr_timespec left =
+      gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC), gpr_now(GPR_CLOCK_MONOTONIC));
+  constexpr int64_t kFar = int64_t{100} * 365 * 24 * 3600;
+  if (left.tv_sec > kFar) return Clock::time_point::max();
+  return Clock::now() + std::chrono::seconds(left.tv_sec) + std::chrono::nanoseconds(left.tv_nsec);
+}
+
 }  // namespace
 
 GenerateCall::Sample::Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork)
     : call(call),
       index(index),
       decoding(call->parts_.decode, std::move(request), call->received_, call->deadline_, fork),
-      loop(&decoding, call->parts_.observer,
-           [this](v1::GenerateResponse chunk) { return Send(std::move(chunk)); }),
+      loop(&decoding, [this](v1::GenerateResponse chunk) { return Send(std::move(chunk)); }),
       pacer(std::make_shared<ChunkPacer>(
           call->executor_, call->parts_.stream_interval,
           [this](const v1::GenerateResponse& chunk) { unsent = this->call->writer_.Send(chunk); })),
@@ -136,7 +149,9 @@ asio::awaitable<void> GenerateCall::Run() {
                                 {"error", std::string(status.message())}});
   }
   parts_.decode.metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
-  if (!IsRefusal(status)) parts_.decode.metrics->OnRequestTime(Seconds(Clock::now() - received_));
+  // A request refused for its content, or for how many its sender has, took no time.
+  const bool is_refusal = !begun() && (absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status));
+  if (!is_refusal) parts_.decode.metrics->OnRequestTime(Seconds(Clock::now() - received_));
   writer_.End(ToGrpc(status));
   co_await AwaitReading();
 }
@@ -218,8 +233,8 @@ asio::awaitable<absl::Status> GenerateCall::RunSamples(Request request) {
 }
 
 asio::awaitable<absl::Status> GenerateCall::RunSearch(Request request) {
-  search_ = std::make_unique<BeamLoop>(parts_.decode, parts_.beam_choice.get(), std::move(request), received_,
-                                       deadline_);
+  search_ = std::make_unique<BeamLoop>(parts_.decode, parts_.beam_choices.get(), std::move(request),
+                                       received_, deadline_);
   absl::Status status = co_await search_->Run();
   if (cancelled_) co_return interruption_;
   if (!status.ok()) co_return status;
@@ -243,10 +258,15 @@ void GenerateCall::Spawn(Sample& sample) {
 
 asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   parts_.decode.policy->Begin();
+  const Generation& generation = sample.decoding.generation;
   absl::Status status;
   try {
     status = co_await sample.loop.ComputePrompt();
-    if (sample.index == 0) OnFirstToken(sample.decoding.generation);
+    // Without a round no token came: there was an error, or all had come before.
+    if (sample.index == 0 && generation.stats().rounds() > 0) {
+      parts_.decode.metrics->OnFirstToken(generation.progress().first_token_seconds,
+                                          generation.request().prompt.size());
+    }
     if (status.ok() && sample.index == 0) StartSiblings();
     if (status.ok()) status = co_await sample.loop.Decode();
   } catch (...) {
@@ -254,18 +274,9 @@ asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   }
   sample.pacer->Flush();
   parts_.decode.policy->End();
-  parts_.decode.metrics->OnSampleEnd(sample.decoding.generation.progress());
+  parts_.decode.metrics->OnSampleEnd(generation.progress());
   if (!status.ok()) Interrupt(status);
   if (sample.index > 0) sample.decoding.Stop();
-}
-
-void GenerateCall::OnFirstToken(const Generation& first) const {
-  if (first.stats().rounds() == 0) return;  // none came: an error, or all had come before
-  parts_.decode.metrics->OnFirstToken(first.progress().first_token_seconds, first.request().prompt.size());
-}
-
-bool GenerateCall::IsRefusal(const absl::Status& status) const {
-  return !begun() && (absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status));
 }
 
 void GenerateCall::StartSiblings() {
@@ -312,6 +323,67 @@ void GenerateCall::LogEnd(const absl::Status& status) const {
            {"accepted", static_cast<int64_t>(stats.accepted())},
            {"acceptance_rate", AcceptanceRate(stats)},
            {"seconds", Seconds(Clock::now() - received_)}});
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(grpc::CallbackServerContext* context,
+                                                                       const grpc::ByteBuffer* request) {
+  v1::RequestContext request_context = ReadRequestContext(context->client_metadata());
+  context->AddInitialMetadata(kRequestIdKey, request_context.request_id());
+  ++unfinished_;
+  std::shared_ptr<GenerateCall> call(
+      new GenerateCall(&parts_, context, *request, std::move(request_context),
+                       ReadClient(*context, parts_.checks_tokens), DeadlineOf(context->raw_deadline())),
+      [this](GenerateCall* ended) {
+        delete ended;
+        --unfinished_;
+      });
+  call->Start();
+  return call->writer();
+}
+
+grpc::ServerUnaryReactor* InferenceService::Describe(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* request,
+                                                     grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  v1::DescribeRequest unused;
+  if (absl::Status status = ParseMessage(*request, &unused); !status.ok()) {
+    reactor->Finish(ToGrpc(status));
+    return reactor;
+  }
+  asio::post(parts_.decode.executor, [this, response, reactor] {
+    *response = SerializeMessage(Description());
+    reactor->Finish(grpc::Status::OK);
+  });
+  return reactor;
+}
+
+v1::DescribeResponse InferenceService::Description() const {
+  v1::DescribeResponse description;
+  const auto* target = parts_.decode.targets->info_of_any_up();
+  if (target != nullptr) *description.mutable_target() = *target;
+  parts_.decode.targets->Describe(description.mutable_servers());
+  const DraftPool* drafts = parts_.decode.drafts;
+  const auto* draft = drafts == nullptr ? nullptr : drafts->info_of_any_up();
+  if (draft != nullptr) *description.mutable_draft() = *draft;
+  if (drafts != nullptr) drafts->Describe(description.mutable_servers());
+  description.set_running(static_cast<uint32_t>(parts_.admission->running()));
+  v1::SpeculationOptions* defaults = description.mutable_defaults();
+  defaults->set_drafter(DefaultDrafter(parts_.defaults));
+  if (!parts_.defaults.adaptive) {
+    defaults->set_draft_tokens(static_cast<uint32_t>(parts_.defaults.draft_tokens));
+  }
+  defaults->set_rule(parts_.defaults.rule);
+  defaults->set_schedule(parts_.defaults.schedule);
+  defaults->set_tree(parts_.defaults.tree);
+  if (parts_.decode.targets->info() != nullptr) {
+    description.set_max_draft_tokens(parts_.decode.targets->info()->max_draft_tokens());
+  }
+  description.set_mixed_numerics(parts_.mixed_numerics);
+  description.set_version(kVersion);
+  description.set_degraded(drafts != nullptr && draft == nullptr);
+  description.set_tokenizer_fingerprint(parts_.decode.tokenizer->Fingerprint());
+  *description.mutable_totals() = parts_.decode.metrics->Totals();
+  return description;
 }
 
 }  // namespace outrider

@@ -1,19 +1,21 @@
-// One call of Generate: its samples, and the stream to its client.
+// The public gRPC service, and one call of Generate: its samples, and the stream to its client.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/net/asio.h"
 #include "coordinator/admission/admission.h"
-#include "coordinator/api/chunk_pacer.h"
 #include "coordinator/api/chunk_writer.h"
 #include "coordinator/api/parse_request.h"
 #include "coordinator/decode/beam_loop.h"
 #include "coordinator/decode/round_loop.h"
-#include "coordinator/servers/task_group.h"
+#include "coordinator/servers/grpc_timer.h"
+#include "outrider/v1/inference.grpc.pb.h"
 
 namespace outrider {
 
@@ -30,8 +32,7 @@ struct ServiceParts {
   std::optional<std::string> cache_key;  // for CacheSalt; without it clients share the prefix cache
   Clock::duration stream_interval;       // between chunks to one client
   Clock::duration read_patience = std::chrono::seconds(50);  // with clients that do not read
-  RoundObserver* observer;
-  std::shared_ptr<BeamChoice> beam_choice = std::make_shared<BeamChoice>();
+  std::shared_ptr<BeamChoices> beam_choices = std::make_shared<BeamChoices>();
 };
 
 // Lives until gRPC and its coroutines are done with it. Executor thread, unless stated.
@@ -85,12 +86,8 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   void StartSiblings();
   void OnRoom();
   void OnCancel() { Interrupt(absl::CancelledError("cancelled by the client")); }
-  // Counts the first token of the first sample, and with it the prompt.
-  void OnFirstToken(const Generation& first) const;
   // Whether the call was let in and its request could be read.
   bool begun() const { return !samples_.empty() || search_ != nullptr; }
-  // Whether the request was refused before it began, for its content or for how many its sender has.
-  bool IsRefusal(const absl::Status& status) const;
   void LogEnd(const absl::Status& status) const;
 
   const ServiceParts& parts_;
@@ -113,6 +110,28 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   bool done_ = false;  // with the stream
   Event read_;         // done_ is true now
   absl::Status interruption_;
+};
+
+// gRPC calls in from its threads; everything else happens on the executor.
+class InferenceService final : public v1::Inference::WithRawCallbackMethod_Generate<
+                                   v1::Inference::WithRawCallbackMethod_Describe<v1::Inference::Service>> {
+ public:
+  explicit InferenceService(ServiceParts parts) : parts_(std::move(parts)) {}
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+
+  // Generations whose end has not been sent yet. Thread-safe.
+  int unfinished() const { return unfinished_; }
+
+ private:
+  // On the executor.
+  v1::DescribeResponse Description() const;
+
+  std::atomic<int> unfinished_ = 0;
+  const ServiceParts parts_;
 };
 
 }  // namespace outrider

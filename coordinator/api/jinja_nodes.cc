@@ -1,4 +1,4 @@
-#include "coordinator/api/jinja_nodes.h"
+#include "coordinator/api/jinja_program.h"
 
 #include <memory>
 #include <optional>
@@ -6,10 +6,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "coordinator/api/jinja_input.h"
-#include "coordinator/api/jinja_limits.h"
-#include "coordinator/api/jinja_python.h"
 
 namespace outrider {
 namespace {

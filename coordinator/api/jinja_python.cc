@@ -1,4 +1,4 @@
-#include "coordinator/api/jinja_python.h"
+#include "coordinator/api/jinja_program.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,6 @@
 #include <stdexcept>
 
 #include "common/text/utf8.h"
-#include "coordinator/api/jinja_input.h"
 
 namespace outrider {
 namespace {

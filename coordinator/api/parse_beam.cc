@@ -22,13 +22,11 @@ constexpr int kDepth = 2;
 constexpr uint32_t kWiderDraft = 3;
 
 absl::Status CheckOptions(const v1::BeamOptions& beam, uint32_t max_width) {
-  if (beam.width() < 1 || beam.width() > max_width) {
-    return FieldError("beam.width", absl::StrCat("1 to ", max_width), absl::StrCat(beam.width()));
+  absl::Status status = CheckRange("beam.width", beam.width(), 1, max_width);
+  if (beam.has_draft_width()) {
+    status.Update(CheckRange("beam.draft_width", beam.draft_width(), beam.width(), kMaxDraftWidth));
   }
-  if (beam.has_draft_width() && (beam.draft_width() < beam.width() || beam.draft_width() > kMaxDraftWidth)) {
-    return FieldError("beam.draft_width", absl::StrCat(beam.width(), " to ", kMaxDraftWidth),
-                      absl::StrCat(beam.draft_width()));
-  }
+  if (!status.ok()) return status;
   if (!(std::abs(beam.length_penalty()) <= kMaxLengthPenalty)) {
     return FieldError("beam.length_penalty",
                       absl::StrCat("[-", kMaxLengthPenalty, ", ", kMaxLengthPenalty, "]"),

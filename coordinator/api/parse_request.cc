@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
+#include <iterator>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 
@@ -11,7 +14,8 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/error.h"
 #include "common/rpc/fresh_bits.h"
-#include "common/spec/logprobs.h"
+#include "common/spec/distribution.h"
+#include "common/text/json.h"
 #include "common/text/stop_matcher.h"
 #include "common/text/utf8.h"
 
@@ -20,7 +24,7 @@ namespace {
 
 constexpr int kMaxLogitBiases = 1024;
 // A template takes microseconds and kilobytes for each message.
-constexpr int kMaxMessages = 4096;
+constexpr uint64_t kMaxMessages = 4096;
 constexpr int kMaxEndIds = 1024;
 // Objects take some thirty times their bytes.
 constexpr size_t kMaxFieldBytes = size_t{1} << 20;
@@ -60,16 +64,12 @@ absl::StatusOr<std::vector<TokenId>> Encode(const std::string& text, bool add_sp
   return tokens;
 }
 
-// Templates make parts of control tokens of them.
-absl::Status CheckRole(const std::string& role) {
-  for (const char* known : kRoles) {
-    if (role == known) return absl::OkStatus();
-  }
-  return FieldError("chat.messages.role", absl::StrJoin(kRoles, ", "), role.empty() ? "empty" : role);
-}
-
 absl::Status CheckMessage(const v1::ChatMessage& message) {
-  if (absl::Status status = CheckRole(message.role()); !status.ok()) return status;
+  // Templates make parts of control tokens of roles.
+  const std::string& role = message.role();
+  if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles)) {
+    return FieldError("chat.messages.role", absl::StrJoin(kRoles, ", "), role.empty() ? "empty" : role);
+  }
   const auto is_text = [](const std::string& text) { return IsValidUtf8(text); };
   if (!is_text(message.content()) || !is_text(message.fields()) ||
       !std::all_of(message.parts().begin(), message.parts().end(), is_text)) {
@@ -95,10 +95,8 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
                       absl::StrCat(defaults.no_chat, ", so that there are no conversations"));
   }
   if (chat.messages().empty()) return FieldError("chat.messages", "at least one", "empty");
-  if (chat.messages_size() > kMaxMessages) {
-    return FieldError("chat.messages", absl::StrCat("1 to ", kMaxMessages),
-                      absl::StrCat(chat.messages_size()));
-  }
+  const auto messages = static_cast<uint64_t>(chat.messages_size());
+  if (auto status = CheckRange("chat.messages", messages, 1, kMaxMessages); !status.ok()) return status;
   size_t bytes = 0, field_bytes = chat.chat_template_kwargs().size();
   for (const v1::ChatMessage& message : chat.messages()) {
     bytes += BytesOf(message);
@@ -186,9 +184,9 @@ absl::Status CheckStops(const v1::GenerateRequest& proto, uint32_t vocab_size) {
 
 absl::Status ParseLogprobs(const v1::LogprobOptions& options, Request& request) {
   constexpr uint32_t kMaxTop = kMaxTopLogProbabilities;
-  const std::string range = absl::StrCat("0 to ", kMaxTop);
-  if (options.top() > kMaxTop) return FieldError("logprobs.top", range, absl::StrCat(options.top()));
-  if (options.prompt() > kMaxTop) return FieldError("logprobs.prompt", range, absl::StrCat(options.prompt()));
+  absl::Status status = CheckRange("logprobs.top", options.top(), 0, kMaxTop);
+  status.Update(CheckRange("logprobs.prompt", options.prompt(), 0, kMaxTop));
+  if (!status.ok()) return status;
   if (options.has_top()) request.params.set_logprobs(options.top());
   request.params.set_logprobs_before_controls(options.before_controls());
   if (options.has_prompt()) request.prompt_logprobs = static_cast<int>(options.prompt());
@@ -196,26 +194,18 @@ absl::Status ParseLogprobs(const v1::LogprobOptions& options, Request& request) 
 }
 
 absl::Status ParseSamples(const v1::GenerateRequest& proto, int max_samples, Request& request) {
-  if (proto.has_n() && (proto.n() < 1 || proto.n() > static_cast<uint32_t>(max_samples))) {
-    return FieldError("n", absl::StrCat("1 to ", max_samples), absl::StrCat(proto.n()));
+  if (proto.has_n()) {
+    if (auto status = CheckRange("n", proto.n(), 1, static_cast<uint64_t>(max_samples)); !status.ok())
+      return status;
+    request.samples = static_cast<int>(proto.n());
   }
-  if (proto.has_n()) request.samples = static_cast<int>(proto.n());
   if (request.samples > 1 && !request.resumed.empty()) {
     return FieldError("resume_from", "empty if n is more than 1",
                       absl::StrCat(proto.resume_from_size(), " ids"));
   }
   const uint32_t last = std::numeric_limits<uint32_t>::max() - static_cast<uint32_t>(request.samples - 1);
-  if (proto.sample_index() > last) {
-    return FieldError("sample_index", absl::StrCat("0 to ", last), absl::StrCat(proto.sample_index()));
-  }
   request.params.set_sample_index(proto.sample_index());
-  return absl::OkStatus();
-}
-
-// At most `most` entries.
-absl::Status CheckSize(int size, absl::string_view field, int most) {
-  if (size <= most) return absl::OkStatus();
-  return FieldError(field, absl::StrCat("at most ", most, " entries"), absl::StrCat(size, " entries"));
+  return CheckRange("sample_index", proto.sample_index(), 0, last);
 }
 
 // Checks what a client may make the servers keep for a sequence.
@@ -226,13 +216,11 @@ absl::Status CheckSizes(const v1::GenerateRequest& proto, int vocab_size) {
         std::tuple(sampling.allowed_ids_size(), "sampling.allowed_ids", vocab_size),
         std::tuple(sampling.bad_ids_size(), "sampling.bad_ids", vocab_size),
         std::tuple(proto.stop().token_ids_size(), "stop.token_ids", kMaxEndIds)}) {
-    if (absl::Status status = CheckSize(size, field, most); !status.ok()) return status;
+    if (size <= most) continue;
+    return FieldError(field, absl::StrCat("at most ", most, " entries"), absl::StrCat(size, " entries"));
   }
-  const uint32_t top_n = proto.speculation().draft_top_n();
-  if (top_n > static_cast<uint32_t>(vocab_size)) {
-    return FieldError("speculation.draft_top_n", absl::StrCat("0 to ", vocab_size), absl::StrCat(top_n));
-  }
-  return absl::OkStatus();
+  return CheckRange("speculation.draft_top_n", proto.speculation().draft_top_n(), 0,
+                    static_cast<uint64_t>(vocab_size));
 }
 
 // Parses the options under which draft and target no longer follow the same parameters.
@@ -274,6 +262,17 @@ absl::Status ParseSchedule(const v1::SpeculationOptions& speculation, const Requ
   return absl::OkStatus();
 }
 
+using Json = nlohmann::json;
+
+// Of what is read here nothing depends on it.
+constexpr int kAnyVocabulary = std::numeric_limits<int>::max();
+
+std::optional<float> Number(const Json& config, const char* name) {
+  const auto found = config.find(name);
+  if (found == config.end() || !found->is_number()) return std::nullopt;
+  return found->get<float>();
+}
+
 }  // namespace
 
 absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
@@ -307,18 +306,13 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   }
 
   v1::SequenceParams& params = request.params;
-  *params.mutable_sampling() = proto.sampling();
-  if (!proto.has_beam()) FillIn(defaults.sampling, params.mutable_sampling());
+  if (!proto.has_beam()) *params.mutable_sampling() = defaults.sampling;
+  params.mutable_sampling()->MergeFrom(proto.sampling());
   for (TokenId id : request.end_ids) params.add_end_ids(static_cast<uint32_t>(id));
   constexpr uint32_t kMaxInt = std::numeric_limits<int32_t>::max();
-  if (proto.sampling().top_k() > kMaxInt) {
-    return FieldError("sampling.top_k", absl::StrCat("0 to ", kMaxInt),
-                      absl::StrCat(proto.sampling().top_k()));
-  }
-  if (proto.sampling().min_tokens() > kMaxInt) {
-    return FieldError("sampling.min_tokens", absl::StrCat("0 to ", kMaxInt),
-                      absl::StrCat(proto.sampling().min_tokens()));
-  }
+  absl::Status counts = CheckRange("sampling.top_k", proto.sampling().top_k(), 0, kMaxInt);
+  counts.Update(CheckRange("sampling.min_tokens", proto.sampling().min_tokens(), 0, kMaxInt));
+  if (!counts.ok()) return counts;
   const SamplingParams sampling = ParseSampling(params.sampling(), params.end_ids());
   if (auto status = ValidateSamplingParams(sampling, static_cast<int>(vocab_size)); !status.ok()) {
     return FieldErrorUnder("sampling", status);
@@ -350,6 +344,27 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   if (auto status = ParseTree(proto.speculation(), limits, request); !status.ok()) return status;
   if (auto status = ParseBeam(proto, defaults, target, request); !status.ok()) return status;
   return request;
+}
+
+absl::StatusOr<v1::SamplingParams> ReadSamplingDefaults(const std::string& folder) {
+  v1::SamplingParams sampling;
+  const std::string path = (std::filesystem::path(folder) / "generation_config.json").string();
+  const auto damaged = [&path](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
+  };
+  const auto config = JsonObjectIfThere(path);
+  if (!config.ok()) return config.status();
+  if (const auto value = Number(*config, "temperature")) sampling.set_temperature(*value);
+  if (const auto value = Number(*config, "top_p")) sampling.set_top_p(*value);
+  if (const auto value = Number(*config, "min_p")) sampling.set_min_p(*value);
+  if (const auto value = Number(*config, "repetition_penalty")) sampling.set_repetition_penalty(*value);
+  if (const auto value = Number(*config, "top_k")) {
+    if (!(*value >= 0 && *value <= 1e9)) return damaged("top_k is not in [0, 1e9]");
+    sampling.set_top_k(static_cast<uint32_t>(*value));
+  }
+  const absl::Status status = ValidateSamplingParams(ParseSampling(sampling, {}), kAnyVocabulary);
+  if (!status.ok()) return damaged(status.message());
+  return sampling;
 }
 
 }  // namespace outrider

@@ -1,10 +1,14 @@
 // Checks what a client asks for, and fills in the defaults.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/spec/status.h"
 #include "common/text/tokenizer.h"
 #include "coordinator/api/chat_template.h"
 #include "coordinator/generation/generation.h"
@@ -32,6 +36,12 @@ struct RequestDefaults {
 // allows, the largest K included.
 absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
                                      const Tokenizer& tokenizer, const v1::ServerInfo& target);
+
+// INVALID_ARGUMENT, naming the field, unless `value` is in [least, most].
+inline absl::Status CheckRange(absl::string_view field, uint64_t value, uint64_t least, uint64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return FieldError(field, absl::StrCat(least, " to ", most), absl::StrCat(value));
+}
 
 // The parts of ParseRequest follow, one source file each; they are declared here because they call each
 // other.
@@ -77,8 +87,5 @@ absl::Status ParseBeam(const v1::GenerateRequest& proto, const RequestDefaults& 
 // the generation_config.json in its folder, as far as that has them; none without the file. INVALID_ARGUMENT,
 // naming the file, if it is damaged or a value is out of range.
 absl::StatusOr<v1::SamplingParams> ReadSamplingDefaults(const std::string& folder);
-
-// Sets the unset fields of `sampling` from `defaults`.
-void FillIn(const v1::SamplingParams& defaults, v1::SamplingParams* sampling);
 
 }  // namespace outrider

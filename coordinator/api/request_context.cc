@@ -66,16 +66,14 @@ std::string KeyedHash(absl::string_view bytes, absl::string_view key) {
   return std::string(reinterpret_cast<const char*>(hash.data()), size);
 }
 
-std::string NewRequestId() {
-  return absl::StrCat(absl::Hex(FreshBits(), absl::kZeroPad16), absl::Hex(FreshBits(), absl::kZeroPad16));
-}
-
 }  // namespace
 
 v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata) {
   v1::RequestContext context;
   const absl::string_view id = Find(metadata, kRequestIdKey);
-  context.set_request_id(IsRequestId(id) ? std::string(id) : NewRequestId());
+  context.set_request_id(IsRequestId(id) ? std::string(id)
+                                         : absl::StrCat(absl::Hex(FreshBits(), absl::kZeroPad16),
+                                                        absl::Hex(FreshBits(), absl::kZeroPad16)));
   const absl::string_view parent = Find(metadata, kTraceparentKey);
   if (IsTraceparent(parent)) context.set_traceparent(std::string(parent));
   return context;

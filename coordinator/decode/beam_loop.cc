@@ -11,13 +11,9 @@ namespace outrider {
 namespace {
 
 BeamSearchOptions OptionsOf(const Request& request) {
-  using Stop = BeamSearchOptions::Stop;
-  const v1::BeamStop stop = request.beam->stop();
   return {.width = static_cast<int>(request.beam->width()),
           .length_penalty = request.beam->length_penalty(),
-          .stop = stop == v1::BEAM_STOP_FIRST   ? Stop::kFirst
-                  : stop == v1::BEAM_STOP_NEVER ? Stop::kNever
-                                                : Stop::kAuto,
+          .stop = request.beam->stop(),
           .end_ids = request.end_ids,
           .max_tokens = request.max_tokens};
 }
@@ -79,10 +75,10 @@ class BeamLoop::LiveText {
   TargetAnswer answer_;
 };
 
-BeamLoop::BeamLoop(const DecodeParts& parts, BeamChoice* choice, Request request, Clock::time_point received,
-                   Clock::time_point deadline)
+BeamLoop::BeamLoop(const DecodeParts& parts, BeamChoices* choices, Request request,
+                   Clock::time_point received, Clock::time_point deadline)
     : parts_(parts),
-      choice_(choice),
+      choices_(choices),
       request_(std::move(request)),
       received_(received),
       deadline_(deadline),
@@ -112,12 +108,12 @@ asio::awaitable<absl::Status> BeamLoop::Run() {
 
 asio::awaitable<absl::Status> BeamLoop::Round() {
   const Clock::time_point start = Clock::now();
-  const int width = search_.options().width;
-  const bool drafts = request_.draft_tokens > 0 && (!request_.adaptive || choice_->Drafts(width));
+  MeasuredChoice& plain = (*choices_)[search_.options().width];
+  const bool drafts = request_.draft_tokens > 0 && (!request_.adaptive || !plain.Next());
   const std::vector<DraftLength> lengths = Lengths(drafts);
   if (absl::Status status = co_await LookAtAll(lengths); !status.ok()) co_return status;
   const int steps = Advance();
-  if (request_.adaptive) choice_->Observe(width, drafts, Seconds(Clock::now() - start), steps);
+  if (request_.adaptive) plain.Observe(!drafts, Seconds(Clock::now() - start), steps);
   co_return absl::OkStatus();
 }
 

@@ -11,33 +11,22 @@
 #include "coordinator/decode/beam_search.h"
 #include "coordinator/decode/decoding.h"
 #include "coordinator/policy/measured_choice.h"
-#include "coordinator/servers/task_group.h"
+#include "coordinator/servers/grpc_timer.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
 
-// Learns, over all searches of a width, how many steps a second rounds give with and without a draft. One
-// thread.
-class BeamChoice {
- public:
-  // Whether the next round of such a search is to draft.
-  bool Drafts(int width) { return !choices_[width].Next(); }
-  // Observes what that round gave.
-  void Observe(int width, bool drafted, double seconds, int steps) {
-    choices_[width].Observe(!drafted, seconds, steps);
-  }
-
- private:
-  std::map<int, MeasuredChoice> choices_;
-};
+// By the width of a search: whether rounds without a draft give more steps a second than those with one.
+// Learned over all searches of that width. One thread.
+using BeamChoices = std::map<int, MeasuredChoice>;
 
 // Each live text is a sequence of its own on the servers. In a round the draft proposes a tree after each
 // text, and the target returns the likeliest tokens after each node, for all texts at once. The search then
 // takes all steps that these rows cover. Its result does not depend on the proposals. Executor thread.
 class BeamLoop {
  public:
-  // `request.beam` is set. What `parts` and `choice` point to outlives this.
-  BeamLoop(const DecodeParts& parts, BeamChoice* choice, Request request, Clock::time_point received,
+  // `request.beam` is set. What `parts` and `choices` point to outlives this.
+  BeamLoop(const DecodeParts& parts, BeamChoices* choices, Request request, Clock::time_point received,
            Clock::time_point deadline);
   ~BeamLoop();
 
@@ -73,7 +62,7 @@ class BeamLoop {
   void Count(const std::vector<BeamRows>& rows, int steps);
 
   const DecodeParts parts_;
-  BeamChoice* const choice_;
+  BeamChoices* const choices_;
   const Request request_;
   const Clock::time_point received_;
   const Clock::time_point deadline_;

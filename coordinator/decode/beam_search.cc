@@ -24,10 +24,6 @@ int ChildOf(const Proposal& proposal, int parent, TokenId token) {
 
 }  // namespace
 
-bool BeamSearch::Ends(TokenId token) const {
-  return std::find(options_.end_ids.begin(), options_.end_ids.end(), token) != options_.end_ids.end();
-}
-
 double BeamSearch::Score(double log_probability, size_t tokens) const {
   return log_probability / std::pow(static_cast<double>(tokens), options_.length_penalty);
 }
@@ -48,13 +44,14 @@ std::vector<BeamSearch::Candidate> BeamSearch::Candidates(std::span<const Candid
 }
 
 void BeamSearch::Step(std::span<const CandidateRow* const> rows) {
+  const std::vector<TokenId>& end_ids = options_.end_ids;
   const size_t width = static_cast<size_t>(options_.width);
   const bool full = live_.front().tokens.size() + 1 == static_cast<size_t>(options_.max_tokens);
   const std::vector<Candidate> candidates = Candidates(rows);
   std::vector<Live> next;
   for (size_t i = 0; i < candidates.size() && next.size() < width; ++i) {
     const Candidate& candidate = candidates[i];
-    const bool ends = full || Ends(candidate.token);
+    const bool ends = full || std::find(end_ids.begin(), end_ids.end(), candidate.token) != end_ids.end();
     // A candidate that ends a text only counts if it is as good as those that go on.
     if (ends && i >= width) {
       if (full) break;
@@ -82,8 +79,8 @@ void BeamSearch::Finish(std::vector<TokenId> tokens, double log_probability) {
 
 bool BeamSearch::CanImprove() const {
   if (finished_.size() < static_cast<size_t>(options_.width)) return true;
-  if (options_.stop == BeamSearchOptions::Stop::kFirst) return false;
-  const bool by_length = options_.stop == BeamSearchOptions::Stop::kNever && options_.length_penalty > 0;
+  if (options_.stop == v1::BEAM_STOP_FIRST) return false;
+  const bool by_length = options_.stop == v1::BEAM_STOP_NEVER && options_.length_penalty > 0;
   const size_t length = by_length ? static_cast<size_t>(options_.max_tokens) : live_.front().tokens.size();
   return Score(live_.front().log_probability, length) > finished_.back().score;
 }

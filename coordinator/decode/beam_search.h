@@ -5,21 +5,17 @@
 #include <utility>
 #include <vector>
 
-#include "common/spec/logprobs.h"
+#include "common/spec/distribution.h"
 #include "common/spec/proposal.h"
 #include "common/spec/types.h"
+#include "outrider/v1/inference.pb.h"
 
 namespace outrider {
 
 struct BeamSearchOptions {
-  enum class Stop {
-    kAuto,   // when the best live text cannot beat the worst finished one, as its score is now
-    kFirst,  // as soon as `width` texts are finished
-    kNever,  // when no live text can beat the worst finished one, however long it gets
-  };
   int width = 1;  // w
   double length_penalty = 1;
-  Stop stop = Stop::kAuto;
+  v1::BeamStop stop = v1::BEAM_STOP_AUTO;
   std::vector<TokenId> end_ids = {};  // a text ends with the first of them
   int max_tokens = 1;
 };
@@ -67,7 +63,6 @@ class BeamSearch {
   };
 
   std::vector<Candidate> Candidates(std::span<const CandidateRow* const> rows) const;
-  bool Ends(TokenId token) const;
   double Score(double log_probability, size_t tokens) const;
   void Finish(std::vector<TokenId> tokens, double log_probability);
   bool CanImprove() const;

@@ -7,8 +7,9 @@
 #include "common/net/asio.h"
 #include "common/text/tokenizer.h"
 #include "coordinator/decode/drafter.h"
-#include "coordinator/decode/drafters/make_drafter.h"
+#include "coordinator/decode/drafters/local_drafters.h"
 #include "coordinator/decode/metrics.h"
+#include "coordinator/decode/remote_sequence.h"
 #include "coordinator/decode/target_client.h"
 #include "coordinator/generation/generation.h"
 #include "coordinator/policy/draft_choice.h"
@@ -21,10 +22,17 @@ struct DecodeParts {
   asio::any_io_executor executor;
   const Tokenizer* tokenizer;
   TargetPool* targets;
-  DrafterParts drafters;
+  DraftPool* drafts = nullptr;     // null: no draft service is configured
+  Clock::duration draft_budget{};  // per proposal
+  NgramOptions ngram = {};
+  CopyOptions copy = {};
   DraftChoice* policy;
   Metrics* metrics;
 };
+
+// Makes the drafter that the generation's request asks for. The request was checked: it names no drafter
+// whose parts are missing. `fork` is for the draft service.
+std::unique_ptr<Drafter> MakeDrafter(Generation* generation, const DecodeParts& parts, Fork fork);
 
 // For a sample, or for a text that a search follows. Executor thread.
 struct Decoding {
@@ -34,8 +42,7 @@ struct Decoding {
            Clock::time_point deadline, const Fork& fork)
       : parts(the_parts),
         generation(std::move(request), parts.tokenizer, received),
-        drafter(MakeDrafter(&generation, parts.drafters,
-                            static_cast<int>(parts.targets->info()->vocab_size()), fork)),
+        drafter(MakeDrafter(&generation, parts, fork)),
         target(parts.targets, parts.metrics, &generation, deadline, fork) {}
   ~Decoding() { Stop(); }
   Decoding(const Decoding&) = delete;

@@ -4,20 +4,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/obs/metric_families.h"
 #include "common/rpc/drafters.h"
-#include "common/rpc/names.h"
 
 namespace outrider {
 namespace {
-
-using Buckets = prometheus::Histogram::BucketBoundaries;
-
-// From a round on loopback to a long answer.
-const Buckets kRoundBuckets = {5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 1e-2,
-                               2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1,      2,    5,      10,   30,   60};
-const Buckets kRequestBuckets = {1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1,
-                                 1,    2,    5,    10,   30,   60,   120,  300};
 
 // Series that exist from the start can be told from zero to one, and from a scrape that failed.
 constexpr const char* kCodes[] = {
@@ -77,97 +67,7 @@ void Metrics::Server::SetUp(const ServersUp& servers) {
   });
 }
 
-Metrics::Metrics(prometheus::Registry& r, int max_requests)
-    : drafts_(
-          AddCounter(r, "spec_decode_num_drafts_total", "Rounds that verified at least one drafted token.")),
-      draft_tokens_(AddCounter(r, "spec_decode_num_draft_tokens_total",
-                               "Drafted tokens that were sent to the target.")),
-      accepted_tokens_(AddCounter(r, "spec_decode_num_accepted_tokens_total",
-                                  "Drafted tokens that the target accepted and that are in an answer.")),
-      accepted_after_end_(AddCounter(r, "spec_decode_num_accepted_tokens_after_end_total",
-                                     "Drafted tokens that the target accepted behind the one that ended the "
-                                     "text. No other count has them but the canary's.")),
-      accepted_per_position_(CounterFamily(r, "spec_decode_num_accepted_tokens_per_pos_total",
-                                           "Accepted tokens by their position in the draft, from 0.")),
-      drafted_per_position_(CounterFamily(r, "spec_decode_num_draft_tokens_per_pos_total",
-                                          "Drafted tokens by their position in the draft, from 0.")),
-      trees_(AddCounter(r, "spec_decode_num_trees_total",
-                        "Rounds that verified a tree: several drafted tokens for one position.")),
-      observed_accepted_(AddCounter(r, "spec_decode_observed_accepted_tokens_total",
-                                    "Accepted tokens of the rounds that expected_accepted_tokens covers. "
-                                    "Observed over expected tends to 1 if the draft sampled from the q that "
-                                    "it sent.")),
-      expected_accepted_(AddCounter(r, "spec_decode_expected_accepted_tokens_total",
-                                    "Sum over reached positions of sum_x min(p, q), exact rounds of the "
-                                    "token rule only.")),
-      expected_accepted_variance_(AddCounter(r, "spec_decode_expected_accepted_tokens_variance_total",
-                                             "Variance that goes with the expected accepted tokens.")),
-      surprisal_(AddCounter(r, "spec_decode_surprisal_nats_total",
-                            "Sum over emitted tokens of -ln p(token). Over the entropy it tends to 1.")),
-      entropy_(AddCounter(r, "spec_decode_entropy_nats_total",
-                          "Sum over the same positions of the entropy of p.")),
-      empty_residuals_(
-          AddCounter(r, "spec_decode_empty_residuals_total",
-                     "Corrections whose residual had no mass, so that p itself was drawn from.")),
-      chosen_draft_tokens_(
-          AddHistogram(r, "spec_decode_chosen_draft_tokens",
-                       "K that was asked for, or that a draft chose that was to end by itself, in "
-                       "each round after the prompt's; 0: plain.",
-                       {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 31})),
-      ahead_rounds_(CounterFamily(r, "run_ahead_rounds_total",
-                                  "Rounds whose outcome was drafted for while they were verified, by the "
-                                  "number of drafted tokens that were accepted.")),
-      ahead_hits_(CounterFamily(r, "run_ahead_hits_total",
-                                "Of them, those whose outcome was among what was drafted for.")),
-      ahead_branches_(AddCounter(r, "run_ahead_branches_total", "Outcomes that were drafted for.")),
-      ahead_wasted_tokens_(AddCounter(r, "run_ahead_wasted_tokens_total",
-                                      "Tokens that the draft had reported for outcomes that did not come.")),
-      searches_(AddCounter(r, "beam_searches_total", "Beam searches that found their texts.")),
-      search_rounds_(AddCounter(r, "beam_search_rounds_total",
-                                "Calls of the target for beam searches; all texts of one count as one.")),
-      search_steps_(AddCounter(r, "beam_search_steps_total",
-                               "Tokens by which beam searches took their texts on. Without a draft it is one "
-                               "a round.")),
-      rounds_(AddCounter(r, "rounds_total", "Calls of the target that returned a verdict.")),
-      prompt_tokens_(AddCounter(r, "prompt_tokens_total",
-                                "Tokens of prompts that were computed, once for all samples of a request.")),
-      generation_tokens_(AddCounter(r, "generation_tokens_total", "Tokens in answers.")),
-      running_(AddGauge(r, "requests_running", "Requests in progress.")),
-      waiting_(AddGauge(r, "requests_waiting", "Requests that wait for their turn to begin.")),
-      requests_(CounterFamily(r, "requests_total", "Requests that ended, by status code.")),
-      http_refused_(CounterFamily(r, "http_refused_total",
-                                  "HTTP requests that were refused before they reached the service, by HTTP "
-                                  "status.")),
-      first_token_seconds_(AddHistogram(r, "time_to_first_token_seconds",
-                                        "From the request to its first committed token, in seconds; observed "
-                                        "when it comes.",
-                                        kRequestBuckets)),
-      per_token_seconds_(AddHistogram(r, "time_per_output_token_seconds",
-                                      "Decoding time over tokens after the first, a sample, in seconds.",
-                                      kRoundBuckets)),
-      request_seconds_(AddHistogram(r, "e2e_request_latency_seconds",
-                                    "From the request to its end, good or bad, in seconds; refusals do not "
-                                    "count.",
-                                    kRequestBuckets)),
-      draft_seconds_(AddHistogram(r, "round_draft_seconds", "Part of a round spent waiting for the proposal.",
-                                  kRoundBuckets)),
-      verify_seconds_(AddHistogram(r, "round_verify_seconds",
-                                   "Part of a round spent waiting for the verdict.", kRoundBuckets)),
-      speedup_(r),
-      draft_(r, "draft"),
-      target_(r, "target"),
-      draft_errors_(CounterFamily(r, "draft_errors_total", "Proposals that failed, by reason.")),
-      target_errors_(CounterFamily(r, "target_errors_total", "Verifications that failed, by reason.")),
-      degraded_(AddGauge(r, "degraded",
-                         "1 while a draft service is configured but cannot be used: decoding is plain.")) {
-  auto& round_seconds = HistogramFamily(
-      r, "round_duration_seconds",
-      "A whole round, in seconds, by kind: prefill computes the prompt, plain wants no draft, "
-      "draft_failed wanted one and got none, speculative has one.");
-  prefill_round_seconds_ = &round_seconds.Add({{"kind", "prefill"}}, kRoundBuckets);
-  plain_round_seconds_ = &round_seconds.Add({{"kind", "plain"}}, kRoundBuckets);
-  speculative_round_seconds_ = &round_seconds.Add({{"kind", "speculative"}}, kRoundBuckets);
-  draft_failed_round_seconds_ = &round_seconds.Add({{"kind", "draft_failed"}}, kRoundBuckets);
+Metrics::Metrics(prometheus::Registry& r, int max_requests) : registry_(r) {
   AddGauge(r, "requests_limit", "Most requests in progress, each sample counted; more wait.")
       ->Set(max_requests);
   for (const char* code : kCodes) requests_.Add({{"code", code}});
@@ -180,23 +80,6 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
       CounterFamily(r, "spec_decode_num_emitted_tokens_total",
                     "Tokens in answers: accepted, corrected, bonus, or plain (a round without a draft).");
   for (v1::TokenKind kind : kKinds) emitted_[kind] = &emitted.Add({{"kind", NameOf(kind)}});
-  PerPosition(drafted_at_, drafted_per_position_, kMaxDraftTokens - 1);
-  PerPosition(accepted_at_, accepted_per_position_, kMaxDraftTokens - 1);
-  for (int accepted = 0; accepted <= kMaxDraftTokens; ++accepted) {
-    const prometheus::Labels labels = {{"accepted", std::to_string(accepted)}};
-    ahead_rounds_at_.push_back(&ahead_rounds_.Add(labels));
-    ahead_hits_at_.push_back(&ahead_hits_.Add(labels));
-  }
-  auto& offered = CounterFamily(r, "spec_decode_num_offered_tokens_per_rank_total",
-                                "Nodes of trees that follow an accepted one, or the last committed token, by "
-                                "their place among their siblings, from 0.");
-  auto& accepted_of_rank = CounterFamily(r, "spec_decode_num_accepted_tokens_per_rank_total",
-                                         "Of them, those that the target accepted.");
-  for (size_t rank = 0; rank < kRanks; ++rank) {
-    const prometheus::Labels labels = {{"rank", std::to_string(rank)}};
-    offered_of_rank_.push_back(&offered.Add(labels));
-    accepted_of_rank_.push_back(&accepted_of_rank.Add(labels));
-  }
   auto& drafts = CounterFamily(r, "spec_decode_num_drafts_by_drafter_total",
                                "Rounds that verified at least one drafted token, by who drafted and rule.");
   auto& first_accepted =
@@ -218,12 +101,10 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests)
   }
 }
 
-prometheus::Counter& Metrics::PerPosition(std::vector<prometheus::Counter*>& counters,
-                                          prometheus::Family<prometheus::Counter>& family, int position) {
-  while (static_cast<int>(counters.size()) <= position) {
-    counters.push_back(&family.Add({{"position", std::to_string(counters.size())}}));
-  }
-  return *counters[position];
+uint64_t Metrics::Numbered::Sum() const {
+  uint64_t sum = 0;
+  for (const Counter* counter : counters) sum += CountOf(counter);
+  return sum;
 }
 
 void Metrics::OnRound(const RoundReport& round) {
@@ -249,16 +130,16 @@ void Metrics::OnRound(const RoundReport& round) {
 void Metrics::CountTree(const RoundTally& tally) {
   trees_->Increment();
   for (const OfferedNode& node : tally.offered) {
-    const size_t rank = std::min(static_cast<size_t>(node.rank), kRanks - 1);
-    offered_of_rank_[rank]->Increment();
-    if (node.accepted) accepted_of_rank_[rank]->Increment();
+    const int rank = std::min(node.rank, kRanks - 1);
+    offered_of_rank_[rank].Increment();
+    if (node.accepted) accepted_of_rank_[rank].Increment();
   }
 }
 
 void Metrics::CountAhead(const RoundReport& round) {
-  const auto accepted = static_cast<size_t>(std::min(round.accepted(), kMaxDraftTokens));
-  ahead_rounds_at_[accepted]->Increment();
-  if (round.ahead.hit) ahead_hits_at_[accepted]->Increment();
+  const int accepted = std::min(round.accepted(), kMaxDraftTokens);
+  ahead_rounds_[accepted].Increment();
+  if (round.ahead.hit) ahead_hits_[accepted].Increment();
   ahead_branches_->Increment(round.ahead.branches);
   ahead_wasted_tokens_->Increment(static_cast<double>(round.ahead.wasted_tokens));
 }
@@ -290,12 +171,8 @@ void Metrics::CountDraft(const RoundReport& round) {
     counters->second.drafted->Increment(round.drafted());
     counters->second.accepted->Increment(tally.accepted);
   }
-  for (const int depth : tally.depths) {
-    PerPosition(drafted_at_, drafted_per_position_, depth).Increment();
-  }
-  for (int depth = 0; depth < tally.accepted; ++depth) {
-    PerPosition(accepted_at_, accepted_per_position_, depth).Increment();
-  }
+  for (const int depth : tally.depths) drafted_at_[depth].Increment();
+  for (int depth = 0; depth < tally.accepted; ++depth) accepted_at_[depth].Increment();
   if (rule == v1::RULE_TOKEN && round.generation->stats().exact()) {
     observed_accepted_->Increment(round.accepted());
     expected_accepted_->Increment(round.verdict->expected_accepted);
@@ -320,12 +197,8 @@ v1::SpeculationTotals Metrics::Totals() const {
   totals.set_emitted(CountOf(generation_tokens_));
   totals.set_observed_accepted(observed_accepted_->Value());
   totals.set_expected_accepted(expected_accepted_->Value());
-  for (const prometheus::Counter* rounds : ahead_rounds_at_) {
-    totals.set_ahead_rounds(totals.ahead_rounds() + CountOf(rounds));
-  }
-  for (const prometheus::Counter* hits : ahead_hits_at_) {
-    totals.set_ahead_hits(totals.ahead_hits() + CountOf(hits));
-  }
+  totals.set_ahead_rounds(ahead_rounds_.Sum());
+  totals.set_ahead_hits(ahead_hits_.Sum());
   return totals;
 }
 

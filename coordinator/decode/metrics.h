@@ -9,10 +9,12 @@
 
 #include <array>
 #include <map>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "common/obs/metric_families.h"
+#include "common/spec/types.h"
 #include "coordinator/generation/generation.h"
 #include "coordinator/generation/round_report.h"
 #include "coordinator/generation/round_tally.h"
@@ -85,82 +87,177 @@ class Metrics {
   v1::SpeculationTotals Totals() const;
 
  private:
+  using Counter = prometheus::Counter;
+  using Histogram = prometheus::Histogram;
+  using Counters = prometheus::Family<Counter>;
+
+  // Seconds, from a round on loopback to a long answer.
+  static inline const Histogram::BucketBoundaries kRoundBuckets = {
+      5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 5e-3, 1e-2,
+      2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1,      2,    5,      10,   30,   60};
+  static inline const Histogram::BucketBoundaries kRequestBuckets = {
+      1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1, 2, 5, 10, 30, 60, 120, 300};
+
   // The metrics of one of the two servers.
   struct Server {
     Server(prometheus::Registry& registry, const std::string& name);
     void OnItem(Clock::duration waited, const v1::ItemTiming& timing);
     void SetUp(const ServersUp& up);
 
-    prometheus::Histogram* wire_seconds;
-    prometheus::Histogram* queue_seconds;
+    Histogram* wire_seconds;
+    Histogram* queue_seconds;
     prometheus::Family<prometheus::Gauge>& up_family;
     std::map<std::string, prometheus::Gauge*> up;  // by address; executor thread
-    prometheus::Counter* unexpected;
+    Counter* unexpected;
   };
+  // Counters of a family, labelled with the numbers from 0. Executor thread.
+  struct Numbered {
+    Numbered(Counters& family, const char* label, int count) : family(family), label(label) {
+      (*this)[count - 1];
+    }
+    Counter& operator[](int i) {
+      while (static_cast<int>(counters.size()) <= i) {
+        counters.push_back(&family.Add({{label, std::to_string(counters.size())}}));
+      }
+      return *counters[static_cast<size_t>(i)];
+    }
+    uint64_t Sum() const;
+
+    Counters& family;
+    const char* const label;
+    std::vector<Counter*> counters;
+  };
+  struct DrafterCounters {
+    Counter* drafts;
+    Counter* first_accepted;
+    Counter* drafted;
+    Counter* accepted;
+  };
+  // Ranks among siblings; higher ones count as the last.
+  static constexpr int kRanks = 8;
+
   // The series of the round's kind.
-  prometheus::Histogram* RoundSeconds(const RoundReport& round) const;
+  Histogram* RoundSeconds(const RoundReport& round) const;
   void CountDraft(const RoundReport& round);
   void CountTree(const RoundTally& tally);
   void CountAhead(const RoundReport& round);
-  prometheus::Counter& PerPosition(std::vector<prometheus::Counter*>& counters,
-                                   prometheus::Family<prometheus::Counter>& family, int position);
 
-  prometheus::Counter* drafts_;
-  prometheus::Counter* draft_tokens_;
-  prometheus::Counter* accepted_tokens_;
-  prometheus::Counter* accepted_after_end_;
-  prometheus::Family<prometheus::Counter>& accepted_per_position_;
-  prometheus::Family<prometheus::Counter>& drafted_per_position_;
-  std::vector<prometheus::Counter*> accepted_at_, drafted_at_;  // executor thread
-  prometheus::Counter* trees_;
-  // By rank among siblings; higher ranks count as the last.
-  static constexpr size_t kRanks = 8;
-  std::vector<prometheus::Counter*> offered_of_rank_, accepted_of_rank_;
-  struct DrafterCounters {
-    prometheus::Counter* drafts;
-    prometheus::Counter* first_accepted;
-    prometheus::Counter* drafted;
-    prometheus::Counter* accepted;
-  };
+  prometheus::Registry& registry_;
+  Counter* const drafts_ = AddCounter(registry_, "spec_decode_num_drafts_total",
+                                      "Rounds that verified at least one drafted token.");
+  Counter* const draft_tokens_ = AddCounter(registry_, "spec_decode_num_draft_tokens_total",
+                                            "Drafted tokens that were sent to the target.");
+  Counter* const accepted_tokens_ =
+      AddCounter(registry_, "spec_decode_num_accepted_tokens_total",
+                 "Drafted tokens that the target accepted and that are in an answer.");
+  Counter* const accepted_after_end_ =
+      AddCounter(registry_, "spec_decode_num_accepted_tokens_after_end_total",
+                 "Drafted tokens that the target accepted behind the one that ended the text. No other count "
+                 "has them but the canary's.");
+  Numbered accepted_at_{CounterFamily(registry_, "spec_decode_num_accepted_tokens_per_pos_total",
+                                      "Accepted tokens by their position in the draft, from 0."),
+                        "position", kMaxDraftTokens};
+  Numbered drafted_at_{CounterFamily(registry_, "spec_decode_num_draft_tokens_per_pos_total",
+                                     "Drafted tokens by their position in the draft, from 0."),
+                       "position", kMaxDraftTokens};
+  Counter* const trees_ = AddCounter(registry_, "spec_decode_num_trees_total",
+                                     "Rounds that verified a tree: several drafted tokens for one position.");
+  Numbered offered_of_rank_{CounterFamily(registry_, "spec_decode_num_offered_tokens_per_rank_total",
+                                          "Nodes of trees that follow an accepted one, or the last committed "
+                                          "token, by their place among their siblings, from 0."),
+                            "rank", kRanks};
+  Numbered accepted_of_rank_{CounterFamily(registry_, "spec_decode_num_accepted_tokens_per_rank_total",
+                                           "Of them, those that the target accepted."),
+                             "rank", kRanks};
   std::map<std::pair<v1::DrafterKind, v1::Rule>, DrafterCounters> by_drafter_;
-  std::map<v1::TokenKind, prometheus::Counter*> emitted_;
-  prometheus::Counter* observed_accepted_;
-  prometheus::Counter* expected_accepted_;
-  prometheus::Counter* expected_accepted_variance_;
-  prometheus::Counter* surprisal_;
-  prometheus::Counter* entropy_;
-  prometheus::Counter* empty_residuals_;
-  prometheus::Histogram* chosen_draft_tokens_;
-  prometheus::Family<prometheus::Counter>& ahead_rounds_;
-  prometheus::Family<prometheus::Counter>& ahead_hits_;
-  std::vector<prometheus::Counter*> ahead_rounds_at_, ahead_hits_at_;  // executor thread
-  prometheus::Counter* ahead_branches_;
-  prometheus::Counter* ahead_wasted_tokens_;
-  prometheus::Counter* searches_;
-  prometheus::Counter* search_rounds_;
-  prometheus::Counter* search_steps_;
-  prometheus::Counter* rounds_;
-  prometheus::Counter* prompt_tokens_;
-  prometheus::Counter* generation_tokens_;
-  prometheus::Gauge* running_;
-  prometheus::Gauge* waiting_;
-  prometheus::Family<prometheus::Counter>& requests_;
-  prometheus::Family<prometheus::Counter>& http_refused_;
-  prometheus::Histogram* first_token_seconds_;
-  prometheus::Histogram* per_token_seconds_;
-  prometheus::Histogram* request_seconds_;
-  prometheus::Histogram* prefill_round_seconds_;
-  prometheus::Histogram* plain_round_seconds_;
-  prometheus::Histogram* speculative_round_seconds_;
-  prometheus::Histogram* draft_failed_round_seconds_;
-  prometheus::Histogram* draft_seconds_;
-  prometheus::Histogram* verify_seconds_;
-  SpeedupMetrics speedup_;
-  Server draft_;
-  Server target_;
-  prometheus::Family<prometheus::Counter>& draft_errors_;
-  prometheus::Family<prometheus::Counter>& target_errors_;
-  prometheus::Gauge* degraded_;
+  std::map<v1::TokenKind, Counter*> emitted_;
+  Counter* const observed_accepted_ =
+      AddCounter(registry_, "spec_decode_observed_accepted_tokens_total",
+                 "Accepted tokens of the rounds that expected_accepted_tokens covers. Observed over expected "
+                 "tends to 1 if the draft sampled from the q that it sent.");
+  Counter* const expected_accepted_ =
+      AddCounter(registry_, "spec_decode_expected_accepted_tokens_total",
+                 "Sum over reached positions of sum_x min(p, q), exact rounds of the token rule only.");
+  Counter* const expected_accepted_variance_ =
+      AddCounter(registry_, "spec_decode_expected_accepted_tokens_variance_total",
+                 "Variance that goes with the expected accepted tokens.");
+  Counter* const surprisal_ =
+      AddCounter(registry_, "spec_decode_surprisal_nats_total",
+                 "Sum over emitted tokens of -ln p(token). Over the entropy it tends to 1.");
+  Counter* const entropy_ = AddCounter(registry_, "spec_decode_entropy_nats_total",
+                                       "Sum over the same positions of the entropy of p.");
+  Counter* const empty_residuals_ =
+      AddCounter(registry_, "spec_decode_empty_residuals_total",
+                 "Corrections whose residual had no mass, so that p itself was drawn from.");
+  Histogram* const chosen_draft_tokens_ =
+      AddHistogram(registry_, "spec_decode_chosen_draft_tokens",
+                   "K that was asked for, or that a draft chose that was to end by itself, in each round "
+                   "after the prompt's; 0: plain.",
+                   {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 31});
+  Numbered ahead_rounds_{CounterFamily(registry_, "run_ahead_rounds_total",
+                                       "Rounds whose outcome was drafted for while they were verified, by "
+                                       "the number of drafted tokens that were accepted."),
+                         "accepted", kMaxDraftTokens + 1};
+  Numbered ahead_hits_{CounterFamily(registry_, "run_ahead_hits_total",
+                                     "Of them, those whose outcome was among what was drafted for."),
+                       "accepted", kMaxDraftTokens + 1};
+  Counter* const ahead_branches_ =
+      AddCounter(registry_, "run_ahead_branches_total", "Outcomes that were drafted for.");
+  Counter* const ahead_wasted_tokens_ =
+      AddCounter(registry_, "run_ahead_wasted_tokens_total",
+                 "Tokens that the draft had reported for outcomes that did not come.");
+  Counter* const searches_ =
+      AddCounter(registry_, "beam_searches_total", "Beam searches that found their texts.");
+  Counter* const search_rounds_ =
+      AddCounter(registry_, "beam_search_rounds_total",
+                 "Calls of the target for beam searches; all texts of one count as one.");
+  Counter* const search_steps_ =
+      AddCounter(registry_, "beam_search_steps_total",
+                 "Tokens by which beam searches took their texts on. Without a draft it is one a round.");
+  Counter* const rounds_ =
+      AddCounter(registry_, "rounds_total", "Calls of the target that returned a verdict.");
+  Counter* const prompt_tokens_ =
+      AddCounter(registry_, "prompt_tokens_total",
+                 "Tokens of prompts that were computed, once for all samples of a request.");
+  Counter* const generation_tokens_ = AddCounter(registry_, "generation_tokens_total", "Tokens in answers.");
+  prometheus::Gauge* const running_ = AddGauge(registry_, "requests_running", "Requests in progress.");
+  prometheus::Gauge* const waiting_ =
+      AddGauge(registry_, "requests_waiting", "Requests that wait for their turn to begin.");
+  Counters& requests_ = CounterFamily(registry_, "requests_total", "Requests that ended, by status code.");
+  Counters& http_refused_ =
+      CounterFamily(registry_, "http_refused_total",
+                    "HTTP requests that were refused before they reached the service, by HTTP status.");
+  Histogram* const first_token_seconds_ = AddHistogram(
+      registry_, "time_to_first_token_seconds",
+      "From the request to its first committed token, in seconds; observed when it comes.", kRequestBuckets);
+  Histogram* const per_token_seconds_ =
+      AddHistogram(registry_, "time_per_output_token_seconds",
+                   "Decoding time over tokens after the first, a sample, in seconds.", kRoundBuckets);
+  Histogram* const request_seconds_ = AddHistogram(
+      registry_, "e2e_request_latency_seconds",
+      "From the request to its end, good or bad, in seconds; refusals do not count.", kRequestBuckets);
+  prometheus::Family<Histogram>& round_seconds_ = HistogramFamily(
+      registry_, "round_duration_seconds",
+      "A whole round, in seconds, by kind: prefill computes the prompt, plain wants no draft, "
+      "draft_failed wanted one and got none, speculative has one.");
+  Histogram* const prefill_round_seconds_ = &round_seconds_.Add({{"kind", "prefill"}}, kRoundBuckets);
+  Histogram* const plain_round_seconds_ = &round_seconds_.Add({{"kind", "plain"}}, kRoundBuckets);
+  Histogram* const speculative_round_seconds_ = &round_seconds_.Add({{"kind", "speculative"}}, kRoundBuckets);
+  Histogram* const draft_failed_round_seconds_ =
+      &round_seconds_.Add({{"kind", "draft_failed"}}, kRoundBuckets);
+  Histogram* const draft_seconds_ = AddHistogram(
+      registry_, "round_draft_seconds", "Part of a round spent waiting for the proposal.", kRoundBuckets);
+  Histogram* const verify_seconds_ = AddHistogram(
+      registry_, "round_verify_seconds", "Part of a round spent waiting for the verdict.", kRoundBuckets);
+  SpeedupMetrics speedup_{registry_};
+  Server draft_{registry_, "draft"};
+  Server target_{registry_, "target"};
+  Counters& draft_errors_ =
+      CounterFamily(registry_, "draft_errors_total", "Proposals that failed, by reason.");
+  Counters& target_errors_ =
+      CounterFamily(registry_, "target_errors_total", "Verifications that failed, by reason.");
+  prometheus::Gauge* const degraded_ = AddGauge(
+      registry_, "degraded", "1 while a draft service is configured but cannot be used: decoding is plain.");
 };
 
 }  // namespace outrider

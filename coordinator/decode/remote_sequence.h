@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/kv/prefix_hash.h"
 #include "common/spec/status.h"
 #include "coordinator/generation/generation.h"
 #include "outrider/v1/sequence.pb.h"
@@ -112,19 +114,26 @@ class RemoteSequence {
   bool params_known_ = false;
 };
 
-// Fills in the committed tokens up to `end` that `remote` lacks, as round `round` of the sequence that the
-// server knows as `sequence_id`. `end` <= generation.size().
-inline void FillUpdate(const Generation& generation, const std::string& sequence_id,
-                       const RemoteSequence& remote, uint64_t round, size_t end, v1::SequenceUpdate* update) {
+// Fills in those of the first `end` tokens, first the generation's and then `assumed`, that `remote` lacks,
+// as round `round` of the sequence that the server knows as `sequence_id`. Sends parameters unless the server
+// knows them or some tokens are assumed: such a sequence has those of the one that it is a copy of.
+inline void FillUpdate(const Generation& generation, std::span<const TokenId> assumed,
+                       const std::string& sequence_id, const RemoteSequence& remote, uint64_t round,
+                       size_t end, v1::SequenceUpdate* update) {
+  const size_t n = generation.size();
   const uint32_t base = remote.Base(end);
   update->set_sequence_id(sequence_id);
   update->set_round(round);
   update->set_base(base);
-  update->mutable_tokens()->Add(generation.tokens().begin() + base, generation.tokens().begin() + end);
-  update->set_prefix_hash(generation.prefix_hash(base));
+  uint64_t hash = generation.prefix_hash(std::min<size_t>(base, n));
+  for (size_t i = n; i < base; ++i) hash = ExtendPrefixHash(hash, assumed[i - n]);
+  update->set_prefix_hash(hash);
+  for (size_t i = base; i < end; ++i) {
+    update->add_tokens(static_cast<uint32_t>(i < n ? generation.tokens()[i] : assumed[i - n]));
+  }
   update->set_fork_of(remote.fork_of());
   update->set_params_hash(generation.params_hash());
-  if (base > 0 && remote.params_known()) return;
+  if (!assumed.empty() || (base > 0 && remote.params_known())) return;
   *update->mutable_params() = generation.request().params;
   *update->mutable_context() = generation.request().context;
 }

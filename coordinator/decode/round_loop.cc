@@ -150,31 +150,30 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   generation_->AddLogprobs(answer->logprobs, &chunk);
   generation_->AddPromptLogprobs(answer->prompt_logprobs, *sent, kPromptPiece, &chunk);
   times.round = times.draft + times.verify + (Clock::now() - verified);
-  observer_->OnRound({.generation = generation_,
-                      .proposal = &proposal,
-                      .verdict = &answer->verdict,
-                      .drafter = drafter_->kind(),
-                      .draft_status = draft_status,
-                      .chosen = k,
-                      .emitted = chunk.tokens_size(),
-                      .running = policy_->running(),
-                      .proposal_bytes = answer->proposal_bytes,
-                      .ahead = ahead,
-                      .times = times},
-                     &chunk);
+  Report({.generation = generation_,
+          .proposal = &proposal,
+          .verdict = &answer->verdict,
+          .drafter = drafter_->kind(),
+          .draft_status = draft_status,
+          .chosen = k,
+          .emitted = chunk.tokens_size(),
+          .running = policy_->running(),
+          .proposal_bytes = answer->proposal_bytes,
+          .ahead = ahead,
+          .times = times},
+         &chunk);
 
   // ...and sent.
   co_return co_await send_(std::move(chunk));
 }
 
-void RoundObserver::OnRound(const RoundReport& report, v1::GenerateResponse* chunk) {
-  const Generation& generation = *report.generation;
+void RoundLoop::Report(const RoundReport& report, v1::GenerateResponse* chunk) {
   // The time of the prompt's round says nothing of those that follow.
   if (!report.prefill()) policy_->OnRound(report);
   metrics_->OnRound(report);
   metrics_->OnEmitted(*chunk);
   if (LogEnabled(LogLevel::kDebug)) LogRound(report);
-  if (generation.request().trace) FillTrace(report, chunk->mutable_trace());
+  if (generation_->request().trace) FillTrace(report, chunk->mutable_trace());
 }
 
 }  // namespace outrider

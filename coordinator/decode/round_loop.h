@@ -12,21 +12,6 @@
 
 namespace outrider {
 
-// Reports each round to the metrics, the policy, the log at level debug and, if it asked for a trace, the
-// client. Executor thread.
-class RoundObserver {
- public:
-  // Both outlive this.
-  RoundObserver(Metrics* metrics, DraftChoice* policy) : metrics_(metrics), policy_(policy) {}
-
-  // `chunk` is what the round sends; it gets the trace.
-  void OnRound(const RoundReport& report, v1::GenerateResponse* chunk);
-
- private:
-  Metrics* const metrics_;
-  DraftChoice* const policy_;
-};
-
 // Takes one generation to its end. An error ends it early; what was sent before stands. Executor thread.
 class RoundLoop {
  public:
@@ -34,12 +19,12 @@ class RoundLoop {
   using SendChunk = std::function<asio::awaitable<absl::Status>(v1::GenerateResponse)>;
 
   // The arguments outlive this.
-  RoundLoop(Decoding* decoding, RoundObserver* observer, SendChunk send)
+  RoundLoop(Decoding* decoding, SendChunk send)
       : generation_(&decoding->generation),
         drafter_(decoding->drafter.get()),
         target_(&decoding->target),
         policy_(decoding->parts.policy),
-        observer_(observer),
+        metrics_(decoding->parts.metrics),
         send_(std::move(send)) {}
 
   // Runs the first round, in which the servers compute the prompt. Call it once, before Decode.
@@ -55,12 +40,15 @@ class RoundLoop {
   // Sends the first of the requested prompt positions in chunks of their own. Returns how many positions it
   // has sent; the rest goes with the first token.
   asio::awaitable<absl::StatusOr<int>> SendPromptLogprobs(const Generation::Logprobs& prompt);
+  // Reports a round to the policy, the metrics, the log at level debug and, with a trace in `chunk`, to a
+  // client that asked for one.
+  void Report(const RoundReport& report, v1::GenerateResponse* chunk);
 
   Generation* const generation_;
   Drafter* const drafter_;
   TargetClient* const target_;
   DraftChoice* const policy_;
-  RoundObserver* const observer_;
+  Metrics* const metrics_;
   const SendChunk send_;
   // If the target itself proposes: the length chosen for the next round, and the time that its proposal took.
   DraftLength next_;

@@ -28,12 +28,6 @@ uint32_t ProposeMicroseconds(const v1::VerifyResult& result) {
   return std::min(result.propose_us(), result.timing().compute_us());
 }
 
-v1::ItemTiming TimingOfVerdict(const v1::VerifyResult& result) {
-  v1::ItemTiming timing = result.timing();
-  timing.set_compute_us(timing.compute_us() - ProposeMicroseconds(result));
-  return timing;
-}
-
 // Converts the target's own proposal, which was asked for as a chain or tree of that length.
 absl::StatusOr<Proposal> ParseOwnProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
                                           const DraftLength& asked, v1::Rule rule, int vocab_size) {
@@ -115,12 +109,14 @@ absl::StatusOr<TargetAnswer> TargetClient::Take(v1::VerifyResult& result, const 
   if (!verdict.ok()) return verdict.status();
   if (absl::Status status = CheckReport(proposal, *verdict, result); !status.ok()) return status;
   OnAnswered(result, verdict->path.size());
+  v1::ItemTiming timing = result.timing();
+  timing.set_compute_us(timing.compute_us() - ProposeMicroseconds(result));
   return TargetAnswer{.verdict = *std::move(verdict),
                       .candidates = {},
                       .prefix_hit = result.prefix_hit(),
                       .logprobs = std::move(*result.mutable_verdict()->mutable_logprobs()),
                       .prompt_logprobs = std::move(*result.mutable_prompt_logprobs()),
-                      .timing = TimingOfVerdict(result)};
+                      .timing = std::move(timing)};
 }
 
 absl::StatusOr<TargetAnswer> TargetClient::TakeCandidates(const v1::VerifyResult& result,
@@ -195,7 +191,7 @@ bool TargetClient::CanPropose() const {
 
 void TargetClient::FillTokens(size_t end, v1::VerifyItem* verify) const {
   v1::SequenceUpdate* update = verify->mutable_sequence();
-  FillUpdate(*generation_, pin_.sequence_id(), remote_, round_, end, update);
+  FillUpdate(*generation_, {}, pin_.sequence_id(), remote_, round_, end, update);
   // A target that came later may lack the proposer, and would refuse the sequence.
   if (update->has_params() && !CanPropose()) update->mutable_params()->clear_proposer();
 }

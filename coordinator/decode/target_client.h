@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/spec/logprobs.h"
+#include "common/spec/distribution.h"
 #include "coordinator/decode/drafter.h"
 #include "coordinator/decode/metrics.h"
 #include "coordinator/decode/remote_sequence.h"

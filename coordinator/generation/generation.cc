@@ -6,7 +6,6 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/text/utf8.h"
-#include "coordinator/generation/round_tally.h"
 
 namespace outrider {
 namespace {

@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "common/kv/prefix_hash.h"
-#include "common/net/event.h"
+#include "common/net/asio.h"
 #include "common/spec/proposal.h"
 #include "common/spec/tree_shape.h"
 #include "common/spec/verdict.h"
 #include "common/text/stop_matcher.h"
-#include "common/text/streaming_detokenizer.h"
 #include "common/text/tokenizer.h"
-#include "coordinator/generation/acceptance_by_confidence.h"
+#include "coordinator/generation/round_tally.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "common/net/event.h"
-#include "common/spec/draft_stop.h"
+#include "common/net/asio.h"
 #include "common/spec/proposal.h"
 #include "common/spec/tree_shape.h"
 #include "common/spec/verdict.h"

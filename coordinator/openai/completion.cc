@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
-#include "coordinator/openai/openai_error.h"
 
 namespace outrider {
 namespace {

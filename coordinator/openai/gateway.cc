@@ -8,15 +8,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/net/host.h"
 #include "common/net/http_server.h"
 #include "common/obs/log.h"
+#include "common/rpc/address.h"
 #include "common/rpc/error.h"
 #include "common/rpc/fresh_bits.h"
 #include "coordinator/admission/admission.h"
 #include "coordinator/api/request_context.h"
 #include "coordinator/openai/completion.h"
-#include "coordinator/openai/openai_error.h"
 #include "coordinator/openai/openai_request.h"
 #include "coordinator/openai/routes.h"
 

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/net/http_message.h"
+#include "common/net/http_parser.h"
 
 namespace outrider {
 

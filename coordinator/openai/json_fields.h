@@ -2,14 +2,45 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/rpc/error.h"
+#include "common/text/json.h"
 
 namespace outrider {
+
+inline constexpr uint32_t kMaxCount = std::numeric_limits<uint32_t>::max();
+
+// Whether it is a whole number from 0 to kMaxCount.
+inline bool IsCount(const nlohmann::json& value) {
+  return value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{kMaxCount};
+}
+
+// How messages show a value: as itself, or only its kind if it is long.
+inline std::string Shown(const nlohmann::json& value) {
+  constexpr size_t kLongestShown = 80;
+  std::string text = DumpJson(value);
+  return text.size() <= kLongestShown ? text : absl::StrCat("a long ", value.type_name());
+}
+
+// The ids, if `value` is a list of nothing else.
+inline std::optional<std::vector<uint32_t>> AsTokenIds(const nlohmann::json& value) {
+  if (!value.is_array()) return std::nullopt;
+  std::vector<uint32_t> ids;
+  ids.reserve(value.size());
+  for (const nlohmann::json& id : value) {
+    if (!IsCount(id)) return std::nullopt;
+    ids.push_back(id.get<uint32_t>());
+  }
+  return ids;
+}
 
 // Null counts as absent, as everywhere in OpenAI's API. The first wrong field sets the status, an
 // INVALID_ARGUMENT that names it; wrong fields read as absent. One thread. The object must outlive this.
@@ -19,33 +50,62 @@ class JsonFields {
   explicit JsonFields(const nlohmann::json& object) : object_(object) {}
 
   // The field, unless it is absent.
-  const nlohmann::json* Find(const char* name) const;
+  const nlohmann::json* Find(const char* name) const {
+    const auto found = object_.find(name);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
 
-  std::optional<bool> Bool(const char* name);
-  std::optional<double> Number(const char* name);
-  std::optional<std::string> String(const char* name);
+  std::optional<bool> Bool(const char* name) {
+    const auto is = [](const nlohmann::json& value) { return value.is_boolean(); };
+    return Get<bool>(name, is, "true or false");
+  }
+  std::optional<double> Number(const char* name) {
+    const auto is = [](const nlohmann::json& value) { return value.is_number(); };
+    return Get<double>(name, is, "a number");
+  }
+  std::optional<std::string> String(const char* name) {
+    const auto is = [](const nlohmann::json& value) { return value.is_string(); };
+    return Get<std::string>(name, is, "a string");
+  }
   // Whole numbers from 0 to the largest of 32 bits.
-  std::optional<uint32_t> Count(const char* name);
+  std::optional<uint32_t> Count(const char* name) {
+    return Get<uint32_t>(name, IsCount, absl::StrCat("whole numbers from 0 to ", kMaxCount));
+  }
   // Whole numbers of 64 bits; negative ones as their two's complement.
-  std::optional<uint64_t> Bits(const char* name);
+  std::optional<uint64_t> Bits(const char* name) {
+    const auto is = [](const nlohmann::json& value) { return value.is_number_integer(); };
+    return Get<uint64_t>(name, is, "whole numbers of 64 bits");
+  }
   // A list of token ids.
-  std::vector<uint32_t> TokenIds(const char* name);
+  std::vector<uint32_t> TokenIds(const char* name) {
+    const nlohmann::json* value = Find(name);
+    if (value == nullptr) return {};
+    if (auto ids = AsTokenIds(*value)) return *std::move(ids);
+    Refuse(name, "a list of token ids", Shown(*value));
+    return {};
+  }
 
   // Declares a field wrong, unless one already is.
-  void Refuse(const char* name, const std::string& allowed, const std::string& problem);
-  void Fail(absl::Status status);
+  void Refuse(const char* name, const std::string& allowed, const std::string& problem) {
+    Fail(FieldError(name, allowed, problem));
+  }
+  void Fail(absl::Status status) { status_.Update(std::move(status)); }
 
   const absl::Status& status() const { return status_; }
 
  private:
+  // The value of a field, unless it is absent or not one of the `allowed` ones, which `is` knows.
+  template <class T, class Is>
+  std::optional<T> Get(const char* name, Is is, const std::string& allowed) {
+    const nlohmann::json* value = Find(name);
+    if (value == nullptr) return std::nullopt;
+    if (is(*value)) return value->get<T>();
+    Refuse(name, allowed, Shown(*value));
+    return std::nullopt;
+  }
+
   const nlohmann::json& object_;
   absl::Status status_;
 };
-
-// How messages show a value: as itself, or only its kind if it is long.
-std::string Shown(const nlohmann::json& value);
-
-// The ids, if `value` is a list of nothing else.
-std::optional<std::vector<uint32_t>> AsTokenIds(const nlohmann::json& value);
 
 }  // namespace outrider

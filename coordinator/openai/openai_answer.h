@@ -1,4 +1,4 @@
-// An answer in the form of OpenAI's API: whole, or as the events of a stream.
+// An answer in the form of OpenAI's API: whole, as the events of a stream, or an error.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "coordinator/openai/openai_request.h"
 #include "outrider/v1/inference.pb.h"
 
@@ -88,7 +89,6 @@ class OpenAiAnswer {
   Choice& AddTo(size_t index, size_t prompt, const v1::GenerateResponse& chunk);
   // An object with the header's fields: an event of a stream, or the whole answer.
   nlohmann::ordered_json Headed() const;
-  Choice& ChoiceAt(size_t index);
   // Begins a choice with its prompt, for an answer that echoes it.
   void BeginWithPrompt(size_t prompt, Choice& choice);
   // A choice, of an event or of a whole answer.
@@ -111,5 +111,14 @@ class OpenAiAnswer {
 std::string ServerSentEvent(const std::string& data);
 // The event that ends every stream.
 std::string DoneEvent();
+
+struct HttpError {
+  int status;                   // of HTTP, from 400 on
+  std::string body;             // {"error": {"message", "type", "param", "code"}}
+  int retry_after_seconds = 0;  // 0: unknown
+};
+
+// `status` is not OK. A field goes by the name that it has at `endpoint`.
+HttpError ToHttpError(const absl::Status& status, Endpoint endpoint);
 
 }  // namespace outrider

@@ -12,7 +12,6 @@
 #include "absl/strings/str_join.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
-#include "common/rpc/names.h"
 #include "common/text/json.h"
 #include "coordinator/openai/json_fields.h"
 
@@ -37,9 +36,10 @@ struct Unsupported {
   std::string name;
   // The value for what happens anyway. Null: as if absent, which an empty value or false says too.
   Json harmless = nullptr;
+  std::optional<Endpoint> endpoint = std::nullopt;  // the only one; unset: both
 };
 
-const std::vector<Unsupported>& InBoth() {
+const std::vector<Unsupported>& UnsupportedFields() {
   static const auto* const fields = new std::vector<Unsupported>{
       {"bad_words"},
       {"guided_choice"},
@@ -56,27 +56,19 @@ const std::vector<Unsupported>& InBoth() {
       {"skip_special_tokens", true},
       {"structured_outputs"},
       {"truncate_prompt_tokens"},
+      {"add_special_tokens", true, Endpoint::kCompletions},
+      {"suffix", nullptr, Endpoint::kCompletions},
+      {"add_special_tokens", nullptr, Endpoint::kChat},
+      {"audio", nullptr, Endpoint::kChat},
+      {"chat_template", nullptr, Endpoint::kChat},
+      {"documents", nullptr, Endpoint::kChat},
+      {"echo", nullptr, Endpoint::kChat},
+      {"functions", nullptr, Endpoint::kChat},
+      {"modalities", Json::array({"text"}), Endpoint::kChat},
+      {"tools", nullptr, Endpoint::kChat},
+      {"web_search_options", nullptr, Endpoint::kChat},
   };
   return *fields;
-}
-
-const std::vector<Unsupported>& Of(Endpoint endpoint) {
-  static const auto* const completions = new std::vector<Unsupported>{
-      {"add_special_tokens", true},
-      {"suffix"},
-  };
-  static const auto* const chat = new std::vector<Unsupported>{
-      {"add_special_tokens"},
-      {"audio"},
-      {"chat_template"},
-      {"documents"},
-      {"echo"},
-      {"functions"},
-      {"modalities", Json::array({"text"})},
-      {"tools"},
-      {"web_search_options"},
-  };
-  return endpoint == Endpoint::kChat ? *chat : *completions;
 }
 
 // Null, false, an empty text, list or object: as if the field were not there.
@@ -87,17 +79,14 @@ bool IsNothing(const Json& value) {
 
 // A value that asks for what happens anyway is fine.
 absl::Status RefuseUnsupported(Endpoint endpoint, const Json& body) {
-  for (const std::vector<Unsupported>* fields : {&InBoth(), &Of(endpoint)}) {
-    for (const Unsupported& field : *fields) {
-      const auto found = body.find(field.name);
-      if (found == body.end() || found->is_null()) continue;
-      if (field.harmless.is_null() ? IsNothing(*found) : *found == field.harmless) continue;
-      return MakeError(
-          absl::StatusCode::kInvalidArgument, "UNSUPPORTED_PARAMETER",
-          absl::StrCat(field.name, ": not supported", field.harmless.is_null() ? "" : "; allowed: ",
-                       field.harmless.is_null() ? "" : field.harmless.dump()),
-          {{"field", field.name}});
-    }
+  for (const Unsupported& field : UnsupportedFields()) {
+    const auto found = body.find(field.name);
+    if (found == body.end() || found->is_null() || field.endpoint.value_or(endpoint) != endpoint) continue;
+    if (field.harmless.is_null() ? IsNothing(*found) : *found == field.harmless) continue;
+    const std::string allowed =
+        field.harmless.is_null() ? "" : absl::StrCat("; allowed: ", field.harmless.dump());
+    return MakeError(absl::StatusCode::kInvalidArgument, "UNSUPPORTED_PARAMETER",
+                     absl::StrCat(field.name, ": not supported", allowed), {{"field", field.name}});
   }
   return absl::OkStatus();
 }
@@ -180,22 +169,19 @@ void ParseStopFields(JsonFields& fields, Endpoint endpoint, v1::StopOptions* sto
 
 void ParseSpeculationFields(JsonFields& fields, v1::SpeculationOptions* speculation) {
   if (auto k = fields.Count("draft_tokens")) speculation->set_draft_tokens(*k);
-  if (auto name = fields.String("drafter")) {
-    speculation->set_drafter(DrafterFromName(*name));
-    if (speculation->drafter() == v1::DRAFTER_KIND_UNSPECIFIED) {
-      fields.Refuse("drafter", absl::StrJoin(DrafterNames(), ", "), *name);
-    }
-  }
-  if (auto name = fields.String("rule")) {
-    speculation->set_rule(RuleFromName(*name));
-    if (speculation->rule() == v1::RULE_UNSPECIFIED) fields.Refuse("rule", "token, block, coupled", *name);
-  }
-  if (auto name = fields.String("schedule")) {
-    speculation->set_schedule(ScheduleFromName(*name));
-    if (speculation->schedule() == v1::SCHEDULE_UNSPECIFIED) {
-      fields.Refuse("schedule", "lockstep, run_ahead, auto", *name);
-    }
-  }
+  const auto named = [&fields](const char* field, auto parse, const std::string& allowed, auto set) {
+    const std::optional<std::string> name = fields.String(field);
+    if (!name) return;
+    const auto value = parse(*name);
+    if (value == 0) return fields.Refuse(field, allowed, *name);  // UNSPECIFIED
+    set(value);
+  };
+  named("drafter", FromName<v1::DrafterKind>, absl::StrJoin(DrafterNames(), ", "),
+        [&](v1::DrafterKind drafter) { speculation->set_drafter(drafter); });
+  named("rule", FromName<v1::Rule>, "token, block, coupled",
+        [&](v1::Rule rule) { speculation->set_rule(rule); });
+  named("schedule", FromName<v1::Schedule>, "lockstep, run_ahead, auto",
+        [&](v1::Schedule schedule) { speculation->set_schedule(schedule); });
   if (auto tree = fields.String("tree")) speculation->set_tree(*tree);
 }
 
@@ -218,21 +204,18 @@ void ParseLogprobFields(JsonFields& fields, Endpoint endpoint, bool echo, v1::Lo
   if (wanted) logprobs->set_top(top.value_or(0));
 }
 
-// vLLM's extension: the width is n, and all texts come back. With best_of, that is the width, and the n best
-// come back.
-void ParseBeamFields(JsonFields& fields, v1::GenerateRequest* request) {
-  if (!fields.Bool("use_beam_search").value_or(false)) return;
-  const uint32_t n = request->has_n() ? request->n() : 1;
-  request->mutable_beam()->set_width(fields.Count("best_of").value_or(n));
-  if (auto penalty = fields.Number("length_penalty")) request->mutable_beam()->set_length_penalty(*penalty);
-}
-
 void ParseSampleFields(JsonFields& fields, v1::GenerateRequest* request) {
-  if (auto n = fields.Count("n")) request->set_n(*n);
-  ParseBeamFields(fields, request);
-  if (auto best_of = fields.Count("best_of"); best_of && !request->has_beam()) {
-    const uint32_t n = request->has_n() ? request->n() : 1;
-    if (*best_of != n) fields.Refuse("best_of", absl::StrCat(n, ", the same as n"), absl::StrCat(*best_of));
+  if (auto samples = fields.Count("n")) request->set_n(*samples);
+  const uint32_t n = request->has_n() ? request->n() : 1;
+  const bool searches = fields.Bool("use_beam_search").value_or(false);
+  const std::optional<uint32_t> best_of = fields.Count("best_of");
+  if (searches) {
+    // vLLM's extension: the width is n, and all texts come back. With best_of, that is the width, and the n
+    // best come back.
+    request->mutable_beam()->set_width(best_of.value_or(n));
+    if (auto penalty = fields.Number("length_penalty")) request->mutable_beam()->set_length_penalty(*penalty);
+  } else if (best_of && *best_of != n) {
+    fields.Refuse("best_of", absl::StrCat(n, ", the same as n"), absl::StrCat(*best_of));
   }
   if (auto seed = fields.Bits("seed")) request->set_seed(*seed);
 }

@@ -6,7 +6,12 @@
 #include <string>
 #include <utility>
 
-#include "common/net/event.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "common/net/asio.h"
+#include "common/obs/log.h"
 
 namespace outrider {
 
@@ -28,18 +33,58 @@ struct Route {
   }
 };
 
-// `path` is a URL's, without host and query.
-Route RouteOf(const std::string& path);
+// %2F and the like are characters of the name.
+inline std::string Decoded(absl::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size() && absl::ascii_isxdigit(text[i + 1]) &&
+        absl::ascii_isxdigit(text[i + 2])) {
+      decoded += absl::HexStringToBytes(text.substr(i + 1, 2));
+      i += 2;
+    } else {
+      decoded += text[i];
+    }
+  }
+  return decoded;
+}
+
+// `url` is without host and query.
+inline Route RouteOf(const std::string& url) {
+  // A slash at the end is a common mistake, and means nothing else.
+  const std::string path(absl::StripSuffix(url, "/"));
+  if (url == "*") return {Route::Kind::kServer};
+  if (path == "/health") return {Route::Kind::kHealth};
+  if (path == "/v1/models") return {Route::Kind::kModels};
+  if (path == "/v1/completions") return {Route::Kind::kCompletions};
+  if (path == "/v1/chat/completions") return {Route::Kind::kChat};
+  absl::string_view model = path;
+  if (absl::ConsumePrefix(&model, "/v1/models/") && !model.empty()) {
+    return {Route::Kind::kModel, Decoded(model)};
+  }
+  return {};
+}
 
 // One thread.
 class RefusalLog {
  public:
   // `count` is called for each refusal with its HTTP status; may be null.
   explicit RefusalLog(std::function<void(int status)> count) : count_(std::move(count)) {}
-  ~RefusalLog();
+  ~RefusalLog() {
+    for (auto& [status, of] : statuses_) {
+      if (of.unreported > 0) Report(status, of);
+    }
+  }
 
   // Logs each status at most once in kQuiet, however many clients knock.
-  void Add(int status);
+  void Add(int status) {
+    if (count_) count_(status);
+    Status& of = statuses_[status];
+    ++of.unreported;
+    if (const Clock::time_point now = Clock::now(); now >= of.quiet_until) {
+      of.quiet_until = now + kQuiet;
+      Report(status, of);
+    }
+  }
 
  private:
   static constexpr std::chrono::seconds kQuiet{1};
@@ -49,7 +94,9 @@ class RefusalLog {
     Clock::time_point quiet_until = {};
   };
 
-  static void Report(int status, Status& of);
+  static void Report(int status, Status& of) {
+    LogInfo("http requests refused", {{"status", status}, {"requests", std::exchange(of.unreported, 0)}});
+  }
 
   const std::function<void(int status)> count_;
   std::map<int, Status> statuses_;

@@ -8,7 +8,7 @@
 #include "common/spec/proposal.h"
 #include "common/spec/types.h"
 #include "common/spec/verdict.h"
-#include "coordinator/generation/acceptance_by_confidence.h"
+#include "coordinator/generation/round_tally.h"
 #include "coordinator/servers/averages.h"
 
 namespace outrider {

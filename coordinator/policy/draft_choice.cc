@@ -47,11 +47,6 @@ bool DraftChoice::ChoosesTree(const Generation& generation) const {
   return generation.request().chooses_tree && running_ <= 1;
 }
 
-bool DraftChoice::ChooseSchedule(const Generation& generation) {
-  if (MeasuresSchedules(generation)) return schedules_[GroupOf(generation)].Next();
-  return generation.request().schedule == v1::SCHEDULE_RUN_AHEAD;
-}
-
 double DraftChoice::Seconds(const Kind& kind, double alpha, int k) const {
   const double verify = kind.costs.Verify(k, running_);
   if (k == 0) return verify;
@@ -115,7 +110,8 @@ DraftLength DraftChoice::ChooseWithin(const Generation& generation, int most) {
   most = std::min(generation.request().draft_tokens, most);
   if (most <= 0) return {};
   if (const std::optional<TreeShape>& tree = generation.request().tree) return {.most = most, .tree = tree};
-  const bool ahead = ChooseSchedule(generation);
+  const bool ahead = MeasuresSchedules(generation) ? schedules_[GroupOf(generation)].Next()
+                                                   : generation.request().schedule == v1::SCHEDULE_RUN_AHEAD;
   Kind& kind = KindOf(generation, ahead);
   DraftLength length = ChooseLength(kind, generation, most);
   length.ahead = ahead;

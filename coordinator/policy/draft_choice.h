@@ -11,7 +11,6 @@
 #include "coordinator/policy/acceptance.h"
 #include "coordinator/policy/measured_choice.h"
 #include "coordinator/policy/round_costs.h"
-#include "coordinator/policy/tree_choice.h"
 
 namespace outrider {
 
@@ -83,7 +82,6 @@ class DraftChoice {
 
   // Chooses for a round with room for `most` drafted tokens.
   DraftLength ChooseWithin(const Generation& generation, int most);
-  bool ChooseSchedule(const Generation& generation);
   DraftLength ChooseLength(Kind& kind, const Generation& generation, int most);
   std::optional<DraftLength> ChooseTree(const Kind& kind, const Generation& generation, int most);
   // The length that seems best by what is known, without trials.

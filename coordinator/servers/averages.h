@@ -1,6 +1,7 @@
 // Averages of changing quantities: recent observations count most. One thread each.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 namespace outrider {
@@ -41,14 +42,37 @@ class LinearTime {
   // While all sizes are alike, a unit is assumed to cost `assumed_slope` times the mean cost of one.
   explicit LinearTime(double assumed_slope) : assumed_slope_(assumed_slope) {}
 
-  void Observe(double size, double seconds);
+  void Observe(double size, double seconds) {
+    Age(1);
+    weight_ += 1;
+    size_ += size;
+    seconds_ += seconds;
+    size_size_ += size * size;
+    size_seconds_ += size * seconds;
+  }
   // Ages as if that many observations had been missed.
-  void Age(double observations);
+  void Age(double observations) {
+    const double factor = std::pow(kDecay, observations);
+    for (double* sum : {&weight_, &size_, &seconds_, &size_size_, &size_seconds_}) *sum *= factor;
+  }
   // Seconds independent of the size, and seconds per unit; both >= 0.
-  double fixed() const;
-  double per_unit() const;
+  double fixed() const {
+    return weight_ == 0 ? 0 : std::max(seconds_ / weight_ - per_unit() * size_ / weight_, 0.0);
+  }
+  double per_unit() const {
+    if (weight_ == 0) return 0;
+    const double size = size_ / weight_, seconds = seconds_ / weight_;
+    const double spread = size_size_ / weight_ - size * size;
+    const double together = size_seconds_ / weight_ - size * seconds;
+    const double assumed = kAssumedSpread * size * size;
+    const double slope = (together + assumed * assumed_slope_ * seconds / size) / (spread + assumed);
+    return std::clamp(slope, 0.0, seconds / size);
+  }
 
  private:
+  // The spread of sizes assumed along with the assumed slope.
+  static constexpr double kAssumedSpread = 0.001;
+
   double assumed_slope_;
   double weight_ = 0, size_ = 0, seconds_ = 0, size_size_ = 0, size_seconds_ = 0;  // decayed sums
 };

@@ -1,14 +1,16 @@
 // Where the coordinator's coroutines run.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/net/asio.h"
-#include "common/net/event.h"
 #include "common/rpc/queue_poller.h"
 #include "coordinator/servers/grpc_timer.h"
 
@@ -38,9 +40,21 @@ class GrpcContext {
 
   // Runs what is ready to run; if nothing is, waits for something until `deadline`. Returns false if nothing
   // was run. Always called from the same thread.
-  bool RunSome(Clock::time_point deadline);
+  bool RunSome(Clock::time_point deadline) {
+    thread_ = std::this_thread::get_id();
+    for (bool waited = false;; waited = true) {
+      timers_.Expire(Clock::now());
+      if (ready_.poll() > 0) return true;
+      if (waited && Clock::now() >= deadline) return false;
+      const Clock::time_point next = std::min(deadline, timers_.next());
+      poller_.Poll(next == Clock::time_point::max() ? absl::InfiniteFuture()
+                                                    : absl::Now() + absl::FromChrono(next - Clock::now()));
+    }
+  }
   // Runs for ever.
-  [[noreturn]] void Run();
+  [[noreturn]] void Run() {
+    while (true) RunSome(Clock::time_point::max());
+  }
 
  private:
   void Execute(auto&& function);

@@ -1,12 +1,13 @@
-// Timers and events of a GrpcContext.
+// Timers, events and groups of coroutines of a GrpcContext.
 #pragma once
 
+#include <exception>
 #include <map>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/functional/any_invocable.h"
 #include "common/net/asio.h"
-#include "common/net/event.h"
 #include "common/spec/check.h"
 
 namespace outrider {
@@ -105,5 +106,37 @@ inline void GrpcTimers::shutdown() {
 
 // An event of a GrpcContext, where requests are served.
 using Event = BasicEvent<GrpcTimer>;
+
+// Coroutines that run beside the one that waits for them all. Executor thread. Must outlive its tasks: the
+// owner waits for them, also after an exception.
+class TaskGroup {
+ public:
+  explicit TaskGroup(const asio::any_io_executor& executor) : executor_(executor), ended_(executor) {}
+
+  // Starts a task, which counts from now on, begun or not. Calls `on_end` with the exception that ended it,
+  // or null, and with its result if it has one. Throws, and calls nothing, if the task cannot be started.
+  template <class Result, class OnEnd>
+  void Spawn(asio::awaitable<Result> task, OnEnd on_end) {
+    ++running_;
+    absl::Cleanup not_started = [this] { --running_; };
+    asio::co_spawn(executor_, std::move(task),
+                   [this, on_end = std::move(on_end)](const std::exception_ptr& exception, auto&&... result) {
+                     on_end(exception, std::forward<decltype(result)>(result)...);
+                     --running_;
+                     ended_.Notify();
+                   });
+    std::move(not_started).Cancel();
+  }
+
+  // Waits until none runs. For one coroutine at a time.
+  asio::awaitable<void> Wait() {
+    while (running_ > 0) co_await ended_.Wait();
+  }
+
+ private:
+  const asio::any_io_executor executor_;
+  int running_ = 0;
+  Event ended_;
+};
 
 }  // namespace outrider

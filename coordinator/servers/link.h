@@ -18,7 +18,6 @@
 #include "coordinator/servers/grpc_timer.h"
 #include "coordinator/servers/link_call.h"
 #include "coordinator/servers/retry.h"
-#include "coordinator/servers/server_pace.h"
 
 namespace outrider {
 
@@ -178,7 +177,10 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     if (response.has_info()) OnInfo(response.info());
     const auto waits = [](const auto& entry) { return entry.second->answer() == nullptr; };
     pace_.ObserveLoad(response.load(), std::count_if(calls_.begin(), calls_.end(), waits));
-    if (response.results_size() > 0) OnAnswers();
+    if (response.results_size() > 0) {
+      last_answer_ = Clock::now();
+      if (!std::exchange(answers_, true)) on_change_();
+    }
     for (Result& result : *response.mutable_results()) {
       const auto it = calls_.find(CallKey(result.sequence_id(), result.round()));
       if (it == calls_.end()) {
@@ -197,13 +199,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     if (up_ && std::exchange(going_away_, response.going_away()) != response.going_away()) {
       LogInfo(going_away_ ? "going away" : "stays",
               {{"server", Protocol::kName}, {"address", options_.address}});
-      Changed();
+      on_change_();
     }
-  }
-
-  void OnAnswers() {
-    last_answer_ = Clock::now();
-    if (!std::exchange(answers_, true)) Changed();
   }
 
   void Refuse(absl::Status status) {
@@ -228,7 +225,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     absence_.cancel();
     LogInfo("connected",
             {{"server", Protocol::kName}, {"address", options_.address}, {"model", info.model()}});
-    Changed();
+    on_change_();
   }
 
   void OnEnd(const absl::Status& status) {
@@ -253,25 +250,18 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     for (const auto& [key, call] : calls_) {
       call->Finish({stopping_ ? absl::CancelledError("stopping") : Down(), {}, !stopping_});
     }
-    Changed();
+    on_change_();
     if (stopping_) return;
-    if (was_up) AwaitReturn();
+    if (was_up) CallAt(Clock::now() + options_.patience, absence_, &Link::DeclareGone);
     channel_.ConnectAgain(kRetryPause);
-    retry_.expires_after(kRetryPause);
-    retry_.async_wait([weak = this->weak_from_this()](const boost::system::error_code& error) {
-      if (auto link = weak.lock(); link && !error) link->Connect();
-    });
+    CallAt(Clock::now() + kRetryPause, retry_, &Link::Connect);
   }
 
-  // Declares the server gone if it does not come back in time.
-  void AwaitReturn() {
-    absence_.expires_after(options_.patience);
-    absence_.async_wait([weak = this->weak_from_this()](const boost::system::error_code& error) {
-      auto link = weak.lock();
-      if (!link || error || link->up_) return;
-      link->present_ = false;
-      link->Changed();
-    });
+  // The server has not come back in time.
+  void DeclareGone() {
+    if (up_) return;
+    present_ = false;
+    on_change_();
   }
 
   // How long the server may be silent while it has this item.
@@ -286,11 +276,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   // all items, so that an item costs none.
   void WatchSilence(Clock::time_point until) {
     watching_ = true;
-    silence_.expires_at(std::min(
-        until, Clock::now() + std::min<Clock::duration>(options_.item_timeout, ServerPace::kLeastSilence)));
-    silence_.async_wait([weak = this->weak_from_this()](const boost::system::error_code& error) {
-      if (auto link = weak.lock(); link && !error) link->CheckSilence();
-    });
+    const auto soon = std::min<Clock::duration>(options_.item_timeout, ServerPace::kLeastSilence);
+    CallAt(std::min(until, Clock::now() + soon), silence_, &Link::CheckSilence);
   }
 
   void CheckSilence() {
@@ -333,7 +320,13 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     return next;
   }
 
-  void Changed() { on_change_(); }
+  // Calls the method at that time, unless the timer is set anew or the link is gone.
+  void CallAt(Clock::time_point time, GrpcTimer& timer, void (Link::*method)()) {
+    timer.expires_at(time);
+    timer.async_wait([weak = this->weak_from_this(), method](const boost::system::error_code& error) {
+      if (auto link = weak.lock(); link && !error) (link.get()->*method)();
+    });
+  }
 
   const asio::any_io_executor executor_;
   const LinkOptions options_;

@@ -1,5 +1,9 @@
 #include "coordinator/servers/server_pool.h"
 
+#include <algorithm>
+#include <limits>
+
+#include "common/kv/prefix_hash.h"
 #include "common/obs/log.h"
 #include "common/rpc/address.h"
 #include "common/rpc/drafters.h"
@@ -32,7 +36,65 @@ void KeepCommonProposers(const v1::ServerInfo& info, v1::ServerInfo* common) {
   }
 }
 
+constexpr size_t kAffinityBlocks = 2;
+
+// The mean over servers that reported it and may be taken.
+double MeanOfOthers(std::span<const ServerView> servers) {
+  double sum = 0;
+  int count = 0;
+  for (const ServerView& server : servers) {
+    if (!server.usable || server.going_away || server.others < 0) continue;
+    sum += server.others;
+    ++count;
+  }
+  return count > 0 ? sum / count : 0;
+}
+
+// How much a key prefers a server.
+uint64_t Rank(uint64_t key, uint64_t id) {
+  const uint64_t mixed = ExtendPrefixHash(key, static_cast<TokenId>(id));
+  return ExtendPrefixHash(mixed, static_cast<TokenId>(id >> 32));
+}
+
 }  // namespace
+
+int Place(std::span<const ServerView> servers, const PlacementRequest& request) {
+  const auto can_be_taken = [&](int i) {
+    const ServerView& server = servers[static_cast<size_t>(i)];
+    return server.usable && !server.going_away && i != request.avoid;
+  };
+  const double mean = MeanOfOthers(servers);
+  const auto load_of = [&](const ServerView& server) {
+    return server.sequences + (server.others < 0 ? mean : server.others);
+  };
+  const int count = static_cast<int>(servers.size());
+  double least = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < count; ++i) {
+    if (can_be_taken(i)) least = std::min(least, load_of(servers[static_cast<size_t>(i)]));
+  }
+  const uint64_t key = request.affinity != 0 ? request.affinity : request.tie;
+  int best = -1;
+  uint64_t best_rank = 0;
+  for (int i = 0; i < count; ++i) {
+    const ServerView& server = servers[static_cast<size_t>(i)];
+    const double load = load_of(server);
+    const bool cheap = request.affinity != 0 && load < kCheapSequences && load <= least + 1;
+    if (!can_be_taken(i) || (load >= least + 1 && !cheap)) continue;
+    const uint64_t rank = Rank(key, server.id);
+    if (best < 0 || rank > best_rank) {
+      best = i;
+      best_rank = rank;
+    }
+  }
+  if (best >= 0 || request.avoid < 0) return best;
+  // A server that failed once may serve again.
+  return Place(servers, {.affinity = request.affinity, .tie = request.tie});
+}
+
+uint64_t PromptAffinity(std::span<const TokenId> prompt, int block_size) {
+  const size_t tokens = kAffinityBlocks * static_cast<size_t>(block_size);
+  return prompt.size() < tokens ? 0 : PrefixHash(prompt.first(tokens));
+}
 
 template <class Protocol>
 absl::StatusOr<std::unique_ptr<ServerPool<Protocol>>> ServerPool<Protocol>::Create(
@@ -240,55 +302,5 @@ void ServerPool<Protocol>::Describe(google::protobuf::RepeatedPtrField<v1::Serve
 
 template class ServerPool<TargetProtocol>;
 template class ServerPool<DraftProtocol>;
-
-CircuitBreaker::Permit::~Permit() {
-  if (epoch_ == breaker_->epoch_) breaker_->trying_ = false;
-}
-
-void CircuitBreaker::Permit::Succeed() {
-  if (epoch_ != breaker_->epoch_) return;
-  if (!breaker_->open_) {
-    breaker_->failures_ = 0;
-    return;
-  }
-  LogInfo("draft asked again");
-  breaker_->Close();
-}
-
-void CircuitBreaker::Permit::Fail(Clock::time_point now) {
-  if (epoch_ != breaker_->epoch_) return;
-  if (!breaker_->open_) {
-    if (++breaker_->failures_ < kFailures) return;
-    LogWarning("draft left alone", {{"failures", breaker_->failures_}});
-  }
-  breaker_->Open(now);
-}
-
-std::unique_ptr<CircuitBreaker::Permit> CircuitBreaker::TryPass(Clock::time_point now) {
-  if (!LetsPass(now)) return nullptr;
-  trying_ = open_;
-  return std::unique_ptr<Permit>(new Permit(this, epoch_));
-}
-
-void CircuitBreaker::OnConnection(uint64_t number) {
-  if (number == connection_) return;
-  connection_ = number;
-  Close();
-}
-
-void CircuitBreaker::Open(Clock::time_point now) {
-  ++epoch_;
-  open_ = true;
-  trying_ = false;
-  open_until_ = now + pause_.Next();
-}
-
-void CircuitBreaker::Close() {
-  ++epoch_;
-  open_ = false;
-  trying_ = false;
-  failures_ = 0;
-  pause_.Reset();
-}
 
 }  // namespace outrider

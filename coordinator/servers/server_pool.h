@@ -15,16 +15,55 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "common/net/asio.h"
+#include "common/obs/log.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/spec/types.h"
 #include "coordinator/servers/dns_name.h"
 #include "coordinator/servers/grpc_timer.h"
 #include "coordinator/servers/link.h"
-#include "coordinator/servers/placement.h"
 #include "coordinator/servers/retry.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
+
+// ServerView::others of a server that has not reported it, such as a new one.
+inline constexpr double kUnknownLoad = -1;
+
+// What a coordinator knows of one server of a pool.
+struct ServerView {
+  uint64_t id = 0;          // the same in every coordinator, as a hash of its address
+  bool usable = true;       // it is connected, and was not refused
+  bool going_away = false;  // it said that it is about to end
+  int sequences = 0;        // of this coordinator, there now
+  double others = 0;        // items of other coordinators, waiting or in progress there
+};
+
+struct PlacementRequest {
+  uint64_t affinity = 0;  // PromptAffinity; 0: the sequence is as well off anywhere
+  int avoid = -1;         // index of a server that failed it, to be taken only if it is the last; -1: none
+  uint64_t tie = 0;       // a random number
+};
+
+// Returns the index of the server to take, or -1 if none can be.
+//
+// Takes the least loaded, where load is sequences plus others' items. Where the latter are unknown, they are
+// assumed to be the mean of the others: a new server would be flooded if all coordinators held it for idle
+// until it answers. Loads less than one apart are equal: between such servers affinity decides, or else
+// chance. A server that affinity prefers may also have one sequence more than the least loaded, as long as it
+// has fewer than kCheapSequences: so few share a step at little cost, and a prompt that need not be computed
+// again saves more.
+//
+// Affinity is rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
+// 1998): of the servers that may be taken, the one with the largest hash of (affinity, id). If a server comes
+// or goes, only the prompts that it gets or had move.
+int Place(std::span<const ServerView> servers, const PlacementRequest& request);
+
+// Sequences up to which affinity may outweigh load.
+inline constexpr int kCheapSequences = 4;
+
+// The hash of a prompt's first two blocks, below which a prefix cache helps little; 0 if it has fewer.
+// `block_size` is that of the server's cache, in tokens.
+uint64_t PromptAffinity(std::span<const TokenId> prompt, int block_size);
 
 // Keeps generations from asking a draft that keeps failing. One for a draft, shared by all generations.
 // Closed, it lets every item pass. After kFailures failures in a row it opens: nothing passes for a while.
@@ -38,14 +77,29 @@ class CircuitBreaker {
   // nothing of the draft. Must not outlive the breaker.
   class Permit {
    public:
-    ~Permit();
+    ~Permit() {
+      if (epoch_ == breaker_->epoch_) breaker_->trying_ = false;
+    }
     Permit(const Permit&) = delete;
     Permit& operator=(const Permit&) = delete;
 
     // The draft answered as it should.
-    void Succeed();
+    void Succeed() {
+      if (epoch_ != breaker_->epoch_) return;
+      breaker_->failures_ = 0;
+      if (!breaker_->open_) return;
+      LogInfo("draft asked again");
+      breaker_->Close();
+    }
     // The answer was late, lost, or of no use.
-    void Fail(Clock::time_point now);
+    void Fail(Clock::time_point now) {
+      if (epoch_ != breaker_->epoch_) return;
+      if (!breaker_->open_) {
+        if (++breaker_->failures_ < kFailures) return;
+        LogWarning("draft left alone", {{"failures", breaker_->failures_}});
+      }
+      breaker_->Open(now);
+    }
 
    private:
     friend class CircuitBreaker;
@@ -58,15 +112,31 @@ class CircuitBreaker {
   // Whether TryPass would give leave.
   bool LetsPass(Clock::time_point now) const { return !open_ || (now >= open_until_ && !trying_); }
   // Null if the draft is to be left alone now.
-  std::unique_ptr<Permit> TryPass(Clock::time_point now);
+  std::unique_ptr<Permit> TryPass(Clock::time_point now) {
+    if (!LetsPass(now)) return nullptr;
+    trying_ = open_;
+    return std::unique_ptr<Permit>(new Permit(this, epoch_));
+  }
 
   // Call before items are sent over the link's connection of that number. A new connection closes the
   // breaker.
-  void OnConnection(uint64_t number);
+  void OnConnection(uint64_t number) {
+    if (std::exchange(connection_, number) != number) Close();
+  }
 
  private:
-  void Open(Clock::time_point now);
-  void Close();
+  void Open(Clock::time_point now) {
+    ++epoch_;
+    open_ = true;
+    trying_ = false;
+    open_until_ = now + pause_.Next();
+  }
+  void Close() {
+    ++epoch_;
+    open_ = trying_ = false;
+    failures_ = 0;
+    pause_.Reset();
+  }
 
   Backoff pause_{std::chrono::milliseconds(500), std::chrono::seconds(8)};
   uint64_t connection_ = 0;

@@ -2,8 +2,8 @@
 #include <fstream>
 
 #include "bench/temporary_folder.h"
+#include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/model_config.h"
-#include "common/engine/decoder/tensor_names.h"
 #include "tests/fuzz/target.h"
 
 namespace outrider {

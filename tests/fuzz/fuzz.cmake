@@ -30,14 +30,11 @@ outrider_library(fuzz_parsers
     ${CMAKE_SOURCE_DIR}/common/rpc/error.cc
     ${CMAKE_SOURCE_DIR}/common/rpc/parse_message.cc
     ${CMAKE_SOURCE_DIR}/common/rpc/convert.cc
-    ${CMAKE_SOURCE_DIR}/common/serve/convert.cc
+    ${CMAKE_SOURCE_DIR}/common/serve/serve_item.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_beam.cc
-    ${CMAKE_SOURCE_DIR}/coordinator/api/parse_drafter.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_request.cc
-    ${CMAKE_SOURCE_DIR}/coordinator/api/parse_tree.cc
-    ${CMAKE_SOURCE_DIR}/coordinator/api/sampling_defaults.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/api/parse_speculation.cc
     ${CMAKE_SOURCE_DIR}/common/net/http_parser.cc
-    ${CMAKE_SOURCE_DIR}/coordinator/openai/json_fields.cc
     ${CMAKE_SOURCE_DIR}/coordinator/openai/openai_request.cc
   PUBLIC outrider::chat_template outrider::proto outrider::spec outrider::text absl::status absl::statusor
          nlohmann_json::nlohmann_json)

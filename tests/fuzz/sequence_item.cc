@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "common/rpc/convert.h"
-#include "common/serve/convert.h"
+#include "common/serve/serve_item.h"
 #include "common/spec/controls.h"
 #include "tests/fuzz/target.h"
 

@@ -1,6 +1,4 @@
 // A pattern of a tokenizer, and a text: matches are characters of the text, in order.
-#include "common/text/split_pattern.h"
-
 #include "common/text/regex.h"
 #include "common/text/utf8.h"
 #include "tests/fuzz/target.h"

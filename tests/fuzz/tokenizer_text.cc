@@ -1,6 +1,5 @@
 // Text through a tokenizer, and back.
-#include "common/text/read_file.h"
-#include "common/text/streaming_detokenizer.h"
+#include "common/text/strings.h"
 #include "common/text/tokenizer.h"
 #include "common/text/utf8.h"
 #include "tests/fuzz/target.h"

@@ -25,7 +25,7 @@ class Gpu final : public Backend {
   explicit Gpu(bool decides = true) : decides_(decides) {}
 
   absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
                                               const RunnerOptions& options,
                                               ThreadPool& /*threads*/) const override {
     absl::StatusOr<std::unique_ptr<Model>> model =

@@ -56,17 +56,6 @@ class Gpu {
   }
 };
 
-// What layer_testing.h quantises are operands; this one makes weights.
-class GpuOfWeights : public Gpu {
- public:
-  void Quantize(const uint16_t* x, const cuda::OperandRows& out, int rows, int columns) const {
-    cuda::LaunchQuantizeWeights(reinterpret_cast<const __nv_bfloat16*>(x),
-                                static_cast<__nv_fp8_storage_t*>(out.data), out.row_scales, rows, columns,
-                                kDefaultStream);
-    Expect(cudaGetLastError());
-  }
-};
-
 Gpu gpu;
 
 TEST(LayerKernels, EmbeddingsAreThoseOfTheTokens) { ExpectEmbedding(gpu); }
@@ -90,11 +79,7 @@ TEST(LayerKernels, HeadsAreRotatedAndStored) {
   }
 }
 
-TEST(LayerKernels, QuantisedRowsHaveTheirOwnScale) {
-  ExpectQuantization(gpu);
-  GpuOfWeights weights;
-  ExpectQuantization(weights);
-}
+TEST(LayerKernels, QuantisedRowsHaveTheirOwnScale) { ExpectQuantization(gpu); }
 
 TEST(LayerKernels, TheGateIsMultiplied) {
   ExpectSiluMul(gpu, /*fp8=*/false);

@@ -8,8 +8,8 @@ namespace outrider::testing {
 namespace {
 
 TEST(CudaModel, ComputesWhatTheCpuDoes) {
-  const DecoderSpec llama_1b = {.heads = 32, .kv_heads = 8, .head_dim = 64, .rope_theta = 500000};
-  DecoderSpec llama_3b = llama_1b, qwen2 = llama_1b, qwen3 = llama_1b, mistral = llama_1b;
+  const DecoderConfig llama_1b = {.heads = 32, .kv_heads = 8, .head_dim = 64, .rope_theta = 500000};
+  DecoderConfig llama_3b = llama_1b, qwen2 = llama_1b, qwen3 = llama_1b, mistral = llama_1b;
   llama_3b.heads = 24;
   llama_3b.head_dim = qwen3.head_dim = mistral.head_dim = 128;
   qwen2.heads = 14;
@@ -17,7 +17,7 @@ TEST(CudaModel, ComputesWhatTheCpuDoes) {
   qwen2.qkv_bias = qwen3.qk_norm = true;
   mistral.sliding_window = 4096;
   ThreadPool threads(1);
-  for (const DecoderSpec& spec : {llama_1b, llama_3b, qwen2, qwen3, mistral}) {
+  for (const DecoderConfig& spec : {llama_1b, llama_3b, qwen2, qwen3, mistral}) {
     for (const char* dtype : {"bfloat16", "fp8"}) {
       RunnerOptions options;
       options.device = "cuda:0";

@@ -11,7 +11,6 @@ namespace outrider {
 namespace {
 
 using ::testing::ElementsAre;
-using Stop = BeamSearchOptions::Stop;
 
 // How many of the golden's texts the search has found, in their order, with their scores.
 bool Agrees(const BeamGolden& golden, const BeamSearch& search) {
@@ -61,9 +60,9 @@ TEST(BeamSearch, OtherOptionsFindSomethingElse) {
   EXPECT_LT(Agreeing([](BeamSearchOptions& options) { options.length_penalty += 0.5; }), all - 20);
   EXPECT_LT(Agreeing([](BeamSearchOptions& options) { options.end_ids.clear(); }), all - 20);
   EXPECT_LT(Agreeing([](BeamSearchOptions& options) { ++options.width; }), all - 10);
-  EXPECT_LT(Agreeing([](BeamSearchOptions& options) { options.stop = Stop::kFirst; }), all);
-  EXPECT_LT(Agreeing([](BeamSearchOptions& options) { options.stop = Stop::kNever; }), all);
-  EXPECT_LT(Agreeing([](BeamSearchOptions& options) { options.stop = Stop::kAuto; }), all);
+  EXPECT_LT(Agreeing([](BeamSearchOptions& options) { options.stop = v1::BEAM_STOP_FIRST; }), all);
+  EXPECT_LT(Agreeing([](BeamSearchOptions& options) { options.stop = v1::BEAM_STOP_NEVER; }), all);
+  EXPECT_LT(Agreeing([](BeamSearchOptions& options) { options.stop = v1::BEAM_STOP_AUTO; }), all);
 }
 
 // A forest after the live texts: some of the most probable tokens, at random depths.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/rpc/drafters.h"
 #include "coordinator/decode/beam_search.h"
 
 namespace outrider {
@@ -59,24 +60,20 @@ struct BeamGolden {
   }
 };
 
-inline BeamSearchOptions::Stop BeamStopFromName(const std::string& name) {
-  if (name == "first") return BeamSearchOptions::Stop::kFirst;
-  return name == "never" ? BeamSearchOptions::Stop::kNever : BeamSearchOptions::Stop::kAuto;
-}
-
 inline std::vector<BeamGolden> ReadBeamGoldens() {
   std::vector<BeamGolden> goldens;
   for (const auto& table : nlohmann::json::parse(std::ifstream("tests/data/beams/tables.json"))) {
     for (const auto& one : table["cases"]) {
-      BeamGolden& golden = goldens.emplace_back(BeamGolden{.table = BeamTable(table),
-                                                           .prompt = one["prompt"],
-                                                           .options = {.width = one["width"],
-                                                                       .length_penalty = one["penalty"],
-                                                                       .stop = BeamStopFromName(one["stop"]),
-                                                                       .end_ids = one["eos"],
-                                                                       .max_tokens = one["max_tokens"]},
-                                                           .n = one["n"],
-                                                           .answers = {}});
+      BeamGolden& golden = goldens.emplace_back(
+          BeamGolden{.table = BeamTable(table),
+                     .prompt = one["prompt"],
+                     .options = {.width = one["width"],
+                                 .length_penalty = one["penalty"],
+                                 .stop = FromName<v1::BeamStop>(one["stop"].get<std::string>()),
+                                 .end_ids = one["eos"],
+                                 .max_tokens = one["max_tokens"]},
+                     .n = one["n"],
+                     .answers = {}});
       for (const auto& answer : one["answers"]) golden.answers.push_back({answer["tokens"], answer["score"]});
     }
   }

@@ -1,12 +1,11 @@
 // Drafting ahead: what the drafter asks of the draft while a proposal is verified, and what it makes of it.
-#include "coordinator/decode/drafters/branches.h"
+#include "coordinator/decode/drafters/model_drafter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <prometheus/registry.h>
 
 #include "common/kv/prefix_hash.h"
-#include "coordinator/decode/drafters/model_drafter.h"
 #include "tests/unit/pool_testing.h"
 #include "tests/unit/test_tokenizer.h"
 

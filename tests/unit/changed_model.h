@@ -52,12 +52,12 @@ class ChangedModel : public Model {
 // Puts something around the models that the CPU's backend loads.
 class WrappingBackend : public Backend {
  public:
-  using Wrap = std::function<std::unique_ptr<Model>(std::unique_ptr<Model> model, const DecoderSpec& spec)>;
+  using Wrap = std::function<std::unique_ptr<Model>(std::unique_ptr<Model> model, const DecoderConfig& spec)>;
 
   explicit WrappingBackend(Wrap wrap) : wrap_(std::move(wrap)) {}
 
   absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
                                               const RunnerOptions& options,
                                               ThreadPool& threads) const override {
     absl::StatusOr<std::unique_ptr<Model>> model =
@@ -73,7 +73,7 @@ class WrappingBackend : public Backend {
 class ChangedBackend : public WrappingBackend {
  public:
   explicit ChangedBackend(ChangedModel::Change change)
-      : WrappingBackend([change = std::move(change)](std::unique_ptr<Model> model, const DecoderSpec&) {
+      : WrappingBackend([change = std::move(change)](std::unique_ptr<Model> model, const DecoderConfig&) {
           return std::make_unique<ChangedModel>(std::move(model), change);
         }) {}
 };

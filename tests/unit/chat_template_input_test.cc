@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "common/text/read_file.h"
+#include "common/text/strings.h"
 #include "coordinator/api/chat_template.h"
 #include "tests/unit/chat_goldens.h"
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_replace.h"
-#include "common/text/read_file.h"
+#include "common/text/strings.h"
 #include "coordinator/api/chat_template.h"
 #include "tests/unit/chat_goldens.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "bench/temporary_folder.h"
-#include "client/cli/listen_address.h"
+#include "client/cli/local_services.h"
 
 namespace outrider {
 namespace {

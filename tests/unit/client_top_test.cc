@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "client/cli/flags.h"
 #include "client/cli/metrics_page.h"
-#include "client/cli/top_view.h"
 
 namespace outrider {
 namespace {

@@ -1,12 +1,12 @@
-// A layer that continues another model's hidden states (DecoderSpec::outer_norms, first_position) against its
-// definition, computed in float64.
+// A layer that continues another model's hidden states (DecoderConfig::outer_norms, first_position) against
+// its definition, computed in float64.
 #include <cmath>
 #include <limits>
 
 #include "absl/strings/match.h"
 #include "common/engine/backend.h"
-#include "common/engine/decoder/rope.h"
-#include "common/engine/self_test_model.h"
+#include "common/engine/decoder/decoder_config.h"
+#include "common/engine/self_test.h"
 #include "tests/unit/hidden_testing.h"
 
 namespace outrider::testing {
@@ -17,7 +17,7 @@ using Row = std::vector<double>;
 constexpr int kHidden = 32, kHeads = 4, kKvHeads = 2, kDim = 8, kInner = 48, kBlockSize = 4;
 
 // `attended`: what the first layer's attention reads beside the stream; 0: it reads that.
-DecoderSpec SpecOf(int layers, int attended) {
+DecoderConfig SpecOf(int layers, int attended) {
   return {.vocab_size = 21,
           .hidden_size = kHidden,
           .intermediate_size = kInner,
@@ -49,7 +49,7 @@ class LayersAlone final : public TensorSource {
 // The definition: Touvron et al. 2023's decoder without the two norms, row by row.
 class Reference {
  public:
-  Reference(const TensorSource& weights, const DecoderSpec& spec) : weights_(weights), spec_(spec) {}
+  Reference(const TensorSource& weights, const DecoderConfig& spec) : weights_(weights), spec_(spec) {}
 
   // Appends a row at the next position, from `first_position` on, and returns its residual stream at the end.
   Row Append(absl::Span<const float> embedding) {
@@ -133,14 +133,14 @@ class Reference {
   }
 
   const TensorSource& weights_;
-  const DecoderSpec spec_;
+  const DecoderConfig spec_;
   int rows_ = 0;
   std::vector<std::vector<Row>> keys_, values_;  // of each layer, by position
 };
 
 class ContinuingLayer : public ::testing::TestWithParam<std::tuple<EngineUnderTest, int, int>> {
  protected:
-  std::unique_ptr<Model> Load(const DecoderSpec& spec, const TensorSource& weights) {
+  std::unique_ptr<Model> Load(const DecoderConfig& spec, const TensorSource& weights) {
     RunnerOptions options = std::get<0>(GetParam()).Options();
     options.block_size = kBlockSize;
     const absl::StatusOr<std::unique_ptr<Backend>> backend = BackendFor(options.engine, options.device);
@@ -186,7 +186,7 @@ class ContinuingLayer : public ::testing::TestWithParam<std::tuple<EngineUnderTe
   }
   double tolerance() const { return std::get<0>(GetParam()).tolerance_of_dtype; }
 
-  const DecoderSpec spec_ = SpecOf(std::get<1>(GetParam()), std::get<2>(GetParam()));
+  const DecoderConfig spec_ = SpecOf(std::get<1>(GetParam()), std::get<2>(GetParam()));
   const LayersAlone weights_;
   const std::vector<TokenId> ids_ = std::vector<TokenId>(64, 3);
   ThreadPool threads_{1};
@@ -264,7 +264,7 @@ TEST_P(ContinuingLayer, ComputesTreesToo) {
 TEST_P(ReadingItsStream, WithTheOuterNormsItComputesSomethingElse) {
   const std::vector<BlockId> blocks = {0, 1};
   const std::vector<float> rows = SomeRows(6, 4);
-  DecoderSpec with_norms = spec_;
+  DecoderConfig with_norms = spec_;
   with_norms.outer_norms = true;
   const MadeUpWeights all;
   model_ = Load(with_norms, all);

@@ -1,5 +1,5 @@
 // Which graph serves a step, and what its attention launches.
-#include "common/engine/cuda/graph_shape.h"
+#include "common/engine/cuda/step_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,6 @@
 #include <random>
 #include <set>
 #include <vector>
-
-#include "common/engine/cuda/warm_up.h"
 
 namespace outrider::cuda {
 namespace {

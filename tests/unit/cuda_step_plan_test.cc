@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "common/engine/cuda/rows.h"
+#include "common/engine/cuda/layer_rows.h"
 #include "common/engine/cuda/step_memory.h"
 
 namespace outrider::cuda {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "common/engine/cuda/attention_plan.h"
-#include "common/engine/cuda/graph_shape.h"
 #include "common/engine/cuda/step_plan.h"
 
 namespace outrider::cuda {
@@ -23,11 +22,11 @@ constexpr BlockId kPoolBlocks = 5000;
 const std::vector<BlockId> kSpare = {kPoolBlocks};
 
 AttentionShape Shape(int group, int block_size, bool slides = false) {
-  const DecoderSpec spec = {.layers = 3,
-                            .heads = 2 * group,
-                            .kv_heads = 2,
-                            .head_dim = 64,
-                            .slides = std::vector<bool>(slides ? 3 : 0, slides)};
+  const DecoderConfig spec = {.layers = 3,
+                              .heads = 2 * group,
+                              .kv_heads = 2,
+                              .head_dim = 64,
+                              .slides = std::vector<bool>(slides ? 3 : 0, slides)};
   const AttentionShape shape = AttentionShapeOf(spec, block_size);
   EXPECT_EQ(shape.slides, slides);
   return shape;

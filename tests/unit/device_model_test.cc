@@ -1,7 +1,7 @@
 // Steps of a device in which some sequences have tasks and the host wants the logits of others.
 #include <gtest/gtest.h>
 
-#include "common/engine/cuda/warm_up.h"
+#include "common/engine/cuda/step_plan.h"
 #include "device_worker_testing.h"
 #include "host_device_model.h"
 

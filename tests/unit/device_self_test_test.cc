@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "changed_model.h"
+#include "common/engine/runner_options.h"
 #include "common/engine/self_test.h"
-#include "common/engine/stage_output.h"
 #include "device_worker_testing.h"
 #include "host_device_model.h"
 
@@ -20,8 +20,8 @@ using ::testing::StartsWith;
 constexpr int kTeam = 3;
 
 // With heads and a window that layers of real models have, and few tokens.
-DecoderSpec Spec() {
-  DecoderSpec spec = ReadModelConfig(kDeviceModel)->decoder;
+DecoderConfig Spec() {
+  DecoderConfig spec = ReadModelConfig(kDeviceModel)->decoder;
   spec.heads = 24;
   spec.kv_heads = 8;
   spec.head_dim = 64;
@@ -48,7 +48,7 @@ class ChangedDevice final : public Backend {
       : change_(std::move(change)), change_options_(std::move(options)) {}
 
   absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
                                               const RunnerOptions& options,
                                               ThreadPool& threads) const override {
     RunnerOptions changed = options;

@@ -36,7 +36,7 @@ class CountingTensors final : public TensorSource {
   mutable int living_ = 0, most_ = 0;
 };
 
-DecoderSpec SmallSpec() {
+DecoderConfig SmallSpec() {
   return {.vocab_size = 32,
           .hidden_size = 16,
           .intermediate_size = 32,

@@ -1,4 +1,4 @@
-// config.json of each family, as its models have it, to DecoderSpec.
+// config.json of each family, as its models have it, to DecoderConfig.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "bench/temporary_folder.h"
+#include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/model_config.h"
-#include "common/engine/decoder/rope.h"
 #include "common/engine/runner.h"
 
 namespace outrider {
@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 class Family : public ::testing::Test {
  protected:
-  absl::StatusOr<DecoderSpec> Read(const Json& config) {
+  absl::StatusOr<DecoderConfig> Read(const Json& config) {
     std::ofstream(folder_.path() + "/config.json") << config.dump();
     const absl::StatusOr<ModelConfig> read = ReadModelConfig(folder_.path());
     if (!read.ok()) return read.status();
@@ -74,7 +74,7 @@ class Family : public ::testing::Test {
 };
 
 TEST_F(Family, Qwen25HasBiasesAndAWindowThatItDoesNotUse) {
-  const absl::StatusOr<DecoderSpec> spec = Read(qwen25_);
+  const absl::StatusOr<DecoderConfig> spec = Read(qwen25_);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_TRUE(spec->qkv_bias);
   EXPECT_FALSE(spec->qk_norm);
@@ -87,7 +87,7 @@ TEST_F(Family, Qwen25HasBiasesAndAWindowThatItDoesNotUse) {
 TEST_F(Family, Qwen25SlidesFromALayerOnWhereItSaysSo) {
   Json config = qwen25_;
   config["use_sliding_window"] = true;
-  const absl::StatusOr<DecoderSpec> spec = Read(config);
+  const absl::StatusOr<DecoderConfig> spec = Read(config);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->sliding_window, 32768);
   EXPECT_FALSE(spec->Slides(20));
@@ -101,7 +101,7 @@ TEST_F(Family, Qwen25SlidesFromALayerOnWhereItSaysSo) {
 }
 
 TEST_F(Family, Qwen3HasNormsOfHeadsThatAreWiderThanTheirShare) {
-  const absl::StatusOr<DecoderSpec> spec = Read(qwen3_);
+  const absl::StatusOr<DecoderConfig> spec = Read(qwen3_);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_TRUE(spec->qk_norm);
   EXPECT_FALSE(spec->qkv_bias);
@@ -110,7 +110,7 @@ TEST_F(Family, Qwen3HasNormsOfHeadsThatAreWiderThanTheirShare) {
 }
 
 TEST_F(Family, MistralSlidesInAllLayersOrInNone) {
-  absl::StatusOr<DecoderSpec> spec = Read(mistral_);
+  absl::StatusOr<DecoderConfig> spec = Read(mistral_);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->sliding_window, 4096);
   EXPECT_TRUE(spec->Slides(0) && spec->Slides(31));
@@ -124,7 +124,7 @@ TEST_F(Family, MistralSlidesInAllLayersOrInNone) {
 }
 
 TEST_F(Family, Gemma2CapsScoresAndSlidesInEveryOtherLayer) {
-  const absl::StatusOr<DecoderSpec> spec = Read(gemma2_);
+  const absl::StatusOr<DecoderConfig> spec = Read(gemma2_);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_TRUE(spec->tie_word_embeddings) << "its default";
   EXPECT_EQ(spec->activation, Activation::kGeluTanh);
@@ -138,7 +138,7 @@ TEST_F(Family, Gemma2CapsScoresAndSlidesInEveryOtherLayer) {
 }
 
 TEST_F(Family, Gemma3RotatesInTwoWays) {
-  const absl::StatusOr<DecoderSpec> spec = Read(gemma3_);
+  const absl::StatusOr<DecoderConfig> spec = Read(gemma3_);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_TRUE(spec->qk_norm);
   EXPECT_FALSE(spec->attention_softcap.has_value() || spec->final_softcap.has_value());
@@ -155,7 +155,7 @@ TEST_F(Family, Gemma3RotatesInTwoWays) {
   config["rope_parameters"] = {
       {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 10000.0}}},
       {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1000000.0}}}};
-  const absl::StatusOr<DecoderSpec> larger = Read(config);
+  const absl::StatusOr<DecoderConfig> larger = Read(config);
   ASSERT_TRUE(larger.ok()) << larger.status();
   EXPECT_FLOAT_EQ(RopeInverseFrequencies(*larger)[3], RopeInverseFrequencies(*spec)[3] / 8);
   EXPECT_EQ(SlidingRopeInverseFrequencies(*larger), SlidingRopeInverseFrequencies(*spec));
@@ -165,18 +165,18 @@ TEST_F(Family, Gemma3RotatesInTwoWays) {
 TEST_F(Family, WhatIsAbsentHasTheFamilysDefault) {
   const auto without = [this](Json config, std::vector<const char*> fields) {
     for (const char* field : fields) config.erase(field);
-    const absl::StatusOr<DecoderSpec> spec = Read(config);
+    const absl::StatusOr<DecoderConfig> spec = Read(config);
     EXPECT_TRUE(spec.ok()) << spec.status();
-    return spec.value_or(DecoderSpec());
+    return spec.value_or(DecoderConfig());
   };
   EXPECT_EQ(without(mistral_, {"sliding_window"}).sliding_window, 4096);
-  const DecoderSpec gemma2 =
+  const DecoderConfig gemma2 =
       without(gemma2_, {"attn_logit_softcapping", "final_logit_softcapping", "sliding_window", "head_dim"});
   EXPECT_EQ(gemma2.attention_softcap, 50);
   EXPECT_EQ(gemma2.final_softcap, 30);
   EXPECT_EQ(gemma2.sliding_window, 4096);
   EXPECT_EQ(gemma2.head_dim, 256);
-  const DecoderSpec gemma3 = without(gemma3_, {"rope_theta", "rope_local_base_freq"});
+  const DecoderConfig gemma3 = without(gemma3_, {"rope_theta", "rope_local_base_freq"});
   EXPECT_EQ(gemma3.rope_theta, 1e6);
   EXPECT_EQ(gemma3.sliding_rope_theta, 1e4);
 }

@@ -1,5 +1,5 @@
 // How weights are rounded when they are packed for the CPU's kernels.
-#include "common/engine/cpu/packing.h"
+#include "common/engine/cpu/cpu_weights.h"
 
 #include <gmock/gmock.h>
 
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "common/engine/decoder/elements.h"
+#include "common/engine/decoder/tensor_source.h"
 #include "common/engine/memory.h"
 
 namespace outrider::testing {

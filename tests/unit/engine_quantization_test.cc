@@ -1,5 +1,5 @@
 // config.json's quantization_config: as checkpoints have it, and what is refused.
-#include "common/engine/decoder/quantization.h"
+#include "common/engine/decoder/model_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "bench/temporary_folder.h"
-#include "common/engine/decoder/rope.h"
+#include "common/engine/decoder/decoder_config.h"
 #include "common/engine/memory.h"
 #include "tests/unit/changed_model.h"
 #include "tests/unit/engine_helpers.h"
@@ -275,7 +275,7 @@ TEST_F(RunnerForward, LogitsMayBeOverwritten) {
 
 // Values computed by transformers 5.23 for Llama 3.2: theta 500000, factor 32, 1 to 4, 8192, head_dim 64.
 TEST(Rope, ScalesFrequenciesAsLlama3) {
-  DecoderSpec spec;
+  DecoderConfig spec;
   spec.head_dim = 64;
   spec.rope_theta = 500000;
   spec.rope_scaling = Llama3RopeScaling{32, 1, 4, 8192};

@@ -17,8 +17,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Of Llama 3.2 3B, but for the vocabulary.
-DecoderSpec Spec() {
-  DecoderSpec spec;
+DecoderConfig Spec() {
+  DecoderConfig spec;
   spec.vocab_size = 1000;
   spec.hidden_size = 3072;
   spec.intermediate_size = 8192;
@@ -36,24 +36,24 @@ DecoderSpec Spec() {
 // The CPU's kernels, for a model that the change makes another.
 class OtherSpecBackend final : public Backend {
  public:
-  explicit OtherSpecBackend(std::function<void(DecoderSpec&)> change) : change_(std::move(change)) {}
+  explicit OtherSpecBackend(std::function<void(DecoderConfig&)> change) : change_(std::move(change)) {}
 
   absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
                                               const RunnerOptions& options,
                                               ThreadPool& threads) const override {
-    DecoderSpec other = spec;
+    DecoderConfig other = spec;
     change_(other);
     return (*BackendFor("native", "cpu"))->Load(other, weights, options, threads);
   }
 
  private:
-  const std::function<void(DecoderSpec&)> change_;
+  const std::function<void(DecoderConfig&)> change_;
 };
 
 // The test of a backend that computes another model than one whose layers slide.
-absl::Status TestedWithWindow(int window, std::function<void(DecoderSpec&)> change) {
-  DecoderSpec spec = Spec();
+absl::Status TestedWithWindow(int window, std::function<void(DecoderConfig&)> change) {
+  DecoderConfig spec = Spec();
   spec.sliding_window = window;
   spec.slides.assign(28, true);
   RunnerOptions options;
@@ -98,15 +98,15 @@ TEST(SelfTest, WrongLogitsAreSeenAndTheOtherEngineNamed) {
 
 TEST(SelfTest, OfAModelThatSlidesTheWindowIsTested) {
   for (const int window : {1, 2, 4096}) {
-    EXPECT_EQ(TestedWithWindow(window, [](DecoderSpec& /*spec*/) {}), absl::OkStatus()) << window;
+    EXPECT_EQ(TestedWithWindow(window, [](DecoderConfig& /*spec*/) {}), absl::OkStatus()) << window;
     for (const int other : {-1, 1, 1000}) {
       if (window + other < 1) continue;
       const absl::Status status =
-          TestedWithWindow(window, [&](DecoderSpec& spec) { spec.sliding_window += other; });
+          TestedWithWindow(window, [&](DecoderConfig& spec) { spec.sliding_window += other; });
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << window << " and " << other;
     }
-    EXPECT_FALSE(TestedWithWindow(window, [](DecoderSpec& spec) { spec.slides = {true, true}; }).ok());
-    EXPECT_FALSE(TestedWithWindow(window, [](DecoderSpec& spec) { spec.slides = {false, true}; }).ok());
+    EXPECT_FALSE(TestedWithWindow(window, [](DecoderConfig& spec) { spec.slides = {true, true}; }).ok());
+    EXPECT_FALSE(TestedWithWindow(window, [](DecoderConfig& spec) { spec.slides = {false, true}; }).ok());
   }
 }
 

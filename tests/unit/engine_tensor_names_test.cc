@@ -1,4 +1,4 @@
-#include "common/engine/decoder/tensor_names.h"
+#include "common/engine/decoder/decoder_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-DecoderSpec SmallSpec() {
+DecoderConfig SmallSpec() {
   return {.vocab_size = 100,
           .hidden_size = 12,
           .intermediate_size = 20,
@@ -40,7 +40,7 @@ TEST(TensorNames, ALayersMatricesAreFusedOfTheirParts) {
 }
 
 TEST(TensorNames, ATiedHeadIsTheEmbedding) {
-  DecoderSpec spec = SmallSpec();
+  DecoderConfig spec = SmallSpec();
   EXPECT_THAT(TensorsOf(spec).final_norm, IsTensor("model.norm.weight", {12}));
   EXPECT_THAT(TensorsOf(spec).embedding, IsTensor("model.embed_tokens.weight", {100, 12}));
   EXPECT_THAT(TensorsOf(spec).head.parts, ElementsAre(IsTensor("lm_head.weight", {100, 12})));

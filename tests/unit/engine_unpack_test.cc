@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "bench/temporary_folder.h"
-#include "common/engine/decoder/elements.h"
+#include "common/engine/decoder/tensor_source.h"
 #include "common/engine/decoder/unpacked_tensors.h"
 
 namespace outrider {

@@ -1,4 +1,4 @@
-#include "coordinator/admission/fair_queue.h"
+#include "coordinator/admission/admission.h"
 
 #include <gmock/gmock.h>
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/rpc/error.h"
-#include "coordinator/openai/openai_error.h"
+#include "coordinator/openai/openai_answer.h"
 #include "coordinator/openai/openai_request.h"
 
 namespace outrider {

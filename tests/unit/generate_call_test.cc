@@ -11,7 +11,6 @@
 
 #include "absl/time/clock.h"
 #include "common/rpc/error.h"
-#include "coordinator/api/inference_service.h"
 #include "outrider/v1/inference.grpc.pb.h"
 #include "tests/unit/limited_memory.h"
 #include "tests/unit/pool_testing.h"
@@ -45,7 +44,6 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
     service_.emplace(ServiceParts{.decode = {.executor = context_.get_executor(),
                                              .tokenizer = &TestTokenizer(),
                                              .targets = pool_.get(),
-                                             .drafters = {.metrics = &metrics_},
                                              .policy = &policy_,
                                              .metrics = &metrics_},
                                   .parsers = context_.get_executor(),
@@ -56,8 +54,7 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
                                   .checks_tokens = false,
                                   .cache_key = "key",
                                   .stream_interval = stream_interval_,
-                                  .read_patience = read_patience_,
-                                  .observer = &observer_});
+                                  .read_patience = read_patience_});
     auto front = RpcServer::Start("127.0.0.1:0", {}, &*service_);
     ASSERT_TRUE(front.ok()) << front.status();
     front_ = *std::move(front);
@@ -107,7 +104,6 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
   Admission parsing_{context_.get_executor(), {.max_samples = 1}};
   Clock::duration read_patience_ = kLong;
   DraftChoice policy_;
-  RoundObserver observer_{&metrics_, &policy_};
   Clock::duration stream_interval_ = std::chrono::hours(1);
   std::optional<InferenceService> service_;
   std::unique_ptr<RpcServer> front_;

@@ -1,8 +1,8 @@
 // What loaders of heads are tested with.
 #pragma once
 
-#include "common/engine/decoder/elements.h"
 #include "common/engine/decoder/safetensors.h"
+#include "common/engine/decoder/tensor_source.h"
 #include "common/engine/runner.h"
 #include "heads_testing.h"
 #include "worker_trees_testing.h"

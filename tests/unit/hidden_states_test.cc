@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "bench/temporary_folder.h"
-#include "common/engine/stage_output.h"
+#include "common/engine/runner_options.h"
 #include "tests/unit/hidden_testing.h"
 
 namespace outrider::testing {

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "common/engine/cuda/decide_convert.h"
-#include "common/engine/cuda/rows.h"
+#include "common/engine/cuda/layer_rows.h"
 #include "common/engine/cuda/step_memory.h"
 #include "common/engine/cuda/step_plan.h"
 #include "host_kernels.h"
@@ -68,7 +68,8 @@ class HostStep {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> HostDevice::Load(const DecoderSpec& spec, const TensorSource& weights,
+absl::StatusOr<std::unique_ptr<Model>> HostDevice::Load(const DecoderConfig& spec,
+                                                        const TensorSource& weights,
                                                         const RunnerOptions& options,
                                                         ThreadPool& threads) const {
   RunnerOptions load = options;

@@ -16,7 +16,7 @@ namespace outrider::testing {
 class HostDeviceModel final : public Model {
  public:
   // `team` threads work on a row. `cpu` has one block more than this model.
-  HostDeviceModel(std::unique_ptr<Model> cpu, const DecoderSpec& spec, int block_size, int team)
+  HostDeviceModel(std::unique_ptr<Model> cpu, const DecoderConfig& spec, int block_size, int team)
       : cpu_(std::move(cpu)), spec_(spec), block_size_(block_size), team_(team) {}
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) override;
@@ -40,7 +40,7 @@ class HostDeviceModel final : public Model {
 
  private:
   const std::unique_ptr<Model> cpu_;
-  const DecoderSpec spec_;
+  const DecoderConfig spec_;
   const int block_size_;
   const int team_;
   std::vector<float> logits_;
@@ -52,7 +52,7 @@ class HostDevice final : public Backend {
   explicit HostDevice(int team) : team_(team) {}
 
   absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
                                               const RunnerOptions& options,
                                               ThreadPool& threads) const override;
 

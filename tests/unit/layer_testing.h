@@ -2,7 +2,7 @@
 // where they run: threads of the host (layer_rows_test.cc), or a GPU. It has
 //   Copy(std::vector<T>)   an array with data(), where the kernels find it, and Read(), its values
 //   Embed, AddNorm, ...    the functions of layer_kernels.h without a stream, bfloat16 as its bits
-//   Merge                  MergePartials of merge_partials.h over all rows and columns; on the host only
+//   Merge                  MergePartials over all rows and columns; on the host only
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "common/engine/cuda/layer_rows.h"
-#include "common/engine/cuda/merge_partials.h"
 #include "common/engine/decoder/narrow_floats.h"
 
 namespace outrider::testing {

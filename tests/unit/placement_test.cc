@@ -1,5 +1,5 @@
 // Which server of a pool a sequence goes to.
-#include "coordinator/servers/placement.h"
+#include "coordinator/servers/server_pool.h"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // What an item on the wire becomes for the engine.
-#include "common/serve/convert.h"
+#include "common/serve/serve_item.h"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // How busy a server is, and how long it may be silent.
-#include "coordinator/servers/server_pace.h"
+#include "coordinator/servers/link_call.h"
 
 #include <gtest/gtest.h>
 

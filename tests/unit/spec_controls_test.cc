@@ -215,20 +215,20 @@ TEST(Controls, EachFieldIsRefusedOutsideItsRange) {
   EXPECT_TRUE(ValidateSamplingParams({}, kVocab).ok());
 }
 
-TEST(TokenCounts, FollowAContextThatGrowsIsCutAndBranches) {
+TEST(TokenCounts, UpdateToAContextThatGrowsIsCutAndBranches) {
   std::mt19937 random(2);
-  TokenCounts followed(4);
+  TokenCounts updated(4);
   std::vector<TokenId> context;
   for (int round = 0; round < 500; ++round) {
     context.resize(random() % (context.size() + 1));
     for (int i = random() % 6; i > 0; --i) context.push_back(random() % 5);
-    followed.Follow(context);
+    updated.Update(context);
     TokenCounts fresh(4);
-    fresh.Follow(context);
-    ASSERT_EQ(followed.counts().size(), fresh.counts().size());
+    fresh.Update(context);
+    ASSERT_EQ(updated.counts().size(), fresh.counts().size());
     for (const auto& [id, count] : fresh.counts()) {
-      const auto it = followed.counts().find(id);
-      ASSERT_NE(it, followed.counts().end());
+      const auto it = updated.counts().find(id);
+      ASSERT_NE(it, updated.counts().end());
       EXPECT_EQ(it->second.prompt, count.prompt);
       EXPECT_EQ(it->second.output, count.output);
     }

@@ -1,4 +1,4 @@
-#include "common/spec/draft_stop.h"
+#include "common/spec/proposal.h"
 
 #include <gtest/gtest.h>
 

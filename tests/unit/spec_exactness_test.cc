@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-#include "common/spec/draft_stop.h"
+#include "common/spec/proposal.h"
 #include "common/spec/residual.h"
 #include "common/spec/verify.h"
 #include "tests/unit/spec_enumeration.h"

@@ -1,4 +1,4 @@
-#include "common/spec/logprobs.h"
+#include "common/spec/distribution.h"
 
 #include <gtest/gtest.h>
 

@@ -177,7 +177,6 @@ class OwnProposalTest : public PoolFixture<FakeTarget> {
     const DecodeParts parts{.executor = context_.get_executor(),
                             .tokenizer = &TestTokenizer(),
                             .targets = pool_.get(),
-                            .drafters = {.metrics = &metrics_},
                             .policy = &policy_,
                             .metrics = &metrics_};
     Decoding decoding(parts, std::move(request), Clock::now(), Clock::time_point::max(), Fork());
@@ -185,7 +184,7 @@ class OwnProposalTest : public PoolFixture<FakeTarget> {
       if (chunks != nullptr) chunks->push_back(std::move(chunk));
       co_return absl::OkStatus();
     };
-    RoundLoop loop(&decoding, &observer_, send);
+    RoundLoop loop(&decoding, send);
     std::optional<absl::Status> status;
     const auto run = [&]() -> asio::awaitable<void> {
       absl::Status prompt = co_await loop.ComputePrompt();
@@ -201,7 +200,6 @@ class OwnProposalTest : public PoolFixture<FakeTarget> {
   prometheus::Registry registry_;
   Metrics metrics_{registry_, 1};
   DraftChoice policy_;
-  RoundObserver observer_{&metrics_, &policy_};
   std::vector<v1::VerifyItem> items_;
   uint32_t propose_us_ = 50;
   v1::SpeculationStats stats_;

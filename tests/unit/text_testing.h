@@ -11,8 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/text/read_file.h"
-#include "common/text/streaming_detokenizer.h"
+#include "common/text/strings.h"
 #include "common/text/tokenizer.h"
 
 namespace outrider {

@@ -52,7 +52,7 @@ TEST(TimedPair, TheLastRowsTokenIsTheFirstChoiceAsOftenAsTheHitsSay) {
 // Greedy tokens of a forward pass over one sequence.
 std::vector<TokenId> Greedy(bool is_draft, const TimedLaw& law, int position, int rows) {
   const std::atomic<const TimedLaw*> current = &law;
-  DecoderSpec spec;
+  DecoderConfig spec;
   spec.vocab_size = 4096;
   TimedModel model({.is_draft = is_draft, .law = &current}, spec, {});
   const std::vector<TokenId> tokens(static_cast<size_t>(rows), 1);

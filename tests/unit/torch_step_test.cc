@@ -34,7 +34,7 @@ class DecodeStep : public ::testing::Test {
 
   DecodeStep() {
     const SafeTensors files = *SafeTensors::Open(kModel);
-    const DecoderSpec spec = ReadModelConfig(kModel)->decoder;
+    const DecoderConfig spec = ReadModelConfig(kModel)->decoder;
     decoder_.emplace(spec, *LoadWeights(files, spec, Share(), kFloat32, nullptr),
                      *PagedCache::Create(spec, kBlocks + 1, kBlockSize, kFloat32), /*ranks=*/nullptr,
                      /*observe=*/nullptr);
@@ -259,7 +259,7 @@ class PaddingRunner final : public CpuRunner {
 class PaddingBackend final : public Backend {
  public:
   absl::Status Check(const RunnerOptions& /*options*/) const override { return absl::OkStatus(); }
-  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderSpec& spec, const TensorSource& weights,
+  absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
                                               const RunnerOptions& options,
                                               ThreadPool& /*threads*/) const override {
     return TorchModel::Create(spec, weights, std::make_unique<PaddingRunner>(options.observe != nullptr),

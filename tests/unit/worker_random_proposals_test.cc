@@ -158,7 +158,7 @@ TEST_P(RandomProposals, FollowAVerdictAsIfTheSequenceHadBeenSentAtOnce) {
 // The negative control: a block with rows of EAGLE's layer is not copied when it is written to.
 TEST_P(RandomProposals, AfterABlockThatWasNotCopiedAreNoticed) {
   // EAGLE's layer is such a model, and the target is in order.
-  const testing::WrappingBackend backend([](std::unique_ptr<Model> model, const DecoderSpec& spec) {
+  const testing::WrappingBackend backend([](std::unique_ptr<Model> model, const DecoderConfig& spec) {
     return spec.outer_norms ? std::move(model) : std::make_unique<UncopiedModel>(std::move(model));
   });
   EXPECT_GT(ProposalTraffic(8, 16, Settings(ProposerKind::kEagle), Starter(backend)).Run(250).wrong, 5);
@@ -170,7 +170,7 @@ TEST_P(RandomProposals, ThatCannotBeMadeLeaveTheVerdictAsItIs) {
     return --passes_until_failure == 0 ? absl::ResourceExhaustedError("too large") : absl::OkStatus();
   };
   // EAGLE's layer is such a model.
-  const testing::WrappingBackend failing([&](std::unique_ptr<Model> model, const DecoderSpec& spec) {
+  const testing::WrappingBackend failing([&](std::unique_ptr<Model> model, const DecoderConfig& spec) {
     return spec.outer_norms ? std::move(model)
                             : std::make_unique<testing::ChangedModel>(std::move(model), fail);
   });

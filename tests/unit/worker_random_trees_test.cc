@@ -196,7 +196,7 @@ INSTANTIATE_TEST_SUITE_P(Decides, RandomTreesTest, ::testing::Bool(),
 
 // The negative control of both.
 TEST(RandomTrees, APathThatIsNotMovedIsNoticed) {
-  const testing::WrappingBackend backend([](std::unique_ptr<Model> model, const DecoderSpec&) {
+  const testing::WrappingBackend backend([](std::unique_ptr<Model> model, const DecoderConfig&) {
     return std::make_unique<UnmovedModel>(std::move(model));
   });
   const auto unmoved = [&](const auto& start) {

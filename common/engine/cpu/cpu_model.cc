@@ -7,17 +7,25 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "common/engine/cpu/packing.h"
-#include "common/engine/decoder/elements.h"
+#include "common/engine/decoder/tensor_source.h"
 
 namespace outrider {
 namespace {
 
 // Below this many rows, the element-wise work of a layer takes less time than handing it to other threads.
 constexpr int kMinParallelRows = 16;
+
+// Moves these rows, which ascend, to the front.
+void KeepRows(const std::vector<int>& rows, size_t row_bytes, char* data) {
+  for (size_t to = 0; to < rows.size(); ++to) {
+    const size_t from = static_cast<size_t>(rows[to]);  // never below `to`
+    if (from != to) std::memcpy(data + to * row_bytes, data + from * row_bytes, row_bytes);
+  }
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CpuModel>> CpuModel::Create(const DecoderSpec& spec, CpuWeights weights,
+absl::StatusOr<std::unique_ptr<CpuModel>> CpuModel::Create(const DecoderConfig& spec, CpuWeights weights,
                                                            const CpuModelOptions& options,
                                                            const Kernels& kernels, ThreadPool& thread_pool) {
   std::unique_ptr<CpuModel> model(new CpuModel(spec, std::move(weights), options, kernels, thread_pool));
@@ -25,7 +33,7 @@ absl::StatusOr<std::unique_ptr<CpuModel>> CpuModel::Create(const DecoderSpec& sp
   return model;
 }
 
-CpuModel::CpuModel(const DecoderSpec& spec, CpuWeights weights, const CpuModelOptions& options,
+CpuModel::CpuModel(const DecoderConfig& spec, CpuWeights weights, const CpuModelOptions& options,
                    const Kernels& kernels, ThreadPool& thread_pool)
     : spec_(spec),
       weights_(std::move(weights)),
@@ -83,15 +91,8 @@ absl::Status CpuModel::AllocateMemory() {
 }
 
 std::string CpuModel::dtype() const {
-  switch (weights_.storage) {
-    case Storage::kFloat32:
-      return "float32";
-    case Storage::kBFloat16:
-      return "bfloat16";
-    case Storage::kInt8:
-      return "int8";
-  }
-  return "";
+  constexpr const char* kNames[] = {"float32", "bfloat16", "int8"};  // in the order of Storage
+  return kNames[static_cast<size_t>(weights_.storage)];
 }
 
 absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) {
@@ -112,6 +113,55 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
                     {shown_.data(), static_cast<int>(rows_.hidden_rows().size()), hidden_columns_}};
 }
 
+void CpuModel::Embed(absl::Span<const SequenceRows> batch) {
+  // A layer that continues another model's states has no table.
+  if (!spec_.outer_norms) {
+    TakeEmbeddings(batch);
+  } else {
+    EmbedTokens(batch);
+  }
+  ObserveFloats(kEmbedded, 0, rows_.size(), hidden_, spec_.hidden_size, spec_.hidden_size);
+}
+
+void CpuModel::EmbedTokens(absl::Span<const SequenceRows> batch) {
+  const int hidden = spec_.hidden_size;
+  ForRows(rows_.size(), [&](int row) {
+    ReadElements(weights_.embedding, int64_t{rows_[row].token} * hidden, hidden,
+                 hidden_.floats() + int64_t{row} * hidden);
+  });
+  size_t end = 0;
+  for (const SequenceRows& sequence : batch) {
+    end += sequence.tokens.size();
+    const size_t count = sequence.embeddings.size();
+    std::copy_n(sequence.embeddings.data(), count,
+                hidden_.floats() + end * static_cast<size_t>(hidden) - count);
+  }
+}
+
+void CpuModel::TakeEmbeddings(absl::Span<const SequenceRows> batch) {
+  const size_t hidden = static_cast<size_t>(spec_.hidden_size);
+  const size_t attended = static_cast<size_t>(spec_.attention_input);
+  size_t row = 0;
+  for (const SequenceRows& sequence : batch) {
+    const float* from = sequence.embeddings.data();
+    for (size_t i = 0; i < sequence.tokens.size(); ++i, ++row) {
+      std::copy_n(from, hidden, hidden_.floats() + row * hidden);
+      multiplier_.ToOperands(from + hidden, spec_.attention_input,
+                             normalized_.data() + row * attended * multiplier_.operand_bytes());
+      from += hidden + attended;
+    }
+  }
+}
+
+absl::Status CpuModel::ReadEmbeddings(absl::Span<const TokenId> tokens, absl::Span<float> to) {
+  const int hidden = spec_.hidden_size;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    ReadElements(weights_.embedding, int64_t{tokens[i]} * hidden, hidden,
+                 to.data() + i * static_cast<size_t>(hidden));
+  }
+  return absl::OkStatus();
+}
+
 void CpuModel::ComputeLayer(int i, bool last) {
   const CpuLayer& layer = weights_.layers[static_cast<size_t>(i)];
   int rows = rows_.size();
@@ -127,7 +177,9 @@ void CpuModel::ComputeLayer(int i, bool last) {
   Attend(i);
   ObserveOperands(kAttended, i, rows, attention_out_, attention_columns);
   if (last) {
-    DropRowsOfNoUse();
+    KeepRows(rows_.kept_rows(), static_cast<size_t>(hidden) * sizeof(float), hidden_.data());
+    KeepRows(rows_.kept_rows(), static_cast<size_t>(attention_columns) * multiplier_.operand_bytes(),
+             attention_out_.data());
     rows = static_cast<int>(rows_.kept_rows().size());
   }
   Multiply(attention_out, gate_up, rows, attention_out_, attention_columns, hidden_, hidden);
@@ -165,15 +217,8 @@ LogitsView CpuModel::Finish() {
     }
   }
   Normalize(weights_.final_norm, static_cast<int>(rows_.kept_rows().size()));
-  const int rows = static_cast<int>(rows_.logit_rows().size());
-  const size_t row_bytes = hidden * multiplier_.operand_bytes();
-  for (int to = 0; to < rows; ++to) {
-    const int from = rows_.logit_rows()[static_cast<size_t>(to)];  // never below `to`
-    if (from == to) continue;
-    std::memcpy(normalized_.data() + static_cast<size_t>(to) * row_bytes,
-                normalized_.data() + static_cast<size_t>(from) * row_bytes, row_bytes);
-  }
-  return MultiplyHead(rows);
+  KeepRows(rows_.logit_rows(), hidden * multiplier_.operand_bytes(), normalized_.data());
+  return MultiplyHead(static_cast<int>(rows_.logit_rows().size()));
 }
 
 LogitsView CpuModel::MultiplyHead(int rows) {
@@ -253,32 +298,15 @@ void CpuModel::FinishHeads(const CpuLayer& layer, float* qkv) const {
   }
 }
 
-void CpuModel::DropRowsOfNoUse() {
-  for (int to = 0; to < static_cast<int>(rows_.kept_rows().size()); ++to) {
-    const int from = rows_.kept_rows()[static_cast<size_t>(to)];  // never below `to`
-    if (from == to) continue;
-    const auto move = [&](char* data, size_t row_bytes) {
-      std::memcpy(data + static_cast<size_t>(to) * row_bytes, data + static_cast<size_t>(from) * row_bytes,
-                  row_bytes);
-    };
-    move(hidden_.data(), static_cast<size_t>(spec_.hidden_size) * sizeof(float));
-    move(attention_out_.data(),
-         static_cast<size_t>(spec_.heads * spec_.head_dim) * multiplier_.operand_bytes());
-  }
-}
-
 void CpuModel::Normalize(const float* weight, int rows) {
   const int hidden = spec_.hidden_size;
   const float epsilon = static_cast<float>(spec_.rms_norm_eps);
   ForRows(rows, [&](int row) {
-    const int64_t offset = static_cast<int64_t>(row) * hidden;
-    if (weight == nullptr) {
-      return multiplier_.ToOperands(
-          hidden_.floats() + offset, hidden,
-          normalized_.data() + static_cast<size_t>(offset) * multiplier_.operand_bytes());
-    }
-    kernels_.rms_norm(hidden_.floats() + offset, weight, epsilon, hidden, weights_.storage,
-                      normalized_.data() + static_cast<size_t>(offset) * multiplier_.operand_bytes());
+    const size_t offset = static_cast<size_t>(row) * static_cast<size_t>(hidden);
+    const float* const from = hidden_.floats() + offset;
+    char* const to = normalized_.data() + offset * multiplier_.operand_bytes();
+    if (weight == nullptr) return multiplier_.ToOperands(from, hidden, to);
+    kernels_.rms_norm(from, weight, epsilon, hidden, weights_.storage, to);
   });
 }
 
@@ -312,11 +340,7 @@ void CpuModel::ObserveOperands(absl::string_view stage, int layer, int rows, con
   if (multiplier_.operand_bytes() == sizeof(float))
     return ObserveFloats(stage, layer, rows, from, columns, columns);
   const TensorView operands{ElementType::kBFloat16, {rows, columns}, from.data()};
-  std::vector<float> values(static_cast<size_t>(rows) * static_cast<size_t>(columns));
-  for (int row = 0; row < rows; ++row) {
-    const int64_t first = static_cast<int64_t>(row) * columns;
-    ReadElements(operands, first, columns, values.data() + first);
-  }
+  const std::vector<float> values = AllElements(operands);
   options_.observe({stage, layer, columns, values});
 }
 

@@ -15,11 +15,10 @@
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/cpu/product.h"
 #include "common/engine/cpu/step_rows.h"
-#include "common/engine/decoder/decoder_spec.h"
-#include "common/engine/decoder/rope.h"
+#include "common/engine/decoder/decoder_config.h"
 #include "common/engine/memory.h"
 #include "common/engine/model.h"
-#include "common/engine/stage_output.h"
+#include "common/engine/runner_options.h"
 #include "common/engine/thread_pool.h"
 
 namespace outrider {
@@ -37,14 +36,14 @@ struct KvGeometry {
   size_t layer_bytes = 0;
   size_t block_bytes = 0;  // all layers
 };
-KvGeometry LayOutKv(const DecoderSpec& spec, Storage storage, int block_size);
+KvGeometry LayOutKv(const DecoderConfig& spec, Storage storage, int block_size);
 
 // Owns the KV pool ([block][layer][keys, values], so that a block is contiguous) and the scratch memory of a
 // step. Uses other threads inside Forward only.
 class CpuModel final : public Model {
  public:
   // `kernels` and `thread_pool` must outlive the model. RESOURCE_EXHAUSTED if there is not enough memory.
-  static absl::StatusOr<std::unique_ptr<CpuModel>> Create(const DecoderSpec& spec, CpuWeights weights,
+  static absl::StatusOr<std::unique_ptr<CpuModel>> Create(const DecoderConfig& spec, CpuWeights weights,
                                                           const CpuModelOptions& options,
                                                           const Kernels& kernels, ThreadPool& thread_pool);
 
@@ -68,7 +67,7 @@ class CpuModel final : public Model {
   size_t weight_bytes() const override { return weights_.memory.bytes(); }
 
  private:
-  CpuModel(const DecoderSpec& spec, CpuWeights weights, const CpuModelOptions& options,
+  CpuModel(const DecoderConfig& spec, CpuWeights weights, const CpuModelOptions& options,
            const Kernels& kernels, ThreadPool& thread_pool);
   absl::Status AllocateMemory();
 
@@ -82,10 +81,8 @@ class CpuModel final : public Model {
   void Attend(int layer);
   // Adds the bias to a row of qkv_ and normalises its heads, if the layer does so.
   void FinishHeads(const CpuLayer& layer, float* qkv) const;
-  // Compacts hidden_ and attention_out_ to the kept rows.
-  void DropRowsOfNoUse();
   // Copies the residual stream of the rows whose hidden states are wanted, if there is a tap after `layers`
-  // layers. `dropped`: after DropRowsOfNoUse.
+  // layers. `dropped`: only the kept rows are left.
   void ShowTaps(absl::Span<const int> taps, int layers, bool dropped);
   // Computes the final norm and the head for the kept rows.
   LogitsView Finish();
@@ -102,7 +99,7 @@ class CpuModel final : public Model {
                      int columns, float scale = 1) const;
   void ObserveOperands(absl::string_view stage, int layer, int rows, const Buffer& from, int columns) const;
 
-  const DecoderSpec spec_;
+  const DecoderConfig spec_;
   const CpuWeights weights_;
   const CpuModelOptions options_;
   const Kernels& kernels_;

@@ -2,10 +2,10 @@
 #include <cstring>
 
 #include "common/engine/cpu/cpu_model.h"
-#include "common/engine/cpu/packing.h"
+#include "common/engine/cpu/cpu_weights.h"
 
 namespace outrider {
-KvGeometry LayOutKv(const DecoderSpec& spec, Storage storage, int block_size) {
+KvGeometry LayOutKv(const DecoderConfig& spec, Storage storage, int block_size) {
   const size_t element_bytes = storage == Storage::kFloat32 ? 4 : 2;
   KvGeometry kv;
   kv.layer.storage = storage == Storage::kInt8 ? Storage::kBFloat16 : storage;

@@ -1,73 +1,41 @@
 #include "common/engine/cpu/kernels.h"
 
 #include <cstring>
+#include <vector>
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
 
 namespace outrider {
-
-const Kernels* Avx512BFloat16Kernels() {
-#if defined(__x86_64__)
-  if (Avx512Kernels() != nullptr && __builtin_cpu_supports("avx512bf16"))
-    return &kernels_internal::kAvx512BFloat16;
-#endif
-  return nullptr;
-}
-
-const Kernels* Avx512Kernels() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("fma")) {
-    return &kernels_internal::kAvx512;
-  }
-#endif
-  return nullptr;
-}
-
-const Kernels* Avx2Kernels() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &kernels_internal::kAvx2;
-#endif
-  return nullptr;
-}
-
-const Kernels* NeonBFloat16Kernels() {
-#if defined(__aarch64__)
-  if ((getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0) return &kernels_internal::kNeonBFloat16;
-#endif
-  return nullptr;
-}
-
-const Kernels* NeonKernels() {
-#if defined(__aarch64__)
-  return &kernels_internal::kNeon;
-#else
-  return nullptr;
-#endif
-}
-
-const Kernels* PortableKernels() { return &kernels_internal::kPortable; }
-
 namespace {
 
-constexpr const Kernels* (*kFastestFirst[])() = {&Avx512BFloat16Kernels, &Avx512Kernels, &Avx2Kernels,
-                                                 &NeonBFloat16Kernels,   &NeonKernels,   &PortableKernels};
+// Those that are compiled in and that this CPU can run, the fastest first.
+std::vector<const Kernels*> Runnable() {
+  std::vector<const Kernels*> kernels;
+#if defined(__x86_64__)
+  const bool has_fma = __builtin_cpu_supports("fma");
+  if (has_fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    if (__builtin_cpu_supports("avx512bf16")) kernels.push_back(&kernels_internal::kAvx512BFloat16);
+    kernels.push_back(&kernels_internal::kAvx512);
+  }
+  if (has_fma && __builtin_cpu_supports("avx2")) kernels.push_back(&kernels_internal::kAvx2);
+#elif defined(__aarch64__)
+  if ((getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0) kernels.push_back(&kernels_internal::kNeonBFloat16);
+  kernels.push_back(&kernels_internal::kNeon);
+#endif
+  kernels.push_back(&kernels_internal::kPortable);
+  return kernels;
+}
 
 }  // namespace
 
-const Kernels& BestKernels() {
-  for (const auto kernels : kFastestFirst) {
-    if (kernels() != nullptr) return *kernels();
-  }
-  return *PortableKernels();
-}
+const Kernels& BestKernels() { return *Runnable().front(); }
 
 const Kernels* FindKernels(const char* name) {
-  for (const auto kernels : kFastestFirst) {
-    if (kernels() != nullptr && std::strcmp(kernels()->name, name) == 0) return kernels();
+  for (const Kernels* const kernels : Runnable()) {
+    if (std::strcmp(kernels->name, name) == 0) return kernels;
   }
   return nullptr;
 }

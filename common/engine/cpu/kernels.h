@@ -144,14 +144,7 @@ struct Kernels {
   bool rounds_operands;
 };
 
-// Null if the instruction set is not compiled in or this CPU lacks it.
-const Kernels* Avx512BFloat16Kernels();
-const Kernels* Avx512Kernels();
-const Kernels* Avx2Kernels();
-const Kernels* NeonBFloat16Kernels();
-const Kernels* NeonKernels();
-const Kernels* PortableKernels();
-// The fastest of the above.
+// The fastest that this CPU can run.
 const Kernels& BestKernels();
 // By name ("avx512bf16", "avx512", "avx2", "neonbf16", "neon", "portable"); null if this CPU cannot run it.
 const Kernels* FindKernels(const char* name);

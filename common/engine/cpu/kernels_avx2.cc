@@ -7,7 +7,6 @@ namespace outrider {
 namespace {
 
 constexpr int kLanes = 8;
-// Panels per tile, as many as fit their accumulators into registers.
 constexpr int kPanelsPerTile = 1;
 constexpr int kPanelsPerTileOneRow = 1;
 constexpr int kRowsPerTile = 3;
@@ -18,7 +17,7 @@ typedef int32_t IntVec __attribute__((vector_size(32)));
 
 inline Vec Fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 
-#include "common/engine/cpu/kernels_widen.inc"
+using Operand = float;  // for bfloat16 weights
 
 }  // namespace
 }  // namespace outrider

@@ -7,8 +7,6 @@ namespace outrider {
 namespace {
 
 constexpr int kLanes = 16;
-// Panels per tile, as many as fit their accumulators into registers. A single row takes more, since the
-// chains of two panels are too few to hide latency.
 constexpr int kPanelsPerTile = 2;
 constexpr int kPanelsPerTileOneRow = 4;
 constexpr int kRowsPerTile = 6;
@@ -19,7 +17,7 @@ typedef int32_t IntVec __attribute__((vector_size(64)));
 
 inline Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 
-#include "common/engine/cpu/kernels_widen.inc"
+using Operand = float;  // for bfloat16 weights
 
 }  // namespace
 }  // namespace outrider

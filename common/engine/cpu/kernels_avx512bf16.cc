@@ -8,8 +8,6 @@ namespace outrider {
 namespace {
 
 constexpr int kLanes = 16;
-// Panels per tile, as many as fit their accumulators into registers. A single row takes more, since the
-// chains of two panels are too few to hide latency.
 constexpr int kPanelsPerTile = 2;
 constexpr int kPanelsPerTileOneRow = 4;
 constexpr int kRowsPerTile = 6;

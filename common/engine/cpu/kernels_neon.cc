@@ -8,8 +8,6 @@ namespace outrider {
 namespace {
 
 constexpr int kLanes = 4;
-// Panels per tile, as many as fit their accumulators into registers. A single row takes more, since the
-// chains of one panel are too few to hide latency.
 constexpr int kPanelsPerTile = 1;
 constexpr int kPanelsPerTileOneRow = 2;
 constexpr int kRowsPerTile = 3;
@@ -20,7 +18,7 @@ typedef int32_t IntVec __attribute__((vector_size(16)));
 
 inline Vec Fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
 
-#include "common/engine/cpu/kernels_widen.inc"
+using Operand = float;  // for bfloat16 weights
 
 }  // namespace
 }  // namespace outrider

@@ -11,8 +11,6 @@ namespace outrider {
 namespace {
 
 constexpr int kLanes = 4;
-// Panels per tile, as many as fit their accumulators into registers. A single row takes more, since the
-// chains of one panel are too few to hide latency.
 constexpr int kPanelsPerTile = 1;
 constexpr int kPanelsPerTileOneRow = 2;
 constexpr int kRowsPerTile = 3;

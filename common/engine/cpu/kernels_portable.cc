@@ -6,7 +6,6 @@ namespace outrider {
 namespace {
 
 constexpr int kLanes = 4;
-// Panels per tile, as many as fit their accumulators into registers.
 constexpr int kPanelsPerTile = 1;
 constexpr int kPanelsPerTileOneRow = 1;
 constexpr int kRowsPerTile = 1;
@@ -17,7 +16,7 @@ typedef int32_t IntVec __attribute__((vector_size(16)));
 
 inline Vec Fma(Vec a, Vec b, Vec c) { return a * b + c; }
 
-#include "common/engine/cpu/kernels_widen.inc"
+using Operand = float;  // for bfloat16 weights
 
 }  // namespace
 }  // namespace outrider

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/engine/cpu/packing.h"
 #include "common/engine/decoder/narrow_floats.h"
 
 namespace outrider {

@@ -2,20 +2,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/cuda/attention_kernels.h"
 
 namespace outrider::cuda {
-namespace {
-
-template <class Owner>
-absl::Status AllocateInto(Owner& owner, size_t bytes, absl::string_view what) {
-  return Assign(Owner::Allocate(std::max<size_t>(bytes, 1), what), owner);
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Attention>> Attention::Create(const AttentionShape& shape,
                                                              const AttentionSize& capacity, int plans) {
@@ -38,17 +29,15 @@ absl::StatusOr<std::unique_ptr<Attention>> Attention::Create(const AttentionShap
   absl::Status status = ToStatus(PrepareAttention(shape.head_dim), "preparing attention");
   std::unique_ptr<Attention> attention(new Attention(shape, capacity, plans));
   const size_t plan_bytes = static_cast<size_t>(plans) * attention->plan_bytes_;
-  const size_t partials = static_cast<size_t>(capacity.partials);
-  if (status.ok()) status = AllocateInto(attention->host_plans_, plan_bytes, "plans of attention");
-  if (status.ok()) status = AllocateInto(attention->device_plans_, plan_bytes, "plans of attention");
+  const size_t partials = static_cast<size_t>(std::max(capacity.partials, 1));
+  const size_t sums = partials * static_cast<size_t>(shape.query_heads);
+  if (status.ok())
+    status = Assign(PinnedMemory::Allocate(plan_bytes, "plans of attention"), attention->host_plans_);
   if (status.ok()) {
-    status = AllocateInto(attention->partials_, partials * width * sizeof(uint16_t),
-                          "partial results of attention");
-  }
-  if (status.ok()) {
-    status = AllocateInto(attention->partial_sums_,
-                          partials * static_cast<size_t>(shape.query_heads) * sizeof(float),
-                          "partial results of attention");
+    status = AllocateAll(
+        {{attention->device_plans_, plan_bytes, "plans of attention"},
+         {attention->partials_, partials * width * sizeof(uint16_t), "partial results of attention"},
+         {attention->partial_sums_, sums * sizeof(float), "partial results of attention"}});
   }
   if (!status.ok()) return status;
   return attention;

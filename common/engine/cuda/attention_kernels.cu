@@ -7,7 +7,7 @@
 
 #include "common/engine/cuda/attention_kernels.h"
 #include "common/engine/cuda/attention_plan.h"
-#include "common/engine/cuda/merge_partials.h"
+#include "common/engine/cuda/layer_rows.h"
 
 namespace outrider::cuda {
 namespace {
@@ -139,14 +139,8 @@ cudaError_t Prepare() {
 }  // namespace
 
 cudaError_t PrepareAttention(int head_dim) {
-  switch (head_dim) {
-    case 64:
-      return Prepare<64>();
-    case 128:
-      return Prepare<128>();
-    default:
-      return cudaErrorNotSupported;
-  }
+  if (head_dim == 64) return Prepare<64>();
+  return head_dim == 128 ? Prepare<128>() : cudaErrorNotSupported;
 }
 
 cudaError_t LaunchAttention(const AttentionArguments& arguments, cudaStream_t stream) {

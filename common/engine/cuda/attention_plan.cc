@@ -97,27 +97,14 @@ void ForEachLaunched(const AttentionShape& shape, absl::Span<const AttentionSequ
 class Writer {
  public:
   Writer(const AttentionShape& shape, const AttentionSize& size, char* plan)
-      : shape_(shape),
-        size_(size),
-        layout_(size),
-        query_start_(Ints(plan, layout_.query_start)),
-        output_start_(Ints(plan, layout_.output_start)),
-        block_start_(Ints(plan, layout_.block_start)),
-        last_length_(Ints(plan, layout_.last_length)),
-        item_sequence_(Ints(plan, layout_.item_sequence)),
-        item_tile_(Ints(plan, layout_.item_tile)),
-        item_split_(Ints(plan, layout_.item_split)),
-        row_partial_(Ints(plan, layout_.row_partial)),
-        row_splits_(Ints(plan, layout_.row_splits)),
-        blocks_(Ints(plan, layout_.blocks)),
-        valid_(reinterpret_cast<bool*>(plan + layout_.valid)) {
-    *Ints(plan, layout_.split) = kSplit;
+      : shape_(shape), size_(size), layout_(size), plan_(plan) {
+    At(layout_.split, 0) = kSplit;
   }
 
   void AddSequence(const AttentionSequence& sequence) {
     const int length = LaunchedLength(sequence), blocks = Blocks(shape_, length);
     BeginSequence(sequence_, row_, output_, length - (blocks - 1) * shape_.block_size);
-    std::copy_n(sequence.blocks.begin(), blocks, blocks_ + block_);
+    std::copy_n(sequence.blocks.begin(), blocks, Array(layout_.blocks) + block_);
     block_ += blocks;
     // Items that read the same keys are adjacent, so that they find the keys in the cache.
     for (int split = 0; split < Splits(length); ++split) {
@@ -127,8 +114,8 @@ class Writer {
     }
     const int outputs_of_row = size_.partials > 0 ? Splits(length) : 1;
     for (int r = 0; r < sequence.rows; ++r) {
-      row_partial_[row_] = output_;
-      row_splits_[row_] = Splits(PositionOf(sequence, r) + 1);
+      At(layout_.row_partial, row_) = output_;
+      At(layout_.row_splits, row_) = Splits(PositionOf(sequence, r) + 1);
       ++row_;
       output_ += outputs_of_row;
     }
@@ -138,8 +125,8 @@ class Writer {
   void EndSequences() {
     // Unused sequences have no rows and no blocks.
     for (; sequence_ <= size_.sequences; ++sequence_) BeginSequence(sequence_, row_, output_, 0);
-    std::fill(valid_ + item_, valid_ + size_.items, false);
-    std::fill(row_splits_ + row_, row_splits_ + size_.rows, 0);
+    std::fill(valid() + item_, valid() + size_.items, false);
+    std::fill(Array(layout_.row_splits) + row_, Array(layout_.row_splits) + size_.rows, 0);
     row_ = 0;
     item_ = size_.items;
   }
@@ -147,7 +134,7 @@ class Writer {
   void AddTails(const AttentionSequence& sequence) {
     for (int r = 0; r < sequence.rows; ++r, ++row_) {
       const int trunk = IsTree(sequence) ? TrunkSplits(sequence) : 0;
-      BeginSequence(layout_.tails + row_, row_, row_partial_[row_] + trunk, 1);
+      BeginSequence(layout_.tails + row_, row_, At(layout_.row_partial, row_) + trunk, 1);
       if (!IsTree(sequence)) continue;
       AddSlots(sequence, trunk * kSplit, PositionOf(sequence, r), sequence.length - sequence.rows + r);
       for (int split = 0; split < Splits(TailLength(sequence, r)); ++split) {
@@ -158,32 +145,34 @@ class Writer {
 
   void EndTails() {
     for (; row_ <= size_.rows; ++row_) BeginSequence(layout_.tails + row_, row_, 0, 0);
-    std::fill(valid_ + item_, valid_ + size_.items + size_.tail_items, false);
+    std::fill(valid() + item_, valid() + size_.items + size_.tail_items, false);
   }
 
   size_t bytes() const { return layout_.blocks + static_cast<size_t>(block_) * sizeof(int32_t); }
 
  private:
-  static int32_t* Ints(char* plan, size_t offset) { return reinterpret_cast<int32_t*>(plan + offset); }
+  int32_t* Array(size_t offset) { return reinterpret_cast<int32_t*>(plan_ + offset); }
+  int32_t& At(size_t offset, int index) { return Array(offset)[index]; }
+  bool* valid() { return reinterpret_cast<bool*>(plan_ + layout_.valid); }
 
   void BeginSequence(int sequence, int row, int output, int last_length) {
-    query_start_[sequence] = row;
-    output_start_[sequence] = output;
-    block_start_[sequence] = block_;
-    last_length_[sequence] = last_length;
+    At(layout_.query_start, sequence) = row;
+    At(layout_.output_start, sequence) = output;
+    At(layout_.block_start, sequence) = block_;
+    At(layout_.last_length, sequence) = last_length;
   }
 
   void AddItem(int sequence, int tile, int split) {
-    item_sequence_[item_] = sequence;
-    item_tile_[item_] = tile;
-    item_split_[item_] = split;
-    valid_[item_] = true;
+    At(layout_.item_sequence, item_) = sequence;
+    At(layout_.item_tile, item_) = tile;
+    At(layout_.item_split, item_) = split;
+    valid()[item_] = true;
     ++item_;
   }
 
   // The slots of the positions from `first` to `last`, which is that of the node in `slot`.
   void AddSlots(const AttentionSequence& tree, int first, int last, int slot) {
-    int32_t* const slots = blocks_ + block_;
+    int32_t* const slots = Array(layout_.blocks) + block_;
     int at = last;
     for (int node = slot - tree.tree_begin; node >= 0; node = tree.parents[static_cast<size_t>(node)]) {
       slots[at-- - first] = HeadsBefore(tree, tree.tree_begin + node);
@@ -200,17 +189,7 @@ class Writer {
   const AttentionShape& shape_;
   const AttentionSize& size_;
   const PlanLayout layout_;
-  int32_t* const query_start_;
-  int32_t* const output_start_;
-  int32_t* const block_start_;
-  int32_t* const last_length_;
-  int32_t* const item_sequence_;
-  int32_t* const item_tile_;
-  int32_t* const item_split_;
-  int32_t* const row_partial_;
-  int32_t* const row_splits_;
-  int32_t* const blocks_;
-  bool* const valid_;
+  char* const plan_;
   int sequence_ = 0, row_ = 0, output_ = 0, block_ = 0, item_ = 0;
 };
 
@@ -314,25 +293,20 @@ absl::StatusOr<std::vector<AttentionPass>> CutIntoPasses(const AttentionShape& s
 
 PlanLayout::PlanLayout(const AttentionSize& size) : tails(size.sequences + 1) {
   bytes = 0;
-  const auto take = [this](int count, size_t element) {
+  const auto take = [this](int count, size_t element = sizeof(int32_t)) {
     const size_t offset = bytes;
     bytes = (bytes + static_cast<size_t>(count) * element + 15) / 16 * 16;
     return offset;
   };
   const int sequences = tails + (size.tail_items > 0 ? size.rows + 1 : 0);
   const int items = size.items + size.tail_items;
-  split = take(1, sizeof(int32_t));
-  query_start = take(sequences, sizeof(int32_t));
-  output_start = take(sequences, sizeof(int32_t));
-  block_start = take(sequences, sizeof(int32_t));
-  last_length = take(sequences, sizeof(int32_t));
-  item_sequence = take(items, sizeof(int32_t));
-  item_tile = take(items, sizeof(int32_t));
-  item_split = take(items, sizeof(int32_t));
-  row_partial = take(size.rows, sizeof(int32_t));
-  row_splits = take(size.rows, sizeof(int32_t));
+  split = take(1);
+  for (size_t* const array : {&query_start, &output_start, &block_start, &last_length})
+    *array = take(sequences);
+  for (size_t* const array : {&item_sequence, &item_tile, &item_split}) *array = take(items);
+  for (size_t* const array : {&row_partial, &row_splits}) *array = take(size.rows);
   valid = take(items, sizeof(bool));
-  blocks = take(size.blocks, sizeof(int32_t));
+  blocks = take(size.blocks);
 }
 
 absl::StatusOr<size_t> WritePlan(const AttentionShape& shape, const AttentionSize& size,

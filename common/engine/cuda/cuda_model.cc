@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/engine/backend.h"
 #include "common/engine/cuda/decide_kernels.h"
-#include "common/engine/cuda/weights.h"
+#include "common/engine/cuda/decoder_layers.h"
 
 namespace outrider::cuda {
 namespace {
@@ -26,7 +26,7 @@ constexpr size_t kMaxGraphs = 128;
 // GPU allocated meanwhile.
 constexpr size_t kMaxGraphBytes = size_t{16} << 20;
 
-absl::Status CheckShape(const DecoderSpec& spec, const std::string& model_dir) {
+absl::Status CheckShape(const DecoderConfig& spec, const std::string& model_dir) {
   const auto refuse = [&](absl::string_view field, int value, absl::string_view rule) {
     return absl::InvalidArgumentError(
         absl::StrCat(model_dir, "/config.json: ", field, ": ", value, ": ", rule, " with --device cuda"));
@@ -48,8 +48,9 @@ absl::Status CheckShape(const DecoderSpec& spec, const std::string& model_dir) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(const DecoderSpec& spec, const TensorSource& weights,
-                                                         int device, const RunnerOptions& options) {
+absl::StatusOr<std::unique_ptr<Model>> CudaModel::Create(const DecoderConfig& spec,
+                                                         const TensorSource& weights, int device,
+                                                         const RunnerOptions& options) {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
   if (error != cudaSuccess || device >= devices) {
@@ -89,7 +90,12 @@ absl::Status CudaModel::Load(const TensorSource& source) {
                                                         : std::numeric_limits<int64_t>::max();
   max_positions_ = static_cast<int>(std::min<int64_t>(spec_.max_position_embeddings, most_positions));
   status = AllocateStepMemory();
-  if (status.ok()) status = CreateAttention();
+  const AttentionShape shape = AttentionShapeOf(spec_, options_.block_size);
+  if (status.ok()) {
+    status = Assign(Attention::Create(shape, AttentionCapacity(shape, max_rows_, max_positions_),
+                                      std::max(kPlans, max_rows_ / kLongRows + 1)),
+                    attention_);
+  }
   if (!status.ok()) return status;
   status = Assign(DecoderLayers::Create(spec_, std::move(weights), operand_, *matmul_, *attention_,
                                         {.block_size = options_.block_size,
@@ -166,27 +172,20 @@ absl::Status CudaModel::AllocateStepMemory() {
   const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
   absl::Status status = Assign(MirroredMemory::Allocate(in, "steps' input"), inputs_);
   if (status.ok()) status = Assign(MirroredMemory::Allocate(out, "steps' output"), outputs_);
-  if (status.ok())
-    status = Assign(DeviceMemory::Allocate(wanted * row_bytes, "logits (--max-batch-tokens)"), logits_);
-  if (status.ok())
+  if (status.ok()) {
     status = Assign(
         PinnedMemory::Allocate(static_cast<size_t>(host_rows) * row_bytes, "logits (--max-batch-tokens)"),
         host_logits_);
-  if (status.ok())
-    status = Assign(DeviceMemory::Allocate(wanted * sizeof(ShapedRow), "shaped rows"), shaped_);
-  if (status.ok())
-    status = Assign(DeviceMemory::Allocate(rows * sizeof(int32_t), "drafted tokens"), next_tokens_);
-  if (status.ok()) status = Assign(DeviceMemory::Allocate(wanted * sizeof(int32_t), "races"), races_);
+  }
+  if (status.ok()) {
+    status = AllocateAll({{logits_, wanted * row_bytes, "logits (--max-batch-tokens)"},
+                          {shaped_, wanted * sizeof(ShapedRow), "shaped rows"},
+                          {next_tokens_, rows * sizeof(int32_t), "drafted tokens"},
+                          {races_, wanted * sizeof(int32_t), "races"}});
+  }
   if (!status.ok()) return status;
   // Idle rows of a draft pass embed whatever is here, so it must be a token id.
   return ToStatus(cudaMemsetAsync(next_tokens_.data(), 0, next_tokens_.bytes(), stream_), "clearing tokens");
-}
-
-absl::Status CudaModel::CreateAttention() {
-  const AttentionShape shape = AttentionShapeOf(spec_, options_.block_size);
-  return Assign(Attention::Create(shape, AttentionCapacity(shape, max_rows_, max_positions_),
-                                  std::max(kPlans, max_rows_ / kLongRows + 1)),
-                attention_);
 }
 
 CudaModel::~CudaModel() {

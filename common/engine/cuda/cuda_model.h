@@ -14,12 +14,10 @@
 #include "common/engine/cuda/decide_convert.h"
 #include "common/engine/cuda/decoder_layers.h"
 #include "common/engine/cuda/device_memory.h"
-#include "common/engine/cuda/graph_shape.h"
 #include "common/engine/cuda/matmul.h"
 #include "common/engine/cuda/step_memory.h"
 #include "common/engine/cuda/step_plan.h"
-#include "common/engine/cuda/warm_up.h"
-#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/decoder_config.h"
 #include "common/engine/model.h"
 #include "common/engine/runner_options.h"
 
@@ -32,7 +30,7 @@ class CudaModel final : public Model {
  public:
   // FAILED_PRECONDITION if there is no such device; INVALID_ARGUMENT, naming file and field, for a model that
   // the kernels do not support; else errors of files and memory.
-  static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderSpec& spec, const TensorSource& weights,
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderConfig& spec, const TensorSource& weights,
                                                        int device, const RunnerOptions& options);
   ~CudaModel() override;
 
@@ -55,7 +53,7 @@ class CudaModel final : public Model {
   size_t weight_bytes() const override { return layers_->weight_bytes(); }
 
  private:
-  CudaModel(const DecoderSpec& spec, int device, const RunnerOptions& options)
+  CudaModel(const DecoderConfig& spec, int device, const RunnerOptions& options)
       : spec_(spec),
         device_(device),
         options_(options),
@@ -63,7 +61,6 @@ class CudaModel final : public Model {
         captures_(options.observe == nullptr) {}
   absl::Status Load(const TensorSource& source);
   absl::Status AllocateStepMemory();
-  absl::Status CreateAttention();
 
   // Runs made-up steps, so that no request pays for the first one. If the KV pool takes the memory that is
   // left, allocates it after all else.
@@ -86,7 +83,7 @@ class CudaModel final : public Model {
   absl::Status EnqueueProposal(const StepShape& shape, int step);
   absl::Status EnqueueOutputs(const StepShape& shape);
 
-  const DecoderSpec spec_;
+  const DecoderConfig spec_;
   const int device_;
   const RunnerOptions options_;
   const Operand operand_;

@@ -49,14 +49,8 @@ bool CanDraft(const SequenceParams& params, int draft_tokens, int vocab) {
 
 QForm ToQForm(Distribution::Form form) {
   OUTRIDER_CHECK(form != Distribution::Form::kDense);
-  switch (form) {
-    case Distribution::Form::kPointMass:
-      return QForm::kPointMass;
-    case Distribution::Form::kSparse:
-      return QForm::kSparse;
-    default:
-      return QForm::kAbsent;
-  }
+  if (form == Distribution::Form::kAbsent) return QForm::kAbsent;
+  return form == Distribution::Form::kSparse ? QForm::kSparse : QForm::kPointMass;
 }
 
 }  // namespace
@@ -71,11 +65,7 @@ bool CanRun(const DeviceTask& task, int vocab) {
 }
 
 ShapeParams ToShapeParams(const SamplingParams& params, bool entropy) {
-  ShapeParams result;
-  result.active = 1;
-  result.entropy = entropy ? 1 : 0;
-  result.controls = ToRowControls(params);
-  return result;
+  return {.controls = ToRowControls(params), .entropy = entropy ? 1 : 0, .active = 1};
 }
 
 ProposeInput ToProposeInput(const RandomKey& key, Rule rule, uint64_t position, uint64_t round_start,
@@ -92,20 +82,15 @@ absl::Status AppendTo(Proposal& proposal, const ProposeOutput& output, const int
                       const float* q_weights) {
   if (output.finite == 0) return NotFiniteError();
   Distribution q;
-  switch (output.form) {
-    case QForm::kAbsent:
-      break;
-    case QForm::kPointMass:
-      q.form = Distribution::Form::kPointMass;
-      q.ids = {output.token};
-      q.total = 1;
-      break;
-    case QForm::kSparse:
-      q.form = Distribution::Form::kSparse;
-      q.ids.assign(q_ids, q_ids + output.count);
-      q.weights.assign(q_weights, q_weights + output.count);
-      q.total = output.total;
-      break;
+  if (output.form == QForm::kPointMass) {
+    q.form = Distribution::Form::kPointMass;
+    q.ids = {output.token};
+    q.total = 1;
+  } else if (output.form == QForm::kSparse) {
+    q.form = Distribution::Form::kSparse;
+    q.ids.assign(q_ids, q_ids + output.count);
+    q.weights.assign(q_weights, q_weights + output.count);
+    q.total = output.total;
   }
   AppendToChain(output.token, std::move(q), proposal);
   return absl::OkStatus();

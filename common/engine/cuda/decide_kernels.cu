@@ -1,7 +1,6 @@
 #include "common/engine/cuda/decide_kernels.h"
 
 #include <cstddef>
-#include <cstdint>
 
 #include "common/engine/cuda/decide_rows.h"
 #include "common/spec/team/row_draw.h"

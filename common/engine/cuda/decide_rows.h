@@ -13,7 +13,6 @@
 #include "common/spec/team/row_draw.h"
 #include "common/spec/team/row_sums.h"
 #include "common/spec/team/row_verify.h"
-#include "common/spec/team/sparse_q.h"
 #include "common/spec/team/team.h"
 
 namespace outrider::cuda {

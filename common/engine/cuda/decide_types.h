@@ -6,7 +6,7 @@
 
 #include "common/spec/judge_chain.h"
 #include "common/spec/random.h"
-#include "common/spec/team/row_types.h"
+#include "common/spec/shape_in_order.h"
 #include "common/spec/types.h"
 
 namespace outrider::cuda {

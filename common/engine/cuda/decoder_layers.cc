@@ -1,11 +1,10 @@
 #include "common/engine/cuda/decoder_layers.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <utility>
 
-#include "common/engine/decoder/elements.h"
-#include "common/engine/decoder/rope.h"
+#include "absl/strings/str_cat.h"
+#include "common/engine/decoder/tensor_source.h"
 
 namespace outrider::cuda {
 namespace {
@@ -14,14 +13,9 @@ constexpr size_t kBFloat16Bytes = 2;
 
 }  // namespace
 
-size_t DecoderLayers::KvBytesPerToken(const DecoderSpec& spec) {
-  return kBFloat16Bytes * 2 * static_cast<size_t>(spec.layers) * static_cast<size_t>(spec.kv_heads) *
-         static_cast<size_t>(spec.head_dim);
-}
-
-absl::StatusOr<std::unique_ptr<DecoderLayers>> DecoderLayers::Create(const DecoderSpec& spec, Weights weights,
-                                                                     Operand operand, Matmul& matmul,
-                                                                     Attention& attention,
+absl::StatusOr<std::unique_ptr<DecoderLayers>> DecoderLayers::Create(const DecoderConfig& spec,
+                                                                     Weights weights, Operand operand,
+                                                                     Matmul& matmul, Attention& attention,
                                                                      const Options& options,
                                                                      cudaStream_t stream) {
   std::unique_ptr<DecoderLayers> layers(
@@ -32,7 +26,7 @@ absl::StatusOr<std::unique_ptr<DecoderLayers>> DecoderLayers::Create(const Decod
   return layers;
 }
 
-DecoderLayers::DecoderLayers(const DecoderSpec& spec, Weights weights, Operand operand, Matmul& matmul,
+DecoderLayers::DecoderLayers(const DecoderConfig& spec, Weights weights, Operand operand, Matmul& matmul,
                              Attention& attention, const Options& options, cudaStream_t stream)
     : spec_(spec),
       weights_(std::move(weights)),
@@ -41,9 +35,8 @@ DecoderLayers::DecoderLayers(const DecoderSpec& spec, Weights weights, Operand o
       attention_(attention),
       options_(options),
       stream_(stream),
-      observer_(options.observe, stream),
       heads_{spec.heads, spec.kv_heads, spec.head_dim},
-      block_bytes_(KvBytesPerToken(spec) * static_cast<size_t>(options.block_size)) {}
+      block_bytes_(kBFloat16Bytes * spec.kv_numbers() * static_cast<size_t>(options.block_size)) {}
 
 absl::Status DecoderLayers::AllocateMemory() {
   const size_t rows = static_cast<size_t>(PaddedRows(options_.max_rows));
@@ -51,32 +44,20 @@ absl::Status DecoderLayers::AllocateMemory() {
   const size_t queries = static_cast<size_t>(spec_.heads * spec_.head_dim);
   const size_t keys = static_cast<size_t>(spec_.kv_heads * spec_.head_dim);
   const size_t intermediate = static_cast<size_t>(spec_.intermediate_size);
-  struct Request {
-    DeviceMemory& memory;
-    size_t bytes;
-    const char* what;
-  };
-  const Request requests[] = {
+  return AllocateAll({
       {hidden_, rows * hidden * sizeof(float), "hidden states"},
       {operands_, rows * std::max({hidden, queries, intermediate}) * OperandBytes(operand_type_), "operands"},
       {operand_scales_, 2 * rows * sizeof(float), "scales of operands"},
       {product_, rows * std::max({hidden, queries + 2 * keys, 2 * intermediate}) * sizeof(float), "products"},
       {queries_, rows * queries * kBFloat16Bytes, "queries"},
       {attention_out_, rows * queries * kBFloat16Bytes, "attention"},
-  };
-  for (const Request& request : requests) {
-    const absl::Status status = Assign(DeviceMemory::Allocate(request.bytes, request.what), request.memory);
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
+  });
 }
 
 absl::Status DecoderLayers::AllocateCache(int kv_blocks) {
   spare_block_ = kv_blocks;
-  const absl::Status status =
-      Assign(DeviceMemory::Allocate(block_bytes_ * (static_cast<size_t>(kv_blocks) + 1),
-                                    "the KV pool (--kv-blocks, --block-size)"),
-             cache_);
+  const size_t bytes = block_bytes_ * (static_cast<size_t>(kv_blocks) + 1);
+  const absl::Status status = AllocateAll({{cache_, bytes, "the KV pool (--kv-blocks, --block-size)"}});
   if (!status.ok()) return status;
   // Attention reads whole blocks and masks what lies beyond the end, but NaN times 0 is NaN.
   return ToStatus(cudaMemsetAsync(cache_.data(), 0, cache_.bytes(), stream_), "clearing the KV pool");
@@ -85,11 +66,9 @@ absl::Status DecoderLayers::AllocateCache(int kv_blocks) {
 absl::Status DecoderLayers::UploadRope() {
   const RopeTable table(spec_, options_.max_positions);
   for (const auto& [values, to] : {std::pair{&table.cosines, &cosines_}, std::pair{&table.sines, &sines_}}) {
-    absl::StatusOr<DeviceMemory> memory =
-        DeviceMemory::Allocate(values->size() * sizeof(float), "rotary embedding");
-    if (!memory.ok()) return memory.status();
-    *to = *std::move(memory);
-    const absl::Status status =
+    absl::Status status = AllocateAll({{*to, values->size() * sizeof(float), "rotary embedding"}});
+    if (!status.ok()) return status;
+    status =
         ToStatus(cudaMemcpyAsync(to->data(), values->data(), to->bytes(), cudaMemcpyHostToDevice, stream_),
                  "uploading");
     if (!status.ok()) return status;
@@ -137,6 +116,55 @@ absl::Status DecoderLayers::Attend(const Pass& pass, int layer, __nv_bfloat16* o
   return absl::OkStatus();
 }
 
+template <class T>
+absl::Status DecoderLayers::ToHost(const Stage& stage, const void* from, size_t count,
+                                   std::vector<T>& to) const {
+  to.resize(count);
+  cudaError_t error = cudaGetLastError();  // where a kernel could not be launched
+  if (error == cudaSuccess)
+    error = cudaMemcpyAsync(to.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost, stream_);
+  if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
+  return ToStatus(error, absl::StrCat("computing layer ", stage.layer, ", ", stage.name));
+}
+
+absl::Status DecoderLayers::ObserveResidual(const Stage& stage, const Product& product) const {
+  if (!options_.observe) return absl::OkStatus();
+  const size_t rows = static_cast<size_t>(stage.rows), columns = static_cast<size_t>(stage.columns);
+  std::vector<float> values, added, row_scales(rows, 1.0f), column_scales(columns, 1.0f);
+  absl::Status status = ToHost(stage, hidden_.data(), rows * columns, values);
+  if (status.ok() && product.y != nullptr) status = ToHost(stage, product.y, rows * columns, added);
+  if (status.ok() && product.row_scales != nullptr)
+    status = ToHost(stage, product.row_scales, rows, row_scales);
+  if (status.ok() && product.column_scales != nullptr)
+    status = ToHost(stage, product.column_scales, columns, column_scales);
+  if (!status.ok()) return status;
+  for (size_t i = 0; i < added.size(); ++i)
+    values[i] += added[i] * row_scales[i / columns] * column_scales[i % columns];
+  options_.observe({stage.name, stage.layer, stage.columns, values});
+  return absl::OkStatus();
+}
+
+absl::Status DecoderLayers::ObserveOperand(const Stage& stage, const OperandRows& rows) const {
+  if (!options_.observe) return absl::OkStatus();
+  const size_t count = static_cast<size_t>(stage.rows), columns = static_cast<size_t>(stage.columns);
+  std::vector<float> values;
+  if (rows.row_scales == nullptr) {
+    std::vector<uint16_t> stored;
+    const absl::Status status = ToHost(stage, rows.data, count * columns, stored);
+    if (!status.ok()) return status;
+    for (const uint16_t value : stored) values.push_back(FromBFloat16(value));
+  } else {
+    std::vector<uint8_t> stored;
+    std::vector<float> scales;
+    absl::Status status = ToHost(stage, rows.data, count * columns, stored);
+    if (status.ok()) status = ToHost(stage, rows.row_scales, count, scales);
+    if (!status.ok()) return status;
+    for (size_t i = 0; i < stored.size(); ++i) values.push_back(FromFloat8(stored[i]) * scales[i / columns]);
+  }
+  options_.observe({stage.name, stage.layer, stage.columns, values});
+  return absl::OkStatus();
+}
+
 absl::Status DecoderLayers::Enqueue(const Pass& pass) {
   const int rows = pass.rows;
   const int hidden = spec_.hidden_size;
@@ -145,7 +173,7 @@ absl::Status DecoderLayers::Enqueue(const Pass& pass) {
   float* const residual = hidden_.as<float>();
   LaunchEmbed(pass.tokens, weights_.embedding, residual, rows, hidden, stream_);
   absl::StatusOr<Product> product = Product{};  // not yet added to the residual stream
-  absl::Status status = observer_.Residual({kEmbedded, 0, rows, hidden}, residual, *product);
+  absl::Status status = ObserveResidual({kEmbedded, 0, rows, hidden}, *product);
   if (!status.ok()) return status;
   for (int i = 0; i < spec_.layers; ++i) {
     const Layer& layer = weights_.layers[static_cast<size_t>(i)];
@@ -155,28 +183,28 @@ absl::Status DecoderLayers::Enqueue(const Pass& pass) {
     const HeadFinish finish = {layer.qkv_bias, layer.query_norm, layer.key_norm, epsilon};
     LaunchRotateAndStore(*product, finish, pass.places, cosines_.as<float>(), sines_.as<float>(), heads_,
                          queries_.as<__nv_bfloat16>(), KvOf(i), rows, stream_);
-    status = observer_.Operand({kQueries, i, rows, queries}, {.data = queries_.data()});
+    status = ObserveOperand({kQueries, i, rows, queries}, {.data = queries_.data()});
     if (!status.ok()) return status;
     // In bfloat16, attention writes the next product's operand directly.
     const bool direct = operand_type_ == Operand::kBFloat16;
     __nv_bfloat16* const out = direct ? operands_.as<__nv_bfloat16>() : attention_out_.as<__nv_bfloat16>();
     status = Attend(pass, i, out);
-    if (status.ok()) status = observer_.Operand({kAttended, i, rows, queries}, {.data = out});
+    if (status.ok()) status = ObserveOperand({kAttended, i, rows, queries}, {.data = out});
     if (!status.ok()) return status;
     if (!direct) LaunchQuantize(out, NextOperand(), rows, queries, stream_);
     product = Multiply(layer.attention_out, rows);
     if (!product.ok()) return product.status();
-    status = observer_.Residual({kAfterAttention, i, rows, hidden}, residual, *product);
+    status = ObserveResidual({kAfterAttention, i, rows, hidden}, *product);
     if (!status.ok()) return status;
     LaunchAddNorm(*product, residual, layer.mlp_norm, epsilon, NextOperand(), rows, hidden, stream_);
     product = Multiply(layer.gate_up, rows);
     if (!product.ok()) return product.status();
     LaunchSiluMul(*product, NextOperand(), rows, spec_.intermediate_size, stream_);
-    status = observer_.Operand({kActivated, i, rows, spec_.intermediate_size}, operand_);
+    status = ObserveOperand({kActivated, i, rows, spec_.intermediate_size}, operand_);
     if (!status.ok()) return status;
     product = Multiply(layer.mlp_out, rows);
     if (!product.ok()) return product.status();
-    status = observer_.Residual({kAfterMlp, i, rows, hidden}, residual, *product);
+    status = ObserveResidual({kAfterMlp, i, rows, hidden}, *product);
     if (!status.ok()) return status;
   }
   if (pass.logit_count > 0) {

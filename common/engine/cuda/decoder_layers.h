@@ -1,4 +1,4 @@
-// The forward pass of a decoder on the device, from tokens to logits, without the host.
+// A decoder on the device: its weights, and its forward pass from tokens to logits, without the host.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -7,20 +7,59 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/engine/cuda/attention.h"
 #include "common/engine/cuda/device_memory.h"
 #include "common/engine/cuda/layer_kernels.h"
 #include "common/engine/cuda/matmul.h"
-#include "common/engine/cuda/stage_observer.h"
-#include "common/engine/cuda/weights.h"
-#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/decoder_config.h"
+#include "common/engine/decoder/tensor_source.h"
+#include "common/engine/runner_options.h"
 #include "common/kv/block_id.h"
 
 namespace outrider::cuda {
+
+// A matrix [n, k] of the operand's type, for matmul.h.
+struct Matrix {
+  const void* data = nullptr;
+  const float* scales = nullptr;  // [n]; fp8 only
+  int n = 0;
+  int k = 0;
+  int plan = 0;  // of Matmul
+};
+
+struct Layer {
+  const float* attention_norm = nullptr;  // [hidden]
+  Matrix qkv;                             // queries, keys, values of all heads
+  const float* qkv_bias = nullptr;        // [columns of qkv]; null unless spec.qkv_bias
+  const float* query_norm = nullptr;      // [head_dim]; both null unless spec.qk_norm
+  const float* key_norm = nullptr;
+  Matrix attention_out;
+  const float* mlp_norm = nullptr;
+  Matrix gate_up;  // all of gate, then all of up
+  Matrix mlp_out;
+};
+
+struct Weights {
+  std::vector<DeviceMemory> memory;          // holds everything below
+  size_t bytes = 0;                          // size of `memory`
+  const __nv_bfloat16* embedding = nullptr;  // [vocab, hidden]
+  std::vector<Layer> layers;
+  const float* final_norm = nullptr;
+  Matrix head;  // the embedding itself if they are tied and bfloat16
+};
+
+// Uploads the weights as bfloat16, rounded to nearest even, quantises the
+// matrices to fp8 on the device if `operand` says so, and plans the products. Errors are those of the source
+// and of CUDA. `progress` may be null.
+absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderConfig& spec, Operand operand,
+                                    Matmul& matmul, cudaStream_t stream,
+                                    const std::function<void(double)>& progress);
 
 // A part of a pass's attention that was uploaded to a plan of Attention.
 struct PlannedAttention {
@@ -37,12 +76,12 @@ class DecoderLayers {
     int block_size;
     int max_rows;
     int max_positions;
-    std::function<void(const StageOutput& output)> observe;  // RunnerOptions::observe
+    std::function<void(const StageOutput& output)> observe;  // RunnerOptions::observe, may be null
   };
 
   // Creates no KV pool. `matmul` has planned the weights' products. All references and `stream` must outlive
   // this object.
-  static absl::StatusOr<std::unique_ptr<DecoderLayers>> Create(const DecoderSpec& spec, Weights weights,
+  static absl::StatusOr<std::unique_ptr<DecoderLayers>> Create(const DecoderConfig& spec, Weights weights,
                                                                Operand operand, Matmul& matmul,
                                                                Attention& attention, const Options& options,
                                                                cudaStream_t stream);
@@ -75,11 +114,9 @@ class DecoderLayers {
   int spare_block() const { return spare_block_; }
   size_t bytes_per_block() const { return block_bytes_; }
   size_t weight_bytes() const { return weights_.bytes; }
-  // Bytes per token of a sequence, all layers.
-  static size_t KvBytesPerToken(const DecoderSpec& spec);
 
  private:
-  DecoderLayers(const DecoderSpec& spec, Weights weights, Operand operand, Matmul& matmul,
+  DecoderLayers(const DecoderConfig& spec, Weights weights, Operand operand, Matmul& matmul,
                 Attention& attention, const Options& options, cudaStream_t stream);
   absl::Status AllocateMemory();
   absl::Status UploadRope();
@@ -92,14 +129,30 @@ class DecoderLayers {
   // Multiplies the operand by the matrix, into product_.
   absl::StatusOr<Product> Multiply(const Matrix& matrix, int rows);
 
-  const DecoderSpec spec_;
+  // Rows [rows, columns] of a forward pass.
+  struct Stage {
+    absl::string_view name;
+    int layer;
+    int rows;
+    int columns;
+  };
+  // Show a stage to the observer, if there is one: wait for the stream and copy the rows to the host as
+  // float32. An error of a kernel thus names the stage in which it occurred.
+  //
+  // The residual stream and a product that is yet to be added to it (none if y is null).
+  absl::Status ObserveResidual(const Stage& stage, const Product& product) const;
+  // Rows in bfloat16, or in fp8 with scales.
+  absl::Status ObserveOperand(const Stage& stage, const OperandRows& rows) const;
+  template <class T>
+  absl::Status ToHost(const Stage& stage, const void* from, size_t count, std::vector<T>& to) const;
+
+  const DecoderConfig spec_;
   const Weights weights_;
   const Operand operand_type_;
   Matmul& matmul_;
   Attention& attention_;
   const Options options_;
   const cudaStream_t stream_;
-  const StageObserver observer_;
   const HeadShape heads_;
   const size_t block_bytes_;
 

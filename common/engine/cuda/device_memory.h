@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <initializer_list>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -74,17 +75,29 @@ inline cudaError_t MallocHost(void** data, size_t bytes) { return cudaMallocHost
 using DeviceMemory = Memory<internal::Malloc, cudaFree>;
 using PinnedMemory = Memory<internal::MallocHost, cudaFreeHost>;
 
+struct DeviceRequest {
+  DeviceMemory& memory;
+  size_t bytes;
+  const char* what;
+};
+
+// Allocates one after the other; stops at the first that fails.
+inline absl::Status AllocateAll(std::initializer_list<DeviceRequest> requests) {
+  for (const DeviceRequest& request : requests) {
+    const absl::Status status = Assign(DeviceMemory::Allocate(request.bytes, request.what), request.memory);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 // Owns page-locked host memory and device memory of the same size.
 class MirroredMemory {
  public:
   static absl::StatusOr<MirroredMemory> Allocate(size_t bytes, absl::string_view what) {
-    absl::StatusOr<PinnedMemory> host = PinnedMemory::Allocate(bytes, what);
-    if (!host.ok()) return host.status();
-    absl::StatusOr<DeviceMemory> device = DeviceMemory::Allocate(bytes, what);
-    if (!device.ok()) return device.status();
     MirroredMemory memory;
-    memory.host_ = *std::move(host);
-    memory.device_ = *std::move(device);
+    absl::Status status = Assign(PinnedMemory::Allocate(bytes, what), memory.host_);
+    if (status.ok()) status = Assign(DeviceMemory::Allocate(bytes, what), memory.device_);
+    if (!status.ok()) return status;
     return memory;
   }
 

@@ -1,4 +1,5 @@
-// The kernels of a layer apart from matrix products and attention.
+// The kernels of a layer apart from matrix products and attention, and those that try out products
+// (matmul.cc).
 //
 // All pointers are to device memory unless stated otherwise. Every function enqueues one kernel and can be
 // captured in a graph. A row's result depends only on that row, and is computed in a fixed order of
@@ -6,13 +7,12 @@
 #pragma once
 
 #include <cuda_bf16.h>
-#include <cuda_fp8.h>
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "common/engine/cuda/layer_rows.h"
-#include "common/engine/cuda/rows.h"
 
 namespace outrider::cuda {
 
@@ -37,7 +37,8 @@ void LaunchRotateAndStore(const Product& qkv, const HeadFinish& finish, const Ro
                           const float* cosines, const float* sines, const HeadShape& shape,
                           __nv_bfloat16* queries, const KvLayerView& kv, int rows, cudaStream_t stream);
 
-// out = x, [rows, columns], as fp8.
+// out = x, [rows, columns], as fp8 with a scale for each row, so that the largest magnitude becomes e4m3's
+// maximum, 448.
 void LaunchQuantize(const __nv_bfloat16* x, const OperandRows& out, int rows, int columns,
                     cudaStream_t stream);
 
@@ -48,9 +49,10 @@ void LaunchSiluMul(const Product& gate_up, const OperandRows& out, int rows, int
 // Applies the product's scales, in place: for the logits of an fp8 head.
 void LaunchScale(const Product& product, float* y, int rows, int columns, cudaStream_t stream);
 
-// Quantises bfloat16 weights [n, k] to fp8 with a scale for each row, so that the largest magnitude becomes
-// e4m3's maximum, 448.
-void LaunchQuantizeWeights(const __nv_bfloat16* from, __nv_fp8_storage_t* to, float* scales, int n, int k,
-                           cudaStream_t stream);
+// Fills `to` [count] with finite numbers of either sign and of many magnitudes.
+cudaError_t LaunchFill(Operand operand, void* to, size_t count, uint64_t seed, cudaStream_t stream);
+
+// Sets *differs to 1 if the bits of a and b, [count] each, are not the same; else leaves it.
+cudaError_t LaunchCompare(const float* a, const float* b, size_t count, int* differs, cudaStream_t stream);
 
 }  // namespace outrider::cuda

@@ -1,5 +1,6 @@
-// What the kernels of layer_kernels.h do to one row: templates over the threads that do it, a thread block on
-// the device, threads of the host in the tests.
+// The rows of a step on the device: their places in the cache, their types as operands of products, and what
+// kernels do to one row. These are templates over the threads that do it, a thread block on the device,
+// threads of the host in the tests.
 //
 // A team is whole warps of 32 threads and has
 //   rank(), size()   this thread's number and how many there are
@@ -11,13 +12,29 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
-#include "common/engine/cuda/rows.h"
 #include "common/engine/decoder/narrow_floats.h"
-#include "common/spec/host_device.h"
+#include "common/spec/types.h"
 
 namespace outrider::cuda {
+
+// The position of a row in its sequence, and its place in the KV cache.
+struct RowPlace {
+  int32_t position;
+  int32_t block;
+  int32_t slot;
+};
+
+// The type of a product's operands: bfloat16, or fp8 (e4m3) with a scale for each row of either operand.
+enum class Operand : uint8_t { kBFloat16, kFp8 };
+
+inline constexpr size_t OperandBytes(Operand operand) { return operand == Operand::kFp8 ? 1 : 2; }
+
+// The rows of a product are padded to a multiple of this.
+inline constexpr int kRowTile = 16;
+inline constexpr int PaddedRows(int rows) { return (rows + kRowTile - 1) / kRowTile * kRowTile; }
 
 // The result of a product of matmul.h: the value at row r, column c is y[r, c] * row_scales[r] *
 // column_scales[c]; for bfloat16 there are no scales (null).
@@ -176,6 +193,43 @@ OUTRIDER_HD void ScaleRow(const Team& team, int64_t row, const Product& product,
   for (int c = team.rank(); c < columns; c += team.size()) {
     y[row * columns + c] = At(product, row, c, columns);
   }
+}
+
+// Attention is merged from partial results. The elements of a head that a thread merges: 16 bytes that are
+// read at once, bfloat16 as their bits.
+inline constexpr int kMergeElements = 8;
+struct alignas(16) MergedElements {
+  uint16_t bits[kMergeElements];
+};
+
+// out = sum_i 2^(s_i - m) o_i / sum_i 2^(s_i - m) over a row's partial results in order of position, with m =
+// max s_i, for the kMergeElements columns from `column` on. `partials` is [*, heads * head_dim], `sums` has
+// their s [*, heads], `out` is [rows, heads * head_dim]. Writes nothing for a row without partial results. A
+// single one is copied to the bit, and therefore equals what a launch without merging writes.
+OUTRIDER_HD inline void MergePartials(const uint16_t* partials, const float* sums, const int32_t* row_partial,
+                                      const int32_t* row_splits, int heads, int head_dim, int64_t row,
+                                      int column, uint16_t* out) {
+  const int splits = row_splits[row];
+  if (splits == 0) return;
+  const int64_t width = int64_t{heads} * head_dim;
+  const int64_t first = row_partial[row];
+  sums += first * heads + column / head_dim;
+  partials += first * width + column;
+
+  float most = sums[0];
+  for (int i = 1; i < splits; ++i) most = fmaxf(most, sums[int64_t{i} * heads]);
+  float total = 0, merged[kMergeElements] = {};
+  for (int i = 0; i < splits; ++i) {
+    const float weight = exp2f(sums[int64_t{i} * heads] - most);
+    total += weight;
+    const MergedElements partial = *reinterpret_cast<const MergedElements*>(partials + i * width);
+    for (int e = 0; e < kMergeElements; ++e) {
+      merged[e] = fmaf(weight, FromBFloat16(partial.bits[e]), merged[e]);
+    }
+  }
+  MergedElements result;
+  for (int e = 0; e < kMergeElements; ++e) result.bits[e] = ToBFloat16(merged[e] / total);
+  *reinterpret_cast<MergedElements*>(out + row * width + column) = result;
 }
 
 }  // namespace outrider::cuda

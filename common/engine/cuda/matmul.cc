@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <iterator>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "common/engine/cuda/matmul_trial.h"
+#include "absl/types/span.h"
+#include "common/engine/cuda/layer_kernels.h"
 
 namespace outrider::cuda {
 namespace {
@@ -15,6 +17,97 @@ constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 absl::Status ToStatus(cublasStatus_t status, absl::string_view doing) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("cuBLASLt: ", cublasLtGetStatusString(status), " while ", doing));
+}
+
+// A made-up product, to see whether algorithms give its rows the same bits. Owns operands of kRows rows whose
+// magnitudes span several powers of two, so that another order of summation shows in the last bits. Not
+// thread-safe.
+class MatmulTrial {
+ public:
+  static constexpr int kRows = 512;
+
+  // Enqueues y = x W^T for `rows` rows.
+  using Multiply = absl::FunctionRef<absl::Status(const void* x, const void* w, float* y, int rows)>;
+
+  static absl::StatusOr<std::unique_ptr<MatmulTrial>> Create(Operand operand, int n, int k,
+                                                             cudaStream_t stream);
+
+  // Sets the expected bits: those of products of `rows_at_once` rows each.
+  absl::Status Expect(int rows_at_once, Multiply multiply);
+  // Whether the rows have the expected bits in launches of each of these sizes. Waits for the stream.
+  absl::StatusOr<bool> HasExpectedBits(absl::Span<const int> rows_at_once, Multiply multiply);
+
+ private:
+  MatmulTrial(Operand operand, int n, int k, cudaStream_t stream)
+      : operand_(operand), n_(n), k_(k), stream_(stream) {}
+  absl::Status MultiplyAll(int rows_at_once, Multiply multiply, float* y);
+
+  const Operand operand_;
+  const int n_;
+  const int k_;
+  const cudaStream_t stream_;
+  DeviceMemory x_;         // [kRows, k]
+  DeviceMemory w_;         // [n, k]
+  DeviceMemory expected_;  // [kRows, n], float32
+  DeviceMemory found_;     // the same
+  DeviceMemory differs_;   // int
+};
+
+absl::StatusOr<std::unique_ptr<MatmulTrial>> MatmulTrial::Create(Operand operand, int n, int k,
+                                                                 cudaStream_t stream) {
+  std::unique_ptr<MatmulTrial> trial(new MatmulTrial(operand, n, k, stream));
+  const size_t rows = kRows, columns = static_cast<size_t>(n), depth = static_cast<size_t>(k);
+  const size_t result_bytes = rows * columns * sizeof(float);
+  constexpr char kWhat[] = "choosing algorithms of products";
+  absl::Status status = AllocateAll({{trial->x_, rows * depth * OperandBytes(operand), kWhat},
+                                     {trial->w_, columns * depth * OperandBytes(operand), kWhat},
+                                     {trial->expected_, result_bytes, kWhat},
+                                     {trial->found_, result_bytes, kWhat},
+                                     {trial->differs_, sizeof(int), kWhat}});
+  const auto fill = [&](const DeviceMemory& memory, uint64_t seed) {
+    if (!status.ok()) return;
+    status = cuda::ToStatus(
+        LaunchFill(operand, memory.data(), memory.bytes() / OperandBytes(operand), seed, stream),
+        "making up a product");
+  };
+  fill(trial->x_, /*seed=*/1);
+  fill(trial->w_, /*seed=*/uint64_t{1} << 40);
+  if (!status.ok()) return status;
+  return trial;
+}
+
+absl::Status MatmulTrial::Expect(int rows_at_once, Multiply multiply) {
+  return MultiplyAll(rows_at_once, multiply, expected_.as<float>());
+}
+
+absl::StatusOr<bool> MatmulTrial::HasExpectedBits(absl::Span<const int> rows_at_once, Multiply multiply) {
+  absl::Status status =
+      cuda::ToStatus(cudaMemsetAsync(differs_.data(), 0, differs_.bytes(), stream_), "comparing");
+  for (const int rows : rows_at_once) {
+    if (status.ok()) status = MultiplyAll(rows, multiply, found_.as<float>());
+    if (!status.ok()) return status;
+    status = cuda::ToStatus(LaunchCompare(expected_.as<float>(), found_.as<float>(),
+                                          expected_.bytes() / sizeof(float), differs_.as<int>(), stream_),
+                            "comparing");
+  }
+  int differs = 0;
+  if (status.ok())
+    status = cuda::ToStatus(
+        cudaMemcpyAsync(&differs, differs_.data(), sizeof(differs), cudaMemcpyDeviceToHost, stream_),
+        "comparing");
+  if (status.ok()) status = cuda::ToStatus(cudaStreamSynchronize(stream_), "comparing");
+  if (!status.ok()) return status;
+  return differs == 0;
+}
+
+absl::Status MatmulTrial::MultiplyAll(int rows_at_once, Multiply multiply, float* y) {
+  absl::Status status;
+  for (int first = 0; first < kRows && status.ok(); first += rows_at_once) {
+    const size_t row = static_cast<size_t>(first);
+    status = multiply(x_.data() + row * static_cast<size_t>(k_) * OperandBytes(operand_), w_.data(),
+                      y + row * static_cast<size_t>(n_), std::min(rows_at_once, kRows - first));
+  }
+  return status;
 }
 
 // How many of cuBLASLt's recommendations are tried.
@@ -107,10 +200,8 @@ absl::StatusOr<std::unique_ptr<Matmul>> Matmul::Create(Operand operand, const st
   status = ToStatus(cublasLtMatmulDescSetAttribute(matmul->product_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
                                                    sizeof(transposed)),
                     "describing a product");
+  if (status.ok()) status = AllocateAll({{matmul->workspace_, kWorkspaceBytes, "matrix products"}});
   if (!status.ok()) return status;
-  absl::StatusOr<DeviceMemory> workspace = DeviceMemory::Allocate(kWorkspaceBytes, "matrix products");
-  if (!workspace.ok()) return workspace.status();
-  matmul->workspace_ = *std::move(workspace);
   return matmul;
 }
 

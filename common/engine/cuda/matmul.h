@@ -14,8 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/engine/cuda/device_memory.h"
+#include "common/engine/cuda/layer_rows.h"
 #include "common/engine/cuda/matmul_choices.h"
-#include "common/engine/cuda/rows.h"
 
 namespace outrider::cuda {
 

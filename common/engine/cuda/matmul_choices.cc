@@ -78,7 +78,7 @@ const MatmulChoice* MatmulChoices::Find(int n, int k) const {
 absl::StatusOr<std::optional<MatmulChoices>> ReadMatmulChoices(const std::string& path,
                                                                const MatmulChoices& here) {
   if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) return std::nullopt;
-  const absl::StatusOr<Json> json = ReadJsonObject(path);
+  const absl::StatusOr<Json> json = JsonObjectIn(path);
   if (!json.ok()) return json.status();
   FieldReader fields(path, *json);
   MatmulChoices choices{.gpu = fields.String("gpu", ""),

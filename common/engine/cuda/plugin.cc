@@ -5,8 +5,9 @@
 #include "common/engine/plugin.h"
 
 extern "C" __attribute__((visibility("default"))) void outrider_create_cuda_model(
-    const outrider::DecoderSpec& spec, const outrider::TensorSource& weights, std::optional<int> cuda_device,
-    const outrider::RunnerOptions& options, absl::StatusOr<std::unique_ptr<outrider::Model>>& result) {
+    const outrider::DecoderConfig& spec, const outrider::TensorSource& weights,
+    std::optional<int> cuda_device, const outrider::RunnerOptions& options,
+    absl::StatusOr<std::unique_ptr<outrider::Model>>& result) {
   result = outrider::cuda::CudaModel::Create(spec, weights, *cuda_device, options);
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "common/engine/cuda/decide_types.h"
-#include "common/engine/cuda/rows.h"
+#include "common/engine/cuda/layer_rows.h"
 #include "common/engine/cuda/step_plan.h"
 
 namespace outrider::cuda {

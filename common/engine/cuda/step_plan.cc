@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <variant>
 
 namespace outrider::cuda {
@@ -108,6 +109,157 @@ StepShape ShapeOf(const StepPlan& plan) {
           .tasks = tasks,
           .proposes = proposes,
           .draft_passes = static_cast<int>(plan.draft_passes.size())};
+}
+
+namespace {
+
+// All rows of a graph fit if their sequences are of this length, or nodes of trees of this depth.
+constexpr int kShortLength = 1024;
+constexpr int kTreeDepth = 64;
+
+// 1, 2, 3, 4, 6, 8, 12, 16, ...
+int RoundUp(int count) {
+  const int step = std::max(static_cast<int>(std::bit_floor(static_cast<unsigned>(count))) / 2, 1);
+  return (count + step - 1) / step * step;
+}
+
+// A launch that holds `need`. Sizes that do not change the launch are as large as there is memory for.
+AttentionSize LaunchFor(const AttentionSize& need, int rows, const AttentionSize& capacity) {
+  const int sequences = TaskCapacity(need.sequences);
+  return {.sequences = sequences,
+          .rows = rows,
+          .items = std::min(RoundUp(std::max(need.items, sequences)), capacity.items),
+          .tail_items = std::min(RoundUp(need.tail_items), capacity.tail_items),
+          .blocks = capacity.blocks,
+          .partials = need.partials > 0 ? capacity.partials : 0};
+}
+
+}  // namespace
+
+AttentionShape AttentionShapeOf(const DecoderConfig& spec, int block_size) {
+  return {.query_heads = spec.heads,
+          .kv_heads = spec.kv_heads,
+          .head_dim = spec.head_dim,
+          .block_size = block_size,
+          .block_stride = int64_t{2} * spec.layers * spec.kv_heads * block_size * spec.head_dim,
+          .slides = std::find(spec.slides.begin(), spec.slides.end(), true) != spec.slides.end()};
+}
+
+AttentionSize AttentionCapacity(const AttentionShape& shape, int max_rows, int max_positions) {
+  const int length = std::max(kSplit, static_cast<int>(std::bit_ceil(static_cast<unsigned>(max_positions))));
+  const AttentionSize longest = LargestSize(shape, kLongRows, kLongRows, length);
+  const AttentionSize most =
+      LargestSize(shape, kMaxCapturedRows, kMaxCapturedRows, std::min(length, kShortLength));
+  const AttentionSize tails = LargestTails(shape, kMaxCapturedRows, kTreeDepth);
+  return {.sequences = max_rows,
+          .rows = max_rows,
+          .items = std::max(longest.items, most.items),
+          .tail_items = tails.tail_items,
+          .blocks = std::max(longest.blocks, most.blocks) + tails.blocks,
+          .partials = length > kSplit ? std::max({longest.partials, most.partials, max_rows}) : 0};
+}
+
+int MostBlocks(const AttentionShape& shape) {
+  const int64_t heads = shape.block_stride / shape.head_dim;
+  return static_cast<int>(std::numeric_limits<int32_t>::max() / heads) - 1;
+}
+
+std::optional<GraphShape> GraphOf(const StepPlan& plan, const StepShape& step,
+                                  const AttentionShape& attention, const AttentionSize& capacity) {
+  if (step.rows > kMaxCapturedRows || step.tasks > kMaxCapturedRows) return std::nullopt;
+  const AttentionSize first = SizeOf(attention, plan.first.sequences);
+  AttentionSize draft;
+  for (const PassPlan& pass : plan.draft_passes) {
+    const AttentionSize size = SizeOf(attention, pass.sequences);
+    draft.sequences = size.sequences;
+    draft.rows = size.rows;
+    draft.items = std::max(draft.items, size.items);
+    draft.blocks = std::max(draft.blocks, size.blocks);
+    draft.partials = std::max(draft.partials, size.partials);
+  }
+  GraphShape graph{.step = step, .first = LaunchFor(first, step.rows, capacity), .draft = {}};
+  if (!capacity.Holds(graph.first) || !graph.first.Holds(first)) return std::nullopt;
+  if (plan.draft_passes.empty()) return graph;
+  graph.draft = LaunchFor(draft, step.tasks, capacity);
+  if (!capacity.Holds(graph.draft) || !graph.draft.Holds(draft)) return std::nullopt;
+  return graph;
+}
+
+namespace {
+
+using Work = WarmUpStep::Work;
+
+// Any ids that every vocabulary has.
+TokenId AnyToken(size_t i) { return static_cast<TokenId>(i % 16); }
+
+bool Fits(const WarmUpStep& step, const WarmUpLimits& limits) {
+  return step.sequences * step.rows <= limits.rows && step.length + step.draft_tokens <= limits.positions;
+}
+
+}  // namespace
+
+std::vector<WarmUpStep> DirectSteps(const WarmUpLimits& limits) {
+  // More rows than a graph has, and more positions than a split of attention.
+  const int prompt = std::min({limits.rows, limits.positions, std::max(kMaxCapturedRows, kSplit) + 1});
+  std::vector<WarmUpStep> steps = {{.rows = prompt, .length = prompt},
+                                   {.rows = 2, .length = 2, .work = Work::kVerify},
+                                   {.work = Work::kPropose, .draft_tokens = 2}};
+  std::erase_if(steps, [&](const WarmUpStep& step) { return !Fits(step, limits); });
+  return steps;
+}
+
+std::vector<WarmUpStep> CommonSteps(const WarmUpLimits& limits) {
+  constexpr int kMostDrafted = 8;
+  constexpr int kLengths[] = {kSplit / 2, 2 * kSplit, 4 * kSplit}, kSequences[] = {1, 8};
+  std::vector<WarmUpStep> steps;
+  for (const int length : kLengths) {
+    for (const int sequences : kSequences) {
+      for (const int drafted : {0, kMostDrafted / 2, kMostDrafted}) {
+        steps.push_back(
+            {.sequences = sequences, .rows = drafted + 1, .length = length, .work = Work::kVerify});
+      }
+    }
+  }
+  for (const int length : kLengths) {
+    for (const int sequences : kSequences) {
+      for (int drafted = 1; drafted <= kMostDrafted; ++drafted) {
+        steps.push_back(
+            {.sequences = sequences, .length = length, .work = Work::kPropose, .draft_tokens = drafted});
+      }
+    }
+  }
+  std::erase_if(steps, [&](const WarmUpStep& step) { return !Fits(step, limits); });
+  return steps;
+}
+
+MadeUpBatch::MadeUpBatch(const WarmUpStep& step, int block_size) {
+  params_.draft_top_n = 1;  // fewer than any vocabulary has
+  for (int i = 0; i < step.rows; ++i) tokens_.push_back(AnyToken(static_cast<size_t>(i)));
+  blocks_.assign(static_cast<size_t>((step.length + step.draft_tokens + block_size - 1) / block_size), 0);
+  if (step.work == Work::kVerify) {
+    for (int i = 1; i < step.rows; ++i) {
+      const TokenId token = tokens_[static_cast<size_t>(i)];
+      AppendToChain(token, {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1}, draft_);
+    }
+  }
+  const int start = step.length - static_cast<int>(draft_.size());
+  tasks_.resize(step.work == Work::kLogits ? 0 : static_cast<size_t>(step.sequences));
+  for (DeviceTask& task : tasks_) {
+    task.params = &params_;
+    task.round_start = static_cast<uint64_t>(start);
+    if (step.work == Work::kVerify) {
+      task.work = VerifyTask{.draft = draft_};
+    } else {
+      task.work = ProposeTask{.draft_tokens = step.draft_tokens};
+    }
+  }
+  for (int s = 0; s < step.sequences; ++s) {
+    rows_.push_back({.tokens = tokens_,
+                     .position = step.length - step.rows,
+                     .blocks = blocks_,
+                     .logit_rows = static_cast<int>(draft_.size()) + 1,
+                     .task = tasks_.empty() ? nullptr : &tasks_[static_cast<size_t>(s)]});
+  }
 }
 
 }  // namespace outrider::cuda

@@ -1,14 +1,19 @@
-// Plans a step: turns a batch into plain lists for the device. Runs on the host, without CUDA.
+// Plans a step: turns a batch into plain lists for the device, and chooses the sizes of its attention
+// launches: those that a model has memory for, and those that a CUDA graph fixes when it is captured. Runs on
+// the host, without CUDA.
 #pragma once
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "common/engine/batch.h"
 #include "common/engine/cuda/attention_plan.h"
-#include "common/engine/cuda/rows.h"
+#include "common/engine/cuda/layer_rows.h"
+#include "common/engine/decoder/decoder_config.h"
+#include "common/engine/sequence_params.h"
 
 namespace outrider::cuda {
 
@@ -63,5 +68,79 @@ inline constexpr int kMaxIdleRows = 128;
 
 // The smallest shape that holds the step.
 StepShape ShapeOf(const StepPlan& plan);
+
+// A launch has memory for this many rows of sequences of the greatest length. For a 3B model with 131,072
+// positions, that is 200 MB.
+inline constexpr int kLongRows = 64;
+
+// For a model whose cache has the layout of DecoderLayers.
+AttentionShape AttentionShapeOf(const DecoderConfig& spec, int block_size);
+
+// For steps of at most `max_rows` rows and sequences of at most `max_positions`. Steps that need more than
+// the capacity are cut into several launches (CutIntoPasses).
+AttentionSize AttentionCapacity(const AttentionShape& shape, int max_rows, int max_positions);
+
+// The maximum number of blocks of a KV pool, besides one that no sequence uses: ints must name the slots of
+// trees (AttentionShape::block_stride). 275 GB with heads of 64.
+int MostBlocks(const AttentionShape& shape);
+
+// A graph serves every step that has the same GraphShape.
+struct GraphShape {
+  StepShape step;
+  AttentionSize first;  // of the attention launches of the first pass
+  AttentionSize draft;  // and of those of each further pass
+  friend auto operator<=>(const GraphShape&, const GraphShape&) = default;
+};
+
+// The graph that serves the step, whose shape is `step`. Its attention launches the thread blocks that this
+// step needs, rounded up by less than half, not those that the longest sequences could need. Returns nothing
+// if the step has to be launched without a graph: it has more than kMaxCapturedRows rows or tasks, or needs
+// more than `capacity`.
+std::optional<GraphShape> GraphOf(const StepPlan& plan, const StepShape& step,
+                                  const AttentionShape& attention, const AttentionSize& capacity);
+
+// Below are made-up steps that a model runs while it is loaded, so that no request pays for a first step:
+// loading kernels, and capturing graphs.
+
+// Sequences of equal size, and the work on them.
+struct WarmUpStep {
+  int sequences = 1;
+  int rows = 1;    // of each
+  int length = 1;  // of each, its rows included
+  enum class Work { kLogits, kVerify, kPropose } work = Work::kLogits;
+  int draft_tokens = 0;  // of a proposal; a verification's draft is all rows but the first
+};
+
+// The limits of a model.
+struct WarmUpLimits {
+  int rows = 0;       // of a step
+  int positions = 0;  // of a sequence
+};
+
+// One step of each kind of launch: with tasks of either kind and without, of many rows, and with attention
+// whose results are merged. Smaller if the limits require it.
+std::vector<WarmUpStep> DirectSteps(const WarmUpLimits& limits);
+
+// The steps of one stream and of eight, of a target and of a draft, with K from 0 to 8 and up to 1024
+// positions, as far as the limits allow. The last of them has the most kernels.
+std::vector<WarmUpStep> CommonSteps(const WarmUpLimits& limits);
+
+// A step as a batch. The cached tokens are made up too: all of them are in block 0.
+class MadeUpBatch {
+ public:
+  MadeUpBatch(const WarmUpStep& step, int block_size);
+  MadeUpBatch(const MadeUpBatch&) = delete;
+  MadeUpBatch& operator=(const MadeUpBatch&) = delete;
+
+  absl::Span<const SequenceRows> rows() const { return rows_; }
+
+ private:
+  SequenceParams params_;
+  std::vector<TokenId> tokens_;
+  std::vector<BlockId> blocks_;
+  std::vector<ProposalNode> draft_;
+  std::vector<DeviceTask> tasks_;
+  std::vector<SequenceRows> rows_;
+};
 
 }  // namespace outrider::cuda

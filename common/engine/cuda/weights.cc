@@ -1,4 +1,4 @@
-#include "common/engine/cuda/weights.h"
+#include "common/engine/cuda/decoder_layers.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,20 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/cuda/layer_kernels.h"
-#include "common/engine/decoder/elements.h"
-#include "common/engine/decoder/tensor_names.h"
 
 namespace outrider::cuda {
 namespace {
 
 // Size of the page-locked staging buffer for uploads.
 constexpr size_t kStagingBytes = size_t{32} << 20;
-
-int64_t Elements(const TensorView& tensor) {
-  int64_t count = 1;
-  for (const int64_t size : tensor.shape) count *= size;
-  return count;
-}
 
 // After the first error, all calls do nothing.
 class Loader {
@@ -54,7 +46,7 @@ class Loader {
 
   const __nv_bfloat16* AddTable(const std::string& name, const StoredTensor& table) {
     const TensorView view = Get(table);
-    char* const to = Allocate(2 * static_cast<size_t>(Elements(view)), name);
+    char* const to = Allocate(2 * view.elements(), name);
     UploadTensor(view, to);
     return reinterpret_cast<const __nv_bfloat16*>(to);
   }
@@ -65,24 +57,27 @@ class Loader {
     std::vector<TensorView> parts;
     for (const StoredTensor& part : stored.parts) parts.push_back(Get(part));
     if (!status_.ok()) return {};
-    int64_t elements = 0;
-    for (const TensorView& part : parts) elements += Elements(part);
+    size_t elements = 0;
+    for (const TensorView& part : parts) elements += part.elements();
     const int k = static_cast<int>(parts[0].shape[1]);
-    Matrix matrix = Plan(static_cast<int>(elements / k), k);
+    Matrix matrix = Plan(static_cast<int>(elements / static_cast<size_t>(k)), k);
     DeviceMemory unscaled;
     char* to;
     if (operand_ == Operand::kFp8) {
-      Store(DeviceMemory::Allocate(2 * static_cast<size_t>(elements), name), unscaled);
+      Store(DeviceMemory::Allocate(2 * elements, name), unscaled);
       to = unscaled.data();
     } else {
-      to = Allocate(2 * static_cast<size_t>(elements), name);
+      to = Allocate(2 * elements, name);
     }
     matrix.data = to;
     for (const TensorView& part : parts) {
       UploadTensor(part, to);
-      to += 2 * Elements(part);
+      to += 2 * part.elements();
     }
-    if (operand_ == Operand::kFp8) Quantize(name, unscaled, matrix);
+    if (operand_ != Operand::kFp8) return matrix;
+    Quantize(name, unscaled.data(), matrix);
+    // `unscaled` is about to be freed.
+    if (status_.ok()) status_ = ToStatus(cudaStreamSynchronize(stream_), "making fp8 weights");
     return matrix;
   }
 
@@ -139,7 +134,7 @@ class Loader {
   }
 
   void UploadTensor(const TensorView& tensor, char* to) {
-    const int64_t count = status_.ok() ? Elements(tensor) : 0;
+    const int64_t count = status_.ok() ? static_cast<int64_t>(tensor.elements()) : 0;
     // The staging buffer holds the elements as bfloat16 and, behind them, as float32.
     const int64_t at_once = static_cast<int64_t>(kStagingBytes / (2 * sizeof(float)));
     for (int64_t first = 0; first < count && status_.ok(); first += at_once) {
@@ -156,21 +151,14 @@ class Loader {
     }
   }
 
-  void Quantize(const std::string& name, const DeviceMemory& from, Matrix& matrix) {
-    Quantize(name, from.data(), matrix);
-    // The caller frees `from`.
-    if (status_.ok()) status_ = ToStatus(cudaStreamSynchronize(stream_), "making fp8 weights");
-  }
-
   void Quantize(const std::string& name, const char* from, Matrix& matrix) {
     char* const to = Allocate(static_cast<size_t>(matrix.n) * static_cast<size_t>(matrix.k), name);
     char* const scales = Allocate(sizeof(float) * static_cast<size_t>(matrix.n), name);
     matrix.data = to;
     matrix.scales = reinterpret_cast<const float*>(scales);
     if (!status_.ok()) return;
-    LaunchQuantizeWeights(reinterpret_cast<const __nv_bfloat16*>(from),
-                          reinterpret_cast<__nv_fp8_storage_t*>(to), reinterpret_cast<float*>(scales),
-                          matrix.n, matrix.k, stream_);
+    LaunchQuantize(reinterpret_cast<const __nv_bfloat16*>(from), {to, reinterpret_cast<float*>(scales)},
+                   matrix.n, matrix.k, stream_);
     status_ = ToStatus(cudaGetLastError(), "making fp8 weights");
   }
 
@@ -186,7 +174,7 @@ class Loader {
 
 }  // namespace
 
-absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpec& spec, Operand operand,
+absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderConfig& spec, Operand operand,
                                     Matmul& matmul, cudaStream_t stream,
                                     const std::function<void(double)>& progress) {
   Loader loader(source, operand, matmul, stream);

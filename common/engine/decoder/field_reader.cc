@@ -3,13 +3,9 @@
 #include <cmath>
 #include <cstdint>
 
-#include "common/text/json.h"
-
 namespace outrider {
 
 using Json = nlohmann::json;
-
-absl::StatusOr<Json> ReadJsonObject(const std::string& path) { return JsonObjectIn(path); }
 
 int FieldReader::Int(const char* name, int low, int high) {
   if (!Has(name)) return Fail(name, "is missing"), 0;
@@ -63,10 +59,6 @@ FieldReader FieldReader::Nested(const char* name) {
   FieldReader nested(path_, object_[name]);
   nested.prefix_ = absl::StrCat(prefix_, name, ".");
   return nested;
-}
-
-void FieldReader::TakeError(const FieldReader& nested) {
-  if (status_.ok()) status_ = nested.status_;
 }
 
 void RequireValue(FieldReader& fields, const char* field, const char* value) {

@@ -12,11 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/spec/types.h"
+#include "common/text/json.h"
 
 namespace outrider {
-
-// The JSON object in a file. NOT_FOUND or INVALID_ARGUMENT, naming the file, if there is none.
-absl::StatusOr<nlohmann::json> ReadJsonObject(const std::string& path);
 
 // Reads the fields of one JSON object. Keeps the first error, which names the file and the field. A wrong or
 // missing field still yields some value: check status() before using any.
@@ -41,7 +39,9 @@ class FieldReader {
   // A reader of the object in this field, which must be present. Pass it to TakeError afterwards, which
   // adopts its error.
   FieldReader Nested(const char* name);
-  void TakeError(const FieldReader& nested);
+  void TakeError(const FieldReader& nested) {
+    if (status_.ok()) status_ = nested.status_;
+  }
 
   template <typename... Parts>
   void Fail(absl::string_view name, const Parts&... parts) {

@@ -8,20 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/decoder/field_reader.h"
-#include "common/engine/decoder/tensor_names.h"
 
 namespace outrider {
-namespace {
-
-// Finite, or the row would count as broken.
-constexpr float kNever = -1e30f;
-
-}  // namespace
 
 absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model_dir, int count,
                                                         int vocab_size) {
   const std::string path = absl::StrCat(model_dir, "/frequent_tokens.json");
-  const absl::StatusOr<nlohmann::json> json = ReadJsonObject(path);
+  const absl::StatusOr<nlohmann::json> json = JsonObjectIn(path);
   if (!json.ok()) return json.status();
   FieldReader fields(path, *json);
   std::vector<TokenId> tokens = fields.TokenIds("tokens", vocab_size);
@@ -37,7 +30,7 @@ absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model
   return tokens;
 }
 
-FrequentHead::FrequentHead(const TensorSource& whole, const DecoderSpec& spec,
+FrequentHead::FrequentHead(const TensorSource& whole, const DecoderConfig& spec,
                            absl::Span<const TokenId> tokens)
     : whole_(whole),
       head_(TensorsOf(spec).head.parts[0].name),
@@ -66,6 +59,7 @@ absl::Status FrequentHead::Check(absl::string_view name, absl::Span<const int64_
 }
 
 void SpreadLogits(absl::Span<const float> logits, absl::Span<const TokenId> tokens, absl::Span<float> to) {
+  constexpr float kNever = -1e30f;  // finite, or the row would count as broken
   std::fill(to.begin(), to.end(), kNever);
   for (size_t i = 0; i < tokens.size(); ++i) to[static_cast<size_t>(tokens[i])] = logits[i];
 }

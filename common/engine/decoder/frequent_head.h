@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/tensor_source.h"
 #include "common/spec/types.h"
 
@@ -29,7 +29,7 @@ absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model
 class FrequentHead final : public TensorSource {
  public:
   // `spec` is that of the whole model. All references must outlive it.
-  FrequentHead(const TensorSource& whole, const DecoderSpec& spec, absl::Span<const TokenId> tokens);
+  FrequentHead(const TensorSource& whole, const DecoderConfig& spec, absl::Span<const TokenId> tokens);
 
   using TensorSource::Get;
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;

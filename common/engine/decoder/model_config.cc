@@ -2,33 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
-#include <system_error>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/engine/decoder/field_reader.h"
+#include "common/text/json.h"
 
 namespace outrider {
 namespace {
 
 // --- Fields that families have in common ---
 
-// Fails unless the field `architectures`, if there is one, names this class alone.
-void RequireArchitecture(FieldReader& fields, const char* name) {
-  if (fields.Has("architectures") && fields.At("architectures") != nlohmann::json::array({name})) {
-    fields.Fail("architectures", "is not [\"", name, "\"]: ", fields.At("architectures").dump());
-  }
-}
-
 // Sizes, the norms' epsilon, and whether embedding and head are one; `tied` if the field is absent.
-void ReadSizes(FieldReader& fields, DecoderSpec& spec, bool tied = false) {
+void ReadSizes(FieldReader& fields, DecoderConfig& spec, bool tied = false) {
   spec.vocab_size = fields.Int("vocab_size", 1);
   spec.hidden_size = fields.Int("hidden_size", 2, 1 << 20);
   spec.intermediate_size = fields.Int("intermediate_size", 2, 1 << 24);
@@ -66,7 +54,7 @@ Llama3RopeScaling ReadLlama3Scaling(FieldReader& rope) {
 }
 
 // The parameters of all layers, or of those that do not slide.
-void ReadRopeParameters(FieldReader& rope, DecoderSpec& spec) {
+void ReadRopeParameters(FieldReader& rope, DecoderConfig& spec) {
   if (rope.Has("rope_theta")) spec.rope_theta = rope.Positive("rope_theta");
   const char* kind_name = rope.Has("rope_type") ? "rope_type" : "type";
   const std::string kind = rope.String(kind_name, "default");
@@ -99,7 +87,7 @@ std::vector<bool> ReadLayerTypes(FieldReader& fields, int layers) {
 
 // `sliding_window`, 4096 if it is absent and none if it is null, and which layers slide: `layer_types` if it
 // is there, else slides(layer).
-void ReadSlidingLayers(FieldReader& fields, DecoderSpec& spec, absl::FunctionRef<bool(int layer)> slides) {
+void ReadSlidingLayers(FieldReader& fields, DecoderConfig& spec, absl::FunctionRef<bool(int layer)> slides) {
   spec.sliding_window = fields.IsAbsent("sliding_window") ? 4096
                         : fields.Has("sliding_window")    ? fields.Int("sliding_window", 1)
                                                           : 0;
@@ -116,29 +104,23 @@ void ReadSlidingLayers(FieldReader& fields, DecoderSpec& spec, absl::FunctionRef
 
 // --- The families ---
 
-DecoderSpec ReadLlama(FieldReader& fields) {
-  DecoderSpec spec;
-  RequireArchitecture(fields, "LlamaForCausalLM");
+void ReadLlama(FieldReader& fields, DecoderConfig& spec) {
   RequireValue(fields, "hidden_act", "silu");
   for (const char* name : {"attention_bias", "mlp_bias"}) {
     RefuseTrue(fields, name, "biases are not supported");
   }
   ReadSizes(fields, spec);
   ReadRope(fields, spec);
-  return spec;
 }
 
-DecoderSpec ReadMistral(FieldReader& fields) {
-  DecoderSpec spec;
-  RequireArchitecture(fields, "MistralForCausalLM");
+void ReadMistral(FieldReader& fields, DecoderConfig& spec) {
   RequireValue(fields, "hidden_act", "silu");
   ReadSizes(fields, spec);
   ReadRope(fields, spec);
   ReadSlidingLayers(fields, spec, [](int /*layer*/) { return true; });
-  return spec;
 }
 
-void ReadQwen(FieldReader& fields, DecoderSpec& spec) {
+void ReadQwen(FieldReader& fields, DecoderConfig& spec) {
   RequireValue(fields, "hidden_act", "silu");
   ReadSizes(fields, spec);
   ReadRope(fields, spec);
@@ -148,25 +130,19 @@ void ReadQwen(FieldReader& fields, DecoderSpec& spec) {
   ReadSlidingLayers(fields, spec, [first](int layer) { return layer >= first; });
 }
 
-DecoderSpec ReadQwen2(FieldReader& fields) {
-  DecoderSpec spec;
-  RequireArchitecture(fields, "Qwen2ForCausalLM");
+void ReadQwen2(FieldReader& fields, DecoderConfig& spec) {
   ReadQwen(fields, spec);
   spec.qkv_bias = true;
-  return spec;
 }
 
-DecoderSpec ReadQwen3(FieldReader& fields) {
-  DecoderSpec spec;
-  RequireArchitecture(fields, "Qwen3ForCausalLM");
+void ReadQwen3(FieldReader& fields, DecoderConfig& spec) {
   RefuseTrue(fields, "attention_bias", "a bias on the attention's output is not supported");
   ReadQwen(fields, spec);
   if (!fields.Has("head_dim")) spec.head_dim = 128;  // in transformers, whatever the hidden size
   spec.qk_norm = true;
-  return spec;
 }
 
-void ReadGemma(FieldReader& fields, DecoderSpec& spec) {
+void ReadGemma(FieldReader& fields, DecoderConfig& spec) {
   RequireValue(fields, "hidden_activation", "gelu_pytorch_tanh");
   RefuseTrue(fields, "attention_bias", "biases are not supported");
   RefuseTrue(fields, "use_bidirectional_attention", "this is no decoder");
@@ -186,19 +162,14 @@ std::optional<double> ReadSoftcap(FieldReader& fields, const char* name, std::op
   return fields.Has(name) ? std::optional(fields.Positive(name)) : std::nullopt;
 }
 
-DecoderSpec ReadGemma2(FieldReader& fields) {
-  DecoderSpec spec;
-  RequireArchitecture(fields, "Gemma2ForCausalLM");
+void ReadGemma2(FieldReader& fields, DecoderConfig& spec) {
   ReadGemma(fields, spec);
   spec.attention_softcap = ReadSoftcap(fields, "attn_logit_softcapping", 50);
   spec.final_softcap = ReadSoftcap(fields, "final_logit_softcapping", 30);
   ReadSlidingLayers(fields, spec, [](int layer) { return layer % 2 == 0; });
-  return spec;
 }
 
-DecoderSpec ReadGemma3(FieldReader& fields) {
-  DecoderSpec spec;
-  RequireArchitecture(fields, "Gemma3ForCausalLM");
+void ReadGemma3(FieldReader& fields, DecoderConfig& spec) {
   spec.rope_theta = 1e6;
   spec.sliding_rope_theta = 1e4;
   ReadGemma(fields, spec);
@@ -208,34 +179,42 @@ DecoderSpec ReadGemma3(FieldReader& fields) {
   const int pattern = fields.Has("sliding_window_pattern") ? fields.Int("sliding_window_pattern", 1) : 6;
   ReadSlidingLayers(fields, spec, [pattern](int layer) { return (layer + 1) % pattern != 0; });
   spec.qk_norm = true;
-  return spec;
 }
 
 struct Family {
   const char* model_type;
-  DecoderSpec (*read)(FieldReader& fields);
+  const char* architecture;
+  void (*read)(FieldReader& fields, DecoderConfig& spec);
 };
 
-constexpr Family kFamilies[] = {{"llama", ReadLlama},   {"qwen2", ReadQwen2},
-                                {"qwen3", ReadQwen3},   {"mistral", ReadMistral},
-                                {"gemma2", ReadGemma2}, {"gemma3_text", ReadGemma3}};
+constexpr Family kFamilies[] = {
+    {"llama", "LlamaForCausalLM", ReadLlama},    {"qwen2", "Qwen2ForCausalLM", ReadQwen2},
+    {"qwen3", "Qwen3ForCausalLM", ReadQwen3},    {"mistral", "MistralForCausalLM", ReadMistral},
+    {"gemma2", "Gemma2ForCausalLM", ReadGemma2}, {"gemma3_text", "Gemma3ForCausalLM", ReadGemma3}};
 
-// Refuses, naming the field, what DecoderSpec cannot express: an unknown family, another architecture or
+// Refuses, naming the field, what DecoderConfig cannot express: an unknown family, another architecture or
 // activation, biases, an unknown kind of rope. The result is meaningless if `fields` has an error.
-DecoderSpec ReadDecoder(FieldReader& fields) {
+DecoderConfig ReadDecoder(FieldReader& fields) {
   const std::string model_type = fields.String("model_type", "");
+  DecoderConfig spec;
   for (const Family& family : kFamilies) {
-    if (model_type == family.model_type) return family.read(fields);
+    if (model_type != family.model_type) continue;
+    const nlohmann::json only = nlohmann::json::array({family.architecture});
+    if (fields.Has("architectures") && fields.At("architectures") != only) {
+      fields.Fail("architectures", "is not ", only.dump(), ": ", fields.At("architectures").dump());
+    }
+    family.read(fields, spec);
+    return spec;
   }
   const auto name = [](std::string* out, const Family& family) { absl::StrAppend(out, family.model_type); };
   fields.Fail("model_type", model_type.empty() ? "is missing" : absl::StrCat("is \"", model_type, "\""),
               "; supported: ", absl::StrJoin(kFamilies, ", ", name));
-  return {};
+  return spec;
 }
 
 }  // namespace
 
-void ReadRope(FieldReader& fields, DecoderSpec& spec) {
+void ReadRope(FieldReader& fields, DecoderConfig& spec) {
   if (fields.Has("rope_theta")) spec.rope_theta = fields.Positive("rope_theta");
   for (const char* spelling : {"rope_scaling", "rope_parameters"}) {
     if (!fields.Has(spelling)) continue;
@@ -256,7 +235,7 @@ void ReadRope(FieldReader& fields, DecoderSpec& spec) {
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   const std::string path = absl::StrCat(model_dir, "/config.json");
-  absl::StatusOr<nlohmann::json> json = ReadJsonObject(path);
+  absl::StatusOr<nlohmann::json> json = JsonObjectIn(path);
   if (!json.ok()) return json.status();
   FieldReader fields(path, *json);
   ModelConfig config;
@@ -272,9 +251,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   if (!fields.status().ok()) return fields.status();
 
   const std::string generation_path = absl::StrCat(model_dir, "/generation_config.json");
-  std::error_code ignored;
-  if (!std::filesystem::exists(generation_path, ignored)) return config;
-  absl::StatusOr<nlohmann::json> generation_json = ReadJsonObject(generation_path);
+  absl::StatusOr<nlohmann::json> generation_json = JsonObjectIfThere(generation_path);
   if (!generation_json.ok()) return generation_json.status();
   FieldReader generation(generation_path, *generation_json);
   if (generation.Has("eos_token_id")) config.eos_token_ids = generation.TokenIds("eos_token_id", vocab);

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "common/spec/host_device.h"
 #include "common/spec/team/exact_math.h"
+#include "common/spec/types.h"
 
 namespace outrider {
 

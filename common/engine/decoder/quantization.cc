@@ -1,4 +1,4 @@
-#include "common/engine/decoder/quantization.h"
+#include "common/engine/decoder/model_config.h"
 
 #include <algorithm>
 #include <initializer_list>

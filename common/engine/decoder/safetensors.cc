@@ -23,7 +23,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/text/json.h"
-#include "common/text/read_file.h"
+#include "common/text/strings.h"
 
 namespace outrider {
 namespace {
@@ -77,23 +77,7 @@ bool ShapeMatches(absl::Span<const int64_t> shape, size_t element_bytes, uint64_
 
 }  // namespace
 
-SafeTensors::SafeTensors(SafeTensors&& other) noexcept
-    : dir_(std::move(other.dir_)),
-      files_(std::exchange(other.files_, {})),
-      copies_(std::exchange(other.copies_, {})),
-      tensors_(std::exchange(other.tensors_, {})) {}
-
-SafeTensors& SafeTensors::operator=(SafeTensors&& other) noexcept {
-  std::swap(dir_, other.dir_);
-  std::swap(files_, other.files_);
-  std::swap(copies_, other.copies_);
-  std::swap(tensors_, other.tensors_);
-  return *this;
-}
-
-SafeTensors::~SafeTensors() {
-  for (const Mapping& file : files_) munmap(file.data, file.bytes);
-}
+void SafeTensors::Unmap::operator()(char* data) const { munmap(data, bytes); }
 
 absl::StatusOr<SafeTensors> SafeTensors::Open(const std::string& model_dir) {
   SafeTensors tensors;
@@ -159,7 +143,7 @@ absl::Status SafeTensors::AddFile(const std::string& path) {
     return absl::ResourceExhaustedError(
         absl::StrCat(path, ": cannot map ", bytes, " bytes: ", std::strerror(errno)));
   }
-  files_.push_back({path, static_cast<char*>(data), bytes});
+  files_.push_back({path, std::unique_ptr<char, Unmap>(static_cast<char*>(data), Unmap{bytes}), bytes});
   return AddHeader(files_.size() - 1);
 }
 
@@ -169,12 +153,12 @@ absl::Status SafeTensors::AddHeader(size_t file) {
     return absl::DataLossError(absl::StrCat(mapping.path, ": ", parts...));
   };
   uint64_t header_bytes;
-  std::memcpy(&header_bytes, mapping.data, sizeof(header_bytes));
+  std::memcpy(&header_bytes, mapping.data.get(), sizeof(header_bytes));
   if (header_bytes > kMaxHeaderBytes || header_bytes > mapping.bytes - sizeof(header_bytes)) {
     return damaged("truncated or not safetensors: a header of ", header_bytes, " bytes in a file of ",
                    mapping.bytes);
   }
-  const char* header_begin = mapping.data + sizeof(header_bytes);
+  const char* header_begin = mapping.data.get() + sizeof(header_bytes);
   const char* data_begin = header_begin + header_bytes;
   const uint64_t data_bytes = mapping.bytes - sizeof(header_bytes) - header_bytes;
   const absl::StatusOr<Json> parsed = ParseJson({header_begin, header_bytes});

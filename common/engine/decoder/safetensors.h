@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,11 +35,6 @@ class SafeTensors final : public TensorSource {
   // ascending from 0 without gap or overlap), or an index that disagrees with its files.
   static absl::StatusOr<SafeTensors> Open(const std::string& model_dir);
 
-  SafeTensors() = default;
-  ~SafeTensors() override;
-  SafeTensors(SafeTensors&& other) noexcept;
-  SafeTensors& operator=(SafeTensors&& other) noexcept;
-
   // Null if there is none. Valid while the source lives. "model.x" also finds "x", its name in the checkpoint
   // of a model without its head.
   const Stored* Find(absl::string_view name) const;
@@ -55,9 +51,13 @@ class SafeTensors final : public TensorSource {
   uint64_t Hash() const;
 
  private:
+  struct Unmap {
+    size_t bytes;
+    void operator()(char* data) const;
+  };
   struct Mapping {
     std::string path;
-    char* data;
+    std::unique_ptr<char, Unmap> data;
     size_t bytes;
   };
 

@@ -1,6 +1,7 @@
-// Where a model's weights come from.
+// Where a model's weights come from, and how they become float32.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/engine/decoder/narrow_floats.h"
 
 namespace outrider {
 
@@ -23,12 +25,55 @@ struct TensorView {
   std::shared_ptr<const void> memory = nullptr;  // holds `data`; null if the source does
 
   size_t element_bytes() const { return type == ElementType::kFloat32 ? 4 : 2; }
-  size_t bytes() const {
-    size_t bytes = element_bytes();
-    for (const int64_t size : shape) bytes *= static_cast<size_t>(size);
-    return bytes;
+  size_t elements() const {
+    size_t elements = 1;
+    for (const int64_t size : shape) elements *= static_cast<size_t>(size);
+    return elements;
   }
+  size_t bytes() const { return elements() * element_bytes(); }
 };
+
+inline float FromFloat16(uint16_t value) {
+  const uint32_t sign = static_cast<uint32_t>(value & 0x8000) << 16;
+  const uint32_t rest = static_cast<uint32_t>(value & 0x7fff) << 13;
+  // The exponent's bias differs by 112; scaling by a power of two is right for subnormals too.
+  const uint32_t infinity_or_nan = (value & 0x7c00) == 0x7c00 ? 0x7f800000u : 0u;
+  const float magnitude = infinity_or_nan != 0 ? std::bit_cast<float>(infinity_or_nan | (rest & 0x007fffff))
+                                               : std::bit_cast<float>(rest) * 0x1p112f;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+}
+
+// Element `index` of a tensor's data, as float32.
+template <ElementType kType>
+float ReadElement(const char* data, int64_t index) {
+  if constexpr (kType == ElementType::kFloat32) {
+    return reinterpret_cast<const float*>(data)[index];
+  } else {
+    const uint16_t value = reinterpret_cast<const uint16_t*>(data)[index];
+    return kType == ElementType::kBFloat16 ? FromBFloat16(value) : FromFloat16(value);
+  }
+}
+
+// Reads elements [first, first + count) of a tensor as float32.
+inline void ReadElements(const TensorView& tensor, int64_t first, int count, float* to) {
+  const auto read = [&]<ElementType kType>() {
+    for (int i = 0; i < count; ++i) to[i] = ReadElement<kType>(tensor.data, first + i);
+  };
+  switch (tensor.type) {
+    case ElementType::kFloat32:
+      return read.template operator()<ElementType::kFloat32>();
+    case ElementType::kBFloat16:
+      return read.template operator()<ElementType::kBFloat16>();
+    case ElementType::kFloat16:
+      return read.template operator()<ElementType::kFloat16>();
+  }
+}
+
+inline std::vector<float> AllElements(const TensorView& tensor) {
+  std::vector<float> values(tensor.elements());
+  ReadElements(tensor, 0, static_cast<int>(values.size()), values.data());
+  return values;
+}
 
 // Tensors by name. Views are valid while the source lives. A source may make a tensor for its view alone, so
 // keeping many views may keep many tensors in memory.

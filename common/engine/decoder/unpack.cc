@@ -1,9 +1,9 @@
-#include "common/engine/decoder/unpack.h"
+#include "common/engine/decoder/unpacked_tensors.h"
 
 #include <algorithm>
 #include <array>
 
-#include "common/engine/decoder/elements.h"
+#include "common/engine/decoder/tensor_source.h"
 
 namespace outrider {
 namespace {

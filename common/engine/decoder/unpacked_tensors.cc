@@ -2,21 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <string>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/engine/decoder/elements.h"
-#include "common/engine/decoder/unpack.h"
 
 namespace outrider {
 namespace {
@@ -147,8 +143,7 @@ class Unpacker {
   std::vector<float> Floats(absl::string_view suffix, const Shape& shape) {
     const TensorView view = stored_.Get(Name(suffix), shape, status_);
     if (!status_.ok()) return {};
-    std::vector<float> values(view.bytes() / view.element_bytes());
-    ReadElements(view, 0, static_cast<int>(values.size()), values.data());
+    std::vector<float> values = AllElements(view);
     for (const float value : values) {
       if (!std::isfinite(value)) Refuse(suffix, "holds ", value, ", and a scale is finite");
     }

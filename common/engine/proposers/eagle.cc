@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "common/engine/decoder/frequent_head.h"
-#include "common/engine/proposers/layer_skip.h"
 
 namespace outrider {
 namespace {
@@ -55,10 +54,6 @@ float* Eagle::StateOf(absl::Span<const BlockId> blocks, int slot) const {
          (block * size + static_cast<size_t>(slot) % size) * static_cast<size_t>(parts_.hidden_size);
 }
 
-absl::Span<const int> Eagle::taps() const {
-  return parts_.eagle3 ? absl::MakeConstSpan(parts_.eagle3->taps) : absl::Span<const int>();
-}
-
 void Eagle::OnHidden(const SequenceState& sequence, int first_slot, const HiddenView& hidden) {
   const int size = parts_.hidden_size;
   if (parts_.eagle3) {
@@ -93,13 +88,13 @@ absl::StatusOr<LogitsView> Eagle::Level(int level, std::span<Drafting* const> dr
   if (level == 0) {
     int rows = 0;
     for (const Drafting* drafting : draftings) rows += static_cast<int>(MissingRows(*drafting).tokens.size());
-    const bool too_many = rows > parts_.max_rows;
     for (Drafting* drafting : draftings) {
-      if (!too_many) continue;
+      if (rows <= parts_.max_rows) break;
       if (absl::Status status = CatchUp(*drafting); !status.ok()) return status;
     }
   }
-  ClearInputs();
+  tokens_.clear();
+  states_.clear();
   for (const Drafting* drafting : draftings) {
     const SequenceState& sequence = *drafting->sequence;
     const SequenceRows rows = level == 0 ? MissingRows(*drafting) : RowsOfLevel(*drafting);
@@ -156,7 +151,8 @@ absl::Status Eagle::CatchUp(Drafting& drafting) {
     const size_t count = std::min(rows.tokens.size() - 1, static_cast<size_t>(parts_.max_rows));
     if (count == 0) return absl::OkStatus();
     rows.tokens = rows.tokens.first(count);
-    ClearInputs();
+    tokens_.clear();
+    states_.clear();
     for (size_t i = 0; i < count; ++i) {
       const float* const before = StateOf(sequence.blocks(), rows.position + static_cast<int>(i) - 1);
       AddInput(rows.tokens[i], before);

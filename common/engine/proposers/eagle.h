@@ -39,7 +39,7 @@ class DraftHead {
     std::unique_ptr<Matrix> matrix;
     std::vector<TokenId> tokens;                   // empty: all
     int vocab = 0;                                 // the target's
-    std::optional<double> softcap = std::nullopt;  // DecoderSpec::final_softcap
+    std::optional<double> softcap = std::nullopt;  // DecoderConfig::final_softcap
   };
 
   // Uses the target's head; the target must outlive this.
@@ -73,7 +73,6 @@ struct EagleParts {
   int hidden_size = 0;
   int block_size = 0;
   int max_rows = 0;  // of a batch
-  int max_tokens = 0;
   std::optional<Eagle3Parts> eagle3 = std::nullopt;
 };
 
@@ -82,10 +81,11 @@ class Eagle final : public Proposer {
   explicit Eagle(EagleParts parts) : parts_(std::move(parts)) {}
 
   ProposerKind kind() const override { return ProposerKind::kEagle; }
-  int max_tokens() const override { return parts_.max_tokens; }
   int SlotsFor(int nodes, int /*depth*/) const override { return 1 + nodes; }
   int HiddenRows(int rows, int /*logit_rows*/) const override { return rows; }
-  absl::Span<const int> taps() const override;
+  absl::Span<const int> taps() const override {
+    return parts_.eagle3 ? absl::MakeConstSpan(parts_.eagle3->taps) : absl::Span<const int>();
+  }
   void OnHidden(const SequenceState& sequence, int first_slot, const HiddenView& hidden) override;
   absl::StatusOr<LogitsView> Level(int level, std::span<Drafting* const> draftings) override;
   void CopyBlock(BlockId from, BlockId to) override;
@@ -100,10 +100,6 @@ class Eagle final : public Proposer {
   absl::Status CatchUp(Drafting& drafting);
   // Adds the input of a token's row: `before` is the state of the token before it.
   void AddInput(TokenId token, const float* before);
-  void ClearInputs() {
-    tokens_.clear();
-    states_.clear();
-  }
   // Runs the layer with the inputs as embeddings of the batch's rows.
   absl::StatusOr<HiddenView> Run(std::vector<SequenceRows>& batch);
   // Sets rows_ to fc of `rows`, which have as many columns as fc.

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/engine/decoder/elements.h"
+#include "common/engine/decoder/tensor_source.h"
 
 namespace outrider {
 
@@ -14,7 +14,7 @@ int ReadInner(FieldReader& fields) {
   return inner;
 }
 
-void CheckSizes(FieldReader& fields, const DecoderSpec& target) {
+void CheckSizes(FieldReader& fields, const DecoderConfig& target) {
   const std::pair<const char*, int> sizes[] = {{"hidden_size", target.hidden_size},
                                                {"target_hidden_size", target.hidden_size},
                                                {"vocab_size", target.vocab_size}};
@@ -26,6 +26,12 @@ void CheckSizes(FieldReader& fields, const DecoderSpec& target) {
   }
 }
 
+HeadWeights::HeadWeights(const HeadFolder& folder) : model_(folder.target.model) {
+  absl::StatusOr<SafeTensors> opened = SafeTensors::Open(folder.dir);
+  status_ = opened.status();
+  if (opened.ok()) tensors_ = *std::move(opened);
+}
+
 int64_t HeadWeights::RowsOf(const std::string& name) const {
   const SafeTensors::Stored* stored = tensors_.Find(name);
   return stored == nullptr || stored->shape.empty() ? 0 : stored->shape[0];
@@ -33,10 +39,7 @@ int64_t HeadWeights::RowsOf(const std::string& name) const {
 
 std::vector<float> HeadWeights::Values(const std::string& name, const std::vector<int64_t>& shape) {
   const TensorView view = tensors_.Get(name, shape, status_);
-  if (!status_.ok()) return {};
-  std::vector<float> values(view.bytes() / view.element_bytes());
-  ReadElements(view, 0, static_cast<int>(values.size()), values.data());
-  return values;
+  return status_.ok() ? AllElements(view) : std::vector<float>();
 }
 
 std::vector<TokenId> HeadWeights::Ids(const std::string& name, int64_t count, int vocab) {

@@ -8,17 +8,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/field_reader.h"
 #include "common/engine/decoder/safetensors.h"
 #include "common/engine/model.h"
 #include "common/engine/proposers/load.h"
+#include "common/engine/proposers/proposer.h"
 #include "common/spec/types.h"
 
 namespace outrider {
-
-// More tokens than anybody asks for.
-inline constexpr int kNoLimit = 1 << 10;
 
 // A folder, its config and its target.
 struct HeadFolder {
@@ -26,7 +24,6 @@ struct HeadFolder {
   FieldReader& fields;  // of config.json
   const ProposerTarget& target;
 
-  std::string config() const { return dir + "/config.json"; }
   int hidden() const { return target.decoder.hidden_size; }
   int vocab() const { return target.decoder.vocab_size; }
 };
@@ -35,14 +32,14 @@ struct HeadFolder {
 int ReadInner(FieldReader& fields);
 
 // Checks that the sizes that the config has are the target's.
-void CheckSizes(FieldReader& fields, const DecoderSpec& target);
+void CheckSizes(FieldReader& fields, const DecoderConfig& target);
 
-// Reads tensors of a folder for a model. Keeps the first error, which names file and tensor; later results
-// are meaningless.
+// Reads the tensors of a folder for its target. Keeps the first error, which names file and tensor; later
+// results are meaningless.
 class HeadWeights {
  public:
-  // Both must outlive it.
-  HeadWeights(const SafeTensors& tensors, Model& model) : tensors_(tensors), model_(model) {}
+  // Opens the folder's files. The target's model must outlive it.
+  explicit HeadWeights(const HeadFolder& folder);
 
   bool Has(const std::string& name) const { return tensors_.Find(name) != nullptr; }
   // 0 if there is no such tensor.
@@ -54,12 +51,40 @@ class HeadWeights {
   std::unique_ptr<Matrix> Load(const std::string& name, int64_t n, int64_t k);
   std::unique_ptr<Matrix> Load(const absl::StatusOr<TensorView>& view);
 
+  const SafeTensors& tensors() const { return tensors_; }
   const absl::Status& status() const { return status_; }
 
  private:
-  const SafeTensors& tensors_;
+  SafeTensors tensors_;
   Model& model_;
   absl::Status status_;
 };
+
+// EAGLE and EAGLE-3 (eagle.h) are loaded from published layouts (load_eagle.cc).
+//
+// The layout of the authors' releases (github.com/SafeAILab/EAGLE: eagle/model/cnets1.py, cnets.py) is also
+// ours: the config of a Llama with one layer, and the tensors
+//
+//   EAGLE    fc.weight [hidden, 2 hidden], fc.bias where there is one, layers.0.* without input_layernorm
+//   EAGLE-3  fc.weight [hidden, 3 hidden], midlayer.* with hidden_norm, and projections to queries, keys and
+//            values of 2 hidden columns; norm.weight
+//   both     lm_head.weight [draft_vocab_size, hidden], d2t [draft_vocab_size]: see ReadHead; t2d, which says
+//            the same as d2t, and copies of the target's embedding are not read
+//
+// Config fields besides a Llama's: draft_vocab_size, norm_before_residual; in ours also eagle_version, 1 or
+// 3, and feature_layers, which others call eagle_aux_hidden_state_layer_ids.
+//
+// The layout of "speculators" (github.com/vllm-project/speculators: src/speculators/models/eagle.py,
+// eagle3.py, and vLLM's vllm/model_executor/models/llama_eagle.py, llama_eagle3.py) has the Llama's fields in
+// transformer_layer_config, speculators_model_type "eagle" or "eagle3", and other names:
+//
+//   eagle    fusion_fc.weight, with fusion_bias fusion_fc.bias; transformer.*
+//   eagle3   layers.0.* for midlayer.*
+
+// Reads the layer as a decoder. INVALID_ARGUMENT, naming file and field.
+absl::StatusOr<DecoderConfig> ReadEagleConfig(FieldReader& fields, const DecoderConfig& target);
+
+// Errors are those of LoadProposers.
+absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder);
 
 }  // namespace outrider

@@ -9,11 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/engine/decoder/field_reader.h"
-#include "common/engine/decoder/safetensors.h"
 #include "common/engine/proposers/head_folder.h"
-#include "common/engine/proposers/layer_skip.h"
-#include "common/engine/proposers/load_eagle.h"
-#include "common/engine/proposers/residual_heads.h"
+#include "common/engine/proposers/target_proposers.h"
 
 namespace outrider {
 namespace {
@@ -25,7 +22,7 @@ using Loaded = absl::StatusOr<std::unique_ptr<Proposer>>;
 Loaded LoadLayerSkip(const HeadFolder& folder) {
   const int layers = folder.fields.Int("exit_layer", 1, std::max(1, folder.target.decoder.layers - 1));
   if (!folder.fields.status().ok()) return folder.fields.status();
-  return std::make_unique<LayerSkip>(folder.target.model, layers, kNoLimit);
+  return std::make_unique<LayerSkip>(folder.target.model, layers);
 }
 
 // FasterDecoding's names: head i has residual blocks i.0, i.1, ..., and then its output, unless that is the
@@ -34,9 +31,7 @@ Loaded LoadMedusa(const HeadFolder& folder) {
   const int count = folder.fields.Int("medusa_num_heads", 1, kMaxHeads);
   const int layers = folder.fields.Int("medusa_num_layers", 1, kMaxHeads);
   if (!folder.fields.status().ok()) return folder.fields.status();
-  const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
-  if (!tensors.ok()) return tensors.status();
-  HeadWeights weights(*tensors, folder.target.model);
+  HeadWeights weights(folder);
   const std::string prefix = weights.Has("medusa_head.0.0.linear.weight") ? "medusa_head." : "";
   const int hidden = folder.hidden();
   std::vector<ResidualHead> heads;
@@ -61,9 +56,7 @@ Loaded LoadBlockwise(const HeadFolder& folder) {
   const int count = folder.fields.Int("num_heads", 1, kMaxHeads);
   const int inner = ReadInner(folder.fields);
   if (!folder.fields.status().ok()) return folder.fields.status();
-  const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
-  if (!tensors.ok()) return tensors.status();
-  HeadWeights weights(*tensors, folder.target.model);
+  HeadWeights weights(folder);
   const int hidden = folder.hidden();
   std::vector<ResidualHead> heads;
   for (int i = 0; i < count; ++i) {
@@ -81,9 +74,7 @@ Loaded LoadBlockwise(const HeadFolder& folder) {
 Loaded LoadLookAhead(const HeadFolder& folder) {
   const int count = folder.fields.Int("lookahead_tokens", 1, kMaxHeads);
   if (!folder.fields.status().ok()) return folder.fields.status();
-  const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
-  if (!tensors.ok()) return tensors.status();
-  HeadWeights weights(*tensors, folder.target.model);
+  HeadWeights weights(folder);
   std::vector<float> embeddings = weights.Values("lookahead.weight", {count, folder.hidden()});
   if (!weights.status().ok()) return weights.status();
   return std::make_unique<LookAhead>(folder.target.model, folder.hidden(), std::move(embeddings));
@@ -111,7 +102,7 @@ absl::Status CheckTarget(const HeadFolder& folder) {
   const std::string own = absl::StrCat(absl::Hex(folder.target.weights_hash, absl::kZeroPad16));
   if (!trained_for.empty() && trained_for != own) {
     return absl::InvalidArgumentError(
-        absl::StrCat(folder.config(), ": trained for a target with the weights ", trained_for,
+        absl::StrCat(folder.dir, "/config.json: trained for a target with the weights ", trained_for,
                      ", but those of ", folder.target.options.model_dir, " are ", own));
   }
   CheckSizes(fields, folder.target.decoder);
@@ -120,7 +111,7 @@ absl::Status CheckTarget(const HeadFolder& folder) {
 
 Loaded LoadProposer(const std::string& dir, const ProposerTarget& target) {
   const std::string path = dir + "/config.json";
-  const absl::StatusOr<nlohmann::json> config = ReadJsonObject(path);
+  const absl::StatusOr<nlohmann::json> config = JsonObjectIn(path);
   if (!config.ok()) return config.status();
   FieldReader fields(path, *config);
   const HeadFolder folder{dir, fields, target};
@@ -147,18 +138,17 @@ Loaded LoadProposer(const std::string& dir, const ProposerTarget& target) {
 
 }  // namespace
 
-size_t ProposerBytesPerBlock(const RunnerOptions& options, const DecoderSpec& decoder) {
+size_t ProposerBytesPerBlock(const RunnerOptions& options, const DecoderConfig& decoder) {
   size_t floats = 0;
   for (const std::string& dir : options.heads) {
     const std::string path = dir + "/config.json";
-    const absl::StatusOr<nlohmann::json> config = ReadJsonObject(path);
+    const absl::StatusOr<nlohmann::json> config = JsonObjectIn(path);
     if (!config.ok()) continue;
     FieldReader fields(path, *config);
     if (KindOf(fields, *config) != ProposerKind::kEagle) continue;
-    const absl::StatusOr<DecoderSpec> layer = ReadEagleSpec(fields, decoder);
+    const absl::StatusOr<DecoderConfig> layer = ReadEagleConfig(fields, decoder);
     if (!layer.ok()) continue;
-    floats += static_cast<size_t>(decoder.hidden_size) +
-              2 * static_cast<size_t>(layer->kv_heads) * static_cast<size_t>(layer->head_dim);
+    floats += static_cast<size_t>(decoder.hidden_size) + layer->kv_numbers();
   }
   return floats * sizeof(float) * static_cast<size_t>(options.block_size);
 }

@@ -7,7 +7,7 @@
 //   medusa      medusa_num_heads, medusa_num_layers: of residual blocks in a head
 //   blockwise   num_heads, intermediate_size
 //   eagle       those of a Llama with one layer; draft_vocab_size: how many tokens it drafts from
-//               (load_eagle.h)
+//               (head_folder.h)
 //   layer_skip  exit_layer: how many layers the draft has
 //   pass        lookahead_tokens
 #pragma once
@@ -18,7 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/backend.h"
-#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/tensor_source.h"
 #include "common/engine/model.h"
 #include "common/engine/proposers/proposer.h"
@@ -31,7 +31,7 @@ namespace outrider {
 struct ProposerTarget {
   const Backend& backend;
   const RunnerOptions& options;
-  const DecoderSpec& decoder;
+  const DecoderConfig& decoder;
   const TensorSource& weights;
   uint64_t weights_hash;
   Model& model;
@@ -40,7 +40,7 @@ struct ProposerTarget {
 
 // The most bytes that the proposers keep beside each block of the target's keys and values. Errors of a
 // folder are left to LoadProposers.
-size_t ProposerBytesPerBlock(const RunnerOptions& options, const DecoderSpec& decoder);
+size_t ProposerBytesPerBlock(const RunnerOptions& options, const DecoderConfig& decoder);
 
 // Loads one proposer for each folder of options.heads, in the order of their kinds. Errors are on one line
 // and name the folder: INVALID_ARGUMENT for an invalid config, sizes that are not the target's, other weights

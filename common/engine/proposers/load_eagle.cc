@@ -1,4 +1,4 @@
-#include "common/engine/proposers/load_eagle.h"
+#include "common/engine/proposers/head_folder.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -8,10 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/frequent_head.h"
 #include "common/engine/decoder/model_config.h"
-#include "common/engine/decoder/safetensors.h"
-#include "common/engine/decoder/tensor_names.h"
 #include "common/engine/proposers/eagle.h"
 
 namespace outrider {
@@ -41,7 +40,7 @@ class EagleTensors final : public TensorSource {
 // of the target's head.
 DraftHead ReadHead(const HeadFolder& folder, HeadWeights& weights) {
   const int vocab = folder.vocab();
-  const DecoderSpec& decoder = folder.target.decoder;
+  const DecoderConfig& decoder = folder.target.decoder;
   int64_t count = weights.Has("d2t") ? weights.RowsOf("d2t") : vocab;
   if (folder.fields.Has("draft_vocab_size")) count = folder.fields.Int("draft_vocab_size", 1, vocab);
   const bool has_matrix = weights.Has("lm_head.weight"), has_all = !weights.Has("d2t") && count == vocab;
@@ -121,8 +120,8 @@ Layout ReadLayout(FieldReader& fields, const HeadWeights& weights) {
   return {version == 3, version == 3 ? "midlayer." : "layers.0.", "fc."};
 }
 
-absl::StatusOr<DecoderSpec> ReadLayer(FieldReader& fields, const DecoderSpec& target) {
-  DecoderSpec spec;
+absl::StatusOr<DecoderConfig> ReadLayer(FieldReader& fields, const DecoderConfig& target) {
+  DecoderConfig spec;
   spec.vocab_size = target.vocab_size;
   spec.hidden_size = target.hidden_size;
   spec.intermediate_size = ReadInner(fields);
@@ -149,7 +148,7 @@ absl::StatusOr<DecoderSpec> ReadLayer(FieldReader& fields, const DecoderSpec& ta
 
 }  // namespace
 
-absl::StatusOr<DecoderSpec> ReadEagleSpec(FieldReader& fields, const DecoderSpec& target) {
+absl::StatusOr<DecoderConfig> ReadEagleConfig(FieldReader& fields, const DecoderConfig& target) {
   if (!fields.Has("speculators_model_type")) return ReadLayer(fields, target);
   if (!fields.Has("transformer_layer_config")) fields.Fail("transformer_layer_config", "is missing");
   if (!fields.status().ok()) return fields.status();
@@ -162,11 +161,10 @@ absl::StatusOr<DecoderSpec> ReadEagleSpec(FieldReader& fields, const DecoderSpec
 
 absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
   const ProposerTarget& target = folder.target;
-  absl::StatusOr<DecoderSpec> spec = ReadEagleSpec(folder.fields, target.decoder);
+  absl::StatusOr<DecoderConfig> spec = ReadEagleConfig(folder.fields, target.decoder);
   if (!spec.ok()) return spec.status();
-  const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.dir);
-  if (!tensors.ok()) return tensors.status();
-  HeadWeights weights(*tensors, target.model);
+  HeadWeights weights(folder);
+  if (!weights.status().ok()) return weights.status();
   const int64_t hidden = folder.hidden();
   const Layout layout = ReadLayout(folder.fields, weights);
   EagleParts parts{.target = target.model,
@@ -177,8 +175,7 @@ absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
                    .states = {},
                    .hidden_size = folder.hidden(),
                    .block_size = target.options.block_size,
-                   .max_rows = target.options.max_batch_rows,
-                   .max_tokens = kNoLimit};
+                   .max_rows = target.options.max_batch_rows};
   int64_t fused = 2;
   if (layout.is_eagle3) {
     parts.eagle3 = ReadEagle3(folder, layout.layer, spec->rms_norm_eps, weights);
@@ -196,7 +193,7 @@ absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
   options.observe = nullptr;
   options.progress = nullptr;
   absl::StatusOr<std::unique_ptr<Model>> layer = target.backend.Load(
-      *spec, EagleTensors(*tensors, layout.layer, target.weights), options, target.threads);
+      *spec, EagleTensors(weights.tensors(), layout.layer, target.weights), options, target.threads);
   if (!layer.ok()) return layer.status();
   parts.layer = *std::move(layer);
   const size_t slots = static_cast<size_t>(options.kv_blocks) * static_cast<size_t>(options.block_size);

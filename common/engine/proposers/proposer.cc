@@ -41,6 +41,33 @@ bool DrawNextLevel(Drafting& drafting, const LogitsView& rows) {
 
 }  // namespace
 
+SequenceRows RowsOfLevel(const Drafting& drafting) {
+  const SequenceState& sequence = *drafting.sequence;
+  const int first = static_cast<int>(sequence.tokens().size()) - drafting.rows;
+  SequenceRows rows{.tokens = sequence.tokens().subspan(static_cast<size_t>(first)),
+                    .position = first,
+                    .blocks = sequence.blocks(),
+                    .logit_rows = drafting.rows};
+  if (!sequence.parents().empty()) {
+    rows.tree_begin = sequence.tree_begin();
+    rows.parents = sequence.parents();
+  }
+  return rows;
+}
+
+LogitsView RowsForNodes(const LogitsView& rows, std::span<Drafting* const> draftings,
+                        std::vector<float>& storage) {
+  std::vector<float> copies;
+  int count = 0;
+  for (size_t i = 0; i < draftings.size(); ++i) {
+    const absl::Span<const float> row = rows.row(static_cast<int>(i));
+    for (int r = 0; r < draftings[i]->rows; ++r) copies.insert(copies.end(), row.begin(), row.end());
+    count += draftings[i]->rows;
+  }
+  storage = std::move(copies);
+  return {storage.data(), count, rows.vocab};
+}
+
 absl::Status MakeProposals(Proposer& proposer, std::span<Drafting> draftings) {
   for (int level = 0;; ++level) {
     std::vector<Drafting*> active;

@@ -27,6 +27,13 @@ struct Drafting {
   std::vector<float> states = {};  // the proposer's own
 };
 
+// The rows of the last level's nodes: the last tokens of the sequence.
+SequenceRows RowsOfLevel(const Drafting& drafting);
+
+// Repeats each drafting's row of `rows` for every node of its last level. The result is in `storage`.
+LogitsView RowsForNodes(const LogitsView& rows, std::span<Drafting* const> draftings,
+                        std::vector<float>& storage);
+
 // A proposer's q depends only on committed tokens (and, if the backend is not row-invariant, on rounding), so
 // that it is the same after a resend. Its cached data lies beside the target's keys and values, in the same
 // blocks and slots. Engine thread only.
@@ -36,7 +43,7 @@ class Proposer {
 
   virtual ProposerKind kind() const = 0;
   // The longest path that it can propose, in tokens.
-  virtual int max_tokens() const = 0;
+  virtual int max_tokens() const { return 1 << 10; }  // more than anybody asks for
   // How many slots a proposal of `nodes` nodes and this depth, K, writes after the computed tokens.
   virtual int SlotsFor(int nodes, int depth) const = 0;
 

@@ -1,21 +1,26 @@
-// One sequence on a server: its tokens and their KV cache, its sampling parameters, and the work in progress.
+// One sequence on a server: its tokens and their KV cache, its sampling parameters, and the work in progress,
+// which a sampler answers.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/engine/batch.h"
 #include "common/engine/sequence_params.h"
 #include "common/engine/work_item.h"
 #include "common/kv/block_id.h"
 #include "common/kv/cached_sequence.h"
+#include "common/kv/lease_table.h"
 #include "common/kv/prefix_index.h"
-#include "common/kv/sequence_id.h"
 #include "common/spec/controls.h"
 #include "common/spec/types.h"
 
@@ -61,7 +66,10 @@ class SequenceState {
   bool started() const { return started_; }
   absl::Time step_started_at() const { return step_started_at_; }
   // Alternatives to report with each committed token; -1: the prompt is not scored.
-  int prompt_logprobs() const;
+  int prompt_logprobs() const {
+    const auto* verify = std::get_if<VerifyWork>(&item_.work);
+    return verify == nullptr ? -1 : verify->prompt_logprobs;
+  }
 
   // How many of the last tokens need logits, all in one forward pass.
   int logit_rows() const { return logit_rows_; }
@@ -76,7 +84,12 @@ class SequenceState {
 
   // Commits the token that ProposeWork::draw_next asks for: it is to be computed, and the proposal follows
   // it.
-  void CommitNext(TokenId next);
+  void CommitNext(TokenId next) {
+    Append(next);
+    committed_ = cache_.size();
+    answer_.next = next;
+    if (item_.on_next) item_.on_next(next);
+  }
   // Appends a token, to be computed.
   void Append(TokenId token) { cache_.Append(token); }
   // Appends a node of a tree, to be computed, which follows an earlier node or, with -1, the committed
@@ -87,7 +100,13 @@ class SequenceState {
   // Records that the next `rows` tokens are computed.
   void MarkComputed(int rows) { cache_.MarkComputed(cache_.num_computed() + rows); }
   // Records that a forward pass with this sequence starts.
-  void OnStep(absl::Time start, int batch_sequences, int batch_rows);
+  void OnStep(absl::Time start, int batch_sequences, int batch_rows) {
+    answer_.timing.batch_sequences = batch_sequences;
+    answer_.timing.batch_rows = batch_rows;
+    step_started_at_ = start;
+    if (!started_) started_at_ = start;
+    started_ = true;
+  }
   // The deadline has passed; the work continues without one.
   void ClearDeadline() { item_.deadline = absl::InfiniteFuture(); }
 
@@ -123,6 +142,36 @@ class SequenceState {
   uint64_t digest_ = 0;  // 0: there was no item yet, or its answer was an error
   std::vector<std::function<void(const Answer&)>> listeners_;
   bool proposes_ = false;  // from BeginProposal to Finish
+};
+
+// Turns logits into answers: the draft samples tokens from them, the target verifies a proposal against them.
+// Called from the engine thread only, except for Sample.
+class Sampler {
+ public:
+  virtual ~Sampler() = default;
+
+  // Starts an item: appends the tokens that it proposes and sets how many rows of logits it needs.
+  virtual void Begin(SequenceState& sequence) = 0;
+
+  // Scores rows of a prompt: row i holds the logits that follow the token with index `first` + i.
+  virtual void Score(SequenceState& sequence, int first, const LogitsView& rows) = 0;
+
+  // All tokens are computed; `rows` holds the sequence's logits, which may be overwritten. Fills in the
+  // answer. Returns false if it appended tokens, which must be computed first. Called for several sequences
+  // at once, from several threads.
+  virtual absl::StatusOr<bool> Sample(SequenceState& sequence, const LogitsView& rows) = 0;
+
+  // The task with which a device can replace Sample in the step that computes the last pending tokens;
+  // nullopt if only the host can do the work.
+  virtual std::optional<DeviceTask> MakeDeviceTask(const SequenceState& sequence) const = 0;
+
+  // A device has completed the task. Fills in the answer and appends the tokens that the device computed
+  // itself.
+  virtual void TakeDeviceResult(SequenceState& sequence, DeviceTask& task) = 0;
+
+  // The item's deadline has passed. OK ends the item with the answer as it is, an error ends it with that
+  // error, and nullopt lets it continue.
+  virtual std::optional<absl::Status> OnDeadline(SequenceState& sequence) = 0;
 };
 
 }  // namespace outrider

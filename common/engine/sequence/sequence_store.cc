@@ -20,9 +20,6 @@ absl::Status SequenceUnknown() {
 absl::Status ParamsUnknown() {
   return MakeError(absl::StatusCode::kFailedPrecondition, "PARAMS_UNKNOWN", "params_unknown");
 }
-absl::Status KvExhausted() {
-  return MakeError(absl::StatusCode::kResourceExhausted, "KV_EXHAUSTED", "kv_exhausted");
-}
 
 Answer Refusal(absl::Status status, int num_computed) {
   Answer answer;
@@ -74,17 +71,17 @@ SequenceState* SequenceStore::Admit(WorkItem item) {
 }
 
 bool SequenceStore::AnswerOldRound(SequenceState& entry, WorkItem& item, uint64_t digest) {
+  const auto refuse = [&](absl::StatusCode code, absl::string_view reason, absl::string_view message) {
+    item.answer(Refusal(MakeError(code, reason, message), entry.held()));
+  };
   if (entry.digest_ == 0 && !entry.active_) return false;
   if (item.round > entry.round_) return false;
   if (item.round < entry.round_) {
-    item.answer(Refusal(MakeError(absl::StatusCode::kAborted, "ROUND_STALE", "round_stale"), entry.held()));
+    refuse(absl::StatusCode::kAborted, "ROUND_STALE", "round_stale");
   } else if (digest != entry.digest_) {
-    item.answer(
-        Refusal(MakeError(absl::StatusCode::kAborted, "ROUND_CONFLICT", "round_conflict"), entry.held()));
+    refuse(absl::StatusCode::kAborted, "ROUND_CONFLICT", "round_conflict");
   } else if (entry.active_ && entry.listeners_.size() >= kMaxListeners) {
-    item.answer(Refusal(
-        MakeError(absl::StatusCode::kResourceExhausted, "SERVER_BUSY", "server_busy: repeated too often"),
-        entry.held()));
+    refuse(absl::StatusCode::kResourceExhausted, "SERVER_BUSY", "server_busy: repeated too often");
   } else if (entry.active_) {
     entry.listeners_.push_back(std::move(item.answer));
   } else {
@@ -303,7 +300,72 @@ void SequenceStore::KeepPath(SequenceState& entry) {
 // draft.
 void SequenceStore::FinishForLackOfRoom(SequenceState& entry) {
   const bool drafted = entry.answer_.next || !entry.answer_.proposal.empty();
-  Finish(entry, drafted ? absl::OkStatus() : KvExhausted());
+  Finish(entry, drafted ? absl::OkStatus()
+                        : MakeError(absl::StatusCode::kResourceExhausted, "KV_EXHAUSTED", "kv_exhausted"));
+}
+
+bool SequenceStore::BeginProposal(SequenceState& sequence, int slots) {
+  KeepPath(sequence);
+  sequence.proposes_ = true;
+  sequence.committed_ = sequence.cache_.size();
+  if (!ReserveFree(sequence, slots)) return false;
+  sequence.Append(sequence.answer_.verdict->token);
+  sequence.committed_ = sequence.cache_.size();
+  return true;
+}
+
+bool SequenceStore::Reserve(SequenceState& sequence, int rows) {
+  while (!ReserveFree(sequence, rows)) {
+    if (sequence.branch_) {
+      sequence.DropPending();
+      FinishForLackOfRoom(sequence);
+      return false;
+    }
+    if (PreemptFor(sequence)) continue;
+    EvictCache(sequence);
+    return false;
+  }
+  return true;
+}
+
+bool SequenceStore::ReserveFree(SequenceState& sequence, int rows) {
+  const absl::StatusOr<std::vector<BlockCopy>> copies =
+      sequence.cache_.Reserve(sequence.num_computed() + rows);
+  if (!copies.ok()) return false;
+  for (const BlockCopy& copy : *copies) copy_block_(copy.from, copy.to);
+  return true;
+}
+
+// Evicts the cache of another sequence: of a branch, else of an abandoned one, else of the newest that
+// arrived after `for_entry`, active or between two rounds. Old sequences therefore always make progress, and
+// no two evict each other in turn. Returns false if there is no victim.
+bool SequenceStore::PreemptFor(const SequenceState& for_entry) {
+  SequenceState *branch = nullptr, *abandoned = nullptr, *newest = nullptr;
+  entries_.ForEachOldestFirst([&, now = absl::Now()](const SequenceId&, SequenceState& entry) {
+    if (&entry == &for_entry || entry.blocks().empty()) return true;
+    if (entry.branch_) {
+      branch = &entry;
+      return false;
+    }
+    if (abandoned == nullptr && Abandoned(entry, now)) abandoned = &entry;
+    if (entry.arrival_ > for_entry.arrival_ && (newest == nullptr || entry.arrival_ > newest->arrival_)) {
+      newest = &entry;
+    }
+    return true;
+  });
+  SequenceState* const victim = branch != nullptr ? branch : abandoned != nullptr ? abandoned : newest;
+  if (victim == nullptr) return false;
+  EvictCache(*victim);
+  return true;
+}
+
+void SequenceStore::EvictCache(SequenceState& victim) {
+  if (!victim.branch_) ++preemptions_;  // nobody waits for a branch
+  victim.cache_.Reset();
+  victim.prefix_cursor_.clear();
+  victim.committed_ = 0;
+  victim.proposer_computed_ = 0;
+  if (victim.active_) FinishForLackOfRoom(victim);
 }
 
 void SequenceStore::ExpireLeases(absl::Time now) {

@@ -12,14 +12,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/engine/sequence/item_limits.h"
 #include "common/engine/sequence/sequence_state.h"
 #include "common/engine/work_item.h"
 #include "common/kv/block_id.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/lease_table.h"
 #include "common/kv/prefix_index.h"
-#include "common/kv/sequence_id.h"
 
 namespace outrider {
 
@@ -129,6 +127,8 @@ class SequenceStore {
   // moves.
   absl::Status Compact(SequenceState& entry,
                        absl::FunctionRef<absl::StatusOr<std::vector<SlotMove>>()> change);
+  // Makes the next `rows` positions writable, if there are blocks for them.
+  bool ReserveFree(SequenceState& sequence, int rows);
   bool PreemptFor(const SequenceState& for_entry);
   void EvictCache(SequenceState& victim);
   // Ends the work in progress on a sequence that finds no room, or loses it.

@@ -2,12 +2,10 @@
 
 #include <cmath>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/engine/decoder/rope.h"
 
 namespace outrider::libtorch {
 namespace {
@@ -31,7 +29,7 @@ at::Tensor CappedAttention(const at::Tensor& q, const at::Tensor& keys, const at
 
 }  // namespace
 
-Decoder::Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache, RankGroup* ranks,
+Decoder::Decoder(const DecoderConfig& spec, Weights weights, PagedCache cache, RankGroup* ranks,
                  std::function<void(const StageOutput& output)> observe)
     : spec_(spec),
       weights_(std::move(weights)),
@@ -172,13 +170,11 @@ at::Tensor Decoder::Normalize(const at::Tensor& x, const at::Tensor& weight) con
   return at::rms_norm(x.to(at::kFloat), weight.sizes(), weight, spec_.rms_norm_eps);
 }
 
-size_t PagedCache::BlockBytes(const DecoderSpec& spec, int block_size, const at::TensorOptions& options) {
-  return 2 * options.dtype().itemsize() * static_cast<size_t>(spec.layers) *
-         static_cast<size_t>(spec.kv_heads) * static_cast<size_t>(block_size) *
-         static_cast<size_t>(spec.head_dim);
+size_t PagedCache::BlockBytes(const DecoderConfig& spec, int block_size, const at::TensorOptions& options) {
+  return options.dtype().itemsize() * spec.kv_numbers() * static_cast<size_t>(block_size);
 }
 
-absl::StatusOr<PagedCache> PagedCache::Create(const DecoderSpec& spec, int blocks, int block_size,
+absl::StatusOr<PagedCache> PagedCache::Create(const DecoderConfig& spec, int blocks, int block_size,
                                               const at::TensorOptions& options) {
   const size_t block_bytes = BlockBytes(spec, block_size, options), count = static_cast<size_t>(blocks);
   const auto refuse = [&] {

@@ -1,4 +1,4 @@
-// The forward pass of a decoder on tensors.
+// A decoder on tensors: its weights, its cache and its forward pass.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -6,26 +6,71 @@
 #include <cstdint>
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/engine/batch.h"
-#include "common/engine/decoder/decoder_spec.h"
-#include "common/engine/stage_output.h"
+#include "common/engine/decoder/decoder_config.h"
+#include "common/engine/decoder/tensor_source.h"
+#include "common/engine/runner_options.h"
 #include "common/engine/torch/rank_group.h"
 #include "common/engine/torch/step.h"
-#include "common/engine/torch/weights.h"
 #include "common/kv/block_id.h"
 
 namespace outrider::libtorch {
+
+// A rank's share of a model that several processes share (RankGroup).
+struct Share {
+  int rank = 0;
+  int of = 1;
+};
+
+// In a share, qkv and gate_up have only that share's heads and columns, and the other two matrices only the
+// inputs from those.
+//
+// Matrices are [outputs, inputs], of the dtype and on the device that LoadWeights was given, as are biases.
+// Norms are float32, as they are multiplied with.
+struct LayerWeights {
+  at::Tensor attention_norm;  // [hidden]; undefined in the first layer unless spec.outer_norms
+  at::Tensor qkv;             // queries, keys, values of all heads
+  at::Tensor qkv_bias;        // [columns of qkv]; undefined unless spec.qkv_bias
+  at::Tensor query_norm;      // [head_dim]; both undefined unless spec.qk_norm
+  at::Tensor key_norm;
+  at::Tensor attention_out;
+  at::Tensor attention_out_norm;  // [hidden]; undefined unless spec.output_norms
+  at::Tensor mlp_norm;            // [hidden]
+  at::Tensor gate_up;             // all of gate, then all of up
+  at::Tensor mlp_out;
+  at::Tensor mlp_out_norm;  // [hidden]; undefined unless spec.output_norms
+};
+
+struct Weights {
+  at::Tensor embedding;  // [vocab, hidden]; undefined unless spec.outer_norms, as are final_norm and head
+  std::vector<LayerWeights> layers;
+  at::Tensor final_norm;  // [hidden]
+  // [vocab, hidden]; rows of the embedding itself if they are tied. A share has the rows from rank *
+  // ceil(vocab / of) on, at most ceil(vocab / of) of them.
+  at::Tensor head;
+  size_t bytes = 0;  // of all but the embedding
+};
+
+// A stored tensor as one of libtorch's, without a copy.
+at::Tensor ViewOf(const TensorView& stored);
+
+// Copies a share of the weights; `share.of` divides the heads, the heads of keys, and the columns of the MLP.
+// Errors are those of the source. Throws c10::Error if there is not enough memory. `progress` may be null.
+absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderConfig& spec, const Share& share,
+                                    const at::TensorOptions& options,
+                                    const std::function<void(double)>& progress);
 
 // One tensor [blocks, layers, 2, kv_heads, block_size, head_dim]: a block is contiguous, and holds the keys
 // and the values of its tokens in all layers. Functions throw c10::Error if the device fails.
 class PagedCache {
  public:
   // `options` give dtype and device. RESOURCE_EXHAUSTED if the pool does not fit the memory.
-  static absl::StatusOr<PagedCache> Create(const DecoderSpec& spec, int blocks, int block_size,
+  static absl::StatusOr<PagedCache> Create(const DecoderConfig& spec, int blocks, int block_size,
                                            const at::TensorOptions& options);
 
   // Stores keys and values [rows, kv_heads, head_dim] in the slots `slots` of the blocks `blocks`, both
@@ -46,7 +91,7 @@ class PagedCache {
 
   int blocks() const { return static_cast<int>(pool_.size(0)); }
   int block_size() const { return static_cast<int>(pool_.size(4)); }
-  static size_t BlockBytes(const DecoderSpec& spec, int block_size, const at::TensorOptions& options);
+  static size_t BlockBytes(const DecoderConfig& spec, int block_size, const at::TensorOptions& options);
 
  private:
   explicit PagedCache(at::Tensor pool) : pool_(std::move(pool)) {}
@@ -61,7 +106,7 @@ class Decoder {
   // `ranks` share the model and must outlive this; null: this process has all of it. `spec` describes this
   // rank's share, except for the vocabulary. `observe` is called with the rows of each stage and may be null.
   // With it, a step cannot be captured.
-  Decoder(const DecoderSpec& spec, Weights weights, PagedCache cache, RankGroup* ranks,
+  Decoder(const DecoderConfig& spec, Weights weights, PagedCache cache, RankGroup* ranks,
           std::function<void(const StageOutput& output)> observe);
 
   // Stores the rows' keys and values in the cache, and returns the wanted logits, float32 [wanted, vocab]. On
@@ -76,7 +121,7 @@ class Decoder {
   PagedCache& cache() { return cache_; }
   const PagedCache& cache() const { return cache_; }
   const Weights& weights() const { return weights_; }
-  const DecoderSpec& spec() const { return spec_; }
+  const DecoderConfig& spec() const { return spec_; }
 
  private:
   // Cosines and sines of the rows' positions, [rows, 1, head_dim / 2] each.
@@ -99,7 +144,7 @@ class Decoder {
   at::Tensor Normalize(const at::Tensor& x, const at::Tensor& weight) const;
   at::Tensor ToOperand(const at::Tensor& x) const { return x.to(weights_.layers[0].qkv.scalar_type()); }
 
-  const DecoderSpec spec_;
+  const DecoderConfig spec_;
   const Weights weights_;
   PagedCache cache_;
   RankGroup* const ranks_;

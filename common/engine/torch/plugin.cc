@@ -6,8 +6,9 @@
 #include "common/engine/torch/torch_model.h"
 
 extern "C" __attribute__((visibility("default"))) void outrider_create_torch_model(
-    const outrider::DecoderSpec& spec, const outrider::TensorSource& weights, std::optional<int> cuda_device,
-    const outrider::RunnerOptions& options, absl::StatusOr<std::unique_ptr<outrider::Model>>& result) {
+    const outrider::DecoderConfig& spec, const outrider::TensorSource& weights,
+    std::optional<int> cuda_device, const outrider::RunnerOptions& options,
+    absl::StatusOr<std::unique_ptr<outrider::Model>>& result) {
   result = outrider::libtorch::TorchModel::Create(spec, weights, cuda_device, options);
 }
 

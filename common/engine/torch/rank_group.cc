@@ -7,7 +7,6 @@
 #include <boost/asio/ip/udp.hpp>
 #include <chrono>
 #include <exception>
-#include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>

@@ -45,10 +45,10 @@ struct Step {
 // What steps depend on besides their batch.
 struct StepOptions {
   int block_size = 0;
-  int sliding_window = 0;     // of DecoderSpec; 0 if no layer slides
+  int sliding_window = 0;     // of DecoderConfig; 0 if no layer slides
   int sharing = 1;            // query heads that share keys and values: each has the masks' rows once
   at::TensorOptions tensors;  // the masks' dtype, and the device
-  int embedding_columns = 0;  // of DecoderSpec, as is the next
+  int embedding_columns = 0;  // of DecoderConfig, as is the next
   int first_position = 0;
 };
 

@@ -12,10 +12,8 @@
 #include <limits>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/engine/backend.h"
 #include "common/engine/torch/command.h"
 
@@ -24,8 +22,8 @@ namespace {
 
 // The model as a rank sees it: with its share of heads and columns. INVALID_ARGUMENT if there are no equal
 // shares.
-absl::StatusOr<DecoderSpec> ShareOf(const DecoderSpec& model, const RunnerOptions& options) {
-  DecoderSpec share = model;
+absl::StatusOr<DecoderConfig> ShareOf(const DecoderConfig& model, const RunnerOptions& options) {
+  DecoderConfig share = model;
   const std::pair<int&, const char*> sizes[] = {{share.heads, "attention heads"},
                                                 {share.kv_heads, "heads of keys and values"},
                                                 {share.intermediate_size, "columns of the MLP"}};
@@ -72,7 +70,7 @@ class TorchMatrix final : public Matrix {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderSpec& spec,
+absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderConfig& spec,
                                                           const TensorSource& weights,
                                                           std::optional<int> cuda_device,
                                                           const RunnerOptions& options) {
@@ -84,7 +82,7 @@ absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderSpec& spe
   return Create(spec, weights, *std::move(runner), options);
 }
 
-absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderSpec& spec,
+absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderConfig& spec,
                                                           const TensorSource& weights,
                                                           std::unique_ptr<StepRunner> runner,
                                                           const RunnerOptions& options) {
@@ -97,12 +95,12 @@ absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderSpec& spe
   return model;
 }
 
-absl::Status TorchModel::Load(const DecoderSpec& model, const TensorSource& source,
+absl::Status TorchModel::Load(const DecoderConfig& model, const TensorSource& source,
                               const RunnerOptions& options) {
   const ParallelOptions& parallel = options.parallel;
-  const absl::StatusOr<DecoderSpec> shared = ShareOf(model, options);
+  const absl::StatusOr<DecoderConfig> shared = ShareOf(model, options);
   if (!shared.ok()) return shared.status();
-  const DecoderSpec& spec = *shared;
+  const DecoderConfig& spec = *shared;
   at::set_num_threads(options.threads);
   bits_depend_on_ =
       absl::StrCat("libtorch ", TORCH_VERSION, " on ", runner_->device().str(), ", ",

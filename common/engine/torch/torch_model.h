@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/engine/decoder/decoder_spec.h"
+#include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/tensor_source.h"
 #include "common/engine/model.h"
 #include "common/engine/runner_options.h"
@@ -31,11 +31,11 @@ class TorchModel final : public Model {
   // there are any. FAILED_PRECONDITION if libtorch has no such device; RESOURCE_EXHAUSTED if there is not
   // enough memory; INVALID_ARGUMENT if the ranks cannot share the model; UNAVAILABLE if they do not come;
   // else errors of the weights.
-  static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderSpec& spec, const TensorSource& weights,
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderConfig& spec, const TensorSource& weights,
                                                        std::optional<int> cuda_device,
                                                        const RunnerOptions& options);
   // The same on this runner.
-  static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderSpec& spec, const TensorSource& weights,
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const DecoderConfig& spec, const TensorSource& weights,
                                                        std::unique_ptr<StepRunner> runner,
                                                        const RunnerOptions& options);
 
@@ -65,7 +65,7 @@ class TorchModel final : public Model {
   TorchModel(std::unique_ptr<StepRunner> runner, bool bfloat16)
       : runner_(std::move(runner)), bfloat16_(bfloat16) {}
 
-  absl::Status Load(const DecoderSpec& model, const TensorSource& source, const RunnerOptions& options);
+  absl::Status Load(const DecoderConfig& model, const TensorSource& source, const RunnerOptions& options);
   // Checks that all ranks have the same model and shapes.
   absl::Status CheckAgreement(const Weights& weights, const RunnerOptions& options);
   Step ToStep(absl::Span<const SequenceRows> batch, const PassOptions& pass) const;

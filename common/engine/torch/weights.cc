@@ -1,8 +1,6 @@
-#include "common/engine/torch/weights.h"
+#include "common/engine/torch/decoder.h"
 
 #include <algorithm>
-
-#include "common/engine/decoder/tensor_names.h"
 
 namespace outrider::libtorch {
 namespace {
@@ -22,7 +20,7 @@ at::ScalarType TypeOf(ElementType type) {
 // Counts the bytes of what it loads. After the first error, all calls do nothing.
 class Loader {
  public:
-  Loader(const TensorSource& source, const DecoderSpec& spec, const Share& share,
+  Loader(const TensorSource& source, const DecoderConfig& spec, const Share& share,
          const at::TensorOptions& options)
       : source_(source), spec_(spec), share_(share), options_(options) {}
 
@@ -88,7 +86,7 @@ class Loader {
   }
 
   const TensorSource& source_;
-  const DecoderSpec& spec_;
+  const DecoderConfig& spec_;
   const Share share_;
   const at::TensorOptions options_;
   absl::Status status_;
@@ -101,7 +99,7 @@ at::Tensor ViewOf(const TensorView& stored) {
   return at::from_blob(const_cast<char*>(stored.data), stored.shape, TypeOf(stored.type));
 }
 
-absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderSpec& spec, const Share& share,
+absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderConfig& spec, const Share& share,
                                     const at::TensorOptions& options,
                                     const std::function<void(double)>& progress) {
   const DecoderTensors tensors = TensorsOf(spec);

@@ -10,7 +10,6 @@
 #include "common/spec/team/exact_math.h"
 #include "common/spec/team/row_select.h"
 #include "common/spec/team/row_sums.h"
-#include "common/spec/team/row_types.h"
 #include "common/spec/team/team.h"
 
 namespace outrider::team {

@@ -1,15 +1,48 @@
-// The target's operations on a row and the q of a drafted token: overlap, residual, and draws from them.
+// The q of a drafted token, and the target's operations on it and a row: overlap, residual, and draws from
+// them.
 #pragma once
 
 #include <cstdint>
 
+#include "common/spec/shape_in_order.h"
 #include "common/spec/team/exact_math.h"
 #include "common/spec/team/row_sums.h"
-#include "common/spec/team/row_types.h"
-#include "common/spec/team/sparse_q.h"
 #include "common/spec/team/team.h"
+#include "common/spec/types.h"
 
 namespace outrider::team {
+
+// The first of the ascending ids that is not below `token`.
+OUTRIDER_HD inline int LowerBound(const int32_t* ids, int count, int token) {
+  int begin = 0;
+  while (count > 0) {
+    const int half = count / 2;
+    if (ids[begin + half] < token) {
+      begin += half + 1;
+      count -= half + 1;
+    } else {
+      count = half;
+    }
+  }
+  return begin;
+}
+
+// The distribution of a drafted token as a list of entries, which refers to the memory of others: q(x) for
+// the tokens where it may be positive. A point mass has one entry of weight 1.
+struct SparseQ {
+  const int32_t* ids;
+  const float* weights;  // null for a point mass
+  int count;
+  double inverse_total;
+
+  OUTRIDER_HD double Entry(int i) const {
+    return weights == nullptr ? 1.0 : Times(static_cast<double>(weights[i]), inverse_total);
+  }
+  OUTRIDER_HD double operator()(int token) const {
+    const int i = LowerBound(ids, count, token);
+    return i < count && ids[i] == token ? Entry(i) : 0.0;
+  }
+};
 
 // A target's row.
 struct TargetRow {

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "common/spec/host_device.h"
+#include "common/spec/types.h"
 
 namespace outrider::team {
 

@@ -1,8 +1,7 @@
-#include "coordinator/decode/drafters/make_drafter.h"
-
 #include <utility>
 
 #include "common/rpc/drafters.h"
+#include "coordinator/decode/decoding.h"
 #include "coordinator/decode/drafters/model_drafter.h"
 #include "coordinator/decode/drafters/target_drafter.h"
 
@@ -17,19 +16,18 @@ class NoDrafter final : public LocalDrafter {
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_NONE; }
 };
 
-std::unique_ptr<Drafter> MakeModelDrafter(Generation* generation, const DrafterParts& parts, int vocab,
-                                          Fork fork) {
+std::unique_ptr<Drafter> MakeModelDrafter(Generation* generation, const DecodeParts& parts, Fork fork) {
+  const int vocab = static_cast<int>(parts.targets->info()->vocab_size());
   return std::make_unique<ModelDrafter>(generation, parts.drafts, parts.metrics, parts.draft_budget, vocab,
                                         std::move(fork));
 }
 
-std::unique_ptr<Drafter> MakeAutoDrafter(Generation* generation, const DrafterParts& parts, int vocab,
-                                         Fork fork) {
+std::unique_ptr<Drafter> MakeAutoDrafter(Generation* generation, const DecodeParts& parts, Fork fork) {
   std::unique_ptr<Drafter> second;
   if (generation->request().params.proposer() == v1::PROPOSER_EAGLE) {
     second = std::make_unique<TargetDrafter>(generation, v1::DRAFTER_KIND_EAGLE);
   } else if (parts.drafts != nullptr) {
-    second = MakeModelDrafter(generation, parts, vocab, std::move(fork));
+    second = MakeModelDrafter(generation, parts, std::move(fork));
   } else {
     return std::make_unique<NgramDrafter>(generation, parts.ngram);
   }
@@ -41,18 +39,17 @@ std::unique_ptr<Drafter> MakeAutoDrafter(Generation* generation, const DrafterPa
 
 }  // namespace
 
-std::unique_ptr<Drafter> MakeDrafter(Generation* generation, const DrafterParts& parts, int vocab,
-                                     Fork fork) {
+std::unique_ptr<Drafter> MakeDrafter(Generation* generation, const DecodeParts& parts, Fork fork) {
   const v1::DrafterKind kind = generation->request().drafter;
   switch (kind) {
     case v1::DRAFTER_KIND_MODEL:
-      return MakeModelDrafter(generation, parts, vocab, std::move(fork));
+      return MakeModelDrafter(generation, parts, std::move(fork));
     case v1::DRAFTER_KIND_NGRAM:
       return std::make_unique<NgramDrafter>(generation, parts.ngram);
     case v1::DRAFTER_KIND_COPY:
       return std::make_unique<CopyDrafter>(generation, parts.copy);
     case v1::DRAFTER_KIND_AUTO:
-      return MakeAutoDrafter(generation, parts, vocab, std::move(fork));
+      return MakeAutoDrafter(generation, parts, std::move(fork));
     default:
       break;
   }

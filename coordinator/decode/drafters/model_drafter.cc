@@ -1,10 +1,13 @@
 #include "coordinator/decode/drafters/model_drafter.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/fresh_bits.h"
 #include "common/spec/status.h"
+#include "coordinator/policy/acceptance.h"
 
 namespace outrider {
 namespace {
@@ -44,7 +47,105 @@ bool FitParams(int draft_vocab, int target_vocab, v1::SequenceParams& params) {
   return ValidateSamplingParams(ParseSampling(sampling, params.end_ids()), draft_vocab).ok();
 }
 
+// The K that the draft can give after n tokens, at most `wanted`; negative if the sequence fills its context.
+int AllowedLength(const v1::ServerInfo& draft, size_t n, int wanted) {
+  const auto room = static_cast<int64_t>(draft.max_context()) - static_cast<int64_t>(n);
+  if (room <= 0) return -1;
+  return static_cast<int>(std::min({int64_t{wanted}, room, int64_t{draft.max_draft_tokens()}}));
+}
+
+// Writes the request into an item: k tokens, and when to stop before that.
+void FillRequest(const DraftLength& length, int k, v1::ProposeItem* propose) {
+  propose->set_draft_tokens(static_cast<uint32_t>(k));
+  if (length.ahead) propose->set_alternatives(kRanks);
+  if (length.tree) *propose->mutable_tree() = SerializeShape(*length.tree);
+  if (!length.stop) return;
+  v1::DraftStop* stop = propose->mutable_stop();
+  stop->mutable_acceptance()->Add(length.stop->acceptance.begin(), length.stop->acceptance.end());
+  stop->set_least(length.stop->least);
+}
+
 }  // namespace
+
+void Branches::Begin(const std::shared_ptr<DraftLink>& link, const std::string& sequence_id,
+                     const RemoteSequence& remote, Generation& generation, const Proposal& proposal,
+                     std::span<const Outcome> outcomes) {
+  Drop();
+  link_ = link;
+  for (const Outcome& outcome : outcomes) {
+    const size_t n = generation.size() + outcome.accepted + 1;
+    const int k = AllowedLength(*link_->info(), n, outcome.length.most);
+    if (k <= 0) continue;
+    // What is committed if the outcome comes, without a token that is still to be drawn.
+    std::vector<TokenId> assumed;
+    for (size_t i = 0; i < outcome.accepted; ++i) assumed.push_back(proposal[i].token);
+    if (outcome.token) assumed.push_back(*outcome.token);
+    auto branch = std::make_unique<Branch>(
+        Branch{.sequence_id = NewSequenceId(),
+               .remote = RemoteSequence(remote.Branch(sequence_id, generation.size() + outcome.accepted)),
+               .accepted = outcome.accepted,
+               .token = outcome.token,
+               .draws_first = !outcome.token,
+               .n = n,
+               .k = k,
+               .call = nullptr});
+    branch->remote.OnServer(link_->info()->boot_id());
+    const uint64_t round = generation.NextRound();
+    v1::DraftItem message;
+    v1::ProposeItem* propose = message.mutable_propose();
+    FillUpdate(generation, assumed, branch->sequence_id, branch->remote, round,
+               generation.size() + assumed.size(), propose->mutable_sequence());
+    propose->set_assumed_tokens(static_cast<uint32_t>(assumed.size()));
+    propose->set_draw_next(!outcome.token);
+    FillRequest(outcome.length, k, propose);
+    branch->call = link_->Start(std::move(message), branch->sequence_id, round);
+    branch->call->OnPartial([branch = branch.get()](const v1::ProposeResult& result) {
+      if (result.has_next()) branch->token = static_cast<TokenId>(result.next().token());
+    });
+    branches_.push_back(std::move(branch));
+  }
+}
+
+std::optional<Branch> Branches::TakeHit(const Verdict& verdict) {
+  const auto hit = std::find_if(branches_.begin(), branches_.end(), [&](const auto& branch) {
+    const DraftLink::Answer* answer = branch->call->answer();
+    return branch->accepted == verdict.path.size() && branch->token == verdict.token &&
+           (answer == nullptr || answer->status.ok());
+  });
+  std::optional<Branch> taken;
+  if (hit != branches_.end()) {
+    // A token that is drawn in advance is drawn once.
+    (*hit)->call->OnPartial(nullptr);
+    taken = std::move(**hit);
+    branches_.erase(hit);
+  }
+  wasted_tokens_ = 0;
+  for (const auto& branch : branches_) {
+    const DraftLink::Answer* answer = branch->call->answer();
+    if (answer != nullptr) wasted_tokens_ += static_cast<size_t>(answer->result.nodes_size());
+  }
+  Drop();
+  return taken;
+}
+
+bool Branches::lost() const {
+  return std::any_of(branches_.begin(), branches_.end(), [](const auto& branch) {
+    return branch->call->answer() != nullptr && branch->call->answer()->lost;
+  });
+}
+
+void Branches::Drop() {
+  // Answers to the branches dropped last may still be on the way.
+  if (branches_.empty()) return;
+  dropped_.clear();
+  for (const auto& branch : branches_) {
+    link_->PostRelease(branch->sequence_id);
+    branch->call->OnPartial(nullptr);
+    branch->call->Cancel();  // the draft owes no answer any more
+    dropped_.push_back(std::move(branch->call));
+  }
+  branches_.clear();
+}
 
 void ModelDrafter::Begin(const DraftLength& length) {
   wanted_ = length;
@@ -74,7 +175,7 @@ bool ModelDrafter::Send() {
   const uint64_t round = generation_->NextRound();
   v1::DraftItem message;
   v1::ProposeItem* propose = message.mutable_propose();
-  FillUpdate(*generation_, pin_.sequence_id(), remote_, round, n, propose->mutable_sequence());
+  FillUpdate(*generation_, {}, pin_.sequence_id(), remote_, round, n, propose->mutable_sequence());
   const int draft_vocab = static_cast<int>(draft.vocab_size());
   if (draft_vocab != vocab_ && !FitVocabulary(draft_vocab, vocab_, *propose->mutable_sequence())) {
     // Nor will it be able to later: committed tokens stay.
@@ -100,16 +201,13 @@ std::optional<ModelDrafter::InFlight> ModelDrafter::Prepare() {
   item.server = pin_.server();
   TurnQueue& suspects = item.server->link->suspects();
   // A suspect goes without a draft while another is on its way.
-  if (!losses_.suspect()) {
-    item.permit = item.server->breaker.TryPass(Clock::now());
-  } else if (suspects.size() == 0) {
-    item.permit = item.server->breaker.TryPass(Clock::now());
-    item.turn = std::make_unique<TurnQueue::Turn>(&suspects);
-  }
+  const bool is_suspect = losses_.suspect();
+  if (!is_suspect || suspects.size() == 0) item.permit = item.server->breaker.TryPass(Clock::now());
   if (item.permit == nullptr) {
     SetAway();
     return std::nullopt;
   }
+  if (is_suspect) item.turn = std::make_unique<TurnQueue::Turn>(&suspects);
   return item;
 }
 
@@ -166,7 +264,7 @@ asio::awaitable<Proposal> ModelDrafter::Take(v1::ItemTiming* timing) {
 void ModelDrafter::RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) {
   if (stopped_ || !may_run_ahead_ || in_flight_ || losses_.suspect()) return;
   const std::shared_ptr<DraftLink>& link = pin_.server()->link;
-  if (link->up()) branches_.Begin({link, pin_.sequence_id(), remote_}, *generation_, proposal, outcomes);
+  if (link->up()) branches_.Begin(link, pin_.sequence_id(), remote_, *generation_, proposal, outcomes);
 }
 
 void ModelDrafter::OnVerdict(size_t n, const Verdict& verdict) {
@@ -251,20 +349,19 @@ bool ModelDrafter::OnRefusal(const InFlight& item, const DraftLink::Answer& answ
   }
   if (answer.lost) {
     losses_.OnLost(item.n);
-    if (losses_.guilty()) GiveUp();
+    if (losses_.guilty()) {
+      // The generation goes on without a draft.
+      metrics_->OnDraftError("ITEM_LOST");
+      LogWarning("draft given up for a request",
+                 {{"request_id", generation_->request().context.request_id()},
+                  {"sequence", absl::BytesToHexString(generation_->sequence_id())},
+                  {"tokens", static_cast<int64_t>(generation_->size())}});
+    }
   } else if (answer.status.code() != absl::StatusCode::kDeadlineExceeded) {
     losses_.OnAnswer(item.n);
   }
   if (remedy == Remedy::kWait) not_before_ = now + full_pause_.Next(RetryAfter(answer.status));
   return remedy == Remedy::kResend;
-}
-
-void ModelDrafter::GiveUp() {
-  metrics_->OnDraftError("ITEM_LOST");
-  LogWarning("draft given up for a request",
-             {{"request_id", generation_->request().context.request_id()},
-              {"sequence", absl::BytesToHexString(generation_->sequence_id())},
-              {"tokens", static_cast<int64_t>(generation_->size())}});
 }
 
 void ModelDrafter::Stop() {

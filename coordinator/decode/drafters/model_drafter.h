@@ -1,4 +1,4 @@
-// The drafter that asks the draft service.
+// The drafter that asks the draft service, also for what may follow while the target verifies.
 #pragma once
 
 #include <memory>
@@ -6,17 +6,65 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "coordinator/decode/drafter.h"
-#include "coordinator/decode/drafters/branches.h"
 #include "coordinator/decode/metrics.h"
 #include "coordinator/decode/remote_sequence.h"
+#include "coordinator/generation/generation.h"
 #include "coordinator/servers/link.h"
 #include "coordinator/servers/retry.h"
 #include "coordinator/servers/server_pool.h"
 #include "outrider/v1/sequence.pb.h"
 
 namespace outrider {
+
+// What the draft works on while the target verifies: a proposal for a likely outcome.
+//
+// A branch is a sequence of its own on the draft. It begins as a copy of the generation's, with the tokens
+// assumed to be committed, so its proposal and q are those that a request after the verdict would get. If
+// exactly these tokens are committed, it replaces the generation's sequence there. All others are released.
+struct Branch {
+  std::string sequence_id;
+  RemoteSequence remote;
+  size_t accepted = 0;           // drafted tokens that are assumed to stand
+  std::optional<TokenId> token;  // assumed to follow them; unset until the draft has drawn it
+  bool draws_first = false;      // the draft draws that token
+  size_t n = 0;                  // committed tokens in that case
+  int k = 0;                     // tokens asked for
+  std::unique_ptr<DraftLink::Call> call;
+};
+
+// The branches of one generation. Executor thread.
+class Branches {
+ public:
+  // Begins a branch for each outcome that the draft has the context for. Drops any that were left. They begin
+  // as copies of the generation's sequence, as it is after `proposal`: the draft behind `link` knows it as
+  // `sequence_id`, and holds of it what `remote` says.
+  void Begin(const std::shared_ptr<DraftLink>& link, const std::string& sequence_id,
+             const RemoteSequence& remote, Generation& generation, const Proposal& proposal,
+             std::span<const Outcome> outcomes);
+
+  // Returns the branch that foresaw the verdict, unless the draft has refused it; the caller owns it. Drops
+  // the others.
+  std::optional<Branch> TakeHit(const Verdict& verdict);
+
+  // Releases all branches.
+  void Drop();
+
+  size_t size() const { return branches_.size(); }
+  // Tokens that the draft had reported for the branches that TakeHit dropped.
+  size_t wasted_tokens() const { return wasted_tokens_; }
+  // Whether the connection went down under a branch.
+  bool lost() const;
+
+ private:
+  std::shared_ptr<DraftLink> link_;
+  std::vector<std::unique_ptr<Branch>> branches_;
+  // The calls of the branches dropped last: their answers may be on the way, and are expected.
+  std::vector<std::unique_ptr<DraftLink::Call>> dropped_;
+  size_t wasted_tokens_ = 0;
+};
 
 class ModelDrafter final : public Drafter {
  public:
@@ -70,8 +118,6 @@ class ModelDrafter final : public Drafter {
   void Adopt(Branch branch);
   // Whether it makes sense to ask again at once.
   bool OnRefusal(const InFlight& item, const DraftLink::Answer& answer);
-  // Continues the generation without a draft.
-  void GiveUp();
 
   DraftPool::Pin pin_;
   Metrics* const metrics_;

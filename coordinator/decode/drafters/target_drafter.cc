@@ -51,10 +51,6 @@ asio::awaitable<Proposal> AutoDrafter::Take(v1::ItemTiming* timing) {
   co_return co_await second_->Take(timing);
 }
 
-void AutoDrafter::RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) {
-  last_->RunAhead(proposal, outcomes);
-}
-
 void AutoDrafter::OnVerdict(size_t n, const Verdict& verdict) {
   const bool was_asked = last_ != nullptr && n == proposed_at_;
   first_was_right_ = was_asked && last_ == first_.get() && verdict.path.size() == proposed_;
@@ -64,11 +60,6 @@ void AutoDrafter::OnVerdict(size_t n, const Verdict& verdict) {
 void AutoDrafter::OnProposal(size_t n, TargetProposal proposal) {
   unused_ = proposal.timing;
   second_->OnProposal(n, std::move(proposal));
-}
-
-void AutoDrafter::Stop() {
-  first_->Stop();
-  second_->Stop();
 }
 
 }  // namespace outrider

@@ -51,7 +51,9 @@ class AutoDrafter final : public Drafter {
   void Begin(const DraftLength& length) override;
   asio::awaitable<Proposal> Take(v1::ItemTiming* timing) override;
   // Each drafter hears of its own proposals only.
-  void RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) override;
+  void RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) override {
+    last_->RunAhead(proposal, outcomes);
+  }
   void OnVerdict(size_t n, const Verdict& verdict) override;
   // False if the first has just proposed, and its previous proposal was accepted as a whole.
   bool WantsTargetProposal() const override { return !(last_ == first_.get() && first_was_right_); }
@@ -60,7 +62,10 @@ class AutoDrafter final : public Drafter {
   AheadReport ahead() const override { return last_ == nullptr ? AheadReport() : last_->ahead(); }
   v1::DrafterKind kind() const override { return last_ == nullptr ? v1::DRAFTER_KIND_AUTO : last_->kind(); }
   DraftStatus status() const override { return last_ == nullptr ? DraftStatus::kUsable : last_->status(); }
-  void Stop() override;
+  void Stop() override {
+    first_->Stop();
+    second_->Stop();
+  }
 
  private:
   const std::unique_ptr<Drafter> first_;

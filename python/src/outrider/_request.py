@@ -243,7 +243,9 @@ def _set_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt) -> None:
     for item in items:
         message = request.chat.messages.add()
         if not isinstance(item, Mapping) or not item.keys() <= {"role", "content"} | _TEMPLATE_FIELDS:
-            raise TypeError(f"prompt: a message has role and content, perhaps {', '.join(sorted(_TEMPLATE_FIELDS))}: {item!r}")
+            raise TypeError(
+                f"prompt: a message has role and content, perhaps {', '.join(sorted(_TEMPLATE_FIELDS))}: {item!r}"
+            )
         for key in item.keys() & {"role", "content"}:
             field = "parts" if key == "content" and isinstance(item[key], list) else key
             _set(message, field, item[key], f"chat.messages.{field}")

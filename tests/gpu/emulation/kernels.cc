@@ -8,8 +8,7 @@
 #include "common/engine/cuda/attention_plan.h"
 #include "common/engine/cuda/decide_kernels.h"
 #include "common/engine/cuda/layer_kernels.h"
-#include "common/engine/cuda/matmul_trial_kernels.h"
-#include "common/engine/cuda/merge_partials.h"
+#include "common/engine/cuda/layer_rows.h"
 #include "tests/unit/host_kernels.h"
 #include "work.h"
 
@@ -211,11 +210,6 @@ void LaunchScale(const Product& product, float* y, int rows, int columns, cudaSt
   Enqueue(stream, [=] {
     for (int r = 0; r < rows; ++r) ScaleRow(OneThread(), r, product, y, columns);
   });
-}
-
-void LaunchQuantizeWeights(const __nv_bfloat16* from, __nv_fp8_storage_t* to, float* scales, int n, int k,
-                           cudaStream_t stream) {
-  LaunchQuantize(from, {to, scales}, n, k, stream);
 }
 
 cudaError_t PrepareAttention(int head_dim) {

@@ -1,11 +1,14 @@
-#include "common/engine/decoder/tensor_names.h"
+#include "common/engine/decoder/decoder_config.h"
+
+#include <cmath>
+#include <numbers>
 
 #include "absl/strings/str_cat.h"
 
 namespace outrider {
 namespace {
 
-LayerTensors TensorsOfLayer(const DecoderSpec& spec, int layer) {
+LayerTensors TensorsOfLayer(const DecoderConfig& spec, int layer) {
   const std::string name = absl::StrCat("model.layers.", layer, ".");
   const std::string attention = name + "self_attn", mlp = name + "mlp";
   const int64_t hidden = spec.hidden_size;
@@ -47,7 +50,52 @@ LayerTensors TensorsOfLayer(const DecoderSpec& spec, int layer) {
 
 }  // namespace
 
-DecoderTensors TensorsOf(const DecoderSpec& spec) {
+std::vector<float> RopeInverseFrequencies(const DecoderConfig& spec) {
+  std::vector<float> frequencies;
+  for (int i = 0; i < spec.head_dim; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(spec.head_dim);
+    float frequency = 1.0f / std::pow(static_cast<float>(spec.rope_theta), exponent);
+    if (spec.rope_scaling.has_value()) {
+      const Llama3RopeScaling& scaling = *spec.rope_scaling;
+      const double original = scaling.original_max_position_embeddings;
+      const double wavelength = 2 * std::numbers::pi / static_cast<double>(frequency);
+      if (wavelength > original / scaling.low_freq_factor) {
+        frequency = static_cast<float>(static_cast<double>(frequency) / scaling.factor);
+      } else if (wavelength >= original / scaling.high_freq_factor) {
+        const double smooth = (original / wavelength - scaling.low_freq_factor) /
+                              (scaling.high_freq_factor - scaling.low_freq_factor);
+        frequency = static_cast<float>((1 - smooth) * static_cast<double>(frequency) / scaling.factor +
+                                       smooth * static_cast<double>(frequency));
+      }
+    }
+    frequencies.push_back(frequency / static_cast<float>(spec.rope_linear_factor));
+  }
+  return frequencies;
+}
+
+std::vector<float> SlidingRopeInverseFrequencies(const DecoderConfig& spec) {
+  if (!spec.sliding_rope_theta.has_value()) return RopeInverseFrequencies(spec);
+  DecoderConfig unscaled = spec;
+  unscaled.rope_theta = *spec.sliding_rope_theta;
+  unscaled.rope_scaling.reset();
+  unscaled.rope_linear_factor = 1;
+  return RopeInverseFrequencies(unscaled);
+}
+
+RopeTable::RopeTable(const DecoderConfig& spec, int positions) {
+  const std::vector<float> frequencies = RopeInverseFrequencies(spec);
+  cosines.reserve(static_cast<size_t>(positions) * frequencies.size());
+  sines.reserve(cosines.capacity());
+  for (int position = 0; position < positions; ++position) {
+    for (const float frequency : frequencies) {
+      const float angle = static_cast<float>(position) * frequency;
+      cosines.push_back(std::cos(angle));
+      sines.push_back(std::sin(angle));
+    }
+  }
+}
+
+DecoderTensors TensorsOf(const DecoderConfig& spec) {
   const int64_t hidden = spec.hidden_size;
   const std::vector<int64_t> table = {spec.vocab_size, hidden};
   DecoderTensors tensors;

@@ -1,10 +1,7 @@
-#include "common/engine/sequence/item_limits.h"
+#include "common/engine/work_item.h"
 
 #include <algorithm>
 #include <initializer_list>
-#include <optional>
-#include <variant>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/kv/prefix_hash.h"

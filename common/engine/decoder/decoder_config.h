@@ -1,9 +1,11 @@
-// The architecture of a decoder: the sizes and constants that a forward pass needs, for every model family.
+// The architecture of a decoder, for every model family: the sizes and constants that a forward pass needs,
+// the angles of its rotary embedding, and the names and shapes of its tensors in the model files.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace outrider {
@@ -21,7 +23,7 @@ enum class Activation : uint8_t { kSilu, kGeluTanh };
 // A pre-norm decoder. Each layer adds to the residual stream first the attention over its RMS norm, with
 // rotary positions and grouped-query heads, then a gated MLP over its RMS norm. A final norm and the head
 // give the logits. The first part below describes Llama; what other families add is off by default.
-struct DecoderSpec {
+struct DecoderConfig {
   int vocab_size = 0;
   int head_rows = 0;  // rows of a head that was cut to the frequent tokens; 0: not cut
   int hidden_size = 0;
@@ -62,9 +64,60 @@ struct DecoderSpec {
   // Only without outer_norms; a row's embedding is then the residual stream followed by these columns.
   int attention_input = 0;
 
+  // How many numbers the keys and values of a token have, in all layers: [layers, 2, kv_heads, head_dim].
+  size_t kv_numbers() const {
+    return 2 * static_cast<size_t>(layers) * static_cast<size_t>(kv_heads) * static_cast<size_t>(head_dim);
+  }
   int embedding_columns() const { return hidden_size + attention_input; }
   int logit_columns() const { return head_rows > 0 ? head_rows : vocab_size; }
   bool Slides(int layer) const { return !slides.empty() && slides[static_cast<size_t>(layer)]; }
 };
+
+// Inverse frequencies of the head_dim / 2 pairs, scaled if the model scales them. Computed in float32 as in
+// transformers, so that the angles agree at far positions.
+std::vector<float> RopeInverseFrequencies(const DecoderConfig& spec);
+// The same for sliding layers.
+std::vector<float> SlidingRopeInverseFrequencies(const DecoderConfig& spec);
+
+// cosines[position * head_dim / 2 + i], and sines likewise, for positions [0, positions).
+struct RopeTable {
+  RopeTable(const DecoderConfig& spec, int positions);
+
+  std::vector<float> cosines;
+  std::vector<float> sines;
+};
+
+struct StoredTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+// A matrix of the forward pass: the rows of all parts, in order, each part [*, k].
+struct StoredMatrix {
+  std::string name;  // for messages
+  std::vector<StoredTensor> parts;
+};
+
+struct LayerTensors {
+  StoredTensor attention_norm;         // [hidden]
+  StoredMatrix qkv;                    // queries, keys, values of all heads
+  std::vector<StoredTensor> qkv_bias;  // of the parts of qkv; empty unless spec.qkv_bias
+  std::vector<StoredTensor> qk_norm;   // of a query, of a key: [head_dim]; empty unless spec.qk_norm
+  StoredMatrix attention_out;
+  std::vector<StoredTensor>
+      output_norms;  // of attention, of the MLP: [hidden]; empty unless spec.output_norms
+  StoredTensor mlp_norm;
+  StoredMatrix gate_up;  // gate, up
+  StoredMatrix mlp_out;
+};
+
+struct DecoderTensors {
+  StoredTensor embedding;  // [vocab, hidden]
+  std::vector<LayerTensors> layers;
+  StoredTensor final_norm;
+  StoredMatrix head;  // the embedding if spec.tie_word_embeddings
+};
+
+DecoderTensors TensorsOf(const DecoderConfig& spec);
 
 }  // namespace outrider

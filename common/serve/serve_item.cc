@@ -1,4 +1,4 @@
-#include "common/serve/convert.h"
+#include "common/serve/serve_item.h"
 
 #include <cstring>
 
@@ -12,10 +12,6 @@ namespace {
 
 // A few rounds of a small model: room is made when a round or a request of others ends.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);
-
-std::vector<TokenId> ToTokens(const google::protobuf::RepeatedField<uint32_t>& ids) {
-  return std::vector<TokenId>(ids.begin(), ids.end());
-}
 
 // The first error goes to *invalid, unless there is one already.
 std::shared_ptr<const SequenceParams> ParseParams(const v1::SequenceParams& proto, int default_top_n,
@@ -113,12 +109,8 @@ google::rpc::Status ItemError(const absl::Status& status) {
 
 v1::PositionLogprobs ToProto(const PositionLogProbabilities& position) {
   v1::PositionLogprobs proto;
-  const auto fill = [](const TokenLogProbability& from, v1::TokenLogprob* to) {
-    to->set_id(static_cast<uint32_t>(from.token));
-    to->set_logprob(from.log_probability);
-  };
-  fill(position.token, proto.mutable_token());
-  for (const TokenLogProbability& token : position.top) fill(token, proto.add_top());
+  *proto.mutable_token() = SerializeLogprob(position.token);
+  for (const TokenLogProbability& token : position.top) *proto.add_top() = SerializeLogprob(token);
   return proto;
 }
 

@@ -1,4 +1,4 @@
-#include "common/engine/proposers/residual_heads.h"
+#include "common/engine/proposers/target_proposers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -16,19 +16,6 @@ void AddToRows(absl::Span<const float> bias, std::vector<float>& y) {
 }
 
 }  // namespace
-
-LogitsView RowsForNodes(const LogitsView& rows, std::span<Drafting* const> draftings,
-                        std::vector<float>& storage) {
-  std::vector<float> copies;
-  int count = 0;
-  for (size_t i = 0; i < draftings.size(); ++i) {
-    const absl::Span<const float> row = rows.row(static_cast<int>(i));
-    for (int r = 0; r < draftings[i]->rows; ++r) copies.insert(copies.end(), row.begin(), row.end());
-    count += draftings[i]->rows;
-  }
-  storage = std::move(copies);
-  return {storage.data(), count, rows.vocab};
-}
 
 absl::StatusOr<LogitsView> ResidualHeads::Level(int level, std::span<Drafting* const> draftings) {
   const ResidualHead& head = heads_[static_cast<size_t>(level)];
@@ -65,6 +52,54 @@ absl::Status ResidualHeads::Apply(const ResidualHead& head, std::span<Drafting* 
     }
     const std::vector<float>& added = layer.out == nullptr ? inner_ : added_;
     for (size_t i = 0; i < states_.size(); ++i) states_[i] += added[i];
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LogitsView> LayerSkip::Level(int /*level*/, std::span<Drafting* const> draftings) {
+  std::vector<SequenceRows> batch;
+  for (const Drafting* drafting : draftings) batch.push_back(RowsOfLevel(*drafting));
+  return model_.Forward(batch, {.layers = layers_});
+}
+
+absl::StatusOr<LogitsView> LookAhead::Level(int level, std::span<Drafting* const> draftings) {
+  if (level == 0) {
+    if (absl::Status status = Compute(draftings); !status.ok()) return status;
+  }
+  const size_t vocab = static_cast<size_t>(vocab_);
+  logits_.clear();
+  for (const Drafting* drafting : draftings) {
+    const auto row =
+        drafting->states.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(level) * vocab);
+    logits_.insert(logits_.end(), row, row + vocab_);
+  }
+  return RowsForNodes({logits_.data(), static_cast<int>(draftings.size()), vocab_}, draftings, logits_);
+}
+
+absl::Status LookAhead::Compute(std::span<Drafting* const> draftings) {
+  std::vector<std::vector<TokenId>> tokens;
+  tokens.reserve(draftings.size());
+  std::vector<SequenceRows> batch;
+  for (const Drafting* drafting : draftings) {
+    const SequenceState& sequence = *drafting->sequence;
+    const int depth = drafting->request.draft_tokens;
+    tokens.emplace_back(static_cast<size_t>(depth), sequence.tokens().back());
+    batch.push_back({.tokens = tokens.back(),
+                     .position = static_cast<int>(sequence.tokens().size()) - 1,
+                     .blocks = sequence.blocks(),
+                     .logit_rows = depth});
+    batch.back().embeddings =
+        absl::MakeConstSpan(embeddings_).first(static_cast<size_t>((depth - 1) * hidden_size_));
+  }
+  const absl::StatusOr<LogitsView> logits = model_.Forward(batch, {});
+  if (!logits.ok()) return logits.status();
+  vocab_ = logits->vocab;
+  int row = 0;
+  for (Drafting* drafting : draftings) {
+    for (int level = 0; level < drafting->request.draft_tokens; ++level) {
+      const absl::Span<const float> values = logits->row(row++);
+      drafting->states.insert(drafting->states.end(), values.begin(), values.end());
+    }
   }
   return absl::OkStatus();
 }

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/convert.h"
-#include "common/rpc/error.h"
 #include "common/serve/serve_item.h"
 #include "draft_service/draft_sampler.h"
 
@@ -21,27 +20,18 @@ void SetNext(TokenId token, v1::ProposeResult* result) {
   result->mutable_next()->set_parent(-1);
 }
 
-v1::ProposeResult ToResult(const std::string& sequence_id, uint64_t round, const Answer& answer) {
-  v1::ProposeResult result;
-  result.set_sequence_id(sequence_id);
-  result.set_round(round);
-  result.set_cached(static_cast<uint32_t>(answer.num_computed));
-  *result.mutable_timing() = ToProto(answer.timing);
-  if (!answer.status.ok()) {
-    *result.mutable_status() = ItemError(answer.status);
-    return result;
-  }
-  SerializeProposal(answer.proposal, result.mutable_nodes());
-  if (answer.next) SetNext(*answer.next, &result);
+void FillResult(const Answer& answer, v1::ProposeResult* result) {
+  if (!answer.status.ok()) return;
+  SerializeProposal(answer.proposal, result->mutable_nodes());
+  if (answer.next) SetNext(*answer.next, result);
   // A node may have none, where only one token is allowed.
   const bool any = std::any_of(answer.proposal.begin(), answer.proposal.end(),
                                [](const ProposalNode& node) { return !node.alternatives.empty(); });
   for (const ProposalNode& node : answer.proposal) {
-    if (node.confidence > 0) result.add_confidence(node.confidence);
+    if (node.confidence > 0) result->add_confidence(node.confidence);
     if (any)
-      result.add_alternatives()->mutable_ids()->Add(node.alternatives.begin(), node.alternatives.end());
+      result->add_alternatives()->mutable_ids()->Add(node.alternatives.begin(), node.alternatives.end());
   }
-  return result;
 }
 
 // Posts the token drawn first, before the rest is drafted.
@@ -61,16 +51,12 @@ constexpr size_t kMaxBins = 256;
 // More alternatives than anybody drafts branches for.
 constexpr size_t kMaxAlternatives = 16;
 
-absl::Status Invalid(absl::string_view reason, absl::string_view message) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
-}
-
 absl::Status CheckRanges(const v1::ProposeItem& item, const v1::ServerInfo& info, size_t committed) {
   absl::Status status;
   const auto check = [&status](absl::string_view reason, absl::string_view field, size_t value, size_t most,
                                absl::string_view unit = "") {
     if (value <= most) return;
-    status.Update(Invalid(reason, absl::StrCat(field, ": ", value, unit, "; allowed: 0 to ", most)));
+    status.Update(InvalidItem(reason, absl::StrCat(field, ": ", value, unit, "; allowed: 0 to ", most)));
   };
   check("K_OUT_OF_RANGE", "draft_tokens", item.draft_tokens(), info.max_draft_tokens());
   check("STOP_OUT_OF_RANGE", "stop.acceptance", static_cast<size_t>(item.stop().acceptance_size()), kMaxBins,
@@ -85,11 +71,11 @@ absl::StatusOr<TreeShape> ParseTree(const v1::ProposeItem& item, const v1::Serve
   if (!shape.ok()) return shape;
   const int nodes = MaxNodes(*shape, static_cast<int>(item.draft_tokens()));
   if (nodes > static_cast<int>(info.max_tree_nodes())) {
-    return Invalid("TREE_OUT_OF_RANGE",
-                   absl::StrCat("tree: ", nodes, " nodes; allowed: 0 to ", info.max_tree_nodes()));
+    return InvalidItem("TREE_OUT_OF_RANGE",
+                       absl::StrCat("tree: ", nodes, " nodes; allowed: 0 to ", info.max_tree_nodes()));
   }
   if (item.has_stop() || item.draw_next() || item.alternatives() > 0) {
-    return Invalid("TREE_OUT_OF_RANGE", "tree: not with stop, draw_next or alternatives");
+    return InvalidItem("TREE_OUT_OF_RANGE", "tree: not with stop, draw_next or alternatives");
   }
   return shape;
 }
@@ -145,7 +131,7 @@ void DraftService::OnItem(v1::DraftItem&& item, const std::shared_ptr<Results>& 
         if (propose.draw_next()) PostNext(propose.sequence(), results, work);
         return ParsePropose(propose, info_, work);
       },
-      ToResult, results, worker_);
+      FillResult, results, worker_);
 }
 
 ModelServiceSpec DraftSpec() {

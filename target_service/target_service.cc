@@ -22,34 +22,21 @@ using Results = Outbox<v1::VerifyResponse>;
 // Tokens kept of a proposal's distributions where the request does not say: the draft service's default.
 constexpr int kDefaultTopN = 64;
 
-v1::VerifyResult ToResult(const std::string& sequence_id, uint64_t round, const Answer& answer) {
-  v1::VerifyResult result;
-  result.set_sequence_id(sequence_id);
-  result.set_round(round);
-  result.set_cached(static_cast<uint32_t>(answer.num_computed));
-  result.set_prefix_hit(static_cast<uint32_t>(answer.prefix_hit));
-  *result.mutable_timing() = ToProto(answer.timing);
-  if (!answer.status.ok()) {
-    *result.mutable_status() = ItemError(answer.status);
-    return result;
-  }
-  *result.mutable_candidates() = SerializeCandidates(answer.candidates);
-  result.set_propose_us(static_cast<uint32_t>(absl::ToInt64Microseconds(answer.timing.propose)));
+void FillResult(const Answer& answer, v1::VerifyResult* result) {
+  result->set_prefix_hit(static_cast<uint32_t>(answer.prefix_hit));
+  if (!answer.status.ok()) return;
+  *result->mutable_candidates() = SerializeCandidates(answer.candidates);
+  result->set_propose_us(static_cast<uint32_t>(absl::ToInt64Microseconds(answer.timing.propose)));
   if (answer.verdict != nullptr) {
-    *result.mutable_verdict() = SerializeVerdict(*answer.verdict);
-    SerializeProposal(answer.proposal, result.mutable_verdict()->mutable_proposal());
+    *result->mutable_verdict() = SerializeVerdict(*answer.verdict);
+    SerializeProposal(answer.proposal, result->mutable_verdict()->mutable_proposal());
     for (const PositionLogProbabilities& position : answer.logprobs) {
-      *result.mutable_verdict()->add_logprobs() = ToProto(position);
+      *result->mutable_verdict()->add_logprobs() = ToProto(position);
     }
     for (const PositionLogProbabilities& position : answer.prompt_logprobs) {
-      *result.add_prompt_logprobs() = ToProto(position);
+      *result->add_prompt_logprobs() = ToProto(position);
     }
   }
-  return result;
-}
-
-absl::Status Invalid(absl::string_view reason, absl::string_view message) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
 }
 
 // Identifies the draft within this process, so that a repeated item can be told from a different one.
@@ -70,11 +57,11 @@ absl::Status CheckSize(const Proposal& proposal, size_t n, const v1::ServerInfo&
   const size_t room = n + 1 < info.max_context() ? info.max_context() - 1 - n : 0;
   const size_t allowed = std::min<size_t>(room, info.max_draft_tokens());
   if (const auto depth = static_cast<size_t>(Depth(proposal)); depth > allowed) {
-    return Invalid("DRAFT_TOO_LONG", absl::StrCat("draft: ", depth, " tokens; allowed: 0 to ", allowed));
+    return InvalidItem("DRAFT_TOO_LONG", absl::StrCat("draft: ", depth, " tokens; allowed: 0 to ", allowed));
   }
   if (!IsChain(proposal) && proposal.size() > info.max_tree_nodes()) {
-    return Invalid("TREE_TOO_LARGE", absl::StrCat("draft: a tree of ", proposal.size(),
-                                                  " nodes; allowed: 0 to ", info.max_tree_nodes()));
+    return InvalidItem("TREE_TOO_LARGE", absl::StrCat("draft: a tree of ", proposal.size(),
+                                                      " nodes; allowed: 0 to ", info.max_tree_nodes()));
   }
   return absl::OkStatus();
 }
@@ -87,20 +74,20 @@ absl::Status CheckProposer(const WorkItem& work, const v1::ServerInfo& info) {
     names.push_back(NameOf(proposer.proposer()));
     if (proposer.proposer() == ProposerOf(*work.params->proposer)) return absl::OkStatus();
   }
-  return Invalid("PROPOSER_UNKNOWN",
-                 absl::StrCat("proposer: ", NameOf(*work.params->proposer), "; this target has ",
-                              names.empty() ? "none" : absl::StrJoin(names, ", ")));
+  return InvalidItem("PROPOSER_UNKNOWN",
+                     absl::StrCat("proposer: ", NameOf(*work.params->proposer), "; this target has ",
+                                  names.empty() ? "none" : absl::StrJoin(names, ", ")));
 }
 
 // Parses what the target itself is to propose.
 absl::StatusOr<ProposalRequest> ParseRequest(const v1::VerifyItem& item, const v1::ServerInfo& info) {
   const v1::ProposalRequest& propose = item.propose();
   if (item.candidates() > 0 || item.has_prompt_logprobs()) {
-    return Invalid("PROPOSE_UNSUPPORTED", "propose: not with candidates or prompt_logprobs");
+    return InvalidItem("PROPOSE_UNSUPPORTED", "propose: not with candidates or prompt_logprobs");
   }
   if (propose.draft_tokens() < 1 || propose.draft_tokens() > info.max_draft_tokens()) {
-    return Invalid("K_OUT_OF_RANGE", absl::StrCat("propose.draft_tokens: ", propose.draft_tokens(),
-                                                  "; allowed: 1 to ", info.max_draft_tokens()));
+    return InvalidItem("K_OUT_OF_RANGE", absl::StrCat("propose.draft_tokens: ", propose.draft_tokens(),
+                                                      "; allowed: 1 to ", info.max_draft_tokens()));
   }
   ProposalRequest request{.draft_tokens = static_cast<int>(propose.draft_tokens())};
   if (!propose.has_tree()) return request;
@@ -119,7 +106,7 @@ absl::StatusOr<ProposalRequest> ParseRequest(const v1::VerifyItem& item, const v
 absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info, WorkItem& work) {
   if (absl::Status status = CheckProposer(work, info); !status.ok()) return status;
   if (item.append_only()) {
-    return item.has_propose() ? Invalid("PROPOSE_UNSUPPORTED", "propose: not with append_only")
+    return item.has_propose() ? InvalidItem("PROPOSE_UNSUPPORTED", "propose: not with append_only")
                               : absl::OkStatus();
   }
   absl::StatusOr<Proposal> proposal =
@@ -155,7 +142,7 @@ void TargetService::OnItem(v1::TargetItem&& item, const std::shared_ptr<Results>
   const int vocab_size = static_cast<int>(info_.vocab_size());
   SubmitItem(
       item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size, std::min(kDefaultTopN, vocab_size),
-      [&](WorkItem& work) { return ParseVerify(item.verify(), info_, work); }, ToResult, results, worker_);
+      [&](WorkItem& work) { return ParseVerify(item.verify(), info_, work); }, FillResult, results, worker_);
 }
 
 ModelServiceSpec TargetSpec() {

@@ -49,8 +49,8 @@ std::shared_ptr<const SequenceParams> ParseParams(const v1::SequenceParams& prot
 absl::StatusOr<SequenceId> ParseSequenceId(const std::string& bytes) {
   SequenceId id;
   if (bytes.size() != sizeof(id.hi) + sizeof(id.lo)) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "SEQUENCE_ID_INVALID",
-                     absl::StrCat("sequence_id: ", bytes.size(), " bytes; allowed: 16"));
+    return InvalidItem("SEQUENCE_ID_INVALID",
+                       absl::StrCat("sequence_id: ", bytes.size(), " bytes; allowed: 16"));
   }
   std::memcpy(&id.hi, bytes.data(), sizeof(id.hi));
   std::memcpy(&id.lo, bytes.data() + sizeof(id.hi), sizeof(id.lo));
@@ -62,6 +62,10 @@ std::string SerializeSequenceId(const SequenceId& id) {
   std::memcpy(bytes.data(), &id.hi, sizeof(id.hi));
   std::memcpy(bytes.data() + sizeof(id.hi), &id.lo, sizeof(id.lo));
   return bytes;
+}
+
+absl::Status InvalidItem(absl::string_view reason, absl::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
 }
 
 absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top) {

@@ -25,6 +25,9 @@ namespace outrider {
 absl::StatusOr<SequenceId> ParseSequenceId(const std::string& bytes);
 std::string SerializeSequenceId(const SequenceId& id);
 
+// INVALID_ARGUMENT with a reason.
+absl::Status InvalidItem(absl::string_view reason, absl::string_view message);
+
 // INVALID_ARGUMENT, naming `field`, if `top` is more alternatives than are allowed.
 absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top);
 
@@ -71,21 +74,30 @@ bool HandleControlItem(const Item& item, Worker& worker) {
 }
 
 // Submits an item's work to the worker and posts the answer. `update` is the item's; null if the item is
-// empty. `parse_work(WorkItem&)` fills in WorkItem::work; its error is the answer. `to_result(id, round,
-// answer)` makes the result message.
-template <class Response, class ParseWork, class ToResult>
+// empty. `parse_work(WorkItem&)` fills in WorkItem::work; its error is the answer. `fill_result(answer,
+// result)` adds what only one of the services answers with; the answer may be an error.
+template <class Response, class ParseWork, class FillResult>
 void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_top_n, ParseWork parse_work,
-                ToResult to_result, const std::shared_ptr<Outbox<Response>>& results, Worker& worker) {
+                FillResult fill_result, const std::shared_ptr<Outbox<Response>>& results, Worker& worker) {
   const std::string id = update == nullptr ? "" : update->sequence_id();
   const uint64_t round = update == nullptr ? 0 : update->round();
-  auto answer = [results, id, round, to_result](const Answer& a) { results->Post(to_result(id, round, a)); };
+  auto answer = [results, id, round, fill_result](const Answer& a) {
+    typename Outbox<Response>::Item result;
+    result.set_sequence_id(id);
+    result.set_round(round);
+    result.set_cached(static_cast<uint32_t>(a.num_computed));
+    *result.mutable_timing() = ToProto(a.timing);
+    if (!a.status.ok()) *result.mutable_status() = ItemError(a.status);
+    fill_result(a, &result);
+    results->Post(std::move(result));
+  };
   const auto refuse = [&](absl::Status status) {
     Answer refusal;
     refusal.status = std::move(status);
     answer(refusal);
   };
   if (update == nullptr) {
-    return refuse(MakeError(absl::StatusCode::kInvalidArgument, "ITEM_EMPTY", "the item is empty"));
+    return refuse(InvalidItem("ITEM_EMPTY", "the item is empty"));
   }
   LogSequence(*update);
   absl::StatusOr<WorkItem> work = ParseUpdate(*update, vocab_size, default_top_n);

@@ -2,12 +2,13 @@
 
 import json
 
-from harness import ROOT
+from harness import DEVICE, ROOT
 
 SHIPPED = {json.loads(path.read_text())["proposer"]: path.parent
            for path in sorted((ROOT / "models" / "tiny-heads").glob("*/config.json"))}
-PROPOSERS = sorted(SHIPPED)
+# What a target has: all of them on the CPU, none on a GPU, whose native engine has no heads.
+PROPOSERS = sorted(SHIPPED) if DEVICE == "cpu" else []
 # Of a target that has all of them.
-FLAGS = [part for folder in SHIPPED.values() for part in ("--heads", str(folder))]
+FLAGS = [part for name in PROPOSERS for part in ("--heads", str(SHIPPED[name]))]
 # Of one that does without a draft, and so has its processor too.
 ALONE = [*FLAGS, "--threads", "2"]

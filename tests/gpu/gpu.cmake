@@ -30,6 +30,7 @@ if(OUTRIDER_CUDA)
       ${CMAKE_SOURCE_DIR}/common/engine/cuda/cuda_model.cc
       ${CMAKE_SOURCE_DIR}/common/engine/cuda/decoder_layers.cc
       ${CMAKE_SOURCE_DIR}/common/engine/cuda/matmul.cc
+      ${CMAKE_SOURCE_DIR}/common/engine/cuda/matmul_trial.cc
       ${CMAKE_SOURCE_DIR}/common/engine/cuda/weights.cc
       ${CMAKE_CURRENT_LIST_DIR}/attention_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/decide_kernels_test.cc

@@ -146,7 +146,21 @@ absl::StatusOr<Matmul::Shape> Matmul::Restore(int n, int k) const {
   std::optional<Algorithm> many_rows = Runnable(n, k, FromStored(stored->many_rows));
   if (!few_rows || !many_rows) return refuse("cuBLASLt does not run the algorithm for products");
   if (stored->launches == MatmulLaunches::kTiles) few_rows->rows_at_once = many_rows->rows_at_once = kRowTile;
-  return Shape{n, k, *few_rows, *many_rows, stored->launches};
+  const Shape shape{n, k, *few_rows, *many_rows, stored->launches};
+
+  // All sizes were tried when the file was written. One for each algorithm is cheap.
+  const absl::StatusOr<std::unique_ptr<MatmulTrial>> created = MatmulTrial::Create(operand_, n, k, stream_);
+  if (!created.ok()) return created.status();
+  MatmulTrial& trial = **created;
+  const auto multiply = [&](const void* x, const void* w, float* y, int rows) {
+    return Multiply(shape, x, w, y, rows);
+  };
+  constexpr int kMostFewRows = kManyRows - kRowTile;
+  const bool same = trial.Expect(multiply) && trial.HasExpectedBits(kMostFewRows, kMostFewRows, multiply) &&
+                    trial.HasExpectedBits(kMostRows, kMostRows, multiply);
+  if (!trial.status().ok()) return trial.status();
+  if (!same) return refuse("a row's bits depend on its batch with the algorithms for products");
+  return shape;
 }
 
 absl::StatusOr<Matmul::Shape> Matmul::Choose(int n, int k) const {

@@ -31,8 +31,8 @@ inline constexpr int kManyRows = 64;
 // untested.
 class Matmul {
  public:
-  // `choices_file` names the file with the algorithms of an earlier start, which are used untested; if it
-  // does not exist, Store writes it; empty: neither. Errors are those of ReadMatmulChoices.
+  // `choices_file` names the file with the algorithms of an earlier start; if it does not exist, Store writes
+  // it; empty: neither. Errors are those of ReadMatmulChoices.
   static absl::StatusOr<std::unique_ptr<Matmul>> Create(Operand operand, const std::string& choices_file,
                                                         cudaStream_t stream);
   ~Matmul();
@@ -41,8 +41,8 @@ class Matmul {
 
   // Plans the product with weights [n, k], multiples of 16, and returns its number for Run. Temporarily takes
   // device memory, for weights of that size and for two products of some 512 rows. Makes 178 launches where
-  // the first pair is taken. FAILED_PRECONDITION if the file of an earlier start lacks this product, or
-  // cuBLASLt no longer runs its algorithms.
+  // the first pair is taken, and 45 with the file of an earlier start. FAILED_PRECONDITION if that file lacks
+  // this product, cuBLASLt no longer runs its algorithms, or they no longer give rows the same bits.
   absl::StatusOr<int> Plan(int n, int k);
 
   // After the last Plan.

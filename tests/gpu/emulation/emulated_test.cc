@@ -310,6 +310,30 @@ TEST(EmulatedProducts, AreRefusedWhereARowDependsOnItsPlaceAmongSixteen) {
               HasSubstr("none of its algorithms for 32 x 64 gives a row the same bits in every batch"));
 }
 
+TEST(EmulatedProducts, OfAnEarlierStartAreRefusedIfRowsNoLongerHaveTheSameBits) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/algorithms.json";
+  const cuda::MatmulChoices choices = Planned()->choices();
+  const auto planned_with = [&](Algorithm few_rows, Algorithm many_rows) {
+    cuda::MatmulChoices changed = choices;
+    changed.products[0].few_rows.words[0] = static_cast<uint64_t>(few_rows);
+    changed.products[0].many_rows.words[0] = static_cast<uint64_t>(many_rows);
+    EXPECT_TRUE(WriteMatmulChoices(file, changed).ok());
+    return NewMatmul(file)->Plan(kColumns, kDepth).status();
+  };
+  EXPECT_TRUE(planned_with(Algorithm::kForwards, Algorithm::kForwardsToo).ok());
+  for (const auto& [few_rows, many_rows] : {std::pair(Algorithm::kByBatch, Algorithm::kForwardsToo),
+                                            std::pair(Algorithm::kByPlace, Algorithm::kForwardsToo),
+                                            std::pair(Algorithm::kForwards, Algorithm::kBackwards)}) {
+    const absl::Status status = planned_with(few_rows, many_rows);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_EQ(status.message(),
+              file +
+                  ": a row's bits depend on its batch with the algorithms for products of 32 x 64; remove "
+                  "the file to choose algorithms anew");
+  }
+}
+
 TEST(EmulatedProducts, AreComputedByTheAlgorithmsOfAnEarlierStart) {
   RunnerOptions options = ModelOnGpu();
   const TemporaryFolder folder;

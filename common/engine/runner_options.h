@@ -70,8 +70,8 @@ struct RunnerOptions {
   // If kv_blocks is 0, returns the pool's bytes, in place of kv_memory_fraction, given those that are free
   // after all other allocations. Called once, by the thread that loads. May be null.
   std::function<double(double free_bytes, size_t block_bytes)> pool_bytes;
-  // For our kernels on a GPU: a file of cuBLAS algorithms. It is written if it does not exist, else used
-  // untested, so that a later start computes the same bits. Empty: none.
+  // For our kernels on a GPU: a file of cuBLAS algorithms. It is written if it does not exist, else used, so
+  // that a later start computes the same bits. Empty: none.
   std::string matmul_algorithms;
   bool high_priority = false;  // on a GPU: run before other models in this process
   ParallelOptions parallel;

@@ -28,6 +28,7 @@ if(OUTRIDER_CUDA)
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/cuda_model.cc
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/decoder_layers.cc
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/matmul.cc
+    ${CMAKE_SOURCE_DIR}/common/engine/cuda/matmul_trial.cc
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/weights.cc
     ${CMAKE_CURRENT_LIST_DIR}/emulation/algorithms.h
     ${CMAKE_CURRENT_LIST_DIR}/emulation/cublas_lt.cc

@@ -1,5 +1,5 @@
 // The kernels of a layer apart from matrix products and attention, and those that try out products
-// (matmul.cc).
+// (matmul_trial.h).
 //
 // All pointers are to device memory unless stated otherwise. Every function enqueues one kernel and can be
 // captured in a graph. A row's result depends only on that row, and is computed in a fixed order of

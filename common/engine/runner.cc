@@ -59,9 +59,6 @@ absl::Status CheckOptions(const Backend& backend, const RunnerOptions& options) 
   if (options.frequent_tokens < 0) {
     return Refuse("--frequent-tokens ", options.frequent_tokens, ": must be at least 0");
   }
-  if (options.frequent_tokens > 0 && options.engine == "native" && options.device != "cpu") {
-    return Refuse("--frequent-tokens ", options.frequent_tokens, ": needs --device cpu or --engine torch");
-  }
   if (!options.matmul_algorithms.empty() && (options.engine != "native" || options.device == "cpu")) {
     return Refuse("--matmul-algorithms ", options.matmul_algorithms,
                   ": needs --device cuda:N and --engine native");
@@ -101,11 +98,10 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
     absl::StatusOr<std::vector<TokenId>> frequent =
         ReadFrequentTokens(options.model_dir, options.frequent_tokens, spec.vocab_size);
     if (!frequent.ok()) return frequent.status();
-    runner->frequent_ = *std::move(frequent);
-    spec.head_rows = options.frequent_tokens;
+    spec.head_tokens = runner->frequent_ = *std::move(frequent);
   }
   const FrequentHead cut(whole, runner->config_.decoder, runner->frequent_);
-  const TensorSource& weights = spec.head_rows > 0 ? static_cast<const TensorSource&>(cut) : whole;
+  const TensorSource& weights = !spec.head_tokens.empty() ? static_cast<const TensorSource&>(cut) : whole;
   RunnerOptions sized = options;
   sized.more_block_bytes = ProposerBytesPerBlock(options, spec);
   absl::StatusOr<std::unique_ptr<Model>> model = backend.Load(spec, weights, sized, runner->thread_pool_);

@@ -88,7 +88,7 @@ class Runner {
   absl::Status Follow() { return model_->Follow(); }
 
   // Whether a sequence of a batch may carry this task.
-  bool CanRun(const DeviceTask& task) const { return frequent_.empty() && model_->CanRun(task); }
+  bool CanRun(const DeviceTask& task) const { return model_->CanRun(task); }
 
   const ModelConfig& config() const { return config_; }
   bool row_invariant() const { return model_->row_invariant(); }

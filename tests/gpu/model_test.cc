@@ -1,5 +1,9 @@
 // Whole models on the GPU: against the CPU, alone and in batches, and what it decides against what the host
 // decides from its logits.
+#include <filesystem>
+#include <fstream>
+
+#include "bench/temporary_folder.h"
 #include "common/engine/self_test.h"
 #include "gpu_model.h"
 #include "tests/unit/device_worker_testing.h"
@@ -86,6 +90,37 @@ TEST_P(CudaDecisions, AreThoseOfTheHost) {
 
 INSTANTIATE_TEST_SUITE_P(Settings, CudaDecisions, ::testing::ValuesIn(Settings()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// Of most tokens: more than a draft sends of q.
+TEST(CudaModel, ACutHeadProposesAsItsHostWould) {
+  constexpr int kListed = 192;
+  const TemporaryFolder folder;
+  const std::string model = folder.path() + "/model";
+  std::filesystem::copy(DataDir("gqa4-llama3-rope"), model);
+  std::ofstream list(model + "/frequent_tokens.json");
+  list << "{\"tokens\": [0";
+  for (int i = 1; i < kListed; ++i) list << ", " << i / 3 * 4 + i % 3;
+  list << "]}" << std::flush;
+  const auto load = [&](RunnerOptions options, bool decides) {
+    options = OnGpu(std::move(options), "bfloat16");
+    options.model_dir = model;
+    options.frequent_tokens = kListed;
+    return Runner::Load(options, Gpu(decides));
+  };
+  const auto params = Params({.name = ""}, /*seed=*/1);
+  const auto runner = load(Options(""), /*decides=*/true).value();
+  EXPECT_TRUE(runner->CanRun({.params = params.get(), .round_start = 0, .work = ProposeTask{1}}));
+  EXPECT_FALSE(runner->CanRun({.params = params.get(), .round_start = 0, .work = VerifyTask{}}));
+  for (const Setting& setting : Settings()) {
+    if (!setting.delegable || setting.trees) continue;
+    SCOPED_TRACE(setting.name);
+    const auto start = [&](bool device, std::unique_ptr<Sampler> sampler) {
+      return StartDeviceWorker(std::move(sampler),
+                               [&](const RunnerOptions& options) { return load(options, device); });
+    };
+    EXPECT_GT(ExpectWhatTheHostSays(setting, start).accepted, 0);
+  }
+}
 
 }  // namespace
 }  // namespace outrider::testing

@@ -39,6 +39,10 @@ absl::Status CheckShape(const DecoderConfig& spec, const std::string& model_dir)
   for (const auto& [field, value] : sizes) {
     if (value % 16 != 0) return refuse(field, value, "must be a multiple of 16");
   }
+  if (spec.logit_columns() % 16 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--frequent-tokens ", spec.logit_columns(),
+                                                   ": must be a multiple of 16 with --device cuda"));
+  }
   if (spec.vocab_size > kMaxVocab)
     return refuse("vocab_size", spec.vocab_size, absl::StrCat("must be at most ", kMaxVocab));
   if (spec.hidden_size > kMaxNormed)
@@ -169,7 +173,7 @@ absl::Status CudaModel::AllocateStepMemory() {
   const size_t in = std::max(LayOut(verifies, nullptr, inputs), LayOut(proposes, nullptr, inputs));
   const size_t out = std::max(LayOut(verifies, nullptr, outputs), LayOut(proposes, nullptr, outputs));
   const size_t rows = static_cast<size_t>(max_rows_), wanted = static_cast<size_t>(logit_rows);
-  const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
+  const size_t row_bytes = static_cast<size_t>(spec_.logit_columns()) * sizeof(float);
   absl::Status status = Assign(MirroredMemory::Allocate(in, "steps' input"), inputs_);
   if (status.ok()) status = Assign(MirroredMemory::Allocate(out, "steps' output"), outputs_);
   if (status.ok()) {
@@ -184,6 +188,17 @@ absl::Status CudaModel::AllocateStepMemory() {
                           {races_, wanted * sizeof(int32_t), "races"}});
   }
   if (!status.ok()) return status;
+  const std::vector<TokenId>& tokens = spec_.head_tokens;
+  if (!tokens.empty()) {
+    const size_t bytes = tokens.size() * sizeof(TokenId);
+    status = AllocateAll({{head_tokens_, bytes, "tokens of the head"}});
+    if (status.ok()) {
+      status = ToStatus(
+          cudaMemcpyAsync(head_tokens_.data(), tokens.data(), bytes, cudaMemcpyHostToDevice, stream_),
+          "uploading the tokens of the head");
+    }
+    if (!status.ok()) return status;
+  }
   // Idle rows of a draft pass embed whatever is here, so it must be a token id.
   return ToStatus(cudaMemsetAsync(next_tokens_.data(), 0, next_tokens_.bytes(), stream_), "clearing tokens");
 }
@@ -229,7 +244,7 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
   status = graph ? Replay(plan, *graph) : RunEager(plan, shape);
   if (!status.ok()) return status;
 
-  const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
+  const size_t row_bytes = static_cast<size_t>(spec_.logit_columns()) * sizeof(float);
   const size_t host_rows = static_cast<size_t>(plan.host_rows);
   if (host_rows > 0) {
     const size_t before = (plan.logit_rows.size() - host_rows) * row_bytes;
@@ -243,7 +258,7 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
   StepOutputs outputs;
   LayOut(shape, outputs_.host(), outputs);
   ReadOutputs(plan, shape, outputs);
-  return LogitsView{host_logits_.as<float>(), plan.host_rows, spec_.vocab_size};
+  return LogitsView{host_logits_.as<float>(), plan.host_rows, spec_.logit_columns()};
 }
 
 absl::Status CudaModel::Replay(const StepPlan& plan, const GraphShape& shape) {
@@ -337,14 +352,14 @@ absl::Status CudaModel::EnqueueFirst(const StepShape& shape, std::vector<Planned
                              .logit_rows = inputs.logit_rows,
                              .logits = logits_.as<float>()});
   if (!status.ok() || shape.tasks == 0) return status;
-  status = ToStatus(LaunchShape(logits_.as<float>(), spec_.vocab_size, shape.logit_rows, inputs.shape_params,
-                                shaped_.as<ShapedRow>(), stream_),
+  status = ToStatus(LaunchShape(logits_.as<float>(), spec_.logit_columns(), shape.logit_rows,
+                                inputs.shape_params, shaped_.as<ShapedRow>(), stream_),
                     "shaping rows");
   if (!status.ok()) return status;
   if (shape.proposes) return EnqueueProposal(shape, 0);
   StepOutputs outputs;
   LayOut(shape, outputs_.device(), outputs);
-  return ToStatus(LaunchVerify(logits_.as<float>(), spec_.vocab_size, shape.tasks,
+  return ToStatus(LaunchVerify(logits_.as<float>(), spec_.logit_columns(), shape.tasks,
                                std::min(kMaxDraftTokens, shape.logit_rows - 1), shaped_.as<ShapedRow>(),
                                inputs.verify, inputs.drafted, inputs.q_ids, inputs.q_weights,
                                races_.as<int32_t>(), outputs.verdicts, stream_),
@@ -363,7 +378,7 @@ absl::Status CudaModel::EnqueueDraft(const StepShape& shape, int pass,
                                           .logit_rows = nullptr,
                                           .logits = logits_.as<float>()});
   if (!status.ok()) return status;
-  status = ToStatus(LaunchShape(logits_.as<float>(), spec_.vocab_size, shape.tasks, inputs.shape_params,
+  status = ToStatus(LaunchShape(logits_.as<float>(), spec_.logit_columns(), shape.tasks, inputs.shape_params,
                                 shaped_.as<ShapedRow>(), stream_),
                     "shaping rows");
   return status.ok() ? EnqueueProposal(shape, pass) : status;
@@ -375,9 +390,10 @@ absl::Status CudaModel::EnqueueProposal(const StepShape& shape, int step) {
   LayOut(shape, inputs_.device(), inputs);
   LayOut(shape, outputs_.device(), outputs);
   const int at = step * shape.tasks;
-  return ToStatus(LaunchPropose(logits_.as<float>(), spec_.vocab_size, shape.tasks, shaped_.as<ShapedRow>(),
-                                inputs.propose, step, outputs.proposals + at, outputs.q_ids + at * kMaxTopN,
-                                outputs.q_weights + at * kMaxTopN, next_tokens_.as<int32_t>(), stream_),
+  return ToStatus(LaunchPropose(logits_.as<float>(), spec_.logit_columns(), shape.tasks,
+                                shaped_.as<ShapedRow>(), inputs.propose, step, outputs.proposals + at,
+                                outputs.q_ids + at * kMaxTopN, outputs.q_weights + at * kMaxTopN,
+                                next_tokens_.as<int32_t>(), head_tokens_.as<int32_t>(), stream_),
                   "proposing tokens");
 }
 

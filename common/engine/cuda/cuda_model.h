@@ -40,7 +40,7 @@ class CudaModel final : public Model {
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
   void Wake() override {}
 
-  bool CanRun(const DeviceTask& task) const override { return cuda::CanRun(task, spec_.vocab_size); }
+  bool CanRun(const DeviceTask& task) const override { return cuda::CanRun(task, spec_); }
   bool row_invariant() const override { return true; }
   bool tree_row_invariant() const override { return true; }
   std::string dtype() const override { return operand_ == Operand::kFp8 ? "fp8" : "bfloat16"; }
@@ -99,10 +99,11 @@ class CudaModel final : public Model {
   MirroredMemory inputs_;
   MirroredMemory outputs_;
   // [rows] below are rows with logits: at most max_rows and kMaxLogitRows, and kMaxIdleRows more.
-  DeviceMemory logits_;       // [rows, vocab]
-  PinnedMemory host_logits_;  // [rows, vocab], without the kMaxIdleRows more
+  DeviceMemory logits_;       // [rows, logit_columns]
+  PinnedMemory host_logits_;  // [rows, logit_columns], without the kMaxIdleRows more
   DeviceMemory shaped_;       // [rows]
   DeviceMemory next_tokens_;  // [max_rows]
+  DeviceMemory head_tokens_;  // [logit_columns], where the head is cut
   DeviceMemory races_;        // [rows]
   std::map<GraphShape, cudaGraphExec_t> graphs_;
   bool captures_;  // false after a failed capture, and if there is an observer

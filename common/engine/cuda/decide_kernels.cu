@@ -104,14 +104,15 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     ProposeKernel(const float* weights, int vocab, const ShapedRow* shaped, const ProposeInput* inputs,
-                  int step, ProposeOutput* outputs, int32_t* q_ids, float* q_weights, int32_t* next_tokens) {
+                  int step, ProposeOutput* outputs, int32_t* q_ids, float* q_weights, int32_t* next_tokens,
+                  const int32_t* head_tokens) {
   __shared__ team::TeamScratch scratch;
   const size_t row = blockIdx.x;
   const ProposeInput input = inputs[row];
   if (step >= input.steps) return;
   BlockTeam team(&scratch);
   ProposeRow(team, weights + row * vocab, vocab, shaped[row], input, step, outputs + row,
-             q_ids + row * kMaxTopN, q_weights + row * kMaxTopN);
+             q_ids + row * kMaxTopN, q_weights + row * kMaxTopN, head_tokens);
   // By the thread that wrote it.
   if (team.rank() == 0) next_tokens[row] = outputs[row].token;
 }
@@ -154,10 +155,11 @@ cudaError_t LaunchShape(float* logits, int vocab, int rows, const ShapeParams* p
 
 cudaError_t LaunchPropose(const float* weights, int vocab, int rows, const ShapedRow* shaped,
                           const ProposeInput* inputs, int step, ProposeOutput* outputs, int32_t* q_ids,
-                          float* q_weights, int32_t* next_tokens, cudaStream_t stream) {
+                          float* q_weights, int32_t* next_tokens, const int32_t* head_tokens,
+                          cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
   ProposeKernel<<<rows, kThreads, 0, stream>>>(weights, vocab, shaped, inputs, step, outputs, q_ids,
-                                               q_weights, next_tokens);
+                                               q_weights, next_tokens, head_tokens);
   return cudaGetLastError();
 }
 

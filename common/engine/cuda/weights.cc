@@ -196,8 +196,9 @@ absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderCon
     if (progress && loader.status().ok()) progress(layers_done / (spec.layers + 1));
   }
   weights.final_norm = loader.AddNorm(tensors.final_norm);
-  weights.head = spec.tie_word_embeddings ? loader.ShareTable(tensors.head, weights.embedding)
-                                          : loader.AddMatrix(tensors.head);
+  weights.head = spec.tie_word_embeddings && spec.head_tokens.empty()
+                     ? loader.ShareTable(tensors.head, weights.embedding)
+                     : loader.AddMatrix(tensors.head);
   absl::Status status = loader.status();
   if (status.ok()) status = ToStatus(cudaStreamSynchronize(stream), "loading weights");
   if (!status.ok()) return status;

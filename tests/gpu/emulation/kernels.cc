@@ -253,10 +253,11 @@ cudaError_t LaunchShape(float* logits, int vocab, int rows, const ShapeParams* p
 
 cudaError_t LaunchPropose(const float* weights, int vocab, int rows, const ShapedRow* shaped,
                           const ProposeInput* inputs, int step, ProposeOutput* outputs, int32_t* q_ids,
-                          float* q_weights, int32_t* next_tokens, cudaStream_t stream) {
+                          float* q_weights, int32_t* next_tokens, const int32_t* head_tokens,
+                          cudaStream_t stream) {
   Enqueue(stream, [=] {
     testing::HostPropose(/*team=*/1, weights, vocab, rows, shaped, inputs, step, outputs, q_ids, q_weights,
-                         next_tokens);
+                         next_tokens, head_tokens);
   });
   return cudaSuccess;
 }

@@ -86,7 +86,9 @@ class Model {
   // The longest sequence that the KV pool and the position encoding support.
   virtual int max_positions() const = 0;
   virtual size_t bytes_per_block() const = 0;  // keys and values of all layers
-  virtual size_t weight_bytes() const = 0;     // as packed, without the embedding
+  // What a step of one row reads of the weights, beside a row of the embedding: all of them as packed, but of
+  // the embedding nothing, unless the head is the same memory.
+  virtual size_t weight_bytes() const = 0;
 };
 
 }  // namespace outrider

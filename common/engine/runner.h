@@ -104,7 +104,7 @@ class Runner {
   int block_size() const { return options_.block_size; }
   int max_batch_rows() const { return options_.max_batch_rows; }
   size_t bytes_per_block() const { return model_->bytes_per_block(); }  // keys and values of all layers
-  size_t weight_bytes() const { return model_->weight_bytes(); }        // as packed, without the embedding
+  size_t weight_bytes() const { return model_->weight_bytes(); }        // as Model::weight_bytes
   // SafeTensors::Hash of the model's files. Only rank 0 knows it.
   uint64_t weights_hash() const { return weights_hash_; }
 

@@ -38,6 +38,34 @@ TEST(CudaModel, IsWhatThePluginMakes) {
   EXPECT_EQ(AllLogits(**plugin, tokens), AllLogits(*linked, tokens));
 }
 
+// By the definition of Model::weight_bytes. The head of a tied model is the embedding in bfloat16, and a copy
+// in fp8.
+TEST(CudaModel, ItsWeightBytesAreWhatAStepReads) {
+  DecoderConfig spec = {.vocab_size = 256,
+                        .hidden_size = 64,
+                        .intermediate_size = 96,
+                        .layers = 2,
+                        .heads = 2,
+                        .kv_heads = 1,
+                        .head_dim = 64,
+                        .max_position_embeddings = 512};
+  const size_t hidden = 64, inner = 96, vocab = 256, queries = 2 * 64, qkv = queries + 2 * 64;
+  const size_t numbers = 2 * (qkv * hidden + hidden * queries + 3 * inner * hidden) + vocab * hidden;
+  const size_t rows = 2 * (qkv + hidden + 2 * inner + hidden) + vocab;  // each with a scale in fp8
+  const size_t norms = 4 * 5 * hidden;
+  MadeUpWeights weights;
+  for (const bool tied : {false, true}) {
+    spec.tie_word_embeddings = tied;
+    const auto bytes = [&](const char* dtype) {
+      return cuda::CudaModel::Create(spec, weights, /*device=*/0, OnGpu(Options(""), dtype))
+          .value()
+          ->weight_bytes();
+    };
+    EXPECT_EQ(bytes("bfloat16"), 2 * numbers + norms) << "tied: " << tied;
+    EXPECT_EQ(bytes("fp8"), numbers + 4 * rows + norms) << "tied: " << tied;
+  }
+}
+
 // A prompt in one piece, in chunks of few rows and of many, which have algorithms of their own, and token by
 // token.
 TEST(CudaModel, LogitsAreTheSameInAnyChunks) {

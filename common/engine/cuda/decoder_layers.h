@@ -47,7 +47,7 @@ struct Layer {
 
 struct Weights {
   std::vector<DeviceMemory> memory;          // holds everything below
-  size_t bytes = 0;                          // size of `memory`
+  size_t bytes = 0;                          // Model::weight_bytes
   const __nv_bfloat16* embedding = nullptr;  // [vocab, hidden]
   std::vector<Layer> layers;
   const float* final_norm = nullptr;

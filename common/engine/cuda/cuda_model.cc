@@ -16,9 +16,6 @@ namespace {
 // Plans of attention, enough for the passes of a step: the first one, and one per further drafted token.
 constexpr int kPlans = kMaxDraftTokens + 1;
 
-// The widest row that AddNorm has room for, in the 48 KB of shared memory that a block has without asking.
-constexpr int kMaxNormed = 48 * 1024 / sizeof(float);
-
 // The maximum number of kept graphs.
 constexpr size_t kMaxGraphs = 128;
 

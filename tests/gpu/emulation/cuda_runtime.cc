@@ -81,6 +81,8 @@ GraphCounts Graphs() {
   return counts;
 }
 
+void FailLaunch(cudaError_t error) { Fail(error); }
+
 void AllowGraphs(bool allow) {
   const std::lock_guard lock(mutex);
   allowed = allow;

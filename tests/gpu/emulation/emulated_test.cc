@@ -7,6 +7,8 @@
 
 #include "algorithms.h"
 #include "bench/temporary_folder.h"
+#include "common/engine/cuda/layer_kernels.h"
+#include "common/engine/self_test.h"
 #include "tests/gpu/gpu_model.h"
 #include "tests/unit/device_worker_testing.h"
 #include "work.h"
@@ -155,6 +157,22 @@ TEST(EmulatedGraphs, OfOneStreamAreThereOnceAModelIsLoaded) {
   const emulation::GraphCounts after = emulation::Graphs();
   EXPECT_EQ(after.made, before.made);
   EXPECT_EQ(after.launched, before.launched + 8);
+}
+
+// A row of AddNorm and what its reductions keep do not fit into a thread block's memory.
+TEST(EmulatedMemory, OfAThreadBlockHoldsNoWiderRow) {
+  const DecoderConfig spec = {
+      .vocab_size = 256, .hidden_size = 12288, .intermediate_size = 96, .head_dim = 64};
+  MadeUpWeights weights;
+  EXPECT_EQ(
+      cuda::CudaModel::Create(spec, weights, /*device=*/0, ModelOnGpu()).status(),
+      absl::InvalidArgumentError(DataDir("gqa4-llama3-rope") +
+                                 "/config.json: hidden_size: 12288: must be at most 12272 with --device "
+                                 "cuda"));
+  cuda::LaunchAddNorm({}, nullptr, nullptr, 1e-5f, {}, /*rows=*/0, spec.hidden_size, nullptr);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  cuda::LaunchAddNorm({}, nullptr, nullptr, 1e-5f, {}, /*rows=*/0, cuda::kMaxNormed, nullptr);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
 TEST(EmulatedMemory, ThePoolLeavesRoomForGraphs) {

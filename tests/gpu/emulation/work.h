@@ -18,6 +18,9 @@ struct GraphCounts {
 };
 GraphCounts Graphs();
 
+// Fails a kernel's launch: cudaGetLastError says so.
+void FailLaunch(cudaError_t error);
+
 // Whether graphs can be made, as they can at first.
 void AllowGraphs(bool allow);
 

@@ -66,6 +66,14 @@ TEST(CudaModel, ItsWeightBytesAreWhatAStepReads) {
   }
 }
 
+TEST(CudaModel, RefusesHeadsAndNamesTheEngineThatTakesThem) {
+  RunnerOptions options = OnGpu(Options(""), "bfloat16");
+  options.heads = {"medusa"};
+  EXPECT_EQ(
+      Runner::Load(options, Gpu()).status(),
+      absl::InvalidArgumentError("--heads medusa: needs --device cpu or --engine torch, in one process"));
+}
+
 // A prompt in one piece, in chunks of few rows and of many, which have algorithms of their own, and token by
 // token.
 TEST(CudaModel, LogitsAreTheSameInAnyChunks) {

@@ -81,9 +81,11 @@ class TorchModel final : public Model {
     return at::TensorOptions(bfloat16_ ? at::kBFloat16 : at::kFloat).device(runner_->device());
   }
 
+  // Null: this process has all of the model. Ends after the runner: NCCL waits for the end of the graphs that
+  // hold its operations before it ends itself.
+  std::unique_ptr<RankGroup> ranks_;
   const std::unique_ptr<StepRunner> runner_;
   const bool bfloat16_;
-  std::unique_ptr<RankGroup> ranks_;  // null: this process has all of the model
   StepOptions step_options_;
   int kv_blocks_ = 0;
   std::string bits_depend_on_;

@@ -74,6 +74,14 @@ TEST(GraphOf, OneLongSequenceAmongShortOnesLaunchesWhatTheyNeed) {
   EXPECT_LT(graph->first.items, needed * 3 / 2);
 }
 
+// They are copied in each step.
+TEST(GraphOf, PlansOfShortSequencesAreSmall) {
+  const std::optional<GraphShape> graph =
+      GraphOfSequences(/*sequences=*/1, /*rows=*/1, 200, /*draft_tokens=*/5);
+  ASSERT_TRUE(graph);
+  EXPECT_LT(PlanLayout(graph->first).bytes + 4 * PlanLayout(graph->draft).bytes, 4096u);
+}
+
 TEST(GraphOf, HoldsItsStep) {
   std::mt19937 random(1);
   int graphs = 0;

@@ -244,11 +244,12 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
 }
 
 absl::Status CudaModel::Replay(const StepPlan& plan, const GraphShape& shape) {
-  absl::Status status = attention_->Upload(0, shape.first, plan.first.sequences, stream_);
-  for (int i = 1; i <= shape.step.draft_passes && status.ok(); ++i) {
-    const PassPlan& pass = plan.draft_passes[static_cast<size_t>(i - 1)];
-    status = attention_->Upload(i, shape.draft, pass.sequences, stream_);
+  attention_->Clear();
+  absl::Status status = attention_->Add(shape.first, plan.first.sequences).status();
+  for (const PassPlan& pass : plan.draft_passes) {
+    if (status.ok()) status = attention_->Add(shape.draft, pass.sequences).status();
   }
+  if (status.ok()) status = attention_->Upload(stream_);
   if (!status.ok()) return status;
   auto graph = graphs_.find(shape);
   if (graph == graphs_.end()) {
@@ -271,11 +272,7 @@ absl::StatusOr<cudaGraphExec_t> CudaModel::Capture(const GraphShape& shape) {
   absl::Status status =
       ToStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a step");
   if (!status.ok()) return status;
-  status = EnqueueFirst(shape.step, {{.plan = 0, .size = shape.first, .first_row = 0}});
-  for (int i = 1; i <= shape.step.draft_passes && status.ok(); ++i) {
-    status = EnqueueDraft(shape.step, i, {{.plan = i, .size = shape.draft, .first_row = 0}});
-  }
-  if (status.ok()) status = EnqueueOutputs(shape.step);
+  status = EnqueueCaptured(shape);
   // End the capture even after an error.
   cudaGraph_t graph = nullptr;
   const absl::Status ended = ToStatus(cudaStreamEndCapture(stream_, &graph), "capturing a step");
@@ -288,37 +285,59 @@ absl::StatusOr<cudaGraphExec_t> CudaModel::Capture(const GraphShape& shape) {
   return executable;
 }
 
-absl::Status CudaModel::RunEager(const StepPlan& plan, const StepShape& shape) {
-  int next = 0;
-  absl::StatusOr<std::vector<PlannedAttention>> parts = UploadAttention(plan.first, next);
-  if (!parts.ok()) return parts.status();
-  absl::Status status = EnqueueFirst(shape, *std::move(parts));
-  for (int i = 1; i <= shape.draft_passes && status.ok(); ++i) {
-    parts = UploadAttention(plan.draft_passes[static_cast<size_t>(i - 1)], next);
-    if (!parts.ok()) return parts.status();
-    status = EnqueueDraft(shape, i, *std::move(parts));
+absl::Status CudaModel::EnqueueCaptured(const GraphShape& shape) {
+  size_t plan = 0;
+  for (int pass = 0; pass <= shape.step.draft_passes; ++pass) {
+    const AttentionSize& size = pass == 0 ? shape.first : shape.draft;
+    const absl::Status status = EnqueuePass(shape.step, pass, {{.plan = plan, .size = size, .first_row = 0}});
+    if (!status.ok()) return status;
+    plan += Attention::PlanBytes(size);
   }
-  return status.ok() ? EnqueueOutputs(shape) : status;
+  return EnqueueOutputs(shape.step);
 }
 
-absl::StatusOr<std::vector<PlannedAttention>> CudaModel::UploadAttention(const PassPlan& pass, int& next) {
+absl::Status CudaModel::RunEager(const StepPlan& plan, const StepShape& shape) {
+  attention_->Clear();
+  for (int pass = 0; pass <= shape.draft_passes; ++pass) {
+    absl::StatusOr<std::vector<PlannedAttention>> parts =
+        UploadAttention(pass == 0 ? plan.first : plan.draft_passes[static_cast<size_t>(pass - 1)]);
+    if (!parts.ok()) return parts.status();
+    const absl::Status status = EnqueuePass(shape, pass, *std::move(parts));
+    if (!status.ok()) return status;
+  }
+  return EnqueueOutputs(shape);
+}
+
+absl::StatusOr<std::vector<PlannedAttention>> CudaModel::UploadAttention(const PassPlan& pass) {
   const absl::StatusOr<std::vector<AttentionPass>> cut =
       CutIntoPasses(attention_->shape(), pass.sequences, attention_->capacity());
   if (!cut.ok()) return cut.status();
-  if (next + static_cast<int>(cut->size()) > attention_->plans()) {
-    // Earlier passes may still read the plans.
-    const absl::Status status = ToStatus(cudaStreamSynchronize(stream_), "waiting for a pass");
-    if (!status.ok()) return status;
-    next = 0;
-  }
   std::vector<PlannedAttention> parts;
+  size_t bytes = 0;
   for (const AttentionPass& part : *cut) {
     const AttentionSize size = SizeOf(attention_->shape(), part.sequences);
-    const absl::Status status = attention_->Upload(next, size, part.sequences, stream_);
-    if (!status.ok()) return status;
-    parts.push_back({.plan = next++, .size = size, .first_row = part.first_row});
+    parts.push_back({.plan = 0, .size = size, .first_row = part.first_row});
+    bytes += Attention::PlanBytes(size);
   }
+  if (!attention_->HasRoom(bytes)) {
+    // Earlier passes may still read their plans.
+    const absl::Status status = ToStatus(cudaStreamSynchronize(stream_), "waiting for a pass");
+    if (!status.ok()) return status;
+    attention_->Clear();
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const absl::Status status = Assign(attention_->Add(parts[i].size, (*cut)[i].sequences), parts[i].plan);
+    if (!status.ok()) return status;
+  }
+  const absl::Status status = attention_->Upload(stream_);
+  if (!status.ok()) return status;
   return parts;
+}
+
+absl::Status CudaModel::EnqueuePass(const StepShape& shape, int pass,
+                                    std::vector<PlannedAttention> attention) {
+  return pass == 0 ? EnqueueFirst(shape, std::move(attention))
+                   : EnqueueDraft(shape, pass, std::move(attention));
 }
 
 absl::Status CudaModel::EnqueueFirst(const StepShape& shape, std::vector<PlannedAttention> attention) {

@@ -69,17 +69,22 @@ class CudaModel final : public Model {
   absl::StatusOr<size_t> FreeForPool(const std::vector<WarmUpStep>& common);
   absl::Status Run(const std::vector<WarmUpStep>& steps, bool captures);
 
+  // Uploads the attention plans of all passes at once and launches the graph.
   absl::Status Replay(const StepPlan& plan, const GraphShape& shape);
   absl::StatusOr<cudaGraphExec_t> Capture(const GraphShape& shape);
+  // Enqueues what a graph of this shape holds. The plans of its passes lie where Replay puts them.
+  absl::Status EnqueueCaptured(const GraphShape& shape);
   void DropGraphs();
   // Runs a step without a graph, with any number of rows.
   absl::Status RunEager(const StepPlan& plan, const StepShape& shape);
-  // Uploads the attention plans of a pass, cut into several if it exceeds the capacity, to plan `next` and
-  // those after it, and moves `next` on. Waits for the stream only if there are too few plans.
-  absl::StatusOr<std::vector<PlannedAttention>> UploadAttention(const PassPlan& pass, int& next);
+  // Uploads the attention plans of a pass, cut into several if it exceeds the capacity. Waits for the stream
+  // only if there is no room for them.
+  absl::StatusOr<std::vector<PlannedAttention>> UploadAttention(const PassPlan& pass);
 
   absl::Status EnqueueFirst(const StepShape& shape, std::vector<PlannedAttention> attention);
   absl::Status EnqueueDraft(const StepShape& shape, int pass, std::vector<PlannedAttention> attention);
+  // Pass 0 is the first one, the others draft.
+  absl::Status EnqueuePass(const StepShape& shape, int pass, std::vector<PlannedAttention> attention);
   absl::Status EnqueueProposal(const StepShape& shape, int step);
   absl::Status EnqueueOutputs(const StepShape& shape);
 

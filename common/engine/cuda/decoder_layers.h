@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -63,7 +64,7 @@ absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderCon
 
 // A part of a pass's attention that was uploaded to a plan of Attention.
 struct PlannedAttention {
-  int plan;
+  size_t plan;
   AttentionSize size;
   int first_row;
 };

@@ -28,6 +28,7 @@ std::map<void*, size_t> allocations;
 size_t used_bytes = 0;
 intptr_t last_stream = 0;
 GraphCounts counts;
+int copies_to_device = 0;
 bool allowed = true;
 thread_local Capture* capture = nullptr;  // cudaStreamCaptureModeThreadLocal
 thread_local cudaError_t last_error = cudaSuccess;
@@ -81,6 +82,11 @@ GraphCounts Graphs() {
   return counts;
 }
 
+int CopiesToDevice() {
+  const std::lock_guard lock(mutex);
+  return copies_to_device;
+}
+
 void FailLaunch(cudaError_t error) { Fail(error); }
 
 void AllowGraphs(bool allow) {
@@ -104,8 +110,12 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
   std::memmove(to, from, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/,
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
+  if (capture == nullptr && kind == cudaMemcpyHostToDevice) {
+    const std::lock_guard lock(mutex);
+    ++copies_to_device;
+  }
   Enqueue(stream, [=] { std::memmove(to, from, bytes); });
   return cudaSuccess;
 }

@@ -100,6 +100,17 @@ TEST(EmulatedGraphs, ServeStepsThatTheyWereNotCapturedFor) {
   EXPECT_LT(after.made - before.made, kSteps);
 }
 
+TEST(EmulatedGraphs, OneCopyUploadsThePlansOfAllPasses) {
+  const std::unique_ptr<Runner> runner = LoadOnGpu(ModelOnGpu());
+  Steps steps(*runner);
+  for (const int draft_tokens : {1, 8}) {
+    const int copies = emulation::CopiesToDevice(), launched = emulation::Graphs().launched;
+    steps.Run(/*sequences=*/1, /*rows=*/1, /*length=*/1, draft_tokens);
+    EXPECT_EQ(emulation::Graphs().launched - launched, 1);
+    EXPECT_EQ(emulation::CopiesToDevice() - copies, 1) << draft_tokens << " drafted";
+  }
+}
+
 // A product writes whole tiles of rows, those of idle tasks included.
 TEST(EmulatedGraphs, DraftPassesLeaveTheLogitsOfTheHostAlone) {
   const std::unique_ptr<Runner> runner = LoadOnGpu(ModelOnGpu());

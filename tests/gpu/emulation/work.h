@@ -18,6 +18,9 @@ struct GraphCounts {
 };
 GraphCounts Graphs();
 
+// How many copies to the device were enqueued so far, those of graphs not included.
+int CopiesToDevice();
+
 // Fails a kernel's launch: cudaGetLastError says so.
 void FailLaunch(cudaError_t error);
 

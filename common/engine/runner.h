@@ -96,6 +96,7 @@ class Runner {
   std::string dtype() const { return model_->dtype(); }  // as resolved, if it was "auto"
   std::string kernel_name() const { return model_->kernel_name(); }
   std::string algorithms() const { return model_->algorithms(); }
+  GraphCaptures graph_captures() const { return model_->graph_captures(); }
   // What decides the last bits of a result, in words: with the same weights and the same words, the bits are
   // the same.
   std::string numerics() const;

@@ -10,6 +10,7 @@ if(OUTRIDER_CUDA)
       ${CMAKE_CURRENT_LIST_DIR}/main.cc
       ${CMAKE_CURRENT_LIST_DIR}/matmul_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/model_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/step_graphs_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/trees_test.cc
     LIBS
       outrider_cuda_engine outrider::engine outrider::draft_sampler outrider::rejection_sampler GTest::gmock
@@ -30,6 +31,7 @@ if(OUTRIDER_CUDA)
       ${CMAKE_SOURCE_DIR}/common/engine/cuda/cuda_model.cc
       ${CMAKE_SOURCE_DIR}/common/engine/cuda/decoder_layers.cc
       ${CMAKE_SOURCE_DIR}/common/engine/cuda/matmul.cc
+      ${CMAKE_SOURCE_DIR}/common/engine/cuda/step_graphs.cc
       ${CMAKE_SOURCE_DIR}/common/engine/cuda/weights.cc
       ${CMAKE_CURRENT_LIST_DIR}/attention_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/decide_kernels_test.cc
@@ -41,6 +43,7 @@ if(OUTRIDER_CUDA)
       ${CMAKE_CURRENT_LIST_DIR}/emulation/work.h
       ${CMAKE_CURRENT_LIST_DIR}/layer_kernels_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/model_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/step_graphs_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/trees_test.cc
     LIBS
       outrider::cuda_host outrider::engine outrider::draft_sampler outrider::rejection_sampler flashinfer::flashinfer

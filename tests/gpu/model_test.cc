@@ -38,6 +38,24 @@ TEST(CudaModel, IsWhatThePluginMakes) {
   EXPECT_EQ(AllLogits(**plugin, tokens), AllLogits(*linked, tokens));
 }
 
+// Common steps at load, any other when it comes for the second time. That one and the third are graphs.
+TEST(CudaModel, CapturesItsSteps) {
+  const auto runner = Runner::Load(OnGpu(Options(""), "bfloat16"), Gpu(/*decides=*/true)).value();
+  const GraphCaptures at_first = runner->graph_captures();
+  EXPECT_TRUE(at_first.failure.ok()) << at_first.failure;
+  EXPECT_GT(at_first.count, 0);
+  const std::vector<TokenId> tokens = SomeTokens(20, 256);
+  Logits direct;
+  for (int step = 1; step <= 3; ++step) {
+    const Logits logits = AllLogits(*runner, tokens);
+    if (step == 1) direct = logits;
+    EXPECT_EQ(logits, direct) << step;
+    const GraphCaptures captures = runner->graph_captures();
+    EXPECT_TRUE(captures.failure.ok()) << captures.failure;
+    EXPECT_EQ(captures.count, at_first.count + (step > 1 ? 1 : 0)) << step;
+  }
+}
+
 // By the definition of Model::weight_bytes. The head of a tied model is the embedding in bfloat16, and a copy
 // in fp8.
 TEST(CudaModel, ItsWeightBytesAreWhatAStepReads) {

@@ -66,10 +66,12 @@ outrider_unit_test(rpc_test
   LIBS outrider::messages outrider::rpc)
 outrider_unit_test(serve_test
   SOURCES
+    unit/changed_model.h
     unit/held_sampler.h
     unit/kv_budget_test.cc
     unit/serve_convert_test.cc
     unit/stall_watch_test.cc
+    unit/worker_metrics_test.cc
   LIBS outrider::serve outrider::rejection_sampler)
 outrider_unit_test(model_services_test
   SOURCES

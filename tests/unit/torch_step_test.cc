@@ -292,6 +292,9 @@ class EndingRunner final : public CpuRunner {
                                        absl::FunctionRef<void(absl::Span<char>)> /*share*/) override {
     return std::make_unique<Ranks>(ended_);
   }
+  GraphCaptures graph_captures() const override {
+    return {.count = 5, .failure = absl::InternalError("full")};
+  }
 
  private:
   struct Ranks final : DeviceRanks {
@@ -326,6 +329,8 @@ TEST(Ranks, EndAfterTheRunnerAndItsGraphs) {
   for (std::thread& thread : threads) thread.join();
   for (std::unique_ptr<Model>& model : models) {
     ASSERT_NE(model, nullptr);
+    EXPECT_EQ(model->graph_captures().count, 5);
+    EXPECT_EQ(model->graph_captures().failure, absl::InternalError("full"));
   }
   for (const int rank : {1, 0}) {
     models[rank] = nullptr;

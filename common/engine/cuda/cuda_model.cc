@@ -16,9 +16,6 @@ namespace {
 // Plans of attention, enough for the passes of a step: the first one, and one per further drafted token.
 constexpr int kPlans = kMaxDraftTokens + 1;
 
-// The maximum number of kept graphs.
-constexpr size_t kMaxGraphs = 128;
-
 // The most device memory that a graph can plausibly take. A larger measurement includes what others on this
 // GPU allocated meanwhile.
 constexpr size_t kMaxGraphBytes = size_t{16} << 20;
@@ -116,7 +113,7 @@ absl::Status CudaModel::WarmUpAndAllocateCache() {
     return layers_->AllocateCache(kv_blocks);
   };
   absl::Status status = resize(0);
-  if (status.ok()) status = Run(DirectSteps(limits), /*captures=*/false);
+  if (status.ok()) status = Run(DirectSteps(limits), StepGraphs::Capture::kNever);
   size_t free_bytes = 0;
   if (status.ok() && options_.kv_blocks == 0) status = Assign(FreeForPool(common), free_bytes);
   if (status.ok()) {
@@ -126,28 +123,28 @@ absl::Status CudaModel::WarmUpAndAllocateCache() {
   if (!status.ok()) return status;
   max_positions_ =
       static_cast<int>(std::min<int64_t>(max_positions_, int64_t{kv_blocks_} * options_.block_size));
-  return Run(common, /*captures=*/true);
+  return Run(common, StepGraphs::Capture::kAtOnce);
 }
 
 absl::StatusOr<size_t> CudaModel::FreeForPool(const std::vector<WarmUpStep>& common) {
   size_t before = 0, after = 0, all_bytes = 0;
   absl::Status status = ToStatus(cudaMemGetInfo(&before, &all_bytes), "asking for free memory");
-  if (status.ok() && !common.empty()) status = Run({common.back()}, /*captures=*/true);
+  if (status.ok() && !common.empty()) status = Run({common.back()}, StepGraphs::Capture::kAtOnce);
   if (status.ok()) status = ToStatus(cudaMemGetInfo(&after, &all_bytes), "asking for free memory");
   if (!status.ok()) return status;
-  DropGraphs();  // they use the pool that goes away
+  graphs_.Drop();  // they use the pool that goes away
   const size_t graphs = kMaxGraphs * std::min(before - std::min(before, after), kMaxGraphBytes);
   return before - std::min(before, graphs);
 }
 
-absl::Status CudaModel::Run(const std::vector<WarmUpStep>& steps, bool captures) {
+absl::Status CudaModel::Run(const std::vector<WarmUpStep>& steps, StepGraphs::Capture capture) {
   if (options_.observe) return absl::OkStatus();  // no observer wants these steps
-  const bool could = std::exchange(captures_, captures && captures_);
+  const StepGraphs::Capture usual = std::exchange(capture_, capture);
   for (const WarmUpStep& step : steps) {
     MadeUpBatch batch(step, options_.block_size);
     if (const auto logits = Forward(batch.rows(), {}); !logits.ok()) return logits.status();
   }
-  if (!captures) captures_ = could;
+  capture_ = usual;
   return absl::OkStatus();
 }
 
@@ -187,13 +184,8 @@ absl::Status CudaModel::AllocateStepMemory() {
 
 CudaModel::~CudaModel() {
   cudaSetDevice(device_);
-  DropGraphs();
+  graphs_.Drop();
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
-}
-
-void CudaModel::DropGraphs() {
-  for (const auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph);
-  graphs_.clear();
 }
 
 void CudaModel::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
@@ -221,9 +213,13 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
   StepInputs inputs;
   LayOut(shape, inputs_.host(), inputs);
   WriteInputs(plan, shape, layers_->spare_block(), inputs);
-  std::optional<GraphShape> graph;
-  if (captures_) graph = GraphOf(plan, shape, attention_->shape(), attention_->capacity());
-  status = graph ? Replay(plan, *graph) : RunEager(plan, shape);
+  const std::optional<GraphShape> captured =
+      GraphOf(plan, shape, attention_->shape(), attention_->capacity());
+  cudaGraphExec_t graph = nullptr;
+  if (captured) {
+    graph = graphs_.Find(*captured, capture_, stream_, [&] { return EnqueueCaptured(*captured); });
+  }
+  status = graph != nullptr ? Replay(plan, *captured, graph) : RunEager(plan, shape);
   if (!status.ok()) return status;
 
   const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
@@ -243,46 +239,14 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
   return LogitsView{host_logits_.as<float>(), plan.host_rows, spec_.vocab_size};
 }
 
-absl::Status CudaModel::Replay(const StepPlan& plan, const GraphShape& shape) {
+absl::Status CudaModel::Replay(const StepPlan& plan, const GraphShape& shape, cudaGraphExec_t graph) {
   attention_->Clear();
   absl::Status status = attention_->Add(shape.first, plan.first.sequences).status();
   for (const PassPlan& pass : plan.draft_passes) {
     if (status.ok()) status = attention_->Add(shape.draft, pass.sequences).status();
   }
   if (status.ok()) status = attention_->Upload(stream_);
-  if (!status.ok()) return status;
-  auto graph = graphs_.find(shape);
-  if (graph == graphs_.end()) {
-    if (graphs_.size() == kMaxGraphs) DropGraphs();
-    const absl::StatusOr<cudaGraphExec_t> captured = Capture(shape);
-    if (!captured.ok()) {
-      // The capture failed, for want of memory, say. Without graphs, steps only take longer. The plans are
-      // uploaded again.
-      captures_ = false;
-      cudaGetLastError();  // or the next launch would report it
-      status = ToStatus(cudaStreamSynchronize(stream_), "waiting for the plans of a step");
-      return status.ok() ? RunEager(plan, shape.step) : status;
-    }
-    graph = graphs_.emplace(shape, *captured).first;
-  }
-  return ToStatus(cudaGraphLaunch(graph->second, stream_), "launching a step");
-}
-
-absl::StatusOr<cudaGraphExec_t> CudaModel::Capture(const GraphShape& shape) {
-  absl::Status status =
-      ToStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a step");
-  if (!status.ok()) return status;
-  status = EnqueueCaptured(shape);
-  // End the capture even after an error.
-  cudaGraph_t graph = nullptr;
-  const absl::Status ended = ToStatus(cudaStreamEndCapture(stream_, &graph), "capturing a step");
-  if (status.ok()) status = ended;
-  cudaGraphExec_t executable = nullptr;
-  if (status.ok())
-    status = ToStatus(cudaGraphInstantiate(&executable, graph, 0), "preparing a captured step");
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  if (!status.ok()) return status;
-  return executable;
+  return status.ok() ? ToStatus(cudaGraphLaunch(graph, stream_), "launching a step") : status;
 }
 
 absl::Status CudaModel::EnqueueCaptured(const GraphShape& shape) {

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/engine/memory.h"
+#include "common/engine/model.h"
 #include "common/engine/torch/step.h"
 
 namespace outrider::libtorch {
@@ -52,6 +53,8 @@ class StepRunner {
   virtual at::Tensor Compute(const Step& step, Forward forward) = 0;
   // Logits on the host, after waiting for them. Valid until the next call.
   virtual at::Tensor ToHost(const at::Tensor& logits) = 0;
+  // As Model::graph_captures.
+  virtual GraphCaptures graph_captures() const { return {}; }
 };
 
 class CpuRunner : public StepRunner {

@@ -56,6 +56,7 @@ class TorchModel final : public Model {
   std::string dtype() const override { return bfloat16_ ? "bfloat16" : "float32"; }
   std::string kernel_name() const override { return "torch"; }
   std::string bits_depend_on() const override { return bits_depend_on_; }
+  GraphCaptures graph_captures() const override { return runner_->graph_captures(); }
   int kv_blocks() const override { return kv_blocks_; }
   int max_positions() const override { return max_positions_; }
   size_t bytes_per_block() const override { return bytes_per_block_; }

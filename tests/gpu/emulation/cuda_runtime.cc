@@ -197,6 +197,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   *executable = reinterpret_cast<cudaGraphExec_t>(new Recording(*reinterpret_cast<Recording*>(graph)));
   return cudaSuccess;
 }
+cudaError_t cudaGraphUpload(cudaGraphExec_t /*executable*/, cudaStream_t /*stream*/) {
+  const std::lock_guard lock(mutex);
+  ++counts.uploaded;
+  return cudaSuccess;
+}
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t /*stream*/) {
   {
     const std::lock_guard lock(mutex);
@@ -212,6 +217,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   const std::lock_guard lock(mutex);
   used_bytes -= kGraphBytes;
+  ++counts.destroyed;
   delete reinterpret_cast<Recording*>(executable);
   return cudaSuccess;
 }

@@ -78,4 +78,5 @@ outrider_unit_test(model_services_test
     unit/beam_candidates_test.cc
     unit/held_sampler.h
     unit/model_services_test.cc
+    unit/service_specs_test.cc
   LIBS outrider::draft_service outrider::target_service outrider::rpc)

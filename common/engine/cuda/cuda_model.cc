@@ -65,7 +65,7 @@ absl::Status CudaModel::Load(const TensorSource& source) {
   int lowest = 0, highest = 0;
   if (status.ok()) status = ToStatus(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "starting");
   if (status.ok()) {
-    const int priority = options_.high_priority ? highest : lowest;
+    const int priority = options_.role == ModelRole::kDraft ? highest : lowest;
     status = ToStatus(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority), "starting");
   }
   if (!status.ok()) return status;
@@ -104,7 +104,7 @@ absl::Status CudaModel::Load(const TensorSource& source) {
 
 absl::Status CudaModel::WarmUpAndAllocateCache() {
   const WarmUpLimits limits{.rows = options_.max_batch_rows, .positions = max_positions_};
-  const std::vector<WarmUpStep> common = CommonSteps(limits);
+  const std::vector<WarmUpStep> common = CommonSteps(limits, options_.role);
   // Start with the spare block only: the memory of kernels and graphs is then known before the pool takes its
   // share.
   const auto resize = [&](int kv_blocks) {

@@ -212,13 +212,13 @@ std::vector<WarmUpStep> DirectSteps(const WarmUpLimits& limits) {
   return steps;
 }
 
-std::vector<WarmUpStep> CommonSteps(const WarmUpLimits& limits) {
+std::vector<WarmUpStep> CommonSteps(const WarmUpLimits& limits, ModelRole role) {
   constexpr int kMostDrafted = 8;
   constexpr int kLengths[] = {kSplit / 2, 2 * kSplit, 4 * kSplit}, kSequences[] = {1, 8};
   std::vector<WarmUpStep> steps;
   for (const int length : kLengths) {
     for (const int sequences : kSequences) {
-      for (const int drafted : {0, kMostDrafted / 2, kMostDrafted}) {
+      for (int drafted = 0; drafted <= kMostDrafted; drafted += 2) {
         steps.push_back(
             {.sequences = sequences, .rows = drafted + 1, .length = length, .work = Work::kVerify});
       }
@@ -232,7 +232,10 @@ std::vector<WarmUpStep> CommonSteps(const WarmUpLimits& limits) {
       }
     }
   }
-  std::erase_if(steps, [&](const WarmUpStep& step) { return !Fits(step, limits); });
+  const auto is_of_role = [role](const WarmUpStep& step) {
+    return role == ModelRole::kAny || (role == ModelRole::kDraft) == (step.work == Work::kPropose);
+  };
+  std::erase_if(steps, [&](const WarmUpStep& step) { return !Fits(step, limits) || !is_of_role(step); });
   return steps;
 }
 

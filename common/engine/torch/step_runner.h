@@ -83,7 +83,7 @@ using CreateCudaRunnerFunction = void(int device, bool high_priority,
                                       absl::StatusOr<std::unique_ptr<StepRunner>>& result);
 inline constexpr char kCreateCudaRunner[] = "outrider_create_torch_cuda_runner";
 
-// A runner for cuda:`device`, from liboutrider_torch_cuda.so; RunnerOptions::high_priority.
+// A runner for cuda:`device`, from liboutrider_torch_cuda.so, whose work goes first on the GPU or not.
 // FAILED_PRECONDITION if the library, or one of libtorch's, cannot be loaded, or if there is no such device.
 absl::StatusOr<std::unique_ptr<StepRunner>> LoadCudaRunner(int device, bool high_priority);
 

@@ -187,6 +187,18 @@ TEST(EmulatedGraphs, OfOneStreamAreThereOnceAModelIsLoaded) {
   EXPECT_EQ(after.uploaded, after.made);  // or the first launch would do it
 }
 
+TEST(EmulatedGraphs, AModelHasThoseOfItsRoleOnceItIsLoaded) {
+  const auto captures = [](ModelRole role) {
+    RunnerOptions options = ModelOnGpu();
+    options.role = role;
+    return LoadOnGpu(options)->graph_captures().count;
+  };
+  const int64_t of_draft = captures(ModelRole::kDraft), of_target = captures(ModelRole::kTarget);
+  EXPECT_GT(of_draft, 0);
+  EXPECT_GT(of_target, 0);
+  EXPECT_EQ(of_draft + of_target, captures(ModelRole::kAny));
+}
+
 TEST(EmulatedGraphs, GoWithTheirModel) {
   const auto kept = [] { return emulation::Graphs().made - emulation::Graphs().destroyed; };
   const int before = kept();

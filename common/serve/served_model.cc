@@ -64,9 +64,13 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
   return info;
 }
 
+void Raise(prometheus::Counter* counter, int64_t to) {
+  counter->Increment(static_cast<double>(to) - counter->Value());
+}
+
 }  // namespace
 
-WorkerMetrics::WorkerMetrics(prometheus::Registry& registry, const std::string& name) {
+WorkerMetrics::WorkerMetrics(prometheus::Registry& registry, const std::string& name) : name_(name) {
   const auto gauge = [&](const char* metric, const char* help) {
     return AddGauge(registry, absl::StrCat(name, "_", metric), help);
   };
@@ -93,6 +97,9 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry& registry, const std::string& 
       histogram("batch_sequences", "Sequences in a forward pass.", {1, 2, 4, 8, 16, 32, 64, 128});
   batch_rows_ = histogram("batch_rows", "Rows (tokens) in a forward pass.",
                           {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024});
+  graph_captures_ = counter("graph_captures_total", "Steps captured as CUDA graphs, one for each shape.");
+  graph_captures_ended_ = gauge("graph_captures_ended",
+                                "1 once a capture failed, after which no step is captured any more, else 0.");
 }
 
 Worker::Hooks WorkerMetrics::Hooks() {
@@ -106,14 +113,20 @@ Worker::Hooks WorkerMetrics::Hooks() {
             blocks_used_->Set(counts.blocks_used);
             blocks_cached_->Set(counts.blocks_cached);
             blocks_free_->Set(counts.blocks_free);
-            const auto raise = [](prometheus::Counter* counter, int64_t to) {
-              counter->Increment(static_cast<double>(to) - counter->Value());
-            };
-            raise(prefix_queried_, counts.prefix_queried);
-            raise(prefix_hit_, counts.prefix_hit);
-            raise(preemptions_, counts.preemptions);
+            Raise(prefix_queried_, counts.prefix_queried);
+            Raise(prefix_hit_, counts.prefix_hit);
+            Raise(preemptions_, counts.preemptions);
           },
-          [this](int more) { items_->Increment(more); }};
+          [this](int more) { items_->Increment(more); },
+          /*on_failure=*/nullptr, [this](const GraphCaptures& captures) { Show(captures); }};
+}
+
+void WorkerMetrics::Show(const GraphCaptures& captures) {
+  Raise(graph_captures_, captures.count);
+  if (captures.failure.ok() || graph_captures_ended_->Value() == 1) return;
+  graph_captures_ended_->Set(1);
+  LogWarning("steps are no longer captured",
+             {{"serves", name_}, {"captured", captures.count}, {"error", captures.failure.message()}});
 }
 
 double KvBudget::PoolBytes(double free_bytes, size_t block_bytes) {

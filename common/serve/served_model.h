@@ -35,13 +35,18 @@ std::function<bool()> EngineIsStuck(const Worker& worker);
 // Prometheus metrics of the worker. Outlives it.
 class WorkerMetrics {
  public:
-  // Adds the metrics outrider_<name>_... to a registry, which outlives this.
+  // Adds the metrics outrider_<name>_... to a registry, which outlives this. `name` is also that of the model
+  // in the log.
   WorkerMetrics(prometheus::Registry& registry, const std::string& name);
 
   // The hooks that update the metrics, all but on_failure.
   Worker::Hooks Hooks();
 
  private:
+  // Logs the first failure.
+  void Show(const GraphCaptures& captures);
+
+  const std::string name_;
   prometheus::Gauge* sequences_;
   prometheus::Gauge* items_;
   prometheus::Gauge* blocks_used_;
@@ -53,6 +58,8 @@ class WorkerMetrics {
   prometheus::Histogram* step_seconds_;
   prometheus::Histogram* batch_sequences_;
   prometheus::Histogram* batch_rows_;
+  prometheus::Counter* graph_captures_;
+  prometheus::Gauge* graph_captures_ended_;
 };
 
 // Divides memory among the KV pools of the models that one process loads at the same time.

@@ -10,6 +10,7 @@ if(OUTRIDER_CUDA)
       ${CMAKE_CURRENT_LIST_DIR}/main.cc
       ${CMAKE_CURRENT_LIST_DIR}/matmul_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/model_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/step_graphs_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/trees_test.cc
     LIBS
       outrider_cuda_engine outrider::engine outrider::draft_sampler outrider::rejection_sampler GTest::gmock
@@ -29,6 +30,7 @@ if(OUTRIDER_CUDA)
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/decoder_layers.cc
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/matmul.cc
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/matmul_trial.cc
+    ${CMAKE_SOURCE_DIR}/common/engine/cuda/step_graphs.cc
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/weights.cc
     ${CMAKE_CURRENT_LIST_DIR}/emulation/algorithms.h
     ${CMAKE_CURRENT_LIST_DIR}/emulation/cublas_lt.cc
@@ -51,6 +53,7 @@ if(OUTRIDER_CUDA)
       ${CMAKE_CURRENT_LIST_DIR}/emulation/emulated_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/layer_kernels_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/model_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/step_graphs_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/trees_test.cc
     LIBS
       gpu_emulation outrider::engine outrider::draft_sampler outrider::rejection_sampler Threads::Threads)

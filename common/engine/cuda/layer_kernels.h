@@ -20,6 +20,13 @@ namespace outrider::cuda {
 void LaunchEmbed(const int32_t* tokens, const __nv_bfloat16* table, float* hidden, int rows, int columns,
                  cudaStream_t stream);
 
+// The shared memory that a thread block has without asking for more.
+inline constexpr size_t kSharedBytes = 48 * 1024;
+// What a row's two reductions keep there, of the sum and of the largest: a number for each of 8 warps.
+inline constexpr size_t kReductionBytes = 2 * 8 * sizeof(float);
+// The most columns of the two functions below, which keep a row there too.
+inline constexpr int kMaxNormed = (kSharedBytes - kReductionBytes) / sizeof(float);
+
 // hidden[r, :] += product[r, :], unless product.y is null; then out[r, :] = hidden[r, :] /
 // sqrt(mean(hidden^2) + epsilon) * weight.
 void LaunchAddNorm(const Product& product, float* hidden, const float* weight, float epsilon,

@@ -74,7 +74,8 @@ absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderConfig& s
                                                           const TensorSource& weights,
                                                           std::optional<int> cuda_device,
                                                           const RunnerOptions& options) {
-  absl::StatusOr<std::unique_ptr<StepRunner>> runner = RunnerFor(cuda_device, options.high_priority);
+  absl::StatusOr<std::unique_ptr<StepRunner>> runner =
+      RunnerFor(cuda_device, options.role == ModelRole::kDraft);
   if (!runner.ok()) {
     return absl::Status(runner.status().code(), absl::StrCat("--engine torch --device ", options.device, ": ",
                                                              runner.status().message()));

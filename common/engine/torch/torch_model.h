@@ -56,6 +56,7 @@ class TorchModel final : public Model {
   std::string dtype() const override { return bfloat16_ ? "bfloat16" : "float32"; }
   std::string kernel_name() const override { return "torch"; }
   std::string bits_depend_on() const override { return bits_depend_on_; }
+  GraphCaptures graph_captures() const override { return runner_->graph_captures(); }
   int kv_blocks() const override { return kv_blocks_; }
   int max_positions() const override { return max_positions_; }
   size_t bytes_per_block() const override { return bytes_per_block_; }
@@ -81,9 +82,11 @@ class TorchModel final : public Model {
     return at::TensorOptions(bfloat16_ ? at::kBFloat16 : at::kFloat).device(runner_->device());
   }
 
+  // Null: this process has all of the model. Ends after the runner: NCCL waits for the end of the graphs that
+  // hold its operations before it ends itself.
+  std::unique_ptr<RankGroup> ranks_;
   const std::unique_ptr<StepRunner> runner_;
   const bool bfloat16_;
-  std::unique_ptr<RankGroup> ranks_;  // null: this process has all of the model
   StepOptions step_options_;
   int kv_blocks_ = 0;
   std::string bits_depend_on_;

@@ -57,38 +57,6 @@ class BlockTeam {
   team::TeamScratch* scratch_;
 };
 
-// Replaces the template of the same name, with the same results: half a warp sums a block, and its lanes are
-// added without a barrier.
-template <class Source>
-__device__ int SumBlocks(BlockTeam& team, const Source& source, int begin, int end) {
-  static_assert(team::kLanes == 16, "half a warp");
-  constexpr int kLoads = team::kSumBlock / team::kLanes;
-  const int blocks = (end - begin + team::kSumBlock - 1) / team::kSumBlock;
-  const int lane = team.rank() % team::kLanes;
-  const unsigned half = 0xffffu << (team.rank() % 32 - lane);
-  for (int block = team.rank() / team::kLanes; block < blocks; block += team.size() / team::kLanes) {
-    const int first = begin + block * team::kSumBlock;
-    const int last = team::Smaller(end, first + team::kSumBlock);
-    const auto& values = source.Range(first, last);
-    decltype(values.Load(0)) loaded[kLoads];
-    for (int k = 0; k < kLoads; ++k) {
-      const int i = first + lane + k * team::kLanes;
-      loaded[k] = i < last ? values.Load(i) : 0;
-    }
-    double sum = 0;
-    for (int k = 0; k < kLoads; ++k) {
-      const int i = first + lane + k * team::kLanes;
-      if (i < last) sum += values.Value(i, loaded[k]);
-    }
-    for (int distance = team::kLanes / 2; distance > 0; distance /= 2) {
-      sum += __shfl_down_sync(half, sum, distance, team::kLanes);
-    }
-    if (lane == 0) team.scratch().sums[block] = sum;
-  }
-  team.Sync();
-  return blocks;
-}
-
 // One block works on a row or a sequence. More threads hide more of the memory's latency.
 constexpr int kThreads = team::kMaxCandidates;
 

@@ -1,6 +1,6 @@
-"""Runs the pair of bench_shape in other systems on the same GPU: assisted generation in transformers, a torch loop.
+"""Runs the pair of bench_shape in another system on the same GPU: assisted generation in transformers, or a torch loop.
 
-    python bench/gpu/other_systems.py --pair DIR --alphas .6 .7 .8 .9 [--device cuda:0] [--seconds 80] [--json FILE]
+    python bench/gpu/other_systems.py transformers --pair DIR --alphas .6 .7 .8 .9 [--device cuda:0] [--seconds 80] [--json FILE]
 
 One sequence, temperature 1, bfloat16. DIR is a folder that bench_shape --pair has written with these alphas.
 """
@@ -72,8 +72,12 @@ def of_torch(options: argparse.Namespace) -> Iterator[tuple[str, float | None, C
                    lambda world=world, k=k: rate(loop, prompt_of(world), options.tokens, k))
 
 
+SYSTEMS = {"torch-loop": of_torch, "transformers": of_transformers}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("system", choices=SYSTEMS)
     parser.add_argument("--pair", type=Path, required=True, help="folder of bench_shape --pair")
     parser.add_argument("--alphas", type=float, nargs="+", required=True, help="as given to bench_shape")
     parser.add_argument("--device", default="cuda:0")
@@ -86,20 +90,17 @@ def main() -> None:
     rows: list[Row] = []
     left_out: list[Row] = []
     with torch.inference_mode():
-        for system, share, measurements in (("torch loop", 0.4, of_torch), ("transformers", 1.0, of_transformers)):
-            stop = end - (1 - share) * options.seconds
-            try:
-                for mode, alpha, measure in measurements(options):
-                    if time.monotonic() > stop:
-                        left_out.append({"system": system, "mode": mode, "reason": "out of time"})
-                        continue
-                    row = {"system": system, "mode": mode, "alpha": alpha, "tokens_per_second": measure()}
-                    print(f"{system}, {mode}: {row['tokens_per_second']:.1f} tokens/s", flush=True)
-                    rows.append(row)
-            except Exception as error:  # a failure of another system is reported and does not end the comparison
-                left_out.append({"system": system, "mode": "all that follows",
-                                 "reason": f"{type(error).__name__}: {error}"})
-            torch.cuda.empty_cache()
+        try:
+            for mode, alpha, measure in SYSTEMS[options.system](options):
+                if time.monotonic() > end:
+                    left_out.append({"system": options.system, "mode": mode, "reason": "out of time"})
+                    continue
+                row = {"system": options.system, "mode": mode, "alpha": alpha, "tokens_per_second": measure()}
+                print(f"{options.system}, {mode}: {row['tokens_per_second']:.1f} tokens/s", flush=True)
+                rows.append(row)
+        except Exception as error:  # a failure of another system is reported and does not end the comparison
+            left_out.append({"system": options.system, "mode": "all that follows",
+                             "reason": f"{type(error).__name__}: {error}"})
     if options.json is not None:
         options.json.write_text(json.dumps({"rows": rows, "left_out": left_out}, indent=1) + "\n")
 

@@ -66,6 +66,7 @@ class Llama:
         if rows not in self.graphs:
             inputs = tokens.clone(), torch.arange(position, position + rows, device=self.device)
             stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())  # which draws the tokens
             with torch.cuda.stream(stream):
                 for _ in range(2):
                     self.compute(*inputs)

@@ -40,8 +40,8 @@ class Matmul {
   Matmul& operator=(const Matmul&) = delete;
 
   // Plans the product with weights [n, k], multiples of 16, and returns its number for Run. Temporarily takes
-  // device memory, for weights of that size and for two products of some 512 rows. Makes 178 launches where
-  // the first pair is taken, and 45 with the file of an earlier start. FAILED_PRECONDITION if that file lacks
+  // device memory, for weights of that size and for two products of some 512 rows. Makes 65 launches where
+  // the first pair is taken, and 35 with the file of an earlier start. FAILED_PRECONDITION if that file lacks
   // this product, cuBLASLt no longer runs its algorithms, or they no longer give rows the same bits.
   absl::StatusOr<int> Plan(int n, int k);
 

@@ -39,7 +39,13 @@ absl::StatusOr<std::unique_ptr<MatmulTrial>> MatmulTrial::Create(Operand operand
 }
 
 bool MatmulTrial::Expect(Multiply multiply) {
-  return Remember(MultiplyAll(x_, kRows + kRowTile, kRowTile, multiply, expected_));
+  const size_t row_bytes = static_cast<size_t>(k_) * OperandBytes(operand_);
+  absl::Status status;
+  for (size_t row = 0; row < kRows + kRowTile && status.ok(); row += kRowTile) {
+    status = multiply(x_.data() + row * row_bytes, w_.data(),
+                      expected_.as<float>() + row * static_cast<size_t>(n_), kRowTile);
+  }
+  return Remember(status);
 }
 
 bool MatmulTrial::HasExpectedBits(int least, int most, Multiply multiply) {
@@ -58,32 +64,21 @@ bool MatmulTrial::HasExpectedBitsAtEachPlace(Multiply multiply) {
   return true;
 }
 
-absl::Status MatmulTrial::MultiplyAll(const DeviceMemory& x, int count, int rows, Multiply multiply,
-                                      const DeviceMemory& y) {
-  absl::Status status;
-  for (int first = 0; first < count && status.ok(); first += rows) {
-    const size_t row = static_cast<size_t>(first);
-    status = multiply(x.data() + row * static_cast<size_t>(k_) * OperandBytes(operand_), w_.data(),
-                      y.as<float>() + row * static_cast<size_t>(n_), std::min(rows, count - first));
-  }
-  return status;
-}
-
 absl::StatusOr<bool> MatmulTrial::Compare(int rows, int shift, Multiply multiply) {
   // A copy, because algorithms may require that operands are aligned to more than a row.
-  const size_t skipped = static_cast<size_t>(shift);
-  const char* const from = x_.data() + skipped * static_cast<size_t>(k_) * OperandBytes(operand_);
-  absl::Status status =
-      ToStatus(cudaMemcpyAsync(shifted_.data(), from, shifted_.bytes(), cudaMemcpyDeviceToDevice, stream_),
-               kComparing);
-  if (status.ok()) status = MultiplyAll(shifted_, kRows, rows, multiply, found_);
+  const size_t skipped = static_cast<size_t>(shift), count = static_cast<size_t>(rows);
+  const size_t row_bytes = static_cast<size_t>(k_) * OperandBytes(operand_);
+  absl::Status status = ToStatus(cudaMemcpyAsync(shifted_.data(), x_.data() + skipped * row_bytes,
+                                                 count * row_bytes, cudaMemcpyDeviceToDevice, stream_),
+                                 kComparing);
+  if (status.ok()) status = multiply(shifted_.data(), w_.data(), found_.as<float>(), rows);
   if (status.ok()) {
     status = ToStatus(cudaMemsetAsync(differs_.data(), 0, differs_.bytes(), stream_), kComparing);
   }
   if (status.ok()) {
     status =
         ToStatus(LaunchCompare(expected_.as<float>() + skipped * static_cast<size_t>(n_), found_.as<float>(),
-                               found_.bytes() / sizeof(float), differs_.as<int>(), stream_),
+                               count * static_cast<size_t>(n_), differs_.as<int>(), stream_),
                  kComparing);
   }
   int differs = 0;

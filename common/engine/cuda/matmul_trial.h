@@ -17,8 +17,7 @@ namespace outrider::cuda {
 // span several powers of two, so that another order of summation shows in the last bits. Not thread-safe.
 class MatmulTrial {
  public:
-  // How many rows are compared, and the most at once. More would not make a product faster: from here on it
-  // is bound by arithmetic.
+  // The most rows at once. More would not make a product faster: from here on it is bound by arithmetic.
   static constexpr int kRows = 512;
 
   // Enqueues y = x W^T for `rows` rows.
@@ -35,23 +34,19 @@ class MatmulTrial {
   // Makes the bits that rows have in products of kRowTile rows the expected ones. 33 products.
   bool Expect(Multiply multiply);
 
-  // Whether rows have the expected bits in products of least, least + kRowTile, ..., most rows: kRows / rows
-  // products each, rounded up. Ends with the first size that shows other bits, the largest first: it has the
-  // fewest products. Waits for the stream.
+  // Whether rows have the expected bits in products of least, least + kRowTile, ..., most rows, one of each
+  // size. Ends with the first size that shows other bits. Waits for the stream.
   bool HasExpectedBits(int least, int most, Multiply multiply);
 
-  // The same for products of kRowTile rows, with each row at each place of one. 480 products.
+  // The same for products of kRowTile rows, which begin with other rows each time. kRowTile - 1 products.
   bool HasExpectedBitsAtEachPlace(Multiply multiply);
 
  private:
   MatmulTrial(Operand operand, int n, int k, cudaStream_t stream)
       : operand_(operand), n_(n), k_(k), stream_(stream) {}
 
-  // Enqueues products of `rows` rows until there are `count`; the last may have fewer.
-  absl::Status MultiplyAll(const DeviceMemory& x, int count, int rows, Multiply multiply,
-                           const DeviceMemory& y);
-  // The first product begins with row `shift`, so that rows have other places than in Expect's products, and
-  // other rows beside them.
+  // The product begins with row `shift`, so that rows have other places than in Expect's products, and other
+  // rows beside them.
   absl::StatusOr<bool> Compare(int rows, int shift, Multiply multiply);
   // Whether it is OK. Remembers the first error.
   bool Remember(const absl::Status& status);

@@ -37,32 +37,45 @@ Recommendations& Recommended() {
   return recommended;
 }
 
-// y[r, n] = sum_k x[r, k] w[n, k], all rows of a column at the same time.
+// What is computed at the same time. Products have whole tiles of both.
+constexpr size_t kRows = 16, kColumns = 2;
+
+// sums[c, r] = sum_k x[k, r] w[c, k], in either order.
+void MultiplyTile(const float* x, const float* w, size_t depth, bool backwards, float* sums) {
+  float tile[kColumns][kRows] = {};
+  for (size_t i = 0; i < depth; ++i) {
+    const size_t k = backwards ? depth - 1 - i : i;
+    for (size_t c = 0; c < kColumns; ++c) {
+      for (size_t r = 0; r < kRows; ++r) tile[c][r] += w[c * depth + k] * x[k * kRows + r];
+    }
+  }
+  std::memcpy(sums, tile, sizeof(tile));
+}
+
+// y[r, n] = sum_k x[r, k] w[n, k].
 void Multiply(const void* w, const Layout& weights, const void* x, const Layout& operand, float* y,
               Algorithm algorithm) {
   const size_t depth = weights.rows, columns = weights.columns, rows = operand.columns;
-  std::vector<float> transposed(rows * depth), column(depth), sums(rows);
+  std::vector<float> transposed(rows * depth), column(kColumns * depth);  // [tiles, depth, kRows]
   for (size_t r = 0; r < rows; ++r) {
-    for (size_t k = 0; k < depth; ++k) transposed[k * rows + r] = At(x, operand.type, r * depth + k);
+    float* const tile = &transposed[r / kRows * kRows * depth];
+    for (size_t k = 0; k < depth; ++k) tile[k * kRows + r % kRows] = At(x, operand.type, r * depth + k);
   }
-  const auto add = [&](bool backwards) {
-    std::fill(sums.begin(), sums.end(), 0.0f);
-    for (size_t i = 0; i < depth; ++i) {
-      const size_t k = backwards ? depth - 1 - i : i;
-      const float* const from = &transposed[k * rows];
-      for (size_t r = 0; r < rows; ++r) sums[r] += column[k] * from[r];
-    }
-  };
   const bool backwards =
       algorithm == Algorithm::kBackwards || (algorithm == Algorithm::kByBatch && rows > 16) ||
       (algorithm == Algorithm::kBut64 && rows == 64) || (algorithm == Algorithm::kBut192 && rows == 192);
-  for (size_t n = 0; n < columns; ++n) {
-    for (size_t k = 0; k < depth; ++k) column[k] = At(w, weights.type, n * depth + k);
-    add(backwards);
-    for (size_t r = 0; r < rows; ++r) y[r * columns + n] = sums[r];
-    if (algorithm != Algorithm::kByPlace) continue;
-    add(/*backwards=*/true);
-    for (size_t r = 1; r < rows; r += 2) y[r * columns + n] = sums[r];
+  for (size_t n = 0; n < columns; n += kColumns) {
+    for (size_t i = 0; i < column.size(); ++i) column[i] = At(w, weights.type, n * depth + i);
+    for (size_t first = 0; first < rows; first += kRows) {
+      float sums[kColumns * kRows], others[kColumns * kRows];
+      MultiplyTile(&transposed[first * depth], column.data(), depth, backwards, sums);
+      const bool by_place = algorithm == Algorithm::kByPlace;
+      if (by_place) MultiplyTile(&transposed[first * depth], column.data(), depth, true, others);
+      for (size_t i = 0; i < kColumns * kRows; ++i) {
+        const size_t r = i % kRows;
+        y[(first + r) * columns + n + i / kRows] = by_place && r % 2 == 1 ? others[i] : sums[i];
+      }
+    }
   }
 }
 
@@ -151,7 +164,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
                               cublasLtMatrixLayout_t y_layout, const cublasLtMatmulAlgo_t* algorithm,
                               void* /*workspace*/, size_t /*workspace_bytes*/, cudaStream_t stream) {
   const Layout weights = LayoutOf(w_layout), operand = LayoutOf(x_layout), result = LayoutOf(y_layout);
-  if (weights.rows != operand.rows || result.rows != weights.columns || result.columns != operand.columns) {
+  if (weights.rows != operand.rows || result.rows != weights.columns || result.columns != operand.columns ||
+      operand.columns % kRows != 0 || weights.columns % kColumns != 0) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   const auto kind = static_cast<Algorithm>(algorithm->data[0]);

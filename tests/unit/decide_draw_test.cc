@@ -237,7 +237,9 @@ TEST(DevicePropose, ACutHeadProposesItsTokens) {
     head_tokens.push_back(3 * c + 1);
   }
   for (const double temperature : {0.0, 1.0}) {
-    const DeviceRow row = ShapeOnTeam(7, logits, {.temperature = temperature});
+    SamplingParams params;
+    params.temperature = temperature;
+    const DeviceRow row = ShapeOnTeam(7, logits, params);
     const auto propose = [&](const int32_t* tokens) {
       ProposeOutput output;
       std::vector<int32_t> ids(kMaxTopN);

@@ -11,10 +11,6 @@
 #include "outrider/v1/draft.pb.h"
 #include "outrider/v1/target.pb.h"
 
-namespace grpc {
-class ChannelCredentials;
-}
-
 namespace outrider {
 
 // The two protocols.
@@ -76,8 +72,11 @@ class Channel {
   void ConnectAgain(Clock::duration within);
 
  private:
-  struct Transport;
-  std::unique_ptr<Transport> transport_;
+  class Stream;
+
+  GrpcContext& context_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  std::shared_ptr<Stream> stream_;  // the last one
 };
 
 extern template class Channel<DraftProtocol>;

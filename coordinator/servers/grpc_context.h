@@ -20,7 +20,27 @@ namespace outrider {
 // nothing is. An event of a stream wakes the thread that acts on it, and no other.
 class GrpcContext {
  public:
-  class Executor;
+  // An executor as Asio defines it. Thread-safe, as are its copies and what they are given.
+  class Executor {
+   public:
+    explicit Executor(GrpcContext* context) : context_(context) {}
+
+    void execute(auto function) const {
+      asio::post(context_->ready_, std::move(function));
+      const std::thread::id thread = context_->thread_.load(std::memory_order_relaxed);
+      if (std::this_thread::get_id() != thread) context_->poller_.Wake();
+    }
+    asio::execution_context& query(asio::execution::context_t /*property*/) const noexcept {
+      return context_->ready_;
+    }
+    static constexpr asio::execution::blocking_t query(asio::execution::blocking_t /*property*/) noexcept {
+      return asio::execution::blocking.never;
+    }
+    bool operator==(const Executor&) const noexcept = default;
+
+   private:
+    GrpcContext* context_;
+  };
 
   // See QueuePoller for `busy_poll`.
   explicit GrpcContext(absl::Duration busy_poll = absl::ZeroDuration()) : poller_(busy_poll) {
@@ -28,11 +48,8 @@ class GrpcContext {
   }
   // Waits for the streams to end.
   ~GrpcContext() { poller_.Detach(); }
-  GrpcContext(const GrpcContext&) = delete;
-  GrpcContext& operator=(const GrpcContext&) = delete;
 
-  // Thread-safe, as are its copies and what they are given.
-  Executor get_executor();
+  Executor get_executor() { return Executor(this); }
 
   // The queue, whose tags are QueueTags, and the poller that is told of the streams that use it.
   grpc::CompletionQueue& queue() { return queue_; }
@@ -57,8 +74,6 @@ class GrpcContext {
   }
 
  private:
-  void Execute(auto&& function);
-
   grpc::CompletionQueue queue_;
   QueuePoller poller_;
   std::atomic<std::thread::id> thread_;
@@ -67,31 +82,6 @@ class GrpcContext {
       asio::make_work_guard(ready_);
   GrpcTimers& timers_ = asio::use_service<GrpcTimers>(ready_);
 };
-
-// An executor as Asio defines it.
-class GrpcContext::Executor {
- public:
-  explicit Executor(GrpcContext* context) : context_(context) {}
-
-  void execute(auto function) const { context_->Execute(std::move(function)); }
-  asio::execution_context& query(asio::execution::context_t /*property*/) const noexcept {
-    return context_->ready_;
-  }
-  static constexpr asio::execution::blocking_t query(asio::execution::blocking_t /*property*/) noexcept {
-    return asio::execution::blocking.never;
-  }
-  bool operator==(const Executor&) const noexcept = default;
-
- private:
-  GrpcContext* context_;
-};
-
-inline GrpcContext::Executor GrpcContext::get_executor() { return Executor(this); }
-
-void GrpcContext::Execute(auto&& function) {
-  asio::post(ready_, std::forward<decltype(function)>(function));
-  if (std::this_thread::get_id() != thread_.load(std::memory_order_relaxed)) poller_.Wake();
-}
 
 // For a StallWatch: tells whether the executor has not yet reached a task that an earlier call posted. Call
 // the result from one thread.

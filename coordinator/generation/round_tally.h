@@ -2,11 +2,11 @@
 #pragma once
 
 #include <array>
-#include <cmath>
 #include <span>
 #include <vector>
 
 #include "common/spec/proposal.h"
+#include "coordinator/servers/averages.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
@@ -77,38 +77,30 @@ class AcceptanceByConfidence {
   static constexpr int kUnknown = kBins;
 
   // Each round multiplies the weight of the earlier ones by `decay`.
-  explicit AcceptanceByConfidence(double decay) : decay_(decay) {}
+  explicit AcceptanceByConfidence(double decay) { bins_.fill(RunningMean(decay)); }
 
   // Observes a round with a chain. Tokens after the first rejected one tell nothing.
   void Observe(std::span<const ProposalNode> chain, size_t accepted) {
     Age(1);
     for (size_t i = 0; i < chain.size() && i <= accepted; ++i) {
-      Bin& bin = bins_[static_cast<size_t>(BinOf(chain[i].confidence))];
-      bin.judged += 1;
-      bin.accepted += i < accepted ? 1 : 0;
+      bins_[static_cast<size_t>(BinOf(chain[i].confidence))].Add(i < accepted ? 1 : 0);
     }
   }
   // Ages the counts as if that many rounds had passed.
   void Age(double rounds) {
-    const double factor = std::pow(decay_, rounds);
-    for (Bin& bin : bins_) {
-      bin.judged *= factor;
-      bin.accepted *= factor;
-    }
+    for (RunningMean& bin : bins_) bin.Age(rounds);
   }
 
   // Tokens of a bin in [0, kBins] that were judged, and those of them that were accepted.
-  double judged(int bin) const { return bins_[static_cast<size_t>(bin)].judged; }
-  double accepted(int bin) const { return bins_[static_cast<size_t>(bin)].accepted; }
+  double judged(int bin) const { return Of(bin).weight(); }
+  double accepted(int bin) const { return Of(bin).sum(); }
+  // The accepted share of them.
+  const RunningMean& Of(int bin) const { return bins_[static_cast<size_t>(bin)]; }
 
   static int BinOf(float confidence) { return confidence > 0 ? ConfidenceBin(confidence, kBins) : kUnknown; }
 
  private:
-  struct Bin {
-    double judged = 0, accepted = 0;
-  };
-  double decay_;
-  std::array<Bin, kBins + 1> bins_;
+  std::array<RunningMean, kBins + 1> bins_;
 };
 
 }  // namespace outrider

@@ -62,8 +62,7 @@ double Acceptance::alpha() const { return all_.mean(kUnknownAcceptance); }
 
 double Acceptance::Of(int bin) const {
   if (bin == AcceptanceByConfidence::kUnknown) return alpha();
-  return (kPriorOfABin * alpha() + by_confidence_.accepted(bin)) /
-         (kPriorOfABin + by_confidence_.judged(bin));
+  return by_confidence_.Of(bin).Learnt(alpha(), kPriorOfABin);
 }
 
 double Acceptance::ExcessOfRejections(const AcceptanceByConfidence& own) const {

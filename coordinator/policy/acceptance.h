@@ -66,14 +66,12 @@ class Acceptance {
  private:
   // Confidence changes its meaning more slowly than times change, and a bin sees fewer tokens.
   static constexpr double kConfidenceDecay = 0.998;
-  static constexpr double kDecay = 0.995;
 
-  RunningMean all_{kDecay};
+  RunningMean all_;
   AcceptanceByConfidence by_confidence_{kConfidenceDecay};
   bool knows_confidence_ = false;
-  RunningMean whole_hits_{kDecay}, corrected_hits_{kDecay};
-  std::array<RunningMean, kRanks> corrected_{RunningMean{kDecay}, RunningMean{kDecay}, RunningMean{kDecay},
-                                             RunningMean{kDecay}};
+  RunningMean whole_hits_, corrected_hits_;
+  std::array<RunningMean, kRanks> corrected_;
 };
 
 }  // namespace outrider

@@ -40,7 +40,7 @@ bool MeasuredChoice::Next() {
       rounds_left_ = kTrial - 1;
       trying_ = true;
       // Measurements from long ago do not compare with the present.
-      (other_is_better_ ? usual_ : other_) = RunningMean(kDecay);
+      (other_is_better_ ? usual_ : other_) = RunningMean();
     }
   }
   return other_is_better_ != trying_;

@@ -26,12 +26,9 @@ class MeasuredChoice {
   void Observe(bool other, double seconds, int tokens);
 
  private:
-  // A round's weight halves after about 140 more of its way.
-  static constexpr double kDecay = 0.995;
-
   void EndTrial();
 
-  RunningMean usual_{kDecay}, other_{kDecay};  // seconds per token
+  RunningMean usual_, other_;  // seconds per token
   bool other_is_better_ = false;
   bool trying_ = false;  // the worse way
   int rounds_left_ = 0;  // of the trial, or until the next
@@ -56,7 +53,7 @@ class TreeChoice {
  private:
   static constexpr int kDepths = 4;  // deeper nodes count as the deepest of these
   static constexpr int kRanks = kMaxBudgetChildren;
-  static constexpr double kDecay = 0.998;
+  static constexpr double kShareDecay = 0.998;
 
   // The best tree, its tokens per second, and those of the best chain.
   struct Candidate {
@@ -70,7 +67,7 @@ class TreeChoice {
   double Stands(int depth, int rank) const;
 
   struct Share : RunningMean {
-    Share() : RunningMean(kDecay) {}
+    Share() : RunningMean(kShareDecay) {}
   };
   std::array<std::array<Share, kRanks>, kDepths> accepted_;
   std::map<std::pair<int, int>, std::vector<LikelyNode>> trees_;  // by nodes and depth

@@ -49,17 +49,16 @@ class RoundCosts {
   TreeCosts tree() const;
 
  private:
-  static constexpr double kDecay = LinearTime::kDecay;
   // A failure is forgotten within one pause between probes.
   static constexpr double kFailureDecay = 0.98;
 
   // Learned while one generation runs alone. Until more is known, rows and sequences are assumed to cost
   // little, and tokens their mean.
   LinearTime verify_{0.2}, proposal_{1}, step_{0.2};
-  RunningMean verify_wire_{kDecay}, draft_wire_{kDecay};  // what messages add
+  RunningMean verify_wire_, draft_wire_;  // what messages add
   // Always learned.
-  RunningMean verify_seconds_{kDecay}, verify_rows_{kDecay}, verify_batch_{kDecay};
-  RunningMean step_seconds_{kDecay}, draft_batch_{kDecay};
+  RunningMean verify_seconds_, verify_rows_, verify_batch_;
+  RunningMean step_seconds_, draft_batch_;
   RunningMean proposed_{kFailureDecay}, failed_seconds_{kFailureDecay};
 };
 

@@ -205,9 +205,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   void Refuse(absl::Status status) {
     if (refusal_ != status) {
-      LogError("refused", {{"server", Protocol::kName},
-                           {"address", options_.address},
-                           {"error", std::string(status.message())}});
+      LogError("refused",
+               {{"server", Protocol::kName}, {"address", options_.address}, {"error", status.message()}});
     }
     refusal_ = std::move(status);
     channel_.Cancel();
@@ -230,19 +229,20 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   void OnEnd(const absl::Status& status) {
     stream_open_ = false;
-    const std::string error(status.message()), code = absl::StatusCodeToString(status.code());
+    const auto warn = [&](absl::string_view event) {
+      LogWarning(event, {{"server", Protocol::kName},
+                         {"address", options_.address},
+                         {"code", absl::StatusCodeToString(status.code())},
+                         {"error", status.message()}});
+    };
     if (up_) {
       away_since_ = Clock::now();
-      LogWarning(
-          "disconnected",
-          {{"server", Protocol::kName}, {"address", options_.address}, {"code", code}, {"error", error}});
+      warn("disconnected");
     }
     // Logs once why it cannot be reached, however often it is tried, and not while it may be about to start.
     const bool is_starting = Clock::now() < away_since_ + kStartPatience;
     if (!up_ && !stopping_ && refusal_.ok() && failure_ != status.code() && !is_starting) {
-      LogWarning(
-          "cannot connect",
-          {{"server", Protocol::kName}, {"address", options_.address}, {"code", code}, {"error", error}});
+      warn("cannot connect");
       failure_ = status.code();
     }
     const bool was_up = std::exchange(up_, false);

@@ -109,16 +109,16 @@ absl::StatusOr<std::unique_ptr<ServerPool<Protocol>>> ServerPool<Protocol>::Crea
       continue;
     }
     if (absl::Status status = CheckServerAddress(address); !status.ok()) return status;
-    pool->Add(address, -1);
+    pool->Add(address, nullptr);
   }
   return pool;
 }
 
 template <class Protocol>
-void ServerPool<Protocol>::Add(const std::string& address, int name) {
+void ServerPool<Protocol>::Add(const std::string& address, const DnsName* name) {
   LinkOptions options = options_.link;
   options.address = address;
-  if (name >= 0) options.host = names_[static_cast<size_t>(name)]->dns.host;
+  if (name != nullptr) options.host = name->host;
   auto link = std::make_shared<TheLink>(context_, options, check_server_, [this] { OnChange(); });
   servers_.push_back(std::make_shared<Server>(
       Server{.address = address, .id = ServerId(address), .link = std::move(link), .name = name}));
@@ -127,9 +127,9 @@ void ServerPool<Protocol>::Add(const std::string& address, int name) {
 template <class Protocol>
 void ServerPool<Protocol>::Connect() {
   for (const auto& server : servers_) server->link->Connect();
-  for (size_t i = 0; i < names_.size(); ++i) {
+  for (const auto& name : names_) {
     ++resolving_;
-    asio::co_spawn(executor_, KeepResolving(static_cast<int>(i)), asio::detached);
+    asio::co_spawn(executor_, KeepResolving(*name), asio::detached);
   }
 }
 
@@ -181,8 +181,8 @@ void ServerPool<Protocol>::OnChange() {
     link.set_replaceable(can_take_over > (link.up() && !link.going_away() ? 1 : 0));
     if (link.up()) server->breaker.OnConnection(link.connections());
   }
-  for (size_t i = 0; i < names_.size(); ++i) {
-    if (!IsReached(static_cast<int>(i))) names_[i]->wake.Notify();
+  for (const auto& name : names_) {
+    if (!IsReached(*name)) name->wake.Notify();
   }
   for (Event* event : waiting_) event->Notify();
   on_change_();
@@ -226,13 +226,12 @@ void ServerPool<Protocol>::DropGone() {
 }
 
 template <class Protocol>
-asio::awaitable<void> ServerPool<Protocol>::KeepResolving(int name) {
-  Name& its = *names_[static_cast<size_t>(name)];
+asio::awaitable<void> ServerPool<Protocol>::KeepResolving(Name& name) {
   while (!stopping_) {
     const auto addresses = co_await asio::co_spawn(
         options_.resolvers,
-        [this, &its]() -> asio::awaitable<absl::StatusOr<std::vector<std::string>>> {
-          co_return options_.resolve(its.dns);
+        [this, &name]() -> asio::awaitable<absl::StatusOr<std::vector<std::string>>> {
+          co_return options_.resolve(name.dns);
         },
         asio::use_awaitable);
     if (stopping_) break;
@@ -243,35 +242,34 @@ asio::awaitable<void> ServerPool<Protocol>::KeepResolving(int name) {
                              ? options_.resolve_interval
                              : std::min<Clock::duration>(options_.resolve_interval, kResolvePause));
     };
-    while (!stopping_ && Clock::now() < next()) co_await its.wake.Wait(next());
+    while (!stopping_ && Clock::now() < next()) co_await name.wake.Wait(next());
   }
   --resolving_;
 }
 
 template <class Protocol>
-void ServerPool<Protocol>::OnResolved(int name, const absl::StatusOr<std::vector<std::string>>& addresses) {
-  Name& its = *names_[static_cast<size_t>(name)];
+void ServerPool<Protocol>::OnResolved(Name& name, const absl::StatusOr<std::vector<std::string>>& addresses) {
   if (!addresses.ok()) {
     // The servers that the name stood for may be there all the same.
-    if (its.problem != addresses.status()) {
-      LogWarning("not resolved", {{"server", Protocol::kName},
-                                  {"name", its.dns.host},
-                                  {"error", std::string(addresses.status().message())}});
+    if (name.problem != addresses.status()) {
+      LogWarning(
+          "not resolved",
+          {{"server", Protocol::kName}, {"name", name.dns.host}, {"error", addresses.status().message()}});
     }
-    its.problem = addresses.status();
+    name.problem = addresses.status();
     return;
   }
-  its.problem = absl::OkStatus();
+  name.problem = absl::OkStatus();
   for (const auto& server : servers_) {
-    if (server->name != name) continue;
+    if (server->name != &name.dns) continue;
     server->is_listed = std::binary_search(addresses->begin(), addresses->end(), server->address);
   }
   for (const std::string& address : *addresses) {
     const bool known = std::any_of(servers_.begin(), servers_.end(),
                                    [&](const auto& server) { return server->address == address; });
     if (known) continue;
-    LogInfo("found", {{"server", Protocol::kName}, {"name", its.dns.host}, {"address", address}});
-    Add(address, name);
+    LogInfo("found", {{"server", Protocol::kName}, {"name", name.dns.host}, {"address", address}});
+    Add(address, &name.dns);
     servers_.back()->link->Connect();
   }
   OnChange();

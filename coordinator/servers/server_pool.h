@@ -171,10 +171,10 @@ class ServerPool {
     std::string address;
     uint64_t id = 0;  // ServerView::id
     std::shared_ptr<TheLink> link;
-    CircuitBreaker breaker = {};  // for callers that can do without an answer
-    int sequences = 0;            // pins on it
-    int name = -1;                // index of the DNS name that stands for it; -1: none
-    bool is_listed = true;        // by that name, when it was last resolved
+    CircuitBreaker breaker = {};    // for callers that can do without an answer
+    int sequences = 0;              // pins on it
+    const DnsName* name = nullptr;  // that stands for it; null: none
+    bool is_listed = true;          // by that name, when it was last resolved
 
     // Whether a sequence may be here, new or not.
     bool usable(Clock::time_point now) const {
@@ -308,7 +308,7 @@ class ServerPool {
     return std::any_of(servers_.begin(), servers_.end(),
                        [is](const auto& server) { return (server->link.get()->*is)(); });
   }
-  void Add(const std::string& address, int name);
+  void Add(const std::string& address, const DnsName* name);
   // Null if none can be used.
   std::shared_ptr<Server> Choose(Clock::time_point now, std::span<const TokenId> prompt,
                                  const std::string& fork_of, const std::shared_ptr<Server>& avoid) const;
@@ -316,12 +316,12 @@ class ServerPool {
   void UpdateInfo();
   // Drops servers that are neither listed nor reached.
   void DropGone();
-  bool IsReached(int name) const {
+  bool IsReached(const Name& name) const {
     return std::any_of(servers_.begin(), servers_.end(),
-                       [name](const auto& server) { return server->name == name && server->link->up(); });
+                       [&](const auto& server) { return server->name == &name.dns && server->link->up(); });
   }
-  asio::awaitable<void> KeepResolving(int name);
-  void OnResolved(int name, const absl::StatusOr<std::vector<std::string>>& addresses);
+  asio::awaitable<void> KeepResolving(Name& name);
+  void OnResolved(Name& name, const absl::StatusOr<std::vector<std::string>>& addresses);
 
   GrpcContext& context_;
   const asio::any_io_executor executor_;

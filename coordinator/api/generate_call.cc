@@ -16,7 +16,6 @@
 #include "common/rpc/error.h"
 #include "common/rpc/parse_message.h"
 #include "coordinator/api/request_context.h"
-#include "coordinator/generation/round_tally.h"
 
 namespace outrider {
 namespace {

@@ -5,7 +5,6 @@
 #include <exception>
 #include <utility>
 
-#include "coordinator/generation/round_tally.h"
 
 namespace outrider {
 namespace {

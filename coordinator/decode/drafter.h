@@ -6,7 +6,6 @@
 #include "common/net/asio.h"
 #include "common/spec/verdict.h"
 #include "coordinator/generation/generation.h"
-#include "coordinator/generation/round_report.h"
 
 namespace outrider {
 

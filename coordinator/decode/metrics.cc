@@ -157,8 +157,7 @@ void Metrics::CountDraft(const RoundReport& round) {
   if (round.drafter == v1::DRAFTER_KIND_MODEL && round.ahead.steps == 0) {
     draft_.OnItem(round.times.draft, round.times.draft_server);
   }
-  const RoundTally tally =
-      TallyOf(*round.proposal, round.verdict->path, static_cast<size_t>(round.standing()));
+  const RoundTally& tally = round.generation->tally();
   drafts_->Increment();
   draft_tokens_->Increment(round.drafted());
   accepted_tokens_->Increment(tally.accepted);

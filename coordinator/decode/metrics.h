@@ -16,8 +16,6 @@
 #include "common/obs/metric_families.h"
 #include "common/spec/types.h"
 #include "coordinator/generation/generation.h"
-#include "coordinator/generation/round_report.h"
-#include "coordinator/generation/round_tally.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/net/asio.h"
 #include "coordinator/decode/decoding.h"
-#include "coordinator/generation/round_report.h"
+#include "coordinator/generation/generation.h"
 
 namespace outrider {
 

@@ -170,9 +170,13 @@ void Generation::CountRound(const Proposal& proposal, const Verdict& verdict, si
     recent_acceptance_.Age(1);
     return;
   }
-  const RoundTally tally = TallyOf(proposal, verdict.path, standing);
-  AddTally(tally, &stats_);
-  if (!tally.is_tree) recent_acceptance_.Observe(proposal, verdict.path.size());
+  tally_ = {.is_tree = !IsChain(proposal),
+            .depths = Depths(proposal),
+            .accepted = static_cast<int>(standing),
+            .accepted_after_end = static_cast<int>(verdict.path.size() - standing)};
+  if (tally_.is_tree) tally_.offered = OfferedNodes(proposal, std::span(verdict.path).first(standing));
+  AddTally(tally_, &stats_);
+  if (!tally_.is_tree) recent_acceptance_.Observe(proposal, verdict.path.size());
   if (request_.params.rule() == v1::RULE_TOKEN) {
     expected_accepted_ += verdict.expected_accepted;
     observed_accepted_ += static_cast<double>(verdict.path.size());

@@ -42,9 +42,6 @@ struct RoundTally {
   std::vector<OfferedNode> offered = {};  // for a tree
 };
 
-// `standing` is the number of tokens on the verdict's path up to the end of the text.
-RoundTally TallyOf(std::span<const ProposalNode> proposal, std::span<const int> path, size_t standing);
-
 // Adds a round with a proposal; the caller counts rounds.
 void AddTally(const RoundTally& tally, v1::SpeculationStats* stats);
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "coordinator/generation/generation.h"
-#include "coordinator/generation/round_report.h"
 #include "coordinator/policy/acceptance.h"
 #include "coordinator/policy/measured_choice.h"
 #include "coordinator/policy/round_costs.h"

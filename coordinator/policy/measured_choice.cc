@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "coordinator/generation/round_tally.h"
 
 namespace outrider {
 namespace {

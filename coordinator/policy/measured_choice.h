@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/spec/tree_shape.h"
-#include "coordinator/generation/round_report.h"
+#include "coordinator/generation/generation.h"
 #include "coordinator/policy/round_costs.h"
 #include "coordinator/servers/averages.h"
 

@@ -1,7 +1,7 @@
 // What rounds take, in seconds, as measured lately.
 #pragma once
 
-#include "coordinator/generation/round_report.h"
+#include "coordinator/generation/generation.h"
 #include "coordinator/servers/averages.h"
 
 namespace outrider {

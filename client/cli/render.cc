@@ -231,8 +231,7 @@ std::string Renderer::Round(const v1::GenerateResponse& chunk) const {
   const v1::RoundTrace& trace = chunk.trace();
   const bool is_tree = trace.parents_size() > 0;
   const auto committed = static_cast<int>(
-      std::count_if(chunk.tokens().begin(), chunk.tokens().end(),
-                    [](const v1::GeneratedToken& token) { return token.kind() == v1::TOKEN_KIND_ACCEPTED; }));
+      std::ranges::count(chunk.tokens(), v1::TOKEN_KIND_ACCEPTED, &v1::GeneratedToken::kind));
   std::string kept;
   std::string rejected;
   for (int i = 0; i < std::min(committed, trace.path_size()); ++i) {

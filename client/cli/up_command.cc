@@ -51,8 +51,7 @@ class Supervisor {
   }
 
   bool restarting() const {
-    return std::any_of(lives_.begin(), lives_.end(),
-                       [](const Life& life) { return life.restart_at.has_value(); });
+    return std::ranges::any_of(lives_, [](const Life& life) { return life.restart_at.has_value(); });
   }
 
  private:

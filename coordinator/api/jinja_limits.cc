@@ -87,10 +87,8 @@ value BoundedRange(const jinja::func_args& arguments) {
 
 bool HasInput(const jinja::value& v) {
   const auto is_input = [](const jinja::string_part& part) { return part.is_input; };
-  return std::any_of(v->val_str.parts.begin(), v->val_str.parts.end(), is_input) ||
-         std::any_of(v->val_arr.begin(), v->val_arr.end(), HasInput) ||
-         std::any_of(v->val_obj.begin(), v->val_obj.end(),
-                     [](const auto& entry) { return HasInput(entry.second); });
+  return std::ranges::any_of(v->val_str.parts, is_input) || std::ranges::any_of(v->val_arr, HasInput) ||
+         std::ranges::any_of(v->val_obj, [](const auto& entry) { return HasInput(entry.second); });
 }
 
 // Throws for syntax that the engine reads differently from Jinja2.

@@ -27,11 +27,10 @@ bool IsList(const value& v) {
 bool IsMapping(const value& v) { return is_val<jinja::value_object>(v); }
 
 bool IsAscii(const value& text) {
-  const auto is_ascii = [](const jinja::string_part& part) {
-    return std::all_of(part.val.begin(), part.val.end(),
-                       [](char c) { return static_cast<signed char>(c) >= 0; });
-  };
-  return std::all_of(text->val_str.parts.begin(), text->val_str.parts.end(), is_ascii);
+  const auto is_ascii = [](char c) { return static_cast<signed char>(c) >= 0; };
+  return std::ranges::all_of(text->val_str.parts, [&](const jinja::string_part& part) {
+    return std::ranges::all_of(part.val, is_ascii);
+  });
 }
 
 bool BeginsCharacter(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
@@ -207,9 +206,8 @@ bool IsLower(const value& v) {
 
 bool HasWrittenFloat(const value& v) {
   if (is_val<jinja::value_float>(v)) return jinja::value_to_json(v) != ReprOf(v->val_flt);
-  return std::any_of(v->val_arr.begin(), v->val_arr.end(), HasWrittenFloat) ||
-         std::any_of(v->val_obj.begin(), v->val_obj.end(),
-                     [](const auto& entry) { return HasWrittenFloat(entry.second); });
+  return std::ranges::any_of(v->val_arr, HasWrittenFloat) ||
+         std::ranges::any_of(v->val_obj, [](const auto& entry) { return HasWrittenFloat(entry.second); });
 }
 
 value PythonTextFilter(const std::string& name, const value& text, const std::vector<value>& arguments) {

@@ -67,7 +67,7 @@ void Generation::Extend(std::span<const TokenId> tokens) {
 
 bool Generation::Append(TokenId token, std::string* text) {
   Push(token);
-  if (std::find(request_.end_ids.begin(), request_.end_ids.end(), token) != request_.end_ids.end()) {
+  if (std::ranges::count(request_.end_ids, token) > 0) {
     // The id that ends a text is no part of it, but text held back for a stop string is.
     text->append(stops_.Append(detokenizer_.Flush()));
     if (!stops_.match()) text->append(stops_.Flush());

@@ -109,10 +109,8 @@ class Gateway::Server {
   }
 
   bool IsAllowed(absl::string_view origin) const {
-    const auto& allowed = options_.allowed_origins;
-    return !origin.empty() && std::any_of(allowed.begin(), allowed.end(), [&](const std::string& each) {
-      return each == "*" || each == origin;
-    });
+    const auto is_allowed = [&](const std::string& each) { return each == "*" || each == origin; };
+    return !origin.empty() && std::ranges::any_of(options_.allowed_origins, is_allowed);
   }
 
   // Whether it comes from a page of another host, or was asked for by another's name.
@@ -245,9 +243,7 @@ class Gateway::Server {
   // While nobody knows the model's name, a request waits for a target, or is refused.
   absl::Status CheckModel(const std::string& name, const v1::DescribeResponse& description) const {
     const std::vector<std::string> names = ModelNames(description);
-    if (name.empty() || names.empty() || std::find(names.begin(), names.end(), name) != names.end()) {
-      return absl::OkStatus();
-    }
+    if (name.empty() || names.empty() || std::ranges::count(names, name) > 0) return absl::OkStatus();
     return MakeError(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
                      absl::StrCat("the model '", name, "' is not served; '", names.front(), "' is"),
                      {{"field", "model"}});

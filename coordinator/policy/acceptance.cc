@@ -1,6 +1,7 @@
 #include "coordinator/policy/acceptance.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace outrider {
 namespace {
@@ -29,9 +30,7 @@ std::vector<NamedOutcome> LikelyOutcomes(std::span<const ProposalNode> chain, co
     reached *= chances.accepted[a];
   }
   outcomes.push_back({chain.size(), 0, reached * chances.continued});
-  std::stable_sort(outcomes.begin(), outcomes.end(), [](const NamedOutcome& one, const NamedOutcome& other) {
-    return one.chance > other.chance;
-  });
+  std::ranges::stable_sort(outcomes, std::greater<>(), &NamedOutcome::chance);
   return outcomes;
 }
 

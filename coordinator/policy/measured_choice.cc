@@ -1,8 +1,6 @@
 #include "coordinator/policy/measured_choice.h"
 
 #include <algorithm>
-#include <utility>
-
 
 namespace outrider {
 namespace {
@@ -63,9 +61,9 @@ void MeasuredChoice::Observe(bool other, double seconds, int tokens) {
 }
 
 double TreeChoice::Stands(int depth, int rank) const {
-  const auto& ranks = accepted_[static_cast<size_t>(std::min(depth, kDepths - 1))];
+  const auto& ranks = accepted_[std::min(depth, kDepths - 1)];
   const double first = ranks[0].Learnt(kFirstChildStands, kPriorWeight);
-  return rank == 0 ? first : ranks[static_cast<size_t>(rank)].Learnt(ChildStands(rank, first), kPriorWeight);
+  return rank == 0 ? first : ranks[rank].Learnt(ChildStands(rank, first), kPriorWeight);
 }
 
 void TreeChoice::Compare(const std::vector<LikelyNode>& tree, int depth, const TreeCosts& costs,
@@ -109,8 +107,7 @@ TreeChoice::Candidate TreeChoice::Best(const TreeCosts& costs, int depth, int no
 }
 
 std::optional<DraftLength> TreeChoice::Next(double chain_rate, const TreeCosts& costs, int depth, int nodes) {
-  const bool tries_a_tree = choice_.Next();
-  if (!tries_a_tree) return std::nullopt;
+  if (!choice_.Next()) return std::nullopt;
   const Candidate best = Best(costs, depth, nodes);
   if (best.nodes == 0 || best.rate < std::max(kWorthATrial * chain_rate, kMoreThanAChain * best.chain_rate))
     return std::nullopt;
@@ -120,8 +117,7 @@ std::optional<DraftLength> TreeChoice::Next(double chain_rate, const TreeCosts& 
 void TreeChoice::Observe(const RoundReport& round) {
   for (const OfferedNode& node : OfferedNodes(*round.proposal, round.verdict->path)) {
     if (node.rank >= kRanks) continue;
-    accepted_[static_cast<size_t>(std::min(node.depth, kDepths - 1))][static_cast<size_t>(node.rank)].Observe(
-        node.accepted ? 1 : 0);
+    accepted_[std::min(node.depth, kDepths - 1)][node.rank].Observe(node.accepted ? 1 : 0);
   }
   choice_.Observe(!IsChain(*round.proposal), Seconds(round.times.round), round.emitted);
 }

@@ -60,8 +60,7 @@ uint64_t Rank(uint64_t key, uint64_t id) {
 
 int Place(std::span<const ServerView> servers, const PlacementRequest& request) {
   const auto can_be_taken = [&](int i) {
-    const ServerView& server = servers[static_cast<size_t>(i)];
-    return server.usable && !server.going_away && i != request.avoid;
+    return servers[i].usable && !servers[i].going_away && i != request.avoid;
   };
   const double mean = MeanOfOthers(servers);
   const auto load_of = [&](const ServerView& server) {
@@ -70,21 +69,19 @@ int Place(std::span<const ServerView> servers, const PlacementRequest& request) 
   const int count = static_cast<int>(servers.size());
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < count; ++i) {
-    if (can_be_taken(i)) least = std::min(least, load_of(servers[static_cast<size_t>(i)]));
+    if (can_be_taken(i)) least = std::min(least, load_of(servers[i]));
   }
   const uint64_t key = request.affinity != 0 ? request.affinity : request.tie;
   int best = -1;
   uint64_t best_rank = 0;
   for (int i = 0; i < count; ++i) {
-    const ServerView& server = servers[static_cast<size_t>(i)];
-    const double load = load_of(server);
+    const double load = load_of(servers[i]);
     const bool cheap = request.affinity != 0 && load < kCheapSequences && load <= least + 1;
     if (!can_be_taken(i) || (load >= least + 1 && !cheap)) continue;
-    const uint64_t rank = Rank(key, server.id);
-    if (best < 0 || rank > best_rank) {
-      best = i;
-      best_rank = rank;
-    }
+    const uint64_t rank = Rank(key, servers[i].id);
+    if (best >= 0 && rank <= best_rank) continue;
+    best = i;
+    best_rank = rank;
   }
   if (best >= 0 || request.avoid < 0) return best;
   // A server that failed once may serve again.
@@ -166,16 +163,15 @@ std::shared_ptr<typename ServerPool<Protocol>::Server> ServerPool<Protocol>::Cho
   for (size_t i = 0; chosen < 0 && i < views.size(); ++i) {
     if (servers_[i]->usable(now)) chosen = static_cast<int>(i);
   }
-  return chosen < 0 ? nullptr : servers_[static_cast<size_t>(chosen)];
+  return chosen < 0 ? nullptr : servers_[chosen];
 }
 
 template <class Protocol>
 void ServerPool<Protocol>::OnChange() {
   DropGone();
   UpdateInfo();
-  const auto can_take_over = std::count_if(servers_.begin(), servers_.end(), [](const auto& server) {
-    return server->link->up() && !server->link->going_away();
-  });
+  const auto can_take_over = std::ranges::count_if(
+      servers_, [](const auto& server) { return server->link->up() && !server->link->going_away(); });
   for (const auto& server : servers_) {
     TheLink& link = *server->link;
     link.set_replaceable(can_take_over > (link.up() && !link.going_away() ? 1 : 0));
@@ -265,9 +261,8 @@ void ServerPool<Protocol>::OnResolved(Name& name, const absl::StatusOr<std::vect
     server->is_listed = std::binary_search(addresses->begin(), addresses->end(), server->address);
   }
   for (const std::string& address : *addresses) {
-    const bool known = std::any_of(servers_.begin(), servers_.end(),
-                                   [&](const auto& server) { return server->address == address; });
-    if (known) continue;
+    if (std::ranges::any_of(servers_, [&](const auto& server) { return server->address == address; }))
+      continue;
     LogInfo("found", {{"server", Protocol::kName}, {"name", name.dns.host}, {"address", address}});
     Add(address, &name.dns);
     servers_.back()->link->Connect();

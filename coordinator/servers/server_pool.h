@@ -261,8 +261,7 @@ class ServerPool {
   void Stop();
   bool stopped() const {
     return stopping_ && resolving_ == 0 &&
-           std::all_of(servers_.begin(), servers_.end(),
-                       [](const auto& server) { return server->link->stopped(); });
+           std::ranges::all_of(servers_, [](const auto& server) { return server->link->stopped(); });
   }
 
   const std::vector<std::shared_ptr<Server>>& servers() const { return servers_; }
@@ -305,8 +304,7 @@ class ServerPool {
         on_change_(std::move(on_change)) {}
 
   bool Any(bool (TheLink::*is)() const) const {
-    return std::any_of(servers_.begin(), servers_.end(),
-                       [is](const auto& server) { return (server->link.get()->*is)(); });
+    return std::ranges::any_of(servers_, [is](const auto& server) { return (server->link.get()->*is)(); });
   }
   void Add(const std::string& address, const DnsName* name);
   // Null if none can be used.
@@ -317,8 +315,8 @@ class ServerPool {
   // Drops servers that are neither listed nor reached.
   void DropGone();
   bool IsReached(const Name& name) const {
-    return std::any_of(servers_.begin(), servers_.end(),
-                       [&](const auto& server) { return server->name == &name.dns && server->link->up(); });
+    return std::ranges::any_of(
+        servers_, [&](const auto& server) { return server->name == &name.dns && server->link->up(); });
   }
   asio::awaitable<void> KeepResolving(Name& name);
   void OnResolved(Name& name, const absl::StatusOr<std::vector<std::string>>& addresses);

@@ -83,11 +83,8 @@ std::optional<TokenId> NgramTable::Next(std::span<const TokenId> tokens, int min
   for (int length = longest; length >= min_context; --length) {
     const auto entry = continuations_.find(Last(tokens, length));
     if (entry == continuations_.end()) continue;
-    const auto best = std::max_element(entry->second.begin(), entry->second.end(),
-                                       [](const Continuation& a, const Continuation& b) {
-                                         return a.count != b.count ? a.count < b.count : a.last < b.last;
-                                       });
-    return best->token;
+    const auto rank = [](const Continuation& c) { return std::pair(c.count, c.last); };
+    return std::ranges::max_element(entry->second, {}, rank)->token;
   }
   return std::nullopt;
 }

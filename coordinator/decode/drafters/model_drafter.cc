@@ -107,7 +107,7 @@ void Branches::Begin(const std::shared_ptr<DraftLink>& link, const std::string& 
 }
 
 std::optional<Branch> Branches::TakeHit(const Verdict& verdict) {
-  const auto hit = std::find_if(branches_.begin(), branches_.end(), [&](const auto& branch) {
+  const auto hit = std::ranges::find_if(branches_, [&](const auto& branch) {
     const DraftLink::Answer* answer = branch->call->answer();
     return branch->accepted == verdict.path.size() && branch->token == verdict.token &&
            (answer == nullptr || answer->status.ok());
@@ -129,7 +129,7 @@ std::optional<Branch> Branches::TakeHit(const Verdict& verdict) {
 }
 
 bool Branches::lost() const {
-  return std::any_of(branches_.begin(), branches_.end(), [](const auto& branch) {
+  return std::ranges::any_of(branches_, [](const auto& branch) {
     return branch->call->answer() != nullptr && branch->call->answer()->lost;
   });
 }

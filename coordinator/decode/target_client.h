@@ -77,22 +77,17 @@ class TargetClient {
   v1::TargetItem MakeItem(const Proposal& proposal, const DraftLength* next) const;
   // Whether the sequence's target can propose what the request asks for.
   bool CanPropose() const;
+  int VocabSize() const { return static_cast<int>(pin_.pool().info()->vocab_size()); }
   // Converts what came as a proposal of the length `asked`.
   TargetProposal TakeProposal(const v1::VerifyResult& result, const DraftLength& asked) const;
   // Converts an item's result, and updates what the next item depends on. Moves out of `result`.
   absl::StatusOr<TargetAnswer> Take(v1::VerifyResult& result, const Proposal& proposal);
-  // The same for a search.
-  absl::StatusOr<TargetAnswer> TakeCandidates(const v1::VerifyResult& result, const Proposal& proposal);
-  // Updates what the next item depends on, after any answer.
-  void OnAnswered(const v1::VerifyResult& result, size_t accepted);
   // Whether the rest of the result is what was asked for.
   absl::Status CheckReport(const Proposal& proposal, const Verdict& verdict,
                            const v1::VerifyResult& result) const;
   // Corrects the belief about the target, and empties a proposal that it refuses. OK if what is left is worth
-  // sending again.
+  // sending again; INTERNAL if the link was lost under it once too often.
   absl::Status Recover(const TargetLink::Answer& answer, Proposal& proposal);
-  // Counts a loss of the link; INTERNAL if the item is to blame.
-  absl::Status OnLost();
   // Waits until the turn of a suspect has come.
   asio::awaitable<absl::Status> WaitForTurn(const TurnQueue::Turn& turn, const TargetLink& link);
   // Waits until the sequence is on a target that can be used.

@@ -37,8 +37,9 @@ class Drafter {
   virtual void RunAhead(const Proposal& /*proposal*/, std::span<const Outcome> /*outcomes*/) {}
 
   // The proposal was verified, or dropped (an empty path). `n` is the number of committed tokens before it.
-  // Also called after rounds that asked for nothing. Gives up what was begun for other outcomes.
-  virtual void OnVerdict(size_t n, const Verdict& verdict) = 0;
+  // Also called after rounds that asked for nothing. Gives up what was begun for other outcomes. A drafter
+  // that looks at committed tokens only ignores this.
+  virtual void OnVerdict(size_t /*n*/, const Verdict& /*verdict*/) {}
 
   // Whether a target that proposes itself should be asked for what follows the verdict on the proposal last
   // taken. Depends on committed tokens only.

@@ -46,18 +46,6 @@ void FillTrace(const RoundReport& report, v1::RoundTrace* trace) {
   trace->set_branches(static_cast<uint32_t>(report.ahead.branches));
 }
 
-void LogRound(const RoundReport& report) {
-  const Generation& generation = *report.generation;
-  LogDebug("round", {{"request_id", generation.request().context.request_id()},
-                     {"sequence", absl::BytesToHexString(generation.sequence_id())},
-                     {"round", generation.stats().rounds() - 1},
-                     {"drafted", report.drafted()},
-                     {"accepted", report.accepted()},
-                     {"draft_us", Microseconds(report.times.draft)},
-                     {"verify_us", Microseconds(report.times.verify)},
-                     {"round_us", Microseconds(report.times.round)}});
-}
-
 }  // namespace
 
 asio::awaitable<absl::Status> RoundLoop::ComputePrompt() {
@@ -172,7 +160,16 @@ void RoundLoop::Report(const RoundReport& report, v1::GenerateResponse* chunk) {
   if (!report.prefill()) policy_->OnRound(report);
   metrics_->OnRound(report);
   metrics_->OnEmitted(*chunk);
-  if (LogEnabled(LogLevel::kDebug)) LogRound(report);
+  if (LogEnabled(LogLevel::kDebug)) {
+    LogDebug("round", {{"request_id", generation_->request().context.request_id()},
+                       {"sequence", absl::BytesToHexString(generation_->sequence_id())},
+                       {"round", generation_->stats().rounds() - 1},
+                       {"drafted", report.drafted()},
+                       {"accepted", report.accepted()},
+                       {"draft_us", Microseconds(report.times.draft)},
+                       {"verify_us", Microseconds(report.times.verify)},
+                       {"round_us", Microseconds(report.times.round)}});
+  }
   if (generation_->request().trace) FillTrace(report, chunk->mutable_trace());
 }
 

@@ -30,9 +30,6 @@ class LocalDrafter : public Drafter {
     co_return proposal;
   }
 
-  // All it learns of a verdict is the committed tokens.
-  void OnVerdict(size_t /*n*/, const Verdict& /*verdict*/) final {}
-
  private:
   int k_ = 0;
 };

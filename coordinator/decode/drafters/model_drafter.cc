@@ -29,20 +29,20 @@ void SetBudget(Clock::duration allowed, google::protobuf::Duration* budget) {
 
 bool FitParams(int draft_vocab, int target_vocab, v1::SequenceParams& params) {
   v1::SamplingParams& sampling = *params.mutable_sampling();
-  const auto is_beyond = [draft_vocab](uint32_t id) { return id >= static_cast<uint32_t>(draft_vocab); };
-  const auto drop_beyond = [&is_beyond](google::protobuf::RepeatedField<uint32_t>& ids) {
-    ids.erase(std::remove_if(ids.begin(), ids.end(), is_beyond), ids.end());
+  const auto drop_beyond = [draft_vocab](auto& list, auto id_of) {
+    const auto is_beyond = [&](const auto& each) {
+      return id_of(each) >= static_cast<uint32_t>(draft_vocab);
+    };
+    list.erase(std::remove_if(list.begin(), list.end(), is_beyond), list.end());
   };
+  const auto itself = [](uint32_t id) { return id; };
   const bool had_allowed = !sampling.allowed_ids().empty();
-  drop_beyond(*sampling.mutable_allowed_ids());
+  drop_beyond(*sampling.mutable_allowed_ids(), itself);
   // An empty list of allowed ids would allow all.
   if (had_allowed && sampling.allowed_ids().empty()) return false;
-  drop_beyond(*sampling.mutable_bad_ids());
-  drop_beyond(*params.mutable_end_ids());
-  auto& biases = *sampling.mutable_logit_bias();
-  biases.erase(std::remove_if(biases.begin(), biases.end(),
-                              [&](const v1::LogitBias& bias) { return is_beyond(bias.token()); }),
-               biases.end());
+  drop_beyond(*sampling.mutable_bad_ids(), itself);
+  drop_beyond(*params.mutable_end_ids(), itself);
+  drop_beyond(*sampling.mutable_logit_bias(), [](const v1::LogitBias& bias) { return bias.token(); });
   for (int id = target_vocab; id < draft_vocab; ++id) sampling.add_bad_ids(static_cast<uint32_t>(id));
   return ValidateSamplingParams(ParseSampling(sampling, params.end_ids()), draft_vocab).ok();
 }
@@ -309,22 +309,18 @@ absl::StatusOr<Proposal> ModelDrafter::Parse(const v1::ProposeResult& result, co
   const absl::StatusOr<Rule> rule = ParseRule(generation_->request().params.rule());
   if (!rule.ok()) return rule.status();
   auto proposal = ParseUnpreparedProposal(result.nodes(), *rule, vocab_);
-  const bool fits = !proposal.ok() || (Depth(*proposal) <= item.k && result.nodes_size() <= item.nodes);
-  if (!fits) {
+  if (!proposal.ok()) return proposal;
+  if (Depth(*proposal) > item.k || result.nodes_size() > item.nodes) {
     return MakeError(absl::StatusCode::kInternal, "PROPOSAL_TOO_LONG", "more tokens than were asked for");
   }
-  if (proposal.ok() && result.alternatives_size() == result.nodes_size()) {
-    for (int i = 0; i < result.alternatives_size(); ++i) {
-      for (const uint32_t id : result.alternatives(i).ids()) {
-        if (id < static_cast<uint32_t>(vocab_)) {
-          (*proposal)[static_cast<size_t>(i)].alternatives.push_back(static_cast<TokenId>(id));
-        }
-      }
-    }
-  }
-  if (proposal.ok() && result.confidence_size() == result.nodes_size()) {
-    for (int i = 0; i < result.confidence_size(); ++i) {
-      (*proposal)[static_cast<size_t>(i)].confidence = result.confidence(i);
+  const bool has_alternatives = result.alternatives_size() == result.nodes_size();
+  const bool has_confidence = result.confidence_size() == result.nodes_size();
+  for (int i = 0; i < result.nodes_size(); ++i) {
+    ProposalNode& node = (*proposal)[i];
+    if (has_confidence) node.confidence = result.confidence(i);
+    if (!has_alternatives) continue;
+    for (const uint32_t id : result.alternatives(i).ids()) {
+      if (id < static_cast<uint32_t>(vocab_)) node.alternatives.push_back(static_cast<TokenId>(id));
     }
   }
   return proposal;
@@ -355,7 +351,7 @@ bool ModelDrafter::OnRefusal(const InFlight& item, const DraftLink::Answer& answ
       LogWarning("draft given up for a request",
                  {{"request_id", generation_->request().context.request_id()},
                   {"sequence", absl::BytesToHexString(generation_->sequence_id())},
-                  {"tokens", static_cast<int64_t>(generation_->size())}});
+                  {"tokens", generation_->size()}});
     }
   } else if (answer.status.code() != absl::StatusCode::kDeadlineExceeded) {
     losses_.OnAnswer(item.n);

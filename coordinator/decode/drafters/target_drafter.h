@@ -12,14 +12,13 @@ namespace outrider {
 // round ahead. So there is nothing to propose in a generation's first round.
 class TargetDrafter final : public Drafter {
  public:
-  // `kind` is one for which the target itself proposes.
+  // `kind` is one for which the target itself proposes, or NONE: then nobody gives it anything.
   TargetDrafter(Generation* generation, v1::DrafterKind kind) : Drafter(generation), kind_(kind) {}
 
   void Begin(const DraftLength& length) override { most_ = length.most; }
   // Returns the proposal given to OnProposal if it follows exactly these committed tokens, up to the wanted
   // depth.
   asio::awaitable<Proposal> Take(v1::ItemTiming* timing) override;
-  void OnVerdict(size_t /*n*/, const Verdict& /*verdict*/) override {}
   void OnProposal(size_t n, TargetProposal proposal) override {
     n_ = n;
     held_ = std::move(proposal);

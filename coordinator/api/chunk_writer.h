@@ -135,7 +135,11 @@ class ChunkPacer : public std::enable_shared_from_this<ChunkPacer> {
     const bool is_timed = waiting_.has_value();
     Join(std::move(chunk));
     if (at_once) return Flush();
-    if (!is_timed) StartTimer();
+    if (is_timed) return;
+    timer_.expires_at(next_);
+    timer_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
+      if (auto pacer = weak.lock(); pacer && !error) pacer->Flush();
+    });
   }
 
   // Sends what waits.
@@ -156,12 +160,6 @@ class ChunkPacer : public std::enable_shared_from_this<ChunkPacer> {
     chunk.set_position(waiting_->position());
     chunk.set_text(waiting_->text() + chunk.text());
     waiting_->MergeFrom(chunk);
-  }
-  void StartTimer() {
-    timer_.expires_at(next_);
-    timer_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
-      if (auto pacer = weak.lock(); pacer && !error) pacer->Flush();
-    });
   }
 
   const Clock::duration interval_;

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/net/asio.h"
 #include "common/obs/log.h"
 #include "common/obs/version.h"
 #include "common/rpc/error.h"
@@ -56,11 +54,6 @@ asio::awaitable<absl::Status> GenerateCall::Sample::Send(v1::GenerateResponse ch
   if (call->cancelled_) co_return absl::CancelledError("cancelled");
   chunk.set_sample(index);
   pacer->Add(std::move(chunk));
-  if (absl::Status status = co_await AwaitRoom(); !status.ok()) co_return status;
-  co_return call->cancelled_ ? absl::CancelledError("cancelled") : absl::OkStatus();
-}
-
-asio::awaitable<absl::Status> GenerateCall::Sample::AwaitRoom() {
   while (unsent >= ChunkWriter::kMaxUnsent && !call->cancelled_ && Clock::now() < call->deadline_) {
     const bool stalls = co_await call->StallsUntil(room, call->deadline_);
     if (stalls && unsent >= ChunkWriter::kMaxUnsent) {
@@ -69,7 +62,7 @@ asio::awaitable<absl::Status> GenerateCall::Sample::AwaitRoom() {
           absl::StrCat("the client has read nothing for ", Seconds(call->parts_.read_patience), " s"));
     }
   }
-  co_return absl::OkStatus();
+  co_return call->cancelled_ ? absl::CancelledError("cancelled") : absl::OkStatus();
 }
 
 GenerateCall::GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* call,
@@ -125,17 +118,16 @@ void GenerateCall::Interrupt(absl::Status reason) {
   if (search_ != nullptr) search_->Stop();
 }
 
-asio::awaitable<absl::Status> GenerateCall::Serve() {
-  absl::StatusOr<Request> request = co_await Admit();
-  if (!request.ok()) co_return request.status();
-  if (request->beam) co_return co_await RunSearch(*std::move(request));
-  co_return co_await RunSamples(*std::move(request));
-}
-
 asio::awaitable<void> GenerateCall::Run() {
   absl::Status status;
   try {
-    status = co_await Serve();
+    absl::StatusOr<Request> request = co_await Admit();
+    status = request.status();
+    if (request.ok() && request->beam) {
+      status = co_await RunSearch(*std::move(request));
+    } else if (request.ok()) {
+      status = co_await RunSamples(*std::move(request));
+    }
   } catch (...) {
     status = Failure(std::current_exception());
   }
@@ -145,22 +137,19 @@ asio::awaitable<void> GenerateCall::Run() {
   } else {
     LogInfo("request refused", {{"request_id", context_.request_id()},
                                 {"code", absl::StatusCodeToString(status.code())},
-                                {"error", std::string(status.message())}});
+                                {"error", status.message()}});
   }
   parts_.decode.metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
   // A request refused for its content, or for how many its sender has, took no time.
   const bool is_refusal = !begun() && (absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status));
   if (!is_refusal) parts_.decode.metrics->OnRequestTime(Seconds(Clock::now() - received_));
   writer_.End(ToGrpc(status));
-  co_await AwaitReading();
-}
-
-asio::awaitable<void> GenerateCall::AwaitReading() {
+  // Until the client has read everything or has stopped reading.
   while (!done_) {
     const bool stalls = co_await StallsUntil(read_, Clock::time_point::max());
     if (!stalls || done_) continue;
     writer_.Abandon();
-    co_return;
+    break;
   }
 }
 
@@ -312,14 +301,14 @@ void GenerateCall::LogEnd(const absl::Status& status) const {
            {"sequence",
             search_ != nullptr ? "" : absl::BytesToHexString(samples_[0]->decoding.generation.sequence_id())},
            {"code", absl::StatusCodeToString(status.code())},
-           {"error", std::string(status.message())},
-           {"prompt_tokens", static_cast<int64_t>(request.prompt.size())},
-           {"samples", static_cast<int64_t>(request.samples)},
-           {"beam_width", static_cast<int64_t>(request.candidates > 0 ? request.beam->width() : 0)},
+           {"error", status.message()},
+           {"prompt_tokens", request.prompt.size()},
+           {"samples", request.samples},
+           {"beam_width", request.candidates > 0 ? request.beam->width() : 0},
            {"completion_tokens", emitted},
-           {"rounds", static_cast<int64_t>(stats.rounds())},
-           {"drafted", static_cast<int64_t>(stats.drafted())},
-           {"accepted", static_cast<int64_t>(stats.accepted())},
+           {"rounds", stats.rounds()},
+           {"drafted", stats.drafted()},
+           {"accepted", stats.accepted()},
            {"acceptance_rate", AcceptanceRate(stats)},
            {"seconds", Seconds(Clock::now() - received_)}});
 }

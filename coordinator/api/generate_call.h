@@ -51,10 +51,9 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   // One of the continuations. Later ones begin as copies of the first, once its prompt is computed.
   struct Sample {
     Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork);
-    asio::awaitable<absl::Status> Send(v1::GenerateResponse chunk);
     // Waits until the client has caught up. RESOURCE_EXHAUSTED, reason READER_TOO_SLOW, when it has stopped
     // reading.
-    asio::awaitable<absl::Status> AwaitRoom();
+    asio::awaitable<absl::Status> Send(v1::GenerateResponse chunk);
 
     GenerateCall* const call;
     const uint32_t index;
@@ -66,9 +65,6 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   };
 
   asio::awaitable<void> Run();
-  asio::awaitable<absl::Status> Serve();
-  // Waits until the client has read everything or has stopped reading.
-  asio::awaitable<void> AwaitReading();
   // Waits for the event or the deadline, but no longer than a client may go without reading. Returns whether
   // it has read nothing for that long.
   asio::awaitable<bool> StallsUntil(Event& event, Clock::time_point deadline);

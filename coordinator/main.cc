@@ -100,7 +100,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
     LogWarning("no conversations", {{"error", defaults.no_chat}});
   }
   if (absl::Status status = CheckDrafter(DefaultDrafter(defaults), defaults, nullptr); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--drafter: ", std::string(status.message())));
+    return absl::InvalidArgumentError(absl::StrCat("--drafter: ", status.message()));
   }
   auto cache_key = CacheKey(flags);
   if (!cache_key.ok()) return cache_key.status();

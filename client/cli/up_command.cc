@@ -39,8 +39,7 @@ class Supervisor {
         life.backoff =
             now - life.started > kHealthy ? kFirstBackoff : std::min(2 * life.backoff, kLastBackoff);
         life.restart_at = now + life.backoff;
-        Say(absl::StrCat(std::string(death.message()), "; starting it again in ",
-                         absl::FormatDuration(life.backoff)));
+        Say(absl::StrCat(death.message(), "; starting it again in ", absl::FormatDuration(life.backoff)));
       } else if (now >= *life.restart_at) {
         if (absl::Status status = services.Restart(service); !status.ok()) return status;
         life.started = now;

@@ -162,8 +162,8 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Load(const std
   if (!source) return std::unique_ptr<const ChatTemplate>();
   auto parsed = Parse(*std::move(source), SpecialTokens(*config));
   if (parsed.ok()) return parsed;
-  return absl::UnimplementedError(absl::StrCat((own_file ? template_path : config_path).string(), ": ",
-                                               std::string(parsed.status().message())));
+  return absl::UnimplementedError(
+      absl::StrCat((own_file ? template_path : config_path).string(), ": ", parsed.status().message()));
 }
 
 absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Parse(

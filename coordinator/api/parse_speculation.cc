@@ -138,12 +138,10 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
   request.draft_tokens =
       request.adaptive ? max_draft_tokens : std::min(defaults.draft_tokens, max_draft_tokens);
   if (speculation.has_draft_tokens()) {
-    if (auto status =
-            CheckRange("speculation.draft_tokens", speculation.draft_tokens(), 0, target.max_draft_tokens());
-        !status.ok()) {
-      return status;
-    }
-    request.draft_tokens = static_cast<int>(speculation.draft_tokens());
+    const uint32_t k = speculation.draft_tokens();
+    auto status = CheckRange("speculation.draft_tokens", k, 0, target.max_draft_tokens());
+    if (!status.ok()) return status;
+    request.draft_tokens = static_cast<int>(k);
   }
   if (request.drafter == v1::DRAFTER_KIND_NONE) {
     request.adaptive = false;
@@ -153,9 +151,7 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
   if (const v1::ProposerInfo* own = FindProposer(target, ProposerOf(request.drafter)); own != nullptr) {
     request.draft_tokens = std::min(request.draft_tokens, static_cast<int>(own->max_draft_tokens()));
   }
-  if (request.draft_tokens > 0) {
-    request.params.set_proposer(ChooseProposer(request.drafter, target));
-  }
+  if (request.draft_tokens > 0) request.params.set_proposer(ChooseProposer(request.drafter, target));
   return absl::OkStatus();
 }
 

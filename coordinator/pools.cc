@@ -6,19 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/text/tokenizer.h"
 
 namespace outrider {
 namespace {
-
-// Errors name the flag.
-template <class Pool>
-absl::Status Assign(absl::StatusOr<std::unique_ptr<Pool>> created, absl::string_view flag,
-                    std::unique_ptr<Pool>& pool) {
-  if (created.ok()) pool = *std::move(created);
-  return created.ok() ? absl::OkStatus()
-                      : absl::InvalidArgumentError(absl::StrCat(flag, ": ", created.status().message()));
-}
 
 // If no server is configured, one without an address is down.
 template <class Protocol>
@@ -65,15 +55,16 @@ absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolsOpti
     if (pools->targets->up() && pools->drafts != nullptr) pools->drafts->CheckAgain();
     on_change();
   };
-  const bool has_drafts = !options.drafts.addresses.empty();
-  absl::Status status =
-      Assign(TargetPool::Create(context, std::move(options.targets), check_target, on_targets), "--target",
-             pools->targets);
-  if (status.ok() && has_drafts) {
-    status = Assign(DraftPool::Create(context, std::move(options.drafts), check_draft, on_change), "--draft",
-                    pools->drafts);
-  }
-  if (!status.ok()) return status;
+  const auto error = [](absl::string_view flag, const absl::Status& status) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
+  };
+  auto targets = TargetPool::Create(context, std::move(options.targets), check_target, on_targets);
+  if (!targets.ok()) return error("--target", targets.status());
+  pools->targets = *std::move(targets);
+  if (options.drafts.addresses.empty()) return result;
+  auto drafts = DraftPool::Create(context, std::move(options.drafts), check_draft, on_change);
+  if (!drafts.ok()) return error("--draft", drafts.status());
+  pools->drafts = *std::move(drafts);
   return result;
 }
 

@@ -55,9 +55,6 @@ class GenerateCalls {
  private:
   class Call;
 
-  void StartCalls();
-  void OnChunk(Call* call);
-  void OnEnd(Call* call, const grpc::Status& status);
   // Ends all calls; the first reason counts.
   void Fail(absl::Status status);
 

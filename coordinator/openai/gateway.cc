@@ -191,9 +191,7 @@ class Gateway::Server {
         co_return co_await Generate(Endpoint::kCompletions, request);
       case Route::Kind::kChat:
         co_return co_await Generate(Endpoint::kChat, request);
-      case Route::Kind::kHealth:
-      case Route::Kind::kServer:
-      case Route::Kind::kUnknown:
+      default:  // kHealth
         break;
     }
     // The executor answers too.

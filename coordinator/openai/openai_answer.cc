@@ -52,25 +52,18 @@ struct Kind {
 };
 
 Kind KindOf(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kOutOfRange:
-      return {400, "invalid_request_error"};
-    case absl::StatusCode::kUnauthenticated:
-      return {401, "invalid_request_error"};
-    case absl::StatusCode::kPermissionDenied:
-      return {403, "invalid_request_error"};
-    case absl::StatusCode::kNotFound:
-      return {404, "invalid_request_error"};
-    case absl::StatusCode::kResourceExhausted:
-      return {429, "rate_limit_error"};
-    case absl::StatusCode::kUnavailable:
-      return {503, "service_unavailable_error"};
-    case absl::StatusCode::kDeadlineExceeded:
-      return {504, "timeout_error"};
-    default:
-      return {500, "server_error"};
-  }
+  static const auto* const kinds = new std::map<absl::StatusCode, Kind>{
+      {absl::StatusCode::kInvalidArgument, {400, "invalid_request_error"}},
+      {absl::StatusCode::kOutOfRange, {400, "invalid_request_error"}},
+      {absl::StatusCode::kUnauthenticated, {401, "invalid_request_error"}},
+      {absl::StatusCode::kPermissionDenied, {403, "invalid_request_error"}},
+      {absl::StatusCode::kNotFound, {404, "invalid_request_error"}},
+      {absl::StatusCode::kResourceExhausted, {429, "rate_limit_error"}},
+      {absl::StatusCode::kUnavailable, {503, "service_unavailable_error"}},
+      {absl::StatusCode::kDeadlineExceeded, {504, "timeout_error"}},
+  };
+  const auto kind = kinds->find(code);
+  return kind != kinds->end() ? kind->second : Kind{500, "server_error"};
 }
 
 // A field of GenerateRequest by its name in OpenAI's API. The names of the gateway's own errors are those.

@@ -1,4 +1,4 @@
-// The commands of `outrider`, their flags, and the request that these make.
+// The commands of `outrider` and their flags.
 #pragma once
 
 #include <array>
@@ -37,17 +37,7 @@ struct GenerateFlags {
   std::string address;  // empty: start the services
   ChannelSecurity security;
   LocalServicesOptions services;
-  v1::GenerateRequest request;  // has what flags give that set one field
-  std::optional<uint32_t> beam_width;
-  std::optional<uint32_t> beam_draft_width;
-  std::optional<double> length_penalty;
-  std::string beam_stop;  // empty: auto
-  std::vector<std::string> stop;
-  bool ignore_eos = false;
-  std::string tree;
-  std::optional<uint32_t> logprobs;
-  std::optional<uint32_t> prompt_logprobs;
-  bool trace = false;
+  v1::GenerateRequest request;  // all but the prompt
   bool json = false;
 };
 
@@ -72,8 +62,6 @@ void DefineTopFlags(CLI::App& command, TopFlags& flags);
 // another target gets none, since the tokenizers would differ. INVALID_ARGUMENT for flags of a draft model
 // that is not there.
 absl::Status SettleDraftModel(LocalServicesOptions& options);
-
-v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt);
 
 // The commands. Each returns the exit status: 0, 1 after an error line, or 128 + the signal that stopped it.
 int RunGenerate(const GenerateFlags& flags);

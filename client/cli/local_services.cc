@@ -174,6 +174,13 @@ absl::Status CheckServing(const LocalServices& services, std::optional<Client>& 
 
 }  // namespace
 
+std::string ToCall(const std::string& address) {
+  const std::optional<HostPort> parts = ParseHostPort(address);
+  if (parts && parts->host == "0.0.0.0") return absl::StrCat("127.0.0.1:", parts->port);
+  if (parts && parts->host == "::") return absl::StrCat("[::1]:", parts->port);
+  return address;
+}
+
 std::string ReasonInLog(const std::string& log) {
   std::string error;
   std::vector<std::string> cries;  // output that bypasses the log: a crash, a flag that was not understood

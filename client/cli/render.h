@@ -39,6 +39,8 @@ class Renderer {
  private:
   std::string Paint(std::string_view text, v1::TokenKind kind) const;
   std::string Rejected(std::string_view text) const;
+  // The target's own token in the line of a round.
+  std::string Own(std::string_view text, v1::TokenKind kind) const;
   std::string Tree(const v1::RoundTrace& trace, int committed) const;
 
   OutputStyle style_;

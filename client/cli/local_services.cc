@@ -203,25 +203,21 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
   const fs::path shipped = ShippedModels(programs);
   auto target_model = FindModel(options.target_model, shipped / "tiny-target", "--target-model");
   if (!target_model.ok()) return target_model.status();
-  std::unique_ptr<LocalServices> services(new LocalServices);
-  services->has_draft_ = options.draft_model != kNoDraftModel;
+  std::unique_ptr<LocalServices> services(new LocalServices(options));
   absl::StatusOr<std::string> draft_model = kNoDraftModel;
-  if (services->has_draft_) {
+  if (services->has_draft()) {
     draft_model = FindModel(options.draft_model, shipped / "tiny-draft", "--draft-model");
     if (!draft_model.ok()) return draft_model.status();
   }
   services->programs_ = programs;
-  services->drain_seconds_ = options.drain_seconds;
-  services->listen_ = options.listen;
-  services->metrics_listen_ = options.metrics_listen;
-  services->http_listen_ = options.http_listen;
   auto folder = MakePrivateFolder();
   if (!folder.ok()) return folder.status();
   services->folder_ = *std::move(folder);
-  for (int i = 0; i < kServices; ++i) {
-    if (!services->listen_[i].empty()) continue;
-    services->listen_[i] =
-        absl::StrCat(kUnixPrefix, (services->folder_ / kServiceNames[i]).string(), ".sock");
+  for (Service service : {kTarget, kDraft, kCoordinator}) {
+    std::string& listen = services->options_.listen[service];
+    if (listen.empty()) {
+      listen = absl::StrCat(kUnixPrefix, (services->folder_ / kServiceNames[service]).string(), ".sock");
+    }
   }
   services->flags_ = FlagsOf(options, *target_model, *draft_model, HeadsOf(options, shipped / "tiny-heads"));
   if (absl::Status status = services->Advance(); !status.ok()) return status;
@@ -237,14 +233,15 @@ LocalServices::~LocalServices() {
 std::vector<std::string> LocalServices::CommandOf(Service service) const {
   std::vector<std::string> command = {
       (programs_ / absl::StrCat("outrider-", kServiceNames[service])).string(),
-      absl::StrCat("--listen=", listen_[service]),
+      absl::StrCat("--listen=", options_.listen[service]),
       "--metrics-listen",
-      metrics_listen_[service],  // may be empty
-      absl::StrCat("--drain=", drain_seconds_),
+      options_.metrics_listen[service],  // may be empty
+      absl::StrCat("--drain=", options_.drain_seconds),
       "--log-format=json"};
   if (service == kCoordinator) {
-    command.insert(command.end(), {absl::StrCat("--target=", ToCall(listen_[kTarget])), "--draft",
-                                   has_draft_ ? ToCall(listen_[kDraft]) : "", "--http-listen", http_listen_});
+    command.insert(command.end(), {absl::StrCat("--target=", ToCall(options_.listen[kTarget])), "--draft",
+                                   has_draft() ? ToCall(options_.listen[kDraft]) : "", "--http-listen",
+                                   options_.http_listen});
   }
   command.insert(command.end(), flags_[service].begin(), flags_[service].end());
   return command;
@@ -256,9 +253,9 @@ std::string LocalServices::LogPath(Service service) const {
 
 bool LocalServices::ServersReachable() const {
   const auto reachable = [this](Service service) {
-    return served_[service] || !absl::EndsWith(listen_[service], ":0");
+    return served_[service] || !absl::EndsWith(options_.listen[service], ":0");
   };
-  return reachable(kTarget) && (!has_draft_ || reachable(kDraft));
+  return reachable(kTarget) && (!has_draft() || reachable(kDraft));
 }
 
 absl::Status LocalServices::Advance() {
@@ -267,7 +264,7 @@ absl::Status LocalServices::Advance() {
       if (!served_[service]) NoteServing(service);
       continue;
     }
-    if (service == kDraft && !has_draft_) continue;
+    if (service == kDraft && !has_draft()) continue;
     if (service == kCoordinator && !ServersReachable()) continue;
     if (absl::Status status = Restart(service); !status.ok()) return status;
   }
@@ -279,9 +276,9 @@ void LocalServices::NoteServing(Service service) {
   const nlohmann::json line = LastEvent(ReadFile(LogPath(service)).value_or(""), event);
   if (line.is_null()) return;
   served_[service] = true;
-  listen_[service] = line.value("listen", listen_[service]);
-  metrics_listen_[service] = line.value("metrics_listen", metrics_listen_[service]);
-  if (service == kCoordinator) http_listen_ = line.value("http_listen", http_listen_);
+  options_.listen[service] = line.value("listen", options_.listen[service]);
+  options_.metrics_listen[service] = line.value("metrics_listen", options_.metrics_listen[service]);
+  if (service == kCoordinator) options_.http_listen = line.value("http_listen", options_.http_listen);
 }
 
 absl::Status LocalServices::Refusal() const {
@@ -313,7 +310,7 @@ absl::Status LocalServices::Restart(Service service) {
 void LocalServices::Stop() {
   if (children_[kCoordinator] != nullptr) {
     children_[kCoordinator]->Signal(SIGTERM);
-    children_[kCoordinator]->WaitEnded(absl::Seconds(drain_seconds_) + kGrace);
+    children_[kCoordinator]->WaitEnded(absl::Seconds(options_.drain_seconds) + kGrace);
   }
   for (Service service : {kTarget, kDraft}) {
     if (children_[service] != nullptr) children_[service]->Signal(SIGTERM);

@@ -6,13 +6,11 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "client/cli/process.h"
 #include "client/sdk/client.h"
 
@@ -77,7 +75,7 @@ class LocalServices {
   // Stops as Stop does, and leaves no file.
   ~LocalServices();
 
-  bool has_draft() const { return has_draft_; }
+  bool has_draft() const { return options_.draft_model != kNoDraftModel; }
 
   // Notes which services have begun to serve, and starts the coordinator once its servers' addresses are
   // known: at once, unless their ports are to be picked. Call it until all have served.
@@ -85,9 +83,9 @@ class LocalServices {
 
   // Whether it has ever listened, weights loaded. From then on picked ports are known and stay the same.
   bool served(Service service) const { return served_[service]; }
-  const std::string& address(Service service) const { return listen_[service]; }
-  const std::string& metrics_address(Service service) const { return metrics_listen_[service]; }
-  const std::string& http_address() const { return http_listen_; }
+  const std::string& address(Service service) const { return options_.listen[service]; }
+  const std::string& metrics_address(Service service) const { return options_.metrics_listen[service]; }
+  const std::string& http_address() const { return options_.http_listen; }
   const std::filesystem::path& folder() const { return folder_; }
 
   // FAILED_PRECONDITION if the coordinator refuses a server, because tokenizers differ.
@@ -101,21 +99,17 @@ class LocalServices {
   void Stop();
 
  private:
-  LocalServices() = default;
+  explicit LocalServices(const LocalServicesOptions& options) : options_(options) {}
   std::string LogPath(Service service) const;
   std::vector<std::string> CommandOf(Service service) const;
   // Whether a coordinator that is started now would find its servers.
   bool ServersReachable() const;
   void NoteServing(Service service);
 
+  // As asked for; the addresses as bound once a service has served.
+  LocalServicesOptions options_;
   std::filesystem::path programs_;
   std::filesystem::path folder_;
-  double drain_seconds_ = 0;
-  bool has_draft_ = true;
-  // As asked for, and as bound once it has served.
-  std::array<std::string, kServices> listen_;
-  std::array<std::string, kServices> metrics_listen_;
-  std::string http_listen_;
   std::array<std::vector<std::string>, kServices> flags_;  // that addresses do not show in
   std::array<bool, kServices> served_ = {};
   std::array<std::unique_ptr<ChildProcess>, kServices> children_;

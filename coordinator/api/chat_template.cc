@@ -67,10 +67,8 @@ std::map<std::string, std::string> SpecialTokens(const Json& config) {
   std::map<std::string, std::string> tokens;
   for (const auto& [key, value] : config.items()) {
     if (!absl::EndsWith(key, "_token")) continue;
-    if (value.is_string()) tokens[key] = value.get<std::string>();
-    if (value.is_object() && value.contains("content") && value["content"].is_string()) {
-      tokens[key] = value["content"].get<std::string>();
-    }
+    const Json& token = value.is_object() && value.contains("content") ? value["content"] : value;
+    if (token.is_string()) tokens[key] = token.get<std::string>();
   }
   return tokens;
 }

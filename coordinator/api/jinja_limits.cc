@@ -37,9 +37,8 @@ class BlockDepth {
       outer_.push_back(depth_++);
     } else if (name == "elif") {
       ++depth_;
-    } else if (name.starts_with("end") && !outer_.empty()) {
-      depth_ = outer_.back();
-      outer_.pop_back();
+    } else if (name.starts_with("end")) {
+      Leave();
     }
     return depth_;
   }
@@ -145,10 +144,8 @@ void CheckTokens(const std::string& source, const jinja::lexer_result& tokens) {
 }
 
 void JinjaLimits::Bound(jinja::program* program) {
-  JinjaNodes nodes(this);
-  nodes.Bound(program->body);
   // Each turn of a loop, and each call, copies all variables.
-  step_ = kStepWork + nodes.variables();
+  step_ = kStepWork + BoundNodes(program->body, this);
 }
 
 void JinjaLimits::Bound(jinja::context* context) {

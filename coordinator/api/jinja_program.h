@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "jinja/lexer.h"
@@ -49,31 +48,9 @@ class JinjaLimits {
   int calls_ = 0;
 };
 
-// Replaces the nodes of a program by those that keep to JinjaLimits.
-class JinjaNodes {
- public:
-  explicit JinjaNodes(JinjaLimits* limits) : limits_(limits) {}
-
-  // Replaces the statements of a body.
-  void Bound(jinja::statements& body);
-
-  // How many names the program can set.
-  uint64_t variables() const { return variables_; }
-
- private:
-  using Pair = std::pair<jinja::statement_ptr, jinja::statement_ptr>;
-
-  void BoundNode(jinja::statement_ptr& node);
-  void BoundAll(jinja::statements& nodes);
-  void BoundChild(jinja::statement_ptr& node) { BoundNode(node); }
-  void BoundChild(jinja::statements& nodes) { BoundAll(nodes); }
-  void BoundChild(std::vector<Pair>& pairs);
-  template <class Node, class... Children>
-  bool Replace(jinja::statement_ptr& node, Children Node::*... children);
-
-  JinjaLimits* const limits_;
-  uint64_t variables_ = 0;
-};
+// Replaces the nodes of a program's body by those that keep to the limits. Returns how many names the program
+// can set.
+uint64_t BoundNodes(jinja::statements& body, JinjaLimits* limits);
 
 // Which texts come from clients, and which from the template. The engine marks the input and follows it
 // through most operations; this covers the rest.

@@ -1,11 +1,10 @@
 // Proposals of the target's own: what it is asked for, what is taken of what it gives, and the loop around
 // both.
-#include "coordinator/decode/drafters/target_drafter.h"
-
 #include <gmock/gmock.h>
 #include <prometheus/registry.h>
 
 #include "common/rpc/convert.h"
+#include "coordinator/decode/drafters/local_drafters.h"
 #include "coordinator/decode/round_loop.h"
 #include "tests/unit/pool_testing.h"
 #include "tests/unit/test_tokenizer.h"

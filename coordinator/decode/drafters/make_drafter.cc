@@ -2,7 +2,6 @@
 
 #include "coordinator/decode/decoding.h"
 #include "coordinator/decode/drafters/model_drafter.h"
-#include "coordinator/decode/drafters/target_drafter.h"
 
 namespace outrider {
 namespace {

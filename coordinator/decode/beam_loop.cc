@@ -5,7 +5,6 @@
 #include <exception>
 #include <utility>
 
-
 namespace outrider {
 namespace {
 

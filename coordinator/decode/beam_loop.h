@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "common/net/asio.h"
 #include "coordinator/decode/beam_search.h"
-#include "coordinator/decode/decoding.h"
+#include "coordinator/decode/round_loop.h"
 #include "coordinator/policy/measured_choice.h"
 #include "coordinator/servers/grpc_timer.h"
 #include "outrider/v1/inference.pb.h"

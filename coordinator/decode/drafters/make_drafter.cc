@@ -1,7 +1,7 @@
 #include <utility>
 
-#include "coordinator/decode/decoding.h"
 #include "coordinator/decode/drafters/model_drafter.h"
+#include "coordinator/decode/round_loop.h"
 
 namespace outrider {
 namespace {

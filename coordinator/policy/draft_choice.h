@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "coordinator/generation/generation.h"
-#include "coordinator/policy/acceptance.h"
 #include "coordinator/policy/measured_choice.h"
-#include "coordinator/policy/round_costs.h"
+#include "coordinator/policy/measured_rounds.h"
 
 namespace outrider {
 

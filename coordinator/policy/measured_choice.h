@@ -10,7 +10,7 @@
 
 #include "common/spec/tree_shape.h"
 #include "coordinator/generation/generation.h"
-#include "coordinator/policy/round_costs.h"
+#include "coordinator/policy/measured_rounds.h"
 #include "coordinator/servers/averages.h"
 
 namespace outrider {

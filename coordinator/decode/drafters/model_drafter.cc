@@ -7,7 +7,7 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/spec/status.h"
-#include "coordinator/policy/acceptance.h"
+#include "coordinator/policy/measured_rounds.h"
 
 namespace outrider {
 namespace {

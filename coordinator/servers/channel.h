@@ -67,8 +67,7 @@ class Channel {
   void Post(typename Protocol::Item&& item);
   // Ends the stream.
   void Cancel();
-  // Without a stream: tries to connect at once, not after gRPC's growing pause, and keeps trying for
-  // `within`.
+  // Without a stream: tries to connect at once, not after gRPC's growing pause, and goes on for `within`.
   void ConnectAgain(Clock::duration within);
 
  private:

@@ -39,9 +39,8 @@ class GrpcTimers final : public asio::execution_context::service {
   std::multimap<Clock::time_point, GrpcTimer*> waiting_;
 };
 
-// Has those members of asio::steady_timer that are used here, with their meaning: handlers are posted, with
-// an error if the timer was cancelled, set anew or destroyed. One wait at a time. For the thread of the
-// context.
+// Has the members of asio::steady_timer that are used here, with their meaning: handlers are posted, with an
+// error if the timer was cancelled, set anew or destroyed. One wait at a time. The context's thread.
 class GrpcTimer {
  public:
   // `executor` is of a GrpcContext.

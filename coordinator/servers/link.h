@@ -53,8 +53,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   using Answer = LinkAnswer<Result>;
   using Call = LinkCall<Result>;
 
-  // `on_change` is called when up(), present() or going_away() has changed, and after each attempt to
-  // connect.
+  // `on_change` is called when up(), present() or going_away() has changed, and after each try to connect.
   Link(GrpcContext& context, const LinkOptions& options, CheckServer check_server,
        std::function<void()> on_change)
       : executor_(context.get_executor()),

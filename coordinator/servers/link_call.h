@@ -110,8 +110,7 @@ class ServerPace {
   static constexpr int kSilenceFactor = 4;
   static constexpr int kRowsOfOthers = 512;
 
-  // Observes that `load` items were at the server when it wrote a message. `ours` of them are this
-  // coordinator's: all its unanswered ones.
+  // Observes that `load` items were at the server when it wrote a message, `ours` of them this coordinator's.
   void ObserveLoad(uint32_t load, int64_t ours) {
     load_ = load;
     load_of_others_.Observe(static_cast<double>(std::max<int64_t>(0, load - ours)));

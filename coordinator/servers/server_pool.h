@@ -44,18 +44,15 @@ struct PlacementRequest {
   uint64_t tie = 0;       // a random number
 };
 
-// Returns the index of the server to take, or -1 if none can be.
-//
-// Takes the least loaded, where load is sequences plus others' items. Where the latter are unknown, they are
-// assumed to be the mean of the others: a new server would be flooded if all coordinators held it for idle
-// until it answers. Loads less than one apart are equal: between such servers affinity decides, or else
-// chance. A server that affinity prefers may also have one sequence more than the least loaded, as long as it
-// has fewer than kCheapSequences: so few share a step at little cost, and a prompt that need not be computed
-// again saves more.
+// Returns the index of the least loaded server, or -1 if none can be taken. Load is sequences plus others'
+// items; unknown numbers of these count as the mean of the known, or all coordinators would flood a new
+// server. Loads less than one apart are equal: between such servers affinity decides, or else chance. A
+// server that affinity prefers may have one sequence more, as long as it has fewer than kCheapSequences: so
+// few share a step at little cost, and a prompt that need not be computed again saves more.
 //
 // Affinity is rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
-// 1998): of the servers that may be taken, the one with the largest hash of (affinity, id). If a server comes
-// or goes, only the prompts that it gets or had move.
+// 1998): the server with the largest hash of (affinity, id). If a server comes or goes, only the prompts that
+// it gets or had move.
 int Place(std::span<const ServerView> servers, const PlacementRequest& request);
 
 // Sequences up to which affinity may outweigh load.
@@ -65,10 +62,9 @@ inline constexpr int kCheapSequences = 4;
 // `block_size` is that of the server's cache, in tokens.
 uint64_t PromptAffinity(std::span<const TokenId> prompt, int block_size);
 
-// Keeps generations from asking a draft that keeps failing. One for a draft, shared by all generations.
-// Closed, it lets every item pass. After kFailures failures in a row it opens: nothing passes for a while.
-// Then one item may try: if it succeeds the breaker closes, if it fails the breaker opens again, for longer.
-// Executor thread.
+// Keeps generations from asking a draft that keeps failing; one for each draft. Closed, it lets every item
+// pass. After kFailures failures in a row it opens: nothing passes for a while. Then one item may try: if it
+// succeeds the breaker closes, else it opens again, for longer. Executor thread.
 class CircuitBreaker {
  public:
   static constexpr int kFailures = 3;
@@ -118,8 +114,7 @@ class CircuitBreaker {
     return std::unique_ptr<Permit>(new Permit(this, epoch_));
   }
 
-  // Call before items are sent over the link's connection of that number. A new connection closes the
-  // breaker.
+  // Call before items are sent over a connection, with its number. A new connection closes the breaker.
   void OnConnection(uint64_t number) {
     if (std::exchange(connection_, number) != number) Close();
   }

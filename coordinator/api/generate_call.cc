@@ -43,8 +43,8 @@ Clock::time_point DeadlineOf(gpr_timespec deadline) {
 GenerateCall::Sample::Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork)
     : call(call),
       index(index),
-      decoding(call->parts_.decode, std::move(request), call->received_, call->deadline_, fork),
-      loop(&decoding, [this](v1::GenerateResponse chunk) { return Send(std::move(chunk)); }),
+      loop(call->parts_.decode, std::move(request), call->received_, call->deadline_, fork,
+           [this](v1::GenerateResponse chunk) { return Send(std::move(chunk)); }),
       pacer(std::make_shared<ChunkPacer>(
           call->executor_, call->parts_.stream_interval,
           [this](const v1::GenerateResponse& chunk) { unsent = this->call->writer_.Send(chunk); })),
@@ -114,7 +114,7 @@ void GenerateCall::Interrupt(absl::Status reason) {
   }
   interrupted_.Notify();
   OnRoom();
-  for (const auto& sample : samples_) sample->decoding.Stop();
+  for (const auto& sample : samples_) sample->loop.Stop();
   if (search_ != nullptr) search_->Stop();
 }
 
@@ -216,7 +216,7 @@ asio::awaitable<absl::Status> GenerateCall::RunSamples(Request request) {
   Spawn(*samples_[0]);
   co_await running_.Wait();
   // The first has stayed on the servers for as long as another might have been copied from it.
-  samples_[0]->decoding.Stop();
+  samples_[0]->loop.Stop();
   co_return cancelled_ ? interruption_ : absl::OkStatus();
 }
 
@@ -246,7 +246,7 @@ void GenerateCall::Spawn(Sample& sample) {
 
 asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   parts_.decode.policy->Begin();
-  const Generation& generation = sample.decoding.generation;
+  const Generation& generation = sample.loop.generation;
   absl::Status status;
   try {
     status = co_await sample.loop.ComputePrompt();
@@ -264,11 +264,11 @@ asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   parts_.decode.policy->End();
   parts_.decode.metrics->OnSampleEnd(generation.progress());
   if (!status.ok()) Interrupt(status);
-  if (sample.index > 0) sample.decoding.Stop();
+  if (sample.index > 0) sample.loop.Stop();
 }
 
 void GenerateCall::StartSiblings() {
-  const Generation& first = samples_[0]->decoding.generation;
+  const Generation& first = samples_[0]->loop.generation;
   while (samples_.size() < wanted_samples_) {
     const auto index = static_cast<uint32_t>(samples_.size());
     Request request = first.request();
@@ -286,20 +286,19 @@ void GenerateCall::LogEnd(const absl::Status& status) const {
   int64_t emitted = 0;
   v1::SpeculationStats stats;
   for (const auto& sample : samples_) {
-    emitted += sample->decoding.generation.emitted();
-    AddCounts(sample->decoding.generation.stats(), &stats);
+    emitted += sample->loop.generation.emitted();
+    AddCounts(sample->loop.generation.stats(), &stats);
   }
   if (search_ != nullptr) {
     emitted = search_->steps();
     stats = search_->stats();
   }
-  const Request& request =
-      search_ != nullptr ? search_->request() : samples_[0]->decoding.generation.request();
+  const Request& request = search_ != nullptr ? search_->request() : samples_[0]->loop.generation.request();
   LogInfo("request",
           {{"request_id", context_.request_id()},
            {"traceparent", context_.traceparent()},
            {"sequence",
-            search_ != nullptr ? "" : absl::BytesToHexString(samples_[0]->decoding.generation.sequence_id())},
+            search_ != nullptr ? "" : absl::BytesToHexString(samples_[0]->loop.generation.sequence_id())},
            {"code", absl::StatusCodeToString(status.code())},
            {"error", status.message()},
            {"prompt_tokens", request.prompt.size()},

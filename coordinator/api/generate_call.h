@@ -57,7 +57,6 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
 
     GenerateCall* const call;
     const uint32_t index;
-    Decoding decoding;
     RoundLoop loop;
     const std::shared_ptr<ChunkPacer> pacer;
     size_t unsent = 0;  // chunks after the last send, unless the client has caught up since

@@ -48,7 +48,7 @@ class BeamLoop {
   std::vector<Text> Found() const;
 
  private:
-  class LiveText;
+  struct LiveText;
 
   asio::awaitable<absl::Status> Round();
   // How much to draft after each live text.

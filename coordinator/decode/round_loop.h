@@ -68,19 +68,14 @@ struct Decoding {
 };
 
 // Takes one generation to its end. An error ends it early; what was sent before stands. Executor thread.
-class RoundLoop {
+class RoundLoop final : public Decoding {
  public:
   // Sends a chunk to the client. Returns when there is room for more, or an error when nobody reads any more.
   using SendChunk = std::function<asio::awaitable<absl::Status>(v1::GenerateResponse)>;
 
-  // The arguments outlive this.
-  RoundLoop(Decoding* decoding, SendChunk send)
-      : generation_(&decoding->generation),
-        drafter_(decoding->drafter.get()),
-        target_(&decoding->target),
-        policy_(decoding->parts.policy),
-        metrics_(decoding->parts.metrics),
-        send_(std::move(send)) {}
+  RoundLoop(const DecodeParts& the_parts, Request request, Clock::time_point received,
+            Clock::time_point deadline, const Fork& fork, SendChunk send)
+      : Decoding(the_parts, std::move(request), received, deadline, fork), send_(std::move(send)) {}
 
   // Runs the first round, in which the servers compute the prompt. Call it once, before Decode.
   asio::awaitable<absl::Status> ComputePrompt();
@@ -99,11 +94,6 @@ class RoundLoop {
   // client that asked for one.
   void Report(const RoundReport& report, v1::GenerateResponse* chunk);
 
-  Generation* const generation_;
-  Drafter* const drafter_;
-  TargetClient* const target_;
-  DraftChoice* const policy_;
-  Metrics* const metrics_;
   const SendChunk send_;
   // If the target itself proposes: the length chosen for the next round, and the time that its proposal took.
   DraftLength next_;

@@ -71,7 +71,7 @@ class FairQueue {
   }
 
   size_t size() const { return size_; }
-  size_t size_of(const std::string& client) const {
+  size_t size_of(const std::string& client) {
     const auto flow = Find(client);
     return flow == flows_.end() ? 0 : flow->waiting.size();
   }
@@ -88,12 +88,7 @@ class FairQueue {
     bool paid = false;  // has earned in this turn
   };
 
-  template <class Self>
-  static auto FindIn(Self& flows, const std::string& client) {
-    return std::find_if(flows.begin(), flows.end(), [&](const Flow& flow) { return flow.client == client; });
-  }
-  auto Find(const std::string& client) { return FindIn(flows_, client); }
-  auto Find(const std::string& client) const { return FindIn(flows_, client); }
+  auto Find(const std::string& client) { return std::ranges::find(flows_, client, &Flow::client); }
 
   void EndTurn() {
     flows_.front().paid = false;
@@ -164,7 +159,6 @@ class Admission {
   size_t waiting() const { return queue_.size(); }
 
  private:
-  absl::Status CheckRoom(const std::string& client) const;
   // Starts the calls whose turn it is, while there is room for their samples.
   void StartNext();
 

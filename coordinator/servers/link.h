@@ -140,8 +140,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
                               bool patient = false) {
     // They keep the link alive.
     std::shared_ptr<LinkCalls<Result>> calls(this->shared_from_this(), &calls_);
-    auto call = std::make_unique<Call>(std::move(calls), executor_, Protocol::kName,
-                                       CallKey(sequence_id, round), Protocol::Rows(item), patient);
+    auto call = std::make_unique<Call>(std::move(calls), executor_, CallKey(sequence_id, round),
+                                       Protocol::Rows(item), patient);
     if (up_) {
       Send(std::move(item));
       if (!watching_) WatchSilence(Clock::time_point::max());

@@ -12,8 +12,6 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/net/asio.h"
 #include "coordinator/servers/averages.h"
 #include "coordinator/servers/grpc_timer.h"
@@ -44,15 +42,10 @@ class LinkCall {
  public:
   using Answer = LinkAnswer<Result>;
 
-  // Is in `calls` while it lives. `server`, a constant, is the other side's name in messages.
-  LinkCall(std::shared_ptr<LinkCalls<Result>> calls, const asio::any_io_executor& executor,
-           absl::string_view server, CallKey key, int rows, bool patient)
-      : rows(rows),
-        patient(patient),
-        calls_(std::move(calls)),
-        server_(server),
-        key_(std::move(key)),
-        answered_(executor) {
+  // Is in `calls` while it lives.
+  LinkCall(std::shared_ptr<LinkCalls<Result>> calls, const asio::any_io_executor& executor, CallKey key,
+           int rows, bool patient)
+      : rows(rows), patient(patient), calls_(std::move(calls)), key_(std::move(key)), answered_(executor) {
     (*calls_)[key_] = this;
   }
   ~LinkCall() {
@@ -65,8 +58,7 @@ class LinkCall {
   asio::awaitable<Answer> Wait(Clock::time_point deadline) {
     if (!answer_) co_await answered_.Wait(deadline);
     if (answer_) co_return *std::move(answer_);
-    co_return Answer{absl::DeadlineExceededError(absl::StrCat("no answer from the ", server_, " in time")),
-                     {}};
+    co_return Answer{absl::DeadlineExceededError("no answer in time"), {}};
   }
 
   // The answer that Wait would return now; null if it would wait.
@@ -94,7 +86,6 @@ class LinkCall {
 
  private:
   const std::shared_ptr<LinkCalls<Result>> calls_;
-  const absl::string_view server_;
   const CallKey key_;
   Event answered_;
   std::optional<Answer> answer_;

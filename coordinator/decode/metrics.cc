@@ -113,6 +113,20 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests) : registry_(r) {
                                    &accepted.Add(labels)};
     }
   }
+  auto& seconds =
+      CounterFamily(r, "spec_decode_round_seconds_total",
+                    "Time of rounds, in seconds, by mode (plain: nobody drafted; speculative: a draft "
+                    "was wanted) and by generations in progress, up to that many.");
+  auto& tokens = CounterFamily(r, "spec_decode_round_tokens_total", "Tokens that the same rounds emitted.");
+  const auto add = [&](const char* mode, ByRunning& counters) {
+    for (size_t i = 0; i < counters.size(); ++i) {
+      const std::string most = i < kMostRunning.size() ? std::to_string(kMostRunning[i]) : "+Inf";
+      const prometheus::Labels labels = {{"mode", mode}, {"running", most}};
+      counters[i] = {&seconds.Add(labels), &tokens.Add(labels)};
+    }
+  };
+  add("plain", plain_);
+  add("speculative", speculative_);
 }
 
 uint64_t Metrics::Numbered::Sum() const {
@@ -130,7 +144,7 @@ void Metrics::OnRound(const RoundReport& round) {
   }
   if (verdict.empty_residual) empty_residuals_.Increment();
   round_seconds_.at(KindOf(round))->Observe(Seconds(round.times.round));
-  speedup_.OnRound(round);
+  CountSpeed(round);
   verify_seconds_.Observe(Seconds(round.times.verify));
   target_.OnItem(round.times.verify, round.times.verify_server);
   if (!round.prefill()) chosen_draft_tokens_.Observe(round.chosen);
@@ -219,32 +233,14 @@ void Metrics::OnSampleEnd(const Generation::Progress& progress) {
   if (progress.tokens > 1) per_token_seconds_.Observe(progress.decode_seconds / (progress.tokens - 1));
 }
 
-SpeedupMetrics::SpeedupMetrics(prometheus::Registry& registry) {
-  auto& seconds =
-      CounterFamily(registry, "spec_decode_round_seconds_total",
-                    "Time of rounds, in seconds, by mode (plain: nobody drafted; speculative: a draft "
-                    "was wanted) and by generations in progress, up to that many.");
-  auto& tokens =
-      CounterFamily(registry, "spec_decode_round_tokens_total", "Tokens that the same rounds emitted.");
-  const auto add = [&](const char* mode, ByRunning& counters) {
-    for (size_t i = 0; i < counters.size(); ++i) {
-      const std::string most = i < kMostRunning.size() ? std::to_string(kMostRunning[i]) : "+Inf";
-      const prometheus::Labels labels = {{"mode", mode}, {"running", most}};
-      counters[i] = {&seconds.Add(labels), &tokens.Add(labels)};
-    }
-  };
-  add("plain", plain_);
-  add("speculative", speculative_);
-}
-
-void SpeedupMetrics::OnRound(const RoundReport& round) {
+void Metrics::CountSpeed(const RoundReport& round) {
   if (round.prefill()) return;
   plain_in_a_row_ = round.speculative() ? 0 : std::min(plain_in_a_row_ + 1, round.running);
   // With less, a generation has drafted since its turn was last here.
   if (!round.speculative() && plain_in_a_row_ < round.running) return;
   const auto group = std::lower_bound(kMostRunning.begin(), kMostRunning.end(), round.running);
   ByRunning& counters = round.speculative() ? speculative_ : plain_;
-  const Counters& of = counters[group - kMostRunning.begin()];
+  const SpeedCounters& of = counters[group - kMostRunning.begin()];
   of.seconds->Increment(Seconds(round.times.round));
   of.tokens->Increment(round.emitted);
 }

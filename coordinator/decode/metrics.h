@@ -20,31 +20,6 @@
 
 namespace outrider {
 
-// What speculation gains: the time that rounds take for their tokens, with and without it. Only like is
-// compared with like. Rounds are grouped by the number of generations in progress, since these share forward
-// passes. A plain round counts only if none of the others drafts either: it would wait for theirs. A round
-// whose draft was asked and gave nothing counts as speculative, since speculation cost that time. Prompt
-// rounds do not count.
-//
-// One thread.
-class SpeedupMetrics {
- public:
-  explicit SpeedupMetrics(prometheus::Registry& registry);
-
-  void OnRound(const RoundReport& round);
-
- private:
-  struct Counters {
-    prometheus::Counter *seconds, *tokens;
-  };
-  // The largest number of generations of each group; the last group has the rest.
-  static constexpr std::array<int, 7> kMostRunning = {1, 2, 4, 8, 16, 32, 64};
-  using ByRunning = std::array<Counters, kMostRunning.size() + 1>;
-
-  ByRunning plain_, speculative_;
-  int plain_in_a_row_ = 0;
-};
-
 // Thread-safe.
 class Metrics {
  public:
@@ -129,10 +104,22 @@ class Metrics {
   struct DrafterCounters {
     Counter *drafts, *first_accepted, *drafted, *accepted;
   };
+  // What speculation gains: the time that rounds take for their tokens, with and without it. Rounds are
+  // grouped by the number of generations in progress, since these share forward passes. A plain round counts
+  // only if none of the others drafts either: it would wait for theirs. A round whose draft was asked in vain
+  // counts as speculative, since speculation cost that time. Prompt rounds do not count. Executor thread.
+  struct SpeedCounters {
+    Counter *seconds, *tokens;
+  };
+  // The largest number of generations of each group; the last group has the rest.
+  static constexpr std::array<int, 7> kMostRunning = {1, 2, 4, 8, 16, 32, 64};
+  using ByRunning = std::array<SpeedCounters, kMostRunning.size() + 1>;
+
   // Ranks among siblings; higher ones count as the last.
   static constexpr int kRanks = 8;
 
   void CountDraft(const RoundReport& round);
+  void CountSpeed(const RoundReport& round);
 
   // Each registers one metric.
   Counter& Count(const char* name, const char* help) { return *AddCounter(registry_, name, help); }
@@ -222,7 +209,8 @@ class Metrics {
       Measure("round_draft_seconds", "Part of a round spent waiting for the proposal.", kRoundBuckets);
   Histogram& verify_seconds_ =
       Measure("round_verify_seconds", "Part of a round spent waiting for the verdict.", kRoundBuckets);
-  SpeedupMetrics speedup_{registry_};
+  ByRunning plain_, speculative_;
+  int plain_in_a_row_ = 0;
   Server draft_{registry_, "draft"};
   Server target_{registry_, "target"};
   Counters& draft_errors_ =

@@ -17,7 +17,6 @@
 #include "coordinator/servers/grpc_context.h"
 #include "coordinator/servers/grpc_timer.h"
 #include "coordinator/servers/link_call.h"
-#include "coordinator/servers/retry.h"
 
 namespace outrider {
 

@@ -21,7 +21,6 @@
 #include "coordinator/servers/dns_name.h"
 #include "coordinator/servers/grpc_timer.h"
 #include "coordinator/servers/link.h"
-#include "coordinator/servers/retry.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {

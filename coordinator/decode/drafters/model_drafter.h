@@ -13,7 +13,6 @@
 #include "coordinator/decode/remote_sequence.h"
 #include "coordinator/generation/generation.h"
 #include "coordinator/servers/link.h"
-#include "coordinator/servers/retry.h"
 #include "coordinator/servers/server_pool.h"
 #include "outrider/v1/sequence.pb.h"
 

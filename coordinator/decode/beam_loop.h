@@ -10,7 +10,7 @@
 #include "common/net/asio.h"
 #include "coordinator/decode/beam_search.h"
 #include "coordinator/decode/round_loop.h"
-#include "coordinator/policy/measured_choice.h"
+#include "coordinator/policy/measured_rounds.h"
 #include "coordinator/servers/grpc_timer.h"
 #include "outrider/v1/inference.pb.h"
 

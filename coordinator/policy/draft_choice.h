@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "coordinator/generation/generation.h"
-#include "coordinator/policy/measured_choice.h"
 #include "coordinator/policy/measured_rounds.h"
 
 namespace outrider {

@@ -43,8 +43,7 @@ inline absl::Status CheckRange(absl::string_view field, uint64_t value, uint64_t
   return FieldError(field, absl::StrCat(least, " to ", most), absl::StrCat(value));
 }
 
-// The parts of ParseRequest follow, one source file each; they are declared here because they call each
-// other.
+// The parts of ParseRequest that are in parse_speculation.cc.
 
 // Returns the drafter of a request that names none: the configured one, else the draft service or, without
 // one, n-grams, which need nothing.

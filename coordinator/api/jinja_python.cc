@@ -33,19 +33,15 @@ bool IsAscii(const value& text) {
   });
 }
 
-bool BeginsCharacter(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
-
 // The number of characters in valid UTF-8.
-int64_t CharactersIn(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), BeginsCharacter);
-}
+int64_t CharactersIn(const std::string& text) { return std::ranges::count(text, false, IsContinuation); }
 
 // Where the character at this index begins; at the end of the text, its size.
 size_t OffsetOf(const std::string& text, int64_t index) {
   size_t at = 0;
   while (index > 0) {
     ++at;
-    if (at == text.size() || BeginsCharacter(text[at])) --index;
+    if (at == text.size() || !IsContinuation(text[at])) --index;
   }
   return at;
 }
@@ -129,7 +125,7 @@ constexpr std::string_view kWhiteSpace[] = {
 
 size_t LastCharacterSize(std::string_view text) {
   size_t size = 1;
-  while (size < text.size() && (static_cast<unsigned char>(text[text.size() - size]) & 0xC0) == 0x80) ++size;
+  while (size < text.size() && IsContinuation(text[text.size() - size])) ++size;
   return size;
 }
 

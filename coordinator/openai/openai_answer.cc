@@ -10,6 +10,7 @@
 #include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
 #include "common/text/json.h"
+#include "common/text/utf8.h"
 #include "coordinator/generation/round_tally.h"
 
 namespace outrider {
@@ -27,8 +28,7 @@ Json NullIfEmpty(const std::string& text) { return text.empty() ? Json(nullptr) 
 
 // Code points of UTF-8.
 size_t CountCharacters(const std::string& text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+  return static_cast<size_t>(std::ranges::count(text, false, IsContinuation));
 }
 
 // JSON has no infinity; vLLM's stand-in for it.

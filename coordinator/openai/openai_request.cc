@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -90,32 +87,6 @@ absl::Status RefuseUnsupported(Endpoint endpoint, const Json& body) {
   }
   return absl::OkStatus();
 }
-
-// Reads JSON, and keeps nothing, until it has more values than allowed. Numbers take no memory beyond their
-// place.
-class ValueCounter final : public nlohmann::json_sax<Json> {
- public:
-  bool too_many() const { return values_ > kMaxValues; }
-
-  bool null() override { return Count(); }
-  bool boolean(bool) override { return Count(); }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return Count(); }
-  bool binary(binary_t&) override { return Count(); }
-  bool start_object(size_t) override { return Count(); }
-  bool key(string_t&) override { return Count(); }
-  bool end_object() override { return true; }
-  bool start_array(size_t) override { return Count(); }
-  bool end_array() override { return true; }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
-
- private:
-  bool Count() { return ++values_ <= kMaxValues; }
-
-  size_t values_ = 0;
-};
 
 void ParseSamplingFields(JsonFields& fields, v1::SamplingParams* sampling) {
   const auto real = [&fields](const char* name, auto set) {
@@ -339,14 +310,18 @@ absl::Status CheckAnswerSize(const OpenAiRequest& request) {
 }  // namespace
 
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body) {
-  // Each has a byte at least.
-  ValueCounter counter;
-  if (body.size() > kMaxValues && !Json::sax_parse(body, &counter) && counter.too_many()) {
+  // Keeps nothing beyond the limits. Numbers take no memory beyond their place.
+  size_t values = 0;
+  const auto keeps = [&values](int depth, Json::parse_event_t event, const Json& value) {
+    const bool ends = event == Json::parse_event_t::object_end || event == Json::parse_event_t::array_end;
+    if (!ends && !value.is_number()) ++values;
+    return depth <= kMaxDepth && values <= kMaxValues;
+  };
+  const Json json = Json::parse(body, keeps, /*allow_exceptions=*/false);
+  if (values > kMaxValues) {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON",
                      absl::StrCat("the body has more than ", kMaxValues, " texts, lists and objects"));
   }
-  const auto shallow = [](int depth, Json::parse_event_t, const Json&) { return depth <= kMaxDepth; };
-  const Json json = Json::parse(body, shallow, /*allow_exceptions=*/false);
   if (!json.is_object()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON", "the body is not a JSON object");
   }

@@ -28,19 +28,15 @@
 namespace outrider {
 namespace {
 
-// How long the last answers may take to be read.
-constexpr Clock::duration kUnread = std::chrono::seconds(1);
-// Most samples of one request.
-constexpr int kMaxSamples = 64;
-// One may wait for a name server while others answer.
-constexpr size_t kResolverThreads = 2;
+constexpr Clock::duration kUnread = std::chrono::seconds(1);  // how long the last answers may take to be read
+constexpr int kMaxSamples = 64;                               // most samples of one request
+constexpr size_t kResolverThreads = 2;  // one may wait for a name server while others answer
 // For long requests. One is not enough: the next would wait for it.
 constexpr int kParserThreads = 2;
 // The executor only moves messages. If it does nothing for this long, it hangs.
 constexpr absl::Duration kStallTimeout = absl::Minutes(1);
 
-// Of --cache-key-file.
-constexpr size_t kMinKeyBytes = 16;
+constexpr size_t kMinKeyBytes = 16;  // of --cache-key-file
 
 Clock::duration ToDuration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));

@@ -116,8 +116,7 @@ constexpr absl::Duration kTimeout = absl::Minutes(2);
 // The interval between lines that say what is waited for.
 constexpr absl::Duration kReportInterval = absl::Seconds(9);
 constexpr absl::Duration kTick = absl::Milliseconds(10);
-// A listening service is connected to at once.
-constexpr absl::Duration kConnectTimeout = absl::Seconds(1);
+constexpr absl::Duration kConnectTimeout = absl::Seconds(1);  // a listening service is connected to at once
 
 // One line on standard error that is written over, and gone at the end.
 class ProgressLine {

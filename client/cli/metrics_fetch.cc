@@ -21,8 +21,7 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::ip::tcp;
 
-// For the connection, and for the answer.
-constexpr std::chrono::seconds kTimeout{1};
+constexpr std::chrono::seconds kTimeout{1};  // for the connection, and for the answer
 
 // Throws boost::system::system_error.
 asio::awaitable<http::response<http::string_body>> Get(std::string address, std::string path) {

@@ -15,18 +15,14 @@ namespace outrider {
 struct ChatMessage {
   std::string role;
   std::string content;
-  // If set, the content in several parts, instead of `content`.
-  std::vector<std::string> parts = {};
-  // A JSON object of further fields of the message for the template; empty: none.
-  std::string fields = "";
+  std::vector<std::string> parts = {};  // if set, the content in several parts, instead of `content`
+  std::string fields = "";  // a JSON object of further fields of the message for the template; empty: none
 };
 
 struct Conversation {
   std::vector<ChatMessage> messages = {};
-  // A JSON object of further variables of the template; empty: none.
-  std::string variables = "";
-  // The text ends with the last message, which has some.
-  bool continue_final_message = false;
+  std::string variables = "";           // a JSON object of further variables of the template; empty: none
+  bool continue_final_message = false;  // the text ends with the last message, which has some
 };
 
 struct RenderedChat {

@@ -20,8 +20,7 @@ namespace {
 
 // Requests up to this many bytes are parsed on the executor, in a fraction of a millisecond.
 constexpr size_t kMaxParsedHere = 4096;
-// Texts and messages within a request.
-constexpr size_t kMaxObjects = size_t{1} << 16;
+constexpr size_t kMaxObjects = size_t{1} << 16;  // texts and messages within a request
 
 // The status of an exception, which ends its request and no other: memory ran out, or there is a defect.
 absl::Status Failure(const std::exception_ptr& exception) {

@@ -17,8 +17,7 @@
 namespace outrider {
 namespace {
 
-// The default depth of a tree whose shape does not say.
-constexpr int kDepth = 4;
+constexpr int kDepth = 4;  // the default depth of a tree whose shape does not say
 
 // Whether the parts that a drafter needs are there.
 bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v1::ServerInfo* target) {

@@ -115,8 +115,7 @@ class Metrics {
   static constexpr std::array<int, 7> kMostRunning = {1, 2, 4, 8, 16, 32, 64};
   using ByRunning = std::array<SpeedCounters, kMostRunning.size() + 1>;
 
-  // Ranks among siblings; higher ones count as the last.
-  static constexpr int kRanks = 8;
+  static constexpr int kRanks = 8;  // ranks among siblings; higher ones count as the last
 
   void CountDraft(const RoundReport& round);
   void CountSpeed(const RoundReport& round);

@@ -12,10 +12,8 @@
 namespace outrider {
 namespace {
 
-// Tokens in one item; longer prefixes take several.
-constexpr size_t kMaxItemTokens = 8192;
-// Being refused this often in a row is a defect, not a loss.
-constexpr int kMaxFailures = 8;
+constexpr size_t kMaxItemTokens = 8192;  // tokens in one item; longer prefixes take several
+constexpr int kMaxFailures = 8;          // being refused this often in a row is a defect, not a loss
 
 uint32_t BytesOf(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes) {
   size_t bytes = 0;

@@ -70,8 +70,7 @@ inline v1::Schedule ScheduleOf(const v1::SpeculationStats& stats) {
 class AcceptanceByConfidence {
  public:
   static constexpr int kBins = 8;
-  // The bin of tokens of unknown confidence.
-  static constexpr int kUnknown = kBins;
+  static constexpr int kUnknown = kBins;  // the bin of tokens of unknown confidence
 
   // Each round multiplies the weight of the earlier ones by `decay`.
   explicit AcceptanceByConfidence(double decay) { bins_.fill(RunningMean(decay)); }

@@ -34,8 +34,7 @@ struct PromptChunk {
 // each prompt in progress.
 class GenerateCalls {
  public:
-  // The most prompts of a request in progress at once.
-  static constexpr size_t kMaxAtOnce = 16;
+  static constexpr size_t kMaxAtOnce = 16;  // the most prompts of a request in progress at once
 
   // `service`, `request` and `client` must outlive this; `metadata` goes with each call.
   GenerateCalls(const asio::any_io_executor& executor, v1::Inference::Stub* service,

@@ -24,8 +24,7 @@ struct GatewayOptions {
   std::string key = {};
   std::string client_ca = {};
   HttpLimits limits = {};
-  // Serves this host alone: browsers on it must not bring pages of other hosts here.
-  bool local = false;
+  bool local = false;  // serves this host alone: browsers on it must not bring pages of other hosts here
   // Origins of pages that browsers may send requests from, "https://HOST:PORT"; "*": any.
   std::vector<std::string> allowed_origins = {};
   // Names of the model: requests may use any of them, answers use the first. Empty: the target's own.

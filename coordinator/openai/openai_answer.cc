@@ -31,8 +31,7 @@ size_t CountCharacters(const std::string& text) {
   return static_cast<size_t>(std::ranges::count(text, false, IsContinuation));
 }
 
-// JSON has no infinity; vLLM's stand-in for it.
-constexpr double kLeast = -9999.0;
+constexpr double kLeast = -9999.0;  // JSON has no infinity; vLLM's stand-in for it
 
 double Finite(double logprob) { return std::max(logprob, kLeast); }
 

@@ -25,8 +25,7 @@ constexpr int kMaxDepth = 16;
 // Tokens and alternatives of an answer that is held until it is whole. More take more bytes than it may have
 // (completion.cc).
 constexpr double kMaxAnswerValues = 1 << 24;
-// Each takes dozens of bytes, however few it has in the body.
-constexpr size_t kMaxValues = size_t{1} << 16;
+constexpr size_t kMaxValues = size_t{1} << 16;  // each takes dozens of bytes, however few it has in the body
 
 // Fields of OpenAI's API, and of vLLM's extensions, whose answer cannot be given.
 struct Unsupported {

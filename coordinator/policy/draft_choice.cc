@@ -16,8 +16,7 @@ constexpr int kWhileLearning = 4;
 constexpr int kTryNeighbourEvery = 16;
 // One in this many is plain, so that the gain of speculation is known, in the metrics too.
 constexpr int kTryPlainEvery = 256;
-// Several generations take the same K for this many rounds of each.
-constexpr int kRoundsInStep = 16;
+constexpr int kRoundsInStep = 16;  // several generations take the same K for this many rounds of each
 // While nothing is drafted, one round in this many drafts, to see whether it would pay again.
 constexpr int kProbeEvery = 200;
 constexpr int kProbeTokens = 2;

@@ -23,8 +23,7 @@ constexpr double kClearlyBetter = 0.97;
 constexpr int kFirstPause = 8 * kTrial;
 constexpr int kLongestPause = 64 * kTrial;
 
-// ChildStands counts as this many observations of a child.
-constexpr double kPriorWeight = 8;
+constexpr double kPriorWeight = 8;  // ChildStands counts as this many observations of a child
 // A tree is tried if it promises this share of the chain's measured rate, since its times are known less
 // well, and this many times what the same reckoning promises of a chain.
 constexpr double kWorthATrial = 0.95;

@@ -123,8 +123,7 @@ class RoundCosts {
   TreeCosts tree() const;
 
  private:
-  // A failure is forgotten within one pause between probes.
-  static constexpr double kFailureDecay = 0.98;
+  static constexpr double kFailureDecay = 0.98;  // a failure is forgotten within one pause between probes
 
   // Learned while one generation runs alone. Until more is known, rows and sequences are assumed to cost
   // little, and tokens their mean.

@@ -9,8 +9,7 @@ namespace outrider {
 // A mean in which each observation multiplies the weight of the earlier ones by `decay`.
 class RunningMean {
  public:
-  // An observation's weight halves after about 140 more.
-  static constexpr double kDecay = 0.995;
+  static constexpr double kDecay = 0.995;  // an observation's weight halves after about 140 more
 
   explicit RunningMean(double decay = kDecay) : decay_(decay) {}
 
@@ -70,8 +69,7 @@ class LinearTime {
   }
 
  private:
-  // The spread of sizes assumed along with the assumed slope.
-  static constexpr double kAssumedSpread = 0.001;
+  static constexpr double kAssumedSpread = 0.001;  // the spread of sizes assumed along with the assumed slope
 
   double assumed_slope_;
   RunningMean size_, seconds_, size_size_, size_seconds_;

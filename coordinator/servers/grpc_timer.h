@@ -103,8 +103,7 @@ inline void GrpcTimers::shutdown() {
   while (!waiting_.empty()) waiting_.begin()->second->Take();
 }
 
-// An event of a GrpcContext, where requests are served.
-using Event = BasicEvent<GrpcTimer>;
+using Event = BasicEvent<GrpcTimer>;  // an event of a GrpcContext, where requests are served
 
 // Coroutines that run beside the one that waits for them all. Executor thread. Must outlive its tasks: the
 // owner waits for them, also after an exception.

@@ -20,8 +20,7 @@
 
 namespace outrider {
 
-// The pause between attempts to connect.
-inline constexpr auto kRetryPause = std::chrono::milliseconds(200);
+inline constexpr auto kRetryPause = std::chrono::milliseconds(200);  // the pause between attempts to connect
 // A server that has just gone, or was never there, is not reported for this long.
 inline constexpr auto kStartPatience = std::chrono::seconds(2);
 

@@ -54,8 +54,7 @@ struct PlacementRequest {
 // it gets or had move.
 int Place(std::span<const ServerView> servers, const PlacementRequest& request);
 
-// Sequences up to which affinity may outweigh load.
-inline constexpr int kCheapSequences = 4;
+inline constexpr int kCheapSequences = 4;  // sequences up to which affinity may outweigh load
 
 // The hash of a prompt's first two blocks, below which a prefix cache helps little; 0 if it has fewer.
 // `block_size` is that of the server's cache, in tokens.

@@ -18,8 +18,7 @@ constexpr auto kWayBack = std::chrono::milliseconds(50);
 // Tokens that are new to the draft need time of their own.
 constexpr auto kBudgetPerToken = std::chrono::microseconds(500);
 
-// The most items sent for one proposal.
-constexpr int kMaxAttempts = 3;
+constexpr int kMaxAttempts = 3;  // the most items sent for one proposal
 
 void SetBudget(Clock::duration allowed, google::protobuf::Duration* budget) {
   const int64_t nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(allowed).count();

@@ -29,7 +29,6 @@ struct PoolsOptions {
 absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolsOptions options,
                                                  const Tokenizer& tokenizer, std::function<void()> on_change);
 
-// Tells the metrics which servers can be used.
 void Report(const Pools& pools, Metrics& metrics);
 
 // OK if the server's model uses the tokens of `tokenizer`. Like the checks below, it fails with

@@ -43,7 +43,6 @@ void AddName(CLI::App& command, const char* flag, Message* message, void (Messag
   command.add_option_function<std::string>(flag, set_named, help)->check(CLI::IsMember(names));
 }
 
-// Flags for starting services.
 std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOptions& options) {
   const auto add = [&command](const char* flag, auto& value, const char* help) {
     return command.add_option(flag, value, help)->capture_default_str();

@@ -43,7 +43,6 @@ absl::StatusOr<std::string> FindModel(const std::string& given, const fs::path& 
                                           given.empty() ? absl::StrCat("; give one with ", flag) : ""));
 }
 
-// The target's proposers.
 std::vector<std::string> HeadsOf(const LocalServicesOptions& options, const fs::path& shipped) {
   std::vector<std::string> heads = options.heads;
   std::erase(heads, "");

@@ -51,7 +51,6 @@ struct LocalServicesOptions {
 
 inline constexpr size_t kMaxSocketPath = 107;  // bytes, of sockaddr_un
 
-// An address to listen on, and the flag that gave it.
 struct ListenFlag {
   const char* flag;
   std::string address;

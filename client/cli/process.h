@@ -56,7 +56,6 @@ class Signals {
   int Wait(absl::Duration timeout = absl::InfiniteDuration());
   void Wake();
 
-  // Whether the signal asks us to end.
   static bool IsStop(int signal);
 
  private:

@@ -10,7 +10,6 @@
 
 namespace outrider {
 
-// What standard output can show.
 struct OutputStyle {
   bool terminal = false;  // control characters in the text are made harmless
   bool colour = false;

@@ -58,7 +58,6 @@ class FairQueue {
     if (flows_.back().waiting.empty()) flows_.pop_back();
   }
 
-  // Removes a request that no longer waits.
   void Remove(const Request* request) {
     for (auto flow = flows_.begin(); flow != flows_.end(); ++flow) {
       const size_t removed =
@@ -159,7 +158,6 @@ class Admission {
   size_t waiting() const { return queue_.size(); }
 
  private:
-  // Starts the calls whose turn it is, while there is room for their samples.
   void StartNext();
 
   const asio::any_io_executor executor_;

@@ -142,7 +142,6 @@ class ChunkPacer : public std::enable_shared_from_this<ChunkPacer> {
     });
   }
 
-  // Sends what waits.
   void Flush() {
     timer_.cancel();
     if (!waiting_) return;

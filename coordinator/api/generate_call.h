@@ -71,13 +71,11 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   asio::awaitable<absl::StatusOr<Request>> Admit();
   asio::awaitable<absl::Status> WaitForTarget();
   asio::awaitable<absl::StatusOr<Request>> Parse();
-  // Ends the samples where they are.
   void Interrupt(absl::Status reason);
   asio::awaitable<absl::Status> RunSamples(Request request);
   asio::awaitable<absl::Status> RunSearch(Request request);
   void Spawn(Sample& sample);
   asio::awaitable<void> RunSample(Sample& sample);
-  // Starts the samples after the first.
   void StartSiblings();
   void OnRoom();
   void OnCancel() { Interrupt(absl::CancelledError("cancelled by the client")); }

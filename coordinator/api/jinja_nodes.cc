@@ -291,7 +291,6 @@ class Nodes {
  public:
   explicit Nodes(JinjaLimits* limits) : limits_(limits) {}
 
-  // Replaces the statements of a body.
   void BoundBody(jinja::statements& body) {
     for (statement_ptr& statement : body) {
       Bound(statement);
@@ -299,7 +298,6 @@ class Nodes {
     }
   }
 
-  // How many names the program can set.
   uint64_t variables() const { return variables_; }
 
  private:

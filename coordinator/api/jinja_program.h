@@ -56,7 +56,6 @@ uint64_t BoundNodes(jinja::statements& body, JinjaLimits* limits);
 // through most operations; this covers the rest.
 bool IsText(const jinja::value& v);
 
-// Marks the texts in a value as a client's.
 void MarkInput(const jinja::value& v);
 
 // Call after `result` was made of `from`. A text whose origin the engine has lost counts as a client's if any

@@ -33,7 +33,6 @@ bool IsAscii(const value& text) {
   });
 }
 
-// The number of characters in valid UTF-8.
 int64_t CharactersIn(const std::string& text) { return std::ranges::count(text, false, IsContinuation); }
 
 // Where the character at this index begins; at the end of the text, its size.

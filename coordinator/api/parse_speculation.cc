@@ -19,7 +19,6 @@ namespace {
 
 constexpr int kDepth = 4;  // the default depth of a tree whose shape does not say
 
-// Whether the parts that a drafter needs are there.
 bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v1::ServerInfo* target) {
   if (kind == v1::DRAFTER_KIND_MODEL) return defaults.has_draft_service;
   if (kind == v1::DRAFTER_KIND_NGRAM || kind == v1::DRAFTER_KIND_COPY || kind == v1::DRAFTER_KIND_AUTO ||
@@ -31,7 +30,6 @@ bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v
          (target == nullptr || FindProposer(*target, proposer) != nullptr);
 }
 
-// The message about a drafter that is not configured.
 std::string ProblemWith(v1::DrafterKind kind, const v1::ServerInfo* target) {
   const std::string name = NameOf(kind);
   if (kind == v1::DRAFTER_KIND_MODEL) return "model; no draft service is configured";
@@ -67,7 +65,6 @@ std::optional<std::string> Obstacle(const TreeLimits& limits, const Request& req
   return std::nullopt;
 }
 
-// The K of a tree of this shape.
 int DepthOf(const v1::SpeculationOptions& speculation, const TreeShape& shape, int max_draft_tokens,
             const Request& request) {
   if (speculation.has_draft_tokens()) return request.draft_tokens;
@@ -78,7 +75,6 @@ int DepthOf(const v1::SpeculationOptions& speculation, const TreeShape& shape, i
   return std::min(depth, max_draft_tokens);
 }
 
-// The greatest depth of a tree.
 int MaxDepth(const v1::ServerInfo& target, const Request& request) {
   const v1::ProposerInfo* own = FindProposer(target, request.params.proposer());
   return static_cast<int>(own == nullptr ? target.max_draft_tokens()
@@ -171,7 +167,6 @@ absl::Status CheckSampling(v1::SamplingParams sampling) {
   return FieldError(absl::StrCat("sampling.", set[0]->name()), "unset with beam search", "set");
 }
 
-// Fields that do not go with a search.
 absl::Status CheckOthers(const v1::GenerateRequest& proto) {
   const v1::SpeculationOptions& speculation = proto.speculation();
   const auto none = [](bool is_set, absl::string_view field, absl::string_view allowed) {

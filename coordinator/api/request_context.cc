@@ -56,7 +56,6 @@ std::string HostOf(const std::string& peer) {
   return peer.substr(0, peer.rfind(':'));
 }
 
-// HMAC-SHA256.
 std::string KeyedHash(absl::string_view bytes, absl::string_view key) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> hash{};
   unsigned size = 0;

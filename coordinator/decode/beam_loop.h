@@ -51,14 +51,12 @@ class BeamLoop {
   struct LiveText;
 
   asio::awaitable<absl::Status> Round();
-  // How much to draft after each live text.
   std::vector<DraftLength> Lengths(bool drafts) const;
   asio::awaitable<absl::Status> LookAtAll(const std::vector<DraftLength>& lengths);
   void OnLooked(const std::exception_ptr& exception, absl::Status status);
   // Takes the steps that the rows cover. Returns their number.
   int Advance();
   std::unique_ptr<LiveText> MakeText(std::span<const TokenId> tokens, const Fork& fork) const;
-  // Counts a round that took that many steps.
   void Count(const std::vector<BeamRows>& rows, int steps);
 
   const DecodeParts parts_;

@@ -82,7 +82,6 @@ struct BeamRows {
 // Returns the nodes that spell the longest prefix of `tokens`, from the root down.
 std::vector<int> PathAlong(const Proposal& proposal, std::span<const TokenId> tokens);
 
-// The result of AdvanceBeams.
 struct BeamProgress {
   int steps = 0;
   std::vector<int> origins;  // of each live text: index of the text before the call that it begins with

@@ -27,7 +27,6 @@ bool IsWaitedFor(v1::DrafterKind drafter) {
   return drafter == v1::DRAFTER_KIND_MODEL || ProposerOf(drafter) != v1::PROPOSER_UNSPECIFIED;
 }
 
-// The kind of a round, by which its time is observed.
 const char* KindOf(const RoundReport& round) {
   if (round.prefill()) return "prefill";
   if (round.drafted() > 0) return "speculative";

@@ -28,7 +28,6 @@ class Metrics {
 
   void OnRound(const RoundReport& round);
   void OnEmitted(const v1::GenerateResponse& chunk);
-  // Requests in progress, and those that wait for their turn.
   void SetRequests(size_t running, size_t waiting);
   // The prompt is computed: the first token came `seconds` after the request. Once a request.
   void OnFirstToken(double seconds, size_t prompt_tokens);
@@ -45,7 +44,6 @@ class Metrics {
   // An item that a server refused or did not answer, by reason.
   void OnDraftError(const std::string& reason) { draft_errors_.Add({{"reason", reason}}).Increment(); }
   void OnTargetError(const std::string& reason) { target_errors_.Add({{"reason", reason}}).Increment(); }
-  // An answer that nobody waits for.
   void OnUnexpectedDraft() { draft_.unexpected->Increment(); }
   void OnUnexpectedTarget() { target_.unexpected->Increment(); }
   // The servers by address, and whether they can be used. Removes the series of all others.
@@ -71,7 +69,6 @@ class Metrics {
   static inline const Histogram::BucketBoundaries kRequestBuckets = {
       1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1, 2, 5, 10, 30, 60, 120, 300};
 
-  // The metrics of one of the two servers.
   struct Server {
     Server(prometheus::Registry& registry, const std::string& name);
     void OnItem(Clock::duration waited, const v1::ItemTiming& timing);

@@ -84,7 +84,6 @@ class RoundLoop final : public Decoding {
 
  private:
   asio::awaitable<absl::Status> Round();
-  // Chooses what to draft in this round, and what to ask the target to propose for the next.
   DraftLength Choose();
   DraftLength ChooseNext();
   // Sends the first of the requested prompt positions in chunks of their own. Returns how many positions it

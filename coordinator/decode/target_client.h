@@ -15,7 +15,6 @@
 
 namespace outrider {
 
-// The target's answer to an item.
 struct TargetAnswer {
   Verdict verdict;
   std::vector<CandidateRow> candidates;  // instead, if the request is a search: after the last committed
@@ -74,7 +73,6 @@ class TargetClient {
   void FillTokens(size_t end, v1::VerifyItem* verify) const;
   // Makes a verify item of round_ over the tokens and the proposal, which also asks for `next`, unless null.
   v1::TargetItem MakeItem(const Proposal& proposal, const DraftLength* next) const;
-  // Whether the sequence's target can propose what the request asks for.
   bool CanPropose() const;
   int VocabSize() const { return static_cast<int>(pin_.pool().info()->vocab_size()); }
   // Converts what came as a proposal of the length `asked`.
@@ -87,7 +85,6 @@ class TargetClient {
   // Corrects the belief about the target, and empties a proposal that it refuses. OK if what is left is worth
   // sending again; INTERNAL if the link was lost under it once too often.
   absl::Status Recover(const TargetLink::Answer& answer, Proposal& proposal);
-  // Waits until the turn of a suspect has come.
   asio::awaitable<absl::Status> WaitForTurn(const TurnQueue::Turn& turn, const TargetLink& link);
   // Waits until the sequence is on a target that can be used.
   asio::awaitable<absl::Status> WaitForTarget();

@@ -120,7 +120,6 @@ class Generation {
   };
   Progress progress() const;
 
-  // Returns a token's text for display.
   std::string Display(TokenId token) const;
 
  private:
@@ -163,7 +162,6 @@ class Generation {
   Clock::time_point last_token_;
 };
 
-// How much to draft in a round.
 struct DraftLength {
   int most = 0;  // K; for a tree, the depth
   // When a draft model stops before that. Other drafters ignore it.
@@ -187,7 +185,6 @@ enum class DraftStatus {
   kAway,    // the draft cannot be asked: it is down, or has failed so often that it is left alone
 };
 
-// What drafting ahead did in a round.
 struct AheadReport {
   bool runs = false;         // the schedule was to draft while this round was verified
   int steps = 0;             // draft steps for what was verified, if begun while the previous round was

@@ -60,7 +60,6 @@ inline double MeanAcceptedLength(const v1::SpeculationStats& stats) {
   return 1 + static_cast<double>(stats.accepted()) / static_cast<double>(stats.drafts());
 }
 
-// The schedule that was followed.
 inline v1::Schedule ScheduleOf(const v1::SpeculationStats& stats) {
   return stats.ahead_rounds() > 0 ? v1::SCHEDULE_RUN_AHEAD : v1::SCHEDULE_LOCKSTEP;
 }
@@ -82,7 +81,6 @@ class AcceptanceByConfidence {
       bins_[static_cast<size_t>(BinOf(chain[i].confidence))].Add(i < accepted ? 1 : 0);
     }
   }
-  // Ages the counts as if that many rounds had passed.
   void Age(double rounds) {
     for (RunningMean& bin : bins_) bin.Age(rounds);
   }

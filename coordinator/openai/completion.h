@@ -23,7 +23,6 @@ namespace outrider {
 // Keys and values, the keys in lower case.
 using CallMetadata = std::vector<std::pair<std::string, std::string>>;
 
-// A chunk of the answer to prompt number `prompt`.
 struct PromptChunk {
   size_t prompt;
   const v1::GenerateResponse* chunk;

@@ -31,7 +31,6 @@ std::string NewId(const char* prefix) {
   return absl::StrFormat("%s-%016x%016x", prefix, FreshBits(), FreshBits());
 }
 
-// The request's headers as gRPC metadata.
 v1::RequestContext ContextOf(const HttpRequest& request) {
   const std::string id(request.Header(kRequestIdKey));
   const std::string parent(request.Header(kTraceparentKey));
@@ -254,7 +253,6 @@ class Gateway::Server {
                                       : ClientWithCertificate(client.certificate);
   }
 
-  // The metadata of a call for this request: its id, and who asks.
   CallMetadata MetadataOfCall(const v1::RequestContext& context, const HttpRequest& request) const {
     CallMetadata metadata = {{kRequestIdKey, context.request_id()}, {kClientKey, ClientOf(request)}};
     if (!context.traceparent().empty()) metadata.emplace_back(kTraceparentKey, context.traceparent());

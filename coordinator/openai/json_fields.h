@@ -73,7 +73,6 @@ class JsonFields {
   std::optional<uint64_t> Bits(const char* name) {
     return Get<uint64_t>(name, &nlohmann::json::is_number_integer, "whole numbers of 64 bits");
   }
-  // A list of token ids.
   std::vector<uint32_t> TokenIds(const char* name) {
     const nlohmann::json* value = Find(name);
     if (value == nullptr) return {};

@@ -26,7 +26,6 @@ std::string Members(const Json& object) {
 
 Json NullIfEmpty(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
-// Code points of UTF-8.
 size_t CountCharacters(const std::string& text) {
   return static_cast<size_t>(std::ranges::count(text, false, IsContinuation));
 }

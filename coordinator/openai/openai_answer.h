@@ -30,7 +30,6 @@ class OpenAiLogprobs {
 
   std::string ToJson() const;
 
-  // Drops the tokens told so far.
   void Clear();
 
  private:
@@ -40,7 +39,6 @@ class OpenAiLogprobs {
   size_t offset_ = 0;  // of the next token
 };
 
-// The fields at the head of an answer.
 struct AnswerHeader {
   std::string id;
   int64_t created;  // seconds since 1970
@@ -91,7 +89,6 @@ class OpenAiAnswer {
   nlohmann::ordered_json Headed() const;
   // Begins a choice with its prompt, for an answer that echoes it.
   void BeginWithPrompt(size_t prompt, Choice& choice);
-  // A choice, of an event or of a whole answer.
   std::string ChoiceText(size_t index, const Choice& choice) const;
   std::string Event(size_t index, Choice& choice) const;
   nlohmann::ordered_json UsageJson() const;
@@ -109,7 +106,6 @@ class OpenAiAnswer {
 
 // An event of a stream that says `data`, which has no line end.
 std::string ServerSentEvent(const std::string& data);
-// The event that ends every stream.
 std::string DoneEvent();
 
 struct HttpError {

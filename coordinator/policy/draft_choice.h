@@ -39,7 +39,6 @@ class DraftChoice {
   // A generation takes part from Begin until End.
   void Begin() { ++running_; }
   void End() { --running_; }
-  // The number of generations that take part.
   int running() const { return running_; }
 
   // Chooses for the next round: at most what the request allows and the answer has left, given that a round

@@ -61,7 +61,6 @@ class Acceptance {
   // The ratio of one generation's rejections, `own`, to those expected from all tokens of the same
   // confidences.
   double ExcessOfRejections(const AcceptanceByConfidence& own) const;
-  // Whether the draft reports its confidence.
   bool knows_confidence() const { return knows_confidence_; }
 
   // The chance that the outcome was drafted for: after a whole proposal, and after a correction.
@@ -181,7 +180,6 @@ class TreeChoice {
     double rate = 0, chain_rate = 0;
   };
   Candidate Best(const TreeCosts& costs, int depth, int nodes);
-  // Considers trees of that depth.
   void Compare(const std::vector<LikelyNode>& tree, int depth, const TreeCosts& costs, Candidate& best) const;
   // The chance that the child of that rank is accepted, if its parent is.
   double Stands(int depth, int rank) const;

@@ -52,7 +52,6 @@ class LinearTime {
     size_size_.Observe(size * size);
     size_seconds_.Observe(size * seconds);
   }
-  // Ages as if that many observations had been missed.
   void Age(double observations) {
     for (RunningMean* mean : {&size_, &seconds_, &size_size_, &size_seconds_}) mean->Age(observations);
   }

@@ -13,7 +13,6 @@
 
 namespace outrider {
 
-// The two protocols.
 struct DraftProtocol {
   using Response = v1::ProposeResponse;
   using Item = v1::DraftItem;
@@ -65,7 +64,6 @@ class Channel {
   void Hold();
   void Release();
   void Post(typename Protocol::Item&& item);
-  // Ends the stream.
   void Cancel();
   // Without a stream: tries to connect at once, not after gRPC's growing pause, and goes on for `within`.
   void ConnectAgain(Clock::duration within);

@@ -68,7 +68,6 @@ class GrpcContext {
                                                     : absl::Now() + absl::FromChrono(next - Clock::now()));
     }
   }
-  // Runs for ever.
   [[noreturn]] void Run() {
     while (true) RunSome(Clock::time_point::max());
   }

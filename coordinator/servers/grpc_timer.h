@@ -27,7 +27,6 @@ class GrpcTimers final : public asio::execution_context::service {
   Clock::time_point next() const {
     return waiting_.empty() ? Clock::time_point::max() : waiting_.begin()->first;
   }
-  // Ends the waits for timers that are due.
   void Expire(Clock::time_point now);
 
  private:

@@ -102,7 +102,6 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   bool present() const { return present_; }
   // Whether the connected server said that it is about to end.
   bool going_away() const { return going_away_; }
-  // How busy the server is.
   const ServerPace& pace() const { return pace_; }
   // Whether it has answered an item since it was last taken for hanging.
   bool answers() const { return answers_; }
@@ -112,7 +111,6 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   void set_replaceable(bool replaceable) { replaceable_ = replaceable; }
   // How many times it has come up.
   uint64_t connections() const { return connections_; }
-  // When an item was last answered.
   Clock::time_point last_answer() const { return last_answer_; }
   // Of the server that it is, or was last, connected to; null before the first.
   const v1::ServerInfo* info() const { return info_ ? &*info_ : nullptr; }
@@ -125,7 +123,6 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   void Post(Item&& item) {
     if (up_) Send(std::move(item));
   }
-  // Tells the server to drop a sequence.
   void PostRelease(const std::string& sequence_id) {
     Item item;
     item.mutable_release()->set_sequence_id(sequence_id);
@@ -254,7 +251,6 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     CallAt(Clock::now() + kRetryPause, retry_, &Link::Connect);
   }
 
-  // The server has not come back in time.
   void DeclareGone() {
     if (up_) return;
     present_ = false;

@@ -25,7 +25,6 @@
 
 namespace outrider {
 
-// What became of an item.
 template <class Result>
 struct LinkAnswer {
   // The server's own; UNAVAILABLE if the link was down or went down, or the answer did not come;

@@ -22,7 +22,6 @@ uint64_t ServerId(const std::string& address) {
   return hash;
 }
 
-// Keeps what both targets can do.
 void KeepCommonProposers(const v1::ServerInfo& info, v1::ServerInfo* common) {
   auto& proposers = *common->mutable_proposers();
   const auto is_lacking = [&info](const v1::ProposerInfo& each) {

@@ -250,7 +250,6 @@ class ServerPool {
   void CheckAgain() {
     for (const auto& server : servers_) server->link->CheckAgain();
   }
-  // Ends all connections.
   void Stop();
   bool stopped() const {
     return stopping_ && resolving_ == 0 &&
@@ -281,7 +280,6 @@ class ServerPool {
   }
 
  private:
-  // A DNS name, and the event that wakes its resolver.
   struct Name {
     DnsName dns;
     Event wake;

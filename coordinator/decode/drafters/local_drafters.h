@@ -22,7 +22,6 @@ class LocalDrafter : public Drafter {
  public:
   using Drafter::Drafter;
 
-  // Returns the proposal at once.
   virtual Proposal Draft(int k) = 0;
 
   void Begin(const DraftLength& length) final { k_ = length.most; }

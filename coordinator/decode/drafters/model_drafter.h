@@ -48,7 +48,6 @@ class Branches {
   // the others.
   std::optional<Branch> TakeHit(const Verdict& verdict);
 
-  // Releases all branches.
   void Drop();
 
   size_t size() const { return branches_.size(); }
@@ -108,7 +107,6 @@ class ModelDrafter final : public Drafter {
   // Gets leave to send an item to the sequence's draft; does not make the call. Nullopt if the draft cannot
   // be asked now; sets status_.
   std::optional<InFlight> Prepare();
-  // Notes that there is no draft to ask.
   void SetAway();
   // Converts the proposal: a chain or, if one was asked for, a tree, of at least one token and at most what
   // `item` allows.

@@ -29,13 +29,6 @@ constexpr absl::Duration kGrace = absl::Seconds(3);
 constexpr char kTopN[] = "--top-n=256";
 constexpr size_t kLinesShown = 5;
 
-// The folder of the shipped models, beside the source tree that the program was built in or beside its
-// installation.
-fs::path ShippedModels(const fs::path& programs) {
-  const fs::path installed = programs / "../share/outrider/models";
-  return fs::exists(installed) ? installed : programs / "../../../models";
-}
-
 absl::StatusOr<std::string> FindModel(const std::string& given, const fs::path& shipped, const char* flag) {
   const fs::path path = given.empty() ? shipped.lexically_normal() : fs::path(given);
   if (fs::exists(path / "config.json")) return path.string();
@@ -198,7 +191,9 @@ std::string ReasonInLog(const std::string& log) {
 
 absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalServicesOptions& options) {
   const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
-  const fs::path shipped = ShippedModels(programs);
+  // The shipped models are beside the installation, or beside the source tree that the program was built in.
+  const fs::path installed = programs / "../share/outrider/models";
+  const fs::path shipped = fs::exists(installed) ? installed : programs / "../../../models";
   auto target_model = FindModel(options.target_model, shipped / "tiny-target", "--target-model");
   if (!target_model.ok()) return target_model.status();
   std::unique_ptr<LocalServices> services(new LocalServices(options));

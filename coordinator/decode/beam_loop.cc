@@ -123,26 +123,20 @@ std::vector<DraftLength> BeamLoop::Lengths(bool drafts) const {
 
 asio::awaitable<absl::Status> BeamLoop::LookAtAll(const std::vector<DraftLength>& lengths) {
   if (stopped_) co_return absl::CancelledError("cancelled");
+  const auto on_looked = [this](const std::exception_ptr& exception, absl::Status status) {
+    if (exception && !exception_) exception_ = exception;
+    if (failure_.ok()) failure_ = std::move(status);
+    // If one fails, the others are of no use.
+    if (exception_ || !failure_.ok()) Stop();
+  };
   try {
-    for (size_t i = 0; i < texts_.size(); ++i) {
-      looking_.Spawn(texts_[i]->Look(lengths[i]),
-                     [this](const std::exception_ptr& exception, absl::Status status) {
-                       OnLooked(exception, std::move(status));
-                     });
-    }
+    for (size_t i = 0; i < texts_.size(); ++i) looking_.Spawn(texts_[i]->Look(lengths[i]), on_looked);
   } catch (...) {
-    OnLooked(std::current_exception(), absl::OkStatus());
+    on_looked(std::current_exception(), absl::OkStatus());
   }
   co_await looking_.Wait();
   if (exception_) std::rethrow_exception(exception_);
   co_return failure_;
-}
-
-void BeamLoop::OnLooked(const std::exception_ptr& exception, absl::Status status) {
-  if (exception && !exception_) exception_ = exception;
-  if (failure_.ok()) failure_ = std::move(status);
-  // If one fails, the others are of no use.
-  if (exception_ || !failure_.ok()) Stop();
 }
 
 int BeamLoop::Advance() {

@@ -53,7 +53,6 @@ class BeamLoop {
   asio::awaitable<absl::Status> Round();
   std::vector<DraftLength> Lengths(bool drafts) const;
   asio::awaitable<absl::Status> LookAtAll(const std::vector<DraftLength>& lengths);
-  void OnLooked(const std::exception_ptr& exception, absl::Status status);
   // Takes the steps that the rows cover. Returns their number.
   int Advance();
   std::unique_ptr<LiveText> MakeText(std::span<const TokenId> tokens, const Fork& fork) const;

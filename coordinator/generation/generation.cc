@@ -17,12 +17,6 @@ uint64_t HashOf(const v1::SequenceParams& params) {
   return hash;
 }
 
-// Checked when the request was parsed.
-StopMatcher MakeStops(const std::vector<std::string>& strings) {
-  absl::StatusOr<StopMatcher> stops = StopMatcher::Create(strings);
-  return *std::move(stops);
-}
-
 }  // namespace
 
 Generation::Generation(Request request, const Tokenizer* tokenizer, Clock::time_point received)
@@ -32,7 +26,7 @@ Generation::Generation(Request request, const Tokenizer* tokenizer, Clock::time_
       params_hash_(HashOf(request_.params)),
       hashes_{kEmptyPrefixHash},
       detokenizer_(tokenizer, /*skip_special_tokens=*/true),
-      stops_(MakeStops(request_.stop_strings)),
+      stops_(*StopMatcher::Create(request_.stop_strings)),  // checked when the request was parsed
       echoes_(request_.echo),
       received_(received),
       first_token_(received),

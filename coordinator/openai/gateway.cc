@@ -27,16 +27,6 @@ using Json = nlohmann::ordered_json;
 // A longer body is parsed on a thread of its own, since other connections would wait for it.
 constexpr size_t kLongBody = 64 << 10;
 
-std::string NewId(const char* prefix) {
-  return absl::StrFormat("%s-%016x%016x", prefix, FreshBits(), FreshBits());
-}
-
-v1::RequestContext ContextOf(const HttpRequest& request) {
-  const std::string id(request.Header(kRequestIdKey));
-  const std::string parent(request.Header(kTraceparentKey));
-  return ReadRequestContext({{kRequestIdKey, id}, {kTraceparentKey, parent}});
-}
-
 HttpResponse JsonResponse(int status, std::string body) {
   return {.status = status,
           .headers = {{"Content-Type", "application/json"}},
@@ -253,12 +243,6 @@ class Gateway::Server {
                                       : ClientWithCertificate(client.certificate);
   }
 
-  CallMetadata MetadataOfCall(const v1::RequestContext& context, const HttpRequest& request) const {
-    CallMetadata metadata = {{kRequestIdKey, context.request_id()}, {kClientKey, ClientOf(request)}};
-    if (!context.traceparent().empty()) metadata.emplace_back(kTraceparentKey, context.traceparent());
-    return metadata;
-  }
-
   asio::awaitable<absl::StatusOr<OpenAiRequest>> Parse(Endpoint endpoint, const HttpRequest& request) {
     const std::string& body = request.body;
     if (body.size() <= kLongBody) co_return ParseOpenAiRequest(endpoint, body);
@@ -275,7 +259,8 @@ class Gateway::Server {
   }
 
   asio::awaitable<HttpResponse> Generate(Endpoint endpoint, const HttpRequest& request) {
-    const v1::RequestContext context = ContextOf(request);
+    const std::string id(request.Header(kRequestIdKey)), parent(request.Header(kTraceparentKey));
+    const v1::RequestContext context = ReadRequestContext({{kRequestIdKey, id}, {kTraceparentKey, parent}});
     absl::StatusOr<OpenAiRequest> parsed = co_await Parse(endpoint, request);
     absl::Status status = parsed.status();
     std::string model;
@@ -287,13 +272,16 @@ class Gateway::Server {
     }
     HttpResponse response;
     if (status.ok()) {
-      AnswerHeader header{.id = NewId(endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl"),
+      const char* const prefix = endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl";
+      AnswerHeader header{.id = absl::StrFormat("%s-%016x%016x", prefix, FreshBits(), FreshBits()),
                           .created = absl::ToUnixSeconds(absl::Now()),
                           .model = std::move(model)};
+      CallMetadata metadata = {{kRequestIdKey, context.request_id()}, {kClientKey, ClientOf(request)}};
+      if (!context.traceparent().empty()) metadata.emplace_back(kTraceparentKey, context.traceparent());
       const asio::any_io_executor executor = co_await asio::this_coro::executor;
-      response = co_await Complete(
-          std::make_shared<Completion>(executor, service_.get(), *std::move(parsed), std::move(header),
-                                       MetadataOfCall(context, request), request.client, &held_));
+      response = co_await Complete(std::make_shared<Completion>(executor, service_.get(), *std::move(parsed),
+                                                                std::move(header), std::move(metadata),
+                                                                request.client, &held_));
     } else {
       response = ErrorResponse(status, endpoint);
       Count(response.status, status, RouteOf(request.path));

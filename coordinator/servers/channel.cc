@@ -98,10 +98,6 @@ class Channel<Protocol>::Stream {
         stream_((stub_.*Rpc<Protocol>::kPrepare)(&context_, &channel.context_.queue())),
         outbox_([this](const Request& message) { stream_->Write(message, &written_); }) {}
 
-  void OnStarted(bool ok) {
-    if (!ok) return End();
-    Read();
-  }
   // gRPC tells the server of each read that there is room again, which would wake it between its answer and
   // the next item.
   void Read() {
@@ -119,10 +115,6 @@ class Channel<Protocol>::Stream {
     response_.Clear();
     Read();
   }
-  void OnWritten() {
-    if (outbox_.OnWritten()) Finish();
-  }
-
   // Call once nothing is read any more. A write in flight must end first.
   void End() {
     if (outbox_.Close()) Finish();
@@ -143,9 +135,11 @@ class Channel<Protocol>::Stream {
   Outbox<Request> outbox_;
   typename Protocol::Response response_;
   grpc::Status status_;
-  QueueTag started_{[this](bool ok) { OnStarted(ok); }};
+  QueueTag started_{[this](bool ok) { ok ? Read() : End(); }};
   QueueTag read_done_{[this](bool ok) { OnReadDone(ok); }};
-  QueueTag written_{[this](bool /*ok*/) { OnWritten(); }};
+  QueueTag written_{[this](bool /*ok*/) {
+    if (outbox_.OnWritten()) Finish();
+  }};
   QueueTag finished_{[this](bool /*ok*/) { OnFinished(); }};
   std::shared_ptr<Stream> until_it_ends_;
 };

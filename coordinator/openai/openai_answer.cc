@@ -1,7 +1,6 @@
 #include "coordinator/openai/openai_answer.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -104,7 +103,8 @@ OpenAiAnswer::OpenAiAnswer(const OpenAiRequest* request, AnswerHeader header)
   speculation_.set_exact(true);
 }
 
-OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1::GenerateResponse& chunk) {
+std::pair<const size_t, OpenAiAnswer::Choice>& OpenAiAnswer::AddTo(size_t prompt,
+                                                                   const v1::GenerateResponse& chunk) {
   if (chunk.has_prompt() || !chunk.prompt_logprobs().empty()) {
     Echo& echo = echoes_[prompt];
     echo.prompt.MergeFrom(chunk.prompt());
@@ -115,7 +115,8 @@ OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1:
   }
   const auto form = request_->endpoint == Endpoint::kChat ? OpenAiLogprobs::Form::kChat
                                                           : OpenAiLogprobs::Form::kCompletions;
-  Choice& choice = choices_.try_emplace(index, form).first->second;
+  auto& added = *choices_.try_emplace(prompt * request_->samples() + chunk.sample(), form).first;
+  Choice& choice = added.second;
   bytes_ -= choice.bytes();
   // Chunks without a token bring the beginning of what is reported of the prompt.
   if (request_->echo && !choice.echoed && (!chunk.tokens().empty() || chunk.has_finish())) {
@@ -131,7 +132,7 @@ OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1:
     choice.stop_string = chunk.finish().stop_string();
     Count(chunk.finish(), chunk.sample() == 0);
   }
-  return choice;
+  return added;
 }
 
 void OpenAiAnswer::BeginWithPrompt(size_t prompt, Choice& choice) {
@@ -208,21 +209,16 @@ std::string OpenAiAnswer::ChoiceText(size_t index, const Choice& choice) const {
                       tells ? choice.logprobs.ToJson() : "null", ",", Members(end), "}");
 }
 
-std::string OpenAiAnswer::Event(size_t index, Choice& choice) const {
+std::string OpenAiAnswer::AddAsEvent(size_t prompt, const v1::GenerateResponse& chunk) {
+  auto& [index, choice] = AddTo(prompt, chunk);
+  if (choice.text.empty() && choice.logprobs.empty() && choice.finish_reason.empty()) return "";
+  bytes_ -= choice.bytes();
   std::string event = absl::StrCat("{", Members(Headed()), R"(,"choices":[)", ChoiceText(index, choice), "]",
                                    request_->include_usage ? R"(,"usage":null})" : "}");
   choice.begun = true;
   choice.text.clear();
   choice.logprobs.Clear();
-  return event;
-}
-
-std::string OpenAiAnswer::AddAsEvent(size_t prompt, const v1::GenerateResponse& chunk) {
-  const size_t index = IndexOf(prompt, chunk);
-  Choice& choice = AddTo(index, prompt, chunk);
-  if (choice.text.empty() && choice.logprobs.empty() && choice.finish_reason.empty()) return "";
-  bytes_ -= choice.bytes();
-  return ServerSentEvent(Event(index, choice));
+  return ServerSentEvent(event);
 }
 
 std::string OpenAiAnswer::LastEvents() const {

@@ -117,8 +117,6 @@ class Admission {
   class Ticket {
    public:
     ~Ticket();
-    Ticket(const Ticket&) = delete;
-    Ticket& operator=(const Ticket&) = delete;
 
     // Waits until the call may run; call it once. CANCELLED after Cancel, DEADLINE_EXCEEDED at `deadline`, or
     // the status that the call was ended with.

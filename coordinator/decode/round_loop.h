@@ -49,8 +49,6 @@ struct Decoding {
         drafter(MakeDrafter(&generation, parts, fork)),
         target(parts.targets, parts.metrics, &generation, deadline, fork) {}
   ~Decoding() { Stop(); }
-  Decoding(const Decoding&) = delete;
-  Decoding& operator=(const Decoding&) = delete;
 
   // Call when the generation is over or its client gone: the servers release what they hold of it, and
   // compute nothing more for it. Ends a Take or Verify in progress.

@@ -40,8 +40,6 @@ class GenerateCalls {
                 const OpenAiRequest* request, CallMetadata metadata, HttpClient* client);
   // Cancels what still runs.
   ~GenerateCalls();
-  GenerateCalls(const GenerateCalls&) = delete;
-  GenerateCalls& operator=(const GenerateCalls&) = delete;
 
   // Waits for the next chunk, which is valid until Next is called again. Returns none at the end: after the
   // last chunk of all calls, an error of any of them, or the client's departure.

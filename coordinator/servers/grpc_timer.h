@@ -48,8 +48,6 @@ class GrpcTimer {
         timers_(asio::use_service<GrpcTimers>(asio::query(executor, asio::execution::context))),
         place_(timers_.waiting_.end()) {}
   ~GrpcTimer() { cancel(); }
-  GrpcTimer(const GrpcTimer&) = delete;
-  GrpcTimer& operator=(const GrpcTimer&) = delete;
 
   void expires_at(Clock::time_point time) {
     cancel();

@@ -57,8 +57,6 @@ class LinkCall {
   ~LinkCall() {
     if (auto it = calls_->find(key_); it != calls_->end() && it->second == this) calls_->erase(it);
   }
-  LinkCall(const LinkCall&) = delete;
-  LinkCall& operator=(const LinkCall&) = delete;
 
   // Waits for the answer or the deadline. Call it once.
   asio::awaitable<Answer> Wait(Clock::time_point deadline) {

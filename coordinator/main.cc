@@ -151,8 +151,7 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
   return Gateway::Start(std::move(options), process.rpc().InProcessChannel());
 }
 
-// Call once nobody is let in any more: lets the calls in progress end, then ends those that have not, and the
-// links.
+// Call once nobody is let in any more: lets calls in progress end, then ends what has not, and the links.
 asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, Pools& pools) {
   Event tick(co_await asio::this_coro::executor);
   const auto until = [&tick](Clock::time_point end, auto done) -> asio::awaitable<void> {
@@ -191,8 +190,7 @@ absl::Status Serve(const Flags& flags) {
   };
   std::unique_ptr<Pools> pools;
   ServerProcess* process = nullptr;  // until the service is there; links connect later
-  // Ready means that requests can be answered, if only plain. Targets that went away are expected back, and
-  // requests wait for them, for a while.
+  // Ready means that requests can be answered, if only plain, or will once targets are back, in a while.
   bool was_present = false;
   const auto on_change = [&] {
     Report(*pools, metrics);

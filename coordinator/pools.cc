@@ -42,8 +42,7 @@ absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolsOpti
     if (!mixed) status.Update(CheckNumerics(info, others));
     return status;
   };
-  // A draft that comes back may be another, as long as all that are there are alike: its proposals come with
-  // its own q, so they are as good as any.
+  // A draft that comes back may be another, if all drafts are alike: proposals come with their own q.
   const auto check_draft = [pools, &tokenizer](const v1::ServerInfo& info) {
     absl::Status status = CheckPair(info, pools->targets->info());
     status.Update(CheckFingerprint(info, tokenizer));

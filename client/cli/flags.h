@@ -58,9 +58,8 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options);
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags);
 void DefineTopFlags(CLI::App& command, TopFlags& flags);
 
-// Settles --draft-model where it is not given: the shipped draft model goes with the shipped target, and
-// another target gets none, since the tokenizers would differ. INVALID_ARGUMENT for flags of a draft model
-// that is not there.
+// Settles --draft-model where it is not given: the shipped draft model for the shipped target, none for
+// others, whose tokenizers may differ. INVALID_ARGUMENT for flags of a draft model that is not there.
 absl::Status SettleDraftModel(LocalServicesOptions& options);
 
 // The commands. Each returns the exit status: 0, 1 after an error line, or 128 + the signal that stopped it.

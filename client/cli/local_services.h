@@ -38,8 +38,7 @@ struct LocalServicesOptions {
   // For draft and target each. They take turns within a stream, so each may have every CPU. 0: one per CPU.
   int threads = 0;
   double draft_budget_seconds = 0;  // per proposal; 0: the coordinator's default
-  // Listen addresses, by Service: HOST:PORT, where port 0 picks one, or unix:PATH; empty: a socket in a
-  // private folder.
+  // By Service: HOST:PORT, where port 0 picks one, or unix:PATH; empty: a socket in a private folder.
   std::array<std::string, kServices> listen;
   std::array<std::string, kServices> metrics_listen;  // HOST:PORT; empty: none
   std::string http_listen;                            // of the coordinator, HOST:PORT; empty: none
@@ -56,9 +55,8 @@ struct ListenFlag {
   std::string address;
 };
 
-// Checks that nobody listens there yet, and that this host can: tries all of them at once, which also finds
-// duplicates. Skips empty addresses. UNAVAILABLE naming the flag. Somebody may still come in between, so
-// listening can fail later.
+// Checks that this host can listen there, on all of them at once, and nobody does yet; skips empty addresses.
+// UNAVAILABLE naming the flag. Somebody may still come in between.
 absl::Status CheckListenFlags(const std::vector<ListenFlag>& flags);
 
 // Returns the address to call: one that stands for all interfaces cannot be called.
@@ -68,8 +66,7 @@ std::string ToCall(const std::string& address);
 // which goes when this does. One thread, which must live as long.
 class LocalServices {
  public:
-  // Starts the processes, without waiting for them; Advance does the rest. NOT_FOUND if a program or a model
-  // is missing.
+  // Starts the processes, and does not wait: see Advance. NOT_FOUND without a program or a model.
   static absl::StatusOr<std::unique_ptr<LocalServices>> Start(const LocalServicesOptions& options);
   // Stops as Stop does, and leaves no file.
   ~LocalServices();
@@ -114,16 +111,14 @@ class LocalServices {
   std::array<std::unique_ptr<ChildProcess>, kServices> children_;
 };
 
-// The reason that a service's log gives for its end: its last error, or else the last lines that are not
-// JSON; perhaps none.
+// The reason that a log gives for the end: its last error, or the last lines that are not JSON; or none.
 std::string ReasonInLog(const std::string& log);
 
 // How the first service to end did so; OK while all run.
 absl::Status FirstDeath(LocalServices& services);
 
 // Returns once the coordinator has its servers. Errors are those of `check`, which is called again and again,
-// DEADLINE_EXCEEDED after two minutes, and CANCELLED with *stop_signal set. Shows progress on standard error
-// if that is a terminal.
+// DEADLINE_EXCEEDED after two minutes, and CANCELLED with *stop_signal set. Shows progress on a terminal.
 absl::StatusOr<Client> WaitUntilServing(
     LocalServices& services, Signals& signals, int* stop_signal,
     const std::function<absl::Status(LocalServices&)>& check = FirstDeath);

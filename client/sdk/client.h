@@ -22,8 +22,7 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(5);
   absl::Duration describe_timeout = absl::Seconds(5);
   absl::Duration generate_timeout = absl::InfiniteDuration();
-  // How long to retry a generation that finds nobody or breaks off; it goes on where it was. Zero: not at
-  // all.
+  // How long to retry a generation that finds nobody or breaks off, where it was. Zero: not at all.
   absl::Duration retry_for = absl::ZeroDuration();
   ChannelSecurity security = {};  // plaintext
 };

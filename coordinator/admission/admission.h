@@ -118,8 +118,7 @@ class Admission {
    public:
     ~Ticket();
 
-    // Waits until the call may run; call it once. CANCELLED after Cancel, DEADLINE_EXCEEDED at `deadline`, or
-    // the status that the call was ended with.
+    // Waits, once, until the call may run. CANCELLED after Cancel, DEADLINE_EXCEEDED, or why it was ended.
     asio::awaitable<absl::Status> WaitForTurn(Clock::time_point deadline);
     // Ends a WaitForTurn in progress.
     void Cancel() { End(absl::CancelledError("cancelled")); }
@@ -139,10 +138,9 @@ class Admission {
     Event changed_;
   };
 
-  // Lets a call of `client` in: it runs at once, or waits its turn among the clients. RESOURCE_EXHAUSTED,
-  // reason QUEUE_FULL, with RetryInfo, when too many wait; UNAVAILABLE, reason DRAINING, after Close.
-  // `samples` is in [1, max_samples]. `end` ends a call in progress for a reason; only after it has returned
-  // may the ticket be destroyed.
+  // Lets a call of `client` in, to run or wait its turn. RESOURCE_EXHAUSTED, reason QUEUE_FULL, with
+  // RetryInfo, when too many wait; UNAVAILABLE, reason DRAINING, after Close. `samples` is in [1,
+  // max_samples]. `end` ends a call in progress; only after it has returned may the ticket be destroyed.
   absl::StatusOr<std::unique_ptr<Ticket>> Enter(const std::string& client, int samples,
                                                 std::function<void(absl::Status)> end);
 

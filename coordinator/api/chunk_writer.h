@@ -127,8 +127,7 @@ class ChunkPacer : public std::enable_shared_from_this<ChunkPacer> {
              std::function<void(const v1::GenerateResponse&)> send)
       : interval_(interval), send_(std::move(send)), timer_(executor) {}
 
-  // Sends the chunk with what waits: at once if it is the first, the last, or has what its client wants piece
-  // by piece.
+  // Sends the chunk with what waits: at once if it is the first, the last, or wanted piece by piece.
   void Add(v1::GenerateResponse chunk) {
     const bool at_once =
         chunk.has_finish() || chunk.has_trace() || chunk.prompt_logprobs_size() > 0 || Clock::now() >= next_;

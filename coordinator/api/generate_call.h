@@ -19,8 +19,7 @@
 
 namespace outrider {
 
-// What the public service and its calls share. All of it belongs to the process and outlives the service. The
-// executor has one thread.
+// What the public service and its calls share. Outlives the service. The executor has one thread.
 struct ServiceParts {
   DecodeParts decode;
   asio::any_io_executor parsers;  // threads for requests that take long to parse
@@ -51,8 +50,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   // One of the continuations. Later ones begin as copies of the first, once its prompt is computed.
   struct Sample {
     Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork);
-    // Waits until the client has caught up. RESOURCE_EXHAUSTED, reason READER_TOO_SLOW, when it has stopped
-    // reading.
+    // Waits until the client has caught up. RESOURCE_EXHAUSTED, reason READER_TOO_SLOW, if it does not.
     asio::awaitable<absl::Status> Send(v1::GenerateResponse chunk);
 
     GenerateCall* const call;
@@ -64,8 +62,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   };
 
   asio::awaitable<void> Run();
-  // Waits for the event or the deadline, but no longer than a client may go without reading. Returns whether
-  // it has read nothing for that long.
+  // Waits for the event, or as long as a client may go without reading. Returns whether it has read nothing.
   asio::awaitable<bool> StallsUntil(Event& event, Clock::time_point deadline);
   // Waits for the call's turn, and for a target if there was none yet; only then parses the request.
   asio::awaitable<absl::StatusOr<Request>> Admit();

@@ -110,8 +110,7 @@ value Stripped(const std::string& name, const value& input, const std::vector<va
       Slice(input->val_str, static_cast<size_t>(rest.data() - text.data()), rest.size()));
 }
 
-// Whether a filter or a method makes new texts of its input, rather than returning part of it or of its
-// arguments.
+// Whether a filter or a method makes new texts, rather than returning part of what it is given.
 bool MakesTexts(const std::string& name, const value& input) {
   if (IsText(input)) return name != "default" && name != "d";
   return name == "join" || name == "tojson";

@@ -15,13 +15,11 @@
 
 namespace outrider {
 
-// Throws std::runtime_error for a template that is larger, or nests deeper, than the stack of the engine's
-// parser allows.
+// Throws std::runtime_error for a template that is larger, or nests deeper, than the parser's stack allows.
 void CheckTokens(const std::string& source, const jinja::lexer_result& tokens);
 
-// The limits of one rendering: the engine has none. Replaces the nodes of a program by equivalent ones that
-// count steps, sizes of values, and nested calls. Exceeding a limit ends the rendering with a
-// jinja::raised_exception. One thread.
+// The limits of one rendering: the engine has none. Replaces the nodes of a program by those that count
+// steps, sizes of values, and nested calls, and throw jinja::raised_exception. One thread.
 class JinjaLimits {
  public:
   // The program must not be used after this object is gone.
@@ -48,8 +46,7 @@ class JinjaLimits {
   int calls_ = 0;
 };
 
-// Replaces the nodes of a program's body by those that keep to the limits. Returns how many names the program
-// can set.
+// Replaces the nodes of a body by those that keep to the limits. Returns how many names it can set.
 uint64_t BoundNodes(jinja::statements& body, JinjaLimits* limits);
 
 // Which texts come from clients, and which from the template. The engine marks the input and follows it
@@ -94,8 +91,7 @@ jinja::value SliceOf(const jinja::value& text, std::optional<int64_t> start, std
 
 enum class StripEnds { kBoth, kLeft, kRight };
 
-// `text`, valid UTF-8, without the characters at its ends that are white space by Python's str.isspace or, if
-// `characters` is given, that are among these.
+// `text`, valid UTF-8, without what str.isspace or, if given, `characters` has at its ends.
 std::string_view Strip(std::string_view text, StripEnds ends, std::optional<std::string_view> characters);
 
 }  // namespace outrider

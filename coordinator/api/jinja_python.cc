@@ -45,8 +45,7 @@ size_t OffsetOf(const std::string& text, int64_t index) {
   return at;
 }
 
-// repr() of a float: the shortest digits that read back as the same number, with an exponent from 1e16 on and
-// below 1e-4.
+// repr() of a float: the shortest digits that read back the same, with an exponent from 1e16, below 1e-4.
 std::string ReprOf(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number < 0 ? "-inf" : "inf";

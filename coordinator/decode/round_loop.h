@@ -40,8 +40,7 @@ std::unique_ptr<Drafter> MakeDrafter(Generation* generation, const DecodeParts& 
 
 // For a sample, or for a text that a search follows. Executor thread.
 struct Decoding {
-  // A request that came at `received` and ends at `deadline`. The servers begin the sequence as a copy of
-  // `fork`.
+  // A request from `received` to `deadline`. The servers begin the sequence as a copy of `fork`.
   Decoding(const DecodeParts& the_parts, Request request, Clock::time_point received,
            Clock::time_point deadline, const Fork& fork)
       : parts(the_parts),
@@ -87,8 +86,7 @@ class RoundLoop final : public Decoding {
   // Sends the first of the requested prompt positions in chunks of their own. Returns how many positions it
   // has sent; the rest goes with the first token.
   asio::awaitable<absl::StatusOr<int>> SendPromptLogprobs(const Generation::Logprobs& prompt);
-  // Reports a round to the policy, the metrics, the log at level debug and, with a trace in `chunk`, to a
-  // client that asked for one.
+  // Reports a round to policy, metrics and log and, if it asked for a trace, in the client's `chunk`.
   void Report(const RoundReport& report, v1::GenerateResponse* chunk);
 
   const SendChunk send_;

@@ -27,10 +27,9 @@ struct TargetAnswer {
   TargetProposal next = {};              // the target's own proposal, if it was asked for one
 };
 
-// One for each generation, which is on one target of the pool. If that ends, drains or hangs, the round in
-// progress is sent to another with the whole sequence (`base` 0). This is exact: proposal and random numbers
-// are the same, a late verdict of the first target is not taken, and the choice of targets does not depend on
-// what they would say. Executor thread.
+// One for each generation, which is on one target of the pool. If that ends, drains or hangs, another is sent
+// the round, with the whole sequence (`base` 0). This is exact: proposal and random numbers are the same, no
+// late verdict is taken, and the choice does not depend on what targets would say. Executor thread.
 class TargetClient {
  public:
   // The arguments outlive this. All waits end at `deadline`.
@@ -57,17 +56,14 @@ class TargetClient {
                                                        const std::function<void()>* away = nullptr,
                                                        const DraftLength* next = nullptr);
 
-  // For a search: the first `accepted` tokens of a path through the last proposal were appended to the
-  // generation, which had `n` before.
+  // For a search: `accepted` tokens of the last proposal were appended to the generation's first `n`.
   void OnExtended(size_t n, size_t accepted) { remote_.OnVerdict(n, accepted); }
 
-  // Call when the generation is over or its client gone: nothing more is computed for it. Ends a Verify in
-  // progress.
+  // As Drafter::Stop; ends a Verify in progress.
   void Stop();
 
  private:
-  // Sends the first tokens of a long sequence that the target lacks, so that others get their turn in
-  // between.
+  // Sends the first tokens of a long sequence, so that others get their turn in between.
   asio::awaitable<absl::Status> SendPrefix();
   // Fills in the tokens up to `end` that the target lacks, as round round_.
   void FillTokens(size_t end, v1::VerifyItem* verify) const;

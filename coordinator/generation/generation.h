@@ -41,8 +41,7 @@ struct Request {
   int prompt_logprobs = -1;  // alternatives to report with each prompt token; -1: none
   v1::RequestContext context;
   int samples = 1;  // their sample indices begin at that of `params`
-  // If set, the request is a beam search: nothing is sampled. Every default is filled in; `samples` is the
-  // number of texts wanted.
+  // If set, a beam search: nothing is sampled. All is filled in; `samples` is the number of texts wanted.
   std::optional<v1::BeamOptions> beam;
   int candidates = 0;  // for the search: likeliest tokens that the target reports instead of a verdict
 };
@@ -76,17 +75,14 @@ class Generation {
   // Returns the number of the next item of this sequence, for either server.
   uint64_t NextRound() { return ++last_round_; }
 
-  // Commits a round: the tokens on the verdict's path through `proposal`, then the verdict's own, up to the
-  // first that ends the generation; discards the rest. Returns the chunk to send, with `finish` if it is
-  // over.
+  // Commits a round: the tokens on the verdict's path through `proposal`, then its own, up to the first that
+  // ends the generation. Returns the chunk to send, with `finish` if it is over.
   v1::GenerateResponse Commit(const Proposal& proposal, const Verdict& verdict);
 
-  // For a search: appends tokens that may not be committed after all. Makes no text of them, and checks for
-  // no end.
+  // For a search: appends tokens that may not be committed after all. Makes no text, checks for no end.
   void Extend(std::span<const TokenId> tokens);
 
-  // Commits a whole text that a search found; `kinds` says where its tokens came from. Returns the one chunk
-  // to send.
+  // Commits a text that a search found, `kinds` saying whose its tokens are. Returns the one chunk to send.
   v1::GenerateResponse CommitFound(std::span<const TokenId> tokens, std::span<const v1::TokenKind> kinds,
                                    double score, const v1::SpeculationStats& search);
 
@@ -96,8 +92,7 @@ class Generation {
   // Adds the tokens' texts to the round's log-probabilities, and these to the chunk that Commit made.
   using Logprobs = google::protobuf::RepeatedPtrField<v1::PositionLogprobs>;
   void AddLogprobs(const Logprobs& emitted, v1::GenerateResponse* chunk) const;
-  // Does the same for the prompt's, at most `most` of them from `first` on. Adds the prompt too, if it is to
-  // be sent back and was not yet.
+  // Does so for at most `most` of the prompt's from `first` on; adds the prompt once, if it is echoed.
   void AddPromptLogprobs(const Logprobs& prompt, int first, int most, v1::GenerateResponse* chunk);
 
   // Before the first round: returns the chunk to send if the resumed tokens already end the generation.
@@ -124,8 +119,7 @@ class Generation {
 
  private:
   void Push(TokenId token);
-  // Appends a committed token, and the text that it releases to *text. Returns true if it ends the
-  // generation.
+  // Appends a committed token, and the text it releases to *text. Returns whether it ends the generation.
   bool Append(TokenId token, std::string* text);
   // Does the same, and adds the token to the chunk.
   bool Emit(TokenId token, v1::TokenKind kind, v1::GenerateResponse* chunk);

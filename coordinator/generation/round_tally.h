@@ -17,8 +17,7 @@ struct OfferedNode {
   bool accepted = false;
 };
 
-// The nodes whose parent is the last committed token or an accepted node, in the proposal's order. `path` is
-// the verdict's. In a chain each has rank 0.
+// The nodes after the last committed token or a node of `path`, in order; in a chain all have rank 0.
 inline std::vector<OfferedNode> OfferedNodes(std::span<const ProposalNode> proposal,
                                              std::span<const int> path) {
   std::vector<OfferedNode> offered;

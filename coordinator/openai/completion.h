@@ -28,9 +28,8 @@ struct PromptChunk {
   const v1::GenerateResponse* chunk;
 };
 
-// Makes one call for each prompt, and returns their chunks in the order of arrival. One executor thread. A
-// call is read only when Next is called, so a slow client slows its generations down; one chunk is held for
-// each prompt in progress.
+// Makes one call for each prompt, and returns their chunks in the order of arrival. One executor thread.
+// Reads a call only when Next is called, so a slow client slows its generations down.
 class GenerateCalls {
  public:
   static constexpr size_t kMaxAtOnce = 16;  // the most prompts of a request in progress at once
@@ -67,8 +66,7 @@ class GenerateCalls {
   SocketEvent changed_;
 };
 
-// Asks the service for its description. `service` must outlive the answer, which comes within seconds. The
-// coroutine's executor has one thread.
+// Asks the service, which must outlive the answer, for its description. The executor has one thread.
 asio::awaitable<absl::StatusOr<v1::DescribeResponse>> Describe(v1::Inference::Stub* service);
 
 // One executor thread. Destruction cancels what still runs.
@@ -86,9 +84,8 @@ class Completion {
 
   const OpenAiRequest& request() const { return request_; }
 
-  // For a whole answer: waits for it, and returns its body in pieces. INVALID_ARGUMENT, reason
-  // ANSWER_TOO_LARGE, if it takes too much memory; RESOURCE_EXHAUSTED, reason ANSWERS_TOO_LARGE, if all
-  // answers together do.
+  // For a whole answer: returns its body in pieces. INVALID_ARGUMENT, reason ANSWER_TOO_LARGE, if it takes
+  // too much memory; RESOURCE_EXHAUSTED, reason ANSWERS_TOO_LARGE, if all answers together do.
   asio::awaitable<absl::StatusOr<std::vector<std::string>>> Body();
 
   // For a stream, once: waits until there is something to send, or an error to answer instead.

@@ -31,8 +31,7 @@ struct GatewayOptions {
   std::vector<std::string> served_model_names = {};
   // What /health reports. Called on any thread, like the rest.
   std::function<bool()> ready = {};
-  // Whether the value of an Authorization header, perhaps empty, opens everything but /health. Null: any
-  // does.
+  // Whether an Authorization header, perhaps empty, opens everything but /health. Null: any does.
   std::function<absl::Status(absl::string_view authorization)> authorize = {};
   // Called with the HTTP status of each request that is refused here rather than by the service. May be null.
   std::function<void(int status)> on_refused = {};
@@ -40,12 +39,10 @@ struct GatewayOptions {
   std::function<void(const std::string& code)> on_request_end = {};
 };
 
-// Translates between JSON and the gRPC service behind a channel, and does nothing else: validity, admission
-// and cost are up to the service. Thread-safe.
+// Translates between JSON and the gRPC service behind a channel, and does nothing else. Thread-safe.
 class Gateway {
  public:
-  // Starts to serve. UNAVAILABLE, naming the address, if it cannot be bound; INVALID_ARGUMENT naming anything
-  // else that is wrong.
+  // Starts to serve. UNAVAILABLE, naming an address that cannot be bound; INVALID_ARGUMENT for other errors.
   static absl::StatusOr<std::unique_ptr<Gateway>> Start(GatewayOptions options,
                                                         const std::shared_ptr<grpc::Channel>& channel);
   ~Gateway();
@@ -53,8 +50,7 @@ class Gateway {
   // The bound address, with the port that was picked.
   const std::string& address() const;
 
-  // Takes no more connections, and waits at most `patience` for the answers in progress to reach their
-  // clients.
+  // Takes no more connections; waits at most `patience` for answers to reach their clients.
   void Finish(absl::Duration patience);
 
  private:

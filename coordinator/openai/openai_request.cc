@@ -22,8 +22,7 @@ constexpr uint32_t kDefaultMaxTokens = 16;
 constexpr size_t kMaxPrompts = 1024;
 // No request needs to be nested deeper, and what walks through JSON is recursive.
 constexpr int kMaxDepth = 16;
-// Tokens and alternatives of an answer that is held until it is whole. More take more bytes than it may have
-// (completion.cc).
+// Tokens and alternatives of an answer that is held until it is whole (completion.cc).
 constexpr double kMaxAnswerValues = 1 << 24;
 constexpr size_t kMaxValues = size_t{1} << 16;  // each takes dozens of bytes, however few it has in the body
 
@@ -155,8 +154,7 @@ void ParseSpeculationFields(JsonFields& fields, v1::SpeculationOptions* speculat
   if (auto tree = fields.String("tree")) speculation->set_tree(*tree);
 }
 
-// The model's own probabilities at temperature 1, as vLLM reports them: after the controls a greedy answer's
-// would all be 1.
+// The model's own probabilities at temperature 1, as in vLLM: a greedy answer's would all be 1.
 void ParseLogprobFields(JsonFields& fields, Endpoint endpoint, bool echo, v1::LogprobOptions* logprobs) {
   logprobs->set_before_controls(true);
   if (endpoint == Endpoint::kCompletions) {
@@ -180,8 +178,7 @@ void ParseSampleFields(JsonFields& fields, v1::GenerateRequest* request) {
   const bool searches = fields.Bool("use_beam_search").value_or(false);
   const std::optional<uint32_t> best_of = fields.Count("best_of");
   if (searches) {
-    // vLLM's extension: the width is n, and all texts come back. With best_of, that is the width, and the n
-    // best come back.
+    // vLLM's extension: all texts of width n come back, or with best_of as the width the n best.
     request->mutable_beam()->set_width(best_of.value_or(n));
     if (auto penalty = fields.Number("length_penalty")) request->mutable_beam()->set_length_penalty(*penalty);
   } else if (best_of && *best_of != n) {
@@ -227,8 +224,7 @@ void ParsePrompts(JsonFields& fields, OpenAiRequest* request) {
   }
 }
 
-// A message's content: text, or a list of parts of which each is text. An assistant's message that only
-// thought or called tools may have none.
+// A message's content: text, or parts that are text. An assistant's that called tools may have none.
 bool SetContent(const Json& message, v1::ChatMessage* turn) {
   const auto found = message.find("content");
   if (found == message.end() || found->is_null()) return turn->role() == "assistant";

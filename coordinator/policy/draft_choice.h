@@ -59,8 +59,7 @@ class DraftChoice {
   void OnRound(const RoundReport& round);
 
  private:
-  // What is learned of generations with the same drafter. Greedy and sampled ones are kept apart, and so are
-  // rounds that run ahead and others.
+  // Learned of generations with the same drafter, greedy or sampled, that run ahead or do not.
   struct Kind {
     RoundCosts costs;
     Acceptance acceptance;
@@ -86,8 +85,7 @@ class DraftChoice {
   DraftStop StopFor(const Kind& kind, double excess, double alpha, int best) const;
 
   // Whether both schedules, or trees beside chains, are measured: for a generation that runs alone, where the
-  // request leaves it open. With several, each fills the others' pauses, and a tree's rows take time from
-  // them.
+  // request leaves it open. Several fill each other's pauses, and a tree's rows take time from them.
   bool MeasuresSchedules(const Generation& generation) const;
   bool ChoosesTree(const Generation& generation) const;
 

@@ -1,6 +1,5 @@
-// What rounds were lately measured to take, in seconds, and how often drafted tokens are accepted. And
-// choices between ways to make rounds by what each was measured to give: between any two, and between chains
-// and trees.
+// What rounds were lately measured to take, in seconds, how often drafted tokens are accepted, and choices
+// between ways to make rounds by what each was measured to give.
 #pragma once
 
 #include <array>
@@ -37,8 +36,7 @@ struct OutcomeChances {
   double continued = 0;               // that the draft's next draw follows an accepted proposal
 };
 
-// Returns all outcomes, the likeliest first. A rejected token is never its own correction, so none repeats
-// it.
+// Returns all outcomes, the likeliest first. A rejected token is never its own correction.
 std::vector<NamedOutcome> LikelyOutcomes(std::span<const ProposalNode> chain, const OutcomeChances& chances);
 
 // What all generations of one kind have observed of their drafter. One thread.
@@ -46,20 +44,17 @@ class Acceptance {
  public:
   // Observes a round with a chain, in lockstep or ahead.
   void Observe(std::span<const ProposalNode> chain, size_t accepted);
-  // Observes a round with a chain that ran ahead: whether any outcome was drafted for, and whether this one
-  // was.
+  // Observes a round that ran ahead: whether any outcome of the chain was drafted for, and this one.
   void ObserveAhead(std::span<const ProposalNode> chain, const Verdict& verdict, bool drafted_for, bool hit);
   // Ages as if that many rounds with a draft had been missed.
   void Age(double rounds) { all_.Age(rounds); }
 
-  // The chance that the next token is accepted: the accepted share of judged tokens. If the draft reports its
-  // confidence, drafts end early and their later tokens are those it is sure of; then the share of first
-  // tokens.
+  // The chance that the next token is accepted: the share of judged tokens that were. If the draft reports
+  // its confidence, drafts end where it is unsure; then the share of first tokens.
   double alpha() const;
   // The same for a token in that bin of confidence.
   double Of(int bin) const;
-  // The ratio of one generation's rejections, `own`, to those expected from all tokens of the same
-  // confidences.
+  // The ratio of one generation's rejections, `own`, to those expected of tokens of the same confidence.
   double ExcessOfRejections(const AcceptanceByConfidence& own) const;
   bool knows_confidence() const { return knows_confidence_; }
 
@@ -114,8 +109,7 @@ class RoundCosts {
   // Seconds for asking in vain, and the share of attempts that were not in vain.
   double Failure(int running) const;
   double proposed() const { return proposed_.mean(1); }
-  // For a generation alone: what a draft's first step takes beyond the others, what each token takes, and
-  // what another sequence adds to its steps.
+  // Alone: what a draft's first step takes beyond others, each token, and another sequence in its steps.
   double first_step() const { return proposal_.fixed(); }
   double token() const { return proposal_.per_unit(); }
   double sequence() const { return step_.per_unit(); }
@@ -124,8 +118,7 @@ class RoundCosts {
  private:
   static constexpr double kFailureDecay = 0.98;  // a failure is forgotten within one pause between probes
 
-  // Learned while one generation runs alone. Until more is known, rows and sequences are assumed to cost
-  // little, and tokens their mean.
+  // Learned while one runs alone. At first rows and sequences are assumed to cost little, tokens the mean.
   LinearTime verify_{0.2}, proposal_{1}, step_{0.2};
   RunningMean verify_wire_, draft_wire_;  // what messages add
   // Always learned.

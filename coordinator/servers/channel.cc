@@ -32,9 +32,8 @@ struct Rpc<TargetProtocol> {
   static constexpr auto kPrepare = &Service::Stub::PrepareAsyncVerify;
 };
 
-// Polls for a channel that has no stream, until it is connected or a time is over. gRPC makes progress with a
-// connection only while somebody polls for its channel; beside calls, that is its own timer, every five
-// seconds.
+// Polls for a channel that has no stream, until it is connected or a time is over. gRPC goes on with a
+// connection only while somebody polls, or by its own timer, every five seconds.
 class Connecting {
  public:
   static void Start(std::shared_ptr<grpc::Channel> channel, GrpcContext& context, Clock::duration within) {
@@ -98,8 +97,7 @@ class Channel<Protocol>::Stream {
         stream_((stub_.*Rpc<Protocol>::kPrepare)(&context_, &channel.context_.queue())),
         outbox_([this](const Request& message) { stream_->Write(message, &written_); }) {}
 
-  // gRPC tells the server of each read that there is room again, which would wake it between its answer and
-  // the next item.
+  // gRPC tells the server of each read, which would wake it between its answer and the next item.
   void Read() {
     poller_.BeginLater([this] { stream_->Read(&response_, &read_done_); });
   }

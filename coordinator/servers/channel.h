@@ -40,8 +40,7 @@ struct TargetProtocol {
   }
 };
 
-// At most one stream is open. One thread calls the methods; whoever polls the context's queue calls the
-// handlers, one at a time.
+// At most one stream is open. For one thread; whoever polls the queue calls the handlers, one at a time.
 template <class Protocol>
 class Channel {
  public:

@@ -55,8 +55,7 @@ class GrpcContext {
   grpc::CompletionQueue& queue() { return queue_; }
   QueuePoller& poller() { return poller_; }
 
-  // Runs what is ready to run; if nothing is, waits for something until `deadline`. Returns false if nothing
-  // was run. Always called from the same thread.
+  // Runs what is ready, or waits for something until `deadline`; false if nothing was run. For one thread.
   bool RunSome(Clock::time_point deadline) {
     thread_ = std::this_thread::get_id();
     for (bool waited = false;; waited = true) {
@@ -82,8 +81,7 @@ class GrpcContext {
   GrpcTimers& timers_ = asio::use_service<GrpcTimers>(ready_);
 };
 
-// For a StallWatch: tells whether the executor has not yet reached a task that an earlier call posted. Call
-// the result from one thread.
+// For a StallWatch, from one thread: tells whether the executor has not reached what an earlier call posted.
 inline std::function<bool()> ExecutorIsStuck(const asio::any_io_executor& executor) {
   return [executor, done = std::make_shared<std::atomic<bool>>(true)] {
     if (!done->exchange(false)) return true;

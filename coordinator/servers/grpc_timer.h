@@ -14,8 +14,7 @@ namespace outrider {
 
 class GrpcTimer;
 
-// The pending timers of one context. Asio's own would fire on another thread, since their context has no
-// reactor that runs.
+// The pending timers of one context. Asio's own would fire on another thread, that of its reactor.
 class GrpcTimers final : public asio::execution_context::service {
  public:
   using key_type = GrpcTimers;

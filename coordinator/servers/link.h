@@ -1,5 +1,4 @@
-// The coordinator's end of the connection to a draft or target server: connects, reconnects, and matches
-// results to the items that asked for them.
+// A connection to a draft or target server: connects, reconnects, and matches results to their items.
 #pragma once
 
 #include <algorithm>
@@ -31,9 +30,8 @@ struct LinkOptions {
   std::shared_ptr<grpc::ChannelCredentials> credentials = {};
   // How long a server may be away before it counts as gone and those who wait for it give up.
   Clock::duration patience = std::chrono::seconds(60);
-  // A server that has items to answer but sends no answer for this long hangs, however alive its process: its
-  // connection counts as lost. Keepalive notices only processes that do not run. An item this old counts as
-  // lost even if others are answered.
+  // A server that has items to answer but is silent for this long hangs, and its connection counts as lost;
+  // keepalive only notices processes that stand still. So do items this old, even if others are answered.
   Clock::duration item_timeout = std::chrono::seconds(300);
   // Called for an answer that nobody waits for: it is late, or names another sequence or round.
   std::function<void()> on_unexpected = [] {};
@@ -265,8 +263,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     return std::min(options_.item_timeout, pace_.LongestSilence(rows).value_or(options_.item_timeout));
   }
 
-  // Checks whether the server hangs, at `until` or earlier, since it may become replaceable. One timer serves
-  // all items, so that an item costs none.
+  // Checks whether the server hangs, by `until`: it may become replaceable. One timer serves all items.
   void WatchSilence(Clock::time_point until) {
     watching_ = true;
     const auto soon = std::min<Clock::duration>(options_.item_timeout, ServerPace::kLeastSilence);

@@ -27,8 +27,7 @@ namespace outrider {
 
 template <class Result>
 struct LinkAnswer {
-  // The server's own; UNAVAILABLE if the link was down or went down, or the answer did not come;
-  // DEADLINE_EXCEEDED; or CANCELLED.
+  // The server's own; UNAVAILABLE without a link, or an answer; DEADLINE_EXCEEDED; or CANCELLED.
   absl::Status status;
   Result result;      // of the server, also with an error of its own; else empty
   bool lost = false;  // it was sent, and the link went down before an answer came, or none came in time
@@ -41,8 +40,7 @@ class LinkCall;
 template <class Result>
 using LinkCalls = absl::flat_hash_map<CallKey, LinkCall<Result>*>;
 
-// An item that was sent and whose answer has not come, or has not been taken. Destruction gives the answer
-// up. Made by Link. Executor thread.
+// An item whose answer was not taken yet. Destruction gives it up. Made by Link. Executor thread.
 template <class Result>
 class LinkCall {
  public:
@@ -124,8 +122,7 @@ class ServerPace {
     return load_of_others_.mean(0);
   }
 
-  // How long a server with `rows` rows in flight may be silent before it hangs; nothing before its first
-  // answer.
+  // How long a server with `rows` rows in flight may be silent; nothing before its first answer.
   std::optional<Clock::duration> LongestSilence(int rows) const {
     if (row_seconds_.weight() == 0) return std::nullopt;
     const std::chrono::duration<double> usual(kSilenceFactor * (rows + kRowsOfOthers) * row_seconds_.mean(0));
@@ -147,8 +144,7 @@ inline Clock::duration RetryAfter(const absl::Status& status) {
   return absl::ToChronoNanoseconds(std::clamp(RetryDelay(status), absl::ZeroDuration(), absl::Minutes(1)));
 }
 
-// Pauses between attempts. Each is longer than the last, and random, so that waiters do not return together.
-// One thread.
+// Pauses between attempts, each longer, and random: waiters do not return together. One thread.
 class Backoff {
  public:
   // The pauses begin at `first` and double up to `most`.
@@ -173,9 +169,8 @@ class Backoff {
 };
 
 // Counts the losses in a row of the connection under a sequence's items. A server that dies takes all items
-// in flight with it, and one of them may be the cause. After a first loss all are sent again at once. Those
-// lost twice are suspects, and suspects are sent one at a time (Link::suspects), so that a third loss tells
-// the culprit. One thread.
+// in flight with it, and one may be the cause. After a first loss all are sent again at once. Those lost
+// twice are suspects, sent one at a time (Link::suspects); a third loss tells the culprit. One thread.
 class LossCount {
  public:
   // An item that brings the sequence to `end` tokens was answered. An answer to an earlier part clears

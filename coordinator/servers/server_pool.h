@@ -151,8 +151,7 @@ struct PoolOptions {
   std::function<absl::StatusOr<std::vector<std::string>>(const DnsName&)> resolve = Resolve;
 };
 
-// Everything runs on the executor, which has one thread, apart from `resolve`. Lives as long as the links and
-// the pins.
+// For the executor, which has one thread, but for `resolve`. Lives as long as the links and the pins.
 template <class Protocol>
 class ServerPool {
  public:

@@ -1,5 +1,4 @@
-// Drafters that need only the committed tokens, and drafters that leave the work to others: to the target, or
-// to two drafters in turn.
+// Drafters that need only committed tokens, or leave the work to others: the target, or two in turn.
 #pragma once
 
 #include <array>
@@ -37,8 +36,7 @@ class LocalDrafter : public Drafter {
   int k_ = 0;
 };
 
-// A chain of deterministically chosen tokens: q is a point mass on the token, absent where the rule takes
-// none.
+// A chain of tokens that were not drawn: q is a point mass on each, absent where the rule takes none.
 inline Proposal PointMasses(const std::vector<TokenId>& tokens, v1::Rule rule) {
   Proposal proposal;
   for (TokenId token : tokens) {
@@ -50,8 +48,7 @@ inline Proposal PointMasses(const std::vector<TokenId>& tokens, v1::Rule rule) {
 }
 
 // Counts which tokens follow each context of 1 to max_context tokens within the last `history` tokens of one
-// sequence. What leaves the history leaves the counts, so there are at most history * max_context of them.
-// Not synchronised.
+// sequence, at most history * max_context of them. Not synchronised.
 class NgramTable {
  public:
   static constexpr int kMaxContext = 3;
@@ -114,8 +111,7 @@ struct NgramOptions {
   int history = 512;                          // tokens that are counted, at least 1
 };
 
-// Drafts what most often followed the last tokens earlier in the sequence. The prompt seeds the counts, and
-// only committed tokens change them.
+// Drafts what most often followed the last tokens earlier in the sequence, the prompt included.
 class NgramDrafter final : public LocalDrafter {
  public:
   NgramDrafter(Generation* generation, const NgramOptions& options)
@@ -141,8 +137,7 @@ class TargetDrafter final : public Drafter {
   TargetDrafter(Generation* generation, v1::DrafterKind kind) : Drafter(generation), kind_(kind) {}
 
   void Begin(const DraftLength& length) override { most_ = length.most; }
-  // Returns the proposal given to OnProposal if it follows exactly these committed tokens, up to the wanted
-  // depth.
+  // Returns OnProposal's if it follows exactly these committed tokens, up to the wanted depth.
   asio::awaitable<Proposal> Take(v1::ItemTiming* timing) override;
   void OnProposal(size_t n, TargetProposal proposal) override {
     n_ = n;
@@ -163,9 +158,8 @@ class TargetDrafter final : public Drafter {
 // them proposes, as long as the first looks at nothing else.
 //
 // If the second is the target, its proposal comes with a verdict, before the first is asked, and is dropped
-// unused if the first proposes. Its time still counts as the round's time for drafting. While the first is
-// right again and again, as where the text copies itself, the target is not asked; the round that ends this
-// is plain.
+// if the first proposes. Its time counts as the round's all the same. While the first is right again and
+// again, as where the text copies itself, the target is not asked; the round that ends this is plain.
 class AutoDrafter final : public Drafter {
  public:
   AutoDrafter(Generation* generation, std::unique_ptr<Drafter> first, std::unique_ptr<Drafter> second)

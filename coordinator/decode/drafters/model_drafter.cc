@@ -12,8 +12,7 @@
 namespace outrider {
 namespace {
 
-// An answer later than the budget plus this, for the way back, is not waited for, so that a draft that hangs
-// costs a round this long and no longer.
+// An answer later than the budget plus this, for the way back, is not waited for: the draft may hang.
 constexpr auto kWayBack = std::chrono::milliseconds(50);
 // Tokens that are new to the draft need time of their own.
 constexpr auto kBudgetPerToken = std::chrono::microseconds(500);
@@ -224,19 +223,16 @@ asio::awaitable<Proposal> ModelDrafter::Take(v1::ItemTiming* timing) {
       if (OnRefusal(item, answer)) continue;
       break;
     }
-    // The drafted tokens are in the draft's cache but not committed; OnVerdict tells how many of them will
-    // be.
+    // The draft has the drafted tokens in its cache; OnVerdict tells how many are committed.
     remote_.OnAnswer(answer.result.cached(), item.n, 0);
     losses_.OnAnswer(item.n);
     if (answer.result.cached() < item.n && answer.result.nodes_size() > 0) {
-      // The draft was short of blocks and has dropped the sequence. Feeding it again at once would take them
-      // from others.
+      // The draft was short of blocks, and fed again at once would take them from others.
       not_before_ = Clock::now() + full_pause_.Next();
     } else {
       full_pause_.Reset();
     }
-    // That was the prompt alone, a branch of a round after which nothing was wanted, or a branch that gave
-    // way to others before anything was drafted.
+    // The prompt alone, a branch after which nothing was wanted, or one that gave way before it drafted.
     if (item.n < generation_->size() || (item.is_ahead && answer.result.nodes().empty())) {
       item.permit->Succeed();
       continue;

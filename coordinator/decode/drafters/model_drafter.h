@@ -44,8 +44,7 @@ class Branches {
              const RemoteSequence& remote, Generation& generation, const Proposal& proposal,
              std::span<const Outcome> outcomes);
 
-  // Returns the branch that foresaw the verdict, unless the draft has refused it; the caller owns it. Drops
-  // the others.
+  // Returns the branch that foresaw the verdict, unless it was refused. Drops the others.
   std::optional<Branch> TakeHit(const Verdict& verdict);
 
   void Drop();
@@ -104,12 +103,10 @@ class ModelDrafter final : public Drafter {
   // Sends the tokens that the draft lacks, as a new round that asks for what is wanted. Returns false, with
   // nothing in flight, if there is nothing to ask for or nobody to ask.
   bool Send();
-  // Gets leave to send an item to the sequence's draft; does not make the call. Nullopt if the draft cannot
-  // be asked now; sets status_.
+  // Gets leave to send an item, without the call. Nullopt, with status_ set, if the draft cannot be asked.
   std::optional<InFlight> Prepare();
   void SetAway();
-  // Converts the proposal: a chain or, if one was asked for, a tree, of at least one token and at most what
-  // `item` allows.
+  // Converts the proposal: a chain or, if asked for, a tree, of 1 token to what `item` allows.
   absl::StatusOr<Proposal> Parse(const v1::ProposeResult& result, const InFlight& item) const;
   // Continues the generation on a branch whose outcome has come.
   void Adopt(Branch branch);

@@ -13,7 +13,6 @@
 #include "common/rpc/credentials.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/fresh_bits.h"
-#include "common/rpc/security_flags.h"
 #include "common/serve/server_process.h"
 #include "common/serve/stall_watch.h"
 #include "common/text/strings.h"

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "client/cli/local_services.h"
 #include "client/cli/metrics_page.h"

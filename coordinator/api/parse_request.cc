@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_join.h"
 #include "common/rpc/convert.h"
-#include "common/rpc/error.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/spec/distribution.h"
 #include "common/text/json.h"

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/rpc/drafters.h"
-#include "common/rpc/error.h"
 #include "common/spec/tree_shape.h"
 #include "coordinator/decode/beam_search.h"
 

@@ -1,7 +1,6 @@
 #include "coordinator/decode/metrics.h"
 
 #include <algorithm>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/drafters.h"

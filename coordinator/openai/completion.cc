@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"

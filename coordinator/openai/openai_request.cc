@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/rpc/drafters.h"
-#include "common/rpc/error.h"
 #include "common/text/json.h"
 #include "coordinator/openai/json_fields.h"
 

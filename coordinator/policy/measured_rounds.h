@@ -11,7 +11,6 @@
 
 #include "common/spec/proposal.h"
 #include "common/spec/tree_shape.h"
-#include "common/spec/types.h"
 #include "common/spec/verdict.h"
 #include "coordinator/generation/generation.h"
 #include "coordinator/servers/averages.h"

@@ -1,13 +1,10 @@
 #include "coordinator/servers/server_pool.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "common/kv/prefix_hash.h"
-#include "common/obs/log.h"
 #include "common/rpc/address.h"
 #include "common/rpc/drafters.h"
-#include "common/rpc/fresh_bits.h"
 
 namespace outrider {
 namespace {

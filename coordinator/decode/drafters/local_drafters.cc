@@ -1,7 +1,6 @@
 #include "coordinator/decode/drafters/local_drafters.h"
 
 #include <algorithm>
-#include <span>
 
 namespace outrider {
 namespace {

@@ -1,7 +1,6 @@
 #include "coordinator/decode/drafters/model_drafter.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "common/rpc/convert.h"

@@ -41,13 +41,6 @@ std::string ProblemWith(v1::DrafterKind kind, const v1::ServerInfo* target) {
       name, "; proposers of the target: ", proposers.empty() ? "none" : absl::StrJoin(proposers, ", "));
 }
 
-// How the target is to propose; UNSPECIFIED: not at all. EAGLE saves the call of the draft service.
-v1::Proposer ChooseProposer(v1::DrafterKind drafter, const v1::ServerInfo& target) {
-  if (drafter != v1::DRAFTER_KIND_AUTO) return ProposerOf(drafter);
-  const bool has_eagle = FindProposer(target, v1::PROPOSER_EAGLE) != nullptr;
-  return has_eagle ? v1::PROPOSER_EAGLE : v1::PROPOSER_UNSPECIFIED;
-}
-
 // Why there can be no tree at all; nullopt if there can.
 std::optional<std::string> Obstacle(const TreeLimits& limits, const Request& request) {
   const v1::SequenceParams& params = request.params;
@@ -224,7 +217,12 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
   if (const v1::ProposerInfo* own = FindProposer(target, ProposerOf(request.drafter)); own != nullptr) {
     request.draft_tokens = std::min(request.draft_tokens, static_cast<int>(own->max_draft_tokens()));
   }
-  if (request.draft_tokens > 0) request.params.set_proposer(ChooseProposer(request.drafter, target));
+  if (request.draft_tokens > 0) {
+    // With EAGLE, AUTO saves the call of the draft service.
+    const bool has_eagle = FindProposer(target, v1::PROPOSER_EAGLE) != nullptr;
+    const bool takes_eagle = request.drafter == v1::DRAFTER_KIND_AUTO && has_eagle;
+    request.params.set_proposer(takes_eagle ? v1::PROPOSER_EAGLE : ProposerOf(request.drafter));
+  }
   return absl::OkStatus();
 }
 

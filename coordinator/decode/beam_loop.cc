@@ -5,17 +5,6 @@
 #include <utility>
 
 namespace outrider {
-namespace {
-
-BeamSearchOptions OptionsOf(const Request& request) {
-  return {.width = static_cast<int>(request.beam->width()),
-          .length_penalty = request.beam->length_penalty(),
-          .stop = request.beam->stop(),
-          .end_ids = request.end_ids,
-          .max_tokens = request.max_tokens};
-}
-
-}  // namespace
 
 // One text that the search follows: its sequences on draft and target.
 struct BeamLoop::LiveText final : Decoding {
@@ -65,7 +54,11 @@ BeamLoop::BeamLoop(const DecodeParts& parts, BeamChoices* choices, Request reque
       request_(std::move(request)),
       received_(received),
       deadline_(deadline),
-      search_(OptionsOf(request_)),
+      search_({.width = static_cast<int>(request_.beam->width()),
+               .length_penalty = request_.beam->length_penalty(),
+               .stop = request_.beam->stop(),
+               .end_ids = request_.end_ids,
+               .max_tokens = request_.max_tokens}),
       looking_(parts.executor) {
   stats_.set_exact(true);
 }

@@ -21,11 +21,6 @@ constexpr v1::TokenKind kKinds[] = {v1::TOKEN_KIND_ACCEPTED, v1::TOKEN_KIND_CORR
                                     v1::TOKEN_KIND_PLAIN};
 constexpr v1::Rule kRules[] = {v1::RULE_TOKEN, v1::RULE_BLOCK, v1::RULE_COUPLED};
 
-// Whether a server makes the proposals: the draft, or the target itself. A local drafter has none.
-bool IsWaitedFor(v1::DrafterKind drafter) {
-  return drafter == v1::DRAFTER_KIND_MODEL || ProposerOf(drafter) != v1::PROPOSER_UNSPECIFIED;
-}
-
 const char* KindOf(const RoundReport& round) {
   if (round.prefill()) return "prefill";
   if (round.drafted() > 0) return "speculative";
@@ -147,7 +142,10 @@ void Metrics::OnRound(const RoundReport& round) {
   target_.OnItem(round.times.verify, round.times.verify_server);
   if (!round.prefill()) chosen_draft_tokens_.Observe(round.chosen);
   const bool was_asked = round.drafted() > 0 || round.draft_status == DraftStatus::kFailed;
-  if (was_asked && IsWaitedFor(round.drafter)) draft_seconds_.Observe(Seconds(round.times.draft));
+  // The draft, or the target itself. A local drafter is not waited for.
+  const bool has_server =
+      round.drafter == v1::DRAFTER_KIND_MODEL || ProposerOf(round.drafter) != v1::PROPOSER_UNSPECIFIED;
+  if (was_asked && has_server) draft_seconds_.Observe(Seconds(round.times.draft));
   if (round.drafted() > 0) CountDraft(round);
   if (round.ahead.branches == 0) return;
   const int accepted = std::min(round.accepted(), kMaxDraftTokens);

@@ -157,7 +157,7 @@ bool ModelDrafter::Send() {
   // None of these is the draft's failure: only this sequence is not drafted for.
   if (stopped_ || attempts_ == kMaxAttempts || losses_.guilty() || Clock::now() < not_before_) return false;
   if (!pin_.Settle(generation_->sequence_id(), generation_->request().prompt, remote_.fork_of())) {
-    SetAway();
+    if (status_ != DraftStatus::kFailed) status_ = DraftStatus::kAway;  // a failure is worse news
     return false;
   }
   const v1::ServerInfo& draft = *pin_.server()->link->info();
@@ -201,16 +201,11 @@ std::optional<ModelDrafter::InFlight> ModelDrafter::Prepare() {
   const bool is_suspect = losses_.suspect();
   if (!is_suspect || suspects.size() == 0) item.permit = item.server->breaker.TryPass(Clock::now());
   if (item.permit == nullptr) {
-    SetAway();
+    if (status_ != DraftStatus::kFailed) status_ = DraftStatus::kAway;
     return std::nullopt;
   }
   if (is_suspect) item.turn = std::make_unique<TurnQueue::Turn>(&suspects);
   return item;
-}
-
-void ModelDrafter::SetAway() {
-  // A failure in this round is worse news.
-  if (status_ != DraftStatus::kFailed) status_ = DraftStatus::kAway;
 }
 
 asio::awaitable<Proposal> ModelDrafter::Take(v1::ItemTiming* timing) {

@@ -105,7 +105,6 @@ class ModelDrafter final : public Drafter {
   bool Send();
   // Gets leave to send an item, without the call. Nullopt, with status_ set, if the draft cannot be asked.
   std::optional<InFlight> Prepare();
-  void SetAway();
   // Converts the proposal: a chain or, if asked for, a tree, of 1 token to what `item` allows.
   absl::StatusOr<Proposal> Parse(const v1::ProposeResult& result, const InFlight& item) const;
   // Continues the generation on a branch whose outcome has come.

@@ -199,10 +199,8 @@ absl::Status Serve(const Flags& flags) {
     if (std::exchange(was_present, present) != present) LogInfo(present ? "serving" : "not serving");
     process->SetServing(present);
   };
-  auto made = MakePools(context,
-                        {.targets = pool_options(flags.targets, &Metrics::OnUnexpectedTarget),
-                         .drafts = pool_options(flags.drafts, &Metrics::OnUnexpectedDraft),
-                         .mixed_numerics = flags.mixed_numerics},
+  auto made = MakePools(context, pool_options(flags.targets, &Metrics::OnUnexpectedTarget),
+                        pool_options(flags.drafts, &Metrics::OnUnexpectedDraft), flags.mixed_numerics,
                         tokenizer, on_change);
   if (!made.ok()) return made.status();
   pools = *std::move(made);

@@ -67,12 +67,6 @@ int DepthOf(const v1::SpeculationOptions& speculation, const TreeShape& shape, i
   return std::min(depth, max_draft_tokens);
 }
 
-int MaxDepth(const v1::ServerInfo& target, const Request& request) {
-  const v1::ProposerInfo* own = FindProposer(target, request.params.proposer());
-  return static_cast<int>(own == nullptr ? target.max_draft_tokens()
-                                         : std::min(own->max_draft_tokens(), target.max_draft_tokens()));
-}
-
 // A random order is exact for independent draws, and for tokens that were taken.
 absl::Status ParseOrder(const v1::SpeculationOptions& speculation, const TreeLimits& limits,
                         Request& request) {
@@ -251,7 +245,10 @@ absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimi
     if (obstacle && drafts && is_asked_for)
       return FieldError(kField, absl::StrCat("none with ", *obstacle), text);
     if (!obstacle && drafts) {
-      const int depth = DepthOf(speculation, *shape, MaxDepth(limits.target, request), request);
+      const v1::ProposerInfo* own = FindProposer(limits.target, request.params.proposer());
+      uint32_t max_depth = limits.target.max_draft_tokens();
+      if (own != nullptr) max_depth = std::min(max_depth, own->max_draft_tokens());
+      const int depth = DepthOf(speculation, *shape, static_cast<int>(max_depth), request);
       const int nodes = MaxNodes(*shape, depth);
       if (nodes > max_nodes && is_asked_for) {
         return FieldError(kField, absl::StrCat("at most ", max_nodes, " nodes"),

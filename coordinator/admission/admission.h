@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/net/asio.h"
 #include "coordinator/servers/grpc_timer.h"

@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/net/asio.h"
 #include "common/text/tokenizer.h"

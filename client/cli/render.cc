@@ -263,9 +263,7 @@ std::string Summary(const v1::Finish& finish) {
   if (stats.drafted() == 0) return line + "nothing was drafted";
   absl::StrAppendFormat(&line, "acceptance %.1f %% (%d of %d drafted)", 100 * stats.acceptance_rate(),
                         stats.accepted(), stats.drafted());
-  if (stats.tree_rounds() > 0) {
-    absl::StrAppendFormat(&line, "; %d trees", stats.tree_rounds());
-  }
+  if (stats.tree_rounds() > 0) absl::StrAppendFormat(&line, "; %d trees", stats.tree_rounds());
   if (stats.ahead_rounds() > 0) {
     absl::StrAppendFormat(&line, "; ran ahead, %d of %d rounds foreseen", stats.ahead_hits(),
                           stats.ahead_rounds());

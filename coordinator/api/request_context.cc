@@ -27,10 +27,6 @@ absl::string_view Find(const std::multimap<grpc::string_ref, grpc::string_ref>& 
                                  : absl::string_view(found->second.data(), found->second.size());
 }
 
-bool IsRequestId(absl::string_view id) {
-  return !id.empty() && id.size() <= kMaxRequestId && std::all_of(id.begin(), id.end(), absl::ascii_isgraph);
-}
-
 // version-trace-parent-flags, in lower-case hexadecimal digits; trace and parent are not all zeros.
 bool IsTraceparent(absl::string_view value) {
   constexpr absl::string_view kShape = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
@@ -68,9 +64,11 @@ std::string KeyedHash(absl::string_view bytes, absl::string_view key) {
 v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata) {
   v1::RequestContext context;
   const absl::string_view id = Find(metadata, kRequestIdKey);
-  context.set_request_id(IsRequestId(id) ? std::string(id)
-                                         : absl::StrCat(absl::Hex(FreshBits(), absl::kZeroPad16),
-                                                        absl::Hex(FreshBits(), absl::kZeroPad16)));
+  const bool is_valid =
+      !id.empty() && id.size() <= kMaxRequestId && std::ranges::all_of(id, absl::ascii_isgraph);
+  context.set_request_id(is_valid ? std::string(id)
+                                  : absl::StrCat(absl::Hex(FreshBits(), absl::kZeroPad16),
+                                                 absl::Hex(FreshBits(), absl::kZeroPad16)));
   const absl::string_view parent = Find(metadata, kTraceparentKey);
   if (IsTraceparent(parent)) context.set_traceparent(std::string(parent));
   return context;

@@ -12,9 +12,6 @@ namespace {
 // Positions of the prompt in one chunk: with 20 alternatives each, half a millisecond's work and 100 kB.
 constexpr int kPromptPiece = 128;
 
-// Whether the target is to propose what follows its verdicts.
-bool ProposesItself(const Request& request) { return request.params.proposer() != v1::PROPOSER_UNSPECIFIED; }
-
 uint32_t Microseconds(Clock::duration duration) {
   return static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
 }
@@ -74,18 +71,6 @@ asio::awaitable<absl::StatusOr<int>> RoundLoop::SendPromptLogprobs(const Generat
   co_return sent;
 }
 
-DraftLength RoundLoop::Choose() {
-  if (!ProposesItself(generation.request())) return parts.policy->Choose(generation);
-  // The length was chosen before the verdict, which may have left less room.
-  return {.most = std::min(next_.most, std::max(generation.Room() - 1, 0)), .tree = next_.tree};
-}
-
-DraftLength RoundLoop::ChooseNext() {
-  // The target does not propose while it scores the prompt.
-  if (!ProposesItself(generation.request()) || generation.WantsPromptLogprobs()) return {};
-  return parts.policy->ChooseNext(generation);
-}
-
 asio::awaitable<absl::Status> RoundLoop::Round() {
   RoundTimes times;
   const Clock::time_point start = Clock::now();
@@ -94,7 +79,10 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   // The draft proposes...
   Proposal proposal;
   DraftStatus draft_status = DraftStatus::kUsable;
-  const DraftLength length = Choose();
+  // Where the target proposes, the length was chosen before its verdict, which may have left less room.
+  const bool target_proposes = generation.request().params.proposer() != v1::PROPOSER_UNSPECIFIED;
+  DraftLength length = target_proposes ? next_ : parts.policy->Choose(generation);
+  length.most = std::min(length.most, std::max(generation.Room() - 1, 0));
   int k = length.most;
   if (k > 0) {
     drafter->Begin(length);
@@ -113,7 +101,9 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
     drafter->RunAhead(proposal, parts.policy->Outcomes(generation, proposal));
   };
   const bool runs_ahead = length.ahead && proposal_was_made;
-  next_ = ChooseNext();
+  // It does not while it scores the prompt.
+  const bool is_next = target_proposes && !generation.WantsPromptLogprobs();
+  next_ = is_next ? parts.policy->ChooseNext(generation) : DraftLength();
   const bool asks = next_.most > 0 && drafter->WantsTargetProposal();
   absl::StatusOr<TargetAnswer> answer =
       co_await target.Verify(proposal, runs_ahead ? &away : nullptr, asks ? &next_ : nullptr);

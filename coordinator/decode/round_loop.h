@@ -80,8 +80,6 @@ class RoundLoop final : public Decoding {
 
  private:
   asio::awaitable<absl::Status> Round();
-  DraftLength Choose();
-  DraftLength ChooseNext();
   // Sends the first of the requested prompt positions in chunks of their own. Returns how many positions it
   // has sent; the rest goes with the first token.
   asio::awaitable<absl::StatusOr<int>> SendPromptLogprobs(const Generation::Logprobs& prompt);

@@ -95,10 +95,10 @@ void CheckNames(const std::vector<token>& tokens, size_t i) {
   if (tokens[i].t != token::identifier || i == 0) return;
   const std::string& name = tokens[i].value;
   if (tokens[i - 1].t == token::numeric_literal && (name[0] == 'e' || name[0] == 'E') && name != "else") {
-    throw std::runtime_error("a number with an exponent is not supported");
+    Refuse("a number with an exponent");
   }
   const bool is_ours = name != "lipsum" && name != "cycler" && name != "joiner" && name != "self";
-  if (!is_ours && tokens[i - 1].t != token::dot) throw std::runtime_error(name + " is not supported");
+  if (!is_ours && tokens[i - 1].t != token::dot) Refuse(name);
 }
 
 }  // namespace
@@ -189,13 +189,11 @@ void JinjaLimits::CheckInsert(const value& container, const value& v, int depth)
 void JinjaLimits::CheckCall(const std::string& name, const value& input,
                             const std::vector<value>& arguments) {
   // Divides by zero, which ends the process; `select` and the like call it by its name.
-  if (name == "divisibleby") throw std::runtime_error("divisibleby is not supported");
+  if (name == "divisibleby") Refuse("divisibleby");
   uint64_t argument_bytes = 1;
   for (const value& argument : arguments) {
     Measure(argument);
-    if (IsText(argument) && argument->val_str.str() == "divisibleby") {
-      throw std::runtime_error("divisibleby is not supported");
-    }
+    if (IsText(argument) && argument->val_str.str() == "divisibleby") Refuse("divisibleby");
     const auto* named = jinja::cast_val<std::shared_ptr<jinja::value_kwarg_t>>(argument);
     const value& given = named == nullptr ? argument : named->val;
     argument_bytes += Bytes(given);
@@ -222,9 +220,8 @@ void JinjaLimits::CheckCall(const std::string& name, const value& input,
   }
   if (name == "sort" && !HaveOneOrder(input->val_arr))
     throw std::runtime_error("sort of values of several kinds");
-  if (name == "dictsort" && input->val_obj.size() > kSortedAnyhow) {
-    throw std::runtime_error("dictsort of more than 16 entries is not supported");
-  }
+  const bool is_long = input->val_obj.size() > kSortedAnyhow;
+  if (name == "dictsort" && is_long) Refuse("dictsort of more than 16 entries");
 }
 
 bool IsText(const jinja::value& v) { return jinja::is_val<jinja::value_string>(v); }

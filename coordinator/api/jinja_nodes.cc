@@ -119,7 +119,7 @@ bool MakesTexts(const std::string& name, const value& input) {
 value Filter(const statement_ptr& filter, const value& input, context& ctx, JinjaLimits& limits) {
   const NamedCall call = KnownCall(filter, input, ctx, limits);
   // The engine takes it for the method, which is called with braces.
-  if (call.name == "format") throw std::runtime_error("the filter format is not supported");
+  if (call.name == "format") Refuse("the filter format");
   if (value made = PythonFilter(call.name, input, call.arguments)) return made;
   if (value stripped = Stripped(call.name, input, call.arguments, limits)) return stripped;
   value result = jinja::filter_expression(Known(input), call.Node()).execute_impl(ctx);

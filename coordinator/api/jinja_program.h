@@ -64,6 +64,8 @@ jinja::string Slice(const jinja::string& text, size_t begin, size_t size);
 
 // Where the engine silently differs from Jinja2: does what Jinja2 does, or refuses with std::runtime_error.
 
+[[noreturn]] void Refuse(const std::string& what);  // "... is not supported"
+
 // Python's str() of a value. The text is a client's if any part of the value is.
 jinja::value Printed(const jinja::value& v);
 

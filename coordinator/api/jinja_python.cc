@@ -110,8 +110,6 @@ std::string StrOf(const value& v) {
   throw std::runtime_error("a " + v->type() + " is written out, which is not supported");
 }
 
-[[noreturn]] void Refuse(const std::string& what) { throw std::runtime_error(what + " is not supported"); }
-
 // The characters for which str.isspace is true.
 constexpr std::string_view kWhiteSpace[] = {
     "\t",           "\n",           "\v",           "\f",           "\r",
@@ -134,6 +132,8 @@ bool IsStripped(std::string_view character, std::optional<std::string_view> char
 }
 
 }  // namespace
+
+void Refuse(const std::string& what) { throw std::runtime_error(what + " is not supported"); }
 
 value Printed(const value& v) {
   if (IsText(v)) return v;

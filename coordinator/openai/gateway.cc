@@ -49,10 +49,7 @@ HttpResponse ErrorResponse(const absl::Status& status, Endpoint endpoint = Endpo
 class Gateway::Server {
  public:
   Server(GatewayOptions options, const std::shared_ptr<grpc::Channel>& channel)
-      : options_(std::move(options)),
-        started_(absl::Now()),
-        service_(v1::Inference::NewStub(channel)),
-        refusals_(options_.on_refused) {}
+      : options_(std::move(options)), started_(absl::Now()), service_(v1::Inference::NewStub(channel)) {}
 
   absl::Status Start() {
     std::unique_ptr<TlsFiles> tls;
@@ -79,6 +76,7 @@ class Gateway::Server {
   // Every refusal is counted, and as the end of a request too if it was one for a generation.
   void Count(int http_status, const absl::Status& status, const Route& route) {
     refusals_.Add(http_status);
+    if (options_.on_refused) options_.on_refused(http_status);
     if (route.Posts() && options_.on_request_end) {
       options_.on_request_end(absl::StatusCodeToString(status.code()));
     }

@@ -34,18 +34,6 @@ void KeepCommonProposers(const v1::ServerInfo& info, v1::ServerInfo* common) {
 
 constexpr size_t kAffinityBlocks = 2;
 
-// The mean over servers that reported it and may be taken.
-double MeanOfOthers(std::span<const ServerView> servers) {
-  double sum = 0;
-  int count = 0;
-  for (const ServerView& server : servers) {
-    if (!server.usable || server.going_away || server.others < 0) continue;
-    sum += server.others;
-    ++count;
-  }
-  return count > 0 ? sum / count : 0;
-}
-
 // How much a key prefers a server.
 uint64_t Rank(uint64_t key, uint64_t id) {
   const uint64_t mixed = ExtendPrefixHash(key, static_cast<TokenId>(id));
@@ -58,9 +46,12 @@ int Place(std::span<const ServerView> servers, const PlacementRequest& request) 
   const auto can_be_taken = [&](int i) {
     return servers[i].usable && !servers[i].going_away && i != request.avoid;
   };
-  const double mean = MeanOfOthers(servers);
+  RunningMean others(1);
+  for (const ServerView& server : servers) {
+    if (server.usable && !server.going_away && server.others >= 0) others.Observe(server.others);
+  }
   const auto load_of = [&](const ServerView& server) {
-    return server.sequences + (server.others < 0 ? mean : server.others);
+    return server.sequences + (server.others < 0 ? others.mean(0) : server.others);
   };
   const int count = static_cast<int>(servers.size());
   double least = std::numeric_limits<double>::infinity();

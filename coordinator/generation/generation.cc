@@ -45,8 +45,7 @@ std::optional<v1::GenerateResponse> Generation::FinishedAlready() {
   v1::GenerateResponse chunk;
   chunk.set_position(static_cast<uint32_t>(emitted()));
   Echo(&chunk);
-  finish_ = MakeFinish();
-  *chunk.mutable_finish() = *finish_;
+  *chunk.mutable_finish() = MakeFinish();
   return chunk;
 }
 
@@ -122,9 +121,7 @@ bool Generation::Emit(TokenId token, v1::TokenKind kind, v1::GenerateResponse* c
 void Generation::End(bool over, v1::GenerateResponse* chunk) {
   last_token_ = Clock::now();
   if (first_token_ == received_) first_token_ = last_token_;
-  if (!over) return;
-  finish_ = MakeFinish();
-  *chunk->mutable_finish() = *finish_;
+  if (over) *chunk->mutable_finish() = MakeFinish();
 }
 
 void Generation::CountAhead(bool hit) {

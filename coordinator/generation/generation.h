@@ -103,9 +103,8 @@ class Generation {
   // Acceptance of this generation's own drafted tokens.
   const AcceptanceByConfidence& recent_acceptance() const { return recent_acceptance_; }
 
-  bool finished() const { return finish_.has_value(); }
+  bool finished() const { return ended_.has_value(); }
   const v1::SpeculationStats& stats() const { return stats_; }
-  const v1::Finish& finish() const { return *finish_; }
 
   // What this call has emitted so far, without the resumed tokens, and how long that took.
   struct Progress {
@@ -150,7 +149,6 @@ class Generation {
   uint32_t cached_prompt_tokens_ = 0;
   bool echoes_;  // the prompt is still to be sent back
   std::optional<v1::FinishReason> ended_;
-  std::optional<v1::Finish> finish_;
   const Clock::time_point received_;
   Clock::time_point first_token_;
   Clock::time_point last_token_;

@@ -118,12 +118,6 @@ class Channel<Protocol>::Stream {
     if (outbox_.Close()) Finish();
   }
   void Finish() { stream_->Finish(&status_, &finished_); }
-  void OnFinished() {
-    handlers_.on_end(FromGrpc(status_));
-    QueuePoller& poller = poller_;
-    until_it_ends_ = nullptr;
-    poller.Leave();
-  }
 
   const Handlers handlers_;
   QueuePoller& poller_;
@@ -138,7 +132,12 @@ class Channel<Protocol>::Stream {
   QueueTag written_{[this](bool /*ok*/) {
     if (outbox_.OnWritten()) Finish();
   }};
-  QueueTag finished_{[this](bool /*ok*/) { OnFinished(); }};
+  QueueTag finished_{[this](bool /*ok*/) {
+    handlers_.on_end(FromGrpc(status_));
+    QueuePoller& poller = poller_;
+    until_it_ends_ = nullptr;
+    poller.Leave();
+  }};
   std::shared_ptr<Stream> until_it_ends_;
 };
 

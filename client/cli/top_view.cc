@@ -49,11 +49,6 @@ bool Matches(const MetricLabels& labels, const MetricLabels& wanted) {
   });
 }
 
-double ParseBound(const std::string& text) {
-  double bound = INFINITY;
-  return absl::SimpleAtod(text, &bound) ? bound : INFINITY;
-}
-
 constexpr int kBarWidth = 20;
 
 std::string Name(const char* metric) { return absl::StrCat("outrider_", metric); }
@@ -148,7 +143,7 @@ std::string ChosenDraftTokens(const MetricsChange& change) {
   if (rounds <= 0) return Line("K chosen", "-");
   std::map<double, std::string> bounds;
   for (const auto& [bound, count] : change.after.By(name + "_bucket", "le")) {
-    bounds[bound == "+Inf" ? INFINITY : std::strtod(bound.c_str(), nullptr)] = bound;
+    bounds[std::strtod(bound.c_str(), nullptr)] = bound;
   }
   std::string text;
   double below = 0;
@@ -267,7 +262,7 @@ std::optional<double> MetricsChange::Quantile(const std::string& histogram, doub
   std::map<double, double> cumulative;
   for (const auto& [bound, count] : after.By(name, "le")) {
     const auto found = old.find(bound);
-    cumulative[ParseBound(bound)] = count - (found == old.end() ? 0 : found->second);
+    cumulative[std::strtod(bound.c_str(), nullptr)] = count - (found == old.end() ? 0 : found->second);
   }
   if (cumulative.empty() || cumulative.rbegin()->second <= 0) return std::nullopt;
   const double rank = q * cumulative.rbegin()->second;

@@ -256,8 +256,10 @@ class ServerPool {
   }
 
   const std::vector<std::shared_ptr<Server>>& servers() const { return servers_; }
-  bool up() const { return Any(&TheLink::up); }
-  bool present() const { return Any(&TheLink::present); }
+  bool up() const { return info_of_any_up() != nullptr; }
+  bool present() const {
+    return std::ranges::any_of(servers_, [](const auto& server) { return server->link->present(); });
+  }
   const LinkOptions& link_options() const { return options_.link; }
   const asio::any_io_executor& executor() const { return executor_; }
   // What all servers met so far have in common; of limits, the least. Null before the first.
@@ -293,9 +295,6 @@ class ServerPool {
         check_server_(std::move(check_server)),
         on_change_(std::move(on_change)) {}
 
-  bool Any(bool (TheLink::*is)() const) const {
-    return std::ranges::any_of(servers_, [is](const auto& server) { return (server->link.get()->*is)(); });
-  }
   void Add(const std::string& address, const DnsName* name);
   // Null if none can be used.
   std::shared_ptr<Server> Choose(Clock::time_point now, std::span<const TokenId> prompt,

@@ -6,15 +6,9 @@
 namespace outrider {
 namespace {
 
-constexpr double kUnknownAcceptance = 0.7;
 // How many observations the overall share counts as, in one generation and in one bin of confidence.
 constexpr double kPriorTokens = 60;
 constexpr double kPriorOfABin = 4;
-// How often the draft's second, third, ... choice replaces a rejected token, and any that was drafted for,
-// and how many observations these guesses count as.
-constexpr std::array<double, kRanks> kCorrectedAtFirst = {0.35, 0.15, 0.08, 0.05};
-constexpr double kUnknownCorrected = 0.35;
-constexpr double kPriorOfAnOutcome = 4;
 
 // Rounds of a trial. The times of so few differ by a few percent by chance.
 constexpr int kTrial = 16;
@@ -81,8 +75,6 @@ void Acceptance::ObserveAhead(std::span<const ProposalNode> chain, const Verdict
   }
 }
 
-double Acceptance::alpha() const { return all_.mean(kUnknownAcceptance); }
-
 double Acceptance::Of(int bin) const {
   if (bin == AcceptanceByConfidence::kUnknown) return alpha();
   return by_confidence_.Of(bin).Learnt(alpha(), kPriorOfABin);
@@ -96,12 +88,6 @@ double Acceptance::ExcessOfRejections(const AcceptanceByConfidence& own) const {
     expected += own.judged(bin) * (1 - Of(bin));
   }
   return expected > 0 ? rejected / expected : 1;
-}
-
-double Acceptance::WholeHit(double alpha) const { return whole_hits_.Learnt(alpha, kPriorOfAnOutcome); }
-
-double Acceptance::CorrectedHit() const {
-  return corrected_hits_.Learnt(kUnknownCorrected, kPriorOfAnOutcome);
 }
 
 std::vector<NamedOutcome> Acceptance::Outcomes(std::span<const ProposalNode> chain) const {

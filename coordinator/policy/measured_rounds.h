@@ -50,7 +50,7 @@ class Acceptance {
 
   // The chance that the next token is accepted: the share of judged tokens that were. If the draft reports
   // its confidence, drafts end where it is unsure; then the share of first tokens.
-  double alpha() const;
+  double alpha() const { return all_.mean(kUnknownAcceptance); }
   // The same for a token in that bin of confidence.
   double Of(int bin) const;
   // The ratio of one generation's rejections, `own`, to those expected of tokens of the same confidence.
@@ -58,13 +58,19 @@ class Acceptance {
   bool knows_confidence() const { return knows_confidence_; }
 
   // The chance that the outcome was drafted for: after a whole proposal, and after a correction.
-  double WholeHit(double alpha) const;
-  double CorrectedHit() const;
+  double WholeHit(double alpha) const { return whole_hits_.Learnt(alpha, kPriorOfAnOutcome); }
+  double CorrectedHit() const { return corrected_hits_.Learnt(kUnknownCorrected, kPriorOfAnOutcome); }
   std::vector<NamedOutcome> Outcomes(std::span<const ProposalNode> chain) const;
 
  private:
   // Confidence changes its meaning more slowly than times change, and a bin sees fewer tokens.
   static constexpr double kConfidenceDecay = 0.998;
+  static constexpr double kUnknownAcceptance = 0.7;
+  // How often the draft's second, third, ... choice replaces a rejected token, and any that was drafted for,
+  // and how many observations these guesses count as.
+  static constexpr std::array<double, kRanks> kCorrectedAtFirst = {0.35, 0.15, 0.08, 0.05};
+  static constexpr double kUnknownCorrected = 0.35;
+  static constexpr double kPriorOfAnOutcome = 4;
 
   RunningMean all_;
   AcceptanceByConfidence by_confidence_{kConfidenceDecay};
